@@ -12,6 +12,7 @@ OLD_IPYTHONS := 7.34.0 8.37.0
 # What depends on IPython: all that runs in a shell, but not what only reads words.
 SHELL_TESTS := tests/notebook --ignore=tests/notebook/test_arguments.py \
     --ignore=tests/notebook/test_magics.py --ignore=tests/notebook/test_session.py \
+    --ignore=tests/notebook/test_demo.py \
     tests/gpu_select/test_watch.py tests/gpu_select/test_magic.py \
     tests/gpu_mem/test_free_in_shells.py tests/gpu_mem/test_error_holders.py \
     tests/gpu_mem/test_output_holders.py
@@ -20,14 +21,16 @@ SHELL_TESTS := tests/notebook --ignore=tests/notebook/test_arguments.py \
 # Linux the CUDA packages that come with one of them are some gigabytes.
 TORCHES := 2.4.0 2.13.0 2.14.1
 
-# As many tests at once as there are processors; more than eight only eat memory.
-PARALLEL := -n auto --maxprocesses 8 --dist worksteal
+# Half as many tests again at once as there are processors, since some wait for kernels
+# and clusters; more than eight only eat memory.
+WORKERS  ?= $(shell $(PYTHON) -c "import os; print(min(8, os.cpu_count() * 3 // 2))")
+PARALLEL := -n $(WORKERS) --dist worksteal
 
 # Hundreds of processes import the same: none is to compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick unit ipython torches hardware bench strangers gallery golden notebooks browser map words docs clean
+.PHONY: help demo test check quick mutants unit ipython torches hardware bench strangers gallery golden notebooks browser map words docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +52,9 @@ quick: $(VENV)/.dev  ## a minute: format, types, fast tests of what differs from
 	$(BIN)/ruff check -q .
 	$(BIN)/mypy
 	$(BIN)/python -m tests.quick $(ROOM)
+
+mutants: $(VENV)/.dev  ## break rooms at random and count what tests notice, in rooms changed or ROOM="gpu_mem devices"
+	$(BIN)/python -m tests.mutants $(ROOM) --out build/mutants.json
 
 unit: $(VENV)/.dev  ## all tests that need neither a GPU nor a browser
 	$(BIN)/python -m pytest $(PARALLEL)
@@ -81,8 +87,8 @@ golden: gallery  ## accept what is drawn now; look at the gallery first
 notebooks: $(VENV)/.dev  ## run the course again and keep its outputs
 	$(BIN)/python -m tests.notebooks
 
-browser: $(VENV)/.browser  ## drive JupyterLab and Notebook 7 in Chromium
-	$(BIN)/python -m pytest tests/browser tests/frontends -m browser -n auto --maxprocesses 2 --dist loadfile
+browser: $(VENV)/.browser  ## drive JupyterLab and Notebook 7 in Chromium; PICTURES=1 keeps what was seen
+	PICTURES=$(PICTURES) $(BIN)/python -m pytest tests/browser tests/frontends -m browser -n auto --maxprocesses 2 --dist loadfile
 
 map: $(VENV)/.dev  ## draw which room imports which, for CONTRIBUTING.md
 	$(BIN)/python -m docs_build.room_map

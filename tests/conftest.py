@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-_FILE = pytest.StashKey()  # the one whose tests are running
+_FILE = pytest.StashKey()  # the one whose tests are running, and modules at its start
+_MANY = 100  # modules, as of torch's compiler
 
 
 def pytest_configure(config):
@@ -73,10 +74,11 @@ def pytest_runtest_setup(item):
 
     Shells collect when they end, and so does much of what is tested. With torch and
     thousands of tests there are a million objects by then, which only live on: most
-    of a test would be spent on them.
+    of a test would be spent on them. Nor what a test has imported that is as large.
     """
-    if item.config.stash.get(_FILE, None) != item.path:
-        item.config.stash[_FILE] = item.path
+    file, modules = item.config.stash.get(_FILE, (None, 0))
+    if file != item.path or len(sys.modules) > modules + _MANY:
+        item.config.stash[_FILE] = (item.path, len(sys.modules))
         gc.collect()
         gc.freeze()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from tests.browser.lab import Lab
 
 PICTURES = REPOSITORY / "build" / "browser"
+# Asked for by `make browser PICTURES=1`: a picture of a page of 500 outputs takes
+# longer than all that the tests ask of it.
+ARE_PICTURES_KEPT = bool(os.environ.get("PICTURES"))
 
 _LOOK = (Path(__file__).parent / "look.js").read_text(encoding="utf-8")
 IDLE = '.jp-Notebook-ExecutionIndicator[data-status="idle"]'
@@ -127,7 +131,9 @@ class Opened:
         return self.page.context.new_cdp_session(self.page)
 
     def photograph(self, view: str) -> None:
-        """Write what is in view to `build/browser/`, in pieces that can be opened."""
+        """Write what is in view, in pieces that can be opened, if that is asked for."""
+        if not ARE_PICTURES_KEPT:
+            return
         PICTURES.mkdir(parents=True, exist_ok=True)
         width, height = self.page.evaluate("[innerWidth, innerHeight]")
         for number, top in enumerate(range(0, height, _TALLEST_PICTURE), start=1):

@@ -2,8 +2,8 @@
 
 The two front ends draw an output alike, as do a page that trusts it and one that does
 not: each page proves that it shows what was written, and two pages that this is good
-to look at. What differs is the theme (of each front end the light and the dark one)
-and, in Notebook 7, how wide a cell is.
+to look at. Each front end has both themes, and a page that trusts and one that does
+not; what differs besides is, in Notebook 7, how wide a cell is.
 """
 
 from __future__ import annotations
@@ -51,9 +51,7 @@ DARK = Where("lab", "dark", "untrusted")
 NOTEBOOK = Where("notebook7", "light", "untrusted")
 PAGES = (
     LIGHT,
-    Where("lab", "light", "untrusted"),
     DARK,
-    Where("lab", "dark", "trusted"),
     NOTEBOOK,
     Where("notebook7", "dark", "trusted"),
 )

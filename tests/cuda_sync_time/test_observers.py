@@ -65,7 +65,7 @@ def moments(spans):
     ]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(st.lists(device_spans(), max_size=12))
 def test_times_are_those_of_counting_moments(spans):
     """Busy, overlapped, copying and hidden are what counting every moment gives."""
@@ -89,7 +89,7 @@ def test_times_are_those_of_counting_moments(spans):
     }
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(st.lists(device_spans(), max_size=12))
 def test_in_flight_is_the_longest_queue_of_any_moment(spans):
     """At no moment does a stream hold more than the figure, and at one it does."""

@@ -32,7 +32,7 @@ from tests.cuda_sync_time.test_sampling import (
 
 __all__ = ["standing_still"]  # fixtures, used by their names
 
-RUNS = 1000
+RUNS = 400
 
 
 def compared(base, newer, plan=None, *, seed=0, runtime=None):
@@ -107,7 +107,7 @@ def tailed(seed):
 
 @pytest.mark.parametrize("shape", [calm, wild, drifting, humped, tailed])
 def test_a_code_is_rarely_faster_than_itself(shape):
-    """Of a thousand comparisons of equal codes less than 5 % see a difference.
+    """Of four hundred comparisons of equal codes less than 5 % see a difference.
 
     Each is whole: warming up, calls, the end by the budget.
     """

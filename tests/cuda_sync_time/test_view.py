@@ -47,7 +47,7 @@ from tests.drawing.survives import assert_numbers_agree, assert_survives
 BY_NAME = dict(SAMPLES)
 TIMES = st.floats(1e-9, 1e5)
 patient = settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
+    deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow]
 )
 
 

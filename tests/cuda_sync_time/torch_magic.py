@@ -229,19 +229,6 @@ def test_the_documented_race_is_found_and_its_repair_is_not(shell):
     assert right.races == ()
 
 
-def test_operations_are_held_against_the_peak(shell):
-    """A large product reaches most of what the device reached in a matrix product."""
-    shell.user_ns["x"] = torch.ones(2048, 2048, device="sim")
-    run(shell, f"{MATMUL}; torch.sim.synchronize()")
-
-    report = run(shell, f"%%cuda_sync_time -o -q --flops --bytes 48MiB\n{MATMUL}")
-
-    roof = report.roofline
-    assert roof.flops == 2 * 2048**3
-    assert roof.nbytes == 48 << 20
-    assert 0.5 < roof.flops_per_s / roof.peaks.flops_per_s <= 1.1
-
-
 def test_the_log_has_all_timed_cells(shell, shown, tmp_path):
     """Each timed cell is one line, and the log can be saved."""
     run(shell, f"%%cuda_sync_time -q\n{MATMUL}")
@@ -563,10 +550,24 @@ def test_an_empty_cell_is_measured_when_the_queue_is_empty(shell, shown):
     """What earlier cells have left is no part of it, not even the first time."""
     run(
         shell,
-        "big = torch.zeros(1 << 26, device='sim')\nfor _ in range(50):\n    big += 1",
+        "big = torch.zeros(1 << 22, device='sim')\nfor _ in range(50):\n    big += 1",
     )
 
     run(shell, "%cuda_sync_time --repeat -r 3 big + 1")
 
     (report,) = shown
     assert report.setting.floor_s < 1e-4
+
+
+# Last: counting imports the compiler, and every collection after it looks it through.
+def test_operations_are_held_against_the_peak(shell):
+    """A large product reaches most of what the device reached in a matrix product."""
+    shell.user_ns["x"] = torch.ones(1024, 1024, device="sim")
+    run(shell, f"{MATMUL}; torch.sim.synchronize()")
+
+    report = run(shell, f"%%cuda_sync_time -o -q --flops --bytes 12MiB\n{MATMUL}")
+
+    roof = report.roofline
+    assert roof.flops == 2 * 1024**3
+    assert roof.nbytes == 12 << 20
+    assert 0.5 < roof.flops_per_s / roof.peaks.flops_per_s <= 1.1

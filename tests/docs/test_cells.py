@@ -12,6 +12,7 @@ from tests.docs.pages import README, TOLD, blocks, name_of
 from tests.docs.printed import missing
 from tests.gallery.samples import everything
 from tests.notebook.shells import see_in_kernel
+from tests.quick_kernels import quick_kernels
 
 # The simulated GPU warns of races; a shell under test shows no warnings otherwise.
 _WARN = "import warnings\nwarnings.simplefilter('always', RuntimeWarning)"
@@ -49,7 +50,8 @@ def test_each_cell_runs_and_shows_what_is_printed_below_it(path):
     pytest.importorskip("torch")
     cells = _cells_with_texts(path)
 
-    _, *seen = see_in_kernel([_WARN, *(cell for cell, _ in cells)])
+    with quick_kernels():
+        _, *seen = see_in_kernel([_WARN, *(cell for cell, _ in cells)])
 
     failed = [each.traceback for each in seen if each.status != "ok"]
     assert not failed, failed[0]

@@ -28,7 +28,9 @@ from tests.gallery.samples import HOSTILE, LONG, PARTS, everything
 SAMPLES = dict(PARTS)
 # A kind's colour and name, up to where it is explained.
 LEGEND = re.compile(r'<img alt="([\w, ]+)" [^>]*>\xa0([^,<&]+)')
-patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+patient = settings(
+    deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 @patient

@@ -1,6 +1,6 @@
 """Our outputs on a code host: no styles, its own style sheet, light and dark.
 
-What it looks like is in build/code_host.
+What it looks like `make browser PICTURES=1` keeps in build/code_host.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.browser.page import ARE_PICTURES_KEPT
 from tests.frontends.outputs import REPOSITORY, outputs
 from tests.frontends.rules import GITHUB, MARKDOWN
 from tests.frontends.stripping import stripped
@@ -41,9 +42,10 @@ def shown(request, browser):
     left = [stripped(each.html, rule) for each in outputs() if each.name in _SAMPLES]
     body = "<hr>".join(left)
     page.set_content(f"<style>{STYLE}</style><body class={theme}>{body}</body>")
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    name = f"{rule.name.split()[-1]}-{theme}.png"
-    page.screenshot(path=str(PICTURES / name), full_page=True)
+    if ARE_PICTURES_KEPT:
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        name = f"{rule.name.split()[-1]}-{theme}.png"
+        page.screenshot(path=str(PICTURES / name), full_page=True)
     yield page, rule
     page.close()
 

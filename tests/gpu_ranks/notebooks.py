@@ -11,7 +11,8 @@ import sys
 import threading
 import time
 
-_PATIENCE_S = 300
+_PATIENCE_S = 180
+_UNDERWAY_S = 0.1  # from this process to the controller
 
 
 class Notebook:
@@ -24,11 +25,21 @@ class Notebook:
     def __init__(self, client):
         from IPython.core.interactiveshell import InteractiveShell
 
+        from gpumagic.gpu_ranks import engines
+
         self.client = client
         InteractiveShell.clear_instance()
         self.shell = InteractiveShell.instance(colors="nocolor")
         self.shell.user_ns["rc"] = client
         self.shell.run_line_magic("load_ext", "gpumagic")
+        self._request = request = engines.Engines.request
+        self.asked = None  # the request that was made last
+
+        def noting(*given):
+            self.asked = request(*given)
+            return self.asked
+
+        engines.Engines.request = noting
 
     def ask(self, line=""):
         """The report of a line; an error that is expected is raised."""
@@ -54,6 +65,53 @@ class Notebook:
         said = self.client.queue_status()
         return [each for each in self.client.ids if said.get(each, {}).get("queue")]
 
+    # What a Ctrl-C may be pressed at, by what engines say of the next cell.
+
+    def running(self, *engines):
+        """Each of them has said where it is in its cell."""
+        self.asked = None
+        return lambda: set(engines) <= {*self._alive()}
+
+    def waiting(self, *engines, for_s=0.0):
+        """Each of them waits for others, and has been at it for so long."""
+        self.asked = None
+        return lambda: all(self._waits(each, for_s) for each in engines)
+
+    def all_waiting(self, for_s=0.0):
+        """Whoever has not come back waits for others, and has done so for so long."""
+        self.asked = None
+        return lambda: (
+            self.asked is not None
+            and bool(running := self.asked.running)
+            and all(
+                self._waits(each, for_s) or self._is_inside(each, for_s)
+                for each in running
+            )
+        )
+
+    def sent(self):
+        """Ctrl-C was sent to the engines, and those that hear it have come back."""
+        asked = self.asked
+        if asked is None or asked.interrupted_s is None:
+            return False
+        is_sent = time.monotonic() - asked.interrupted_s > _UNDERWAY_S
+        return is_sent and all(self._waits(each) for each in asked.running)
+
+    def _waits(self, engine, for_s=0.0):
+        said = self._alive().get(engine, {})
+        if said.get("stuck_s") is None:  # of some calls no recorder tells
+            return for_s == 0 and said.get("inside") is not None
+        return said["stuck_s"] >= for_s
+
+    def _is_inside(self, engine, for_s):
+        """Of gloo beside simulated GPUs no recorder tells: that it is there must do."""
+        said = self._alive().get(engine, {})
+        return said.get("inside") is not None and said["since_s"] >= for_s
+
+    def _alive(self):
+        """The last word of each engine that runs what was asked last."""
+        return {} if self.asked is None else dict(self.asked._alive)
+
     def rest(self, within_s=20):
         """Wait until no engine has anything to do."""
         until_s = time.monotonic() + within_s
@@ -65,6 +123,9 @@ class Notebook:
         """Nothing of it is left."""
         from IPython.core.interactiveshell import InteractiveShell
 
+        from gpumagic.gpu_ranks import engines
+
+        engines.Engines.request = self._request
         self.shell.run_line_magic("unload_ext", "gpumagic")
         self.client.close()
         InteractiveShell.clear_instance()
@@ -76,17 +137,28 @@ def whys(report):
 
 
 @contextlib.contextmanager
-def ctrl_c(*after_s):
-    """Press Ctrl-C in this process, so many seconds from now, while the block runs."""
-    interrupt = (os.getpid(), signal.SIGINT)
-    timers = [threading.Timer(seconds, os.kill, interrupt) for seconds in after_s]
-    for timer in timers:
-        timer.start()
+def ctrl_c(*when):
+    """Press Ctrl-C in this process while the block runs, once for each.
+
+    Args:
+        when: What has to be true before it is pressed; of several one after the other.
+    """
+    over = threading.Event()
+
+    def press():
+        for is_time in when:
+            while not is_time():
+                if over.wait(0.02):
+                    return
+            os.kill(os.getpid(), signal.SIGINT)
+
+    presses = threading.Thread(target=press, daemon=True)
+    presses.start()
     try:
         yield
     finally:
-        for timer in timers:
-            timer.cancel()
+        over.set()
+        presses.join()
 
 
 class KernelNotebook:
@@ -104,6 +176,7 @@ class KernelNotebook:
         manager = KernelManager()
         manager.kernel_spec.argv[0] = sys.executable
         self._manager = manager
+        self._hangs = None  # the cell, if one does
         # A folder that the kernel's shells do not look into.
         inherited = {k: v for k, v in environment().items() if k != "IPYTHONDIR"}
         manager.start_kernel(cwd=str(folder), env=inherited, stderr=subprocess.DEVNULL)
@@ -111,39 +184,40 @@ class KernelNotebook:
         self._client.start_channels()
         self._client.wait_for_ready(timeout=_PATIENCE_S)
 
-    def run(self, cell, *interrupts_s):
+    def run(self, cell, *interrupted_at):
         """What a cell leaves to be read below it.
 
         Args:
             cell: Its text.
 
-            interrupts_s: When its interrupt button is pressed, in seconds from the
-                moment when it shows something: on a busy machine that may be late.
+            interrupted_at: At which words below it the interrupt button is pressed,
+                once for each of these expressions.
         """
-        buttons = [threading.Timer(each, self._interrupt) for each in interrupts_s]
-        waiting, parts, places = [*buttons], [], {}
+        assert not self._hangs, f"the kernel hangs since this cell: {self._hangs}"
+        awaited, parts, places = [*interrupted_at], [], {}
 
         def hear(message):
             kind, content = message["header"]["msg_type"], message["content"]
             place = content.get("transient", {}).get("display_id")
-            if kind == "display_data" and waiting:
-                for each in waiting:
-                    each.start()
-                waiting.clear()
             if kind == "update_display_data" and place in places:
                 parts[places[place]] = _read(kind, content)
             elif kind in {"stream", "error", "display_data", "execute_result"}:
                 if place is not None:
                     places[place] = len(parts)
                 parts.append(_read(kind, content))
+            if awaited and re.search(awaited[0], " ".join("".join(parts).split())):
+                awaited.pop(0)
+                # In a thread: jupyter_client makes a loop of its own for it.
+                threading.Thread(target=self._interrupt).start()
 
         try:
             self._client.execute_interactive(
                 cell, timeout=_PATIENCE_S, output_hook=hear
             )
-        finally:
-            for each in buttons:
-                each.cancel()
+        except TimeoutError:
+            self._hangs = cell
+            raise AssertionError(f"{cell}\nhangs; it has said: {parts}") from None
+        assert not awaited, f"{cell}\nnever said {awaited[0]!r}, but: {parts}"
         return "".join(parts).strip()
 
     def end(self):
@@ -152,7 +226,6 @@ class KernelNotebook:
         self._manager.shutdown_kernel(now=True)
 
     def _interrupt(self):
-        """Press the button, in a thread: jupyter_client makes it a loop of its own."""
         from jupyter_core.utils import ensure_event_loop
 
         self._manager.interrupt_kernel()

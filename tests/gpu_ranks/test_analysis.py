@@ -87,10 +87,26 @@ def played(works_ns, moves_ns, *, begins_ns=None, ahead_ns=None, beside=None, **
     ]
 
 
+class Edgy(random.Random):
+    """Numbers of which the ends of a range come often: what falls together is told.
+
+    Hypothesis's own takes three times as long as what is tested with it.
+    """
+
+    def randint(self, first, last):
+        """From the first to the last, and often one of these."""
+        if self.random() < 0.15:
+            return first if self.random() < 0.5 else last
+        return super().randint(first, last)
+
+
+RANDOM = st.integers(0, 2**32 - 1).map(Edgy)
+
+
 @given(data=st.data(), ranks=st.integers(3, 8), collectives=st.integers(1, 12))
 def test_own_work_waits_and_moves_add_up(data, ranks, collectives):
     """They are the wall time of each rank, and the planted straggler is named."""
-    random_of = data.draw(st.randoms(use_true_random=False))
+    random_of = data.draw(RANDOM)
     works = [
         [random_of.randint(20 * MS, 22 * MS) for _ in range(collectives + 1)]
         for _ in range(ranks)
@@ -276,7 +292,7 @@ def worked_on(random_of, came, left):
 
 
 @given(
-    random_of=st.randoms(use_true_random=False),
+    random_of=RANDOM,
     ranks=st.integers(3, 7),
     collectives=st.integers(1, 25),
 )
@@ -300,7 +316,7 @@ def test_groups_within_the_group(random_of, ranks, collectives):
     assert of_sums.collectives == whole.collectives
 
 
-@given(random_of=st.randoms(use_true_random=False))
+@given(random_of=RANDOM)
 def test_overlapping_sums_tell_the_same(random_of):
     """Collectives beside work and beside each other, missing and misnamed ones too.
 
@@ -332,7 +348,7 @@ def test_overlapping_sums_tell_the_same(random_of):
             assert getattr(one, what) == pytest.approx(getattr(other, what), abs=1e-9)
 
 
-@given(random_of=st.randoms(use_true_random=False), ranks=st.integers(3, 7))
+@given(random_of=RANDOM, ranks=st.integers(3, 7))
 def test_of_too_many_pieces_the_longest_are_told(random_of, ranks):
     """Blame is told at least then; all else stays what it is."""
     said, _ = crowd(random_of, ranks, 20)

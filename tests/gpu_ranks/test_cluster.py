@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from gpumagic.gpu_ranks import engines, live, notebook
+from tests.gpu_ranks import quick_engines
 from tests.gpu_ranks.notebooks import Notebook, ctrl_c, whys
 
 pytest.importorskip("ipyparallel", reason="ipyparallel is not installed")
@@ -27,10 +29,15 @@ pytestmark = [
 class Cluster(Notebook):
     """Four engines, and a shell in this process that has their client as `rc`."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, forks):
         import ipyparallel as ipp
 
-        self.cluster = ipp.Cluster(n=4, log_level=40, profile_dir=str(folder / "four"))
+        self.cluster = ipp.Cluster(
+            n=4,
+            log_level=40,
+            profile_dir=str(folder / "four"),
+            **quick_engines.launchers(forks),
+        )
         super().__init__(self.cluster.start_and_connect_sync(activate=False))
 
     @property
@@ -53,9 +60,11 @@ def four(tmp_path_factory):
     before = os.environ.get("PYTHONPATH")
     root = str(Path(__file__).parents[2])
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, before]))
-    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
-    yield cluster
-    cluster.end()
+    folder = tmp_path_factory.mktemp("cluster")
+    with quick_engines.forking(folder) as forks:
+        cluster = Cluster(folder, forks)
+        yield cluster
+        cluster.end()
     if before is None:
         del os.environ["PYTHONPATH"]
     else:
@@ -111,6 +120,13 @@ def test_a_group_begins(four):
     assert [each.rank for each in report.seats] == [0, 1, 2, 3]
     assert [each.local_rank for each in report.seats] == [0, 1, 2, 3]
     assert report.backend == "gloo"
+    # They say where they are five times a second: nothing here is about how often.
+    four.on(
+        four.client.ids,
+        "import functools\n"
+        "from gpumagic.gpu_ranks import lookout as _l, on_engine as _e\n"
+        "_e.Lookout = functools.partial(_l.Lookout, every_s=0.2)",
+    )
 
 
 @pytest.mark.parametrize(
@@ -204,6 +220,20 @@ def test_groups_within_the_group_are_told_apart(four):
 
 
 @pytest.fixture
+def shown(monkeypatch):
+    """Whether the panel has said something since the test began."""
+    drawing, titles = live.Panel._drawing, []
+
+    def noting(*given):
+        drawn = drawing(*given)
+        titles.append(drawn.title)
+        return drawn
+
+    monkeypatch.setattr(live.Panel, "_drawing", noting)
+    return lambda words: lambda: any(words in str(each) for each in titles)
+
+
+@pytest.fixture
 def most_whole(four):
     """As though two ranks were very many."""
     before, four.inside._most_whole = four.inside._most_whole, 2
@@ -213,7 +243,7 @@ def most_whole(four):
 
 # A busy machine lets ranks end late; the next test is about those that do.
 _PATIENCE = "import gpumagic.gpu_ranks.reducing as r; r._PATIENCE_S = {}"
-_PATIENT, _IMPATIENT = _PATIENCE.format(30), _PATIENCE.format(3)
+_PATIENT, _IMPATIENT = _PATIENCE.format(30), _PATIENCE.format(1)
 
 
 @pytest.mark.usefixtures("most_whole")
@@ -241,7 +271,8 @@ def test_very_many_of_whom_one_fails_send_all(four):
     """Nobody waits long for a rank that raises, or for one that is late."""
     four.on(slice(None), _IMPATIENT)
     failed = four.cell("if dist.get_rank() == 1: raise ValueError('planted')")
-    late = four.cell("if dist.get_rank() == 3: time.sleep(5)")
+    late = four.cell("if dist.get_rank() == 3: time.sleep(3)")
+    four.on(slice(None), _PATIENT)
     again = four.cell("dist.all_reduce(x)")
 
     assert not failed.bucketed
@@ -284,7 +315,7 @@ def test_a_cell_that_awaits(four, capsys):
     """It runs as in a plain cell, values and errors and all, and hears Ctrl-C."""
     report = four.cell("import asyncio\nawait asyncio.sleep(0.1)\nprint('slept')")
     failed = four.cell("await asyncio.sleep(0)\n1 / 0", "--on 0,2")
-    with ctrl_c(1.5):
+    with ctrl_c(four.running(1)):
         stopped = four.cell("await asyncio.sleep(30)", "--on 1")
     again = four.cell("await asyncio.sleep(0.01)\ndist.all_reduce(x)")
 
@@ -328,8 +359,9 @@ def test_thirty_megabytes_of_the_users(four, capsys):
     assert len(capsys.readouterr().out) > 30_000_000
 
 
-def test_garbage(four):
+def test_garbage(four, monkeypatch):
     """What no rank of this version can have meant is named, and is no error."""
+    monkeypatch.setattr(engines, "_LATE_S", 60.0)  # 30 MB on a busy machine
     report = four.cell(
         "from gpumagic.gpu_ranks import on_engine as _engine\n"
         "_was = _engine._say\n"
@@ -353,25 +385,20 @@ def test_garbage(four):
     assert [each.name for each in report.times] == [0]
 
 
-def test_slow_is_no_hang(four, capsys):
-    """A cell that computes for long says nothing of ranks that wait."""
-    four.cell(SLOW, "--hang 1s")
-
-    told = capsys.readouterr().out
-    assert "engines run since" in told
-    assert "have waited" not in told
-
-
-SLOW = """end = time.monotonic() + 3
+SLOW = """end = time.monotonic() + 2.5
 while time.monotonic() < end:
     torch.ones(64) @ torch.ones(64)
+    time.sleep(0.002)
 """
 
 
 def test_the_panel_becomes_the_report_and_is_drawn_four_times_a_second(
     four, monkeypatch
 ):
-    """A front end gets one output, which at last is the report, and no more updates."""
+    """A front end gets one output, which at last is the report, and no more updates.
+
+    A cell that computes for long says nothing of ranks that wait.
+    """
     sent = []
 
     def publish(data, *_, transient=None, update=False, **__):
@@ -379,13 +406,14 @@ def test_the_panel_becomes_the_report_and_is_drawn_four_times_a_second(
 
     monkeypatch.setattr(four.shell.display_pub, "publish", publish)
     began_s = time.monotonic()
-    four._run(f"%%gpu_ranks\n{SLOW}")
+    four._run(f"%%gpu_ranks --hang 1s\n{SLOW}")
     took_s = time.monotonic() - began_s
 
     (place,) = {display_id for _, display_id, _ in sent}
     assert [update for *_, update in sent] == [False, *[True] * (len(sent) - 1)]
     assert 3 < len(sent) <= 4 * took_s + 2
     assert "engines run since" in sent[-2][0]["text/plain"]
+    assert "have waited" not in "".join(data["text/plain"] for data, *_ in sent)
     assert "on 4 ranks" in sent[-1][0]["text/plain"]
     assert place
 
@@ -394,9 +422,9 @@ def test_a_straggler_is_no_hang(four, capsys):
     """Ranks that wait again and again, each time not for long, do not hang."""
     four.cell(
         "for step in range(8):\n"
-        "    if dist.get_rank() == 2: time.sleep(0.5)\n"
+        "    if dist.get_rank() == 2: time.sleep(0.25)\n"
         "    dist.all_reduce(x)\n",
-        "--hang 2s",
+        "--hang 1s",
     )
 
     assert "have waited" not in capsys.readouterr().out
@@ -407,7 +435,7 @@ def test_a_straggler_is_no_hang(four, capsys):
 
 def test_ctrl_c_is_sent_to_the_engines(four):
     """One Ctrl-C interrupts the engines that are used, and the report says so."""
-    with ctrl_c(1.5):
+    with ctrl_c(four.running(1, 3)):
         report = four.cell("import time; time.sleep(30)", "--on 1,3")
 
     assert whys(report) == {1: "interrupted", 3: "interrupted"}
@@ -422,29 +450,31 @@ def test_ctrl_c_reaches_who_begins_late(four):
         "run = on_engine._run\n"
         "def begin_late(asked):\n"
         "    before = signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "    time.sleep(2.5)\n"
+        "    time.sleep(1.2)\n"
         "    signal.signal(signal.SIGINT, before)\n"
         "    run(asked)\n"
         "on_engine._run = begin_late",
     )
-    with ctrl_c(1.5):
+    with ctrl_c(four.running(1)):
         report = four.cell("import time; time.sleep(30)", "--on 1,3")
     four.on([3], "on_engine._run = run")
 
     assert whys(report) == {1: "interrupted", 3: "interrupted"}
 
 
-def test_after_ctrl_c_nothing_more_is_asked(four):
+def test_after_ctrl_c_nothing_more_is_asked(four, tmp_path):
     """A cell is not run after all where Ctrl-C came while engines were made ready."""
     four.on(
         [1],
         "from gpumagic.gpu_ranks import on_rank\n"
         "warm_up = on_rank.warm_up\n"
-        "on_rank.warm_up = lambda: time.sleep(30)\n"
+        "from pathlib import Path\n"
+        f"began = Path('{tmp_path}/began')\n"
+        "on_rank.warm_up = lambda: (began.touch(), time.sleep(30))\n"
         "ran = False",
     )
     four.inside._warm.clear()
-    with ctrl_c(1.0), pytest.raises(KeyboardInterrupt):
+    with ctrl_c((tmp_path / "began").exists), pytest.raises(KeyboardInterrupt):
         four.cell("ran = True", "--on 1")
     four.on([1], "on_rank.warm_up = warm_up")
 
@@ -455,7 +485,7 @@ def test_a_hang_and_two_ctrl_c(four, capsys):
     """A hang is told while it lasts; after two Ctrl-C `where` tells, a cell refuses."""
     from gpumagic.errors import GpuMagicError
 
-    with ctrl_c(3.5, 4.0):
+    with ctrl_c(four.waiting(0, 1, 3, for_s=1.3), four.sent):
         report = four.cell(
             "if dist.get_rank() == 2:\n"
             "    for _ in range(120): time.sleep(0.1)\n"
@@ -491,7 +521,7 @@ def test_when_the_missing_rank_has_come_all_is_as_before(four):
 
 def test_a_rank_that_has_ended_its_cell_is_missing(four):
     """Who never calls a collective that the others wait in is named, by its end."""
-    with ctrl_c(3.5, 4):
+    with ctrl_c(four.waiting(0, 2, 3, for_s=0.1), four.sent):
         four.cell("if dist.get_rank() != 1: dist.all_reduce(x)")
     where = four.ask("where")
 
@@ -505,7 +535,7 @@ def test_by_stacks_where_nothing_is_recorded(four):
     """Without a recorder it is the stacks that tell who waits and who does not."""
     hide = "from gpumagic.gpu_ranks import flight_recorder as _f; _f._NAMES = ()"
     four.cell(hide)
-    with ctrl_c(3.5, 4):
+    with ctrl_c(four.waiting(0, 1, 2, for_s=1.1), four.sent):
         four.cell(
             "if dist.get_rank() == 3:\n"
             "    for _ in range(80): time.sleep(0.1)\n"
@@ -524,9 +554,9 @@ def test_by_stacks_where_nothing_is_recorded(four):
     assert dict(waiting.lines)[3].source.startswith("for _ in range(80)")
 
 
-def test_ranks_that_do_not_hear_ctrl_c_are_named(four, capsys):
+def test_ranks_that_do_not_hear_ctrl_c_are_named(four, capsys, shown):
     """Who waits in gloo does not hear it, and it is said who came back."""
-    with ctrl_c(4, 7):
+    with ctrl_c(four.waiting(0, 1, 3, for_s=0.1), shown("do not hear Ctrl-C")):
         report = four.cell(
             "if dist.get_rank() != 2: dist.all_reduce(x)\nelse: time.sleep(60)"
         )
@@ -554,12 +584,14 @@ _HANGS = {
     ),
 }
 
+_WAIT = dict(zip(_HANGS, [(0, 1, 3), (1, 2, 3), range(4), (0, 1, 3)], strict=True))
+
 
 @pytest.mark.parametrize("hang", _HANGS)
 def test_after_a_hang_one_line_brings_everybody_back(four, hang):
     """Ranks that wait in gloo are freed, though models hold the group; all goes on."""
     four.cell("import time, torch, torch.distributed as dist\nx = torch.ones(8)")
-    with ctrl_c(2, 2.5):
+    with ctrl_c(four.waiting(*_WAIT[hang]), four.sent):
         four.cell(_HANGS[hang])
     waited = four.busy()
     report = four.ask("group")
@@ -571,9 +603,10 @@ def test_after_a_hang_one_line_brings_everybody_back(four, hang):
     assert after.matched == 1
 
 
-def test_who_had_no_time_to_hear_ctrl_c_is_not_called_deaf(four):
+def test_who_had_no_time_to_hear_ctrl_c_is_not_called_deaf(four, monkeypatch):
     """Right after Ctrl-C, twice, it is not known yet who hears it."""
-    with ctrl_c(2, 2.1):
+    monkeypatch.setattr(engines, "HEARS_S", 60.0)  # also where this machine is busy
+    with ctrl_c(four.waiting(0, 1, 3), four.sent):
         report = four.cell("if dist.get_rank() != 2: dist.all_reduce(x)")
     four.ask("group")
 
@@ -635,15 +668,19 @@ def test_the_store_does_not_grow_with_cells(four):
 # ------------------------------------------------------- engines that come and go
 
 
-def test_engines_busy_with_something_else(four):
+def test_engines_busy_with_something_else(four, tmp_path):
     """What others have begun on an engine is not queued behind: it is named."""
     from gpumagic.errors import GpuMagicError
 
-    busy = four.client[[0, 2]].execute("import time; time.sleep(2)", block=False)
+    over = tmp_path / "over"
+    wait = f"from pathlib import Path; over = Path('{over}')\n"
+    wait += "while not over.exists(): time.sleep(0.01)"
+    busy = four.client[[0, 2]].execute(wait, block=False)
     with pytest.raises(GpuMagicError, match="0 and 2"):
         four.cell("pass")
     seats = four.ask()
     alone = four.cell("pass", "--on 1,3")
+    over.touch()
     busy.get()
 
     assert [each.name for each in seats.seats] == [1, 3]
@@ -658,7 +695,8 @@ def test_an_engine_without_gpumagic(four):
     show = "import sys; sys.modules.update(_kept)"
     four.client[1].execute(hide, block=True)
     report = four.ask()
-    four.client[1].execute(show, block=True)
+    # A line that failed has the engine drop those that come right behind it.
+    four.client[1].apply_sync(exec, show)
 
     (without,) = report.unfinished
     assert (without.name, without.why) == (1, "garbage")
@@ -668,7 +706,7 @@ def test_an_engine_without_gpumagic(four):
 
 def test_killed_inside_a_collective(four):
     """Who is killed is named first; the ranks that waited have lost it."""
-    with ctrl_c(4, 4.5):
+    with ctrl_c(four.all_waiting(for_s=0.5), four.sent):
         report = four.cell(
             "import os, signal\n"
             "if dist.get_rank() == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -769,12 +807,12 @@ def test_memory_of_each_rank(four):
     assert report.runs_out_first == last
 
 
-def test_a_hang_of_simulated_gpus_is_told_and_hears_ctrl_c(four, capsys):
+def test_a_hang_of_simulated_gpus_is_told_and_hears_ctrl_c(four, capsys, shown):
     """Who waits for whom is said while it lasts; one Ctrl-C brings all ranks back."""
     four.ask("group")
     ranks = range(len(four.client.ids))
     capsys.readouterr()
-    with ctrl_c(6):
+    with ctrl_c(shown("has not called it")):
         began_s = time.monotonic()
         report = four.cell(
             "x = torch.ones(64, device='sim')\n"
@@ -782,7 +820,7 @@ def test_a_hang_of_simulated_gpus_is_told_and_hears_ctrl_c(four, capsys):
             "    time.sleep(60)\n"
             "dist.all_reduce(x)\n"
             "print(x[0].item())\n",
-            "--hang 2s",
+            "--hang 1s",
         )
         took_s = time.monotonic() - began_s
     told = capsys.readouterr().out
@@ -835,7 +873,7 @@ def test_of_a_long_cell_the_first_part_is_traced(four):
 
 def test_different_collectives_of_simulated_gpus(four):
     """Who calls another one is told what the others call, and nobody is killed."""
-    with ctrl_c(5):
+    with ctrl_c(four.all_waiting(for_s=1.0)):
         report = four.cell(
             "x = torch.ones(4 if dist.get_rank() else 8, device='sim')\n"
             "dist.all_reduce(x); x[0].item()\n"
@@ -869,14 +907,16 @@ def test_everybody_holds_memory_on_gpu_0(four):
     assert len(found.ranks) == len(four.client.ids) - 1
 
 
-def test_who_cannot_be_freed_is_named_and_what_is_to_be_typed_helps(four):
+def test_who_cannot_be_freed_is_named_and_what_is_to_be_typed_helps(four, monkeypatch):
     """Who waits for anybody at all hears of no end; a new engine takes its place."""
     from gpumagic.errors import GpuMagicError
 
+    monkeypatch.setattr(notebook, "_FREED_S", 0.3)
+    monkeypatch.setattr(notebook, "_FREEING_S", 1.0)
     four.ask("group --backend gloo")
     count = len(four.client.ids)
     engine = four.client.ids[1]
-    with ctrl_c(2, 2.5):
+    with ctrl_c(four.waiting(engine), four.sent):
         four.cell("x = torch.ones(4)\nif dist.get_rank() == 1: dist.recv(x)")
     with pytest.raises(GpuMagicError, match=f"cannot be freed: {engine}") as failed:
         four.ask("group")

@@ -65,6 +65,8 @@ class Tasks(Notebook):
         client = self.cluster.connect_client_sync()
         (file,) = (Path(self.cluster.profile_dir) / "security").glob("*-engine.json")
         self.processes = []
+        # No signal is sent to one of them: they need nobody who passes it on.
+        engine = ["-m", "ipyparallel.engine", "--IPEngine.enable_nanny=False"]
         for at, (driver, variables) in enumerate(TASKS):
             here = folder / str(at)
             here.mkdir()
@@ -74,7 +76,7 @@ class Tasks(Notebook):
             )
             self.processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", "ipyparallel.engine", f"--file={file}"],
+                    [sys.executable, *engine, f"--file={file}"],
                     env=machine_environment(here, scenario) | variables,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -99,7 +101,7 @@ class Tasks(Notebook):
         super().end()
         self.cluster.stop_cluster_sync()
         for process in self.processes:
-            process.terminate()
+            process.kill()
             process.wait()
 
 

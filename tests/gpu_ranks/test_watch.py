@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ROOT = Path(__file__).parents[2]
-JOB = Path(__file__).with_name("watched_job.py")
+JOB = "tests.gpu_ranks.watched_job"
 RANKS = 4
 SLOW_S = 0.04
 MS = 1_000_000
@@ -73,18 +73,15 @@ def _environment(**more: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """Started by torchrun, once for all cases: to start takes longest."""
+    """Ranks as torchrun starts them, once for all cases: to start takes longest."""
     folder = tmp_path_factory.mktemp("job")
     # A recorder with few calls is asked for those beside which ranks go on.
     healthy = "summed_beside,even,slow,one,slow_ddp,many,ahead,unrecorded"
     healthy += ",summed,summed_ahead"
-    return _ran(f"{healthy},raises,hangs,fails_within,killed", RANKS, folder)
-
-
-def _ran(cases: str, ranks: int, folder: Path) -> Job:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    jobs = f"4:{healthy},raises,hangs,fails_within,killed", "2:simulated_hang"
     ran = subprocess.run(
-        [*torchrun, "--nproc-per-node", str(ranks), str(JOB), cases, str(folder)],
+        [sys.executable, "-m", JOB, str(folder), *jobs],
+        cwd=ROOT,
         env=_environment(TORCH_FR_BUFFER_SIZE="300"),
         capture_output=True,
         text=True,
@@ -268,15 +265,15 @@ def test_hang_is_told_once_while_it_lasts(job: Job) -> None:
     assert job.report("hangs")["unfinished"] == []
 
 
-def test_hang_of_simulated_gpus_is_told(tmp_path: Path) -> None:
+def test_hang_of_simulated_gpus_is_told(job: Job) -> None:
     """Rank 0 waits for numbers of simulated GPUs: it says for whom, and since when."""
-    job = _ran("simulated_hang", 2, tmp_path)
-    told = [each for each in job.said.splitlines() if "has not called it" in each]
+    lines = job.said.splitlines()
+    told = [each for each in lines if "rank 1 has not called it" in each]
 
     assert len(told) == 1, job.said[-4000:]
     assert "rank 0 has waited" in told[0]
     assert "in all_reduce no. 0; rank 1 has not called it" in told[0]
-    assert "time.sleep(4)" in told[0]
+    assert "time.sleep(3)" in told[0]
 
 
 def test_others_do_not_hang_where_one_fails_within(job: Job) -> None:

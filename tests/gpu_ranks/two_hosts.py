@@ -100,7 +100,7 @@ def test_a_straggler_on_the_other_host(two):
 
 def test_a_hang_over_two_hosts(two):
     """`where` names who is missing; after Ctrl-C one line brings both hosts back."""
-    with ctrl_c(3.5, 5):
+    with ctrl_c(two.waiting(0, 1, 3, for_s=0.5), two.sent):
         two.cell("if dist.get_rank() != 2: dist.all_reduce(x)", "--hang 1s")
     where = two.ask("where")
     waited = two.busy()
@@ -184,7 +184,8 @@ def test_a_straggler_on_simulated_gpus_of_two_hosts(two):
 
 def test_killed_on_the_other_host(two):
     """Who is killed there is named, and where the others are."""
-    with ctrl_c(4, 4.5):  # one that waits for another than the dead waits on
+    # One that waits for another than the dead waits on.
+    with ctrl_c(two.all_waiting(for_s=0.5), two.sent):
         report = two.cell(
             "import os, signal\n"
             "if dist.get_rank() == 3: os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -1,13 +1,18 @@
-"""A job of torch.distributed that watches itself; run on each rank by test_watch.py.
+"""A job of torch.distributed that watches itself; test_watch.py runs it.
 
 Each case writes what rank 0 has found into a file of its name, beside what all ranks
-may be asked afterwards.
+may be asked afterwards. It is torchrun's own agent that starts the ranks and ends them,
+but it forks them: torch, and what DDP imports, are imported once.
+
+`python -m tests.gpu_ranks.watched_job FOLDER RANKS:CASES ...` is the agent, for one job
+after the other.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import gc
 import json
 import os
 import signal
@@ -17,7 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # DDP imports it
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import gpumagic
 from gpumagic.gpu_ranks import (
@@ -29,7 +37,7 @@ from gpumagic.gpu_ranks import (
     watching,
 )
 
-OUT = Path(sys.argv[2])
+OUT = Path(sys.argv[1])
 SLOW_S = 0.04
 AHEAD_NS = 3_000_000_000
 _TENSOR = torch.ones(1000)
@@ -239,7 +247,7 @@ def simulated_hang(rank: int) -> None:
     x = torch.ones(8, device="sim")
     with watch(hang_s=1.0) as watched:
         if rank == 1:
-            time.sleep(4)
+            time.sleep(3)
         dist.all_reduce(x)
         x[0].item()
     note("simulated_hang", watched)
@@ -260,9 +268,8 @@ def killed(rank: int) -> None:
     note("killed", found[0], took_s=time.monotonic() - began_s)
 
 
-def main() -> None:
-    """Run the cases that are named on the command line."""
-    cases = sys.argv[1].split(",")
+def main(cases: list[str]) -> None:
+    """Run some cases as one of the ranks."""
     simulated = cases[0].startswith("simulated")
     if simulated:
         gpumagic.simulate("4xh100")
@@ -272,5 +279,23 @@ def main() -> None:
         globals()[case](dist.get_rank())
 
 
+def launch(ranks: int, cases: list[str]) -> None:
+    """Start so many ranks on this machine, as `torchrun --standalone` does."""
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=ranks,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        start_method="fork",
+    )
+    elastic_launch(config, main)(cases)
+
+
 if __name__ == "__main__":
-    main()
+    gc.freeze()
+    for job in sys.argv[2:]:
+        its_ranks, its_cases = job.split(":")
+        with contextlib.suppress(ChildFailedError):  # which is killed, or raises
+            launch(int(its_ranks), its_cases.split(","))

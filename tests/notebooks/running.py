@@ -81,6 +81,15 @@ def _code(source, tags=()):
     return nbformat.v4.new_code_cell(source, metadata={"tags": [*tags]})
 
 
+# Engines of ipyparallel do not hear the signal that is to end them while they wait for
+# messages, and each would be waited for; and their starts are kept apart for clusters.
+_KERNEL_OPTIONS = (
+    "--IPKernelApp.log_level=ERROR",
+    "--LocalEngineLauncher.stop_seconds_until_kill=0",
+    "--LocalEngineSetLauncher.delay=0",
+)
+
+
 def executed(notebook):
     """The notebook with the outputs of a run; an error of a cell is raised."""
     notebook = copy.deepcopy(notebook)
@@ -93,7 +102,7 @@ def executed(notebook):
             startup_timeout=_PATIENCE_S,
             iopub_timeout=_PATIENCE_S,  # otherwise outputs that come late are left out
             kernel_name="python3",
-            extra_arguments=["--IPKernelApp.log_level=ERROR"],
+            extra_arguments=[*_KERNEL_OPTIONS],
             record_timing=False,
             resources={"metadata": {"path": str(FOLDER)}},
         ).execute()

@@ -38,7 +38,7 @@ from tests.pin_loader.kinds_of_batches import (  # noqa: E402
     Slotted,
 )
 
-MODEST = settings(deadline=None, max_examples=60)
+MODEST = settings(deadline=None, max_examples=30)
 
 
 def doubled(tensor):

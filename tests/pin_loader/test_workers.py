@@ -27,6 +27,7 @@ from gpumagic.pin_loader.report import (  # noqa: E402
     Severity,
     Stopped,
 )
+from gpumagic.pin_loader.trial import batches_of  # noqa: E402
 from gpumagic.pin_loader.workers import search  # noqa: E402
 from tests.pin_loader.clocks import Clock, paced  # noqa: E402
 from tests.pin_loader.sleepy import (  # noqa: E402
@@ -266,6 +267,8 @@ def test_a_bad_dataset_ends_the_search_and_leaves_nothing(
 ):
     """Whether it raises, kills its worker or hangs: the trial says so, and is gone."""
     monkeypatch.setattr(worker_search, "_SHORTEST_PATIENCE_S", 1.0)
+    # One that hangs ends no sooner for being given longer.
+    monkeypatch.setitem(batches_of.__kwdefaults__, "grace_s", 0.5)
     before = children()
 
     found = search(

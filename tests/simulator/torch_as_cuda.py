@@ -19,11 +19,10 @@ from gpumagic.simulator.backend.refusals import NotSimulated
 CUDA_0, CUDA_1 = torch.device("cuda", 0), torch.device("cuda", 1)
 
 
-@pytest.fixture
-def box():
-    """Four H100 that stand in for CUDA, for one test."""
-    with gpumagic.simulate("4xh100", as_cuda=True) as machine:
-        yield machine
+@pytest.fixture(scope="module")
+def machine():
+    """Four H100 that stand in for CUDA."""
+    return {"machine": "4xh100", "as_cuda": True}
 
 
 FACTORIES = {
@@ -58,7 +57,7 @@ FACTORIES = {
 
 
 @pytest.mark.parametrize("make", FACTORIES.values(), ids=FACTORIES)
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_every_way_to_name_a_device_takes_cuda(make):
     """Whatever takes a device takes "cuda", with and without a number."""
     with torch.cuda.device(2):
@@ -69,7 +68,7 @@ def test_every_way_to_name_a_device_takes_cuda(make):
     assert make(CUDA_1).device == CUDA_1
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_tensor_says_that_it_is_on_cuda():
     """Device, type, flag and text of a tensor are those of CUDA."""
     x = torch.ones(2, device="cuda")
@@ -81,7 +80,7 @@ def test_a_tensor_says_that_it_is_on_cuda():
     assert not torch.ones(2).is_cuda
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_what_is_there_already_is_not_copied():
     """`to` and `cuda` give back the tensor itself where it lies there already."""
     x = torch.ones(2, device="cuda")
@@ -92,7 +91,7 @@ def test_what_is_there_already_is_not_copied():
     assert x.cpu().device.type == "cpu"
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_old_types_make_and_convert():
     """`torch.cuda.FloatTensor` and its like still make tensors, and convert them."""
     assert torch.cuda.LongTensor([1, 2]).device == CUDA_0
@@ -100,7 +99,7 @@ def test_old_types_make_and_convert():
     assert torch.ones(1).type(torch.cuda.IntTensor).is_cuda
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_default_device_reaches_every_factory():
     """A default device of "cuda" holds for all factories, as a block and for good."""
     with torch.device("cuda"), torch.cuda.device(1):
@@ -112,16 +111,16 @@ def test_a_default_device_reaches_every_factory():
     assert torch.get_default_device() == torch.device("cuda:3")
 
 
-def test_a_default_device_does_not_outlive_the_machine(box):
+def test_a_default_device_does_not_outlive_the_machine(kept_box):
     """Switching off ends a default device that is gone with it."""
     torch.set_default_device("cuda")
 
-    box.off()
+    kept_box.off()
 
     assert torch.ones(1).device.type == "cpu"
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_it_holds_in_every_thread():
     """Threads that start later, and were there before, can say "cuda"."""
 
@@ -135,7 +134,7 @@ def test_it_holds_in_every_thread():
     assert results == [(CUDA_1, 8.0 * number) for number in range(8)]
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_training_step_gives_the_numbers_of_the_cpu():
     """A model is trained on "cuda" to the same parameters as on the CPU."""
 
@@ -156,7 +155,7 @@ def test_a_training_step_gives_the_numbers_of_the_cpu():
         assert torch.allclose(ours, cpus)
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_autocast_and_scaler_run_under_the_name_of_cuda():
     """Mixed precision written for CUDA casts, scales and steps."""
     model = nn.Linear(4, 4, device="cuda")
@@ -175,7 +174,7 @@ def test_autocast_and_scaler_run_under_the_name_of_cuda():
     assert not torch.equal(model.weight, before)
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_recurrent_networks_run():
     """An LSTM moves to "cuda" without a warning, and computes what the CPU does."""
     lstm = nn.LSTM(3, 4)
@@ -188,7 +187,7 @@ def test_recurrent_networks_run():
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_loader_pins_its_batches(workers):
     """A DataLoader with `pin_memory` hands out pinned batches, ready for "cuda"."""
     loader = DataLoader(
@@ -215,7 +214,7 @@ def test_a_loader_pins_its_batches(workers):
         ({"cuda:1": "cuda:3"}, "cuda:3"),
     ],
 )
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_files_are_those_of_cuda(where, expected):
     """What is saved says "cuda", and `map_location` knows that name."""
     file = io.BytesIO()
@@ -229,7 +228,7 @@ def test_files_are_those_of_cuda(where, expected):
     assert b"cuda:1" in file.getvalue()
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_copies_are_deep():
     """A deep copy lies on the same device, in memory of its own, views still shared."""
     x = torch.arange(6.0, device="cuda:1").view(2, 3)
@@ -246,7 +245,7 @@ def test_copies_are_deep():
     assert (x + 1).tolist() == [[1, 1, 1], [1, 1, 1]]
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_torch_cuda_tells_of_the_simulated_machine():
     """`torch.cuda` answers for the simulated GPUs and says that they are simulated."""
     cuda = torch.cuda
@@ -280,7 +279,7 @@ def test_torch_cuda_tells_of_memory():
     assert any(each["action"] == "alloc" for each in snapshot["device_traces"][0])
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_streams_and_events_are_those_of_the_machine():
     """Work goes to the stream of the block, and events time it."""
     stream = torch.cuda.Stream(device="cuda:1")
@@ -298,7 +297,7 @@ def test_streams_and_events_are_those_of_the_machine():
     assert start.elapsed_time(end) > 0
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_random_numbers_are_seeded_by_device():
     """Seeds and states of `torch.cuda` decide the numbers of the simulated GPUs."""
     torch.cuda.manual_seed_all(7)
@@ -313,7 +312,7 @@ def test_random_numbers_are_seeded_by_device():
     assert torch.equal(torch.rand(3, device="cuda"), first)
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_marks_for_a_profiler_do_nothing():
     """The marks of nvtx may stay in the code."""
     torch.cuda.nvtx.range_push("step")
@@ -327,7 +326,7 @@ REFUSED = ("utilization", "ExternalStream", "CUDAPluggableAllocator")
 
 
 @pytest.mark.parametrize("word", REFUSED)
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_what_is_not_simulated_is_refused_by_name(word):
     """A word without an answer says its own name."""
     with pytest.raises(NotSimulated, match=f"torch.cuda.{word}"):
@@ -336,7 +335,7 @@ def test_what_is_not_simulated_is_refused_by_name(word):
         torch.set_default_tensor_type(torch.cuda.FloatTensor)
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_errors_say_cuda():
     """Messages name the devices as the user wrote them."""
     x = torch.ones(2, device="cuda:1")
@@ -349,7 +348,7 @@ def test_errors_say_cuda():
         x.cuda("cpu")
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_the_machines_own_name_holds_as_well():
     """Both "sim" and "cuda" name the same devices."""
     x = torch.ones(2, device="sim:1")
@@ -359,7 +358,7 @@ def test_the_machines_own_name_holds_as_well():
     assert torch.ones(2).to("sim:1").device == CUDA_1
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_scripts_find_the_factories():
     """`torch.jit` still takes the factories that were replaced for its own."""
 

@@ -30,9 +30,9 @@ KINDS = {
 
 
 @pytest.fixture
-def done(box):
+def done(kept_box):
     """What the engines do from here on."""
-    return box.record()
+    return kept_box.record()
 
 
 @pytest.mark.parametrize("at_once", [1 << 22, 20], ids=["whole", "by rows"])
@@ -116,7 +116,7 @@ def test_older_cards_have_no_flash_attention():
         assert "only supports gpu architectures in the range [sm80" in said
 
 
-def test_a_kernel_that_cannot_be_taken_is_refused_with_the_reason(box):
+def test_a_kernel_that_cannot_be_taken_is_refused_with_the_reason(kept_box):
     """Where only one is allowed and does not fit, torch's error and warnings come."""
     q = torch.randn(1, 2, 16, 16, device="sim")
 
@@ -128,7 +128,7 @@ def test_a_kernel_that_cannot_be_taken_is_refused_with_the_reason(box):
     assert "Memory Efficient attention has been runtime disabled." in said
 
 
-def test_wrong_arguments_are_told_in_the_words_of_torch(box):
+def test_wrong_arguments_are_told_in_the_words_of_torch(kept_box):
     """What torch refuses is refused by torch, and not by a kernel."""
     q = torch.randn(1, 2, 16, 16, device="sim")
     mask = torch.ones(16, 16, dtype=torch.bool, device="sim")
@@ -179,7 +179,7 @@ def test_a_causal_mask_saves_half_of_the_pairs(done):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_dropout_leaves_the_same_pairs_out_in_both_passes(dtype, box):
+def test_dropout_leaves_the_same_pairs_out_in_both_passes(dtype, kept_box):
     """The gradient of the values is what the output says they were taken with."""
     q = torch.randn(1, 1, 8, 8, device="sim", dtype=dtype)
     v = torch.eye(8, device="sim", dtype=dtype)[None, None].requires_grad_()

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpumagic.simulator.backend import autocast
 
 pytestmark = [
-    pytest.mark.usefixtures("box"),
+    pytest.mark.usefixtures("kept_box"),
     pytest.mark.filterwarnings("ignore"),  # torch's samples use what it warns about
 ]
 

@@ -15,11 +15,10 @@ from gpumagic.errors import DeviceError
 CUDA_1 = torch.device("cuda", 1)
 
 
-@pytest.fixture
-def box():
-    """Two H100 that stand in for CUDA, for one test."""
-    with gpumagic.simulate("2xh100", as_cuda=True) as machine:
-        yield machine
+@pytest.fixture(scope="module")
+def machine():
+    """Two H100 that stand in for CUDA."""
+    return {"machine": "2xh100", "as_cuda": True}
 
 
 # ------------------------------------------------------------------------ devices
@@ -40,7 +39,7 @@ ASKING = (
 
 
 @pytest.mark.parametrize("word", ASKING)
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_what_wants_a_gpu_takes_no_other_device(word):
     """A device of another kind is an error, in CUDA's words."""
     with pytest.raises(ValueError, match="Expected a cuda device, but got: cpu"):
@@ -48,7 +47,7 @@ def test_what_wants_a_gpu_takes_no_other_device(word):
 
 
 @pytest.mark.parametrize("device", [None, "cuda", torch.device("cuda")])
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_device_is_set_by_its_number(device):
     """set_device wants a number; blocks and questions take the current one."""
     with pytest.raises(ValueError, match="with a specified index"):
@@ -61,7 +60,7 @@ def test_a_device_is_set_by_its_number(device):
     assert torch.cuda.current_device() == 0
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_gpus_are_told_apart():
     """Each has its own UUID, the one that the driver tells."""
     first, second = (torch.cuda.get_device_properties(each).uuid for each in (0, 1))
@@ -73,7 +72,7 @@ def test_gpus_are_told_apart():
     assert f"uuid={first}" in repr(torch.cuda.get_device_properties(0))
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_the_fraction_of_memory_is_a_float():
     """Other types and other numbers are refused; what was set is told."""
     torch.cuda.set_per_process_memory_fraction(0.5, 1)
@@ -98,7 +97,7 @@ def test_the_version_of_cuda_is_a_number_while_it_is_there():
 # ----------------------------------------------------------------- streams, events
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_priorities_have_a_range():
     """The most urgent one that torch has is the most urgent one that a stream gets."""
     least, greatest = torch.cuda.Stream.priority_range()
@@ -108,7 +107,7 @@ def test_priorities_have_a_range():
     assert torch.cuda.Stream(priority=-9).priority == greatest
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_events_of_two_gpus_have_no_time_between_them():
     """CUDA knows no clock that two GPUs share."""
     first, second = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -124,7 +123,7 @@ def test_events_of_two_gpus_have_no_time_between_them():
         first.elapsed_time(second)
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_stream_sleeps_for_cycles():
     """`_sleep` keeps a stream busy for as long as so many cycles of an H100 take."""
     began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -137,7 +136,7 @@ def test_a_stream_sleeps_for_cycles():
     assert began.elapsed_time(ended) == pytest.approx(10_000_000 / 1.98e6, rel=0.01)
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_marks_for_nvtx_are_emitted_to_nobody():
     """A block that would mark each operation runs."""
     with torch.autograd.profiler.emit_nvtx(record_shapes=True):
@@ -161,7 +160,7 @@ STORAGES = {
 
 @pytest.mark.parametrize("make", STORAGES.values(), ids=STORAGES)
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_storages_lie_on_cuda(make):
     """They are moved and made there, and say so."""
     storage = make()
@@ -173,7 +172,7 @@ def test_storages_lie_on_cuda(make):
 
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_storages_carry_their_numbers():
     """What arrives is what was sent, there and back."""
     sent = torch.arange(4.0).storage().cuda()
@@ -193,7 +192,7 @@ def test_storages_are_fenced_under_either_name():
                 storage.resize_(100)
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_old_types_take_a_device():
     """`torch.cuda.FloatTensor(..., device=1)` makes tensors on that GPU."""
     for device in (1, "cuda:1", CUDA_1):
@@ -211,9 +210,9 @@ def test_old_types_take_a_device():
     ("shape", "order"),
     [((1, 2, 3, 4), torch.channels_last), ((1, 2, 3, 4, 5), torch.channels_last_3d)],
 )
-def test_a_tensor_is_resized_in_an_order_of_memory(shape, order, box):
+def test_a_tensor_is_resized_in_an_order_of_memory(shape, order, kept_box):
     """`resize_(memory_format=)` gives the strides that it gives on the CPU."""
-    del box
+    del kept_box
     here, there = torch.empty(1), torch.empty(1, device="cuda")
     for each in (here, there):
         each.resize_(*shape, memory_format=order)
@@ -232,7 +231,7 @@ COPIES = {
 
 
 @pytest.mark.parametrize("copy", COPIES, ids=lambda each: each.__name__)
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_copies_are_made_into_lists(copy):
     """Operators with a list of outputs fill them, also parts of larger tensors."""
     x = torch.arange(6.0).view(3, 2)
@@ -251,7 +250,7 @@ def test_copies_are_made_into_lists(copy):
 # ---------------------------------------------------------------- texts, loading
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_errors_of_torch_itself_say_cuda():
     """Conversions and gradients name the device as the user did."""
     x = torch.ones(2, device="cuda", requires_grad=True)
@@ -285,7 +284,7 @@ def test_a_file_of_a_gpu_that_is_not_there_says_so():
 
 @pytest.mark.filterwarnings("ignore")  # torch's own: scripts are of old
 @pytest.mark.parametrize("where", ["cuda", "cuda:1", CUDA_1])
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_script_is_loaded_to_cuda(where):
     """torch.jit.load puts parameters and buffers where map_location says."""
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval()
@@ -329,15 +328,15 @@ TELLING = {
 
 
 @pytest.mark.parametrize("wrong", TELLING.values(), ids=TELLING)
-def test_torchs_errors_call_the_device_what_the_user_calls_it(wrong, box):
+def test_torchs_errors_call_the_device_what_the_user_calls_it(wrong, kept_box):
     """Where C++ looks at devices before any kernel does."""
-    del box
+    del kept_box
     with pytest.raises((RuntimeError, TypeError), match="cuda") as caught:
         wrong(torch.ones(4, 4, device="cuda"))
     assert "sim" not in str(caught.value).replace("simulated H100", "")
 
 
-def test_cudnn_takes_what_it_takes_on_cuda(box):
+def test_cudnn_takes_what_it_takes_on_cuda(kept_box):
     """It is there, and asks for a tensor on the GPU of a type that it computes in."""
     cudnn = torch.backends.cudnn
     half = torch.ones(1, device="cuda", dtype=torch.float16)
@@ -351,7 +350,7 @@ def test_cudnn_takes_what_it_takes_on_cuda(box):
     lstm = torch.nn.LSTM(2, 3).cuda()
     lstm.flatten_parameters()
     assert lstm(torch.ones(4, 2, device="cuda"))[0].shape == (4, 3)
-    del box
+    del kept_box
 
 
 # ------------------------------------------------------------- without as_cuda=True

@@ -22,12 +22,13 @@ import gpumagic
 from gpumagic.simulator.backend.race_warnings import DataRace
 from gpumagic.simulator.backend.refusals import NotSimulated
 
+pytestmark = pytest.mark.usefixtures("kept_box")
 
-@pytest.fixture(autouse=True)
-def box():
-    """Four H100 that stand in for CUDA, for one test."""
-    with gpumagic.simulate("4xh100", as_cuda=True) as machine:
-        yield machine
+
+@pytest.fixture(scope="module")
+def machine():
+    """Four H100 that stand in for CUDA."""
+    return {"machine": "4xh100", "as_cuda": True}
 
 
 @contextlib.contextmanager

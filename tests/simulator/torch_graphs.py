@@ -10,17 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-import gpumagic
 from gpumagic.simulator.backend.race_warnings import DataRace
 
 NOT_PERMITTED = "operation not permitted when stream is capturing"
 
 
-@pytest.fixture
-def box():
-    """One H100 that stands in for CUDA, for one test."""
-    with gpumagic.simulate("h100", as_cuda=True) as machine:
-        yield machine
+@pytest.fixture(scope="module")
+def machine():
+    """An H100 that stands in for CUDA."""
+    return {"machine": "h100", "as_cuda": True}
 
 
 def captured(work):
@@ -31,7 +29,7 @@ def captured(work):
     return graph, result
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_capturing_changes_no_value():
     """What is written during a capture keeps its values until a replay."""
     total = torch.ones(3, device="cuda")
@@ -47,7 +45,7 @@ def test_capturing_changes_no_value():
     assert total.tolist() == [3, 210, 210]
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_results_hold_nothing_before_the_first_replay():
     """A result of a capture has been computed by nobody yet."""
     _, result = captured(lambda: torch.full((2,), 7.0, device="cuda"))
@@ -55,7 +53,7 @@ def test_results_hold_nothing_before_the_first_replay():
     assert result.tolist() == [0, 0]
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_replay_reads_its_inputs_anew():
     """Each replay computes on what its inputs hold then, into the same result."""
     given = torch.zeros(4, device="cuda")
@@ -70,7 +68,7 @@ def test_a_replay_reads_its_inputs_anew():
     assert result.data_ptr() == address
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_number_from_the_host_is_kept_as_it_was():
     """A CPU scalar goes into the graph by value."""
     number = torch.tensor(2.0)
@@ -83,7 +81,7 @@ def test_a_number_from_the_host_is_kept_as_it_was():
     assert result.tolist() == [2, 2]
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_temporaries_do_not_count_as_allocated():
     """Memory of a capture that no tensor holds is free in the books, and works."""
     given = torch.ones(1 << 18, device="cuda")
@@ -115,7 +113,7 @@ WAITS = {
 
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_the_host_may_not_wait(wait):
     """Waiting for the device during a capture is refused, and spoils nothing."""
     x = torch.ones(3, device="cuda")
@@ -129,14 +127,14 @@ def test_the_host_may_not_wait(wait):
         graph.replay()
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_the_default_stream_cannot_be_captured():
     """A capture begins on a stream of its own."""
     with pytest.raises(RuntimeError, match="non-default stream"):
         torch.cuda.CUDAGraph().capture_begin()
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_whoever_asks_is_told_that_a_capture_runs():
     """Streams and `torch.cuda` say that a capture runs, within it only."""
     x = torch.ones(3, device="cuda")
@@ -218,7 +216,7 @@ def test_a_capture_leaves_nothing_behind(box, leave):
     assert doubled.sum().item() == 2 << 20
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_capture_that_failed_gives_no_graph():
     """Catching the error within the capture does not make it whole again."""
     x = torch.ones(3, device="cuda")
@@ -249,7 +247,7 @@ def test_a_capture_that_failed_gives_no_graph():
     ],
     ids=["query", "synchronize", "wait", "wait in another capture"],
 )
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_an_event_of_a_capture_is_refused_until_it_is_recorded_again(ask):
     """What a capture has recorded is never passed; recorded anew it is an event."""
     x, event = torch.ones(3, device="cuda"), torch.cuda.Event()
@@ -265,7 +263,7 @@ def test_an_event_of_a_capture_is_refused_until_it_is_recorded_again(ask):
     torch.cuda.synchronize()
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_an_empty_graph_is_warned_of():
     """A graph of nothing was captured in the wrong place, and CUDA says so."""
     graph = torch.cuda.CUDAGraph()
@@ -281,7 +279,7 @@ def test_an_empty_graph_is_warned_of():
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_an_optimizer_that_counts_on_the_host_is_not_captured(kind):
     """Adam is captured with capturable=True alone, as CUDA demands."""
     weight = torch.ones(4, device="cuda", requires_grad=True)
@@ -296,7 +294,7 @@ def test_an_optimizer_that_counts_on_the_host_is_not_captured(kind):
     assert torch.allclose(weight, torch.full_like(weight, 0.9))
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_capture_that_cannot_begin_leaves_the_stream():
     """A second capture is refused, and the work goes on where it went."""
     x = torch.ones(3, device="cuda")
@@ -349,7 +347,7 @@ def test_a_graph_has_memory_of_its_own():
     assert segments_by_pool() == {(0, 0): [20 << 20]}
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_graphs_may_share_a_pool():
     """A second graph that is given the pool of the first takes its free memory."""
     x = torch.ones(1 << 20, device="cuda")
@@ -416,13 +414,13 @@ def train(graphed):
     return losses, [each.tolist() for each in model.parameters()]
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_graphed_training_gives_the_numbers_of_a_plain_one():
     """Forward, backward, dropout and step in a graph: every number is the same."""
     assert train(graphed=True) == train(graphed=False)
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_random_numbers_go_on_from_replay_to_replay():
     """A capture draws nothing; replays draw as plain calls would."""
     torch.cuda.manual_seed(5)
@@ -470,7 +468,7 @@ def test_each_state_of_random_numbers_has_two_small_blocks(graphs, states, box):
     assert active_blocks() == before
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_replay_draws_from_the_states_of_its_capture():
     """Whichever state the generator has by then; offsets go on with each replay."""
 
@@ -497,7 +495,7 @@ def test_a_replay_draws_from_the_states_of_its_capture():
         assert offsets == [0, 8 * times, 4 * times]
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_recurrent_network_can_be_captured():
     """The cells that only a GPU has are computed again as well."""
     lstm, x = nn.LSTM(3, 4).cuda(), torch.zeros(5, 2, 3, device="cuda")
@@ -569,7 +567,7 @@ def test_nothing_runs_on_the_device_during_a_capture(box):
     assert done == []
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_streams_may_branch_off_and_come_back():
     """Work on a stream that branched off and rejoined is part of the graph."""
     x, side = torch.ones(3, device="cuda"), torch.cuda.Stream()
@@ -590,7 +588,7 @@ def test_streams_may_branch_off_and_come_back():
 
 
 @pytest.mark.parametrize("branched", [False, True])
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_stream_that_does_not_branch_and_rejoin_is_refused(branched):
     """Another stream's work is neither captured by chance nor left hanging."""
     x, side = torch.ones(3, device="cuda"), torch.cuda.Stream()
@@ -624,7 +622,7 @@ def test_a_replay_on_another_stream_is_watched(box):
         result + 1
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_callables_are_graphed_with_their_backward_pass():
     """`make_graphed_callables` gives outputs and gradients of the plain module."""
     plain = nn.Sequential(nn.Linear(6, 6), nn.Tanh()).cuda()
@@ -643,7 +641,7 @@ def test_callables_are_graphed_with_their_backward_pass():
         assert torch.allclose(ours, theirs)
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_pinned_memory_is_read_at_each_replay():
     """An asynchronous copy from pinned memory is a node like any other."""
     host = torch.zeros(3).pin_memory()
@@ -657,7 +655,7 @@ def test_pinned_memory_is_read_at_each_replay():
     assert target.tolist() == [4, 4, 4]
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_the_graph_of_any_accelerator_is_one_of_ours():
     """`torch.accelerator.Graph` is captured as a block, and replayed."""
     if not hasattr(torch.accelerator, "Graph"):
@@ -677,7 +675,7 @@ def test_the_graph_of_any_accelerator_is_one_of_ours():
     assert (x + 1).tolist() == [3, 3, 3]
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_graph_is_captured_once():
     """A second capture needs another graph, or a reset."""
     x, graph = torch.ones(3, device="cuda"), torch.cuda.CUDAGraph()
@@ -703,7 +701,7 @@ def test_a_graph_is_captured_once():
     assert x.tolist() == [3, 3, 3]
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_replay_says_that_its_input_is_gone():
     """Where it was asked for, an input that nobody holds any more is an error."""
     graph, given = torch.cuda.CUDAGraph(), [torch.ones(3, device="cuda")]

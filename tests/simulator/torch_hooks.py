@@ -75,7 +75,7 @@ def raising_loss(kind, device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_raising_hook_raises_its_own_exception(kind, device):
     """The caller of backward gets what the hook has raised, as often as it raises."""
     for _ in range(20):
@@ -87,7 +87,7 @@ def test_a_raising_hook_raises_its_own_exception(kind, device):
 
 
 @pytest.mark.parametrize("kind", KINDS[:-1], ids=lambda kind: kind.__name__)
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_removed_hook_no_longer_raises(kind):
     """The graph that a hook has failed is whole: without the hook it runs through."""
     handle, loss = raising_loss(kind, "sim:0")  # a module's is part of the graph
@@ -98,7 +98,7 @@ def test_a_removed_hook_no_longer_raises(kind):
     loss.backward()
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_hook_that_unpacks_a_saved_tensor_may_raise():
     """Backward raises what the unpacking of a saved tensor has raised."""
     weight = torch.ones(3, device="sim", requires_grad=True)
@@ -111,7 +111,7 @@ def test_a_hook_that_unpacks_a_saved_tensor_may_raise():
     assert gradient_of_square("sim") == [2, 4, 6]
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_hook_that_packs_a_saved_tensor_may_raise():
     """The forward pass raises what the packing of a saved tensor has raised."""
     weight = torch.ones(3, device="sim", requires_grad=True)
@@ -125,7 +125,7 @@ def test_a_hook_that_packs_a_saved_tensor_may_raise():
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, GeneratorExit])
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_hook_may_raise_what_is_no_exception(interrupt):
     """Also KeyboardInterrupt and its like come out of backward as they are."""
 
@@ -141,7 +141,7 @@ def test_a_hook_may_raise_what_is_no_exception(interrupt):
     assert gradient_of_square("sim") == [2, 4, 6]
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_what_a_hook_chains_stays_chained():
     """The cause and the context of the exception arrive with it."""
     cause, context = ValueError("the cause"), KeyError("the context")
@@ -162,7 +162,7 @@ def test_what_a_hook_chains_stays_chained():
     assert caught.value.__context__ is context
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_the_traceback_leads_into_the_hook():
     """The innermost line of the traceback is that of the hook which has raised."""
     weight = torch.ones(3, device="sim", requires_grad=True)
@@ -174,7 +174,7 @@ def test_the_traceback_leads_into_the_hook():
     assert caught.traceback[-1].name == "refuse"
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_an_exception_in_flight_becomes_the_context():
     """A backward pass in an `except` block raises with that exception as context."""
     weight = torch.ones(3, device="sim", requires_grad=True)
@@ -192,7 +192,7 @@ def test_an_exception_in_flight_becomes_the_context():
     assert not caught.value.__suppress_context__
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_backward_within_a_hook_may_raise():
     """What an inner backward pass raises comes through the outer one."""
     inner = torch.ones(3, device="sim", requires_grad=True)
@@ -211,7 +211,7 @@ def test_a_backward_within_a_hook_may_raise():
     assert gradient_of_square("sim") == [2, 4, 6]
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_hook_may_handle_what_an_inner_backward_raised():
     """An exception that a hook has caught does not come up again outside."""
     inner = torch.ones(3, device="sim", requires_grad=True)
@@ -234,7 +234,7 @@ def test_a_hook_may_handle_what_an_inner_backward_raised():
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_the_engine_asked_for_gradients_alone_raises_too(kind):
     """`torch.autograd.grad` lets a hook's exception through as backward does."""
     if kind is post_accumulate_hook:
@@ -248,7 +248,7 @@ def test_the_engine_asked_for_gradients_alone_raises_too(kind):
         torch.autograd.grad(loss, weight)
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_a_custom_function_that_raises_raises_its_own():
     """An `autograd.Function` raises in backward what its code has raised."""
 

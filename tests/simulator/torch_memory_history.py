@@ -15,11 +15,10 @@ from gpumagic.simulator.backend.refusals import NotSimulated
 MIB = 1 << 20
 
 
-@pytest.fixture
-def box():
-    """Two small H100 that stand in for CUDA, for one test."""
-    with gpumagic.simulate("2xh100", as_cuda=True, memory="1GiB") as machine:
-        yield machine
+@pytest.fixture(scope="module")
+def machine():
+    """Two H100 with little memory that stand in for CUDA."""
+    return {"machine": "2xh100", "as_cuda": True, "memory": "1GiB"}
 
 
 def own_calls(frames):

@@ -24,11 +24,10 @@ def device(request):
         yield request.param
 
 
-@pytest.fixture
-def box():
-    """Two H100 that stand in for CUDA, for one test."""
-    with gpumagic.simulate("2xh100", as_cuda=True) as machine:
-        yield machine
+@pytest.fixture(scope="module")
+def machine():
+    """Two H100 that stand in for CUDA."""
+    return {"machine": "2xh100", "as_cuda": True}
 
 
 def on_each(device, value=1.0, size=3):
@@ -140,7 +139,7 @@ def test_memory_of_other_gpus_is_given_back(device):
     assert memory.max_memory_allocated(1) - second > needed
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_an_error_of_a_replica_says_which():
     """What is raised in a thread arrives with its type and its replica."""
 
@@ -157,7 +156,7 @@ def test_an_error_of_a_replica_says_which():
     assert nn.DataParallel(nn.Linear(2, 2).cuda())(torch.ones(4, 2)).shape == (4, 2)
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_autocast_holds_in_every_replica():
     """Replicas compute in the type of the block around them."""
     model = nn.DataParallel(nn.Linear(2, 2).cuda())
@@ -217,7 +216,7 @@ def test_replicas_run_at_the_same_time_and_always_alike():
     assert [a_run() for _ in range(3)] == [(time_s, busy)] * 3
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_replicas_may_wait_for_each_other():
     """A module whose replicas meet in the middle is not held up for good."""
     meeting = threading.Barrier(2)
@@ -444,7 +443,7 @@ def test_a_group_of_one_reduces_on_its_gpu(device, tmp_path):
         dist.destroy_process_group()
 
 
-@pytest.mark.usefixtures("box")
+@pytest.mark.usefixtures("kept_box")
 def test_an_event_of_cuda_has_no_device_until_it_is_recorded():
     """A program may ask for it to tell whether it was recorded, and where."""
     event = torch.cuda.Event()

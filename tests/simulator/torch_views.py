@@ -10,7 +10,7 @@ import gpumagic
 from gpumagic.simulator.accesses import Accesses
 from gpumagic.simulator.backend.addresses import operand_of
 
-pytestmark = pytest.mark.usefixtures("box")
+pytestmark = pytest.mark.usefixtures("kept_box")
 
 VIEWS = {
     "transpose": lambda x: x.t(),

@@ -287,7 +287,7 @@ SHAPES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(SHAPES, st.integers(0, 100), st.sampled_from((1, 2, 8)))
 def test_any_geometry_is_drawn_small(axes, offset, itemsize):
     """Whatever sizes and strides there are: 40 kB, one truth, no line too wide."""
