@@ -3,9 +3,9 @@
 The package and its tests are copied, and so many small faults planted in functions of
 each room, all of them asleep. One run of the rooms' tests shows which test passes by
 which fault, in children of the tests too. Then each fault is woken in a process of its
-own, forked off one that has torch, and the tests that pass by it run until one fails.
-So a fault takes seconds and not a whole run. mutmut does the same within one process;
-half of what these rooms do happens in others.
+own, forked off one that has collected all tests, and those that pass by it run until
+one fails. So a fault takes a second and not a whole run. mutmut does the same within
+one process; half of what these rooms do happens in others.
 """
 
 from __future__ import annotations
@@ -13,19 +13,25 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import gc
 import json
 import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 import traceback
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +41,7 @@ SEED = 1
 PATIENCE_S = 90.0  # tests of one fault; those that have not begun by then do not count
 FIRST = 60  # this many tests at first, of as many files as there are
 _NONE = "No room differs from main: name one, as in make mutants ROOM=gpu_mem."
-ENDS_WELL = (0, 5)  # of pytest's: all passed, none was chosen
+FILES = "test_*.py torch_*.py"  # also those that others run in processes of their own
 REACHED = "reached.tsv"
 TESTS = "tests.tsv"
 
@@ -57,17 +63,6 @@ def _planted(number):
     return False
 
 builtins._planted = _planted
-'''
-
-# In a process of tests: how long each took, and the first that failed.
-PLUGIN = '''
-"""Keeps how long tests take and which failed."""
-import os
-
-def pytest_runtest_logreport(report):
-    if report.failed or (report.when == "call" and report.passed):
-        with open(os.environ["PLANTED_TESTS"], "a") as log:
-            log.write(f"{report.nodeid}\\t{report.outcome}\\t{report.duration:.3f}\\n")
 '''
 
 SWAPPED = {
@@ -205,7 +200,6 @@ def copy_of(source: Path, into: Path) -> Path:
             (into / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source / name, into / name)
     (into / "sitecustomize.py").write_text(AWAKE)
-    (into / "planted_plugin.py").write_text(PLUGIN)
     return into
 
 
@@ -221,18 +215,20 @@ def look_who_passes(
 
         processes: So many at once.
 
-        quick: Whether kernels are left out, and files with a process of their own.
+        quick: Whether tests that start kernels are left out.
     """
-    quickly = ["--ignore-glob=*/test_in_process.py"] if quick else []
     wanted = "not browser and not hardware" + (" and not kernel" if quick else "")
     subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-            *("-p", "planted_plugin", "-n", str(processes), "--dist", "worksteal"),
-            *("-m", wanted, *quickly, *tests),
+            *("-p", "tests.mutants", "-n", str(processes), "--dist", "worksteal"),
+            *("-m", wanted, *tests),
         ],
         cwd=tree,
-        env=_environment(tree, PLANTED_LOG=str(tree / REACHED)),
+        # Processes of tests that a test starts tell how long theirs took.
+        env=_environment(
+            tree, PLANTED_LOG=str(tree / REACHED), PYTEST_ADDOPTS="-p tests.mutants"
+        ),
         stdout=(tree / "first_run.log").open("w"),
         stderr=subprocess.STDOUT,
         check=False,
@@ -252,6 +248,9 @@ class Passing:
     by_fault: dict[int, set[str]]
     seconds: dict[str, float]
 
+    def __post_init__(self) -> None:
+        self._passes = Counter(chain.from_iterable(self.by_fault.values()))
+
     @classmethod
     def read(cls, tree: Path) -> Passing:
         """Read what its processes have written; who failed then is not asked again."""
@@ -269,111 +268,132 @@ class Passing:
                 by_fault.setdefault(int(number), set()).add(test)
         return cls(by_fault, seconds)
 
-    def tests_of(self, number: int) -> list[list[str]]:
-        """Tests by process: what of many files comes quickly first, then the others.
+    def tests_of(self, number: int) -> list[str]:
+        """Who passes by a fault, in turn one test of each file.
 
-        Files that switch the simulator on have a process each, since that lasts.
+        Of a file those come first that pass by few others, which mostly are about the
+        place; so few have to be asked.
         """
         found = sorted(
-            self.by_fault.get(number, ()), key=lambda test: self.seconds.get(test, 0.0)
+            self.by_fault.get(number, ()),
+            key=lambda test: (self._passes[test], self.seconds.get(test, 0.0)),
         )
-        alone: dict[str, list[str]] = {}
-        here: dict[str, list[str]] = {}
+        turns: dict[str, int] = {}
+        places = {}
         for test in found:
             file = test.partition("::")[0]
-            own = Path(file).name.startswith("torch_")
-            (alone if own else here).setdefault(file, []).append(test)
-        # In turn one test of each file, so that the first few ask differently.
-        turns = [
-            test
-            for _, test in sorted(
-                (turn, test)
-                for tests in here.values()
-                for turn, test in enumerate(tests)
-            )
-        ]
-        parts = [turns[:FIRST], *list(alone.values())[:3], turns[FIRST:]]
-        return [part for part in [*parts, *list(alone.values())[3:]] if part]
+            turns[file] = turns.get(file, 0) + 1
+            places[test] = turns[file]
+        return sorted(found, key=places.__getitem__)
 
 
 class Mother:
-    """A process that has imported what is slow, and forks one for each part."""
+    """A process that has collected all tests, and forks one for each question.
 
-    def __init__(self, tree: Path) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.mutants", "--mother"],
-            cwd=tree,
-            env=_environment(tree),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    Args:
+        tree: The copy.
+
+        tests: All that may be asked for.
+    """
+
+    def __init__(self, tree: Path, tests: list[str]) -> None:
+        here, there = socket.socketpair()
+        with there:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+                    *(
+                        "-p",
+                        "tests.mutants",
+                        "-o",
+                        f"python_files={FILES}",
+                        "-m",
+                        "",
+                        *tests,
+                    ),
+                ],
+                cwd=tree,
+                env=_environment(tree, PLANTED_ASKED=str(there.fileno())),
+                pass_fds=[there.fileno()],
+                stdout=subprocess.DEVNULL,
+            )
+        self._way = here.makefile("rw", buffering=1)
 
     def ask(self, awake: int, tests: list[str], patience_s: float) -> dict[str, Any]:
         """Whether one of the tests fails while a fault is awake, and which."""
         question = {"awake": awake, "tests": tests, "patience_s": patience_s}
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(question) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())  # type: ignore[no-any-return]
+        self._way.write(json.dumps(question) + "\n")
+        return json.loads(self._way.readline())  # type: ignore[no-any-return]
 
     def leave(self) -> None:
         """End it."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._process.kill()
         self._process.wait()
 
 
-def answer_questions() -> None:
-    """Be the process that forks: one question in a line, one answer in a line."""
-    import IPython
-    import numpy as np
-    import pytest
-    import rich.console
-    import torch
+# What follows runs in processes of tests, to which this module is a plugin of pytest.
 
-    _ = IPython, np, rich.console, torch  # what every child would import
-    answers = os.fdopen(os.dup(1), "w")
-    for line in sys.stdin:
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Keep how long tests take, and which failed."""
+    of_a_worker = hasattr(report, "node")  # which has told it
+    tells = report.failed or (report.when == "call" and report.passed)
+    if tells and not of_a_worker:
+        with Path(os.environ["PLANTED_TESTS"]).open("a") as log:
+            log.write(f"{report.nodeid}\t{report.outcome}\t{report.duration:.3f}\n")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Where questions come, answer them: one in a line, in place of running all."""
+    if "PLANTED_ASKED" not in os.environ:
+        return None
+    asked = socket.socket(fileno=int(os.environ.pop("PLANTED_ASKED")))
+    way = asked.makefile("rw", buffering=1)
+    items = {each.nodeid: each for each in session.items}
+    folder = Path.cwd() / "answers" / str(os.getpid())
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / TESTS
+    os.environ["PLANTED_TESTS"] = str(kept)
+    gc.collect()
+    gc.freeze()
+    for line in way:
         question = json.loads(line)
-        folder = Path.cwd() / "answers" / str(os.getpid())
-        folder.mkdir(parents=True, exist_ok=True)
-        kept = folder / TESTS
         kept.unlink(missing_ok=True)
+        chosen = [items[test] for test in question["tests"]]
         child = os.fork()
         if not child:
             os.setsid()
-            _be_child(question, folder, pytest)
+            asked.close()
+            _be_child(session, question["awake"], chosen, folder / "log")
         ended = _wait(child, question["patience_s"])
-        failed = [
-            each.split("\t")[0]
-            for each in (kept.read_text().splitlines() if kept.exists() else [])
-            if each.split("\t")[1] == "failed"
-        ]
-        answers.write(json.dumps({"ended": ended, "failed": failed}) + "\n")
-        answers.flush()
+        rows = kept.read_text().splitlines() if kept.exists() else []
+        named = [row.split("\t") for row in rows]
+        failed = [test for test, outcome, _ in named if outcome == "failed"]
+        way.write(json.dumps({"ended": ended, "failed": failed}) + "\n")
+    return True
 
 
-def _be_child(question: dict[str, Any], folder: Path, pytest: Any) -> None:
+def _be_child(
+    session: pytest.Session, awake: int, items: list[pytest.Item], said: Path
+) -> None:
+    """Run tests until one fails, while a fault is awake."""
     import sitecustomize
 
-    sitecustomize.awake = question["awake"]
-    os.environ["PLANTED_AWAKE"] = str(question["awake"])
-    os.environ["PLANTED_TESTS"] = str(folder / TESTS)
-    log = os.open(folder / "log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for here, there in ((nothing, 0), (log, 1), (log, 2)):
-        os.dup2(here, there)
-    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "planted_plugin"]
+    sitecustomize.awake = awake
+    os.environ["PLANTED_AWAKE"] = str(awake)
+    log = os.open(said, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(log, stream)
     code = 3
     try:
-        code = int(pytest.main([*options, *question["tests"]]))
+        for item, after in zip_longest(items, items[1:]):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+            if session.testsfailed:
+                break
+        code = 1 if session.testsfailed else 0
     except BaseException:  # noqa: BLE001 -- told in the log; this process ends here
         traceback.print_exc()
-    sys.stderr.flush()
-    sys.stdout.flush()
     os._exit(code)
 
 
@@ -389,7 +409,10 @@ def _wait(child: int, patience_s: float) -> int | str:
                 return os.waitstatus_to_exitcode(status)
             os.waitpid(child, 0)
             return "hung"
-        time.sleep(0.02)
+        time.sleep(0.01)
+
+
+# Judging ------------------------------------------------------------------------------
 
 
 def judge(mother: Mother, fault: Fault, passing: Passing, wrong: set[str]) -> str:
@@ -405,33 +428,30 @@ def judge(mother: Mother, fault: Fault, passing: Passing, wrong: set[str]) -> st
         wrong: Tests known to fail in such a process anyway; grows by those found.
     """
     until = time.monotonic() + PATIENCE_S
-    for part in passing.tests_of(fault.number):
-        tests = [test for test in part if test not in wrong]
-        while tests and time.monotonic() < until:
-            usual = sum(passing.seconds.get(test, 0.5) for test in tests)
-            answer = mother.ask(fault.number, tests, 15 + 4 * min(usual, PATIENCE_S))
-            if not answer["failed"]:
-                if answer["ended"] in ENDS_WELL:
-                    break
-                # Without the fault it must end well, or nothing is known.
-                ended = mother.ask(0, tests, PATIENCE_S)["ended"]
-                if ended in (*ENDS_WELL, 1):
-                    return f"the process: {answer['ended']}"
-                raise RuntimeError(f"tests end with {ended} where no fault is awake")
+    waiting = passing.tests_of(fault.number)
+    while waiting and time.monotonic() < until:
+        tests = [test for test in waiting[:FIRST] if test not in wrong]
+        usual = sum(passing.seconds.get(test, 0.5) for test in tests)
+        patience_s = 15 + 4 * min(usual, PATIENCE_S)
+        answer = mother.ask(fault.number, tests, patience_s)
+        if answer["failed"]:
             test = answer["failed"][0]
             if not mother.ask(0, [test], 60)["failed"]:
                 return str(test)
             wrong.add(test)
-            tests = [each for each in tests if each not in wrong]
+            continue
+        if answer["ended"]:
+            # Without the fault it must end well, or nothing is known.
+            if not mother.ask(0, tests, PATIENCE_S)["ended"]:
+                return f"the process: {answer['ended']}"
+            wrong.update(tests)
+        waiting = waiting[FIRST:]
     return ""
 
 
 def main() -> int:
     """Plant, look who passes, wake one after another, and tell."""
     arguments = _arguments()
-    if arguments.mother:
-        answer_questions()
-        return 0
     from tests.quick import changed_files, rooms_of  # older copies have no such file
 
     rooms = arguments.rooms or rooms_of(changed_files())
@@ -448,7 +468,7 @@ def main() -> int:
         faults += plant(tree, room, arguments.number, arguments.seed, len(faults) + 1)
     tests = [f"tests/{each}" for each in [*rooms, *arguments.also]]
     look_who_passes(tree, tests, arguments.processes, quick=arguments.quick)
-    results = wake(tree, faults, arguments.processes)
+    results = wake(tree, tests, faults, arguments.processes)
     if arguments.out:
         Path(arguments.out).write_text(json.dumps(results, indent=1) + "\n")
     for room in rooms:
@@ -459,14 +479,16 @@ def main() -> int:
     return 0
 
 
-def wake(tree: Path, faults: list[Fault], processes: int) -> list[dict[str, Any]]:
+def wake(
+    tree: Path, tests: list[str], faults: list[Fault], processes: int
+) -> list[dict[str, Any]]:
     """Wake one fault after another, in some processes, and say what notices it."""
     passing = Passing.read(tree)
     waiting, wrong = list(faults), set[str]()
     results: list[dict[str, Any]] = []
 
     def work() -> None:
-        mother = Mother(tree)
+        mother = Mother(tree, tests)
         while waiting:
             fault = waiting.pop(0)
             passed_by = len(passing.by_fault.get(fault.number, ()))
@@ -498,12 +520,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--number", type=int, default=50, help="faults in each room")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--also", nargs="*", default=["gallery"], help="more tests")
-    parser.add_argument("--quick", action="store_true", help="tests in process alone")
+    parser.add_argument("--quick", action="store_true", help="without kernels")
     parser.add_argument("--source", default=str(ROOT), help="another checkout")
     parser.add_argument("--copy", default=str(ROOT / "build" / "mutants"))
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--out", help="a file for all of it, as JSON")
-    parser.add_argument("--mother", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

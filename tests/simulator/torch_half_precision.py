@@ -72,7 +72,8 @@ def test_mixtures_of_types_are_refused_as_ever():
 
     with pytest.raises(RuntimeError, match="same dtype"):
         a.half() @ a
-    with pytest.raises(RuntimeError, match="expected scalar type Half"):
+    # In other words where the host's processor computes with halves itself.
+    with pytest.raises(RuntimeError, match=r"scalar type Half|should be the same"):
         functional.conv1d(a.half()[None], a[None])
 
 
