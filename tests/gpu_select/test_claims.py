@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_select import claims
+from gpumagic.gpu_select import claims, processes
 from gpumagic.gpu_select.claims import Claim, claim_text, claims_in
 from gpumagic.gpu_select.processes import Process, Standing, standing, this_process
 
@@ -284,6 +284,20 @@ def test_this_process_lives_and_others_of_its_number_do_not():
     me = this_process()
     assert standing(me) is Standing.ALIVE
     assert standing(Process(2**40, None, me.boot, me.namespace)) is Standing.GONE
+
+
+def test_a_process_of_others_that_proc_hides_is_alive(monkeypatch):
+    """Where /proc shows nobody's but one's own, asking by a signal tells."""
+    me = this_process()
+    hidden = Process(os.getppid(), None, me.boot, me.namespace)
+
+    def refuse(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(processes, "_state_and_start", lambda _: ("?", None))
+    monkeypatch.setattr(os, "kill", refuse)
+
+    assert standing(hidden) is Standing.ALIVE
 
 
 def test_a_stuck_lock_is_waited_for_only_so_long(tmp_path):

@@ -194,6 +194,32 @@ def test_reset_gives_up_what_was_claimed(tmp_path):
     assert (claimed, after) == (1, 0)
 
 
+def test_a_gpu_that_is_named_is_taken_though_another_claims_it(tmp_path):
+    """Who names a GPU gets it, and is told which process has it for its own."""
+    pid, taken, other = on(
+        "four_gpus",
+        """
+    import subprocess, sys
+    HOLD = (
+        "from gpumagic.gpu_select import select; select('2'); "
+        "print('held', flush=True); input()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", HOLD], **pipes) as holder:
+        holder.stdout.readline()
+        tell([holder.pid, chosen("2"), chosen("1")])
+        holder.communicate(b"enough")
+    """,
+        env={"TMPDIR": str(tmp_path)},
+    )
+    said = [each for each in taken["remarks"] if "is claimed by" in each]
+
+    assert taken["action"] == "SELECTED"
+    assert len(said) == 1
+    assert f"pid {pid}" in said[0]
+    assert "is claimed by" not in " ".join(other["remarks"])
+
+
 def test_a_child_process_can_verify_the_choice_before_it_is_set():
     """With `verify` CUDA is started in a child, and only there."""
     run = run_python(

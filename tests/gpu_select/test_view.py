@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.drawing import Table
-from gpumagic.gpu_select.report import Action, Guard, Row, TorchLatch, Verdict
-from gpumagic.gpu_select.reporting import headline_of
+from gpumagic.gpu_select.report import Action, Guard, Row, Start, TorchLatch, Verdict
+from gpumagic.gpu_select.reporting import headline_of, started_by
 from gpumagic.gpu_select.view import (
     address_table,
     differing,
@@ -116,6 +117,25 @@ def test_a_dry_run_after_a_vain_look_says_that_torch_needs_a_restart():
 
     assert "Torch has looked in vain; after a restart it would be: cuda:0" in said
     assert "Now" not in said
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        (
+            Start(cell=4, line=2, by="import kornia"),
+            "in In[4], line 2, by import kornia",
+        ),
+        (Start(cell=4), "in In[4]"),
+        (Start(line=2), ""),
+        (Start(by="torch.cuda.init()"), "by torch.cuda.init()"),
+        (Start(cell=4, guess=True), "in In[4] (a guess from the history)"),
+        (None, ""),
+    ],
+)
+def test_of_a_start_so_much_is_said_as_is_known(start, said):
+    """A line without its cell says nothing, and a guess says that it is one."""
+    assert started_by(start) == said
 
 
 def test_a_simulated_start_is_told_like_a_real_one():
