@@ -22,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
@@ -41,7 +42,9 @@ SEED = 1
 PATIENCE_S = 90.0  # tests of one fault; those that have not begun by then do not count
 FIRST = 60  # this many tests at first, of as many files as there are
 _NONE = "No room differs from main: name one, as in make mutants ROOM=gpu_mem."
+MOST_FILES = 6  # that are run as a whole for one fault
 FILES = "test_*.py torch_*.py"  # also those that others run in processes of their own
+SHARED = "tests/gallery/test_golden.py"  # of all samples, which other tests share
 REACHED = "reached.tsv"
 TESTS = "tests.tsv"
 
@@ -64,6 +67,11 @@ def _planted(number):
 
 builtins._planted = _planted
 '''
+
+PYTEST = [
+    *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+    *("-p", "tests.mutants", "-o", f"python_files={FILES}", "-m", "not kernel"),
+]
 
 SWAPPED = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=",
@@ -300,24 +308,14 @@ class Mother:
         here, there = socket.socketpair()
         with there:
             self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-                    *(
-                        "-p",
-                        "tests.mutants",
-                        "-o",
-                        f"python_files={FILES}",
-                        "-m",
-                        "",
-                        *tests,
-                    ),
-                ],
+                [*PYTEST, *tests],
                 cwd=tree,
                 env=_environment(tree, PLANTED_ASKED=str(there.fileno())),
                 pass_fds=[there.fileno()],
                 stdout=subprocess.DEVNULL,
             )
         self._way = here.makefile("rw", buffering=1)
+        self.collected: set[str] = set(json.loads(self._way.readline()))
 
     def ask(self, awake: int, tests: list[str], patience_s: float) -> dict[str, Any]:
         """Whether one of the tests fails while a fault is awake, and which."""
@@ -357,6 +355,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     os.environ["PLANTED_TESTS"] = str(kept)
     gc.collect()
     gc.freeze()
+    way.write(json.dumps([*items]) + "\n")
     for line in way:
         question = json.loads(line)
         kept.unlink(missing_ok=True)
@@ -415,7 +414,9 @@ def _wait(child: int, patience_s: float) -> int | str:
 # Judging ------------------------------------------------------------------------------
 
 
-def judge(mother: Mother, fault: Fault, passing: Passing, wrong: set[str]) -> str:
+def judge(
+    mother: Mother, fault: Fault, waiting: list[str], passing: Passing, wrong: set[str]
+) -> str:
     """By what a fault is noticed; "" if by nothing.
 
     Args:
@@ -423,12 +424,13 @@ def judge(mother: Mother, fault: Fault, passing: Passing, wrong: set[str]) -> st
 
         fault: The one to wake.
 
-        passing: Who passes by it.
+        waiting: Who passes by it.
+
+        passing: How long they take.
 
         wrong: Tests known to fail in such a process anyway; grows by those found.
     """
     until = time.monotonic() + PATIENCE_S
-    waiting = passing.tests_of(fault.number)
     while waiting and time.monotonic() < until:
         tests = [test for test in waiting[:FIRST] if test not in wrong]
         usual = sum(passing.seconds.get(test, 0.5) for test in tests)
@@ -447,6 +449,44 @@ def judge(mother: Mother, fault: Fault, passing: Passing, wrong: set[str]) -> st
             wrong.update(tests)
         waiting = waiting[FIRST:]
     return ""
+
+
+def judge_anew(tree: Path, fault: Fault, tests: list[str]) -> str:
+    """The same in a new process, where what tests share is made while it is awake.
+
+    Who passes by it while tests are collected, or a fixture of many is set up, is not
+    known: all tests of their files are asked, and those of the samples.
+
+    Args:
+        tree: The copy.
+
+        fault: The one to wake.
+
+        tests: Who passes by it.
+    """
+    found = dict.fromkeys(test.partition("::")[0] for test in tests)
+    files = [*[*found][:MOST_FILES], SHARED]
+    failing = _failing(tree, fault.number, files)
+    return next(iter(failing - _failing(tree, 0, files) if failing else ()), "")
+
+
+def _failing(tree: Path, awake: int, files: list[str]) -> set[str]:
+    """The tests of some files that fail in a process of their own."""
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Path(folder) / TESTS
+        env = _environment(tree, PLANTED_AWAKE=str(awake), PLANTED_TESTS=str(kept))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                [*PYTEST, *files],
+                cwd=tree,
+                env=env,
+                timeout=PATIENCE_S,
+                stdout=subprocess.DEVNULL,
+                check=False,
+            )
+        rows = kept.read_text().splitlines() if kept.exists() else []
+    named = [row.split("\t") for row in rows]
+    return {test for test, outcome, _ in named if outcome == "failed"}
 
 
 def main() -> int:
@@ -491,9 +531,15 @@ def wake(
         mother = Mother(tree, tests)
         while waiting:
             fault = waiting.pop(0)
-            passed_by = len(passing.by_fault.get(fault.number, ()))
-            noticed = judge(mother, fault, passing, wrong) if passed_by else ""
-            results.append(asdict(fault) | {"tests": passed_by, "noticed": noticed})
+            asked = [
+                test
+                for test in passing.tests_of(fault.number)
+                if test in mother.collected  # some tests begin others of their own
+            ]
+            noticed = judge(mother, fault, asked, passing, wrong) or judge_anew(
+                tree, fault, asked
+            )
+            results.append(asdict(fault) | {"tests": len(asked), "noticed": noticed})
             _tell(_told(results[-1]))
         mother.leave()
 
