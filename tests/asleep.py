@@ -60,7 +60,7 @@ class Asleep(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """It has run: it only gets its spec back, and the first its modules."""
-        module.__spec__ = self._spec
+        vars(module)["__spec__"] = self._spec  # settings of torch refuse other names
         if module.__name__ == self._first:
             sys.modules.update(self._with_first)
 

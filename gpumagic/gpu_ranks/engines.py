@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ _UNDERWAY_S = 0.3  # what is said may be as old as this when it is heard
 _BUSY_S = 0.3  # how long the controller may take to learn that a line has ended
 HEARS_S = 1.0  # within which who hears Ctrl-C has come back
 _MISSING = ("ModuleNotFoundError", "ImportError")
+_DROPPED, _MOST_TIMES = "TaskAborted", 10
 
 
 def client_in(namespace: Mapping[str, Any], chosen: Any = None) -> Any:
@@ -144,6 +146,7 @@ class Asked:
     _last: dict[int, dict[str, Any]] = field(default_factory=dict)
     _alive: dict[int, dict[str, Any]] = field(default_factory=dict)
     _heard_s: dict[int, float] = field(default_factory=dict)
+    _times: Counter[int] = field(default_factory=Counter)
     _sending: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self) -> None:
@@ -164,11 +167,26 @@ class Asked:
 
     def _sent(self) -> Iterator[tuple[int, Any]]:
         for engine in self.targets:
-            if engine not in self.results:
+            if engine not in self.results or self._is_dropped(engine):
+                self._times[engine] += 1
                 yield engine, self.send(engine)
+
+    def _is_dropped(self, engine: int) -> bool:
+        """Whether an engine has thrown it away unread, and is to be asked again.
+
+        It does so with all that has come while a line before it was failing; the others
+        would wait for this one without an end.
+        """
+        result = self.results[engine]
+        if self.interrupted_s is not None or not result.ready():
+            return False
+        was_dropped = type(_failed(result)).__name__ == _DROPPED
+        return was_dropped and self._times[engine] < _MOST_TIMES
 
     def news(self) -> set[int]:
         """Take in what has come since this was last asked; from which engines."""
+        if any(map(self._is_dropped, self.results)):
+            self.begin()
         came = set()
         for engine, result in self.results.items():
             outputs = metadata_of(result).get("outputs", [])
@@ -204,7 +222,8 @@ class Asked:
         return [
             engine
             for engine, result in self.results.items()
-            if engine not in self._last and not (result.ready() and _failed(result))
+            if engine not in self._last
+            and (self._is_dropped(engine) or not (result.ready() and _failed(result)))
         ]
 
     def _is_deaf(self, engine: int) -> bool:

@@ -688,6 +688,22 @@ def test_engines_busy_with_something_else(four, tmp_path):
     assert [each.name for each in alone.times] == [1, 3]
 
 
+def test_a_line_that_fails_right_before_takes_no_rank_away(four, monkeypatch):
+    """Its engine drops what came meanwhile, and the others wait: it is asked again."""
+    four.ask("group")
+    four.cell("import time, torch, torch.distributed as dist\nx = torch.ones(8)")
+    monkeypatch.setattr(engines.Engines, "busy", lambda *_: [])
+    line = "time.sleep(0.5); 1 / 0"
+    failing = four.client[1].execute(line, silent=False, block=False)
+    report = four.cell("dist.all_reduce(x)")
+    again = four.ask("group")
+
+    assert "division" in str(failing.exception())
+    assert not report.unfinished
+    assert report.matched == 1
+    assert not again.unfinished
+
+
 def test_an_engine_without_gpumagic(four):
     """It is said what it lacks, and the others answer."""
     hide = "import sys; _kept = {k: sys.modules.pop(k) for k in list(sys.modules) if "

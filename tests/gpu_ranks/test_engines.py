@@ -108,6 +108,56 @@ def test_a_client_that_fails_says_nothing_on_stderr(capfd):
     assert capfd.readouterr().err == ""
 
 
+class TaskAborted(Exception):
+    """ipyparallel's word for what an engine has thrown away."""
+
+
+def dropping(count):
+    """Sends what an engine drops so many times before it runs."""
+    sent = []
+
+    def send(engine):
+        sent.append(engine)
+        error = TaskAborted() if sent.count(1) <= count and engine == 1 else None
+        return SimpleNamespace(
+            ready=lambda: True, exception=lambda: error, metadata={"outputs": []}
+        )
+
+    return send, sent
+
+
+def test_what_an_engine_drops_behind_a_failed_line_is_asked_again():
+    """The others wait for it: nobody but who has asked can bring it."""
+    send, sent = dropping(2)
+    asked = Asked(send, [0, 1, 2])
+    asked.begin()
+    assert 1 in asked.awaited
+    for _ in range(5):
+        asked.news()
+
+    assert sent == [0, 1, 2, 1, 1]
+    assert [*asked.results] == [0, 1, 2]
+    assert asked.results[1].exception() is None
+
+
+def test_what_is_dropped_again_and_again_or_after_ctrl_c_is_left():
+    """Somebody wants it so: it is told as a rank that has not finished."""
+    send, sent = dropping(1000)
+    asked = Asked(send, [1])
+    asked.begin()
+    for _ in range(30):
+        asked.news()
+    assert len(sent) < 30
+    assert [each.why for each in asked.checked()] == ["raised"]
+
+    send, sent = dropping(1000)
+    asked = Asked(send, [1])
+    asked.begin()
+    asked.interrupted_s = time.monotonic()
+    asked.news()
+    assert sent == [1]
+
+
 # ------------------------------------------------------------------------- Ctrl-C
 
 

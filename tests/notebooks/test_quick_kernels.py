@@ -16,6 +16,7 @@ import os, sys
 before = [name for name in sys.modules if name.partition(".")[0] in ("torch", "sympy")]
 import torch
 import torch.nn.functional
+import torch._inductor.config
 f"{os.getpgid(0) == os.getpid()} {before} {torch is sys.modules['torch']} {torch.ones(2).sum()}"
 """
 
