@@ -7,7 +7,6 @@ import gc
 import os
 import sys
 import tempfile
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -53,23 +52,6 @@ def pytest_configure(config):
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def pytest_collection_modifyitems(items):
-    """Let each worker begin with some of the tests that take longest.
-
-    Begun last, one of them would keep a processor busy while the others have nothing
-    left to do. xdist gives to each worker a part as long as the others', in order.
-    """
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    slow = [each for each in items if _takes_long(each)]
-    others = iter([each for each in items if not _takes_long(each)])
-    dealt = []
-    for worker in range(workers):
-        part = slow[worker::workers]
-        length = (len(items) - len(dealt)) // (workers - worker)
-        dealt += [*part, *islice(others, length - len(part))]
-    items[:] = dealt
-
-
 def pytest_collection_finish():
     """Names in modules of tests are not the user's, whose modules are searched.
 
@@ -79,6 +61,11 @@ def pytest_collection_finish():
 
     installed, tests = name_sources._library_folders, str(Path(__file__).parent)
     name_sources._library_folders = lambda: (*installed(), tests)
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with what takes long, so that at the end nobody waits for one of it."""
+    items.sort(key=lambda item: not _takes_long(item))  # all else stays as it was
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -207,7 +207,9 @@ def test_groups_within_the_group_are_told_apart(four):
         "for step in range(6):\n"
         "    if dist.get_rank() == 2: time.sleep(0.1)\n"
         "    dist.all_reduce(x)\n"
-        "    for _ in range(1 + dist.get_rank() // 2): dist.all_reduce(x, group=mine)\n"
+        "    for _ in range(1 + dist.get_rank() // 2):\n"
+        "        if dist.get_rank() == 2: time.sleep(0.02)\n"
+        "        dist.all_reduce(x, group=mine)\n"
     )
 
     # 6 of all, 6 of the first pair, 12 of the second.
