@@ -70,7 +70,7 @@ builtins._planted = _planted
 
 PYTEST = [
     *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-    *("-p", "tests.mutants", "-o", f"python_files={FILES}", "-m", "not kernel"),
+    *("-p", "tests.mutants", "-o", f"python_files={FILES}"),
 ]
 
 SWAPPED = {
@@ -226,21 +226,23 @@ def look_who_passes(
         quick: Whether tests that start kernels are left out.
     """
     wanted = "not browser and not hardware" + (" and not kernel" if quick else "")
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-            *("-p", "tests.mutants", "-n", str(processes), "--dist", "worksteal"),
-            *("-m", wanted, *tests),
-        ],
-        cwd=tree,
-        # Processes of tests that a test starts tell how long theirs took.
-        env=_environment(
-            tree, PLANTED_LOG=str(tree / REACHED), PYTEST_ADDOPTS="-p tests.mutants"
-        ),
-        stdout=(tree / "first_run.log").open("w"),
-        stderr=subprocess.STDOUT,
-        check=False,
+    # Processes of tests that a test starts tell how long theirs took.
+    env = _environment(
+        tree, PLANTED_LOG=str(tree / REACHED), PYTEST_ADDOPTS="-p tests.mutants"
     )
+    with (tree / "first_run.log").open("w") as said:
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+                *("-p", "tests.mutants", "-n", str(processes), "--dist", "worksteal"),
+                *("-m", wanted, *tests),
+            ],
+            cwd=tree,
+            env=env,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
 
 
 def _environment(tree: Path, **more: str) -> dict[str, str]:
@@ -308,13 +310,14 @@ class Mother:
         here, there = socket.socketpair()
         with there:
             self._process = subprocess.Popen(
-                [*PYTEST, *tests],
+                [*PYTEST, "-m", "", *tests],
                 cwd=tree,
                 env=_environment(tree, PLANTED_ASKED=str(there.fileno())),
                 pass_fds=[there.fileno()],
                 stdout=subprocess.DEVNULL,
             )
-        self._way = here.makefile("rw", buffering=1)
+        with here:  # its file keeps it open
+            self._way = here.makefile("rw", buffering=1)
         self.collected: set[str] = set(json.loads(self._way.readline()))
 
     def ask(self, awake: int, tests: list[str], patience_s: float) -> dict[str, Any]:
@@ -325,6 +328,7 @@ class Mother:
 
     def leave(self) -> None:
         """End it."""
+        self._way.close()
         self._process.kill()
         self._process.wait()
 
@@ -477,7 +481,7 @@ def _failing(tree: Path, awake: int, files: list[str]) -> set[str]:
         env = _environment(tree, PLANTED_AWAKE=str(awake), PLANTED_TESTS=str(kept))
         with contextlib.suppress(subprocess.TimeoutExpired):
             subprocess.run(
-                [*PYTEST, *files],
+                [*PYTEST, "-m", "not kernel", *files],
                 cwd=tree,
                 env=env,
                 timeout=PATIENCE_S,
