@@ -24,7 +24,7 @@ TORCHES := 2.4.0 2.13.0 2.14.1
 # Half as many tests again at once as there are processors, since some wait for kernels
 # and clusters; more than eight only eat memory.
 WORKERS  ?= $(shell $(PYTHON) -c "import os; print(min(8, os.cpu_count() * 3 // 2))")
-PARALLEL := -n $(WORKERS) --dist worksteal
+PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Hundreds of processes import the same: none is to compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE

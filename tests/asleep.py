@@ -11,6 +11,7 @@ import importlib
 import importlib.abc
 import importlib.util
 import sys
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
+TORCH_ALONE = ("torch",)
 # Optimizers of torch import the second, or a part of it.
 OF_TORCH = ("torch", "torch._inductor.config")
 
@@ -45,7 +47,7 @@ class Asleep(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
         """The spec of a module that sleeps; where it lies is told as ever."""
-        if name not in self.modules:
+        if name not in self.modules or self._is_another(name):
             return None
         self._spec = self.modules[name].__spec__
         assert self._spec is not None
@@ -53,6 +55,17 @@ class Asleep(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         assert spec is not None
         spec.submodule_search_locations = self._spec.submodule_search_locations
         return spec
+
+    def _is_another(self, name: str) -> bool:
+        """Whether Python would find a module of this name in another place."""
+        parent = name.rpartition(".")[0]
+        if parent:
+            return sys.modules[parent] is not self.modules.get(
+                parent, sys.modules[parent]
+            )
+        found = PathFinder.find_spec(name)
+        spec = self.modules[name].__spec__
+        return found is not None and spec is not None and found.origin != spec.origin
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """The module as it was imported."""

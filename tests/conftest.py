@@ -14,6 +14,25 @@ import pytest
 _FILE = pytest.StashKey()  # the one whose tests are running, and modules at its start
 _MANY = 100  # modules, as of torch's compiler
 
+# The files that take longest, and those between them that mostly wait for others:
+# engines of two of them at once would only wait for each other.
+_LONGEST = (
+    "simulator/test_in_process.py",
+    "notebooks/test_course.py",
+    "gpu_ranks/test_launchers.py",
+    "gpu_mem/test_in_process.py",
+    "gpu_ranks/test_cluster.py",
+    "pin_loader/test_in_process.py",
+    "gpu_ranks/test_watch.py",
+    "cuda_sync_time/test_in_process.py",
+    "gpu_ranks/test_hosts.py",
+    "notebook/test_cell_semantics.py",
+    "gpu_ranks/test_trainings.py",
+    "frontends/test_terminal.py",
+    "gallery/test_samples.py",
+    "frontends/test_rules.py",
+)
+
 
 def pytest_configure(config):
     """Make nothing depend on how busy the machine is, and nothing on luck.
@@ -64,8 +83,13 @@ def pytest_collection_finish():
 
 
 def pytest_collection_modifyitems(items):
-    """Begin with what takes long, so that at the end nobody waits for one of it."""
-    items.sort(key=lambda item: not _takes_long(item))  # all else stays as it was
+    """Begin with what takes longest, so that at the end nobody waits for one of it.
+
+    A file is run whole by one worker (`--dist loadfile`), in the order it is written:
+    what it sets up is set up once, and no test begins where others have not been.
+    """
+    turns = {name: turn for turn, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: turns.get("/".join(item.path.parts[-2:]), len(turns)))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -93,11 +117,6 @@ def pytest_runtest_makereport(call):
             pytest.skip.Exception(problem)
         )
     return (yield)
-
-
-def _takes_long(item):
-    """Whole notebooks, and whole files of tests in processes of their own."""
-    return item.path.stem == "test_in_process" or "notebooks" in item.path.parts
 
 
 @pytest.fixture(scope="session")

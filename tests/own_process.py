@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpumagic.errors import DeviceError
+from tests import quick_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,13 +58,7 @@ def check(*files: Path) -> None:
     """Run all tests of files; where there can be no simulator they are skipped."""
     require_simulator()
     pytest_quietly = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
-    run = subprocess.run(
-        [*pytest_quietly, *map(str, files)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-    )
+    run = quick_python.run([*pytest_quietly, *map(str, files)], cwd=ROOT, timeout=600)
 
     assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-2000:]
 

@@ -7,11 +7,11 @@ finaliser has run.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
 
+from tests import quick_python
 from tests.notebook.shells import environment, see_in_kernel, see_in_terminal
 
 pytest.importorskip("ipykernel")
@@ -265,14 +265,11 @@ for cell in json.load(sys.stdin):
 sys.stdout.flush()
 __import__("os")._exit(0)
 """
-    run = subprocess.run(
+    run = quick_python.run(
         [sys.executable, "-W", "ignore", "-c", shell],
         input=json.dumps([START, *cells, *later]),
-        capture_output=True,
-        text=True,
         env=environment(),
         check=True,
-        timeout=300,
     )
 
     assert run.stdout.count("['local', 'mine']\n") == len(modes) + 1

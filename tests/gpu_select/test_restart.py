@@ -21,6 +21,7 @@ from gpumagic.gpu_select import restart
 from gpumagic.gpu_select.notebook import kept_folder, something_is_kept
 from gpumagic.gpu_select.report import Action, Row, SelectReport, TorchLatch, Verdict
 from gpumagic.gpu_select.restart import Kept
+from tests import quick_python
 from tests.gpu_select.kernels import LOOK, kernel, lives, run
 
 REPOSITORY = Path(__file__).parents[2]
@@ -37,13 +38,10 @@ def in_another_process(code: str) -> str:
     """What a script prints that keeps its state where the test does."""
     prepare = "from gpumagic.gpu_select import restart\n"
     prepare += "from gpumagic.gpu_select.notebook import kept_folder\n"
-    return subprocess.run(
+    return quick_python.run(
         [sys.executable, "-c", prepare + code],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
         check=True,
-        timeout=300,
     ).stdout.strip()
 
 
@@ -323,6 +321,7 @@ def test_a_kernel_started_by_a_notebook_is_not_ended(tmp_path):
     code = f"""
 import sys
 from pathlib import Path
+from tests import quick_python
 from tests.gpu_select.kernels import LOOK, kernel, run
 with kernel(Path(sys.argv[1]), JPY_SESSION_NAME="a.ipynb") as manager:
     print(run(manager, {cell!r}))

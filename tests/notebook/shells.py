@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from tests import quick_python
+from tests.asleep import TORCH_ALONE
+from tests.quick_kernels import quick_kernels
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_S = 300  # what hangs fails in the end; what is slow does not
@@ -72,15 +75,12 @@ def users_frames(traceback: str) -> list[tuple[int, str]]:
 def see_in_terminal(cells: list[str]) -> list[Seen]:
     """Run cells in a terminal IPython of their own."""
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
+        done = quick_python.run(
             [sys.executable, "-W", "ignore", "-m", "tests.notebook.shells"],
             input=json.dumps(cells),
-            capture_output=True,
-            text=True,
             cwd=folder,
             env=environment(),
             timeout=PATIENCE_S,
-            check=False,
         )
     assert done.returncode == 0, done.stderr
     return [Seen(**seen) for seen in json.loads(done.stdout.splitlines()[-1])]
@@ -93,7 +93,8 @@ def see_in_kernel(cells: list[str]) -> list[Seen]:
     with tempfile.TemporaryDirectory() as folder:
         manager = KernelManager()
         manager.kernel_spec.argv[0] = sys.executable
-        manager.start_kernel(cwd=folder, env=environment(), stderr=subprocess.DEVNULL)
+        with quick_kernels(TORCH_ALONE):
+            manager.start_kernel(cwd=folder, env=environment())
         client = manager.client()
         client.start_channels()
         try:
@@ -141,6 +142,7 @@ class _Terminal:
         self.shell.run_line_magic("colors", "NoColor")
         self.shown: list[dict[str, str]] = []
         self.shell.display_pub.publish = self._publish
+        sys.stdout.flush()  # the title of the window, which is of no cell
 
     def _publish(self, data: dict[str, str], **_: object) -> None:
         self.shown.append(data)

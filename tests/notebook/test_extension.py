@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import textwrap
 
 import pytest
 
+from tests import quick_python
 from tests.notebook.shells import environment, see_in_kernel, see_in_terminal
 
 HEAVY = ("torch", "rich", "pynvml", "numpy", "ctypes", "gpumagic.drawing")
@@ -40,7 +40,7 @@ def state(shell):
 """
 
 
-def in_fresh_shell(code: str) -> dict:
+def in_fresh_shell(code: str, run=quick_python.run) -> dict:
     """Run code with a fresh `shell` and the function `state` at hand."""
     prelude = (
         "import json\n"
@@ -49,14 +49,8 @@ def in_fresh_shell(code: str) -> dict:
         # Newer versions of IPython register these magics at their first use.
         "shell.run_line_magic('unload_ext', 'nothing')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", prelude + STATE + code],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        timeout=300,
-        check=False,
-    )
+    program = ["-W", "error::UserWarning", "-c", prelude + STATE + code]
+    done = run([sys.executable, *program], env=environment(), timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

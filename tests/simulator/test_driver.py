@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import re
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -18,6 +17,7 @@ from gpumagic.devices.visible_devices import same_uuid
 from gpumagic.errors import GpuMagicError
 from gpumagic.simulator.driver import SimulatedDriver
 from gpumagic.simulator.models import find_model
+from tests import quick_python
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 REPOSITORY = Path(__file__).parents[2]
@@ -357,13 +357,10 @@ PREPARE = """
 
 def run(code):
     """The last line of a snippet's output; it forks in a process of its own."""
-    done = subprocess.run(
+    done = quick_python.run(
         [sys.executable, "-c", textwrap.dedent(PREPARE + code)],
         cwd=REPOSITORY,
         env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        timeout=300,
         check=True,
     )
     return json.loads(done.stdout.splitlines()[-1])
