@@ -39,6 +39,20 @@ class Cluster(Notebook):
             **quick_engines.launchers(forks),
         )
         super().__init__(self.cluster.start_and_connect_sync(activate=False))
+        self.pids: dict[int, int] = {}  # of engines in a group
+
+    def begin(self):
+        """Make them a group, and say of it what is shown."""
+        report = self.ask("group")
+        self.pids = {each.engine: each.pid for each in report.seats}
+        # They say where they are five times a second: nothing here is about how often.
+        self.on(
+            self.client.ids,
+            "import functools\n"
+            "from gpumagic.gpu_ranks import lookout as _l, on_engine as _e\n"
+            "_e.Lookout = functools.partial(_l.Lookout, every_s=0.2)",
+        )
+        return report
 
     @property
     def inside(self):
@@ -55,7 +69,7 @@ class Cluster(Notebook):
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory):
+def engines_alone(tmp_path_factory):
     """The cluster; it takes some seconds to start, and is started once."""
     before = os.environ.get("PYTHONPATH")
     root = str(Path(__file__).parents[2])
@@ -71,12 +85,23 @@ def four(tmp_path_factory):
         os.environ["PYTHONPATH"] = before
 
 
+@pytest.fixture
+def four(engines_alone):
+    """The cluster with a group, and with what cells here call torch and a tensor."""
+    if not engines_alone.pids:
+        engines_alone.begin()
+        engines_alone.cell(
+            "import time, torch, torch.distributed as dist\nx = torch.ones(8)"
+        )
+    return engines_alone
+
+
 # --------------------------------------------------------------- before a group
 
 
-def test_without_a_group_engines_are_named_by_their_numbers(four):
+def test_without_a_group_engines_are_named_by_their_numbers(engines_alone):
     """Each engine has a seat, though torch has been imported nowhere."""
-    report = four.ask()
+    report = engines_alone.ask()
 
     assert [each.name for each in report.seats] == [0, 1, 2, 3]
     assert [each.engine for each in report.seats] == [0, 1, 2, 3]
@@ -84,26 +109,26 @@ def test_without_a_group_engines_are_named_by_their_numbers(four):
     assert {each.rank for each in report.seats} == {None}
 
 
-def test_some_engines_alone(four, capsys):
+def test_some_engines_alone(engines_alone, capsys):
     """--on 0,2 runs a cell there, and nowhere else; they keep their numbers."""
-    report = four.cell("print('here')", "--on 0,2")
+    report = engines_alone.cell("print('here')", "--on 0,2")
 
     assert [each.name for each in report.times] == [0, 2]
     assert "[stdout: 0,2] here" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("typed", ["7", "1-9", "x", "3-1", "0,,2", "99999999999999"])
-def test_engines_that_are_not_there(four, typed):
+def test_engines_that_are_not_there(engines_alone, typed):
     """Who names engines that are not there is told so, before anybody is asked."""
     from gpumagic.errors import GpuMagicError
 
     with pytest.raises(GpuMagicError, match="engine"):
-        four.cell("pass", f"--on {typed}")
+        engines_alone.cell("pass", f"--on {typed}")
 
 
-def test_the_first_cell_counts_nothing_that_is_started_once(four):
+def test_the_first_cell_counts_nothing_that_is_started_once(engines_alone):
     """An empty cell takes no second, though profilers start for the first time."""
-    report = four.cell("pass")
+    report = engines_alone.cell("pass")
 
     assert all(each.elapsed_s < 1 for each in report.times)
 
@@ -111,22 +136,14 @@ def test_the_first_cell_counts_nothing_that_is_started_once(four):
 # -------------------------------------------------------------------- the group
 
 
-def test_a_group_begins(four):
+def test_a_group_begins(engines_alone):
     """Ranks follow the engines; it is gloo where there is no GPU."""
-    report = four.ask("group")
+    report = engines_alone.begin()
 
-    four.pids = {each.engine: each.pid for each in report.seats}
     assert not report.unfinished
     assert [each.rank for each in report.seats] == [0, 1, 2, 3]
     assert [each.local_rank for each in report.seats] == [0, 1, 2, 3]
     assert report.backend == "gloo"
-    # They say where they are five times a second: nothing here is about how often.
-    four.on(
-        four.client.ids,
-        "import functools\n"
-        "from gpumagic.gpu_ranks import lookout as _l, on_engine as _e\n"
-        "_e.Lookout = functools.partial(_l.Lookout, every_s=0.2)",
-    )
 
 
 @pytest.mark.parametrize(
@@ -265,7 +282,8 @@ def test_very_many_send_sums(four):
         assert (report.matched, report.unmatched) == (24, 0)
         assert report.slowest == 2
         assert [each.last for each in report.every][2] >= 6
-        assert report.collectives[0].last == 2
+        # Within the pair of 2 and 3 either may come last, and more often.
+        assert report.collectives[0].last in (2, 3)
 
 
 @pytest.mark.usefixtures("most_whole")
