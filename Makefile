@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -q -c constraints.txt
+# Most of what is installed is never imported: the rest is compiled when it is.
+PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -q --no-compile -c constraints.txt
 
 # The newest IPython is in .venv; these are the oldest we support, and the last
 # release of the line in between.
@@ -126,7 +127,7 @@ $(VENV)/.docs: $(VENV)/.dev
 .PRECIOUS: .venv-ipython-%/.ready
 .venv-ipython-%/.ready: pyproject.toml Makefile
 	$(PYTHON) -m venv .venv-ipython-$*
-	.venv-ipython-$*/bin/python -m pip install -q \
+	.venv-ipython-$*/bin/python -m pip install -q --no-compile \
 	    ipython==$* ipykernel nbclient nvidia-ml-py rich pytest pytest-xdist hypothesis
 	@touch $@
 
