@@ -12,7 +12,7 @@ from gpumagic.cuda_sync_time.one_run import OneRun, RaceRun
 from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.report import Mode
 from gpumagic.devices.driver import open_driver
-from gpumagic.report.events import Code
+from gpumagic.report.places import Code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gpumagic.cuda_sync_time.options import Options
     from gpumagic.cuda_sync_time.report import Flag, Peaks
     from gpumagic.devices.protocols import GpuLoad, Runtime
-    from gpumagic.report.events import Code
+    from gpumagic.report.places import Code
 
     Progress = Callable[[float], object]
 

@@ -20,7 +20,7 @@ from gpumagic.notebook.arguments import options_of
 from gpumagic.notebook.cell_hooks import Mode, running_cell
 from gpumagic.notebook.cells import RepeatableCell, own_part
 from gpumagic.notebook.magics import show_text
-from gpumagic.report.events import Code
+from gpumagic.report.places import Code
 
 if TYPE_CHECKING:
     import argparse

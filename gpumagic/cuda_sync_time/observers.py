@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.protocols import Runtime
     from gpumagic.devices.tracing import Tracing
-    from gpumagic.report.events import CodeLine, SyncCall
+    from gpumagic.report.events import SyncCall
+    from gpumagic.report.places import CodeLine
 
     Queue: TypeAlias = tuple[int, int | None]  # a device, one of its streams
 

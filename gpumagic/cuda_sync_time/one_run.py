@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from gpumagic.cuda_sync_time.instruments import Instruments
     from gpumagic.cuda_sync_time.report import Profile
     from gpumagic.devices.around_cell import Ended
-    from gpumagic.report.events import Code, SeenRace, TraceSpan
+    from gpumagic.report.events import SeenRace, TraceSpan
+    from gpumagic.report.places import Code
 
 _REPORTED_LATE = "reported at the end of the cell; the failing launch was earlier"
 _TAIL_BEYOND_FLOOR_S = 50e-6

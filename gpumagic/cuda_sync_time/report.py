@@ -13,13 +13,8 @@ from gpumagic.report.record import Record, Report
 from gpumagic.report.units import parse_seconds, seconds_text
 
 if TYPE_CHECKING:
-    from gpumagic.report.events import (
-        Code,
-        CodeLine,
-        OperatorTime,
-        SeenRace,
-        TraceSpan,
-    )
+    from gpumagic.report.events import OperatorTime, SeenRace, TraceSpan
+    from gpumagic.report.places import Code, CodeLine
     from gpumagic.report.robust import Comparison, Interval
 
 # A wait of less than this part of the time says that the device kept up.

@@ -44,8 +44,8 @@ from gpumagic.gpu_mem.segments import (
 )
 from gpumagic.gpu_mem.why import Held, next_steps, steps_for_caught
 from gpumagic.gpu_mem.would_fit import answer_now, are_expandable, causes_now
-from gpumagic.report.events import Code
 from gpumagic.report.frontend import running_shell
+from gpumagic.report.places import Code
 from gpumagic.report.units import parse_bytes
 
 if TYPE_CHECKING:

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
         LineUse,
         Segment,
     )
-    from gpumagic.report.events import Code
+    from gpumagic.report.places import Code
 
 _WORTH_A_SEARCH = 1 << 20
 _OOM = "OutOfMemoryError"

@@ -16,7 +16,7 @@ from gpumagic.gpu_mem.report import BriefReport, LedgerReport
 from gpumagic.notebook.cell_hooks import Mode, running_cell
 from gpumagic.notebook.magics import show_text
 from gpumagic.notebook.session import CellLog
-from gpumagic.report.events import Code
+from gpumagic.report.places import Code
 from gpumagic.report.units import parse_bytes
 
 if TYPE_CHECKING:

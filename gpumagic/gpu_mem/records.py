@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
-    from gpumagic.report.events import Code, CodeLine
+    from gpumagic.report.places import Code, CodeLine
 
 PEAKS = ("peak_bytes", "peak_reserved_bytes")
 SUMS = (

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         Segment,
         Setting,
     )
-    from gpumagic.report.events import Code
+    from gpumagic.report.places import Code
 
 
 @dataclass(frozen=True)

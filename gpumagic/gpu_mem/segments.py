@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from gpumagic.devices.protocols import Runtime
     from gpumagic.gpu_mem.name_sources import Root, Sources
     from gpumagic.gpu_mem.walk import Walk
-    from gpumagic.report.events import CodeLine
-    from gpumagic.report.places import Places
+    from gpumagic.report.places import CodeLine, Places
 
 Entry: TypeAlias = "Mapping[str, Any]"
 LineOf: TypeAlias = "Callable[[Sequence[Entry]], CodeLine | None]"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from gpumagic.gpu_mem.records import CellBadge, Peak, Setting
-    from gpumagic.report.events import CodeLine
+    from gpumagic.report.places import CodeLine
 
 _FOLDED = frozenset(
     {

@@ -14,7 +14,8 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from gpumagic.devices.kineto import BACKWARD_NODE
-from gpumagic.report.events import CodeLine, length, merged
+from gpumagic.report.events import length, merged
+from gpumagic.report.places import CodeLine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -9,7 +9,7 @@ from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
     from gpumagic.gpu_mem.records import Fragmentation, Segment
-    from gpumagic.report.events import CodeLine
+    from gpumagic.report.places import CodeLine
 
 
 @dataclass(frozen=True)

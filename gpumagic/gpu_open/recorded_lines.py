@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.devices.memory_events import Spot
 from gpumagic.devices.memory_history import users_spot
 from gpumagic.gpu_mem.lines import StackPlaces
-from gpumagic.report.events import CodeLine
-from gpumagic.report.places import line_in, name_of
+from gpumagic.report.places import CodeLine, line_in, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

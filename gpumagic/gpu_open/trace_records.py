@@ -15,7 +15,8 @@ from gpumagic.report.record import Record
 from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
-    from gpumagic.report.events import CodeLine, OperatorTime
+    from gpumagic.report.events import OperatorTime
+    from gpumagic.report.places import CodeLine
 
 _LONGEST_TYPED = 90  # a longer path would fill the line that says what to do
 

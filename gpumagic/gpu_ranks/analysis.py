@@ -36,7 +36,7 @@ from gpumagic.report.collectives import (
     slowest_of,
     waits_of,
 )
-from gpumagic.report.events import CodeLine
+from gpumagic.report.places import CodeLine
 from gpumagic.report.units import seconds_text
 
 if TYPE_CHECKING:

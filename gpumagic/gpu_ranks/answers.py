@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.gpu_ranks.records import RankMemory, Seat, Unfinished
 from gpumagic.report.collectives import Part
-from gpumagic.report.events import CodeLine
+from gpumagic.report.places import CodeLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

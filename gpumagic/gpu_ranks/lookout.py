@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
     from gpumagic.devices.protocols import Driver
-    from gpumagic.report.events import CodeLine
+    from gpumagic.report.places import CodeLine
 
 EVERY_S = 1.0
 _ENDS_S = 5.0  # within which the thread ends, unless a driver keeps it

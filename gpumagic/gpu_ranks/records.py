@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
-    from gpumagic.report.events import CodeLine
+    from gpumagic.report.places import CodeLine
 
 CELL_END = "the end of the cell"  # where a rank is that has come to it
 RECORDER = "flight recorder"  # what tells of collectives without any profile

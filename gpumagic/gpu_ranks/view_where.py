@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpumagic.drawing import NoteKind, Part
     from gpumagic.gpu_ranks.records import Seat, Unfinished, Waiting
     from gpumagic.gpu_ranks.report import RanksReport, WhereReport
-    from gpumagic.report.events import CodeLine
+    from gpumagic.report.places import CodeLine
 
 _ROW = 4  # ranks in a row from which on the first and the last are named
 _MOST = 4  # rows of ranks that are named

@@ -24,7 +24,7 @@ from gpumagic.gpu_ranks import analysis, answers, gathering
 from gpumagic.gpu_ranks.collectives_seen import UNKNOWN, on_one_clock
 from gpumagic.gpu_ranks.records import Unfinished
 from gpumagic.gpu_ranks.watched_block import WatchedBlock
-from gpumagic.report.events import CodeLine
+from gpumagic.report.places import CodeLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

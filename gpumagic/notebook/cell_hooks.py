@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.notebook.faults import CellEvents, tell_fault
-from gpumagic.report.events import Code
+from gpumagic.report.places import Code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,8 +12,8 @@ from gpumagic.pin_loader.investigation import Improved, Stage, investigate
 from gpumagic.pin_loader.options import Options
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.report import Remark
-from gpumagic.report.events import Code
 from gpumagic.report.introspection import is_truly
+from gpumagic.report.places import Code
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,8 +14,8 @@ from gpumagic.notebook.cell_hooks import running_cell
 from gpumagic.pin_loader.api import look_or_mend
 from gpumagic.pin_loader.options import Options, watch_only
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-from gpumagic.report.events import Code
 from gpumagic.report.introspection import class_name, is_truly
+from gpumagic.report.places import Code
 from gpumagic.report.units import with_article
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from gpumagic.report import robust
 from gpumagic.report.record import Record, Report
 
 if TYPE_CHECKING:
-    from gpumagic.report.events import Code, CodeLine, SeenRace
+    from gpumagic.report.events import SeenRace
+    from gpumagic.report.places import Code, CodeLine
     from gpumagic.report.robust import Comparison
 
 

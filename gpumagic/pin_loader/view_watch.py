@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
     from gpumagic.drawing import Cell, Part
     from gpumagic.pin_loader.report import CopyLine, DataWait, WatchReport
-    from gpumagic.report.events import CodeLine, SeenRace
+    from gpumagic.report.events import SeenRace
+    from gpumagic.report.places import CodeLine
 
 _MOST_LINES = 12
 _MOST_IN_SIGHT = 4

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.copy_watch import SeenCopy
     from gpumagic.pin_loader.overlap import TracedCopies
-    from gpumagic.report.events import CodeLine
-    from gpumagic.report.places import PlaceMark
+    from gpumagic.report.places import CodeLine, PlaceMark
 
 _MOST_REMARKS = 3
 _LEAST_SHARE = 0.05  # of all bytes; what is less is not worth a change

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from gpumagic.devices.protocols import Runtime
     from gpumagic.devices.tracing import Tracing
     from gpumagic.pin_loader.watch_waits import SeenLoader
-    from gpumagic.report.events import Code, SeenRace
+    from gpumagic.report.events import SeenRace
+    from gpumagic.report.places import Code
 
 _ANEW = "run the cell again: by then it is there"
 _WITHOUT = "everything else in this report holds"

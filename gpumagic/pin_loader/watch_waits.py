@@ -27,8 +27,7 @@ from gpumagic.report.units import count_text, seconds_text, share_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from gpumagic.report.events import CodeLine
-    from gpumagic.report.places import PlaceMark
+    from gpumagic.report.places import CodeLine, PlaceMark
 
 # The base of the iterators has no public name, and nothing else sees every batch.
 _ITERATOR = "_BaseDataLoaderIter"

@@ -27,42 +27,7 @@ from gpumagic.report.record import Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-
-@dataclass(frozen=True)
-class CodeLine(Record):
-    """A line of the user's own code.
-
-    Attributes:
-        where: The place in words, such as `In [3], line 2` or `train.py, line 40`.
-
-        source: The line as it was typed, without its indentation; None if it is gone.
-    """
-
-    where: str
-    source: str | None = None
-
-
-@dataclass(frozen=True)
-class Code(Record):
-    """Code that was run to be looked at.
-
-    Attributes:
-        text: As it was typed, or the name of the function.
-
-        name: What the user called it.
-
-        cell: The number of the cell; None outside of a notebook.
-    """
-
-    text: str
-    name: str | None = None
-    cell: int | None = None
-
-    @property
-    def title(self) -> str:
-        """The name, or the first line."""
-        first = next((line for line in self.text.splitlines() if line.strip()), "")
-        return self.name or first.strip()
+    from gpumagic.report.places import CodeLine
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Where in the user's code an operation was called from, found in a microsecond."""
+"""Where in the user's code something was called from, found in a microsecond."""
 
 # ruff: noqa: SLF001 -- `sys._getframe` is how Python's own warnings find a line
 
@@ -8,11 +8,12 @@ import linecache
 import os
 import sys
 import sysconfig
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from gpumagic.report.events import CodeLine
 from gpumagic.report.frontend import cell_numbers, running_cell, running_shell
+from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +23,43 @@ _OWN = str(Path(__file__).parents[1])
 # Instructions of Python 3.11 to 3.14.
 _ASKS_WHETHER_TRUE = ("TO_BOOL", "POP_JUMP", "JUMP_IF", "UNARY_NOT")
 _MAKES_TEXT = ("FORMAT_", "CONVERT_VALUE")
+
+
+@dataclass(frozen=True)
+class CodeLine(Record):
+    """A line of the user's own code.
+
+    Attributes:
+        where: The place in words, such as `In [3], line 2` or `train.py, line 40`.
+
+        source: The line as it was typed, without its indentation; None if it is gone.
+    """
+
+    where: str
+    source: str | None = None
+
+
+@dataclass(frozen=True)
+class Code(Record):
+    """Code that was run to be looked at.
+
+    Attributes:
+        text: As it was typed, or the name of the function.
+
+        name: What the user called it.
+
+        cell: The number of the cell; None outside of a notebook.
+    """
+
+    text: str
+    name: str | None = None
+    cell: int | None = None
+
+    @property
+    def title(self) -> str:
+        """The name, or the first line."""
+        first = next((line for line in self.text.splitlines() if line.strip()), "")
+        return self.name or first.strip()
 
 
 # A code object and an instruction of it: a `Place` that nobody has looked at yet.

@@ -33,14 +33,8 @@ from gpumagic.cuda_sync_time.report import (
     TimingReport,
     TopKernel,
 )
-from gpumagic.report.events import (
-    Code,
-    CodeLine,
-    OperatorTime,
-    SeenRace,
-    SpanKind,
-    TraceSpan,
-)
+from gpumagic.report.events import OperatorTime, SeenRace, SpanKind, TraceSpan
+from gpumagic.report.places import Code, CodeLine
 from gpumagic.report.robust import Comparison, Interval, Verdict
 
 MS = 1e-3

@@ -19,7 +19,7 @@ from gpumagic.cuda_sync_time.report import (
     TimingReport,
 )
 from gpumagic.errors import GpuMagicError
-from gpumagic.report.events import Code
+from gpumagic.report.places import Code
 
 CUDA = Setting("cuda", devices=((0, "NVIDIA H100"),), floor_s=2e-5)
 

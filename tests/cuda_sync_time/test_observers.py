@@ -16,14 +16,8 @@ from gpumagic.cuda_sync_time.observers import (
     profile_of,
 )
 from gpumagic.cuda_sync_time.report import Flag, FlagKind, SyncPoint
-from gpumagic.report.events import (
-    DEVICE_KINDS,
-    CodeLine,
-    SpanKind,
-    SyncCall,
-    Trace,
-    TraceSpan,
-)
+from gpumagic.report.events import DEVICE_KINDS, SpanKind, SyncCall, Trace, TraceSpan
+from gpumagic.report.places import CodeLine
 
 KERNEL, COPY, FILL = SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL
 LENGTH = 20

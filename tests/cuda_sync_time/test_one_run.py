@@ -23,7 +23,7 @@ from gpumagic.devices import around_cell, waiting
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.waiting import HELPER_NAME, POLLS_IN_A_TRACE
 from gpumagic.errors import DeviceError, GpuMagicError
-from gpumagic.report.events import Code
+from gpumagic.report.places import Code
 from tests.devices.standin_runtime import HostTime, StandinDevice
 
 LONG_S = math.inf  # longer than anybody waits

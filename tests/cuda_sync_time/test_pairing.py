@@ -19,7 +19,7 @@ from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.pairing import compare
 from gpumagic.cuda_sync_time.report import FlagKind, Mode
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.report.events import Code
+from gpumagic.report.places import Code
 from gpumagic.report.robust import Verdict, verdict_of
 from tests.cuda_sync_time.test_one_run import NoDriver
 from tests.cuda_sync_time.test_sampling import (

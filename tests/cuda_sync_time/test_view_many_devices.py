@@ -22,7 +22,8 @@ from gpumagic.cuda_sync_time.view_profile import timeline
 from gpumagic.cuda_sync_time.view_roofline import roof_table
 from gpumagic.cuda_sync_time.view_run import run_parts
 from gpumagic.drawing import Timeline
-from gpumagic.report.events import Code, SpanKind, TraceSpan
+from gpumagic.report.events import SpanKind, TraceSpan
+from gpumagic.report.places import Code
 from gpumagic.report.units import devices_text
 
 EVERY = range(8)

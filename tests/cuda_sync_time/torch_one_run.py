@@ -17,7 +17,8 @@ from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.report import Bound, FlagKind
 from gpumagic.devices.driver import open_driver
 from gpumagic.errors import GpuMagicError
-from gpumagic.report.events import Code, SpanKind
+from gpumagic.report.events import SpanKind
+from gpumagic.report.places import Code
 from gpumagic.report.units import seconds_text
 from gpumagic.simulator.engines import Engine
 

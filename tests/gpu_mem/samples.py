@@ -49,7 +49,7 @@ from gpumagic.gpu_mem.report import (
     MemoryReport,
     WhyReport,
 )
-from gpumagic.report.events import Code, CodeLine
+from gpumagic.report.places import Code, CodeLine
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 HOSTILE = "<script>alert(1)</script>&\"'</td>\x1b[31m\u202eevil\nnext {line}"

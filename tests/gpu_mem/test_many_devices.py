@@ -30,7 +30,7 @@ from gpumagic.gpu_mem.view_lines import lines_parts
 from gpumagic.gpu_mem.view_memory import memory_headline
 from gpumagic.gpu_mem.view_names import names_headline, names_parts, names_table
 from gpumagic.gpu_mem.view_terms import notes
-from gpumagic.report.events import Code, CodeLine
+from gpumagic.report.places import Code, CodeLine
 
 CUDA = Setting("cuda")
 MIB = 1 << 20

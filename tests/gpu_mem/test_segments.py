@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpumagic.gpu_mem.records import BlockState
 from gpumagic.gpu_mem.segments import addresses_of, named, segments_of
-from gpumagic.report.events import CodeLine
+from gpumagic.report.places import CodeLine
 
 MIB = 1 << 20
 HERE = __file__

@@ -23,7 +23,7 @@ from gpumagic.gpu_mem.records import (
 )
 from gpumagic.gpu_mem.why import causes_of, next_steps
 from gpumagic.gpu_mem.would_fit import answer_for
-from gpumagic.report.events import CodeLine
+from gpumagic.report.places import CodeLine
 from gpumagic.simulator.allocator_segments import Shortage
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -24,7 +24,7 @@ from gpumagic.gpu_open.memory_records import (
 )
 from gpumagic.gpu_open.report import SnapshotReport
 from gpumagic.gpu_open.trace_records import FileRead
-from gpumagic.report.events import CodeLine
+from gpumagic.report.places import CodeLine
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 STRETCHES = 240

@@ -24,7 +24,8 @@ from gpumagic.gpu_open.trace_records import (
     Step,
     Together,
 )
-from gpumagic.report.events import CodeLine, OperatorTime
+from gpumagic.report.events import OperatorTime
+from gpumagic.report.places import CodeLine
 
 MS = 1e-3
 US = 1e-6

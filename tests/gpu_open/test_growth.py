@@ -11,7 +11,7 @@ from gpumagic.gpu_open.files import Opened
 from gpumagic.gpu_open.growth import grown
 from gpumagic.gpu_open.memory_records import Growth
 from gpumagic.gpu_open.snapshot_file import snapshot_in
-from gpumagic.report.events import CodeLine
+from gpumagic.report.places import CodeLine
 
 MIB = 1 << 20
 LEAK, MODEL = 7, 3

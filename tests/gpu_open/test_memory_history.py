@@ -15,7 +15,7 @@ from gpumagic.gpu_open.files import Opened
 from gpumagic.gpu_open.memory_history import device_of
 from gpumagic.gpu_open.memory_records import Failure
 from gpumagic.gpu_open.snapshot_file import snapshot_in
-from gpumagic.report.events import CodeLine
+from gpumagic.report.places import CodeLine
 
 MIB = 1 << 20
 BASE = 0x7F00_0000_0000

@@ -6,7 +6,7 @@ import pytest
 
 from gpumagic.gpu_open.kernel_kinds import kind_of_kernel
 from gpumagic.gpu_open.rank_trace import rank_of
-from gpumagic.report.events import CodeLine
+from gpumagic.report.places import CodeLine
 from tests.gpu_open.rows import (
     AUTOGRAD,
     MAIN,

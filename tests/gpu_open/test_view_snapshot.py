@@ -15,7 +15,7 @@ from gpumagic.gpu_open.view_course import areas, half_way, line_name, place
 from gpumagic.gpu_open.view_growth import growing
 from gpumagic.gpu_open.view_replay import best_of
 from gpumagic.gpu_open.view_snapshot import ranked
-from gpumagic.report.events import CodeLine
+from gpumagic.report.places import CodeLine
 from tests.gpu_open import samples_snapshots as samples
 
 DRAWN = {name: draw(report) for name, report in samples.SAMPLES}

@@ -17,7 +17,7 @@ from gpumagic.gpu_ranks.records import (
     Waiting,
 )
 from gpumagic.gpu_ranks.report import RanksReport, SeatsReport, WhereReport
-from gpumagic.report.events import CodeLine
+from gpumagic.report.places import CodeLine
 
 MS = 1e-3
 GIB = 2**30

@@ -17,7 +17,7 @@ from gpumagic.gpu_ranks.records import (
 from gpumagic.gpu_ranks.report import RanksReport, SeatsReport, WhereReport
 from gpumagic.gpu_ranks.view import draw
 from gpumagic.gpu_ranks.view_where import Names, numbers_text, waiting_text
-from gpumagic.report.events import CodeLine
+from gpumagic.report.places import CodeLine
 from tests.gpu_ranks.samples import GIB, SAMPLES, STRAGGLER, rank_time, seat, seats
 
 REPORTS = dict(SAMPLES)

@@ -17,7 +17,7 @@ from gpumagic.cuda_sync_time.report import Bound, FlagKind
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.waiting import POLLS_IN_A_TRACE
 from gpumagic.errors import DeviceError
-from gpumagic.report.events import Code
+from gpumagic.report.places import Code
 
 _ROOT = Path(__file__).parents[2]
 _ASSERTING = """
@@ -26,7 +26,7 @@ import torch
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun
 from gpumagic.cuda_sync_time.options import Options
-from gpumagic.report.events import Code
+from gpumagic.report.places import Code
 from gpumagic.devices.driver import open_driver
 from gpumagic.errors import DeviceError
 

@@ -48,7 +48,8 @@ from gpumagic.pin_loader.report import (
     WorkerSearch,
     WorkerTrial,
 )
-from gpumagic.report.events import Code, CodeLine, SeenRace
+from gpumagic.report.events import SeenRace
+from gpumagic.report.places import Code, CodeLine
 from gpumagic.report.robust import Comparison, Interval, Verdict
 
 MS = 1e-3

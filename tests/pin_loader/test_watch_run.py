@@ -23,7 +23,8 @@ from gpumagic.pin_loader.watch_copies import (
 )
 from gpumagic.pin_loader.watch_run import WatchRun
 from gpumagic.pin_loader.watch_waits import Feeder, Feeders, SeenLoader, Wait
-from gpumagic.report.events import Code, SpanKind, Trace, TraceSpan
+from gpumagic.report.events import SpanKind, Trace, TraceSpan
+from gpumagic.report.places import Code
 
 torch = pytest.importorskip("torch")
 

@@ -18,7 +18,7 @@ from gpumagic.pin_loader import watch_waits
 from gpumagic.pin_loader.api import watch
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.watch_run import WatchRun
-from gpumagic.report.events import Code
+from gpumagic.report.places import Code
 from gpumagic.simulator.backend import pinning
 from gpumagic.simulator.backend.pinning import Pinning
 from gpumagic.simulator.backend.transfers import Transfers

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpumagic.devices.sync_watch import call_in_words
-from gpumagic.report.events import CodeLine
-from gpumagic.report.places import Place, Places, code_line, runs_through
+from gpumagic.report.places import CodeLine, Place, Places, code_line, runs_through
 
 PLACES = Places()
 

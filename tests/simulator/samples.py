@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpumagic.report.events import CodeLine, SeenRace
+from gpumagic.report.events import SeenRace
+from gpumagic.report.places import CodeLine
 from gpumagic.simulator.report import GpuState, RacesReport, SimulationReport
 
 GIB = 2**30
