@@ -22,9 +22,9 @@ SHELL_TESTS := tests/notebook --ignore=tests/notebook/test_arguments.py \
 # Linux the CUDA packages that come with one of them are some gigabytes.
 TORCHES := 2.4.0 2.13.0 2.14.1
 
-# Half as many tests again at once as there are processors, since some wait for kernels
-# and clusters; more than eight only eat memory.
-WORKERS  ?= $(shell $(PYTHON) -c "import os; print(min(8, os.cpu_count() * 3 // 2))")
+# Twice as many files at once as there are processors, since some wait for kernels and
+# clusters; more than eight only eat memory.
+WORKERS  ?= $(shell $(PYTHON) -c "import os; print(min(8, os.cpu_count() * 2))")
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Hundreds of processes import the same: none is to compile all of it again.

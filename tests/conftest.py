@@ -14,23 +14,28 @@ import pytest
 _FILE = pytest.StashKey()  # the one whose tests are running, and modules at its start
 _MANY = 100  # modules, as of torch's compiler
 
-# The files that take longest, and those between them that mostly wait for others:
-# engines of two of them at once would only wait for each other.
+# The files that take longest. Some mostly wait, for engines, clusters or a terminal:
+# they stand between those that compute, and never two of engines side by side.
 _LONGEST = (
     "simulator/test_in_process.py",
     "notebooks/test_course.py",
     "gpu_ranks/test_launchers.py",
     "gpu_mem/test_in_process.py",
-    "gpu_ranks/test_cluster.py",
+    "tests/test_strangers.py",
     "pin_loader/test_in_process.py",
     "gpu_ranks/test_watch.py",
     "cuda_sync_time/test_in_process.py",
-    "gpu_ranks/test_hosts.py",
-    "notebook/test_cell_semantics.py",
-    "gpu_ranks/test_trainings.py",
+    "gpu_ranks/test_cluster.py",
     "frontends/test_terminal.py",
     "gallery/test_samples.py",
+    "gpu_ranks/test_hosts.py",
+    "notebook/test_cell_semantics.py",
     "frontends/test_rules.py",
+    "gpu_ranks/test_trainings.py",
+    "notebook/test_live.py",
+    "notebook/test_demo.py",
+    "gpu_ranks/test_analysis.py",
+    "gpu_select/test_restart.py",
 )
 
 

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.skipif(bool(terminal.why_not()), reason=terminal.why_no
 
 _COLOURS = {"TERM": "xterm-256color"}
 TERMINALS = {
-    "80-colours": (80, _COLOURS),
     "120-true-colours": (120, {**_COLOURS, "COLORTERM": "truecolor"}),
     "80-no-colour": (80, {**_COLOURS, "NO_COLOR": "1"}),
     "120-dumb": (120, {"TERM": "dumb"}),
