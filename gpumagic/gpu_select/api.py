@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.driver import open_driver
-from gpumagic.gpu_select import claims, variables, vendors
-from gpumagic.gpu_select.apply import NotSelected, apply, why_too_late
-from gpumagic.gpu_select.options import How, Options
+from gpumagic.gpu_select import variables, vendors
 from gpumagic.gpu_select.report import Action, Verdict
 from gpumagic.gpu_select.reporting import report_of
-from gpumagic.gpu_select.request import read
 from gpumagic.gpu_select.situation import look
 from gpumagic.gpu_select.variables import ORDER, VISIBLE
 
@@ -18,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gpumagic.devices.protocols import Driver
+    from gpumagic.gpu_select.options import How
     from gpumagic.gpu_select.report import SelectReport
     from gpumagic.gpu_select.situation import Witness
 
@@ -78,6 +76,11 @@ def select(  # noqa: PLR0913 -- each one is an option of the magic
 
         GpuMagicError: The request cannot be understood, or names what is not there.
     """
+    # Who only asks how things stand waits for nothing that chooses.
+    from gpumagic.gpu_select.apply import apply
+    from gpumagic.gpu_select.options import Options
+    from gpumagic.gpu_select.request import read
+
     options = Options(
         n=n,
         min_free=min_free,
@@ -134,6 +137,10 @@ def reset(
     Raises:
         NotSelected: CUDA has started, so that nothing would come of it.
     """
+    from gpumagic.gpu_select import claims
+    from gpumagic.gpu_select.apply import NotSelected, why_too_late
+    from gpumagic.gpu_select.options import How
+
     manner = how or How()
     situation = look(driver or open_driver(), manner.witness)
     values: dict[str, str | None] = {}

@@ -23,7 +23,6 @@ from gpumagic.gpu_select.report import (
     TorchLatch,
     Verdict,
 )
-from gpumagic.gpu_select.request import Kind
 from gpumagic.gpu_select.variables import changed, look_up
 
 if TYPE_CHECKING:
@@ -98,6 +97,8 @@ def select(vendor: Vendor, request: Request) -> SelectReport:
 
 
 def _value(vendor: Vendor, request: Request) -> str | None:
+    from gpumagic.gpu_select.request import Kind
+
     if request.kind is Kind.ALL:
         return None
     if request.kind is Kind.NONE and vendor.hides_all is not None:
