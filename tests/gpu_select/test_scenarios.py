@@ -474,3 +474,19 @@ def test_the_way_out_of_a_late_choice_is_one_of_this_machine(scenario, value, wa
     """
 
     assert on(scenario, late) == way_out
+
+
+def test_asking_how_things_stand_imports_nothing_that_chooses():
+    """The first answer in a notebook does not wait for what it does not need."""
+    run = run_python(
+        """
+        import sys
+        from gpumagic.gpu_select import status
+        status()
+        print([name for name in ("apply", "choice", "claims", "request", "options")
+               if f"gpumagic.gpu_select.{name}" in sys.modules])
+        print("gpumagic.report.events" in sys.modules)
+        """
+    )
+
+    assert run.stdout == "[]\nFalse\n"
