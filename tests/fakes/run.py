@@ -133,6 +133,8 @@ def run_python(  # noqa: PLR0913 -- each one is a property of the machine
     folder = Path(tempfile.mkdtemp(dir=build().folder))
     log = folder / "log"
     log.touch()
+    # Claims lie in the temporary folder: nobody else is to choose on this machine.
+    surroundings = _environment(folder, scenario_file(scenario), load, install)
     # What is read of a process's beginning: where the loader looks for libraries, and
     # whether CUDA's variables were there from the start.
     begins_anew = set(load) != set(SONAMES) or any(
@@ -141,7 +143,7 @@ def run_python(  # noqa: PLR0913 -- each one is a property of the machine
     start = _start if begins_anew else quick_python.run
     done = start(
         [sys.executable, "-c", _PRELUDE, textwrap.dedent(code)],
-        env=_changed(_environment(folder, scenario_file(scenario), load, install), env),
+        env=_changed(surroundings | {"TMPDIR": str(folder)}, env),
         timeout=300,
     )
     assert not check or done.returncode == 0, done.stdout + done.stderr
