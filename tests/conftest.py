@@ -14,8 +14,8 @@ import pytest
 _FILE = pytest.StashKey()  # the one whose tests are running, and modules at its start
 _MANY = 100  # modules, as of torch's compiler
 
-# The files that take longest. Some mostly wait, for engines, clusters or a terminal:
-# they stand between those that compute, and never two of engines side by side.
+# The files that take longest. Those that mostly wait, for engines, clusters or a
+# terminal, stand between those that compute.
 _LONGEST = (
     "simulator/test_in_process.py",
     "notebooks/test_course.py",

@@ -49,6 +49,10 @@ _PATIENCE_S = 300.0
 _POLL_S = 0.02
 
 
+# The same in a process that is started, for who needs one.
+anew = functools.partial(subprocess.run, capture_output=True, text=True, check=False)
+
+
 def run(  # noqa: PLR0913 -- as subprocess.run
     command: Sequence[str],
     *,
@@ -221,8 +225,11 @@ _on_their_own: set[int] = set()  # for whom nobody else waits
 def _bury(*_: object) -> None:
     """Let those go that have ended: they would seem to be there."""
     for pid in tuple(_on_their_own):
-        if os.waitpid(pid, os.WNOHANG)[0]:
-            _on_their_own.discard(pid)
+        # The signal may come while this looks already.
+        with contextlib.suppress(ChildProcessError):
+            if not os.waitpid(pid, os.WNOHANG)[0]:
+                continue
+        _on_their_own.discard(pid)
 
 
 def _end_of(pid: int, timeout_s: float) -> int | None:

@@ -18,9 +18,7 @@ def both(*words, **options):
     """What a program comes to, forked and started."""
     command = [sys.executable, *words]
     forked = quick_python.run(command, **options)
-    started = subprocess.run(
-        command, capture_output=True, text=True, check=False, **options
-    )
+    started = quick_python.anew(command, **options)
     return [(each.returncode, each.stdout, each.stderr) for each in (forked, started)]
 
 

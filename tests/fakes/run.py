@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import textwrap
@@ -140,7 +138,7 @@ def run_python(  # noqa: PLR0913 -- each one is a property of the machine
     begins_anew = set(load) != set(SONAMES) or any(
         name.startswith("CUDA_") for name in env or ()
     )
-    start = _start if begins_anew else quick_python.run
+    start = quick_python.anew if begins_anew else quick_python.run
     done = start(
         [sys.executable, "-c", _PRELUDE, textwrap.dedent(code)],
         env=_changed(surroundings | {"TMPDIR": str(folder)}, env),
@@ -187,9 +185,6 @@ def machine_environment(
     """
     (folder / "log").touch()
     return _environment(folder, scenario_file(scenario), (), install)
-
-
-_start = functools.partial(subprocess.run, capture_output=True, text=True, check=False)
 
 
 def _environment(

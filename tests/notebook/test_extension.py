@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import subprocess
 import sys
 import textwrap
 
@@ -42,10 +40,6 @@ def state(shell):
 """
 
 
-# Where it counts which modules are there: a fork has some of the process it is from.
-started = functools.partial(subprocess.run, capture_output=True, text=True, check=False)
-
-
 def in_fresh_shell(code: str, run=quick_python.run) -> dict:
     """Run code with a fresh `shell` and the function `state` at hand."""
     prelude = (
@@ -77,7 +71,7 @@ print(json.dumps({{
     "set": sorted(set(os.environ.items()) ^ set(environment.items())),
 }}))
 """,
-        run=started,
+        run=quick_python.anew,  # a fork has modules of the process it is from
     )
     assert seen["heavy"] == []
     assert seen["new"] <= 40
@@ -96,7 +90,7 @@ ran = shell.run_cell("import ctypes; ctypes.Structure").success
 works = shell.run_cell("from gpumagic.gpu_select import status; status()").success
 print(json.dumps([absent, ran, works]))
 """,
-        run=started,
+        run=quick_python.anew,  # a fork has modules of the process it is from
     )
     assert seen == [True, True, True]
 
