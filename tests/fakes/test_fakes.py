@@ -518,3 +518,12 @@ def test_a_failing_snippet_fails_the_test_with_its_errors():
         f"import os; os.kill(os.getpid(), {signal.SIGKILL})", check=False
     )
     assert killed.returncode == -signal.SIGKILL
+
+
+def test_what_is_claimed_on_one_machine_is_free_on_another():
+    """Two of the same scenario at the same time do not choose for each other."""
+    where = "from gpumagic.gpu_select import claims; print(claims.shared_folder())"
+
+    first, second = (run_python(where).stdout for _ in range(2))
+
+    assert first != second
