@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 from rich.console import Console, ConsoleDimensions
-from rich.padding import Padding
 from rich.segment import Segment, Segments
 from rich.text import Text
 
@@ -22,7 +21,7 @@ from gpumagic.drawing.html import (
     sentences,
     words,
 )
-from gpumagic.drawing.ink import GAP, ink
+from gpumagic.drawing.ink import GAP, Indented, ink
 from gpumagic.drawing.palette import RULE
 from gpumagic.drawing.table import Table, indented
 from gpumagic.report.units import count_text
@@ -109,7 +108,7 @@ class Note:
         badge = Badge(self.kind, self.kind).ink(options)
         yield badge.append(": ").append_text(ink(self.text, options))
         if self.hint:
-            yield Padding.indent(ink(f"-> {self.hint}", options), _HINT_INDENT)
+            yield Indented(ink(f"-> {self.hint}", options), _HINT_INDENT)
 
 
 class NoteText(NamedTuple):

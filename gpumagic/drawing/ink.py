@@ -9,12 +9,13 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
+from rich.segment import Segment
 from rich.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from rich.console import Console, ConsoleOptions
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
     from gpumagic.drawing.palette import Swatch
 
@@ -167,6 +168,56 @@ def ink(text: str, options: ConsoleOptions, style: str = "") -> Text:
     return Text(shown, style=style, overflow="fold")
 
 
+class Indented:
+    """What stands further to the right than what it belongs to.
+
+    rich's Padding fills it up to a block, and draws that again wherever it stands
+    within another: half of the time that a report takes. As there, a text with
+    nothing in it takes no line.
+
+    Args:
+        inside: What is drawn.
+
+        by: So many columns.
+    """
+
+    def __init__(self, inside: RenderableType, by: int) -> None:
+        self._inside = inside
+        self._by = by
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        blank, at_start = Segment(" " * self._by), True
+        for segment in self._segments(console, options):
+            pieces = segment.text.splitlines(keepends=True)
+            for piece in pieces:
+                if at_start:
+                    yield blank
+                yield segment if len(pieces) == 1 else Segment(piece, segment.style)
+                at_start = piece.endswith("\n")
+
+    def _segments(self, console: Console, options: ConsoleOptions) -> Iterable[Segment]:
+        width = max(options.max_width - self._by, 1)
+        inside = self._inside
+        if isinstance(inside, Text) and _fits(inside, width):
+            return _line(inside, console) if inside else ()
+        return console.render(inside, options.update_width(width))
+
+
+def _line(text: Text, console: Console) -> Iterator[Segment]:
+    if text.spans:
+        yield from text.render(console, end="\n")
+    else:  # whose style it would forget
+        yield Segment(text.plain, console.get_style(text.style))
+        yield Segment.line()
+
+
+def _fits(text: Text, width: int) -> bool:
+    """Whether it is one line as it is, so that nothing need be wrapped."""
+    return text.cell_len <= width and text.plain.isprintable()
+
+
 def side_by_side(
     cells: Sequence[Text],
     widths: Sequence[int],
@@ -192,7 +243,7 @@ def side_by_side(
 
 def _wrapped(cell: Text, width: int, console: Console) -> list[Text]:
     plain = cell.plain
-    if cell.cell_len <= width and plain.isprintable():  # so is most of a table
+    if _fits(cell, width):  # as most of a table does
         return [cell.copy()]
     whole = cell.copy()
     whole.plain = _glued(plain)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich.padding import Padding
 from rich.text import Text
 
 from gpumagic.drawing.cells import Cell, cell_html, cell_ink
 from gpumagic.drawing.html import Html, element, lines, words
 from gpumagic.drawing.ink import (
     GAP,
+    Indented,
     fit,
     glyphs_for,
     ink,
@@ -125,9 +125,9 @@ def caption_ink(caption: str, options: ConsoleOptions) -> Iterable[Text]:
     return [ink(caption, options, "bold")] if caption else []
 
 
-def indented(renderable: RenderableType) -> Padding:
+def indented(renderable: RenderableType) -> Indented:
     """What stands under its caption."""
-    return Padding.indent(renderable, INDENT)
+    return Indented(renderable, INDENT)
 
 
 def narrower(options: ConsoleOptions) -> ConsoleOptions:
@@ -184,7 +184,7 @@ class Grid:
             if widths:
                 yield from side_by_side((name, value), widths, console)
             else:
-                yield from (name, Padding.indent(value, INDENT))
+                yield from (name, indented(value))
 
 
 def _widths(names: list[Text], values: list[Text], room: int) -> tuple[int, ...] | None:
