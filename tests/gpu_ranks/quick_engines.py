@@ -36,6 +36,7 @@ _IMPORTED = (
     "ipyparallel.controller.app",
     "ipyparallel.engine.app",
 )
+_PLACE = "FORKS_OF_ENGINES"
 _ROOT = Path(__file__).parents[2]
 _MOST_BYTES = 1 << 20
 _PATIENCE_S = 60.0
@@ -95,6 +96,8 @@ def listening(place: Path) -> Forks:
 def forking(folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Forks]:
     """A process that forks, and ends with the block; its forks live on.
 
+    In the block, processes that are started are told where it listens.
+
     Args:
         folder: For its socket.
 
@@ -107,48 +110,18 @@ def forking(folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Fork
         env=env,
         start_new_session=True,
     )
+    os.environ[_PLACE] = str(place)
     try:
         yield listening(place)
     finally:
+        del os.environ[_PLACE]
         process.kill()
         process.wait()
 
 
-def launchers(forks: Forks) -> dict[str, Any]:
-    """What a Cluster is given so that its processes are forks."""
-    import psutil
-    from ipyparallel.cluster import launcher
-    from traitlets import Float, Integer
-
-    class Forked(launcher.LocalProcessLauncher):  # type: ignore[misc]
-        def start(self) -> None:
-            flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY
-            said = os.open(self.output_file, flags)
-            nothing = os.open(os.devnull, os.O_RDONLY)
-            try:
-                env = {**os.environ, **self.get_env()}
-                words = self.args[self.args.index("-m") + 1 :]
-                files = nothing, said, said
-                self.pid = forks.start(words, files, env=env, folder=self.work_dir)
-            finally:
-                os.close(said)
-                os.close(nothing)
-            self.process = psutil.Process(self.pid)
-            self.notify_start(self.pid)
-            self._start_waiting()
-
-    class Engine(Forked, launcher.LocalEngineLauncher):  # type: ignore[misc]
-        # They do not hear the signal that is to end them while they wait for messages.
-        stop_seconds_until_kill = Integer(0)
-
-    class Engines(launcher.LocalEngineSetLauncher):  # type: ignore[misc]
-        launcher_class = Engine
-        delay = Float(0.0)  # forks of one process are no flood
-
-    class Controller(Forked, launcher.LocalControllerLauncher):  # type: ignore[misc]
-        pass
-
-    return {"controller": Controller, "engines": Engines}
+def forks_here() -> Forks:
+    """The process that forks for this one and those that it has started."""
+    return Forks(Path(os.environ[_PLACE]))
 
 
 # ----------------------------------------------------------- the process that forks

@@ -29,14 +29,16 @@ pytestmark = [
 class Cluster(Notebook):
     """Four engines, and a shell in this process that has their client as `rc`."""
 
-    def __init__(self, folder, forks):
+    def __init__(self, folder):
         import ipyparallel as ipp
+
+        from tests.gpu_ranks.quick_launchers import OF_A_CLUSTER
 
         self.cluster = ipp.Cluster(
             n=4,
             log_level=40,
             profile_dir=str(folder / "four"),
-            **quick_engines.launchers(forks),
+            **OF_A_CLUSTER,
         )
         super().__init__(self.cluster.start_and_connect_sync(activate=False))
         self.pids: dict[int, int] = {}  # of engines in a group
@@ -75,8 +77,8 @@ def engines_alone(tmp_path_factory):
     root = str(Path(__file__).parents[2])
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, before]))
     folder = tmp_path_factory.mktemp("cluster")
-    with quick_engines.forking(folder) as forks:
-        cluster = Cluster(folder, forks)
+    with quick_engines.forking(folder):
+        cluster = Cluster(folder)
         yield cluster
         cluster.end()
     if before is None:

@@ -90,8 +90,14 @@ _KERNEL_OPTIONS = (
 )
 
 
-def executed(notebook):
-    """The notebook with the outputs of a run; an error of a cell is raised."""
+def executed(notebook, *options):
+    """The notebook with the outputs of a run; an error of a cell is raised.
+
+    Args:
+        notebook: What is run.
+
+        options: Further ones of its kernel.
+    """
     notebook = copy.deepcopy(notebook)
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(REPOSITORY), before)))
@@ -102,7 +108,7 @@ def executed(notebook):
             startup_timeout=_PATIENCE_S,
             iopub_timeout=_PATIENCE_S,  # otherwise outputs that come late are left out
             kernel_name="python3",
-            extra_arguments=[*_KERNEL_OPTIONS],
+            extra_arguments=[*_KERNEL_OPTIONS, *options],
             record_timing=False,
             resources={"metadata": {"path": str(FOLDER)}},
         ).execute()
