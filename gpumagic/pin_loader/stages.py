@@ -20,7 +20,6 @@ from gpumagic.pin_loader.investigation import (
 )
 from gpumagic.pin_loader.loading import failure_of
 from gpumagic.pin_loader.loops import end_to_end
-from gpumagic.pin_loader.pickling import unpicklable
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.rebuild import rebuild
 from gpumagic.pin_loader.report import (
@@ -38,7 +37,7 @@ from gpumagic.pin_loader.report import (
 )
 from gpumagic.pin_loader.resources import guard, measured_locked_bytes
 from gpumagic.pin_loader.trial import batches_of
-from gpumagic.pin_loader.workers import search
+from gpumagic.pin_loader.workers import search, unpicklable
 from gpumagic.report.introspection import is_truly
 from gpumagic.report.robust import Verdict
 from gpumagic.report.units import count_text, seconds_text, share_text

@@ -30,7 +30,7 @@ TOOLS = """
 import tempfile, sys, os  # noqa: E402
 from gpumagic.pin_loader.loading import LoaderFailed  # noqa: E402
 from gpumagic.pin_loader.loading import measure  # noqa: E402
-from gpumagic.pin_loader.pickling import unpicklable  # noqa: E402
+from gpumagic.pin_loader.workers import unpicklable  # noqa: E402
 from tests.pin_loader.sleepy import children  # noqa: E402
 
 torch.set_num_threads(1)
