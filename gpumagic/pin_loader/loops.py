@@ -21,8 +21,8 @@ from gpumagic.pin_loader.bound import Pace, Queue, costs_of
 from gpumagic.pin_loader.inspect_loader import USUAL_PREFETCH
 from gpumagic.pin_loader.overlap import estimates, traced
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.rates import StandIn
 from gpumagic.pin_loader.report import EndToEnd, Remark
+from gpumagic.pin_loader.timing import StandIn
 from gpumagic.pin_loader.trial import batches_of
 from gpumagic.report import robust
 from gpumagic.report.robust import verdict_of

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpumagic.devices.host import ROOT, levels, lines_of, number_in
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.pin_loader.inspect_loader import start_method_of
-from gpumagic.pin_loader.loading import LoaderFailed, measure
 from gpumagic.pin_loader.report import Remark, Stopped, WorkerSearch, WorkerTrial
+from gpumagic.pin_loader.timing import LoaderFailed, measure_loading
 from gpumagic.pin_loader.trial import without_known_warnings
 from gpumagic.report.introspection import attributes_of, class_has, is_truly, spelled
 
@@ -160,7 +160,7 @@ class _Search:
         try:
             with without_known_warnings():
                 loader = self._make(workers)
-            loading = measure(
+            loading = measure_loading(
                 loader,
                 budget_s=max(min(_LONGEST_TRIAL_S, left_s / 3), 0.0),
                 patience_s=max(left_s, _SHORTEST_PATIENCE_S),

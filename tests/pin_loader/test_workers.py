@@ -16,9 +16,8 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
-from gpumagic.pin_loader import loading  # noqa: E402
+from gpumagic.pin_loader import timing  # noqa: E402
 from gpumagic.pin_loader import workers as worker_search  # noqa: E402
-from gpumagic.pin_loader.loading import LoaderFailed  # noqa: E402
 from gpumagic.pin_loader.report import (  # noqa: E402
     Anatomy,
     Guard,
@@ -31,6 +30,7 @@ from gpumagic.pin_loader.report import (  # noqa: E402
     Severity,
     Stopped,
 )
+from gpumagic.pin_loader.timing import LoaderFailed  # noqa: E402
 from gpumagic.pin_loader.trial import batches_of  # noqa: E402
 from gpumagic.pin_loader.workers import search, unpicklable  # noqa: E402
 from tests.pin_loader.clocks import Clock, paced  # noqa: E402
@@ -58,7 +58,7 @@ def times(monkeypatch):
             raise told
         return Loading(Samples((told,)), workers)
 
-    monkeypatch.setattr(worker_search, "measure", measure)
+    monkeypatch.setattr(worker_search, "measure_loading", measure)
     return table
 
 
@@ -228,8 +228,8 @@ def test_a_sleeping_dataset_gains_from_every_worker(clock, monkeypatch):
 
     The processes are real, and as many as there are hand over in the time of one batch.
     """
-    monkeypatch.setattr(loading, "time", clock)
-    monkeypatch.setattr(loading, "batches_of", paced(clock, batch_s=0.08))
+    monkeypatch.setattr(timing, "time", clock)
+    monkeypatch.setattr(timing, "batches_of", paced(clock, batch_s=0.08))
     batch = Anatomy("Tensor", (Leaf("batch", "torch.Tensor", nbytes=64),))
     before, shares = children(), []
 
