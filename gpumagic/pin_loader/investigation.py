@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpumagic.devices.protocols import Driver, Runtime
-    from gpumagic.pin_loader.options import Options
     from gpumagic.pin_loader.rebuild import Rebuilt
     from gpumagic.pin_loader.report import (
         Anatomy,
@@ -51,6 +50,60 @@ if TYPE_CHECKING:
 
 _MUCH_LONGER = 1.25  # times what was asked for: worth a word
 _PATIENCE, _WITH_A_MODEL = 1.25, 2.0  # times that, after which nothing long is begun
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is asked of a loader: the one list that line, functions and stages share.
+
+    Attributes:
+        name: What the user calls the loader.
+
+        out: The name of the new loader; None where NAME itself is to be replaced, or
+            where nothing is made.
+
+        device: Where batches go; None is the current device of the best kind.
+
+        workers: How many, "auto" to find out, None to leave them.
+
+        prefetch: How many batches each worker prepares ahead.
+
+        depth: How many batches are copied ahead.
+
+        step: The function that the loop calls with a batch.
+
+        batches: How many are timed.
+
+        budget_s: About how long all of it may take.
+
+        diagnose: Look and predict: nothing is made, and no device is started.
+
+        verify: Compare a whole epoch.
+
+        profile: Trace how copies and kernels overlap.
+
+        force: Go on where it is refused, or not worth it.
+    """
+
+    name: str | None = None
+    out: str | None = None
+    device: Any = None
+    workers: int | str | None = None
+    prefetch: int | None = None
+    depth: int = 1
+    step: Callable[[Any], object] | None = None
+    batches: int | None = None
+    budget_s: float = 10.0
+    diagnose: bool = False
+    verify: bool = False
+    profile: bool = True
+    force: bool = False
+
+    def of_a_look(self) -> Options:
+        """Without what belongs to a new loader, where none is going to be made."""
+        return dataclasses.replace(
+            self, diagnose=True, workers=None, prefetch=None, depth=1, force=False
+        )
 
 
 class Ending(NamedTuple):
