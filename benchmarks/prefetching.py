@@ -22,8 +22,7 @@ import torch
 
 import gpumagic
 from benchmarks.runner import Comparison, Subject, side_by_side
-from gpumagic.pin_loader.copy_stream import Lane
-from gpumagic.pin_loader.prefetcher import DevicePrefetcher, looking_ahead
+from gpumagic.pin_loader.prefetcher import DevicePrefetcher, Lane, looking_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

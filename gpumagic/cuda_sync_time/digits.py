@@ -9,7 +9,6 @@ from gpumagic.report.units import UNKNOWN, seconds_text
 _UNITS = (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0))
 _MINUTE_S = 59.5
 _DIGITS = 3
-_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 _NEARLY = 1.05
 _DUST = 1e-9  # what sums and differences of times leave behind their last digit
 _WHOLE, _TENTHS = 100.0, 10.0
@@ -85,31 +84,6 @@ def times_text(ratio: float) -> str:
 def nearly_same(ratio: float) -> bool:
     """Whether a ratio is too near to one to be told in passing."""
     return 1 / _NEARLY < ratio < _NEARLY
-
-
-def rate_text(rate: float | None, unit: str) -> str:
-    """A rate in decimal units, with three digits.
-
-    >>> rate_text(312e12, "FLOP/s"), rate_text(2.9e12, "B/s"), rate_text(None, "B/s")
-    ('312 TFLOP/s', '2.90 TB/s', 'unknown')
-    """
-    if rate is None or not math.isfinite(rate):
-        return UNKNOWN
-    size = rate
-    for prefix in _PREFIXES:
-        if float(_three(size)) < 1000 or prefix == _PREFIXES[-1]:
-            break
-        size /= 1000
-    return f"{_three(size)} {prefix}{unit}"
-
-
-def _three(size: float) -> str:
-    """Three digits; a small whole number as it is."""
-    for places, limit in ((2, 10), (1, 100)):
-        text = f"{size:.{places}f}"
-        if float(text) < limit:
-            return text
-    return f"{size:.0f}"
 
 
 def _power_above(size: float) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.digits import rate_text
 from gpumagic.drawing import (
     Column,
     Details,
@@ -15,7 +14,7 @@ from gpumagic.drawing import (
     Property,
     Table,
 )
-from gpumagic.report.units import share_of, share_text
+from gpumagic.report.units import rate_text, share_of, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

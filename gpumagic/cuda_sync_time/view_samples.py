@@ -33,7 +33,7 @@ from gpumagic.drawing import (
     how_measured,
 )
 from gpumagic.report import robust
-from gpumagic.report.robust import Verdict
+from gpumagic.report.robust import Verdict, inverse
 from gpumagic.report.units import count_text, seconds_text, share_text
 
 if TYPE_CHECKING:
@@ -328,7 +328,7 @@ def _time(result: Comparison) -> str:
 
 
 def _speed(result: Comparison) -> str:
-    return ratio_text(_inverse(result.ratio), _width(result))
+    return ratio_text(inverse(result.ratio), _width(result))
 
 
 def _between(result: Comparison) -> str:
@@ -337,7 +337,7 @@ def _between(result: Comparison) -> str:
         return ""
     ends = [result.interval.low, result.interval.high]
     if result.verdict is Verdict.FASTER:
-        ends = [end for at in reversed(ends) if (end := _inverse(at)) is not None]
+        ends = [end for at in reversed(ends) if (end := inverse(at)) is not None]
     low, high = (ratio_text(end, _width(result)) for end in (ends[0], ends[-1]))
     return f" ({low} to {high})"
 
@@ -426,10 +426,6 @@ def _noise(report: ComparisonReport, noise: Comparison) -> Note:
     if low <= ratio <= high and report.result.verdict is not Verdict.SAME:
         return Note("note", f"{said}: the difference is within that, so it is noise")
     return Note("note", f"{said}: a difference within that would mean nothing")
-
-
-def _inverse(ratio: float) -> float | None:
-    return 1 / ratio if ratio else None
 
 
 def _quotient(newer: float, base: float) -> float | None:

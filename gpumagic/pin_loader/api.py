@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.devices.opening import runtime_now
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader import stages
-from gpumagic.pin_loader.investigation import Improved, Stage, investigate
-from gpumagic.pin_loader.options import Options
+from gpumagic.pin_loader.investigation import Improved, Options, Stage, investigate
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.report import Remark
 from gpumagic.report.introspection import is_truly

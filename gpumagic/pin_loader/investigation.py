@@ -7,10 +7,11 @@ ending where the investigation is to go no further.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.in_use import KINDS_OF_THE_DRIVER
@@ -20,7 +21,6 @@ from gpumagic.errors import DeviceError, UsageProblem
 from gpumagic.pin_loader.inspect_loader import facts_of
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.random_state import kept
-from gpumagic.pin_loader.rates import CountedStep, unusable
 from gpumagic.pin_loader.rebuild import rebuild
 from gpumagic.pin_loader.report import (
     LoaderReport,
@@ -29,14 +29,14 @@ from gpumagic.pin_loader.report import (
     Setting,
     State,
 )
+from gpumagic.pin_loader.timing import unusable
 from gpumagic.pin_loader.workers import usable
-from gpumagic.report.units import bytes_text, seconds_text
+from gpumagic.report.units import bytes_text, count_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpumagic.devices.protocols import Driver, Runtime
-    from gpumagic.pin_loader.options import Options
     from gpumagic.pin_loader.rebuild import Rebuilt
     from gpumagic.pin_loader.report import (
         Anatomy,
@@ -50,6 +50,60 @@ if TYPE_CHECKING:
 
 _MUCH_LONGER = 1.25  # times what was asked for: worth a word
 _PATIENCE, _WITH_A_MODEL = 1.25, 2.0  # times that, after which nothing long is begun
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is asked of a loader: the one list that line, functions and stages share.
+
+    Attributes:
+        name: What the user calls the loader.
+
+        out: The name of the new loader; None where NAME itself is to be replaced, or
+            where nothing is made.
+
+        device: Where batches go; None is the current device of the best kind.
+
+        workers: How many, "auto" to find out, None to leave them.
+
+        prefetch: How many batches each worker prepares ahead.
+
+        depth: How many batches are copied ahead.
+
+        step: The function that the loop calls with a batch.
+
+        batches: How many are timed.
+
+        budget_s: About how long all of it may take.
+
+        diagnose: Look and predict: nothing is made, and no device is started.
+
+        verify: Compare a whole epoch.
+
+        profile: Trace how copies and kernels overlap.
+
+        force: Go on where it is refused, or not worth it.
+    """
+
+    name: str | None = None
+    out: str | None = None
+    device: Any = None
+    workers: int | str | None = None
+    prefetch: int | None = None
+    depth: int = 1
+    step: Callable[[Any], object] | None = None
+    batches: int | None = None
+    budget_s: float = 10.0
+    diagnose: bool = False
+    verify: bool = False
+    profile: bool = True
+    force: bool = False
+
+    def of_a_look(self) -> Options:
+        """Without what belongs to a new loader, where none is going to be made."""
+        return dataclasses.replace(
+            self, diagnose=True, workers=None, prefetch=None, depth=1, force=False
+        )
 
 
 class Ending(NamedTuple):
@@ -270,6 +324,67 @@ class Case:
             self.undo.enter_context(getattr(torch, kind).device(number))
         except RuntimeError as error:
             raise unusable(torch.device(kind, number), error) from error
+
+
+class CountedStep:
+    """Calls a function with a batch, and counts.
+
+    Attributes:
+        calls: How often it was called.
+
+    Args:
+        function: The user's.
+    """
+
+    def __init__(self, function: Callable[[Any], object]) -> None:
+        self.calls = 0
+        self._function = function
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+
+    @classmethod
+    def of(cls, function: Callable[[Any], object] | None) -> Self | None:
+        """The function counted, if there is one.
+
+        Raises:
+            UsageProblem: It does not take one batch.
+        """
+        if function is None:
+            return None
+        try:
+            inspect.signature(function).bind(None)
+        except TypeError:
+            name = getattr(function, "__name__", "step")
+            typed = name if name.isidentifier() else "step"
+            raise UsageProblem(
+                f"{name} does not take one argument, and is called with one: the batch",
+                f"def {typed}(batch): x, y = batch ...",
+            ) from None
+        except ValueError:  # it does not tell what it takes
+            pass
+        return cls(function)
+
+    def __call__(self, batch: Any) -> object:
+        """Call it with a batch."""
+        self.calls += 1
+        return self._function(batch)
+
+    def remarks(self, *, simulated: bool) -> list[Remark]:
+        """What a reader has to know of these calls."""
+        found = [
+            Remark(
+                f"{self.__name__} was called {count_text(self.calls, 'time')}: what it "
+                "changes has changed, as weights and an optimizer have",
+                "measure with a copy of the model, or make both anew",
+            )
+        ]
+        if simulated:
+            found.append(
+                Remark(
+                    "what the step does on the host takes no time on the simulated "
+                    "device's clock: only its work on the device counts"
+                )
+            )
+        return found
 
 
 def clone(loader: Any, **changes: Any) -> Any:

@@ -15,24 +15,23 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.simulated import simulated_box, word_of
-from gpumagic.errors import GpuMagicError
+from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.pin_loader.batch import to_device
 from gpumagic.pin_loader.bound import Pace, Queue, costs_of
 from gpumagic.pin_loader.inspect_loader import USUAL_PREFETCH
-from gpumagic.pin_loader.overlap import estimates, traced
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.rates import StandIn
 from gpumagic.pin_loader.report import EndToEnd, Remark
+from gpumagic.pin_loader.timing import StandIn
 from gpumagic.pin_loader.trial import batches_of
 from gpumagic.report import robust
+from gpumagic.report.events import TracedCopies, traced_copies
 from gpumagic.report.robust import verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.pin_loader.overlap import Copying
-    from gpumagic.pin_loader.report import Loading, Rates
+    from gpumagic.pin_loader.report import CopyMode, Loading, Rates, Step
     from gpumagic.pin_loader.trial import Trial
     from gpumagic.report.robust import Comparison
 
@@ -47,6 +46,8 @@ _PATIENCE_WITH_A_MODEL = 3
 _TOO_FEW = "longer budgets allow for more: --budget 30"
 _FEWEST_AHEAD, _MOST_AHEAD = 3, 64
 _WARM_STEPS = 2
+_TRACED_STEPS = 10
+_UNTRACED = TracedCopies(0.0, 0.0, 0.0)
 _REAL_BATCHES = 2  # that a modelled loop goes round with
 _EPOCH = 1 << 20  # batches of a modelled loader: it never ends
 
@@ -136,17 +137,18 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
         waits = [loop.wait_s() for loop in loops]
         remarks = [*_remarks(pairs, loops, steps)]
         trace = trace and perf_counter() - began_s < _PATIENCE_WITH_A_MODEL * budget_s
-        seen = [
-            traced(loop, runtime, device, remarks) if trace else None for loop in loops
-        ]
+        before, after = (
+            _traced(loop, runtime, device, remarks) if trace else _UNTRACED
+            for loop in loops
+        )
     return EndToEnd(
         result=_verdict(pairs, loops),
         batches=steps,
         base=f"for batch in {name}: {called}(batch.to({str(place)!r}))",
         newer=f"for batch in {out or f'{name}_pinned'}: {called}(batch)",
-        overlap=(_overlap(seen[0]), _overlap(seen[1])),
-        estimated_overlap=estimates(rates, pairs, waits, pinned=pinned),
-        pageable_share=(_pageable(seen[0]), _pageable(seen[1])),
+        overlap=(before.overlap, after.overlap),
+        estimated_overlap=_estimates(rates, pairs, waits, pinned=pinned),
+        pageable_share=(before.pageable_share, after.pageable_share),
         modelled=runtime.simulated,
         remarks=tuple(dict.fromkeys(remarks)),
     )
@@ -223,6 +225,96 @@ def _affordable(rates: Rates, loops: _Pair, budget_s: float) -> int:
     return math.ceil(wanted / every) * every
 
 
+# ------------------------------------------------------------------ overlap
+
+
+def _traced(
+    loop: Loop, runtime: Runtime, device: int | None, remarks: list[Remark]
+) -> TracedCopies:
+    """What a trace says of some steps; it is taken apart, since it costs time."""
+    if device is None:
+        return _UNTRACED
+    try:
+        with runtime.trace() as tracing:
+            loop.run(_TRACED_STEPS, begin=tracing.begin, end=tracing.end)
+        seen = tracing.trace()
+    except DeviceError as error:
+        remarks.append(
+            Remark(f"the overlap was not traced: {error.problem}", error.hint)
+        )
+        return _UNTRACED
+    if seen.problem is not None:
+        remarks.append(
+            Remark(f"the overlap was not traced: {seen.problem}", seen.hint or "")
+        )
+        return _UNTRACED
+    return traced_copies(seen, device)
+
+
+def _estimates(
+    rates: Rates,
+    pairs: list[tuple[float, float]],
+    waits_s: list[float],
+    *,
+    pinned: bool,
+) -> tuple[float | None, float | None]:
+    """The overlap without a trace, from the times alone.
+
+    Args:
+        rates: How long copy and compute take on their own.
+
+        pairs: Seconds for a step, old and new.
+
+        waits_s: How long a step waited for its batch, old and new.
+
+        pinned: Whether batches of the old loader are pinned.
+    """
+    modes = (
+        rates.copy(pinned=pinned, blocking=True),
+        rates.copy(pinned=True, blocking=False),
+    )
+    steps_s = (robust.median(seconds) for seconds in zip(*pairs, strict=True))
+    old, new = map(_estimate, (rates.step,) * 2, modes, waits_s, steps_s)
+    return old, new
+
+
+def _estimate(
+    step: Step | None, mode: CopyMode | None, wait_s: float, step_s: float
+) -> float | None:
+    if step is None or mode is None:
+        return None
+    # What a blocking copy takes is what the host sees; else only the device knows.
+    copy = mode.host if mode.blocking or mode.device is None else mode.device
+    return estimated(wait_s, copy.median_s, step.samples.median_s, step_s)
+
+
+def estimated(
+    wait_s: float, copy_s: float, compute_s: float, step_s: float
+) -> float | None:
+    """The share of copying, or of compute if that is shorter, that was hidden.
+
+    It is what a step would take more if nothing ran at once. Waiting for data begins
+    when the step before has been submitted: only what exceeds compute adds to a step.
+
+    Args:
+        wait_s: How long a step stands still for its batch.
+
+        copy_s: The copy on its own.
+
+        compute_s: Compute on its own.
+
+        step_s: A whole step, from end to end.
+
+    Returns:
+        From 0 to 1; None where there is nothing that could overlap.
+    """
+    shorter_s = min(copy_s, compute_s)
+    if shorter_s <= 0:
+        return None
+    apart_s = max(wait_s - compute_s, 0.0) + copy_s + compute_s
+    return min(max((apart_s - step_s) / shorter_s, 0.0), 1.0)
+
+
 # ------------------------------------------------------------------ the loops
 
 
@@ -248,14 +340,6 @@ def _place(runtime: Runtime, device: int | None) -> Any:
 
 def _name_of(step: Callable[[Any], object] | None) -> str:
     return "step" if step is None else getattr(step, "__name__", type(step).__name__)
-
-
-def _overlap(seen: Copying | None) -> float | None:
-    return None if seen is None else seen.overlap
-
-
-def _pageable(seen: Copying | None) -> float | None:
-    return None if seen is None else seen.pageable_share
 
 
 def _remarks(

@@ -1,7 +1,8 @@
-"""What one line of the magic comes to: names looked up, the new loader stored."""
+"""Does what a line of the magic asks: reads options, finds names, stores loaders."""
 
 from __future__ import annotations
 
+import keyword
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,11 @@ from gpumagic.devices.opening import runtime_now
 from gpumagic.errors import UsageProblem, did_you_mean
 from gpumagic.notebook.cell_hooks import running_cell
 from gpumagic.pin_loader.api import look_or_mend
-from gpumagic.pin_loader.options import Options, watch_only
+from gpumagic.pin_loader.investigation import Options
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.report.introspection import class_name, is_truly
 from gpumagic.report.places import Code
-from gpumagic.report.units import with_article
+from gpumagic.report.units import parse_seconds, with_article
 
 if TYPE_CHECKING:
     import argparse
@@ -63,7 +64,7 @@ class Notebook:
         if line.name is None:
             raise self._which()
         try:
-            report = self._report(Options.of(line), line.step, quiet=line.quiet)
+            report = self._report(options_of(line), line.step, quiet=line.quiet)
         except KeyboardInterrupt as stopped:
             raise without_our_frames(stopped) from None
         return self._magics.show(report, line)
@@ -177,6 +178,121 @@ class Notebook:
             return shown
 
         return self._magics.run_body(typed, cell, before=run.begin, after=after)
+
+
+# ------------------------------------------------------------------- options
+
+
+def options_of(line: argparse.Namespace) -> Options:
+    """Read and check the options of a line with a name, but for its step.
+
+    Raises:
+        GpuMagicError: A value is malformed, or two of them contradict.
+    """
+    if not all(map(_is_name, line.name.split("."))):
+        raise UsageProblem(
+            f"%pin_loader needs a name, and {line.name} is an expression",
+            f"give it a new one first: my_loader = {line.name}",
+        )
+    options = Options(
+        name=line.name,
+        out=_out(line),
+        device=_device(line.device),
+        workers=_workers(line.workers),
+        prefetch=line.prefetch,
+        depth=line.depth,
+        batches=line.batches,
+        budget_s=parse_seconds(line.budget),
+        diagnose=line.diagnose,
+        verify=line.verify,
+        profile=not line.no_profile,
+        force=line.force,
+    )
+    _check(options)
+    return options
+
+
+def _check(options: Options) -> None:
+    least = (
+        ("--prefetch", options.prefetch, 1),
+        ("--depth", options.depth, 0),
+        ("--batches", options.batches, 2),
+    )
+    for option, value, fewest in least:
+        if value is not None and value < fewest:
+            raise _problem(f"{option} {value} is too few", f"{option} {fewest}")
+    if options.budget_s <= 0:
+        raise _problem("a budget of no time measures nothing", "--budget 10s")
+    if options.prefetch is not None and options.workers == 0:
+        raise _problem(
+            "--prefetch is what each worker prepares, and --workers 0 has none",
+            "--workers auto, or leave --prefetch away",
+        )
+
+
+def watch_only(line: argparse.Namespace) -> None:
+    """Refuse the options that have no meaning in front of a cell.
+
+    Raises:
+        UsageProblem: There is one.
+    """
+    for option, said in (
+        ("--workers", line.workers is not None),
+        ("--inplace", line.inplace),
+        ("--out", line.out is not None),
+        ("--step", line.step is not None),
+        ("--diagnose", line.diagnose),
+        ("--verify", line.verify),
+        ("--force", line.force),
+    ):
+        if said:
+            raise UsageProblem(
+                f"%%pin_loader --watch only watches the cell, without {option}",
+                f"{option} belongs to %pin_loader NAME, in a cell of its own",
+            )
+
+
+def _is_name(text: str) -> bool:
+    """Whether something can be assigned to it."""
+    return text.isidentifier() and not keyword.iskeyword(text)
+
+
+def _out(line: argparse.Namespace) -> str | None:
+    if line.inplace and line.out is not None:
+        raise _problem(
+            "--inplace puts the new loader under the old name, --out under another",
+            "one of the two",
+        )
+    if line.diagnose:
+        return None
+    if line.inplace:
+        out = str(line.name)
+    else:
+        out = line.out or f"{line.name.replace('.', '_')}_pinned"
+    if not _is_name(out):
+        raise _problem(f"{out} is no name of a variable", "--out train_dl_pinned")
+    return out
+
+
+def _device(text: str | None) -> str | None:
+    return f"cuda:{text}" if text is not None and text.isdecimal() else text
+
+
+def _workers(text: str | None) -> int | str | None:
+    if text is None or text == "auto":
+        return text
+    if not text.isdecimal():
+        raise _problem(
+            f"--workers {text} is no number of workers", "--workers auto, or 4"
+        )
+    return int(text)
+
+
+def _problem(problem: str, example: str) -> UsageProblem:
+    return UsageProblem(f"%pin_loader: {problem}", f"say {example}")
+
+
+# --------------------------------------------------------- the user's objects
 
 
 def _attribute(found: Any, name: str, attribute: str) -> Any:

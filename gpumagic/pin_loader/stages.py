@@ -11,16 +11,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.pin_loader import bound, buffer_overwrite, loading, rates, same_batches
+from gpumagic.pin_loader import bound, buffer_overwrite, same_batches, timing
 from gpumagic.pin_loader.inspect_batch import anatomy_of
 from gpumagic.pin_loader.inspect_loader import one_shot_reason
 from gpumagic.pin_loader.investigation import (
     Ending,
     clone,
 )
-from gpumagic.pin_loader.loading import failure_of
 from gpumagic.pin_loader.loops import end_to_end
-from gpumagic.pin_loader.pickling import unpicklable
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.rebuild import rebuild
 from gpumagic.pin_loader.report import (
@@ -38,7 +36,7 @@ from gpumagic.pin_loader.report import (
 )
 from gpumagic.pin_loader.resources import guard, measured_locked_bytes
 from gpumagic.pin_loader.trial import batches_of
-from gpumagic.pin_loader.workers import search
+from gpumagic.pin_loader.workers import search, unpicklable
 from gpumagic.report.introspection import is_truly
 from gpumagic.report.robust import Verdict
 from gpumagic.report.units import count_text, seconds_text, share_text
@@ -166,7 +164,7 @@ def _first_batch(case: Case) -> Any:
         except GpuMagicError:
             raise
         except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
-            raise failure_of(error, 0) from None
+            raise timing.failure_of(error, 0) from None
 
 
 def _unless_it_can_be_pinned(case: Case) -> Ending | None:
@@ -195,7 +193,7 @@ def look_at_the_room(case: Case) -> Ending | None:
 
 def measure_loading(case: Case) -> Ending | None:
     """How fast it gives batches while nobody does anything with them."""
-    load = loading.measure(
+    load = timing.measure_loading(
         case.trial_copy(),
         batches=case.options.batches or _BATCHES,
         budget_s=case.options.budget_s * _LOADING_SHARE,
@@ -215,8 +213,8 @@ def measure_the_way(case: Case) -> Ending | None:
         case.remark([_NEITHER_PINNED_NOR_COPIED if pins else _NOT_COPIED])
         return Ending(State.DIAGNOSED)
     case.make_current()
-    case.undo.enter_context(rates.given_back(case.runtime, case.device or 0))
-    measured = rates.measure(
+    case.undo.enter_context(timing.given_back(case.runtime, case.device or 0))
+    measured = timing.measure_rates(
         case.batch,
         case.runtime,
         device=case.device or 0,
@@ -380,7 +378,7 @@ def look_at_other_workers(case: Case) -> Ending | None:
     if case.workers == (case.facts.workers or 0):
         return None
     case.note(guard=_guard_with(case, case.workers))
-    case.new_load = _searched(case) or loading.measure(
+    case.new_load = _searched(case) or timing.measure_loading(
         case.trial_copy(workers=case.workers, prefetch_factor=case.options.prefetch),
         budget_s=case.options.budget_s * _SEARCH_SHARE,
         progress=case.tell,
@@ -397,7 +395,7 @@ def _let_the_stand_in_follow(case: Case) -> None:
     if after.batch_s >= before.batch_s:
         return
     faster = dataclasses.replace(case.rates, load=after)
-    step = rates.step_of(
+    step = timing.step_of(
         faster, None, case.runtime, case.device or 0, None, case.options.budget_s / 10
     )
     case.note(rates=dataclasses.replace(case.rates, step=step))

@@ -16,19 +16,28 @@ from gpumagic.pin_loader.report import (
 )
 from gpumagic.pin_loader.report import Part as StepPart
 from gpumagic.pin_loader.view_loader import (
+    amount_text,
     batch_parts,
     damage_parts,
+    device_text,
     is_loud,
     limit_notes,
     limits_table,
     loader_lines,
+    loader_text,
     machine_parts,
+    median_of,
+    new_text,
+    notes_of,
     pageable_sentence,
     place_lines,
     proof_parts,
     proof_sentence,
     type_notes,
     why_notes,
+    worker_notes,
+    worker_parts,
+    worker_table,
 )
 from gpumagic.pin_loader.view_times import (
     copy_parts,
@@ -37,28 +46,17 @@ from gpumagic.pin_loader.view_times import (
     remedy_parts,
     step_parts,
     timeline_parts,
-    worker_notes,
-    worker_parts,
-    worker_table,
     workers_sentence,
 )
-from gpumagic.pin_loader.view_words import (
-    all_remarks,
-    amount_text,
-    device_text,
-    inverse,
-    loader_text,
-    median_of,
-    new_text,
-    notes_of,
-    other,
-    serious,
+from gpumagic.report.robust import Verdict, inverse
+from gpumagic.report.units import (
+    count_text,
+    listed,
+    share_text,
     time_of_text,
     time_text,
     times_text,
 )
-from gpumagic.report.robust import Verdict
-from gpumagic.report.units import count_text, listed, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,6 +69,7 @@ if TYPE_CHECKING:
         Guard,
         Limit,
         LoaderReport,
+        Remark,
         WorkerTrial,
     )
     from gpumagic.report.robust import Comparison
@@ -144,18 +143,34 @@ def _loader_parts(report: LoaderReport) -> Iterator[Part]:
 
 def _notes(report: LoaderReport) -> Iterator[Part]:
     """What decides first: why not, what is wrong, what to type, what to mend."""
-    remarks = all_remarks(report)
+    remarks = _remarks(report)
     yield from _reason(report)
     yield from damage_parts(report.reuse)
-    yield from notes_of(serious(remarks))
+    yield from notes_of(each for each in remarks if each.serious)
     yield from _next(report)
     if report.reason is None or report.guard is None or not report.guard.refusing:
         yield from limit_notes(report.guard)
     yield from why_notes(report)
     yield from type_notes(report.anatomy)
     yield from worker_notes(report.workers)
-    hinted = (each for each in other(remarks) if each.hint)
+    hinted = (each for each in remarks if each.hint and not each.serious)
     yield from notes_of(hinted, report.rates.link)
+
+
+def _remarks(report: LoaderReport) -> tuple[Remark, ...]:
+    """What any part of the report remarks, in the order of its parts."""
+    link = report.rates.link
+    holders = (
+        report,
+        report.anatomy,
+        report.rates,
+        link,
+        report.rebuilding,
+        report.end_to_end,
+    )
+    return tuple(
+        remark for each in holders if each is not None for remark in each.remarks
+    )
 
 
 def _reason(report: LoaderReport) -> Iterator[Part]:
@@ -281,9 +296,9 @@ def _how(report: LoaderReport) -> Iterator[str]:
         yield _MODELLED
     elif label and (bound is not None or report.rates.load is not None):
         yield _TWO_CLOCKS.format(label=label)
-    known = [each for each in other(all_remarks(report)) if not each.hint]
-    for each in dict.fromkeys(known):
-        yield f"{each.text[0].upper()}{each.text[1:]}."
+    for each in dict.fromkeys(_remarks(report)):
+        if not each.hint and not each.serious:
+            yield f"{each.text[0].upper()}{each.text[1:]}."
     if said := "\n".join(place_lines(report.setting)):
         yield said
 

@@ -1,4 +1,4 @@
-"""Draws what was found of a loader: its batches, its proof, and what it takes."""
+"""Draws what was found of a loader: its batches, its workers, its proof, its needs."""
 
 from __future__ import annotations
 
@@ -9,37 +9,53 @@ from gpumagic.drawing import (
     Column,
     Details,
     Grid,
+    Meter,
     Note,
     Paragraph,
     Property,
     Table,
     Tone,
 )
-from gpumagic.pin_loader.report import Pinned, Severity, State, Way, WhyPageable
-from gpumagic.pin_loader.view_words import (
-    amount_text,
-    device_text,
-    loader_text,
-    new_text,
+from gpumagic.pin_loader.report import (
+    LimitKind,
+    Pinned,
+    Severity,
+    State,
+    Stopped,
+    Way,
+    WhyPageable,
 )
-from gpumagic.report.units import bytes_text, count_text, listed, share_text, shortened
+from gpumagic.report.units import (
+    bytes_text,
+    count_text,
+    listed,
+    share_text,
+    shortened,
+    three_digits,
+    time_text,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from gpumagic.drawing import Cell, Part
+    from gpumagic.drawing import Cell, NoteKind, Part
     from gpumagic.pin_loader.report import (
         Anatomy,
         Damaged,
         Guard,
         Leaf,
         Limit,
+        Link,
         LoaderFacts,
         LoaderReport,
         Rebuilding,
+        Remark,
         ReuseCheck,
         Sameness,
+        Samples,
         Setting,
+        WorkerSearch,
+        WorkerTrial,
     )
 
 MOST_LEAVES = 10
@@ -83,6 +99,43 @@ TONES: dict[Severity, Tone] = {
     Severity.UNKNOWN: "unknown",
 }
 _LOUD = (Severity.WARN, Severity.REFUSE)
+
+
+def loader_text(facts: LoaderFacts) -> str:
+    """What the loader is called."""
+    return facts.name or "the loader"
+
+
+def new_text(report: LoaderReport) -> str:
+    """What the new loader is called."""
+    return report.out or "the new loader"
+
+
+def device_text(setting: Setting) -> str:
+    """The device that batches go to."""
+    if setting.device is None:
+        return "the device"
+    return f"{setting.kind}:{setting.device}"
+
+
+def notes_of(remarks: Iterable[Remark], link: Link | None = None) -> Iterator[Note]:
+    """A note for each remark, each said once.
+
+    Args:
+        remarks: What is to be said.
+
+        link: What is said of this one is the same for every loader.
+    """
+    of_the_link = () if link is None else link.remarks
+    for each in dict.fromkeys(remarks):
+        kind: NoteKind = "problem" if each.serious else "note"
+        word = "the link" if each in of_the_link else ""
+        yield Note(kind, each.text, each.hint, word)
+
+
+def median_of(samples: Samples | None) -> float | None:
+    """The middle of what was measured; None where nothing was."""
+    return samples.median_s if samples is not None and samples.seconds else None
 
 
 def batch_parts(report: LoaderReport) -> Iterator[Part]:
@@ -421,6 +474,13 @@ def is_loud(guard: Guard | None) -> bool:
     return guard is not None and any(each.severity in _LOUD for each in guard.limits)
 
 
+def amount_text(kind: LimitKind, amount: int | None) -> str:
+    """Bytes, or a number of files, as the kind of limit has it."""
+    if amount is not None and kind is LimitKind.FILES:
+        return f"{amount:,}"
+    return bytes_text(amount)
+
+
 def _available(limit: Limit) -> str:
     if limit.available is None and limit.severity in (Severity.FINE, Severity.INFORM):
         return "no limit"
@@ -484,6 +544,88 @@ def place_lines(setting: Setting) -> Iterator[str]:
         yield ", ".join(known)
     if setting.processors is not None:
         yield f"processors that this process may use: {setting.processors}"
+
+
+# --------------------------------------------------------------------- workers
+
+
+def worker_parts(search: WorkerSearch | None, *, shown: bool) -> Iterator[Part]:
+    """How fast so many load, if that is not in sight, and the choice."""
+    if search is None or (search.stopped is Stopped.NOT_ASKED and not search.trials):
+        return
+    inside: list[Part] = []
+    if search.trials and not shown:
+        inside.append(worker_table(search))
+    inside.append(Paragraph("\n".join(_worker_sentences(search))))
+    yield Details("Loading by number of workers", tuple(inside), "workers")
+
+
+def worker_notes(search: WorkerSearch | None) -> Iterator[Note]:
+    """What failed."""
+    if search is None:
+        return
+    if search.problem is not None:
+        yield Note("warning", search.problem, search.hint or "")
+    for trial in search.trials:
+        if trial.problem is not None and trial.problem != search.problem:
+            workers = count_text(trial.workers, "worker")
+            yield Note("warning", f"with {workers}: {trial.problem}")
+
+
+def worker_table(search: WorkerSearch) -> Table:
+    """The curve as a table of bars."""
+    speeds = [_speed(trial) for trial in search.trials]
+    fastest = max((speed for speed in speeds if speed is not None), default=None)
+    rows = (
+        _worker_row(trial, speed, fastest, chosen=trial.workers == search.chosen)
+        for trial, speed in zip(search.trials, speeds, strict=True)
+    )
+    return Table(
+        "Loading by number of workers (measured)",
+        (
+            Column("Workers"),
+            Column("Batches a second"),
+            Column("A batch", number=True),
+            Column("First batch after", number=True),
+            Column("Memory of their own", number=True),
+        ),
+        tuple(rows),
+    )
+
+
+def _worker_row(
+    trial: WorkerTrial, speed: float | None, fastest: float | None, *, chosen: bool
+) -> tuple[Cell, ...]:
+    name = f"{trial.workers} (chosen)" if chosen else f"{trial.workers}"
+    memory = None if trial.private_bytes is None else bytes_text(trial.private_bytes)
+    if trial.workers == 0 and memory is None:
+        memory = "-"
+    if trial.loading is None:
+        return name, "failed", "-", "-", memory
+    share = speed / fastest if speed is not None and fastest else None
+    return (
+        name,
+        Meter(share, "" if speed is None else three_digits(speed, group=",")),
+        time_text(median_of(trial.loading.between)),
+        time_text(trial.loading.start_s),
+        memory,
+    )
+
+
+def _speed(trial: WorkerTrial) -> float | None:
+    batch_s = None if trial.loading is None else median_of(trial.loading.between)
+    return 1 / batch_s if batch_s else None
+
+
+def _worker_sentences(search: WorkerSearch) -> Iterator[str]:
+    if search.chosen is None:
+        yield "No number of workers was chosen."
+    else:
+        workers = count_text(search.chosen, "worker")
+        yield f"Chosen: {workers}, the fewest within 5 % of the fastest."
+    yield f"No more were tried: {search.stopped.value}."
+    if search.most is not None:
+        yield f"This process may use {count_text(search.most, 'processor')}."
 
 
 _LEAF = (

@@ -1,4 +1,4 @@
-"""Draws how long things take: a step before and after, remedies, each part, workers."""
+"""Draws how long things take: a step before and after, remedies, each part of it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from gpumagic.drawing import (
     Column,
     Details,
     Lane,
-    Meter,
-    Note,
     Paragraph,
     Span,
     Stack,
@@ -18,24 +16,26 @@ from gpumagic.drawing import (
     Timeline,
 )
 from gpumagic.pin_loader.report import Part as StepPart
-from gpumagic.pin_loader.report import Pinned, Remedy, Stopped, Way
-from gpumagic.pin_loader.view_words import (
-    NOT_MEASURED,
+from gpumagic.pin_loader.report import Pinned, Remedy, Way
+from gpumagic.pin_loader.view_loader import (
     device_text,
-    inverse,
     loader_text,
     median_of,
     new_text,
-    rate_of,
+)
+from gpumagic.report import robust
+from gpumagic.report.robust import Verdict, inverse
+from gpumagic.report.units import (
+    NOT_MEASURED,
+    UNKNOWN,
+    bytes_text,
+    count_text,
     rate_text,
-    remedy_text,
+    share_text,
     three_digits,
     time_text,
     times_text,
 )
-from gpumagic.report import robust
-from gpumagic.report.robust import Verdict
-from gpumagic.report.units import UNKNOWN, bytes_text, count_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
         Setting,
         Step,
         StepSpan,
-        WorkerSearch,
-        WorkerTrial,
     )
     from gpumagic.report.robust import Comparison
 
@@ -127,7 +125,7 @@ def _estimated_step(bound: Bound) -> Stacks:
     best = bound.best
     stacks = [now]
     if best is not None and best.exposed:
-        stacks.append(_estimated(remedy_text(best, bound), best.exposed))
+        stacks.append(_estimated(_remedy_text(best, bound), best.exposed))
     own = " without your compute" if bound.synthetic_step else ""
     said = {WAITS: _WAITS_FOR, COPY: "not hidden", KERNEL: ""}
     return _stacks(f"A step{own}, estimated from its parts", tuple(stacks), said)
@@ -262,6 +260,24 @@ def remedy_parts(report: LoaderReport) -> Iterator[Part]:
     yield Table("What each remedy could give", tuple(heads), rows, name="remedies")
 
 
+def _remedy_text(gain: Gain, bound: Bound) -> str:
+    """A remedy as one would set it."""
+    workers = "more workers"
+    if gain.workers is not None:
+        workers = f"num_workers={gain.workers}"
+    pinned = all(each.remedy is not Remedy.PIN for each in bound.gains)
+    ahead = "copied ahead" if pinned else "pinned, copied ahead"
+    match gain.remedy:
+        case Remedy.PIN:
+            return "pin_memory=True"
+        case Remedy.PREFETCH:
+            return ahead
+        case Remedy.WORKERS:
+            return workers
+        case Remedy.EVERYTHING:
+            return f"{workers}, {ahead}"
+
+
 def _is_no_help(gain: Gain, bound: Bound, done: tuple[Remedy, str] | None) -> bool:
     """Whether it is more workers that give nothing beside what the rest gives."""
     if done is not None and gain.remedy is done[0]:
@@ -309,7 +325,7 @@ def _tried(most: int) -> str:
 def _remedy_row(
     bound: Bound, gain: Gain, done: tuple[Remedy, str] | None
 ) -> Iterator[Cell]:
-    yield remedy_text(gain, bound)
+    yield _remedy_text(gain, bound)
     if not bound.synthetic_step:
         yield time_text(gain.step_s)
     times = bound.times(gain)
@@ -380,7 +396,7 @@ def _cannot_tell(result: Comparison) -> str:
 
 
 def _ratio(ratio: float) -> str:
-    return f"{ratio:.3f}" if ratio < 10 else three_digits(ratio)
+    return f"{ratio:.3f}" if ratio < 10 else three_digits(ratio, group=",")
 
 
 def _copying_rows(found: EndToEnd) -> Iterator[tuple[Cell, ...]]:
@@ -442,7 +458,7 @@ def timeline_parts(four: FourSteps | None, bound: Bound | None) -> Iterator[Part
     gain = gains.get(four.remedy)
     said = four.remedy.value
     if bound is not None and gain is not None:
-        said = remedy_text(gain, bound)
+        said = _remedy_text(gain, bound)
     lanes = (*_lanes("now", four.before), *_lanes("then", four.after))
     caption = f"Four steps under way: now, and then with {said}"
     left_out = "Worked out from the rates; launching is left out."
@@ -501,13 +517,13 @@ def _how(setting: Setting) -> str:
 
 def _copy_row(mode: CopyMode, rates: Rates) -> tuple[Cell, ...]:
     device_s = median_of(mode.device)
-    rate, link = rate_of(rates.nbytes, device_s), rates.link
+    rate, link = _rate_of(rates.nbytes, device_s), rates.link
     return (
         "pinned" if mode.pinned else "pageable",
         "blocking" if mode.blocking else "non_blocking",
         time_text(median_of(mode.host)),
         time_text(device_s),
-        NOT_MEASURED if rate is None else rate_text(rate),
+        NOT_MEASURED if rate is None else _rate_text(rate),
         _share_of_rate(rate, None if link is None else link.ceiling_bytes_per_s),
         _share_of_rate(rate, None if link is None else link.theory_bytes_per_s),
     )
@@ -515,6 +531,18 @@ def _copy_row(mode: CopyMode, rates: Rates) -> tuple[Cell, ...]:
 
 def _share_of_rate(rate: float | None, whole: float | None) -> str:
     return share_text(rate / whole) if rate is not None and whole else UNKNOWN
+
+
+def _rate_of(nbytes: int | None, seconds: float | None) -> float | None:
+    """Bytes in a second; None where one of both is unknown or nothing."""
+    if not nbytes or not seconds:
+        return None
+    return nbytes / seconds
+
+
+def _rate_text(bytes_per_s: float) -> str:
+    """As links are sold: GB/s at most."""
+    return rate_text(bytes_per_s, "B/s", "G")
 
 
 def rate_parts(report: LoaderReport) -> Iterator[Part]:
@@ -558,10 +586,10 @@ def _each_part(rates: Rates, how: str) -> Iterator[tuple[str, str]]:
 
 def _loading(load: Loading) -> str:
     batch_s = median_of(load.between)
-    rate = rate_of(load.nbytes, batch_s)
+    rate = _rate_of(load.nbytes, batch_s)
     said = [
         f"{time_text(batch_s)} a batch with {count_text(load.workers, 'worker')}",
-        *(() if rate is None else (rate_text(rate),)),
+        *(() if rate is None else (_rate_text(rate),)),
         "measured on this machine",
     ]
     if load.start_s is not None:
@@ -573,11 +601,11 @@ def _loading(load: Loading) -> str:
 
 def _host_copy(rates: Rates, samples: Samples, memory: str) -> str:
     median_s = median_of(samples)
-    rate = rate_of(rates.nbytes, median_s)
+    rate = _rate_of(rates.nbytes, median_s)
     said = (
         time_text(median_s)
         if rate is None
-        else f"{time_text(median_s)}; {rate_text(rate)}"
+        else f"{time_text(median_s)}; {_rate_text(rate)}"
     )
     return f"{said}; one thread, {memory} memory, measured"
 
@@ -589,7 +617,7 @@ def _link(link: Link) -> str:
     if None not in most and now != most and None not in now:
         said.append(f"the device could have Gen{most[0]} x{most[1]}")
     if link.theory_bytes_per_s is not None:
-        said.append(f"{rate_text(link.theory_bytes_per_s)} one way in theory")
+        said.append(f"{_rate_text(link.theory_bytes_per_s)} one way in theory")
     if link.numa_node is not None:
         said.append(f"at memory node {link.numa_node}")
     return "; ".join(said)
@@ -598,7 +626,7 @@ def _link(link: Link) -> str:
 def _ceiling(link: Link, how: str) -> str:
     if link.ceiling_bytes_per_s is None:
         return NOT_MEASURED
-    said = f"{rate_text(link.ceiling_bytes_per_s)} in one large pinned copy, {how}"
+    said = f"{_rate_text(link.ceiling_bytes_per_s)} in one large pinned copy, {how}"
     if link.theory_bytes_per_s:
         share = share_text(link.ceiling_bytes_per_s / link.theory_bytes_per_s)
         return f"{said}; {share} of theory"
@@ -638,85 +666,3 @@ def _range(what: str, samples: Samples) -> str:
         return said
     count = count_text(len(samples.seconds), "sample")
     return f"{said}, from {shortest} to {longest} ({count})"
-
-
-# --------------------------------------------------------------------- workers
-
-
-def worker_parts(search: WorkerSearch | None, *, shown: bool) -> Iterator[Part]:
-    """How fast so many load, if that is not in sight, and the choice."""
-    if search is None or (search.stopped is Stopped.NOT_ASKED and not search.trials):
-        return
-    inside: list[Part] = []
-    if search.trials and not shown:
-        inside.append(worker_table(search))
-    inside.append(Paragraph("\n".join(_worker_sentences(search))))
-    yield Details("Loading by number of workers", tuple(inside), "workers")
-
-
-def worker_notes(search: WorkerSearch | None) -> Iterator[Note]:
-    """What failed."""
-    if search is None:
-        return
-    if search.problem is not None:
-        yield Note("warning", search.problem, search.hint or "")
-    for trial in search.trials:
-        if trial.problem is not None and trial.problem != search.problem:
-            workers = count_text(trial.workers, "worker")
-            yield Note("warning", f"with {workers}: {trial.problem}")
-
-
-def worker_table(search: WorkerSearch) -> Table:
-    """The curve as a table of bars."""
-    speeds = [_speed(trial) for trial in search.trials]
-    fastest = max((speed for speed in speeds if speed is not None), default=None)
-    rows = (
-        _worker_row(trial, speed, fastest, chosen=trial.workers == search.chosen)
-        for trial, speed in zip(search.trials, speeds, strict=True)
-    )
-    return Table(
-        "Loading by number of workers (measured)",
-        (
-            Column("Workers"),
-            Column("Batches a second"),
-            Column("A batch", number=True),
-            Column("First batch after", number=True),
-            Column("Memory of their own", number=True),
-        ),
-        tuple(rows),
-    )
-
-
-def _worker_row(
-    trial: WorkerTrial, speed: float | None, fastest: float | None, *, chosen: bool
-) -> tuple[Cell, ...]:
-    name = f"{trial.workers} (chosen)" if chosen else f"{trial.workers}"
-    memory = None if trial.private_bytes is None else bytes_text(trial.private_bytes)
-    if trial.workers == 0 and memory is None:
-        memory = "-"
-    if trial.loading is None:
-        return name, "failed", "-", "-", memory
-    share = speed / fastest if speed is not None and fastest else None
-    return (
-        name,
-        Meter(share, "" if speed is None else three_digits(speed)),
-        time_text(median_of(trial.loading.between)),
-        time_text(trial.loading.start_s),
-        memory,
-    )
-
-
-def _speed(trial: WorkerTrial) -> float | None:
-    batch_s = None if trial.loading is None else median_of(trial.loading.between)
-    return 1 / batch_s if batch_s else None
-
-
-def _worker_sentences(search: WorkerSearch) -> Iterator[str]:
-    if search.chosen is None:
-        yield "No number of workers was chosen."
-    else:
-        workers = count_text(search.chosen, "worker")
-        yield f"Chosen: {workers}, the fewest within 5 % of the fastest."
-    yield f"No more were tried: {search.stopped.value}."
-    if search.most is not None:
-        yield f"This process may use {count_text(search.most, 'processor')}."

@@ -17,17 +17,10 @@ from gpumagic.drawing import (
     Table,
     how_measured,
 )
-from gpumagic.pin_loader.view_loader import place_lines
-from gpumagic.pin_loader.view_words import (
-    NOT_MEASURED,
-    notes_of,
-    other,
-    serious,
-    time_of_text,
-    time_text,
-)
+from gpumagic.pin_loader.view_loader import notes_of, place_lines
 from gpumagic.report import robust
 from gpumagic.report.units import (
+    NOT_MEASURED,
     bytes_text,
     count_text,
     listed,
@@ -35,6 +28,8 @@ from gpumagic.report.units import (
     seconds_text,
     share_text,
     shortened,
+    time_of_text,
+    time_text,
 )
 
 if TYPE_CHECKING:
@@ -87,7 +82,7 @@ def watch_parts(report: WatchReport) -> Iterator[Part]:
 
 def _notes(report: WatchReport) -> Iterator[Part]:
     yield from _races(report.races)
-    yield from notes_of((*serious(report.remarks), *other(report.remarks)))
+    yield from notes_of(sorted(report.remarks, key=lambda remark: not remark.serious))
     if report.problem is not None:
         yield Note("note", report.problem, report.hint or "")
     waited = share_of(waited_s(report.waits), report.host_s) or 0.0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpumagic.devices.copy_watch import SeenCopy
-    from gpumagic.pin_loader.overlap import TracedCopies
+    from gpumagic.report.events import TracedCopies
     from gpumagic.report.places import CodeLine, PlaceMark
 
 _MOST_REMARKS = 3

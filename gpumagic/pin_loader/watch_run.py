@@ -16,7 +16,6 @@ from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.devices.waiting import is_in_use
 from gpumagic.errors import DeviceError, GpuMagicError, first_line
-from gpumagic.pin_loader.overlap import TracedCopies, traced_copies
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.report import Remark, Setting, WatchReport
 from gpumagic.pin_loader.watch_copies import copy_lines, copy_remarks, sharing_remarks
@@ -29,6 +28,7 @@ from gpumagic.pin_loader.watch_waits import (
     wait_remarks,
     waits_watched,
 )
+from gpumagic.report.events import TracedCopies, traced_copies
 from gpumagic.report.introspection import is_truly
 
 if TYPE_CHECKING:

@@ -304,6 +304,11 @@ class Comparison(Record):
     more_pairs: int | None = None
 
 
+def inverse(ratio: float | None) -> float | None:
+    """How many times as fast, from how many times as long."""
+    return 1 / ratio if ratio else None
+
+
 def verdict_of(pairs: Sequence[Pair]) -> Comparison:
     """What pairs of samples come to, by the ranks of their ratios.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,8 +14,10 @@ if TYPE_CHECKING:
 _Number = TypeVar("_Number", int, float)
 
 UNKNOWN = "unknown"
+NOT_MEASURED = "not measured"
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _SCALES = "kmgtp"  # by powers of 1000, or with an i of 1024
 _BASES = {"": 1000, "b": 1000, "i": 1024, "ib": 1024}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -36,10 +39,10 @@ def bytes_text(count: float | None) -> str:
     size, sign = abs(count), "-" if count < 0 else ""
     for unit in _BINARY:
         # Compare what will be printed: 1023.9996 KiB reads better as 1.00 MiB.
-        if float(_three_digits(size)) < 1024 or unit == _BINARY[-1]:
+        if float(three_digits(size)) < 1024 or unit == _BINARY[-1]:
             break
         size /= 1024
-    number = str(int(size)) if unit == "B" else _three_digits(size)
+    number = str(int(size)) if unit == "B" else three_digits(size)
     return f"{sign}{number} {unit}"
 
 
@@ -59,9 +62,7 @@ def part_text(part: float | None, whole: float | None) -> str:
     >>> part_text(2 * 1024**3, 80 * 1024**3), part_text(1024, 1024**2)
     ('2.00 of 80.0 GiB', '1.00 KiB of 1.00 MiB')
     """
-    texts = bytes_text(part), bytes_text(whole)
-    number, _, unit = texts[0].partition(" ")
-    return f"{number if texts[1].endswith(f' {unit}') else texts[0]} of {texts[1]}"
+    return _out_of(bytes_text(part), bytes_text(whole))
 
 
 def range_text(low: str, high: str, between: str = " to ") -> str:
@@ -99,9 +100,54 @@ def seconds_text(seconds: float | None) -> str:
     if size >= 59.5:
         return sign + _clock_text(round(size))
     for unit, scale in (("ns", 1e9), ("us", 1e6), ("ms", 1e3), ("s", 1.0)):
-        if unit == "s" or float(_three_digits(size * scale)) < 1000:
+        if unit == "s" or float(three_digits(size * scale)) < 1000:
             break
-    return f"{sign}{_three_digits(size * scale)} {unit}"
+    return f"{sign}{three_digits(size * scale)} {unit}"
+
+
+def time_text(seconds: float | None) -> str:
+    """A time, or that there is none.
+
+    >>> time_text(0.0123), time_text(None)
+    ('12.3 ms', 'not measured')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return NOT_MEASURED
+    return seconds_text(seconds)
+
+
+def time_of_text(part_s: float, whole_s: float) -> str:
+    """A time out of another, with the unit said once where it is the same.
+
+    >>> time_of_text(0.0121, 0.0123), time_of_text(5e-6, 0.0123)
+    ('12.1 of 12.3 ms', '5.00 us of 12.3 ms')
+    """
+    return _out_of(time_text(part_s), time_text(whole_s))
+
+
+def rate_text(rate: float | None, unit: str, largest: str = "") -> str:
+    """A rate in decimal units, with three digits.
+
+    Args:
+        rate: How many in a second, say; None, and what is no number, is unknown.
+
+        unit: Of what.
+
+        largest: The prefix of the largest unit that is usual; "" is any.
+
+    >>> rate_text(312e12, "FLOP/s"), rate_text(2.9e12, "B/s"), rate_text(None, "B/s")
+    ('312 TFLOP/s', '2.90 TB/s', 'unknown')
+    >>> rate_text(5.6e6, "B/s", "G"), rate_text(2.9e12, "B/s", "G")
+    ('5.60 MB/s', '2,900 GB/s')
+    """
+    if rate is None or not math.isfinite(rate):
+        return UNKNOWN
+    size = rate
+    for prefix in _DECIMAL:
+        if float(three_digits(size)) < 1000 or prefix == (largest or _DECIMAL[-1]):
+            break
+        size /= 1000
+    return f"{three_digits(size, group=',' if largest else '')} {prefix}{unit}"
 
 
 def share_text(share: float | None) -> str:
@@ -114,13 +160,13 @@ def share_text(share: float | None) -> str:
         return UNKNOWN
     sign = "-" if share < 0 else ""
     if abs(share) >= _MANY_TIMES:
-        return f"{sign}{float(_three_digits(abs(share))):,.0f} times"
+        return f"{sign}{float(three_digits(abs(share))):,.0f} times"
     percent = abs(share) * 100
     if percent == 0:
         return "0 %"
     if percent < 0.01:
         return f"{sign}<0.01 %"
-    return f"{sign}{_three_digits(percent, decimals=2 if percent < 0.1 else 1)} %"
+    return f"{sign}{three_digits(percent, decimals=2 if percent < 0.1 else 1)} %"
 
 
 def share_of(share: float | None) -> str:
@@ -163,7 +209,38 @@ def ratio_text(ratio: float) -> str:
     >>> ratio_text(1.5689), ratio_text(38)
     ('1.57x', '38.0x')
     """
-    return f"{_three_digits(ratio)}x"
+    return f"{three_digits(ratio)}x"
+
+
+def times_text(times: float | None) -> str:
+    """How many times as fast; thousands are set off.
+
+    >>> times_text(1.838), times_text(12.34), times_text(4212.4), times_text(None)
+    ('1.84x', '12.3x', '4,212x', 'unknown')
+    """
+    if times is None or not math.isfinite(times):
+        return UNKNOWN
+    return f"{three_digits(times, group=',')}x"
+
+
+def three_digits(number: float, decimals: int = 2, *, group: str = "") -> str:
+    """Three significant digits, never in scientific notation.
+
+    Args:
+        number: What is written.
+
+        decimals: How many follow the point at most.
+
+        group: What sets thousands off.
+
+    >>> three_digits(1.838), three_digits(99.96), three_digits(48231.4, group=",")
+    ('1.84', '100', '48,231')
+    """
+    for places, limit in ((min(decimals, 2), 10), (1, 100)):
+        text = f"{number:.{places}f}"
+        if float(text) < limit:
+            return text
+    return f"{number:{group}.0f}"
 
 
 def on_each(
@@ -292,13 +369,9 @@ def _row_text(kind: str, row: list[int]) -> str:
     return f"{kind}:{row[0]} to {kind}:{row[-1]}"
 
 
-def _three_digits(number: float, decimals: int = 2) -> str:
-    """Three significant digits, never in scientific notation."""
-    for places, limit in ((min(decimals, 2), 10), (1, 100)):
-        text = f"{number:.{places}f}"
-        if float(text) < limit:
-            return text
-    return f"{number:.0f}"
+def _out_of(part: str, whole: str) -> str:
+    number, _, unit = part.partition(" ")
+    return f"{number if whole.endswith(f' {unit}') else part} of {whole}"
 
 
 def _clock_text(seconds: int) -> str:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpumagic.cuda_sync_time import digits
-from gpumagic.cuda_sync_time.digits import measured, rate_text
+from gpumagic.cuda_sync_time.digits import measured
 from gpumagic.cuda_sync_time.report import (
     Flag,
     FlagKind,
@@ -704,11 +704,3 @@ def test_a_sum_of_waits_with_one_unknown_is_a_least(other_s, is_all):
     title = draw(report).title
 
     assert (f"wait {'5.00' if is_all else 'at least 3.00'} ms for the GPU") in title
-
-
-@pytest.mark.parametrize(
-    ("rate", "text"), [(999.9e9, "1.00 TB/s"), (999.4e9, "999 GB/s")]
-)
-def test_a_rate_just_below_a_unit_is_written_in_that_unit(rate, text):
-    """What rounds to 1000 of one unit reads as 1.00 of the next."""
-    assert rate_text(rate, "B/s") == text

@@ -13,7 +13,7 @@ import pytest
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.opening import open_runtime
 from gpumagic.pin_loader import bound as bounds
-from gpumagic.pin_loader import buffer_overwrite, improve, loading, rates
+from gpumagic.pin_loader import buffer_overwrite, improve, timing
 from gpumagic.pin_loader.loops import end_to_end
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.report import State
@@ -65,7 +65,7 @@ def require_shared_memory(nbytes):
 
 def products(milliseconds):
     """A step that keeps the GPU busy for about so long."""
-    from gpumagic.pin_loader.rates import StandIn
+    from gpumagic.pin_loader.timing import StandIn
 
     return StandIn(open_runtime("cuda"), 0, milliseconds / 1e3)
 
@@ -74,9 +74,11 @@ def proof(torch, runtime, dataset, step, *, workers=4):
     """Both loops, with all that was measured before; and the bound."""
     old = loader(torch, dataset, num_workers=workers)
     new = loader(torch, dataset, num_workers=workers, pin_memory=True)
-    load = loading.measure(loader(torch, dataset, num_workers=workers), budget_s=2.0)
+    load = timing.measure_loading(
+        loader(torch, dataset, num_workers=workers), budget_s=2.0
+    )
     batch = next(iter(loader(torch, dataset)))
-    found = rates.measure(
+    found = timing.measure_rates(
         batch,
         runtime,
         device=0,
@@ -116,7 +118,9 @@ def test_the_four_ways_to_copy_against_the_link(torch, runtime, record_measureme
     """Pinned copies come near the link; one not waited for hardly holds the host."""
     batch = {"image": torch.ones(64 * MIB // 4), "label": torch.zeros(ROWS)}
 
-    found = rates.measure(batch, runtime, device=0, budget_s=5.0, driver=open_driver())
+    found = timing.measure_rates(
+        batch, runtime, device=0, budget_s=5.0, driver=open_driver()
+    )
 
     gigabytes = {
         f"{'pinned' if mode.pinned else 'pageable'}, "
@@ -148,7 +152,7 @@ def test_measuring_gives_its_memory_back(torch, runtime):
     square @ square  # cuBLAS takes its workspace, which stays
     before = torch.cuda.memory_reserved()
 
-    rates.measure(torch.ones(64 * MIB // 4), runtime, device=0, budget_s=1.0)
+    timing.measure_rates(torch.ones(64 * MIB // 4), runtime, device=0, budget_s=1.0)
 
     assert torch.cuda.memory_reserved() <= before
     assert kept_tensor.item() == 1
@@ -161,7 +165,7 @@ def test_random_numbers_stay_as_they_were(torch, runtime):
     """Neither the generator of the host nor that of the GPU is drawn from."""
     states = torch.get_rng_state(), torch.cuda.get_rng_state()
 
-    rates.measure(torch.ones(MIB), runtime, device=0, budget_s=1.0)
+    timing.measure_rates(torch.ones(MIB), runtime, device=0, budget_s=1.0)
 
     assert torch.equal(torch.get_rng_state(), states[0])
     assert torch.equal(torch.cuda.get_rng_state(), states[1])
@@ -169,7 +173,7 @@ def test_random_numbers_stay_as_they_were(torch, runtime):
 
 def test_what_stands_in_takes_as_long_as_asked_for(runtime, spin):
     """A loop of products of 5 ms takes 5 ms, within a fifth."""
-    from gpumagic.pin_loader.rates import measure_step
+    from gpumagic.pin_loader.timing import measure_step
 
     spin(200)  # an idle GPU has a slower clock, by which it would be made
     runtime.synchronize()

@@ -23,12 +23,12 @@ def unhurried(monkeypatch):
 
     It shows a microsecond more at each look, and nothing else moves it but a test.
     """
-    from gpumagic.pin_loader import investigation, link, loading, loops, rates, workers
+    from gpumagic.pin_loader import investigation, link, loops, timing, workers
 
     clock = Clock()
-    for module in (link, loops, rates):
+    for module in (link, loops):
         monkeypatch.setattr(module, "perf_counter", clock.perf_counter)
-    for module in (loading, workers):
+    for module in (timing, workers):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(investigation, "_PATIENCE", _PATIENCE_S)
     monkeypatch.setattr(workers, "_SHORTEST_PATIENCE_S", _PATIENCE_S)

@@ -15,10 +15,10 @@ from gpumagic.pin_loader import (  # noqa: E402
     diagnose,
     improve,
     investigation,
-    loading,
     loops,
     pin,
     stages,
+    timing,
     workers,
 )
 from gpumagic.pin_loader.report import (  # noqa: E402
@@ -92,7 +92,7 @@ def gpu(monkeypatch):
         return batches_of(loader, **options)
 
     monkeypatch.setattr(investigation, "open_runtime", lambda _: runtime)
-    for module in (stages, loading):
+    for module in (stages, timing):
         monkeypatch.setattr(module, "batches_of", noting)
     return SimpleNamespace(runtime=runtime, iterated=iterated)
 
@@ -144,8 +144,8 @@ def arrays(samples):
 def test_on_a_device_in_use_it_pins_as_it_does_in_the_loop(gpu, monkeypatch):
     """What is measured then is the loader as it is."""
     gpu.runtime.used = True
-    monkeypatch.setattr(stages.rates, "given_back", lambda *_: nullcontext())
-    monkeypatch.setattr(stages.rates, "measure", lambda *_, **__: Rates())
+    monkeypatch.setattr(stages.timing, "given_back", lambda *_: nullcontext())
+    monkeypatch.setattr(stages.timing, "measure_rates", lambda *_, **__: Rates())
     monkeypatch.setattr(stages.bound, "bound_of", lambda *_, **__: None)
     monkeypatch.setattr(stages.bound, "four_steps", lambda *_, **__: None)
     loader = DataLoader(TensorDataset(torch.rand(64, 4)), 16, pin_memory=True)
@@ -160,9 +160,9 @@ def test_on_a_device_in_use_it_pins_as_it_does_in_the_loop(gpu, monkeypatch):
 def takes_16_ms(monkeypatch):
     """Each worker takes so long for a batch, and nothing else takes any time."""
     clock = Clock()
-    for module in (loading, loops):
+    for module in (timing, loops):
         monkeypatch.setattr(module, "batches_of", paced(clock, batch_s=0.016))
-    monkeypatch.setattr(loading, "time", clock)
+    monkeypatch.setattr(timing, "time", clock)
     monkeypatch.setattr(loops, "perf_counter", clock.perf_counter)
     monkeypatch.setattr(CpuRuntime, "now_ns", lambda _: clock.perf_counter_ns())
     monkeypatch.setattr(investigation, "_PATIENCE", 1000)  # for a busy machine
@@ -186,9 +186,9 @@ def test_workers_still_help_a_slow_dataset():
 def slow(monkeypatch):
     """Each batch takes 3 s on a clock that nothing else moves."""
     clock = Clock()
-    for module in (loading, loops, stages):
+    for module in (timing, loops, stages):
         monkeypatch.setattr(module, "batches_of", paced(clock, batch_s=3.0))
-    for module in (loading, workers, investigation, stages):
+    for module in (timing, workers, investigation, stages):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(loops, "perf_counter", clock.perf_counter)
     monkeypatch.setattr(CpuRuntime, "now_ns", lambda _: clock.perf_counter_ns())

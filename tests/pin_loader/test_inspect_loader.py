@@ -6,6 +6,8 @@ import io
 import itertools
 import multiprocessing
 import random
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -21,7 +23,12 @@ from torch.utils.data import (  # noqa: E402
 )
 
 from gpumagic.pin_loader import diagnose  # noqa: E402
-from gpumagic.pin_loader.inspect_loader import NotALoader, facts_of, one_shot_reason  # noqa: E402
+from gpumagic.pin_loader.inspect_loader import (  # noqa: E402
+    NotALoader,
+    facts_of,
+    one_shot_reason,
+    start_method_of,
+)
 from gpumagic.pin_loader.report import (  # noqa: E402
     LoaderKind,
     State,
@@ -141,6 +148,33 @@ def test_a_length_that_is_drawn_leaves_the_numbers_as_they_were():
 
     assert facts.length == 7
     assert torch.equal(torch.get_rng_state(), numbers)
+
+
+def test_the_start_method_is_the_loaders_own():
+    """A context of the loader counts before any default."""
+    loader = DataLoader(
+        Numbers(),
+        num_workers=1,
+        multiprocessing_context=multiprocessing.get_context("spawn"),
+    )
+
+    assert start_method_of(loader) == "spawn"
+
+
+def test_asking_settles_no_default():
+    """A default of multiprocessing can still be chosen after it was asked for."""
+    code = (
+        "import multiprocessing as m\n"
+        "from gpumagic.pin_loader.inspect_loader import start_method_of\n"
+        "first = start_method_of(object())\n"
+        "assert first == m.get_all_start_methods()[0]\n"
+        "m.set_start_method('spawn')\n"
+        "assert start_method_of(object()) == 'spawn'\n"
+        "import sys\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 def test_the_start_method_stays_open(monkeypatch):

@@ -14,14 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.pin_loader.prefetcher import looking_ahead
+from gpumagic.pin_loader.prefetcher import (
+    DevicePrefetcher,
+    looking_ahead,
+    why_no_stream,
+)
 
 torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset  # noqa: E402
-
-from gpumagic.pin_loader.copy_stream import why_no_stream  # noqa: E402
-from gpumagic.pin_loader.prefetcher import DevicePrefetcher  # noqa: E402
 
 # ------------------------------------------------------------------- looking ahead
 

@@ -7,14 +7,11 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gpumagic.devices.copy_watch import SeenCopy
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.errors import DeviceError
 from gpumagic.pin_loader.api import watch
-from gpumagic.pin_loader.overlap import TracedCopies, traced_copies
 from gpumagic.pin_loader.watch_copies import (
     copy_lines,
     copy_remarks,
@@ -23,7 +20,7 @@ from gpumagic.pin_loader.watch_copies import (
 )
 from gpumagic.pin_loader.watch_run import WatchRun
 from gpumagic.pin_loader.watch_waits import Feeder, Feeders, SeenLoader, Wait
-from gpumagic.report.events import SpanKind, Trace, TraceSpan
+from gpumagic.report.events import Trace, TracedCopies
 from gpumagic.report.places import Code
 
 torch = pytest.importorskip("torch")
@@ -32,9 +29,6 @@ from torch.utils.data import DataLoader, Dataset  # noqa: E402
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # noqa: E402
 
 MIB = 1 << 20
-PAGEABLE = "Memcpy HtoD (Pageable -> Device)"
-PINNED = "Memcpy HtoD (Pinned -> Device)"
-TO_HOST = "Memcpy DtoH (Device -> Pinned)"
 
 
 class Numbers(Dataset):
@@ -352,53 +346,6 @@ def test_a_device_is_not_waited_for_after_an_error():
 
     assert ended(run, ValueError("first")).failed == "ValueError: first"
     assert run.late_error is None
-
-
-# ------------------------------------------------------------------------ traces
-
-
-def span(name, kind, start_s, end_s, device=0):
-    """One of a trace."""
-    return TraceSpan(name, kind, start_s, end_s, device=device, stream=0)
-
-
-def test_hidden_is_what_runs_beside_kernels_of_the_same_device():
-    """Copies to the device count, each moment once; other copies do not."""
-    spans = (
-        span("gemm", SpanKind.KERNEL, 0.0, 1.0, device=1),
-        span(PAGEABLE, SpanKind.COPY, 0.0, 2.0),
-        span(PINNED, SpanKind.COPY, 1.0, 3.0),
-        span(TO_HOST, SpanKind.COPY, 4.0, 9.0),
-        span("gemm", SpanKind.KERNEL, 2.5, 6.0),
-    )
-
-    assert traced_copies(Trace(spans, 10.0)) == TracedCopies(3.0, 0.5, 4.5)
-
-
-MOMENTS = st.floats(0, 10)
-SPANS = st.builds(
-    lambda name, start_s, length_s, device: span(
-        name,
-        SpanKind.KERNEL if name == "gemm" else SpanKind.COPY,
-        start_s,
-        start_s + length_s,
-        device,
-    ),
-    st.sampled_from(["gemm", PAGEABLE, PINNED, TO_HOST]),
-    MOMENTS,
-    MOMENTS,
-    st.integers(0, 1),
-)
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.lists(SPANS, max_size=12))
-def test_sums_of_a_trace_are_parts_of_each_other(spans):
-    """Hidden copying is copying, and beside kernels; nothing exceeds the whole."""
-    found = traced_copies(Trace(tuple(spans), 10.0))
-
-    assert 0 <= found.hidden_s <= min(found.copying_s, found.kernel_s) + 1e-9
-    assert max(found.copying_s, found.kernel_s) <= 10.0 + 1e-9
 
 
 # ------------------------------------------------------------------------ advice

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from gpumagic.devices.busy import Busy
 from gpumagic.devices.opening import open_runtime
 from gpumagic.errors import GpuMagicError, UsageProblem
-from gpumagic.pin_loader import DevicePrefetcher, loading, workers
+from gpumagic.pin_loader import DevicePrefetcher, timing, workers
 from gpumagic.pin_loader.report import (
     Limit,
     LimitKind,
@@ -329,7 +329,7 @@ def test_workers_are_searched_for_without_a_stand_in_that_hides_them(
     shell, clock, monkeypatch
 ):
     """Loading that sleeps is faster with workers, and the stand-in gets shorter."""
-    monkeypatch.setattr(loading, "batches_of", paced(clock, batch_s=0.016))
+    monkeypatch.setattr(timing, "batches_of", paced(clock, batch_s=0.016))
     monkeypatch.setattr(workers, "usable", lambda: 2)
     shell.user_ns["slow_dl"] = DataLoader(TensorDataset(torch.rand(256, 4)), 8)
 
@@ -346,7 +346,7 @@ def test_workers_that_were_tried_and_do_not_help_are_not_advised(
     shell, clock, monkeypatch
 ):
     """What was measured counts, not what as many as there are processors could give."""
-    monkeypatch.setattr(loading, "batches_of", paced(clock, batch_s=0.016))
+    monkeypatch.setattr(timing, "batches_of", paced(clock, batch_s=0.016))
     monkeypatch.setattr(workers, "usable", lambda: 1)
     shell.user_ns["slow_dl"] = DataLoader(TensorDataset(torch.rand(256, 4)), 8)
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import gpumagic
 from gpumagic.devices.opening import open_runtime
 from gpumagic.errors import GpuMagicError
-from gpumagic.pin_loader import buffer_overwrite, rates
+from gpumagic.pin_loader import buffer_overwrite, timing
 from gpumagic.pin_loader import link as copies
 from gpumagic.pin_loader.bound import Way, bound_of, costs_of, four_steps, step_s
 from gpumagic.pin_loader.loops import Loop, end_to_end
@@ -368,7 +368,7 @@ def batch(*, pinned=False):
 def measured(box, runtime, given=None, **options):
     """The rates of a batch."""
     given = batch() if given is None else given
-    return rates.measure(
+    return timing.measure_rates(
         given, runtime, device=0, driver=box.driver, budget_s=0.3, **options
     )
 
@@ -440,7 +440,7 @@ def test_what_stands_in_is_as_long_as_the_slowest_part(box, runtime):
     found = measured(box, runtime, load=load)
 
     assert found.step.synthetic
-    assert found.step.name == rates.STAND_IN
+    assert found.step.name == timing.STAND_IN
     assert found.step.samples.median_s == pytest.approx(0.02, rel=0.01)
 
 
@@ -485,7 +485,7 @@ def test_on_the_cpu_there_is_nothing_to_feed():
     """Only loading was measured, by whoever did."""
     load = Loading(Samples((0.1,)), workers=0)
 
-    found = rates.measure(batch(), open_runtime("cpu"), device=0, load=load)
+    found = timing.measure_rates(batch(), open_runtime("cpu"), device=0, load=load)
 
     assert found.load is load
     assert (found.copies, found.link, found.step) == ((), None, None)
@@ -512,7 +512,9 @@ def test_slow_copies_are_made_less_often(monkeypatch, each_s, made):
 def test_pinning_anew_is_left_out_where_it_would_take_too_long(box, runtime):
     """A figure that can be done without is not measured on too large a batch."""
     quick = measured(box, runtime, [torch.zeros(16)])
-    hurried = rates.measure([torch.zeros(1 << 20)], runtime, device=0, budget_s=1e-6)
+    hurried = timing.measure_rates(
+        [torch.zeros(1 << 20)], runtime, device=0, budget_s=1e-6
+    )
 
     assert quick.fresh_pin is not None
     assert hurried.fresh_pin is None

@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import gpumagic
 from gpumagic.devices.busy import Busy
 from gpumagic.devices.opening import open_runtime
-from gpumagic.pin_loader.copy_stream import used_by
-from gpumagic.pin_loader.prefetcher import DevicePrefetcher
+from gpumagic.pin_loader.prefetcher import DevicePrefetcher, used_by
 from gpumagic.report.events import SpanKind, Window, seconds_busy
 from tests.pin_loader.prefetch_programs import Consumer, Fresh, Program, Step
 

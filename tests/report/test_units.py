@@ -191,3 +191,17 @@ def test_an_unknown_number_of_things_is_said_to_be_unknown():
     """None is not no GPU."""
     assert units.count_text(None, "GPU") == "unknown number of GPUs"
     assert units.count_text(None, "process", "processes").startswith("unknown")
+
+
+@pytest.mark.parametrize(
+    ("rate", "largest", "text"),
+    [
+        (999.9e9, "", "1.00 TB/s"),
+        (999.4e9, "", "999 GB/s"),
+        (999.9e9, "G", "1,000 GB/s"),
+        (999.9e6, "G", "1.00 GB/s"),
+    ],
+)
+def test_a_rate_just_below_a_unit_is_written_in_that_unit(rate, largest, text):
+    """What rounds to 1000 of one unit reads as 1.00 of the next, if that is usual."""
+    assert units.rate_text(rate, "B/s", largest) == text

@@ -7,7 +7,7 @@ import pytest
 from gpumagic.errors import UsageProblem
 from gpumagic.notebook import arguments
 from gpumagic.pin_loader.magic import LoaderMagics
-from gpumagic.pin_loader.options import AUTO, Options, watch_only
+from gpumagic.pin_loader.notebook import options_of, watch_only
 
 
 def options(line):
@@ -17,7 +17,7 @@ def options(line):
 
 def request_of(line):
     """The request of a line."""
-    return Options.of(options(line))
+    return options_of(options(line))
 
 
 def test_a_name_alone_makes_a_loader_of_its_name():
@@ -44,7 +44,7 @@ def test_what_the_new_loader_is_called(line, out):
     assert request_of(line).out == out
 
 
-@pytest.mark.parametrize(("text", "workers"), [("auto", AUTO), ("0", 0), ("4", 4)])
+@pytest.mark.parametrize(("text", "workers"), [("auto", "auto"), ("0", 0), ("4", 4)])
 def test_workers_are_a_number_or_found_out(text, workers):
     """`--workers` takes auto and whole numbers, none among them."""
     assert request_of(f"dl --workers {text}").workers == workers
