@@ -6,7 +6,9 @@ import re
 
 import pytest
 
+from tests.asleep import TORCH_ALONE
 from tests.notebook.shells import PATIENCE_S, see_in_kernel, see_in_terminal
+from tests.quick_kernels import quick_kernels
 
 STEPS = """
 from gpumagic.notebook.live import progress
@@ -31,13 +33,15 @@ def test_a_notebook_keeps_what_was_stopped_and_nothing_of_what_was_done():
 
     cells = [nbformat.v4.new_code_cell(STEPS), nbformat.v4.new_code_cell(INTERRUPTED)]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    NotebookClient(
+    client = NotebookClient(
         notebook,
         timeout=PATIENCE_S,
         startup_timeout=PATIENCE_S,
         iopub_timeout=PATIENCE_S,  # otherwise outputs that come late are left out
         allow_errors=True,
-    ).execute()
+    )
+    with quick_kernels(TORCH_ALONE):
+        client.execute()
 
     (finished,) = notebook.cells[0].outputs
     (stopped, error) = notebook.cells[1].outputs
@@ -109,13 +113,15 @@ def seen_outputs(*cells):
     notebook = nbformat.v4.new_notebook(
         cells=list(map(nbformat.v4.new_code_cell, cells))
     )
-    Watching(
+    client = Watching(
         notebook,
         timeout=PATIENCE_S,
         startup_timeout=PATIENCE_S,
         iopub_timeout=PATIENCE_S,
         allow_errors=True,
-    ).execute()
+    )
+    with quick_kernels(TORCH_ALONE):
+        client.execute()
     return [cell.outputs for cell in notebook.cells], updates
 
 
