@@ -55,6 +55,7 @@ def pytest_configure(config):
     own, and with several processes, one would wait for another, and the file that
     IPython cannot write to in time it takes for a broken one and moves away.
     """
+    gc.disable()  # until all is collected: nothing of that goes away again
     # A worker of xdist ends without a word: whoever started it tidies up behind it.
     within = (
         os.environ.get("IPYTHONDIR") if "PYTEST_XDIST_WORKER" in os.environ else None
@@ -81,6 +82,7 @@ def pytest_collection_finish():
 
     There are thousands of them: each cell that is measured would look through all.
     """
+    gc.enable()
     from gpumagic.gpu_mem import name_sources
 
     installed, tests = name_sources._library_folders, str(Path(__file__).parent)
