@@ -479,6 +479,28 @@ def test_expanding_can_be_switched_while_memory_is_held(other):
     allocator.verify()
 
 
+def test_free_pages_serve_nothing_once_expanding_is_off():
+    """What cannot live in them gets ordinary memory, until they may serve again."""
+    bench = Bench(allocator_of(conf="expandable_segments:True"))
+    allocator, on = bench.allocator, bench.allocator.settings
+    bench.take(20 * MIB)
+    bench.free(0)
+
+    allocator.configure(AllocatorSettings.parse(""))
+    assert not allocator.serves(20 * MIB, DEFAULT)
+    bench.take(20 * MIB)
+    bench.free(1)
+    bench.take(19 * MIB)
+
+    kinds = [each["is_expandable"] for each in allocator.memory_snapshot()]
+    assert sorted(kinds) == [False, True]
+    assert bench.blocks[2].address == bench.blocks[1].address
+    allocator.configure(on)
+    bench.take(20 * MIB)
+    assert bench.blocks[3].address == bench.blocks[0].address
+    allocator.verify()
+
+
 def test_oversize_blocks_of_both_kinds_go_back():
     """As in torch's own test: where pages are among what is free, all of it goes."""
     on, off = (
