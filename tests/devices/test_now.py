@@ -133,3 +133,16 @@ def test_of_a_simulated_machine_the_fullest_device_is_told(monkeypatch, device):
     _simulated_machine(monkeypatch, d0=6, d1=9, d2=1)
 
     assert looking().filled(device) == (9, 10)
+
+
+@pytest.mark.parametrize(("used", "total"), [(None, 8), (7, None), (7, 0)])
+def test_a_device_that_tells_half_of_it_is_not_known(monkeypatch, used, total):
+    """How full it is takes both: what is in use, and what there is."""
+    runtime = SimpleNamespace(kind="cuda", simulated=False)
+    monkeypatch.setattr(now, "runtime_now", lambda: runtime)
+    monkeypatch.setattr(now, "simulated_box", lambda: None)
+    look = Looking(lambda: SimpleNamespace(visible_devices=lambda: ("a",)))
+    use = SimpleNamespace(used_bytes=used, total_bytes=total, busy_share=None)
+    look._reader = SimpleNamespace(uses=lambda _: {0: use})
+
+    assert look.filled(0) is None
