@@ -90,6 +90,24 @@ def test_a_pool_is_emptied_once_nobody_uses_it():
     allocator.verify()
 
 
+def test_a_pool_is_kept_as_long_as_anybody_uses_it():
+    """A graph that shares the pool of another keeps it, whichever goes first."""
+    allocator = allocator_of()
+    allocator.divert(GRAPH, every_stream)
+    allocator.free(allocator.allocate(MIB, DEFAULT))
+    allocator.end_diversion(GRAPH)
+    allocator.keep_pool(GRAPH)
+    assert allocator.pool_uses(GRAPH) == 2
+
+    for uses in (1, 0):
+        allocator.empty_cache()
+        assert allocator.reserved_bytes == 2 * MIB
+        allocator.release_pool(GRAPH)
+        assert allocator.pool_uses(GRAPH) == uses
+    allocator.empty_cache()
+    assert allocator.reserved_bytes == 0
+
+
 def test_no_event_is_made_and_none_is_asked_for_during_a_capture():
     """What is freed for another stream waits until the last capture is over."""
     device = Device()

@@ -10,7 +10,14 @@ import pytest
 from gpumagic.simulator import allocator_segments
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
 from gpumagic.simulator.allocator_snapshot import Context, Recording
-from tests.simulator.simulated_device import DEFAULT, GIB, MIB, SIDE, allocator_of
+from tests.simulator.simulated_device import (
+    DEFAULT,
+    GIB,
+    MIB,
+    SIDE,
+    Device,
+    allocator_of,
+)
 
 ADVICE = (
     "is reserved by PyTorch but unallocated. If reserved but unallocated memory is "
@@ -287,6 +294,28 @@ def test_calls_are_kept_of_as_much_as_was_asked_for(context, of_held, of_actions
     assert (segment["frames"], segment["blocks"][0]["frames"]) == of_held
     assert tuple(each["frames"] for each in actions) == of_actions
     assert allocator.memory_snapshot()[0]["blocks"][0]["frames"] == []
+
+
+def test_a_block_that_streams_use_is_free_once_they_are_done():
+    """It is asked back at once, and free when somebody looks after the stream."""
+    device = Device()
+    allocator = allocator_of(device=device)
+    block = allocator.allocate(MIB, DEFAULT)
+    allocator.record_stream(block, SIDE)
+    allocator.record_history(Recording())
+
+    allocator.free(block)
+    allocator.let_go_of_done()
+    assert [each["action"] for each in allocator.history] == ["free_requested"]
+    device.finished = {SIDE}
+    allocator.let_go_of_done()
+
+    actions = [(each["action"], each["addr"]) for each in allocator.history]
+    assert actions == [
+        ("free_requested", block.address),
+        ("free_completed", block.address),
+    ]
+    assert allocator.returnable == {block.address}
 
 
 def test_actions_that_are_skipped_leave_no_entry():
