@@ -13,8 +13,11 @@ from tests.gpu_select.machines import Driver, Nobody
 @pytest.mark.parametrize(
     ("absent", "problems"), [(True, []), (False, [("the driver differs", "reboot")])]
 )
-def test_a_broken_driver_is_a_problem_and_none_at_all_is_not(absent, problems):
+def test_a_broken_driver_is_a_problem_and_none_at_all_is_not(
+    monkeypatch, absent, problems
+):
     """Who has no NVIDIA GPU is not told to mend what is not there."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     there = Inventory(absent=absent, problem="the driver differs", hint="reboot")
 
     found = status(Driver(there), witness=Nobody()).remarks
