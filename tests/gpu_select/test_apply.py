@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpumagic.gpu_select import variables
 from gpumagic.gpu_select.apply import How, NotSelected, apply
 from gpumagic.gpu_select.options import Options
 from gpumagic.gpu_select.report import Action
@@ -15,7 +16,10 @@ ONE_BUSY = machine(gpu(0, used_gib=70, pids=[7]), *(gpu(index) for index in (1, 
 
 
 @pytest.fixture(autouse=True)
-def _no_variables(monkeypatch):
+def _no_variables(monkeypatch, tmp_path):
+    """Neither now nor when the process was started."""
+    (tmp_path / "environ").write_text("HOME=/")
+    monkeypatch.setattr(variables, "_AT_START", tmp_path / "environ")
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
         monkeypatch.delenv(name, raising=False)
 
