@@ -20,7 +20,9 @@ def test_a_broken_driver_is_a_problem_and_none_at_all_is_not(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     there = Inventory(absent=absent, problem="the driver differs", hint="reboot")
 
-    found = status(Driver(there), witness=Nobody()).remarks
+    found = status(Driver(there), witness=Nobody())
 
-    told = [each for each in found if each.severity is Severity.PROBLEM]
+    told = [each for each in found.remarks if each.severity is Severity.PROBLEM]
     assert [(each.text, each.next_step) for each in told] == problems
+    begun = "Nothing can be chosen: the driver differs." if problems else "There is no"
+    assert found.headline.startswith(begun)
