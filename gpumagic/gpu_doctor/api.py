@@ -142,7 +142,7 @@ def gather(driver: Driver | None = None, shell: Any = None) -> Facts:
 def _mask_is_too_late(driver: Driver, inventory: Inventory) -> bool:
     """Whether CUDA shows other GPUs than those that the variables name now."""
     shown, mask = driver.visible_devices(), os.environ.get("CUDA_VISIBLE_DEVICES")
-    if not shown or mask is None or driver.overlooks(mask):
+    if not shown or driver.overlooks(mask):
         return False
     order = os.environ.get("CUDA_DEVICE_ORDER")
     mps = "CUDA_MPS_PIPE_DIRECTORY" in os.environ

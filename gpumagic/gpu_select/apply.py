@@ -286,7 +286,9 @@ def _answer_too_late(attempt: Attempt) -> SelectReport:
     """
     choice = _choice(attempt)
     ranks = [rank_shown(place, attempt.situation) for place in choice.places]
-    if ranks == list(range(len(attempt.situation.shown or ()))):
+    free = attempt.request.kind is Kind.FREE  # in what order they come is chance
+    shown = range(len(attempt.situation.shown or ()))
+    if set(ranks) == set(shown) if free else ranks == list(shown):
         return attempt.report(Action.UNCHANGED, choice.opinions)
     problem, restart = why_too_late(attempt.situation, attempt.request.text)
     if not ranks or None in ranks:

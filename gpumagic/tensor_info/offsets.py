@@ -323,14 +323,12 @@ def _corners(level: _Level) -> tuple[int, int]:
 def _summed(ways: Callable[[int], int], cuts: list[int]) -> int:
     """The sum over all numbers after the first cut, up to and with the last.
 
-    Between two cuts it is a polynomial of degree 2, so three values give the sum.
+    Between two cuts it is a polynomial of degree 2, so three values give the sum;
+    those beyond the last, where there are fewer, count for nothing.
     """
     total = 0
     for before, last in pairwise(cuts):
         count = last - before
-        if count <= 3:
-            total += sum(map(ways, range(before + 1, last + 1)))
-            continue
         one, two, three = (ways(before + ahead) for ahead in (1, 2, 3))
         total += count * one + math.comb(count, 2) * (two - one)
         total += math.comb(count, 3) * (three - 2 * two + one)

@@ -90,8 +90,8 @@ def _linked(one: Memory | None, other: Memory | None) -> bool | None:
 
 
 def _same_layout(one: Reading, other: Reading) -> bool | None:
-    if one.size is None or other.size is None or not (one.stride and other.stride):
-        return None if one.size is None or one.size != other.size else True
+    if one.size is None or one.stride is None or other.stride is None:
+        return None
     if one.size != other.size:
         return False
     steps = zip(one.size, one.stride, other.stride, strict=True)

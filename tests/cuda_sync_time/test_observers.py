@@ -9,8 +9,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from gpumagic.cuda_sync_time import observers
 from gpumagic.cuda_sync_time.observers import (
     SyncWatcher,
+    Tracer,
     flags_of,
     points_of,
     profile_of,
@@ -311,3 +313,70 @@ def test_nothing_is_lost(calls):
     assert known == sorted(known, reverse=True)
     if all(each.waited_s is not None for each in calls):
         assert sum(known) == pytest.approx(sum(each.waited_s for each in calls))
+
+
+# ------------------------------------------------------------------------- the trace
+
+
+class Traced:
+    """A device whose trace takes longer to be ended than a run may be traced."""
+
+    kind = "fake"
+
+    def __init__(self):
+        self.done = []
+        self.alarm = None
+
+    def make_alarm(self, after_s, call):
+        """One that rings when time passes, if somebody waits for it."""
+        self.alarm, self.after_s, self.call = False, after_s, call
+        return self
+
+    def set(self):
+        """From now on it rings."""
+        self.alarm = True
+
+    def off(self):
+        """It rings no more."""
+        self.alarm = False
+
+    def pass_time(self, seconds):
+        """Let the alarm ring, if it is time."""
+        if self.alarm and seconds > self.after_s:
+            self.call()
+            self.off()
+
+    @contextlib.contextmanager
+    def trace(self):
+        """It is its own trace."""
+        yield self
+        self.done.append("closed")
+
+    def begin(self):
+        """Write it down."""
+        self.done.append("begin")
+
+    def cut(self):
+        """Write it down."""
+        self.done.append("cut")
+        return True
+
+    def end(self):
+        """Write it down, and take a while."""
+        self.done.append("end")
+        self.pass_time(60)
+
+
+@pytest.mark.parametrize(("run_s", "cuts"), [(0.5, []), (2.0, ["cut"])])
+def test_only_a_run_that_takes_longer_is_cut(monkeypatch, run_s, cuts):
+    """The time that is traced at most is the run's: ending a trace may take longer."""
+    runtime = Traced()
+    monkeypatch.setattr(observers, "Alarm", runtime.make_alarm)
+    tracer = Tracer(most_s=1.0)
+    tracer.start(runtime)
+    tracer.begin()
+    runtime.pass_time(run_s)
+    tracer.all_idle(None)
+    tracer.close()
+
+    assert runtime.done == ["begin", *cuts, "end", "closed"]

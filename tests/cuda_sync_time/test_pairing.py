@@ -122,6 +122,13 @@ def test_a_code_is_rarely_faster_than_itself(shape):
         assert verdicts[Verdict.SAME] > 0.95 * RUNS
 
 
+def test_a_comparison_that_tells_nothing_ends_though_there_is_time():
+    """Five hundred pairs are enough, however long somebody is ready to wait."""
+    found = compared(*wild(1), Options(budget_s=1e4))
+
+    assert len(found.result.pairs) == 500
+
+
 def test_verdicts_alone_are_as_rarely_wrong_at_every_count():
     """Where the effect is large enough by noise alone, the interval decides."""
     for count in (6, 10, 25, 100):

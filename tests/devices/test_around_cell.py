@@ -166,6 +166,7 @@ def test_a_cell_that_has_swapped_the_machine_has_run_on_the_cpu(device, swap):
     ended = around.end()
 
     assert ended.found.kind == ended.runtime.kind == "cpu"
+    assert not ended.uses_device
     assert device.log == before
 
 
@@ -178,6 +179,7 @@ def test_a_simulated_device_has_its_own_clock_beside_the_hosts(device):
     device.busy(2.0)
     ended = around.end()
 
+    assert ended.uses_device
     assert ended.elapsed_s >= 2.0
     assert ended.host_s < 1.0
 

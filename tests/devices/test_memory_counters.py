@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from gpumagic.devices.memory_counters import caching_is_off, watch_resets
+from gpumagic.devices.memory_counters import caching_is_off, figure, watch_resets
 
 NAME = "_cuda_resetPeakMemoryStats"
 
@@ -136,3 +136,12 @@ def test_no_cache_of_cuda_is_no_matter_of_other_devices(monkeypatch):
 
     assert caching_is_off("cuda")
     assert not caching_is_off("xpu")
+
+
+@pytest.mark.parametrize("figures", [{"a.b.c": 3}, {"a": {"b": {"c": 3}}}])
+def test_a_figure_is_found_by_its_flat_name_in_both_shapes(figures):
+    """A flat dict and a nested one tell the same; what is not there is unknown."""
+    assert figure(figures, "a.b.c") == 3
+    assert figure(figures, "a.b.d") is None
+    assert figure(figures, "a.b.c.d") is None
+    assert figure(figures, "a") is None

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
+from gpumagic.devices import now
 from gpumagic.devices.now import Looking
 
 
@@ -92,3 +93,56 @@ def test_without_a_gpu_it_is_this_process():
     assert process.where == "this process"
     if sys.platform == "linux":
         assert process.used_bytes > 2**20
+
+
+def _simulated_machine(monkeypatch, **in_use):
+    """A machine whose devices have this much of their 10 bytes in use."""
+    gpus = [
+        SimpleNamespace(
+            index=int(name[1:]),
+            used_bytes=lambda used=used: used,
+            model=SimpleNamespace(memory_bytes=10),
+        )
+        for name, used in in_use.items()
+    ]
+    box = SimpleNamespace(machine=SimpleNamespace(gpus=gpus), as_cuda=True)
+    monkeypatch.setitem(sys.modules, "torch.sim", SimpleNamespace(simulated_box=box))
+    runtime = SimpleNamespace(
+        kind="sim",
+        simulated=True,
+        started=lambda: True,
+        devices_in_use=lambda: (0, 2),
+        memory_stats=lambda device: {"allocated_bytes.all.current": 5 + device},
+    )
+    monkeypatch.setattr(now, "runtime_now", lambda: runtime)
+
+
+def test_of_a_simulated_machine_the_devices_in_use_are_told(monkeypatch):
+    """By the names that code has for them, with torch's figure and the device's own."""
+    _simulated_machine(monkeypatch, d0=6, d1=1, d2=9)
+
+    assert looking().devices() == (
+        now.DeviceNow("cuda:0", 5, 6, 10),
+        now.DeviceNow("cuda:2", 7, 9, 10),
+    )
+
+
+@pytest.mark.parametrize("device", [0, None])
+def test_of_a_simulated_machine_the_fullest_device_is_told(monkeypatch, device):
+    """Whichever is asked about: its figures are there at once, of every device."""
+    _simulated_machine(monkeypatch, d0=6, d1=9, d2=1)
+
+    assert looking().filled(device) == (9, 10)
+
+
+@pytest.mark.parametrize(("used", "total"), [(None, 8), (7, None), (7, 0)])
+def test_a_device_that_tells_half_of_it_is_not_known(monkeypatch, used, total):
+    """How full it is takes both: what is in use, and what there is."""
+    runtime = SimpleNamespace(kind="cuda", simulated=False)
+    monkeypatch.setattr(now, "runtime_now", lambda: runtime)
+    monkeypatch.setattr(now, "simulated_box", lambda: None)
+    look = Looking(lambda: SimpleNamespace(visible_devices=lambda: ("a",)))
+    use = SimpleNamespace(used_bytes=used, total_bytes=total, busy_share=None)
+    look._reader = SimpleNamespace(uses=lambda _: {0: use})
+
+    assert look.filled(0) is None

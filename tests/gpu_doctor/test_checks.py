@@ -148,6 +148,20 @@ def finding(facts, topic):
             "",
         ),
         (
+            on(LAPTOP, environment={"CUDA_VISIBLE_DEVICES": "1"}),
+            "CUDA_VISIBLE_DEVICES",
+            "note",
+            "1",
+            "",
+        ),
+        (
+            on(LAPTOP, environment={"PYTORCH_NVML_BASED_CUDA_CHECK": "0"}),
+            "PYTORCH_NVML_BASED_CUDA_CHECK",
+            "note",
+            "0",
+            "",
+        ),
+        (
             on(LAPTOP, torch=dataclasses.replace(TORCH, hidden_by="/home/me/torch.py")),
             "torch",
             "problem",

@@ -58,6 +58,20 @@ def test_each_level_is_a_sum_of_what_went_before(events, start):
     assert sum(each.nbytes for each in course.at_peak) == course.peak_bytes
 
 
+def test_what_no_name_had_was_there_before():
+    """Where more is given back than was known, the course begins that much higher."""
+    events = [
+        MemoryEvent(True, 1, 10),
+        MemoryEvent(False, 7, 25),  # of the host, where only names are known
+        MemoryEvent(False, 1, 10),
+    ]
+
+    course = followed(events, 5)
+
+    assert course.highest_bytes == course.lowest_bytes == (25, 35, 10, 0)
+    assert (course.peak_bytes, course.peak_step) == (35, 1)
+
+
 def test_many_steps_keep_their_extremes():
     """A hundred thousand steps are a few entries, with the least and most of each."""
     events = []

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_mem.peak import peak_between, with_replay
+from gpumagic.gpu_mem.peak import peak_between, peak_unseen, with_replay
 from gpumagic.gpu_mem.records import (
     Counters,
     Peak,
@@ -55,6 +55,33 @@ def looks(*, before, after):
 def test_each_rule(before, after, peak):
     """Each rule for a peak that is not reset gives its kind and its bounds."""
     assert peak_between(*looks(before=before, after=after)) == peak
+
+
+@pytest.mark.parametrize(
+    ("counted", "peak"),
+    [
+        # nothing was given back in between
+        ({"peak": 10, "taken": 10, "reserved": 20}, Peak(PeakKind.EXACT, 10, 10)),
+        # at most all that was taken, had nothing been given back
+        ({"peak": 10, "taken": 15, "reserved": 20}, Peak(PeakKind.BOUND, 10, 15)),
+        # nor more than came from the driver, also where it has it back
+        (
+            {"peak": 10, "taken": 90, "reserved": 20, "flushed": 5},
+            Peak(PeakKind.BOUND, 10, 25),
+        ),
+        # the sums were reset: they do not even explain what there is
+        ({"peak": 10, "taken": 3, "allocated": 10}, Peak(PeakKind.SINCE_RESET, 10, 10)),
+        ({"peak": None}, Peak(PeakKind.UNKNOWN)),
+        ({"peak": 10, "taken": None}, Peak(PeakKind.UNKNOWN)),
+        ({"peak": 10, "flushed": None}, Peak(PeakKind.UNKNOWN)),
+    ],
+)
+def test_each_rule_of_a_first_use_that_nobody_watched(counted, peak):
+    """What the device had done since it was started bounds the peak of the cell."""
+    known = {"taken": 10, "reserved": 10, "flushed": 0, "given_back": 0} | counted
+    after = Counters(0, **{f"{name}_bytes": each for name, each in known.items()})
+
+    assert peak_unseen(after) == peak
 
 
 def test_a_reset_shows_in_any_peak():

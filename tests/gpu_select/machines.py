@@ -1,13 +1,22 @@
 """Machines made up for a test, and choosing free GPUs on them, chance under control."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
-from gpumagic.devices.protocols import Gpu, GpuProcess, Inventory, MigSlice
+from gpumagic.devices.protocols import (
+    CudaState,
+    Gpu,
+    GpuProcess,
+    Initialisation,
+    Inventory,
+    MigSlice,
+    VisibleDevice,
+)
 from gpumagic.gpu_select.choice import NotEnough
 from gpumagic.gpu_select.free_gpus import freest
 from gpumagic.gpu_select.options import Options
+from gpumagic.gpu_select.report import TorchLatch
 from gpumagic.gpu_select.request import read
 
 MINE = 4242  # the process of one's own
@@ -87,3 +96,44 @@ def numbers(choice):
 def said(opinions):
     """What is said of each GPU, by number."""
     return {each.place.gpu.index: each.why for each in opinions}
+
+
+@dataclass
+class Driver:
+    """A machine whose CUDA, once some of its GPUs are shown, has started."""
+
+    there: Inventory
+    shown: tuple[int, ...] | None = None
+    simulated: bool = False
+
+    def inventory(self):
+        """What NVML lists."""
+        return self.there
+
+    def cuda_state(self):
+        """Started, where something is shown."""
+        if self.shown is None:
+            return CudaState(Initialisation.UNTOUCHED)
+        return CudaState(Initialisation.INITIALISED, 0, len(self.shown))
+
+    def visible_devices(self):
+        """What CUDA shows, by the numbers of the GPUs."""
+        if self.shown is None:
+            return None
+        bare = [UUIDS[index].removeprefix("GPU-") for index in self.shown]
+        return tuple(VisibleDevice("x", uuid, None) for uuid in bare)
+
+    def overlooks(self, mask):
+        """Only no value is as good as none."""
+        return mask is None
+
+
+class Nobody:
+    """A witness of a process in which nobody has looked for GPUs."""
+
+    def start(self):
+        """Nobody has started CUDA that is known."""
+
+    def torch_latch(self):
+        """Torch has not looked."""
+        return TorchLatch.OPEN

@@ -284,6 +284,56 @@ def test_emptying_the_cache_waits_for_held_blocks_first():
     assert allocator.memory_snapshot() == []
 
 
+@pytest.mark.parametrize("chosen", [[0, 2], [1], None])
+def test_what_is_unused_can_be_returned_without_a_wait(chosen):
+    """Of all segments or of some; what streams still use, and what is in use, stays."""
+    device = Device()
+    allocator = allocator_of(device=device)
+    blocks = [allocator.allocate(n * MIB, DEFAULT) for n in (20, 30, 40, 50, 60)]
+    allocator.record_stream(blocks[3], SIDE)
+    for block in blocks[:4]:
+        allocator.free(block)
+    device.calls.clear()
+    unused = {block.address for block in blocks[:3]}
+    wanted = None if chosen is None else [blocks[each].address for each in chosen]
+
+    assert allocator.returnable == unused
+    allocator.give_back(wanted)
+
+    assert allocator.returnable == unused - set(wanted or unused)
+    assert {what for what, _ in device.calls} == {"free"}
+    assert len(device.calls) == len(wanted or unused)
+    assert blocks[3].address in {
+        each["address"] for each in allocator.memory_snapshot()
+    }
+    allocator.verify()
+
+
+def test_pages_are_returned_with_all_that_is_unused():
+    """Segments that expand have no address of their own to be chosen by."""
+    bench = Bench(allocator_of(conf="expandable_segments:True"))
+    bench.take(30 * MIB)
+    bench.free(0)
+    bench.allocator.give_back([bench.blocks[0].address])
+    assert bench.allocator.reserved_bytes == 40 * MIB
+    bench.allocator.give_back()
+    assert bench.allocator.reserved_bytes == 0
+
+
+def test_what_is_there_serves_a_request_only_on_its_own_stream():
+    """Asking whether it would takes nothing, and asks no driver."""
+    device = Device()
+    allocator = allocator_of(device=device)
+    allocator.free(allocator.allocate(20 * MIB, DEFAULT))
+    device.calls.clear()
+
+    assert allocator.serves(20 * MIB, DEFAULT)
+    assert not allocator.serves(20 * MIB + 1, DEFAULT)
+    assert not allocator.serves(1, DEFAULT)  # small ones lie elsewhere
+    assert not allocator.serves(20 * MIB, SIDE)
+    assert device.calls == []
+
+
 # ------------------------------------------------------------ limits
 
 
@@ -476,6 +526,28 @@ def test_expanding_can_be_switched_while_memory_is_held(other):
     allocator.free(first)
     allocator.free(second)
     allocator.allocate(80 * MIB, DEFAULT)
+    allocator.verify()
+
+
+def test_free_pages_serve_nothing_once_expanding_is_off():
+    """What cannot live in them gets ordinary memory, until they may serve again."""
+    bench = Bench(allocator_of(conf="expandable_segments:True"))
+    allocator, on = bench.allocator, bench.allocator.settings
+    bench.take(20 * MIB)
+    bench.free(0)
+
+    allocator.configure(AllocatorSettings.parse(""))
+    assert not allocator.serves(20 * MIB, DEFAULT)
+    bench.take(20 * MIB)
+    bench.free(1)
+    bench.take(19 * MIB)
+
+    kinds = [each["is_expandable"] for each in allocator.memory_snapshot()]
+    assert sorted(kinds) == [False, True]
+    assert bench.blocks[2].address == bench.blocks[1].address
+    allocator.configure(on)
+    bench.take(20 * MIB)
+    assert bench.blocks[3].address == bench.blocks[0].address
     allocator.verify()
 
 

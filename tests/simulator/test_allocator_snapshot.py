@@ -9,8 +9,15 @@ import pytest
 
 from gpumagic.simulator import allocator_segments
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
-from gpumagic.simulator.allocator_snapshot import Recording
-from tests.simulator.simulated_device import DEFAULT, GIB, MIB, SIDE, allocator_of
+from gpumagic.simulator.allocator_snapshot import Context, Recording
+from tests.simulator.simulated_device import (
+    DEFAULT,
+    GIB,
+    MIB,
+    SIDE,
+    Device,
+    allocator_of,
+)
 
 ADVICE = (
     "is reserved by PyTorch but unallocated. If reserved but unallocated memory is "
@@ -254,3 +261,101 @@ def test_a_history_keeps_only_the_latest():
     allocator.free(allocator.allocate(1, DEFAULT))
     actions = [each["action"] for each in allocator.history]
     assert actions == ["free_requested", "free_completed"]
+
+
+@pytest.mark.parametrize(
+    ("context", "of_held", "of_actions"),
+    [
+        (Context.NEVER, ([], []), ([], [], [], [])),
+        (Context.STATE, (["segment_alloc"], ["alloc"]), ([], [], [], [])),
+        (
+            Context.ALLOC,
+            (["segment_alloc"], ["alloc"]),
+            (["segment_alloc"], ["alloc"], ["alloc"], ["alloc"]),
+        ),
+        (
+            Context.ALL,
+            (["segment_alloc"], ["alloc"]),
+            (["segment_alloc"], ["alloc"], ["free_requested"], ["free_completed"]),
+        ),
+    ],
+)
+def test_calls_are_kept_of_as_much_as_was_asked_for(context, of_held, of_actions):
+    """Of what is held, of each allocation too, or of frees besides: torch's words."""
+    allocator = allocator_of()
+    allocator.record_history(
+        Recording(context=context, gather=lambda action, _: lambda: [action])
+    )
+    block = allocator.allocate(1, DEFAULT)
+    (segment,) = allocator.memory_snapshot()
+    allocator.free(block)
+
+    actions = [each for each in allocator.history if each["action"] != "snapshot"]
+    assert (segment["frames"], segment["blocks"][0]["frames"]) == of_held
+    assert tuple(each["frames"] for each in actions) == of_actions
+    assert allocator.memory_snapshot()[0]["blocks"][0]["frames"] == []
+
+
+def test_a_block_that_streams_use_is_free_once_they_are_done():
+    """It is asked back at once, and free when somebody looks after the stream."""
+    device = Device()
+    allocator = allocator_of(device=device)
+    block = allocator.allocate(MIB, DEFAULT)
+    allocator.record_stream(block, SIDE)
+    allocator.record_history(Recording())
+
+    allocator.free(block)
+    allocator.let_go_of_done()
+    assert [each["action"] for each in allocator.history] == ["free_requested"]
+    device.finished = {SIDE}
+    allocator.let_go_of_done()
+
+    actions = [(each["action"], each["addr"]) for each in allocator.history]
+    assert actions == [
+        ("free_requested", block.address),
+        ("free_completed", block.address),
+    ]
+    assert allocator.returnable == {block.address}
+
+
+def test_actions_that_are_skipped_leave_no_entry():
+    """Whoever asks only for allocations has room for as many more of them."""
+    allocator = allocator_of()
+    allocator.record_history(
+        Recording(skipped=frozenset({"free_requested", "free_completed"}))
+    )
+    allocator.free(allocator.allocate(1, DEFAULT))
+    actions = [each["action"] for each in allocator.history]
+    assert actions == ["segment_alloc", "alloc"]
+
+
+def test_an_observer_is_told_of_each_block_until_it_is_ignored():
+    """It needs no record, and a record goes on when it has gone."""
+    allocator, seen = allocator_of(), []
+
+    def observer(action, block):
+        seen.append((action, block.requested))
+
+    allocator.observe(observer)
+    block = allocator.allocate(7, DEFAULT)
+    allocator.record_history(Recording())
+    allocator.record_history(None)
+    allocator.free(block)
+    assert allocator.history == []
+    allocator.record_history(Recording())
+    allocator.ignore(observer)
+    allocator.allocate(8, DEFAULT)
+
+    assert seen == [("alloc", 7), ("free_requested", 7), ("free_completed", 7)]
+    assert [each["action"] for each in allocator.history] == ["alloc"]
+
+
+def test_a_device_is_called_by_the_number_that_it_has_now():
+    """A choice of GPUs numbers them anew, also where memory is held already."""
+    allocator = allocator_of(index=3)
+    allocator.allocate(1, DEFAULT)
+    allocator.device = 0
+
+    assert allocator.memory_snapshot()[0]["device"] == 0
+    with pytest.raises(OutOfSimulatedMemory, match="GPU 0 has a total capacity"):
+        allocator.allocate(9 * GIB, DEFAULT)

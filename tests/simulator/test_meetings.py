@@ -156,6 +156,22 @@ def test_who_only_computes_waits_for_nobody():
     assert alone.met["a"].end_ns is None
 
 
+def test_the_others_know_who_comes_before_anybody_waits():
+    """One process says when it comes, and goes on: the other needs no more of it."""
+    board, paces = Board(), Board()
+    first, second = (Rank(each, paces, timeout_s=0.5) for each in range(2))
+    first.compute(100)
+    first.meet("a", board, (0, 1), 5, after=False)
+    said_ns = first.scheduler.now_ns
+
+    first.scheduler.come_to(first.met["a"])
+    second.meet("a", board, (0, 1), 5, after=False)
+    second.scheduler.wait_for_all()
+
+    assert first.scheduler.now_ns == said_ns
+    assert second.met["a"].end_ns == 110 + 5
+
+
 def test_who_does_not_come_is_named():
     """After the time of the group the rank that is missing is told."""
     board, paces = Board(), Board()

@@ -113,6 +113,31 @@ def test_layouts_are_equal_if_they_differ_in_dims_of_size_1_only():
     assert not pair(x, x.as_strided((2, 1, 3), (1, 1, 2)))["same_layout"]
 
 
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        (lambda x: x[0, 0], False),  # a scalar has strides, though none of them
+        (lambda x: x[:2], False),
+        (lambda x: x.to_sparse(), None),
+        (lambda x: x[:2].to_sparse(), None),
+        (lambda _: torch.nn.UninitializedParameter(), None),
+        (lambda x: np.zeros(x.shape, dtype="i2,f4")["f1"], None),
+    ],
+    ids=["scalar", "rows", "sparse", "sparse rows", "lazy", "odd steps"],
+)
+def test_what_has_no_strides_has_no_layout_to_compare(other, same):
+    """Of equal sizes alone nothing follows; strides have to be known of both."""
+    x = grid()
+
+    assert pair(x, other(x))["same_layout"] is same
+    assert pair(other(x), x)["same_layout"] is same
+
+
+def test_scalars_are_of_one_layout():
+    """There is only one way to lay out one element."""
+    assert pair(torch.tensor(1.0), torch.tensor(2.0))["same_layout"]
+
+
 def test_meta_tensors_of_one_storage_are_compared_by_their_places():
     """Without memory one storage is still one; whether ranges meet is unknown."""
     x = torch.zeros(4, 6, device="meta")

@@ -172,12 +172,22 @@ def test_only_names_of_the_user_and_of_torch_are_offered(shell, line, offered):
     assert ("did you mean" in caught.value.problem) is (offered is not None)
 
 
-def test_nothing_asked_names_tensors_of_the_notebook(shell):
-    """Without an expression the hint is a line that works."""
+@pytest.mark.parametrize(
+    ("names", "hint"),
+    [
+        (("batch",), "name one or more: %tensor_info -o -q batch"),
+        (("batch", "y"), "name one or more: %tensor_info -o -q batch, y"),
+        ((), "make a tensor x first, then type %tensor_info -o -q x"),
+    ],
+)
+def test_nothing_asked_names_tensors_of_the_notebook(shell, names, hint):
+    """Without an expression the hint is a line that works, or will."""
+    x = shell.user_ns.pop("x")
+    shell.user_ns.update(dict.fromkeys(names, x))
     with pytest.raises(UsageProblem) as caught:
         tensor_info(shell, "")
 
-    assert caught.value.hint.endswith("%tensor_info -o -q x")
+    assert caught.value.hint == hint
 
 
 @pytest.mark.parametrize("line", ["x --view 24", "x --warp"])

@@ -100,6 +100,16 @@ def test_a_tie_is_found_in_a_state_dict_too():
     assert odd(report) == {"tied": ("['head.weight']",)}
 
 
+def test_keys_of_one_module_are_one_branch_wherever_they_stand():
+    """A state dict that was put together by hand has its keys in any order."""
+    keys = "a.weight", "b.weight", "a.bias", "a.c.weight", "b.bias"
+
+    report = overview({key: torch.zeros(3) for key in keys})
+
+    held = {child.name: child.elements for child in report.root.children}
+    assert held == {"a": 9, "b": 6}
+
+
 def test_views_of_one_storage_are_counted_once():
     """A flat buffer and its views take what the buffer takes; halves do not overlap."""
     flat = torch.zeros(100)

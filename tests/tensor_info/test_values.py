@@ -43,6 +43,19 @@ def test_every_one_of_many_values_is_read(of):
     assert (found.minimum, found.mean, found.sampled) == (3.0, 3.0, None)
 
 
+@pytest.mark.parametrize("of", [torch.full, np.full])
+def test_the_mean_of_many_values_is_as_exact_as_double_precision(of):
+    """What float32 cannot tell from 1 stays apart, and long sums lose no digits."""
+    near_one = 1 + 2.0**-30
+    double = of((8,), near_one, dtype=np.float64 if of is np.full else torch.float64)
+    single = of((1500, 2000), 16_777_215.0)
+
+    found = [describe(each, values=True).values for each in (double, single)]
+
+    assert [each.mean for each in found] == [near_one, 16_777_215.0]
+    assert (found[0].minimum, found[0].maximum) == (near_one, near_one)
+
+
 SIZES = st.lists(st.integers(0, 9), max_size=4)
 ODD = st.sampled_from((1.5, -2.0, 0.0, 3.0, float("nan"), float("inf"), float("-inf")))
 
