@@ -35,11 +35,27 @@ _REMEMBERING = ("torch._dynamo.variables.", "torch._dynamo.trace_rules")
 
 
 class StandIns:
-    """All that is put in at one time, and taken out together."""
+    """All that is put in at one time, and taken out together.
 
-    def __init__(self, torch: Any, undo: contextlib.ExitStack) -> None:
+    Args:
+        torch: The module.
+
+        undo: Takes everything out again.
+
+        beneath: Those among which these are put; they are taken out right behind
+            these, which saves a look through all of torch.
+    """
+
+    def __init__(
+        self,
+        torch: Any,
+        undo: contextlib.ExitStack,
+        beneath: StandIns | None = None,
+    ) -> None:
         self._torch = torch
         self._undo = undo
+        self._beneath = beneath
+        self._above: list[tuple[Any, Any]] = []  # pairs that are out, but for copies
         # By the original's id: both, so that no id is used again meanwhile.
         self._pairs: dict[int, tuple[Any, Any]] = {}
         undo.callback(self._forget)
@@ -92,7 +108,14 @@ class StandIns:
             self._undo.callback(known.discard, made)
 
     def _forget(self) -> None:
-        _exchange({id(made): original for original, made in self._pairs.values()})
+        if self._beneath is not None:
+            self._beneath._above += self._pairs.values()
+        else:
+            wanted = {id(made): original for original, made in self._pairs.values()}
+            for original, made in self._above:
+                wanted[id(made)] = wanted.get(id(original), original)
+            _exchange(wanted)
+        self._above.clear()
         self._pairs.clear()
 
 
