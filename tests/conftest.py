@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 _FILE = pytest.StashKey()  # the one whose tests are running, and modules at its start
-_MANY = 100  # modules, as of torch's compiler
+_MANY = 20  # modules, as of what draws an answer
 
 # The files that take longest. Those that mostly wait, for engines, clusters or a
 # terminal, stand between those that compute.

@@ -3,7 +3,7 @@
 A rule says in which proportion an operator moves bytes and computes; the rates are
 the device's. The bytes given to a rule count every operand that is read and every
 result that is written once each. `TABLE` holds the rules with the names they belong to.
-Resolve a name once and keep the rule: the search takes some microseconds.
+The search for a name takes some microseconds, so that what was found is kept.
 
 Names are without namespace, without the underscore of in-place operators and without
 `_foreach_`. A word may end or begin with a star; a word with a dot names one overload.
@@ -13,6 +13,7 @@ What no line holds is costed by its bytes and marked as unmodelled.
 from __future__ import annotations
 
 import enum
+import functools
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -38,6 +39,7 @@ _WORDS: Final = {
 # Shared memory that a softmax can keep a row in; longer rows are read again.
 _SHARED_MEMORY_BYTES: Final = 48 * 1024
 _SHORT_ROW: Final = 1024
+_NAMES_KEPT = 4096  # more than torch has operators
 _FEW_CHANNELS: Final = 16
 _FEW_FILTERS: Final = 32
 
@@ -122,6 +124,7 @@ class Rule:
         return read_bytes + written_bytes
 
 
+@functools.lru_cache(maxsize=_NAMES_KEPT)
 def rule_for(op_name: str) -> Rule:
     """The rule of an operator named as torch names it.
 

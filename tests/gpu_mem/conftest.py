@@ -67,6 +67,7 @@ def shell(box):
 
     del box  # it is on
     shell = InteractiveShell.instance()  # the one whose cells have numbers
+    shell.run_line_magic("xmode", "Plain")  # the others take long to draw
     shell.run_line_magic("load_ext", "gpumagic")
     shell.user_ns["torch"] = torch
     shell.user_ns["x"] = torch.ones(1 << 20, device="sim")

@@ -44,6 +44,7 @@ TOGETHER = {
         "profiler",
     ),
     "either name": (
+        "refusals",  # before torch remembers that CUDA was there
         "addresses",
         "attention",
         "compiling",
@@ -52,7 +53,7 @@ TOGETHER = {
         "several_gpus",
         "stand_ins",
     ),
-    "on and off": ("off", "refusals", "second_machine", "threads_and_forks"),
+    "on and off": ("off", "second_machine", "threads_and_forks"),
     "Ctrl-C": ("interrupts", "interrupt_handling"),
     "torch's own samples": ("autocast", "module_database", "operator_database"),
 }

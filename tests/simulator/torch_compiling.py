@@ -123,29 +123,21 @@ def test_code_for_the_cpu_reaches_the_default_backend(monkeypatch):
     assert given[0]["max_autotune"] is True
 
 
-IMPORTING = {
-    "an optimizer": "torch.optim.AdamW(torch.nn.Linear(2, 2).cuda().parameters())",
-    "checkpointing": """
+def test_what_imports_the_compiler_works_as_cuda(fork):
+    """Parts of torch that need its compiler find every name that it looks at.
+
+    The first of them imports it, which takes seconds; a large fill does not.
+    """
+    fork("""
+import sys, torch, gpumagic
 from torch.utils.checkpoint import checkpoint
-x = torch.ones(2, 2, device="cuda", requires_grad=True)
-checkpoint(torch.sin, x, use_reentrant=False).sum().backward()
-""",
-    "nested tensors": """
-parts = [torch.ones(2, 3), torch.ones(4, 3)]
-assert (torch.nested.nested_tensor(parts, layout=torch.jagged, device="cuda") * 2).sum()
-""",
-    "a large fill": """
+gpumagic.simulate("h100", memory="1GiB", as_cuda=True)
 torch.randn(8192, 2048, device="cuda")
 assert "torch._dynamo" not in sys.modules
-""",
-}
-
-
-@pytest.mark.parametrize("what", IMPORTING)
-def test_what_imports_the_compiler_works_as_cuda(what, fork):
-    """Parts of torch that need its compiler find every name that it looks at."""
-    fork(f"""
-import sys, torch, gpumagic
-gpumagic.simulate("h100", memory="1GiB", as_cuda=True)
-{IMPORTING[what]}
+parts = [torch.ones(2, 3), torch.ones(4, 3)]
+assert (torch.nested.nested_tensor(parts, layout=torch.jagged, device="cuda") * 2).sum()
+assert "torch._dynamo" in sys.modules
+x = torch.ones(2, 2, device="cuda", requires_grad=True)
+checkpoint(torch.sin, x, use_reentrant=False).sum().backward()
+torch.optim.AdamW(torch.nn.Linear(2, 2).cuda().parameters())
 """)

@@ -312,10 +312,13 @@ def close(mine: torch.Tensor, cpus: torch.Tensor) -> bool:
     """Whether the numbers agree; two NaN do."""
     if cpus.layout is not torch.strided:
         return mine.layout is cpus.layout
+    mine, cpus = mine.detach().cpu(), cpus.detach()
+    if cpus.dtype is torch.float32 and torch.equal(mine, cpus):  # as nearly all are
+        return True
     wide = torch.complex128 if cpus.is_complex() else torch.float64
     return torch.allclose(
-        mine.detach().cpu().to(wide),
-        cpus.detach().to(wide),
+        mine.to(wide),
+        cpus.to(wide),
         rtol=1e-4,
         atol=1e-4,
         equal_nan=True,

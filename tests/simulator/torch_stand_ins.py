@@ -250,28 +250,34 @@ def test_what_torch_made_itself_belongs_to_the_class_that_stands_in():
         assert not isinstance(torch.default_generator, Derived)
 
 
-@pytest.mark.parametrize("as_cuda", [False, True], ids=["sim", "cuda"])
-def test_nothing_is_left_when_it_is_off(as_cuda, fork):
+def test_nothing_is_left_when_it_is_off(fork):
     """Every name and every copy is torch's own again, also of what came meanwhile."""
-    fork(f"""
-import sys, types, torch, gpumagic
+    fork("""
+import importlib, sys, types, torch, gpumagic
 with gpumagic.simulate("h100"):
     pass
 places = torch, torch._C, torch.cuda, torch.accelerator, torch.Tensor
 before = [dict(vars(each)) for each in places]
-with gpumagic.simulate("h100", as_cuda={as_cuda}):
-    import torch._dynamo.device_interface, torch._dynamo.variables.torch
-    copied = types.ModuleType("torch.copied")
-    copied.is_available = torch.cuda.is_available
-    sys.modules["torch.copied"] = copied
-for place, words in zip(places, before):
-    changed = [key for key, word in words.items() if vars(place)[key] is not word]
-    changed = [key for key in changed if key != "manual_seed"]  # torch's compiler does
-    assert not changed, (place, changed)
-assert copied.is_available is torch.cuda.is_available
-cuda = torch._dynamo.device_interface.CudaInterface
-assert cuda.Stream is torch.cuda.Stream, cuda.Stream
-assert cuda.current_stream is torch.cuda.current_stream
-folded = torch._dynamo.variables.torch.constant_fold_functions
-assert torch.cuda.is_available in folded
+for as_cuda in (True, False):
+    with gpumagic.simulate("h100", as_cuda=as_cuda):
+        if as_cuda:
+            import torch._dynamo.device_interface, torch._dynamo.variables.torch
+        else:
+            importlib.reload(torch._dynamo.device_interface)
+        copied = types.ModuleType("torch.copied")
+        copied.is_available = torch.cuda.is_available
+        copied.Stream, copied.ones = torch.Stream, torch.ones
+        sys.modules["torch.copied"] = copied
+    for place, words in zip(places, before):
+        changed = [key for key, word in words.items() if vars(place)[key] is not word]
+        # The one that torch's compiler replaces.
+        changed = [key for key in changed if key != "manual_seed"]
+        assert not changed, (place, changed)
+    assert copied.is_available is torch.cuda.is_available
+    assert (copied.Stream, copied.ones) == (torch.Stream, torch.ones)
+    cuda = torch._dynamo.device_interface.CudaInterface
+    assert cuda.Stream is torch.cuda.Stream, cuda.Stream
+    assert cuda.current_stream is torch.cuda.current_stream
+    folded = torch._dynamo.variables.torch.constant_fold_functions
+    assert torch.cuda.is_available in folded
 """)

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 import warnings
 
@@ -18,6 +19,7 @@ import torch
 RE_INITIALISE = "Cannot re-initialize CUDA in forked subprocess"
 THREADS, STEPS = 6, 15
 PATIENCE_S = 120
+UNDER_WAY_S = 0.002
 
 
 @pytest.fixture(autouse=True)
@@ -129,15 +131,25 @@ def forking():
         yield
 
 
-def in_a_child(work):
+def in_a_child(work, busy=None):
     """What a forked child says: what the function returned, or why it did not.
+
+    Args:
+        work: The function.
+
+        busy: An event that is set while it forks.
 
     Returns:
         Its answer, and how the child ended: 0, or the signal that ended it.
     """
     reading, writing = os.pipe()
+    if busy:
+        busy.set()
+        time.sleep(UNDER_WAY_S)
     with forking():
         pid = os.fork()
+    if busy and pid:
+        busy.clear()
     if not pid:
         signal.alarm(PATIENCE_S)
         try:
@@ -229,20 +241,22 @@ def test_a_child_that_exits_as_python_does_leaves_the_parent_fine():
 @pytest.mark.usefixtures("box")
 def test_a_fork_during_an_operation_of_another_thread_ends_well():
     """A child never waits for a lock that a thread of the parent held at the fork."""
-    stop = threading.Event()
+    stop, busy = threading.Event(), threading.Event()
 
     def work():
         x = torch.ones(4, device="sim")
         while not stop.is_set():
+            busy.wait()  # no longer than the parent waits for its child
             x = x + 1
 
     worker = threading.Thread(target=work)
     worker.start()
     try:
         x = torch.ones(2, device="sim")
-        endings = [in_a_child(lambda: x + 1)[1] for _ in range(20)]
+        endings = [in_a_child(lambda: x + 1, busy)[1] for _ in range(20)]
     finally:
         stop.set()
+        busy.set()
         worker.join()
 
     assert endings == [0] * 20

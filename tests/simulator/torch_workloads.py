@@ -15,7 +15,7 @@ from tests.hardware import comparing, sweep
 from tests.hardware.workloads import EVENTS, HOST, workloads
 from tests.simulator.agreement import KINDS
 
-SHRUNK = 16  # by which the sides of tensors are divided, to be quick
+SHRUNK = 64  # by which the sides of tensors are divided, to be quick
 QUICK = tuple(
     dataclasses.replace(each, times=min(each.times, 10)) for each in workloads(SHRUNK)
 )
@@ -43,7 +43,7 @@ def test_names_are_unique():
 
 def test_the_sweep_has_two_hundred_operations_of_every_kind():
     """Each runs, takes a time, and has a name and a kind of its own."""
-    cases = sweep.cases(64)
+    cases = sweep.cases(256)
     took = sweep.measure_simulated("h100", cases)
 
     assert len(took) == len(cases) >= 200
@@ -58,7 +58,8 @@ def test_a_second_run_gives_the_same_times(took):
 
 def test_more_work_takes_longer():
     """The sizes of a workload come out in the order of their work."""
-    chosen = [each for each in workloads(4) if "MiB to the device, pinned" in each.name]
+    copies = "MiB to the device, pinned"
+    chosen = [each for each in workloads(16) if copies in each.name]
     small, middle, large = comparing.measure_simulated("h100", chosen).values()
 
     assert small.events < middle.events < large.events
@@ -66,7 +67,7 @@ def test_more_work_takes_longer():
 
 def test_rounding_to_tf32_is_faster_and_bf16_faster_still():
     """The three types of one matrix product are told apart by the tensor cores."""
-    chosen = [each for each in workloads(2) if each.name.startswith("matmul 2048")]
+    chosen = [each for each in workloads(4) if each.name.startswith("matmul 2048")]
     single, rounded, half = comparing.measure_simulated("h100", chosen).values()
 
     assert single.events > rounded.events > half.events

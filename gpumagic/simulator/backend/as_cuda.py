@@ -66,8 +66,16 @@ def answer_to_cuda(simulation: Simulation) -> None:
 
 
 @contextlib.contextmanager
-def standing_in(simulation: Simulation, torch_sim: TorchSim) -> Any:
-    """While this is entered, code that says "cuda" runs on the simulation."""
+def standing_in(simulation: Simulation, torch_sim: TorchSim, beneath: StandIns) -> Any:
+    """While this is entered, code that says "cuda" runs on the simulation.
+
+    Args:
+        simulation: What it runs on.
+
+        torch_sim: The names of the device.
+
+        beneath: What is put in before, and taken out behind this.
+    """
     torch = simulation.torch
     names = Names(simulation)
     with contextlib.ExitStack() as undo:
@@ -75,7 +83,7 @@ def standing_in(simulation: Simulation, torch_sim: TorchSim) -> Any:
         undo.callback(graphs.abandon)
         undo.callback(_forget_default_device, torch)
         _put_factories(torch, names, undo)
-        stand_ins = StandIns(torch, undo)
+        stand_ins = StandIns(torch, undo, beneath)
         for target, name, replacement in (
             *cuda_tensors(torch, names),
             *autocast_for_cuda(torch, names),

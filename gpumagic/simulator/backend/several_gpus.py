@@ -8,6 +8,7 @@ Several processes have `process_groups`; what gloo would do is refused by name.
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.simulator.backend.current_devices import Threading
 from gpumagic.simulator.backend.process_groups import process_groups
 from gpumagic.simulator.backend.refusals import refusing
-from gpumagic.simulator.backend.registration import NAME
+from gpumagic.simulator.backend.registration import KEY, NAME
 
 if TYPE_CHECKING:
     import contextlib
@@ -275,9 +276,7 @@ def _copying_streams(
 
 def refused_collectives(torch: Any, undo: contextlib.ExitStack) -> None:
     """Refuse by name what would send simulated tensors by gloo."""
-    prefix, key = "c10d::", "PrivateUse1"
-    registered = torch._C._dispatch_get_registrations_for_dispatch_key(key)
-    names = [name for name in registered if name.startswith(prefix)]
+    names = _collectives(torch)
     if not names:
         return
     library = torch.library.Library("c10d", "IMPL")
@@ -285,6 +284,15 @@ def refused_collectives(torch: Any, undo: contextlib.ExitStack) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch has kernels of its own
         for name in names:
-            short = name.removeprefix(prefix).strip("_")
-            refuse = refusing(f"gloo on its GPUs ({short})", _OTHER_GROUP)
-            library.impl(name.removeprefix(prefix), refuse, key)
+            refuse = refusing(f"gloo on its GPUs ({name.strip('_')})", _OTHER_GROUP)
+            library.impl(name, refuse, KEY)
+
+
+@functools.cache
+def _collectives(torch: Any) -> tuple[str, ...]:
+    """Those that torch itself would send from a device of this kind."""
+    prefix = "c10d::"
+    registered = torch._C._dispatch_get_registrations_for_dispatch_key(KEY)
+    return tuple(
+        each.removeprefix(prefix) for each in registered if each.startswith(prefix)
+    )

@@ -17,32 +17,52 @@ import functools
 import inspect
 import sys
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _ABSENT: Any = object()
 _FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType)
 _ATTRIBUTES_OF_C = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _CACHED = type(functools.cache(len))
 _HIDING = {staticmethod, classmethod, _CACHED}  # what may hold a function inside
-_TABLES = ("torch._dynamo.variables.", "torch._dynamo.trace_rules")
+_TABLES = (dict, set, list)
+_EMPTY = {str, int, bool, type(None), types.ModuleType, *_FUNCTIONS}  # hold none of it
+_COMPILER = "torch._dynamo."
+_REMEMBERING = ("torch._dynamo.variables.", "torch._dynamo.trace_rules")
 
 
 class StandIns:
-    """All that is put in at one time, and taken out together."""
+    """All that is put in at one time, and taken out together.
 
-    def __init__(self, torch: Any, undo: contextlib.ExitStack) -> None:
+    Args:
+        torch: The module.
+
+        undo: Takes everything out again.
+
+        beneath: Those among which these are put; they are taken out right behind
+            these, which saves a look through all of torch.
+    """
+
+    def __init__(
+        self,
+        torch: Any,
+        undo: contextlib.ExitStack,
+        beneath: StandIns | None = None,
+    ) -> None:
         self._torch = torch
         self._undo = undo
+        self._beneath = beneath
+        self._above: list[tuple[Any, Any]] = []  # pairs that are out, but for copies
         # By the original's id: both, so that no id is used again meanwhile.
         self._pairs: dict[int, tuple[Any, Any]] = {}
         undo.callback(self._forget)
 
     def put(self, target: Any, name: str, replacement: Any) -> None:
         """Put one into a module or a class; torch may have no such name."""
-        original = inspect.getattr_static(target, name, _ABSENT)
+        original = _lying_in(target, name)
         if original is _ABSENT:  # a module may answer for others
             original = getattr(target, name, _ABSENT)
         if name in vars(target):
@@ -88,8 +108,26 @@ class StandIns:
             self._undo.callback(known.discard, made)
 
     def _forget(self) -> None:
-        _exchange({id(made): original for original, made in self._pairs.values()})
+        if self._beneath is not None:
+            self._beneath._above += self._pairs.values()
+        else:
+            wanted = {id(made): original for original, made in self._pairs.values()}
+            for original, made in self._above:
+                wanted[id(made)] = wanted.get(id(original), original)
+            _exchange(wanted)
+        self._above.clear()
         self._pairs.clear()
+
+
+def _lying_in(target: Any, name: str) -> Any:
+    """What lies there under a name, bound to nothing; `_ABSENT` if nothing does."""
+    if type(target) is types.ModuleType and name in vars(target):
+        return vars(target)[name]
+    if isinstance(target, type):
+        for each in target.__mro__:
+            if name in vars(each):
+                return vars(each)[name]
+    return inspect.getattr_static(target, name, _ABSENT)
 
 
 # ---------------------------------------------------------------------- likeness
@@ -175,12 +213,25 @@ def _function(
         made.__module__ = target.__module__ if is_class else target.__name__
         made.__qualname__ = f"{target.__qualname__}.{name}" if is_class else name
     elif not hasattr(made, "__signature__"):
-        made.__signature__ = inspect.signature(original)
+        made.__signature__ = _signature(original)
     if hasattr(original, "cache_clear"):
         # Nothing is remembered: what is asked for may change.
         made = functools.update_wrapper(functools.lru_cache(maxsize=0)(made), original)
         made.__wrapped__ = original.__wrapped__
     return made
+
+
+def _signature(function: Any) -> inspect.Signature:
+    """What torch's own takes, found out once; it is not kept alive for that."""
+    found = _signatures.get(function)
+    if found is None:
+        found = _signatures[function] = inspect.signature(function)
+    return found
+
+
+_signatures: weakref.WeakKeyDictionary[Any, inspect.Signature] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def _copy(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -226,47 +277,67 @@ def saving_and_loading(
 
 def _exchange(wanted: dict[int, Any]) -> None:
     """Exchange objects wherever torch's modules keep them, by their ids."""
-    modules = [*_modules()]
-    for module in modules:
-        if wanted.keys().isdisjoint(map(id, tuple(vars(module).values()))):
+    ids = frozenset(wanted)
+    compiler = []
+    for module in _modules():
+        name, words = module.__name__, vars(module)
+        if name.startswith(_COMPILER):
+            compiler.append(module)
+        if ids.isdisjoint(map(id, tuple(words.values()))):
             continue  # nearly all: they have a hundred thousand names
-        in_c = module.__name__.startswith("torch._C")  # how others reach torch's C++
-        for name, value in tuple(vars(module).items()):
-            if id(value) in wanted and not (in_c and not isinstance(value, type)):
-                setattr(module, name, wanted[id(value)])
+        in_c = name.startswith("torch._C")  # how others reach torch's C++
+        for word, value in tuple(words.items()):
+            if id(value) in ids and not (in_c and not isinstance(value, type)):
+                setattr(module, word, wanted[id(value)])
+    _exchange_in_compiler(compiler, wanted, ids)
+
+
+def _exchange_in_compiler(
+    modules: Iterable[Any], wanted: dict[int, Any], ids: frozenset[int]
+) -> None:
+    """It also keeps them in classes, tables and caches, which many modules import."""
+    tables: dict[int, Any] = {}
+    caches: dict[int, Any] = {}
     for module in modules:
-        if not module.__name__.startswith("torch._dynamo."):
-            continue
         for value in tuple(vars(module).values()):
-            if isinstance(value, type) and value.__module__ == module.__name__:
-                _exchange_in_class(value, wanted)
-            elif type(value) in (dict, set, list):
-                _exchange_in_table(value, wanted)
-            _forget_what_was_found(value)
+            kind = type(value)
+            if kind in _EMPTY:
+                continue
+            if kind in _TABLES:
+                tables[id(value)] = value
+            elif kind is _CACHED:
+                caches[id(value)] = value
+            elif isinstance(value, type) and value.__module__ == module.__name__:
+                _exchange_in_class(value, wanted, ids)
+    for table in tables.values():
+        _exchange_in_table(table, wanted, ids)
+    for function in caches.values():
+        _forget_what_was_found(function)
 
 
-def _exchange_in_class(where: type, wanted: dict[int, Any]) -> None:
+def _exchange_in_class(
+    where: type, wanted: dict[int, Any], ids: frozenset[int]
+) -> None:
     values = tuple(vars(where).values())
-    plain = _HIDING.isdisjoint(map(type, values))
-    if plain and wanted.keys().isdisjoint(map(id, values)):
+    if ids.isdisjoint(map(id, values)) and _HIDING.isdisjoint(map(type, values)):
         return
     for name, value in tuple(vars(where).items()):
         inner = getattr(value, "__func__", value)
-        if id(value) in wanted:
+        if id(value) in ids:
             setattr(where, name, wanted[id(value)])
-        elif isinstance(value, staticmethod) and id(inner) in wanted:
+        elif isinstance(value, staticmethod) and id(inner) in ids:
             setattr(where, name, staticmethod(wanted[id(inner)]))
         _forget_what_was_found(inner)
 
 
 def _forget_what_was_found(function: Any) -> None:
     """The compiler's tables of torch's functions are made once, and kept by caches."""
-    if isinstance(function, _CACHED) and function.__module__.startswith(_TABLES):
+    if type(function) is _CACHED and function.__module__.startswith(_REMEMBERING):
         function.cache_clear()
 
 
-def _exchange_in_table(table: Any, wanted: dict[int, Any]) -> None:
-    if wanted.keys().isdisjoint(map(id, table)):
+def _exchange_in_table(table: Any, wanted: dict[int, Any], ids: frozenset[int]) -> None:
+    if ids.isdisjoint(map(id, table)):
         return
     exchanged = [wanted.get(id(each), each) for each in table]
     if isinstance(table, dict):

@@ -112,7 +112,7 @@ class Switch:
             if as_cuda:
                 from gpumagic.simulator.backend.as_cuda import standing_in
 
-                undo.enter_context(standing_in(simulation, torch_sim))
+                undo.enter_context(standing_in(simulation, torch_sim, stand_ins))
             self._undo = undo.pop_all()
         return torch_sim
 
