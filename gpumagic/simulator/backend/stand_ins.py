@@ -17,7 +17,6 @@ import functools
 import inspect
 import sys
 import types
-import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -221,17 +220,9 @@ def _function(
     return made
 
 
+@functools.cache  # of torch's own functions, which stay
 def _signature(function: Any) -> inspect.Signature:
-    """What torch's own takes, found out once; it is not kept alive for that."""
-    found = _signatures.get(function)
-    if found is None:
-        found = _signatures[function] = inspect.signature(function)
-    return found
-
-
-_signatures: weakref.WeakKeyDictionary[Any, inspect.Signature] = (
-    weakref.WeakKeyDictionary()
-)
+    return inspect.signature(function)
 
 
 def _copy(function: Callable[..., Any]) -> Callable[..., Any]:
