@@ -9,6 +9,7 @@ import os
 import sys
 import sysconfig
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -143,10 +144,11 @@ class Place(NamedTuple):
 
     def _span(self) -> tuple[int | None, int | None, int | None, int | None]:
         """First and last line, first column and the one behind the last."""
-        for number, span in enumerate(self.code.co_positions()):
-            if number == self.instruction // 2:
-                return span
-        return None, None, None, None
+        nothing = None, None, None, None
+        if self.instruction < 0:  # not begun
+            return nothing
+        spans = islice(self.code.co_positions(), self.instruction // 2, None)
+        return next(spans, nothing)
 
     def __str__(self) -> str:
         return f"{name_of(self.file)}, line {self.line}"

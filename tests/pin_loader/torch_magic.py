@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from dataclasses import dataclass
 
@@ -55,7 +56,13 @@ def as_sample(rows):
 
 def images(count=256):
     """Pictures with their numbers."""
-    return TensorDataset(torch.rand(count, *SHAPE), torch.arange(count))
+    return TensorDataset(pictures(count), torch.arange(count))
+
+
+@functools.cache
+def pictures(count):
+    """The same for all tests, which only read them."""
+    return torch.rand(count, *SHAPE)
 
 
 class Plain:
