@@ -220,7 +220,7 @@ def _function(
     return made
 
 
-@functools.cache  # of torch's own functions, which stay
+@functools.lru_cache(maxsize=256)  # a hundred of torch's own; stand-ins come and go
 def _signature(function: Any) -> inspect.Signature:
     return inspect.signature(function)
 
