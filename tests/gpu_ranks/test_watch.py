@@ -389,12 +389,13 @@ def test_ranks_that_have_not_met_are_refused(monkeypatch: pytest.MonkeyPatch) ->
 class KernelsProfiled:
     """Stands in for torch's profiler of devices, which has seen two kernels of NCCL."""
 
+    zero_ns = 0  # the moment that its clock counts from
+
     def __init__(self, activities: list[Any]) -> None:
         self.activities = activities
 
     def start(self) -> None:
-        """Take the moment that its clock counts from."""
-        self._zero_ns = time.time_ns()
+        """Nothing is to be started."""
 
     def stop(self) -> None:
         """Nothing is to be stopped."""
@@ -414,7 +415,7 @@ class KernelsProfiled:
             }
             for number in (1, 2)
         ]
-        told = {"baseTimeNanoseconds": self._zero_ns, "traceEvents": kernels}
+        told = {"baseTimeNanoseconds": self.zero_ns, "traceEvents": kernels}
         Path(path).write_text(json.dumps(told))
 
 
@@ -433,6 +434,7 @@ def test_nccl_is_told_by_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(torch.profiler, "profile", KernelsProfiled)
     with gpu_ranks.watch() as watched:
+        monkeypatch.setattr(KernelsProfiled, "zero_ns", time.time_ns())
         time.sleep(0.05)
     saved = watched.to_dict()
     assert saved is not None

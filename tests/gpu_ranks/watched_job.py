@@ -14,12 +14,13 @@ import contextlib
 import datetime as dt
 import gc
 import json
+import multiprocessing
 import os
 import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch._dynamo  # DDP imports it
@@ -36,6 +37,9 @@ from gpumagic.gpu_ranks import (
     watched_block,
     watching,
 )
+
+if TYPE_CHECKING:
+    from multiprocessing.synchronize import Barrier
 
 OUT = Path(sys.argv[1])
 SLOW_S = 0.04
@@ -134,9 +138,9 @@ def summed(rank: int) -> None:
         watching._MOST_WHOLE = most
         with watch() as watched:
             for _ in steps(calls=1):
-                if rank == 2:
-                    time.sleep(SLOW_S)
                 for _ in range(1 + rank // 2):
+                    if rank == 2:  # last each time, as who is last of others is chance
+                        time.sleep(SLOW_S / 2)
                     dist.all_reduce(_TENSOR, group=mine)
         answers = (watched.to_dict() or {"answers": []})["answers"]
         note(case, watched, kinds=[each["kind"] for each in answers])
@@ -245,9 +249,13 @@ def fails_within(rank: int) -> None:
 def simulated_hang(rank: int) -> None:
     """One of the simulated GPUs does not come to a collective for long."""
     x = torch.ones(8, device="sim")
+    asleep = OUT / "asleep"  # a busy machine may keep a rank from its block for long
     with watch(hang_s=1.0) as watched:
         if rank == 1:
+            asleep.touch()
             time.sleep(3)
+        while not asleep.exists():
+            time.sleep(0.01)
         dist.all_reduce(x)
         x[0].item()
     note("simulated_hang", watched)
@@ -268,8 +276,13 @@ def killed(rank: int) -> None:
     note("killed", found[0], took_s=time.monotonic() - began_s)
 
 
-def main(cases: list[str]) -> None:
-    """Run some cases as one of the ranks."""
+def main(cases: list[str], all_forked: Barrier) -> None:
+    """Run some cases as one of the ranks.
+
+    No rank speaks with the agent's store before all are forked: a thread of the store
+    looks up who connects, and a child forked meanwhile waits in glibc for ever.
+    """
+    all_forked.wait()
     simulated = cases[0].startswith("simulated")
     if simulated:
         gpumagic.simulate("4xh100")
@@ -290,7 +303,8 @@ def launch(ranks: int, cases: list[str]) -> None:
         max_restarts=0,
         start_method="fork",
     )
-    elastic_launch(config, main)(cases)
+    all_forked = multiprocessing.get_context("fork").Barrier(ranks)
+    elastic_launch(config, main)(cases, all_forked)
 
 
 if __name__ == "__main__":
