@@ -116,9 +116,14 @@ def test_every_picture_has_loaded_and_has_a_name(opened):
 
 @on(LIGHT, DARK)
 def test_axe_finds_nothing_serious(opened):
-    """Contrast, names, table headings: no fault that would shut somebody out."""
+    """Contrast, names, table headings: no fault that would shut somebody out.
+
+    On a dark page the contrast alone can differ: it has the same elements.
+    """
     opened.view(VIEWS["wide"])
-    assert axe.serious_faults(opened.page, fewest_judged=500) == {}
+    dark = opened.name == "-".join(DARK)
+    faults = axe.serious_faults(opened.page, fewest_judged=500, contrast_alone=dark)
+    assert faults == {}
 
 
 @on(LIGHT, DARK)
