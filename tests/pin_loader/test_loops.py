@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.pin_loader.bound import Costs, Way, step_s
-from gpumagic.pin_loader.loops import estimated
+from gpumagic.pin_loader.loops import _affordable, _Pair, estimated
+from gpumagic.pin_loader.report import Rates
+from tests.pin_loader import samples
 
 times = st.floats(1e-4, 1.0)
 
@@ -46,3 +50,20 @@ def test_the_estimate_stays_a_share():
     assert estimated(0.0, 1.0, 1.0, 5.0) == 0.0
     assert estimated(9.0, 1.0, 1.0, 1.0) == 1.0
     assert estimated(0.0, 0.0, 1.0, 1.0) is None
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "workers", "steps"),
+    [
+        (1.32, 1, 10),  # twelve runs of 10 steps of 10 ms, and one that is dropped
+        (1.68, 1, 13),
+        (60.0, 1, 20),  # more than so many tell nothing more
+        (1.32, 4, 12),  # whole rounds of four workers
+    ],
+)
+def test_six_pairs_of_runs_fit_into_the_budget(budget_s, workers, steps):
+    """As many steps as there is time for, in whole rounds of the workers."""
+    rates = Rates(load=samples.loading(0.010))
+    loop = SimpleNamespace(is_modelled=False, round=workers)
+
+    assert _affordable(rates, _Pair(loop, loop), budget_s + 1e-6) == steps

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from gpumagic.errors import UsageProblem
 from gpumagic.notebook import arguments
-from gpumagic.pin_loader.magic import LoaderMagics
+from gpumagic.pin_loader.magic import LoaderMagics, functions
 from gpumagic.pin_loader.notebook import options_of, watch_only
 
 
@@ -91,3 +93,11 @@ def test_watching_takes_no_option_that_changes_a_loader(option):
         watch_only(options(f"--watch {option}"))
 
     assert option.split()[0] in caught.value.problem
+
+
+def test_functions_of_the_user_are_offered_as_a_step():
+    """What can be called is, without classes and what the shell put there itself."""
+    names = {"train": print, "Model": type("Model", (), {}), "x": 3, "quit": print}
+    shell = SimpleNamespace(user_ns=names, user_ns_hidden={"quit": None})
+
+    assert functions(SimpleNamespace(shell=shell), "") == ["train"]

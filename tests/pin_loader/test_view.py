@@ -886,6 +886,15 @@ def test_what_must_be_said_of_a_batch_is_said(report, said):
     assert said in text_of(report)
 
 
+def test_epochs_too_short_to_measure_are_told():
+    """Beside how fast loading is stands that its epochs ended before it was known."""
+    load = replace(samples.FIXED.rates.load, ended_early=True)
+    report = replace(samples.FIXED, rates=replace(samples.FIXED.rates, load=load))
+
+    assert "its epochs are short" not in text_of(samples.FIXED)
+    assert "its epochs are short" in text_of(report)
+
+
 def test_a_look_that_may_not_pin_says_what_the_loader_is_set_to():
     """On an unused GPU nothing is known of pinning but what was asked for."""
     loader = replace(samples.DIAGNOSED.loader, pin_memory=True)
