@@ -74,6 +74,7 @@ LONG += ["--pair", "--quick", "--quiet", "--show", "--unit", "--variable"]
 def bare_shell():
     """A shell with a few variables."""
     shell = InteractiveShell.instance()
+    shell.Completer._names = []  # IPython 7 would list all of Unicode at the first Tab
     shell.user_ns.update(loader=1, loss=2, _hidden=3)
     yield shell
     shell.reset(new_session=False)
