@@ -41,7 +41,13 @@ help:  ## list the targets
 demo: $(VENV)/.demo  ## run the tour in a real kernel on whatever device is here
 	@$(BIN)/python -m gpumagic demo
 
-test: check unit ipython-$(OLDEST_IPYTHON)  ## set up for development, then run every check
+# The oldest IPython beside all else, one test at a time: by itself it would begin and
+# end with processors that have nothing to do.
+test: check .venv-ipython-$(OLDEST_IPYTHON)/.ready  ## set up for development, then run every check
+	@mkdir -p build
+	@$(MAKE) ipython-$(OLDEST_IPYTHON) PARALLEL= >build/ipython.log 2>&1 & \
+	older=$$!; trap "kill $$older" INT TERM; failed=0; $(MAKE) unit || failed=1; \
+	wait $$older || failed=1; cat build/ipython.log; exit $$failed
 
 check: $(VENV)/.dev  ## format, lint, types, imports, spelling
 	$(BIN)/ruff format --check .

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-_FILE = pytest.StashKey()  # the one whose tests are running, and modules at its start
-_MANY = 20  # modules, as of what draws an answer
+_FILE = pytest.StashKey()  # the one whose tests are running, and blocks when last asked
+_MANY = 50_000  # blocks of memory, as of what draws an answer, or what Tab looks up
 
 # The files that take longest. Those that mostly wait, for engines, clusters or a
 # terminal, stand between those that compute.
@@ -105,13 +105,14 @@ def pytest_runtest_setup(item):
 
     Shells collect when they end, and so does much of what is tested. With torch and
     thousands of tests there are a million objects by then, which only live on: most
-    of a test would be spent on them. Nor what a test has imported that is as large.
+    of a test would be spent on them. Nor what a test has imported or kept that is as
+    large.
     """
-    file, modules = item.config.stash.get(_FILE, (None, 0))
-    if file != item.path or len(sys.modules) > modules + _MANY:
-        item.config.stash[_FILE] = (item.path, len(sys.modules))
+    file, blocks = item.config.stash.get(_FILE, (None, 0))
+    if file != item.path or sys.getallocatedblocks() > blocks + _MANY:
         gc.collect()
         gc.freeze()
+        item.config.stash[_FILE] = (item.path, sys.getallocatedblocks())
 
 
 @pytest.hookimpl(wrapper=True)
