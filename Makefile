@@ -8,9 +8,9 @@ PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -q --no-c
 
 # The newest IPython is in .venv; these are the oldest we support, and the last release
 # of the line in between: what works on both ends hardly ever fails there alone, so
-# that `make test` leaves it to `make ipython`, which continuous integration runs.
-OLDEST_IPYTHON := 7.34.0
-OLD_IPYTHONS   := $(OLDEST_IPYTHON) 8.37.0
+# that `make test` leaves it to `make between`, which continuous integration runs.
+OLDEST_IPYTHON  := 7.34.0
+IPYTHON_BETWEEN := 8.37.0
 
 # What depends on IPython: all that runs in a shell, but not what only reads words.
 SHELL_TESTS := tests/notebook --ignore=tests/notebook/test_arguments.py \
@@ -33,7 +33,7 @@ PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick mutants unit ipython torches hardware bench strangers gallery golden notebooks browser map words docs clean
+.PHONY: help demo test check quick mutants unit between ipython torches hardware bench strangers gallery golden notebooks browser map words docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,7 +68,9 @@ mutants: $(VENV)/.dev  ## break rooms at random and count what tests notice, in 
 unit: $(VENV)/.dev  ## all tests that need neither a GPU nor a browser
 	$(BIN)/python -m pytest $(PARALLEL)
 
-ipython: $(OLD_IPYTHONS:%=ipython-%)  ## the shell tests again on all older IPythons
+between: ipython-$(IPYTHON_BETWEEN)  ## the shell tests on the IPython that `make test` leaves out
+
+ipython: ipython-$(OLDEST_IPYTHON) between  ## the shell tests again on all older IPythons
 
 ipython-%: .venv-ipython-%/.ready
 	.venv-ipython-$*/bin/python -m pytest -q $(PARALLEL) $(SHELL_TESTS)

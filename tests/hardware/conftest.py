@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.runner import write_measurement
-from tests import quick_python
+from gpumagic.devices.torch_build import read_torch_build
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +46,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:  # noqa: ARG001
 @functools.cache
 def _why_no_gpu() -> str | None:
     """Asked in a process of its own: here it would start CUDA for all other tests."""
-    answer = quick_python.run([sys.executable, "-c", _LOOK], cwd=_ROOT)
+    build = read_torch_build()
+    if build is not None and not (build.cuda or build.hip):
+        return f"torch {build.version} is built without CUDA"
+    answer = subprocess.run(
+        [sys.executable, "-c", _LOOK],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=_ROOT,
+    )
     if answer.returncode:
         return f"torch cannot be imported: {answer.stderr.strip().splitlines()[-1]}"
     version, usable = answer.stdout.split()
