@@ -24,6 +24,12 @@ SHELL_TESTS := tests/notebook --ignore=tests/notebook/test_arguments.py \
 # Linux the CUDA packages that come with one of them are some gigabytes.
 TORCHES := 2.4.0 2.13.0 2.14.1
 
+# The newest torch of these in its CUDA build, some 5 GB, and the header that its wheels
+# of CUDA leave out: what tests/fakes/cuda is built against.
+CUDA_TORCH  := 2.14.1
+CUDA_HEADER := nvidia-cuda-crt==13.0.88
+SCENARIO    ?= four_free_gpus
+
 # A file more at once than there are processors, since some wait for kernels and
 # clusters; more than eight only eat memory.
 WORKERS  ?= $(shell $(PYTHON) -c "import os; print(min(8, os.cpu_count() + 1))")
@@ -33,10 +39,10 @@ PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick mutants unit between ipython torches hardware bench strangers gallery golden notebooks browser map words docs clean
+.PHONY: help demo test check quick mutants unit between ipython torches cuda cuda-shell hardware bench strangers gallery golden notebooks browser map words docs clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.demo  ## run the tour in a real kernel on whatever device is here
 	@$(BIN)/python -m gpumagic demo
@@ -80,6 +86,12 @@ torches: $(TORCHES:%=torch-%)  ## what depends on torch, on the oldest and newes
 torch-%: .venv-torch-%/.ready
 	.venv-torch-$*/bin/python -m tests.torches $(PARALLEL)
 
+cuda: .venv-cuda/.ready  ## torch's own CUDA without a GPU: tests/hardware and what it runs on; Linux on x86-64, 5 GB
+	.venv-cuda/bin/python -m tests.fakes.cuda -m pytest $(PARALLEL) tests/hardware tests/fakes/cuda
+
+cuda-shell: .venv-cuda/.ready  ## IPython there, with four GPUs or SCENARIO=one_free_gpu
+	@.venv-cuda/bin/python -m tests.fakes.cuda --scenario $(SCENARIO) -m IPython --ext=gpumagic
+
 hardware: $(VENV)/.dev  ## the tests that need a GPU
 	$(BIN)/python -m pytest tests/hardware -m hardware
 
@@ -112,7 +124,7 @@ docs: $(VENV)/.docs  ## build the pages; a dead link fails
 	@echo "Look at them: $(BIN)/python -m http.server -d build/site"
 
 clean:  ## remove everything that the other targets have made
-	rm -rf $(VENV) .venv-ipython-* .venv-torch-* .venv-strangers build dist .*_cache .hypothesis
+	rm -rf $(VENV) .venv-cuda .venv-ipython-* .venv-torch-* .venv-strangers build dist .*_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -139,6 +151,15 @@ $(VENV)/.docs: $(VENV)/.dev
 	$(PYTHON) -m venv .venv-ipython-$*
 	.venv-ipython-$*/bin/python -m pip install -q --no-compile \
 	    ipython==$* ipykernel nbclient nvidia-ml-py rich pytest pytest-xdist hypothesis
+	@touch $@
+
+.venv-cuda/.ready: pyproject.toml constraints.txt Makefile
+	@$(PYTHON) -c "from tests.fakes import cuda; cuda.refuse_other_machines()"
+	$(PYTHON) -m venv .venv-cuda
+	@mkdir -p build
+	@grep -v '^torch==' constraints.txt >build/constraints-cuda.txt
+	.venv-cuda/bin/python -m pip install -q --no-compile -c build/constraints-cuda.txt \
+	    torch==$(CUDA_TORCH) $(CUDA_HEADER) -e '.[torch,demo,dev,loaders,ranks]'
 	@touch $@
 
 .PRECIOUS: .venv-torch-%/.ready

@@ -1,7 +1,12 @@
-"""Marks this folder's tests, skips them without a GPU, and keeps what they measure."""
+"""Marks this folder's tests, skips them without CUDA, and keeps what they measure.
+
+They run on a GPU (`make hardware`), and on the machine of tests/fakes/cuda, where
+torch's own CUDA runs without one (`make cuda`) and measures by that machine's clock.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import subprocess
@@ -12,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.runner import write_measurement
+from gpumagic.devices.accelerator import CudaRuntime
 from gpumagic.devices.torch_build import read_torch_build
+from tests.fakes.cuda import is_on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]
@@ -36,11 +43,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.filterwarnings(each))
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:  # noqa: ARG001
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test of this folder where it cannot run, before its fixtures."""
     reason = _why_no_gpu()
+    if reason is None and is_on() and item.get_closest_marker("times"):
+        reason = "only a GPU has these times"
     if reason:
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def its_clock() -> Iterator[None]:
+    """On a machine with a clock of its own the host's time is told by that clock."""
+    if not is_on():
+        yield
+        return
+    now_ns = ctypes.CDLL("libcuda.so.1").machine_now_ns
+    now_ns.restype = ctypes.c_int64
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CudaRuntime, "now_ns", lambda _: now_ns())
+        yield
 
 
 @functools.cache

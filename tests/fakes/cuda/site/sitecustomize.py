@@ -1,0 +1,26 @@
+"""Loads the libraries that stand in for CUDA's, when torch is first imported.
+
+torch finds its own by a path in itself, and takes those that are loaded already. Not
+sooner: a process that has not imported torch has nothing of CUDA on a real machine.
+"""
+
+import sys
+
+
+class _BeforeTorch:
+    def find_spec(self, name, path=None, target=None):  # noqa: ARG002
+        if name == "torch":
+            sys.meta_path.remove(self)
+            _load()
+
+
+def _load():
+    import ctypes
+    import glob
+    import os
+
+    for each in sorted(glob.glob(os.environ["GPUMAGIC_FAKE_LIBRARIES"] + "/*.so.*")):
+        ctypes.CDLL(each, mode=ctypes.RTLD_GLOBAL)
+
+
+sys.meta_path.insert(0, _BeforeTorch())
