@@ -6,6 +6,7 @@ import importlib
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
+from gpumagic.notebook.cell_numbers import keep_cell_numbers
 from gpumagic.notebook.cell_transform import CellTransform
 from gpumagic.notebook.completion import Completion
 from gpumagic.notebook.display import GpuMagic, settings_of
@@ -40,6 +41,7 @@ def load(shell: Any) -> None:
     with ExitStack() as undo:
         session = Session()
         undo.callback(session.restore_environment)
+        keep_cell_numbers(shell, undo)
         settings = GpuMagic(session, parent=shell, unload=undo.close)
         _put_in(shell.configurables, settings, undo)
         names: set[str] = set()
