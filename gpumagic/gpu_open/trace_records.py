@@ -390,6 +390,12 @@ class RankShare(Record):
     waiting: tuple[tuple[float, float], ...] = ()
     waits_more_s: float = 0.0
 
+    @property
+    def idle_s(self) -> float:
+        """How long its GPU did nothing, which lies in its own work."""
+        idle_s = 0.0 if self.busy_s is None else self.length_s - self.busy_s
+        return min(max(idle_s, 0.0), self.own_s)
+
 
 @dataclass(frozen=True)
 class Difference(Record):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.drawing import (
     Column,
@@ -34,7 +34,7 @@ from gpumagic.report.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.drawing import Cell, Part
     from gpumagic.gpu_open.report import TraceReport
@@ -53,20 +53,17 @@ _TWO = 2
 
 
 def headline(together: Together) -> str:
-    """The slow rank, what it cost the others and where it lies, or that none is."""
-    shares = together.ranks
+    """The slow rank and what it cost the others, or what costs all of them most."""
     slow = _share_of(together, together.slowest)
     if not together.matched:
         known = _here(together)
         return f"{known}: nothing they did together could be matched"
     if slow is None:
-        own = _range([each.own_s for each in shares])
-        waiting = _waiting(together) or 0.0
-        which = f"own work of {_here(together)} took {own}"
-        waits = f"{share_text(waiting)} of the time was waiting"
-        if waiting > _MUCH_WAITING:
-            return f"no rank stands out, yet {waits}: {which}"
-        return f"no rank stands out: {which}, {waits}"
+        most = _most_costly(together)
+        spread = _range_of([most.share_of(each) for each in together.ranks])
+        return (
+            f"no rank stands out: {_here(together)} {most.words} {spread} of the time"
+        )
     ratio = "" if together.ratio is None else f"{ratio_text(together.ratio)} the median"
     where = _where(together)
     said = f"rank {slow.rank} took {ratio or 'longest'} for its own work{where}"
@@ -74,6 +71,32 @@ def headline(together: Together) -> str:
         return said
     blamed = share_text(share(slow.blamed_s, slow.length_s))
     return f"{said}; others waited {seconds_text(slow.blamed_s)} for it ({blamed})"
+
+
+class _Cost(NamedTuple):
+    """What ranks spend time on: how it is said, and how much of one's time it is."""
+
+    words: str
+    seconds: Callable[[RankShare], float]
+
+    def share_of(self, rank: RankShare) -> float:
+        return share(self.seconds(rank), rank.length_s) or 0.0
+
+
+_IDLE = _Cost("leave their GPUs idle", lambda rank: rank.idle_s)
+_WAITING = _Cost("wait for each other", lambda rank: rank.waits_s)
+_MOVING = _Cost("do nothing but move data", lambda rank: rank.moves_s)
+_COMPUTING = _Cost("compute", lambda rank: rank.own_s - rank.idle_s)
+
+
+def _most_costly(together: Together) -> _Cost:
+    """The largest cost that a better program would not have; else the work itself."""
+    shares = {
+        cost: sum(map(cost.share_of, together.ranks)) / len(together.ranks)
+        for cost in (_IDLE, _WAITING, _MOVING)
+    }
+    most = max(shares, key=lambda cost: shares[cost])
+    return most if shares[most] > _GRAVE else _COMPUTING
 
 
 def _here(together: Together) -> str:
@@ -111,6 +134,10 @@ def _main_difference(together: Together) -> Difference | None:
 
 def _range(seconds: Sequence[float]) -> str:
     return range_text(seconds_text(min(seconds)), seconds_text(max(seconds)))
+
+
+def _range_of(shares: Sequence[float]) -> str:
+    return range_text(share_text(min(shares)), share_text(max(shares)))
 
 
 def parts(report: TraceReport, together: Together) -> Iterator[Part]:
@@ -155,7 +182,9 @@ def _odd_table(together: Together) -> Table:
     slow = _share_of(together, together.slowest)
     rows = view_shares.odd_rows(together.ranks, slow, lambda each: f"rank {each.rank}")
     at_least = _more_waits(together) is not None
-    return view_shares.table("What each did with its time", rows, at_least=at_least)
+    return view_shares.table(
+        "What each did with its time", rows, _OF_IT_IDLE, at_least=at_least
+    )
 
 
 def _more_waits(together: Together) -> str | None:
@@ -164,6 +193,9 @@ def _more_waits(together: Together) -> str | None:
     return view_shares.more_waits(more_s, length_s)
 
 
+_OF_IT_IDLE = view_shares.ranged(
+    "Idle in own work", lambda each: each.idle_s, seconds_text
+)
 _MORE = (
     view_shares.ranged("Came last", lambda each: each.last, "{:,}".format),
     view_shares.ranged("Length", lambda each: each.length_s, seconds_text),
@@ -205,6 +237,14 @@ def _advice(report: TraceReport, together: Together) -> Iterator[Note]:
         waiting = _waiting(together) or 0.0
         if together.matched and waiting > _MUCH_WAITING:
             yield Note("note", view_shares.IN_TURN, view_shares.HINT_IN_TURN)
+        if together.matched and _most_costly(together) is _IDLE:
+            text = "their GPUs have nothing to do: the file of one rank says why"
+            yield Note("warning", text, f"`%gpu_open {report.ranks[0].file.typed}`")
+        if together.matched and _most_costly(together) is _MOVING:
+            text = (
+                f"data moves, mostly in {_longest(report)}, and no kernel runs beside"
+            )
+            yield Note("warning", text, view_shares.HINT_MOVING)
         return
     first = _main_difference(together)
     if first is None:
@@ -217,6 +257,15 @@ def _advice(report: TraceReport, together: Together) -> Iterator[Note]:
     text = f"{what} {its} on rank {slow.rank}, {usual} in the median"
     hint = view_shares.HINTS.get(first.what) or _compare(report, together)
     yield Note("warning", text, hint)
+
+
+def _longest(report: TraceReport) -> str:
+    """What of all that ranks did together had the GPU for itself longest."""
+    alone_s: dict[str, float] = {}
+    for each in (each for rank in report.ranks for each in rank.collectives):
+        its_s = each.end_s - each.start_s - (each.hidden_s or 0.0)
+        alone_s[each.name] = alone_s.get(each.name, 0.0) + its_s
+    return max(alone_s, key=lambda name: alone_s[name])
 
 
 def _compare(report: TraceReport, together: Together) -> str:

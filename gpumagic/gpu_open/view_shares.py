@@ -46,6 +46,7 @@ SLOWER_IN_ALL = "is slower in all that it does"
 HINT_SLOWER_IN_ALL = (
     "a slower clock, heat or a shared GPU: `nvidia-smi -q -d PERFORMANCE`"
 )
+HINT_MOVING = "let it run beside backward: DDP's buckets, FSDP's prefetching"
 IN_TURN = "now one rank is late, now another, and all wait for it"
 HINT_IN_TURN = "give all ranks batches of one size: sort or bucket by length"
 

@@ -1,4 +1,4 @@
-"""Keeps the number of each cell, as in In [3], where IPython 7 does not (Colab has it)."""
+"""Keeps the number of each cell, as in In [3], for IPython 7, which does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m tests.fakes.cuda [--scenario NAME] ARGUMENTS...`: Python on that machine."""
+"""`python -m tests.fakes.cuda [--scenario NAME] ARGUMENTS...` runs Python there."""
 
 import os
 import sys
@@ -9,4 +9,4 @@ arguments = sys.argv[1:]
 scenario = ["one_free_gpu"]
 if arguments[:1] == ["--scenario"]:
     scenario, arguments = arguments[1:2], arguments[2:]
-os.execve(sys.executable, [sys.executable, *arguments], environment(*scenario))
+os.execve(sys.executable, [sys.executable, *arguments], environment(*scenario))  # noqa: S606

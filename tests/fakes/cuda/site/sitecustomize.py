@@ -16,11 +16,11 @@ class _BeforeTorch:
 
 def _load():
     import ctypes
-    import glob
     import os
+    from pathlib import Path
 
-    for each in sorted(glob.glob(os.environ["GPUMAGIC_FAKE_LIBRARIES"] + "/*.so.*")):
-        ctypes.CDLL(each, mode=ctypes.RTLD_GLOBAL)
+    for each in sorted(Path(os.environ["GPUMAGIC_FAKE_LIBRARIES"]).glob("*.so.*")):
+        ctypes.CDLL(str(each), mode=ctypes.RTLD_GLOBAL)
 
 
 sys.meta_path.insert(0, _BeforeTorch())
