@@ -49,6 +49,7 @@ _KEYS = re.compile(rb'"(traceEvents|segments|device_traces)"\s*:')
 _KEYS_OF_TRACES = re.compile(
     rb'"(schemaVersion|deviceProperties|distributedInfo|displayTimeUnit)"\s*:'
 )
+_OF_XLA = b'"/host:CPU"'  # the process that its profiler always names
 _KEYS_OF_SEGMENTS = re.compile(rb'"(segment_type|allocated_size|device_traces)"\s*:')
 _PHASE = re.compile(rb'"ph"\s*:')
 _ANY_KEY = re.compile(rb'"([^"\\]{1,40})"\s*:')
@@ -61,6 +62,7 @@ _WHAT_CAN_BE_OPENED = (
     "torch.cuda.memory._dump_snapshot('snapshot.pickle') has written"
 )
 _AGAIN = "copy or download it again, or open the file of another rank or step"
+_PERFETTO = "ui.perfetto.dev shows it; what is opened here is written by torch"
 # How a file begins that is none of ours: what it is, and what to do about it.
 _OTHERS = (
     (b"version https://git-lfs", "a pointer of Git LFS", "type: git lfs pull"),
@@ -78,6 +80,7 @@ _OTHERS = (
 # The same of files that are told by a word within, or by their names.
 _OTHERS_WITHIN = (
     (b"MemoryViz", "a page of memory_viz", "open the snapshot that it was made from"),
+    (_OF_XLA, "a trace of XLA, as JAX and TensorFlow write it", _PERFETTO),
     (b'"nbformat"', "a notebook", "open what was recorded in it: *.json.gz, *.pickle"),
     (
         b"-chakra",
@@ -89,6 +92,9 @@ _OTHERS_BY_NAME = (
     (".nsys-rep", "a report of Nsight Systems", _WHAT_CAN_BE_OPENED),
     (".qdrep", "a report of Nsight Systems", _WHAT_CAN_BE_OPENED),
     (".ncu-rep", "a report of Nsight Compute", _WHAT_CAN_BE_OPENED),
+    (".pftrace", "a trace in Perfetto's own format", _PERFETTO),
+    (".perfetto-trace", "a trace in Perfetto's own format", _PERFETTO),
+    (".xplane.pb", "a profile of XLA, as JAX and TensorFlow write it", _PERFETTO),
     (".tfevents.", "of TensorBoard", "open the *.pt.trace.json that lies beside it"),
 )
 
@@ -190,6 +196,8 @@ class Unpacking:
         head = b""
         for nbytes in (1, _HEAD):
             head, self._pieces = _with_head(self._pieces, nbytes)
+            if _OF_XLA in head:
+                raise self._none_of_ours(head)
             kind = _kind(head)
             if kind is not None:
                 return kind

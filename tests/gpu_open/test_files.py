@@ -202,6 +202,8 @@ def test_whatever_else_it_is_two_lines_say_so(refused, data, found, hint):
         ("run.nsys-rep", "Nsight Systems", "export_chrome_trace"),
         ("run.qdrep", "Nsight Systems", "export_chrome_trace"),
         ("events.out.tfevents.17.host", "TensorBoard", ".pt.trace.json"),
+        ("run.pftrace", "Perfetto", "ui.perfetto.dev"),
+        ("host.xplane.pb", "JAX", "ui.perfetto.dev"),
     ],
 )
 def test_files_of_other_programs_are_known_by_their_names(refused, name, program, hint):
@@ -209,6 +211,18 @@ def test_files_of_other_programs_are_known_by_their_names(refused, name, program
     error = refused(b"\x9e\x01\x07", name)
     assert program in error.problem
     assert hint in error.hint
+
+
+def test_a_trace_of_jax_is_named_as_what_it_is(refused):
+    """It is a trace like torch's, with other words: nothing of it would be found."""
+    process = '{"ph":"M","pid":701,"name":"process_name","args":{"name":"/host:CPU"}}'
+    error = refused(
+        b'{"displayTimeUnit":"ns","metadata":{"highres-ticks":true},"traceEvents":['
+        + process.encode(),
+        "host.trace.json",
+    )
+    assert "JAX" in error.problem
+    assert "ui.perfetto.dev" in error.hint
 
 
 def test_an_address_is_to_be_downloaded_first():
