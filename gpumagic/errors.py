@@ -26,8 +26,15 @@ class GpuMagicError(Exception):
         return "\n".join(self.lines())
 
     def lines(self) -> list[str]:
-        """The error as the user reads it: the problem, then the hint."""
-        return [self.problem, f"  -> {self.hint}"] if self.hint else [self.problem]
+        """The error as the user reads it: the problem, then the hint.
+
+        What was typed stands in them, and would else move a terminal's cursor.
+        """
+        lines = [self.problem, f"  -> {self.hint}"] if self.hint else [self.problem]
+        return [
+            "".join(c if c.isprintable() or c == "\n" else "?" for c in line)
+            for line in lines
+        ]
 
     def _render_traceback_(self) -> list[str]:
         """IPython shows these lines in place of a traceback."""

@@ -68,3 +68,9 @@ def test_a_narrow_terminal_breaks_lines_between_words(monkeypatch):
         "  -> choose with",
         "     --dry-run first",
     ]
+
+
+def test_what_was_typed_does_not_reach_the_terminal_as_commands():
+    """An escape sequence in a word that is told back is shown as what it is."""
+    error = GpuMagicError("there is no \x1b[2Jx\r", "type \x07y")
+    assert str(error) == "there is no ?[2Jx?\n  -> type ?y"
