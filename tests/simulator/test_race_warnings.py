@@ -30,7 +30,7 @@ with side:
 @pytest.fixture(scope="module")
 def in_kernel():
     """What each cell of a notebook came to."""
-    return see_in_kernel([*CELLS, "box.off()", *IN_CONTAINERS])
+    return see_in_kernel([*CELLS, CELLS[-1], "box.off()", *IN_CONTAINERS])
 
 
 @pytest.mark.kernel
@@ -43,6 +43,13 @@ def test_a_warning_names_the_cell_and_shows_its_line(where, in_kernel):
     first, *_, last = seen.printed.strip().splitlines()
     assert first.startswith("In [3]:3: DataRace: simulated H100 SXM: In [3], line 3 ")
     assert last.strip() == "total = x.sum()"
+
+
+@pytest.mark.kernel
+def test_a_cell_that_is_run_again_is_told_of_again(in_kernel):
+    """Its text is the same, and so is the file that a kernel makes of it."""
+    again = in_kernel[len(CELLS)].printed
+    assert again.startswith("In [4]:3: DataRace: simulated H100 SXM: In [4], line 3 ")
 
 
 IN_CONTAINERS = [

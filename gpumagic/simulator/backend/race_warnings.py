@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.races import Race
     from gpumagic.simulator.simulated_gpu import SimulatedStream
 
-_Line = tuple[str, int | None]
+_Line = tuple[str, int | None, int | None]
 _OF_THE_SHELL = ("In", "Out")
 _DEEPEST, _MOST_ELEMENTS = 2, 64
 
@@ -123,10 +123,11 @@ def _elements(value: Any) -> list[tuple[str | int, Any]]:
 
 
 def _line(mark: PlaceMark | None) -> _Line:
+    """A cell that is run again is another one: who runs it again wants to see it."""
     if mark is None:
-        return "", None
+        return "", None, None
     place = Place(*mark)
-    return place.file, place.line
+    return place.file, place.line, place.cell
 
 
 def warn_at(mark: PlaceMark | None, text: str, category: type[Warning]) -> None:
