@@ -14,6 +14,7 @@ REPOSITORY = Path(__file__).parents[2]
 FOLDER = REPOSITORY / "notebooks"
 COURSE = sorted(FOLDER.glob("0*.ipynb"))
 _PATIENCE_S = 900  # what hangs fails in the end; what is slow does not
+_WORD = re.compile(r"[^\W\d_]{4,}")  # longer than a unit
 _SOLUTION = re.compile(r"```python\n(.*?)\n```", re.DOTALL)
 
 
@@ -124,6 +125,12 @@ def said(cell):
     """The last value of a cell, where it is a text."""
     values = [each for each in cell.outputs if each.output_type == "execute_result"]
     return values[-1].data["text/plain"].strip("'\"") if values else ""
+
+
+def words_shown(cell):
+    """What a cell says first, without its figures: they are others in each run."""
+    texts = [each.get("text") or each.data["text/plain"] for each in cell.outputs]
+    return _WORD.findall(" ".join(text.split("\n\n")[0] for text in texts))
 
 
 def keep_outputs(path):

@@ -18,6 +18,7 @@ from tests.notebooks.running import (
     said,
     solution_of,
     tagged,
+    words_shown,
 )
 from tests.notebooks.students import answers_to
 from tests.quick_kernels import quick_kernels
@@ -169,6 +170,13 @@ def test_its_checks_know_right_from_wrong(notebook, path, cluster):
 
     judged = [(title, word, said(ran[check.id])) for title, word, check in tries]
     assert [each for each in judged if not each[2].startswith(f"{each[1]}: ")] == []
+    stale = [
+        (cell.source, words_shown(cell), words_shown(ran[cell.id]))
+        for cell in code_cells(notebook)
+        if not {"exercise", "check"} & {*cell.metadata.get("tags", ())}
+        and words_shown(cell) != words_shown(ran[cell.id])
+    ]
+    assert stale == [], "`make notebooks` writes what the program says now"
 
 
 @pytest.mark.kernel

@@ -43,7 +43,7 @@ def environment(scenario: str | Path = "one_free_gpu") -> dict[str, str]:
         "GPUMAGIC_FAKE_USAGE": tempfile.mkdtemp(prefix="gpumagic-usage-"),
         "GPUMAGIC_FAKE_LIBRARIES": str(libraries),
         "GPUMAGIC_FAKE_TORCH": str(libraries / "libvalues.so"),
-        "LD_LIBRARY_PATH": _joined(libraries / "driver", "LD_LIBRARY_PATH"),
+        "LD_LIBRARY_PATH": _joined(libraries, "LD_LIBRARY_PATH"),
         "PYTHONPATH": _joined(f"{HERE / 'site'}{os.pathsep}{ROOT}", "PYTHONPATH"),
         # Values are worked out by the CPU, in threads of the streams.
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
@@ -56,7 +56,7 @@ def switch_on(scenario: str | Path = "one_free_gpu") -> None:
         raise RuntimeError("torch is imported already: switch on in a new process")
     os.environ.update(environment(scenario))
     libraries = built()
-    for each in (*libraries.glob("driver/*.so.*"), *libraries.glob("*.so.*")):
+    for each in sorted(libraries.glob("*.so.*")):
         ctypes.CDLL(str(each), mode=ctypes.RTLD_GLOBAL)
 
 
