@@ -62,8 +62,8 @@ cudaError_t start_context()
     if (cudaError_t code = start_driver()) return code;
     CUcontext context;
     cuCtxGetCurrent(&context);
-    if (context) return cudaSuccess;
-    return cudaSetDevice(0);
+    cudaError_t code = context ? cudaSuccess : cudaSetDevice(0);
+    return code ? code : cudaError_t(machine_broken());
 }
 
 // ------------------------------------------------------------------ errors
