@@ -12,6 +12,9 @@
  *   mps = MASK                     an MPS daemon serves the GPUs of this mask alone,
  *                                  and the numbers of its clients count among them
  *   process_row_bytes              32: the rows that drivers 535.43 to 535.86 write
+ *   context_mib                    what a context takes of its device (500)
+ *   launch_queue                   launches that a stream holds before the host waits (1000)
+ *   addresses = descending         allocations take the highest addresses that are free
  *   fail = FUNCTION CODE           that NVML function answers CODE
  *   hide = FUNCTION                this driver lacks it (build.py leaves it out)
  * For a GPU:
@@ -76,6 +79,8 @@ typedef struct {
 typedef struct {
     char driver_version[TEXT], nvml_version[TEXT], cuinit_does[TEXT], mps[TEXT];
     int cuda_version, init_error, cuinit_error, process_row_bytes;
+    int launch_queue, descending_addresses;
+    uint64_t context_mib;
     Failures failures;
     Gpu gpus[MANY];
     int gpu_count;
@@ -191,6 +196,10 @@ static void read_machine_line(const char *key, const char *value)
     else if (!strcmp(key, "cuinit_does")) copy_text(machine.cuinit_does, value);
     else if (!strcmp(key, "mps")) copy_text(machine.mps, value);
     else if (!strcmp(key, "process_row_bytes")) machine.process_row_bytes = atoi(value);
+    else if (!strcmp(key, "context_mib")) machine.context_mib = strtoul(value, NULL, 0);
+    else if (!strcmp(key, "launch_queue")) machine.launch_queue = atoi(value);
+    else if (!strcmp(key, "addresses"))
+        machine.descending_addresses = !strcmp(value, "descending");
     else if (!strcmp(key, "fail")) add_failure(&machine.failures, value);
     else if (strcmp(key, "hide")) wrong_scenario(key);
 }
@@ -223,6 +232,8 @@ __attribute__((constructor)) static void read_scenario(void)
     if (!file)
         wrong_scenario(path ? path : "GPUMAGIC_FAKE_SCENARIO is not set");
     machine.process_row_bytes = 24;
+    machine.context_mib = 500;
+    machine.launch_queue = 1000;
     while (fgets(line, sizeof line, file))
         read_line(line);
     fclose(file);

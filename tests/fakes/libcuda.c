@@ -3,15 +3,20 @@
  * Every call answers 3 until a cuInit succeeds; only then, and once, are the
  * variables read, from C's environment. A forked child of an initialised process
  * is answered 3 by everything. Each cuInit leaves a line in the log.
+ *
+ * Alone it is a driver that knows its devices and nothing else; cuda/ adds memory,
+ * streams and kernels.
  */
-#include "gpus.h"
+#include "usage.h"
+#include "libcuda.h"
 #include <ctype.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>
 
 enum {
     INVALID_VALUE = 1, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101,
-    ENTRY_NOT_FOUND = 500
+    INVALID_CONTEXT = 201, ENTRY_NOT_FOUND = 500, PEER_ACCESS_ALREADY_ENABLED = 704
 };
 
 typedef struct { Gpu *gpu; Slice *slice; } Device;
@@ -224,7 +229,7 @@ int fake_visible(const char *mask, const char *order, int *pairs)
 
 /* ------------------------------------------------------------ the latch */
 
-static int state(void)
+int fake_state(void)
 {
     return initialised_in && initialised_in == getpid() ? 0 : NOT_INITIALIZED;
 }
@@ -242,7 +247,7 @@ static void log_cuinit(int code)
 static int initialise(void)
 {
     if (initialised_in)
-        return state();
+        return fake_state();
     if (!strcmp(machine.cuinit_does, "hang"))
         pause();
     if (!strcmp(machine.cuinit_does, "crash"))
@@ -265,7 +270,7 @@ int cuInit(unsigned flags)
 
 #define NEEDS_INIT                      \
     do {                                \
-        if (state()) return state();    \
+        if (fake_state()) return fake_state();    \
     } while (0)
 
 #define NEEDS_DEVICE(index)                                             \
@@ -338,6 +343,34 @@ int cuDeviceGetPCIBusId(char *address, int length, int device)
     return 0;
 }
 
+/* What every device here has in common: CUDA's number of it, and a H100's value. */
+static const int common_attributes[][2] = {
+    {1, 1024},         /* threads of a block */
+    {2, 1024}, {3, 1024}, {4, 64},                /* a block's most in x, y, z */
+    {5, 2147483647}, {6, 65535}, {7, 65535},      /* a grid's */
+    {8, 49152},        /* bytes of shared memory a block */
+    {9, 65536},        /* bytes of constants */
+    {10, 32},          /* threads of a warp */
+    {11, 2147483647},  /* most pitch */
+    {12, 65536},       /* registers a block */
+    {13, 1980000},     /* clock, kHz */
+    {14, 512},         /* alignment of textures */
+    {19, 1},           /* maps memory of the host */
+    {31, 1}, {32, 1},  /* kernels side by side; ECC */
+    {36, 2619000}, {37, 5120}, {38, 52428800},    /* memory: kHz, bits; bytes of L2 */
+    {39, 2048},        /* threads a multiprocessor */
+    {40, 3}, {41, 1},  /* copy engines; one address space */
+    {51, 32},          /* pitch of textures */
+    {78, 1}, {79, 1}, {80, 1},                    /* stream priorities; caches of L1 */
+    {81, 233472}, {82, 65536},                    /* a multiprocessor's shared memory, registers */
+    {83, 1}, {89, 1}, {90, 1}, {91, 1},           /* managed memory; preemption */
+    {95, 1}, {97, 232448},                        /* cooperative launch; shared memory opted in */
+    {99, 1},           /* registers memory of the host */
+    {102, 1}, {103, 1},                           /* virtual memory, in file descriptors */
+    {106, 32}, {108, 32768000}, {111, 1024},      /* blocks; persisting L2; reserved shared */
+    {115, 1}, {120, 1},                           /* memory pools; clusters */
+};
+
 int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
     NEEDS_DEVICE(device);
@@ -348,22 +381,121 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
            : attribute == 75 ? gpu->major
            : attribute == 76 ? gpu->minor
                              : 0;
+    for (size_t i = 0; i < sizeof common_attributes / sizeof *common_attributes; i++)
+        if (common_attributes[i][0] == attribute)
+            *value = common_attributes[i][1];
     return 0;
+}
+
+/* Of a card less than NVML tells: what the driver keeps for itself is none of it. */
+static uint64_t total_bytes(const Device *device)
+{
+    const Slice *slice = device->slice;
+    return (slice ? slice->mib : device->gpu->total_mib - device->gpu->reserved_mib) * MIB;
 }
 
 int cuDeviceTotalMem_v2(size_t *bytes, int device)
 {
     NEEDS_DEVICE(device);
-    *bytes = (slice ? slice->mib : gpu->total_mib) * MIB;
+    *bytes = total_bytes(&visible.each[device]);
     return 0;
+}
+
+int cuDeviceCanAccessPeer(int *can, int device, int peer)
+{
+    NEEDS_DEVICE(device);
+    if (peer < 0 || peer >= visible.count)
+        return INVALID_DEVICE;
+    *can = device != peer;
+    return 0;
+}
+
+int fake_device_count(void) { return visible.count; }
+int fake_launch_queue(void) { return machine.launch_queue; }
+int fake_descending_addresses(void) { return machine.descending_addresses; }
+
+const char *fake_uuid(int device)
+{
+    const Device *each = &visible.each[device];
+    return each->slice ? each->slice->uuid : each->gpu->uuid;
+}
+
+/* ------------------------------------------------------------ memory in use */
+
+/* What this process has of each device. */
+static struct { int has_context; uint64_t used; char peers[MANY]; } held[MANY];
+
+static uint64_t held_bytes(int device)
+{
+    return held[device].has_context ? held[device].used + machine.context_mib * MIB : 0;
+}
+
+/* Written over in one piece, so that nobody reads half of it. */
+static void note_usage(void)
+{
+    char path[4096], text[MANY * (TEXT + 24)];
+    int length = 0, file;
+    usage_path(path, sizeof path, (unsigned)getpid());
+    if (!*path || (file = open(path, O_WRONLY | O_CREAT, 0600)) < 0)
+        return;
+    for (int d = 0; d < visible.count; d++)
+        if (held[d].has_context)
+            length += sprintf(text + length, "%s %lu\n", fake_uuid(d), held_bytes(d));
+    if (pwrite(file, text, (size_t)length, 0) < 0 || ftruncate(file, length))
+        perror("fake GPUs: the memory in use is not noted");
+    close(file);
+}
+
+__attribute__((destructor)) static void forget_usage(void)
+{
+    char path[4096];
+    usage_path(path, sizeof path, (unsigned)getpid());
+    if (*path && initialised_in == getpid())
+        unlink(path);
+}
+
+typedef struct { const char *uuid; uint64_t bytes; } Others;
+
+static void add_other(unsigned pid, const char *uuid, uint64_t bytes, void *data)
+{
+    Others *others = data;
+    if (pid != (unsigned)getpid() && !strcmp(uuid, others->uuid))
+        others->bytes += bytes;
+}
+
+uint64_t fake_free_bytes(int device)
+{
+    const Device *each = &visible.each[device];
+    Others others = {fake_uuid(device), 0};
+    read_usage(add_other, &others);
+    uint64_t by_scenario = (each->slice ? each->slice->used_mib : each->gpu->used_mib) * MIB;
+    uint64_t taken = by_scenario + others.bytes + held_bytes(device), total = total_bytes(each);
+    return taken < total ? total - taken : 0;
+}
+
+void fake_use(int device, int64_t bytes)
+{
+    held[device].used += (uint64_t)bytes;
+    note_usage();
 }
 
 /* ------------------------------------------------------------ contexts */
 
-int cuCtxGetCurrent(void **context)
+/* Each device has its primary one, whose handle is the device's number plus one. */
+static __thread intptr_t current; /* 0: none */
+
+int fake_device(void) { return (int)current - 1; }
+
+#define NEEDS_CONTEXT                           \
+    NEEDS_INIT;                                 \
+    if (!current) return INVALID_CONTEXT
+
+int cuDevicePrimaryCtxRetain(void **context, int device)
 {
-    NEEDS_INIT;
-    *context = NULL;
+    NEEDS_DEVICE(device);
+    *context = (void *)(intptr_t)(device + 1);
+    if (!__atomic_exchange_n(&held[device].has_context, 1, __ATOMIC_SEQ_CST))
+        note_usage();
     return 0;
 }
 
@@ -371,7 +503,58 @@ int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active)
 {
     NEEDS_DEVICE(device);
     *flags = 0;
-    *active = 0;
+    *active = held[device].has_context;
+    return 0;
+}
+
+int cuCtxGetCurrent(void **context)
+{
+    NEEDS_INIT;
+    *context = (void *)current;
+    return 0;
+}
+
+int cuCtxSetCurrent(void *context)
+{
+    NEEDS_INIT;
+    if ((intptr_t)context < 0 || (intptr_t)context > visible.count)
+        return INVALID_CONTEXT;
+    current = (intptr_t)context;
+    return 0;
+}
+
+int cuCtxGetDevice(int *device)
+{
+    NEEDS_CONTEXT;
+    *device = fake_device();
+    return 0;
+}
+
+int cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    NEEDS_CONTEXT;
+    *least = 0;
+    *greatest = -5;
+    return 0;
+}
+
+int cuCtxEnablePeerAccess(void *peer, unsigned flags)
+{
+    NEEDS_CONTEXT;
+    intptr_t other = (intptr_t)peer;
+    if (flags || other < 1 || other > visible.count || other == current)
+        return flags ? INVALID_VALUE : INVALID_DEVICE;
+    char *enabled = &held[current - 1].peers[other - 1];
+    int before = *enabled;
+    *enabled = 1;
+    return before ? PEER_ACCESS_ALREADY_ENABLED : 0;
+}
+
+int cuMemGetInfo_v2(size_t *available, size_t *total)
+{
+    NEEDS_CONTEXT;
+    *available = fake_free_bytes(fake_device());
+    *total = total_bytes(&visible.each[fake_device()]);
     return 0;
 }
 
@@ -381,11 +564,36 @@ typedef struct { int code; const char *name, *text; } Error;
 static const Error errors[] = {
     {0, "CUDA_SUCCESS", "no error"},
     {1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
     {3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {9, "CUDA_ERROR_INVALID_CONFIGURATION", "invalid configuration argument"},
     {100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
-    {803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "system has unsupported driver"},
+    {200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+    {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {205, "CUDA_ERROR_MAP_FAILED", "mapping of buffer object failed"},
+    {209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
+    {301, "CUDA_ERROR_FILE_NOT_FOUND", "file not found"},
+    {304, "CUDA_ERROR_OPERATING_SYSTEM", "OS call failed or operation not supported on this OS"},
+    {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {401, "CUDA_ERROR_ILLEGAL_STATE", "the operation cannot be performed in the present state"},
     {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {600, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {704, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled"},
+    {710, "CUDA_ERROR_ASSERT", "device-side assert triggered"},
+    {712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
+    {713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
+    {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+    {802, "CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized"},
+    {803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "system has unsupported display driver / cuda driver combination"},
+    {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
+    {901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture"},
+    {903, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "capture was not ended in the same stream as it began"},
+    {905, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION", "dependency created on uncaptured work in another stream"},
+    {906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", "operation would make the legacy stream depend on a capturing blocking stream"},
+    {907, "CUDA_ERROR_CAPTURED_EVENT", "operation not permitted on an event last recorded in a capturing stream"},
     {999, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 
@@ -419,39 +627,40 @@ int cuGetExportTable(const void **table, const void *id)
     return ENTRY_NOT_FOUND;
 }
 
-static int unknown_function(void) { return state() ? state() : ENTRY_NOT_FOUND; }
-
-int cuGetProcAddress(const char *name, void **function, int version, uint64_t flags);
-int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,
-                        int *found);
-
-typedef struct { const char *name; void *function; } Entry;
-#define SAME(name) {#name, (void *)name}
-static const Entry entries[] = {
-    SAME(cuInit), SAME(cuDriverGetVersion), SAME(cuDeviceGetCount), SAME(cuDeviceGet),
-    SAME(cuDeviceGetName), SAME(cuDeviceGetPCIBusId), SAME(cuDeviceGetAttribute),
-    SAME(cuCtxGetCurrent), SAME(cuDevicePrimaryCtxGetState), SAME(cuGetErrorName),
-    SAME(cuGetErrorString), SAME(cuGetExportTable),
-    {"cuDeviceGetUuid", (void *)cuDeviceGetUuid_v2},
-    {"cuDeviceTotalMem", (void *)cuDeviceTotalMem_v2},
-    {"cuGetProcAddress", (void *)cuGetProcAddress_v2},
-};
-
-/* A name that is not listed gets a stub: the runtime gives up without one. */
-int cuGetProcAddress(const char *name, void **function, int version, uint64_t flags)
+static int unknown_function(void)
 {
-    (void)version, (void)flags;
-    *function = (void *)unknown_function;
-    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
-        if (!strcmp(entries[i].name, name))
-            *function = entries[i].function;
-    return 0;
+    return fake_state() ? fake_state() : ENTRY_NOT_FOUND;
 }
 
+/* A function of this library, in its newest version. */
+static void *own_function(const char *name)
+{
+    static const char *const versions[] = {"_v3", "_v2", ""};
+    Dl_info self;
+    char versioned[TEXT];
+    void *found = NULL;
+    void *library = dladdr((void *)own_function, &self)
+                  ? dlopen(self.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    for (int v = 0; library && v < 3 && !found; v++) {
+        snprintf(versioned, sizeof versioned, "%s%s", name, versions[v]);
+        found = dlsym(library, versioned);
+    }
+    return found;
+}
+
+/* A name that is not there gets a stub: the runtime gives up without one. */
 int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,
                         int *found)
 {
+    (void)version, (void)flags;
+    void *own = own_function(name);
+    *function = own ? own : (void *)unknown_function;
     if (found)
         *found = 0;
-    return cuGetProcAddress(name, function, version, flags);
+    return 0;
+}
+
+int cuGetProcAddress(const char *name, void **function, int version, uint64_t flags)
+{
+    return cuGetProcAddress_v2(name, function, version, flags, NULL);
 }

@@ -1,5 +1,5 @@
 /* A stand-in for libnvidia-ml with the symbols, sizes and codes of the real one. */
-#include "gpus.h"
+#include "usage.h"
 #include <stddef.h>
 
 enum {
@@ -255,13 +255,48 @@ int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor)
 
 /* ------------------------------------------------------------ how it does */
 
+/* The scenario's processes of a part, and those that have noted what they hold. */
+typedef struct { const Part *part; Process each[2 * MANY]; int count; uint64_t noted; } Users;
+
+static int is_of(const Part *part, const char *uuid)
+{
+    if (part->slice)
+        return !strcmp(uuid, part->slice->uuid);
+    for (int s = 0; s < part->gpu->slice_count; s++)
+        if (!strcmp(uuid, part->gpu->slices[s].uuid))
+            return 1;
+    return !strcmp(uuid, part->gpu->uuid);
+}
+
+static void add_user(unsigned pid, const char *uuid, uint64_t bytes, void *data)
+{
+    Users *users_of_it = data;
+    if (!is_of(users_of_it->part, uuid) || users_of_it->count == 2 * MANY)
+        return;
+    users_of_it->each[users_of_it->count++] = (Process){pid, 0, bytes};
+    users_of_it->noted += bytes;
+}
+
+static Users users_of(const Part *part)
+{
+    Users found = {.part = part, .count = part->gpu->process_count};
+    memcpy(found.each, part->gpu->processes, sizeof part->gpu->processes);
+    read_usage(add_user, &found);
+    return found;
+}
+
+static uint64_t used_bytes(const Part *part)
+{
+    uint64_t by_scenario = part->slice ? part->slice->used_mib : part->gpu->used_mib;
+    return by_scenario * MIB + users_of(part).noted;
+}
+
 /* Version 1 counts what the driver keeps for itself as used. */
 int nvmlDeviceGetMemoryInfo(void *handle, c_nvmlMemory_t *memory)
 {
     PART(handle);
     memory->total = (part.slice ? part.slice->mib : part.gpu->total_mib) * MIB;
-    memory->used = part.slice ? part.slice->used_mib * MIB
-                              : (part.gpu->used_mib + part.gpu->reserved_mib) * MIB;
+    memory->used = used_bytes(&part) + (part.slice ? 0 : part.gpu->reserved_mib * MIB);
     memory->free = memory->total - memory->used;
     return 0;
 }
@@ -273,7 +308,7 @@ int nvmlDeviceGetMemoryInfo_v2(void *handle, c_nvmlMemory_v2_t *memory)
         return ARGUMENT_VERSION_MISMATCH;
     memory->total = (part.slice ? part.slice->mib : part.gpu->total_mib) * MIB;
     memory->reserved = part.slice ? 0 : part.gpu->reserved_mib * MIB;
-    memory->used = (part.slice ? part.slice->used_mib : part.gpu->used_mib) * MIB;
+    memory->used = used_bytes(&part);
     memory->free = memory->total - memory->used - memory->reserved;
     return 0;
 }
@@ -381,6 +416,30 @@ int nvmlDeviceGetC2cModeInfoV(void *handle, c_nvmlC2cModeInfo_v1_t *info)
     return part.gpu->c2c_supported ? 0 : NOT_SUPPORTED;
 }
 
+/* NVLink and its fabric: torch looks them up when memory has run out. There are none. */
+
+int nvmlDeviceGetNvLinkRemoteDeviceType(void *handle, unsigned link, unsigned *type)
+{
+    WHOLE_GPU(handle);
+    (void)link, (void)type;
+    return NOT_SUPPORTED;
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *handle, unsigned link, nvmlPciInfo_t *pci)
+{
+    WHOLE_GPU(handle);
+    (void)link, (void)pci;
+    return NOT_SUPPORTED;
+}
+
+/* As every struct with a version it begins with it, and that has its size. */
+int nvmlDeviceGetGpuFabricInfoV(void *handle, unsigned *info)
+{
+    WHOLE_GPU(handle);
+    memset(info + 1, 0, (*info & 0xFFFFFF) - sizeof *info);
+    return 0;
+}
+
 /* ------------------------------------------------------------ who uses it */
 
 static int is_listed(const Process *process, unsigned mode)
@@ -388,18 +447,18 @@ static int is_listed(const Process *process, unsigned mode)
     return mode == 3 || (mode < 2 && (unsigned)process->graphics == mode);
 }
 
-static unsigned process_count(const Gpu *gpu, unsigned mode)
+static unsigned process_count(const Users *all, unsigned mode)
 {
     unsigned count = 0;
-    for (int i = 0; i < gpu->process_count; i++)
-        count += (unsigned)is_listed(&gpu->processes[i], mode);
+    for (int i = 0; i < all->count; i++)
+        count += (unsigned)is_listed(&all->each[i], mode);
     return count;
 }
 
-static void give_rows(const Gpu *gpu, unsigned mode, size_t row_bytes, char *target)
+static void give_rows(const Users *all, unsigned mode, size_t row_bytes, char *target)
 {
-    for (int i = 0; i < gpu->process_count; i++) {
-        const Process *each = &gpu->processes[i];
+    for (int i = 0; i < all->count; i++) {
+        const Process *each = &all->each[i];
         c_nvmlProcessDetail_v1_t row = {each->pid, each->used, ~0u, ~0u, 0};
         if (is_listed(each, mode)) {
             memcpy(target, &row, row_bytes);
@@ -409,16 +468,17 @@ static void give_rows(const Gpu *gpu, unsigned mode, size_t row_bytes, char *tar
 }
 
 /* Asked with too little room it tells how much it needs; that is how one asks. */
-static int give_processes(const Gpu *gpu, unsigned mode, int row_bytes, unsigned *count,
+static int give_processes(const Part *part, unsigned mode, int row_bytes, unsigned *count,
                           char *rows)
 {
-    unsigned needed = process_count(gpu, mode), room = *count;
+    Users all = users_of(part);
+    unsigned needed = process_count(&all, mode), room = *count;
     *count = needed;
     if (!needed)
         return 0;
     if (!rows || room < needed)
         return INSUFFICIENT_SIZE;
-    give_rows(gpu, mode, (size_t)row_bytes, rows);
+    give_rows(&all, mode, (size_t)row_bytes, rows);
     return 0;
 }
 
@@ -426,7 +486,7 @@ static int give_processes(const Gpu *gpu, unsigned mode, int row_bytes, unsigned
     int function(void *handle, unsigned *count, void *rows)                 \
     {                                                                       \
         PART(handle);                                                       \
-        return give_processes(part.gpu, mode, row_bytes, count, rows);      \
+        return give_processes(&part, mode, row_bytes, count, rows);         \
     }
 
 PROCESS_CALL(nvmlDeviceGetComputeRunningProcesses_v3, 0, machine.process_row_bytes)
@@ -435,13 +495,14 @@ PROCESS_CALL(nvmlDeviceGetMPSComputeRunningProcesses_v3, 2, machine.process_row_
 PROCESS_CALL(nvmlDeviceGetComputeRunningProcesses_v2, 0, 24)
 PROCESS_CALL(nvmlDeviceGetGraphicsRunningProcesses_v2, 1, 24)
 PROCESS_CALL(nvmlDeviceGetMPSComputeRunningProcesses_v2, 2, 24)
+PROCESS_CALL(nvmlDeviceGetComputeRunningProcesses, 0, 16)
 
 int nvmlDeviceGetRunningProcessDetailList(void *handle, c_nvmlProcessDetailList_v1_t *list)
 {
     PART(handle);
     if (list->version != (0x01000000 | sizeof *list))
         return ARGUMENT_VERSION_MISMATCH;
-    return give_processes(part.gpu, list->mode, sizeof *list->procArray,
+    return give_processes(&part, list->mode, sizeof *list->procArray,
                           &list->numProcArrayEntries, (char *)list->procArray);
 }
 

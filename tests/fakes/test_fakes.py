@@ -363,7 +363,8 @@ def test_a_mask_can_be_read_without_the_latch():
     "scenario", ["four_gpus", "sixteen_gpus", "mixed_models", "container_foreign_pids"]
 )
 def test_both_libraries_describe_the_same_gpus(scenario):
-    """Address, UUID, name, memory and capability agree, zero bytes included."""
+    """Address, UUID, name and capability agree, zero bytes included; of the memory
+    CUDA counts what the driver does not keep for itself."""
     run = run_python(
         CUDA
         + """
@@ -384,7 +385,15 @@ def test_both_libraries_describe_the_same_gpus(scenario):
                 size.value, [attribute(75, device), attribute(76, device)]]
 
     cuda.cuInit(0)
-    by_nvml = [[gpu.pci_address, gpu.uuid, gpu.name, gpu.memory_total_bytes,
+    import pynvml
+    pynvml.nvmlInit()
+
+    def usable(gpu):
+        handle = pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
+        return memory.total - memory.reserved
+
+    by_nvml = [[gpu.pci_address, gpu.uuid, gpu.name, usable(gpu),
                 list(gpu.compute_capability)] for gpu in read_inventory().gpus]
     show([sorted(row(device) for device in range(count())), sorted(by_nvml)])
     """,

@@ -54,6 +54,7 @@ int machine_capturing(MachineStream stream);
 int machine_device_of(const void *pointer);
 /* As an assertion of a kernel does: from now on every call answers this code. */
 void machine_break(int code);
+int machine_broken(void); /* that code; 0: nothing is broken */
 
 /* Called at each launch of a loaded module's kernel (Triton's), on the launching thread. */
 typedef int (*MachineLaunchHook)(const char *name, const unsigned *grid, void **parameters,
