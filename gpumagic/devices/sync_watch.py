@@ -252,7 +252,7 @@ def _wrapped_syncs(
     def wrap(original: Callable[..., Any], what: str) -> Callable[..., Any]:
         @functools.wraps(original)
         def synchronize(*args: Any, **options: Any) -> Any:
-            if asked_for.now or not watching or _is_ours():
+            if asked_for.now or not watching:
                 return original(*args, **options)
             asked_for.now = True
             began_ns = time.perf_counter_ns()
@@ -261,7 +261,8 @@ def _wrapped_syncs(
             finally:
                 waited_ns = time.perf_counter_ns() - began_ns
                 asked_for.now = False
-                note(what, waited_ns)
+                if not _is_ours():
+                    note(what, waited_ns)
 
         return synchronize
 
