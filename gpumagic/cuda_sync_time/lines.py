@@ -10,6 +10,7 @@ numbers its nodes in the order of the forward.
 from __future__ import annotations
 
 import sys
+import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 # Some seconds of plain Python; a step takes twenty bytes.
 MOST_STEPS = 4_000_000
+# So much later a launch may seem to be: the profiler's clock is another one.
+_BEHIND_NS = 20_000
 _OUTSIDE = 0  # no line of the user's is being run
 
 
@@ -182,8 +185,11 @@ class LineTracer:
         return lines
 
     def _at(self, moment_ns: int) -> int:
-        # What is launched last in a line is there when the next one begins.
+        # What is launched last in a line is there when the next one begins, or just
+        # behind it where none does.
         at = bisect_left(self._times, moment_ns) - 1
+        if at > 0 and self._steps[at] == _OUTSIDE:
+            at -= moment_ns - self._times[at] < _BEHIND_NS
         return self._steps[at] if at >= 0 else _OUTSIDE
 
     def _creator(self, node: int) -> int:
@@ -214,14 +220,14 @@ class LineWatcher(Observer):
         self._in_cell: Callable[[str], bool] = lambda _: False
         self._tracer: LineTracer | None = None
         self._began_ns = 0
-        self._now_ns: Callable[[], int] = lambda: 0
+        self._now_ns: Callable[[], int] = time.time_ns
 
     def start(self, runtime: Runtime) -> None:
-        """Take the clock of the devices that are there."""
+        """Take the clock that what devices do is traced by."""
         torch = loaded_torch()
         libraries = tuple(map(str, getattr(torch, "__path__", ())))
-        self._now_ns = runtime.now_ns
-        self._tracer = LineTracer(Places(libraries), runtime.now_ns)
+        self._now_ns = runtime.now_ns if runtime.simulated else time.time_ns
+        self._tracer = LineTracer(Places(libraries), self._now_ns)
 
     def begin(self) -> None:
         """Note lines from now on."""
@@ -246,16 +252,22 @@ class LineWatcher(Observer):
         if self._tracer is not None and self._tracer.is_cut:
             yield Flag(FlagKind.LINES_CUT)
 
-    def lines(self, spans: Iterable[TraceSpan] | None) -> tuple[LineTime, ...]:
+    def lines(
+        self, spans: Iterable[TraceSpan] | None, began_ns: int | None
+    ) -> tuple[LineTime, ...]:
         """What each line came to: those of the cell first.
 
         Args:
             spans: What was traced; None where no device could be.
+
+            began_ns: The moment that they count from; None is when lines began, as on
+                a clock that stands still in between.
         """
         if self._tracer is None:
             return ()
+        began_ns = self._began_ns if began_ns is None else began_ns
         sums = sorted(
-            self._tracer.by_line(spans or (), self._began_ns),
+            self._tracer.by_line(spans or (), began_ns),
             key=lambda each: (not self._in_cell(each.line[0]), each.line),
         )
         return tuple(self._row(each, traced=spans is not None) for each in sums)

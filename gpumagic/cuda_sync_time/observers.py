@@ -7,6 +7,7 @@ count twice what ran at the same time.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import defaultdict
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -164,6 +165,10 @@ class Onlooker(Observer):
 class Tracer(Observer):
     """Traces what runs when.
 
+    Attributes:
+        began_unix_ns: When the trace began, once there is a profile of it; None where
+            its clock is a model's.
+
     Args:
         file: Where the whole trace is saved, if it is.
 
@@ -181,6 +186,7 @@ class Tracer(Observer):
         devices_only: bool = False,
         most_s: float | None = None,
     ) -> None:
+        self.began_unix_ns: int | None = None
         self._file = file
         self._alarm = None if most_s is None else Alarm(most_s, self._cut)
         self._devices_only = devices_only
@@ -189,6 +195,7 @@ class Tracer(Observer):
         self._lost: str | None = None
         self._kind = ""
         self._untraced: str | None = None
+        self._code_ended_ns: int | None = None
 
     def start(self, runtime: Runtime) -> None:
         """Trace from now on.
@@ -228,6 +235,11 @@ class Tracer(Observer):
     def _cut(self) -> bool:
         return self._tracing is None or self._tracing.cut()
 
+    def code_ended(self) -> None:
+        """The waits that follow are ours."""
+        if self._code_ended_ns is None:
+            self._code_ended_ns = time.time_ns()
+
     def all_idle(self, unwaited: str | None) -> None:
         """The trace ends here; where nobody may wait for the devices, it is lost."""
         if self._tracing is None:
@@ -261,11 +273,26 @@ class Tracer(Observer):
             return profile_of(Trace((), 0.0, f"the trace was lost: {first_line}"))
         problem = self._save(self._tracing)
         saved_as = self._file if problem is None else None
-        profile = profile_of(self._tracing.trace(), saved_as=saved_as)
+        trace = self._without_helper(self._tracing.trace())
+        self.began_unix_ns = trace.began_unix_ns
+        profile = profile_of(trace, saved_as=saved_as)
         if problem is None or profile.problem is not None:
             return profile
         hint = "its figures are complete; name another file to save it"
         return dataclasses.replace(profile, problem=problem, hint=hint)
+
+    def _without_helper(self, trace: Trace) -> Trace:
+        """The last wait as the code's thread makes it, though another does for it."""
+        if trace.began_unix_ns is None or self._code_ended_ns is None:
+            return trace
+        ended_s = (self._code_ended_ns - trace.began_unix_ns) / 1e9
+        spans = (
+            dataclasses.replace(each, thread=0)
+            if each.kind is SpanKind.WAIT and each.start_s > ended_s
+            else each
+            for each in trace.spans
+        )
+        return dataclasses.replace(trace, spans=tuple(spans))
 
     def flags(self, profile: Profile | None) -> tuple[Flag, ...]:
         """How looking on, and what it saw, has to be taken into account."""
@@ -379,7 +406,7 @@ def _most_in_flight(spans: Iterable[TraceSpan]) -> int:
     steps = [
         step
         for span in spans
-        if span.launched_s is not None
+        if span.launched_s is not None and not span.of_graph
         # At one moment what is done leaves before what is launched comes.
         for step in ((span.launched_s, 1), (max(span.end_s, span.launched_s), -1))
     ]

@@ -15,6 +15,7 @@ from gpumagic.cuda_sync_time.report import (
     DeviceTime,
     Flag,
     FlagKind,
+    LineTime,
     RaceReport,
     Run,
     TimingReport,
@@ -149,8 +150,14 @@ class OneRun:
             syncs=None if self._waits is None else self._waits.points(runtime.kind),
             profile=profile,
             activity=self._activity(ended),
-            lines=None if self._lines is None else self._lines.lines(_spans(profile)),
+            lines=self._by_line(profile),
         )
+
+    def _by_line(self, profile: Profile | None) -> tuple[LineTime, ...] | None:
+        if self._lines is None:
+            return None
+        began_ns = None if self._tracer is None else self._tracer.began_unix_ns
+        return self._lines.lines(_spans(profile), began_ns)
 
     def _activity(self, ended: Ended) -> Activity | None:
         """All that is known, on a simulated machine; else the waits that were seen."""

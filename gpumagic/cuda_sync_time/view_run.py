@@ -60,6 +60,7 @@ _LONGEST_ERROR = 90
 
 # Below so many floors a run cannot be told from an empty cell.
 _FLOORS = 2
+_NO_EMPTY_CELL = 0.25  # of the time is known to be the GPU's work
 _MOSTLY = 0.5  # of the time
 _NEARLY_ALL = 0.8
 _ALONE, _WITH_A_TABLE = 10, 6  # lanes
@@ -112,8 +113,10 @@ def brief(report: TimingReport) -> str:
 
 def too_short(report: TimingReport) -> bool:
     """Whether one run cannot be told from an empty cell."""
-    floor_s = report.setting.floor_s
-    return floor_s is not None and report.run.elapsed_s < _FLOORS * floor_s
+    floor_s, elapsed_s = report.setting.floor_s, report.run.elapsed_s
+    if floor_s is None or elapsed_s >= _FLOORS * floor_s:
+        return False
+    return (report.busy_s or 0.0) <= _NO_EMPTY_CELL * elapsed_s
 
 
 def _name(report: TimingReport) -> str:

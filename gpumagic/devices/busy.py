@@ -63,12 +63,20 @@ class Busy:
     def _calibrate(self) -> None:
         amount = _PRODUCTS if self._spin is None else _CALIBRATION_CYCLES
         runtime = self._runtime
-        for _ in range(2):  # from the idle clock to the full one
+        stream = runtime.current_stream(self._device)
+        # From the idle clock to the full one; and the device still does it while the
+        # host sends what is measured.
+        self._run(amount)
+        start = runtime.record(stream)
+        if start is None:  # this kind of device has no events
             runtime.synchronize()
-            began_ns = runtime.now_ns()
-            self._run(amount)
+        began_ns = runtime.now_ns()
+        self._run(amount)
+        took_s = runtime.elapsed_s(start, runtime.record(stream))
+        if took_s is None:
             runtime.synchronize()
-            self._rate = amount * 1e9 / max(runtime.now_ns() - began_ns, 1)
+            took_s = (runtime.now_ns() - began_ns) / 1e9
+        self._rate = amount / max(took_s, 1e-9)
 
     def _submit_simulated(self, seconds: float) -> None:
         from gpumagic.simulator.engines import FULL_SHARE, Engine

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.report.events import OperatorTime, SpanKind, TraceSpan
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Hashable, Iterable, Iterator
+    from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 
 DEVICE_WORK = {
     "kernel": SpanKind.KERNEL,
@@ -69,6 +69,8 @@ class Reading:
             can be true.
 
         operators: What each operator took on the host within the marks.
+
+        began_unix_ns: When the first mark ended, in nanoseconds since 1970.
     """
 
     spans: tuple[TraceSpan, ...]
@@ -76,6 +78,7 @@ class Reading:
     sees_devices: bool
     sees_earlier_work: bool
     operators: tuple[OperatorTime, ...] = ()
+    began_unix_ns: int = 0
 
 
 def read(text: str, begin: str, end: str) -> Reading:
@@ -91,7 +94,8 @@ def read(text: str, begin: str, end: str) -> Reading:
     Raises:
         ValueError: This is no such JSON, or a mark is missing.
     """
-    events = _complete_events(text)
+    whole = _whole(text)
+    events = _complete_events(whole)
     first, last = _only_mark(events, begin), _only_mark(events, end)
     window = _Window(first["ts"] + first["dur"], last["ts"])
     work = [event for event in events if event["cat"] in DEVICE_WORK]
@@ -115,6 +119,9 @@ def read(text: str, begin: str, end: str) -> Reading:
         operators=operator_times(
             each for each in operations if window.seconds(each) is not None
         ),
+        # Without a base the times themselves count from 1970.
+        began_unix_ns=whole.get("baseTimeNanoseconds", 0)
+        + round((first["ts"] + first["dur"]) * 1000),
     )
 
 
@@ -156,11 +163,15 @@ class _Threads:
         return self._numbers.setdefault(thread, len(self._numbers))
 
 
-def _complete_events(text: str) -> list[dict[str, Any]]:
-    """Everything with a duration."""
+def _whole(text: str) -> dict[str, Any]:
     whole = json.loads(text)
     if not isinstance(whole, dict) or "traceEvents" not in whole:
         raise ValueError("there are no traceEvents")
+    return whole
+
+
+def _complete_events(whole: dict[str, Any]) -> list[dict[str, Any]]:
+    """Everything with a duration."""
     return [
         event
         for event in whole["traceEvents"]
@@ -180,11 +191,12 @@ def _only_mark(events: Iterable[dict[str, Any]], name: str) -> dict[str, Any]:
 
 def _device_spans(
     work: list[dict[str, Any]],
-    calls: Iterable[dict[str, Any]],
+    calls: Sequence[dict[str, Any]],
     window: _Window,
     backward: _Backward,
 ) -> Iterator[TraceSpan]:
-    entered_us = _entered_us(work, calls)
+    graphs = {_correlation(call) for call in calls if launches_a_graph(call["name"])}
+    entered_us = _entered_us(work, calls, graphs)
     forward = {_correlation(call): backward.node_at(call) for call in calls}
     for event in work:
         within = window.seconds(event)
@@ -205,6 +217,7 @@ def _device_spans(
                 # The call may return when the work has begun already.
                 else min(window.moment(launched_us), within[0])
             ),
+            of_graph=args.get("correlation") in graphs,
             forward=forward.get(_correlation(event)),
         )
 
@@ -234,14 +247,16 @@ class _Backward:
 
 
 def _entered_us(
-    work: Iterable[dict[str, Any]], calls: Iterable[dict[str, Any]]
+    work: Iterable[dict[str, Any]],
+    calls: Iterable[dict[str, Any]],
+    graphs: Container[Hashable],
 ) -> dict[Any, float]:
-    """When the work of each call was in its queue, where one call is one entry.
+    """When the work of each call was in its queue.
 
     That is at the end of the call: one that finds the queue full begins long before.
     """
     returns = [(_correlation(call), _end_us(call)) for call in calls]
-    callers = callers_of((_correlation(event) for event in work), returns)
+    callers = callers_of((_correlation(event) for event in work), returns, graphs)
     return {key: returns[place][1] for key, place in callers.items()}
 
 
@@ -405,6 +420,11 @@ def kind_of_call(name: str, *, copied: bool = False) -> SpanKind | None:
 def may_be_waited_for(copy: str) -> bool:
     """Whether a call may last until this copy is done, by the name of the copy."""
     return not any(kind in copy for kind in _NEVER_WAITED_FOR)
+
+
+def launches_a_graph(name: str) -> bool:
+    """Whether a call launches all that a graph holds: all of it has its number."""
+    return "GraphLaunch" in name
 
 
 def gives_work(name: str) -> bool:

@@ -18,6 +18,7 @@ import ast
 import contextlib
 import functools
 import re
+import sys
 import threading
 import time
 import warnings
@@ -29,6 +30,7 @@ from gpumagic.report.places import Place, PlaceMark, Places, code_line, runs_thr
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
 _WARN, _ERROR = 1, 2  # torch's numbers for its modes
 _PRINTING = "_tensor_str.py"  # where torch makes the text of a tensor
@@ -92,7 +94,8 @@ def watch_syncs(torch: Any, kind: str) -> Iterator[list[SyncCall]]:
     torch.distributed and torch.sparse, copies from pageable memory with
     `non_blocking=True`, waits of other libraries, of the generic `torch.Stream` and
     `torch.Event`, and whatever runs while the code itself silences or records
-    warnings. Only explicit waits have a cost; torch tells no other.
+    warnings. Only explicit waits have a cost; torch tells no other. Those that our own
+    code asks for are not the user's.
 
     It starts no device. Where the mode is "error", so that waits raise, it stays so.
 
@@ -258,7 +261,8 @@ def _wrapped_syncs(
             finally:
                 waited_ns = time.perf_counter_ns() - began_ns
                 asked_for.now = False
-                note(what, waited_ns)
+                if not _is_ours():
+                    note(what, waited_ns)
 
         return synchronize
 
@@ -269,6 +273,18 @@ def _wrapped_syncs(
             yield asked_for
         finally:
             watching = False
+
+
+def _is_ours() -> bool:
+    """Whether a wait is asked for by our own code, as the prefetcher does."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and _package(frame) == "torch":
+        frame = frame.f_back
+    return frame is not None and _package(frame) == _package(sys._getframe())
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
 def _those_that_wait(torch: Any) -> Iterator[tuple[Any, str, str]]:

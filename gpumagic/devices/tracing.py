@@ -221,7 +221,13 @@ class _ProfilerTracing:
             return Trace((), length_s, *LOST)
         problem, hint = self._lacking(seen)
         return Trace(
-            seen.spans, seen.length_s, problem, hint, seen.operators, self._is_cut
+            seen.spans,
+            seen.length_s,
+            problem,
+            hint,
+            seen.operators,
+            self._is_cut,
+            seen.began_unix_ns,
         )
 
     def _lacking(self, seen: Reading) -> tuple[str, str] | tuple[None, None]:

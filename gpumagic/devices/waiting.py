@@ -131,7 +131,7 @@ class Window:
         )
 
     def tail_s(self, waited: Waited | None) -> float | None:
-        """How long work ran on after the starting streams; None if nobody knows."""
+        """How long work is known to have run on after the starting streams."""
         told = self._lanes and all(lane.end is not None for lane in self._lanes)
         if waited is None or not told:
             return None
@@ -161,7 +161,8 @@ class Waited:
     """When what was waited for had ended, on the runtime's clock.
 
     Attributes:
-        streams_ns: The streams that the events are on, up to the events.
+        streams_ns: The streams that the events are on, up to the events; or when the
+            wait for everything began, as nobody knows what ran until then.
 
         all_ns: Everything on every device in use.
     """
@@ -201,15 +202,11 @@ def wait_for_all(
     if runtime.simulated:  # its waits move a clock, and take no time of ours
         return _wait_at_once(runtime, events)
     began = time.perf_counter()
-    if not _poll(runtime, events, began, limit_s, most_polls):
-        return _Helper(runtime, events).waited(_left_s(began, limit_s))
-    streams_ns = runtime.now_ns()
-    short = streams_ns - since_ns < _THREAD_PAYS_S * 1e9
+    left = () if _poll(runtime, events, began, limit_s, most_polls) else events
+    short = not left and runtime.now_ns() - since_ns < _THREAD_PAYS_S * 1e9
     if short and limit_s is None and all(each is not None for each in events):
-        runtime.synchronize()
-        return Waited(streams_ns, runtime.now_ns())
-    all_ns = _Helper(runtime).waited(_left_s(began, limit_s)).all_ns
-    return Waited(streams_ns, all_ns)
+        return _wait_at_once(runtime, left)
+    return _Helper(runtime, left).waited(_left_s(began, limit_s))
 
 
 def is_in_use(runtime: Runtime) -> bool:

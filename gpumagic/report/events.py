@@ -133,8 +133,9 @@ class TraceSpan(Record):
 
         nbytes: How much was copied, where that is known.
 
-        launched_s: Since when it was in the queue of its stream, where a call of its
-            own put it there; the kernels of a graph have no such call.
+        launched_s: Since when it was in the queue of its stream, put there by a call.
+
+        of_graph: Whether that call launched a graph: one entry of the queue for all.
 
         forward: The number of the node of autograd whose backward launched it.
 
@@ -153,6 +154,7 @@ class TraceSpan(Record):
     thread: int | None = None
     nbytes: int | None = None
     launched_s: float | None = None
+    of_graph: bool = False
     forward: int | None = None
     bound: str | None = None
     place: GroupPlace | None = None
@@ -206,6 +208,9 @@ class Trace(Record):
             first; none where the host is not traced.
 
         is_cut: Whether more was done after it, of which nothing was to be kept.
+
+        began_unix_ns: When it began, in nanoseconds since 1970, to a microsecond; None
+            where its clock is a model's.
     """
 
     spans: tuple[TraceSpan, ...]
@@ -214,6 +219,7 @@ class Trace(Record):
     hint: str | None = None
     operators: tuple[OperatorTime, ...] = ()
     is_cut: bool = False
+    began_unix_ns: int | None = None
 
 
 Interval: TypeAlias = "tuple[float, float]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import assume, given, settings
@@ -179,6 +180,36 @@ def test_kernels_without_a_launch_of_their_own_are_not_counted_as_queued():
     profile = profile_of(trace_of(*[kernel(1.0, 2.0)] * 5))
 
     assert (profile.launches, profile.in_flight) == (5, None)
+
+
+def test_a_graph_fills_no_queue():
+    """However much it holds: its launch is one entry, of which nobody tells."""
+    spans = [
+        kernel(5.0 + i, 6.0 + i, launched_s=0.0, of_graph=True) for i in range(1000)
+    ]
+
+    profile = profile_of(trace_of(*spans, length_s=2000.0))
+
+    assert (profile.launches, profile.in_flight) == (1000, None)
+
+
+def test_what_another_thread_waits_for_once_the_code_has_ended_is_ours():
+    """It is the code's thread that stands still meanwhile; earlier ones are told."""
+    since_ns = time.time_ns()
+    ended_s = LENGTH / 2
+    waits = [
+        TraceSpan("cudaEventSynchronize", SpanKind.WAIT, start, start + 1, thread=1)
+        for start in (ended_s - 2, ended_s + 2)
+    ]
+    tracer = Tracer()
+    tracer._tracing = SimpleNamespace(
+        trace=lambda: trace_of(*waits, began_unix_ns=since_ns - round(ended_s * 1e9))
+    )
+
+    tracer.code_ended()
+    profile = tracer.profile()
+
+    assert [each.thread for each in profile.spans] == [1, 0]
 
 
 def test_a_full_queue_is_flagged():

@@ -251,6 +251,32 @@ def test_a_short_run_is_waited_for_here_and_a_long_one_by_a_helper(device, start
     assert device.waited_by[-1] == HELPER_NAME
 
 
+def test_the_start_of_the_helper_is_no_work_of_another_stream(
+    device, host, start, monkeypatch
+):
+    """On a busy machine it takes long; work that goes on behind it is told."""
+    run_helper = waiting._Helper.run
+
+    def later(helper):
+        host.sleep(0.1)
+        run_helper(helper)
+
+    monkeypatch.setattr(waiting._Helper, "run", later)
+    run = start()
+    device.busy(0.3)
+    alone = report_on(run)
+    run = start()
+    device.busy(0.3)
+    device.busy(0.8, device.side)
+    both = report_on(run)
+
+    assert alone.run.elapsed_s > 0.3
+    assert alone.run.tail_s < 0.01
+    assert FlagKind.TAIL not in kinds(alone)
+    assert 0.3 < both.run.tail_s < 0.5
+    assert FlagKind.TAIL in kinds(both)
+
+
 def test_what_is_traced_is_asked_a_few_times_only(device, start):
     """Each question is a call in the user's trace, so a helper waits instead."""
     polls = {}

@@ -207,7 +207,7 @@ def test_calls_launch_or_wait(reading):
 
 
 def test_work_is_in_the_queue_from_the_end_of_its_call(reading):
-    """Or from its own beginning, if that came first; a graph's kernels have no call."""
+    """Or from its own beginning, if that came first; a graph's with the graph."""
     launched = {
         span.name: span.launched_s and round(span.launched_s * 1e6, 6)
         for span in named(reading, *DEVICE_KINDS)
@@ -219,8 +219,10 @@ def test_work_is_in_the_queue_from_the_end_of_its_call(reading):
         "void vectorized_elementwise_kernel<4>": 106,
         "Memset (Device)": 115,
         "Memcpy DtoH (Device -> Pageable)": 552,
-        "node": None,
+        "node": 609,
     }
+    of_graph = [each.name for each in named(reading, *DEVICE_KINDS) if each.of_graph]
+    assert set(of_graph) == {"node"}
 
 
 def test_devices_outside_of_the_window_are_proof_that_they_can_be_seen():

@@ -104,6 +104,26 @@ def test_an_explicit_wait_is_noted_once_and_timed(torch, what):
         assert "lambda torch:" in call.line.source or "torch._C" in call.line.source
 
 
+_OURS = """
+def wait(torch):
+    torch.cuda.Event().synchronize()
+    torch.cuda.Stream().synchronize()
+"""
+
+
+def test_what_our_own_code_waits_for_is_not_noted(torch):
+    """The user's line that it runs within has asked for nothing."""
+    ours = {"__name__": "gpumagic.pin_loader.prefetcher"}
+    exec(_OURS, ours)  # noqa: S102
+
+    with watch_syncs(torch, "cuda") as seen:
+        ours["wait"](torch)
+        torch.cuda.Event().synchronize()
+
+    assert [each.what for each in seen] == ["event.synchronize()"]
+    assert seen[0].line.source == "torch.cuda.Event().synchronize()"
+
+
 def test_everything_is_as_before(torch):
     """After the block the mode, filters, hook and functions are those of before."""
     before = state_of(torch)

@@ -35,16 +35,21 @@ def trained(torch):
 @pytest.fixture(scope="module")
 def trace(torch, trained, tmp_path_factory):
     """The file that torch's profiler writes of four steps."""
-    from torch.profiler import ProfilerActivity, profile
+    from torch.profiler import ProfilerActivity, profile, schedule
 
     file = tmp_path_factory.mktemp("trace") / "trace.json.gz"
     kinds = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-    with profile(activities=kinds, with_stack=True) as profiler:
+    with profile(
+        activities=kinds,
+        with_stack=True,
+        # Without a schedule no step is marked.
+        schedule=schedule(wait=0, warmup=0, active=4, repeat=1),
+        on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(file)),
+    ) as profiler:
         for _ in range(4):
             trained()
+            torch.cuda.synchronize()
             profiler.step()
-        torch.cuda.synchronize()
-    profiler.export_chrome_trace(str(file))
     return file
 
 
