@@ -353,7 +353,8 @@ class LastWait:
 
         trouble: Why not, with what was said of it.
 
-        late_error: What the caller has to raise: nobody else has told of it.
+        late_error: What the caller has to raise: nobody else has told of it. Where it
+            was met says nothing of the code, so that this is not in its traceback.
     """
 
     waited: Waited | None = None
@@ -389,13 +390,14 @@ def last_wait(
         reason = f"it was still at work {_LONGEST_AFTER_ERROR_S:.0f} s later"
         return LastWait(trouble=Trouble.NOT_DRAINED, said=reason)
     except KeyboardInterrupt as interrupt:
-        late = interrupt if error is None else None
-        return LastWait(trouble=Trouble.INTERRUPTED, late_error=late)
+        stopped = interrupt.with_traceback(None) if error is None else None
+        return LastWait(trouble=Trouble.INTERRUPTED, late_error=stopped)
     except Exception as failure:  # noqa: BLE001 - it is handed out, or told
         said = first_line(failure)
         if error is not None:
             return LastWait(trouble=Trouble.NOT_DRAINED, said=said)
-        return LastWait(trouble=Trouble.ERROR_AT_END, said=said, late_error=failure)
+        late = failure.with_traceback(None)
+        return LastWait(trouble=Trouble.ERROR_AT_END, said=said, late_error=late)
 
 
 def _broken(error: BaseException) -> DeviceError:

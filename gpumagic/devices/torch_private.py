@@ -37,6 +37,15 @@ def has_cuda_context(torch: Any, device: int) -> bool:
     return device == current or torch.cuda.memory_reserved(device) > 0
 
 
+def cublas_workspace_bytes(torch: Any) -> int | None:
+    """How large cuBLAS's workspaces are; None where torch does not say, as before 2.9.
+
+    Ask once CUDA has been started: on the device it depends.
+    """
+    ask = getattr(torch._C, "_cuda_getCublasWorkspaceSize", None)
+    return None if ask is None else int(ask())
+
+
 def cuda_count_latched(torch: Any) -> int:
     """The GPUs that CUDA itself counts; ask only once CUDA is initialised.
 

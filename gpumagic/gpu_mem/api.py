@@ -347,7 +347,7 @@ class Memory:
         snapshot = runtime.memory_snapshot()
         if snapshot is None:
             return None
-        names = names_by_address(self._names.sources(runtime.kind))
+        names = names_by_address(self._names.sources(runtime.kind), snapshot)
         return named(segments_of(snapshot), names)
 
 

@@ -97,7 +97,8 @@ class OneCell:
         if self._searches:
             runtime = runtime_now()
             if runtime.started():
-                self._sizes = sizes(self._holdings(runtime.kind))
+                counted = {c.device: c.allocated_bytes for c in read_all(runtime)}
+                self._sizes = sizes(self._holdings(runtime.kind, counted))
         self._run.begin()
 
     def end(self, *, error: BaseException | None = None) -> None:
@@ -144,7 +145,8 @@ class OneCell:
         if snapshot is None:
             return ()
         shown = _as_shown(code, value)
-        names = names_by_address(self._names.sources(self._run.kind, shown, error))
+        sources = self._names.sources(self._run.kind, shown, error)
+        names = names_by_address(sources, snapshot)
         return named(segments_of(snapshot), names)
 
     def _held_now(
@@ -170,11 +172,15 @@ class OneCell:
     def _holdings(
         self,
         kind: str,
-        allocated: Mapping[int, int | None] | None = None,
+        allocated: Mapping[int, int | None],
         shown: Mapping[str, Any] | None = None,
         error: BaseException | None = None,
     ) -> Holdings:
-        return find_holdings(self._names.sources(kind, shown, error), allocated or {})
+        return find_holdings(
+            self._names.sources(kind, shown, error),
+            allocated,
+            tell_blocks=lambda: runtime_now().memory_snapshot(),
+        )
 
     def _host_bytes(self) -> int | None:
         """What the names hold of the host's memory."""

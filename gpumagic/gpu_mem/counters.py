@@ -160,12 +160,15 @@ def badges_between(
 
 
 def _grown(before: Counters, after: Counters, own_ooms: int) -> Iterator[CellBadge]:
+    grown = {}
     for kind, name in _GROWING.items():
         now, then = getattr(after, name) or 0, getattr(before, name) or 0
         # Less than before: reset in between, and counted anew since.
-        amount = now if now < then else now - then
-        if kind is BadgeKind.OOM_CAUGHT:
-            amount -= own_ooms
+        grown[kind] = now if now < then else now - then
+    grown[BadgeKind.OOM_CAUGHT] -= own_ooms
+    # Each retry waits for them once: what is more was asked for by the code.
+    grown[BadgeKind.STREAM_WAITS] -= grown[BadgeKind.RETRY]
+    for kind, amount in grown.items():
         if amount > 0:
             yield CellBadge(kind, after.device, amount)
 

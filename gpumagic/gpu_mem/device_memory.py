@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.in_use import KINDS_OF_THE_DRIVER
 from gpumagic.devices.simulated import simulated_box
@@ -89,14 +89,15 @@ def _memory_of(
 ) -> DeviceMemory:
     free, total = _free_and_total(runtime, device, place)
     processes = getattr(place, "processes", None)
-    count, others_bytes = _others(processes, foreign_numbers=foreign_numbers)
+    its = _processes(processes, foreign_numbers=foreign_numbers)
     return DeviceMemory(
         counters=read(runtime, device),
         name=runtime.device_name(device),
         total_bytes=total,
         free_bytes=free,
-        others_bytes=others_bytes,
-        other_processes=count,
+        others_bytes=its.others_bytes,
+        other_processes=its.others,
+        process_bytes=its.own_bytes,
         cap_bytes=_cap_bytes(runtime, device, total),
     )
 
@@ -128,19 +129,31 @@ def _place(device: VisibleDevice, inventory: Inventory) -> Gpu | MigSlice | None
     return None
 
 
-def _others(
+class _Processes(NamedTuple):
+    """How many other processes there are, and who holds what; None is unknown."""
+
+    others: int | None = None
+    others_bytes: int | None = None
+    own_bytes: int | None = None
+
+
+def _processes(
     processes: Iterable[GpuProcess] | None, *, foreign_numbers: bool
-) -> tuple[int | None, int | None]:
-    """How many other processes there are, and what they hold; None is unknown."""
+) -> _Processes:
     listed = list(processes or ())
     if not listed:  # this one should be among them, so the list is not whole
-        return None, None
+        return _Processes()
+    alone = len(listed) == 1
     if foreign_numbers:  # this one is among them, and any of them may be it
-        return len(listed) - 1, 0 if len(listed) == 1 else None
+        own_bytes = listed[0].used_bytes if alone else None
+        return _Processes(len(listed) - 1, 0 if alone else None, own_bytes)
     others = [each for each in listed if each.pid != os.getpid()]
+    own = [each.used_bytes for each in listed if each.pid == os.getpid()]
     sizes = [each.used_bytes for each in others if each.used_bytes is not None]
-    is_whole = len(others) < len(listed) and len(sizes) == len(others)
-    return len(others), sum(sizes) if is_whole else None
+    is_whole = bool(own) and len(sizes) == len(others)
+    return _Processes(
+        len(others), sum(sizes) if is_whole else None, own[0] if own else None
+    )
 
 
 def _in_container() -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from typing import TYPE_CHECKING
 
-from gpumagic.devices.simulated import simulated_box, word_of
+from gpumagic.devices.simulated import word_of
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.attribution import (
     CountedMemory,
@@ -18,27 +19,37 @@ from gpumagic.gpu_mem.attribution import (
 )
 from gpumagic.gpu_mem.name_sources import (
     UNATTRIBUTED,
-    WORKSPACES,
     Sources,
     has_name,
     key_of,
     roots_of,
 )
 from gpumagic.gpu_mem.records import Holder, HolderKind, Holdings
+from gpumagic.gpu_mem.workspaces import (
+    PROBABLY_WORKSPACES,
+    workspace_remark,
+    workspaces,
+)
 from gpumagic.report.units import bytes_text, count_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        Callable,
+        Collection,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from gpumagic.devices.storages import StorageKey
     from gpumagic.gpu_mem.attribution import Reached
     from gpumagic.gpu_mem.name_sources import Root
     from gpumagic.gpu_mem.walk import Budget, Walk
+    from gpumagic.gpu_mem.workspaces import Snapshot, Workspace
 
 
 _WORTH_ANOTHER_SEARCH = 1 << 20
-_WORKSPACE_BYTES = 32 << 20  # of cuBLAS on a GPU of 2022 and later, at most
-_WORKSPACES = 4  # cuBLAS and cuBLASLt may have one each, forward and backward
 
 
 def find_holdings(
@@ -46,7 +57,8 @@ def find_holdings(
     allocated: Mapping[int, int | None],
     *,
     budget: Budget | None = None,
-    snapshot: Sequence[Mapping[str, Any]] | None = None,
+    snapshot: Snapshot | None = None,
+    tell_blocks: Callable[[], Snapshot | None] | None = None,
 ) -> Holdings:
     """Who holds the memory of one kind of device; looking changes nothing.
 
@@ -61,10 +73,14 @@ def find_holdings(
         snapshot: The allocator's segments, as torch tells them. With them the sizes
             are exact, and what is no memory of this allocator is told apart.
 
+        tell_blocks: Tells the segments where they were not worth it before: asked only
+            where memory is left that a library may keep.
+
     Returns:
         Numbers and names: nothing of the user's is kept alive.
     """
-    found = _find(sources, allocated, budget, snapshot)
+    tell_blocks = tell_blocks or (lambda: snapshot)
+    found = _find(sources, allocated, budget, snapshot, tell_blocks)
     if _nameless_bytes(found) < _WORTH_ANOTHER_SEARCH:
         return found
     strays = sources.stray_errors()
@@ -72,14 +88,15 @@ def find_holdings(
         return found
     errors = *sources.errors, *strays
     sources = dataclasses.replace(sources, errors=errors, stray_errors=tuple)
-    return _find(sources, allocated, budget, snapshot)
+    return _find(sources, allocated, budget, snapshot, tell_blocks)
 
 
 def _find(
     sources: Sources,
     allocated: Mapping[int, int | None],
     budget: Budget | None,
-    snapshot: Sequence[Mapping[str, Any]] | None,
+    snapshot: Snapshot | None,
+    tell_blocks: Callable[[], Snapshot | None],
 ) -> Holdings:
     began = time.perf_counter()
     counted, roots = CountedMemory(sources.kind, snapshot), roots_of(sources)
@@ -90,13 +107,20 @@ def _find(
         budget=budget,
     )
     walk, memory, names = found.walk, found.memory, _named(found, roots)
+    reached = {key for key, _ in memory.values()}
+    rows = [
+        DeviceRows(device, names, _pieces(memory.values(), device))
+        for device in sorted({*allocated, *(key.device for key in reached)})
+    ]
+    libraries = workspaces(
+        sources.kind,
+        {(key.device, key.address) for key in reached},
+        max(((allocated.get(r.device) or 0) - r.found_bytes for r in rows), default=0),
+        tell_blocks,
+    )
     balances = [
-        _DeviceBalance(
-            sources.kind,
-            DeviceRows(device, names, _pieces(memory.values(), device)),
-            allocated.get(device),
-        )
-        for device in sorted({*allocated, *(key.device for key, _ in memory.values())})
+        _DeviceBalance(sources.kind, each, allocated.get(each.device), libraries)
+        for each in rows
     ]
     remarks = [*_search_remarks(walk, counted)]
     remarks += (remark for each in balances for remark in each.remarks())
@@ -112,7 +136,11 @@ def _find(
 
 
 def _nameless_bytes(holdings: Holdings) -> int:
-    nameless = (h for h in holdings.holders if h.kind is HolderKind.UNATTRIBUTED)
+    nameless = (
+        each
+        for each in holdings.holders
+        if each.kind is HolderKind.UNATTRIBUTED or each.name == PROBABLY_WORKSPACES
+    )
     return max((each.reachable_bytes for each in nameless), default=0)
 
 
@@ -222,20 +250,24 @@ class _DeviceBalance:
         kind: str,
         rows: DeviceRows,
         allocated: int | None,
+        libraries: Iterable[Workspace],
     ) -> None:
         self.device = rows.device
         self._kind = kind
         self._rows = rows
         self._told = allocated
-        self._library_bytes = _workspace_bytes(kind, rows.device)
-        known = rows.found_bytes + self._library_bytes
+        self._libraries = Counter[str]()
+        for each in libraries:
+            if each.device == rows.device:
+                self._libraries[each.name] += each.nbytes
+        known = rows.found_bytes + self._libraries.total()
         self.allocated_bytes = max(known, allocated or 0)
         self._rest_bytes = self.allocated_bytes - known
 
     def sums(self) -> tuple[tuple[int, HolderKind, int], ...]:
         """What is allocated, by what keeps it."""
         sums = self._rows.sums()
-        sums[HolderKind.LIBRARY] = self._library_bytes
+        sums[HolderKind.LIBRARY] = self._libraries.total()
         sums[HolderKind.UNATTRIBUTED] = self._rest_bytes
         return tuple(
             (self.device, kind, sums[kind]) for kind in HolderKind if sums[kind]
@@ -244,8 +276,8 @@ class _DeviceBalance:
     def holders(self) -> Iterator[Holder]:
         """All rows, in no order."""
         yield from self._rows.holders()
-        if self._library_bytes:
-            yield self._nameless(WORKSPACES, HolderKind.LIBRARY, self._library_bytes)
+        for name, nbytes in self._libraries.items():
+            yield self._nameless(name, HolderKind.LIBRARY, nbytes)
         if self._rest_bytes:
             yield self._nameless(
                 UNATTRIBUTED, HolderKind.UNATTRIBUTED, self._rest_bytes
@@ -257,7 +289,8 @@ class _DeviceBalance:
         if told is not None and told < self.allocated_bytes:
             where = f"{word_of(self._kind)}:{self.device}"
             yield _surplus_remark(where, told, self.allocated_bytes)
-        remark = workspace_remark(self._kind, self._rest_bytes)
+        word, rest = word_of(self._kind), self._rest_bytes
+        remark = workspace_remark(word, rest, are_found=bool(self._libraries))
         if remark is not None:
             yield remark
 
@@ -292,40 +325,3 @@ def _surplus_remark(where: str, allocated_bytes: int, found_bytes: int) -> str:
         "the allocator says it has handed out: memory of another library, or memory "
         "that was given back meanwhile"
     )
-
-
-def workspace_remark(kind: str, unattributed_bytes: int) -> str | None:
-    """What the rest on a GPU may be, where it is small enough for that."""
-    if kind != "cuda" or not 0 < unattributed_bytes <= _WORKSPACES * _WORKSPACE_BYTES:
-        return None
-    return (
-        "what no name was found for may be workspaces of cuBLAS: the first matrix "
-        f"product of a thread on a stream takes one, of up to "
-        f"{bytes_text(_WORKSPACE_BYTES)}; a backward pass has a thread of its own"
-    )
-
-
-# ------------------------------------------------------------------ what libraries take
-
-
-def _workspace_bytes(kind: str, device: int) -> int:
-    """The workspaces of cuBLAS on a device, as far as that can be told.
-
-    On a simulated GPU it is known. torch has no word for it on CUDA: there they are a
-    part of what no name was found for.
-    """
-    return sum(block.size for at, block in _workspaces(kind) if at == device)
-
-
-def workspace_addresses(kind: str) -> tuple[int, ...]:
-    """Where the workspaces lie, as far as that can be told."""
-    return tuple(block.address for _, block in _workspaces(kind))
-
-
-def _workspaces(kind: str) -> Iterator[tuple[int, Any]]:
-    """The blocks of the allocator that are workspaces, with their devices."""
-    box = simulated_box() if kind == "sim" else None
-    for gpu in () if box is None else box.machine.gpus:
-        for block in gpu.workspaces.values():
-            if block is not None:
-                yield gpu.index, block

@@ -34,7 +34,6 @@ _INSTALLED = ("site-packages", "dist-packages")
 _MAIN = ("__main__", "__mp_main__")  # what is typed, under its second name as well
 _OWN = str(Path(__file__).parent.parent)
 UNATTRIBUTED = "unattributed"
-WORKSPACES = "cuBLAS workspaces"
 _SHOWN = re.compile(r"_{1,3}|_\d+")
 _OF_THE_SHELL = re.compile(
     r"In|Out|_[ido]h|_i{1,3}|_i\d+|get_ipython|exit|quit|__\w+__"

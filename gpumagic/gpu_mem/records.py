@@ -183,7 +183,7 @@ class BadgeKind(enum.Enum):
     RETRY = "the driver had no memory left, so that the cache was emptied"  # times
     OOM_CAUGHT = "an out-of-memory error was caught inside"  # times
     DRIVER_CALLS = "memory was taken from the driver, or given back"  # calls
-    STREAM_WAITS = "all streams were waited for to free memory"  # times
+    STREAM_WAITS = "all streams were waited for, as the code emptied the cache"  # times
     PENDING = "memory that was given back is awaited by another stream"  # bytes
     FLUSHED = "the cache was given back to the driver"  # bytes
     PEAK_RESET = "the cell has reset the peaks"
@@ -260,6 +260,8 @@ class DeviceMemory(Record):
 
         other_processes: How many there are.
 
+        process_bytes: What this process holds, by the driver's own account.
+
         cap_bytes: What this process may take at most, if it has set a limit.
     """
 
@@ -269,6 +271,7 @@ class DeviceMemory(Record):
     free_bytes: int | None = None
     others_bytes: int | None = None
     other_processes: int | None = None
+    process_bytes: int | None = None
     cap_bytes: int | None = None
 
     @property
@@ -277,17 +280,30 @@ class DeviceMemory(Record):
         return difference(self.counters.reserved_bytes, self.counters.allocated_bytes)
 
     @property
+    def used_bytes(self) -> int | None:
+        """What of the device is in use, by whomever."""
+        return difference(self.total_bytes, self.free_bytes)
+
+    @property
     def outside_bytes(self) -> int | None:
-        """Used on the device, and neither the allocator's nor another process's.
+        """What this process has besides what its allocator took from the driver.
 
         The context, loaded kernels, communication buffers: in no counter of torch.
         """
-        known = (self.total_bytes, self.free_bytes, self.counters.reserved_bytes)
-        if None in known or (self.other_processes != 0 and self.others_bytes is None):
-            return None  # what is not ours may be anybody's
-        total, free, reserved = known
-        used = (total or 0) - (free or 0)
-        return max(used - (reserved or 0) - (self.others_bytes or 0), 0)
+        held = self.process_bytes
+        if held is None:
+            if self.other_processes != 0 and self.others_bytes is None:
+                return None  # what is not ours may be anybody's
+            held = difference(self.used_bytes, self.others_bytes or 0)
+        outside = difference(held, self.counters.reserved_bytes)
+        return None if outside is None else max(outside, 0)
+
+    @property
+    def not_ours_bytes(self) -> int | None:
+        """What somebody else holds, also one whom the driver does not list."""
+        if self.process_bytes is None or self.used_bytes is None:
+            return self.others_bytes
+        return max(self.used_bytes - self.process_bytes, 0)
 
 
 @dataclass(frozen=True)

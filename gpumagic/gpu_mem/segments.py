@@ -19,16 +19,17 @@ from gpumagic.devices.storages import stored_by, without_overrides
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.attribution import CountedMemory, names_in, search
 from gpumagic.gpu_mem.counters import NATIVE
-from gpumagic.gpu_mem.holdings import workspace_addresses
 from gpumagic.gpu_mem.lines import places_beside
-from gpumagic.gpu_mem.name_sources import WORKSPACES, element_name, graph_name, roots_of
+from gpumagic.gpu_mem.name_sources import element_name, graph_name, roots_of
 from gpumagic.gpu_mem.records import Block, BlockState, HolderKind, Segment
+from gpumagic.gpu_mem.workspaces import workspaces
 from gpumagic.report.places import line_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from gpumagic.devices.protocols import Runtime
+    from gpumagic.devices.storages import StorageKey
     from gpumagic.gpu_mem.name_sources import Root, Sources
     from gpumagic.gpu_mem.walk import Walk
     from gpumagic.report.places import CodeLine, Places
@@ -181,7 +182,9 @@ def _with_names(
 # --------------------------------------------------------------------- names by address
 
 
-def names_by_address(sources: Sources) -> dict[int, tuple[str, ...]]:
+def names_by_address(
+    sources: Sources, snapshot: Sequence[Entry]
+) -> dict[int, tuple[str, ...]]:
     """The names of all that lies in the memory of one kind of device.
 
     A tensor has the expression that leads to it: `xs[3]`, `model.0.weight.grad`. What
@@ -190,14 +193,21 @@ def names_by_address(sources: Sources) -> dict[int, tuple[str, ...]]:
 
     Args:
         sources: Where to look.
+
+        snapshot: The segments, as torch tells them.
     """
-    workspaces = dict.fromkeys(workspace_addresses(sources.kind), (WORKSPACES,))
     roots = roots_of(sources)
     variables = {
         root.name: root.values[0] for root in roots if root.kind is HolderKind.VARIABLE
     }
     reached = _as_in_the_balance(sources, roots)
-    return {**workspaces, **reached, **addresses_of(variables)}
+    named = {(key.device, key.address) for key in reached}
+    libraries = workspaces(sources.kind, named, None, lambda: snapshot)
+    return {
+        **{each.address: (each.name,) for each in libraries},
+        **{key.address: names for key, names in reached.items()},
+        **addresses_of(variables),
+    }
 
 
 def addresses_of(namespace: Mapping[str, Any]) -> dict[int, tuple[str, ...]]:
@@ -276,16 +286,16 @@ def _address_of(torch: Any, tensor: Any) -> int | None:
 
 def _as_in_the_balance(
     sources: Sources, roots: list[Root]
-) -> dict[int, tuple[str, ...]]:
+) -> dict[StorageKey, tuple[str, ...]]:
     counted = CountedMemory(sources.kind)
     walk, starts, memory = search(
         (root.values for root in roots), counted, left_out=sources.left_out()
     )
-    names: dict[int, tuple[str, ...]] = {}
+    names: dict[StorageKey, tuple[str, ...]] = {}
     for key, reached in memory.values():
-        if key.address not in names:
+        if key not in names:
             bits, is_graph = reached.direct or reached.every, not reached.direct
-            names[key.address] = tuple(
+            names[key] = tuple(
                 _called(walk, roots[n], starts[n], is_graph=is_graph)
                 for n in names_in(bits)
             )

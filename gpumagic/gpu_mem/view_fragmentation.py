@@ -53,6 +53,7 @@ class HeldBack(NamedTuple):
 
     holders: str
     first: Segment
+    blocks: int
     segments: int
     used_bytes: int
     free_bytes: int
@@ -68,8 +69,9 @@ def held_back(report: MapReport) -> list[HeldBack]:
             continue
         holders = _holders(segment)
         key = holders, segment.device, segment.pool, segment.stream
-        before = alike.get(key, HeldBack(holders, segment, 0, 0, 0, 0))
+        before = alike.get(key, HeldBack(holders, segment, 0, 0, 0, 0, 0))
         alike[key] = before._replace(
+            blocks=before.blocks + _count_in_use(segment),
             segments=before.segments + 1,
             used_bytes=before.used_bytes + segment.nbytes - sum(holes_of(segment)),
             free_bytes=before.free_bytes + free,
@@ -98,8 +100,12 @@ def held_back_table(report: MapReport, rows: Sequence[HeldBack]) -> Table:
     return Table.of(caption, properties, rows[:_MOST_HELD_BACK], len(rows))
 
 
+def _count_in_use(segment: Segment) -> int:
+    return sum(each.state is not BlockState.FREE for each in segment.blocks)
+
+
 def _nameless(segment: Segment) -> str:
-    count = sum(each.state is not BlockState.FREE for each in segment.blocks)
+    count = _count_in_use(segment)
     return count_text(count, "block without a name", "blocks without a name")
 
 

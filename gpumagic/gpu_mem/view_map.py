@@ -86,7 +86,8 @@ def map_headline(report: MapReport) -> str:
             f"torch has no hole in the {bytes_text(reserved)} that it keeps on {where}"
         )
     if blocker := main_blocker(report, free):
-        held = f"{blocker.holders} holds back {bytes_text(blocker.free_bytes)} of it"
+        holds = "hold" if blocker.blocks > 1 else "holds"
+        held = f"{blocker.holders} {holds} back {bytes_text(blocker.free_bytes)} of it"
         return (
             f"{part_text(free, reserved)} that torch keeps on {where} is free; {held}"
         )

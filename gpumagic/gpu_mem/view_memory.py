@@ -119,7 +119,7 @@ def _device(memory: DeviceMemory, setting: Setting) -> str:
         return f"{bytes_text(allocated)} {where}"
     if allocated is not None:
         return f"{_out_of(allocated, memory.total_bytes)} allocated {where}"
-    used = used_bytes(memory)
+    used = memory.used_bytes
     if used is None:
         return f"what is allocated {where} is unknown"
     in_use = _out_of(used, memory.total_bytes)
@@ -156,13 +156,6 @@ def bars(devices: Sequence[DeviceMemory], setting: Setting) -> Stacks:
     return Stacks(_caption(devices, end), stacks, legend)
 
 
-def used_bytes(memory: DeviceMemory) -> int | None:
-    """What of the device is in use, by whomever."""
-    if memory.total_bytes is None or memory.free_bytes is None:
-        return None
-    return memory.total_bytes - memory.free_bytes
-
-
 def _sizes(memory: DeviceMemory) -> dict[str, int]:
     """Each kind with its size; what is left of the used is by nobody known."""
     sizes = {
@@ -171,7 +164,7 @@ def _sizes(memory: DeviceMemory) -> dict[str, int]:
         _OUTSIDE: memory.outside_bytes or 0,
         _OTHERS: memory.others_bytes or 0,
     }
-    sizes[_REST] = max((used_bytes(memory) or 0) - sum(sizes.values()), 0)
+    sizes[_REST] = max((memory.used_bytes or 0) - sum(sizes.values()), 0)
     return sizes
 
 
@@ -259,7 +252,7 @@ def _lines(memory: DeviceMemory, setting: Setting) -> Iterator[tuple[str, Cell]]
 def _outside(memory: DeviceMemory) -> str | None:
     if memory.outside_bytes is not None:
         return bytes_text(memory.outside_bytes)
-    used, reserved = used_bytes(memory), memory.counters.reserved_bytes
+    used, reserved = memory.used_bytes, memory.counters.reserved_bytes
     if used is None or reserved is None:
         return None
     return f"at most {bytes_text(max(used - reserved, 0))}"

@@ -196,9 +196,11 @@ BADGE_TEXTS = {
     ),
     BadgeKind.STREAM_WAITS: NoteText(
         "stream waits",
-        "warning",
-        "all streams of {device} were waited for, {times}, to get memory back",
-        "del what is not needed, or work on less at once",
+        "note",
+        "all streams of {device} were waited for, {times}, since the code emptied "
+        "{its} cache",
+        "torch.{kind}.graph does that by itself; an empty_cache() of yours can be left "
+        "out",
         counted="{waits}",
     ),
     BadgeKind.PENDING: NoteText(

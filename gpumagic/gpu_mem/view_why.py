@@ -307,7 +307,7 @@ def _private_pool(report: WhyReport) -> str:
 
 def _others(report: WhyReport) -> str:
     memory = report.memory
-    others = None if memory is None else memory.others_bytes
+    others = None if memory is None else memory.not_ours_bytes
     outside = None if memory is None else memory.outside_bytes
     hold = "much of the device" if others is None else bytes_text(others)
     lies = (

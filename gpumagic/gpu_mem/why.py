@@ -334,7 +334,7 @@ def _room_now(answer: Answer | None, memory: DeviceMemory | None, pools: int) ->
         ),
         unused=max((reserved or 0) - (active or 0) - pools, 0) if known else None,
         pools=pools,
-        others=None if memory is None else memory.others_bytes,
+        others=None if memory is None else memory.not_ours_bytes,
         outside=None if memory is None else memory.outside_bytes,
         cap_left=_first(
             None if answer is None else answer.cap_left_bytes,

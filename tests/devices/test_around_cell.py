@@ -222,3 +222,15 @@ def test_who_does_not_wait_after_an_error_tells_that_to_all(device):
     assert ended.failed == "ValueError: mine"
     assert "not waited for" in told.unwaited
     assert told.idle is around.is_idle is False
+
+
+def test_where_a_late_error_was_met_is_not_in_its_traceback(device):
+    """It is the wait's of ours, which tells nobody where his code has failed."""
+    around = AroundCell(lambda: device)
+    around.begin()
+    device.error = RuntimeError("device-side assert")
+
+    ended = around.end()
+
+    assert ended.late_error is device.error
+    assert ended.late_error.__traceback__ is None

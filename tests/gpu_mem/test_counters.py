@@ -300,6 +300,20 @@ def test_after_a_reset_of_the_sums_the_rest_still_counts():
     )
 
 
+@pytest.mark.parametrize(("stream_waits", "left"), [(3, 0), (5, 2)])
+def test_the_waits_of_a_retry_are_no_news(stream_waits, left):
+    """Each retry waits for all streams once; only what is more has another reason."""
+    after = replace(QUIET, retries=2, stream_waits=stream_waits)
+
+    waits = [
+        each.amount
+        for each in badges_between(QUIET, after)
+        if each.kind is BadgeKind.STREAM_WAITS
+    ]
+
+    assert waits == ([left] if left else [])
+
+
 def test_the_error_that_ended_the_cell_was_not_caught():
     """Of two errors one was caught inside, and the other one has ended the cell."""
     after = replace(QUIET, ooms=3)

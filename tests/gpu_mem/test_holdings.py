@@ -23,7 +23,6 @@ from gpumagic.gpu_mem.holdings import (  # noqa: E402
     find_holdings,
     held_bytes,
     sizes,
-    workspace_remark,
 )
 from gpumagic.gpu_mem.name_sources import (  # noqa: E402
     KnownNames,
@@ -217,26 +216,6 @@ def test_an_allocator_that_tells_no_segments_makes_nothing_foreign():
 
     assert rows(found) == {"x": (100, 100)}
     assert found.remarks == ()
-
-
-@pytest.mark.parametrize(
-    ("kind", "mebibytes", "is_said"),
-    [
-        ("cuda", 8.125, True),  # of one thread, before 2022
-        ("cuda", 32, True),  # since then
-        ("cuda", 64, True),  # a backward pass has a thread, and so one, of its own
-        ("cuda", 128, True),  # cuBLASLt may have others
-        ("cuda", 129, False),
-        ("cuda", 0, False),
-        ("sim", 32, False),  # there they are known
-    ],
-)
-def test_what_may_be_workspaces_is_said(kind, mebibytes, is_said):
-    """A rest that is no larger than cuBLAS may have taken is told to be its perhaps."""
-    remark = workspace_remark(kind, int(mebibytes * (1 << 20)))
-
-    assert (remark is not None) is is_said
-    assert remark is None or ("cuBLAS" in remark and "up to 32.0 MiB" in remark)
 
 
 def test_an_address_lies_in_a_block_or_in_none():

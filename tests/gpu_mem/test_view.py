@@ -550,6 +550,25 @@ def test_what_holds_a_nearly_free_segment_is_in_the_title():
     assert (second["Segments"], second["Free"]) == ("5", "20.0 MiB")
 
 
+def test_several_blocks_hold_back():
+    """One block holds back, many hold back."""
+    named = [("a", 1, f"frag[{number}]") for number in range(50)]
+    report = samples.MapReport(
+        samples.CUDA, (samples.segment(0, *named, ("f", 998)),), ()
+    )
+
+    assert "frag[0] and 49 other blocks hold back 998 MiB of it" in draw(report).title
+
+
+def test_an_emptied_cache_is_told_as_the_codes_own_doing():
+    """Without a retry nobody was short of memory, so that nothing has to go."""
+    (note,) = notes([CellBadge(BadgeKind.STREAM_WAITS, 0, 1)], CUDA)
+
+    assert note.kind == "note"
+    assert note.text.endswith("once, since the code emptied its cache")
+    assert "torch.cuda.graph does that by itself" in note.hint
+
+
 def test_blocks_of_the_same_names_are_one_row():
     """Five blocks of two names are said once, with their sum."""
     rows = table_of(samples.HELD_BY_ONE, "", "blocks")

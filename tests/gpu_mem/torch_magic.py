@@ -355,6 +355,32 @@ def test_emptying_the_cache_is_one_cause_of_cache_that_went_back(shell):
     assert "if the cell calls torch.sim.empty_cache(), leave it out" in text
 
 
+def test_a_cell_that_empties_the_cache_is_not_told_to_need_less(shell):
+    """Nobody was short of memory: the code has asked for it, or a graph has."""
+    run(shell, "x = torch.ones(1 << 20, device='sim')")
+
+    report = run(shell, "%%gpu_mem -o -q\ntorch.sim.empty_cache()")
+
+    text = " ".join(str(report).split())
+    assert "were waited for, once, since the code emptied its cache" in text
+    assert "del what is not needed" not in text
+
+
+def test_what_nobody_held_before_the_cell_either_has_not_changed(shell):
+    """A row without a name tells how much more it is, as every other row does."""
+    run(
+        shell,
+        "class Holder: pass\n"
+        "Holder.__module__ = 'torch'\n"  # so that no search enters it
+        "Holder.kept = torch.ones(1 << 20, device='sim')",
+    )
+
+    report = run(shell, "%%gpu_mem -o -q\ny = torch.ones(1 << 20, device='sim')")
+
+    (rest,) = (each for each in report.holdings.holders if each.name == "unattributed")
+    assert (rest.own_bytes, rest.delta_bytes) == (4 * MIB, 0)
+
+
 def test_every_block_has_the_name_that_the_balance_has(shell):
     """Elements, optimizers, results and cuBLAS have names on the map as well."""
     run(shell, "xs = [torch.ones(1 << 19, device='sim') for _ in range(4)]")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
 import os
 import subprocess
 import sys
@@ -121,3 +122,26 @@ def record_measurement() -> Callable[[str, dict[str, Any]], Path]:
     """Writes figures to $OUT, or to build/hardware, with device, versions and date."""
     folder = Path(os.environ.get("OUT") or _ROOT / "build" / "hardware")
     return functools.partial(write_measurement, folder)
+
+
+@pytest.fixture
+def shell(torch: Any) -> Iterator[Any]:
+    """A shell with the extension loaded, the GPU in use and nothing cached on it."""
+    from IPython.core.async_helpers import get_asyncio_loop
+    from IPython.core.interactiveshell import InteractiveShell
+
+    torch.zeros(1, device="cuda")
+    gc.collect()
+    torch.cuda.empty_cache()  # so that no hole is a little larger than what is asked
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "gpumagic")
+    shell.user_ns["torch"] = torch
+    yield shell
+    shell.run_line_magic("unload_ext", "gpumagic")
+    shell.reset(new_session=False)
+    shell.history_manager.end_session()
+    InteractiveShell.clear_instance()
+    get_asyncio_loop().close()
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        vars(sys).pop(name, None)
+    gc.collect()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 
 from gpumagic.gpu_mem.records import Cause
@@ -15,27 +13,6 @@ def fails():
     raise ValueError("held")
 fails()
 """
-
-
-@pytest.fixture
-def shell(torch):
-    """A shell with the extension loaded, and the GPU in use."""
-    from IPython.core.async_helpers import get_asyncio_loop
-    from IPython.core.interactiveshell import InteractiveShell
-
-    torch.zeros(1, device="cuda")
-    gc.collect()
-    torch.cuda.empty_cache()  # so that no hole is a little larger than what is asked
-    shell = InteractiveShell.instance()
-    shell.run_line_magic("load_ext", "gpumagic")
-    shell.user_ns["torch"] = torch
-    yield shell
-    shell.run_line_magic("unload_ext", "gpumagic")
-    shell.reset(new_session=False)
-    shell.history_manager.end_session()
-    InteractiveShell.clear_instance()
-    get_asyncio_loop().close()
-    gc.collect()
 
 
 def ask(shell, line):

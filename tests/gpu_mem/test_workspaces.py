@@ -1,0 +1,111 @@
+"""What cuBLAS keeps is told by its size, or by the stack that has taken it."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from gpumagic.gpu_mem.workspaces import (
+    PROBABLY_WORKSPACES,
+    WORKSPACES,
+    workspace_remark,
+    workspaces,
+)
+
+MIB = 1 << 20
+SIZE = 32 * MIB
+TAKEN_BY_CUBLAS = [{"name": "at::cuda::setWorkspaceForHandle(cublasContext*)"}]
+
+
+@pytest.fixture(autouse=True)
+def _a_torch_that_tells_the_size(monkeypatch):
+    core = SimpleNamespace(_cuda_getCublasWorkspaceSize=lambda: SIZE)
+    torch = SimpleNamespace(cuda=SimpleNamespace(), _C=core)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+
+def block(requested, *, state="active_allocated", frames=()):
+    """A block as torch tells it, of the next whole mebibyte."""
+    size = -(-requested // MIB) * MIB
+    return {
+        "size": size,
+        "requested_size": requested,
+        "state": state,
+        "frames": list(frames),
+    }
+
+
+def found(*blocks, named=(), nameless=1 << 40, stream=0):
+    """Address and name of what is told of one segment that begins at 1 GiB."""
+    segment = {"device": 0, "address": 1 << 30, "stream": stream, "blocks": blocks}
+    its = workspaces("cuda", named, nameless, lambda: [segment])
+    return [(each.address - (1 << 30), each.name) for each in its]
+
+
+def test_a_nameless_block_of_its_size_is_one_probably():
+    """To the byte as it was asked for, in use, and reached by no name."""
+    freed = block(SIZE, state="inactive")
+    told = found(block(SIZE - 1), block(SIZE), freed, block(SIZE), named={(0, 1 << 30)})
+
+    assert told == [(SIZE, PROBABLY_WORKSPACES), (3 * SIZE, PROBABLY_WORKSPACES)]
+
+
+def test_a_block_with_a_name_is_none():
+    """Also where the name leads into the middle of it."""
+    assert found(block(SIZE), named={(0, (1 << 30) + MIB)}) == []
+    assert found(block(SIZE), named={(0, (1 << 30) + SIZE), (1, 1 << 30)}) != []
+
+
+def test_a_stack_makes_it_certain_whatever_its_size():
+    """Where torch has recorded who asked for it, nothing is guessed."""
+    assert found(block(MIB, frames=TAKEN_BY_CUBLAS)) == [(0, WORKSPACES)]
+
+
+def test_many_blocks_of_its_size_are_not_all_taken_for_its():
+    """A stream has one of the notebook's thread and one of backward passes."""
+    assert len(found(*[block(SIZE)] * 5)) == 2
+
+
+@pytest.mark.parametrize("torch_tells", [True, False])
+def test_blocks_are_asked_only_where_there_may_be_one(monkeypatch, torch_tells):
+    """A list of all blocks is not made for nothing."""
+    if not torch_tells:
+        monkeypatch.delattr(sys.modules["torch"]._C, "_cuda_getCublasWorkspaceSize")
+
+    def refused():
+        raise AssertionError("asked")
+
+    nameless = SIZE - 1 if torch_tells else 1 << 40
+    assert workspaces("cuda", (), nameless, refused) == ()
+    assert workspaces("cpu", (), 1 << 40, refused) == ()
+
+
+@pytest.mark.parametrize(
+    ("word", "mebibytes", "is_said"),
+    [
+        ("cuda", 8.125, True),  # of one thread, before 2022
+        ("cuda", 32, True),  # since then
+        ("cuda", 64, True),  # a backward pass has a thread, and so one, of its own
+        ("cuda", 128, True),  # cuBLASLt may have others
+        ("cuda", 129, False),
+        ("cuda", 0, False),
+        ("sim", 32, False),  # there they are known
+    ],
+)
+def test_what_may_be_workspaces_is_said(word, mebibytes, is_said):
+    """A rest that is no larger than cuBLAS may have taken is told to be its perhaps."""
+    remark = workspace_remark(word, int(mebibytes * MIB), are_found=False)
+
+    assert (remark is not None) is is_said
+    assert remark is None or "may be cuBLAS workspaces" in remark
+    assert remark is None or "up to 32.0 MiB" in remark
+
+
+def test_how_they_go_is_said_where_there_are_some():
+    """Then nothing of the rest is said to be theirs."""
+    remark = workspace_remark("cuda", 0, are_found=True)
+
+    assert "may be" not in remark
+    assert "torch._C._cuda_clearCublasWorkspaces() frees them" in remark

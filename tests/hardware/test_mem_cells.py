@@ -1,0 +1,210 @@
+"""What cells on torch's own CUDA do to memory is told as what it was."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from gpumagic.gpu_mem.records import BadgeKind, HolderKind, PeakKind
+
+MIB = 1 << 20
+WORKSPACES = "cuBLAS workspaces"
+PROBABLY_WORKSPACES = f"{WORKSPACES} (probably)"
+
+
+@pytest.fixture
+def cell(shell):
+    """Runs a cell under the magic, and hands its report out."""
+
+    def cell(code, options=""):
+        line = f"%%gpu_mem -o -q {options}\n{code}"
+        return shell.run_cell(line, store_history=True).result
+
+    return cell
+
+
+def badges(report):
+    """Its badges by kind, with their amounts."""
+    return {each.kind: each.amount for each in report.badges}
+
+
+def text(report):
+    """All that it says, in one line."""
+    return " ".join(str(report).split())
+
+
+# --------------------------------------------------------- who has emptied the cache
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "torch.cuda.empty_cache()",
+        "graph = torch.cuda.CUDAGraph()\nwith torch.cuda.graph(graph):\n    x * 2",
+    ],
+    ids=["by the user", "by a graph"],
+)
+def test_an_emptied_cache_is_nobodys_shortage(shell, cell, code):
+    """Streams are waited for without need, so that nobody is told to free memory."""
+    shell.run_cell("x = torch.ones(1 << 20, device='cuda')", store_history=True)
+
+    report = cell(code)
+
+    assert badges(report)[BadgeKind.STREAM_WAITS] == 1
+    assert BadgeKind.RETRY not in badges(report)
+    said = text(report)
+    assert "waited for, once, since the code emptied its cache" in said
+    assert "warning" not in said
+    assert "del what is not needed" not in said
+
+
+def test_a_retry_is_told_as_one(torch, shell, cell):
+    """Where the driver has none left the cache goes, and the wait is a part of that."""
+    shell.user_ns["n"] = 2 * torch.cuda.mem_get_info()[1]
+
+    report = cell(
+        "try:\n"
+        "    torch.empty(n, dtype=torch.uint8, device='cuda')\n"
+        "except torch.OutOfMemoryError:\n"
+        "    pass"
+    )
+
+    told = badges(report)
+    assert (told[BadgeKind.RETRY], told[BadgeKind.OOM_CAUGHT]) == (1, 1)
+    assert BadgeKind.STREAM_WAITS not in told
+
+
+# ------------------------------------------------------------- what cuBLAS keeps
+
+
+@pytest.fixture
+def size(torch):
+    """How large a workspace is; none is left of earlier tests."""
+    torch.zeros(1, device="cuda")
+    torch._C._cuda_clearCublasWorkspaces()
+    return torch._C._cuda_getCublasWorkspaceSize()
+
+
+def test_what_a_product_leaves_behind_is_named(torch, shell, cell, size):
+    """The first product of a thread on a stream: told once, with how it goes."""
+    shell.run_cell("a = torch.ones(64, 64, device='cuda')", store_history=True)
+
+    first = cell("b = a @ a; big = torch.ones(1 << 20, device='cuda')")
+    second = cell("more = torch.ones(1 << 20, device='cuda')")
+
+    def workspace(report):
+        rows = (h for h in report.holdings.holders if h.kind is HolderKind.LIBRARY)
+        return [(h.name, h.own_bytes, h.delta_bytes) for h in rows]
+
+    assert workspace(first) == [(PROBABLY_WORKSPACES, size, size)]
+    assert workspace(second) == [(PROBABLY_WORKSPACES, size, 0)]
+    assert any("clearCublasWorkspaces" in each for each in second.holdings.remarks)
+    before = torch.cuda.memory_allocated()
+    torch._C._cuda_clearCublasWorkspaces()
+    assert before - torch.cuda.memory_allocated() == size
+
+
+def test_a_backward_pass_and_a_stream_have_one_of_their_own(shell, size):
+    """Each is named, in the balance and on the map."""
+    shell.run_cell(
+        "w = torch.ones(64, 64, device='cuda', requires_grad=True)\n"
+        "(w @ w).sum().backward()\n"
+        "with torch.cuda.stream(torch.cuda.Stream()):\n"
+        "    w @ w",
+        store_history=True,
+    )
+
+    balance = shell.run_line_magic("gpu_mem", "-o -q")
+    drawn = shell.run_line_magic("gpu_mem", "map -o -q")
+
+    named = {each.name: each.own_bytes for each in balance.holdings.holders}
+    assert named[PROBABLY_WORKSPACES] == 3 * size
+    blocks = [each for segment in drawn.segments for each in segment.blocks]
+    assert sum(each.names == (PROBABLY_WORKSPACES,) for each in blocks) == 3
+
+
+def test_where_stacks_are_recorded_it_is_certain(torch, shell, size):
+    """The user's own memory history, with torch's frames, says who has taken it."""
+    torch.cuda.memory._record_memory_history(stacks="all")
+    try:
+        shell.run_cell("a = torch.ones(64, 64, device='cuda'); a @ a")
+        report = shell.run_line_magic("gpu_mem", "-o -q")
+    finally:
+        torch.cuda.memory._record_memory_history(None)
+
+    named = {each.name: each.own_bytes for each in report.holdings.holders}
+    assert named[WORKSPACES] == size
+
+
+def test_what_has_a_name_is_never_taken_for_a_workspace(shell, size):
+    """Neither a tensor of just that size, nor what no name leads to beyond it."""
+    shell.user_ns["size"] = size
+    shell.run_cell(
+        "mine = torch.empty(size, dtype=torch.uint8, device='cuda')\n"
+        "def hidden():\n"
+        "    t = torch.empty(24 << 20, dtype=torch.uint8, device='cuda')\n"
+        "    return lambda: t\n"
+        "import weakref\n"
+        "class Holder: pass\n"
+        "Holder.__module__ = 'torch'\n"
+        "Holder.kept = hidden()\n",
+        store_history=True,
+    )
+
+    report = shell.run_line_magic("gpu_mem", "-o -q")
+
+    kinds = {each.name: each.kind for each in report.holdings.holders}
+    assert kinds["mine"] is HolderKind.VARIABLE
+    assert HolderKind.LIBRARY not in kinds.values()
+
+
+# --------------------------------------------------------- lines, and a graph's pool
+
+
+def test_lines_know_who_has_taken_what(shell, cell):
+    """To the byte, by the line, also within a function of an earlier cell."""
+    shell.run_cell(
+        "def make(n):\n    return [torch.zeros(n, device='cuda') for _ in range(4)]",
+        store_history=True,
+    )
+
+    report = cell("a = make(1 << 20)\nb = make(1 << 18)\ndel a", "--lines")
+
+    rows = {row.line.source: row for row in report.lines if row.line is not None}
+    taken = rows["return [torch.zeros(n, device='cuda') for _ in range(4)]"]
+    assert taken.allocated_bytes == 20 * MIB
+    (change,) = report.changes
+    assert change.allocated_delta == 4 * MIB
+    # A peak of more than ever before is counted; else it is gone through.
+    assert change.peak.kind in (PeakKind.EXACT, PeakKind.REPLAYED)
+
+
+def test_what_a_graph_keeps_lies_in_a_pool_of_its_own(torch, shell, cell):
+    """Its outputs are named, its pool is told apart, and both go with it."""
+    shell.run_cell("x = torch.ones(1 << 20, device='cuda')", store_history=True)
+    cell(
+        "graph = torch.cuda.CUDAGraph()\n"
+        "with torch.cuda.graph(graph):\n"
+        "    between = x * 2\n"
+        "    out = between + 1\n"
+        "    del between\n"
+        "graph.replay()"
+    )
+
+    report = shell.run_line_magic("gpu_mem", "map -o -q")
+
+    (pool,) = {each.pool for each in report.segments} - {"small", "large"}
+    names = {
+        name
+        for segment in report.segments
+        if segment.pool == pool
+        for block in segment.blocks
+        for name in block.names
+    }
+    assert names == {"out"}
+    shell.run_cell("graph.reset(); del graph, out; torch.cuda.empty_cache()")
+    gc.collect()
+    torch.cuda.empty_cache()
+    report = shell.run_line_magic("gpu_mem", "map -o -q")
+    assert {each.pool for each in report.segments} <= {"small", "large"}

@@ -1,0 +1,57 @@
+"""Memory and errors of the device: what is told after one, and where it points."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_LATE = """
+import os, sys, traceback
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.run_line_magic("load_ext", "gpumagic")
+shell.run_cell("import torch; t = torch.zeros(4, device='cuda'); "
+               "at = torch.tensor([9], device='cuda'); torch.cuda.synchronize()")
+shell.run_cell("{magic}\\nt[at]", store_history=True)
+print("LATE")
+frames = traceback.extract_tb(sys.last_value.__traceback__)
+print([os.path.basename(each.filename) for each in frames][-1])
+print("AFTER")
+shell.run_cell("%gpu_mem")
+shell.run_cell("%%gpu_mem\\nprint('ran')")
+print(flush=True)
+os._exit(0)
+"""
+
+
+def child(code, **environment):
+    """The output of a fresh process."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=_ROOT,
+        timeout=300,
+        env=os.environ | environment,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("magic", ["%%cuda_sync_time", "%%pin_loader --watch"])
+def test_a_late_error_shows_none_of_our_waiting(magic):
+    """What the wait at the end reports says its words, and no file of ours."""
+    shown, rest = child(_LATE.format(magic=magic)).split("LATE\n")
+    last, after = rest.split("AFTER\n")
+
+    assert "device-side assert" in shown
+    assert last.strip() == "notebook.py"  # which raises it, where the cell has ended
+    for file in ("around_cell.py", "waiting.py", "accelerator.py", "__init__.py"):
+        assert file not in shown
+    assert "ran" in after  # memory is still told: the allocator's counters are there
