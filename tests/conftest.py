@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.no_driver import hide_driver
+
 _FILE = pytest.StashKey()  # the one whose tests are running, and blocks when last asked
 _MANY = 50_000  # blocks of memory, as of what draws an answer, or what Tab looks up
 
@@ -54,7 +56,13 @@ def pytest_configure(config):
     Shells that a test makes in this process have a history of their own. In the user's
     own, and with several processes, one would wait for another, and the file that
     IPython cannot write to in time it takes for a broken one and moves away.
+
+    And the driver of a machine that has a GPU is there for tests of hardware alone.
     """
+    asked = (config.option.markexpr, *config.args)
+    on_hardware = any("hardware" in each for each in asked)
+    if not on_hardware:
+        hide_driver(config)
     gc.disable()  # until all is collected: nothing of that goes away again
     # A worker of xdist ends without a word: whoever started it tidies up behind it.
     within = (
@@ -66,7 +74,7 @@ def pytest_configure(config):
     # Beside JupyterLab it comes with jsonschema, which every notebook imports: five
     # seconds of grammars for a kind of address that no notebook has.
     sys.modules.setdefault("rfc3987_syntax", None)
-    if any("hardware" in each for each in (config.option.markexpr, *config.args)):
+    if on_hardware:
         return
     from hypothesis import HealthCheck, settings
 

@@ -1,4 +1,4 @@
-"""The GPUs in use: how they do and are joined, by this process's own numbers."""
+"""The GPUs in use: how they do, what has failed, by this process's own numbers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gpumagic.devices.visible_devices import same_uuid
+from gpumagic.devices.waiting import is_capturing
+from gpumagic.errors import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,6 +57,28 @@ def loads(driver: Driver, runtime: Runtime) -> dict[int, GpuLoad]:
     in_use = (each for each in runtime.devices_in_use() if each < len(shown))
     found = ((device, _load_of(shown[device], known)) for device in in_use)
     return {device: load for device, load in found if load is not None}
+
+
+def failure(runtime: Runtime) -> str | None:
+    """What a device in use has failed with, in its own words; None if none has.
+
+    Its current stream is asked once, which neither waits nor starts anything: after
+    an error in a kernel each answer is that error, for as long as the process lives.
+    What is being captured is left in peace, as a question would end it.
+    """
+    try:
+        if not is_capturing(runtime):
+            _ask_streams(runtime)
+    except RuntimeError as error:
+        return first_line(error)
+    return None
+
+
+def _ask_streams(runtime: Runtime) -> None:
+    for device in runtime.devices_in_use():
+        stream = runtime.current_stream(device)
+        if stream is not None:
+            stream.query()
 
 
 def _told_of(device: VisibleDevice, known: Iterable[Told]) -> Told | None:

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.devices import in_use
 from gpumagic.devices.driver import open_driver
+from gpumagic.devices.opening import runtime_now
 from gpumagic.devices.protocols import Initialisation
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_build import read_torch_build
@@ -119,14 +121,14 @@ def compare(before: Facts, after: Facts) -> DoctorReport:
 def gather(driver: Driver | None = None, shell: Any = None) -> Facts:
     """The facts now."""
     driver, box = driver or open_driver(), simulated_box()
-    inventory = driver.inventory()
+    inventory, cuda = driver.inventory(), driver.cuda_state()
     return Facts(
         python=platform.python_version(),
         ipython=_version_of("ipython"),
         front_end=front_end(shell or running_shell()),
         torch=read_torch_build(),
         inventory=inventory,
-        cuda=driver.cuda_state(),
+        cuda=cuda,
         environment={
             name: os.environ[name] for name in _VARIABLES if name in os.environ
         },
@@ -136,6 +138,9 @@ def gather(driver: Driver | None = None, shell: Any = None) -> Facts:
         simulated=driver.simulated,
         anew=box.anew("0") if driver.simulated and box else "",
         mask_too_late=_mask_is_too_late(driver, inventory),
+        failure=in_use.failure(runtime_now())
+        if cuda.state is Initialisation.INITIALISED
+        else None,
     )
 
 
@@ -192,7 +197,7 @@ def _cuda_state(facts: Facts) -> str:
         Initialisation.FAILED: "failed",
         Initialisation.UNKNOWN: "unknown",
     }
-    return words.get(facts.cuda.state, "not started")
+    return "broken" if facts.failure else words.get(facts.cuda.state, "not started")
 
 
 def _import_state(facts: Facts) -> str:

@@ -168,6 +168,10 @@ def _nvml(facts: Facts) -> Iterator[Finding]:
 
 def _cuda(facts: Facts) -> Iterator[Finding]:
     state, topic = facts.cuda.state, "CUDA in this process"
+    if facts.failure:
+        hint = f"restart the kernel; with {_BLOCKING}=1 the line that fails raises"
+        yield Finding(topic, f"broken: {facts.failure}", Verdict.PROBLEM, hint)
+        return
     yield {
         Initialisation.NOT_LOADED: Finding(
             topic, "not started (driver library not loaded)", Verdict.OK

@@ -40,6 +40,7 @@ class Facts(Record):
     simulated: bool = False
     anew: str = ""  # what to type for GPU 0 of the same simulated machine once more
     mask_too_late: bool = False  # CUDA shows otherwise than the variables say now
+    failure: str | None = None  # what a device in use has failed with, in its words
 
 
 @dataclass(frozen=True)

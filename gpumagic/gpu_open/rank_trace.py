@@ -55,6 +55,7 @@ def rank_of(events: TraceEvents) -> RankTrace:
         events.rank,
         events.world_size,
         simulated=events.simulated,
+        device_name=_device_name(events),
         launches=_launches(threads),
         lanes=lanes_of(events, threads, phases, origin_ns),
         steps=tuple(_steps(marks.steps, sums, origin_ns)),
@@ -67,7 +68,6 @@ def rank_of(events: TraceEvents) -> RankTrace:
         return replace(trace, collectives=on_the_host(events, phases, origin_ns))
     return replace(
         trace,
-        device_name=_device_name(events),
         length_s=sums.length_ns / 1e9,
         busy_s=length(sums.busy) / 1e9,
         compute_s=length(sums.compute) / 1e9,
@@ -160,13 +160,13 @@ def _device_name(events: TraceEvents) -> str | None:
 
 
 def _launches(threads: Threads) -> int | None:
-    """How often the device was given something; None where no call is known to do so.
+    """How often the device was given something; None where no call was recorded.
 
     The driver's call within the runtime's is the same once more.
     """
     outer = [name for its in threads.calls.values() for _, _, name in its]
     gives = {name: gives_work(name) for name in set(outer)}
-    return sum(gives[name] for name in outer) or None
+    return sum(gives[name] for name in outer) if outer else None
 
 
 def _steps(

@@ -74,8 +74,14 @@ _TINY = "try `torch.compile` or CUDA graphs"
 _PYTHON = "`profile(with_stack=True)` records the lines that it was in"
 _WARM_UP = "the first calls load kernels: `schedule(wait=1, warmup=1)` skips them"
 _NO_DEVICE = "profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
-_NO_WORK = "another profiler, such as nsys or ncu, may hold the GPU: one can at a time"
-_UNLAUNCHED = "record the whole program: activities=[CPU, CUDA], no filter on the file"
+_BOTH = "activities=[CPU, CUDA]"
+_NO_WORK = f"was it {_BOTH}? then another profiler (nsys, ncu) may hold the GPU"
+_NOTHING_TO_DO = "profile a stretch of code that works on the GPU"
+_FROM_THE_FIRST = (
+    f"{_BOTH} from the first profile on: after one of the CPU alone, torch records no "
+    "GPU until the kernel is restarted"
+)
+_UNLAUNCHED = f"record the whole program: {_BOTH}, no filter on the file"
 _BETWEEN = "fuse short kernels by `torch.compile`, or give each more to do"
 _LAUNCHED = "was the file filtered? or `%gpu_select` tells who else uses the GPU"
 _ODD_STEP = "what did it do that others do not: saving, evaluating, gc, recompiling?"
@@ -103,15 +109,7 @@ def _notes(rank: RankTrace) -> Iterator[_Weighed]:
         hint = "the figures are of what could be read; --show file tells how much"
         yield _Weighed(_FIRST[0], Note("warning", text, hint))
     if not rank.length_s:
-        text, hint = "only the host was recorded", _NO_DEVICE
-        if rank.launches:
-            text = f"launches were recorded ({rank.launches:,}), but not their work"
-            hint = _NO_WORK
-        elif rank.host_length_s is None and (left_out := unknown_entries(rank.file)):
-            kinds = shortened(", ".join(kind for kind, _ in rank.file.unknown), 60)
-            text = f"all {left_out:,} entries are of another program: {kinds}"
-            hint = "open what prof.export_chrome_trace('trace.json.gz') has written"
-        yield _Weighed(_FIRST[1], Note("warning", text, hint))
+        yield _Weighed(_FIRST[1], Note("warning", *_without_work(rank)))
         return
     yield from _late(rank, rank.length_s)
     yield from _exposed(rank, rank.length_s)
@@ -122,6 +120,27 @@ def _notes(rank: RankTrace) -> Iterator[_Weighed]:
         kinds = ", ".join(kind for kind, _ in rank.file.unknown)
         text = f"{left_out:,} entries of kinds unknown here: {shortened(kinds, 60)}"
         yield _Weighed(0.0, Note("note", text))
+
+
+def _without_work(rank: RankTrace) -> tuple[str, str]:
+    """Why there is no work of a device in the file, as far as it tells, and what to do.
+
+    The profiler names the GPU of the machine in each file, also where it has recorded
+    the host alone: only a call of CUDA's tells that it has listened.
+    """
+    left_out = unknown_entries(rank.file)
+    if rank.launches:
+        said = f"launches were recorded ({rank.launches:,}), but not their work"
+        return said, _NO_WORK
+    if rank.host_length_s is None and left_out:
+        kinds = shortened(", ".join(kind for kind, _ in rank.file.unknown), 60)
+        said = f"all {left_out:,} entries are of another program: {kinds}"
+        return said, "open what prof.export_chrome_trace('trace.json.gz') has written"
+    if rank.launches == 0:
+        return "the GPU was given nothing to do meanwhile", _NOTHING_TO_DO
+    if rank.device_name:
+        return "the GPU was given nothing to do, or was not recorded", _FROM_THE_FIRST
+    return "only the host was recorded", _NO_DEVICE
 
 
 def _weighed(seconds: float, length_s: float, text: str, hint: str) -> _Weighed:

@@ -56,7 +56,7 @@ class TensorMagics(GpuMagics):
         "--gpu",
         more=True,
         action="store_true",
-        help="Show what a warp reads along each dim (always for device tensors).",
+        help="Show what a warp reads along each dim.",
     )
     @argument(
         "--alias",
@@ -208,9 +208,4 @@ def _comparison(found: Any, options: argparse.Namespace) -> CompareReport:
         warp=options.gpu,
         values=options.values,
     )
-    on_device = any(each.on_accelerator for each in report.tensors)
-    return dataclasses.replace(
-        report,
-        warp=options.gpu or on_device,
-        remarks=(*found.failures, *report.remarks),
-    )
+    return dataclasses.replace(report, remarks=(*found.failures, *report.remarks))

@@ -54,10 +54,12 @@ def draw(report: AnyReport) -> Drawing:
 def _tensor(
     report: TensorReport, *, warp: bool = False, failures: tuple[str, ...] = ()
 ) -> Drawing:
-    reads = warp and is_drawn(report)
-    said = warp_headline(report) if reads else headline(report)
-    if not reads and report.values is not None:
+    if report.values is not None:
         said = values_headline(report, report.values)
+    elif warp and is_drawn(report):
+        said = warp_headline(report)
+    else:
+        said = headline(report)
     failed = (Note("problem", failure) for failure in failures)
     parts = (*failed, *tensor_parts(report, warp=warp))
     return _drawing(said, parts, simulated=report.simulated)

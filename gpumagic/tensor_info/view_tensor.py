@@ -21,12 +21,7 @@ from gpumagic.tensor_info.sentences import (
     odd_strides,
 )
 from gpumagic.tensor_info.view_facts import bytes_bars, facts_table, views_text
-from gpumagic.tensor_info.view_values import (
-    first_values,
-    values_headline,
-    values_note,
-    values_parts,
-)
+from gpumagic.tensor_info.view_values import first_values, values_note, values_parts
 from gpumagic.tensor_info.view_warp import bases, is_drawn, reads_of, warp_parts
 from gpumagic.tensor_info.visible_axes import visible_tensor
 
@@ -34,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from gpumagic.drawing import Part
-    from gpumagic.tensor_info.report import TensorReport, ValueSummary
+    from gpumagic.tensor_info.report import TensorReport
     from gpumagic.tensor_info.visible_axes import Axis, VisibleTensor
 
 _MOST_INNER = 4
@@ -56,40 +51,29 @@ _HOW_ON_DEVICE = "\nThat ran operations on the device, and waited for it at the 
 def tensor_parts(report: TensorReport, *, warp: bool = False) -> Iterator[Part]:
     """What is in sight of one tensor, then all else by its word.
 
-    `warp` puts what a warp fetches in the place of the elements.
+    Values come first where they have been read. `warp` is whether what a warp fetches
+    was asked for: it takes the place of the elements, or waits behind its word.
     """
-    reads = warp and is_drawn(report)
-    values = None if reads else report.values
-    dims = tuple(_dims(report))
+    values, dims = report.values, tuple(_dims(report))
+    reads = warp and values is None and is_drawn(report)
     # The picture of so many dims has their sizes and steps already.
-    few = reads or len(report.size or ()) <= _MOST_DIMS_TWICE
-    if reads:
-        yield reads_of(report)
-    elif values is not None:
-        few = False
+    few = reads or (values is None and len(report.size or ()) <= _MOST_DIMS_TWICE)
+    if values is not None:
         yield from values_parts(values)
+    elif reads:
+        yield reads_of(report)
     else:
         yield from picture(report)
     yield from dims if few else ()
     yield from values_note(report)
     yield from notes(report)
-    if report.values is not None:
-        yield from _all_values(report, report.values, in_sight=values is not None)
+    if values is not None:
+        yield from first_values(values)
     if dims and not few:
         yield Details("Size and stride of each dim", dims, "dims")
-    other = reads or values is not None
-    yield from folded_parts(report, reads_in_sight=reads, grid_in_sight=not other)
-
-
-def _all_values(
-    report: TensorReport, values: ValueSummary, *, in_sight: bool
-) -> Iterator[Details]:
-    if in_sight:
-        yield from first_values(values)
-    else:
-        yield Details(
-            values_headline(report, values), tuple(values_parts(values)), "values"
-        )
+    grid = values is None and not reads
+    warp = (warp or bool(report.on_accelerator)) and not reads
+    yield from folded_parts(report, grid_in_sight=grid, warp=warp)
 
 
 def _dims(report: TensorReport) -> Iterator[Table]:
@@ -98,7 +82,7 @@ def _dims(report: TensorReport) -> Iterator[Table]:
 
 
 def folded_parts(
-    report: TensorReport, *, reads_in_sight: bool = False, grid_in_sight: bool = True
+    report: TensorReport, *, grid_in_sight: bool, warp: bool
 ) -> Iterator[Details]:
     """All that is not in sight, by its word; last, how it was found out."""
     visible = visible_tensor(report)
@@ -116,7 +100,7 @@ def folded_parts(
         Details("How much memory", (bars,), "bytes") for bars in bytes_bars(report)
     )
     yield Details("Layout, place and flags", (facts_table(report),), "facts")
-    if is_drawn(report) and report.on_accelerator and not reads_in_sight:
+    if warp and is_drawn(report):
         yield Details("What a warp fetches", tuple(warp_parts((report,))), "warp")
     yield from _inside(report)
     yield how_looked((report,))

@@ -46,17 +46,6 @@ class FakeLibraries:
             _run(*_LINK, *_options(library), "-o", library, self.folder / f"{name}.o")
         return library
 
-    def missing(self, name: str) -> Path:
-        """What stands first on the search path where a library is to be absent.
-
-        A real one may be installed on this machine; the loader gives up at a file
-        that is empty, as pynvml and torch do where there is none.
-        """
-        library = self.folder / f"no-{name}" / SONAMES[name]
-        library.parent.mkdir(exist_ok=True)
-        library.touch()
-        return library
-
 
 @functools.cache
 def build() -> FakeLibraries:
@@ -68,6 +57,15 @@ def build() -> FakeLibraries:
     for name in SONAMES:
         _run(*_COMPILE, SOURCES / f"{name}.c", "-o", folder / f"{name}.o")
     return FakeLibraries(folder)
+
+
+def missing(name: str) -> Path:
+    """What stands first on the search path where a library is to be absent.
+
+    A real one may be installed on this machine; the loader gives up at a file that is
+    empty, as pynvml and torch do where there is none.
+    """
+    return SOURCES / "absent" / name / SONAMES[name]
 
 
 def scenario_file(scenario: str | Path) -> Path:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tests import quick_python
 from tests.fakes.build import (
     SONAMES,
-    FakeLibraries,
     build,
     hidden_functions,
+    missing,
     scenario_file,
 )
 
@@ -198,19 +198,14 @@ def _environment(
         "GPUMAGIC_FAKE_SCENARIO": str(scenario.resolve()),
         "GPUMAGIC_FAKE_LOG": str(folder / "log"),
         "GPUMAGIC_FAKE_LOAD": " ".join(str(there[each]) for each in load),
-        "LD_LIBRARY_PATH": _search_path(libraries, there, install),
+        "LD_LIBRARY_PATH": _search_path(there, install),
         "PYTHONPATH": _joined(str(REPOSITORY), os.environ.get("PYTHONPATH")),
         "IPYTHONDIR": str(folder / "ipython"),
     }
 
 
-def _search_path(
-    libraries: FakeLibraries, there: dict[str, Path], install: tuple[str, ...]
-) -> str:
-    found = [
-        path if name in install else libraries.missing(name)
-        for name, path in there.items()
-    ]
+def _search_path(there: dict[str, Path], install: tuple[str, ...]) -> str:
+    found = [path if name in install else missing(name) for name, path in there.items()]
     folders = [str(each.parent) for each in found]
     return _joined(*folders, os.environ.get("LD_LIBRARY_PATH"))
 

@@ -98,6 +98,12 @@ MIXED = with_gpus(
     Gpu(2, problem="this user may not use this GPU", hint="ask for access"),
 )
 UNIFIED = with_gpus(ONE_GPU, Gpu(0, name="NVIDIA GB10"))
+FAILED = on(
+    ONE_GPU,
+    torch=dataclasses.replace(TORCH, imported=True, accelerator="cuda"),
+    cuda=CudaState(Initialisation.INITIALISED, code=0, device_count=1),
+    failure="CUDA error: device-side assert triggered",
+)
 
 SAMPLES = (
     ("laptop", report(LAPTOP)),
@@ -142,6 +148,7 @@ SAMPLES = (
             ),
         ),
     ),
+    ("device-that-has-failed", report(FAILED)),
     ("simulated", report(on(ONE_GPU, simulated=True))),
     ("words", words()),
     ("words-of-a-group", words("tensors")),

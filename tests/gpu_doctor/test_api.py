@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from types import SimpleNamespace
 
 import pytest
 
+from gpumagic.devices import in_use
 from gpumagic.devices.protocols import Inventory, MigSlice, VisibleDevice
-from gpumagic.gpu_doctor import examine, watch
+from gpumagic.gpu_doctor import api, examine, watch
 from gpumagic.gpu_doctor.api import compare
-from tests.gpu_doctor.samples import H100, NOT_STARTED, ONE_GPU, on
+from tests.devices.standin_runtime import StandinDevice
+from tests.gpu_doctor.samples import FAILED, H100, NOT_STARTED, ONE_GPU, on
 
 LETTERS = "abcd"
 UUIDS = [f"{each * 8}-2222-4333-8444-555566667777" for each in LETTERS]
@@ -93,6 +96,32 @@ def test_numbers_are_of_the_order_that_was_asked_for(monkeypatch):
     assert examine(driver).facts.mask_too_late
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/mps")  # which has its own
     assert not examine(driver).facts.mask_too_late
+
+
+class FailedDevice(StandinDevice):
+    """One whose streams answer nothing but the error of a kernel."""
+
+    def current_stream(self, device):  # noqa: ARG002
+        """It may be asked."""
+        return SimpleNamespace(query=self.synchronize)
+
+
+def test_a_device_that_has_failed_is_asked_only_once_cuda_has_started(monkeypatch):
+    """Its own words are the first line; before the start nobody asks it anything."""
+    device = FailedDevice(error=RuntimeError("CUDA error: device-side assert\nmore"))
+    monkeypatch.setattr(api, "runtime_now", lambda: device)
+    monkeypatch.setattr(in_use, "is_capturing", lambda _: False)  # asks torch itself
+    driver = Driver((UUIDS[0],))
+    before = examine(driver)
+    driver.cuda_state = lambda: FAILED.cuda
+    after = examine(driver)
+
+    assert before.facts.failure is None
+    (said,) = [each for each in after.findings if each.topic == "CUDA in this process"]
+    assert said.found == "broken: CUDA error: device-side assert"
+    assert said.verdict.value == "problem"
+    changed = compare(dataclasses.replace(after.facts, failure=None), after.facts)
+    assert "CUDA in this process went from started to broken" in changed.headline
 
 
 def test_what_failed_code_has_changed_is_told_all_the_same(monkeypatch):

@@ -273,6 +273,7 @@ BETWEEN = replace(
 )
 OF_ANOTHER_PROGRAM = RankTrace(file=file("chrome.json", unknown=(("devtools", 50),)))
 NOT_RECORDED = replace(NO_DEVICE, launches=1_862)
+NOTHING_TO_DO = replace(NO_DEVICE, launches=0, device_name="NVIDIA H100 80GB HBM3")
 
 STEPS = replace(
     GPU_BOUND,
@@ -655,6 +656,7 @@ SAMPLES = (
     ("rank-between", TraceReport((BETWEEN,))),
     ("rank-of-another", TraceReport((OF_ANOTHER_PROGRAM,))),
     ("rank-not-recorded", TraceReport((NOT_RECORDED,))),
+    ("rank-nothing-to-do", TraceReport((NOTHING_TO_DO,))),
     ("rank-amd", TraceReport((AMD,))),
     ("rank-odd-step", TraceReport((STEPS,))),
     ("rank-stacks", TraceReport((STACKS,))),
@@ -687,6 +689,7 @@ HEADINGS = {
     "rank-between": "The GPU waits from each of many short kernels to the next",
     "rank-of-another": "A trace that another program has written",
     "rank-not-recorded": "A trace that has the launches, and not what they launched",
+    "rank-nothing-to-do": "A trace of a GPU that nobody has used meanwhile",
     "rank-amd": "A short trace of an AMD GPU",
     "rank-odd-step": "One step took much longer than all others",
     "rank-stacks": "A trace with stacks tells which lines launched what",

@@ -111,6 +111,13 @@ def test_launches_are_the_calls_that_give_the_device_work():
     assert rank_of(trace([kernel(60, 70)], calls)).launches == 3
 
 
+def test_a_device_that_was_given_nothing_is_known_by_its_calls():
+    """Where a call of CUDA's was recorded, and none that gives work: no launch."""
+    rank = rank_of(trace(calls=[host("cudaDeviceSynchronize", 0, 10)]))
+
+    assert rank.launches == 0
+
+
 def test_without_device_work_the_host_is_all_that_is_told():
     """All that is about devices is unknown, and nothing is zero."""
     operators = [host("aten::mm", 100, 160), host("aten::item", 170, 200)]

@@ -172,6 +172,24 @@ def test_table_in_sight_is_what_has_to_change():
     assert caption(GPU_BOUND) == "What took most of the GPU's time"
 
 
+@pytest.mark.parametrize(
+    ("launches", "device_name", "said"),
+    [
+        (None, None, "only the host was recorded"),
+        (None, "NVIDIA H100", "was given nothing to do, or was not recorded"),
+        (0, "NVIDIA H100", "was given nothing to do meanwhile"),
+        (3, "NVIDIA H100", "launches were recorded (3), but not their work"),
+    ],
+)
+def test_why_there_is_no_gpu_work_is_said_as_far_as_the_file_tells(
+    launches, device_name, said
+):
+    """A file that names a GPU, or has calls of CUDA, is not blamed on its options."""
+    rank = replace(NO_DEVICE, launches=launches, device_name=device_name)
+
+    assert said in text(alone(rank))
+
+
 def test_trace_without_gpu_work_says_how_to_record_it():
     """Its figures are unknown, and none of them is told as 0."""
     said = text(alone(NO_DEVICE))

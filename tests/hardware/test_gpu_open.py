@@ -10,6 +10,7 @@ import pytest
 from gpumagic import gpu_open
 from gpumagic.gpu_open.replay import replays
 from gpumagic.gpu_open.snapshot_file import read as read_snapshot
+from tests.hardware import machines
 
 _MIB = 1 << 20
 
@@ -104,3 +105,42 @@ def test_a_snapshot_is_read_and_served_again_exactly(torch, trained, tmp_path):
     assert device.allocated_bytes >= len(kept) * 4 * _MIB
     (recorded, *_) = replays(read_snapshot(file), device.device, []).replays
     assert recorded.exact
+
+
+_PROFILED = """
+import torch
+from torch.profiler import ProfilerActivity, profile
+CPU, CUDA = ProfilerActivity.CPU, ProfilerActivity.CUDA
+x, y = torch.ones(8, device="cuda"), torch.ones(8)
+
+def opened(activities, code):
+    with profile(activities=activities) as recorded:
+        exec(code)
+    recorded.export_chrome_trace(path)
+    return typed(f"%gpu_open {path}")
+"""
+
+
+def test_a_cycle_without_gpu_work_is_not_taken_for_one_of_the_host(tmp_path):
+    """The GPU was listened to, as a call of CUDA's tells: it had nothing to do."""
+    code = f"""{_PROFILED}
+path = {str(tmp_path / "trace.json")!r}
+show(empty=opened([CPU, CUDA], "y + 1"), works=opened([CPU, CUDA], "x + 1"))
+"""
+    found = machines.run(code)
+
+    assert "the GPU was given nothing to do meanwhile" in found["empty"]
+    assert "only the host was recorded" not in found["empty"]
+    assert "no GPU work" not in found["works"]
+
+
+def test_a_gpu_that_is_only_named_may_not_have_been_recorded(tmp_path):
+    """A file names the GPU of the machine also where the host alone was recorded."""
+    code = f"""{_PROFILED}
+path = {str(tmp_path / "trace.json")!r}
+show(host=opened([CPU], "x + 1"))
+"""
+    found = machines.run(code)
+
+    assert "was given nothing to do, or was not recorded" in found["host"]
+    assert "activities=[CPU, CUDA] from the first profile on" in found["host"]

@@ -86,14 +86,25 @@ def test_the_warp_view_is_there_on_request(shell):
     assert tensor_info(shell, "--gpu x").warp
 
 
-def test_device_tensors_have_the_warp_view(shell):
-    """A tensor that claims to lie on a GPU has the warp view unasked."""
+def test_device_tensors_have_the_warp_view_behind_its_word(shell):
+    """A tensor that claims to lie on a GPU is drawn as any; a word shows the warps."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
         shell.user_ns["there"] = torch.empty(3, device="cuda")
+    drawing = tensor_info(shell, "there").drawing()
 
-    assert tensor_info(shell, "x, there").warp
+    assert drawing.title.startswith("there: 3 float32 on cuda")
+    assert "warp" in drawing.folded
+
+
+def test_what_was_asked_for_comes_first(shell):
+    """With `--values` a NaN is the title, whatever else is asked for, and by a word."""
+    shell.user_ns["x"][1, 2] = float("nan")
+    drawing = tensor_info(shell, "--values --gpu x").drawing()
+
+    assert drawing.title.startswith("x: 1 NaN in 24 values, the first at [1, 2]")
+    assert "warp" in drawing.folded
 
 
 def test_braces_and_dollars_are_code(shell):

@@ -67,3 +67,21 @@ def test_values_of_a_model_are_counted_where_they_lie(device):
 
     assert report.root.inf_count == 1
     assert report.odd[0].names == (".running_mean",)
+
+
+def test_a_device_tensor_is_drawn_as_on_the_cpu_unless_values_are_asked_for(device):
+    """First each index with its place; then a NaN, with the place of the first."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "gpumagic")
+    x = torch.arange(24.0, device=device).reshape(4, 6)
+    x[1, 2] = float("nan")
+    shell.user_ns["x"] = x
+
+    placed = str(shell.run_line_magic("tensor_info", "-o -q x"))
+    read = str(shell.run_line_magic("tensor_info", "-o -q --values x"))
+
+    assert "Each index with its place in memory" in placed
+    assert read.startswith("x: 1 NaN in 24 values, the first at [1, 2]")
+    assert "\nThe values" in read

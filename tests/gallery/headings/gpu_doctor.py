@@ -13,6 +13,7 @@ HEADINGS = {
     "everything-wrong": "Everything that can be wrong at once",
     "cell-that-changed-nothing": "A cell that changed nothing",
     "cell-that-started-cuda": "A cell that started CUDA",
+    "device-that-has-failed": "A kernel has failed: CUDA answers nothing else any more",
     "simulated": "A simulated GPU",
     "words": "All words of the reports",
     "words-of-a-group": "The words about tensors",

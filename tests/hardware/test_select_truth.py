@@ -1,0 +1,90 @@
+"""What `%gpu_select` predicts is what torch's own CUDA then shows.
+
+Each machine is one process; each choice is made in a fork of it, which starts CUDA.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hardware import machines
+
+_CHOICES = """
+import torch
+
+def by_rank(report, attribute):
+    rows = [row for row in report.rows if getattr(row, attribute) is not None]
+    rows.sort(key=lambda row: getattr(row, attribute))
+    return [row.uuid for row in rows]
+
+def of_torch():
+    if not torch.cuda.device_count():
+        return []
+    for number in range(torch.cuda.device_count()):
+        torch.ones(2, device=f"cuda:{number}").sum().item()
+    all_of_them = range(torch.cuda.device_count())
+    return [str(torch.cuda.get_device_properties(each).uuid) for each in all_of_them]
+
+def ask(words=""):
+    return shell.run_line_magic("gpu_select", f"-q -o {words}")
+
+def choice(words):
+    def made():
+        chosen = ask(words)
+        seen = of_torch()
+        after = ask()
+        too_late = typed("%gpu_select 0")
+        return dict(
+            predicted=by_rank(chosen, "predicted"), certain=chosen.certain,
+            seen=seen, shown=by_rank(after, "actual"), verdict=after.verdict.name,
+            confirmed=after.confirmed, late=too_late, title=typed("%gpu_select"),
+            doctor=typed("%gpu_doctor"), mask=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        )
+    return made
+"""
+
+
+def made(choices, scenario=None, **variables):
+    """What came of each choice, by its words."""
+    code = f"{_CHOICES}\nshow(**{{each: forked(choice(each)) for each in {choices!r}}})"
+    return machines.run(code, scenario, **variables)
+
+
+def assert_true(of):
+    """What was predicted is what torch sees, in its order, and what is then shown."""
+    bare = [each.removeprefix("GPU-").removeprefix("MIG-") for each in of["predicted"]]
+    assert of["certain"]
+    assert of["seen"] == bare
+    if bare:
+        assert of["shown"] == of["predicted"]
+        assert (of["verdict"], of["confirmed"]) == ("FIXED", True)
+
+
+def test_on_this_machine_the_first_gpu_is_predicted_and_shown():
+    """`%gpu_select 0` before CUDA; after it nothing can be chosen, and why is told."""
+    of = made(["0"])["0"]
+
+    assert len(of["seen"]) == 1
+    assert_true(of)
+    assert "CUDA has started" in of["title"]
+
+
+@pytest.mark.parametrize(
+    ("count", "choices"),
+    [
+        (1, {"0": 1, "none": 0, "all": 1}),
+        (
+            4,
+            {"2,0": 2, "3 1-2": 3, "GPU-00000002": 1, "pci:18:00.0": 1, "free -n 2": 2},
+        ),
+        (8, {"7,0,3": 3, "all": 8, "GPU-00000007,0": 2}),
+    ],
+)
+def test_on_machines_of_many_sizes(count, choices, tmp_path):
+    """Numbers, ranges, UUIDs, addresses and the freest: each is what torch sees."""
+    found = made([*choices], machines.h100s(count, tmp_path))
+
+    for words, visible in choices.items():
+        of = found[words]
+        assert len(of["predicted"]) == visible, words
+        assert_true(of)
