@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import json
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -26,6 +28,7 @@ _CLOCKS = ("machine_now_ns", "gpumagic_now_ns")
 _BUSY_S, _TICK_S = 100.0, 10.0  # work of one kernel; what is told apart
 _CLOCK_HZ = 1.98e9
 _MANY = 100_000
+_BY_POOL = "reserved_bytes_by_private_pools"  # told by torch 2.14 and later
 
 
 class Machine:
@@ -53,7 +56,13 @@ class Machine:
             ),
             "limit": self._limit,
         }
+        # Its seed and offset are those of all later ones.
+        self._graph = torch.cuda.CUDAGraph()
+        self._graph.register_generator_state(torch.cuda.default_generators[0])
+        with torch.cuda.graph(self._graph):
+            torch.rand(1, device="cuda")
         self._total_bytes = torch.cuda.mem_get_info()[1]
+        self._clean()
 
     def run(self, steps: Sequence[Sequence[Any]], *, reads: bool) -> list[Any]:
         """What was seen at the beginning, after each step, and at the end."""
@@ -91,7 +100,8 @@ class Machine:
                 value = eval(code, names)  # noqa: S307 -- the lines of our programs
         except Exception as error:  # noqa: BLE001 -- which it is is what is asked
             return {"error": type(error).__name__, "text": str(error)[:300]}
-        return {"value": self._tell(value)}
+        made = re.match(r"(t\d+) = ", line)
+        return {"value": self._tell(names[made[1]] if made else value)}
 
     def _tell(self, value: Any) -> Any:
         if isinstance(value, self._torch.Tensor):
@@ -107,10 +117,14 @@ class Machine:
         snapshot = self._torch.cuda.memory._snapshot()
         trace = snapshot["device_traces"][0][self._told :]
         self._told += len(trace)
-        said["trace"] = [self._event(each) for each in trace]
+        said["trace"] = _in_order([self._event(each) for each in trace])
         said["segments"] = sorted(self._segment(each) for each in snapshot["segments"])
         stats = self._torch.cuda.memory_stats()
-        said["stats"] = {name: each for name, each in stats.items() if each}
+        said["stats"] = {
+            name: each
+            for name, each in stats.items()
+            if each and not name.startswith(_BY_POOL)
+        }
         said["free"] = self._torch.cuda.mem_get_info()[0]
         return said
 
@@ -170,7 +184,8 @@ class Machine:
             if each.is_cuda and each.untyped_storage().nbytes():
                 place = self._place(each.untyped_storage().data_ptr())
             numbers = each.cpu().tolist() if reads else None
-            told[name] = [self._shape(each), place, repr(numbers)]
+            shape = self._shape(each) if reads else None
+            told[name] = [shape, place, repr(numbers)]
         return told
 
     @staticmethod
@@ -201,6 +216,15 @@ class Machine:
     def _limit(self, nbytes: int) -> None:
         share = nbytes / self._total_bytes
         self._torch.cuda.set_per_process_memory_fraction(share)
+
+
+def _in_order(entries: list[list[Any]]) -> list[list[Any]]:
+    """What is let go at a time is in the order of no rule: that of a table by hash."""
+    runs = itertools.groupby(entries, lambda each: each[0] == "free_completed")
+    ordered = [
+        sorted(run, key=str) if completed else list(run) for completed, run in runs
+    ]
+    return [entry for run in ordered for entry in run]
 
 
 def _owned(block: Mapping[str, Any]) -> bool:

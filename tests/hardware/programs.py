@@ -140,7 +140,11 @@ class _Writer:
 
             into: What may get other memory by it.
         """
+        shared = bool(into) and self._shares(into)
+        before = self._nbytes(into) if shared else 0
         works = self._works(line)
+        if shared and self._nbytes(into) > before:
+            return False  # a storage that grows under its views is another matter
         if not works and self.chance.random() < _LEFT_OUT:
             return False
         used = [*names, into] if into else [*names]
@@ -176,6 +180,16 @@ class _Writer:
         """Whose memory on the GPU it is."""
         tensor = self.tensors.get(name)
         return tensor.root if tensor is not None and tensor.on_gpu else None
+
+    def _shares(self, name: str) -> bool:
+        """Whether there are other tensors on the same memory."""
+        root = self.tensors[name].root
+        others = [each for each in self.tensors.values() if each.root == root]
+        return len(others) > 1 or self._tried[name]._base is not None
+
+    def _nbytes(self, name: str) -> int:
+        nbytes: int = self._tried[name].untyped_storage().nbytes()
+        return nbytes
 
     def _works(self, line: str) -> bool:
         try:
@@ -399,9 +413,9 @@ _OUT = (
     "torch.arange(6, out={z})", "torch.arange(24, out={z})", "torch.cat([{x}, {y}], out={z})",
     "torch.stack([{x}, {x}], out={z})", "torch.sum({x}, 0, out={z})", "torch.abs({x}, out={z})",
     "torch.zeros(3, out={z})", "torch.ones(2, 3, out={z})", "torch.full((6,), 2, out={z})",
-    "torch.zeros(3, device=GPU, out={z})", "torch.eye(3, out={z})", "torch.empty(4, out={z})",
+    "torch.zeros(3, device=GPU, out={z})", "torch.eye(3, out={z})", "torch.empty(4, out={z}).fill_(2)",
     "torch.linspace(0, 4, 5, out={z})", "torch.where({x} > 1, {x}, {x}, out={z})",
-    "torch.index_select({x}, 0, index(1, 0), out={z})", "torch.nonzero({x}, out={z})",
+    "torch.index_select({x}, 0, index(1, 0), out={z})",
     "torch.mm({x}, {y}, out={z})", "torch.cumsum({x}, 0, out={z})", "torch.eq({x}, {y}, out={z})",
     "torch.sort({x}, 0, out=({z}, torch.empty(0, dtype=torch.int64, device=GPU)))", "torch.max({x}, 0, out=({z}, torch.empty(0, dtype=torch.int64, device=GPU)))",
     "torch.masked_select({x}, {x} > 1, out={z})", "torch.clamp({x}, 1, 3, out={z})",
@@ -409,15 +423,15 @@ _OUT = (
     "torch.sub({x}, {y}, alpha=2, out={z})", "torch.maximum({x}, {y}, out={z})",
     "torch.tril({x}, out={z})", "torch.any({x}, 0, out={z})",
     "torch.full((2, 3), 4., out={z})", "torch.logical_not({x}, out={z})", "torch.range(0, 5, out={z})",
-    "torch.cat([{x}, {x}], -1, out={z})", "torch.empty(2, 3, device=GPU, out={z})",
+    "torch.cat([{x}, {x}], -1, out={z})", "torch.empty(2, 3, device=GPU, out={z}).fill_(1)",
     "torch.mv({x}, {y}, out={z})", "torch.addmm({x}, {y}, {y}, out={z})", "torch.roll({x}, 1)",
-    "torch.square({x}, out={z})", "torch.sqrt({x}, out={z})", "torch.bitwise_and({x}, {y}, out={z})",
+    "torch.square({x}, out={z})", "torch.sqrt({x}, out={z})",
 )  # fmt: skip
 _IN_PLACE = (
     "{x}.add_({y})", "{x}.mul_(2)", "{x}.zero_()", "{x}.fill_(3)", "{x}.copy_({y})",
     "{x}.copy_(3.0)", "{x}[0] = 5", "{x}[..., 0] = {y}", "{x}.masked_fill_({x} > 1, 7)",
     "{x}.index_fill_(0, index(0), 9)", "{x}.t_()", "{x}.squeeze_()", "{x}.unsqueeze_(0)",
-    "{x}.resize_(2, 2)", "{x}.resize_(40).fill_(1)", "{x}.clamp_(1, 3)", "{x}.sub_({y}, alpha=2)",
+    "{x}.resize_(2, 2).fill_(4)", "{x}.resize_(40).fill_(1)", "{x}.clamp_(1, 3)", "{x}.sub_({y}, alpha=2)",
     "torch._foreach_add_([{x}, {x}], 1)", "torch._foreach_mul_([{x}], [{y}])",
     "torch._foreach_copy_([{x}], [{y}])", "{x}.set_({y})", "{x}.data = {y}", "{x}.data.copy_(2)",
     "torch._foreach_copy_([{x}], [torch.ones({x}.shape)])", "{x}.index_add_(0, index(0), {y})",
@@ -428,7 +442,7 @@ _NEW = (
     "torch.add({x}, {y})", "torch.add(1., {x})", "torch.sub(1, {x})", "torch.mul(2., {x})",
     "torch.div(6., {x} + 1)", "torch.subtract(3, {x})", "torch.multiply(2, {x})", "1 - {x}",
     "2 ** {x}", "{x} @ {y}", "{x} * {y}", "{x}.sum(0)", "{x}.max()", "{x}.argmax()",
-    "{x}.sort(0).values", "{x}.cumsum(0)", "{x}.nonzero()", "{x}.unique()", "{x}.clone()",
+    "{x}.sort(0).values", "{x}.cumsum(0)", "{x}.unique()", "{x}.clone()",
     "{x}.t().contiguous()", "{x}[index(0, 0)]", "{x}[{x} > 1]", "torch.cat([{x}, {y}])",
     "torch.where({x} > 1, {x}, 0)", "{x}.to(torch.float64)", "{x}.bool()", "{x}.mean(0)",
     "torch.zeros_like({x})", "{x}.new_ones(3)", "{x}.flip(0)", "torch.stack([{x}, {y}])",
@@ -479,9 +493,13 @@ def graphs(seed: int) -> Program:
         elif draw < 0.82 and len(kept) > 1:
             writer.add("del", 0, f"del {kept.pop()}")
         elif draw < 0.9:
-            writer.add("reset", 0, f"g{chance.randint(1, graph_count)}.reset()")
+            which = chance.randint(1, graph_count)
+            writer.add("replay", 0, f"g{which}.replay()")
+            writer.add("reset", 0, f"g{which}.reset()")
         else:
             writer.add(*chance.choice(_MANAGING(chance, stream)))
+    for which in range(1, graph_count + 1):  # in the order of capture: pools are shared
+        writer.add("replay", 0, f"g{which}.replay()")
     return writer.program
 
 
@@ -492,6 +510,52 @@ _CAPTURED = (
 
 # ----------------------------------------------------------------------- errors
 
+_X, _H = "torch.ones(2, 3, device=GPU)", "torch.ones(2, 3)"
+_CAPTURED_WRONGLY = (
+    "x.sum().item()", "torch.cuda.synchronize()", "x.cpu()", "S[1].synchronize()",
+    "x.nonzero()", "torch.ones(3).to(GPU)", "E[0].record(); E[0].synchronize()",
+    "S[2].wait_stream(S[0]); S[0].query()", "raise KeyError", "x.to('cpu', non_blocking=True)",
+    "torch.cuda.CUDAGraph().capture_begin()", "S[1].wait_stream(torch.cuda.current_stream())",
+)  # fmt: skip
 ERRORS = (
-    "torch.ones(2, device=GPU) + torch.ones(2)",
-)
+    f"{_X} + {_H}", f"{_H} + {_X}", f"torch.cat([{_X}, {_H}])", f"torch.mm({_X}, {_H}.t())",
+    f"torch.where({_X} > 0, {_H}, 0)", f"torch.stack([{_H}, {_X}])", f"{_H}.add_({_X})",
+    f"{_X}.add_({_H})", f"torch.add({_X}, {_X}, out={_H})", f"torch.add({_H}, {_H}, out={_X})",
+    "torch.nn.functional.linear(torch.ones(2, 3, device=GPU), torch.ones(4, 3))",
+    "torch.nn.functional.embedding(torch.tensor([1]), torch.ones(4, 3, device=GPU))",
+    "torch.nn.functional.cross_entropy(torch.ones(2, 3, device=GPU), torch.tensor([1, 2]))",
+    "torch.nn.Linear(3, 2)(torch.ones(2, 3, device=GPU))", f"{_H}[{_X} > 0]", f"{_X}[{_H} > 0]",
+    f"{_X} @ {_X}", f"{_X} + torch.ones(4, device=GPU)", f"{_X}.view(7)", f"{_X}.copy_(torch.ones(4))",
+    f"torch.ones(4).copy_({_X})", f"{_X}[5]", f"{_X}[:, 7]", f"{_X}.sum(4)", f"{_X}.expand(3, 3)",
+    f"{_X}.numpy()", f"{_X}.__array__()", f"{_X}.pin_memory()", f"{_X}.item()", f"bool({_X})",
+    f"int({_X})", f"{_X}.to('cuda:7')", "torch.ones(2, device='cuda:3')", "torch.cuda.set_device(5)",
+    "torch.cuda.get_device_properties(4)", "torch.cuda.Stream(device=9)", "torch.cuda.memory_stats(7)",
+    "torch.cuda.synchronize(3)", "torch.cuda.get_device_name(2)", "torch.Generator('cuda:4')",
+    "torch.rand(3, generator=torch.Generator(), device=GPU)", f"{_X}.cuda(6)", "torch.device('cuda:x')",
+    "torch.rand(3, generator=torch.Generator('cuda'))", "torch.empty(2, device=GPU, pin_memory=True)",
+    "torch.empty(1 << 40, device=GPU)", "torch.empty(1 << 62, device=GPU)", "torch.empty(-1, device=GPU)",
+    "torch.ones(1 << 33, device=GPU)", f"{_X}.expand(1 << 30, 2, 3).clone()", f"{_X}.resize_(1 << 35)",
+    "torch.linalg.inv(torch.zeros(2, 2, device=GPU))", "torch.linalg.cholesky(-torch.eye(2, device=GPU))",
+    "torch.linalg.solve(torch.zeros(2, 2, device=GPU), torch.ones(2, device=GPU))",
+    f"{_X}.requires_grad_().add_(1)", f"{_X}.requires_grad_().numpy()", f"({_X}.requires_grad_() * 2).backward()",
+    f"{_X}.backward()", "E[0].elapsed_time(E[1])", "E[3].record(); E[3].elapsed_time(E[3])",
+    "E[0].record(); busy(S[0]); E[1].record(); E[0].elapsed_time(E[1])", "E[0].record(); E[3].record(); E[0].elapsed_time(E[3])",
+    "torch.cuda.Event(foo=1)", "S[1].wait_event(None)", "S[1].wait_stream(None)", f"{_H}.record_stream(S[1])",
+    f"{_X}.record_stream(3)", "torch.cuda.CUDAGraph().replay()", "torch.cuda.CUDAGraph().capture_begin()",
+    "torch.cuda.CUDAGraph().capture_end()", "torch.cuda.CUDAGraph().pool()", "torch.cuda.CUDAGraph().reset()",
+    "torch.cuda.set_per_process_memory_fraction(2.0)", "torch.cuda.set_per_process_memory_fraction('a')",
+    "torch.tensor(['a'], device=GPU)", "torch.bmm(torch.ones(2, 3, device=GPU), torch.ones(2, 3, device=GPU))",
+    f"torch.index_select({_X}, 0, torch.ones(1, device=GPU))", f"torch.gather({_X}, 0, torch.ones(1, device=GPU))",
+    f"{_X}.half() @ {_X}.t()", f"{_X}.long() @ {_X}.long().t()", f"torch.conv2d({_X}, {_X})",
+    "torch.conv2d(torch.ones(1, 1, 3, 3, device=GPU), torch.ones(1, 1, 2, 2))", f"{_X}.as_strided((9, 9), (9, 1))",
+    f"{_X}.set_({_H})", f"{_X}.data = {_H}", f"torch.from_numpy({_X})", f"torch.frombuffer({_X}, dtype=torch.uint8)",
+    f"{_X}.untyped_storage().resize_(4); 3", f"{_X}.squeeze(5)", f"{_X}.t().view(-1)", f"{_X}.apply_(abs)",
+    f"{_X}.map_({_X}, max)", f"torch.quantile({_X}.long(), 0.5)", f"torch.svd({_X}.long())", f"{_X}.bool() - {_X}.bool()",
+    f"~{_X}", f"{_X} << 1.5", f"{_X}.bernoulli_(2)", "torch.arange(3, 1, device=GPU)", "torch.arange(1, 3, -1, device=GPU)",
+    "torch.eye(-1, device=GPU)", "torch.randint(3, 1, (2,), device=GPU)", "torch.multinomial(torch.zeros(0, device=GPU), 1)",
+    f"torch.mean({_X}.long())", f"torch.std({_X}.long())", f"{_X}.softmax(7)", f"{_X}.long().softmax(0)",
+    f"torch.nn.functional.dropout({_X}, 2)", f"torch.nn.functional.pad({_X}, (1,))", f"torch.stack([{_X}, torch.ones(3, device=GPU)])",
+    f"torch.split({_X}, -1)", f"{_X}.repeat(2)", f"torch.einsum('ij,jk->ik', {_X}, {_X})", f"torch.add({_X}, {_X}, out={_X}[:1].expand(2, 3))",
+    f"torch.nonzero({_X}, out={_X})", f"torch.sort({_X}, out=({_X}, {_X}))", f"torch.add({_X}, 1, out={_X}.long())",
+    *(f"x = {_X}\nwith torch.cuda.graph(torch.cuda.CUDAGraph()):\n    {line}" for line in _CAPTURED_WRONGLY),
+)  # fmt: skip

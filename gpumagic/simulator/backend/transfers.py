@@ -8,6 +8,7 @@ leaves.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.addresses import operand_of
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.operators import Rule
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
+
+
+# So much pageable memory the driver takes at once, whatever the stream has to do.
+_SENT_AT_ONCE_BYTES = 64 << 10
 
 
 class Transfers:
@@ -47,6 +52,8 @@ class Transfers:
         simulation = self._simulation
         if not isinstance(source, simulation.torch.Tensor):  # a number
             source = simulation.torch.scalar_tensor(source, dtype=target.dtype)
+        if source.shape != target.shape:
+            _require_fit(simulation.torch, target, source)
         to, from_ = self._gpu_of(target), self._gpu_of(source)
         if from_ and to:
             numbers = simulation.tensors.twin_of(source)
@@ -204,8 +211,11 @@ class Transfers:
         reads = () if buffer is None else (buffer.operand(source),)
         what = "copy from pageable memory" if buffer is None else "copy to the device"
         began_ns: int | None = None
+        waits = not non_blocking
+        if buffer is None:
+            waits = waits or nbytes > _SENT_AT_ONCE_BYTES
         with simulation.books() as tracker:
-            if buffer is None:
+            if buffer is None and waits:
                 began_ns = machine.stage(stream, nbytes)
             gpu.copy(stream, Engine.H2D, nbytes, pinned=True, staged=buffer is None)
             races = tracker.operate(
@@ -214,9 +224,9 @@ class Transfers:
             sent = source
             if buffer is not None and not races:
                 sent = self._flights.content(source, buffer)
-            if buffer is None or not non_blocking:
+            if waits:
                 machine.synchronize_stream(stream, what, began_ns)
-            else:
+            elif buffer is not None:
                 self._flights.leave(source, buffer, stream, target)
         if races:
             simulation.tell(races)
@@ -265,6 +275,12 @@ class Transfers:
     def _operand(self, tensor: Any) -> tuple[Operand, int]:
         memory = self._simulation.tensors.claimed(tensor)
         return operand_of(tensor, memory)
+
+
+def _require_fit(torch: Any, target: Any, source: Any) -> None:
+    """Let torch say that a tensor cannot be copied into one of another shape."""
+    like = functools.partial(torch.empty, device="meta")
+    like(target.shape).copy_(like(source.shape))
 
 
 def _alike(one: Any, other: Any) -> bool:
