@@ -165,13 +165,12 @@ class History:
 
     def snapshot(self, *_: Any, **__: Any) -> dict[str, Any]:
         """What the allocators hold, and what they have done."""
-        segments = self._torch_sim.memory_snapshot()
         with self._simulation.books():
             gpus = tuple(self._simulation.machine.gpus)
             traces = [gpu.allocator.history for gpu in gpus]
             allocator = (gpus or self._simulation.machine.all_gpus)[0].allocator
         return {
-            "segments": segments,
+            "segments": self._torch_sim.memory_snapshot(),  # noted behind the traces
             "device_traces": traces,
             "allocator_settings": allocator.settings.as_torch_tells(),
             "external_annotations": [],

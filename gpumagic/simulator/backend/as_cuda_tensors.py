@@ -29,6 +29,22 @@ _ASKING = (
     "sparse_bsc_tensor",
 )
 
+# Those whose device torch's C++ compares with that of `out=`.
+_INTO_TENSORS = (
+    "arange",
+    "empty",
+    "eye",
+    "full",
+    "linspace",
+    "logspace",
+    "normal",
+    "ones",
+    "rand",
+    "randint",
+    "randn",
+    "randperm",
+    "zeros",
+)
 _OURS_IN_TEXTS = re.compile(rf"\b{NAME}(?=:\d| DeviceType)").sub
 _VERSION_OF_CUDNN = 92400  # where torch has none: that of torch today
 
@@ -42,6 +58,8 @@ def cuda_tensors(torch: Any, names: Names) -> Iterator[Replacement]:
     yield _device.DeviceContext, "__torch_function__", _in_default_device(torch, names)
     for name in _ASKING:
         yield torch, name, _naming_device(getattr(torch, name), names)
+    for name in _INTO_TENSORS:
+        yield torch, name, _into_tensor(getattr(torch, name), names)
     nested = torch.nested
     yield nested, "nested_tensor", _naming_device(nested.nested_tensor, names)
     scripts = torch.jit._serialization
@@ -235,6 +253,19 @@ def _saying_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _in_words_of_cuda(said: Any) -> Any:
     return _OURS_IN_TEXTS("cuda", said) if isinstance(said, str) else said
+
+
+def _into_tensor(factory: Callable[..., Any], names: Names) -> Callable[..., Any]:
+    """A factory that is told of the device where it writes into a tensor."""
+    ours = names.ours
+
+    @functools.wraps(factory)
+    def make(*args: Any, **options: Any) -> Any:
+        if "out" in options and "device" in options:
+            options["device"] = ours(options["device"])
+        return factory(*args, **options)
+
+    return make
 
 
 def _naming_device(factory: Callable[..., Any], names: Names) -> Callable[..., Any]:

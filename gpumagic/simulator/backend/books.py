@@ -268,13 +268,13 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
             try:
                 if freed:
                     return_memory()
-                if rule.library:
-                    gpu.need(rule.library, stream)
                 for twin in twins:
                     tensor, whole = tensor_of(twin, gpu, stream)
                     written_bytes += whole[2]
                     writes.append(whole)
                     outputs.append(tensor)
+                if rule.library:
+                    gpu.need(rule.library, stream)
                 (gpu.launch if operation.launches else gpu.only_call)(
                     stream,
                     operation.name,

@@ -194,7 +194,8 @@ class IntoOutputs:
     """An operator that writes into tensors it is given for that alone.
 
     It computes into fresh tensors and then hands over: a CPU kernel may resize what
-    it writes into, and a resized twin would leave the simulated tensor dangling.
+    it writes into, and a resized twin would leave the simulated tensor dangling. So
+    that tensor is resized as `resize_` does it, in its own memory while that is enough.
     """
 
     __slots__ = ("_operation", "_simulation", "_tensor")
@@ -224,19 +225,22 @@ class IntoOutputs:
         if call.expanded or may_be_large(call.nbytes, args):
             foresee(simulation, gpu, operation, inner, {**named, **results})
         operation.run(inner, {**named, **results})
-        written_bytes = call.nbytes - read_bytes
+        written = Call(simulation)
+        for target, result in _pairs(targets, results):
+            self._resize(target, result)
+            written.twin(target, "out")
         simulation.launch(
             gpu,
             operation,
             (),
             inputs,
-            call.found["out"],
+            written.reads,
             read_bytes,
-            written_bytes,
+            written.nbytes,
             *self._work(inner, named, next(iter(results.values()))),
         )
         for target, result in _pairs(targets, results):
-            self._hand_over(gpu, target, result)
+            simulation.tensors.twin_of(target).copy_(result)
         if operation.silent:
             return None
         given = (*targets.values(),)
@@ -259,22 +263,21 @@ class IntoOutputs:
         return call.twins(value, where) if type(value) is list else value
 
     def _fresh(self, target: Any) -> Any:
-        empty = self._simulation.torch.empty
+        """What stands for it: of its geometry, by which the kernel sees what fits."""
         if isinstance(target, list):
-            # Operators with a list of outputs do not resize them, but compare.
-            return [
-                empty(each.shape, dtype=each.dtype, device="cpu") for each in target
-            ]
-        return empty(0, dtype=target.dtype, device="cpu")
+            return [self._fresh(each) for each in target]
+        empty = self._simulation.torch.empty_strided
+        size, stride = target.size(), target.stride()
+        return empty(size, stride, dtype=target.dtype, device="cpu")
 
-    def _hand_over(self, gpu: SimulatedGpu, target: Any, result: Any) -> None:
-        """Give it its numbers, in its own memory if they fit in it."""
-        simulation = self._simulation
+    def _resize(self, target: Any, result: Any) -> None:
+        """Give it the result's shape, if it has another one."""
         if target.shape == result.shape:
-            simulation.tensors.twin_of(target).copy_(result)
             return
-        storage = simulation.place(result, gpu).untyped_storage()
-        simulation.tensors.rebind(target, storage, 0, result.size(), result.stride())
+        ops = self._simulation.torch.ops.aten
+        ops.resize_.default(target, result.size())
+        if target.stride() != result.stride():
+            ops.as_strided_.default(target, result.size(), result.stride())
 
 
 def _pairs(targets: dict[str, Any], results: dict[str, Any]) -> Iterator[Any]:

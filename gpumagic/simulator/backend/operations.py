@@ -103,27 +103,30 @@ _BY_ROWS = frozenset(
 _BY_CHANNELS = frozenset(
     ("native_batch_norm", "native_batch_norm_backward", "batch_norm_backward")
 )
-# The operators that programs are made of, with the methods that call them.
-COMMON = {
-    "aten::add.Tensor": "add",
-    "aten::add_.Tensor": "add_",
-    "aten::addmm": "addmm",
-    "aten::bmm": "bmm",
-    "aten::div.Tensor": "div",
-    "aten::exp": "exp",
-    "aten::mm": "mm",
-    "aten::mul.Tensor": "mul",
-    "aten::mul_.Tensor": "mul_",
-    "aten::neg": "neg",
-    "aten::pow.Tensor_Scalar": "pow",
-    "aten::relu": "relu",
-    "aten::sigmoid": "sigmoid",
-    "aten::sub.Tensor": "sub",
-    "aten::sub_.Tensor": "sub_",
-    "aten::sum": "sum",
-    "aten::sum.dim_IntList": "sum",
-    "aten::tanh": "tanh",
-}
+# The operators that programs are made of.
+COMMON = frozenset(
+    f"aten::{name}"
+    for name in (
+        "add.Tensor",
+        "add_.Tensor",
+        "addmm",
+        "bmm",
+        "div.Tensor",
+        "exp",
+        "mm",
+        "mul.Tensor",
+        "mul_.Tensor",
+        "neg",
+        "pow.Tensor_Scalar",
+        "relu",
+        "sigmoid",
+        "sub.Tensor",
+        "sub_.Tensor",
+        "sum",
+        "sum.dim_IntList",
+        "tanh",
+    )
+)
 MASKS = ("torch.bool", "torch.uint8")
 INDICES = 1  # where they stand among the arguments of what indexes
 
@@ -335,9 +338,15 @@ def _is_view(returned: Any) -> bool:
 
 
 def _binding(torch: Any, name: str) -> Callable[..., Any] | None:
-    """What Python calls for a common operator: the same, half a microsecond sooner."""
-    method = COMMON.get(name)
-    return getattr(torch.Tensor, method) if method is not None else None
+    """What Python calls for a common operator: the same, half a microsecond sooner.
+
+    The function where there is one: the first argument may be a number.
+    """
+    if name not in COMMON:
+        return None
+    short = name.removeprefix(_NAMESPACE).partition(".")[0]
+    functions = torch._C._VariableFunctions
+    return getattr(functions, short, None) or getattr(torch.Tensor, short)
 
 
 def _overload(torch: Any, name: str) -> Any:

@@ -166,6 +166,7 @@ class Switch:
             **refused_kernels(),
             **self._encoders.kernels(),
             "copy_": transfers.copy_,
+            "_foreach_copy_": transfers.copy_all,
             "_to_copy": transfers.to_copy,
             "_local_scalar_dense": transfers.item,
         }

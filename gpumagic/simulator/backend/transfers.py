@@ -8,9 +8,11 @@ leaves.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.addresses import operand_of
+from gpumagic.simulator.backend.call import General
 from gpumagic.simulator.backend.operations import Operation
 from gpumagic.simulator.backend.pinning import pinned_buffer
 from gpumagic.simulator.engines import Engine
@@ -24,32 +26,62 @@ if TYPE_CHECKING:
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 
+# So much pageable memory the driver takes at once, whatever the stream has to do.
+_SENT_AT_ONCE_BYTES = 64 << 10
+
+
 class Transfers:
-    """The kernels of `copy_`, `_to_copy` and `_local_scalar_dense`."""
+    """The kernels of `copy_`, alone and in lists, `_to_copy` and `_local_scalar_dense`."""
 
     def __init__(self, simulation: Simulation, flights: Flights) -> None:
         self._simulation = simulation
         self._flights = flights
         self._type = simulation.device_type
         self._copy = Operation(simulation.torch, "aten::copy_")
-        self._to = simulation.torch.ops.aten._to_copy.default._op
+        lists = Operation(simulation.torch, "aten::_foreach_copy_")
+        self._copy_lists = General(simulation, lists)
+        self._empty_like = simulation.torch.ops.aten.empty_like.default
         self._pin = simulation.torch.ops.aten._pin_memory.default
 
     def copy_(self, target: Any, source: Any, non_blocking: bool = False) -> Any:
-        """`target.copy_(source)`, whatever side each of them lies on."""
+        """`target.copy_(source)`, whatever side each of them lies on.
+
+        What is of another type or has gaps goes by way of another tensor on the device,
+        as in torch's own: a type is changed there if the copy is not waited for.
+        """
         simulation = self._simulation
+        if not isinstance(source, simulation.torch.Tensor):  # a number
+            source = simulation.torch.scalar_tensor(source, dtype=target.dtype)
+        if source.shape != target.shape:
+            _require_fit(simulation.torch, target, source)
         to, from_ = self._gpu_of(target), self._gpu_of(source)
-        into = simulation.tensors.twin_of(target) if to else target
-        numbers = simulation.tensors.twin_of(source) if from_ else source
         if from_ and to:
-            into.copy_(self._on_device(to, from_, source, target, numbers))
+            numbers = simulation.tensors.twin_of(source)
+            sent = self._on_device(to, from_, source, target, numbers)
+            simulation.tensors.twin_of(target).copy_(sent)
+        elif not target.numel():
+            return target
         elif to:
-            sent = self._arrive(to, target, source, non_blocking=non_blocking)
+            landed = self._landing(target, source, non_blocking=non_blocking)
+            sent = self._arrive(to, landed, source, non_blocking=non_blocking)
             with simulation.torch._C.DisableTorchFunctionSubclass():
-                into.copy_(sent)  # it is under way now, and watched
+                # it is under way now, and watched
+                simulation.tensors.twin_of(landed).copy_(sent)
+            if landed is not target:
+                self.copy_(target, landed)
         else:
-            self._leave(from_, source, target, numbers, non_blocking=non_blocking)
+            packed = self._packed(target, source, non_blocking=non_blocking)
+            self._leave(from_, packed, target, non_blocking=non_blocking)
         return target
+
+    def copy_all(self, targets: Any, sources: Any, non_blocking: bool = False) -> None:
+        """`torch._foreach_copy_`: at once on one GPU, one by one between two sides."""
+        gpus = {self._gpu_of(each) for each in (*targets, *sources)}
+        if len(gpus) == 1:
+            self._copy_lists(targets, sources, non_blocking)
+            return
+        for target, source in zip(targets, sources, strict=True):
+            self.copy_(target, source, non_blocking)
 
     def to_copy(
         self,
@@ -71,20 +103,12 @@ class Transfers:
             to = simulation.gpu(device.index) if device.type == self._type else None
         numbers = simulation.tensors.twin_of(source) if from_ else source
         simulation.foresee(numbers.numel() * (dtype or numbers.dtype).itemsize, to)
-        twin = self._to(numbers, dtype=dtype, memory_format=memory_format)
-        if to is None:
-            if non_blocking or pin_memory:
-                twin = self._pin(twin)  # as on CUDA, so that it can arrive later
-            self._leave(from_, source, twin, numbers, non_blocking=non_blocking)
-            return twin
-        target = simulation.place(twin, to)
-        if from_ is None:
-            sent = self._arrive(to, target, source, non_blocking=non_blocking)
-        else:
-            sent = self._on_device(to, from_, source, target, numbers)
-        if sent is not numbers:
-            twin.copy_(sent)
-        return target
+        target = self._empty_like(numbers, dtype=dtype, memory_format=memory_format)
+        if to is not None:
+            target = simulation.place(target, to)
+        elif non_blocking or pin_memory:
+            target = self._pin(target)  # as on CUDA, so that it can arrive later
+        return self.copy_(target, source, non_blocking)
 
     def item(self, source: Any) -> Any:
         """`source.item()`: a copy of one element, for which the host waits."""
@@ -106,6 +130,22 @@ class Transfers:
         return twin.item()
 
     # --------------------------------------------------------------- the ways
+
+    def _landing(self, target: Any, source: Any, *, non_blocking: bool) -> Any:
+        """Where it arrives on the device: the target, or what is then copied to it."""
+        dtype = source.dtype if non_blocking else target.dtype
+        if dtype is target.dtype and (target.is_contiguous() or _alike(target, source)):
+            return target
+        packed = self._simulation.torch.contiguous_format
+        return self._empty_like(target, dtype=dtype, memory_format=packed)
+
+    def _packed(self, target: Any, source: Any, *, non_blocking: bool) -> Any:
+        """What leaves the device: the source, or a copy of it that has no gaps."""
+        if source.dtype is target.dtype and _alike(target, source):
+            return source
+        if non_blocking and source.dtype is not target.dtype:
+            source = self.to_copy(source, dtype=target.dtype)
+        return source.expand_as(target).contiguous()
 
     def _on_device(
         self, to: SimulatedGpu, from_: SimulatedGpu, source: Any, target: Any, twin: Any
@@ -166,16 +206,16 @@ class Transfers:
     ) -> Any:
         """From the host to a device; answers with what arrives there."""
         simulation, machine = self._simulation, self._simulation.machine
-        nbytes = source.numel() * source.element_size()
-        if not nbytes:
-            return source
-        written, _ = self._operand(target)
+        written, nbytes = self._operand(target)
         stream, buffer = simulation.stream(gpu), pinned_buffer(source)
         reads = () if buffer is None else (buffer.operand(source),)
         what = "copy from pageable memory" if buffer is None else "copy to the device"
         began_ns: int | None = None
+        waits = not non_blocking
+        if buffer is None:
+            waits = waits or nbytes > _SENT_AT_ONCE_BYTES
         with simulation.books() as tracker:
-            if buffer is None:
+            if buffer is None and waits:
                 began_ns = machine.stage(stream, nbytes)
             gpu.copy(stream, Engine.H2D, nbytes, pinned=True, staged=buffer is None)
             races = tracker.operate(
@@ -184,9 +224,9 @@ class Transfers:
             sent = source
             if buffer is not None and not races:
                 sent = self._flights.content(source, buffer)
-            if buffer is None or not non_blocking:
+            if waits:
                 machine.synchronize_stream(stream, what, began_ns)
-            else:
+            elif buffer is not None:
                 self._flights.leave(source, buffer, stream, target)
         if races:
             simulation.tell(races)
@@ -197,7 +237,6 @@ class Transfers:
         gpu: SimulatedGpu | None,
         source: Any,
         target: Any,
-        twin: Any,
         *,
         non_blocking: bool,
     ) -> None:
@@ -205,8 +244,7 @@ class Transfers:
         simulation, machine = self._simulation, self._simulation.machine
         assert gpu is not None  # noqa: S101 -- a copy within the host never comes here
         read, nbytes = self._operand(source)
-        if not nbytes:
-            return
+        twin = simulation.tensors.twin_of(source)
         stream, buffer = simulation.stream(gpu), pinned_buffer(target)
         writes = () if buffer is None else (buffer.operand(target),)
         with simulation.books() as tracker:
@@ -237,6 +275,20 @@ class Transfers:
     def _operand(self, tensor: Any) -> tuple[Operand, int]:
         memory = self._simulation.tensors.claimed(tensor)
         return operand_of(tensor, memory)
+
+
+def _require_fit(torch: Any, target: Any, source: Any) -> None:
+    """Let torch say that a tensor cannot be copied into one of another shape."""
+    like = functools.partial(torch.empty, device="meta")
+    like(target.shape).copy_(like(source.shape))
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether both have their elements in one order, without gaps."""
+    if one.shape != other.shape or one.stride() != other.stride():
+        return one.shape == other.shape and one.is_contiguous() and other.is_contiguous()
+    by_stride = sorted(range(one.dim()), key=one.stride, reverse=True)
+    return bool(one.permute(by_stride).is_contiguous())
 
 
 def refuse_layout(layout: Any) -> None:
