@@ -19,7 +19,7 @@ def _load():
     import os
     from pathlib import Path
 
-    for each in sorted(Path(os.environ["GPUMAGIC_FAKE_LIBRARIES"]).glob("*.so.*")):
+    for each in sorted(Path(os.environ["GPUMAGIC_FAKE_LIBRARIES"]).glob("*.so.[0-9]*[0-9]")):
         ctypes.CDLL(str(each), mode=ctypes.RTLD_GLOBAL)
 
 
