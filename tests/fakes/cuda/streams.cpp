@@ -45,8 +45,8 @@ void until_due(Guard &guard, const Completion &completion)
     constexpr int64_t SLACK_NS = 20000;
     for (;;) {
         if (host.wants(completion.start)) return;
-        int64_t ahead = std::min(completion.start - host.now(),
-                                 completion.due - HostClock::real());
+        int64_t ahead =
+            std::min(completion.start - host.now(), completion.due - HostClock::real());
         if (ahead <= SLACK_NS) return;
         progress.wait_for(guard, std::chrono::nanoseconds(ahead));
     }
@@ -79,7 +79,8 @@ void work_off(Guard &guard, Operation &operation, int64_t end_before)
         operation.work();
     operation.work = nullptr;
     guard.lock();
-    if (operation.open && !in_hand.end_is_told) completion.end = std::max(completion.end, host.now());
+    if (operation.open && !in_hand.end_is_told)
+        completion.end = std::max(completion.end, host.now());
 }
 
 void run(Stream *stream)
@@ -291,7 +292,8 @@ CUresult cuStreamDestroy(CUstream stream)
     if (uintptr_t(stream) <= uintptr_t(CU_STREAM_PER_THREAD)) return CUDA_ERROR_INVALID_HANDLE;
     Guard guard(lock);
     StreamsOfDevice &of = streams[stream->device];
-    of.created.erase(std::remove(of.created.begin(), of.created.end(), stream), of.created.end());
+    of.created.erase(std::remove(of.created.begin(), of.created.end(), stream),
+                     of.created.end());
     of.destroyed.push_back(stream);
     stream->dying = true;
     stream->wake.notify_one();
