@@ -115,8 +115,9 @@ class Cuda:
         self.call("cudaMemcpyAsync", to, source, size, 4, stream)
 
     def write(self, to: int, data: bytes) -> None:
-        """Copy to the device, at once."""
+        """Copy to the device, and wait until it is there, which CUDA's own does not."""
         self.call("cudaMemcpy", to, ctypes.c_char_p(data), len(data), 4)
+        self.wait()
 
     def read(self, source: int, size: int) -> bytes:
         into = ctypes.create_string_buffer(size)

@@ -6,7 +6,13 @@
 
 namespace {
 
-enum CopyKind : uint8_t { TO_DEVICE = 1, TO_HOST = 2, WITHIN_DEVICE = 8, WITHIN_HOST = 9, PEER = 10 };
+enum CopyKind : uint8_t {
+    TO_DEVICE = 1,
+    TO_HOST = 2,
+    WITHIN_DEVICE = 8,
+    WITHIN_HOST = 9,
+    PEER = 10
+};
 
 // Bytes a nanosecond.
 constexpr double WITHIN_DEVICE_RATE = 1300, PEER_RATE = 200, PAGEABLE_RATE = 12,
@@ -25,8 +31,8 @@ struct Route {
     Route(const void *target, const void *source) : from(place_of(source)), to(place_of(target))
     {
         peer = from == ON_DEVICE && to == ON_DEVICE
-            && holding(on_device, uintptr_t(source))->second.device
-                   != holding(on_device, uintptr_t(target))->second.device;
+               && holding(on_device, uintptr_t(source))->second.device
+                      != holding(on_device, uintptr_t(target))->second.device;
     }
     bool pageable() const { return from == PAGEABLE || to == PAGEABLE; }
     CopyKind kind() const
@@ -47,7 +53,8 @@ struct Route {
     }
 };
 
-Operation copying(const Route &route, size_t bytes, bool asynchronous, std::function<void()> work)
+Operation copying(const Route &route, size_t bytes, bool asynchronous,
+                  std::function<void()> work)
 {
     Operation operation;
     operation.work = std::move(work);
@@ -61,7 +68,8 @@ Operation copying(const Route &route, size_t bytes, bool asynchronous, std::func
     return operation;
 }
 
-CUresult copy(CUdeviceptr target, CUdeviceptr source, size_t bytes, CUstream handle, bool asynchronous)
+CUresult copy(CUdeviceptr target, CUdeviceptr source, size_t bytes, CUstream handle,
+              bool asynchronous)
 {
     NEEDS_CONTEXT;
     auto *to = reinterpret_cast<char *>(target);
@@ -83,7 +91,8 @@ CUresult copy(CUdeviceptr target, CUdeviceptr source, size_t bytes, CUstream han
     }
     std::function<void()> work = [=] { memmove(to, from, bytes); };
     if (route.kind() == WITHIN_DEVICE && bytes > MOST_MOVED) work = nullptr;
-    CompletionPtr done = put(guard, stream, copying(route, bytes, asynchronous, std::move(work)));
+    CompletionPtr done =
+        put(guard, stream, copying(route, bytes, asynchronous, std::move(work)));
     if (!done || (asynchronous && !route.pageable())) return CUDA_SUCCESS;
     host_waits(guard, Awaited(done));
     return refusal();
@@ -96,7 +105,7 @@ void fill(char *at, unsigned char value, size_t size)
     auto *first = reinterpret_cast<char *>((uintptr_t(at) + PAGE - 1) & ~(PAGE - 1));
     auto *last = reinterpret_cast<char *>((uintptr_t(at) + size) & ~(PAGE - 1));
     bool by_pages = value == 0 && last > first && size_t(last - first) >= MEBIBYTE
-                 && !madvise(first, size_t(last - first), MADV_REMOVE);
+                    && !madvise(first, size_t(last - first), MADV_REMOVE);
     if (!by_pages) first = last = at + size;
     memset(at, value, size_t(first - at));
     memset(last, value, size_t(at + size - last));
@@ -133,7 +142,8 @@ CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
     return copy(to, from, bytes, nullptr, false);
 }
 
-CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes, CUstream stream)
+CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes,
+                           CUstream stream)
 {
     return copy(to, from, bytes, stream, true);
 }
@@ -142,27 +152,32 @@ CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *given, CUstream stream)
 {
     NEEDS_CONTEXT;
     const CUDA_MEMCPY2D c = *given;
-    auto *to = c.dstHost ? static_cast<char *>(c.dstHost) : reinterpret_cast<char *>(c.dstDevice);
-    auto *from = c.srcHost ? static_cast<const char *>(c.srcHost) : reinterpret_cast<const char *>(c.srcDevice);
+    auto *to =
+        c.dstHost ? static_cast<char *>(c.dstHost) : reinterpret_cast<char *>(c.dstDevice);
+    auto *from = c.srcHost ? static_cast<const char *>(c.srcHost)
+                           : reinterpret_cast<const char *>(c.srcDevice);
     auto work = [=] {
         for (size_t row = 0; row < c.Height; row++)
             memmove(to + row * c.dstPitch, from + row * c.srcPitch, c.WidthInBytes);
     };
     Guard guard(lock);
     const Route route(to, from);
-    CompletionPtr done = put(guard, stream_of(stream), copying(route, c.WidthInBytes * c.Height, true, work));
+    CompletionPtr done =
+        put(guard, stream_of(stream), copying(route, c.WidthInBytes * c.Height, true, work));
     if (done && route.pageable()) host_waits(guard, Awaited(done));
     return CUDA_SUCCESS;
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, size_t bytes, CUstream stream)
 {
-    return set(at, value, bytes, stream, true, [=] { fill(reinterpret_cast<char *>(at), value, bytes); });
+    return set(at, value, bytes, stream, true,
+               [=] { fill(reinterpret_cast<char *>(at), value, bytes); });
 }
 
 CUresult cuMemsetD8(CUdeviceptr at, unsigned char value, size_t bytes)
 {
-    return set(at, value, bytes, nullptr, false, [=] { fill(reinterpret_cast<char *>(at), value, bytes); });
+    return set(at, value, bytes, nullptr, false,
+               [=] { fill(reinterpret_cast<char *>(at), value, bytes); });
 }
 
 CUresult cuMemsetD32Async(CUdeviceptr at, unsigned value, size_t count, CUstream stream)

@@ -28,7 +28,8 @@ uint32_t slots_used = 0;
 
 SharedEvent *map_slots(int file)
 {
-    void *at = mmap(nullptr, SLOTS * sizeof(SharedEvent), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    void *at =
+        mmap(nullptr, SLOTS * sizeof(SharedEvent), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     return at == MAP_FAILED ? nullptr : static_cast<SharedEvent *>(at);
 }
 
@@ -86,7 +87,9 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream handle, unsigned)
     operation.record.event_sync = event->sync;
     if (SharedEvent *shared = event->shared) {
         uint64_t number = ++shared->recorded;
-        operation.work = [=] { if (shared->reached < number) shared->reached = number; };
+        operation.work = [=] {
+            if (shared->reached < number) shared->reached = number;
+        };
     }
     event->completion = put(guard, stream, std::move(operation));
     return CUDA_SUCCESS;
@@ -135,7 +138,8 @@ CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
             return CUDA_ERROR_INVALID_HANDLE;
     const Completion &first = *start->completion, &last = *end->completion;
     for (const Completion *each : {&first, &last})
-        if (host.now() < each->end || (each->open && !each->reached)) return CUDA_ERROR_NOT_READY;
+        if (host.now() < each->end || (each->open && !each->reached))
+            return CUDA_ERROR_NOT_READY;
     *milliseconds = float(double(last.end - first.end) / 1e6);
     return CUDA_SUCCESS;
 }

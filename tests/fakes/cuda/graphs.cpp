@@ -11,7 +11,8 @@ namespace {
 
 cuuint64_t last_capture_id = 0;
 unsigned last_graph_id = 0;
-std::set<std::shared_ptr<Capture>> &captures = *new std::set<std::shared_ptr<Capture>>; // under way
+std::set<std::shared_ptr<Capture>> &captures =
+    *new std::set<std::shared_ptr<Capture>>; // under way
 thread_local CUstreamCaptureMode mode_of_thread = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 CUstreamCaptureStatus status_of(const Stream *stream)
@@ -121,8 +122,8 @@ CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, 
     return CUDA_SUCCESS;
 }
 
-CUresult cuStreamUpdateCaptureDependencies(CUstream, CUgraphNode *, const CUgraphEdgeData *, size_t,
-                                           unsigned)
+CUresult cuStreamUpdateCaptureDependencies(CUstream, CUgraphNode *, const CUgraphEdgeData *,
+                                           size_t, unsigned)
 {
     return CUDA_SUCCESS;
 }
@@ -185,7 +186,8 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
     return CUDA_SUCCESS;
 }
 
-CUresult cuGraphNodeGetDependencies(CUgraphNode, CUgraphNode *, CUgraphEdgeData *, size_t *count)
+CUresult cuGraphNodeGetDependencies(CUgraphNode, CUgraphNode *, CUgraphEdgeData *,
+                                    size_t *count)
 {
     *count = 0;
     return CUDA_SUCCESS;
@@ -193,7 +195,8 @@ CUresult cuGraphNodeGetDependencies(CUgraphNode, CUgraphNode *, CUgraphEdgeData 
 
 // ---- what a graph keeps alive
 
-CUresult cuUserObjectCreate(CUuserObject *out, void *pointer, CUhostFn destroy, unsigned count, unsigned)
+CUresult cuUserObjectCreate(CUuserObject *out, void *pointer, CUhostFn destroy, unsigned count,
+                            unsigned)
 {
     *out = new CUuserObject_st{pointer, destroy, count};
     return CUDA_SUCCESS;
@@ -205,7 +208,8 @@ CUresult cuUserObjectRelease(CUuserObject object, unsigned count)
     return CUDA_SUCCESS;
 }
 
-CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned count, unsigned flags)
+CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned count,
+                                 unsigned flags)
 {
     if (!(flags & CU_GRAPH_USER_OBJECT_MOVE)) object->count += count;
     graph->objects.push_back({object, count});

@@ -28,7 +28,8 @@ CUfunction kernel_named(const char *name, bool of_module)
     static auto &known_lock = *new std::mutex;
     std::lock_guard<std::mutex> guard(known_lock);
     CUfunction &kernel = known[{name, of_module}];
-    if (!kernel) kernel = new CUfunc_st{name, of_module, strstr(name, "spin_kernel") != nullptr};
+    if (!kernel)
+        kernel = new CUfunc_st{name, of_module, strstr(name, "spin_kernel") != nullptr};
     return kernel;
 }
 
@@ -37,7 +38,7 @@ struct Collected {
     bool collects = false;
     Stream *stream = nullptr;  // where its last kernel goes; none: none is held back
     Operation kernel;
-    int64_t left = -1;         // of the operator's time, which its last kernel takes; -1: not told
+    int64_t left = -1; // of the operator's time, which its last kernel takes; -1: not told
 };
 thread_local Collected collected;
 
@@ -74,7 +75,8 @@ Operation kernel_operation(const char *name, int64_t duration, const Shape &shap
     return kernel;
 }
 
-CUresult launch(CUfunction function, const Shape &shape, CUstream stream, void **parameters, uint32_t cbid)
+CUresult launch(CUfunction function, const Shape &shape, CUstream stream, void **parameters,
+                uint32_t cbid)
 {
     Call call(cbid);
     NEEDS_CONTEXT;
@@ -89,7 +91,7 @@ CUresult launch(CUfunction function, const Shape &shape, CUstream stream, void *
     return CUDA_SUCCESS;
 }
 
-}  // namespace
+} // namespace
 
 void put_held_back()
 {
@@ -97,7 +99,8 @@ void put_held_back()
     Guard guard(lock);
     Stream *stream = collected.stream;
     collected.stream = nullptr;
-    if (collected.left >= 0) collected.left = std::max<int64_t>(0, collected.left - collected.kernel.duration);
+    if (collected.left >= 0)
+        collected.left = std::max<int64_t>(0, collected.left - collected.kernel.duration);
     put(guard, stream, std::move(collected.kernel));
 }
 
@@ -137,16 +140,17 @@ int machine_kernel(const char *name, MachineStream stream, int64_t nanoseconds)
     return CUDA_SUCCESS;
 }
 
-int machine_kernel_work(const char *name, MachineStream handle, int64_t nanoseconds, unsigned blocks,
-                        unsigned threads, void *chain, void (*work)(void *), void (*forget)(void *),
-                        void *data)
+int machine_kernel_work(const char *name, MachineStream handle, int64_t nanoseconds,
+                        unsigned blocks, unsigned threads, void *chain, void (*work)(void *),
+                        void (*forget)(void *), void *data)
 {
     static auto &chains = *new std::map<void *, std::weak_ptr<Completion>>;
     std::shared_ptr<void> kept(data, forget);
     CALL(cudaLaunchKernelExC_v11060);
     NEEDS_CONTEXT;
     const char *kept_name = kernel_named(name, false)->name.c_str();
-    Operation kernel = kernel_operation(kept_name, nanoseconds, {{blocks, 1, 1}, {threads, 1, 1}, 0});
+    Operation kernel =
+        kernel_operation(kept_name, nanoseconds, {{blocks, 1, 1}, {threads, 1, 1}, 0});
     kernel.open = true;
     kernel.work = [=] { work(kept.get()); };
     Guard guard(lock);
@@ -230,7 +234,8 @@ CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfuncti
 CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
 CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache) { return CUDA_SUCCESS; }
 
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction, int block_size, size_t)
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction, int block_size,
+                                                     size_t)
 {
     *blocks = block_size > 0 ? std::clamp(2048 / block_size, 1, 32) : 1;
     return CUDA_SUCCESS;
@@ -245,8 +250,8 @@ CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction, const CUlaunchC
 // ------------------------------------------------------------------ launches
 
 CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                        unsigned by, unsigned bz, unsigned shared, CUstream stream, void **parameters,
-                        void **)
+                        unsigned by, unsigned bz, unsigned shared, CUstream stream,
+                        void **parameters, void **)
 {
     return launch(function, {{gx, gy, gz}, {bx, by, bz}, shared}, stream, parameters,
                   CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000);
@@ -260,18 +265,23 @@ CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned gx, unsigned gy
                   CUPTI_RUNTIME_TRACE_CBID_cudaLaunchCooperativeKernel_v9000);
 }
 
-CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction function, void **parameters, void **)
+CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction function, void **parameters,
+                          void **)
 {
-    Shape shape{{c->gridDimX, c->gridDimY, c->gridDimZ}, {c->blockDimX, c->blockDimY, c->blockDimZ}, c->sharedMemBytes};
-    return launch(function, shape, c->hStream, parameters, CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernelExC_v11060);
+    Shape shape{{c->gridDimX, c->gridDimY, c->gridDimZ},
+                {c->blockDimX, c->blockDimY, c->blockDimZ},
+                c->sharedMemBytes};
+    return launch(function, shape, c->hStream, parameters,
+                  CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernelExC_v11060);
 }
 
 // ---- what Triton asks besides: the maps are not NVIDIA's form, but nobody else reads them
 
-CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *at,
-                                const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
-                                const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
-                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill)
+CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank,
+                                void *at, const cuuint64_t *, const cuuint64_t *,
+                                const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                                CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                CUtensorMapFloatOOBfill)
 {
     if (rank < 1 || rank > 5 || uintptr_t(at) % 16) return CUDA_ERROR_INVALID_VALUE;
     memset(map, 0, sizeof *map);
@@ -280,9 +290,10 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
 }
 
 CUresult cuTensorMapEncodeIm2col(CUtensorMap *map, CUtensorMapDataType, cuuint32_t, void *at,
-                                 const cuuint64_t *, const cuuint64_t *, const int *, const int *,
-                                 cuuint32_t, cuuint32_t, const cuuint32_t *, CUtensorMapInterleave,
-                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill)
+                                 const cuuint64_t *, const cuuint64_t *, const int *,
+                                 const int *, cuuint32_t, cuuint32_t, const cuuint32_t *,
+                                 CUtensorMapInterleave, CUtensorMapSwizzle,
+                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill)
 {
     memset(map, 0, sizeof *map);
     map->opaque[0] = uintptr_t(at);

@@ -33,13 +33,15 @@ uintptr_t free_addresses(const DeviceMemory &memory, size_t bytes)
         uintptr_t top = end;
         for (auto it = on_device.lower_bound(end); it != on_device.begin();) {
             --it;
-            if (it->first < base || top - (it->first + it->second.charged) >= bytes + GRANULE) break;
+            if (it->first < base || top - (it->first + it->second.charged) >= bytes + GRANULE)
+                break;
             top = it->first - GRANULE;
         }
         return top - bytes >= base ? top - bytes : 0;
     }
     uintptr_t at = base;
-    for (auto it = on_device.lower_bound(base); it != on_device.end() && it->first < end; ++it) {
+    for (auto it = on_device.lower_bound(base); it != on_device.end() && it->first < end;
+         ++it) {
         if (it->first >= at + bytes + GRANULE) break;
         at = it->first + it->second.charged + GRANULE;
     }
@@ -76,9 +78,10 @@ CUresult allocate(CUdeviceptr *out, size_t size, bool pooled)
     DeviceMemory *memory = memory_of(device);
     if (!memory || taken > fake_free_bytes(device)) return CUDA_ERROR_OUT_OF_MEMORY;
     uintptr_t at = free_addresses(*memory, charged);
-    if (!at || mmap(reinterpret_cast<void *>(at), charged, PROT_READ | PROT_WRITE,
-                    MAP_SHARED | MAP_NORESERVE | MAP_FIXED, memory->file,
-                    off_t(at - memory->base)) == MAP_FAILED)
+    if (!at
+        || mmap(reinterpret_cast<void *>(at), charged, PROT_READ | PROT_WRITE,
+                MAP_SHARED | MAP_NORESERVE | MAP_FIXED, memory->file, off_t(at - memory->base))
+               == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
     on_device[at] = {size, charged, device, pooled};
     if (taken) fake_use(device, int64_t(taken));
@@ -119,7 +122,8 @@ DeviceMemory *memory_of(int device)
 {
     DeviceMemory &memory = memories[device];
     if (memory.base) return &memory;
-    void *at = mmap(nullptr, STRETCH, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *at =
+        mmap(nullptr, STRETCH, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     int file = memfd_create("gpu-memory", MFD_CLOEXEC);
     if (at == MAP_FAILED || file < 0 || ftruncate(file, FILE_BYTES)) return nullptr;
     memory = {(uintptr_t(at) + GRANULE) / GRANULE * GRANULE, file, off_t(STRETCH)};
@@ -210,7 +214,9 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
     Guard guard(lock);
     Pool &pool = pools[device_of_pool(handle)];
     switch (attribute) {
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: pool.threshold = *static_cast<uint64_t *>(value); break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        pool.threshold = *static_cast<uint64_t *>(value);
+        break;
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH: pool.most_used = pool.used; break;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: pool.most_reserved = pool.reserved; break;
     default: break; // which frees may be followed by which allocations
@@ -235,7 +241,10 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemPoolSetAccess(CUmemoryPool, const CUmemAccessDesc *, size_t) { return CUDA_SUCCESS; }
+CUresult cuMemPoolSetAccess(CUmemoryPool, const CUmemAccessDesc *, size_t)
+{
+    return CUDA_SUCCESS;
+}
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
@@ -251,7 +260,10 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice, CUgraphMem_attribute, void *valu
     return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceSetGraphMemAttribute(CUdevice, CUgraphMem_attribute, void *) { return CUDA_SUCCESS; }
+CUresult cuDeviceSetGraphMemAttribute(CUdevice, CUgraphMem_attribute, void *)
+{
+    return CUDA_SUCCESS;
+}
 
 // ------------------------------------------------------------------ pinned memory
 
@@ -260,7 +272,8 @@ CUresult cuMemHostAlloc(void **out, size_t size, unsigned)
     NEEDS_CONTEXT;
     *out = nullptr;
     if (!size) return CUDA_ERROR_INVALID_VALUE;
-    void *at = mmap(nullptr, in_pages(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *at = mmap(nullptr, in_pages(size), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
     Guard guard(lock);
     pinned[uintptr_t(at)] = {size, false};
@@ -274,7 +287,8 @@ CUresult cuMemFreeHost(void *pointer)
     Guard guard(lock);
     auto it = pinned.find(uintptr_t(pointer));
     if (it == pinned.end() || it->second.registered) return CUDA_ERROR_INVALID_VALUE;
-    for (int device = 0; device < fake_device_count(); device++) host_waits(guard, all_on(device));
+    for (int device = 0; device < fake_device_count(); device++)
+        host_waits(guard, all_on(device));
     munmap(pointer, in_pages(it->second.size));
     pinned.erase(it);
     return CUDA_SUCCESS;
@@ -287,7 +301,8 @@ CUresult cuMemHostRegister(void *pointer, size_t size, unsigned)
     Guard guard(lock);
     const uintptr_t begin = uintptr_t(pointer), end = begin + size;
     for (auto &[at, block] : pinned)
-        if (at < end && begin < at + block.size) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+        if (at < end && begin < at + block.size)
+            return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     pinned[begin] = {size, true};
     return CUDA_SUCCESS;
 }
@@ -297,7 +312,8 @@ CUresult cuMemHostUnregister(void *pointer)
     NEEDS_CONTEXT;
     Guard guard(lock);
     auto it = pinned.find(uintptr_t(pointer));
-    if (it == pinned.end() || !it->second.registered) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    if (it == pinned.end() || !it->second.registered)
+        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     pinned.erase(it);
     return CUDA_SUCCESS;
 }
@@ -327,7 +343,8 @@ CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdev
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: *static_cast<unsigned *>(value) = 0; break;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *static_cast<int *>(value) = device; break;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-        *static_cast<unsigned *>(value) = of_device && block->second.charged && !block->second.pooled;
+        *static_cast<unsigned *>(value) =
+            of_device && block->second.charged && !block->second.pooled;
         break;
     default: return CUDA_ERROR_NOT_SUPPORTED;
     }

@@ -20,7 +20,9 @@ struct Physical {
     int uses = 1;
 };
 
-struct Reserved { size_t size; };
+struct Reserved {
+    size_t size;
+};
 std::map<uintptr_t, Reserved> &reserved = *new std::map<uintptr_t, Reserved>;
 
 struct Mapping {
@@ -81,7 +83,7 @@ bool is_mapped(uintptr_t at, size_t size)
 {
     auto next = mappings.lower_bound(at);
     return (next != mappings.end() && next->first < at + size)
-        || holding(mappings, at) != mappings.end();
+           || holding(mappings, at) != mappings.end();
 }
 
 // The device that has this UUID, or at least its end; the thread's own if this process
@@ -114,8 +116,8 @@ CUresult cuMemGetAllocationGranularity(size_t *size, const CUmemAllocationProp *
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *properties,
-                     unsigned long long)
+CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size,
+                     const CUmemAllocationProp *properties, unsigned long long)
 {
     NEEDS_DRIVER;
     const int device = properties->location.id;
@@ -128,7 +130,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmem
     Guard guard(lock);
     DeviceMemory *memory = memory_of(device);
     if (!memory || size > fake_free_bytes(device)) return CUDA_ERROR_OUT_OF_MEMORY;
-    *out = handle_of(new Physical{memory->file, memory->physical_end, size, device, true, *properties});
+    *out = handle_of(
+        new Physical{memory->file, memory->physical_end, size, device, true, *properties});
     memory->physical_end += off_t(size); // not used again: what is given back is a hole
     fake_use(device, int64_t(size));
     return CUDA_SUCCESS;
@@ -153,7 +156,8 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *at
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *out, CUmemGenericAllocationHandle handle)
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *out,
+                                                CUmemGenericAllocationHandle handle)
 {
     *out = physical_of(handle)->properties;
     return CUDA_SUCCESS;
@@ -170,7 +174,8 @@ CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle ha
     Exported note{EXPORTED, getpid(), physical->file, physical->offset, physical->size, {}};
     snprintf(note.uuid, sizeof note.uuid, "%s", fake_uuid(physical->device));
     int file = memfd_create("gpu-exported", MFD_CLOEXEC);
-    if (file < 0 || write(file, &note, sizeof note) != sizeof note) return CUDA_ERROR_OPERATING_SYSTEM;
+    if (file < 0 || write(file, &note, sizeof note) != sizeof note)
+        return CUDA_ERROR_OPERATING_SYSTEM;
     *static_cast<int *>(out) = file;
     return CUDA_SUCCESS;
 }
@@ -181,7 +186,8 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void 
     NEEDS_DRIVER;
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
     Exported note;
-    if (pread(int(intptr_t(os_handle)), &note, sizeof note, 0) != sizeof note || note.magic != EXPORTED)
+    if (pread(int(intptr_t(os_handle)), &note, sizeof note, 0) != sizeof note
+        || note.magic != EXPORTED)
         return CUDA_ERROR_INVALID_VALUE;
     int file = open_file_of(note.process, note.file), device = device_with(note.uuid);
     if (file < 0) return CUDA_ERROR_INVALID_VALUE;
@@ -196,12 +202,14 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void 
 
 // ------------------------------------------------------------------ addresses
 
-CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr, unsigned long long)
+CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr,
+                             unsigned long long)
 {
     NEEDS_DRIVER;
     if (!size || size % GRANULE) return CUDA_ERROR_INVALID_VALUE;
     alignment = std::max(alignment, GRANULE);
-    void *found = mmap(nullptr, size + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *found = mmap(nullptr, size + alignment, PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (found == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
     const uintptr_t begin = uintptr_t(found), end = begin + size + alignment;
     const uintptr_t at = (begin + alignment - 1) / alignment * alignment;
@@ -226,8 +234,8 @@ CUresult cuMemAddressFree(CUdeviceptr at, size_t size)
 }
 
 // Nobody may touch it until access is given.
-CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-                  unsigned long long)
+CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset,
+                  CUmemGenericAllocationHandle handle, unsigned long long)
 {
     NEEDS_DRIVER;
     Physical *physical = physical_of(handle);
@@ -236,8 +244,10 @@ CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUmemGenericAlloca
     if (range == reserved.end() || at + size > range->first + range->second.size
         || offset + size > physical->size || size % GRANULE || is_mapped(at, size))
         return CUDA_ERROR_INVALID_VALUE;
-    if (mmap(reinterpret_cast<void *>(at), size, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
-             physical->file, physical->offset + off_t(offset)) == MAP_FAILED)
+    if (mmap(reinterpret_cast<void *>(at), size, PROT_NONE,
+             MAP_SHARED | MAP_FIXED | MAP_NORESERVE, physical->file,
+             physical->offset + off_t(offset))
+        == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
     physical->uses++;
     mappings[at] = {size, physical};
@@ -263,21 +273,24 @@ CUresult cuMemUnmap(CUdeviceptr at, size_t size)
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemSetAccess(CUdeviceptr at, size_t size, const CUmemAccessDesc *descriptions, size_t count)
+CUresult cuMemSetAccess(CUdeviceptr at, size_t size, const CUmemAccessDesc *descriptions,
+                        size_t count)
 {
     NEEDS_DRIVER;
     Guard guard(lock);
     int protection = PROT_NONE;
     for (size_t i = 0; i < count; i++) {
         if (descriptions[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) protection |= PROT_READ;
-        if (descriptions[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) protection |= PROT_READ | PROT_WRITE;
+        if (descriptions[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+            protection |= PROT_READ | PROT_WRITE;
     }
     for (uintptr_t next = at; next < at + size;) {
         auto it = holding(mappings, next);
         if (it == mappings.end()) return CUDA_ERROR_INVALID_VALUE;
         next = it->first + it->second.size;
     }
-    return mprotect(reinterpret_cast<void *>(at), size, protection) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    return mprotect(reinterpret_cast<void *>(at), size, protection) ? CUDA_ERROR_INVALID_VALUE
+                                                                    : CUDA_SUCCESS;
 }
 
 // ------------------------------------------------------------------ allocations of others
@@ -287,10 +300,12 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr at)
     NEEDS_DRIVER;
     Guard guard(lock);
     auto it = holding(on_device, at);
-    if (it == on_device.end() || !it->second.charged || it->second.pooled) return CUDA_ERROR_INVALID_VALUE;
+    if (it == on_device.end() || !it->second.charged || it->second.pooled)
+        return CUDA_ERROR_INVALID_VALUE;
     const DeviceMemory &memory = *memory_of(it->second.device);
     std::string uuid = fake_uuid(it->second.device);
-    MemoryHandle handle{MEMORY_HANDLE, getpid(), memory.file, off_t(it->first - memory.base),
+    MemoryHandle handle{MEMORY_HANDLE,      getpid(),
+                        memory.file,        off_t(it->first - memory.base),
                         it->second.charged, {}};
     snprintf(handle.uuid_end, sizeof handle.uuid_end, "%s",
              uuid.c_str() + uuid.size() - std::min(uuid.size(), sizeof handle.uuid_end - 1));
@@ -311,8 +326,9 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr *out, CUipcMemHandle given, unsigned)
     Opened &once = opened[{handle.process, {handle.file, handle.offset}}];
     if (!once.count) {
         int file = open_file_of(handle.process, handle.file);
-        void *at = file < 0 ? MAP_FAILED : mmap(nullptr, handle.size, PROT_READ | PROT_WRITE,
-                                                MAP_SHARED | MAP_NORESERVE, file, handle.offset);
+        void *at = file < 0 ? MAP_FAILED
+                            : mmap(nullptr, handle.size, PROT_READ | PROT_WRITE,
+                                   MAP_SHARED | MAP_NORESERVE, file, handle.offset);
         if (file >= 0) close(file);
         if (at == MAP_FAILED) return CUDA_ERROR_MAP_FAILED;
         on_device[uintptr_t(at)] = {handle.size, 0, device_with(handle.uuid_end), false};

@@ -37,8 +37,8 @@ constexpr size_t MEBIBYTE = size_t(1) << 20, GRANULE = 2 * MEBIBYTE;
 // What becomes of an operation once it is put.
 struct Completion {
     std::atomic<bool> reached{false}; // its values are there
-    bool hosted = false; // a function of the host is, or is ahead of, it: it may need the caller
-    bool open = false;   // nobody knows its end before it is reached: other processes have a say
+    bool hosted = false; // a function of the host is in it, or before it
+    bool open = false;   // something is, or is before it, that ends when others say so
     int64_t submitted = 0, start = 0, end = 0;
     int64_t due = 0;     // the real moment at which it begins at the latest
 };
@@ -79,7 +79,8 @@ struct CUstream_st {
     bool blocking; // in the old sense: it and the default stream wait for each other
     bool is_default;
     CUstream_st(int device, uint32_t id, int priority, bool blocking, bool is_default)
-        : device(device), id(id), priority(priority), blocking(blocking), is_default(is_default) {}
+        : device(device), id(id), priority(priority), blocking(blocking), is_default(is_default)
+    {}
 
     bool dying = false, has_thread = false;
     bool busy = false;           // its thread has something in hand
@@ -149,8 +150,8 @@ inline CUresult refusal_without_context()
     if (CUresult code = refusal()) return code;
     return fake_device() < 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
-#define NEEDS_DRIVER do { if (CUresult code_ = refusal()) return code_; } while (0)
-#define NEEDS_CONTEXT do { if (CUresult code_ = refusal_without_context()) return code_; } while (0)
+#define NEEDS_DRIVER if (CUresult code_ = refusal()) return code_
+#define NEEDS_CONTEXT if (CUresult code_ = refusal_without_context()) return code_
 
 // ---- streams.cpp
 
@@ -186,7 +187,12 @@ void trace(const Operation &operation);
 // A wait of the host or of a stream that ends now; `kind` and the stream are CUPTI's.
 void trace_wait(Guard &guard, int kind, int64_t begin, int device, int64_t stream,
                 uint64_t event_sync = 0);
-enum WaitKind { EVENT_SYNCHRONIZE = 1, STREAM_WAIT_EVENT = 2, STREAM_SYNCHRONIZE = 3, CONTEXT_SYNCHRONIZE = 4 };
+enum WaitKind {
+    EVENT_SYNCHRONIZE = 1,
+    STREAM_WAIT_EVENT = 2,
+    STREAM_SYNCHRONIZE = 3,
+    CONTEXT_SYNCHRONIZE = 4
+};
 
 // ---- launches.cpp
 

@@ -24,7 +24,7 @@ void load_values()
     const char *path = getenv("GPUMAGIC_FAKE_TORCH");
     if (!path || !*path || asked.exchange(true)) return;
     bool has_torch = dlsym(RTLD_DEFAULT, "_ZN3c104cuda14device_synchronizeEv")
-                  || dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_NOW);
+                     || dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_NOW);
     if (has_torch && !dlopen(path, RTLD_NOW | RTLD_GLOBAL))
         fprintf(stderr, "no values are worked out: %s\n", dlerror());
 }
@@ -71,7 +71,10 @@ cudaError_t start_context()
 namespace {
 
 // Texts are the driver's, but for errors that only the runtime knows.
-struct Word { int code; const char *name, *text; };
+struct Word {
+    int code;
+    const char *name, *text;
+};
 const Word words[] = {
     {0, "cudaSuccess", nullptr},
     {1, "cudaErrorInvalidValue", nullptr},
@@ -79,7 +82,8 @@ const Word words[] = {
     {3, "cudaErrorInitializationError", nullptr},
     {9, "cudaErrorInvalidConfiguration", nullptr},
     {13, "cudaErrorInvalidSymbol", "invalid device symbol"},
-    {35, "cudaErrorInsufficientDriver", "CUDA driver version is insufficient for CUDA runtime version"},
+    {35, "cudaErrorInsufficientDriver",
+     "CUDA driver version is insufficient for CUDA runtime version"},
     {52, "cudaErrorMissingConfiguration", "__global__ function call is not configured"},
     {98, "cudaErrorInvalidDeviceFunction", "invalid device function"},
     {100, "cudaErrorNoDevice", nullptr},
@@ -206,11 +210,15 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
     p->warpSize = of(cudaDevAttrWarpSize);
     p->memPitch = size_t(of(cudaDevAttrMaxPitch));
     p->maxThreadsPerBlock = of(cudaDevAttrMaxThreadsPerBlock);
-    p->maxThreadsDim[0] = of(cudaDevAttrMaxBlockDimX), p->maxGridSize[0] = of(cudaDevAttrMaxGridDimX);
-    p->maxThreadsDim[1] = of(cudaDevAttrMaxBlockDimY), p->maxGridSize[1] = of(cudaDevAttrMaxGridDimY);
-    p->maxThreadsDim[2] = of(cudaDevAttrMaxBlockDimZ), p->maxGridSize[2] = of(cudaDevAttrMaxGridDimZ);
+    p->maxThreadsDim[0] = of(cudaDevAttrMaxBlockDimX),
+    p->maxGridSize[0] = of(cudaDevAttrMaxGridDimX);
+    p->maxThreadsDim[1] = of(cudaDevAttrMaxBlockDimY),
+    p->maxGridSize[1] = of(cudaDevAttrMaxGridDimY);
+    p->maxThreadsDim[2] = of(cudaDevAttrMaxBlockDimZ),
+    p->maxGridSize[2] = of(cudaDevAttrMaxGridDimZ);
     p->totalConstMem = size_t(of(cudaDevAttrTotalConstantMemory));
-    p->major = of(cudaDevAttrComputeCapabilityMajor), p->minor = of(cudaDevAttrComputeCapabilityMinor);
+    p->major = of(cudaDevAttrComputeCapabilityMajor),
+    p->minor = of(cudaDevAttrComputeCapabilityMinor);
     p->textureAlignment = size_t(of(cudaDevAttrTextureAlignment));
     p->texturePitchAlignment = size_t(of(cudaDevAttrTexturePitchAlignment));
     p->multiProcessorCount = of(cudaDevAttrMultiProcessorCount);
@@ -279,8 +287,8 @@ cudaError_t cudaDeviceSynchronize()
 }
 
 // No context is made: torch asks before it has chosen a device.
-cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
-                                             unsigned long long flags,
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function,
+                                             unsigned version, unsigned long long flags,
                                              cudaDriverEntryPointQueryResult *found)
 {
     NEEDS_DRIVER;
@@ -360,14 +368,15 @@ void __cudaRegisterFatBinaryEnd(void **) {}
 void __cudaUnregisterFatBinary(void **) {}
 char __cudaInitModule(void **) { return 1; }
 
-void __cudaRegisterFunction(void **, const char *function, char *, const char *name, int, uint3 *,
-                            uint3 *, dim3 *, dim3 *, int *)
+void __cudaRegisterFunction(void **, const char *function, char *, const char *name, int,
+                            uint3 *, uint3 *, dim3 *, dim3 *, int *)
 {
     std::lock_guard<std::mutex> guard(registry);
     kernels[function] = {name, nullptr};
 }
 
-void __cudaRegisterVar(void **, char *variable, char *, const char *, int, size_t size, int, int)
+void __cudaRegisterVar(void **, char *variable, char *, const char *, int, size_t size, int,
+                       int)
 {
     std::lock_guard<std::mutex> guard(registry);
     variables[variable] = {calloc(1, size ? size : 1), size};
@@ -411,17 +420,19 @@ cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void *
     return launch(kernel_of(function), grid, block, arguments, shared, stream);
 }
 
-cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block, void **arguments,
-                                        size_t shared, cudaStream_t stream)
+cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block,
+                                        void **arguments, size_t shared, cudaStream_t stream)
 {
     CALL(cudaLaunchCooperativeKernel_v9000);
     return launch(kernel_of(function), grid, block, arguments, shared, stream);
 }
 
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *function, void **arguments)
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *function,
+                                void **arguments)
 {
     CALL(cudaLaunchKernelExC_v11060);
-    return launch(kernel_of(function), c->gridDim, c->blockDim, arguments, c->dynamicSmemBytes, c->stream);
+    return launch(kernel_of(function), c->gridDim, c->blockDim, arguments, c->dynamicSmemBytes,
+                  c->stream);
 }
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *function)
@@ -442,23 +453,30 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *function)
 }
 
 cudaError_t cudaFuncSetAttribute(const void *, cudaFuncAttribute, int) { return cudaSuccess; }
-cudaError_t cudaKernelSetAttributeForDevice(cudaKernel_t, cudaFuncAttribute, int, int) { return cudaSuccess; }
+cudaError_t cudaKernelSetAttributeForDevice(cudaKernel_t, cudaFuncAttribute, int, int)
+{
+    return cudaSuccess;
+}
 
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *function,
-                                                                   int block_size, size_t shared, unsigned)
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks,
+                                                                   const void *function,
+                                                                   int block_size,
+                                                                   size_t shared, unsigned)
 {
     NEEDS_CONTEXT;
-    return told(cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel_of(function), block_size, shared));
+    return told(cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel_of(function),
+                                                            block_size, shared));
 }
 
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function,
                                                           int block_size, size_t shared)
 {
-    return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block_size, shared, 0);
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block_size,
+                                                                  shared, 0);
 }
 
-cudaError_t cudaLibraryLoadData(cudaLibrary_t *library, const void *code, cudaJitOption *, void **,
-                                unsigned, cudaLibraryOption *, void **, unsigned)
+cudaError_t cudaLibraryLoadData(cudaLibrary_t *library, const void *code, cudaJitOption *,
+                                void **, unsigned, cudaLibraryOption *, void **, unsigned)
 {
     NEEDS_CONTEXT;
     return told(cuLibraryLoadData(library, code, nullptr, nullptr, 0, nullptr, nullptr, 0));
@@ -482,11 +500,13 @@ cudaError_t cudaGetSymbolAddress(void **at, const void *symbol)
     return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t bytes, size_t offset, cudaMemcpyKind)
+cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t bytes,
+                               size_t offset, cudaMemcpyKind)
 {
     NEEDS_CONTEXT;
     auto it = variables.find(symbol);
-    if (it == variables.end() || offset + bytes > it->second.size) return told(cudaErrorInvalidSymbol);
+    if (it == variables.end() || offset + bytes > it->second.size)
+        return told(cudaErrorInvalidSymbol);
     memcpy(static_cast<char *>(it->second.at) + offset, from, bytes);
     return cudaSuccess;
 }

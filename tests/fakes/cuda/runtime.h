@@ -14,8 +14,8 @@ cudaError_t start_context(); // of the calling thread's device
 cudaError_t told(cudaError_t code); // as the thread's last error, if it is one
 inline cudaError_t told(CUresult code) { return told(cudaError_t(code)); }
 
-#define NEEDS_DRIVER do { if (cudaError_t code_ = start_driver()) return told(code_); } while (0)
-#define NEEDS_CONTEXT do { if (cudaError_t code_ = start_context()) return told(code_); } while (0)
+#define NEEDS_DRIVER if (cudaError_t code_ = start_driver()) return told(code_)
+#define NEEDS_CONTEXT if (cudaError_t code_ = start_context()) return told(code_)
 
 inline CUdeviceptr address(const void *pointer) { return CUdeviceptr(pointer); }
 inline CUdeviceptr *address(void **pointer) { return reinterpret_cast<CUdeviceptr *>(pointer); }

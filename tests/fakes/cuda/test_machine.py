@@ -711,3 +711,55 @@ def test_each_device_has_its_own_default_stream_memory_and_peers(run):
     assert busy > 9_000_000 > 10_000 > idle
     assert between > within
     assert second == "peer"
+
+
+# ---------------------------------------------------------------- torch's allocators
+
+ALLOCATORS = """
+import torch
+
+def used_mib():
+    free, total = torch.cuda.mem_get_info()
+    return (total - free) >> 20
+
+def reserved_mib(): return torch.cuda.memory_reserved() >> 20
+
+def filled(mib):
+    return torch.full((mib << 20,), mib, dtype=torch.uint8).to("cuda")
+
+one, other = filled(40), filled(60)
+found = {"sums": [x.cpu().sum(dtype=torch.int64).item() >> 20 for x in (one, other)],
+         "held": [used_mib() - reserved_mib()]}
+del other
+torch.cuda.synchronize()
+torch.cuda.empty_cache()
+found["left"] = reserved_mib()
+found["held"].append(used_mib() - reserved_mib())
+if torch.cuda.get_allocator_backend() == "native":
+    found["expandable"] = [s["is_expandable"] for s in torch.cuda.memory_snapshot()]
+try:
+    torch.empty(200 << 30, dtype=torch.uint8, device="cuda")
+except torch.cuda.OutOfMemoryError:
+    found["ran out"] = True
+source, target = filled(1), filled(2)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    target[: 1 << 20].copy_(source)
+source.copy_(torch.full((1 << 20,), 9, dtype=torch.uint8))
+graph.replay()
+found["replayed"] = target[: 1 << 20].cpu().unique().tolist()
+show(found)
+"""
+
+
+@pytest.mark.parametrize("setting", ["expandable_segments:True", "backend:cudaMallocAsync"])
+def test_torch_has_its_other_allocators(run, setting):
+    """Each holds what it says, gives back what it empties, runs out, and serves graphs."""
+    found = run(ALLOCATORS, PYTORCH_CUDA_ALLOC_CONF=setting)
+
+    assert found["sums"] == [40 * 40, 60 * 60]
+    assert found["held"] == [500, 500]
+    assert found["left"] == 40
+    assert found["ran out"]
+    assert found["replayed"] == [9]
+    assert found.get("expandable") in ([True], None)

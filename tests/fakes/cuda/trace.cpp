@@ -78,7 +78,8 @@ void trace(const Operation &operation)
     told(&record);
 }
 
-void trace_wait(Guard &guard, int kind, int64_t begin, int device, int64_t stream, uint64_t event_sync)
+void trace_wait(Guard &guard, int kind, int64_t begin, int device, int64_t stream,
+                uint64_t event_sync)
 {
     MachineTracer told = tracer;
     if (!told) return;
@@ -109,6 +110,8 @@ void machine_pass(int64_t nanoseconds) { host.cost(nanoseconds); }
 void machine_freeze(int on)
 {
     static thread_local int64_t at = 0;
-    if (on) host.block(at = host.now());
-    else host.unblock(at);
+    if (on)
+        host.block(at = host.now());
+    else
+        host.unblock(at);
 }
