@@ -39,6 +39,11 @@ int machine_kernel(const char *name, MachineStream stream, int64_t nanoseconds);
 int machine_kernel_work(const char *name, MachineStream stream, int64_t nanoseconds,
                         unsigned blocks, unsigned threads, void *chain,
                         void (*work)(void *), void (*forget)(void *), void *data);
+/* For its `work` alone: when this kernel has begun, and that it does not end before so
+ * much (on the virtual clock). How long it waits for others is not known when it is put:
+ * until `work` returns neither it nor what is behind it has a place on the timeline. */
+int64_t machine_kernel_began_ns(void);
+void machine_kernel_ends_ns(int64_t end);
 
 /* Between collect(1) and collect(0) the last kernel that this thread launches is held
  * back, until machine_work has said what it works out; machine_cost gives the operator's
