@@ -43,6 +43,7 @@ def install() -> None:
     wanted = {
         "triton.runtime.jit": values.stand_behind_triton,
         "triton.runtime.autotuner": values.leave_out_timing,
+        "triton.compiler.compiler": values.let_compiler_wait,
         "torch._inductor.runtime.triton_heuristics": values.stand_behind_inductor,
     }
     for name, change in wanted.items():
@@ -130,6 +131,11 @@ class TritonValues:
                 values._launch.timing = False
 
         autotuner.Autotuner._bench = bench
+
+    def let_compiler_wait(self, compiler: ModuleType) -> None:
+        """Lets no kernel be compiled while one is interpreted."""
+        source = compiler.ASTSource
+        source.make_ir = self._interpreter.exclude(source.make_ir)
 
     @contextmanager
     def _noting_launches(self) -> Iterator[list[_Launch]]:
@@ -232,10 +238,8 @@ class _Interpreter:
                 self._interpreting.now = False
 
     def stand_in_for_calls(self, jit: ModuleType) -> None:
-        """Lets interpreted kernels call others, and the compiler wait meanwhile."""
-        from triton.compiler.compiler import ASTSource
-
-        own_call, own_make_ir = jit.JITFunction.__call__, ASTSource.make_ir
+        """Lets interpreted kernels call others."""
+        own_call = jit.JITFunction.__call__
 
         def call(kernel: Any, *args: Any, **kwargs: Any) -> Any:
             if not getattr(self._interpreting, "now", False):
@@ -244,12 +248,17 @@ class _Interpreter:
             with self._language_of(kernel.fn):
                 return self._body(kernel.fn)(*args, **kwargs)
 
-        @functools.wraps(own_make_ir)
-        def make_ir(source: Any, *args: Any, **kwargs: Any) -> Any:
-            with self._lock:
-                return own_make_ir(source, *args, **kwargs)
+        jit.JITFunction.__call__ = call
 
-        jit.JITFunction.__call__, ASTSource.make_ir = call, make_ir
+    def exclude(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, which waits while a kernel is interpreted."""
+
+        @functools.wraps(function)
+        def waiting(*args: Any, **kwargs: Any) -> Any:
+            with self._lock:
+                return function(*args, **kwargs)
+
+        return waiting
 
     def _body(self, function: Callable[..., None]) -> Callable[..., None]:
         from triton.runtime.interpreter import FunctionRewriter
