@@ -282,3 +282,59 @@ def test_after_a_device_side_assert_everything_says_what_to_do(option):
         assert whose == "ours", (what, told)
         assert "an earlier cell has left an error on the device" in told
         assert "restart the kernel" in told
+
+
+# ------------------------------------------------------------- others than one or four
+
+_MASKED = """
+import json
+import torch
+from gpumagic.cuda_sync_time import measure
+
+count = torch.cuda.device_count()
+if count < 2:
+    print(json.dumps({"count": count}))
+    raise SystemExit
+for device in range(count):
+    torch.zeros(1, device=f"cuda:{device}")
+    torch.cuda.synchronize(device)
+
+def code():
+    for device in range(count):
+        with torch.cuda.device(device):
+            torch.cuda._sleep(20_000_000 * (device + 1))
+
+report = measure(code, profile=True)
+print(json.dumps({
+    "count": count,
+    "streams": [[each.device, each.busy_s] for each in report.profile.streams],
+    "devices": [number for number, _ in report.setting.devices],
+    "text": str(report),
+}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("scenario", "mask", "count"),
+    [
+        ("four_gpus", "2,0", 2),
+        ("sixteen_gpus", None, 16),
+    ],
+)
+def test_devices_are_numbered_as_cuda_shows_them(scenario, mask, count):
+    """Behind a mask, and on a machine that has more than a screen has lines."""
+    variables = {"GPUMAGIC_FAKE_SCENARIO": str(_FOUR.with_name(f"{scenario}.txt"))}
+    if mask is not None:
+        variables["CUDA_VISIBLE_DEVICES"] = mask
+    found = json.loads(_run(_MASKED, **variables))
+    if found["count"] < 2:
+        pytest.skip(f"this process sees {found['count']} GPU(s)")
+
+    assert found["count"] == count
+    assert found["devices"] == list(range(count))
+    first_s = found["streams"][0][1]
+    for device, busy_s in found["streams"]:
+        assert busy_s == pytest.approx(first_s * (device + 1), rel=0.05)
+    lines = found["text"].splitlines()
+    assert len(lines) <= 32
+    assert max(map(len, lines)) <= 88
