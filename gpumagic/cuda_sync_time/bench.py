@@ -21,6 +21,7 @@ from gpumagic.cuda_sync_time.report import (
     Roofline,
     TimingReport,
 )
+from gpumagic.devices.around_cell import wait_for_earlier_cells
 from gpumagic.devices.in_use import loads
 from gpumagic.devices.simulated import word_of
 
@@ -72,6 +73,7 @@ class Bench:
     ) -> RepeatedReport:
         """Sample one code; raises what it raises."""
         instruments, runtime = self._instruments, self._instruments.runtime()
+        wait_for_earlier_cells(runtime)
         floor_s = instruments.floors.floor_s(runtime)
         before = loads(instruments.driver, runtime)
         samples, flags = sample_until_stable.take(
@@ -100,6 +102,7 @@ class Bench:
         The budget is for each comparison, and calibrating is another one.
         """
         instruments, runtime = self._instruments, self._instruments.runtime()
+        wait_for_earlier_cells(runtime)
         floor_s = instruments.floors.floor_s(runtime)
         before = loads(instruments.driver, runtime)
         chance = random.Random()  # noqa: S311 -- an order, not a secret

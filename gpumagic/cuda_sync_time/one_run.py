@@ -20,7 +20,11 @@ from gpumagic.cuda_sync_time.report import (
     Run,
     TimingReport,
 )
-from gpumagic.devices.around_cell import AroundCell, Trouble
+from gpumagic.devices.around_cell import (
+    AroundCell,
+    Trouble,
+    wait_for_earlier_cells,
+)
 from gpumagic.errors import error_line
 from gpumagic.report.places import in_running_cell
 
@@ -241,9 +245,10 @@ class RaceRun:
         """Wait for all earlier work, and look from now on.
 
         Raises:
-            DeviceError: This kind of device cannot be watched.
+            DeviceError: This kind of device cannot be watched, or an earlier cell has
+                broken it.
         """
-        self._runtime.synchronize()
+        wait_for_earlier_cells(self._runtime)
         self._races = self._watch.enter_context(self._runtime.watch_races())
 
     def end(self, *, error: BaseException | None = None) -> None:

@@ -400,6 +400,18 @@ def last_wait(
         return LastWait(trouble=Trouble.ERROR_AT_END, said=said, late_error=late)
 
 
+def wait_for_earlier_cells(runtime: Runtime) -> None:
+    """Wait until all devices in use are idle, unless a graph is being captured.
+
+    Raises:
+        DeviceError: They cannot be waited for, since an earlier cell has broken them.
+    """
+    try:
+        Window(runtime, waits=not is_capturing(runtime)).drain()
+    except RuntimeError as error:
+        raise _broken(error) from error
+
+
 def _broken(error: BaseException) -> DeviceError:
     return DeviceError(
         f"an earlier cell has left an error on the device: {first_line(error)}",

@@ -16,7 +16,7 @@ import pytest
 from gpumagic.cuda_sync_time import instruments, view_run
 from gpumagic.cuda_sync_time.bench import Bench, Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
-from gpumagic.cuda_sync_time.one_run import OneRun
+from gpumagic.cuda_sync_time.one_run import OneRun, RaceRun
 from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.report import Bound, FlagKind
 from gpumagic.devices import around_cell, waiting
@@ -221,6 +221,22 @@ def test_a_device_that_the_cell_starts_is_found_at_the_end(device):
     assert FlagKind.FIRST_USE in kinds(report)
     assert FlagKind.UNWATCHED in kinds(report)
     assert report.syncs is None
+
+
+def test_a_device_that_is_broken_is_told_before_many_runs_and_before_races(device):
+    """As before one run: whose error it is, and what to do; the code does not run."""
+    device.error = RuntimeError(ASSERT)
+    instruments = Instruments(NoDriver, device)
+    candidate = Candidate(Code("x"), lambda _: pytest.fail("the code has run"))
+    bench = Bench(instruments)
+
+    for begin in (
+        lambda: bench.repeat(candidate, Options()),
+        lambda: bench.compare(candidate, candidate, Options()),
+        RaceRun(instruments).begin,
+    ):
+        with pytest.raises(DeviceError, match="earlier cell has left an error"):
+            begin()
 
 
 # ------------------------------------------------------------------- the waits

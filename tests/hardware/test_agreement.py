@@ -57,6 +57,7 @@ def in_turn(ours_s, other_s):
     return statistics.median(ratios)
 
 
+@pytest.mark.times
 def test_repeating_agrees_with_torchs_timer(kernel, record_measurement):
     """Within 2 %: both run hot, wait by synchronising, and take the median."""
     from torch.utils.benchmark import Timer
@@ -72,6 +73,7 @@ def test_repeating_agrees_with_torchs_timer(kernel, record_measurement):
     assert ratio == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.times
 def test_repeating_agrees_with_tritons_do_bench(kernel, record_measurement):
     """Within 3 %: it times by events and flushes the L2 cache, which is short here."""
     testing = pytest.importorskip("triton.testing")
@@ -102,6 +104,7 @@ def test_one_run_is_the_device_time_and_little_more(kernel, torch):
 # ---------------------------------------------------------------- peaks and counts
 
 
+@pytest.mark.times
 def test_peaks_are_what_a_large_kernel_reaches(torch, record_measurement):
     """A product of 8192 in bfloat16 comes near the peak, and no product far above."""
     square = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")

@@ -100,6 +100,7 @@ def test_pinned_memory_is_recognised(runtime, torch):
     assert not runtime.is_pinned(tensor)
 
 
+@pytest.mark.times
 def test_the_cost_of_an_empty_wait(runtime, record_measurement):
     """The floor under every figure: below 200 us, and written down."""
     waits_s = [_timed(runtime.synchronize) for _ in range(300)][100:]

@@ -113,6 +113,7 @@ def test_a_backlog_is_told_and_not_counted(timed, spin):
     assert FlagKind.BACKLOG in kinds(report)
 
 
+@pytest.mark.times
 def test_the_floor_of_an_idle_gpu(timed, instruments, record_measurement):
     """An empty cell is measured as 40 us at most, and that is written down."""
     empty_s = [timed(lambda: None).run.elapsed_s for _ in range(200)][50:]
@@ -140,6 +141,7 @@ def test_idle_cells_are_not_flagged_with_a_tail(timed, record_measurement):
     assert flagged <= 3
 
 
+@pytest.mark.times
 def test_measuring_costs_little_outside_of_the_window(instruments, record_measurement):
     """Beginning, ending and reporting together take some milliseconds at most."""
     steps = {"begin": [], "end": [], "report": []}

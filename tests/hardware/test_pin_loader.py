@@ -186,6 +186,7 @@ def test_what_stands_in_takes_as_long_as_asked_for(runtime, spin):
 # ----------------------------------------------------------------- end to end
 
 
+@pytest.mark.times
 def test_a_loop_bound_by_its_link_gains(torch, runtime, record_measurement):
     """64 MiB a batch, ready at once in 8 workers, and a step as long as the copy."""
     require_shared_memory(4 << 30)
@@ -201,6 +202,7 @@ def test_a_loop_bound_by_its_link_gains(torch, runtime, record_measurement):
     assert 0.9 / bound.most <= result.result.ratio < 0.9
 
 
+@pytest.mark.times
 def test_a_loop_bound_by_loading_stays_as_slow(torch, runtime, record_measurement):
     """A loader that sleeps 20 ms for a batch is as slow with pinning as without."""
     dataset = Ready(torch, 16 << 10, sleep_s=0.02 / ROWS)
@@ -212,6 +214,7 @@ def test_a_loop_bound_by_loading_stays_as_slow(torch, runtime, record_measuremen
     assert bound.binding.name == "LOAD"
 
 
+@pytest.mark.times
 def test_a_loop_bound_by_compute_gains_nothing(torch, runtime, record_measurement):
     """Beside 50 ms of compute a small batch makes no difference, and nobody says so."""
     dataset = Ready(torch, 16 << 10)
@@ -224,6 +227,7 @@ def test_a_loop_bound_by_compute_gains_nothing(torch, runtime, record_measuremen
     assert result.result.verdict in (Verdict.SAME, Verdict.CANNOT_TELL)
 
 
+@pytest.mark.times
 def test_the_loop_as_added_up_is_the_loop_as_run(torch, runtime, record_measurement):
     """Formula and stopwatch agree within a quarter for the blocking loop."""
     require_shared_memory(4 << 30)

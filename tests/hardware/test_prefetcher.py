@@ -167,6 +167,7 @@ class Slow:
             yield batch
 
 
+@pytest.mark.times
 def test_it_costs_little_where_nothing_overlaps(runtime, pinned, record_measurement):
     """Behind a slow loader a loop is about as fast as without, taken in turn."""
     loader = Slow(pinned(200, 1024))

@@ -19,6 +19,7 @@ from tests.hardware.comparing import Took, comparison, measure
 from tests.hardware.workloads import workloads
 from tests.simulator.agreement import KINDS
 
+pytestmark = pytest.mark.times
 _ROOT = Path(__file__).parents[2]
 WARMUPS, SAMPLES = 5, 15
 FACTOR, USUALLY = 2.0, 1.3  # for each of them, and in the median

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 
 import pytest
@@ -81,7 +82,6 @@ def test_the_last_wait_is_the_code_s_thread_s(spin):
 
 def test_a_thread_of_the_user_s_has_a_lane_of_its_own(torch, spin):
     """Also where it does nothing but wait."""
-    import threading
 
     def waits():
         torch.cuda.synchronize()
