@@ -25,7 +25,7 @@ from gpumagic.gpu_open.recorded_requests import (
     is_beyond,
     requests_of,
 )
-from gpumagic.simulator.allocator import CachingAllocator
+from gpumagic.simulator.allocator import CachingAllocator, SegmentOrder
 from gpumagic.simulator.allocator_blocks import SHARED
 from gpumagic.simulator.allocator_segments import MadeUpAddresses, OutOfSimulatedMemory
 from gpumagic.simulator.allocator_settings import (
@@ -89,8 +89,7 @@ def replays(
     if not any(step.kind in (TAKE, FAIL) for step in requests.steps):
         return ReplayOf(device, why_not="The history of this device has no requests.")
     total = requests.total_bytes
-    guided = _Guided(requests, recorded)
-    guided.run()
+    guided = _recorded_run(requests, recorded)
     first = AllocatorSetting(recorded_text or "", total)
     made = [guided.told(first)]
     done = {(first.text, total)}
@@ -101,19 +100,44 @@ def replays(
         if (setting.text, memory_bytes) in done:
             continue
         done.add((setting.text, memory_bytes))
-        run = _Free(requests, parsed, recorded, memory_bytes, emptied=guided.emptied)
+        run = _Free(
+            requests,
+            parsed,
+            recorded,
+            memory_bytes,
+            emptied=guided.emptied,
+            order=guided.order,
+        )
         run.run()
         made.append(run.told(AllocatorSetting(setting.text, memory_bytes)))
     return ReplayOf(
         device,
         tuple(made),
-        needed_bytes(requests, recorded, guided.emptied),
+        needed_bytes(requests, recorded, guided.emptied, guided.order),
         notes=(*notes, *requests.notes, *guided.notes),
     )
 
 
+def _recorded_run(requests: Requests, recorded: AllocatorSettings) -> _Guided:
+    """The recorded setting, in the order of segments that explains most.
+
+    Neither the version of torch is recorded, nor which of the segments from before the
+    recording came first.
+    """
+    runs: list[_Guided] = []
+    for order in SegmentOrder:
+        runs.append(_Guided(requests, recorded, order))
+        runs[-1].run()
+        if not runs[-1].differing:
+            break
+    return min(runs, key=lambda each: each.differing)
+
+
 def needed_bytes(
-    requests: Requests, settings: AllocatorSettings, emptied: set[int]
+    requests: Requests,
+    settings: AllocatorSettings,
+    emptied: set[int],
+    order: SegmentOrder = SegmentOrder.UPWARDS,
 ) -> int | None:
     """Memory with which nothing fails; with a step less something does.
 
@@ -123,7 +147,15 @@ def needed_bytes(
     """
 
     def fails(total: int | None) -> tuple[bool, int]:
-        run = _Free(requests, settings, settings, total, emptied=emptied, stops=True)
+        run = _Free(
+            requests,
+            settings,
+            settings,
+            total,
+            emptied=emptied,
+            order=order,
+            stops=True,
+        )
         run.run()
         return run.failed is not None, run.allocator.peak_reserved_bytes
 
@@ -160,8 +192,10 @@ class _Run:
         settings: AllocatorSettings,
         total_bytes: int | None,
         addresses: Any = None,
+        order: SegmentOrder = SegmentOrder.UPWARDS,
     ) -> None:
         self.requests = requests
+        self.order = order
         self.settings = settings
         self.failed: tuple[int, int] | None = None  # the event, and what was asked for
         self.now = -1  # the place of the entry
@@ -210,7 +244,7 @@ class _Run:
     def restore(self) -> None:
         """Begin with what there was before the recording."""
         requests = self.requests
-        owned = self.allocator.restore(requests.segments)
+        owned = self.allocator.restore(requests.segments, self.order)
         for held in requests.held:
             self.blocks[held.piece] = owned.get(held.address)
         self._before = sum(not each["is_expandable"] for each in requests.segments)
@@ -284,15 +318,15 @@ class _Guided(_Run):
     """The recorded setting: segments lie and go where and when they were recorded to.
 
     Attributes:
-        differing: How much came out otherwise than it was recorded.
-
         emptied: At which steps the program has emptied the cache, as no want of memory
             explains it.
     """
 
-    def __init__(self, requests: Requests, settings: AllocatorSettings) -> None:
+    def __init__(
+        self, requests: Requests, settings: AllocatorSettings, order: SegmentOrder
+    ) -> None:
         self._driver = _RecordedDriver(requests)
-        super().__init__(requests, settings, None, self._driver)
+        super().__init__(requests, settings, None, self._driver, order)
         self.emptied: set[int] = set()
         self.notes: list[str] = []
         self._differing = 0
@@ -355,15 +389,19 @@ class _Guided(_Run):
 
     def told(self, setting: AllocatorSetting) -> Replayed:
         """The outcome, held against the recording."""
-        differing = self._differing + self._driver.differing
         record = super().told(setting)
         return replace(
             record,
             recorded=True,
-            exact=not differing,
-            differing=differing,
+            exact=not self.differing,
+            differing=self.differing,
             retries=record.retries + self._retries,
         )
+
+    @property
+    def differing(self) -> int:
+        """How much came out otherwise than it was recorded."""
+        return self._differing + self._driver.differing
 
     def _take_recorded(self, step: Step) -> None:
         self._is_short = self._flush is not None
@@ -474,9 +512,10 @@ class _Free(_Run):
         total_bytes: int | None,
         *,
         emptied: set[int],
+        order: SegmentOrder = SegmentOrder.UPWARDS,
         stops: bool = False,
     ) -> None:
-        super().__init__(requests, settings, total_bytes)
+        super().__init__(requests, settings, total_bytes, order=order)
         self._total_bytes = total_bytes
         self._anew = settings != recorded and bool(requests.segments)
         self._emptied = emptied

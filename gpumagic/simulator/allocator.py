@@ -7,6 +7,8 @@ costs time on a device is a call of `DriverCalls`.
 
 from __future__ import annotations
 
+import enum
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.allocator_blocks import (
@@ -49,6 +51,14 @@ if TYPE_CHECKING:
 _NO_LIMIT_BYTES = 1 << 62
 _BEYOND_ANY_DEVICE_BYTES = 1 << 60
 _ROUND_UP, _ROUND_DOWN = SMALLEST_BLOCK_BYTES - 1, -SMALLEST_BLOCK_BYTES
+
+
+class SegmentOrder(enum.Enum):
+    """How the segments of a snapshot followed each other, as far as that counts."""
+
+    UPWARDS = 1  # each lies above those before it
+    DOWNWARDS = -1  # each lies below
+    NONE = 0  # of equal free blocks the lowest is taken, as in older versions of torch
 
 
 class CachingAllocator:
@@ -343,16 +353,23 @@ class CachingAllocator:
         """What was recorded, oldest first, in the shape of torch's `device_traces`."""
         return self._history.entries()
 
-    def restore(self, segments: Iterable[Mapping[str, Any]]) -> dict[int, Block]:
+    def restore(
+        self,
+        segments: Iterable[Mapping[str, Any]],
+        order: SegmentOrder = SegmentOrder.UPWARDS,
+    ) -> dict[int, Block]:
         """Hold what a snapshot shows, at the same addresses; nothing was held before.
 
         Which runs of pages belong to one expandable segment a snapshot does not tell:
         those of one pool and stream are taken for one, if a device has room for them.
+        Nor does it tell which came first: `order` says it, also for segments to come.
 
         Returns what is in use by address. What waits for other streams is among it,
         and is to be freed.
         """
-        ordered = sorted(segments, key=lambda each: each["address"])
+        ordered = sorted(segments, key=itemgetter("address"))
+        step, youngest = order.value, len(ordered) + 1
+        self._memory.number_from(youngest if step < 0 else 0, step)
         ends: dict[tuple[PoolId, str, int], Block] = {}
         owned: dict[int, Block] = {}
         for segment in ordered:
@@ -379,6 +396,7 @@ class CachingAllocator:
                 block, ends[group] = self._memory.adopt_pages(end, address, size)
             if size:
                 owned |= _cut(block, segment["blocks"])
+        self._memory.number_from(youngest * abs(step), abs(step))
         self.configure(self.settings)
         return owned
 

@@ -26,8 +26,10 @@ INACTIVE = "inactive"
 # leaves out.
 UNMAPPED = "unmapped"
 SHARED = (0, 0)  # the identity of what no private pool owns
-# A free block is found by size, then by address: both in one number.
-_SIZE_SHIFT = 56
+# A free block is found by size, then by the age of its segment, as newer versions of
+# torch (pytorch#183591) choose among equal ones, then by address: all in one number.
+_AGE_SHIFT = 56
+_SIZE_SHIFT = 96
 PoolId: TypeAlias = "tuple[int, int]"
 _by_address = attrgetter("address")
 
@@ -44,17 +46,20 @@ class Block:
     """A piece of a segment; the pieces of a segment are linked in order of address.
 
     The first piece of a segment stays the same object for the segment's life.
+    `age` is the number of the segment, those that came later have higher ones.
     `requested` is what the latest owner asked for, also after it was freed.
     """
 
     __slots__ = (
         "address",
+        "age",
         "expandable",
         "free_since",
         "next",
         "pending_events",
         "pool",
         "previous",
+        "rank",
         "requested",
         "size",
         "state",
@@ -62,15 +67,18 @@ class Block:
         "uses",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917, a piece is all of these
         self,
         address: int,
         size: int,
         stream: int,
         pool: Pool,
+        age: int,
         expandable: ExpandableSegment | None = None,
     ) -> None:
         self.address = address
+        self.age = age
+        self.rank = age << _AGE_SHIFT | address  # among free blocks of its size
         self.size = size
         self.stream = stream
         self.pool = pool
@@ -109,7 +117,12 @@ class Block:
         """Keep the front of this size; the rest as a free block of its own."""
         pool = self.pool
         rest = Block(
-            self.address + size, self.size - size, self.stream, pool, self.expandable
+            self.address + size,
+            self.size - size,
+            self.stream,
+            pool,
+            self.age,
+            self.expandable,
         )
         rest.requested = self.requested
         rest.free_since = pool.searches
@@ -130,7 +143,7 @@ class Block:
 
 
 class FreeBlocks:
-    """The free blocks of one stream in one pool, by size and then address."""
+    """The free blocks of one stream in one pool, by size, then age, then address."""
 
     __slots__ = ("blocks", "keys")
 
@@ -144,14 +157,14 @@ class FreeBlocks:
 
     def add(self, block: Block) -> None:
         """Enter a block that has become free."""
-        key = block.size << _SIZE_SHIFT | block.address
+        key = block.size << _SIZE_SHIFT | block.rank
         position = bisect_left(self.keys, key)
         self.keys.insert(position, key)
         self.blocks.insert(position, block)
 
     def find(self, block: Block) -> int:
         """The position of a block that is listed."""
-        return bisect_left(self.keys, block.size << _SIZE_SHIFT | block.address)
+        return bisect_left(self.keys, block.size << _SIZE_SHIFT | block.rank)
 
     def remove_at(self, position: int) -> None:
         """Strike the block at this position from the list."""
@@ -161,7 +174,7 @@ class FreeBlocks:
     def replace_at(self, position: int, block: Block) -> None:
         """Put a block, new or of another size, in the place of the one there."""
         keys, blocks = self.keys, self.blocks
-        key = block.size << _SIZE_SHIFT | block.address
+        key = block.size << _SIZE_SHIFT | block.rank
         above = position + 1
         # Mostly the order stays, and nothing has to move.
         if (not position or keys[position - 1] < key) and (
@@ -250,7 +263,7 @@ class Pool:
         free.remove_at(free.find(block))
 
     def unused_segments(self) -> list[Block]:
-        """The free blocks that are whole segments, by stream, size and address."""
+        """The free blocks that are whole segments, by stream, size and age."""
         return [
             each
             for each in self.free_blocks()
@@ -258,7 +271,7 @@ class Pool:
         ]
 
     def expandable_blocks(self) -> list[Block]:
-        """The free blocks of expandable segments, by stream, size and address."""
+        """The free blocks of expandable segments, by stream, size and age."""
         return [each for each in self.free_blocks() if each.expandable is not None]
 
     def add_unmapped(self, block: Block) -> None:
@@ -271,7 +284,7 @@ class Pool:
         self.unmapped[block.stream].remove(block)
 
     def free_blocks(self) -> Iterator[Block]:
-        """All free blocks by stream, size and address."""
+        """All free blocks by stream, size and age."""
         for stream in sorted(self.free_by_stream):
             yield from self.free_by_stream[stream].blocks
 

@@ -95,6 +95,7 @@ class DeviceMemory:
         self._history = history
         self.settings = settings
         self._addresses = addresses or MadeUpAddresses(device)
+        self.number_from(0)
 
     @property
     def context_bytes(self) -> int:
@@ -123,7 +124,8 @@ class DeviceMemory:
         if nbytes > self.free_bytes:
             return None
         self._driver.malloc(nbytes)
-        block = Block(self._addresses.take(nbytes), nbytes, stream, pool)
+        address = self._addresses.take(nbytes)
+        block = Block(address, nbytes, stream, pool, self._next_age())
         self.heads[block.address] = block
         self._count(block, 1)
         self._counters.device_allocations += 1
@@ -209,7 +211,7 @@ class DeviceMemory:
 
     def adopt(self, address: int, size: int, pool: Pool, stream: int) -> Block:
         """A segment that there was before, as one block that is in no list."""
-        block = Block(address, size, stream, pool)
+        block = Block(address, size, stream, pool, self._next_age())
         self.heads[address] = block
         self._count(block, 1)
         return block
@@ -329,7 +331,7 @@ class DeviceMemory:
     ) -> Block:
         """An expandable segment without memory as yet."""
         segment = ExpandableSegment(address, size, page)
-        block = Block(address, size, stream, pool, segment)
+        block = Block(address, size, stream, pool, self._next_age(), segment)
         self.heads[address] = block
         self.has_expandable = True
         pool.add_unmapped(block)
@@ -357,6 +359,14 @@ class DeviceMemory:
         if self._history.recording:
             self._history.add_segment("segment_map", block, address, nbytes)
         return True
+
+    def number_from(self, age: int, step: int = 1) -> None:
+        """Tell what age the next segments have; without a step all have the same."""
+        self._age, self._age_step = age, step
+
+    def _next_age(self) -> int:
+        self._age += self._age_step
+        return self._age
 
     def _allows(self, nbytes: int) -> bool:
         """Whether the share of this process leaves so much."""

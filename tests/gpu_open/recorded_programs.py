@@ -39,12 +39,16 @@ class Events:
 class Program:
     """A program that takes, lends and gives back by chance, and notes what it did."""
 
-    def __init__(self, seed, conf, capacity=CAPACITY, streams=(DEFAULT, SIDE)):
+    def __init__(
+        self, seed, conf, capacity=CAPACITY, streams=(DEFAULT, SIDE), **options
+    ):
         self.draw = Random(seed)  # noqa: S311 -- chance that repeats
         self.conf = conf
         self.streams = streams
         self.events = Events()
-        self.allocator = allocator_of(capacity, conf=conf, device=self.events)
+        self.allocator = allocator_of(
+            capacity, conf=conf, device=self.events, **options
+        )
         if "garbage" in conf:
             self.allocator.set_fraction(1.0)
         self.blocks = {}

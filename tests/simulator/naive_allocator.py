@@ -71,6 +71,10 @@ class NaiveStats:
         }
 
 
+def _by_size_and_age(block):
+    return block["size"], block["segment"], block["address"]
+
+
 class NaiveAllocator:
     """The rules read literally over one flat list of all blocks, searched linearly."""
 
@@ -78,6 +82,7 @@ class NaiveAllocator:
         self.clocks = clocks
         self.max_split = max_split or 1 << 62
         self.blocks = []  # dicts, by address
+        self.segments = 0
         self.waiting = {}  # by stream: (event, block), oldest first
         self.stats = NaiveStats()
 
@@ -117,7 +122,7 @@ class NaiveAllocator:
         return found
 
     def best_fit(self, size, pool, stream):
-        """The smallest free block that may serve, lowest first."""
+        """The smallest free block that may serve, that of the oldest segment first."""
         free = [
             each
             for each in self.blocks
@@ -125,7 +130,7 @@ class NaiveAllocator:
             and (each["pool"], each["stream"]) == (pool, stream)
             and each["size"] >= size
         ]
-        best = min(free, key=lambda each: (each["size"], each["address"]), default=None)
+        best = min(free, key=_by_size_and_age, default=None)
         if best is None or size < self.max_split <= best["size"]:
             return None
         if size >= self.max_split and best["size"] >= size + 20 * MIB:
@@ -143,10 +148,11 @@ class NaiveAllocator:
             self.empty()
             if self.reserved() + nbytes > CAPACITY:
                 return None
+        self.segments += 1
         block = {
             "address": self.hole(nbytes),
             "size": nbytes,
-            "segment": object(),
+            "segment": self.segments,
             "pool": pool,
             "stream": stream,
             "state": "free",
@@ -168,7 +174,7 @@ class NaiveAllocator:
             and (each["pool"], each["stream"]) == (pool, stream)
             and each["size"] >= self.max_split
         ]
-        free.sort(key=lambda each: (each["size"], each["address"]))
+        free.sort(key=_by_size_and_age)
         enough = [each for each in free if each["size"] >= wanted]
         released = 0
         for block in enough[:1] or reversed(free):
@@ -208,7 +214,7 @@ class NaiveAllocator:
         for step in (1, -1):
             place = position + step
             other = self.blocks[place] if 0 <= place < len(self.blocks) else None
-            if other is None or other["segment"] is not block["segment"]:
+            if other is None or other["segment"] != block["segment"]:
                 continue
             if other["state"] == "free":
                 number, nbytes = number - 1, nbytes - other["size"]
@@ -243,7 +249,7 @@ class NaiveAllocator:
 
     def is_part(self, block):
         """Whether its segment has other blocks."""
-        return sum(each["segment"] is block["segment"] for each in self.blocks) > 1
+        return sum(each["segment"] == block["segment"] for each in self.blocks) > 1
 
     def reserved(self):
         """The bytes of all segments."""

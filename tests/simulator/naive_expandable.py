@@ -16,6 +16,7 @@ class NaiveExpandable:
     def __init__(self, clocks):
         self.clocks = clocks
         self.ranges = []  # in order of address
+        self.made = 0
         self.owned = []
         self.waiting = {}
 
@@ -93,14 +94,15 @@ class NaiveExpandable:
                 bare = dict(self.runs(each, mapped=False))
                 for begin, end in self.holes(each):
                     behind = bare.get(end, end) - end
-                    holes.append((end - begin, begin, end - begin + behind))
+                    holes.append((end - begin, each["age"], begin, end + behind))
         holes = sorted(hole for hole in holes if hole[0] >= size)
         if not holes:
             return None
         place = 0
-        while place + 1 < len(holes) and holes[place + 1][2] < holes[place][2]:
+        grown = [end - begin for _, _, begin, end in holes]
+        while place + 1 < len(holes) and grown[place + 1] < grown[place]:
             place += 1
-        return holes[place][1]
+        return holes[place][2]
 
     def grow(self, size, pool, stream):
         """Map what lacks at the lowest address where it fits; None if memory lacks."""
@@ -119,8 +121,9 @@ class NaiveExpandable:
             if each["base"] >= base + count * page:
                 break
             base = each["base"] + each["count"] * each["page"]
+        self.made += 1
         made = {"base": base, "page": page, "count": count, "mapped": set()}
-        self.ranges.append(made | {"pool": pool, "stream": stream})
+        self.ranges.append(made | {"pool": pool, "stream": stream, "age": self.made})
         self.ranges.sort(key=lambda each: each["base"])
         return self.map(next(e for e in self.ranges if e["base"] == base), base, size)
 

@@ -170,6 +170,24 @@ def test_fragments_of_one_segment_do_not_serve_a_larger_request():
     bench.allocator.verify()
 
 
+def test_of_equal_free_blocks_the_oldest_segments_is_taken():
+    """Also where it lies above the others, as in newer versions of torch."""
+    bench = Bench(allocator_of())
+    for _ in range(2):
+        bench.take(20 * MIB)
+    bench.free(0)
+    bench.empty()
+    bench.take(20 * MIB)  # where the first one was
+    bench.free(1)
+    bench.free(2)
+    for _ in range(2):
+        bench.take(20 * MIB)
+
+    _, older, younger, first, second = [each.address for each in bench.blocks]
+    assert younger < older
+    assert (first, second) == (older, younger)
+
+
 def test_nothing_is_needed_for_no_bytes():
     """An empty tensor takes no block and is not counted."""
     allocator = allocator_of()
