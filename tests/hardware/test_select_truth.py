@@ -88,3 +88,40 @@ def test_on_machines_of_many_sizes(count, choices, tmp_path):
         of = found[words]
         assert len(of["predicted"]) == visible, words
         assert_true(of)
+
+
+def test_slices_of_a_gpu_are_chosen_by_their_uuid():
+    """On a machine with MIG: a slice by the beginning of its UUID, whole GPUs beside it."""
+    found = made(["MIG-bbbb", "3,0"], "mig_with_holes")
+
+    assert len(found["MIG-bbbb"]["predicted"]) == 1
+    assert found["MIG-bbbb"]["predicted"][0].startswith("MIG-bbbb")
+    for of in found.values():
+        assert_true(of)
+
+
+def test_in_a_job_of_slurms_both_gpus_are_numbered_as_the_job_sees_them():
+    """NVML counts eight, the cgroup gives the third and the sixth: cuda:0 and cuda:1."""
+    found = made(["", "all"], "slurm_cgroup", CUDA_VISIBLE_DEVICES="0,1")
+
+    for of in found.values():
+        assert [each[:8] for each in of["seen"]] == ["33333333", "66666666"]
+        assert of["shown"] == [f"GPU-{each}" for each in of["seen"]]
+        assert of["verdict"] == "FIXED"
+
+
+def test_a_mask_that_the_kernel_was_given_is_the_limit(tmp_path):
+    """Without --force nothing beyond it is chosen, and within it all is as predicted."""
+    machine = machines.h100s(4, tmp_path)
+    limit = "GPU-00000003,GPU-00000001"
+    found = made(["", "1", "all", "3 --force"], machine, CUDA_VISIBLE_DEVICES=limit)
+
+    visible = {words: [each[:8] for each in of["seen"]] for words, of in found.items()}
+    assert visible == {
+        "": ["00000003", "00000001"],
+        "1": ["00000001"],
+        "all": ["00000003", "00000001"],
+        "3 --force": ["00000003"],
+    }
+    for of in found.values():
+        assert_true(of)
