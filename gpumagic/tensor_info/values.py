@@ -197,7 +197,8 @@ class _Values:
         library = self._library
         name = str(piece.dtype).removeprefix("torch.")
         if name.startswith("complex"):
-            return abs(piece)
+            # On a GPU torch would compile `abs`, which takes a second or fails.
+            return library.hypot(piece.real, piece.imag)
         wider = "float32" if name.startswith("float8") else _WIDER.get(name)
         if wider is None:
             return piece

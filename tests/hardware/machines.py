@@ -85,6 +85,12 @@ def h100s(count: int, folder: Path) -> Path:
     return file
 
 
+def only_on_the_stand_in() -> None:
+    """Skip a test that needs another machine where this one is real."""
+    if _SCENARIO not in os.environ:
+        pytest.skip("a real machine has the GPUs that it has")
+
+
 def run(code: str, scenario: str | Path | None = None, **variables: str) -> Any:
     """What a program in a fresh shell hands to `show`.
 
@@ -97,8 +103,7 @@ def run(code: str, scenario: str | Path | None = None, **variables: str) -> Any:
     """
     inherited = {k: v for k, v in os.environ.items() if k not in _VARIABLES}
     if scenario is not None:
-        if _SCENARIO not in os.environ:
-            pytest.skip("a real machine has the GPUs that it has")
+        only_on_the_stand_in()
         inherited[_SCENARIO] = str(scenario_file(scenario))
     # Where the stand-in is switched on by its import, it has to come before torch.
     stand_in = "tests.fakes.cuda"
