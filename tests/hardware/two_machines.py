@@ -75,7 +75,7 @@ class Machine:
         self._births: dict[int, tuple[int, int]] = {}
         self._pools: dict[Any, int] = {}
         self._born = self._told = 0
-        for segment in torch.cuda.memory_snapshot():
+        for segment in sorted(torch.cuda.memory_snapshot(), key=_whose):
             self._bear(segment["address"], segment["total_size"])
         seen = [self._look({})]
         for _, stream, line in steps:
@@ -218,9 +218,16 @@ class Machine:
         self._torch.cuda.set_per_process_memory_fraction(share)
 
 
+def _whose(segment: Mapping[str, Any]) -> tuple[bool, bool, int]:
+    """An order of those that were there before that no address decides."""
+    private = tuple(segment["segment_pool_id"]) != (0, 0)
+    return private, segment["stream"] != 0, segment["total_size"]
+
+
 def _in_order(entries: list[list[Any]]) -> list[list[Any]]:
-    """What is let go at a time is in the order of no rule: that of a table by hash."""
-    runs = itertools.groupby(entries, lambda each: each[0] == "free_completed")
+    """What is let go at a time is in the order of handles and hashes, that of no rule."""
+    loose = ("free_completed", "segment_free")
+    runs = itertools.groupby(entries, lambda each: each[0] in loose and each[0])
     ordered = [
         sorted(run, key=str) if completed else list(run) for completed, run in runs
     ]

@@ -63,7 +63,7 @@ class Devices:
         """The GPU with this number; None is the current one.
 
         Raises:
-            RuntimeError: There is no such GPU, in CUDA's words.
+            AcceleratorError: There is no such GPU, in CUDA's words.
         """
         machine = self._machine
         if not machine.gpus:
@@ -73,7 +73,7 @@ class Devices:
         if 0 <= index < len(machine.gpus):
             return machine.gpus[index]
         there, asked = len(machine.gpus), f"{self._simulation.shown_type}:{index}"
-        raise RuntimeError(
+        raise self._simulation.torch.AcceleratorError(
             f"CUDA error: invalid device ordinal\n{asked} was asked for; "
             f"this process sees {there} simulated GPU{'' if there == 1 else 's'} "
             "(numbered from 0)"

@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gpumagic.simulator.engines import FULL_SHARE, Work
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ class CapturedMark(Work):
 
     def require_submitted(self) -> None:
         """Say what CUDA says of an event that a capture has recorded."""
-        raise RuntimeError(self.nodes.says(_CAPTURED_EVENT))
+        raise torch.AcceleratorError(self.nodes.says(_CAPTURED_EVENT))
 
 
 class CapturingScheduler:
@@ -285,9 +287,9 @@ class Nodes:
         self._machine.scheduler = self._scheduler
         self._tracker.nodes = None
         if self._invalid:
-            raise RuntimeError(self.says(_INVALIDATED))
+            raise torch.AcceleratorError(self.says(_INVALIDATED))
         if self._unjoined:
-            raise RuntimeError(self.says(_UNJOINED))
+            raise torch.AcceleratorError(self.says(_UNJOINED))
 
     @property
     def empty(self) -> bool:
@@ -310,7 +312,7 @@ class Nodes:
     def require(self, queue: Stream) -> None:
         """Refuse work on a stream that has not branched off from the first."""
         if self._invalid:
-            raise RuntimeError(self.says(_INVALIDATED))
+            raise torch.AcceleratorError(self.says(_INVALIDATED))
         if not self.captures(queue):
             raise self.not_permitted()
         if queue is not self._origin.queue:
@@ -345,7 +347,7 @@ class Nodes:
     def failed(self, text: str) -> RuntimeError:
         """An error that leaves nothing of the capture, also where it is caught."""
         self._invalid = True
-        return RuntimeError(self.says(text))
+        return torch.AcceleratorError(self.says(text))
 
     # ------------------------------------------------------------------ replay
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.simulator.backend.call import General
 from gpumagic.simulator.backend.operations import Operation
 from gpumagic.simulator.backend.pinning import contiguous_strides
+from gpumagic.simulator.backend.registration import lies_there
 from gpumagic.simulator.backend.transfers import refuse_layout
 
 if TYPE_CHECKING:
@@ -33,6 +35,9 @@ _GEOMETRY = (
     "set_.source_Storage_storage_offset",
     "set_.source_Tensor",
 )
+# They write by index, and may be given a number that lies on the host.
+_ASSIGNING = ("index_put_", "_index_put_impl_")
+_MOST_BYTES = (1 << 63) - 1
 
 
 def handwritten(simulation: Simulation) -> dict[str, Callable[..., Any]]:
@@ -44,6 +49,7 @@ def handwritten(simulation: Simulation) -> dict[str, Callable[..., Any]]:
         "resize_": memory.resize_,
         "_efficientzerotensor": memory.zeros,
         "record_stream": memory.record_stream,
+        **{name: _index_put(simulation, name) for name in _ASSIGNING},
         "native_dropout": _dropout(simulation),
         "cudnn_convolution": _convolution(simulation),
         "cudnn_convolution_transpose": _transposed_convolution(simulation),
@@ -183,6 +189,10 @@ class _Memory:
         nbytes = (dtype or self._torch.get_default_dtype()).itemsize
         for length in size:
             nbytes *= length
+        if nbytes > _MOST_BYTES:
+            raise RuntimeError(
+                f"Storage size calculation overflowed with sizes={[*size]}"
+            )
         return int(nbytes)
 
 
@@ -214,6 +224,30 @@ def _transposed_convolution(simulation: Simulation) -> Callable[..., Any]:
             source, weight, None, stride, padding, dilation, True, output_padding,
             groups,
         )  # fmt: skip
+
+    return kernel
+
+
+def _index_put(simulation: Simulation, name: str) -> Callable[..., Any]:
+    """A number from the host is copied over, except to where a mask says so."""
+    general = General(simulation, Operation(simulation.torch, f"aten::{name}"))
+    tensor, booleans = simulation.torch.Tensor, (simulation.torch.bool,)
+    ops = simulation.torch.ops.aten
+
+    def kernel(
+        target: Any, indices: Any, value: Any, accumulate: bool = False, *more: bool
+    ) -> Any:
+        if value.dim() or lies_there(value.untyped_storage()):
+            return general(target, indices, value, accumulate, *more)
+        given = [each for each in indices if isinstance(each, tensor)]
+        if not accumulate and len(given) == 1 and given[0].dtype in booleans:
+            (mask,) = given
+            if indices[0] is mask and lies_there(mask.untyped_storage()):
+                gaps = (1,) * (target.dim() - mask.dim())
+                fitting = mask.view(*mask.shape, *gaps)
+                return target.masked_fill_(fitting, value.item())
+        there = ops._to_copy.default(value, device=target.device)
+        return general(target, indices, there, accumulate, *more)
 
     return kernel
 

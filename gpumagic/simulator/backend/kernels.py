@@ -146,8 +146,10 @@ def _quick(  # noqa: C901, PLR0915 -- said below
             foresee(simulation, gpu, operation, inner, options)
         try:
             result = call(*inner, **options) if options else call(*inner)
-        except NotImplementedError as lacking:
-            result = operation.after(lacking, inner, options)
+        except NotImplementedError:
+            result = operation.widened(inner, options)
+            if result is NotImplemented:
+                raise
         if options:
             dtype = next(each.dtype for each in inner if isinstance(each, tensor))
         else:

@@ -246,6 +246,8 @@ class Operation:
         self.over_lists = base.startswith("_foreach_")
         if self.rule.kind in _SLOW_IN_HALF and made is None:
             self.call = Precision(torch).in_single(self.call, self.written)
+        if self.is_product:
+            self.call = _without_integers(torch, functional, self.call)
         names = {each.name for each in arguments}
         self.takes_generator = "generator" in names
         self.generator_at = next(
@@ -264,18 +266,20 @@ class Operation:
         """Call it; in wider types if it is not there in these and on CUDA is."""
         try:
             return self.call(*args, **named)
-        except NotImplementedError as lacking:
-            return self.after(lacking, args, named)
+        except NotImplementedError:
+            result = self.widened(args, named)
+            if result is NotImplemented:
+                raise
+            return result
 
-    def after(
-        self,
-        lacking: NotImplementedError,
-        args: Sequence[Any],
-        named: dict[str, Any],
-    ) -> Any:
-        """What CUDA computes, and the CPU has just said that it does not."""
-        return Precision(self._torch).after(
-            lacking, self._base, self.call, self.written, args, named
+    def widened(self, args: Sequence[Any], named: dict[str, Any]) -> Any:
+        """What CUDA computes, and the CPU has just said that it does not.
+
+        `NotImplemented` if CUDA does not, either. No frame may hold the error: in a
+        circle with it, the tensors of a call that has failed would live on.
+        """
+        return Precision(self._torch).widened(
+            self._base, self.call, self.written, args, named
         )
 
     def rule_by_shape(self, twins: Sequence[Any], *, dense: bool) -> Rule:
@@ -354,6 +358,29 @@ def _overload(torch: Any, name: str) -> Any:
     base, _, overload = rest.partition(".")
     packet = getattr(getattr(torch.ops, namespace), base)
     return getattr(packet, overload or "default")
+
+
+def _without_integers(
+    torch: Any, name: str, call: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A product of matrices, which CUDA has for no whole numbers."""
+    types = {
+        torch.bool: "Bool",
+        torch.uint8: "Byte",
+        torch.int8: "Char",
+        torch.int16: "Short",
+        torch.int32: "Int",
+        torch.int64: "Long",
+    }
+    kernel = "addmm_cuda" if name.endswith("addmm") or name == "mm" else "baddbmm_cuda"
+
+    def run(*args: Any, **named: Any) -> Any:
+        lacking = types.get(args[-1].dtype)
+        if lacking and args[-1].numel() and args[-2].numel():
+            raise NotImplementedError(f'"{kernel}" not implemented for \'{lacking}\'')
+        return call(*args, **named)
+
+    return run
 
 
 def _product_before_type(*shapes_and_type: Any, out_shape: Any, **_: Any) -> Product:

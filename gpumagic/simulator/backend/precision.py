@@ -84,9 +84,8 @@ class Precision:
 
         return run
 
-    def after(
+    def widened(
         self,
-        lacking: NotImplementedError,
         name: str,
         call: Callable[..., Any],
         written: tuple[int | str, ...],
@@ -95,8 +94,7 @@ class Precision:
     ) -> Any:
         """What CUDA computes and the CPU has just said that it does not.
 
-        Raises:
-            NotImplementedError: CUDA does not, either.
+        `NotImplemented` if CUDA does not, either.
         """
         if name == "histc":
             wider = self._integers
@@ -107,7 +105,7 @@ class Precision:
         elif name == "_fft_r2c" and self._brain:
             wider = self._brain
         else:
-            raise lacking
+            return NotImplemented
         return self._run(call, written, args, named, wider)
 
     def _run(

@@ -347,7 +347,7 @@ class Event(torch.Event):
                 "Both events must be completed before calculating elapsed time."
             )
         if self._gpu is not end._gpu:
-            raise RuntimeError(
+            raise torch.AcceleratorError(
                 "CUDA error: invalid resource handle\n"
                 "the events were recorded on different GPUs, which have no clock in "
                 "common"

@@ -53,7 +53,7 @@ from gpumagic.simulator.backend.storage_sizes import resized_storages
 from gpumagic.simulator.backend.streams import Event, EventOfDevice, Stream
 from gpumagic.simulator.backend.tensors import holds_either
 from gpumagic.simulator.backend.torch_sim import TorchSim, device_index
-from gpumagic.simulator.backend.transfers import Transfers
+from gpumagic.simulator.backend.transfers import Transfers, assigning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -142,7 +142,7 @@ class Switch:
         run_backward = torch.autograd._engine_run_backward
         backward = finishing(run_backward, simulation)
         yield torch.autograd, {"_engine_run_backward": backward}
-        yield torch.Tensor, {**methods, **pinning_methods(torch)}
+        yield torch.Tensor, {**methods, **pinning_methods(torch), **assigning(torch)}
         yield torch, {"clear_autocast_cache": self._weights.clearing()}
         yield torch.Tensor, {"new_tensor": new_tensor(torch)}
         yield time, {"sleep": simulation.polling.sleep()}

@@ -15,10 +15,13 @@ from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.backend.call import General
 from gpumagic.simulator.backend.operations import Operation
 from gpumagic.simulator.backend.pinning import pinned_buffer
+from gpumagic.simulator.backend.registration import lies_there
 from gpumagic.simulator.engines import Engine
 from gpumagic.simulator.operators import CAST, COPY, strided_rule
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.in_flight import Flights
     from gpumagic.simulator.backend.simulation import Simulation
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 
 # So much pageable memory the driver takes at once, whatever the stream has to do.
+_NUMBERS = frozenset((bool, int, float, complex))
 _SENT_AT_ONCE_BYTES = 64 << 10
 
 
@@ -300,6 +304,18 @@ def refuse_layout(layout: Any) -> None:
             f"tensors of the layout {layout}",
             "use a dense tensor (.to_dense()), or work with this one on the CPU",
         )
+
+
+def assigning(torch: Any) -> dict[str, Callable[..., Any]]:
+    """`x[index] = 3` on the device: as on CUDA, the number begins on the host."""
+    plain = torch.Tensor.__setitem__
+
+    def __setitem__(self: Any, index: Any, value: Any) -> None:  # noqa: N807
+        if type(value) in _NUMBERS and lies_there(self.untyped_storage()):
+            value = torch.scalar_tensor(value, dtype=self.dtype, device="cpu")
+        plain(self, index, value)
+
+    return {"__setitem__": __setitem__}
 
 
 def _rule_of_copy(source: Any, target: Any) -> Rule:
