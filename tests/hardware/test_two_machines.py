@@ -20,7 +20,8 @@ from typing import Any
 
 import pytest
 
-from tests.hardware import machines, programs
+from tests.hardware import programs
+from tests.hardware import two_machines as machines
 
 ROOT = Path(__file__).parents[2]
 EACH = int(os.environ.get("EACH", 75))  # programs of a family

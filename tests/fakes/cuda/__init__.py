@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 
 
-def environment(scenario: str | Path = "one_free_gpu") -> dict[str, str]:
+def environment(scenario: str | Path = "idle_gpu") -> dict[str, str]:
     """All variables of a process on this machine, from those of this process.
 
     Args:
@@ -50,7 +50,7 @@ def environment(scenario: str | Path = "one_free_gpu") -> dict[str, str]:
     }
 
 
-def switch_on(scenario: str | Path = "one_free_gpu") -> None:
+def switch_on(scenario: str | Path = "idle_gpu") -> None:
     """Make this process, and those that it starts, run on this machine."""
     if "torch" in sys.modules:
         raise RuntimeError("torch is imported already: switch on in a new process")
