@@ -16,6 +16,14 @@ namespace {
 struct StreamsOfDevice {
     Stream *zero = nullptr;
     std::vector<Stream *> created, destroyed;
+
+    std::vector<Stream *> all() const
+    {
+        std::vector<Stream *> found = created;
+        found.insert(found.end(), destroyed.begin(), destroyed.end());
+        if (zero) found.push_back(zero);
+        return found;
+    }
 };
 std::map<int, StreamsOfDevice> &streams = *new std::map<int, StreamsOfDevice>;
 
@@ -93,12 +101,12 @@ void run(Stream *stream)
         if (stream->queue.empty()) break;
         Operation operation = std::move(stream->queue.front());
         stream->queue.pop_front();
-        stream->busy = true;
+        stream->in_hand = operation.completion;
         work_off(guard, operation, end_before);
         end_before = operation.completion->end;
         stream->end = std::max(stream->end, end_before);
         if (operation.completion->open) trace(operation);
-        stream->busy = false;
+        stream->in_hand = nullptr;
         operation.completion->reached = true;
         progress.notify_all();
     }
@@ -120,6 +128,24 @@ bool make_room(Guard &guard, Stream *stream)
     host_waits(guard, one_place);
     forget_past();
     return true;
+}
+
+// What has ended by the timeline before an operation begins has made its values by then,
+// whatever its stream: the last of each.
+void await_past(Stream *stream, Operation &operation)
+{
+    auto is_past = [&](const CompletionPtr &other) {
+        return !other->open && !other->hosted && other->end <= operation.completion->start;
+    };
+    for (Stream *other : streams[stream->device].all()) {
+        if (other == stream) continue;
+        auto last = std::find_if(other->queue.rbegin(), other->queue.rend(),
+                                 [&](const Operation &each) { return is_past(each.completion); });
+        if (last != other->queue.rend())
+            operation.after.push_back(last->completion);
+        else if (other->in_hand && is_past(other->in_hand))
+            operation.after.push_back(other->in_hand);
+    }
 }
 
 // Where it begins and ends, and whom it must await.
@@ -153,6 +179,7 @@ void place(Stream *stream, Operation &operation)
     completion.start = start;
     completion.end = stream->end = start + operation.duration;
     completion.due = HostClock::real() + start - completion.submitted;
+    if (operation.work) await_past(stream, operation);
     if (operation.instant) return;
     last_put[0] = completion.submitted, last_put[1] = start, last_put[2] = completion.end;
 }
@@ -176,7 +203,7 @@ CompletionPtr put(Guard &guard, Stream *stream, Operation operation)
     if (!completion->open) trace(operation);
     stream->last = completion;
 
-    bool at_once = !operation.work && stream->queue.empty() && !stream->busy;
+    bool at_once = !operation.work && stream->queue.empty() && !stream->in_hand;
     for (const CompletionPtr &before : operation.after) at_once = at_once && before->reached;
     if (at_once) {
         completion->reached = true;
@@ -225,10 +252,7 @@ Awaited all_in(Stream *stream)
 Awaited all_on(int device)
 {
     Awaited all;
-    StreamsOfDevice &of = streams[device];
-    all.add(default_stream(device));
-    for (Stream *stream : of.created) all.add(stream);
-    for (Stream *stream : of.destroyed) all.add(stream);
+    for (Stream *stream : streams[device].all()) all.add(stream);
     return all;
 }
 

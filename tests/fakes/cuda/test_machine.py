@@ -249,6 +249,32 @@ def test_what_the_host_writes_before_a_copy_begins_is_copied(run):
     assert found == [7] * 8
 
 
+def test_values_are_made_in_the_order_of_the_timeline(run):
+    """A copy sees what a kernel of another stream left that had ended before it began,
+    though nobody told them to wait for each other."""
+    found = run("""
+        WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+        one, other, memory = cuda.stream(), cuda.stream(), cuda.memory(8)
+
+        @WORK
+        def write_slowly(_):
+            time.sleep(0.05)
+            ctypes.memset(memory, 5, 8)
+
+        cuda.driver.machine_collect(1)
+        cuda.call("machine_kernel", b"slow", one, 1000)
+        cuda.answer("machine_work", one, write_slowly, None)
+        cuda.driver.machine_collect(0)
+        cuda.driver.machine_pass(ctypes.c_int64(1_000_000))
+        pinned = cuda.pinned(8)
+        cuda.copy(pinned, memory, 8, other)
+        cuda.wait(other)
+        show(list(ctypes.string_at(pinned, 8)))
+    """)
+
+    assert found == [5] * 8
+
+
 def test_streams_of_the_old_sense_and_the_default_one_wait_for_each_other(run):
     """A blocking stream begins after the default one has ended, another does not."""
     blocking, other, end = run("""
