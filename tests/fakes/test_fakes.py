@@ -365,8 +365,7 @@ def test_a_mask_can_be_read_without_the_latch():
     "scenario", ["four_gpus", "sixteen_gpus", "mixed_models", "container_foreign_pids"]
 )
 def test_both_libraries_describe_the_same_gpus(scenario):
-    """Address, UUID, name and capability agree, zero bytes included; of the memory
-    CUDA counts what the driver does not keep for itself."""
+    """Address, UUID, name, capability and the memory that is not reserved agree."""
     run = run_python(
         CUDA
         + """
@@ -427,7 +426,8 @@ def test_what_processes_note_is_in_use_for_both_libraries(tmp_path):
     cuda.cuCtxSetCurrent(context)
     cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
     rows = pynvml.nvmlDeviceGetComputeRunningProcesses(part)
-    show([pynvml.nvmlDeviceGetMemoryInfo(part).used >> 20, (total.value - free.value) >> 20,
+    used = pynvml.nvmlDeviceGetMemoryInfo(part).used
+    show([used >> 20, (total.value - free.value) >> 20,
           sorted([row.pid == {other}, row.usedGpuMemory >> 20] for row in rows)])
     """,
         scenario="mig_with_holes",

@@ -33,11 +33,11 @@ uint32_t last_stream_id = DEFAULT_STREAM_ID;
 thread_local int64_t last_put[3]; // submitted, start, end
 
 // Of what a stream's thread works out now, if its end is open.
-struct OpenEnd {
+struct UntoldEnd {
     Completion *completion = nullptr;
     bool is_told = false;
 };
-thread_local OpenEnd open_end;
+thread_local UntoldEnd untold_end;
 
 Stream *default_stream(int device)
 {
@@ -79,7 +79,7 @@ void work_off(Guard &guard, Operation &operation, int64_t end_before)
     if (!operation.work) return;
     until_due(guard, completion);
     guard.unlock();
-    open_end = {operation.open ? &completion : nullptr};
+    untold_end = {operation.open ? &completion : nullptr};
     if (operation.hosted) {
         HostClock::Standing standing(completion.start);
         operation.work();
@@ -87,7 +87,7 @@ void work_off(Guard &guard, Operation &operation, int64_t end_before)
         operation.work();
     operation.work = nullptr;
     guard.lock();
-    if (operation.open && !open_end.is_told)
+    if (operation.open && !untold_end.is_told)
         completion.end = std::max(completion.end, host.now());
 }
 
@@ -397,13 +397,13 @@ CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback function, void *d
     return put_host_function(stream, [=] { function(stream, CUDA_SUCCESS, data); });
 }
 
-int64_t machine_kernel_began_ns() { return open_end.completion->start; }
+int64_t machine_kernel_began_ns() { return untold_end.completion->start; }
 
 void machine_kernel_ends_ns(int64_t end)
 {
     Guard guard(lock);
-    open_end.completion->end = std::max(open_end.completion->end, end);
-    open_end.is_told = true;
+    untold_end.completion->end = std::max(untold_end.completion->end, end);
+    untold_end.is_told = true;
 }
 
 // For tests: when the calling thread's last operation was submitted, begins and ends.
