@@ -616,7 +616,9 @@ def test_memory_and_events_are_shared_between_processes(run):
         VIRTUAL
         + """
 CHILD = '''
+cuda.call("cudaSetDevice", 1)
 opened = cuda.made("cudaIpcOpenMemHandle", Handle.of(sys.argv[1]), 1)
+assert cuda.driver.machine_device_of(ctypes.c_void_p(opened)) == 2
 cuda.write(opened, b"child")
 file = ctypes.c_void_p(int(sys.argv[3]))
 imported = cuda.made("cuMemImportFromShareableHandle", file, 1)
@@ -633,7 +635,8 @@ print("waits", flush=True)
 cuda.wait(stream)
 show([before, cuda.passed(event), cuda.passed(after)])
 '''
-cuda.memory_info()
+cuda.call("cudaSetDevice", 2)
+properties.device = access.device = 2
 memory, memory_handle, event_handle = cuda.memory(SIZE), Handle(), Handle()
 cuda.call("cudaIpcGetMemHandle", ctypes.byref(memory_handle), memory)
 event = cuda.made("cudaEventCreateWithFlags", 4 | 2)
@@ -658,7 +661,8 @@ come.set()
 waited = json.loads(child.stdout.readline())
 show([[cuda.read(memory, 5).decode(), cuda.read(space, 5).decode()], waited])
 """,
-        clock="paced",
+        "idle_four_gpus",
+        "paced",
         PRELUDE=_PRELUDE + VIRTUAL,
     )
 
