@@ -70,7 +70,6 @@ def test_pynvml_finds_everything_it_may_ask_of_a_gpu():
     run = run_python(
         """
         import json
-import os
         from pynvml import *
         nvmlInit()
         gpu = nvmlDeviceGetHandleByUUID("GPU-22222222-cccc-4ccc-8ccc-222222222222")
