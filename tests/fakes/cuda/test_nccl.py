@@ -1,7 +1,7 @@
 """NCCL between ranks on the machine without a GPU: values, order, failures.
 
-To start ranks takes longest, so one job of ranks runs many checks (`nccl_job`), and each
-test here looks at what all ranks have found in one of them.
+To start ranks takes longest, so one job of ranks runs many checks (`nccl_job`), and
+each test here looks at what all ranks have found in one of them.
 """
 
 from __future__ import annotations
@@ -19,22 +19,9 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.build import scenario_file
+
 ROOT = Path(__file__).parents[3]
-MACHINE = """\
-driver_version=580.65.06
-nvml_version=13.580.65.06
-cuda_version=13000
-"""
-GPU = """\
-[gpu]
-name=NVIDIA H100 80GB HBM3
-capability=9.0
-total_mib=81559
-reserved_mib=559
-sm_count=132
-uuid=GPU-{0}{0}{0}{0}{0}{0}{0}{0}-aaaa-4aaa-8aaa-111111111111
-pci=0000:{0}8:00.0
-"""
 CHECKS = (
     "reductions",
     "roundings",
@@ -90,10 +77,8 @@ class Started:
 
     def __init__(self, folder: Path, count: int, *checks: str, **env: str) -> None:
         self._folder = folder
-        scenario = folder / "four_idle_gpus.txt"
-        scenario.write_text(MACHINE + "".join(GPU.format(k) for k in (1, 2, 3, 4)))
         surroundings = {
-            "GPUMAGIC_FAKE_SCENARIO": str(scenario),
+            "GPUMAGIC_FAKE_SCENARIO": str(scenario_file("idle_four_gpus")),
             "MASTER_PORT": str(_free_port()),
             "OMP_NUM_THREADS": "1",
             "TORCH_CPP_LOG_LEVEL": "ERROR",
@@ -172,7 +157,7 @@ def test_check_of_ranks(job: Job, check: str) -> None:
 def test_ranks_end_and_leave_nothing_behind(job: Job) -> None:
     """Groups are taken apart, every rank ends by itself; shared memory had no name."""
     assert job.failed == 0, job.said[-6000:]
-    assert not list(Path("/dev/shm").glob("*nccl*"))
+    assert not list(Path("/dev/shm").glob("*nccl*"))  # noqa: S108
 
 
 def test_group_that_is_made_in_the_background(failing: dict[str, Started]) -> None:
@@ -196,7 +181,7 @@ def test_watchdog_and_flight_recorder(failing: dict[str, Started]) -> None:
 
     assert job.failed > 0
     assert "Watchdog caught collective operation timeout" in job.said
-    entries = pickle.loads((job.folder / "recorder_0").read_bytes())["entries"]
+    entries = pickle.loads((job.folder / "recorder_0").read_bytes())["entries"]  # noqa: S301
     assert entries[-1]["state"] != "completed"
     assert entries[-1]["profiling_name"] == "nccl:all_reduce"
     assert entries[-1]["collective_seq_id"] == 2
