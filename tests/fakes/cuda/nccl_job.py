@@ -460,6 +460,19 @@ def waits(me: Rank) -> None:
     dist.distributed_c10d._abort_process_group()
 
 
+def share(me: Rank) -> None:
+    """Two ranks on one GPU are refused, as the real NCCL does."""
+    torch.cuda.set_device(0)
+    try:
+        dist.all_reduce(torch.ones(1, device="cuda:0"))
+    except RuntimeError as error:
+        said = str(error)
+    else:
+        said = "nothing"
+    if "Duplicate GPU detected" not in said:
+        me.wrong.append(said)
+
+
 def dies(me: Rank) -> None:
     """Where it is told that a peer's process has gone, operations fail."""
     x = torch.ones(10, device=me.device)
@@ -498,14 +511,15 @@ def late(me: Rank) -> None:
 def begin(rank: int, count: int, port: int) -> None:
     """Meet the other ranks, each on its GPU."""
     seconds = float(os.environ.get("TIMEOUT_S", "60"))
-    torch.cuda.set_device(rank)
+    shared = "SHARE" in os.environ
+    torch.cuda.set_device(0 if shared else rank)
     dist.init_process_group(
         "nccl",
         init_method=f"tcp://127.0.0.1:{port}",
         rank=rank,
         world_size=count,
         timeout=dt.timedelta(seconds=seconds),
-        device_id=torch.device("cuda", rank),
+        device_id=None if shared else torch.device("cuda", rank),
     )
 
 

@@ -15,11 +15,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.fakes.build import scenario_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
 CHECKS = (
@@ -96,12 +99,14 @@ class Started:
 
     def job(self) -> Job:
         """What it has left behind, once it has ended."""
-        try:
-            said = self._process.communicate(timeout=PATIENCE_S)[0]
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        said = self._process.communicate(timeout=PATIENCE_S)[0]
         return Job(self._folder, self._process.returncode, said)
+
+    def end(self) -> None:
+        """Leave no process behind, whatever has come of it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
 
 
 def _free_port() -> int:
@@ -112,11 +117,11 @@ def _free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def failing(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Started]:
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Started]]:
     """Jobs in which ranks wait for what does not come; they wait at the same time."""
     folder = tmp_path_factory.mktemp
     late = folder("late")
-    return {
+    started = {
         "late": Started(
             late,
             2,
@@ -135,17 +140,25 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Started]:
             TIMEOUT_S="3",
             TORCH_NCCL_BLOCKING_WAIT="1",
         ),
+        "share": Started(folder("share"), 2, "share", SHARE="1"),
         "dies": Started(folder("dies"), 2, "dies", GPUMAGIC_FAKE_NCCL_DEAD="error"),
         "in_background": Started(
             folder("in_background"), 2, "roots", TORCH_NCCL_USE_COMM_NONBLOCKING="1"
         ),
     }
+    yield started
+    for each in started.values():
+        each.end()
 
 
 @pytest.fixture(scope="module", params=[2, 4])
 def job(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Job:
     """Two ranks, and four, that have run all checks."""
-    return Started(tmp_path_factory.mktemp("job"), request.param, *CHECKS).job()
+    started = Started(tmp_path_factory.mktemp("job"), request.param, *CHECKS)
+    try:
+        return started.job()
+    finally:
+        started.end()
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -163,6 +176,11 @@ def test_ranks_end_and_leave_nothing_behind(job: Job) -> None:
 def test_group_that_is_made_in_the_background(failing: dict[str, Started]) -> None:
     """Communicators that are made without blocking work as others do."""
     assert failing["in_background"].job().wrong("roots") == []
+
+
+def test_ranks_that_share_a_gpu(failing: dict[str, Started]) -> None:
+    """NCCL refuses two ranks on one GPU, and says which."""
+    assert failing["share"].job().wrong("share") == []
 
 
 def test_peer_that_dies(failing: dict[str, Started]) -> None:
