@@ -262,6 +262,27 @@ def order(me: Rank) -> None:
         me.wrong.append("events tell no time")
 
 
+def times(me: Rank) -> None:
+    """By a model's clock a collective takes its time once the last rank has come."""
+    x = torch.ones(1000, device=me.device)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for late_ms in (10, 30, 0.5):
+        dist.barrier()
+        torch.cuda.synchronize()
+        if me.rank == 1:
+            torch.cuda._sleep(int(late_ms * 1_980_000))
+        start.record()
+        dist.all_reduce(x)
+        end.record()
+        if end.query():
+            me.wrong.append("done before anybody can know")
+        end.synchronize()
+        took_ms = start.elapsed_time(end)
+        least_ms = 0.008 if me.rank == 1 else late_ms
+        if not least_ms <= took_ms < least_ms + 0.1:
+            me.wrong.append(f"rank {me.rank}: {took_ms} ms beside {late_ms}")
+
+
 def graphs(me: Rank) -> None:
     """A captured collective runs at each replay, and not when it is captured."""
     x = torch.ones(10, device=me.device)

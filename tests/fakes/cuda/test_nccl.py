@@ -140,6 +140,7 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Star
             TIMEOUT_S="3",
             TORCH_NCCL_BLOCKING_WAIT="1",
         ),
+        "times": Started(folder("times"), 2, "times", GPUMAGIC_CLOCK="model"),
         "share": Started(folder("share"), 2, "share", SHARE="1"),
         "dies": Started(folder("dies"), 2, "dies", GPUMAGIC_FAKE_NCCL_DEAD="error"),
         "in_background": Started(
@@ -176,6 +177,11 @@ def test_ranks_end_and_leave_nothing_behind(job: Job) -> None:
 def test_group_that_is_made_in_the_background(failing: dict[str, Started]) -> None:
     """Communicators that are made without blocking work as others do."""
     assert failing["in_background"].job().wrong("roots") == []
+
+
+def test_who_comes_late_makes_the_others_wait(failing: dict[str, Started]) -> None:
+    """Their kernels last as long on the device's timeline as the late one's spin."""
+    assert failing["times"].job().wrong("times") == []
 
 
 def test_ranks_that_share_a_gpu(failing: dict[str, Started]) -> None:
