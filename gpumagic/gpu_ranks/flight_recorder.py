@@ -8,6 +8,9 @@ recorded, which takes a tenth of a second, and is asked for only where one is op
 Numbers come by what this process alone calls its groups: 0, 1, ... in the order in
 which it has entered them. Calls have that beside the name that all ranks know.
 
+A torch with NCCL has two recorders, one of which knows its collectives and the other
+those of gloo; both begin to count groups at 0.
+
 Groups of simulated GPUs keep a record of their own, which is read in its place: what
 the recorder sees of them is how gloo moves their data.
 """
@@ -137,9 +140,9 @@ def knows_a_group() -> bool:
 
 
 def calls() -> list[dict[str, Any]]:
-    """All that the recorder holds, in order of the calls; it is dear."""
-    told = _told(with_calls=True).get("entries", ())
-    found = [each for each in told if isinstance(each, dict) and "record_id" in each]
+    """All that NCCL's recorder holds, else gloo's, in order of calls; it is dear."""
+    told = [each.entries for each in _told(with_calls=True) if each.entries]
+    found = [each for each in told[-1] if "record_id" in each] if told else []
     _learn(found)
     return sorted(found, key=lambda each: int(each["record_id"]))
 
@@ -151,12 +154,13 @@ def group_of(call: Mapping[str, Any]) -> str:
 
 def _status() -> dict[str, Numbers] | None:
     """How far it is, by what this process calls its groups."""
-    said = _told(with_calls=False).get("pg_status")
-    if not isinstance(said, dict):
+    told = _told(with_calls=False)
+    if not told:
         return None
     return {
-        str(group): Numbers(_number(its, "enqueued"), _number(its, "completed"))
-        for group, its in said.items()
+        group: Numbers(_number(its, "enqueued"), _number(its, "completed"))
+        for each in told
+        for group, its in each.status.items()
     }
 
 
@@ -177,7 +181,7 @@ def _named(status: Mapping[str, Numbers]) -> dict[str, str]:
         if group not in _names and called >= 2 * _asked_at.get(group, 0)
     }
     if unknown:
-        _learn(_told(with_calls=True).get("entries", ()))
+        _learn(_entries())
         _asked_at.update({group: max(1, called) for group, called in unknown.items()})
     found = {}
     for group in sorted(status, key=lambda each: (len(each), each)):
@@ -187,10 +191,9 @@ def _named(status: Mapping[str, Numbers]) -> dict[str, str]:
     return found
 
 
-def _learn(entries: Iterable[Any]) -> None:
+def _learn(entries: Iterable[dict[str, Any]]) -> None:
     for each in entries:
-        if isinstance(each, dict):
-            _names[_own_word(each)] = group_of(each)
+        _names[_own_word(each)] = group_of(each)
 
 
 def _own_word(call: Mapping[str, Any]) -> str:
@@ -215,7 +218,7 @@ def _calls(
     last: dict[str, dict[str, Any]] = {}
     under_way: dict[str, dict[str, Any]] = {}
     least = {group: its.called + 1 for group, its in status.items()}
-    entries = _told(with_calls=True).get("entries", [])
+    entries = _entries()
     _learn(entries)
     for each in reversed(entries):
         group = _own_word(each)
@@ -238,20 +241,46 @@ def _number(said: object, what: str) -> int:
     return -1
 
 
-def _told(*, with_calls: bool) -> dict[str, Any]:
-    """What the recorder says; empty where there is none, or it has another shape."""
-    dump = _way_out()
-    if dump is None:
-        return {}
-    with contextlib.suppress(Exception):  # private: it may take other words tomorrow
-        told = json.loads(dump(with_calls, False))
-        if isinstance(told, dict):
-            return told
-    return {}
+class _Recorder(NamedTuple):
+    """What a recorder says.
+
+    Attributes:
+        status: By what this process calls its groups.
+
+        entries: Its calls, from the oldest on; none where they were not asked for.
+    """
+
+    status: dict[str, Any]
+    entries: list[dict[str, Any]]
 
 
-def _way_out() -> Callable[..., Any] | None:
-    """The function that tells; torch is not imported to find it."""
+def _entries() -> list[dict[str, Any]]:
+    return [call for each in _told(with_calls=True) for call in each.entries]
+
+
+def _told(*, with_calls: bool) -> list[_Recorder]:
+    """What the recorders say, NCCL's last; none that has another shape.
+
+    Where there are two, what they call a group begins with the recorder.
+    """
+    found = []
+    dumps = _ways_out()
+    for name, dump in dumps.items():
+        prefix = f"{name} " if len(dumps) > 1 else ""
+        with contextlib.suppress(Exception):  # private: tomorrow it may be otherwise
+            told = json.loads(dump(with_calls, False))
+            status = {f"{prefix}{each}": its for each, its in told["pg_status"].items()}
+            entries = [
+                each | {"pg_id": f"{prefix}{_own_word(each)}"}
+                for each in told.get("entries", ())
+                if isinstance(each, dict)
+            ]
+            found.append(_Recorder(status, entries))
+    return found
+
+
+def _ways_out() -> dict[str, Callable[..., Any]]:
+    """The functions that tell, by name; torch is not imported to find them."""
     module = sys.modules.get("torch._C._distributed_c10d")
-    found = (getattr(module, name, None) for name in _NAMES)
-    return next((each for each in found if each is not None), None)
+    found = {name: getattr(module, name, None) for name in _NAMES}
+    return {name: each for name, each in found.items() if each is not None}

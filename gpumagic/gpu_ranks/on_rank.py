@@ -255,7 +255,7 @@ class Measured:
         self.said: dict[str, Any] | None = None
 
 
-_warm: set[bool] = set()  # with and without torch: what has been measured here before
+_warm: set[bool] = set()  # with and without a trace: what was measured here before
 
 
 def warm_up() -> None:
@@ -297,7 +297,8 @@ def measuring(
         file = Path(folder) / "trace.json"
         # Of a device all is traced: without operators its collectives have no groups.
         marks_alone = _has_torch() and runtime_now().kind == CpuRuntime.kind
-        whole = str(file) if _has_torch() and not marks_alone else None
+        traces = marks_alone or (_has_torch() and _may_trace())
+        whole = str(file) if traces and not marks_alone else None
         try:
             with (
                 counted() as memory,
@@ -330,7 +331,17 @@ def measuring(
                     "flags": _flags(report),
                 }
             )
-            _warm.add(_has_torch())
+            _warm.add(traces)
+
+
+def _may_trace() -> bool:
+    """Whether torch's profiler can start: not before CUDA is used, and not twice."""
+    from gpumagic.devices.torch_profiler import require_startable
+
+    with contextlib.suppress(DeviceError):
+        require_startable(sys.modules["torch"])
+        return True
+    return False
 
 
 def _folder_of_a_trace() -> contextlib.AbstractContextManager[str]:

@@ -123,6 +123,30 @@ def test_groups_are_told_by_the_names_that_all_ranks_know(monkeypatch):
     assert [row[0] for row in flight()["last"]] == ["0", "2"]
 
 
+def test_nccls_calls_are_told_beside_those_of_gloo(monkeypatch):
+    """A torch with NCCL has two recorders, which call different groups the same."""
+
+    def recorder(*calls):
+        numbers = {
+            f"last_{what}_collective": calls[-1]["collective_seq_id"]
+            for what in ("enqueued", "completed")
+        }
+        said = {"pg_status": {"0": numbers}, "entries": calls}
+        return lambda *_: json.dumps(said)
+
+    own = recorder(call(2, "barrier", group="", pg_id=0, record_id=1))
+    nccls = recorder(
+        call(6, pg_id=0, record_id=5), call(7, pg_id=0, record_id=6, retired=False)
+    )
+    module = SimpleNamespace(_dump_fr_trace_json=own, _dump_nccl_trace_json=nccls)
+    monkeypatch.setitem(sys.modules, MODULE, module)
+
+    assert set(numbers()) == {"0"}
+    assert flight()["last"] == [["0", 7, "all_reduce", "[[4]]"]]
+    assert flight()["under_way"] == [["0", 7, "all_reduce", "[[4]]"]]
+    assert [each["record_id"] for each in flight_recorder.calls()] == [5, 6]
+
+
 def test_groups_of_simulated_gpus_tell_themselves(recorder, monkeypatch):
     """What the recorder sees of their data is not told: their own record is."""
     roll = Roll()

@@ -626,18 +626,19 @@ class Recorder:
                 }
             )
 
-    def told(self, *, with_calls: bool) -> dict[str, Any]:
+    def dump(self, with_calls: bool, _: bool) -> str:  # noqa: FBT001 -- as torch's
         """What the recorder says."""
         self.reads += with_calls
         last = {"last_enqueued_collective": str(len(self.entries))}
-        return {"pg_status": {"0": last}, "entries": self.entries[-10:]}
+        return json.dumps({"pg_status": {"0": last}, "entries": self.entries[-10:]})
 
 
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     """Stands in for torch's."""
     found = Recorder()
-    monkeypatch.setattr(collectives_seen.flight_recorder, "_told", found.told)
+    torchs = SimpleNamespace(_dump_fr_trace_json=found.dump)
+    monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", torchs)
     monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "10")
     monkeypatch.setattr(collectives_seen, "_READING_S", 0.0)
     return found

@@ -11,14 +11,11 @@ import datetime as dt
 import json
 import os
 import random
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tests.fakes.cuda  # noqa: F401 -- makes the machine, before torch is imported
-
-import torch  # isort: skip
+import torch
 import torch.distributed as dist
 import torch.distributed.fsdp
 from torch import nn
@@ -82,7 +79,9 @@ def values(rank: int, dtype: Any, count: int = 1000) -> Any:
 def folded(how: Any, all_values: list[Any]) -> Any:
     """What torch makes of the values of all ranks on the CPU."""
     dtype = all_values[0].dtype
-    stack = torch.stack([each.float() if dtype in EIGHT else each for each in all_values])
+    stack = torch.stack(
+        [each.float() if dtype in EIGHT else each for each in all_values]
+    )
     if how == PRODUCT:
         result = stack[0].clone()
         for each in stack[1:]:
@@ -190,7 +189,10 @@ def uneven(me: Rank) -> None:
     large = 3_000_001
     x = torch.full((large,), float(r), device=me.device)
     y = me.empty(large, torch.float32)
-    ring = [dist.P2POp(dist.isend, x, (r + 1) % n), dist.P2POp(dist.irecv, y, (r - 1) % n)]
+    ring = [
+        dist.P2POp(dist.isend, x, (r + 1) % n),
+        dist.P2POp(dist.irecv, y, (r - 1) % n),
+    ]
     for work in dist.batch_isend_irecv(ring):
         work.wait()
     me.same("a large ring", y, torch.full((large,), float((r - 1) % n)))
@@ -260,6 +262,27 @@ def order(me: Rank) -> None:
         me.wrong.append("events tell no time")
 
 
+def times(me: Rank) -> None:
+    """By a model's clock a collective takes its time once the last rank has come."""
+    x = torch.ones(1000, device=me.device)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for late_ms in (10, 30, 0.5):
+        dist.barrier()
+        torch.cuda.synchronize()
+        if me.rank == 1:
+            torch.cuda._sleep(int(late_ms * 1_980_000))
+        start.record()
+        dist.all_reduce(x)
+        end.record()
+        if end.query():
+            me.wrong.append("done before anybody can know")
+        end.synchronize()
+        took_ms = start.elapsed_time(end)
+        least_ms = 0.008 if me.rank == 1 else late_ms
+        if not least_ms <= took_ms < least_ms + 0.1:
+            me.wrong.append(f"rank {me.rank}: {took_ms} ms beside {late_ms}")
+
+
 def graphs(me: Rank) -> None:
     """A captured collective runs at each replay, and not when it is captured."""
     x = torch.ones(10, device=me.device)
@@ -281,7 +304,9 @@ def graphs(me: Rank) -> None:
 def _steps(rng: random.Random, count: int) -> Iterator[tuple[Any, ...]]:
     for _ in range(STEPS):
         yield (
-            rng.choice(["sum", "max", "broadcast", "gather", "scatter", "turn", "ring"]),
+            rng.choice(
+                ["sum", "max", "broadcast", "gather", "scatter", "turn", "ring"]
+            ),
             rng.randrange(3),
             rng.randrange(count),
             rng.random() < 0.5,
@@ -305,7 +330,7 @@ def _on_cpu(what: str, tensors: list[Any], root: int) -> list[Any]:
     return [tensors[(r - 1) % n] for r in range(n)]
 
 
-def _on_gpu(me: Rank, what: str, x: Any, root: int, later: bool) -> Any:
+def _on_gpu(me: Rank, what: str, x: Any, root: int, *, later: bool) -> Any:
     n, r = me.count, me.rank
     if what in ("sum", "max"):
         work = dist.all_reduce(x, op=SUM if what == "sum" else MAX, async_op=later)
@@ -338,7 +363,7 @@ def _on_gpu(me: Rank, what: str, x: Any, root: int, later: bool) -> Any:
 def random_programs(me: Rank) -> None:
     """Collectives by chance, with the devices' own work between them."""
     for seed in range(PROGRAMS):
-        rng = random.Random(seed)
+        rng = random.Random(seed)  # noqa: S311 -- of tests
         dtype = rng.choice([*FLOATS, torch.int32, torch.int64])
         sizes = [rng.choice([1, 3, 100, 5000]) * me.count for _ in range(3)]
         model = [[values(k + i, dtype, s) for k in me.everybody]
@@ -349,7 +374,9 @@ def random_programs(me: Rank) -> None:
                 (each + k) % 5
                 for k, each in enumerate(_on_cpu(what, model[which], root))
             ]
-            mine[which] = (_on_gpu(me, what, mine[which], root, later) + me.rank) % 5
+            mine[which] = (
+                _on_gpu(me, what, mine[which], root, later=later) + me.rank
+            ) % 5
         for which, of in enumerate(model):
             me.same(f"program {seed}", mine[which], of[me.rank])
 
@@ -454,6 +481,19 @@ def waits(me: Rank) -> None:
     dist.distributed_c10d._abort_process_group()
 
 
+def share(me: Rank) -> None:
+    """Two ranks on one GPU are refused, as the real NCCL does."""
+    torch.cuda.set_device(0)
+    try:
+        dist.all_reduce(torch.ones(1, device="cuda:0"))
+    except RuntimeError as error:
+        said = str(error)
+    else:
+        said = "nothing"
+    if "Duplicate GPU detected" not in said:
+        me.wrong.append(said)
+
+
 def dies(me: Rank) -> None:
     """Where it is told that a peer's process has gone, operations fail."""
     x = torch.ones(10, device=me.device)
@@ -492,14 +532,15 @@ def late(me: Rank) -> None:
 def begin(rank: int, count: int, port: int) -> None:
     """Meet the other ranks, each on its GPU."""
     seconds = float(os.environ.get("TIMEOUT_S", "60"))
-    torch.cuda.set_device(rank)
+    shared = "SHARE" in os.environ
+    torch.cuda.set_device(0 if shared else rank)
     dist.init_process_group(
         "nccl",
         init_method=f"tcp://127.0.0.1:{port}",
         rank=rank,
         world_size=count,
         timeout=dt.timedelta(seconds=seconds),
-        device_id=torch.device("cuda", rank),
+        device_id=None if shared else torch.device("cuda", rank),
     )
 
 

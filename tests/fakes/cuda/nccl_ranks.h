@@ -48,6 +48,7 @@ struct Shared {
     std::atomic<bool> descriptor_closed;
     Gate on_hosts, on_streams;
     pid_t processes[MOST_RANKS];
+    char devices[MOST_RANKS][16];  // their PCI addresses
     int64_t began_ns[2][MOST_RANKS];
     struct { int color, key; } splits[MOST_RANKS];
     struct { std::atomic<uint64_t> number; File file; } offers[MOST_RANKS];
@@ -83,9 +84,9 @@ Communicator &behind(ncclComm_t handle) { return *owner_of(handle); }
 
 thread_local std::string last_error;
 
-ncclResult_t refuse(ncclResult_t code, const char *why)
+ncclResult_t refuse(ncclResult_t code, std::string why)
 {
-    last_error = why;
+    last_error = std::move(why);
     return code;
 }
 
@@ -163,6 +164,18 @@ ncclResult_t make_file(File *file)
     return ncclSuccess;
 }
 
+// As the real one does, which would wait for itself.
+ncclResult_t refuse_shared_device(const Communicator &c)
+{
+    const auto &devices = c.shared->devices;
+    for (int r = 0; r < c.ranks; r++)
+        if (r != c.rank && !strcmp(devices[r], devices[c.rank]))
+            return refuse(ncclInvalidUsage,
+                          "Duplicate GPU detected : rank " + std::to_string(c.rank) + " and rank "
+                              + std::to_string(r) + " both on CUDA device " + devices[r]);
+    return ncclSuccess;
+}
+
 // Maps the file and waits until all ranks have.
 ncclResult_t meet(Communicator &c, const File &file)
 {
@@ -182,11 +195,12 @@ ncclResult_t meet(Communicator &c, const File &file)
     c.slots = static_cast<char *>(at) + CONTROL;
     c.boxes = c.slots + c.ranks * SLOT;
     c.shared->processes[c.rank] = getpid();
+    cudaDeviceGetPCIBusId(c.shared->devices[c.rank], sizeof c.shared->devices[c.rank], c.device);
     if (!arrive(c, c.shared->on_hosts, ++c.host_steps)) return ncclInternalError;
     c.clock_zero_ns = machine_now_ns();
     if (file.process == getpid() && !c.shared->descriptor_closed.exchange(true))
         close(file.descriptor);
-    return ncclSuccess;
+    return refuse_shared_device(c);
 }
 
 // The leader of a new communicator, a rank of its parent, makes the file and offers it.

@@ -1,7 +1,7 @@
 """NCCL between ranks on the machine without a GPU: values, order, failures.
 
-To start ranks takes longest, so one job of ranks runs many checks (`nccl_job`), and each
-test here looks at what all ranks have found in one of them.
+To start ranks takes longest, so one job of ranks runs many checks (`nccl_job`), and
+each test here looks at what all ranks have found in one of them.
 """
 
 from __future__ import annotations
@@ -15,26 +15,16 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.fakes.build import scenario_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 ROOT = Path(__file__).parents[3]
-MACHINE = """\
-driver_version=580.65.06
-nvml_version=13.580.65.06
-cuda_version=13000
-"""
-GPU = """\
-[gpu]
-name=NVIDIA H100 80GB HBM3
-capability=9.0
-total_mib=81559
-reserved_mib=559
-sm_count=132
-uuid=GPU-{0}{0}{0}{0}{0}{0}{0}{0}-aaaa-4aaa-8aaa-111111111111
-pci=0000:{0}8:00.0
-"""
 CHECKS = (
     "reductions",
     "roundings",
@@ -90,10 +80,8 @@ class Started:
 
     def __init__(self, folder: Path, count: int, *checks: str, **env: str) -> None:
         self._folder = folder
-        scenario = folder / "four_idle_gpus.txt"
-        scenario.write_text(MACHINE + "".join(GPU.format(k) for k in (1, 2, 3, 4)))
         surroundings = {
-            "GPUMAGIC_FAKE_SCENARIO": str(scenario),
+            "GPUMAGIC_FAKE_SCENARIO": str(scenario_file("idle_four_gpus")),
             "MASTER_PORT": str(_free_port()),
             "OMP_NUM_THREADS": "1",
             "TORCH_CPP_LOG_LEVEL": "ERROR",
@@ -111,12 +99,14 @@ class Started:
 
     def job(self) -> Job:
         """What it has left behind, once it has ended."""
-        try:
-            said = self._process.communicate(timeout=PATIENCE_S)[0]
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        said = self._process.communicate(timeout=PATIENCE_S)[0]
         return Job(self._folder, self._process.returncode, said)
+
+    def end(self) -> None:
+        """Leave no process behind, whatever has come of it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
 
 
 def _free_port() -> int:
@@ -127,11 +117,11 @@ def _free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def failing(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Started]:
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Started]]:
     """Jobs in which ranks wait for what does not come; they wait at the same time."""
     folder = tmp_path_factory.mktemp
     late = folder("late")
-    return {
+    started = {
         "late": Started(
             late,
             2,
@@ -150,17 +140,26 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Started]:
             TIMEOUT_S="3",
             TORCH_NCCL_BLOCKING_WAIT="1",
         ),
+        "times": Started(folder("times"), 2, "times", GPUMAGIC_CLOCK="model"),
+        "share": Started(folder("share"), 2, "share", SHARE="1"),
         "dies": Started(folder("dies"), 2, "dies", GPUMAGIC_FAKE_NCCL_DEAD="error"),
         "in_background": Started(
             folder("in_background"), 2, "roots", TORCH_NCCL_USE_COMM_NONBLOCKING="1"
         ),
     }
+    yield started
+    for each in started.values():
+        each.end()
 
 
 @pytest.fixture(scope="module", params=[2, 4])
 def job(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Job:
     """Two ranks, and four, that have run all checks."""
-    return Started(tmp_path_factory.mktemp("job"), request.param, *CHECKS).job()
+    started = Started(tmp_path_factory.mktemp("job"), request.param, *CHECKS)
+    try:
+        return started.job()
+    finally:
+        started.end()
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -172,12 +171,22 @@ def test_check_of_ranks(job: Job, check: str) -> None:
 def test_ranks_end_and_leave_nothing_behind(job: Job) -> None:
     """Groups are taken apart, every rank ends by itself; shared memory had no name."""
     assert job.failed == 0, job.said[-6000:]
-    assert not list(Path("/dev/shm").glob("*nccl*"))
+    assert not list(Path("/dev/shm").glob("*nccl*"))  # noqa: S108
 
 
 def test_group_that_is_made_in_the_background(failing: dict[str, Started]) -> None:
     """Communicators that are made without blocking work as others do."""
     assert failing["in_background"].job().wrong("roots") == []
+
+
+def test_who_comes_late_makes_the_others_wait(failing: dict[str, Started]) -> None:
+    """Their kernels last as long on the device's timeline as the late one's spin."""
+    assert failing["times"].job().wrong("times") == []
+
+
+def test_ranks_that_share_a_gpu(failing: dict[str, Started]) -> None:
+    """NCCL refuses two ranks on one GPU, and says which."""
+    assert failing["share"].job().wrong("share") == []
 
 
 def test_peer_that_dies(failing: dict[str, Started]) -> None:
@@ -196,7 +205,7 @@ def test_watchdog_and_flight_recorder(failing: dict[str, Started]) -> None:
 
     assert job.failed > 0
     assert "Watchdog caught collective operation timeout" in job.said
-    entries = pickle.loads((job.folder / "recorder_0").read_bytes())["entries"]
+    entries = pickle.loads((job.folder / "recorder_0").read_bytes())["entries"]  # noqa: S301
     assert entries[-1]["state"] != "completed"
     assert entries[-1]["profiling_name"] == "nccl:all_reduce"
     assert entries[-1]["collective_seq_id"] == 2

@@ -19,7 +19,8 @@ def _load():
     import os
     from pathlib import Path
 
-    for each in sorted(Path(os.environ["GPUMAGIC_FAKE_LIBRARIES"]).glob("*.so.[0-9]*[0-9]")):
+    libraries = Path(os.environ["GPUMAGIC_FAKE_LIBRARIES"])
+    for each in sorted(libraries.glob("*.so.*[2-9]")):  # not the driver's, .so.1
         ctypes.CDLL(str(each), mode=ctypes.RTLD_GLOBAL)
 
 
