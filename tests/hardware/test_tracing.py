@@ -54,8 +54,8 @@ def test_a_long_trace_is_cut_in_the_middle_of_the_code(runtime, spin, tmp_path):
     kernels = 0
 
     with watch(trace_file=str(tmp_path / "run.json"), trace_s=0.5) as watched:
-        until_s = time.monotonic() + 1.5
-        while time.monotonic() < until_s:
+        until_s = time.perf_counter() + 1.5
+        while time.perf_counter() < until_s:
             spin(5)
             runtime.synchronize()
             kernels += 1
@@ -131,10 +131,10 @@ def test_the_length_is_that_of_the_clock(runtime, spin):
     stamps = []
 
     def code():
-        stamps.append(time.perf_counter())
+        stamps.append(time.time())
         spin(50)
         runtime.synchronize()
-        stamps.append(time.perf_counter())
+        stamps.append(time.time())
 
     trace = traced(runtime, code).trace()
 
