@@ -5,17 +5,18 @@
  * of the same operator is given to its last kernel, on tensors that alias the same
  * memory. What a caller reads is right, and there only once the stream has come so far.
  *
- *   GPUMAGIC_FAKE_MOST          elements of an operator's tensors beyond which it has no
- *                               values (33 million)
- *   GPUMAGIC_FAKE_MOST_PRODUCT  multiplications of a product or convolution beyond which
- *                               it has none (2e9: a product of 1024 has values, one of
- *                               2048 would take a core a quarter of a second)
+ *   GPUMAGIC_FAKE_MOST          elements of an operator's tensors beyond which it has
+ *                               no values (33 million)
+ *   GPUMAGIC_FAKE_MOST_PRODUCT  multiplications of a product or convolution beyond
+ *                               which it has none (2e9: a product of 1024 has values,
+ *                               one of 2048 would take a core a quarter of a second)
  *   GPUMAGIC_FAKE_VERBOSE       names each operator on stderr as it is called
  *
  * Products of sparse tensors have no values: their kernels are no operators of CUDA's.
  */
 #include "values.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -25,6 +26,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 
 #include "machine.h"
@@ -288,19 +290,21 @@ class Silent : public c10::WarningHandler {
     void process(const c10::Warning &) override {}
 };
 
-/* One thread works for each stream, and the user's own take the processor too. */
-void stay_on_one_processor()
+/* A stream has one thread, and others want the processors, too. */
+bool stay_on_one_processor()
 {
     using SetThreads = void (*)(int);
     static auto set_threads =
         reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
-    thread_local bool done = (set_threads ? set_threads(1) : void(), true);
-    (void)done;
+    at::get_num_threads();      /* before it is asked, torch would set its own number */
+    if (set_threads) set_threads(1);
+    return true;
 }
 
 void run(void *data)
 {
-    stay_on_one_processor();
+    thread_local const bool alone = stay_on_one_processor();
+    (void)alone;
     Silent silent;
     c10::WarningUtils::WarningHandlerGuard guard(&silent);
     auto *task = static_cast<Task *>(data);
@@ -356,9 +360,10 @@ public:
         if (kind_.way == Way::READ_BACK) return read_back(handle, given, stack);
         if (kind_.way == Way::IN_ITS_PLACE) return in_its_place(handle, given, stack);
         if (inside) return kind_.own.callBoxed(handle, keys, stack);
-        if (kind_.name == "aten::copy_" && spread_over_devices(given[0], given[1]))
-            return copy_in_steps(given[0].toTensor(), given[1].toTensor(), stack);
-        if (!is_ours(given)) return kind_.own.callBoxed(handle, keys, stack);
+        Places places(given);
+        if (places.sparse || (kind_.copies && (places.on_host || is_plain_copy(given))))
+            return kind_.own.callBoxed(handle, keys, stack);
+        if (kind_.copies && places.on_several) return copy_in_steps(given, stack);
         if (verbose)
             fprintf(stderr, "fake CUDA: %s\n",
                     toString(handle.operator_name()).c_str());
@@ -374,20 +379,22 @@ public:
     }
 
 private:
-    /* Copies from one device, or the host, to another are the machine's own, and so is
-     * all that is sparse. */
-    bool is_ours(const Stack &given) const
-    {
-        std::optional<at::Device> first;
-        bool within_one = true, strided = true;
-        for (const c10::IValue &value : given)
-            each_tensor(value, [&](const at::Tensor &t) {
-                if (!first) first = t.device();
-                within_one = within_one && t.device() == *first && t.is_cuda();
-                strided = strided && t.layout() == at::kStrided;
-            });
-        return strided && (within_one || !kind_.copies);
-    }
+    /* Where tensors are. */
+    struct Places {
+        bool on_host = false, on_several = false, sparse = false;
+
+        explicit Places(const Stack &given)
+        {
+            std::optional<at::Device> first;
+            for (const c10::IValue &value : given)
+                each_tensor(value, [&](const at::Tensor &t) {
+                    if (!first) first = t.device();
+                    on_host = on_host || !t.is_cuda();
+                    on_several = on_several || t.device() != *first;
+                    sparse = sparse || t.layout() != at::kStrided;
+                });
+        }
+    };
 
     Stack returned(const c10::OperatorHandle &handle, const Stack &stack) const
     {
@@ -544,25 +551,31 @@ private:
             new Pair(here, alias_of(there)));
     }
 
-    /* One kernel reads another device's memory then, unless it is a plain copy. */
-    static bool spread_over_devices(const c10::IValue &to, const c10::IValue &from)
+    /* The machine copies memory itself; anything else is a kernel. */
+    static bool is_plain_copy(const Stack &given)
     {
-        const at::Tensor &a = to.toTensor(), &b = from.toTensor();
-        if (!a.is_cuda() || !b.is_cuda() || a.device() == b.device()) return false;
-        return a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()
-            || !a.is_contiguous() || !b.is_contiguous() || a.is_conj() != b.is_conj()
-            || a.is_neg() != b.is_neg();
+        if (!given[0].isTensor()) return false;
+        const at::Tensor &to = given[0].toTensor(), &from = given[1].toTensor();
+        return to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes()
+            && to.is_contiguous() && from.is_contiguous()
+            && to.is_conj() == from.is_conj() && to.is_neg() == from.is_neg();
     }
 
-    static void copy_in_steps(const at::Tensor &to, const at::Tensor &from,
-                              Stack *stack)
+    /* Between devices: none may work out values of what the other one has freed. */
+    static void copy_in_steps(const Stack &given, Stack *stack)
     {
+        torch::jit::drop(*stack, given.size());
+        if (given[0].isTensorList()) {
+            auto to = given[0].toTensorVector(), from = given[1].toTensorVector();
+            for (size_t i = 0; i < to.size(); i++) to[i].copy_(from[i]);
+            return;
+        }
+        at::Tensor to = given[0].toTensor(), from = given[1].toTensor();
         at::Tensor sent = from.resolve_conj().resolve_neg();
         sent = sent.to(to.scalar_type()).expand(to.sizes()).contiguous();
         at::Tensor landed = at::empty_like(sent, sent.options().device(to.device()));
         landed.copy_(sent);
         to.copy_(landed);
-        torch::jit::drop(*stack, 3);
         stack->push_back(to);
     }
 
