@@ -104,11 +104,11 @@ def test_each_device_works_out_its_own_values(run):
             half = x.t().to(first, torch.half)
             for i in range(torch.cuda.device_count()):
                 x = x.to(f"cuda:{i}") + 1
-            lists = [[torch.zeros(3, device=first)], [torch.ones(3, device=second).half()]]
-            torch._foreach_copy_(*lists)
+            ones, row = torch.ones(3, device=second), torch.zeros(3, device=first)
+            torch._foreach_copy_([row], [ones.half()])
             sums = x.cuda(0)[:, ::2] @ torch.ones(2, 1, device=first)
             print(json.dumps([there.tolist(), half.tolist(), x.tolist(), str(x.device),
-                              sums.flatten().tolist(), lists[0][0].tolist()]))
+                              sums.flatten().tolist(), row.tolist()]))
             """,
             scenario="idle_four_gpus",
         )
