@@ -29,10 +29,10 @@ int64_t nanoseconds_of(clockid_t id)
     return int64_t(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
 }
 
-/* From the machine's clock to the one in which the profiler wants its records: a straight
- * line, fixed once a session, so that lengths and order are those of the machine. torch's
- * clock is the processor's counter; the longer ago it was first read, the better its rate
- * is known, so it is read when this library is loaded. */
+/* From the machine's clock to the one in which the profiler wants its records: a
+ * straight line, fixed once a session, so that lengths and order are the machine's.
+ * torch's clock is the processor's counter; the longer ago it was first read, the
+ * better its rate is known, so it is read when this library is loaded. */
 class TraceClock {
 public:
     void use(CUpti_TimestampCallbackFunc callback)
@@ -102,7 +102,8 @@ size_t length_of(CUpti_ActivityKind kind)
     case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: return sizeof(CUpti_ActivityKernel10);
     case CUPTI_ACTIVITY_KIND_MEMCPY: return sizeof(CUpti_ActivityMemcpy6);
     case CUPTI_ACTIVITY_KIND_MEMSET: return sizeof(CUpti_ActivityMemset4);
-    case CUPTI_ACTIVITY_KIND_SYNCHRONIZATION: return sizeof(CUpti_ActivitySynchronization2);
+    case CUPTI_ACTIVITY_KIND_SYNCHRONIZATION:
+        return sizeof(CUpti_ActivitySynchronization2);
     case CUPTI_ACTIVITY_KIND_CUDA_EVENT: return sizeof(CUpti_ActivityCudaEvent2);
     case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION:
         return sizeof(CUpti_ActivityExternalCorrelation);
@@ -340,14 +341,16 @@ void Session::enable(CUpti_ActivityKind kind)
 
 }  // namespace
 
-API CUptiResult cuptiActivityRegisterCallbacks(CUpti_BuffersCallbackRequestFunc request,
-                                               CUpti_BuffersCallbackCompleteFunc complete)
+API CUptiResult
+cuptiActivityRegisterCallbacks(CUpti_BuffersCallbackRequestFunc request,
+                               CUpti_BuffersCallbackCompleteFunc complete)
 {
     session().set_buffers(request, complete);
     return CUPTI_SUCCESS;
 }
 
-API CUptiResult cuptiActivityRegisterTimestampCallback(CUpti_TimestampCallbackFunc callback)
+API CUptiResult
+cuptiActivityRegisterTimestampCallback(CUpti_TimestampCallbackFunc callback)
 {
     session().set_clock(callback);
     return CUPTI_SUCCESS;
@@ -391,15 +394,16 @@ API CUptiResult cuptiActivityGetNumDroppedRecords(CUcontext, uint32_t, size_t *d
     return CUPTI_SUCCESS;
 }
 
-API CUptiResult cuptiActivityPushExternalCorrelationId(CUpti_ExternalCorrelationKind kind,
-                                                       uint64_t id)
+API CUptiResult
+cuptiActivityPushExternalCorrelationId(CUpti_ExternalCorrelationKind kind, uint64_t id)
 {
     outer_ids[kind].push_back(id);
     return CUPTI_SUCCESS;
 }
 
-API CUptiResult cuptiActivityPopExternalCorrelationId(CUpti_ExternalCorrelationKind kind,
-                                                      uint64_t *last)
+API CUptiResult
+cuptiActivityPopExternalCorrelationId(CUpti_ExternalCorrelationKind kind,
+                                      uint64_t *last)
 {
     auto &ids = outer_ids[kind];
     if (ids.empty()) return CUPTI_ERROR_QUEUE_EMPTY;
@@ -432,7 +436,7 @@ API CUptiResult cuptiGetResultString(CUptiResult, const char **text)
     return CUPTI_SUCCESS;
 }
 
-/* As cudaLaunchKernel_v7000: cupti_names.inc has a line for each call of CUPTI's headers. */
+/* As cudaLaunchKernel_v7000; cupti_names.inc lists the calls of the headers. */
 API CUptiResult cuptiGetCallbackName(CUpti_CallbackDomain domain, uint32_t cbid,
                                      const char **name)
 {
@@ -449,7 +453,8 @@ API CUptiResult cuptiGetCallbackName(CUpti_CallbackDomain domain, uint32_t cbid,
     return CUPTI_SUCCESS;
 }
 
-API CUptiResult cuptiSubscribe(CUpti_SubscriberHandle *subscriber, CUpti_CallbackFunc, void *)
+API CUptiResult cuptiSubscribe(CUpti_SubscriberHandle *subscriber, CUpti_CallbackFunc,
+                               void *)
 {
     *subscriber = reinterpret_cast<CUpti_SubscriberHandle>(&session());
     return CUPTI_SUCCESS;
@@ -463,12 +468,13 @@ API CUptiResult cuptiFinalize(void)
 
 /* Accepted, since it makes no difference here. */
 API CUptiResult cuptiUnsubscribe(CUpti_SubscriberHandle) { return CUPTI_SUCCESS; }
-API CUptiResult cuptiEnableCallback(uint32_t, CUpti_SubscriberHandle, CUpti_CallbackDomain,
-                                    CUpti_CallbackId)
+API CUptiResult cuptiEnableCallback(uint32_t, CUpti_SubscriberHandle,
+                                    CUpti_CallbackDomain, CUpti_CallbackId)
 {
     return CUPTI_SUCCESS;
 }
-API CUptiResult cuptiEnableDomain(uint32_t, CUpti_SubscriberHandle, CUpti_CallbackDomain)
+API CUptiResult cuptiEnableDomain(uint32_t, CUpti_SubscriberHandle,
+                                  CUpti_CallbackDomain)
 {
     return CUPTI_SUCCESS;
 }
@@ -480,4 +486,7 @@ API CUptiResult cuptiActivityEnableDriverApi(CUpti_CallbackId, uint8_t)
 {
     return CUPTI_SUCCESS;
 }
-API CUptiResult cuptiActivityEnableCudaEventDeviceTimestamps(uint8_t) { return CUPTI_SUCCESS; }
+API CUptiResult cuptiActivityEnableCudaEventDeviceTimestamps(uint8_t)
+{
+    return CUPTI_SUCCESS;
+}

@@ -1,8 +1,9 @@
-/* What the card does in a nanosecond, as products and large copies reach it: an H100 SXM.
+/* What the card does in a nanosecond, as large operators reach it: an H100 SXM.
  *
- * Its memory moves 3.35e12 bytes a second by its data sheet and 3.0e12 when measured, which
- * is 3,000 bytes a nanosecond; products in bfloat16 reach 0.8e15 operations a second.
- * GPUMAGIC_CLOCK_BYTES_NS and GPUMAGIC_CLOCK_FLOPS_NS (for every type) stand in for it.
+ * Its memory moves 3.35e12 bytes a second by its data sheet and 3.0e12 when measured,
+ * which is 3,000 bytes a nanosecond; products in bfloat16 reach 0.8e15 operations a
+ * second. GPUMAGIC_CLOCK_BYTES_NS and GPUMAGIC_CLOCK_FLOPS_NS (for every type) stand in
+ * for it.
  */
 #ifndef GPUMAGIC_FAKE_RATES_H
 #define GPUMAGIC_FAKE_RATES_H

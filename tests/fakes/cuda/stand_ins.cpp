@@ -1,15 +1,13 @@
-/* What only CUDA has among torch's operators, on the CPU: fused cells of recurrent networks,
- * attention, dropout, batch norms of several devices, products with another result type.
+/* What only CUDA has among torch's operators, on the CPU: fused cells of recurrent
+ * networks, attention, dropout, batch norms over devices, products of another type.
  *
  * Formulas as in their papers, not as in torch's kernels: right values, in any order of
  * rounding. What is missing here is told by name when it is called.
  */
 #include "values.h"
 
-#include <array>
 #include <cmath>
 #include <map>
-#include <tuple>
 
 namespace {
 
@@ -31,7 +29,8 @@ Tensor or_zero(const Tensor &maybe, const Tensor &like)
 
 Tensor kept(at::IntArrayRef sizes, double share, Draw draw)
 {
-    return at::empty(sizes, at::kFloat).bernoulli_(share, draw.generator()).to(at::kBool);
+    Tensor chances = at::empty(sizes, at::kFloat).bernoulli_(share, draw.generator());
+    return chances.to(at::kBool);
 }
 
 Tensors native_dropout(const Stack &in, Draw draw)
@@ -58,7 +57,8 @@ Tensors masked_scale(const Stack &in, Draw)
 
 /* ---- recurrent cells; their workspace is only read by their own backward */
 
-Tensor gates_of(const Stack &in, int64_t chunks, int64_t chunk, bool hidden_alone = false)
+Tensor gates_of(const Stack &in, int64_t chunks, int64_t chunk,
+                bool hidden_alone = false)
 {
     auto part = [&](const Tensor &gates, const Tensor &bias) {
         Tensor whole = bias.defined() ? gates + bias : gates;
@@ -81,9 +81,11 @@ Tensors lstm_cell_backward(const Stack &in, Draw)
     Tensor before = in[2].toTensor(), state = in[3].toTensor();
     Tensor grad_out = or_zero(tensor(in[0]), state);
     Tensors gates = in[4].toTensor().chunk(4, 1);
-    const Tensor &input = gates[0], &forget = gates[1], &cell = gates[2], &output = gates[3];
+    const Tensor &input = gates[0], &forget = gates[1];
+    const Tensor &cell = gates[2], &output = gates[3];
     Tensor squashed = state.tanh();
-    Tensor grad = or_zero(tensor(in[1]), state) + grad_out * output * (1 - squashed * squashed);
+    Tensor grad = or_zero(tensor(in[1]), state);
+    grad = grad + grad_out * output * (1 - squashed * squashed);
     Tensor grad_gates = at::cat({grad * cell * input * (1 - input),
                                  grad * before * forget * (1 - forget),
                                  grad * input * (1 - cell * cell),
@@ -119,8 +121,7 @@ Tensors gru_cell_backward(const Stack &in, Draw)
 
 /* ---- attention */
 
-/* Weights before and after dropout, and the logarithm of what they were divided by. A mask
- * is drawn from the state that the forward has noted for its backward. */
+/* Weights before and after dropout, and the logarithm of what they were divided by. */
 struct Weights {
     Tensor softmax, dropped, logsumexp;
 };
@@ -130,15 +131,16 @@ Tensor widened(const Tensor &heads, const Tensor &like)      /* of grouped queri
     return heads.repeat_interleave(like.size(1) / heads.size(1), 1).to(at::kFloat);
 }
 
-Weights weights_of(const Tensor &query, const Tensor &key, const Tensor &bias, bool causal,
-                   double dropout, Draw draw, double scale)
+Weights weights_of(const Tensor &query, const Tensor &key, const Tensor &bias,
+                   bool causal, double dropout, Draw draw, double scale)
 {
     Tensor scores = query.to(at::kFloat).matmul(widened(key, query).transpose(-2, -1));
     scores.mul_(scale);
     if (bias.defined()) scores.add_(bias.to(at::kFloat));
-    if (causal)
-        scores.masked_fill_(at::ones({scores.size(-2), scores.size(-1)}, at::kBool).tril_()
-                                .logical_not_(), -INFINITY);
+    if (causal) {
+        Tensor ahead = at::ones({scores.size(-2), scores.size(-1)}, at::kBool).triu_(1);
+        scores.masked_fill_(ahead, -INFINITY);
+    }
     Weights weights{scores.softmax(-1), {}, scores.logsumexp(-1)};
     weights.dropped = weights.softmax;
     if (dropout > 0)
@@ -160,8 +162,8 @@ Draw draw_of(const Tensor &seed, const Tensor &offset)
     return {uint64_t(seed.item().toLong()), uint64_t(offset.item().toLong())};
 }
 
-Tensors attention(const Stack &in, const Tensor &bias, double dropout, bool causal, Draw draw,
-                  const c10::IValue &scale)
+Tensors attention(const Stack &in, const Tensor &bias, double dropout, bool causal,
+                  Draw draw, const c10::IValue &scale)
 {
     Tensor query = in[0].toTensor(), value = in[2].toTensor();
     Weights weights = weights_of(query, in[1].toTensor(), bias, causal, dropout, draw,
@@ -169,9 +171,9 @@ Tensors attention(const Stack &in, const Tensor &bias, double dropout, bool caus
     return {weights.dropped.matmul(widened(value, query)), weights.logsumexp};
 }
 
-/* Gradients of query, key, value and bias; the first four are gradient, query, key, value. */
-Tensors attention_backward(const Stack &in, const Tensor &bias, double dropout, bool causal,
-                           Draw draw, const c10::IValue &given_scale)
+/* Gradients of query, key, value and bias; `in` begins with one and these three. */
+Tensors attention_backward(const Stack &in, const Tensor &bias, double dropout,
+                           bool causal, Draw draw, const c10::IValue &given_scale)
 {
     Tensor grad = in[0].toTensor().to(at::kFloat), query = in[1].toTensor();
     Tensor key = in[2].toTensor(), value = in[3].toTensor();
@@ -208,15 +210,18 @@ Tensors flash_attention_backward(const Stack &in, Draw)
 
 Tensors efficient_attention(const Stack &in, Draw draw)
 {
-    Tensors out = attention(in, tensor(in[3]), in[5].toDouble(), in[6].toBool(), draw, in[7]);
-    return {out[0], in[4].toBool() ? out[1] : Tensor(), noted(draw.seed), noted(draw.offset)};
+    double dropout = in[5].toDouble();
+    Tensors out = attention(in, tensor(in[3]), dropout, in[6].toBool(), draw, in[7]);
+    Tensor sums = in[4].toBool() ? out[1] : Tensor();
+    return {out[0], sums, noted(draw.seed), noted(draw.offset)};
 }
 
 Tensors efficient_attention_backward(const Stack &in, Draw)
 {
     double dropout = in[9].toDouble();
     Draw draw = dropout > 0 ? draw_of(in[7].toTensor(), in[8].toTensor()) : Draw{};
-    return attention_backward(in, tensor(in[4]), dropout, in[11].toBool(), draw, in[12]);
+    bool causal = in[11].toBool();
+    return attention_backward(in, tensor(in[4]), dropout, causal, draw, in[12]);
 }
 
 /* ---- norms */
@@ -227,9 +232,11 @@ Tensors rms_norm_backward(const Stack &in, Draw)
     Tensor weight = tensor(in[4]);
     std::vector<int64_t> inner, outer;
     int64_t first_inner = input.dim() - int64_t(in[2].toIntVector().size());
-    for (int64_t d = 0; d < input.dim(); d++) (d < first_inner ? outer : inner).push_back(d);
+    for (int64_t d = 0; d < input.dim(); d++)
+        (d < first_inner ? outer : inner).push_back(d);
     Tensor normed = input * rstd, weighted = weight.defined() ? grad * weight : grad;
-    Tensor of_input = rstd * (weighted - normed * (weighted * normed).mean(inner, true));
+    Tensor along = (weighted * normed).mean(inner, true);
+    Tensor of_input = rstd * (weighted - normed * along);
     Tensor of_weight = weight.defined() ? (grad * normed).sum(outer) : Tensor();
     return {of_input, of_weight};
 }
@@ -270,15 +277,17 @@ Tensors batch_norm_gather_stats(const Stack &in, Draw)
 {
     Tensor means = in[1].toTensor(), invstds = in[2].toTensor();
     double momentum = in[5].toDouble(), eps = in[6].toDouble();
-    Tensor counts = in[7].isTensor() ? in[7].toTensor().to(means.scalar_type())
-                                     : at::full({means.size(0)}, in[7].toInt(), means.options());
+    Tensor counts = in[7].isTensor()
+                        ? in[7].toTensor().to(means.scalar_type())
+                        : at::full({means.size(0)}, in[7].toInt(), means.options());
     Tensor weights = counts.unsqueeze(1), total = counts.sum();
     Tensor mean = (means * weights).sum(0) / total;
     Tensor squares = invstds.pow(-2) - eps + (means - mean).square();
     Tensor variance = (squares * weights).sum(0) / total;
-    if (Tensor running = tensor(in[3]); running.defined()) running.lerp_(mean, momentum);
-    if (Tensor running = tensor(in[4]); running.defined())
-        running.lerp_(variance * total / (total - 1), momentum);
+    Tensor running_mean = tensor(in[3]), running_variance = tensor(in[4]);
+    if (running_mean.defined()) running_mean.lerp_(mean, momentum);
+    if (running_variance.defined())
+        running_variance.lerp_(variance * total / (total - 1), momentum);
     return {mean, (variance + eps).rsqrt()};
 }
 
@@ -310,9 +319,11 @@ Tensors batch_norm_backward_elemt(const Stack &in, Draw)
 template <size_t dimensions> Tensors depthwise(const Stack &in, Draw)
 {
     Tensor input = in[0].toTensor();
+    std::vector<int64_t> no_padding_of_output(dimensions);
     auto numbers = [&](size_t i) { return in[i].toIntVector(); };
-    return {at::convolution(input, in[1].toTensor(), tensor(in[3]), numbers(4), numbers(5),
-                            numbers(6), false, std::vector<int64_t>(dimensions), input.size(1))};
+    return {at::convolution(input, in[1].toTensor(), tensor(in[3]), numbers(4),
+                            numbers(5), numbers(6), false, no_padding_of_output,
+                            input.size(1))};
 }
 
 Tensors product_of_type(const Stack &in, Draw)
@@ -333,8 +344,8 @@ Tensors embedding_bag(const Stack &in, Draw)
 {
     Tensor indices = in[1].toTensor(), offsets = in[2].toTensor();
     auto [out, bags, sizes, largest] = at::_embedding_bag(
-        in[0].toTensor(), indices, offsets, in[3].toBool(), in[4].toInt(), in[5].toBool(),
-        tensor(in[6]), in[7].toBool(), in[8].toInt());
+        in[0].toTensor(), indices, offsets, in[3].toBool(), in[4].toInt(),
+        in[5].toBool(), tensor(in[6]), in[7].toBool(), in[8].toInt());
     if (bags.numel() != indices.numel())
         bags = at::searchsorted(offsets, at::arange(indices.numel(), offsets.options()),
                                 false, true) - 1;
@@ -343,7 +354,7 @@ Tensors embedding_bag(const Stack &in, Draw)
 
 }  // namespace
 
-StandIn stand_in_of(const std::string &name)
+StandIn stand_in_of(const c10::OperatorName &operator_name)
 {
     static const std::map<std::string, StandIn> all = {
         {"aten::native_dropout", native_dropout},
@@ -354,7 +365,8 @@ StandIn stand_in_of(const std::string &name)
         {"aten::_thnn_fused_gru_cell", gru_cell},
         {"aten::_thnn_fused_gru_cell_backward", gru_cell_backward},
         {"aten::_scaled_dot_product_flash_attention", flash_attention},
-        {"aten::_scaled_dot_product_flash_attention_backward", flash_attention_backward},
+        {"aten::_scaled_dot_product_flash_attention_backward",
+         flash_attention_backward},
         {"aten::_scaled_dot_product_efficient_attention", efficient_attention},
         {"aten::_scaled_dot_product_efficient_attention_backward",
          efficient_attention_backward},
@@ -373,13 +385,6 @@ StandIn stand_in_of(const std::string &name)
         {"aten::baddbmm.dtype", sum_of_type},
         {"aten::_embedding_bag", embedding_bag},
     };
-    auto found = all.find(name);
+    auto found = all.find(toString(operator_name));
     return found == all.end() ? nullptr : found->second;
-}
-
-bool draws_without_asking(const std::string &name)
-{
-    return name == "aten::native_dropout"
-        || name == "aten::_scaled_dot_product_flash_attention"
-        || name == "aten::_scaled_dot_product_efficient_attention";
 }

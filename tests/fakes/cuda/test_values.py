@@ -104,9 +104,11 @@ def test_each_device_works_out_its_own_values(run):
             half = x.t().to(first, torch.half)
             for i in range(torch.cuda.device_count()):
                 x = x.to(f"cuda:{i}") + 1
+            ones, row = torch.ones(3, device=second), torch.zeros(3, device=first)
+            torch._foreach_copy_([row], [ones.half()])
             sums = x.cuda(0)[:, ::2] @ torch.ones(2, 1, device=first)
             print(json.dumps([there.tolist(), half.tolist(), x.tolist(), str(x.device),
-                              sums.flatten().tolist()]))
+                              sums.flatten().tolist(), row.tolist()]))
             """,
             scenario="idle_four_gpus",
         )
@@ -114,7 +116,7 @@ def test_each_device_works_out_its_own_values(run):
 
     columns = [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7, 11]]
     rows = [[4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
-    assert found == [columns, columns, rows, "cuda:3", [10, 18, 26]]
+    assert found == [columns, columns, rows, "cuda:3", [10, 18, 26], [1] * 3]
 
 
 def test_what_a_kernel_would_assert_is_told_later_and_for_good(run):

@@ -1,19 +1,22 @@
-/* libvalues.so: right values for torch's operators on a machine whose kernels do nothing.
+/* libvalues.so: right values for torch's operators where a device's kernels do nothing.
  *
- * Each operator that torch has for CUDA is wrapped. Its own implementation runs as it is,
- * so it allocates, launches, waits and fails as ever; then the CPU's implementation of the
- * same operator is given to its last kernel, on tensors that alias the same memory. What a
- * caller reads is right, and is there only once the stream has come so far.
+ * Each operator that torch has for CUDA is wrapped. Its own implementation runs as it
+ * is, so it allocates, launches, waits and fails as ever; then the CPU's implementation
+ * of the same operator is given to its last kernel, on tensors that alias the same
+ * memory. What a caller reads is right, and there only once the stream has come so far.
  *
- *   GPUMAGIC_FAKE_MOST           elements of an operator's tensors beyond which no values
- *                                are made (33 million)
- *   GPUMAGIC_FAKE_MOST_PRODUCT   multiplications of a product or convolution beyond which
- *                                none are made (2e9: a product of 1024 has values, one of
- *                                2048 would take a core a quarter of a second)
- *   GPUMAGIC_FAKE_VERBOSE        names each operator on stderr as it is called
+ *   GPUMAGIC_FAKE_MOST          elements of an operator's tensors beyond which it has
+ *                               no values (33 million)
+ *   GPUMAGIC_FAKE_MOST_PRODUCT  multiplications of a product or convolution beyond
+ *                               which it has none (2e9: a product of 1024 has values,
+ *                               one of 2048 would take a core a quarter of a second)
+ *   GPUMAGIC_FAKE_VERBOSE       names each operator on stderr as it is called
+ *
+ * Products of sparse tensors have no values: their kernels are no operators of CUDA's.
  */
 #include "values.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -21,13 +24,13 @@
 #include <dlfcn.h>
 #include <torch/library.h>
 
-#include <array>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
-#include <unordered_set>
 
 #include "machine.h"
+#include "operators.h"
 #include "rates.h"
 
 namespace {
@@ -38,59 +41,8 @@ const int64_t most_elements = int64_t(rates::number_of("GPUMAGIC_FAKE_MOST", 1 <
 const double most_product = rates::number_of("GPUMAGIC_FAKE_MOST_PRODUCT", 2e9);
 const bool verbose = getenv("GPUMAGIC_FAKE_VERBOSE") != nullptr;
 
-/* Of an operator whose values are worked out as a whole: those that it calls are left be. */
+/* Of an operator whose values are worked out as a whole: what it calls is left. */
 thread_local bool inside = false;
-
-enum class Way {
-    BOTH,           /* its own implementation, then the CPU's */
-    IN_ITS_PLACE,   /* its own needs a library that finds no driver here, as cuFFT */
-    READ_BACK,      /* what it returns has a size that depends on values */
-};
-
-Way way_of(const std::string &name)
-{
-    static const std::set<std::string> read_back = {
-        "aten::nonzero", "aten::nonzero_static", "aten::masked_select", "aten::_unique",
-        "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive",
-        "aten::unique_dim_consecutive", "aten::equal", "aten::bincount", "aten::histc",
-        "aten::repeat_interleave", "aten::multinomial", "aten::linalg_matrix_exp",
-    };
-    static const std::set<std::string> in_its_place = {
-        "aten::_fft_c2c", "aten::_fft_r2c", "aten::_fft_c2r", "aten::cholesky",
-        "aten::cholesky_inverse", "aten::_cholesky_solve_helper", "aten::geqrf",
-        "aten::ormqr", "aten::triangular_solve",
-    };
-    static const std::set<std::string> without_library = {
-        "aten::linalg_vector_norm", "aten::linalg_cross",
-    };
-    bool linear_algebra = name.rfind("aten::linalg_", 0) == 0
-                       || name.rfind("aten::_linalg_", 0) == 0;
-    if (read_back.count(name)) return Way::READ_BACK;
-    if (in_its_place.count(name) || (linear_algebra && !without_library.count(name)))
-        return Way::IN_ITS_PLACE;
-    return Way::BOTH;
-}
-
-/* There is nothing to work out: it gives a view, reads back, leaves memory as it is, or is
- * made of other operators, as what makes a tensor sparse. */
-bool has_no_values(const c10::FunctionSchema &schema)
-{
-    static const std::set<std::string> names = {
-        "aten::empty", "aten::empty_strided", "aten::resize_", "aten::set_",
-        "aten::_pin_memory", "aten::_cudnn_init_dropout_state", "aten::record_stream",
-    };
-    if (names.count(schema.name())) return true;
-    if (schema.name().rfind("aten::_to_sparse", 0) == 0) return true;
-    if (schema.name() == "aten::_assert_async" || schema.name() == "aten::equal") return false;
-    for (const c10::Argument &argument : schema.arguments())
-        if (argument.alias_info() && argument.alias_info()->isWrite()) return false;
-    for (const c10::Argument &result : schema.returns()) {
-        bool tensors = result.type()->isSubtypeOf(*c10::TensorType::get())
-                    || result.type()->isSubtypeOf(*c10::ListType::ofTensors());
-        if (tensors && !result.alias_info()) return false;
-    }
-    return true;
-}
 
 /* ---- tensors of the device, as the CPU sees them */
 
@@ -113,13 +65,15 @@ c10::IValue changed(const c10::IValue &value, at::DeviceType device, Change chan
     if (value.isTensor()) return change(value.toTensor());
     if (value.isTensorList()) {
         c10::List<at::Tensor> list;
-        for (const at::Tensor &each : value.toTensorVector()) list.push_back(change(each));
+        for (const at::Tensor &each : value.toTensorVector())
+            list.push_back(change(each));
         return list;
     }
     if (value.isOptionalTensorList()) {
         c10::List<std::optional<at::Tensor>> list;
-        for (const auto &each : value.toOptionalTensorVector())
-            list.push_back(each ? std::optional<at::Tensor>(change(*each)) : std::nullopt);
+        using Maybe = std::optional<at::Tensor>;
+        for (const Maybe &each : value.toOptionalTensorVector())
+            list.push_back(each ? Maybe(change(*each)) : std::nullopt);
         return list;
     }
     if (value.isDevice() && value.toDevice().is_cuda()) return at::Device(device);
@@ -130,9 +84,8 @@ c10::IValue changed(const c10::IValue &value, at::DeviceType device, Change chan
 at::Tensor alias_of(const at::Tensor &tensor)
 {
     if (!tensor.defined() || tensor.layout() != at::kStrided) return tensor;
-    if (!tensor.is_cuda())          /* the caller may change it; a number's type is weaker */
-        return tensor.unsafeGetTensorImpl()->is_wrapped_number() ? tensor
-                                                                 : tensor.detach().clone();
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return tensor;
+    if (!tensor.is_cuda()) return tensor.detach().clone();   /* the caller may write */
     at::Tensor alias = at::from_blob(const_cast<void *>(tensor.const_data_ptr()),
                                      tensor.sizes(), tensor.strides(),
                                      tensor.options().device(at::kCPU));
@@ -170,8 +123,8 @@ bool is_half(const at::Tensor &tensor)
 
 /* ---- random numbers */
 
-/* What an operator will draw; in a graph that is known at each replay, by what torch puts
- * into memory of the device. */
+/* What an operator will draw; in a graph that is known at each replay, by what torch
+ * puts into memory of the device. */
 class RandomState {
 public:
     RandomState(const c10::IValue &given, c10::DeviceIndex device)
@@ -202,30 +155,30 @@ struct Operator {
     c10::KernelFunction own;
     std::string name;
     Way way;
-    bool reads_its_own_steps;      /* so that these need values, too */
+    Product product;
     StandIn stand_in;
     std::vector<bool> written;     /* of its arguments */
     int generator = -1;            /* the place of the argument, if it has one */
-    bool random, product;
+    bool random, needs_steps, copies;
 
     Operator(c10::KernelFunction kernel, const c10::FunctionSchema &schema)
-        : own(std::move(kernel)), name(schema.name()), way(way_of(name)),
-          reads_its_own_steps(name == "aten::segment_reduce"),
-          stand_in(stand_in_of(schema.overload_name().empty()
-                                   ? name
-                                   : name + "." + schema.overload_name()))
+        : own(std::move(kernel)), name(schema.name()), way(way_of(schema)),
+          product(product_of(name)), stand_in(stand_in_of(schema.operator_name()))
     {
         for (const c10::Argument &argument : schema.arguments()) {
             if (argument.type()->str().find("Generator") != std::string::npos)
                 generator = int(written.size());
-            written.push_back(argument.alias_info() && argument.alias_info()->isWrite());
+            const c10::AliasInfo *alias = argument.alias_info();
+            written.push_back(alias && alias->isWrite());
         }
         random = generator >= 0 || draws_without_asking(name);
-        static const std::set<std::string> products = {
-            "aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::mv",
-            "aten::addmv", "aten::dot", "aten::addbmm", "aten::_addmm_activation",
-        };
-        product = products.count(name);
+        needs_steps = reads_its_own_steps(name);
+        copies = name == "aten::copy_" || name == "aten::_foreach_copy_";
+    }
+
+    bool multiplies_matrices() const
+    {
+        return product == Product::PAIR || product == Product::SUM;
     }
 };
 
@@ -249,25 +202,27 @@ std::vector<at::Tensor> call(const Task &task, const Stack &arguments)
     for (const c10::IValue &value : stack) {
         if (value.isTensor()) results.push_back(value.toTensor());
         else if (value.isTensorList())
-            for (const at::Tensor &each : value.toTensorVector()) results.push_back(each);
+            for (const at::Tensor &each : value.toTensorVector())
+                results.push_back(each);
     }
     return results;
 }
 
-/* As kernels do it: products of halves are summed up in float, and much that the CPU has
- * only for float exists for halves. */
+/* As kernels do it: products of halves are summed up in float, and much that the CPU
+ * has only for float exists for halves. */
 std::vector<at::Tensor> call_in_float(const Task &task)
 {
     const auto &schema = task.handle.schema();
     std::vector<std::pair<at::Tensor, at::Tensor>> written;
     Stack arguments;
     for (size_t i = 0; i < task.arguments.size(); i++) {
-        arguments.push_back(changed(task.arguments[i], at::kCPU, [&](const at::Tensor &t) {
+        auto widen = [&](const at::Tensor &t) {
             if (!is_half(t)) return t;
             at::Tensor wide = t.to(at::kFloat);
             if (task.kind.written[i]) written.emplace_back(t, wide);
             return wide;
-        }));
+        };
+        arguments.push_back(changed(task.arguments[i], at::kCPU, widen));
         const std::string &name = schema.arguments()[i].name();
         if (name == "half_to_float") arguments[i] = false;
         if (name.find("dtype") != std::string::npos && arguments[i].isInt()
@@ -313,18 +268,21 @@ void compute(const Task &task)
     at::AutoDispatchBelowADInplaceOrView below;
     std::vector<at::Tensor> results;
     bool halves = has_halves(task.arguments);
-    if (halves && task.kind.product) results = call_in_float(task);
-    else try {
-        results = call(task, task.arguments);
-    } catch (const std::exception &e) {
-        if (!halves || is_assertion(e.what())) throw;
+    if (halves && task.kind.multiplies_matrices()) {
         results = call_in_float(task);
+    } else {
+        try {
+            results = call(task, task.arguments);
+        } catch (const std::exception &e) {
+            if (!halves || is_assertion(e.what())) throw;
+            results = call_in_float(task);
+        }
     }
     for (size_t i = 0; i < std::min(task.outputs.size(), results.size()); i++) {
         at::Tensor to = task.outputs[i];
         const at::Tensor &result = results[i];
         if (to.defined() && result.defined() && result.numel() == to.numel())
-            to.copy_(result.sizes() == to.sizes() ? result : result.reshape(to.sizes()));
+            to.copy_(result.reshape(to.sizes()));
     }
 }
 
@@ -332,19 +290,21 @@ class Silent : public c10::WarningHandler {
     void process(const c10::Warning &) override {}
 };
 
-/* One thread works for each stream, and the user's own take the processor too. */
-void stay_on_one_processor()
+/* A stream has one thread, and others want the processors, too. */
+bool stay_on_one_processor()
 {
     using SetThreads = void (*)(int);
     static auto set_threads =
         reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
-    thread_local bool done = (set_threads ? set_threads(1) : void(), true);
-    (void)done;
+    at::get_num_threads();      /* before it is asked, torch would set its own number */
+    if (set_threads) set_threads(1);
+    return true;
 }
 
 void run(void *data)
 {
-    stay_on_one_processor();
+    thread_local const bool alone = stay_on_one_processor();
+    (void)alone;
     Silent silent;
     c10::WarningUtils::WarningHandlerGuard guard(&silent);
     auto *task = static_cast<Task *>(data);
@@ -360,45 +320,12 @@ void run(void *data)
 
 /* ---- what it would take */
 
-/* Of products, convolutions and attention; 0 for all else. */
-double multiplications(const std::string &name, const Stack &given, const Stack &returned)
-{
-    auto tensor = [](const c10::IValue &value) {
-        return value.isTensor() ? value.toTensor() : at::Tensor();
-    };
-    auto argument = [&](size_t i) { return i < given.size() ? tensor(given[i]) : at::Tensor(); };
-    auto size = [](const at::Tensor &t) { return double(t.numel()); };
-    at::Tensor first = argument(0), second = argument(1), third = argument(2);
-    at::Tensor result = returned.empty() ? at::Tensor() : tensor(returned[0]);
-    if (!first.defined() || !second.defined() || !result.defined()) return 0;
-    auto named = [&](const char *part) { return name.find(part) != std::string::npos; };
-    if (named("attention")) {
-        bool backward = named("backward");
-        const at::Tensor &query = backward ? second : first, &key = backward ? third : second;
-        return 2. * size(query) * double(key.size(-2)) * (backward ? 2.5 : 1);
-    }
-    if (named("convolution_backward"))
-        return third.defined() ? 2 * size(first) * size(third) / double(third.size(0)) : 0;
-    if (named("conv_transpose")) return size(first) * size(second) / double(second.size(0));
-    if (named("conv")) return size(result) * size(second) / double(second.size(0));
-    static const std::set<std::string> pairs = {"aten::mm", "aten::bmm", "aten::mv"};
-    static const std::set<std::string> sums = {"aten::addmm", "aten::baddbmm", "aten::addmv",
-                                               "aten::addbmm", "aten::_addmm_activation"};
-    if (pairs.count(name) || name == "aten::_scaled_mm" || name == "aten::_int_mm")
-        return size(result) * double(first.size(-1));
-    if (sums.count(name)) return size(result) * double(second.size(-1));
-    return 0;
-}
-
 rates::Unit unit_of(const at::Tensor &tensor)
 {
     switch (tensor.element_size()) {
     case 1: return rates::EIGHT_BITS;
     case 2: return rates::HALF;
-    case 4:
-        return at::globalContext().float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST
-                   ? rates::FP32
-                   : rates::TF32;
+    case 4: return at::globalContext().allowTF32CuBLAS() ? rates::TF32 : rates::FP32;
     default: return rates::FP64;
     }
 }
@@ -421,59 +348,66 @@ public:
 class Wrapped : public c10::OperatorKernel {
 public:
     Wrapped(c10::KernelFunction own, const c10::FunctionSchema &schema)
-        : kind_(std::move(own), schema),
-          copies_(kind_.name == "aten::copy_" || kind_.name == "aten::_foreach_copy_")
+        : kind_(std::move(own), schema)
     {
     }
 
-    void operator()(const c10::OperatorHandle &handle, c10::DispatchKeySet keys, Stack *stack)
+    void operator()(const c10::OperatorHandle &handle, c10::DispatchKeySet keys,
+                    Stack *stack)
     {
         size_t count = kind_.written.size();
         Stack given(stack->end() - ptrdiff_t(count), stack->end());
         if (kind_.way == Way::READ_BACK) return read_back(handle, given, stack);
         if (kind_.way == Way::IN_ITS_PLACE) return in_its_place(handle, given, stack);
         if (inside) return kind_.own.callBoxed(handle, keys, stack);
-        if (kind_.name == "aten::copy_" && spread_over_devices(given[0], given[1]))
-            return copy_in_steps(given[0].toTensor(), given[1].toTensor(), stack);
-        if (!is_ours(given)) return kind_.own.callBoxed(handle, keys, stack);
+        Places places(given);
+        if (places.sparse || (kind_.copies && (places.on_host || is_plain_copy(given))))
+            return kind_.own.callBoxed(handle, keys, stack);
+        if (kind_.copies && places.on_several) return copy_in_steps(given, stack);
         if (verbose)
-            fprintf(stderr, "fake CUDA: %s\n", toString(handle.operator_name()).c_str());
+            fprintf(stderr, "fake CUDA: %s\n",
+                    toString(handle.operator_name()).c_str());
 
         c10::cuda::CUDAGuard on(device_of(given));
         auto task = begin(handle, given);
         Collecting collecting;     /* to the end: the values go into the last kernel */
         {
-            Inside now(!kind_.reads_its_own_steps);
+            Inside now(!kind_.needs_steps);
             kind_.own.callBoxed(handle, keys, stack);
         }
         finish(std::move(task), given, returned(handle, *stack));
     }
 
 private:
-    /* Copies from one device, or the host, to another are the machine's own, and so is all
-     * that is sparse. */
-    bool is_ours(const Stack &given) const
-    {
-        std::unordered_set<at::Device> devices;
-        bool strided = true;
-        for (const c10::IValue &value : given)
-            each_tensor(value, [&](const at::Tensor &t) {
-                devices.insert(t.device());
-                strided = strided && t.layout() == at::kStrided;
-            });
-        bool within_one = devices.size() == 1 && devices.begin()->is_cuda();
-        return strided && (within_one || !copies_);
-    }
+    /* Where tensors are. */
+    struct Places {
+        bool on_host = false, on_several = false, sparse = false;
+
+        explicit Places(const Stack &given)
+        {
+            std::optional<at::Device> first;
+            for (const c10::IValue &value : given)
+                each_tensor(value, [&](const at::Tensor &t) {
+                    if (!first) first = t.device();
+                    on_host = on_host || !t.is_cuda();
+                    on_several = on_several || t.device() != *first;
+                    sparse = sparse || t.layout() != at::kStrided;
+                });
+        }
+    };
 
     Stack returned(const c10::OperatorHandle &handle, const Stack &stack) const
     {
-        return Stack(stack.end() - ptrdiff_t(handle.schema().returns().size()), stack.end());
+        size_t count = handle.schema().returns().size();
+        return Stack(stack.end() - ptrdiff_t(count), stack.end());
     }
 
     /* Inputs as they are now: an operator may resize what it writes. */
-    std::unique_ptr<Task> begin(const c10::OperatorHandle &handle, const Stack &given) const
+    std::unique_ptr<Task> begin(const c10::OperatorHandle &handle,
+                                const Stack &given) const
     {
-        auto task = std::make_unique<Task>(Task{kind_, handle, Stack(given.size()), {}, {}, false});
+        std::unique_ptr<Task> task(
+            new Task{kind_, handle, Stack(given.size()), {}, {}, false});
         for (size_t i = 0; i < given.size(); i++)
             if (!kind_.written[i]) task->arguments[i] = alias_of(given[i]);
         if (kind_.random) {
@@ -484,7 +418,8 @@ private:
         return task;
     }
 
-    void finish(std::unique_ptr<Task> task, const Stack &given, const Stack &returned) const
+    void finish(std::unique_ptr<Task> task, const Stack &given,
+                const Stack &returned) const
     {
         int64_t elements = 0;
         double bytes = 0;
@@ -507,11 +442,12 @@ private:
             if (returned[i].isTensor() && !returned[i].toTensor().defined())
                 task->outputs.emplace_back();
         }
-        double products = multiplications(kind_.name, given, returned);
+        double products = multiplications(kind_.product, given, returned);
         int64_t takes_ns = rates::moving_ns(bytes);
-        if (products)
-            takes_ns = std::max(takes_ns, rates::computing_ns(
-                                              2 * products, unit_of(given[0].toTensor())));
+        if (products) {
+            rates::Unit unit = unit_of(given[0].toTensor());
+            takes_ns = std::max(takes_ns, rates::computing_ns(2 * products, unit));
+        }
         machine_cost(takes_ns);
         if (elements > most_elements || products > most_product) return;
         auto stream = c10::cuda::getCurrentCUDAStream().stream();
@@ -519,8 +455,9 @@ private:
         machine_work(stream, run, task.release());
     }
 
-    /* A kernel of a library that is not there; torch's meta functions know what it gives. */
-    void in_its_place(const c10::OperatorHandle &handle, const Stack &given, Stack *stack)
+    /* A kernel of a library; torch's meta functions know what shapes it gives. */
+    void in_its_place(const c10::OperatorHandle &handle, const Stack &given,
+                      Stack *stack)
     {
         c10::DeviceIndex device = device_of(given);
         c10::cuda::CUDAGuard on(device);
@@ -535,15 +472,15 @@ private:
         }
         auto task = begin(handle, given);
         for (size_t i = 0; i < given.size(); i++)
-            if (kind_.written[i] && given[i].isTensor() && given[i].toTensor().is_cuda())
+            if (kind_.written[i])
                 given[i].toTensor().resize_(shapes[i].toTensor().sizes());
         auto real = [&](const at::Tensor &shape) -> at::Tensor {
             if (!shape.defined() || !shape.is_meta()) return shape;
             for (size_t i = 0; i < given.size(); i++)
                 if (shapes[i].isTensor() && shapes[i].toTensor().is_same(shape))
                     return given[i].toTensor();
-            return at::empty_strided(shape.sizes(), shape.strides(),
-                                     shape.options().device(at::Device(at::kCUDA, device)));
+            auto options = shape.options().device(at::Device(at::kCUDA, device));
+            return at::empty_strided(shape.sizes(), shape.strides(), options);
         };
         torch::jit::drop(*stack, given.size());
         for (const c10::IValue &value : results)
@@ -598,7 +535,8 @@ private:
             stack->push_back(changed(value, at::kCUDA, home));
     }
 
-    void bring(const at::Tensor &here, const at::Tensor &there, cudaStream_t stream) const
+    void bring(const at::Tensor &here, const at::Tensor &there,
+               cudaStream_t stream) const
     {
         if (!here.numel()) return;
         using Pair = std::pair<at::Tensor, at::Tensor>;
@@ -613,27 +551,35 @@ private:
             new Pair(here, alias_of(there)));
     }
 
-    /* One kernel reads another device's memory then, unless it is a plain copy. */
-    static bool spread_over_devices(const c10::IValue &to, const c10::IValue &from)
+    /* The machine copies memory itself; anything else is a kernel. */
+    static bool is_plain_copy(const Stack &given)
     {
-        const at::Tensor &a = to.toTensor(), &b = from.toTensor();
-        if (!a.is_cuda() || !b.is_cuda() || a.device() == b.device()) return false;
-        return a.scalar_type() != b.scalar_type() || !a.is_contiguous() || !b.is_contiguous()
-            || a.sizes() != b.sizes() || a.is_conj() != b.is_conj() || a.is_neg() != b.is_neg();
+        if (!given[0].isTensor()) return false;
+        const at::Tensor &to = given[0].toTensor(), &from = given[1].toTensor();
+        return to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes()
+            && to.is_contiguous() && from.is_contiguous()
+            && to.is_conj() == from.is_conj() && to.is_neg() == from.is_neg();
     }
 
-    static void copy_in_steps(const at::Tensor &to, const at::Tensor &from, Stack *stack)
+    /* Between devices: none may work out values of what the other one has freed. */
+    static void copy_in_steps(const Stack &given, Stack *stack)
     {
-        at::Tensor sent = from.to(to.scalar_type()).resolve_conj().resolve_neg().contiguous();
+        torch::jit::drop(*stack, given.size());
+        if (given[0].isTensorList()) {
+            auto to = given[0].toTensorVector(), from = given[1].toTensorVector();
+            for (size_t i = 0; i < to.size(); i++) to[i].copy_(from[i]);
+            return;
+        }
+        at::Tensor to = given[0].toTensor(), from = given[1].toTensor();
+        at::Tensor sent = from.resolve_conj().resolve_neg();
+        sent = sent.to(to.scalar_type()).expand(to.sizes()).contiguous();
         at::Tensor landed = at::empty_like(sent, sent.options().device(to.device()));
         landed.copy_(sent);
         to.copy_(landed);
-        torch::jit::drop(*stack, 3);
         stack->push_back(to);
     }
 
     Operator kind_;
-    bool copies_;
 };
 
 bool wrap_all()
@@ -641,7 +587,8 @@ bool wrap_all()
     Silent silent;
     c10::WarningUtils::WarningHandlerGuard guard(&silent);
     auto library = [](c10::DispatchKey key) {
-        return new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+        return new torch::Library(torch::Library::IMPL, "aten", key, __FILE__,
+                                  __LINE__);
     };
     auto *cuda = library(c10::DispatchKey::CUDA);
     auto *general = library(c10::DispatchKey::CompositeExplicitAutograd);
@@ -652,12 +599,13 @@ bool wrap_all()
         /* The copy has no kernel of CUDA's own, and others may put one there. */
         bool copies = name.name == "aten::copy_";
         if (!copies && !op->hasKernelForDispatchKey(c10::DispatchKey::CUDA)) continue;
-        if (has_no_values(op->schema())) continue;
-        auto own = op->getComputedKernelForDispatchKey(c10::DispatchKey::CUDA).kernelFunction();
+        if (way_of(op->schema()) == Way::NOT_AT_ALL) continue;
+        const auto &own = op->getComputedKernelForDispatchKey(c10::DispatchKey::CUDA);
+        auto wrapped = std::make_unique<Wrapped>(own.kernelFunction(), op->schema());
         std::string rest = toString(name).substr(strlen("aten::"));
         (copies ? general : cuda)
-            ->impl(rest.c_str(), torch::CppFunction::makeFromBoxedFunctor(
-                                     std::make_unique<Wrapped>(own, op->schema())));
+            ->impl(rest.c_str(),
+                   torch::CppFunction::makeFromBoxedFunctor(std::move(wrapped)));
     }
     /* There is no cuDNN that could run: torch's own kernels take over. */
     at::globalContext().setUserEnabledCuDNN(false);

@@ -4,9 +4,9 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/operator_name.h>
 #include <ATen/core/stack.h>
 
-#include <string>
 #include <vector>
 
 /* Where a generator of CUDA's stood when an operator drew from it. */
@@ -15,18 +15,16 @@ struct Draw {
 
     at::Generator generator() const
     {
-        constexpr uint64_t SPREAD = 0x9E3779B97F4A7C15;   /* neighbours must not look alike */
+        constexpr uint64_t SPREAD = 0x9E3779B97F4A7C15;   /* no two look alike */
         return at::make_generator<at::CPUGeneratorImpl>(seed * SPREAD + offset);
     }
 };
 
 /* Works out on the CPU what an operator of CUDA's alone gives. */
-using StandIn = std::vector<at::Tensor> (*)(const torch::jit::Stack &arguments, Draw draw);
+using StandIn = std::vector<at::Tensor> (*)(const torch::jit::Stack &arguments,
+                                            Draw draw);
 
 /* nullptr: the CPU has this operator. */
-StandIn stand_in_of(const std::string &name);
-
-/* Operators that draw random numbers, but take no generator. */
-bool draws_without_asking(const std::string &name);
+StandIn stand_in_of(const c10::OperatorName &operator_name);
 
 #endif
