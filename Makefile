@@ -28,7 +28,7 @@ TORCHES := 2.4.0 2.13.0 2.14.1
 # of CUDA leave out: what tests/fakes/cuda is built against.
 CUDA_TORCH  := 2.14.1
 CUDA_HEADER := nvidia-cuda-crt==13.0.88
-SCENARIO    ?= four_free_gpus
+SCENARIO    ?= idle_four_gpus
 
 # A file more at once than there are processors, since some wait for kernels and
 # clusters; more than eight only eat memory.
@@ -89,7 +89,7 @@ torch-%: .venv-torch-%/.ready
 cuda: .venv-cuda/.ready  ## torch's own CUDA without a GPU: tests/hardware and what it runs on; Linux on x86-64, 5 GB
 	.venv-cuda/bin/python -m tests.fakes.cuda -m pytest $(PARALLEL) tests/hardware tests/fakes/cuda
 
-cuda-shell: .venv-cuda/.ready  ## IPython there, with four GPUs or SCENARIO=one_free_gpu
+cuda-shell: .venv-cuda/.ready  ## IPython there, with four GPUs or SCENARIO=idle_gpu
 	@.venv-cuda/bin/python -m tests.fakes.cuda --scenario $(SCENARIO) -m IPython --ext=gpumagic
 
 hardware: $(VENV)/.dev  ## the tests that need a GPU

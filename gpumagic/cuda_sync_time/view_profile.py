@@ -127,10 +127,12 @@ def kernel_name(name: str) -> str:
     ('Memcpy HtoD (Pinned -> Device)', 'aten::mm')
     >>> kernel_name("void cutlass::Kernel<sm80_gemm>(sm80_gemm::Params)")
     'sm80_gemm'
+    >>> kernel_name("at::cuda::(anonymous namespace)::spin_kernel(long)")
+    'spin_kernel'
     """
-    if not name.startswith("void ") and "<" not in name:
-        return _PARAMETERS.sub("", name)
     bare = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    if bare == name and not _PARAMETERS.search(name) and "<" not in name:
+        return name  # no function of C++, but a copy or an operator
     first, *inner = re.split(r"[<(]", bare, maxsplit=2)
     short = _NAMESPACES.sub("", first).strip()
     if short in _WRAPPERS and inner:

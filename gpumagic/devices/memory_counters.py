@@ -82,16 +82,16 @@ def allocator_backend(kind: str) -> str | None:
 def caching_is_off(kind: str) -> bool:
     """Whether memory is taken from the driver directly, so that nothing is counted.
 
-    The variable counts as it was when torch first looked at it, which nobody can
-    tell afterwards; so it is only believed where no counter has ever moved.
+    Older versions do not tell. The variable counts as it was when torch first looked
+    at it; so it is only believed where no counter has ever moved.
     """
     if kind != _CUDA:
         return False
-    if any(name in os.environ for name in _WITHOUT_CACHE):
-        return True
     core = getattr(loaded_torch(), "_C", None)
     ask = getattr(core, "_cuda_cudaCachingAllocator_is_enabled", None)
-    return ask is not None and not ask()
+    if ask is not None:
+        return not ask()
+    return any(name in os.environ for name in _WITHOUT_CACHE)
 
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ import time
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpumagic.devices.memory_counters import caching_is_off
 from gpumagic.devices.memory_events import MemoryEvent, MemoryTrace, Spot
 from gpumagic.report.places import Place
 
@@ -50,6 +51,8 @@ def why_no_history(torch: Any) -> str | None:
     backend = torch.cuda.get_allocator_backend()
     if backend != "native":
         return f"the allocator {backend} keeps no history"
+    if caching_is_off("cuda") and not torch.cuda.memory_reserved():
+        return "without caching torch keeps no history"
     return None
 
 

@@ -122,7 +122,9 @@ class OneCell:
             error: What it has raised, which IPython is going to keep.
         """
         run = self._run
-        changes = tuple(each for each in run.changes() if each.moved)
+        changes = tuple(
+            each for each in run.changes() if each.moved or each.allocated_delta is None
+        )
         return CellReport(
             code=code,
             setting=run.setting,
@@ -156,9 +158,9 @@ class OneCell:
         value: Any,
         error: BaseException | None,
     ) -> Holdings | None:
-        moved = any(
-            abs(each.allocated_delta or 0) >= _WORTH_A_SEARCH for each in changes
-        )
+        deltas = [each.allocated_delta for each in changes]
+        # Where nothing is counted names are all that there is.
+        moved = any(each is None or abs(each) >= _WORTH_A_SEARCH for each in deltas)
         if not self._searches or not moved:
             return None
         found = self._holdings(

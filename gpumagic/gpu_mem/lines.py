@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
 _NOT_RECORDED = "allocations could not be recorded"
 _RUN_AGAIN = "run the cell again to see its lines and its exact peak"
-_NOT_PYTHON = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hpp", ".inc", "??")
-_LIBRARY = ".so"  # named in the place of a source, where that is not known
-_UNKNOWN = "<unknown>"
+_UNKNOWN = ("", "??", "<unknown>")
 
 
 class Recording:
@@ -277,5 +275,7 @@ def places_beside(torch: Any) -> StackPlaces:
 
 def _is_python(filename: str) -> bool:
     name = filename.rpartition("/")[2]
-    is_other = name.endswith(_NOT_PYTHON) or _LIBRARY in name or name == _UNKNOWN
-    return bool(name) and not is_other
+    if name in _UNKNOWN:
+        return False
+    # A cell, a file, or a script that is called as a program is.
+    return name.startswith("<") or name.endswith(".py") or "." not in name

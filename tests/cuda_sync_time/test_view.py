@@ -692,6 +692,18 @@ def test_any_run_is_drawn(elapsed, naive, tail, backlog, floor):
     assert_numbers_agree(drawing)
 
 
+def test_what_the_gpu_is_known_to_have_done_is_no_empty_cell():
+    """However long an empty one takes on a busy machine; without, nobody knows."""
+    seen = samples.profiled(samples.TWO_STREAMS)
+    slow = Setting("cuda", floor_s=seen.run.elapsed_s * 0.6)
+
+    known = draw(dataclasses.replace(seen, setting=slow))
+    unknown = draw(dataclasses.replace(seen, setting=slow, profile=None))
+
+    assert "the GPU works" in known.title
+    assert "hardly more than an empty cell" in unknown.title
+
+
 @pytest.mark.parametrize(("other_s", "is_all"), [(2 * MS, True), (None, False)])
 def test_a_sum_of_waits_with_one_unknown_is_a_least(other_s, is_all):
     """Where one wait has no known cost, the others come to "at least" so much."""

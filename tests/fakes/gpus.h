@@ -13,8 +13,8 @@
  *                                  and the numbers of its clients count among them
  *   process_row_bytes              32: the rows that drivers 535.43 to 535.86 write
  *   context_mib                    what a context takes of its device (500)
- *   launch_queue                   launches that a stream holds before the host waits (1000)
- *   addresses = descending         allocations take the highest addresses that are free
+ *   launch_queue                   how many launches a stream holds (1000)
+ *   addresses = descending         memory is allocated from the highest ones down
  *   fail = FUNCTION CODE           that NVML function answers CODE
  *   hide = FUNCTION                this driver lacks it (build.py leaves it out)
  * For a GPU:

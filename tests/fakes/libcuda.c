@@ -343,32 +343,28 @@ int cuDeviceGetPCIBusId(char *address, int length, int device)
     return 0;
 }
 
-/* What every device here has in common: CUDA's number of it, and a H100's value. */
+/* What every device here has in common: CUDA's number of it, and an H100's value. */
 static const int common_attributes[][2] = {
-    {1, 1024},         /* threads of a block */
-    {2, 1024}, {3, 1024}, {4, 64},                /* a block's most in x, y, z */
-    {5, 2147483647}, {6, 65535}, {7, 65535},      /* a grid's */
-    {8, 49152},        /* bytes of shared memory a block */
-    {9, 65536},        /* bytes of constants */
-    {10, 32},          /* threads of a warp */
-    {11, 2147483647},  /* most pitch */
-    {12, 65536},       /* registers a block */
-    {13, 1980000},     /* clock, kHz */
-    {14, 512},         /* alignment of textures */
-    {19, 1},           /* maps memory of the host */
-    {31, 1}, {32, 1},  /* kernels side by side; ECC */
-    {36, 2619000}, {37, 5120}, {38, 52428800},    /* memory: kHz, bits; bytes of L2 */
-    {39, 2048},        /* threads a multiprocessor */
-    {40, 3}, {41, 1},  /* copy engines; one address space */
-    {51, 32},          /* pitch of textures */
-    {78, 1}, {79, 1}, {80, 1},                    /* stream priorities; caches of L1 */
-    {81, 233472}, {82, 65536},                    /* a multiprocessor's shared memory, registers */
-    {83, 1}, {89, 1}, {90, 1}, {91, 1},           /* managed memory; preemption */
-    {95, 1}, {97, 232448},                        /* cooperative launch; shared memory opted in */
-    {99, 1},           /* registers memory of the host */
-    {102, 1}, {103, 1},                           /* virtual memory, in file descriptors */
-    {106, 32}, {108, 32768000}, {111, 1024},      /* blocks; persisting L2; reserved shared */
-    {115, 1}, {120, 1},                           /* memory pools; clusters */
+    {1, 1024},                               /* threads of a block */
+    {2, 1024}, {3, 1024}, {4, 64},           /* the most of them in x, y and z */
+    {5, 2147483647}, {6, 65535}, {7, 65535}, /* blocks of a grid in x, y and z */
+    {8, 49152}, {97, 232448},                /* shared memory of a block; opted in */
+    {81, 233472}, {111, 1024},               /* of a multiprocessor; reserved */
+    {12, 65536}, {82, 65536},                /* registers of a block; a multiprocessor */
+    {9, 65536},                              /* constants */
+    {10, 32},                                /* threads of a warp */
+    {39, 2048}, {106, 32},                   /* threads and blocks of a multiprocessor */
+    {11, 2147483647}, {14, 512}, {51, 32},   /* pitch; alignment and pitch of textures */
+    {13, 1980000},                           /* clock, kHz */
+    {36, 2619000}, {37, 5120},               /* memory's clock, kHz, and bits of its bus */
+    {38, 52428800}, {108, 32768000},         /* L2; persisting */
+    {40, 3},                                 /* copy engines */
+    {19, 1}, {41, 1}, {91, 1}, {99, 1},      /* memory of the host: mapped, registered */
+    {31, 1}, {32, 1}, {78, 1},               /* kernels side by side; ECC; priorities */
+    {79, 1}, {80, 1},                        /* caches of L1 */
+    {83, 1}, {89, 1}, {90, 1},               /* managed memory; preemption */
+    {95, 1}, {120, 1},                       /* cooperative launches; clusters */
+    {102, 1}, {103, 1}, {115, 1},            /* virtual memory, as files; pools */
 };
 
 int cuDeviceGetAttribute(int *value, int attribute, int device)
@@ -468,8 +464,9 @@ uint64_t fake_free_bytes(int device)
     const Device *each = &visible.each[device];
     Others others = {fake_uuid(device), 0};
     read_usage(add_other, &others);
-    uint64_t by_scenario = (each->slice ? each->slice->used_mib : each->gpu->used_mib) * MIB;
-    uint64_t taken = by_scenario + others.bytes + held_bytes(device), total = total_bytes(each);
+    uint64_t by_scenario = each->slice ? each->slice->used_mib : each->gpu->used_mib;
+    uint64_t taken = by_scenario * MIB + others.bytes + held_bytes(device);
+    uint64_t total = total_bytes(each);
     return taken < total ? total - taken : 0;
 }
 

@@ -256,7 +256,12 @@ int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor)
 /* ------------------------------------------------------------ how it does */
 
 /* The scenario's processes of a part, and those that have noted what they hold. */
-typedef struct { const Part *part; Process each[2 * MANY]; int count; uint64_t noted; } Users;
+typedef struct {
+    const Part *part;
+    Process each[2 * MANY];
+    int count;
+    uint64_t noted_bytes;
+} Users;
 
 static int is_of(const Part *part, const char *uuid)
 {
@@ -270,11 +275,11 @@ static int is_of(const Part *part, const char *uuid)
 
 static void add_user(unsigned pid, const char *uuid, uint64_t bytes, void *data)
 {
-    Users *users_of_it = data;
-    if (!is_of(users_of_it->part, uuid) || users_of_it->count == 2 * MANY)
+    Users *found = data;
+    if (!is_of(found->part, uuid) || found->count == 2 * MANY)
         return;
-    users_of_it->each[users_of_it->count++] = (Process){pid, 0, bytes};
-    users_of_it->noted += bytes;
+    found->each[found->count++] = (Process){pid, 0, bytes};
+    found->noted_bytes += bytes;
 }
 
 static Users users_of(const Part *part)
@@ -288,7 +293,7 @@ static Users users_of(const Part *part)
 static uint64_t used_bytes(const Part *part)
 {
     uint64_t by_scenario = part->slice ? part->slice->used_mib : part->gpu->used_mib;
-    return by_scenario * MIB + users_of(part).noted;
+    return by_scenario * MIB + users_of(part).noted_bytes;
 }
 
 /* Version 1 counts what the driver keeps for itself as used. */

@@ -1,5 +1,6 @@
 """The fakes themselves: layouts, the latch, the mask, and the helper around them."""
 
+import os
 import signal
 
 import pytest
@@ -363,8 +364,7 @@ def test_a_mask_can_be_read_without_the_latch():
     "scenario", ["four_gpus", "sixteen_gpus", "mixed_models", "container_foreign_pids"]
 )
 def test_both_libraries_describe_the_same_gpus(scenario):
-    """Address, UUID, name and capability agree, zero bytes included; of the memory
-    CUDA counts what the driver does not keep for itself."""
+    """Address, UUID, name, capability and the memory that is not reserved agree."""
     run = run_python(
         CUDA
         + """
@@ -404,6 +404,59 @@ def test_both_libraries_describe_the_same_gpus(scenario):
     by_cuda, by_nvml = run.json()
     assert by_cuda == by_nvml
     assert by_cuda
+
+
+def test_what_processes_note_is_in_use_for_both_libraries(tmp_path):
+    """Another process's note counts for NVML and CUDA; a dead one's does not."""
+    slice_uuid = "MIG-aaaa1111-2222-4333-8444-555566667777"
+    other = os.getpid()
+    (tmp_path / str(other)).write_text(f"{slice_uuid} {300 << 20}\n")
+    (tmp_path / "4194304").write_text(f"{slice_uuid} {700 << 20}\n")
+
+    run = run_python(
+        CUDA
+        + f"""
+    import pynvml
+    pynvml.nvmlInit()
+    part = pynvml.nvmlDeviceGetHandleByUUID({slice_uuid!r})
+    cuda.cuInit(0)
+    context, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
+    cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    cuda.cuCtxSetCurrent(context)
+    cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+    rows = pynvml.nvmlDeviceGetComputeRunningProcesses(part)
+    used = pynvml.nvmlDeviceGetMemoryInfo(part).used
+    show([used >> 20, (total.value - free.value) >> 20,
+          sorted([row.pid == {other}, row.usedGpuMemory >> 20] for row in rows)])
+    """,
+        scenario="mig_with_holes",
+        env={"CUDA_VISIBLE_DEVICES": slice_uuid, "GPUMAGIC_FAKE_USAGE": str(tmp_path)},
+    )
+
+    assert run.json() == [800, 800, [[False, 500], [True, 300]]]
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted(
+        [str(other), "4194304"]
+    )
+
+
+def test_torch_finds_what_it_asks_when_memory_has_run_out():
+    """There is no NVLink and no fabric, and the functions are there to say so."""
+    run = run_python("""
+        import ctypes, json
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        nvml.nvmlInit_v2()
+        gpu, value = ctypes.c_void_p(), ctypes.c_uint()
+        nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(gpu))
+        fabric = (ctypes.c_uint * 9)(0x02000024, *[7] * 8)
+        print(json.dumps([
+            nvml.nvmlDeviceGetNvLinkRemoteDeviceType(gpu, 0, ctypes.byref(value)),
+            nvml.nvmlDeviceGetNvLinkRemotePciInfo_v2(gpu, 0, ctypes.byref(fabric)),
+            nvml.nvmlDeviceGetGpuFabricInfoV(gpu, ctypes.byref(fabric)),
+            fabric[7],
+        ]))
+    """)
+
+    assert run.json() == [3, 3, 0, 0]
 
 
 def test_the_driver_offers_its_functions_by_name():

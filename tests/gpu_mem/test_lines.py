@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.devices import memory_history
+from gpumagic.devices import memory_counters
 from gpumagic.devices.memory_events import MemoryEvent, Spot
 from gpumagic.devices.memory_history import (
     BackwardCalls,
@@ -488,6 +489,17 @@ def test_a_failing_snapshot_leaves_it_off():
         recorder.stop()
 
     assert not torch.on
+
+
+@pytest.mark.parametrize(("reserved", "is_one"), [(0, False), (512, True)])
+def test_without_caching_there_is_no_history(monkeypatch, reserved, is_one):
+    """Unless something was reserved: then the variable was set too late to count."""
+    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+    monkeypatch.setattr(memory_counters, "loaded_torch", lambda: None)
+    torch = History()
+    torch.cuda.memory_reserved = lambda: reserved
+
+    assert (why_no_history(torch) is None) is is_one
 
 
 def test_why_there_is_no_history():

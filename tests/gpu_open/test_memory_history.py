@@ -500,6 +500,8 @@ TORCH = "/usr/local/lib/python3.12/dist-packages/torch/nn/modules/module.py"
         (["/var/ipykernel_12/345.py"], "cell 345, line 1"),
         (["<stdin>"], "<stdin>, line 1"),
         ([TORCH, "??", "libtorch.so.2"], None),
+        (["./misc/../sysdeps/unix/sysv/linux/x86_64/clone3.S", "a.py"], "a.py, line 2"),
+        (["/home/me/bin/train"], "train, line 1"),
         ([], None),
     ],
     ids=lambda each: "" if isinstance(each, list) else str(each),

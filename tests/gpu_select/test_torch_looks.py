@@ -147,8 +147,8 @@ def test_the_simulator_in_the_place_of_cuda_is_not_in_the_way():
     watched(
         """
         import torch, gpumagic
-        own = {name: lambda: 4 for name in ("_cuda_getDeviceCount", "_cuda_init")}
-        had = {name: getattr(torch._C, name, None) for name in own}
+        names = ("_cuda_getDeviceCount", "_cuda_init")  # a build without CUDA has none
+        own = {name: getattr(torch._C, name, lambda: 4) for name in names}
         for name, plain in own.items():
             setattr(torch._C, name, plain)
 

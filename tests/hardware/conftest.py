@@ -1,12 +1,11 @@
 """Marks this folder's tests, skips them without CUDA, and keeps what they measure.
 
 They run on a GPU (`make hardware`), and on the machine of tests/fakes/cuda, where
-torch's own CUDA runs without one (`make cuda`) and measures by that machine's clock.
+torch's own CUDA runs without one (`make cuda`).
 """
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import gc
 import os
@@ -18,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.runner import write_measurement
-from gpumagic.devices.accelerator import CudaRuntime
 from gpumagic.devices.torch_build import read_torch_build
 from tests.fakes.cuda import is_on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]
@@ -51,19 +49,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         reason = "only a GPU has these times"
     if reason:
         pytest.skip(reason)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def its_clock() -> Iterator[None]:
-    """On a machine with a clock of its own the host's time is told by that clock."""
-    if not is_on():
-        yield
-        return
-    now_ns = ctypes.CDLL("libcuda.so.1").machine_now_ns
-    now_ns.restype = ctypes.c_int64
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CudaRuntime, "now_ns", lambda _: now_ns())
-        yield
 
 
 @functools.cache

@@ -157,7 +157,7 @@ class _Writer:
 
             into: What may get other memory by it.
         """
-        if into and self._shares(into) and self._grows(line, into):
+        if into and self.shares_with_any(into) and self._grows(line, into):
             return False  # a storage that grows under its views is another matter
         works = self._works(line)
         if not works and self.chance.random() < _LEFT_OUT:
@@ -196,11 +196,10 @@ class _Writer:
         tensor = self.tensors.get(name)
         return tensor.root if tensor is not None and tensor.on_gpu else None
 
-    def _shares(self, name: str) -> bool:
-        """Whether there are other tensors on the same memory."""
-        root = self.tensors[name].root
-        others = [each for each in self.tensors.values() if each.root == root]
-        return len(others) > 1 or self._tried[name]._base is not None
+    def shares_with_any(self, name: str) -> bool:
+        """Whether other tensors lie in its memory."""
+        others = [each for each in self.tensors if each != name]
+        return self._tried[name]._base is not None or self.shares(name, *others)
 
     def _grows(self, line: str, name: str) -> bool:
         """Whether a tensor gets a larger storage by this."""
@@ -262,12 +261,14 @@ def memory(seed: int) -> Program:
     chance = writer.chance
     large = chance.random() < 0.4  # a program that is sure to run out
     sizes = _SIZES[3:] if large else _SIZES[:7]
-    for _ in range(chance.randint(15, 45)):
+    # Some come again, so that free blocks are equal.
+    again = [chance.choice(sizes)(chance) for _ in range(3)]
+    for _ in range(chance.randint(15, 60)):
         name = writer.one()
         stream = writer.any_stream()
         draw = chance.random()
         if draw < 0.45 or name is None:
-            nbytes = chance.choice(sizes)(chance)
+            nbytes = chance.choice((chance.choice(again), chance.choice(sizes)(chance)))
             code = f"torch.empty({nbytes}, dtype=torch.uint8, device=GPU)"
             writer.make("empty", stream, code)
         elif draw < 0.65:
@@ -277,10 +278,11 @@ def memory(seed: int) -> Program:
         elif draw < 0.8:
             writer.add("busy", stream, f"busy(S[{stream}])")
         elif draw < 0.84:
-            writer.add("view", stream, f"{writer.new()} = {name}[{chance.randint(0, 9)}:]")
+            writer.derive("view", stream, f"{name}[{chance.randint(0, 9)}:]", name)
         elif draw < 0.88:
             nbytes = chance.choice(sizes)(chance)
-            writer.add("resize", stream, f"{name}.resize_({nbytes})")
+            if not writer.shares_with_any(name):
+                writer.add("resize", stream, f"{name}.resize_({nbytes})")
         else:
             writer.add(*chance.choice(_MANAGING(chance, stream)))
     return writer.program
@@ -414,8 +416,10 @@ def values(seed: int) -> Program:
         elif draw < 0.25:
             writer.derive("view", stream, chance.choice(_VIEWS).format(x), x)
         elif draw < 0.6:
-            if writer.shares(z, x, y):  # torch refuses what the CPU cannot see here
+            apart = [each for each in writer.tensors if not writer.shares(each, x, y)]
+            if not apart:
                 continue
+            z = chance.choice(apart)  # torch refuses what the CPU cannot see here
             line = chance.choice(_OUT).format(x=x, y=y, z=z)
             names = [each for each in (x, y) if f"{each}" in line]
             writer.use("out", stream, line, *names, into=z)

@@ -71,3 +71,60 @@ def test_a_graph_that_is_captured_is_left_in_peace(torch):
 
     assert report.facts.failure is None
     assert x.tolist() == [2.0] * 4
+
+
+_MACHINE = """
+import torch
+
+def started():
+    torch.ones(2, device="cuda")
+    said = [typed("%gpu_doctor")]
+    os.environ["CUDA_VISIBLE_DEVICES"] = "1"
+    return [*said, typed("%gpu_doctor")]
+
+def hidden():
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    return typed("%gpu_doctor")
+
+def lost():
+    torch.ones(2, device="cuda")
+    return forked(lambda: typed("%gpu_doctor"))
+
+before = typed("%gpu_doctor")
+cell = forked(
+    lambda: typed("%%gpu_doctor\\nimport torch; torch.ones(2, device='cuda')")
+)
+show(before=before, cell=cell, started=forked(started), hidden=forked(hidden),
+     lost=forked(lost), untouched=not torch.cuda.is_initialized())
+"""
+
+
+@pytest.mark.parametrize("count", [1, 4, 8])
+def test_the_doctor_knows_every_state_of_a_machine(count, tmp_path):
+    """Before the start and after it, masked, masked too late, and lost in a fork."""
+    found = machines.run(_MACHINE, machines.h100s(count, tmp_path))
+    gpus = f"{count} GPU{'s' * (count > 1)} (NVIDIA H100 80GB HBM3)"
+    first, late = found["started"]
+
+    assert found["before"].startswith(f"Ready: {gpus}. CUDA has not started: you can")
+    assert first.startswith(f"Ready: {gpus}. CUDA has started: the choice of GPUs is")
+    assert "CUDA_VISIBLE_DEVICES came too late" in " ".join(late.split())
+    assert found["cell"].startswith("CUDA was started: the choice of GPUs is fixed")
+    assert found["hidden"].startswith(f"{gpus}, all hidden by CUDA_VISIBLE_DEVICES")
+    assert found["lost"].startswith("CUDA in this process: lost: this process was")
+    assert found["untouched"]
+
+
+def test_the_doctor_tells_of_slices_that_torch_can_use():
+    """On a machine with MIG, with a slice chosen: it is one of what is there."""
+    code = """
+import torch
+torch.ones(2, device="cuda")
+show(said=typed("%gpu_doctor"), name=torch.cuda.get_device_name())
+"""
+    slice_ = "MIG-bbbb1111-2222-4333-8444-555566667777"
+    found = machines.run(code, "mig_with_holes", CUDA_VISIBLE_DEVICES=slice_)
+
+    assert found["said"].startswith("Ready: 1 of ")
+    assert "split by MIG, with 2 slices" in " ".join(found["said"].split())
+    assert "too late" not in found["said"]

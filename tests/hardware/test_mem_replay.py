@@ -76,5 +76,5 @@ def test_random_programs_are_served_again_at_the_recorded_addresses(addresses):
     told = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
 
     assert len(told) == 12
-    assert sum(requests for _, requests, _ in told) > 900
+    assert sum(requests for _, requests, _ in told) > 500
     assert [(seed, differing) for seed, _, differing in told if differing] == []

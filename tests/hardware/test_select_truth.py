@@ -59,6 +59,14 @@ def assert_true(of):
     if bare:
         assert of["shown"] == of["predicted"]
         assert (of["verdict"], of["confirmed"]) == ("FIXED", True)
+        assert_doctor_agrees(of)
+
+
+def assert_doctor_agrees(of):
+    """`%gpu_doctor` has the same count, and no quarrel with the variables."""
+    said = " ".join(of["doctor"].split())
+    assert said.startswith(f"Ready: {len(of['seen'])} ")
+    assert "CUDA has started: the choice of GPUs is fixed." in said
 
 
 def test_on_this_machine_the_first_gpu_is_predicted_and_shown():
@@ -109,6 +117,7 @@ def test_in_a_job_of_slurms_both_gpus_are_numbered_as_the_job_sees_them():
         assert [each[:8] for each in of["seen"]] == ["33333333", "66666666"]
         assert of["shown"] == [f"GPU-{each}" for each in of["seen"]]
         assert of["verdict"] == "FIXED"
+        assert_doctor_agrees(of)
 
 
 def test_a_mask_that_the_kernel_was_given_is_the_limit(tmp_path):

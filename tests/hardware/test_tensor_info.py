@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import statistics
 
+import pytest
+
 from gpumagic.tensor_info import aliases, compare, describe, explain_view
 
 _ELEMENTS = 1 << 24  # 64 MiB at step 1: more than any cache that helps
@@ -44,6 +46,7 @@ def test_looking_runs_nothing_and_allocates_nothing(torch):
     assert report.address == x.data_ptr()
 
 
+@pytest.mark.times
 def test_lanes_that_step_wide_are_slower_as_predicted(torch, record_measurement):
     """Eight times the sectors take a multiple of the time; the ratios are kept."""
     flags = torch.empty(_ELEMENTS, dtype=torch.bool, device="cuda")

@@ -159,7 +159,10 @@ def test_the_saved_file_holds_the_kernels(runtime, spin, tmp_path):
 
 
 def test_graphs_are_traced(runtime, torch):
-    """Kernels of a replayed graph are seen, and say nothing of the queue's length."""
+    """Kernels of a replayed graph are seen, and say nothing of the queue's length.
+
+    All of them were launched at once.
+    """
     static = torch.ones(1 << 10, device="cuda")
     static.exp()
     graph = torch.cuda.CUDAGraph()
@@ -171,7 +174,9 @@ def test_graphs_are_traced(runtime, torch):
 
     kernels = of_kind(trace, SpanKind.KERNEL)
     assert len(kernels) >= 2
-    assert all(span.launched_s is None for span in kernels)
+    assert all(span.of_graph for span in kernels)
+    assert all(span.launched_s <= span.start_s for span in kernels)
+    assert profile_of(trace).in_flight is None
 
 
 def test_a_full_queue_is_seen(runtime, torch, spin, record_measurement):

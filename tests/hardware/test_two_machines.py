@@ -20,12 +20,12 @@ from typing import Any
 
 import pytest
 
-from tests.hardware import machines, programs
+from tests.hardware import programs
+from tests.hardware import two_machines as machines
 
 ROOT = Path(__file__).parents[2]
-EACH = int(os.environ.get("EACH", 75))  # programs of a family
+EACH = 40  # programs of a family
 PATIENCE_S = 500
-ORDERS = ("ascending", "descending")
 # What is asked of the books; the rest is asked of every step.
 BOOKS = ("segments", "stats", "trace", "free")
 ENVIRONMENT = {
@@ -61,8 +61,8 @@ def written():
         return programs.programs(EACH)
 
 
-@pytest.fixture(scope="module", params=ORDERS)
-def both(written, request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def both(written, tmp_path_factory):
     """What was seen of each program on torch's own CUDA, and on the simulated GPU."""
     given = json.dumps(
         [
@@ -73,17 +73,17 @@ def both(written, request, tmp_path_factory):
             for program in written
         ]
     )
-    run = functools.partial(_run, given, tmp_path_factory.mktemp("seen"), request.param)
+    run = functools.partial(_run, given, tmp_path_factory.mktemp("seen"))
     with ThreadPoolExecutor() as pool:
         return list(zip(*pool.map(run, ("cuda", "simulated")), strict=True))
 
 
-def _run(given: str, folder: Path, order: str, machine: str) -> Any:
+def _run(given: str, folder: Path, machine: str) -> Any:
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if machine == "simulated" else {}
     file, usage = folder / machine, folder / f"usage of {machine}"
     usage.mkdir()
     # Nobody else's memory counts, not even that of this process.
-    alone = {"GPUMAGIC_FAKE_ADDRESSES": order, "GPUMAGIC_FAKE_USAGE": str(usage)}
+    alone = {"GPUMAGIC_FAKE_USAGE": str(usage)}
     ended = subprocess.run(
         [sys.executable, "-m", machines.__name__, machine, str(file)],
         input=given,

@@ -20,6 +20,7 @@ import ctypes
 import functools
 import os
 import platform
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 
 
-def environment(scenario: str | Path = "one_free_gpu") -> dict[str, str]:
+def environment(scenario: str | Path = "idle_gpu") -> dict[str, str]:
     """All variables of a process on this machine, from those of this process.
 
     Args:
@@ -50,14 +51,14 @@ def environment(scenario: str | Path = "one_free_gpu") -> dict[str, str]:
     }
 
 
-def switch_on(scenario: str | Path = "one_free_gpu") -> None:
+def switch_on(scenario: str | Path = "idle_gpu") -> None:
     """Make this process, and those that it starts, run on this machine."""
     if "torch" in sys.modules:
         raise RuntimeError("torch is imported already: switch on in a new process")
     os.environ.update(environment(scenario))
-    libraries = built()
-    for each in sorted(libraries.glob("*.so.*[2-9]")):  # not the driver's, .so.1
-        ctypes.CDLL(str(each), mode=ctypes.RTLD_GLOBAL)
+    for each in ("libcuda.so.1", "libnvidia-ml.so.1"):  # else the loader finds none
+        ctypes.CDLL(str(built() / each), mode=ctypes.RTLD_GLOBAL)
+    runpy.run_path(str(HERE / "site" / "sitecustomize.py"))
 
 
 @functools.cache

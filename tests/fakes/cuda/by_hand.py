@@ -61,6 +61,7 @@ class Cuda:
         return int(getattr(library, name)(*wide))
 
     def call(self, name: str, *arguments: Any) -> None:
+        """Call a function that is to answer 0."""
         if code := self.answer(name, *arguments):
             raise CudaError(f"{name}: {code}")
 
@@ -71,6 +72,7 @@ class Cuda:
         return out.value
 
     def now(self) -> int:
+        """The virtual time of the host, in nanoseconds."""
         return int(self.driver.machine_now_ns())
 
     def submitted(self) -> int:
@@ -78,26 +80,33 @@ class Cuda:
         return int(self.driver.machine_last_put()[0])
 
     def stream(self) -> int:
+        """A new stream that does not wait for the default one."""
         return self.made("cudaStreamCreateWithPriority", 1, 0)
 
     def event(self) -> int:
+        """A new event that takes times."""
         return self.made("cudaEventCreateWithFlags", 0)
 
     def record(self, event: int, stream: int | None = DEFAULT_STREAM) -> None:
+        """Record an event."""
         self.call("cudaEventRecord", event, stream)
 
     def event_ns(self, event: int) -> int:
+        """When the work before an event has ended."""
         return int(self.driver.machine_event_ns(event))
 
     def elapsed_ms(self, start: int, end: int) -> float:
+        """What CUDA tells of the time between two events."""
         out = ctypes.c_float()
         self.call("cudaEventElapsedTime", ctypes.byref(out), start, end)
         return out.value
 
     def memory(self, size: int) -> int:
+        """So many bytes of the current device."""
         return self.made("cudaMalloc", size)
 
     def pinned(self, size: int) -> int:
+        """So many bytes of the host, pinned."""
         return self.made("cudaHostAlloc", size, 0)
 
     def memory_info(self) -> tuple[int, int]:
@@ -107,11 +116,13 @@ class Cuda:
         return free.value, total.value
 
     def spin(self, cycles: int, stream: int | None = DEFAULT_STREAM) -> None:
+        """Launch a kernel that takes so many cycles."""
         one, value = _Dim3(1, 1, 1), ctypes.c_int64(cycles)
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(value))
         self.call("cudaLaunchKernel", self._kernel, one, one, parameters, 0, stream)
 
     def copy(self, to: Any, source: Any, size: int, stream: int | None) -> None:
+        """Copy in a stream, whichever way."""
         self.call("cudaMemcpyAsync", to, source, size, 4, stream)
 
     def write(self, to: int, data: bytes) -> None:
@@ -120,20 +131,25 @@ class Cuda:
         self.wait()
 
     def read(self, source: int, size: int) -> bytes:
+        """Copy from the device, and wait for it."""
         into = ctypes.create_string_buffer(size)
         self.call("cudaMemcpy", into, source, size, 4)
         return into.raw
 
     def wait(self, stream: int | None = DEFAULT_STREAM) -> None:
+        """Wait for a stream."""
         self.call("cudaStreamSynchronize", stream)
 
     def wait_for_all(self) -> None:
+        """Wait for the current device."""
         self.call("cudaDeviceSynchronize")
 
     def done(self, stream: int) -> bool:
+        """Whether a stream has nothing left to do."""
         return self._is_done("cudaStreamQuery", stream)
 
     def passed(self, event: int) -> bool:
+        """Whether the work before an event has ended."""
         return self._is_done("cudaEventQuery", event)
 
     def _is_done(self, name: str, handle: int) -> bool:

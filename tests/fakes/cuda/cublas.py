@@ -81,6 +81,8 @@ _BODIES: Final = {
 }
 
 _OPENING: Final = """\
+#pragma GCC diagnostic ignored "-Wunused-parameter"   /* the signatures are NVIDIA's */
+#pragma GCC diagnostic ignored "-Wunused-function"
 /* These two headers ask for libcu++, and only names of types are needed. */
 #define __CUDA_FP16_H__
 #define __CUDA_BF16_H__

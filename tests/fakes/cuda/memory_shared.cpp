@@ -31,27 +31,17 @@ struct Mapping {
 };
 std::map<uintptr_t, Mapping> &mappings = *new std::map<uintptr_t, Mapping>;
 
-// What another process is handed: a note of where the memory lies.
-struct Exported {
+// What another process is handed, as CUDA's own handle or in a file: where the memory lies.
+struct Whereabouts {
     uint32_t magic;
     pid_t process;
     int file;
     off_t offset;
     size_t size;
-    char uuid[80];
+    CUuuid device;
 };
-constexpr uint32_t EXPORTED = 0xfa6e0003, MEMORY_HANDLE = 0xfa6e0001;
-
-// The first half of it fits into CUDA's own handle, with the last characters of the UUID.
-struct MemoryHandle {
-    uint32_t magic;
-    pid_t process;
-    int file;
-    off_t offset;
-    size_t size;
-    char uuid_end[13];
-};
-static_assert(sizeof(MemoryHandle) <= sizeof(CUipcMemHandle));
+constexpr uint32_t ALLOCATION = 0xfa6e0001, PHYSICAL = 0xfa6e0003;
+static_assert(sizeof(Whereabouts) <= sizeof(CUipcMemHandle));
 
 struct Opened {
     uintptr_t at;
@@ -86,15 +76,19 @@ bool is_mapped(uintptr_t at, size_t size)
            || holding(mappings, at) != mappings.end();
 }
 
-// The device that has this UUID, or at least its end; the thread's own if this process
-// does not see it.
-int device_with(const char *uuid_end)
+CUuuid uuid_of(int device)
+{
+    CUuuid uuid;
+    cuDeviceGetUuid(&uuid, device);
+    return uuid;
+}
+
+// By its UUID; the thread's own if this process does not see it.
+int device_of(const Whereabouts &where)
 {
     for (int device = 0; device < fake_device_count(); device++) {
-        const char *uuid = fake_uuid(device);
-        if (strlen(uuid) >= strlen(uuid_end)
-            && !strcmp(uuid + strlen(uuid) - strlen(uuid_end), uuid_end))
-            return device;
+        const CUuuid uuid = uuid_of(device);
+        if (!memcmp(&uuid, &where.device, sizeof uuid)) return device;
     }
     return fake_device();
 }
@@ -171,10 +165,10 @@ CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle ha
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
         || !(physical->properties.requestedHandleTypes & type))
         return CUDA_ERROR_INVALID_VALUE;
-    Exported note{EXPORTED, getpid(), physical->file, physical->offset, physical->size, {}};
-    snprintf(note.uuid, sizeof note.uuid, "%s", fake_uuid(physical->device));
+    const Whereabouts where{PHYSICAL,         getpid(),       physical->file,
+                            physical->offset, physical->size, uuid_of(physical->device)};
     int file = memfd_create("gpu-exported", MFD_CLOEXEC);
-    if (file < 0 || write(file, &note, sizeof note) != sizeof note)
+    if (file < 0 || write(file, &where, sizeof where) != sizeof where)
         return CUDA_ERROR_OPERATING_SYSTEM;
     *static_cast<int *>(out) = file;
     return CUDA_SUCCESS;
@@ -185,18 +179,18 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void 
 {
     NEEDS_DRIVER;
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
-    Exported note;
-    if (pread(int(intptr_t(os_handle)), &note, sizeof note, 0) != sizeof note
-        || note.magic != EXPORTED)
+    Whereabouts where;
+    if (pread(int(intptr_t(os_handle)), &where, sizeof where, 0) != sizeof where
+        || where.magic != PHYSICAL)
         return CUDA_ERROR_INVALID_VALUE;
-    int file = open_file_of(note.process, note.file), device = device_with(note.uuid);
+    const int file = open_file_of(where.process, where.file), device = device_of(where);
     if (file < 0) return CUDA_ERROR_INVALID_VALUE;
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     properties.location.id = device;
     properties.requestedHandleTypes = type;
-    *out = handle_of(new Physical{file, note.offset, note.size, device, false, properties});
+    *out = handle_of(new Physical{file, where.offset, where.size, device, false, properties});
     return CUDA_SUCCESS;
 }
 
@@ -303,36 +297,33 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr at)
     if (it == on_device.end() || !it->second.charged || it->second.pooled)
         return CUDA_ERROR_INVALID_VALUE;
     const DeviceMemory &memory = *memory_of(it->second.device);
-    std::string uuid = fake_uuid(it->second.device);
-    MemoryHandle handle{MEMORY_HANDLE,      getpid(),
-                        memory.file,        off_t(it->first - memory.base),
-                        it->second.charged, {}};
-    snprintf(handle.uuid_end, sizeof handle.uuid_end, "%s",
-             uuid.c_str() + uuid.size() - std::min(uuid.size(), sizeof handle.uuid_end - 1));
+    const Whereabouts where{ALLOCATION,         getpid(),
+                            memory.file,        off_t(it->first - memory.base),
+                            it->second.charged, uuid_of(it->second.device)};
     memset(out, 0, sizeof *out);
-    memcpy(out, &handle, sizeof handle);
+    memcpy(out, &where, sizeof where);
     return CUDA_SUCCESS;
 }
 
 CUresult cuIpcOpenMemHandle(CUdeviceptr *out, CUipcMemHandle given, unsigned)
 {
     NEEDS_CONTEXT;
-    MemoryHandle handle;
-    memcpy(&handle, &given, sizeof handle);
+    Whereabouts where;
+    memcpy(&where, &given, sizeof where);
     *out = 0;
-    if (handle.magic != MEMORY_HANDLE) return CUDA_ERROR_INVALID_VALUE;
-    if (handle.process == getpid()) return CUDA_ERROR_INVALID_CONTEXT;
+    if (where.magic != ALLOCATION) return CUDA_ERROR_INVALID_VALUE;
+    if (where.process == getpid()) return CUDA_ERROR_INVALID_CONTEXT;
     Guard guard(lock);
-    Opened &once = opened[{handle.process, {handle.file, handle.offset}}];
+    Opened &once = opened[{where.process, {where.file, where.offset}}];
     if (!once.count) {
-        int file = open_file_of(handle.process, handle.file);
+        int file = open_file_of(where.process, where.file);
         void *at = file < 0 ? MAP_FAILED
-                            : mmap(nullptr, handle.size, PROT_READ | PROT_WRITE,
-                                   MAP_SHARED | MAP_NORESERVE, file, handle.offset);
+                            : mmap(nullptr, where.size, PROT_READ | PROT_WRITE,
+                                   MAP_SHARED | MAP_NORESERVE, file, where.offset);
         if (file >= 0) close(file);
         if (at == MAP_FAILED) return CUDA_ERROR_MAP_FAILED;
-        on_device[uintptr_t(at)] = {handle.size, 0, device_with(handle.uuid_end), false};
-        once = {uintptr_t(at), handle.size, 0};
+        on_device[uintptr_t(at)] = {where.size, 0, device_of(where), false};
+        once = {uintptr_t(at), where.size, 0};
     }
     once.count++;
     *out = once.at;

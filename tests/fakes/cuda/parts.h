@@ -83,7 +83,7 @@ struct CUstream_st {
     {}
 
     bool dying = false, has_thread = false;
-    bool busy = false;           // its thread has something in hand
+    CompletionPtr in_hand;       // of what its thread works off now
     std::deque<Operation> queue;
     std::condition_variable wake;
     CompletionPtr last;

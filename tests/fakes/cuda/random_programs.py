@@ -13,10 +13,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from by_hand import Cuda
-
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from by_hand import Cuda
 
 LATENCY, COPY, LAUNCH, CALL = 3000, 1500, 4000, 1000
 BYTES = 1 << 16
@@ -32,6 +32,7 @@ class Stream:
     held: deque[int] = field(default_factory=deque)
 
     def forget_past(self, now: int) -> None:
+        """Launches that have ended take no room any more."""
         while self.held and self.held[0] <= now:
             self.held.popleft()
 
@@ -46,6 +47,7 @@ class Model:
     events: dict[int, int] = field(default_factory=dict)
 
     def put(self, place: int, length: int, *, takes_room: bool = True) -> int:
+        """Put something that takes so long; when it ends."""
         stream = self.streams[place]
         if not MODELLED:
             self.now = self.cuda.submitted()
@@ -60,22 +62,27 @@ class Model:
         return stream.end
 
     def work(self, place: int, length: int) -> None:
+        """A kernel or a copy."""
         self.now += LAUNCH
         self.put(place, length)
 
     def record(self, event: int, place: int) -> None:
+        """An event is recorded."""
         self.now += CALL
         self.events[event] = self.put(place, 0, takes_room=False)
 
     def stream_waits(self, place: int, event: int) -> None:
+        """A stream waits for an event."""
         self.now += CALL
         stream = self.streams[place]
         stream.end = max(stream.end, self.events[event])
 
     def host_waits(self, end: int) -> None:
+        """The host waits until then."""
         self.now = max(self.now + CALL, end)
 
     def asks(self, end: int) -> bool:
+        """What the host is answered that asks for what ends then."""
         self.now += CALL
         if self.now >= end:
             return True
@@ -102,7 +109,7 @@ class Programs:
     def run(self, seed: int) -> list[int]:
         """One program; the moments of its events."""
         self.cuda.wait_for_all()
-        chance = random.Random(seed)
+        chance = random.Random(seed)  # noqa: S311 -- repeatable is what it is to be
         model = Model(self.cuda, [Stream() for _ in self.streams], self.cuda.now())
         for step in range(chance.randint(10, 60)):
             self._step(chance, model)
@@ -125,7 +132,10 @@ class Programs:
             cuda.spin(cycles, stream)
             model.work(place, cycles * 100 // 198)
         elif what < 0.5:
-            size, (to, source, rate) = chance.randint(1, BYTES), chance.choice(self.copies)
+            size, (to, source, rate) = (
+                chance.randint(1, BYTES),
+                chance.choice(self.copies),
+            )
             cuda.copy(to, source, size, stream)
             model.work(place, COPY + int(size / rate))
         elif what < 0.68:

@@ -16,6 +16,14 @@ namespace {
 struct StreamsOfDevice {
     Stream *zero = nullptr;
     std::vector<Stream *> created, destroyed;
+
+    std::vector<Stream *> all() const
+    {
+        std::vector<Stream *> found = created;
+        found.insert(found.end(), destroyed.begin(), destroyed.end());
+        if (zero) found.push_back(zero);
+        return found;
+    }
 };
 std::map<int, StreamsOfDevice> &streams = *new std::map<int, StreamsOfDevice>;
 
@@ -24,12 +32,12 @@ uint32_t last_stream_id = DEFAULT_STREAM_ID;
 
 thread_local int64_t last_put[3]; // submitted, start, end
 
-// What a stream's thread works out now, if its end is open.
-struct InHand {
+// Of what a stream's thread works out now, if its end is open.
+struct UntoldEnd {
     Completion *completion = nullptr;
-    bool end_is_told = false;
+    bool is_told = false;
 };
-thread_local InHand in_hand;
+thread_local UntoldEnd untold_end;
 
 Stream *default_stream(int device)
 {
@@ -71,7 +79,7 @@ void work_off(Guard &guard, Operation &operation, int64_t end_before)
     if (!operation.work) return;
     until_due(guard, completion);
     guard.unlock();
-    in_hand = {operation.open ? &completion : nullptr};
+    untold_end = {operation.open ? &completion : nullptr};
     if (operation.hosted) {
         HostClock::Standing standing(completion.start);
         operation.work();
@@ -79,7 +87,7 @@ void work_off(Guard &guard, Operation &operation, int64_t end_before)
         operation.work();
     operation.work = nullptr;
     guard.lock();
-    if (operation.open && !in_hand.end_is_told)
+    if (operation.open && !untold_end.is_told)
         completion.end = std::max(completion.end, host.now());
 }
 
@@ -93,12 +101,12 @@ void run(Stream *stream)
         if (stream->queue.empty()) break;
         Operation operation = std::move(stream->queue.front());
         stream->queue.pop_front();
-        stream->busy = true;
+        stream->in_hand = operation.completion;
         work_off(guard, operation, end_before);
         end_before = operation.completion->end;
         stream->end = std::max(stream->end, end_before);
         if (operation.completion->open) trace(operation);
-        stream->busy = false;
+        stream->in_hand = nullptr;
         operation.completion->reached = true;
         progress.notify_all();
     }
@@ -120,6 +128,24 @@ bool make_room(Guard &guard, Stream *stream)
     host_waits(guard, one_place);
     forget_past();
     return true;
+}
+
+// What has ended by the timeline before an operation begins has made its values by then,
+// whatever its stream: the last of each.
+void await_past(Stream *stream, Operation &operation)
+{
+    auto is_past = [&](const CompletionPtr &other) {
+        return !other->open && !other->hosted && other->end <= operation.completion->start;
+    };
+    for (Stream *other : streams[stream->device].all()) {
+        if (other == stream) continue;
+        auto last = std::find_if(other->queue.rbegin(), other->queue.rend(),
+                                 [&](const Operation &each) { return is_past(each.completion); });
+        if (last != other->queue.rend())
+            operation.after.push_back(last->completion);
+        else if (other->in_hand && is_past(other->in_hand))
+            operation.after.push_back(other->in_hand);
+    }
 }
 
 // Where it begins and ends, and whom it must await.
@@ -153,6 +179,7 @@ void place(Stream *stream, Operation &operation)
     completion.start = start;
     completion.end = stream->end = start + operation.duration;
     completion.due = HostClock::real() + start - completion.submitted;
+    if (operation.work) await_past(stream, operation);
     if (operation.instant) return;
     last_put[0] = completion.submitted, last_put[1] = start, last_put[2] = completion.end;
 }
@@ -176,7 +203,7 @@ CompletionPtr put(Guard &guard, Stream *stream, Operation operation)
     if (!completion->open) trace(operation);
     stream->last = completion;
 
-    bool at_once = !operation.work && stream->queue.empty() && !stream->busy;
+    bool at_once = !operation.work && stream->queue.empty() && !stream->in_hand;
     for (const CompletionPtr &before : operation.after) at_once = at_once && before->reached;
     if (at_once) {
         completion->reached = true;
@@ -225,10 +252,7 @@ Awaited all_in(Stream *stream)
 Awaited all_on(int device)
 {
     Awaited all;
-    StreamsOfDevice &of = streams[device];
-    all.add(default_stream(device));
-    for (Stream *stream : of.created) all.add(stream);
-    for (Stream *stream : of.destroyed) all.add(stream);
+    for (Stream *stream : streams[device].all()) all.add(stream);
     return all;
 }
 
@@ -373,13 +397,13 @@ CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback function, void *d
     return put_host_function(stream, [=] { function(stream, CUDA_SUCCESS, data); });
 }
 
-int64_t machine_kernel_began_ns() { return in_hand.completion->start; }
+int64_t machine_kernel_began_ns() { return untold_end.completion->start; }
 
 void machine_kernel_ends_ns(int64_t end)
 {
     Guard guard(lock);
-    in_hand.completion->end = std::max(in_hand.completion->end, end);
-    in_hand.end_is_told = true;
+    untold_end.completion->end = std::max(untold_end.completion->end, end);
+    untold_end.is_told = true;
 }
 
 // For tests: when the calling thread's last operation was submitted, begins and ends.

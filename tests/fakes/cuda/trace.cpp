@@ -109,7 +109,9 @@ void machine_pass(int64_t nanoseconds) { host.cost(nanoseconds); }
 
 void machine_freeze(int on)
 {
+    static thread_local int depth = 0;
     static thread_local int64_t at = 0;
+    if (on ? depth++ : --depth) return;
     if (on)
         host.block(at = host.now());
     else

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
     from types import ModuleType
 
 _Work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -37,9 +38,10 @@ _LaunchHook = ctypes.CFUNCTYPE(
 )
 
 
-def install() -> None:
-    """Puts it in place now, or as soon as Triton is imported."""
-    values = TritonValues(ctypes.CDLL("libcuda.so.1"))
+def install(libraries: Path) -> None:
+    """Puts it in place as soon as Triton is imported; the machine's folder is given."""
+    os.environ.setdefault("TRITON_LIBCUDA_PATH", str(libraries))
+    values = TritonValues(ctypes.CDLL(str(libraries / "libcuda.so.1")))
     wanted = {
         "triton.runtime.jit": values.stand_behind_triton,
         "triton.runtime.autotuner": values.leave_out_timing,

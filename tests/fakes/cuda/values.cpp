@@ -25,6 +25,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <unordered_set>
 
 #include "machine.h"
 #include "rates.h"
@@ -70,14 +71,16 @@ Way way_of(const std::string &name)
     return Way::BOTH;
 }
 
-/* There is nothing to work out: it gives a view, reads back, or leaves memory as it is. */
+/* There is nothing to work out: it gives a view, reads back, leaves memory as it is, or is
+ * made of other operators, as what makes a tensor sparse. */
 bool has_no_values(const c10::FunctionSchema &schema)
 {
     static const std::set<std::string> names = {
         "aten::empty", "aten::empty_strided", "aten::resize_", "aten::set_",
-        "aten::_pin_memory", "aten::_cudnn_init_dropout_state",
+        "aten::_pin_memory", "aten::_cudnn_init_dropout_state", "aten::record_stream",
     };
     if (names.count(schema.name())) return true;
+    if (schema.name().rfind("aten::_to_sparse", 0) == 0) return true;
     if (schema.name() == "aten::_assert_async" || schema.name() == "aten::equal") return false;
     for (const c10::Argument &argument : schema.arguments())
         if (argument.alias_info() && argument.alias_info()->isWrite()) return false;
@@ -199,6 +202,7 @@ struct Operator {
     c10::KernelFunction own;
     std::string name;
     Way way;
+    bool reads_its_own_steps;      /* so that these need values, too */
     StandIn stand_in;
     std::vector<bool> written;     /* of its arguments */
     int generator = -1;            /* the place of the argument, if it has one */
@@ -206,6 +210,7 @@ struct Operator {
 
     Operator(c10::KernelFunction kernel, const c10::FunctionSchema &schema)
         : own(std::move(kernel)), name(schema.name()), way(way_of(name)),
+          reads_its_own_steps(name == "aten::segment_reduce"),
           stand_in(stand_in_of(schema.overload_name().empty()
                                    ? name
                                    : name + "." + schema.overload_name()))
@@ -287,7 +292,7 @@ bool is_assertion(const char *message)
 {
     for (const char *part : {"out of bounds", "out of range", "Expected index",
                              "should be between 0 and 1", "Expected p_in >= 0",
-                             "Expected Tensor to be non-zero", "assertion failed",
+                             "Expected Tensor with single nonzero", "assertion failed",
                              "Class values must be", "Assertion"})
         if (strstr(message, part)) return true;
     return false;
@@ -409,7 +414,7 @@ public:
 
 class Inside {
 public:
-    Inside() { inside = true; }
+    explicit Inside(bool now) { inside = now; }
     ~Inside() { inside = false; }
 };
 
@@ -438,23 +443,26 @@ public:
         auto task = begin(handle, given);
         Collecting collecting;     /* to the end: the values go into the last kernel */
         {
-            Inside now;
+            Inside now(!kind_.reads_its_own_steps);
             kind_.own.callBoxed(handle, keys, stack);
         }
         finish(std::move(task), given, returned(handle, *stack));
     }
 
 private:
-    /* Copies between host and device are the machine's own, and so is all that is sparse. */
+    /* Copies from one device, or the host, to another are the machine's own, and so is all
+     * that is sparse. */
     bool is_ours(const Stack &given) const
     {
-        bool on_device = false, on_host = false, strided = true;
+        std::unordered_set<at::Device> devices;
+        bool strided = true;
         for (const c10::IValue &value : given)
             each_tensor(value, [&](const at::Tensor &t) {
-                (t.is_cuda() ? on_device : on_host) = true;
+                devices.insert(t.device());
                 strided = strided && t.layout() == at::kStrided;
             });
-        return strided && !(copies_ && (on_host || !on_device));
+        bool within_one = devices.size() == 1 && devices.begin()->is_cuda();
+        return strided && (within_one || !copies_);
     }
 
     Stack returned(const c10::OperatorHandle &handle, const Stack &stack) const
