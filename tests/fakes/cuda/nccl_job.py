@@ -204,17 +204,20 @@ def uneven(me: Rank) -> None:
 def pairs(me: Rank) -> None:
     """Several sends to one rank arrive in their order; also to oneself."""
     r, peer = me.rank, me.rank ^ 1
-    out = [me.put(values(r * 10 + k, torch.int32, 10 + k)) for k in range(4)]
-    room = [me.empty(10 + k, torch.int32) for k in range(4)]
+    sizes = [700_000 + k for k in range(4)]  # each takes several boxfuls
+    out = [
+        me.put(values(r * 10 + k, torch.int32, size)) for k, size in enumerate(sizes)
+    ]
+    room = [me.empty(size, torch.int32) for size in sizes]
     both = [dist.P2POp(dist.irecv, each, peer) for each in room]
     both += [dist.P2POp(dist.isend, each, peer) for each in out]
     for work in dist.batch_isend_irecv(both):
         work.wait()
     for k, each in enumerate(room):
-        me.same("in their order", each, values(peer * 10 + k, torch.int32, 10 + k))
+        me.same("in their order", each, values(peer * 10 + k, torch.int32, sizes[k]))
     if r % 2:
         dist.recv(room[0], r - 1)
-        me.same("recv", room[0], values((r - 1) * 10, torch.int32, 10))
+        me.same("recv", room[0], values((r - 1) * 10, torch.int32, sizes[0]))
     else:
         dist.send(out[0], r + 1)
 

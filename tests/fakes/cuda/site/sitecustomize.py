@@ -37,7 +37,7 @@ def _load():
     from pathlib import Path
 
     folder = Path(os.environ["GPUMAGIC_FAKE_LIBRARIES"])
-    for each in sorted(folder.glob("*.so.[0-9]*[0-9]")):
+    for each in sorted(folder.glob("*.so.*[2-9]")):  # libnccl.so.2, no driver's .so.1
         ctypes.CDLL(str(each), mode=ctypes.RTLD_GLOBAL)
     # The interpreter's lock is kept: a thread that came in between would take time.
     clock = ctypes.PyDLL("libcuda.so.1").machine_now_ns
