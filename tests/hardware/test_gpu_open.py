@@ -35,11 +35,13 @@ def trained(torch):
 @pytest.fixture(scope="module")
 def trace(torch, trained, tmp_path_factory):
     """The file that torch's profiler writes of four steps."""
-    from torch.profiler import ProfilerActivity, profile
+    from torch.profiler import ProfilerActivity, profile, schedule
 
     file = tmp_path_factory.mktemp("trace") / "trace.json.gz"
     kinds = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-    with profile(activities=kinds, with_stack=True) as profiler:
+    # Without a schedule no steps are written, whatever step() is told.
+    steps = schedule(wait=0, warmup=0, active=5)
+    with profile(activities=kinds, with_stack=True, schedule=steps) as profiler:
         for _ in range(4):
             trained()
             profiler.step()
