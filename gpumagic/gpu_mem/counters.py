@@ -121,6 +121,8 @@ def badges_now(kind: str, devices: Collection[DeviceMemory]) -> tuple[CellBadge,
         if each.counters.pending_bytes:
             pending = each.counters.pending_bytes
             badges.append(CellBadge(BadgeKind.PENDING, number, pending))
+        if each.is_silent:
+            badges.append(CellBadge(BadgeKind.SILENT, number))
         if each.other_processes:
             badges.append(CellBadge(BadgeKind.SHARED, number, each.other_processes))
     return tuple(badges)

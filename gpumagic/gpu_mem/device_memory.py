@@ -87,7 +87,11 @@ def _memory_of(
     *,
     foreign_numbers: bool,
 ) -> DeviceMemory:
-    free, total = _free_and_total(runtime, device, place)
+    told = _free_and_total(runtime, device)
+    free, total = told or (
+        getattr(place, "memory_free_bytes", None),
+        getattr(place, "memory_total_bytes", None),
+    )
     processes = getattr(place, "processes", None)
     its = _processes(processes, foreign_numbers=foreign_numbers)
     return DeviceMemory(
@@ -99,6 +103,7 @@ def _memory_of(
         other_processes=its.others,
         process_bytes=its.own_bytes,
         cap_bytes=_cap_bytes(runtime, device, total),
+        is_silent=told is None and runtime.kind == "cuda",
     )
 
 
@@ -165,16 +170,10 @@ def _in_container() -> bool:
 # ------------------------------------------------------------ what torch says of it
 
 
-def _free_and_total(
-    runtime: Runtime, device: int, place: Gpu | MigSlice | None
-) -> tuple[int | None, int | None]:
+def _free_and_total(runtime: Runtime, device: int) -> tuple[int, int] | None:
     with contextlib.suppress(RuntimeError):  # a device in error answers nothing
-        told = runtime.memory_bytes(device)
-        if told is not None:
-            return told
-    if place is None:
-        return None, None
-    return place.memory_free_bytes, place.memory_total_bytes
+        return runtime.memory_bytes(device)
+    return None
 
 
 def _cap_bytes(runtime: Runtime, device: int, total: int | None) -> int | None:

@@ -192,6 +192,7 @@ class BadgeKind(enum.Enum):
     NOT_CACHED = "caching is switched off, so that nothing is counted"
     BACKEND = "this allocator keeps no such counters"  # names: the backend
     SHARED = "other processes use the device"  # how many
+    SILENT = "the device does not answer any more"
 
 
 @dataclass(frozen=True)
@@ -263,6 +264,8 @@ class DeviceMemory(Record):
         process_bytes: What this process holds, by the driver's own account.
 
         cap_bytes: What this process may take at most, if it has set a limit.
+
+        is_silent: Whether CUDA itself did not answer, as it does after an error.
     """
 
     counters: Counters
@@ -273,6 +276,7 @@ class DeviceMemory(Record):
     other_processes: int | None = None
     process_bytes: int | None = None
     cap_bytes: int | None = None
+    is_silent: bool = False
 
     @property
     def cached_bytes(self) -> int | None:

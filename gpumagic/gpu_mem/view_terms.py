@@ -258,6 +258,12 @@ BADGE_TEXTS = {
         "%gpu_select free chooses another, before CUDA is started",
         counted="shared with {others}",
     ),
+    BadgeKind.SILENT: NoteText(
+        "no answer",
+        "problem",
+        "{device} does not tell what is free: after an error on it nothing works there",
+        "restart the kernel: CUDA does not recover from it",
+    ),
 }
 # What is so of the machine, and not of the one cell: said once in a row of reports.
 _LASTING = (

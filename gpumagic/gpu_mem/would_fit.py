@@ -229,7 +229,7 @@ def answer_now(
         nbytes,
         segments,
         device=counters.device,
-        device_free_bytes=memory.free_bytes,
+        device_free_bytes=None if memory.is_silent else memory.free_bytes,
         cap_left_bytes=_cap_left(memory, counters),
         max_split_bytes=max_split_bytes(runtime, counters.device),
     )

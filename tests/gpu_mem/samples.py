@@ -589,7 +589,10 @@ CELL_WITHOUT_COUNTERS = CellReport(
     remarks=("the cell calls a compiled function, which was not looked into",),
 )
 EVERY_BADGE = dataclasses.replace(
-    BOUNDED, badges=tuple(CellBadge(kind, 0, 3) for kind in BadgeKind)
+    BOUNDED,
+    badges=tuple(
+        CellBadge(kind, 0, 3) for kind in BadgeKind if kind is not BadgeKind.SILENT
+    ),
 )
 HOSTILE_CELL = dataclasses.replace(
     BY_LINE,

@@ -18,8 +18,11 @@ from gpumagic.devices.protocols import (
     VisibleDevice,
 )
 from gpumagic.gpu_mem import device_memory
+from gpumagic.gpu_mem.counters import badges_now
 from gpumagic.gpu_mem.device_memory import device_memories, host_memory
-from gpumagic.gpu_mem.records import HostMemory
+from gpumagic.gpu_mem.records import HostMemory, Setting
+from gpumagic.gpu_mem.view_terms import notes
+from gpumagic.gpu_mem.would_fit import answer_now
 
 MIB, GIB = 1 << 20, 1 << 30
 OWN = GpuProcess(os.getpid(), 3 * GIB, "compute")
@@ -227,13 +230,17 @@ def test_unified_memory():
 
 
 def test_a_device_in_error():
-    """A device that answers nothing any more leaves what the driver library says."""
+    """What the driver library says is shown, and that it is no memory to be had."""
     runtime = Runtime(memory={0: RuntimeError("CUDA error")})
     driver = driver_with(OWN, memory_total_bytes=80 * GIB, memory_free_bytes=7 * GIB)
 
     (found,) = device_memories(runtime, driver)
 
     assert (found.free_bytes, found.total_bytes) == (7 * GIB, 80 * GIB)
+    assert found.is_silent
+    assert answer_now(1 << 20, found, (), runtime).place is None
+    (note,) = notes(badges_now("cuda", [found]), Setting("cuda"))
+    assert (note.kind, note.hint.split(":")[0]) == ("problem", "restart the kernel")
 
 
 def test_nothing_is_started():

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.devices import memory_history
-from gpumagic.devices import memory_counters
+from gpumagic.devices import memory_counters, memory_history
 from gpumagic.devices.memory_events import MemoryEvent, Spot
 from gpumagic.devices.memory_history import (
     BackwardCalls,

@@ -122,11 +122,11 @@ def shell(torch: Any) -> Iterator[Any]:
     shell.run_line_magic("load_ext", "gpumagic")
     shell.user_ns["torch"] = torch
     yield shell
+    # `atexit` holds the shell, and that what it has shown and its last error.
+    shell.run_line_magic("gpu_mem", "free -q")
     shell.run_line_magic("unload_ext", "gpumagic")
     shell.reset(new_session=False)
     shell.history_manager.end_session()
     InteractiveShell.clear_instance()
     get_asyncio_loop().close()
-    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
-        vars(sys).pop(name, None)
     gc.collect()

@@ -47,7 +47,7 @@ cell("torch.ones(1 << 20, device='cuda')")
 told["leaks"] = [each.nbytes for each in ask("leaks").leaks]
 freed = ask("free")
 told["lost"] = freed.lost
-cell("torch.cuda.synchronize()")  # CUDA's own allocator takes back in the stream's order
+cell("torch.cuda.synchronize()")  # CUDA takes back in the order of the stream
 told["now"] = ask("").devices[0].counters.allocated_bytes
 drawn, fits = ask("map"), ask("fit 64MiB")
 told["map"] = drawn.why_not or {

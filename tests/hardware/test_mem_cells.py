@@ -9,6 +9,12 @@ import pytest
 from gpumagic.gpu_mem.records import BadgeKind, HolderKind, PeakKind
 
 MIB = 1 << 20
+FAILS = """
+def fails():
+    lost = torch.ones({nbytes} // 4, device="cuda")
+    1 / 0
+fails()
+"""
 WORKSPACES = "cuBLAS workspaces"
 PROBABLY_WORKSPACES = f"{WORKSPACES} (probably)"
 
@@ -208,3 +214,117 @@ def test_what_a_graph_keeps_lies_in_a_pool_of_its_own(torch, shell, cell):
     torch.cuda.empty_cache()
     report = shell.run_line_magic("gpu_mem", "map -o -q")
     assert {each.pool for each in report.segments} <= {"small", "large"}
+
+
+# ------------------------------------------------------------- whose recording it is
+
+
+def test_a_recording_of_the_users_goes_on(torch, shell, cell):
+    """Lines are read from it, and it still has what came before and comes after."""
+    history = torch.cuda.memory._record_memory_history
+    history(max_entries=1000, stacks="all")
+    try:
+        shell.run_cell("before = torch.ones(3 << 18, device='cuda')")
+        report = cell("y = torch.ones(5 << 18, device='cuda')", "--lines")
+        shell.run_cell("after = torch.ones(7 << 18, device='cuda')")
+        assert torch._C._cuda_isHistoryEnabled()
+        trace = torch.cuda.memory._snapshot()["device_traces"][0]
+    finally:
+        history(None)
+
+    assert [row.allocated_bytes for row in report.lines if row.allocated_bytes] == [
+        5 * MIB
+    ]
+    sizes = [each["size"] for each in trace if each["action"] == "alloc"]
+    assert [each for each in sizes if each >= MIB] == [3 * MIB, 5 * MIB, 7 * MIB]
+
+
+@pytest.mark.parametrize("last", ["None", "'all'"])
+def test_a_cell_that_switches_recording_itself_is_obeyed(torch, cell, last):
+    """On or off as the cell has left it; what could not be seen is said."""
+    before = f"torch.cuda.memory._record_memory_history({last}, stacks='python')"
+
+    report = cell(f"y = torch.ones(5 << 18, device='cuda')\n{before}", "--lines")
+
+    is_on = torch._C._cuda_isHistoryEnabled()
+    torch.cuda.memory._record_memory_history(None)
+    assert is_on is (last != "None")
+    if not is_on:
+        assert report.lines is None
+        assert any("switched torch's memory history off" in r for r in report.remarks)
+
+
+# ------------------------------------------------------------- names, leaks, letting go
+
+
+def test_every_way_of_holding_has_its_name(shell):
+    """Elements, models, optimizers, graphs, results and errors; and all adds up."""
+    shell.run_cell(
+        "model = torch.nn.Linear(1024, 1024, device='cuda')\n"
+        "optimizer = torch.optim.Adam(model.parameters())\n"
+        "model(torch.ones(4, 1024, device='cuda')).sum().backward()\n"
+        "optimizer.step()\n"
+        "parts = {'a': [torch.ones(1 << 20, device='cuda')]}\n"
+        "class Cache:\n    kept = torch.ones(1 << 20, device='cuda')\n"
+        "def closure(t=torch.ones(1 << 20, device='cuda')): return t\n"
+        "leaf = torch.ones(1 << 20, device='cuda', requires_grad=True)\n"
+        "loss = leaf.exp().sum()",
+        store_history=True,
+    )
+    shell.run_cell("leaf.detach() * 2", store_history=True)
+    shell.run_cell(
+        FAILS.format(nbytes=4 * MIB),
+        store_history=True,
+    )
+
+    report = shell.run_line_magic("gpu_mem", "-o -q --top 50")
+
+    held = {each.name: each.reachable_bytes for each in report.holdings.holders}
+    for name in ("parts", "Cache.kept", "closure", "leaf", "loss.grad_fn", "Out[2]"):
+        assert held[name] >= 4 * MIB, name
+    assert held["optimizer"] >= 12 * MIB
+    assert any(name.startswith("lost in fails") for name in held)
+    (total,) = (nbytes for _, nbytes in report.holdings.allocated_bytes)
+    assert sum(nbytes for *_, nbytes in report.holdings.sums) == total
+    assert report.holdings.partial is False
+
+
+def test_leaks_come_back_to_the_byte(torch, shell):
+    """What is told to be held without need is what letting go gives back."""
+    shell.run_cell("torch.ones(3 << 18, device='cuda')", store_history=True)
+    shell.run_cell(
+        FAILS.format(nbytes=5 * MIB),
+        store_history=True,
+    )
+    shell.run_cell(
+        "import gc; gc.disable()\n"
+        "circle = [torch.ones(7 << 18, device='cuda')]; circle.append(circle)\n"
+        "del circle"
+    )
+    told = shell.run_line_magic("gpu_mem", "leaks --gc -o -q")
+    before = torch.cuda.memory_allocated()
+
+    shell.run_line_magic("gpu_mem", "free -q")
+
+    # A block may be larger than what was asked for, by what is not split off.
+    sizes = {each.where: each.nbytes for each in told.leaks}
+    assert sizes["Out[1]"] >= 3 * MIB
+    assert sizes["lost in fails of the last error"] >= 5 * MIB
+    assert dict(told.collected_bytes)[0] >= 7 * MIB
+    assert before - torch.cuda.memory_allocated() == dict(told.total_bytes)[0]
+    shell.run_cell("gc.enable()")
+
+
+def test_a_fit_is_kept(torch, shell):
+    """What is said to fit does, from a hole or the driver; what is not does not."""
+    free, total = torch.cuda.mem_get_info()
+    shell.run_cell("hole = torch.ones(64 << 18, device='cuda'); del hole")
+
+    def place(size):
+        report = shell.run_line_magic("gpu_mem", f"fit {size} -o -q")
+        return report.answers[0].place
+
+    assert place("60MiB") == "hole"
+    assert place(f"{free // 2}") == "driver"
+    assert place(f"{2 * total}") == "nowhere"
+    torch.empty(free // 2, dtype=torch.uint8, device="cuda")

@@ -1,4 +1,4 @@
-"""Memory that has run out on torch's own CUDA, for each reason that there is a word for."""
+"""Why memory has run out on torch's own CUDA, for each reason that has a word."""
 
 from __future__ import annotations
 

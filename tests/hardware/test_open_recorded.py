@@ -7,8 +7,8 @@ import pytest
 MIB = 1 << 20
 
 
-@pytest.fixture
-def folder(shell, tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def _trained(shell, tmp_path, monkeypatch):
     """A shell in an empty folder, with a model that has been trained for a step."""
     monkeypatch.chdir(tmp_path)
     done = shell.run_cell(
@@ -24,11 +24,10 @@ def folder(shell, tmp_path, monkeypatch):
         store_history=True,
     )
     assert done.success
-    return tmp_path
 
 
 @pytest.fixture
-def opened(shell, folder):
+def opened(shell):
     """Runs a cell that writes a file, and opens that."""
 
     def opened(code, line):
