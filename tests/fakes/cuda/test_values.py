@@ -12,56 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fakes.cuda import cublas
+from tests.fakes.cuda import cublas, environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 HERE = Path(__file__).parent
-SCENARIOS = HERE.parent / "scenarios"
-
-_SWITCH_ON = """
-import ctypes, json, os, sys
-from pathlib import Path
-libraries = Path(os.environ["GPUMAGIC_FAKE_LIBRARIES"])
-for name in ("libcuda.so.1", "libnvidia-ml.so.1", "libcudart.so.13",
-             "libcupti.so.13", "libcublas.so.13", "libcublasLt.so.13"):
-    ctypes.CDLL(str(libraries / name), mode=ctypes.RTLD_GLOBAL)
-from tests.fakes.cuda import triton_values
-triton_values.install(libraries)
-"""
-
-
-@pytest.fixture(scope="session")
-def libraries(tmp_path_factory):
-    """The folder of the machine's libraries; GPUMAGIC_FAKE_LIBRARIES if it is set."""
-    if given := os.environ.get("GPUMAGIC_FAKE_LIBRARIES"):
-        return Path(given)
-    folder = tmp_path_factory.mktemp("libraries")
-    command = ["make", "-j2", "-C", HERE, f"PYTHON={sys.executable}", f"OUT={folder}"]
-    subprocess.run(command, check=True, capture_output=True)
-    return folder
-
 
 @pytest.fixture
-def run(libraries, tmp_path) -> Callable[..., str]:
+def run(tmp_path) -> Callable[..., str]:
     """Run a program with torch on the machine; what it prints."""
 
     def run_program(code: str, scenario: str = "idle_gpu", **env: str) -> str:
-        environment = os.environ | {
-            "GPUMAGIC_FAKE_LIBRARIES": str(libraries),
-            "GPUMAGIC_FAKE_SCENARIO": str(SCENARIOS / f"{scenario}.txt"),
-            "GPUMAGIC_FAKE_USAGE": str(tmp_path),
-            "GPUMAGIC_FAKE_TORCH": str(libraries / "libvalues.so"),
-            "PYTHONPATH": str(HERE.parents[2]),
+        surroundings = environment(scenario) | {
             "TRITON_CACHE_DIR": str(tmp_path / "triton"),
             "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
             **env,
         }
         done = subprocess.run(
-            [sys.executable, "-c", _SWITCH_ON + textwrap.dedent(code)],
-            env=environment,
+            [sys.executable, "-c", "import json, sys\n" + textwrap.dedent(code)],
+            env=surroundings,
             capture_output=True,
             text=True,
             timeout=500,

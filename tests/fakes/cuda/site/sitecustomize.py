@@ -43,6 +43,9 @@ def _load():
     clock = ctypes.PyDLL("libcuda.so.1").machine_now_ns
     clock.restype = ctypes.c_int64
     _now_ns = clock
+    from tests.fakes.cuda import triton_values
+
+    triton_values.install(folder)
 
 
 for each in (perf_counter, perf_counter_ns):  # a library's: who notes lines skips them
