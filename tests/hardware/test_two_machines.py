@@ -39,6 +39,7 @@ ERRORS_APART = {
     "S[1].wait_stream(None)": ("DeviceError", "AttributeError"),
     "torch.index_select": ("RuntimeError", "NotImplementedError"),
     "torch.cuda.CUDAGraph().capture_begin()": ("RuntimeError", "AcceleratorError"),
+    "torch.cuda.get_device_": ("AcceleratorError", "AssertionError"),
     "torch.cuda.memory_stats(7)": ("AcceleratorError", "RuntimeError"),
     "    x.cpu()": ("AcceleratorError", "RuntimeError"),
     "    torch.ones(3).to(GPU)": ("AcceleratorError", "RuntimeError"),
@@ -185,7 +186,8 @@ def _comparable(told: dict[str, Any], *, books: bool) -> dict[str, Any]:
         }
     if not books and "names" in kept:
         kept["names"] = {
-            name: (shape, numbers) for name, (shape, _, numbers) in kept["names"].items()
+            name: (shape, numbers)
+            for name, (shape, _, numbers) in kept["names"].items()
         }
     return kept
 

@@ -350,7 +350,8 @@ def _binding(torch: Any, name: str) -> Callable[..., Any] | None:
         return None
     short = name.removeprefix(_NAMESPACE).partition(".")[0]
     functions = torch._C._VariableFunctions
-    return getattr(functions, short, None) or getattr(torch.Tensor, short)
+    called: Callable[..., Any] | None = getattr(functions, short, None)
+    return called or getattr(torch.Tensor, short)  # type: ignore[no-any-return]
 
 
 def _overload(torch: Any, name: str) -> Any:
@@ -377,7 +378,7 @@ def _without_integers(
     def run(*args: Any, **named: Any) -> Any:
         lacking = types.get(args[-1].dtype)
         if lacking and args[-1].numel() and args[-2].numel():
-            raise NotImplementedError(f'"{kernel}" not implemented for \'{lacking}\'')
+            raise NotImplementedError(f"\"{kernel}\" not implemented for '{lacking}'")
         return call(*args, **named)
 
     return run

@@ -35,7 +35,7 @@ _SENT_AT_ONCE_BYTES = 64 << 10
 
 
 class Transfers:
-    """The kernels of `copy_`, alone and in lists, `_to_copy` and `_local_scalar_dense`."""
+    """The kernels of `copy_`, of one or of lists, `_to_copy`, `_local_scalar_dense`."""
 
     def __init__(self, simulation: Simulation, flights: Flights) -> None:
         self._simulation = simulation
@@ -290,7 +290,8 @@ def _require_fit(torch: Any, target: Any, source: Any) -> None:
 def _alike(one: Any, other: Any) -> bool:
     """Whether both have their elements in one order, without gaps."""
     if one.shape != other.shape or one.stride() != other.stride():
-        return one.shape == other.shape and one.is_contiguous() and other.is_contiguous()
+        contiguous = one.is_contiguous() and other.is_contiguous()
+        return bool(contiguous and one.shape == other.shape)
     by_stride = sorted(range(one.dim()), key=one.stride, reverse=True)
     return bool(one.permute(by_stride).is_contiguous())
 
