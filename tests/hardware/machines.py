@@ -238,7 +238,7 @@ def _owned(block: Mapping[str, Any]) -> bool:
 
 
 def clock_without_a_gpu() -> Callable[[], float] | None:
-    """The host's clock of the runtime that is in this process; None if it is another."""
+    """The host's clock of the runtime in this process; None if it is another."""
     try:
         library = ctypes.PyDLL("libcudart.so.13")
     except OSError:

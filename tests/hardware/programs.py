@@ -1,8 +1,9 @@
 """Random programs for two machines, as plain lines of Python that can be printed.
 
-What they are made of is in `lines.txt`. A line is run as it stands, on a stream: `torch`, the streams `S`, `GPU` and a few words
-of `machines.py` are its names. Every program is free of races, so that all machines
-owe it the same: where a stream uses what another one has used, it waits for it.
+What they are made of is in `lines.txt`. A line runs as it stands, on a stream; its names
+are `torch`, the streams `S`, `GPU` and a few words of `machines.py`. No program has a
+race, so that all machines owe it the same: where a stream uses what another one has
+used, it waits for it.
 """
 
 from __future__ import annotations
@@ -307,10 +308,9 @@ def _managing(chance: random.Random, stream: int) -> Sequence[tuple[str, int, st
         ("event", stream, f"{event}.record(S[{stream}])"),
         ("event", stream, f"S[{stream}].wait_event({event})"),
         ("event", stream, f"{event}.synchronize()"),
-        ("event", stream, f"{event}.query()"),
         ("event", stream, f"apart(E[0], {event})"),
         ("wait_stream", stream, f"S[{stream}].wait_stream(S[{chance.randint(0, 3)}])"),
-        ("query", stream, f"S[{stream}].query()"),
+        ("query", stream, f"busy(S[{stream}]); S[{stream}].query()"),
     )
 
 

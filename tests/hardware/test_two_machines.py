@@ -27,6 +27,9 @@ EACH = 40  # programs of a family
 PATIENCE_S = 500
 # What is asked of the books; the rest is asked of every step.
 BOOKS = ("segments", "stats", "trace", "free")
+WITH_TENSORS = frozenset(
+    ("ask", "in_place", "new", "on_device", "out", "to_device", "to_host", "view")
+)
 ENVIRONMENT = {
     "GPUMAGIC_CLOCK": "jump",
     "GPUMAGIC_FAKE_CAPACITY_MIB": str(machines.MEMORY_MIB),
@@ -157,8 +160,11 @@ def _first_difference(program: programs.Program, theirs: Any, ours: Any) -> str 
     with_books = _steps_with_books(program)
     steps = [None, *program.steps, None]
     for place, (step, one, other) in enumerate(zip(steps, theirs, ours, strict=True)):
-        books = place <= with_books
+        failed = "error" in one and step.kind in WITH_TENSORS
+        books = place <= with_books and not failed
         told, said = (_comparable(each, books=books) for each in (one, other))
+        if failed:
+            with_books = place - 1  # what was taken on the way stays in the counters
         if told == said or _is_known(step, one, other):
             continue
         lines = "\n".join(map(str, program.steps[:place]))
