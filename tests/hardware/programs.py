@@ -1,6 +1,6 @@
 """Random programs for two machines, as plain lines of Python that can be printed.
 
-What they are made of is in `lines.txt`. A line runs as it stands, on a stream; its names
+What they are made of is in `lines.txt`. A line runs as it stands, on a stream; names
 are `torch`, the streams `S`, `GPU` and a few words of `machines.py`. No program has a
 race, so that all machines owe it the same: where a stream uses what another one has
 used, it waits for it.

@@ -23,7 +23,7 @@ import pytest
 from tests.hardware import machines, programs
 
 ROOT = Path(__file__).parents[2]
-EACH = 40  # programs of a family
+EACH = 30  # programs of a family
 PATIENCE_S = 500
 # What is asked of the books; the rest is asked of every step.
 BOOKS = ("segments", "stats", "trace", "free")
