@@ -56,7 +56,7 @@ class Transfers:
         simulation = self._simulation
         if not isinstance(source, simulation.torch.Tensor):  # a number
             source = simulation.torch.scalar_tensor(source, dtype=target.dtype)
-        if source.shape != target.shape:
+        if source.size() != target.size():  # lazy parameters have no shape
             _require_fit(simulation.torch, target, source)
         to, from_ = self._gpu_of(target), self._gpu_of(source)
         if from_ and to:
@@ -284,7 +284,7 @@ class Transfers:
 def _require_fit(torch: Any, target: Any, source: Any) -> None:
     """Let torch say that a tensor cannot be copied into one of another shape."""
     like = functools.partial(torch.empty, device="meta")
-    like(target.shape).copy_(like(source.shape))
+    like(target.size()).copy_(like(source.size()))
 
 
 def _alike(one: Any, other: Any) -> bool:
