@@ -105,8 +105,11 @@ def run(code: str, scenario: str | Path | None = None, **variables: str) -> Any:
     if scenario is not None:
         only_on_the_stand_in()
         inherited[_SCENARIO] = str(scenario_file(scenario))
+    # Where the stand-in is switched on by its import, it has to come before torch.
+    stand_in = "tests.fakes.cuda"
+    first = f"import {stand_in}\n" if stand_in in sys.modules else ""
     done = subprocess.run(
-        [sys.executable, "-c", _SHELL + code],
+        [sys.executable, "-c", first + _SHELL + code],
         capture_output=True,
         text=True,
         check=False,

@@ -51,9 +51,7 @@ class Machine:
         self._names = names_of("cuda") | {
             "S": self._streams,
             "busy": self._busy,
-            "apart": lambda one, other: round(
-                one.elapsed_time(other) / 1000 / _TICK_S
-            ),
+            "apart": lambda one, other: round(one.elapsed_time(other) / 1000 / _TICK_S),
             "limit": self._limit,
         }
         # Its seed and offset are those of all later ones.
@@ -219,13 +217,13 @@ class Machine:
 
 
 def _whose(segment: Mapping[str, Any]) -> tuple[bool, bool, int]:
-    """An order of those that were there before that no address decides."""
+    """An order of those that were there before, whatever their addresses."""
     private = tuple(segment["segment_pool_id"]) != (0, 0)
     return private, segment["stream"] != 0, segment["total_size"]
 
 
 def _in_order(entries: list[list[Any]]) -> list[list[Any]]:
-    """What is let go at a time is in the order of handles and hashes, that of no rule."""
+    """What goes at a time is in the order of handles and hashes, that of no rule."""
     loose = ("free_completed", "segment_free")
     runs = itertools.groupby(entries, lambda each: each[0] in loose and each[0])
     ordered = [
@@ -235,12 +233,12 @@ def _in_order(entries: list[list[Any]]) -> list[list[Any]]:
 
 
 def _owned(block: Mapping[str, Any]) -> bool:
-    """What was asked for where nothing is now says who was there in earlier programs."""
+    """What was asked for where nothing is now is of an earlier program."""
     return bool(block["state"] != "inactive")
 
 
 def clock_without_a_gpu() -> Callable[[], float] | None:
-    """The host's clock of the runtime that is in this process; None if it is another."""
+    """The host's clock of the runtime in this process; None if it is another."""
     try:
         library = ctypes.PyDLL("libcudart.so.13")
     except OSError:

@@ -37,6 +37,7 @@ TOGETHER = {
         "quick_start",
         "as_cuda",
         "as_cuda_private",
+        "as_on_cuda",
         "cuda_details",
         "cuda_semantics_page",
         "graphs",

@@ -132,7 +132,7 @@ def test_a_recording_can_be_bounded_cleared_and_ended():
     assert entries() == []
     record(True, True, 2, True)  # the words of older programs
     kept.append(make())
-    (taken,) = entries()
+    taken = entries()[-1]
     assert own_calls(taken["frames"]) == ["make"]
     assert entries()[-1]["action"] == "snapshot"
 
@@ -182,7 +182,7 @@ def test_the_snapshot_is_read_by_torchs_viewer(tmp_path):
         snapshot = pickle.load(opened)  # noqa: S301 -- our own
 
     assert kept.data_ptr() == snapshot["segments"][0]["address"]
-    assert str(30 * MIB) in _memory_viz.trace(snapshot)
+    assert "30.0MiB" in _memory_viz.trace(snapshot)
     assert "make" in _memory_viz.memory(snapshot, format_flamegraph=str)
 
 

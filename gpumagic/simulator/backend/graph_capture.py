@@ -347,7 +347,8 @@ class Nodes:
     def failed(self, text: str) -> RuntimeError:
         """An error that leaves nothing of the capture, also where it is caught."""
         self._invalid = True
-        return torch.AcceleratorError(self.says(text))
+        error: RuntimeError = torch.AcceleratorError(self.says(text))
+        return error
 
     # ------------------------------------------------------------------ replay
 

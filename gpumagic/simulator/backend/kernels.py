@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.kernel_times import Amount
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
     Kernel = Callable[..., Any]
 

@@ -350,7 +350,8 @@ def _binding(torch: Any, name: str) -> Callable[..., Any] | None:
         return None
     short = name.removeprefix(_NAMESPACE).partition(".")[0]
     functions = torch._C._VariableFunctions
-    return getattr(functions, short, None) or getattr(torch.Tensor, short)
+    called: Callable[..., Any] | None = getattr(functions, short, None)
+    return called or getattr(torch.Tensor, short)
 
 
 def _overload(torch: Any, name: str) -> Any:
@@ -375,10 +376,11 @@ def _without_integers(
     kernel = "addmm_cuda" if name.endswith("addmm") or name == "mm" else "baddbmm_cuda"
 
     def run(*args: Any, **named: Any) -> Any:
+        result = call(*args, **named)  # which says first what else is wrong
         lacking = types.get(args[-1].dtype)
         if lacking and args[-1].numel() and args[-2].numel():
-            raise NotImplementedError(f'"{kernel}" not implemented for \'{lacking}\'')
-        return call(*args, **named)
+            raise NotImplementedError(f"\"{kernel}\" not implemented for '{lacking}'")
+        return result
 
     return run
 

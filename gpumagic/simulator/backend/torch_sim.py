@@ -78,7 +78,7 @@ class TorchSim:
 
     def get_device_name(self, device: Any = None) -> str:
         """The name, which says that it is simulated."""
-        return str(self.get_device_properties(device).name)
+        return self._gpu(device).model.label
 
     def get_device_capability(self, device: Any = None) -> tuple[int, int]:
         """The compute capability of the GPU that is simulated."""
@@ -86,9 +86,6 @@ class TorchSim:
 
     def get_device_properties(self, device: Any = None) -> Any:
         """What CUDA tells of a GPU, under the same names."""
-        index = index_of(device, self._simulation.shown_type)
-        if not -1 <= (-1 if index is None else index) < self.device_count():
-            raise AssertionError("Invalid device id")  # as CUDA says before it asks
         return DeviceProperties(self._gpu(device))
 
     def can_device_access_peer(self, device: Any, peer_device: Any) -> bool:

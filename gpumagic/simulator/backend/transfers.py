@@ -35,7 +35,7 @@ _SENT_AT_ONCE_BYTES = 64 << 10
 
 
 class Transfers:
-    """The kernels of `copy_`, alone and in lists, `_to_copy` and `_local_scalar_dense`."""
+    """The kernels of `copy_`, of one or of lists, `_to_copy`, `_local_scalar_dense`."""
 
     def __init__(self, simulation: Simulation, flights: Flights) -> None:
         self._simulation = simulation
@@ -56,7 +56,7 @@ class Transfers:
         simulation = self._simulation
         if not isinstance(source, simulation.torch.Tensor):  # a number
             source = simulation.torch.scalar_tensor(source, dtype=target.dtype)
-        if source.shape != target.shape:
+        if source.size() != target.size():  # lazy parameters have no shape
             _require_fit(simulation.torch, target, source)
         to, from_ = self._gpu_of(target), self._gpu_of(source)
         if from_ and to:
@@ -284,13 +284,14 @@ class Transfers:
 def _require_fit(torch: Any, target: Any, source: Any) -> None:
     """Let torch say that a tensor cannot be copied into one of another shape."""
     like = functools.partial(torch.empty, device="meta")
-    like(target.shape).copy_(like(source.shape))
+    like(target.size()).copy_(like(source.size()))
 
 
 def _alike(one: Any, other: Any) -> bool:
     """Whether both have their elements in one order, without gaps."""
     if one.shape != other.shape or one.stride() != other.stride():
-        return one.shape == other.shape and one.is_contiguous() and other.is_contiguous()
+        contiguous = one.is_contiguous() and other.is_contiguous()
+        return bool(contiguous and one.shape == other.shape)
     by_stride = sorted(range(one.dim()), key=one.stride, reverse=True)
     return bool(one.permute(by_stride).is_contiguous())
 
