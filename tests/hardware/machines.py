@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,16 @@ def h100s(count: int, folder: Path) -> Path:
     gpus = (_H100.format(number=each, bus=16 * each + 8) for each in range(count))
     file = folder / f"{count}.txt"
     file.write_text("\n".join((*versions, "cuda_version=13000", *gpus)))
+    return file
+
+
+def idle_gpu(folder: Path, *of_machine: str, **of_gpu: int) -> Path:
+    """The machine with an idle H100, with lines of its own and other figures of it."""
+    text = scenario_file("idle_gpu").read_text()
+    for key, value in of_gpu.items():
+        text = re.sub(rf"^{key}=.*$", f"{key}={value}", text, flags=re.MULTILINE)
+    file = folder / "idle.txt"
+    file.write_text("\n".join((*of_machine, text)))
     return file
 
 

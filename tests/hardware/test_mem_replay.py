@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.hardware import machines
+
 _ROOT = Path(__file__).parents[2]
 # What is asked for is of few sizes, so that equal free blocks are there to choose from.
 _PROGRAMS = """
@@ -61,8 +63,12 @@ for seed in range(int(sys.argv[1]), int(sys.argv[2])):
 
 
 @pytest.mark.parametrize("addresses", ["ascending", "descending"])
-def test_random_programs_are_served_again_at_the_recorded_addresses(addresses):
+def test_random_programs_are_served_again_at_the_recorded_addresses(
+    addresses, tmp_path
+):
     """Of equal free blocks the oldest segment's goes first, wherever it lies."""
+    machines.only_on_the_stand_in()
+    machine = machines.idle_gpu(tmp_path, f"addresses={addresses}")
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAMS, "0", "12"],
         capture_output=True,
@@ -70,7 +76,7 @@ def test_random_programs_are_served_again_at_the_recorded_addresses(addresses):
         check=False,
         cwd=_ROOT,
         timeout=300,
-        env=os.environ | {"GPUMAGIC_FAKE_ADDRESSES": addresses},  # of the stand-in
+        env=os.environ | {"GPUMAGIC_FAKE_SCENARIO": str(machine)},
     )
     assert done.returncode == 0, done.stderr[-4000:]
     told = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]

@@ -20,8 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.hardware import programs
-from tests.hardware import two_machines as machines
+from tests.hardware import machines, programs, two_machines
 
 ROOT = Path(__file__).parents[2]
 EACH = 30  # programs of a family
@@ -32,9 +31,7 @@ WITH_TENSORS = frozenset(
     ("ask", "in_place", "new", "on_device", "out", "to_device", "to_host", "view")
 )
 ENVIRONMENT = {
-    "GPUMAGIC_CLOCK": "jump",
-    "GPUMAGIC_FAKE_CAPACITY_MIB": str(machines.MEMORY_MIB),
-    "GPUMAGIC_FAKE_CONTEXT_MIB": str(machines.CONTEXT_MIB),
+    "GPUMAGIC_CLOCK": "model",  # else a hundred seconds of work would take as long
     "OMP_NUM_THREADS": "1",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
@@ -53,7 +50,7 @@ ERRORS_APART = {
 @pytest.fixture(scope="module", autouse=True)
 def _clock():
     """Waits are told by a clock that both machines share, as no real GPU does."""
-    if machines.clock_without_a_gpu() is None:
+    if two_machines.clock_without_a_gpu() is None:
         pytest.skip("needs the CUDA runtime without a GPU, for its clock")
 
 
@@ -88,8 +85,11 @@ def _run(given: str, folder: Path, machine: str) -> Any:
     usage.mkdir()
     # Nobody else's memory counts, not even that of this process.
     alone = {"GPUMAGIC_FAKE_USAGE": str(usage)}
+    context = f"context_mib={two_machines.CONTEXT_MIB}"
+    memory = {"total_mib": two_machines.MEMORY_MIB, "reserved_mib": 0}
+    alone["GPUMAGIC_FAKE_SCENARIO"] = str(machines.idle_gpu(usage, context, **memory))
     ended = subprocess.run(
-        [sys.executable, "-m", machines.__name__, machine, str(file)],
+        [sys.executable, "-m", two_machines.__name__, machine, str(file)],
         input=given,
         capture_output=True,
         text=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import textwrap
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HERE = Path(__file__).parent
+
 
 @pytest.fixture
 def run(tmp_path) -> Callable[..., str]:
