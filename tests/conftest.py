@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.cuda import is_on
 from tests.fakes.no_driver import hide_driver
 
 _FILE = pytest.StashKey()  # the one whose tests are running, and blocks when last asked
@@ -60,7 +61,7 @@ def pytest_configure(config):
     And the driver of a machine that has a GPU is there for tests of hardware alone.
     """
     asked = (config.option.markexpr, *config.args)
-    on_hardware = any("hardware" in each for each in asked)
+    on_hardware = is_on() or any("hardware" in each for each in asked)
     if not on_hardware:
         hide_driver(config)
     gc.disable()  # until all is collected: nothing of that goes away again

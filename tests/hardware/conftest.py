@@ -21,7 +21,7 @@ from gpumagic.devices.torch_build import read_torch_build
 from tests.fakes.cuda import is_on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]

@@ -31,7 +31,11 @@ def run(tmp_path) -> Callable[..., str]:
             **env,
         }
         done = subprocess.run(
-            [sys.executable, "-c", "import json, sys\n" + textwrap.dedent(code)],
+            [
+                sys.executable,
+                "-c",
+                "import ctypes, json, os, sys\n" + textwrap.dedent(code),
+            ],
             env=surroundings,
             capture_output=True,
             text=True,
@@ -140,7 +144,7 @@ def test_times_are_those_of_sizes_and_limits_leave_out_values_alone(run):
         run(
             """
             import torch
-            machine = ctypes.CDLL(str(libraries / "libcuda.so.1"))
+            machine = ctypes.CDLL("libcuda.so.1")
             machine.machine_event_ns.restype = ctypes.c_int64
             machine.machine_event_ns.argtypes = [ctypes.c_void_p]
 

@@ -1,10 +1,10 @@
 """Makes this process one of the machine's: Python runs this file when it begins.
 
-torch finds the libraries that come with it by a path in itself, and takes those that are
-loaded already: ours are, from its import on. Not sooner, as a process that has not
+torch finds the libraries that come with it by a path in itself, and takes those that
+are loaded already: ours are, from its import on. Not sooner, as a process that has not
 imported torch has nothing of CUDA on a real machine. From then on `time.perf_counter`
-tells the virtual time of the host, in which values are worked out at once; what waits for
-a moment, as locks, sleeps and alarms do, stays with the real clock.
+tells the virtual time of the host, in which values are worked out at once; what waits
+for a moment, as locks, sleeps and alarms do, stays with the real clock.
 """
 
 import os
