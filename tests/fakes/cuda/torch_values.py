@@ -542,7 +542,7 @@ def test_the_profiler_is_told_what_the_device_did(tmp_path):
         "Event Sync",
     }
     assert {event["name"] for event in calls.values()} >= {
-        "cudaEventRecord",
+        "cudaEventRecordWithFlags",
         "cudaEventSynchronize",
         "cudaDeviceSynchronize",
     }
