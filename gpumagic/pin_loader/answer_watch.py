@@ -1,4 +1,4 @@
-"""Draws a training cell that was watched: waits for loaders, and copies by line."""
+"""Says how long a training cell waited for its loaders, and what it copied, by line."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpumagic.drawing import (
     Column,
     Details,
+    Drawing,
     Grid,
     Meter,
     Note,
@@ -16,8 +17,9 @@ from gpumagic.drawing import (
     Sparkline,
     Table,
     how_measured,
+    one_screen,
 )
-from gpumagic.pin_loader.view_loader import notes_of, place_lines
+from gpumagic.pin_loader.answer_loader import notes_of, place_lines
 from gpumagic.report import robust
 from gpumagic.report.units import (
     NOT_MEASURED,
@@ -55,7 +57,13 @@ A copy from pageable memory can hold the host either way.
 Host held: until the calls had returned, with the host's own part in it."""
 
 
-def watch_parts(report: WatchReport) -> Iterator[Part]:
+def draw_watch(report: WatchReport) -> Drawing:
+    """A cell that was watched."""
+    parts = one_screen(_parts(report))
+    return Drawing(watch_headline(report), parts, report.setting.label)
+
+
+def _parts(report: WatchReport) -> Iterator[Part]:
     """What went wrong, what to type, and which lines held the host."""
     yield from _notes(report)
     yield Grid("The cell as a whole", tuple(_whole(report)))
@@ -87,7 +95,7 @@ def _notes(report: WatchReport) -> Iterator[Part]:
         yield Note("note", report.problem, report.hint or "")
     waited = share_of(waited_s(report.waits), report.host_s) or 0.0
     hints = [each.hint for each in report.remarks]
-    told = any("--diagnose" in each or "--workers" in each for each in hints)
+    told = any("%pin_loader" in each for each in hints)
     wrong = report.races or report.failed is not None
     if waited >= _MUCH_WAITING and not told and not wrong:
         first = max(report.waits, key=lambda wait: wait.total_s).loader

@@ -42,13 +42,8 @@ def waits_watched(
     """Time each batch that this thread gets out of a DataLoader.
 
     The last call, which says that there are no more, is no wait for a batch. Neither is
-    what a loader fetches of another while it makes a batch itself.
-
-    Args:
-        torch: The torch module itself.
-
-        pinning_ns: How long a simulation has been pinning in this thread so far: that
-            is a simulation at work, and no wait.
+    what a loader fetches of another while it makes a batch itself, nor `pinning_ns`:
+    how long a simulation has been pinning in this thread so far.
 
     Raises:
         GpuMagicError: This torch has no such iterators.
@@ -171,40 +166,21 @@ def _put(
 
 
 class Wait(NamedTuple):
-    """A wait for one batch.
+    """A wait for one batch."""
 
-    Attributes:
-        mark: Where the loop is.
-
-        start_s: How long the start of an iterator took, which is a part of `wait_s`;
-            None where an iterator had been started before.
-
-        ended_ns: When the batch was there, by `time.perf_counter_ns`.
-    """
-
-    mark: PlaceMark | None
+    mark: PlaceMark | None  # where the loop is
     wait_s: float
-    start_s: float | None
-    ended_ns: int
+    start_s: float | None  # of that the start of an iterator; None was there before
+    ended_ns: int  # when the batch was there, by `time.perf_counter_ns`
 
 
 @dataclass(eq=False)
 class SeenLoader:
-    """A loader, as far as it can be known without keeping it alive.
+    """A loader, as far as it can be known without keeping it alive."""
 
-    Attributes:
-        loader: The loader, as long as it is there; answers with None afterwards.
-
-        dataset: Likewise its dataset.
-
-        title: Its class and that of its dataset.
-
-        waits: In order.
-    """
-
-    loader: Callable[[], Any]
+    loader: Callable[[], Any]  # answers with None when it is gone
     dataset: Callable[[], Any]
-    title: str
+    title: str  # its class and that of its dataset
     workers: int | None = None
     pin_memory: bool | None = None
     persistent: bool | None = None
@@ -213,16 +189,10 @@ class SeenLoader:
 
 @dataclass(eq=False)
 class SeenWaits:
-    """What was seen.
+    """What was seen."""
 
-    Attributes:
-        loaders: In the order in which they gave their first batch.
-
-        elsewhere: Batches that other threads have fetched.
-    """
-
-    loaders: list[SeenLoader] = field(default_factory=list)
-    elsewhere: int = 0
+    loaders: list[SeenLoader] = field(default_factory=list)  # by their first batch
+    elsewhere: int = 0  # batches that other threads have fetched
 
 
 def described(loader: Any) -> SeenLoader:
@@ -263,13 +233,7 @@ def _weak(thing: Any) -> Callable[[], Any]:
 def loop_waits(
     loaders: Iterable[SeenLoader], names: Mapping[str, object]
 ) -> tuple[DataWait, ...]:
-    """One for each loop, in the order in which they began.
-
-    Args:
-        loaders: What was seen.
-
-        names: What the notebook calls its objects.
-    """
+    """One for each loop, in the order in which they began."""
     return tuple(
         DataWait(
             loader=name_of(loader, names) or loader.title,
@@ -313,15 +277,7 @@ def is_round(thing: object, loader: object) -> bool:
 def wait_remarks(
     loaders: Iterable[SeenLoader], names: Mapping[str, object], *, host_s: float
 ) -> tuple[Remark, ...]:
-    """Which loaders held the loop up, and what to try.
-
-    Args:
-        loaders: What was seen.
-
-        names: What the notebook calls its objects.
-
-        host_s: How long the whole took on the clock of the waits.
-    """
+    """Which loaders held the loop up, and what to try."""
     found = (
         about(loader, name_of(loader, names), host_s)
         for loader in loaders
@@ -343,7 +299,7 @@ def _waited(loader: SeenLoader, name: str | None, host_s: float) -> Remark | Non
         f"{seconds_text(sum(steady))} of {seconds_text(host_s)} "
         f"({share_text(sum(steady) / host_s)}) were spent waiting for "
         f"{name or loader.title}, which has {count_text(loader.workers, 'worker')}",
-        f"%pin_loader {name or 'NAME'} --workers auto finds out how many pay",
+        f"%pin_loader {name or 'NAME'} finds out what would help, and how many workers",
     )
 
 
@@ -378,26 +334,14 @@ def _by_line(waits: Iterable[Wait]) -> dict[CodeLine | None, list[Wait]]:
 
 
 class Feeder(NamedTuple):
-    """A loader, as far as advice about copies needs it.
+    """A loader, as far as advice about copies needs it."""
 
-    Attributes:
-        name: What the notebook calls it.
-
-        pins: Whether it is told to pin; None is unknown.
-    """
-
-    name: str | None = None
-    pins: bool | None = None
+    name: str | None = None  # what the notebook calls it
+    pins: bool | None = None  # whether it is told to; None is unknown
 
 
 class Feeders:
-    """The loaders of a cell, by the moments of their batches.
-
-    Args:
-        loaders: What was seen.
-
-        names: What the notebook calls its objects.
-    """
+    """The loaders of a cell, by the moments of their batches."""
 
     def __init__(
         self, loaders: Iterable[SeenLoader], names: Mapping[str, object]

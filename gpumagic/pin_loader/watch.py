@@ -1,11 +1,14 @@
-"""Watches a training cell, from all devices idle to all devices idle.
+"""Watches a training cell: waits for data, and copies to a device, by line.
 
-It is two calls round the user's code and not a function that is given the code, because
-a cell may be awaited between them, or end in an error.
+From all devices idle to all devices idle, in two calls round the user's code: a cell
+may be awaited between them, or end in an error. Copies are added up by line, with what
+to type to wait for none.
 """
 
 from __future__ import annotations
 
+import ast
+from collections import defaultdict
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,9 +20,9 @@ from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.devices.waiting import is_in_use
 from gpumagic.errors import DeviceError, GpuMagicError, first_line
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.report import Remark, Setting, WatchReport
-from gpumagic.pin_loader.watch_copies import copy_lines, copy_remarks, sharing_remarks
-from gpumagic.pin_loader.watch_waits import (
+from gpumagic.pin_loader.report import CopyLine, Remark, Setting, WatchReport
+from gpumagic.pin_loader.waits import (
+    Feeder,
     Feeders,
     SeenWaits,
     is_round,
@@ -30,17 +33,19 @@ from gpumagic.pin_loader.watch_waits import (
 )
 from gpumagic.report.events import TracedCopies, traced_copies
 from gpumagic.report.introspection import is_truly
+from gpumagic.report.places import Place, code_line
+from gpumagic.report.units import bytes_text, seconds_text, share_text, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from gpumagic.devices.around_cell import Ended
     from gpumagic.devices.copy_watch import SeenCopy
     from gpumagic.devices.protocols import Runtime
     from gpumagic.devices.tracing import Tracing
-    from gpumagic.pin_loader.watch_waits import SeenLoader
+    from gpumagic.pin_loader.waits import SeenLoader
     from gpumagic.report.events import SeenRace
-    from gpumagic.report.places import Code
+    from gpumagic.report.places import Code, CodeLine, PlaceMark
 
 _ANEW = "run the cell again: by then it is there"
 _WITHOUT = "everything else in this report holds"
@@ -50,9 +55,8 @@ _LONG_S = 120.0  # a trace of what takes longer has millions of entries
 class WatchRun:
     """Watches what runs between `begin` and `end`.
 
-    Attributes:
-        late_error: What the wait at the end has raised, if the code itself has not:
-            an error of the device, or KeyboardInterrupt. The caller raises it.
+    What the wait at the end has raised, if the code itself has not, is `late_error`: an
+    error of the device, or KeyboardInterrupt. The caller raises it.
 
     Args:
         open_runtime: The best runtime that there is at the moment.
@@ -93,14 +97,7 @@ class WatchRun:
         self._around.begin()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Wait until all devices are idle again, and look on no more.
-
-        An error of the code is not raised here; see `late_error` for those that come
-        to light only now.
-
-        Args:
-            error: What the code has raised.
-        """
+        """Wait until all devices are idle again, and look on no more."""
         ended = self._around.end(error=error)
         self.late_error = ended.late_error
         self._findings = Findings(
@@ -108,11 +105,7 @@ class WatchRun:
         )
 
     def report(self, code: Code) -> WatchReport:
-        """What was seen, once it has ended.
-
-        Args:
-            code: What was watched.
-        """
+        """What was seen, once it has ended."""
         if self._findings is None:
             raise RuntimeError("this run has not ended")
         return self._findings.report(code)
@@ -126,16 +119,12 @@ class Missing(NamedTuple):
 
 
 class CopyTracer(Observer):
-    """Traces copies to a device and the kernels beside them.
-
-    Attributes:
-        untraced: Why there is no trace; None where there is one, or nothing to trace.
-    """
+    """Traces copies to a device and the kernels beside them."""
 
     traces = True
 
     def __init__(self) -> None:
-        self.untraced: Missing | None = None
+        self.untraced: Missing | None = None  # why there is no trace
         self._trace = ExitStack()
         self._tracing: Tracing | None = None
 
@@ -197,23 +186,13 @@ def _without_option(hint: str | None) -> str:
 
 
 class Watchers(Observer):
-    """Looks at copies, waits for data, and races.
-
-    Attributes:
-        copies: What was copied to a device; None where nobody could look.
-
-        waits: What was waited for.
-
-        races: What the simulator has found.
-
-        remarks: What could not be looked at.
-    """
+    """Looks at copies, waits for data, and races."""
 
     def __init__(self) -> None:
-        self.copies: list[SeenCopy] | None = None
+        self.copies: list[SeenCopy] | None = None  # None: nobody could look
         self.waits = SeenWaits()
         self.races: list[SeenRace] = []
-        self.remarks: list[Remark] = []
+        self.remarks: list[Remark] = []  # what could not be looked at
         self._watching = ExitStack()
         self._saw_torch = False
 
@@ -264,19 +243,7 @@ def _pinning_ns() -> int:
 
 
 class Findings:
-    """Everything that does not depend on what the code is called.
-
-    Args:
-        tracer: What has traced it; no more of it is needed afterwards.
-
-        watchers: What has looked on; nor of that.
-
-        names: What the notebook calls its objects.
-
-        only: The name of the one loader whose waits are wanted; None wants all.
-
-        ended: How the cell has ended.
-    """
+    """Everything that does not depend on what the code is called."""
 
     def __init__(
         self,
@@ -305,11 +272,7 @@ class Findings:
         )
 
     def report(self, code: Code) -> WatchReport:
-        """All of it.
-
-        Args:
-            code: What was watched.
-        """
+        """All of it."""
         traced, untraced = self._traced, self._untraced
         return WatchReport(
             code=code,
@@ -332,15 +295,11 @@ class Findings:
         self, loaders: Sequence[SeenLoader], names: Mapping[str, object]
     ) -> Iterator[Remark]:
         yield from copy_remarks(self._copies, self._feeders.of)
-        waited_s: float | None = sum(wait.total_s for wait in self._waits)
-        if waited_s and self._setting.label:
-            waited_s = None  # a simulated device has another clock than its loader
         name = name_of(loaders[0], names) if loaders else None
         yield from sharing_remarks(
             self._copies,
             self._traced,
             elapsed_s=self._ended.elapsed_s,
-            waited_s=waited_s,
             name=name,
             copied_ahead=is_truly(names.get(name or ""), DevicePrefetcher),
         )
@@ -400,3 +359,194 @@ def _setting_of(runtime: Runtime) -> Setting:
         device_name=name,
         torch_version=None if version is None else str(version),
     )
+
+
+# ----------------------------------------------------------------- copies, by line
+
+_MOST_REMARKS = 3
+_LEAST_SHARE = 0.05  # of all bytes; what is less is not worth a change
+_MOVING = ("to", "cuda", "copy_")  # methods that take non_blocking
+_LONGEST = 80
+_WAYS = ((False, False), (True, False), (False, True))  # pinned, non_blocking
+_MUCH_COPYING = 0.05  # of the time
+_WELL_HIDDEN = 0.5
+
+
+def copy_lines(copies: Iterable[SeenCopy]) -> tuple[CopyLine, ...]:
+    """The lines that copied, those with most bytes first."""
+    found_by_line = by_line(copies)
+    lines = (_added_up(line, found) for line, found in found_by_line.items())
+    return tuple(sorted(lines, key=lambda line: line.nbytes, reverse=True))
+
+
+def by_line(copies: Iterable[SeenCopy]) -> dict[CodeLine | None, list[SeenCopy]]:
+    """Put together what one line has copied.
+
+    Copies are many and places are few: each place is looked up once.
+    """
+    by_mark: dict[PlaceMark | None, list[SeenCopy]] = defaultdict(list)
+    for each in copies:
+        by_mark[each.mark].append(each)
+    found_by_line: dict[CodeLine | None, list[SeenCopy]] = defaultdict(list)
+    for mark, found in by_mark.items():
+        found_by_line[code_line(mark)] += found
+    return found_by_line
+
+
+def all_bytes(found: Sequence[SeenCopy]) -> int:
+    """What they come to."""
+    return sum(each.nbytes for each in found)
+
+
+def all_held_s(found: Sequence[SeenCopy]) -> float:
+    """How long they held the host."""
+    return sum(each.held_s for each in found)
+
+
+def _added_up(line: CodeLine | None, found: Sequence[SeenCopy]) -> CopyLine:
+    return CopyLine(
+        line=line,
+        times=len(found),
+        nbytes=all_bytes(found),
+        pageable_bytes=sum(each.nbytes for each in found if not each.pinned),
+        blocking=sum(not each.non_blocking for each in found),
+        held_s=all_held_s(found),
+    )
+
+
+def copy_remarks(
+    copies: Iterable[SeenCopy], feeder_of: Callable[[int], Feeder | None]
+) -> tuple[Remark, ...]:
+    """What could be better about copies, and where; the most bytes first.
+
+    `feeder_of` tells whose batch had come last at a moment; copies before the first
+    batch are left alone.
+    """
+    in_loop = [each for each in copies if feeder_of(each.at_ns) is not None]
+    worst = sorted(by_line(in_loop).values(), key=all_bytes, reverse=True)
+    least = all_bytes(in_loop) * _LEAST_SHARE
+    remarks = [
+        _about(there, feeder_of(there[0].at_ns))
+        for found in worst
+        for there in _by_way(found)
+        if all_bytes(there) >= least
+    ]
+    return tuple(remarks[:_MOST_REMARKS])
+
+
+def _by_way(found: Iterable[SeenCopy]) -> Iterator[list[SeenCopy]]:
+    """Those that could be better, by what is wrong with them."""
+    for way in _WAYS:
+        there = [each for each in found if (each.pinned, each.non_blocking) == way]
+        if there:
+            yield there
+
+
+def _about(there: Sequence[SeenCopy], feeder: Feeder | None) -> Remark:
+    held = f"which held the host for {seconds_text(all_held_s(there))}"
+    what = f"{_said(there)} copies {bytes_text(all_bytes(there))} from"
+    if there[0].pinned:
+        text = f"{what} pinned memory and waits all the same, {held}"
+        return Remark(text, f"write {_not_blocking(there)}")
+    if there[0].non_blocking:
+        text = f"{what} pageable memory, {held}: non_blocking=True gains nothing there"
+        return Remark(text, _pinning(feeder))
+    text = f"{what} pageable memory and waits for it, {held}"
+    return Remark(text, f"{_pinning(feeder)}; then write {_not_blocking(there)}")
+
+
+def _pinning(feeder: Feeder | None) -> str:
+    if feeder is None or feeder == Feeder():
+        return "pin it where it is made: pin_memory=True, or x.pin_memory() once"
+    name = feeder.name or "NAME"
+    if feeder.pins:
+        return (
+            f"%pin_loader {name} --diagnose says which tensors are not pinned, and why"
+        )
+    return f"let the loader pin: pin_memory=True, or %pin_loader {name}"
+
+
+# ------------------------------------------------------------------------ words
+
+
+def _said(found: Sequence[SeenCopy]) -> str:
+    line = code_line(found[0].mark)
+    if line is None:
+        return "a thread without any code of yours"
+    source = line.source
+    if source is None:
+        return line.where
+    return f"{line.where}, `{shortened(source, _LONGEST)}`,"
+
+
+def _not_blocking(found: Sequence[SeenCopy]) -> str:
+    """The call as it should be typed, where it is one that takes the word."""
+    mark = found[0].mark
+    expression = None if mark is None else Place(*mark).expression
+    typed = None if expression is None else with_non_blocking(expression)
+    return f"`{typed}`" if typed else "a `.to(device, non_blocking=True)` of its own"
+
+
+def with_non_blocking(expression: str) -> str | None:
+    """A call as it was typed, but not blocking; None if it is no such call.
+
+    >>> with_non_blocking("x.to(device)"), with_non_blocking("x.cuda()")
+    ('x.to(device, non_blocking=True)', 'x.cuda(non_blocking=True)')
+    """
+    typed = " ".join(expression.split())
+    try:
+        call = ast.parse(typed, mode="eval").body
+    except SyntaxError:
+        return None
+    if not (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in _MOVING
+        and typed.isascii()  # Python counts columns in bytes
+    ):
+        return None
+    for keyword in call.keywords:
+        if keyword.arg == "non_blocking":
+            value = keyword.value
+            return f"{typed[: value.col_offset]}True{typed[value.end_col_offset :]}"
+    others = call.args or call.keywords
+    before = typed[:-1].rstrip().removesuffix(",")
+    return f"{before}{', ' if others else ''}non_blocking=True)"
+
+
+def sharing_remarks(
+    copies: Sequence[SeenCopy],
+    traced: TracedCopies | None,
+    *,
+    elapsed_s: float,
+    name: str | None = None,
+    copied_ahead: bool = False,
+) -> tuple[Remark, ...]:
+    """What the trace has to say beyond the lines."""
+    if traced is None or elapsed_s <= 0:
+        return ()
+    remarks = []
+    if not copied_ahead:
+        remarks += _queued(copies, traced, elapsed_s, name or "NAME")
+    return tuple(remarks)
+
+
+def _queued(
+    copies: Sequence[SeenCopy], traced: TracedCopies, elapsed_s: float, name: str
+) -> list[Remark]:
+    """Copies that could run beside kernels, but wait in the same stream."""
+    free = sum(each.nbytes for each in copies if each.pinned and each.non_blocking)
+    if free * 2 <= sum(each.nbytes for each in copies):
+        return []
+    could_s = min(traced.copying_s, traced.kernel_s)  # no more can be hidden
+    if could_s < elapsed_s * _MUCH_COPYING or traced.hidden_s >= could_s * _WELL_HIDDEN:
+        return []
+    return [
+        Remark(
+            f"copies do not hold the host, and yet only "
+            f"{share_text(traced.hidden_s / traced.copying_s)} of their "
+            f"{seconds_text(traced.copying_s)} were hidden behind kernels: in one "
+            "stream a copy waits for the kernels before it, and those after it wait",
+            f"%pin_loader {name} makes a loader that copies ahead, on its own stream",
+        )
+    ]
