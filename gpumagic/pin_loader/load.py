@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from gpumagic.pin_loader.trial import Trial
 
+_QUEUED = "/proc/thread-self/schedstat"  # Linux alone has it
 PATIENCE_S = 60.0  # for one batch, where nothing else is said
 _ROUNDS, _FEWEST_ROUNDS = 200, 4
 _LONGEST = 4  # budgets that a first round may take
@@ -63,7 +64,7 @@ class Clock:
     def __init__(self) -> None:
         self._file: int | None = None
         with contextlib.suppress(OSError):
-            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+            self._file = os.open(_QUEUED, os.O_RDONLY)
 
     def read(self) -> Usage:
         """As it stands."""

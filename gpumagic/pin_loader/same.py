@@ -76,7 +76,7 @@ def _lines(thing: Any, path: str, depth: int, open_: dict[int, Any]) -> Iterator
         return
     if depth > DEEPEST:
         raise too_deep(thing)
-    parts = None if isinstance(thing, str | bytes) else opened(thing, objects=True)
+    parts = opened(thing, objects=True)
     if parts is None or id(thing) in open_:
         own: Any = type(thing).__eq__
         unknown = own is object.__eq__  # nothing to compare them by but who they are
@@ -86,8 +86,8 @@ def _lines(thing: Any, path: str, depth: int, open_: dict[int, Any]) -> Iterator
         inside = (digest_of(each) for each in thing)
         yield Leaf(path, kind, _sum_of("\n".join(sorted(map(str, inside))).encode()))
         return
-    keys = ", ".join(map(repr, parts.keys))
-    yield Leaf(path, kind, f"{len(parts.keys)} parts: {keys}")
+    keys = ", ".join(map(repr, parts.keys)) or "none"
+    yield Leaf(path, kind, f"keys {keys}")
     open_[id(thing)] = thing
     for key, value in zip(parts.keys, parts.values, strict=True):
         yield from _lines(value, parts.path(path, key), depth + 1, open_)
@@ -124,7 +124,8 @@ def _content(torch: Any, tensor: Any) -> str:
                 return repr(host.item())
             if host.is_floating_point() or host.is_complex():
                 with contextlib.suppress(RuntimeError):  # of a dtype without `!=`
-                    host[host != host] = math.nan  # noqa: PLR0124 -- any is like another
+                    nan = host != host  # noqa: PLR0124 -- any is like another
+                    host = host.masked_fill(nan, math.nan) if nan.any() else host
             return _sum_of(host.reshape(-1).view(torch.uint8).numpy())
     except Exception:  # noqa: BLE001 -- a class that only stands for a tensor
         return ""
@@ -320,8 +321,8 @@ def given_by_all_workers(
     They come in turn, one from each worker, so that who gave which is known.
 
     Returns:
-        None where that cannot be told: too few records, all alike, or so many in
-        another order that those which were looked at have little in common by chance.
+        None where that cannot be told: too few records, all alike, or some in common.
+        False as far as was looked, where none is.
     """
     from torch.utils.data import DataLoader
 

@@ -10,6 +10,7 @@ beyond that is the noise of a busy machine.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 MOST = 64  # processes: what pays beyond is a matter for a cluster
 _LONGEST_TRIAL_S, _SHORTEST_TRIAL_S = 1.0, 0.1
+_MEASURED_TO = 1.15  # times what waiting comes to by noise alone
 _NEAR = 1.1  # times as long as the best is as good
 _STARTING_S = 0.05  # what a worker takes to start, where that is not known
 _FAR = 16  # as far as one goes at once
@@ -135,7 +137,7 @@ def busy_workers(alone: Loading | None, processors: int) -> int | None:
     if alone.cpu_s <= 0:
         return None
     whole_s = alone.cpu_s + alone.waited_s
-    return max(round(processors * whole_s / alone.cpu_s), 1)
+    return max(math.ceil(processors * whole_s / alone.cpu_s / _MEASURED_TO), 1)
 
 
 def chosen_of(trials: Mapping[int, Loading], now: int, busy: int | None) -> int:

@@ -65,7 +65,7 @@ def require_shared_memory(nbytes):
 
 def products(milliseconds):
     """A step that keeps the GPU busy for about so long."""
-    from gpumagic.pin_loader.timing import StandIn
+    from gpumagic.pin_loader.load import StandIn
 
     return StandIn(open_runtime("cuda"), 0, milliseconds / 1e3)
 
@@ -173,7 +173,7 @@ def test_random_numbers_stay_as_they_were(torch, runtime):
 
 def test_what_stands_in_takes_as_long_as_asked_for(runtime, spin):
     """A loop of products of 5 ms takes 5 ms, within a fifth."""
-    from gpumagic.pin_loader.timing import measure_step
+    from gpumagic.pin_loader.load import measure_step
 
     spin(200)  # an idle GPU has a slower clock, by which it would be made
     runtime.synchronize()

@@ -28,8 +28,8 @@ class Numbers(Dataset):
 """
 TOOLS = """
 import tempfile, sys, os  # noqa: E402
-from gpumagic.pin_loader.timing import LoaderFailed, measure_loading  # noqa: E402
-from gpumagic.pin_loader.workers import unpicklable  # noqa: E402
+from gpumagic.pin_loader.load import LoaderFailed, measure_loading  # noqa: E402
+from gpumagic.pin_loader.pickled import unpicklable  # noqa: E402
 from tests.pin_loader.sleepy import children  # noqa: E402
 
 torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Batches of real loaders beside a simulated GPU: what is pinned, and the adapter."""
+"""Batches of real loaders beside a simulated GPU: what is pinned, and by whom."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from gpumagic.devices.opening import open_runtime
 from gpumagic.pin_loader.batch import tensors_in, to_device
-from gpumagic.pin_loader.inspect_batch import anatomy_of
-from gpumagic.pin_loader.pinner import Adapted, Pinnable, unwrapped
+from gpumagic.pin_loader.leaves import anatomy_of
+from gpumagic.pin_loader.prefetcher import DevicePrefetcher, Pinning
 from gpumagic.pin_loader.report import LoaderFacts, LoaderKind, Pinned, WhyPageable
-from gpumagic.pin_loader.same_batches import difference
+from gpumagic.pin_loader.same import difference, digest_of
 from tests.pin_loader.kinds_of_batches import (
     Counted,
     Frozen,
@@ -139,7 +139,6 @@ def test_a_leaf_is_pinned_if_its_memory_is(runtime):
         Pinned.ON_DEVICE,
     ]
     assert found.locked_bytes == 32
-    assert "pinning is pointless" in found.remarks[0].text
     assert found.bytes_that_are(Pinned.PINNED) == 16
 
 
@@ -166,21 +165,6 @@ def test_a_loader_that_pins_only_half(runtime):
     assert [leaf.pinned for leaf in found.leaves] == [Pinned.PINNED, Pinned.PAGEABLE]
     assert found.leaves[1].why is WhyPageable.PASSED_THROUGH
     assert found.leaves[1].holder == "Sample"
-    assert found.adaptable
-
-
-def test_a_loader_that_is_adapted_already(runtime):
-    """Its batches are looked at without their wrapping, and need no adapter."""
-    loader = DataLoader(Rows(), 2, collate_fn=Adapted(as_sample), pin_memory=True)
-    pageable = Adapted(as_sample)([torch.ones(1)])
-
-    on = anatomy_of(next(iter(loader)), runtime, ON)
-    off = anatomy_of(pageable, runtime, replace(ON, pin_memory=False))
-
-    assert {leaf.pinned for leaf in on.leaves} == {Pinned.PINNED}
-    assert on.class_name == "Sample"
-    assert {leaf.why for leaf in off.leaves} == {WhyPageable.FLAG_OFF}
-    assert not off.adaptable
 
 
 def test_what_a_packed_sequence_leaves_out(runtime):
@@ -190,7 +174,6 @@ def test_what_a_packed_sequence_leaves_out(runtime):
     found = anatomy_of(next(iter(loader)), runtime, ON)
 
     pageable = [leaf for leaf in found.leaves if leaf.pinned is Pinned.PAGEABLE]
-    assert not found.adaptable
     for leaf in pageable:
         assert leaf.path.endswith(".batch_sizes")
         assert (leaf.why, leaf.holder) == (WhyPageable.OWN_METHOD, "PackedSequence")
@@ -198,101 +181,50 @@ def test_what_a_packed_sequence_leaves_out(runtime):
 
 def test_a_device_is_no_difference(runtime):
     """A batch that was moved is the same batch, and only its tensors were moved."""
-    batch = {"a": Sample(torch.ones(3), "word"), "g": Graph(x=torch.ones(2), n=1)}
-
+    batch = {"a": torch.ones(3), "b": [torch.zeros(2), "word"]}
     there = to_device(batch, "sim")
 
-    assert {tensor.device.type for tensor in tensors_in(there)} == {"sim"}
-    assert difference(batch["a"], there["a"]) is None
-    assert difference(there, to_device(there, "cpu", non_blocking=False)) is None
+    assert difference(digest_of(batch), digest_of(there)) is None
 
 
-# ------------------------------------------------------------------------- adapting
+# ---------------------------------------------------- pinned by the prefetcher
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("collate", CUSTOM, ids=lambda each: each.__name__)
-def test_an_adapted_loader_pins_everything(runtime, collate, workers):
-    """Batches of any class arrive pinned, in their class, with the same values."""
+def test_what_the_loader_passes_through_is_pinned(runtime, collate, workers):
+    """Whatever the class of a batch, its tensors are sent from pinned memory."""
     plain = batches_of(DataLoader(Rows(), 2, collate_fn=collate))
     loader = DataLoader(
-        Rows(), 2, collate_fn=Adapted(collate), pin_memory=True, num_workers=workers
+        Rows(), 2, collate_fn=collate, pin_memory=True, num_workers=workers
     )
+    pins = Pinning(loader, objects=True)
 
-    batches = [unwrapped(batch) for batch in batches_of(loader)]
+    sent = [pins(batch) for batch in batches_of(loader)]
+    there = list(DevicePrefetcher.opening_objects(loader, "sim"))
 
-    assert difference(plain, batches) is None
-    assert all(all(pins_of(batch)) for batch in batches)
-    assert not any(any(pins_of(batch)) for batch in plain)
-
-
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_an_adapted_loader_works_with_any_start_of_workers(runtime, method):
-    """The wrapping is sent to workers that start afresh, and its batches come back."""
-    loader = DataLoader(
-        Rows(),
-        2,
-        collate_fn=Adapted(as_sample),
-        pin_memory=True,
-        num_workers=1,
-        multiprocessing_context=method,
-    )
-
-    batches = batches_of(loader)
-
-    assert [type(batch) for batch in batches] == [Pinnable] * 2
-    assert all(all(pins_of(unwrapped(batch))) for batch in batches)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_loaders_that_make_no_batches_are_adapted_too(runtime, workers):
-    """With `batch_size=None`, and over an iterable dataset, items arrive pinned."""
-    ready = DataLoader(Ready(), None, num_workers=workers, pin_memory=True)
-    stream = DataLoader(Stream(), 2, num_workers=min(workers, 1), pin_memory=True)
-    stream.collate_fn = as_sample
-    plain = batches_of(ready) + batches_of(stream)
-    for loader in (ready, stream):
-        loader.collate_fn = Adapted(loader.collate_fn)
-
-    batches = [unwrapped(each) for each in batches_of(ready) + batches_of(stream)]
-
-    assert difference(plain, batches) is None
-    assert all(all(pins_of(batch)) for batch in batches)
+    assert all(all(pins_of(batch)) for batch in sent)
+    assert difference(digest_of(plain), digest_of(sent)) is None
+    assert difference(digest_of(plain), digest_of(there)) is None
     assert not any(any(pins_of(batch)) for batch in plain)
 
 
 def test_what_torch_pins_itself_is_left_to_torch(runtime):
-    """Such a batch goes without a wrapping, and is what the loader gave before."""
-    collate = Adapted(as_usual)
-    loader = DataLoader(Rows(), 2, collate_fn=collate, pin_memory=True)
-
+    """Such a batch is handed on as it is."""
+    loader = DataLoader(Rows(), 2, collate_fn=lambda rows: {"x": stacked(rows)})
+    loader.pin_memory = True
     batch = next(iter(loader))
 
-    assert type(batch) is Pair
-    assert type(batch.label["p"]) is PackedSequence
-    assert batch.label.note == "note"
-    assert batch.image.is_pinned()
-
-
-def test_classes_that_pin_themselves_do_so_inside_of_others(runtime):
-    """A PackedSequence in a dataclass keeps its sizes where it wants them."""
-    packed = pack_sequence([torch.ones(2), torch.ones(1)])
-    graph = Graph(x=torch.ones(2), name="g")
-
-    pinned = unwrapped(Adapted(lambda _: Sample(packed, graph))(0).pin_memory())
-
-    assert type(pinned.image) is PackedSequence
-    assert pinned.image.data.is_pinned()
-    assert not pinned.image.batch_sizes.is_pinned()
-    assert pinned.more.to_dict()["x"].is_pinned()
-    assert not packed.data.is_pinned()
+    assert Pinning(loader, objects=False)(batch) is batch
+    assert all(pins_of(batch))
 
 
 def test_pinning_keeps_aliases_and_what_cannot_be_pinned(runtime):
     """The same tensor twice is pinned once; one on the device stays there."""
     x, there = torch.ones(3), torch.ones(3, device="sim")
+    loader = DataLoader(Rows(), 2, pin_memory=True)
 
-    pinned = unwrapped(Adapted(lambda _: Sample(x, [x, there, "word"]))(0).pin_memory())
+    pinned = Pinning(loader, objects=False)(Sample(x, [x, there, "word"]))
 
     assert pinned.image is pinned.more[0]
     assert pinned.image.is_pinned()
@@ -300,13 +232,9 @@ def test_pinning_keeps_aliases_and_what_cannot_be_pinned(runtime):
 
 
 def test_without_the_flag_nothing_is_pinned(runtime):
-    """An adapted loader with `pin_memory=False` gives the batches as they were."""
-    loader = DataLoader(Rows(), 2, collate_fn=Adapted(as_sample))
+    """To pin in the thread of the loop costs as much as a pageable copy."""
+    loader = DataLoader(Rows(), 2, collate_fn=as_sample)
+    batch = next(iter(loader))
 
-    batches = [unwrapped(batch) for batch in batches_of(loader)]
-
-    assert (
-        difference(batches_of(DataLoader(Rows(), 2, collate_fn=as_sample)), batches)
-        is None
-    )
-    assert not any(pins_of(batches))
+    assert Pinning(loader, objects=True)(batch) is batch
+    assert not any(pins_of(batch))

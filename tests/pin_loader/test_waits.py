@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.pin_loader import watch_waits
-from gpumagic.pin_loader.watch_waits import (
+from gpumagic.pin_loader import waits as watch_waits
+from gpumagic.pin_loader.waits import (
     SeenLoader,
     Wait,
     loop_waits,
@@ -364,7 +364,7 @@ def test_a_slow_loader_is_told_with_what_to_type(clock):
     (remark,) = wait_remarks(seen, {"dl": loader}, host_s=2 * SLOW_S)
 
     assert "waiting for dl, which has no workers" in remark.text
-    assert remark.hint.startswith("%pin_loader dl --workers auto")
+    assert remark.hint.startswith("%pin_loader dl finds out")
     assert wait_remarks(seen, {"dl": loader}, host_s=1000.0) == ()
 
 

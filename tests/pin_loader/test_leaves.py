@@ -19,10 +19,9 @@ from torch.utils.data._utils import pin_memory as torch_pinning  # noqa: E402
 from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
 from gpumagic.errors import GpuMagicError  # noqa: E402
 from gpumagic.pin_loader.batch import opened  # noqa: E402
-from gpumagic.pin_loader.inspect_batch import anatomy_of  # noqa: E402
-from gpumagic.pin_loader.pinner import Pinner, Treatment, pinner_of_this_torch  # noqa: E402
+from gpumagic.pin_loader.leaves import Treatment, anatomy_of, treatment_of  # noqa: E402
 from gpumagic.pin_loader.report import LoaderFacts, LoaderKind, Pinned, WhyPageable  # noqa: E402  # noqa: E402
-from gpumagic.pin_loader.resources import Demand  # noqa: E402
+from gpumagic.pin_loader.limits import Demand  # noqa: E402
 from tests.pin_loader.kinds_of_batches import (  # noqa: E402
     Box,
     Graph,
@@ -35,11 +34,6 @@ from tests.pin_loader.kinds_of_batches import (  # noqa: E402
     Sealed,
 )
 
-NEWEST, AT_2_10, UP_TO_2_9 = (
-    Pinner(),
-    Pinner(asks_first=False),
-    Pinner(keeps_tuples=False, asks_first=False),
-)
 ON = LoaderFacts(LoaderKind.BATCHED, "DataLoader", pin_memory=True)
 OFF = replace(ON, pin_memory=False)
 
@@ -190,7 +184,7 @@ def test_what_is_not_listed_is_in_the_totals():
 
     assert (found.left_out, found.left_out_bytes) == (3, 50 * 4 + 100 * 4)
     assert found.tensor_bytes == (200 + 50 + 100) * 4
-    assert Demand(found, 2, 2, 1).shared_bytes == 6 * found.tensor_bytes
+    assert Demand(found, 2, 2).shared_bytes == 6 * found.tensor_bytes
 
 
 def test_looking_leaves_everything_as_it_was():
@@ -237,8 +231,6 @@ def test_the_reason_is_the_one_that_would_be_left():
     assert [leaf.why for leaf in on.leaves] == [WhyPageable.UNKNOWN, through, array]
     assert [leaf.why for leaf in off.leaves] == [WhyPageable.FLAG_OFF, through, array]
     assert [leaf.holder for leaf in on.leaves] == [None, "Sample", None]
-    assert on.adaptable
-    assert off.adaptable
 
 
 def test_other_reasons():
@@ -254,32 +246,8 @@ def test_other_reasons():
     assert list(whys([tensor], replace(ON, pin_memory=None)).values()) == [
         WhyPageable.UNKNOWN
     ]
-    packed = whys(pack_sequence([tensor]), pinner=NEWEST)
+    packed = whys(pack_sequence([tensor]))
     assert packed["batch.batch_sizes"] is WhyPageable.OWN_METHOD
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_an_old_torch_does_not_pin_sparse_tensors():
-    """What cannot be pinned at all says so, and an adapter would not help."""
-    old = Pinner(pins_sparse=False)
-
-    found = anatomy([Sample(torch.eye(2).to_sparse())], pinner=old)
-
-    assert found.leaves[0].why is WhyPageable.NOT_DENSE
-    assert not found.adaptable
-    assert found.locked_bytes == 0
-
-
-def test_what_torch_pins_needs_no_adapter():
-    """Nothing is adaptable where every tensor is reached, or only arrays are not."""
-    batch = {
-        "x": (torch.ones(1), [torch.ones(1)]),
-        "p": pack_sequence([torch.ones(2)]),
-        "s": Sample(np.ones(1), "words"),
-        "g": Graph(x=torch.ones(1)),
-    }
-
-    assert not anatomy(batch).adaptable
 
 
 def test_a_leaf_on_a_device_is_said_to_be_there():
@@ -303,8 +271,7 @@ def test_a_plain_batch_needs_no_remarks():
         ([torch.ones(1)] + [torch.ones(2) for _ in range(20)], "21 tensors"),
         ([torch.ones(4, 4)[:, ::2]], "batch[0] is not contiguous"),
         ([torch.ones(100, 100).double()], "batch[0] is float64"),
-        ([np.ones(3), {"a": np.ones(3)}], 'batch[0] and batch[1]["a"] are arrays'),
-        ([torch.ones(3)] * 2, "batch[1] shares its memory with batch[0]"),
+        ([np.ones(3), {"a": np.ones(3)}], 'batch[0] and batch[1]["a"] are of numpy'),
         (
             [torch.randint(0, 256, (4, 3, 64, 64)) / 255],
             "batch[0] holds bytes divided by 255 as float32",
@@ -329,14 +296,6 @@ def test_images_that_are_no_bytes_are_left_alone():
     mask = torch.randint(0, 2, (4, 1, 128, 128)).float()
 
     assert words([normalised, mask]) == ""
-
-
-def test_features_that_are_gathered_after_the_pinning_stage():
-    """A NodeLoader of PyG with the flag on is told why nothing is pinned."""
-    facts = replace(ON, class_name="torch_geometric.loader.NeighborLoader")
-
-    assert "NeighborLoader gathers features" in words([torch.ones(1)], facts)
-    assert words([torch.ones(1)], replace(facts, pin_memory=False)) == ""
 
 
 # --------------------------------------------------------------------- torch's pinner
@@ -376,88 +335,37 @@ CONTAINERS = st.recursive(
 )
 
 
-def real_tree(thing):
-    """What a pinned batch looks like: classes, and which stand-ins were reached."""
+def reached(thing):
+    """Which stand-ins for tensors the pinner has got to, in order."""
     if isinstance(thing, Leaf):
-        return thing.pinned
+        return [thing.pinned]
     if isinstance(thing, (str, int)):
-        return thing
+        return []
     parts = opened(thing, objects=True)
     values = list(thing) if parts is None else parts.values
-    return type(thing), [real_tree(part) for part in values]
+    return [each for part in values for each in reached(part)]
 
 
-def foretold_tree(pinner, thing):
-    """The same, as the model of the pinner foretells it."""
-    treatment = pinner.treatment_of(thing)
+def foretold(thing):
+    """The same, as it is said of a batch."""
+    treatment = treatment_of(thing)
     if isinstance(thing, Leaf):
-        return treatment is Treatment.OWN_METHOD
+        return [treatment is Treatment.OWN_METHOD]
     if isinstance(thing, (str, int)):
-        return thing
+        return []
     if treatment is Treatment.OWN_METHOD:
-        return real_tree(thing.pin_memory())
+        return reached(thing.pin_memory())
     if treatment is Treatment.PASSED_THROUGH:
-        return real_tree(thing)
+        return reached(thing)
     parts = opened(thing)
     values = list(thing) if parts is None else parts.values
-    return pinner.class_after(thing), [foretold_tree(pinner, part) for part in values]
+    return [each for part in values for each in foretold(part)]
 
 
 @settings(deadline=None, max_examples=150)
 @given(CONTAINERS)
-def test_the_model_foretells_what_torch_does(batch):
-    """For any containers, torch's pinner reaches and rebuilds what the model says."""
-    foretold = foretold_tree(pinner_of_this_torch(), copy.deepcopy(batch))
+def test_what_is_said_of_the_pinner_is_what_it_does(batch):
+    """For any containers, torch's pinner reaches what is said to be reached."""
+    said = foretold(copy.deepcopy(batch))
 
-    assert real_tree(torch_pinning.pin_memory(batch)) == foretold
-
-
-def test_versions_differ_in_tuples_and_in_who_is_asked_first():
-    """Up to 2.9 tuples become lists; up to 2.10 a mapping is never asked to pin."""
-    own = PinsItself(a=1)
-
-    assert [each.class_after((1, 2)) for each in (NEWEST, AT_2_10, UP_TO_2_9)] == [
-        tuple,
-        tuple,
-        list,
-    ]
-    assert UP_TO_2_9.class_after(Pair(1, 2)) is Pair
-    assert NEWEST.treatment_of(own) is Treatment.OWN_METHOD
-    assert AT_2_10.treatment_of(own) is Treatment.REBUILT
-    assert UP_TO_2_9.treatment_of(Leaf()) is Treatment.OWN_METHOD
-
-
-def test_the_pinner_is_told_by_what_it_does(monkeypatch):
-    """Another habit of the function is seen; without it the version decides."""
-    monkeypatch.setattr(torch_pinning, "pin_memory", list)
-    seen = pinner_of_this_torch()
-    monkeypatch.delattr(torch_pinning, "pin_memory")
-    for version, expected in {
-        "2.4.1": (False, False, False),
-        "2.9.0+cpu": (False, False, True),
-        "2.10.0": (True, False, True),
-        "2.13.0a0+git1": (True, True, True),
-    }.items():
-        monkeypatch.setattr(torch, "__version__", version)
-        by_version = pinner_of_this_torch()
-
-        assert expected == (
-            by_version.keeps_tuples,
-            by_version.asks_first,
-            by_version.pins_sparse,
-        )
-    assert (seen.keeps_tuples, seen.asks_first) == (False, False)
-
-
-def test_containers_whose_class_changes_are_listed():
-    """Path, class, and the class afterwards: of what the pinner rebuilds otherwise."""
-    batch = {"a": (torch.ones(1), range(2)), "s": Sample((1, 2)), "p": Picky(1, 2)}
-
-    assert anatomy(batch, pinner=NEWEST).type_changes == (
-        ('batch["a"][1]', "range", "list"),
-    )
-    assert anatomy(batch, pinner=UP_TO_2_9).type_changes == (
-        ('batch["a"]', "tuple", "list"),
-        ('batch["a"][1]', "range", "list"),
-        ('batch["p"]', "Picky", "list"),
-    )
+    assert reached(torch_pinning.pin_memory(batch)) == said

@@ -12,14 +12,14 @@ from gpumagic.devices.copy_watch import SeenCopy
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.errors import DeviceError
 from gpumagic.pin_loader.api import watch
-from gpumagic.pin_loader.watch_copies import (
+from gpumagic.pin_loader.watch import (
     copy_lines,
     copy_remarks,
     sharing_remarks,
     with_non_blocking,
 )
-from gpumagic.pin_loader.watch_run import WatchRun
-from gpumagic.pin_loader.watch_waits import Feeder, Feeders, SeenLoader, Wait
+from gpumagic.pin_loader.watch import WatchRun
+from gpumagic.pin_loader.waits import Feeder, Feeders, SeenLoader, Wait
 from gpumagic.report.events import Trace, TracedCopies
 from gpumagic.report.places import Code
 
@@ -153,9 +153,9 @@ def test_an_error_is_told_in_one_line():
 
 def test_a_cell_that_imports_torch_is_told_to_run_again(monkeypatch):
     """As long as torch was not there, nothing of it could be watched."""
-    monkeypatch.setattr("gpumagic.pin_loader.watch_run.loaded_torch", lambda: None)
+    monkeypatch.setattr("gpumagic.pin_loader.watch.loaded_torch", lambda: None)
     run = cpu_run()
-    monkeypatch.setattr("gpumagic.pin_loader.watch_run.loaded_torch", lambda: torch)
+    monkeypatch.setattr("gpumagic.pin_loader.watch.loaded_torch", lambda: torch)
 
     report = ended(run)
 
@@ -443,15 +443,6 @@ def test_a_loader_that_pins_already_is_to_be_diagnosed():
     assert remark.hint.startswith("%pin_loader dl --diagnose")
 
 
-def test_many_small_copies_are_told():
-    """Their number and their median size are, with what to do instead."""
-    seen = copies(here(), 60, nbytes=8, pinned=True, non_blocking=True)
-
-    (remark,) = copy_remarks(seen, no_feeder)
-
-    assert "60 copies of 8 B (median)" in remark.text
-
-
 def test_copies_belong_to_the_loader_of_the_last_batch():
     """Before the first batch of any loader there is none to advise about."""
 
@@ -481,7 +472,7 @@ def test_good_copies_in_one_stream_are_told_to_move_to_their_own():
 
     def told(hidden_s):
         traced = TracedCopies(copying_s=0.5, hidden_s=hidden_s, kernel_s=0.9)
-        return sharing_remarks(seen, traced, elapsed_s=1.0, waited_s=0.0, name="dl")
+        return sharing_remarks(seen, traced, elapsed_s=1.0, name="dl")
 
     (remark,) = told(0.0)
     assert remark.hint.startswith("%pin_loader dl makes a loader")
@@ -501,19 +492,7 @@ def test_no_second_stream_is_advised_where_it_would_gain_nothing(
     traced = TracedCopies(copying_s=0.5, hidden_s=hidden_s, kernel_s=kernel_s)
 
     told = sharing_remarks(
-        seen, traced, elapsed_s=1.0, waited_s=None, copied_ahead=copied_ahead
+        seen, traced, elapsed_s=1.0, copied_ahead=copied_ahead
     )
 
     assert told == ()
-
-
-def test_time_that_nothing_explains_is_told_to_be_another_magics():
-    """Where the device idles for no reason of the loader, the other magic is named."""
-    idle = TracedCopies(copying_s=0.0, hidden_s=0.0, kernel_s=0.2)
-
-    def told(waited_s):
-        return sharing_remarks([], idle, elapsed_s=1.0, waited_s=waited_s)
-
-    assert told(0.0)[0].hint.startswith("%%cuda_sync_time --syncs")
-    assert told(0.7) == told(None) == ()
-    assert sharing_remarks([], None, elapsed_s=1.0, waited_s=0.0) == ()

@@ -23,7 +23,7 @@ from torch.utils.data import (  # noqa: E402
 )
 
 from gpumagic.pin_loader import diagnose  # noqa: E402
-from gpumagic.pin_loader.inspect_loader import (  # noqa: E402
+from gpumagic.pin_loader.loader import (  # noqa: E402
     NotALoader,
     facts_of,
     one_shot_reason,
@@ -165,7 +165,7 @@ def test_asking_settles_no_default():
     """A default of multiprocessing can still be chosen after it was asked for."""
     code = (
         "import multiprocessing as m\n"
-        "from gpumagic.pin_loader.inspect_loader import start_method_of\n"
+        "from gpumagic.pin_loader.loader import start_method_of\n"
         "first = start_method_of(object())\n"
         "assert first == m.get_all_start_methods()[0]\n"
         "m.set_start_method('spawn')\n"
