@@ -460,7 +460,9 @@ def _table(report: LoaderReport) -> Iterator[Part]:
 
 def _in_a_sentence(report: LoaderReport) -> str:
     """What was changed; or else how the batch lies in memory, and who loads."""
-    workers = "" if report.workers is None else _workers_sentence(report.workers)
+    workers = ""  # where there is no bound, the title has them
+    if report.workers is not None and report.bound is not None:
+        workers = _workers_sentence(report.workers)
     if report.out is not None:
         return f"{_proof_sentence(report)} {workers}".strip()
     anatomy = report.anatomy
@@ -488,6 +490,7 @@ def _workers_sentence(search: WorkerSearch) -> str:
 # ---------------------------------------------------------------- the picture
 
 _WAITS, _COPY, _KERNEL = "host waits", "copy", "kernel"
+_NOTHING = 1e-6  # of a step: a rounding error
 
 
 def _step_parts(report: LoaderReport) -> Iterator[Part]:
@@ -531,15 +534,19 @@ def _measured_stack(
     compute_s = min(compute_s, whole_s)
     copy_s = min(copy_s, whole_s - compute_s)
     rest_s = whole_s - compute_s - copy_s
-    waits_s = rest_s if rest_s > 1e-6 * whole_s else 0.0
+    waits_s = rest_s if rest_s > _NOTHING * whole_s else 0.0
     pieces = ((_WAITS, waits_s), (_COPY, copy_s), (_KERNEL, compute_s))
     return Stack(name, pieces, time_text(whole_s))
 
 
 def _stack(label: str, exposed: tuple[tuple[StepPart, float], ...]) -> Stack:
     kinds = {StepPart.LINK: _COPY, StepPart.STEP: _KERNEL}
-    pieces = tuple((kinds.get(part, _WAITS), seconds) for part, seconds in exposed)
-    return Stack(label, pieces, time_text(sum(seconds for _, seconds in exposed)))
+    whole_s = sum(seconds for _, seconds in exposed)
+    pieces = tuple(
+        (kinds.get(part, _WAITS), seconds if seconds > _NOTHING * whole_s else 0.0)
+        for part, seconds in exposed
+    )
+    return Stack(label, pieces, time_text(whole_s))
 
 
 def _stacks(caption: str, stacks: tuple[Stack, ...], kernel: str) -> Stacks:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _QUEUED = "/proc/thread-self/schedstat"  # Linux alone has it
 PATIENCE_S = 60.0  # for one batch, where nothing else is said
 _ROUNDS, _FEWEST_ROUNDS = 200, 4
+_EPOCHS = 3  # that are too short for rounds
 _LONGEST = 4  # budgets that a first round may take
 _ENOUGH_S = 0.25  # of timing, however many batches come in it
 
@@ -204,6 +205,8 @@ class Arrivals:
             return True  # one batch takes longer than all was to take
         if not rounds and not self._rest:
             return False
+        if len(self._rest) >= _EPOCHS and not rounds:
+            return True
         plenty = rounds >= _FEWEST_ROUNDS and passed_s >= _ENOUGH_S
         return spent >= 1 or plenty or rounds >= _ROUNDS
 

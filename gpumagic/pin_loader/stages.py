@@ -132,7 +132,7 @@ class Case:
     new: Any = None  # the rebuilt loader, still on the host
     feeding: DevicePrefetcher | None = None  # what the user is to iterate
     undo: ExitStack = field(default_factory=ExitStack)  # ends with the last stage
-    began_s: float = field(default_factory=time.monotonic)
+    began_s: float = field(default_factory=lambda: time.monotonic())
 
     def note(self, **found: Any) -> None:
         """Add to what was found, by the names of the report."""
