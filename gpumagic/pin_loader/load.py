@@ -194,6 +194,8 @@ class Arrivals:
 
     def _is_enough(self) -> bool:
         now_s, rounds = time.perf_counter(), len(self._samples)
+        if len(self._rest) >= _EPOCHS and not rounds:
+            return True
         if not self._timed_s:  # a first round that takes longer than all
             passed_s = now_s - self._began_s
             return self.count > 0 and passed_s > _LONGEST * self._budget_s
@@ -205,8 +207,6 @@ class Arrivals:
             return True  # one batch takes longer than all was to take
         if not rounds and not self._rest:
             return False
-        if len(self._rest) >= _EPOCHS and not rounds:
-            return True
         plenty = rounds >= _FEWEST_ROUNDS and passed_s >= _ENOUGH_S
         return spent >= 1 or plenty or rounds >= _ROUNDS
 

@@ -132,7 +132,7 @@ class Case:
     new: Any = None  # the rebuilt loader, still on the host
     feeding: DevicePrefetcher | None = None  # what the user is to iterate
     undo: ExitStack = field(default_factory=ExitStack)  # ends with the last stage
-    began_s: float = field(default_factory=lambda: time.monotonic())
+    began_s: float = 0.0
 
     def note(self, **found: Any) -> None:
         """Add to what was found, by the names of the report."""
@@ -643,7 +643,8 @@ def _open(loader: Any, options: Options, step: feeding.CountedStep | None) -> Ca
         )
     setting = _setting(runtime, driver, number)
     found = LoaderReport(State.FASTER, setting, facts)
-    return Case(loader, options, runtime, driver, number, found, step)
+    began_s = time.monotonic()
+    return Case(loader, options, runtime, driver, number, found, step, began_s=began_s)
 
 
 def _telling(

@@ -115,7 +115,9 @@ def next_count(
     top = max(trials)
     more = min(max(2 * top, 2), MOST)
     if busy is not None and 4 * more <= min(busy, _FAR):
-        more *= 4  # it waits for so much else that far more than these can pay
+        more = min(
+            4 * more, MOST
+        )  # it waits for so much else that far more than these can pay
     if more > top and more not in failed:
         untried = top == now
         paid = not untried and is_faster(trials[top], trials[max(_below(trials, top))])

@@ -1,4 +1,4 @@
-"""Five loaders whose right answer is known; as a program, how many of ten are judged right.
+"""Five loaders whose right answer is known; as a program, how many are judged right.
 
     python -m tests.pin_loader.five_programs [TIMES]
     taskset -c 0 python -m tests.pin_loader.five_programs
@@ -101,7 +101,9 @@ def is_best(report):
 
 def is_doubled(report):
     """That each record comes twice is the answer."""
-    return report.state is State.REFUSED and "each record comes twice" in report.headline
+    return (
+        report.state is State.REFUSED and "each record comes twice" in report.headline
+    )
 
 
 def _is_advised(report):

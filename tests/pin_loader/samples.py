@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpumagic.devices.host import Room
 from gpumagic.pin_loader.bound import after_proof, bound_of
 from gpumagic.pin_loader.limits import Demand, Headroom, guard
 from gpumagic.pin_loader.report import (
@@ -37,7 +38,6 @@ from gpumagic.pin_loader.report import (
     WhyPageable,
     WorkerSearch,
 )
-from gpumagic.devices.host import Room
 from gpumagic.report.events import SeenRace
 from gpumagic.report.places import Code, CodeLine
 from gpumagic.report.robust import verdict_of
@@ -350,9 +350,7 @@ TOO_LARGE = LoaderReport(
 DOUBLED = LoaderReport(
     State.REFUSED,
     H100,
-    replace(
-        LOADER, kind=LoaderKind.ITERABLE, dataset="Lines", sampler=None, workers=2
-    ),
+    replace(LOADER, kind=LoaderKind.ITERABLE, dataset="Lines", sampler=None, workers=2),
     Remark(
         "each record comes twice: its 2 workers each go through the whole dataset",
         "let its __iter__ give a part for each worker: itertools.islice(records, "
@@ -365,7 +363,7 @@ ONE_SHOT = LoaderReport(
     H100,
     LOADER,
     Remark(
-        "its dataset is its own iterator, so that every batch that is looked at is lost",
+        "its dataset is its own iterator, so that every batch looked at is lost",
         "make a dataset whose __iter__ begins anew, and a loader of that",
     ),
 )
@@ -409,9 +407,7 @@ HOSTILE_REPORT = replace(
             for name in (HOSTILE, LONG, WIDE)
         ),
     ),
-    rebuilding=replace(
-        REBUILT, changes=(Change(HOSTILE, LONG, WIDE),), reason=HOSTILE
-    ),
+    rebuilding=replace(REBUILT, changes=(Change(HOSTILE, LONG, WIDE),), reason=HOSTILE),
     remarks=(Remark(HOSTILE, LONG, serious=True), Remark(WIDE, WIDE)),
     sameness=replace(SAME, problem=HOSTILE),
     out="fed",

@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch")
 from torch.nn.utils.rnn import PackedSequence, pack_sequence  # noqa: E402
 
 from gpumagic.errors import GpuMagicError  # noqa: E402
-from gpumagic.pin_loader.batch import mapped, tensors_in, to_device  # noqa: E402
 from gpumagic.pin_loader import same  # noqa: E402
+from gpumagic.pin_loader.batch import mapped, tensors_in, to_device  # noqa: E402
 from tests.pin_loader.kinds_of_batches import (  # noqa: E402
     Box,
     Counted,
@@ -316,7 +316,6 @@ def test_graphs_of_pyg_are_walked():
 def difference(was, now):
     """Between two batches, by a digest of each."""
     return same.difference(same.digest_of(was), same.digest_of(now))
-
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader  # noqa: E402
 
 from gpumagic.pin_loader import random_state  # noqa: E402
-from gpumagic.pin_loader.notebook import without_our_frames  # noqa: E402
 from gpumagic.pin_loader.load import measure_loading  # noqa: E402
+from gpumagic.pin_loader.notebook import without_our_frames  # noqa: E402
 from tests.pin_loader.sleepy import Sleepy, children  # noqa: E402
 
 pytestmark = pytest.mark.skipif(

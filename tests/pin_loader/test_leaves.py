@@ -20,14 +20,13 @@ from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
 from gpumagic.errors import GpuMagicError  # noqa: E402
 from gpumagic.pin_loader.batch import opened  # noqa: E402
 from gpumagic.pin_loader.leaves import Treatment, anatomy_of, treatment_of  # noqa: E402
-from gpumagic.pin_loader.report import LoaderFacts, LoaderKind, Pinned, WhyPageable  # noqa: E402  # noqa: E402
 from gpumagic.pin_loader.limits import Demand  # noqa: E402
+from gpumagic.pin_loader.report import LoaderFacts, LoaderKind, Pinned, WhyPageable  # noqa: E402  # noqa: E402
 from tests.pin_loader.kinds_of_batches import (  # noqa: E402
     Box,
     Graph,
     Keeper,
     Pair,
-    Picky,
     PinsItself,
     Plain,
     Sample,

@@ -155,8 +155,8 @@ def test_a_failure_apart_is_told_as_one_here():
     """The line of the dataset comes with it; a lambda cannot be sent."""
     with pytest.raises(LoaderFailed, match="item 5 is damaged"):
         measure_apart(DataLoader(FailsAt(40, 5), 4), "fork", budget_s=0.3)
+    lost = DataLoader(Sleepy(40), 4, collate_fn=lambda rows: rows)
     with pytest.raises(LoaderFailed, match="cannot be sent"):
-        lost = DataLoader(Sleepy(40), 4, collate_fn=lambda rows: rows)
         measure_apart(lost, "spawn", budget_s=0.3)
 
 

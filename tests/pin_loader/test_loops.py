@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.pin_loader.bound import Costs
-from gpumagic.pin_loader.loops import Lead, Pace, PacedLoader, Queue, _affordable, _pairs
+from gpumagic.pin_loader.loops import (
+    Lead,
+    Pace,
+    PacedLoader,
+    Queue,
+    _affordable,
+    _pairs,
+)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from gpumagic.pin_loader import pickled as pickled_module  # noqa: E402
 from gpumagic.pin_loader.pickled import unpicklable  # noqa: E402
 from tests.pin_loader.sleepy import children  # noqa: E402
 
+
 class Plain(Dataset):
     """A dataset that holds what it is given."""
 

@@ -18,10 +18,10 @@ from torch.utils.data import (  # noqa: E402
     WeightedRandomSampler,
 )
 
-from gpumagic.pin_loader.random_state import kept  # noqa: E402
-from gpumagic.pin_loader.loader import rebuild  # noqa: E402
-from gpumagic.pin_loader.report import Change, Way  # noqa: E402
 from gpumagic.pin_loader import same  # noqa: E402
+from gpumagic.pin_loader.loader import rebuild  # noqa: E402
+from gpumagic.pin_loader.random_state import kept  # noqa: E402
+from gpumagic.pin_loader.report import Change, Way  # noqa: E402
 from gpumagic.pin_loader.trial import batches_of  # noqa: E402
 from tests.pin_loader.loader_kinds import (  # noqa: E402
     KINDS,
@@ -57,9 +57,7 @@ def batches_in(loader, epochs=1):
     taken = []
     for _ in range(epochs):
         with batches_of(loader) as batches:
-            taken.append(
-                list(itertools.islice(batches, ENOUGH))
-            )
+            taken.append(list(itertools.islice(batches, ENOUGH)))
     return taken
 
 

@@ -12,9 +12,8 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
-from gpumagic.pin_loader.loader import facts_of  # noqa: E402
+from gpumagic.pin_loader.loader import facts_of, rebuild  # noqa: E402
 from gpumagic.pin_loader.random_state import kept  # noqa: E402
-from gpumagic.pin_loader.loader import rebuild  # noqa: E402
 from gpumagic.pin_loader.report import (  # noqa: E402
     LoaderKind,
     Way,

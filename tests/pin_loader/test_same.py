@@ -16,9 +16,9 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 
+from gpumagic.pin_loader.loader import rebuild  # noqa: E402
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher  # noqa: E402
 from gpumagic.pin_loader.random_state import kept  # noqa: E402
-from gpumagic.pin_loader.loader import rebuild  # noqa: E402
 from gpumagic.pin_loader.same import (  # noqa: E402
     compare,
     difference,
@@ -411,7 +411,16 @@ class Whole(IterableDataset):
         (Stream(40), False),
         (Stream(40_000), False),
     ],
-    ids=["doubled", "long", "shuffled", "alike", "long, shuffled", "few", "shared", "on"],
+    ids=[
+        "doubled",
+        "long",
+        "shuffled",
+        "alike",
+        "long, shuffled",
+        "few",
+        "shared",
+        "on",
+    ],
 )
 def test_workers_that_each_give_everything_are_found(dataset, twice):
     """By the records of an epoch's beginning; where these tell nothing, nothing is."""

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from gpumagic.drawing import Details, Table
 from gpumagic.pin_loader.answer_loader import workers_clause
 from gpumagic.pin_loader.report import (
-    Loading,
     LoaderReport,
+    Loading,
     Pinned,
     Samples,
     State,

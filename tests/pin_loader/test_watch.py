@@ -12,14 +12,14 @@ from gpumagic.devices.copy_watch import SeenCopy
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.errors import DeviceError
 from gpumagic.pin_loader.api import watch
+from gpumagic.pin_loader.waits import Feeder, Feeders, SeenLoader, Wait
 from gpumagic.pin_loader.watch import (
+    WatchRun,
     copy_lines,
     copy_remarks,
     sharing_remarks,
     with_non_blocking,
 )
-from gpumagic.pin_loader.watch import WatchRun
-from gpumagic.pin_loader.waits import Feeder, Feeders, SeenLoader, Wait
 from gpumagic.report.events import Trace, TracedCopies
 from gpumagic.report.places import Code
 
@@ -491,8 +491,6 @@ def test_no_second_stream_is_advised_where_it_would_gain_nothing(
     seen = copies(None, 2, pinned=True, non_blocking=True)
     traced = TracedCopies(copying_s=0.5, hidden_s=hidden_s, kernel_s=kernel_s)
 
-    told = sharing_remarks(
-        seen, traced, elapsed_s=1.0, copied_ahead=copied_ahead
-    )
+    told = sharing_remarks(seen, traced, elapsed_s=1.0, copied_ahead=copied_ahead)
 
     assert told == ()

@@ -193,8 +193,10 @@ def test_what_is_chosen_is_as_good_as_any_that_was_tried(
 @settings(max_examples=200, deadline=None)
 def test_the_fewest_as_good_as_the_best_are_chosen(batch_ms, busy):
     """Checked against all that are believed."""
-    trials = {2**at if at else 0: loading(2**at if at else 0, each) for at, each in
-              enumerate(batch_ms)}
+    trials = {
+        2**at if at else 0: loading(2**at if at else 0, each)
+        for at, each in enumerate(batch_ms)
+    }
 
     chosen = chosen_of(trials, 0, busy)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.nn.utils.rnn import PackedSequence, pack_sequence
+from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from gpumagic.devices.opening import open_runtime
@@ -18,7 +18,6 @@ from gpumagic.pin_loader.same import difference, digest_of
 from tests.pin_loader.kinds_of_batches import (
     Counted,
     Frozen,
-    Graph,
     Keeper,
     Pair,
     Plain,

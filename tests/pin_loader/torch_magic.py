@@ -311,7 +311,7 @@ def takes_16_ms(clock, monkeypatch):
     """Each worker takes so long for a batch, all of which is waiting."""
     monkeypatch.setattr(load.trial, "batches_of", paced(clock, batch_s=0.016))
     monkeypatch.setattr(workers, "MOST", 4)
-    monkeypatch.setattr(workers, "busy_workers", lambda *_: 8)
+    monkeypatch.setattr(workers, "busy_workers", lambda *_: 4)
 
 
 @pytest.mark.usefixtures("takes_16_ms")
