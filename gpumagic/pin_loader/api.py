@@ -163,7 +163,7 @@ def watch(function: Callable[[], object], *, name: str | None = None) -> WatchRe
         DeviceError: The devices cannot be waited for, since something has broken them.
         Exception: Whatever the function raises; by then nothing is watched any more.
     """
-    from gpumagic.pin_loader.watch import WatchRun
+    from gpumagic.pin_loader.watch_cell import WatchRun
 
     title = name or getattr(function, "__name__", None) or type(function).__name__
     run = WatchRun(runtime_now, lambda: _names_in(function))

@@ -19,6 +19,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpumagic.devices.host import ROOT, levels, lines_of, number_in
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader import trial
 from gpumagic.pin_loader.loader import USUAL_PREFETCH, length_of
@@ -27,11 +28,12 @@ from gpumagic.report.places import name_of
 from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gpumagic.pin_loader.trial import Trial
 
 _QUEUED = "/proc/thread-self/schedstat"  # Linux alone has it
+_QUEUED_OF = "/proc/{}/schedstat"
 PATIENCE_S = 60.0  # for one batch, where nothing else is said
 _ROUNDS, _FEWEST_ROUNDS = 200, 4
 _EPOCHS = 3  # that are too short for rounds
@@ -95,7 +97,7 @@ def measure_loading(
     one before at once; a sample is therefore the time of one round, a batch from each
     worker, divided by the workers. The first rounds, which open things and were
     prepared ahead, do not count, nor does the time for which others had the processor
-    of this thread. Where an epoch is short it is gone through again.
+    of this thread, or of its workers. Where an epoch is short it is gone through again.
 
     Args:
         loader: A clone of the user's.
@@ -114,8 +116,7 @@ def measure_loading(
     arrivals = Arrivals(loader, budget_s, clock, progress)
     failure: LoaderFailed | None = None
     try:
-        while arrivals.take_epoch(patience_s):
-            pass
+        arrivals.take(patience_s)
     except GpuMagicError:
         raise
     except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
@@ -129,6 +130,21 @@ def measure_loading(
             "the loader has no batches", "look at the length of its dataset"
         )
     return arrivals.told()
+
+
+def worked(pids: Sequence[int]) -> tuple[float, float] | None:
+    """Processor time that these have had, and for how long they could have more.
+
+    None where a system does not tell.
+    """
+    had_ns = queued_ns = 0
+    for pid in pids:
+        try:
+            told = Path(_QUEUED_OF.format(pid)).read_text(encoding="ascii").split()
+            had_ns, queued_ns = had_ns + int(told[0]), queued_ns + int(told[1])
+        except (OSError, ValueError, IndexError):
+            return None
+    return (had_ns / 1e9, queued_ns / 1e9) if pids else None
 
 
 class Arrivals:
@@ -151,15 +167,23 @@ class Arrivals:
         self._ahead = self._workers * each + self._round
         self._samples: list[float] = []
         self._rest: list[float] = []  # of epochs without a round that counts
+        self._helped: list[float] = []  # shares of samples that workers could use
         self._costs: list[tuple[float, float, int]] = []
         self._first_s: float | None = None  # to the first batch of all
+        self._worked: tuple[float, float] | None = None
         self._timed_s = self._began_s = 0.0  # by a plain clock: since then
 
-    def take_epoch(self, patience_s: float) -> bool:
+    def take(self, patience_s: float) -> None:
+        """Take what is wanted, of as many epochs as that takes."""
+        while self._take_epoch(patience_s):
+            pass
+
+    def _take_epoch(self, patience_s: float) -> bool:
         """Take what is wanted of one epoch; whether another one is wanted."""
         before, began_s = len(self._samples), time.perf_counter()
         with trial.batches_of(self._loader, patience_s=patience_s) as batches:
             stamps, base = self._stamps(batches, began_s)
+            self._note_the_queue(batches.worker_pids(), stamps, base)
         if len(self._samples) == before and len(stamps) > 1:
             between_s = stamps[-1].now_s - stamps[0].now_s
             self._rest.append(between_s / (len(stamps) - 1))
@@ -184,6 +208,7 @@ class Arrivals:
                 long = now_s - self._began_s > self._budget_s / 2
                 if len(stamps) >= (self._round if long else self._ahead):
                     base = last
+                    self._worked = worked(batches.worker_pids())
                     self._timed_s = self._timed_s or now_s
             elif not (last - base) % self._round:
                 took_s = stamps[-1].now_s - stamps[-self._round - 1].now_s
@@ -191,6 +216,22 @@ class Arrivals:
             if self._is_enough():
                 break
         return stamps, len(stamps) if base is None else base
+
+    def _note_the_queue(
+        self, pids: Sequence[int], stamps: Sequence[Usage], base: int
+    ) -> None:
+        """What share of its time a worker was not kept from working by others.
+
+        Where the processors are busy with these very workers, they are no others.
+        """
+        before, now = self._worked, worked(pids)
+        self._worked = None
+        if before is None or now is None or base >= len(stamps) - 1:
+            return
+        took_s = stamps[-1].now_s - stamps[base].now_s
+        had_s, queued_s = (b - a for a, b in zip(before, now, strict=True))
+        free = 1 - queued_s / len(pids) / max(took_s, 1e-9)
+        self._helped.append(max(free, had_s / usable() / max(took_s, 1e-9)))
 
     def _is_enough(self) -> bool:
         now_s, rounds = time.perf_counter(), len(self._samples)
@@ -220,8 +261,31 @@ class Arrivals:
             waited_s = sum(wait * count for _, wait, count in self._costs) / counted
         start_s, length = self._first_s or 0.0, length_of(self._loader)
         share_s = start_s / length if self._workers and length else 0.0
-        timed = Samples(tuple(samples))
+        free = min(*self._helped, 1.0) if self._helped else 1.0
+        timed = Samples(tuple(each * free for each in samples))
         return Loading(timed, self._workers, start_s, share_s, cpu_s, waited_s)
+
+
+def usable(root: Path = ROOT) -> int:
+    """The processors it is bound to, or fewer if its share of time is limited.
+
+    A share of one and a half processors counts as one.
+    """
+    ask: Any = getattr(os, "sched_getaffinity", None)  # Linux has it, macOS has not
+    bound = len(ask(0)) if ask is not None else os.cpu_count() or 1
+    quotas = [quota for folder in levels("cpu", root) if (quota := _quota(folder))]
+    return max(int(min([bound, *quotas])), 1)
+
+
+def _quota(folder: Path) -> float | None:
+    """Processors' worth of time by one control group; None is no limit."""
+    words = " ".join(lines_of(folder / "cpu.max")).split()
+    if len(words) == 2 and all(word.isdigit() for word in words):
+        quota, period = map(int, words)
+    else:
+        quota = number_in(folder / "cpu.cfs_quota_us") or 0
+        period = number_in(folder / "cpu.cfs_period_us") or 0
+    return quota / period if quota > 0 and period > 0 else None
 
 
 # ----------------------------------------------------------- in a process apart

@@ -150,7 +150,7 @@ class Notebook:
                 "%%pin_loader with a cell only watches, and wants to be told so",
                 "type %%pin_loader --watch",
             )
-        from gpumagic.pin_loader.watch import WatchRun
+        from gpumagic.pin_loader.watch_cell import WatchRun
 
         watch_only(line)
         if line.name is not None:

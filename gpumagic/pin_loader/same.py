@@ -271,12 +271,7 @@ def gone_through(loader: Any, most: int, enough_s: float = math.inf) -> Pass:
     ended, error = False, None
     with kept(loader), batches_of(loader) as batches:
         try:
-            while len(digests) < most:
-                if len(digests) >= _FEWEST and time.monotonic() > until_s:
-                    break
-                digests.append(digest_of(next(batches)))
-        except StopIteration:
-            ended = True
+            ended = _take(batches, digests, most, until_s)
         except Exception as wrong:  # noqa: BLE001 -- the other loader may raise it, too
             error = type(wrong).__name__
     return Pass(tuple(digests), ended, error)
@@ -345,15 +340,27 @@ def gone_through_records(
     """Take some records of each worker, and leave all random numbers as before."""
     until_s = time.monotonic() + enough_s
     digests: list[tuple[Leaf, ...]] = []
+    most, fewest = workers * _RECORDS, workers * _FEWEST_RECORDS
     with kept(records), batches_of(records, patience_s=patience_s) as batches:
-        for record in batches:
-            digests.append(digest_of(record))
-            fewest = len(digests) >= workers * _FEWEST_RECORDS
-            if len(digests) >= workers * _RECORDS:
-                return Pass(tuple(digests))
-            if fewest and time.monotonic() > until_s:
-                return Pass(tuple(digests))
-    return Pass(tuple(digests), ended=True)
+        ended = _take(batches, digests, most, until_s, fewest)
+    return Pass(tuple(digests), ended)
+
+
+def _take(
+    batches: Iterator[Any],
+    digests: list[tuple[Leaf, ...]],
+    most: int,
+    until_s: float,
+    fewest: int = _FEWEST,
+) -> bool:
+    """Digest up to so many as they come; whether there were no more."""
+    for batch in batches:
+        digests.append(digest_of(batch))
+        if len(digests) >= most:
+            return False
+        if len(digests) >= fewest and time.monotonic() > until_s:
+            return False
+    return True
 
 
 def is_given_twice(

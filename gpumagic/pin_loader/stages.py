@@ -600,16 +600,8 @@ def investigate(
 ) -> Improved:
     """Go from stage to stage until one of them ends it."""
     case = _open(loader, options, feeding.CountedStep.of(options.step))
-    ending = Ending(State.FASTER)
     with kept(case.loader), case.undo:
-        for stage in stages:
-            if progress is not None:
-                case.tell = _telling(progress, case, stage, stages)
-                case.tell(0.0)
-            found = stage.run(case)
-            if found is not None:
-                ending = found
-                break
+        ending = _ending(case, stages, progress)
     case.batch = None
     _remark_on_the_time(case)
     if case.step is not None:
@@ -621,6 +613,17 @@ def investigate(
         out=options.out if case.feeding is not None else None,
     )
     return Improved(case.feeding, case.found)
+
+
+def _ending(case: Case, stages: Sequence[Stage], progress: Progress | None) -> Ending:
+    for stage in stages:
+        if progress is not None:
+            case.tell = _telling(progress, case, stage, stages)
+            case.tell(0.0)
+        found = stage.run(case)
+        if found is not None:
+            return found
+    return Ending(State.FASTER)
 
 
 def _open(loader: Any, options: Options, step: feeding.CountedStep | None) -> Case:
@@ -699,7 +702,7 @@ def _setting(runtime: Runtime, driver: Driver, device: int | None) -> Setting:
         device_name=runtime.device_name(device or 0) if known else None,
         torch_version=str(torch.__version__),
         driver_version=driver.inventory().driver_version if of_a_driver else None,
-        processors=workers.usable(),
+        processors=loading.usable(),
     )
 
 

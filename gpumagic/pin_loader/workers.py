@@ -11,17 +11,14 @@ beyond that is the noise of a busy machine.
 from __future__ import annotations
 
 import math
-import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gpumagic.devices.host import ROOT, levels, lines_of, number_in
 from gpumagic.pin_loader.load import LoaderFailed
 from gpumagic.pin_loader.report import WORTH_IT, Stopped, WorkerSearch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from gpumagic.pin_loader.report import Limit, Loading, Remark
 
@@ -54,7 +51,7 @@ def search(  # noqa: PLR0913 -- each is a word of its own
 
         processors: How many this process may use.
 
-        budget_s: How long all of it may take.
+        budget_s: How long all of it may take; the first trial of more may take longer.
 
         refuse: Why it cannot be given other workers, if so.
 
@@ -72,13 +69,14 @@ def search(  # noqa: PLR0913 -- each is a word of its own
         return WorkerSearch((known,), now, Stopped.REFUSED, now, None, *_said(refuse))
     while (count := next_count(trials, now, processors, failed)) is not None:
         left_s = until_s - now_s()
+        first = count > now == max(trials)  # else nothing could be said of more
         progress(1 - max(left_s, 0.0) / budget_s if budget_s > 0 else 1.0)
         limit = refusing(count)
         if limit is not None:
             stopped, hint = Stopped.LIMIT, limit.hint
             problem = f"{count} workers take too much {limit.kind.value}"
             break
-        if left_s < _cost_s(count, trials):
+        if left_s <= 0 or left_s < _cost_s(count, trials, as_known=not first):
             stopped = Stopped.BUDGET
             break
         trial_s = min(max(left_s / 3, _SHORTEST_TRIAL_S), _LONGEST_TRIAL_S)
@@ -170,10 +168,11 @@ def _below(trials: Mapping[int, Loading], top: int) -> list[int]:
     return [count for count in trials if count < top]
 
 
-def _cost_s(count: int, trials: Mapping[int, Loading]) -> float:
+def _cost_s(count: int, trials: Mapping[int, Loading], *, as_known: bool) -> float:
     """About what a trial takes: to start them, and some rounds.
 
-    A round of theirs is as long as a batch by one thread.
+    A round of theirs is as long as a batch by one thread. How long they take to start
+    is known from those that were tried, on a machine that may just have been busy.
     """
     alone = trials.get(0)
     if alone is None:
@@ -185,31 +184,10 @@ def _cost_s(count: int, trials: Mapping[int, Loading]) -> float:
         for each in trials.values()
         if each.workers
     ]
-    starting_s = max(starts, default=_STARTING_S) * max(count, 1)
+    known_s = max(starts, default=_STARTING_S) if as_known else _STARTING_S
+    starting_s = known_s * max(count, 1)
     return starting_s + _ROUNDS * alone_s
 
 
 def _said(remark: Remark) -> tuple[str, str]:
     return remark.text, remark.hint
-
-
-def usable(root: Path = ROOT) -> int:
-    """The processors it is bound to, or fewer if its share of time is limited.
-
-    A share of one and a half processors counts as one.
-    """
-    ask: Any = getattr(os, "sched_getaffinity", None)  # Linux has it, macOS has not
-    bound = len(ask(0)) if ask is not None else os.cpu_count() or 1
-    quotas = [quota for folder in levels("cpu", root) if (quota := _quota(folder))]
-    return max(int(min([bound, *quotas])), 1)
-
-
-def _quota(folder: Path) -> float | None:
-    """Processors' worth of time by one control group; None is no limit."""
-    words = " ".join(lines_of(folder / "cpu.max")).split()
-    if len(words) == 2 and all(word.isdigit() for word in words):
-        quota, period = map(int, words)
-    else:
-        quota = number_in(folder / "cpu.cfs_quota_us") or 0
-        period = number_in(folder / "cpu.cfs_period_us") or 0
-    return quota / period if quota > 0 and period > 0 else None

@@ -159,6 +159,7 @@ def slow(monkeypatch):
     for module in (load, stages):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(load, "_QUEUED", "no such file")
+    monkeypatch.setattr(load, "_QUEUED_OF", "no such file")
     monkeypatch.setattr(loops, "perf_counter", clock.perf_counter)
     monkeypatch.setattr(CpuRuntime, "now_ns", lambda _: clock.perf_counter_ns())
     return clock

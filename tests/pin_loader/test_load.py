@@ -54,6 +54,7 @@ def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(load, "time", clock)
     monkeypatch.setattr(load, "_QUEUED", "no such file")
+    monkeypatch.setattr(load, "_QUEUED_OF", "no such file")
     return clock
 
 
@@ -114,6 +115,7 @@ def test_workers_of_a_real_loader_are_timed_in_rounds(monkeypatch):
     clock, before = Clock(), children()
     monkeypatch.setattr(load, "time", clock)
     monkeypatch.setattr(load, "_QUEUED", "no such file")
+    monkeypatch.setattr(load, "_QUEUED_OF", "no such file")
     monkeypatch.setattr(load.trial, "batches_of", paced(clock, batch_s=0.016))
 
     told = measure_loading(DataLoader(Sleepy(4000), 4, num_workers=4), budget_s=0.5)

@@ -13,7 +13,7 @@ from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.errors import DeviceError
 from gpumagic.pin_loader.api import watch
 from gpumagic.pin_loader.waits import Feeder, Feeders, SeenLoader, Wait
-from gpumagic.pin_loader.watch import (
+from gpumagic.pin_loader.watch_cell import (
     WatchRun,
     copy_lines,
     copy_remarks,

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from gpumagic.pin_loader.load import LoaderFailed
+from gpumagic.pin_loader.load import LoaderFailed, usable
 from gpumagic.pin_loader.report import (
     Limit,
     LimitKind,
@@ -21,7 +21,6 @@ from gpumagic.pin_loader.workers import (
     chosen_of,
     is_faster,
     search,
-    usable,
 )
 
 MS = 1e-3

@@ -17,7 +17,7 @@ from gpumagic.errors import DeviceError
 from gpumagic.pin_loader import waits as watch_waits
 from gpumagic.pin_loader.api import watch
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.watch import WatchRun
+from gpumagic.pin_loader.watch_cell import WatchRun
 from gpumagic.report.places import Code
 from gpumagic.simulator.backend import pinning
 from gpumagic.simulator.backend.pinning import Pinning
