@@ -27,7 +27,12 @@ from typing import Any, NamedTuple
 from gpumagic.errors import GpuMagicError, first_line
 from gpumagic.pin_loader.random_state import kept
 from gpumagic.pin_loader.report import Change, LoaderFacts, LoaderKind, Remark, Way
-from gpumagic.report.introspection import attributes_of, class_has, is_truly
+from gpumagic.report.introspection import (
+    attributes_of,
+    class_has,
+    is_truly,
+    is_weak_proxy,
+)
 from gpumagic.report.units import with_article
 
 USUAL_PREFETCH = 2  # torch's own, once there are workers
@@ -294,6 +299,10 @@ def _chosen_by_user(loader: Any) -> Any:
 
 def _refuse_what_gives_no_batches(thing: Any, name: str | None) -> None:
     called, argument = f"`{name}`" if name else "this", name or "dataset"
+    if is_weak_proxy(thing):
+        raise NotALoader(
+            f"{called} is a weak reference to another object", "name that object itself"
+        )
     kind = "class" if is_truly(thing, type) else class_name_of(thing)
     hint = "name a DataLoader"
     if class_has(thing, "train_dataloader"):

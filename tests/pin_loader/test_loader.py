@@ -305,15 +305,8 @@ def test_what_holds_a_loader_is_asked_for_it():
             """Never called by us."""
             raise AssertionError
 
-    class Trainer:
-        def get_train_dataloader(self):
-            """Never called by us."""
-            raise AssertionError
-
     with pytest.raises(NotALoader, match=r"m\.train_dataloader\(\)"):
         facts_of(Module(), "m")
-    with pytest.raises(NotALoader, match=r"t\.get_train_dataloader\(\)"):
-        facts_of(Trainer(), "t")
 
 
 def test_what_gives_batches_in_its_own_way_is_foreign():

@@ -153,9 +153,9 @@ def test_an_error_is_told_in_one_line():
 
 def test_a_cell_that_imports_torch_is_told_to_run_again(monkeypatch):
     """As long as torch was not there, nothing of it could be watched."""
-    monkeypatch.setattr("gpumagic.pin_loader.watch.loaded_torch", lambda: None)
+    monkeypatch.setattr("gpumagic.pin_loader.watch_cell.loaded_torch", lambda: None)
     run = cpu_run()
-    monkeypatch.setattr("gpumagic.pin_loader.watch.loaded_torch", lambda: torch)
+    monkeypatch.setattr("gpumagic.pin_loader.watch_cell.loaded_torch", lambda: torch)
 
     report = ended(run)
 
