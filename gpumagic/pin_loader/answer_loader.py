@@ -477,7 +477,8 @@ def _in_a_sentence(report: LoaderReport) -> str:
 
 def _workers_sentence(search: WorkerSearch) -> str:
     """What was tried of workers, and what was not."""
-    if search.stopped is Stopped.REFUSED or workers_gain(search):
+    told = (Stopped.REFUSED, Stopped.ASKED)  # by a note, or by both loops
+    if search.stopped in told or workers_gain(search):
         return ""
     tried = tried_text(search)
     if not tried:

@@ -22,7 +22,7 @@ import enum
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpumagic.pin_loader.report import WORTH_IT, Bound, Gain, Part, Remedy
+from gpumagic.pin_loader.report import WORTH_IT, Bound, Gain, Part, Remedy, Stopped
 from gpumagic.pin_loader.workers import is_faster
 
 if TYPE_CHECKING:
@@ -96,6 +96,13 @@ def costs_of(
         step_s=_at(None if step is None else step.samples, end),
         workers=workers,
     )
+
+
+def without_starting(rates: Rates, *, workers: int, pinned: bool) -> Costs:
+    """What each part takes in the long run, once the workers are there."""
+    costs = costs_of(rates, workers=workers, pinned=pinned)
+    load = rates.load
+    return replace(costs, load_s=0.0 if load is None else load.between.median_s)
 
 
 def bound_of(
@@ -196,7 +203,9 @@ def with_workers(
     """With the workers that a search has chosen, if these are faster beyond doubt."""
     old = None if search is None else search.of(search.now)
     new = None if search is None else search.of(search.chosen)
-    if old is None or new is None or new is old or not is_faster(new, old):
+    if search is None or old is None or new is None or new is old:
+        return None
+    if search.stopped is not Stopped.ASKED and not is_faster(new, old):
         return None
     return replace(costs, load_s=_loads_s(new, end), workers=new.workers)
 

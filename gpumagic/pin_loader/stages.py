@@ -42,8 +42,10 @@ from gpumagic.pin_loader.report import (
     Rebuilding,
     Remark,
     Remedy,
+    Samples,
     Setting,
     State,
+    Step,
     Stopped,
     Way,
     WhyPageable,
@@ -524,14 +526,22 @@ def _prove_faster(case: Case) -> Ending:
     new_load = (search and search.of(case.workers)) or old_load
     new_rates = dataclasses.replace(rates, load=new_load)
     pinned = _is_pinned(case.anatomy)
-    old_costs = bounds.costs_of(rates, workers=case.now, pinned=pinned)
-    new_costs = bounds.costs_of(new_rates, workers=case.workers, pinned=pinned)
+    # Both loops stay open: neither starts its workers while it is timed.
+    old_costs, new_costs = (
+        bounds.without_starting(each, workers=count, pinned=pinned)
+        for each, count in ((rates, case.now), (new_rates, case.workers))
+    )
     step: Callable[[Any], object] | None = case.step
     if step is None and case.pins:
         # As long as loading took before, it would hide that loading is faster now.
         quicker = new_load and old_load and new_load.batch_s < old_load.batch_s
         used = new_rates if quicker else rates
-        step = feeding.stand_in_for(used, case.runtime, case.device or 0)
+        step = stand_in = feeding.stand_in_for(used, case.runtime, case.device or 0)
+        if stand_in is not None:
+            taken = Step(
+                stand_in.__name__, Samples((stand_in.seconds,)), synthetic=True
+            )
+            case.note(rates=dataclasses.replace(rates, step=taken))
     called = case.step.__name__ if case.step is not None else "step"
     proof = loops.end_to_end(
         case.trial_copy(),
