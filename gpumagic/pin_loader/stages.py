@@ -517,10 +517,11 @@ def prove(case: Case) -> Ending | None:
 
 
 def _prove_faster(case: Case) -> Ending:
-    if not case.runtime.simulated:  # there nothing waits for loading
-        needed_s = _FEWEST_LOADED * case.batch_s
-        if case.left_s + (_PATIENCE - 1) * case.options.budget_s < needed_s:
-            return _ended(case)
+    patience, needed_s = _PATIENCE, _FEWEST_LOADED * case.batch_s
+    if case.runtime.simulated:  # there nothing waits for loading
+        patience, needed_s = max(_PATIENCE, 2.0), 0.0
+    if case.left_s + (patience - 1) * case.options.budget_s < needed_s:
+        return _ended(case)
     rates, objects = case.found.rates, _opens_objects(case)
     search, old_load = case.found.workers, rates.load
     new_load = (search and search.of(case.workers)) or old_load

@@ -181,10 +181,11 @@ def test_a_step_of_the_user_is_really_called(runtime, box):
 def test_nothing_is_left_behind(runtime):
     """Random numbers go on, and memory of the device is given back."""
     small, mine = torch.zeros(1, device="sim"), torch.zeros(1 << 20, device="sim")
+    batch = next(iter(loader()))
     state = torch.get_rng_state()
     before = torch.sim.memory_reserved()
 
-    measure_feed(next(iter(loader())), runtime, 0, budget_s=1.0)
+    measure_feed(batch, runtime, 0, budget_s=1.0)
 
     assert torch.sim.memory_reserved() == before
     assert torch.equal(torch.get_rng_state(), state)
