@@ -1,52 +1,29 @@
-"""The script interface: diagnose a loader, mend it, pin it, or watch a loop."""
+"""The script interface: diagnose a loader, improve it, pin it, or watch a loop."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.opening import runtime_now
 from gpumagic.errors import GpuMagicError
-from gpumagic.pin_loader import stages
-from gpumagic.pin_loader.investigation import Improved, Options, Stage, investigate
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.report import Remark
+from gpumagic.pin_loader.stages import (
+    PINNING,
+    STAGES,
+    Improved,
+    Options,
+    investigate,
+)
 from gpumagic.report.introspection import is_truly
 from gpumagic.report.places import Code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumagic.pin_loader.investigation import Progress
     from gpumagic.pin_loader.report import LoaderReport, WatchReport
-
-_MEETING = (
-    Stage(stages.look_at_the_kind, 0.0, "looking at the loader"),
-    Stage(stages.look_at_its_workers, 0.0, "looking at the loader"),
-    Stage(stages.look_at_a_batch, 0.05, "taking a batch", 1),
-    Stage(stages.look_at_the_room, 0.0, "looking at the machine"),
-)
-_MEASURING = (
-    Stage(stages.measure_loading, 0.15, "loading", 1),
-    Stage(stages.measure_the_way, 0.2, "copying and computing"),
-)
-_OTHER_WORKERS = Stage(
-    stages.look_at_other_workers,
-    0.2,
-    "loading with other workers",
-    least=2,
-    only_for_workers=True,
-)
-_PREDICTING = Stage(stages.predict_the_bound, 0.0, "working out the bound")
-_MAKING = (
-    Stage(stages.make_the_loader, 0.0, "rebuilding"),
-    Stage(stages.prove_the_same, 0.05, "comparing batches", 4),
-)
-_PROVING = (
-    Stage(stages.watch_its_buffers, 0.05, "watching buffers", 2),
-    Stage(stages.run_both_loops, 0.3, "running both loops in turn"),
-    Stage(stages.say_how_it_ended, 0.0, ""),
-)
+    from gpumagic.pin_loader.stages import Progress
 
 
 class LoaderRefused(GpuMagicError):
@@ -59,7 +36,6 @@ def diagnose(  # noqa: PLR0913 -- one for each option
     name: str | None = None,
     device: Any = None,
     step: Callable[[Any], object] | None = None,
-    batches: int | None = None,
     budget_s: float = 5.0,
     progress: Progress | None = None,
 ) -> LoaderReport:
@@ -77,21 +53,14 @@ def diagnose(  # noqa: PLR0913 -- one for each option
 
         step: What the loop calls with each batch; it is really called.
 
-        batches: How many are timed.
-
         budget_s: About how long all of it may take; each part is done once at least.
 
         progress: Called with the share that is done, and with what is being done.
     """
     options = Options(
-        name=name,
-        device=device,
-        step=step,
-        batches=batches,
-        budget_s=budget_s,
-        diagnose=True,
+        name=name, device=device, step=step, budget_s=budget_s, diagnose=True
     )
-    return look_or_mend(loader, options, progress).report
+    return look_or_improve(loader, options, progress).report
 
 
 def improve(  # noqa: PLR0913 -- one for each option
@@ -102,12 +71,8 @@ def improve(  # noqa: PLR0913 -- one for each option
     device: Any = None,
     workers: int | str | None = None,
     prefetch: int | None = None,
-    depth: int = 1,
     step: Callable[[Any], object] | None = None,
-    batches: int | None = None,
     budget_s: float = 10.0,
-    verify: bool = False,
-    profile: bool = True,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Improved:
@@ -122,22 +87,15 @@ def improve(  # noqa: PLR0913 -- one for each option
 
         device: Where batches go; by default to the current device of the best kind.
 
-        workers: How many processes load; "auto" finds out how many pay.
+        workers: How many processes load; "auto" takes the fewest that are as good as
+            the best. By default as many as before: others are tried, and told.
 
         prefetch: How many batches each of them prepares ahead.
 
-        depth: How many batches are copied ahead.
-
         step: What the loop calls with each batch; it is really called.
-
-        batches: How many are timed, and compared.
 
         budget_s: About how long all measurements together may take. Each is made once
             at least, so that large batches, and slow loading, take longer.
-
-        verify: Whether to compare a whole epoch.
-
-        profile: Whether to trace how copies and kernels overlap.
 
         force: Whether to go on where it is refused, or not worth it.
 
@@ -149,59 +107,45 @@ def improve(  # noqa: PLR0913 -- one for each option
         device=device,
         workers=workers,
         prefetch=prefetch,
-        depth=depth,
         step=step,
-        batches=batches,
         budget_s=budget_s,
-        verify=verify,
-        profile=profile,
         force=force,
     )
-    return look_or_mend(loader, options, progress)
+    return look_or_improve(loader, options, progress)
 
 
-def pin(  # noqa: PLR0913 -- one for each option
+def pin(
     loader: Any,
     *,
     device: Any = None,
     workers: int | None = None,
     prefetch: int | None = None,
-    depth: int = 1,
     force: bool = False,
 ) -> DevicePrefetcher:
-    """The loader rebuilt, pinned, and copied ahead to the device; nothing is timed.
-
-    Some batches of both are compared, and what pinning takes is held against the
-    machine.
+    """The loader rebuilt, pinned and copied ahead, compared in value but not timed.
 
     Args:
         loader: A DataLoader, or what is like one; it is left as it is.
 
         device: Where batches go; by default to the current device of the best kind.
 
-        workers: How many processes load; by default as many as now.
+        workers: How many processes load; by default as many as before.
 
         prefetch: How many batches each of them prepares ahead.
 
-        depth: How many batches are copied ahead.
-
-        force: Whether to go on where it is refused.
+        force: Whether to make it even where it would take much memory, or give others.
 
     Raises:
         LoaderRefused: It would take too much memory, or not give the same.
     """
     options = Options(
-        device=device,
-        workers=workers,
-        prefetch=prefetch,
-        depth=depth,
-        force=force,
-        out="pinned",
+        device=device, workers=workers, prefetch=prefetch, force=force, out="pinned"
     )
-    made = investigate(loader, options, (*_MEETING, *_MAKING))
+    made = investigate(loader, options, PINNING)
     if made.loader is None:
-        reason = made.report.reason or Remark("nothing was made")
-        raise LoaderRefused(reason.text, reason.hint)
+        reason = made.report.reason
+        said = (reason.text, reason.hint) if reason else ("nothing was made", "")
+        raise LoaderRefused(*said)
     return made.loader
 
 
@@ -219,7 +163,7 @@ def watch(function: Callable[[], object], *, name: str | None = None) -> WatchRe
         DeviceError: The devices cannot be waited for, since something has broken them.
         Exception: Whatever the function raises; by then nothing is watched any more.
     """
-    from gpumagic.pin_loader.watch_run import WatchRun
+    from gpumagic.pin_loader.watch_cell import WatchRun
 
     title = name or getattr(function, "__name__", None) or type(function).__name__
     run = WatchRun(runtime_now, lambda: _names_in(function))
@@ -235,17 +179,15 @@ def watch(function: Callable[[], object], *, name: str | None = None) -> WatchRe
     return run.report(Code(title, name=title))
 
 
-def look_or_mend(
+def look_or_improve(
     loader: Any, options: Options, progress: Progress | None = None
 ) -> Improved:
-    """Go through the stages that these options ask for, as the magic does."""
+    """Go through the stages, as the magic does."""
     if options.diagnose:
-        stages_of_a_look = (*_MEETING, *_MEASURING, _PREDICTING)
-        return investigate(loader, options.of_a_look(), stages_of_a_look, progress)
+        options = dataclasses.replace(options, workers=None, prefetch=None, force=False)
     if is_truly(loader, DevicePrefetcher) and options.workers is not None:
         loader = loader.loader  # it is made anew, with other workers
-    every = (*_MEETING, *_MEASURING, _OTHER_WORKERS, _PREDICTING, *_MAKING, *_PROVING)
-    return investigate(loader, options, every, progress)
+    return investigate(loader, options, STAGES, progress)
 
 
 def _names_in(function: Any) -> dict[str, object]:

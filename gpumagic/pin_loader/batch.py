@@ -34,13 +34,8 @@ _COPIED_BY_PYTHON = (dict, list, deque)
 def tensors_in(batch: Any, *, objects: bool = False) -> list[Any]:
     """All tensors of a batch, each object once, in the order of walking.
 
-    Args:
-        batch: Anything.
-
-        objects: Whether to look into objects of any class as well.
-
-    Raises:
-        GpuMagicError: A tuple, a list or a mapping contains itself.
+    `objects` is: look into objects of any class as well. A tuple, a list or a mapping
+    that contains itself raises.
     """
     import torch
 
@@ -60,20 +55,9 @@ def mapped(
 
     What is in a batch twice is in the new one twice: the same tensor, the same list.
     Two views of one memory are two tensors, and are changed each on its own. What
-    holds no tensors is handed on as it is; the old batch is not touched.
-
-    Args:
-        batch: Anything.
-
-        change: Takes a tensor and gives what takes its place.
-
-        objects: Whether to look into objects of any class as well.
-
-        whole: Is asked for a container of any but Python's own classes; what it
-            gives takes its place. None is: look into it.
-
-    Raises:
-        GpuMagicError: A tuple, a list or a mapping contains itself.
+    holds no tensors is handed on as it is; the old batch is not touched. `whole` is
+    asked for a container of any but Python's own classes; what it gives takes its
+    place, and None is: look into it.
     """
     import torch
 
@@ -87,19 +71,6 @@ def to_device(
 
     Containers with a `.to` of their own move themselves: they know what has to stay.
     The batch itself stays as it is, and where it is.
-
-    Args:
-        batch: Anything.
-
-        device: Where to.
-
-        non_blocking: Whether the host may go on before it has arrived.
-
-        objects: Whether to look into objects of any class as well.
-
-    Raises:
-        GpuMagicError: A tuple, a list or a mapping contains itself, or a `.to`
-            returned nothing.
     """
 
     def moved(tensor: Any) -> Any:
@@ -241,25 +212,13 @@ def _sent_through(thing: Any, function: Callable[[Any], Any]) -> Any:
 
 
 class Opened(NamedTuple):
-    """A container taken apart.
+    """A container taken apart."""
 
-    Attributes:
-        keys: What leads to each part.
-
-        values: The parts.
-
-        path: The way to a part as one would type it, from that to the container.
-
-        close: Makes a container of the same class of new parts. If `begin` was
-            called, it fills what that gave.
-
-        begin: Makes the new container before its parts are known, where that can be
-            done: its parts may then refer to it.
-    """
-
-    keys: Sequence[Any]
+    keys: Sequence[Any]  # what leads to each part
     values: Sequence[Any]
-    path: Callable[[str, Any], str]
+    path: Callable[[str, Any], str]  # the way to a part, as one would type it
+    # Makes one of the same class of new parts, or fills what `begin` gave: a container
+    # made before its parts are known, which may then refer to it.
     close: Callable[[Sequence[Any], Any], Any]
     begin: Callable[[], Any] | None = None
 
@@ -267,11 +226,7 @@ class Opened(NamedTuple):
 def opened(thing: Any, *, objects: bool = False) -> Opened | None:
     """A container taken apart; None for everything that is none.
 
-    Args:
-        thing: Anything but a tensor.
-
-        objects: Whether an object with attributes is taken for a container, even if
-            nothing says that it is one.
+    With `objects` any object with attributes is one, even if nothing says so.
     """
     if isinstance(thing, _ATOMS):
         return None

@@ -52,7 +52,7 @@ class LoaderMagics(GpuMagics):
     @examples(
         {
             "%pin_loader train_dl": "does it feed the GPU fast enough?",
-            "%pin_loader train_dl --workers auto": "how many workers pay?",
+            "%pin_loader train_dl --workers auto": "with as many workers as pay",
             "%%pin_loader --watch": "which lines wait for data?",
         }
     )
@@ -70,16 +70,10 @@ class LoaderMagics(GpuMagics):
         help="What the new loader is called (NAME_pinned).",
     )
     @argument(
-        "--inplace",
-        more=True,
-        action="store_true",
-        help="Put it in the place of the old.",
-    )
-    @argument(
         "--workers",
         metavar="N",
         offers=("auto",),
-        help="So many worker processes; auto finds out how many pay.",
+        help="So many worker processes; auto takes as many as pay.",
     )
     @argument(
         "--prefetch",
@@ -89,25 +83,10 @@ class LoaderMagics(GpuMagics):
         help="Batches each worker prepares ahead.",
     )
     @argument(
-        "--depth",
-        more=True,
-        type=int,
-        default=1,
-        metavar="N",
-        help="Batches copied ahead (1).",
-    )
-    @argument(
         "--step",
         metavar="NAME",
         offers=functions,
         help="The function that your loop calls with a batch; it is really called.",
-    )
-    @argument(
-        "--batches",
-        more=True,
-        type=int,
-        metavar="K",
-        help="Batches in each measurement.",
     )
     @argument(
         "--budget",
@@ -118,18 +97,6 @@ class LoaderMagics(GpuMagics):
         "since each part is done once at least.",
     )
     @argument("--diagnose", action="store_true", help="Look and predict, no more.")
-    @argument(
-        "--verify",
-        more=True,
-        action="store_true",
-        help="Compare a whole epoch, batch by batch.",
-    )
-    @argument(
-        "--no-profile",
-        more=True,
-        action="store_true",
-        help="Take no trace of the overlap.",
-    )
     @argument(
         "--force",
         more=True,
@@ -145,10 +112,11 @@ class LoaderMagics(GpuMagics):
     def pin_loader(self, line: str, cell: str | None = None) -> Any:
         """Find out whether a DataLoader feeds the GPU as fast as it can; mend it.
 
-        Looks at a real batch, measures each part, and says what can be gained at
-        most. Where that is worth it, NAME_pinned is made: the same batches, pinned,
-        copied ahead, on the device. It is compared with the old one in value and in
-        time. NAME itself stays as it is, and so do random numbers and samplers.
+        Looks at a real batch, measures each part, loading with fewer and more workers
+        too, and says what can be gained at most. Where that is worth it, NAME_pinned is
+        made: the same batches, pinned, copied ahead, on the device. It is compared with
+        the old one in value and in time. NAME itself stays as it is, and so do random
+        numbers and samplers.
 
         The next batch is fetched before the one at hand is given out: a first batch
         comes after two loads, and without workers random transforms of the dataset

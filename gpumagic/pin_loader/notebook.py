@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.devices.opening import runtime_now
 from gpumagic.errors import UsageProblem, did_you_mean
 from gpumagic.notebook.cell_hooks import running_cell
-from gpumagic.pin_loader.api import look_or_mend
-from gpumagic.pin_loader.investigation import Options
+from gpumagic.pin_loader.api import look_or_improve
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
+from gpumagic.pin_loader.stages import Options
 from gpumagic.report.introspection import class_name, is_truly
 from gpumagic.report.places import Code
 from gpumagic.report.units import parse_seconds, with_article
@@ -32,11 +32,7 @@ _OURS = str(Path(__file__).resolve().parents[1])
 
 
 class Notebook:
-    """The loaders of one notebook.
-
-    Args:
-        magics: Through which reports are shown and bodies run.
-    """
+    """The loaders of one notebook."""
 
     def __init__(self, magics: GpuMagics) -> None:
         self._magics = magics
@@ -44,15 +40,7 @@ class Notebook:
         self._names: dict[str, Any] = magics.shell.user_ns
 
     def answer(self, line: argparse.Namespace, typed: str, cell: str | None) -> Any:
-        """Do what one line asks for.
-
-        Args:
-            line: The options.
-
-            typed: The line as it was typed.
-
-            cell: The body; None in line form.
-        """
+        """Do what one line asks for; `cell` is None in line form."""
         __tracebackhide__ = True
         if cell is not None:
             return self._watch(line, typed, cell)
@@ -77,7 +65,7 @@ class Notebook:
         loader, out = self._found(str(options.name)), options.out
         if step is not None:
             options = replace(options, step=self._function(step))
-        if out is not None and out != options.name:
+        if out is not None:
             self._require_free(out)
         with ExitStack() as shown:
             bar: Progress | None = None
@@ -91,7 +79,7 @@ class Notebook:
                     bar = shown.enter_context(progress)
                 bar.reach(share, note)
 
-            made = look_or_mend(loader, options, tell)
+            made = look_or_improve(loader, options, tell)
             tell(1.0, "")
         if out is not None and made.loader is not None:
             self._names[out] = made.loader
@@ -162,7 +150,7 @@ class Notebook:
                 "%%pin_loader with a cell only watches, and wants to be told so",
                 "type %%pin_loader --watch",
             )
-        from gpumagic.pin_loader.watch_run import WatchRun
+        from gpumagic.pin_loader.watch_cell import WatchRun
 
         watch_only(line)
         if line.name is not None:
@@ -200,12 +188,8 @@ def options_of(line: argparse.Namespace) -> Options:
         device=_device(line.device),
         workers=_workers(line.workers),
         prefetch=line.prefetch,
-        depth=line.depth,
-        batches=line.batches,
         budget_s=parse_seconds(line.budget),
         diagnose=line.diagnose,
-        verify=line.verify,
-        profile=not line.no_profile,
         force=line.force,
     )
     _check(options)
@@ -213,14 +197,8 @@ def options_of(line: argparse.Namespace) -> Options:
 
 
 def _check(options: Options) -> None:
-    least = (
-        ("--prefetch", options.prefetch, 1),
-        ("--depth", options.depth, 0),
-        ("--batches", options.batches, 2),
-    )
-    for option, value, fewest in least:
-        if value is not None and value < fewest:
-            raise _problem(f"{option} {value} is too few", f"{option} {fewest}")
+    if options.prefetch is not None and options.prefetch < 1:
+        raise _problem(f"--prefetch {options.prefetch} is too few", "--prefetch 1")
     if options.budget_s <= 0:
         raise _problem("a budget of no time measures nothing", "--budget 10s")
     if options.prefetch is not None and options.workers == 0:
@@ -238,11 +216,9 @@ def watch_only(line: argparse.Namespace) -> None:
     """
     for option, said in (
         ("--workers", line.workers is not None),
-        ("--inplace", line.inplace),
         ("--out", line.out is not None),
         ("--step", line.step is not None),
         ("--diagnose", line.diagnose),
-        ("--verify", line.verify),
         ("--force", line.force),
     ):
         if said:
@@ -258,17 +234,9 @@ def _is_name(text: str) -> bool:
 
 
 def _out(line: argparse.Namespace) -> str | None:
-    if line.inplace and line.out is not None:
-        raise _problem(
-            "--inplace puts the new loader under the old name, --out under another",
-            "one of the two",
-        )
     if line.diagnose:
         return None
-    if line.inplace:
-        out = str(line.name)
-    else:
-        out = line.out or f"{line.name.replace('.', '_')}_pinned"
+    out = str(line.out or f"{line.name.replace('.', '_')}_pinned")
     if not _is_name(out):
         raise _problem(f"{out} is no name of a variable", "--out train_dl_pinned")
     return out

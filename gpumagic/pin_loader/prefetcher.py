@@ -13,6 +13,9 @@ that:
   has pinned itself, and for nothing else; on XPU not even for pageable memory.
 - Where `several_streams` says that others use or free a batch, a wait in front of the
   copy is too early: each batch tells the allocator its user when it is handed out.
+
+What a loader that pins has passed through, since its class has no `pin_memory()`, is
+pinned here, before it is sent.
 """
 
 from __future__ import annotations
@@ -21,14 +24,13 @@ import contextlib
 import copy
 import functools
 from collections import deque
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from gpumagic.devices.opening import best_device, import_torch, open_runtime
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.pin_loader import trial
-from gpumagic.pin_loader.batch import tensors_in, to_device
-from gpumagic.pin_loader.pinner import is_wrapped, unwrapped
+from gpumagic.pin_loader.batch import mapped, tensors_in, to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -60,9 +62,6 @@ class LikeItsLoader:
 
     A loader that can say where it stands (`state_dict`) is further than the batch in
     use if batches are fetched ahead. So what it says is kept with each batch.
-
-    Args:
-        loader: What gives the batches.
     """
 
     # What is kept here; all else is the loader's.
@@ -180,6 +179,7 @@ class DevicePrefetcher(LikeItsLoader):
         "several_streams",
         "_asked",
         "_idle",
+        "_opens_objects",
     }
 
     def __init__(
@@ -200,6 +200,14 @@ class DevicePrefetcher(LikeItsLoader):
         self._asked = None if device is None else known_device(device)
         self.depth = depth
         self.several_streams = several_streams
+        self._opens_objects = False
+
+    @classmethod
+    def opening_objects(cls, loader: Any, device: Any, **options: Any) -> Self:
+        """One that pins and moves what is in objects of any class, too."""
+        made = cls(loader, device, **options)
+        made._opens_objects = True
+        return made
 
     # ------------------------------------------------------------ what it is
 
@@ -253,18 +261,24 @@ class DevicePrefetcher(LikeItsLoader):
     def _on_their_way(self, inner: Iterator[Any]) -> Iterator[Any]:
         device = self._asked or best_device()
         if device.type == "cpu":
-            return map(unwrapped, inner)
+            return inner
         alone = self.passes_through is not None
         if alone or self.depth == 0:
             # On MPS a copy that is not waited for may read what is no longer there.
-            move = functools.partial(_moved, device=device, non_blocking=not alone)
+            move = functools.partial(
+                to_device,
+                device=device,
+                non_blocking=not alone,
+                objects=self._opens_objects,
+            )
             return map(move, inner)
         return self._copied_ahead(inner, current(device, start=True))
 
     def _copied_ahead(self, inner: Iterator[Any], device: Any) -> Iterator[Any]:
         lane = self._lane_to(device)
-        under_way = map(functools.partial(self._send, lane), inner)
-        del inner
+        pinned = map(Pinning(self.loader, objects=self._opens_objects), inner)
+        under_way = map(functools.partial(self._send, lane), pinned)
+        del inner, pinned
         try:
             yield from map(
                 functools.partial(self._hand_over, lane),
@@ -277,9 +291,8 @@ class DevicePrefetcher(LikeItsLoader):
         self._state = None  # from here on the loader's own is right
 
     def _send(self, lane: Lane, batch: Any) -> _UnderWay:
-        return _UnderWay(
-            lane.send(unwrapped(batch), objects=is_wrapped(batch)), self._state_now()
-        )
+        sent = lane.send(batch, objects=self._opens_objects)
+        return _UnderWay(sent, self._state_now())
 
     def _hand_over(self, lane: Lane, under_way: _UnderWay) -> Any:
         self._state = under_way.state
@@ -309,17 +322,41 @@ def _usable(idle: list[Lane]) -> Lane | None:
             return lane
 
 
-def _moved(batch: Any, *, device: Any, non_blocking: bool) -> Any:
-    return to_device(
-        unwrapped(batch), device, non_blocking=non_blocking, objects=is_wrapped(batch)
-    )
+class Pinning:
+    """Pins what a loader that pins has passed through; its first batch decides.
+
+    A loader that was not asked to pin is taken at its word: to pin each batch in the
+    thread of the loop costs as much as a copy from pageable memory.
+    """
+
+    def __init__(self, loader: Any, *, objects: bool) -> None:
+        self._asked = bool(getattr(loader, "pin_memory", False))
+        self._objects = objects
+        self._pins: bool | None = None if self._asked else False
+
+    def __call__(self, batch: Any) -> Any:
+        """The batch, with all its tensors pinned where that is wanted."""
+        if self._pins is None:
+            leaves = tensors_in(batch, objects=self._objects)
+            self._pins = any(map(_could_be_pinned, leaves))
+        if not self._pins:
+            return batch
+        return mapped(batch, _pinned, objects=self._objects)
+
+
+def _could_be_pinned(tensor: Any) -> bool:
+    import torch
+
+    dense = tensor.device.type == "cpu" and tensor.layout is torch.strided
+    return dense and tensor.nbytes > 0 and not tensor.is_pinned()
+
+
+def _pinned(tensor: Any) -> Any:
+    return tensor.pin_memory() if _could_be_pinned(tensor) else tensor
 
 
 def known_device(asked: Any) -> Any:
     """What the user calls a device, as a `torch.device` that can be used here.
-
-    Args:
-        asked: A name, a `torch.device`, or the number of one of the best kind.
 
     Raises:
         DeviceError: There is no such device.
@@ -340,11 +377,7 @@ def known_device(asked: Any) -> Any:
 def current(device: Any, *, start: bool = False) -> Any:
     """The device with its number: where work of its kind goes by default.
 
-    Args:
-        device: A `torch.device`, with its number or without.
-
-        start: Whether the device may be started for it. Without, one that has not
-            been started has no number yet.
+    `start`: it may be started for it; one that has not been has no number yet.
     """
     torch = import_torch()
     if device.index is not None or device.type == "cpu":
@@ -361,13 +394,7 @@ def looking_ahead(items: Iterator[T], ahead: int) -> Iterator[T]:
     """Hand out an iterator's items in order, each when some after it have been taken.
 
     An error that is met ahead is raised when the items before it have been handed
-    out. An interrupt is not put off.
-
-    Args:
-        items: Where they come from. No more is taken from it after its end or an
-            error.
-
-        ahead: How many of the items after it are taken before one is handed out.
+    out, and no more is taken after it. An interrupt is not put off.
     """
     waiting: deque[T] = deque()
     failure: Exception | None = None
@@ -419,22 +446,11 @@ class Lane:
     """One copy stream of a device, for one iteration at a time.
 
     Making one starts the device.
-
-    Args:
-        torch: The torch module itself.
-
-        device: A `torch.device` with its number.
-
-    Attributes:
-        several_streams: Whether others than the thread that iterates use a batch, or
-            free it.
-
-        most_leaving: How many batches of the host may be on their way at once.
     """
 
     def __init__(self, torch: Any, device: Any) -> None:
-        self.several_streams = False
-        self.most_leaving = 2
+        self.several_streams = False  # others than the thread that iterates use it
+        self.most_leaving = 2  # batches of the host that may be on their way at once
         self._leaving: deque[tuple[Any, Any]] = deque()  # what the host has to keep
         self._module = getattr(torch, device.type)
         self._box = simulated_box()

@@ -1,7 +1,7 @@
 """What `%pin_loader` finds, as frozen records: figures, and how well they are known.
 
 Small records come first; `LoaderReport` and `WatchReport`, at the end, put them
-together.
+together. Their verdicts and screens are in `answer_loader` and `answer_watch`.
 """
 
 from __future__ import annotations
@@ -25,19 +25,11 @@ WORTH_IT = 1.05  # a gain below this is none: noise alone comes to as much
 
 @dataclass(frozen=True)
 class Remark(Record):
-    """Something a reader has to know.
-
-    Attributes:
-        text: What was found, in one sentence without a full stop.
-
-        hint: What to do or to type, likewise; empty where there is nothing to do.
-
-        serious: Whether results could be wrong, not only slow.
-    """
+    """Something a reader has to know; one sentence, and what to do about it."""
 
     text: str
     hint: str = ""
-    serious: bool = False
+    serious: bool = False  # results could be wrong, not only slow
 
 
 @dataclass(frozen=True)
@@ -51,6 +43,11 @@ class Samples(Record):
         """The middle of the samples."""
         return robust.median(self.seconds)
 
+    @cached_property
+    def quartiles_s(self) -> tuple[float, float]:
+        """What a quarter of them is below, and what a quarter is above."""
+        return robust.quartiles(self.seconds)
+
     @property
     def range_s(self) -> tuple[float, float]:
         """The shortest and the longest."""
@@ -59,26 +56,18 @@ class Samples(Record):
 
 @dataclass(frozen=True)
 class Setting(Record):
-    """Where it was measured.
+    """Where it was measured."""
 
-    Attributes:
-        kind: The word in front of the colon of the torch device: "cuda", "cpu".
-
-        label: What all figures of a simulated machine are labelled with. Times of
-            loading and of copies within the host are this machine's even then.
-
-        device: The number of the device that batches go to; None without one.
-
-        processors: How many this process may use.
-    """
-
-    kind: str
-    label: str = ""
+    kind: str  # as in front of the colon of the torch device: "cuda", "cpu"
+    label: str = ""  # of a simulated machine; loading takes this machine's time
     device: int | None = None
     device_name: str | None = None
     torch_version: str | None = None
     driver_version: str | None = None
-    processors: int | None = None
+    processors: int | None = None  # that this process may use
+
+
+# ------------------------------------------------------------------ the loader
 
 
 class LoaderKind(enum.Enum):
@@ -93,38 +82,24 @@ class LoaderKind(enum.Enum):
 
 @dataclass(frozen=True)
 class LoaderFacts(Record):
-    """What a loader is set to do; None is unknown, or does not apply.
-
-    Attributes:
-        name: What the user calls it.
-
-        class_name: Its true class, with the module where that is not torch's.
-
-        dataset: The class of its dataset.
-
-        sampler: The class of its sampler, or of its batch sampler.
-
-        length: Batches in an epoch.
-
-        start_method: How its workers start: "fork", "spawn", "forkserver".
-
-        live_iterator: Whether workers of an earlier epoch are still alive
-            (`persistent_workers`).
-    """
+    """What a loader is set to do; None is unknown, or does not apply."""
 
     kind: LoaderKind
-    class_name: str
+    class_name: str  # its true class, with the package where that is not torch's
     name: str | None = None
-    dataset: str | None = None
-    sampler: str | None = None
-    length: int | None = None
+    dataset: str | None = None  # its class
+    sampler: str | None = None  # its class, or that of the batch sampler
+    length: int | None = None  # batches in an epoch
     batch_size: int | None = None
     workers: int | None = None
     prefetch_factor: int | None = None
     pin_memory: bool | None = None
     persistent_workers: bool | None = None
     start_method: str | None = None
-    live_iterator: bool = False
+    live_iterator: bool = False  # workers of an earlier epoch are still alive
+
+
+# ------------------------------------------------------------------- its batch
 
 
 class Pinned(enum.Enum):
@@ -151,70 +126,30 @@ class WhyPageable(enum.Enum):
 
 @dataclass(frozen=True)
 class Leaf(Record):
-    """A tensor or an array in a batch; other values are counted only.
+    """A tensor or an array in a batch; other values are counted only."""
 
-    Attributes:
-        path: How it is reached: `batch["image"]`, `batch[0].mask`.
-
-        what: Its class.
-
-        nbytes: Of its elements.
-
-        contiguous: Whether they lie together in order. If not, a copy to the device
-            goes through pageable memory, pinned or not.
-
-        why: Why it is not pinned, if it is not.
-
-        holder: The class that `why` speaks of.
-
-        same_as: The path of an earlier leaf with the same memory.
-    """
-
-    path: str
-    what: str
+    path: str  # how it is reached: `batch["image"]`, `batch[0].mask`
+    what: str  # its class
     shape: tuple[int, ...] = ()
     dtype: str = ""
     nbytes: int = 0
-    contiguous: bool | None = None
+    contiguous: bool | None = None  # if not, copies go through pageable memory
     pinned: Pinned = Pinned.UNKNOWN
-    why: WhyPageable | None = None
-    holder: str | None = None
-    same_as: str | None = None
+    why: WhyPageable | None = None  # it is not pinned
+    holder: str | None = None  # the class that `why` speaks of
+    same_as: str | None = None  # the path of an earlier leaf with the same memory
 
 
 @dataclass(frozen=True)
 class Anatomy(Record):
-    """What a batch consists of.
-
-    Attributes:
-        class_name: The class of the batch itself.
-
-        leaves: In the order of walking; at most a few hundred.
-
-        left_out: How many more leaves there are.
-
-        left_out_bytes: What these hold, each memory once.
-
-        others: How many values are neither tensors nor arrays, and stay on the host.
-
-        locked_bytes: What pinning all of it locks: each tensor rounded up to a power
-            of two.
-
-        type_changes: What the pinner of this torch would make of containers: path,
-            class, class afterwards.
-
-        adaptable: Whether tensors are passed through by the pinner that an adapter
-            would pin.
-    """
+    """What a batch consists of."""
 
     class_name: str
-    leaves: tuple[Leaf, ...]
-    left_out: int = 0
+    leaves: tuple[Leaf, ...]  # in the order of walking; at most a few hundred
+    left_out: int = 0  # how many more there are
     left_out_bytes: int = 0
-    others: int = 0
-    locked_bytes: int = 0
-    type_changes: tuple[tuple[str, str, str], ...] = ()
-    adaptable: bool = False
+    others: int = 0  # values that are neither tensors nor arrays: they stay
+    locked_bytes: int = 0  # pinning it locks so much: powers of two
     remarks: tuple[Remark, ...] = ()
 
     @cached_property
@@ -232,13 +167,15 @@ class Anatomy(Record):
         )
 
 
+# ------------------------------------------------------------------ the machine
+
+
 class Severity(enum.Enum):
     """What a limit says."""
 
     FINE = "fine"
     WARN = "warn"
     REFUSE = "refuse"
-    INFORM = "for information"
     UNKNOWN = "unknown"
 
 
@@ -247,58 +184,34 @@ class LimitKind(enum.Enum):
 
     AVAILABLE = "memory of the machine"
     CGROUP = "memory of the container"
-    WSL = "pinned memory under WSL"
     SHM = "shared memory"
-    FILES = "open files"
-    MEMLOCK = "locked memory by ulimit"
 
 
 @dataclass(frozen=True)
 class Limit(Record):
-    """One thing that can run out.
-
-    Attributes:
-        needed: Bytes, or files for `FILES`.
-
-        available: Likewise; None is unknown, or no limit.
-
-        source: Where it was read.
-    """
+    """One thing that can run out, in bytes; None is unknown, or no limit."""
 
     kind: LimitKind
-    needed: int | None
+    needed: int
     available: int | None
     severity: Severity
-    source: str = ""
+    source: str = ""  # where it was read
     hint: str = ""
 
     @property
     def share(self) -> float | None:
         """What is needed as a share of what there is."""
-        if self.needed is None or not self.available:
-            return None
-        return self.needed / self.available
+        return self.needed / self.available if self.available else None
 
 
 @dataclass(frozen=True)
 class Guard(Record):
-    """What pinning and workers take of the machine.
+    """What pinning and workers take of the machine."""
 
-    Attributes:
-        locked_bytes: By the formula: batches under way, in blocks of powers of two.
-
-        batches: How many batches can be under way.
-
-        device_bytes: What prefetched batches take of the device.
-
-        measured_bytes: What torch really holds pinned after the trial.
-    """
-
-    locked_bytes: int
-    batches: int
+    locked_bytes: int  # by the formula: batches under way, in powers of two
+    batches: int  # that can be under way
     limits: tuple[Limit, ...]
-    device_bytes: int | None = None
-    measured_bytes: int | None = None
+    device_bytes: int | None = None  # what prefetched batches take there
 
     @property
     def refusing(self) -> Limit | None:
@@ -308,93 +221,90 @@ class Guard(Record):
         )
 
 
+# ------------------------------------------------------------------- how fast
+
+
 @dataclass(frozen=True)
 class Loading(Record):
     """How fast a loader gives batches if nobody does anything with them.
 
-    Attributes:
-        between: Time from batch to batch, after those that were prepared ahead.
-
-        workers: With how many workers.
-
-        start_s: From asking for an iterator to the first batch.
-
-        ended_early: Its epochs are shorter than what was to be measured.
+    What a batch costs in processor time is measured without workers, where one thread
+    does it all; None is unknown.
     """
 
-    between: Samples
+    between: Samples  # from batch to batch, in the long run
     workers: int
-    start_s: float | None = None
-    nbytes: int | None = None
-    ended_early: bool = False
+    start_s: float | None = None  # to the first batch
+    share_s: float = 0.0  # of that for each batch, where each epoch starts workers
+    cpu_s: float | None = None  # of processors, for one batch
+    waited_s: float | None = None  # for one batch: for a disk, a network, a sleep
 
     @property
     def batch_s(self) -> float:
         """One batch."""
-        return self.between.median_s
+        return self.between.median_s + self.share_s
+
+    @property
+    def quartiles_s(self) -> tuple[float, float]:
+        """A quick batch, and a slow one."""
+        quick_s, slow_s = self.between.quartiles_s
+        return quick_s + self.share_s, slow_s + self.share_s
+
+
+class Stopped(enum.Enum):
+    """Why no other number of workers was tried."""
+
+    FOUND = "the next ones gained nothing"
+    ASKED = "so many were asked for"
+    MOST = "no more were to be tried"
+    BUDGET = "the time was spent"
+    LIMIT = "more would not fit into memory"
+    FAILED = "loading with more of them failed"
+    REFUSED = "workers cannot be used with this loader"
 
 
 @dataclass(frozen=True)
-class Link(Record):
-    """The way from host to device.
+class WorkerSearch(Record):
+    """Loading with other numbers of workers; what was not tried is not judged."""
 
-    Attributes:
-        name: Such as "PCIe Gen5 x16"; None is unknown.
+    trials: tuple[Loading, ...]  # in the order of their numbers, this one's own too
+    chosen: int | None  # the fewest that are as good as the best
+    stopped: Stopped
+    now: int = 0  # workers that the loader has
+    busy: int | None = None  # so many can keep the processors busy
+    problem: str | None = None
+    hint: str = ""
 
-        theory_bytes_per_s: What the standard allows, one way.
+    def of(self, workers: int | None) -> Loading | None:
+        """The trial with so many."""
+        return next((each for each in self.trials if each.workers == workers), None)
 
-        ceiling_bytes_per_s: What one large pinned copy reached here.
-
-        generation: Read while a copy was running: an idle link is slower.
-
-        numa_node: The memory node that the device is attached to.
-    """
-
-    name: str | None = None
-    theory_bytes_per_s: float | None = None
-    ceiling_bytes_per_s: float | None = None
-    generation: int | None = None
-    width: int | None = None
-    most_generation: int | None = None
-    most_width: int | None = None
-    numa_node: int | None = None
-    remarks: tuple[Remark, ...] = ()
+    @property
+    def times(self) -> float | None:
+        """How many times as fast the chosen number loads, as measured."""
+        old, new = self.of(self.now), self.of(self.chosen)
+        if old is None or new is None or new.batch_s <= 0:
+            return None
+        return old.batch_s / new.batch_s
 
 
 @dataclass(frozen=True)
 class CopyMode(Record):
-    """The batch's own leaves copied to the device in one way.
+    """The batch's own leaves copied to the device in one way."""
 
-    Attributes:
-        pinned: From pinned memory; else pageable.
-
-        blocking: As `.to(device)` does; else `non_blocking=True`.
-
-        host: How long the host was held, for the whole batch.
-
-        device: How long the copies took on the device, from first to last.
-    """
-
-    pinned: bool
-    blocking: bool
-    host: Samples
-    device: Samples | None = None
+    pinned: bool  # from pinned memory; else pageable
+    blocking: bool  # as `.to(device)`; else `non_blocking=True`
+    host: Samples  # how long the host was held
+    device: Samples | None = None  # how long the copies took there
 
 
 @dataclass(frozen=True)
 class Step(Record):
-    """What is done with each batch.
-
-    Attributes:
-        name: The user's function, or what stands in for it.
-
-        synthetic: Whether it stands in: a loop of matrix products as long as the
-            slowest other part, for which feeding gains the most.
-    """
+    """What is done with each batch."""
 
     name: str
     samples: Samples
-    synthetic: bool = False
+    synthetic: bool = False  # it stands in, as long as the slowest other part
 
 
 @dataclass(frozen=True)
@@ -403,9 +313,8 @@ class Rates(Record):
 
     load: Loading | None = None
     pin_copy: Samples | None = None  # the batch, into pinned memory that is reused
-    fresh_pin: Samples | None = None  # the batch, into memory pinned for it
     copies: tuple[CopyMode, ...] = ()
-    link: Link | None = None
+    link_bytes_per_s: float | None = None  # what one large pinned copy reached
     step: Step | None = None
     nbytes: int | None = None  # of the batch
     remarks: tuple[Remark, ...] = ()
@@ -416,6 +325,9 @@ class Rates(Record):
             if (each.pinned, each.blocking) == (pinned, blocking):
                 return each
         return None
+
+
+# ------------------------------------------------------------- what can be won
 
 
 class Part(enum.Enum):
@@ -438,166 +350,55 @@ class Remedy(enum.Enum):
 
 @dataclass(frozen=True)
 class Gain(Record):
-    """The most that a remedy can give.
-
-    Attributes:
-        step_s: A step cannot be shorter than this.
-
-        now_s: A step as it is with the same compute, where that is not the bound's: in
-            place of a stand-in stands the step for which the remedy gains the most.
-
-        workers: How many it takes, where it changes that.
-
-        exposed: What a step then takes for each part, as far as nothing hides it;
-            without a stand-in for compute.
-    """
+    """The most that a remedy can give, by what was measured."""
 
     remedy: Remedy
-    step_s: float
-    now_s: float | None = None
-    workers: int | None = None
-    exposed: tuple[tuple[Part, float], ...] = ()
+    step_s: float  # a step cannot be shorter
+    now_s: float  # a step as it is, at most, with the same compute
+    workers: int | None = None  # where it changes that; they were tried
+    exposed: tuple[tuple[Part, float], ...] = ()  # what of a step nothing hides
+
+    @property
+    def times(self) -> float | None:
+        """How many times as fast it makes a step at most."""
+        return self.now_s / self.step_s if self.step_s > 0 else None
 
 
 @dataclass(frozen=True)
 class Bound(Record):
-    """The shortest step that is possible, before anything is changed.
+    """The shortest step that is possible, before anything is changed."""
 
-    Attributes:
-        parts: How long each part takes on its own.
-
-        now_s: A step as it is.
-
-        now_measured: Whether that was measured, or added up from the parts.
-
-        best_s: No step can be shorter: the slowest part.
-
-        gains: What each remedy can give at most.
-
-        synthetic_step: The step stands in for the user's: the gain is then the most
-            for any step.
-
-        most_workers: How many are the most that pay; None is unknown.
-
-        exposed: What a step as it is takes for each part, as far as nothing hides it;
-            without a stand-in for compute.
-    """
-
-    parts: tuple[tuple[Part, float], ...]
-    now_s: float
-    now_measured: bool
-    best_s: float
+    parts: tuple[tuple[Part, float], ...]  # each on its own
+    now_s: float  # a step as it is
+    best_s: float  # no step can be shorter: the slowest part
     binding: Part
     gains: tuple[Gain, ...] = ()
-    synthetic_step: bool = False
-    most_workers: int | None = None
+    synthetic_step: bool = False  # the gain is then the most for any step
     exposed: tuple[tuple[Part, float], ...] = ()
 
-    @property
-    def most(self) -> float | None:
-        """How many times faster a step can become at most, as loading is now."""
-        return self.now_s / self.best_s if self.best_s > 0 else None
-
-    def times(self, gain: Gain) -> float | None:
-        """How many times as fast a remedy makes a step at most."""
-        now_s = self.now_s if gain.now_s is None else gain.now_s
-        return now_s / gain.step_s if gain.step_s > 0 else None
+    def gain(self, *remedies: Remedy) -> Gain | None:
+        """The best of these; the simplest of those that are near."""
+        there = [each for each in self.gains if each.remedy in remedies]
+        enough = max((each.times or 0.0 for each in there), default=0.0) / WORTH_IT
+        return next((each for each in there if (each.times or 0.0) >= enough), None)
 
     @property
     def best(self) -> Gain | None:
-        """The remedy that can give the most; the simplest of those that are near."""
-        times = [self.times(each) or 0.0 for each in self.gains]
-        enough = max(times, default=0.0) / WORTH_IT
-        found = zip(self.gains, times, strict=True)
-        return next((gain for gain, its in found if its >= enough), None)
+        """The remedy that can give the most, if it is worth it."""
+        found = self.gain(*Remedy)
+        worth = found is not None and (found.times or 0.0) >= WORTH_IT
+        return found if worth else None
 
 
-@dataclass(frozen=True)
-class StepSpan(Record):
-    """A part of a step in the picture."""
-
-    lane: str  # "load", "copy", "compute"
-    step: int
-    start_s: float
-    end_s: float
-
-
-@dataclass(frozen=True)
-class FourSteps(Record):
-    """Four steps before and after, once under way, worked out from the rates.
-
-    Attributes:
-        before: Of the loop as it is.
-
-        after: Of the loop with a remedy.
-
-        remedy: Which one.
-    """
-
-    before: tuple[StepSpan, ...]
-    after: tuple[StepSpan, ...]
-    remedy: Remedy = Remedy.PREFETCH
-
-
-class Stopped(enum.Enum):
-    """Why no more workers were tried."""
-
-    SLOWER = "the last ones gained less than 5 %"
-    FAST_ENOUGH = "loading takes less than 80 % of the step"
-    MOST = "this process may use no more processors"
-    BUDGET = "the time was spent"
-    GUARD = "more would not fit"
-    REFUSED = "workers cannot be used with this loader"
-    NOT_ASKED = "not asked for"
-
-
-@dataclass(frozen=True)
-class WorkerTrial(Record):
-    """Loading with one number of workers.
-
-    Attributes:
-        loading: What was measured; None if it failed.
-
-        private_bytes: Memory that the workers do not share, all together.
-
-        problem: Why it failed.
-    """
-
-    workers: int
-    loading: Loading | None
-    private_bytes: int | None = None
-    problem: str | None = None
-
-
-@dataclass(frozen=True)
-class WorkerSearch(Record):
-    """Loading with more and more workers.
-
-    Attributes:
-        trials: In the order of trying.
-
-        chosen: The fewest within 5 % of the best; None if nothing was found out.
-
-        most: The processors that this process may use.
-
-        problem: Why there was nothing to search, if so.
-    """
-
-    trials: tuple[WorkerTrial, ...]
-    chosen: int | None
-    stopped: Stopped
-    most: int | None = None
-    problem: str | None = None
-    hint: str | None = None
+# --------------------------------------------------------------- the new loader
 
 
 class Way(enum.Enum):
     """How the new loader came about."""
 
     REBUILT = "rebuilt"
-    FLAG_SET = "the flag was set on a copy"
-    WRAPPED = "wrapped as it is"
-    UNCHANGED = "unchanged"
+    COPIED = "copied, and its attributes set"
+    AS_IT_IS = "as it is"
 
 
 @dataclass(frozen=True)
@@ -611,152 +412,101 @@ class Change(Record):
 
 @dataclass(frozen=True)
 class Rebuilding(Record):
-    """What the new loader is.
-
-    Attributes:
-        reason: Why it could not be rebuilt, where it was not.
-
-        adapter: Whether an adapter pins what the pinner passes through.
-
-        depth: How many batches are copied ahead; 0 is none.
-    """
+    """What the new loader is."""
 
     way: Way
-    class_name: str
     changes: tuple[Change, ...] = ()
-    reason: str | None = None
-    adapter: bool = False
-    depth: int = 1
+    reason: str | None = None  # why it was not made anew by its own class
+    pins_itself: bool = False  # the prefetcher pins what the loader passes through
     remarks: tuple[Remark, ...] = ()
 
 
 @dataclass(frozen=True)
 class Sameness(Record):
-    """Whether old and new loader give the same batches.
+    """Whether old and new loader give the same batches."""
 
-    Attributes:
-        batches: How many were compared.
-
-        whole: Whether that was all of them.
-
-        same: In value, order and class; None where it could not be told.
-
-        difference: The first one, in words.
-
-        random_values: Whether values may differ between runs of the old loader as
-            well, because its dataset draws random numbers in workers.
-
-        restored: What was put back: "torch", "numpy", "the sampler's generator".
-    """
-
-    batches: int
-    same: bool | None
-    whole: bool = False
-    difference: str | None = None
-    random_values: bool = False
-    restored: tuple[str, ...] = ()
+    batches: int  # so many were compared
+    same: bool | None  # in value, order and class; None could not be told
+    whole: bool = False  # that was all of them
+    difference: str | None = None  # the first one, in words
     problem: str | None = None
+    restored: tuple[str, ...] = ()  # "torch", "numpy", "the sampler's generator"
 
 
 @dataclass(frozen=True)
 class EndToEnd(Record):
-    """Old loop and new loop, run in turn.
+    """Old loop and new loop, run in turn."""
 
-    Attributes:
-        result: Seconds for a step; the base is the old one.
-
-        batches: Steps in each run.
-
-        base: What the old loop is: `for batch in train_dl: batch.to(device)`.
-
-        newer: What the new loop is.
-
-        overlap: The share of copying to the device that ran beside kernels, old and
-            new, from a trace; None was not traced.
-
-        estimated_overlap: The same without a trace, from the times alone.
-
-        pageable_share: The share of copied bytes that came from pageable memory.
-
-        modelled: Whether the waits for data are worked out from how fast the loader
-            is on its own, since simulated devices have a clock of their own.
-    """
-
-    result: Comparison
-    batches: int
-    base: str
+    result: Comparison  # seconds for a step; the base is the old one
+    batches: int  # steps in each run
+    base: str  # `for batch in train_dl: batch.to(device)`
     newer: str
-    overlap: tuple[float | None, float | None] = (None, None)
-    estimated_overlap: tuple[float | None, float | None] = (None, None)
-    pageable_share: tuple[float | None, float | None] = (None, None)
-    modelled: bool = False
+    waits_s: tuple[float, float] = (0.0, 0.0)  # of a step for its batch, old and new
+    modelled: bool = False  # waits are worked out: simulated devices have a clock
     remarks: tuple[Remark, ...] = ()
 
 
+class State(enum.Enum):
+    """How it ended."""
+
+    NOTHING = "nothing-to-win"
+    DIAGNOSED = "diagnosed"
+    FASTER = "faster"
+    SAME = "no-difference"  # none that was measured
+    REFUSED = "refused"
+    NO_ACCELERATOR = "no-accelerator"
+
+
 @dataclass(frozen=True)
-class Damaged(Record):
-    """A batch that was overwritten while it was still being copied."""
+class LoaderReport(Report):
+    """A loader from diagnosis to proof; what was not reached is None."""
 
-    batch: int
-    path: str
+    state: State
+    setting: Setting
+    loader: LoaderFacts
+    reason: Remark | None = None  # why it ended so, and what to do
+    anatomy: Anatomy | None = None
+    guard: Guard | None = None
+    rates: Rates = field(default_factory=Rates)
+    workers: WorkerSearch | None = None
+    bound: Bound | None = None
+    rebuilding: Rebuilding | None = None
+    sameness: Sameness | None = None
+    end_to_end: EndToEnd | None = None
+    remarks: tuple[Remark, ...] = ()
+    out: str | None = None  # the name of the new loader, where there is one
+
+    @property
+    def headline(self) -> str:
+        """The answer in one sentence."""
+        return str(self.drawing().title)
+
+    def __repr__(self) -> str:
+        return f"LoaderReport({self.headline!r})"
 
 
-@dataclass(frozen=True)
-class ReuseCheck(Record):
-    """Whether the loader fills memory again that is still being copied.
-
-    Attributes:
-        batches: How many were watched.
-
-        reused: Leaves with the same address in consecutive batches.
-
-        damaged: What arrived otherwise than it was sent, under a delayed copy; None
-            where that could not be looked at.
-    """
-
-    batches: int
-    reused: tuple[str, ...] = ()
-    damaged: tuple[Damaged, ...] | None = None
-    problem: str | None = None
+# ------------------------------------------------------------- a watched cell
 
 
 @dataclass(frozen=True)
 class CopyLine(Record):
-    """A line of the cell that copied to a device.
-
-    Attributes:
-        times: Copies that it made.
-
-        nbytes: All together.
-
-        pageable_bytes: From pageable memory among them; None is unknown.
-
-        blocking: Copies without `non_blocking=True`; None is unknown.
-
-        held_s: How long these held the host; None is unknown.
-    """
+    """A line of the cell that copied to a device; None is unknown."""
 
     line: CodeLine | None
     times: int
     nbytes: int
     pageable_bytes: int | None = None
-    blocking: int | None = None
-    held_s: float | None = None
+    blocking: int | None = None  # copies without `non_blocking=True`
+    held_s: float | None = None  # how long these held the host
 
 
 @dataclass(frozen=True)
 class DataWait(Record):
-    """How long a loop waited for its loader.
+    """How long a loop waited for its loader."""
 
-    Attributes:
-        loader: Its name in the notebook, or its class.
-
-        waits: One for each batch, in order; the first has the start of the workers.
-    """
-
-    loader: str
+    loader: str  # its name in the notebook, or its class
     line: CodeLine | None
-    waits: Samples
+    waits: Samples  # one a batch; the first has the start of the workers
     workers: int | None = None
     pin_memory: bool | None = None
 
@@ -766,84 +516,26 @@ class DataWait(Record):
         return sum(self.waits.seconds)
 
 
-class State(enum.Enum):
-    """How it ended."""
-
-    DIAGNOSED = "diagnosed"  # looking was all that was asked for
-    ALREADY_GOOD = "already-good"
-    FIXED = "fixed"
-    NO_GAIN = "no-gain"
-    REFUSED_RAM = "refused-ram"
-    REFUSED_SHM = "refused-shm"
-    REFUSED_ONE_SHOT = "refused-one-shot"
-    REFUSED_UNPICKLABLE = "refused-unpicklable"
-    REFUSED_ON_DEVICE = "refused-on-device"  # its batches are on the device already
-    REFUSED_DIFFERENT = "refused-different"  # the rebuilt loader gave other data
-    UNPROVEN = "unproven"  # made, but too few runs tell whether it is faster
-    WRAPPED_ONLY = "wrapped-only"  # could not be rebuilt, so it feeds as it is
-    NO_ACCELERATOR = "no-accelerator"
-
-
-@dataclass(frozen=True)
-class LoaderReport(Report):
-    """A loader from diagnosis to proof; what was not reached is None.
-
-    Attributes:
-        state: How it ended.
-
-        out: The name that the new loader has; None where there is none.
-
-        reason: Why it ended so, where it is a refusal: problem and hint.
-    """
-
-    state: State
-    setting: Setting
-    loader: LoaderFacts
-    anatomy: Anatomy | None = None
-    rates: Rates = field(default_factory=Rates)
-    bound: Bound | None = None
-    guard: Guard | None = None
-    workers: WorkerSearch | None = None
-    rebuilding: Rebuilding | None = None
-    sameness: Sameness | None = None
-    end_to_end: EndToEnd | None = None
-    reuse: ReuseCheck | None = None
-    steps: FourSteps | None = None
-    remarks: tuple[Remark, ...] = ()
-    reason: Remark | None = None
-    out: str | None = None
-
-
 @dataclass(frozen=True)
 class WatchReport(Report):
-    """A training cell that was watched while it ran; its times are a little longer.
-
-    Attributes:
-        elapsed_s: From all idle to all idle, on the device's clock.
-
-        host_s: The same on the clock of this machine, which differs on a simulated
-            device; waits for data are on this one.
-
-        copying_s: How long copies to a device were under way; None is unknown.
-
-        hidden_s: How much of that ran beside kernels.
-
-        kernel_s: How long at least one kernel ran.
-
-        failed: The error that the code raised, in one line.
-    """
+    """A training cell that was watched while it ran; its times are a little longer."""
 
     code: Code
     setting: Setting
-    elapsed_s: float
-    host_s: float
+    elapsed_s: float  # from all idle to all idle, on the device's clock
+    host_s: float  # on this machine's clock, which waits for data are on
     copies: tuple[CopyLine, ...] = ()
     waits: tuple[DataWait, ...] = ()
-    copying_s: float | None = None
-    hidden_s: float | None = None
+    copying_s: float | None = None  # copies to a device were under way
+    hidden_s: float | None = None  # of that beside kernels
     kernel_s: float | None = None
     races: tuple[SeenRace, ...] = ()
-    failed: str | None = None
+    failed: str | None = None  # the error that the code raised, in one line
     remarks: tuple[Remark, ...] = ()
-    problem: str | None = None
+    problem: str | None = None  # why there is no trace
     hint: str | None = None
+
+    @property
+    def headline(self) -> str:
+        """The answer in one sentence."""
+        return str(self.drawing().title)

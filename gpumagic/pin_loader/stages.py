@@ -1,56 +1,732 @@
-"""The stages of an investigation, in their order: look, predict, mend, prove.
+"""The six stages of an investigation: look, load, feed, bound, make, prove.
 
-Those that look change nothing: random numbers and samplers are put back by whoever runs
-the stages, and only clones of the user's loader are iterated, where it can be cloned.
+A stage is a function that is given the case. It notes what it finds, and gives an
+ending where the investigation is to go no further. Those before `make` change nothing:
+random numbers and samplers are put back at the end, and only clones of the user's
+loader are iterated. A loader that cannot be cloned stays as it is.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.errors import GpuMagicError
-from gpumagic.pin_loader import bound, buffer_overwrite, same_batches, timing
-from gpumagic.pin_loader.inspect_batch import anatomy_of
-from gpumagic.pin_loader.inspect_loader import one_shot_reason
-from gpumagic.pin_loader.investigation import (
-    Ending,
+from gpumagic.devices.driver import open_driver
+from gpumagic.devices.in_use import KINDS_OF_THE_DRIVER
+from gpumagic.devices.opening import open_runtime
+from gpumagic.devices.simulated import simulated_box, word_of
+from gpumagic.errors import DeviceError, GpuMagicError, UsageProblem
+from gpumagic.pin_loader import bound as bounds
+from gpumagic.pin_loader import feed as feeding
+from gpumagic.pin_loader import limits, loops, pickled, same, workers
+from gpumagic.pin_loader import load as loading
+from gpumagic.pin_loader.leaves import anatomy_of
+from gpumagic.pin_loader.loader import (
+    USUAL_PREFETCH,
     clone,
+    facts_of,
+    one_shot_reason,
+    rebuild,
 )
-from gpumagic.pin_loader.loops import end_to_end
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.rebuild import rebuild
+from gpumagic.pin_loader.random_state import kept
 from gpumagic.pin_loader.report import (
     WORTH_IT,
-    LimitKind,
     LoaderKind,
+    LoaderReport,
     Part,
     Pinned,
+    Rebuilding,
     Remark,
     Remedy,
+    Samples,
+    Setting,
     State,
+    Step,
     Stopped,
     Way,
     WhyPageable,
+    WorkerSearch,
 )
-from gpumagic.pin_loader.resources import guard, measured_locked_bytes
 from gpumagic.pin_loader.trial import batches_of
-from gpumagic.pin_loader.workers import search, unpicklable
 from gpumagic.report.introspection import is_truly
 from gpumagic.report.robust import Verdict
-from gpumagic.report.units import count_text, seconds_text, share_text
+from gpumagic.report.units import seconds_text
 
 if TYPE_CHECKING:
-    from gpumagic.pin_loader.investigation import Case
-    from gpumagic.pin_loader.report import Guard, Limit, Loading, WorkerSearch
+    from collections.abc import Callable, Sequence
 
-_BATCHES = 20
-_LOADING_SHARE, _RATES_SHARE = 0.15, 0.2
+    from gpumagic.devices.protocols import Driver, Runtime
+    from gpumagic.pin_loader.report import Anatomy, Bound, Guard, LoaderFacts, Loading
+
+    Progress = Callable[[float, str], object]
+
+_HARDLY_ANY = 0.01
+_FEWEST_IN_AN_EPOCH = 3
+_FEWEST_LOADED = 22  # by one pair of runs, each after a few batches to begin with
+_PATIENCE = 1.25  # times the budget, after which nothing long is begun
+_COMPARED = 8  # batches
+_READ_BYTES_PER_S = 5e8  # copied, and summed up, by one thread
+_MUCH_LONGER = 1.5  # times what was asked for: worth a word
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is asked of a loader."""
+
+    name: str | None = None  # what the user calls it
+    out: str | None = None  # the name of the new one
+    device: Any = None  # where batches go; None is the current one of the best kind
+    workers: int | str | None = None  # "auto" to find out, None to leave them
+    prefetch: int | None = None  # batches that each worker prepares ahead
+    step: Callable[[Any], object] | None = None  # called with a batch
+    budget_s: float = 10.0
+    diagnose: bool = False  # nothing is made, and no device is started
+    force: bool = False  # go on where it is refused, or not worth it
+
+
+class Ending(NamedTuple):
+    """Why an investigation goes no further."""
+
+    state: State
+    reason: Remark | None = None
+
+
+class Stage(NamedTuple):
+    """What is done, the share of the time that it takes, what is said meanwhile."""
+
+    run: Callable[[Case], Ending | None]
+    share: float
+    note: str
+
+
+class Improved(NamedTuple):
+    """What to iterate from now on, None where nothing was made; and all about it."""
+
+    loader: DevicePrefetcher | None
+    report: LoaderReport
+
+    def __repr__(self) -> str:
+        return f"Improved({self.loader!r}, {self.report.headline!r})"
+
+    def __str__(self) -> str:
+        return str(self.report)
+
+
+@dataclass
+class Case:
+    """One loader under investigation: what is asked, at hand, and found so far."""
+
+    loader: Any
+    options: Options
+    runtime: Runtime
+    driver: Driver
+    device: int | None
+    found: LoaderReport
+    step: feeding.CountedStep | None = None
+    tell: Callable[[float], object] = lambda _: None
+    batch: Any = None  # a real one on the host; gone as soon as it is not needed
+    first_batch_s: float = 0.0  # that it took to get it
+    shares_out: bool = False  # workers of an iterable dataset each give a part of it
+    new: Any = None  # the rebuilt loader, still on the host
+    feeding: DevicePrefetcher | None = None  # what the user is to iterate
+    undo: ExitStack = field(default_factory=ExitStack)  # ends with the last stage
+    began_s: float = 0.0
+
+    def note(self, **found: Any) -> None:
+        """Add to what was found, by the names of the report."""
+        self.found = dataclasses.replace(self.found, **found)
+
+    def remark(self, *remarks: Remark) -> None:
+        """Add what a reader has to know."""
+        self.note(remarks=(*self.found.remarks, *remarks))
+
+    @property
+    def facts(self) -> LoaderFacts:
+        """What the loader is set to do."""
+        return self.found.loader
+
+    @property
+    def anatomy(self) -> Anatomy:
+        """What a batch consists of; one has been looked at."""
+        assert self.found.anatomy is not None  # noqa: S101 -- by an earlier stage
+        return self.found.anatomy
+
+    @property
+    def name(self) -> str:
+        """What the user calls it, as far as that is known."""
+        return self.options.name or "NAME"
+
+    @property
+    def now(self) -> int:
+        """Workers that the loader has."""
+        return self.facts.workers or 0
+
+    @property
+    def workers(self) -> int:
+        """Workers that the new loader is to have: as before, or as was asked for."""
+        search, asked = self.found.workers, self.options.workers
+        if isinstance(asked, int):
+            return asked
+        if asked == "auto" and search is not None and search.chosen is not None:
+            return search.chosen
+        return self.now
+
+    @property
+    def left_s(self) -> float:
+        """What is left of the time that all of it may take."""
+        return self.options.budget_s - (time.monotonic() - self.began_s)
+
+    @property
+    def batch_s(self) -> float:
+        """How long loading of one batch takes, by what is known now."""
+        load = self.found.rates.load
+        return self.first_batch_s if load is None else load.batch_s
+
+    @property
+    def pins(self) -> bool:
+        """Whether there is something to pin for."""
+        return self.runtime.kind not in ("cpu", "mps")
+
+    @property
+    def place(self) -> str:
+        """Where batches go, as torch writes it."""
+        kind = word_of(self.runtime.kind)
+        return kind if self.device is None else f"{kind}:{self.device}"
+
+    @property
+    def starts_nothing(self) -> bool:
+        """Whether copies cannot be measured without starting the device."""
+        return self.options.diagnose and not self.runtime.started()
+
+    @property
+    def leaves_pinning_out(self) -> bool:
+        """Whether trials may not pin as the loader does: it would start the device."""
+        return self.starts_nothing and bool(self.facts.pin_memory)
+
+    def trial_copy(self, **changes: Any) -> Any:
+        """A loader like the user's that can be iterated without a trace."""
+        if self.leaves_pinning_out:
+            changes["pin_memory"] = False
+        return clone(self.loader, **changes)
+
+    def guard_with(self, count: int) -> Guard:
+        """What so many workers would take of the machine."""
+        ahead = self.options.prefetch or self.facts.prefetch_factor or USUAL_PREFETCH
+        demand = limits.Demand(self.anatomy, count, ahead, self.pins)
+        return limits.guard(demand, force=self.options.force)
+
+    def make_current(self) -> None:
+        """Make the device current until the last stage has ended; this starts it.
+
+        Pinning takes the current device. Under another one it would start that, and
+        leave some hundred MB there for good.
+        """
+        number = self.device
+        if not self.pins or number is None or self.runtime.current_device() == number:
+            return
+        import torch
+
+        kind = self.runtime.kind
+        try:
+            self.undo.enter_context(getattr(torch, kind).device(number))
+        except RuntimeError as error:
+            raise feeding.unusable(torch.device(kind, number), error) from error
+
+
+# ------------------------------------------------------------------------- look
+
+
+def look(case: Case) -> Ending | None:
+    """What it is set to do, and one batch; refuse what would do harm."""
+    if is_truly(case.loader, DevicePrefetcher):
+        return Ending(State.NOTHING, _COPIES_AHEAD)
+    reason = one_shot_reason(case.loader)
+    if reason is not None:
+        text = f"{reason}, so that every batch that is looked at is lost"
+        return Ending(State.REFUSED, Remark(text, _BEGIN_ANEW))
+    made = rebuild(case.loader)
+    if made.way is Way.AS_IT_IS:
+        return Ending(State.NOTHING, Remark(made.reason or "", made.hint))
+    if case.now or case.options.workers not in (None, 0):
+        remark = pickled.unpicklable(case.loader)
+        if remark is not None:
+            return Ending(State.REFUSED, remark)
+    return _look_for_doubles(case, case.now) or _look_at_a_batch(case)
+
+
+def _look_for_doubles(case: Case, count: int) -> Ending | None:
+    """Refuse an iterable dataset that each worker goes through as a whole."""
+    if case.facts.kind is not LoaderKind.ITERABLE or count < 2:
+        return None
+    try:
+        twice = same.given_by_all_workers(
+            case.trial_copy(workers=count, pin_memory=False),
+            enough_s=case.options.budget_s / 10,
+        )
+    except GpuMagicError:
+        raise
+    except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
+        raise loading.failure_of(error, 0) from None
+    case.shares_out = twice is False
+    if not twice:
+        return None
+    often = "twice" if count == 2 else f"{count} times"
+    text = (
+        f"its {count} workers each go through the whole dataset, and so does an epoch"
+    )
+    remark = Remark(f"each record comes {often}: {text}", _SHARE_OUT, serious=True)
+    case.note(sameness=None)
+    if case.options.force:
+        case.remark(remark)
+        return None
+    return Ending(State.REFUSED, remark)
+
+
+def _look_at_a_batch(case: Case) -> Ending | None:
+    """Take one batch, and say what it consists of; how long that takes is noted.
+
+    A loader with workers is asked with one: what a dataset opens when it is first
+    asked would else be open in this process, and shared by all workers to come.
+    """
+    if case.facts.pin_memory and not case.starts_nothing:
+        case.make_current()
+    asked_s = time.monotonic()
+    with batches_of(case.trial_copy(workers=min(case.now, 1))) as batches:
+        try:
+            case.batch = next(batches)
+        except StopIteration:
+            raise loops.no_batches(case.options.name) from None
+        except GpuMagicError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
+            raise loading.failure_of(error, 0) from None
+    case.first_batch_s = time.monotonic() - asked_s
+    unpinned = case.leaves_pinning_out
+    anatomy = anatomy_of(case.batch, case.runtime, case.facts, unpinned=unpinned)
+    case.note(anatomy=anatomy)
+    whys = {leaf.why for leaf in anatomy.leaves}
+    if whys == {WhyPageable.NOT_A_TENSOR} and case.pins and not case.options.force:
+        return Ending(State.NOTHING, _NOTHING_BUT_ARRAYS)
+    on_device = anatomy.bytes_that_are(Pinned.ON_DEVICE)
+    if on_device and on_device == anatomy.tensor_bytes:
+        return Ending(State.REFUSED, _ON_THE_DEVICE)
+    return _refuse_too_much(case, case.workers)
+
+
+def _refuse_too_much(case: Case, count: int) -> Ending | None:
+    """Say what pinning and workers take of the machine, and refuse too much."""
+    found = case.guard_with(count)
+    case.note(guard=found)
+    limit = found.refusing
+    if limit is None or case.options.diagnose:
+        return None
+    text = f"it would take too much of the {limit.kind.value}"
+    return Ending(State.REFUSED, Remark(text, limit.hint))
+
+
+# ------------------------------------------------------------------------- load
+
+
+def load(case: Case) -> Ending | None:
+    """How fast it gives batches, and how fast with other numbers of workers."""
+    budget_s = case.options.budget_s
+    known = loading.measure_loading(
+        case.trial_copy(), budget_s=budget_s * 0.08, progress=case.tell
+    )
+    case.note(rates=dataclasses.replace(case.found.rates, load=known))
+    asked = case.options.workers
+    if isinstance(asked, int):
+        if asked == case.now:
+            return None
+        ending = _look_for_doubles(case, asked)
+        if ending is not None:
+            return ending
+        trial = _measured(case, asked, budget_s * 0.1)
+        trials = tuple(sorted((known, trial), key=lambda each: each.workers))
+        case.note(workers=WorkerSearch(trials, asked, Stopped.ASKED, case.now))
+        return None
+    found = workers.search(
+        lambda count, seconds: _measured(case, count, seconds),
+        known,
+        processors=case.found.setting.processors or 1,
+        budget_s=min(budget_s * 0.4, max(case.left_s - budget_s * 0.2, 0.0)),
+        refuse=_why_no_workers(case),
+        refusing=lambda count: case.guard_with(count).refusing,
+        progress=case.tell,
+    )
+    case.note(workers=found)
+    return _refuse_too_much(case, case.workers) if asked == "auto" else None
+
+
+def _measured(case: Case, count: int, budget_s: float) -> Loading:
+    """Loading with so many workers; without any it is asked where nobody minds."""
+    prefetch = case.options.prefetch if count else None
+    with_so_many = case.trial_copy(workers=count, prefetch_factor=prefetch)
+    patience_s = max(case.options.budget_s, loading.PATIENCE_S / 6)
+    if count or not case.now:
+        return loading.measure_loading(
+            with_so_many, budget_s=budget_s, patience_s=patience_s, progress=case.tell
+        )
+    return loading.measure_apart(
+        clone(with_so_many, pin_memory=False),
+        case.facts.start_method or "fork",
+        budget_s=budget_s,
+        patience_s=patience_s,
+    )
+
+
+def _why_no_workers(case: Case) -> Remark | None:
+    if case.facts.kind is LoaderKind.ITERABLE and not case.shares_out:
+        return Remark(
+            "each worker would give all of an iterable dataset again",
+            _SHARE_OUT,
+        )
+    return pickled.unpicklable(case.loader)
+
+
+# ------------------------------------------------------------------ feed, bound
+
+
+def feed(case: Case) -> Ending | None:
+    """How fast a batch comes to the device, and how long a step takes there."""
+    asked, diagnose = case.options.workers is not None, case.options.diagnose
+    if not case.pins:
+        goes_on = (asked or case.options.force) and not diagnose
+        return None if goes_on else Ending(State.NO_ACCELERATOR, _NO_ACCELERATOR)
+    if case.starts_nothing:
+        pins = case.leaves_pinning_out
+        case.remark(_NEITHER_PINNED_NOR_COPIED if pins else _NOT_COPIED)
+        return Ending(State.DIAGNOSED)
+    case.make_current()
+    case.undo.enter_context(feeding.given_back(case.runtime, case.device or 0))
+    guard = case.found.guard
+    rooms = [each.available for each in guard.limits if each.available] if guard else []
+    rates = feeding.measure_feed(
+        case.batch,
+        case.runtime,
+        case.device or 0,
+        load=case.found.rates.load,
+        step=case.step,
+        budget_s=case.options.budget_s * 0.2,
+        room_bytes=min(rooms, default=None),
+    )
+    case.note(rates=rates)
+    return None
+
+
+def bound(case: Case) -> Ending | None:  # noqa: PLR0911 -- each is an ending
+    """Say what can be gained at most, and end where that is nothing."""
+    case.batch = None
+    if not case.pins:
+        return None
+    found = bounds.bound_of(
+        case.found.rates,
+        pinned=_is_pinned(case.anatomy),
+        workers=case.now,
+        search=case.found.workers,
+    )
+    case.note(bound=found)
+    if case.options.diagnose:
+        return Ending(State.DIAGNOSED)
+    if case.options.force or isinstance(case.options.workers, int):
+        return None
+    if case.facts.length is not None and case.facts.length < _FEWEST_IN_AN_EPOCH:
+        return Ending(State.NOTHING, _SHORT_EPOCH)
+    if case.options.workers is not None and case.workers != case.now:
+        return None
+    ahead, other = found.gain(Remedy.PREFETCH), found.gain(Remedy.WORKERS)
+    if bounds.is_worth_it(other) and bounds.times_of(other) > bounds.times_of(ahead):
+        return Ending(State.DIAGNOSED)  # that comes first, and is the user's to say
+    return None if bounds.is_worth_it(ahead) else Ending(State.NOTHING, _other(found))
+
+
+def _is_pinned(anatomy: Anatomy) -> bool:
+    """Whether the tensors of its batches are pinned now, but for what never is."""
+    pageable = sum(
+        leaf.nbytes
+        for leaf in anatomy.leaves
+        if leaf.pinned is Pinned.PAGEABLE and leaf.why not in _NEVER_PINNED
+    )
+    pinned = anatomy.bytes_that_are(Pinned.PINNED)
+    return pinned > 0 and pageable <= _HARDLY_ANY * pinned
+
+
+def _other(found: Bound) -> Remark:
+    """What to do instead, by what binds."""
+    slowest, now = seconds_text(found.best_s), seconds_text(found.now_s)
+    text = f"{found.binding.value} takes {slowest} of {now} a step"
+    if found.binding is Part.LOAD:
+        return Remark(text, "make loading itself faster, or store what it works out")
+    if found.binding is Part.STEP:
+        return Remark(text, "the device is busy as it is: make the step itself faster")
+    return Remark(text, "send fewer bytes: uint8 on the way, converted on the device")
+
+
+# ------------------------------------------------------------------ make, prove
+
+
+def make(case: Case) -> Ending | None:
+    """Rebuild it, and put the prefetcher round it."""
+    case.make_current()
+    made = rebuild(
+        case.loader,
+        pin_memory=True if case.pins else None,
+        workers=None if case.workers == case.now else case.workers,
+        prefetch_factor=case.options.prefetch if case.workers else None,
+    )
+    passed = any(leaf.why is WhyPageable.PASSED_THROUGH for leaf in case.anatomy.leaves)
+    case.new, ours = made.loader, passed and case.pins
+    case.feeding = _prefetcher(made.loader, case.place, objects=ours)
+    remarks = made.remarks if case.pins else ()
+    case.note(rebuilding=Rebuilding(made.way, made.changes, made.reason, ours, remarks))
+    return None
+
+
+def _prefetcher(loader: Any, place: str, *, objects: bool) -> DevicePrefetcher:
+    if objects:
+        return DevicePrefetcher.opening_objects(loader, place)
+    return DevicePrefetcher(loader, place)
+
+
+def prove_the_same(case: Case) -> Ending | None:
+    """Compare what old and new loader give, batch by batch, under one random state."""
+    each_s = case.batch_s + case.anatomy.tensor_bytes / _READ_BYTES_PER_S
+    affordable = int(case.options.budget_s / 10 / max(each_s, 1e-9))
+    sameness = same.compare(
+        case.loader,
+        case.feeding,
+        batches=min(max(affordable, 2), _COMPARED),
+        enough_s=case.options.budget_s / 20,
+    )
+    case.note(sameness=sameness)
+    if sameness.same is not False or case.options.force:
+        return None
+    case.feeding = None
+    text = f"the new loader gives other data: {sameness.difference}"
+    hint = "keep the old one; --force makes the new one all the same"
+    return Ending(State.REFUSED, Remark(text, hint, serious=True))
+
+
+def prove(case: Case) -> Ending | None:
+    """Whether it gives the same, and whether it is faster: both loops in turn."""
+    return prove_the_same(case) or _prove_faster(case)
+
+
+def _prove_faster(case: Case) -> Ending:
+    patience, needed_s = _PATIENCE, _FEWEST_LOADED * case.batch_s
+    if case.runtime.simulated:  # there nothing waits for loading
+        patience, needed_s = max(_PATIENCE, 2.0), 0.0
+    if case.left_s + (patience - 1) * case.options.budget_s < needed_s:
+        return _ended(case)
+    rates, objects = case.found.rates, _opens_objects(case)
+    search, old_load = case.found.workers, rates.load
+    new_load = (search and search.of(case.workers)) or old_load
+    new_rates = dataclasses.replace(rates, load=new_load)
+    pinned = _is_pinned(case.anatomy)
+    # Both loops stay open: neither starts its workers while it is timed.
+    old_costs, new_costs = (
+        bounds.without_starting(each, workers=count, pinned=pinned)
+        for each, count in ((rates, case.now), (new_rates, case.workers))
+    )
+    step: Callable[[Any], object] | None = case.step
+    if step is None and case.pins:
+        # As long as loading took before, it would hide that loading is faster now.
+        quicker = new_load and old_load and new_load.batch_s < old_load.batch_s
+        used = new_rates if quicker else rates
+        step = stand_in = feeding.stand_in_for(used, case.runtime, case.device or 0)
+        if stand_in is not None:
+            taken = Step(
+                stand_in.__name__, Samples((stand_in.seconds,)), synthetic=True
+            )
+            case.note(rates=dataclasses.replace(rates, step=taken))
+    called = case.step.__name__ if case.step is not None else "step"
+    proof = loops.end_to_end(
+        case.trial_copy(),
+        _prefetcher(clone(case.new), case.place, objects=objects),
+        case.runtime,
+        device=case.device if case.pins else None,
+        step=step or (lambda _: None),
+        pace=loops.Pace(old_costs, new_costs, rates.nbytes or 0),
+        budget_s=max(case.left_s, case.options.budget_s / 4),
+        names=(case.options.name or "loader", case.options.out or "pinned", called),
+        progress=case.tell,
+    )
+    case.note(end_to_end=proof)
+    if case.found.bound is not None:
+        remedy = Remedy.PREFETCH
+        if case.workers != case.now:
+            remedy = Remedy.EVERYTHING
+        case.note(bound=bounds.after_proof(case.found.bound, proof, remedy))
+    return _ended(case)
+
+
+def _opens_objects(case: Case) -> bool:
+    built = case.found.rebuilding
+    return built is not None and built.pins_itself
+
+
+def _ended(case: Case) -> Ending:
+    """What the proof comes to. A loader that is no faster is not kept."""
+    proof = case.found.end_to_end
+    faster = proof is not None and proof.result.verdict is Verdict.FASTER
+    if proof is not None and proof.result.interval is not None:
+        small = proof.result.ratio * WORTH_IT > 1
+        if (not faster or small) and not case.options.force:
+            case.feeding = None
+    if not case.pins:
+        reason = None if case.feeding is not None else _MEASURED_NOTHING
+        return Ending(State.NO_ACCELERATOR, reason)
+    if case.feeding is None:
+        return Ending(State.SAME, _MEASURED_NOTHING)
+    too_few = proof is None or proof.result.interval is None
+    if not faster:
+        return Ending(State.SAME, _TOO_FEW if too_few else None)
+    return Ending(State.FASTER)
+
+
+# ---------------------------------------------------------------- going through
+
+LOOK = Stage(look, 0.05, "looking at a batch")
+MAKE = Stage(make, 0.0, "rebuilding")
+STAGES = (
+    LOOK,
+    Stage(load, 0.45, "loading, with more workers and fewer"),
+    Stage(feed, 0.2, "copying and computing"),
+    Stage(bound, 0.0, "working out the bound"),
+    MAKE,
+    Stage(prove, 0.3, "comparing batches, and running both loops in turn"),
+)
+PINNING = (LOOK, MAKE, Stage(prove_the_same, 0.1, "comparing batches"))
+
+
+def investigate(
+    loader: Any,
+    options: Options,
+    stages: Sequence[Stage] = STAGES,
+    progress: Progress | None = None,
+) -> Improved:
+    """Go from stage to stage until one of them ends it."""
+    case = _open(loader, options, feeding.CountedStep.of(options.step))
+    with kept(case.loader), case.undo:
+        ending = _ending(case, stages, progress)
+    case.batch = None
+    _remark_on_the_time(case)
+    if case.step is not None:
+        case.remark(*case.step.remarks(simulated=case.runtime.simulated))
+    case.note(
+        state=ending.state,
+        setting=_setting(case.runtime, case.driver, case.device),
+        reason=ending.reason,
+        out=options.out if case.feeding is not None else None,
+    )
+    return Improved(case.feeding, case.found)
+
+
+def _ending(case: Case, stages: Sequence[Stage], progress: Progress | None) -> Ending:
+    for stage in stages:
+        if progress is not None:
+            case.tell = _telling(progress, case, stage, stages)
+            case.tell(0.0)
+        found = stage.run(case)
+        if found is not None:
+            return found
+    return Ending(State.FASTER)
+
+
+def _open(loader: Any, options: Options, step: feeding.CountedStep | None) -> Case:
+    facts = facts_of(loader, options.name)
+    kind, number = _kind_and_number(options.device)
+    runtime, driver = open_runtime(kind), open_driver()
+    if number is None and runtime.kind != "cpu":
+        number = runtime.current_device() or 0
+    count = runtime.device_count()
+    if number is not None and count is not None and number >= count:
+        kind = word_of(runtime.kind)
+        there = f"{kind}:0" if count == 1 else f"{kind}:0 to {kind}:{count - 1}"
+        raise DeviceError(
+            f"there is no {kind}:{number}: there is {there}", f"say --device {kind}:0"
+        )
+    if options.prefetch and not facts.workers and not options.workers:
+        raise UsageProblem(
+            "prefetch is what each worker prepares ahead, and this loader has none",
+            "ask for workers as well: --workers auto, or leave --prefetch away",
+        )
+    setting = _setting(runtime, driver, number)
+    found = LoaderReport(State.FASTER, setting, facts)
+    began_s = time.monotonic()
+    return Case(loader, options, runtime, driver, number, found, step, began_s=began_s)
+
+
+def _telling(
+    progress: Progress, case: Case, stage: Stage, stages: Sequence[Stage]
+) -> Callable[[float], object]:
+    """Tells the share of the time that has passed, and what is done meanwhile."""
+    at = stages.index(stage)
+    before = sum(each.share for each in stages[:at])
+    whole = max(sum(each.share for each in stages), 1e-9)
+    note = stage.note
+    if case.batch_s > case.options.budget_s / 10:
+        note = f"{note}; a batch takes {seconds_text(case.batch_s)}"
+    return lambda part: progress(
+        min((before + min(part, 1.0) * stage.share) / whole, 1.0), note
+    )
+
+
+def _remark_on_the_time(case: Case) -> None:
+    """Why it took much longer than it was to take, if it did."""
+    budget_s, load_ = case.options.budget_s, case.found.rates.load
+    took_s = budget_s - case.left_s
+    if load_ is not None and took_s > _MUCH_LONGER * budget_s:
+        case.remark(
+            Remark(
+                f"this took {seconds_text(took_s)} and was to take "
+                f"{seconds_text(budget_s)}: a batch takes "
+                f"{seconds_text(load_.batch_s)}",
+                "smaller batches take less; --diagnose leaves the later parts out",
+            )
+        )
+
+
+def _kind_and_number(device: Any) -> tuple[str | None, int | None]:
+    if device is None:
+        return None, None
+    if isinstance(device, int):
+        return None, device
+    kind, _, number = str(device).partition(":")
+    return kind, int(number) if number.isdecimal() else None
+
+
+def _setting(runtime: Runtime, driver: Driver, device: int | None) -> Setting:
+    import torch
+
+    box = simulated_box() if runtime.simulated else None
+    known = device is not None and runtime.started()
+    of_a_driver = runtime.kind in KINDS_OF_THE_DRIVER
+    return Setting(
+        kind=word_of(runtime.kind),
+        label=str(getattr(box, "label", "")),
+        device=None if runtime.kind == "cpu" else device,
+        device_name=runtime.device_name(device or 0) if known else None,
+        torch_version=str(torch.__version__),
+        driver_version=driver.inventory().driver_version if of_a_driver else None,
+        processors=loading.usable(),
+    )
+
+
+# ------------------------------------------------------------------ what is said
+
+_BEGIN_ANEW = "make a dataset whose __iter__ begins anew, and a loader of that"
+_SHARE_OUT = (
+    "let its __iter__ give a part for each worker: itertools.islice(records, info.id, "
+    "None, info.num_workers), with info = torch.utils.data.get_worker_info()"
+)
 _NO_ACCELERATOR = Remark(
     "pinning is impossible here: there is no accelerator; nothing was changed",
-    'gpumagic.simulate("h100") puts a simulated one in its place; --workers auto '
-    "works without",
+    'gpumagic.simulate("h100") puts a simulated one in its place',
 )
 _COPIES_AHEAD = Remark(
     "it copies ahead to the device already",
@@ -74,539 +750,20 @@ _NEITHER_PINNED_NOR_COPIED = Remark(
     "loader was asked for batches that are not pinned, and copies were not measured",
     _USE_IT_FIRST,
 )
-_HARDLY_ANY = 0.01
-_FEWEST_IN_AN_EPOCH = 3
-_NEVER_PINNED = (
-    WhyPageable.NOT_A_TENSOR,
-    WhyPageable.NOT_DENSE,
-    WhyPageable.OWN_METHOD,
-)
-_CANNOT_BE_PINNED = Remark(
-    "it cannot be rebuilt, so that its batches stay pageable, and copies of those are "
-    "not hidden",
-    "let it pin what it gives, then ask again",
-)
 _SHORT_EPOCH = Remark(
     "an epoch is too short for one batch to be copied beside another",
     "smaller batches, or several epochs in one",
 )
-_COMPARED, _COMPARING_SHARE = 8, 0.05  # batches, and of the budget for either loader
-_READ_BYTES_PER_S = 5e8  # copied, and summed up twice, by one thread
-_SEARCH_SHARE, _LEAST_LOOP_SHARE = 0.3, 0.25
-_FEWEST_LOADED = 22  # by one pair of runs, each after a few batches to begin with
 _TOO_FEW = Remark(
     "it was compared batch by batch and is the same, but there was time for few runs",
-    "give it more: --budget 60s, or measure with fewer steps: --batches 8",
+    "give it more: --budget 60s",
 )
 _MEASURED_NOTHING = Remark(
     "both loops were run in turn, and the new one is not faster by 5 %",
     "keep the loader; --force makes the new one all the same",
 )
-
-
-class NoBatches(GpuMagicError):
-    """The loader ended at once."""
-
-
-def look_at_the_kind(case: Case) -> Ending | None:
-    """Refuse what cannot be looked at without taking something away."""
-    if is_truly(case.loader, DevicePrefetcher):
-        return Ending(State.ALREADY_GOOD, _COPIES_AHEAD)
-    reason = one_shot_reason(case.loader)
-    if reason is not None:
-        return Ending(
-            State.REFUSED_ONE_SHOT,
-            Remark(
-                f"{reason}, so that every batch that is looked at is lost",
-                "make a dataset whose __iter__ begins anew, and a loader of that",
-            ),
-        )
-    return _unless_it_is_let_alone(case)
-
-
-def look_at_its_workers(case: Case) -> Ending | None:
-    """Refuse a loader whose workers could not start."""
-    if not case.workers and case.options.workers != "auto":
-        return None
-    remark = unpicklable(case.loader)
-    return None if remark is None else Ending(State.REFUSED_UNPICKLABLE, remark)
-
-
-def look_at_a_batch(case: Case) -> Ending | None:
-    """Take one batch, and say what it consists of; how long that takes is noted.
-
-    A loader with workers is asked with one: what a dataset opens when it is first
-    asked would else be open in this process, and shared by all workers to come.
-    """
-    if case.facts.pin_memory and not case.starts_nothing:
-        case.make_current()
-    asked_s = time.monotonic()
-    case.batch = _first_batch(case)
-    case.first_batch_s = time.monotonic() - asked_s
-    anatomy = anatomy_of(
-        case.batch, case.runtime, case.facts, unpinned=case.leaves_pinning_out
-    )
-    case.note(anatomy=anatomy)
-    return _unless_it_can_be_pinned(case)
-
-
-def _first_batch(case: Case) -> Any:
-    workers = min(case.facts.workers or 0, 1)
-    with batches_of(case.trial_copy(workers=workers)) as batches:
-        try:
-            return next(batches)
-        except StopIteration:
-            raise NoBatches(
-                f"{case.options.name or 'this loader'} gives no batches: its dataset, "
-                "or its sampler, is empty",
-                "look at len() of it",
-            ) from None
-        except GpuMagicError:
-            raise
-        except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
-            raise timing.failure_of(error, 0) from None
-
-
-def _unless_it_can_be_pinned(case: Case) -> Ending | None:
-    """End it where no byte of the batch is in memory of the host that can be pinned."""
-    whys = {leaf.why for leaf in case.anatomy.leaves}
-    if whys == {WhyPageable.NOT_A_TENSOR} and not case.options.force:
-        return Ending(
-            State.DIAGNOSED if case.options.diagnose else State.NO_GAIN,
-            _NOTHING_BUT_ARRAYS,
-        )
-    on_device = case.anatomy.bytes_that_are(Pinned.ON_DEVICE)
-    if on_device and on_device == case.anatomy.tensor_bytes:
-        return Ending(State.REFUSED_ON_DEVICE, _ON_THE_DEVICE)
-    return None
-
-
-def look_at_the_room(case: Case) -> Ending | None:
-    """Say what pinning and workers take of the machine, and refuse too much."""
-    found = _guard_with(case, case.workers)
-    case.note(guard=found)
-    limit = found.refusing
-    if limit is None or case.options.diagnose:
-        return None
-    return Ending(_refusal(limit), _in_words(limit))
-
-
-def measure_loading(case: Case) -> Ending | None:
-    """How fast it gives batches while nobody does anything with them."""
-    load = timing.measure_loading(
-        case.trial_copy(),
-        batches=case.options.batches or _BATCHES,
-        budget_s=case.options.budget_s * _LOADING_SHARE,
-        nbytes=case.anatomy.tensor_bytes,
-        progress=case.tell,
-    )
-    case.note(rates=dataclasses.replace(case.rates, load=load))
-    return None
-
-
-def measure_the_way(case: Case) -> Ending | None:
-    """How fast a batch comes to the device, and how long a step takes there."""
-    if not case.pins:
-        return _without_accelerator(case)
-    if case.starts_nothing:
-        pins = case.leaves_pinning_out
-        case.remark([_NEITHER_PINNED_NOR_COPIED if pins else _NOT_COPIED])
-        return Ending(State.DIAGNOSED)
-    case.make_current()
-    case.undo.enter_context(timing.given_back(case.runtime, case.device or 0))
-    measured = timing.measure_rates(
-        case.batch,
-        case.runtime,
-        device=case.device or 0,
-        load=case.rates.load,
-        step=case.step,
-        budget_s=case.options.budget_s * _RATES_SHARE,
-        driver=case.driver,
-        room_bytes=_room_bytes(case),
-        progress=case.tell,
-    )
-    case.note(rates=measured)
-    return None
-
-
-def _unless_it_is_let_alone(case: Case) -> Ending | None:
-    """Take up what feeds the device itself, or cannot be looked at unnoticed."""
-    clone = rebuild(case.loader)
-    case.is_as_it_is = clone.way is Way.WRAPPED
-    reason = Remark(clone.reason or "")
-    if clone.way is Way.UNCHANGED:
-        return Ending(State.ALREADY_GOOD, reason)
-    if clone.way is not Way.WRAPPED or case.facts.kind is LoaderKind.FOREIGN:
-        return None
-    if case.options.diagnose:
-        return Ending(State.DIAGNOSED, reason)
-    # Its epochs go on from one to the next, so that none of it is taken for a trial.
-    case.wrap(clone)
-    return Ending(State.WRAPPED_ONLY, reason)
-
-
-def _room_bytes(case: Case) -> int | None:
-    """The least memory that one of the limits leaves, where they are known."""
-    limits = () if case.found.guard is None else case.found.guard.limits
-    rooms = [
-        limit.available
-        for limit in limits
-        if limit.kind in (LimitKind.AVAILABLE, LimitKind.CGROUP, LimitKind.WSL)
-        and limit.available is not None
-    ]
-    return min(rooms, default=None)
-
-
-def _without_accelerator(case: Case) -> Ending | None:
-    """Without an accelerator only workers can help; they have to be asked for."""
-    goes_on = case.options.workers is not None or case.options.force
-    if goes_on and not case.options.diagnose:
-        return None
-    return Ending(State.NO_ACCELERATOR, _NO_ACCELERATOR)
-
-
-def _refusal(limit: Limit) -> State:
-    if limit.kind in (LimitKind.SHM, LimitKind.FILES):
-        return State.REFUSED_SHM
-    return State.REFUSED_RAM
-
-
-def _in_words(limit: Limit) -> Remark:
-    share = share_text(limit.share)
-    return Remark(
-        f"it would take {share} of the {limit.kind.value} that is left",
-        limit.hint or "use fewer workers, or --force",
-    )
-
-
-def predict_the_bound(case: Case) -> Ending | None:
-    """Say what can be gained at most, and end where that is nothing."""
-    if not case.pins:
-        return None
-    pinned, workers = _is_pinned(case), case.facts.workers or 0
-    found = bound.bound_of(
-        case.rates,
-        pinned=pinned,
-        workers=workers,
-        more_workers=case.new_load,
-        most_workers=_most_workers(case),
-    )
-    case.note(
-        bound=found,
-        steps=bound.four_steps(
-            case.rates,
-            found,
-            workers=workers,
-            pinned=pinned,
-            load_after=case.new_load,
-        ),
-    )
-    if case.options.diagnose:
-        return Ending(State.DIAGNOSED)
-    return None if case.options.force else _without_a_gain(case, pinned=pinned)
-
-
-def _without_a_gain(case: Case, *, pinned: bool) -> Ending | None:
-    """End it where nothing can be gained, by what forbids it."""
-    if case.facts.length is not None and case.facts.length < _FEWEST_IN_AN_EPOCH:
-        return Ending(State.NO_GAIN, _SHORT_EPOCH)
-    if case.is_as_it_is and not pinned:
-        return Ending(State.NO_GAIN, _CANNOT_BE_PINNED)
-    if _is_worth_it(case):
-        return None
-    state = State.ALREADY_GOOD if pinned else State.NO_GAIN
-    return Ending(state, _what_else(case))
-
-
-def _is_pinned(case: Case) -> bool:
-    """Whether the tensors of its batches are pinned now, but for what never is."""
-    pageable = sum(
-        leaf.nbytes
-        for leaf in case.anatomy.leaves
-        if leaf.pinned is Pinned.PAGEABLE and leaf.why not in _NEVER_PINNED
-    )
-    pinned = case.anatomy.bytes_that_are(Pinned.PINNED)
-    return pinned > 0 and pageable <= _HARDLY_ANY * pinned
-
-
-def _most_workers(case: Case) -> int | None:
-    """As many as there are processors, where nothing is known or measured of more."""
-    if case.found.workers is not None:
-        return None
-    if case.is_as_it_is or _why_no_workers(case) is not None:
-        return None
-    return case.found.setting.processors
-
-
-def _is_worth_it(case: Case) -> bool:
-    """Whether copying ahead, with the workers that were asked for, can give 5 %."""
-    found = case.bound
-    if case.new_load is not None:
-        return found.now_s >= WORTH_IT * found.best_s
-    without = (Remedy.PIN, Remedy.PREFETCH)
-    times = [found.times(each) for each in found.gains if each.remedy in without]
-    return any(each is None or each >= WORTH_IT for each in times)
-
-
-def _workers_pay(case: Case) -> bool:
-    """Whether more workers, which nobody has asked for, could give 5 %."""
-    best = case.bound.best
-    if case.options.workers is not None or best is None or best.workers is None:
-        return False
-    times = case.bound.times(best)
-    return times is None or times >= WORTH_IT
-
-
-def _what_else(case: Case) -> Remark:
-    """What to do instead, by what binds."""
-    slowest, now = seconds_text(case.bound.best_s), seconds_text(case.bound.now_s)
-    text = f"{case.bound.binding.value} takes {slowest} of {now} a step"
-    if _workers_pay(case):
-        name = case.options.name or "NAME"
-        return Remark(text, f"%pin_loader {name} --workers auto")
-    if case.bound.binding is Part.LOAD:
-        return Remark(text, "make loading itself faster, or store what it works out")
-    if case.bound.binding is Part.STEP:
-        return Remark(text, "the device is busy as it is: make the step itself faster")
-    return Remark(text, "send fewer bytes: uint8 on the way, converted on the device")
-
-
-def look_at_other_workers(case: Case) -> Ending | None:
-    """How fast it loads with the workers that are asked for, or how many pay."""
-    if case.options.workers == "auto":
-        _search_for_workers(case)
-    if case.workers == (case.facts.workers or 0):
-        return None
-    case.note(guard=_guard_with(case, case.workers))
-    case.new_load = _searched(case) or timing.measure_loading(
-        case.trial_copy(workers=case.workers, prefetch_factor=case.options.prefetch),
-        budget_s=case.options.budget_s * _SEARCH_SHARE,
-        progress=case.tell,
-    )
-    _let_the_stand_in_follow(case)
-    return None
-
-
-def _let_the_stand_in_follow(case: Case) -> None:
-    """As long as loading took before, it would hide that loading is faster now."""
-    step, before, after = case.rates.step, case.rates.load, case.new_load
-    if step is None or not step.synthetic or before is None or after is None:
-        return
-    if after.batch_s >= before.batch_s:
-        return
-    faster = dataclasses.replace(case.rates, load=after)
-    step = timing.step_of(
-        faster, None, case.runtime, case.device or 0, None, case.options.budget_s / 10
-    )
-    case.note(rates=dataclasses.replace(case.rates, step=step))
-
-
-def _search_for_workers(case: Case) -> None:
-    step = case.rates.step
-    found = search(
-        lambda workers: case.trial_copy(
-            workers=workers,
-            prefetch_factor=case.options.prefetch if workers else None,
-        ),
-        anatomy=case.anatomy,
-        least=min(case.facts.workers or 0, 1),
-        step_s=None if step is None or step.synthetic else step.samples.median_s,
-        budget_s=case.options.budget_s * _SEARCH_SHARE,
-        guard_for=lambda workers: _guard_with(case, workers),
-        refuse=_why_no_workers(case),
-        known=_known_load(case),
-        progress=case.tell,
-    )
-    case.note(workers=found)
-    case.remark(_remarks_on_the_search(case, found))
-
-
-def _known_load(case: Case) -> Loading | None:
-    """Without workers as it was measured; else their memory is of interest as well."""
-    load = case.rates.load
-    return load if load is not None and load.workers == 0 else None
-
-
-def _remarks_on_the_search(case: Case, found: WorkerSearch) -> list[Remark]:
-    name = case.options.name or "NAME"
-    if found.stopped is Stopped.BUDGET:
-        tried = count_text(len(found.trials), "number")
-        return [
-            Remark(
-                f"there was time for {tried} of workers only",
-                f"%pin_loader {name} --workers auto --budget 60s",
-            )
-        ]
-    if found.stopped is Stopped.MOST and found.most and found.chosen == found.most:
-        return [
-            Remark(
-                f"loading was still getting faster with {found.most} workers, as many "
-                "as there are processors; more help where it waits for a disk",
-                f"%pin_loader {name} --workers {2 * found.most}",
-            )
-        ]
-    return []
-
-
-def _searched(case: Case) -> Loading | None:
-    search = case.found.workers
-    if search is not None:
-        for trial in search.trials:
-            if trial.workers == search.chosen:
-                return trial.loading
-    return None
-
-
-def make_the_loader(case: Case) -> Ending | None:
-    """Rebuild it, and put the prefetcher round it."""
-    case.make_current()
-    adapter = case.pins and case.anatomy.adaptable
-    made = rebuild(
-        case.loader,
-        pin_memory=True if case.pins else None,
-        workers=None if case.workers == case.facts.workers else case.workers,
-        prefetch_factor=case.options.prefetch,
-        adapter=adapter,
-    )
-    case.wrap(made, adapter=adapter)
-    return None
-
-
-def prove_the_same(case: Case) -> Ending | None:
-    """Compare what old and new loader give, batch by batch, under one random state."""
-    with buffer_overwrite.collected_races(
-        case.runtime
-    ):  # of buffers, which are watched next
-        sameness = same_batches.compare(
-            case.loader,
-            case.feeding,
-            batches=_affordable(case),
-            whole=case.options.verify,
-            enough_s=case.options.budget_s * _COMPARING_SHARE,
-        )
-    case.note(sameness=sameness)
-    if sameness.same is not False or case.options.force:
-        return None
-    case.feeding = None
-    return Ending(
-        State.REFUSED_DIFFERENT,
-        Remark(
-            f"the new loader gives other data: {sameness.difference}",
-            "keep the old one; --force makes the new one all the same",
-            serious=True,
-        ),
-    )
-
-
-def watch_its_buffers(case: Case) -> Ending | None:
-    """Refuse a loader that fills memory again while it is still being copied."""
-    if not case.pins:
-        return None
-    reuse = buffer_overwrite.check(
-        clone(case.new),
-        case.runtime,
-        device=case.device or 0,
-        batches=_affordable(case),
-    )
-    case.note(reuse=reuse)
-    if not reuse.damaged or case.options.force:
-        return None
-    case.feeding = None
-    return Ending(
-        State.REFUSED_DIFFERENT,
-        Remark(
-            "a batch was filled with the next one while it was still being copied",
-            "let the dataset and the collate_fn make new tensors for every batch",
-            serious=True,
-        ),
-    )
-
-
-def run_both_loops(case: Case) -> Ending | None:
-    """Run the old loop and the new one in turn; clones of both, where there are any.
-
-    Not where even a few runs would take much longer than all of it was to take.
-    """
-    if case.is_over_after(_FEWEST_LOADED):
-        return None
-    feeding = DevicePrefetcher(clone(case.new), case.place, depth=case.rebuilding.depth)
-    proof = end_to_end(
-        case.trial_copy(),
-        feeding,
-        case.runtime,
-        device=case.device,
-        rates=case.rates,
-        step=case.step,
-        batches=case.options.batches,
-        budget_s=max(case.left_s, case.options.budget_s * _LEAST_LOOP_SHARE),
-        trace=case.options.profile,
-        name=case.options.name,
-        out=case.options.out,
-        new_load=case.new_load,
-        progress=case.tell,
-    )
-    case.note(end_to_end=proof)
-    if case.found.guard is not None:
-        locked_bytes = measured_locked_bytes(case.runtime)
-        found = dataclasses.replace(case.found.guard, measured_bytes=locked_bytes)
-        case.note(guard=found)
-    return None
-
-
-def say_how_it_ended(case: Case) -> Ending:
-    """What the proof in value and in time comes to."""
-    if not case.pins:
-        if not case.rebuilding.changes or _is_no_gain(case):
-            case.feeding = None
-            return Ending(State.NO_ACCELERATOR, _MEASURED_NOTHING)
-        return Ending(State.NO_ACCELERATOR)
-    if _is_no_gain(case):
-        case.feeding = None
-        return Ending(State.NO_GAIN, _MEASURED_NOTHING)
-    proof = case.found.end_to_end
-    if proof is None or proof.result.interval is None:
-        return Ending(State.UNPROVEN, _TOO_FEW)
-    if case.rebuilding.way is not Way.REBUILT:
-        reason = case.rebuilding.reason or "it cannot be made anew"
-        return Ending(State.WRAPPED_ONLY, Remark(reason))
-    return Ending(State.FIXED)
-
-
-def _is_no_gain(case: Case) -> bool:
-    proof = case.found.end_to_end
-    if case.options.force or proof is None:
-        return False
-    result = proof.result
-    if result.interval is None:
-        return False
-    return result.verdict is not Verdict.FASTER or result.ratio * WORTH_IT > 1
-
-
-def _affordable(case: Case) -> int:
-    """So many batches that looking at them takes a tenth of the time; two at least."""
-    load = case.rates.load
-    load_s = 0.0 if load is None else load.batch_s
-    each_s = load_s + case.anatomy.tensor_bytes / _READ_BYTES_PER_S
-    affordable = int(case.options.budget_s / 10 / max(each_s, 1e-9))
-    return min(max(affordable, 2), _COMPARED)
-
-
-def _why_no_workers(case: Case) -> Remark | None:
-    if case.facts.kind is LoaderKind.ITERABLE:
-        return Remark(
-            "each worker would give all of an iterable dataset again",
-            "let its __iter__ give a part for each get_worker_info().id, then say "
-            "--workers 4",
-        )
-    return unpicklable(case.loader)
-
-
-def _guard_with(case: Case, workers: int) -> Guard:
-    return guard(
-        case.anatomy,
-        workers=workers,
-        prefetch_factor=case.options.prefetch or case.facts.prefetch_factor,
-        depth=case.options.depth,
-        force=case.options.force,
-        pinned=case.pins,
-    )
+_NEVER_PINNED = (
+    WhyPageable.NOT_A_TENSOR,
+    WhyPageable.NOT_DENSE,
+    WhyPageable.OWN_METHOD,
+)

@@ -22,7 +22,7 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from gpumagic.pin_loader.inspect_loader import own_iterators
+from gpumagic.pin_loader.loader import own_iterators
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -51,10 +51,6 @@ def batches_of(
     loader: Any, *, patience_s: float | None = None, grace_s: float = GRACE_S
 ) -> Trial:
     """The batches of a loader, for a `with` block; its workers end with the block.
-
-        with batches_of(clone) as batches:
-            for batch in batches:
-                ...
 
     They end whatever happens, Ctrl-C included, which waits while they are started
     and ended. Workers that were there before (of an earlier epoch) are left alone.
@@ -179,6 +175,30 @@ def without_known_warnings() -> Iterator[None]:
         for message in _SAID_OTHERWISE:
             warnings.filterwarnings("ignore", message=message)
         yield
+
+
+@contextlib.contextmanager
+def running(process: Any) -> Iterator[None]:
+    """Start a process that ends with the block, whatever happens.
+
+    Ctrl-C waits while it is started and ended, as in a trial.
+    """
+    interrupts = Interrupts(_end.__code__)
+    try:
+        interrupts.hold(patient=False)
+        try:
+            with without_known_warnings():
+                process.start()
+        finally:
+            interrupts.release()
+        yield
+    finally:
+        interrupts.hold()
+        try:
+            if process.pid is not None:
+                _end({process})
+        finally:
+            interrupts.end()
 
 
 class Kept(NamedTuple):

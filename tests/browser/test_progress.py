@@ -49,7 +49,7 @@ torch.set_num_threads(2)
 LONG = {
     "%cuda_sync_time": "%cuda_sync_time -r 99999 sum(range(3_000_000))",
     "%%cuda_sync_time": "%%cuda_sync_time -r 99999\nsum(range(3_000_000))",
-    "%pin_loader": "%pin_loader slow_dl --budget 10m --batches 10000",
+    "%pin_loader": "%pin_loader slow_dl --budget 10m",
 }
 
 

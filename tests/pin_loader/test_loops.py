@@ -1,55 +1,23 @@
-"""How much copying a loop hides, estimated from its times."""
+"""Both loops in turn: how many steps, in which order, at which pace in a model."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.pin_loader.bound import Costs, Way, step_s
-from gpumagic.pin_loader.loops import _affordable, _Pair, estimated
-from gpumagic.pin_loader.report import Rates
-from tests.pin_loader import samples
-
-times = st.floats(1e-4, 1.0)
-
-
-@given(times, times, times, st.integers(0, 4))
-@settings(max_examples=100, deadline=None)
-def test_a_blocking_loop_is_estimated_to_hide_nothing(
-    load_s, copy_s, compute_s, workers
-):
-    """A copy that blocks on the stream of compute overlaps nothing by construction."""
-    costs = Costs(load_s=load_s, blocking_s=copy_s, step_s=compute_s, workers=workers)
-    whole_s = step_s(costs, Way.BLOCKING)
-    # With workers the loop waits for what is left of the load after copy and compute.
-    wait_s = load_s if workers == 0 else max(load_s - copy_s, 0.0)
-
-    share = estimated(wait_s, copy_s, compute_s, whole_s)
-
-    assert share == pytest.approx(0.0, abs=1e-9)
-
-
-@given(times, times, times)
-@settings(max_examples=100, deadline=None)
-def test_copying_ahead_is_estimated_to_hide_the_shorter_one(load_s, copy_s, compute_s):
-    """Copy and compute on streams of their own overlap as far as that is possible."""
-    costs = Costs(load_s=load_s, link_s=copy_s, step_s=compute_s, workers=2)
-    whole_s = step_s(costs, Way.AHEAD)
-    wait_s = load_s if load_s >= max(copy_s, compute_s) else 0.0
-
-    share = estimated(wait_s, copy_s, compute_s, whole_s)
-
-    assert share == pytest.approx(1.0, abs=1e-9)
-
-
-def test_the_estimate_stays_a_share():
-    """Noise does not lead below nothing or above all; without a copy there is none."""
-    assert estimated(0.0, 1.0, 1.0, 5.0) == 0.0
-    assert estimated(9.0, 1.0, 1.0, 1.0) == 1.0
-    assert estimated(0.0, 0.0, 1.0, 1.0) is None
+from gpumagic.pin_loader.bound import Costs
+from gpumagic.pin_loader.loops import (
+    Lead,
+    Pace,
+    PacedLoader,
+    Queue,
+    _affordable,
+    _pairs,
+)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +31,83 @@ def test_the_estimate_stays_a_share():
 )
 def test_six_pairs_of_runs_fit_into_the_budget(budget_s, workers, steps):
     """As many steps as there is time for, in whole rounds of the workers."""
-    rates = Rates(load=samples.loading(0.010))
-    loop = SimpleNamespace(is_modelled=False, round=workers)
+    costs = Costs(load_s=0.010)
+    loop = SimpleNamespace(round=workers, ahead=3)
+    pace = Pace(costs, costs)
 
-    assert _affordable(rates, _Pair(loop, loop), budget_s + 1e-6) == steps
+    assert _affordable([loop, loop], pace, budget_s + 1e-6, modelled=False) == steps
+
+
+def test_the_order_of_runs_is_a_b_b_a():
+    """What drifts is shared out among both."""
+    ran = []
+
+    def loop(name):
+        return SimpleNamespace(run=lambda steps: ran.append(name) or steps)
+
+    pairs = _pairs(
+        [loop("A"), loop("B")], 4, 1000.0, modelled=False, progress=lambda _: None
+    )
+
+    assert "".join(ran[2:10]) == "ABBAABBA"
+    assert set(pairs) == {(4, 4)}
+
+
+def fetched(lead, asked):
+    """When each batch is in hand, if it is asked for so long after the one before."""
+    queue, now_s, found = Queue(lead), 0.0, []
+    for wait_s in asked:
+        now_s = queue.fetch(now_s + wait_s)
+        found.append(now_s)
+    return found
+
+
+def test_without_workers_each_fetch_loads():
+    """Loading begins when somebody asks: 3 s after each question."""
+    assert fetched(Lead(3.0), [0, 5, 0]) == [3.0, 11.0, 14.0]
+
+
+def test_a_worker_loads_while_nobody_asks():
+    """Asked late, a batch is there; asked at once, it takes what is left."""
+    assert fetched(Lead(2.0, workers=1), [0, 1, 5, 0]) == [2.0, 4.0, 9.0, 9.0]
+
+
+def test_full_slots_stop_the_workers():
+    """Of two slots both are full by 2 s; taking at 10 s lets the next one begin."""
+    lead = Lead(1.0, workers=1, prefetch_factor=2)
+
+    # Batch 1 waits since 2 s. Batch 2 has had its slot since 1 s, batch 3 since 10 s.
+    assert fetched(lead, [0, 9, 0, 0, 0]) == [1.0, 10.0, 10.0, 11.0, 12.0]
+
+
+@given(st.floats(0.01, 1.0), st.integers(1, 4), st.integers(2, 4), st.floats(0.01, 3.0))
+@settings(max_examples=60, deadline=None)
+def test_in_the_long_run_the_slower_one_sets_the_pace(load_s, workers, factor, use_s):
+    """A loop that uses each batch for a while takes the longer of using and loading."""
+    found = fetched(Lead(load_s, workers, factor), [use_s] * 200)
+
+    steps = [after - before for before, after in pairwise(found[100:])]
+    assert sum(steps) / len(steps) == pytest.approx(max(load_s, use_s), rel=0.02)
+    assert all(step >= use_s * (1 - 1e-9) for step in steps)
+
+
+class Box:
+    """A simulated machine's clock."""
+
+    time_s = 100.0
+
+    def pass_time(self, seconds):
+        """Move it on."""
+        self.time_s += seconds
+
+
+def test_a_modelled_loader_lets_time_pass_and_gives_its_batches_in_turn():
+    """Two real batches make an epoch of five, and each epoch begins anew."""
+    box = Box()
+    loader = PacedLoader("ab", Lead(2.0), box, length=5)
+
+    assert list(loader) == ["a", "b", "a", "b", "a"]
+    assert len(loader) == 5
+    assert box.time_s == 110.0
+    list(loader)
+    assert box.time_s == 120.0

@@ -27,8 +27,7 @@ def test_a_name_alone_makes_a_loader_of_its_name():
     request = request_of("train_dl")
 
     assert (request.name, request.out) == ("train_dl", "train_dl_pinned")
-    assert (request.workers, request.depth, request.budget_s) == (None, 1, 10.0)
-    assert request.profile
+    assert (request.workers, request.budget_s) == (None, 10.0)
     assert not request.force
 
 
@@ -37,12 +36,11 @@ def test_a_name_alone_makes_a_loader_of_its_name():
     [
         ("self.train", "self_train_pinned"),
         ("dl --out fast", "fast"),
-        ("dl --inplace", "dl"),
         ("dl --diagnose", None),
     ],
 )
 def test_what_the_new_loader_is_called(line, out):
-    """A name of its own, the old one only when told so, none where nothing is made."""
+    """A name of its own, none where nothing is made."""
     assert request_of(line).out == out
 
 
@@ -70,11 +68,8 @@ def test_a_budget_has_a_unit():
         ("dl --workers -1", "--workers -1 is no number of workers"),
         ("dl --prefetch 0", "--prefetch 0 is too few"),
         ("dl --prefetch 2 --workers 0", "--workers 0 has none"),
-        ("dl --depth -1", "--depth -1 is too few"),
-        ("dl --batches 1", "--batches 1 is too few"),
         ("dl --budget 0s", "a budget of no time"),
         ("dl --out 2nd", "2nd is no name of a variable"),
-        ("dl --out x --inplace", "--inplace puts the new loader"),
     ],
 )
 def test_what_makes_no_sense_is_refused(line, said):
@@ -86,7 +81,7 @@ def test_what_makes_no_sense_is_refused(line, said):
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("option", ["--workers 2", "--inplace", "--step f", "--force"])
+@pytest.mark.parametrize("option", ["--workers 2", "--out x", "--step f", "--force"])
 def test_watching_takes_no_option_that_changes_a_loader(option):
     """In front of a cell such an option would be ignored, and is refused instead."""
     with pytest.raises(UsageProblem) as caught:

@@ -18,11 +18,10 @@ from torch.utils.data import (  # noqa: E402
     WeightedRandomSampler,
 )
 
-from gpumagic.pin_loader.pinner import Adapted, unwrapped  # noqa: E402
+from gpumagic.pin_loader import same  # noqa: E402
+from gpumagic.pin_loader.loader import rebuild  # noqa: E402
 from gpumagic.pin_loader.random_state import kept  # noqa: E402
-from gpumagic.pin_loader.rebuild import rebuild  # noqa: E402
 from gpumagic.pin_loader.report import Change, Way  # noqa: E402
-from gpumagic.pin_loader.same_batches import difference  # noqa: E402
 from gpumagic.pin_loader.trial import batches_of  # noqa: E402
 from tests.pin_loader.loader_kinds import (  # noqa: E402
     KINDS,
@@ -48,14 +47,17 @@ ENOUGH = 30  # batches: more than any loader here has; an endless one stops ther
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 
+def difference(was, now):
+    """Between batches, by a digest of each."""
+    return same.difference(same.digest_of(was), same.digest_of(now))
+
+
 def batches_in(loader, epochs=1):
     """The batches of some epochs; each epoch ends, or is cut off."""
     taken = []
     for _ in range(epochs):
         with batches_of(loader) as batches:
-            taken.append(
-                [unwrapped(each) for each in itertools.islice(batches, ENOUGH)]
-            )
+            taken.append(list(itertools.islice(batches, ENOUGH)))
     return taken
 
 
@@ -90,7 +92,7 @@ def test_rebuilding_leaves_no_trace(kind):
     held, of_sampler = held_by(old), dict(getattr(old.sampler, "__dict__", {}))
     numbers = torch.get_rng_state()
 
-    rebuild(old, pin_memory=True, workers=2, adapter=True)
+    rebuild(old, pin_memory=True, workers=2)
 
     assert held_by(old) == held
     assert dict(getattr(old.sampler, "__dict__", {})) == of_sampler
@@ -184,17 +186,6 @@ def test_nothing_asked_changes_nothing():
     assert (made.way, made.changes, made.reason) == (Way.REBUILT, (), None)
 
 
-def test_an_adapter_stands_round_the_collate_fn():
-    """Batches come through it as they were, once unwrapped."""
-    old = DataLoader(Numbers(), 4, collate_fn=as_a_tuple)
-
-    made = rebuild(old, adapter=True)
-
-    assert isinstance(made.loader.collate_fn, Adapted)
-    assert made.loader.collate_fn.collate_fn is as_a_tuple
-    assert difference(batches_in(old), batches_in(made.loader)) is None
-
-
 def test_a_batch_size_changed_afterwards_is_the_one_that_counts():
     """The batch sampler decides; `batch_size` still reads as it did."""
     old = with_another_batch_size()
@@ -239,7 +230,7 @@ def test_a_subclass_that_cannot_be_made_anew_is_copied(old, reason):
     """The copy is set as asked, and it is said why it is one."""
     made = rebuild(old, pin_memory=True)
 
-    assert made.way is Way.FLAG_SET
+    assert made.way is Way.COPIED
     assert made.loader is not old
     assert (made.loader.pin_memory, old.pin_memory) == (True, False)
     assert reason in made.reason
@@ -264,7 +255,7 @@ def test_a_loader_with_an_iterator_for_good_is_left_as_it_is():
     made = rebuild(old, pin_memory=True)
 
     assert made.loader is old
-    assert (made.way, made.changes) == (Way.WRAPPED, ())
+    assert (made.way, made.changes) == (Way.AS_IT_IS, ())
     assert "keeps one iterator for good" in made.reason
 
 
@@ -277,7 +268,7 @@ def test_a_class_that_cleans_up_is_not_copied():
 
     made = rebuild(Tidy(Numbers(), batch_size=4))
 
-    assert made.way is Way.WRAPPED
+    assert made.way is Way.AS_IT_IS
 
 
 def test_the_workers_of_a_persistent_loader_are_not_shared():
@@ -306,7 +297,7 @@ def test_what_is_no_loader_of_torch_comes_back_as_it_is():
 
     made = rebuild(own, pin_memory=True)
 
-    assert (made.loader, made.way) == (own, Way.WRAPPED)
+    assert (made.loader, made.way) == (own, Way.AS_IT_IS)
     assert "not a DataLoader" in made.reason
 
 

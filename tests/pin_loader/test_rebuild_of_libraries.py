@@ -12,16 +12,16 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
-from gpumagic.pin_loader.inspect_loader import facts_of  # noqa: E402
+from gpumagic.pin_loader.loader import facts_of, rebuild  # noqa: E402
 from gpumagic.pin_loader.random_state import kept  # noqa: E402
-from gpumagic.pin_loader.rebuild import rebuild  # noqa: E402
 from gpumagic.pin_loader.report import (  # noqa: E402
     LoaderKind,
     Way,
 )
-from gpumagic.pin_loader.same_batches import (  # noqa: E402
+from gpumagic.pin_loader.same import (  # noqa: E402
     compare,
     difference,
+    digest_of,
 )
 from gpumagic.pin_loader.trial import batches_of  # noqa: E402
 from tests.pin_loader.loader_kinds import Numbers, distributed, seeded  # noqa: E402
@@ -46,7 +46,7 @@ def assert_the_same(old, new):
         got = batches_in(new)
 
     assert expected[0]
-    assert difference(expected, got) is None
+    assert difference(digest_of(expected), digest_of(got)) is None
 
 
 # ------------------------------------------------------------------------- torchdata
@@ -114,25 +114,15 @@ def prepared(**words):
     )
 
 
-def test_the_loader_within_a_prepared_one_is_set():
-    """The flag reaches the loader that reads it, in a copy; the user's is as it was."""
+def test_a_prepared_loader_stays_as_it_is():
+    """It gives batches on the device already, and a new one would shard them again."""
     old = prepared(put_on_device=False)
 
     made = rebuild(old, pin_memory=True, workers=1)
 
-    assert made.way is Way.FLAG_SET
-    assert type(made.loader) is type(old)
-    assert made.loader is not old
-    assert (made.loader.base_dataloader.pin_memory, old.pin_memory) == (True, False)
+    assert (made.loader is old, made.way) == (True, Way.AS_IT_IS)
     assert "accelerate has prepared it" in made.reason
-    assert "non_blocking=True" in made.remarks[0].hint
-
-
-def test_a_copy_of_a_prepared_loader_gives_the_same_batches():
-    """It shuffles alike, for two epochs, and ends."""
-    old = prepared(put_on_device=False)
-
-    assert_the_same(old, rebuild(old).loader)
+    assert "non_blocking=True" in made.hint
 
 
 def test_a_prepared_loader_is_seen_through_its_disguise():
@@ -152,7 +142,7 @@ def test_a_dispatcher_is_left_alone():
 
     made = rebuild(old, pin_memory=True)
 
-    assert (made.loader is old, made.way) == (True, Way.UNCHANGED)
+    assert (made.loader is old, made.way) == (True, Way.AS_IT_IS)
 
 
 # ------------------------------------------------------------------- torch_geometric
@@ -201,7 +191,7 @@ def test_a_loader_of_neighbours_is_copied():
 
     made = rebuild(old, pin_memory=True)
 
-    assert made.way is Way.FLAG_SET
+    assert made.way is Way.COPIED
     assert (made.loader.pin_memory, old.pin_memory) == (True, False)
     assert made.loader.collate_fn.__self__ is made.loader
     assert_the_same(old, made.loader)
@@ -215,10 +205,10 @@ def test_a_prefetcher_of_another_library_is_left_alone():
     made = rebuild(old, pin_memory=True)
     facts = facts_of(old)
 
-    assert (made.loader is old, made.way) == (True, Way.UNCHANGED)
+    assert (made.loader is old, made.way) == (True, Way.AS_IT_IS)
     assert "copies it to the device itself" in made.reason
     assert facts.class_name == "torch_geometric.PrefetchLoader"
-    assert (facts.kind, facts.batch_size) == (LoaderKind.FOREIGN, 4)
+    assert (facts.kind, facts.batch_size) == (LoaderKind.BATCHED, 4)
 
 
 # ------------------------------------------------------------------------------ timm
@@ -231,7 +221,7 @@ def test_the_repeating_loader_of_timm_is_copied():
 
     made = rebuild(old, pin_memory=False)
 
-    assert made.way is Way.FLAG_SET
+    assert made.way is Way.COPIED
     assert [len(epoch) for epoch in batches_in(made.loader)] == [len(old)] * 2
 
 
@@ -251,6 +241,6 @@ def test_libraries_are_known_by_name(module, name):
 
     made = rebuild(stand_in())
 
-    assert made.way is Way.UNCHANGED
+    assert made.way is Way.AS_IT_IS
     assert made.reason
     assert not isinstance(sys.modules.get("fastai"), ModuleType)

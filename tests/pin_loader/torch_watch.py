@@ -14,10 +14,10 @@ import gpumagic
 from gpumagic.devices.copy_watch import copies_watched
 from gpumagic.devices.opening import runtime_now
 from gpumagic.errors import DeviceError
-from gpumagic.pin_loader import watch_waits
+from gpumagic.pin_loader import waits as watch_waits
 from gpumagic.pin_loader.api import watch
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.watch_run import WatchRun
+from gpumagic.pin_loader.watch_cell import WatchRun
 from gpumagic.report.places import Code
 from gpumagic.simulator.backend import pinning
 from gpumagic.simulator.backend.pinning import Pinning

@@ -1,0 +1,1060 @@
+"""Says how a loader feeds its device: the verdict in a line, then one screen.
+
+Of workers only what was measured is said; a number that was not tried is not judged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpumagic.drawing import (
+    Badge,
+    Column,
+    Details,
+    Drawing,
+    Grid,
+    Meter,
+    Note,
+    Paragraph,
+    Property,
+    Stack,
+    Stacks,
+    Table,
+    how_measured,
+    one_screen,
+)
+from gpumagic.pin_loader.report import (
+    WORTH_IT,
+    LimitKind,
+    Pinned,
+    Remedy,
+    Severity,
+    State,
+    Stopped,
+    WhyPageable,
+)
+from gpumagic.pin_loader.report import Part as StepPart
+from gpumagic.report import robust
+from gpumagic.report.robust import Verdict, inverse
+from gpumagic.report.units import (
+    UNKNOWN,
+    bytes_text,
+    count_text,
+    listed,
+    rate_text,
+    seconds_text,
+    share_text,
+    shortened,
+    three_digits,
+    time_of_text,
+    time_text,
+    times_text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from gpumagic.drawing import Cell, NoteKind, Part, Tone
+    from gpumagic.pin_loader.report import (
+        Anatomy,
+        Bound,
+        CopyMode,
+        EndToEnd,
+        Gain,
+        Guard,
+        Leaf,
+        Limit,
+        LoaderFacts,
+        LoaderReport,
+        Loading,
+        Rates,
+        Remark,
+        Samples,
+        Setting,
+        WorkerSearch,
+    )
+
+_BOTTLENECKS = {
+    StepPart.LOAD: "loading",
+    StepPart.PIN: "the copy into pinned memory",
+    StepPart.LINK: "the copy to {where}",
+    StepPart.STEP: "compute",
+}
+_MOST_TIMES = 100
+_MUCH_STARTING = 0.25  # of the time of a batch
+_NO_ACCELERATOR = "there is no accelerator to pin for"
+
+
+def draw_loader(report: LoaderReport) -> Drawing:
+    """A loader from diagnosis to proof."""
+    return Drawing(headline(report), one_screen(_parts(report)), report.setting.label)
+
+
+# ---------------------------------------------------------------- the verdict
+
+
+def headline(report: LoaderReport) -> str:
+    """How it ended, with the figure that decided."""
+    said = _HEADLINES[report.state](report)
+    names = (report.loader.name, report.out)
+    if any(name and said.startswith(name) for name in names):
+        return said
+    return said[0].upper() + said[1:]
+
+
+def _diagnosed(report: LoaderReport) -> str:
+    if report.bound is not None:
+        return _bottleneck(report, report.bound)
+    if report.rates.load is not None:
+        where = device_text(report.setting)
+        return f"{_loads(report)}; copies to {where} were not measured"
+    return f"{loader_text(report.loader)}: how much could be won was not measured"
+
+
+def _nothing(report: LoaderReport) -> str:
+    if report.bound is not None:
+        return _bottleneck(report, report.bound)
+    reason = "" if report.reason is None else f": {report.reason.text}"
+    return f"{loader_text(report.loader)} gives batches, and stays as it is{reason}"
+
+
+def _bottleneck(report: LoaderReport, bound: Bound) -> str:
+    """What a step spends most on, and what could be done about it."""
+    exposed = dict(bound.exposed) or {bound.binding: bound.best_s}
+    slowest = max(exposed, key=exposed.__getitem__)
+    now_s = sum(exposed.values())
+    took_s = exposed[slowest]
+    if slowest is StepPart.LOAD:
+        took_s = min(dict(bound.parts).get(slowest, took_s), now_s)
+    what = _BOTTLENECKS[slowest].format(where=device_text(report.setting))
+    said = f"{what} is the bottleneck: {time_of_text(took_s, now_s)} a step"
+    return f"{said}. {_remedy_sentence(report, bound)}"
+
+
+def _remedy_sentence(report: LoaderReport, bound: Bound) -> str:
+    """The best that is known; where nothing is, what was tried."""
+    copies = bound.gain(Remedy.PIN, Remedy.PREFETCH)
+    ahead = None if copies is None or (copies.times or 0) < WORTH_IT else copies
+    gain = bound.gain(Remedy.WORKERS)
+    if gain is not None and gain.workers is not None and report.workers is not None:
+        said = workers_clause(report.workers)
+        best = bound.gain(Remedy.EVERYTHING)
+        more = best is not None and (best.times or 0) >= WORTH_IT * (gain.times or 0)
+        if ahead is not None and best is not None and more:
+            how = _copying(bound)[0].lower() + _copying(bound)[1:]
+            said = f"{said}; {how} besides, up to {times_text(best.times)} in all"
+        return f"{said[0].upper()}{said[1:]}."
+    if ahead is not None:
+        what = "Pinning" if ahead.remedy is Remedy.PIN else _copying(bound)
+        return f"{what} could give up to {times_text(ahead.times)}."
+    known = [gain.times for gain in bound.gains if gain.times is not None]
+    if not known:
+        return "Nothing else is known to help."
+    most = times_text(max(*known, 1.0))
+    return f"No remedy that was tried could give more than {most}."
+
+
+def _copying(bound: Bound) -> str:
+    pinned = all(each.remedy is not Remedy.PIN for each in bound.gains)
+    return "Copying ahead" if pinned else "Pinning and copying ahead"
+
+
+def workers_clause(search: WorkerSearch) -> str:
+    """What other workers give, as measured; in half a sentence."""
+    if not workers_gain(search):
+        tried = tried_text(search)
+        return f"{tried} load no faster" if tried else ""
+    times = times_text(search.times)
+    if not search.chosen:
+        return f"without workers it loads {times} as fast"
+    chosen = count_text(search.chosen, "worker")
+    verb = "loads" if search.chosen == 1 else "load"
+    return f"{chosen} {verb} {times} as fast"
+
+
+def workers_gain(search: WorkerSearch | None) -> bool:
+    """Whether other workers are faster beyond doubt."""
+    if search is None:
+        return False
+    old, new = search.of(search.now), search.of(search.chosen)
+    if old is None or new is None or old is new:
+        return False
+    _, slow_s = new.quartiles_s
+    fast_s, _ = old.quartiles_s
+    return slow_s * WORTH_IT <= fast_s
+
+
+def tried_text(search: WorkerSearch) -> str:
+    """Which other numbers were tried: "0, 2 and 4 workers"."""
+    others = [f"{each.workers}" for each in search.trials if each.workers != search.now]
+    plural = "worker" if others == ["1"] else "workers"
+    return f"{listed(others)} {plural}" if others else ""
+
+
+def _loads(report: LoaderReport) -> str:
+    load = report.rates.load
+    if load is None:
+        return "how fast it loads was not measured"
+    count = count_text(load.workers, "worker") if load.workers else "no workers"
+    said = f"loading takes {time_text(load.batch_s)} a batch with {count}"
+    clause = "" if report.workers is None else workers_clause(report.workers)
+    return f"{said}; {clause}" if clause else said
+
+
+def _faster(report: LoaderReport) -> str:
+    return _verdict(new_text(report), report)
+
+
+def _same(report: LoaderReport) -> str:
+    proof, new = report.end_to_end, new_text(report)
+    if proof is None:
+        return f"{new} is ready; no time was left to compare it"
+    if proof.result.interval is None:
+        pairs = count_text(len(proof.result.pairs), "pair")
+        said = f"{pairs} of runs are too few to tell how much faster it is"
+        return f"{new} is ready; {said}"
+    if report.out is None:
+        return f"nothing won: {_verdict('the loop with a prefetcher', report)}"
+    return _verdict(new, report)
+
+
+def _refused(report: LoaderReport) -> str:
+    limit = report.guard.refusing if report.guard is not None else None
+    name = loader_text(report.loader)
+    reason = report.reason
+    if report.guard is not None and limit is not None:
+        return f"Refused: {_too_much(limit, report.guard)}"
+    if report.sameness is not None and report.sameness.difference:
+        return (
+            f"Refused: rebuilt, {name} gave other batches: {report.sameness.difference}"
+        )
+    if reason is None:
+        return f"Refused: {name} stays as it is"
+    if reason.serious:
+        return f"{name} is wrong: {reason.text}"
+    return f"Refused: {name} stays as it is: {reason.text}"
+
+
+def _without_accelerator(report: LoaderReport) -> str:
+    search, out = report.workers, report.out
+    if out is None or report.end_to_end is None:
+        return f"{_loads(report)}; {_NO_ACCELERATOR}"
+    times = times_text(inverse(report.end_to_end.result.ratio))
+    count = 0 if search is None else search.chosen or 0
+    old = loader_text(report.loader)
+    workers = count_text(count, "worker") if count else "no workers"
+    return f"{out} loads {times} as fast as {old}, with {workers}; {_NO_ACCELERATOR}"
+
+
+_HEADLINES: dict[State, Callable[[LoaderReport], str]] = {
+    State.NOTHING: _nothing,
+    State.DIAGNOSED: _diagnosed,
+    State.FASTER: _faster,
+    State.SAME: _same,
+    State.REFUSED: _refused,
+    State.NO_ACCELERATOR: _without_accelerator,
+}
+
+
+def _verdict(newer: str, report: LoaderReport) -> str:
+    """The new loader against the old, with its interval, and with which step."""
+    proof = report.end_to_end
+    if proof is None:
+        return f"{newer} is ready; how much faster it is was not measured"
+    result, older = proof.result, loader_text(report.loader)
+    between = "" if proof.modelled else _between(result)
+    match result.verdict:
+        case Verdict.FASTER:
+            times = times_text(inverse(result.ratio))
+            where = device_text(report.setting)
+            said = f"{newer} feeds {where} {times} as fast as {older}{between}"
+        case Verdict.SLOWER:
+            times = times_text(result.ratio)
+            said = f"{newer} takes {times} as long a step as {older}{between}"
+        case Verdict.SAME:
+            said = f"no difference between {newer} and {older}, within 1 %"
+        case Verdict.CANNOT_TELL:
+            said = f"no measurable difference between {newer} and {older}"
+    step = report.rates.step
+    return f"{said}, with a stand-in step" if step and step.synthetic else said
+
+
+def _between(result: robust.Comparison) -> str:
+    if result.interval is None:
+        return ""
+    ends = result.interval.low, result.interval.high
+    if result.verdict is Verdict.FASTER:
+        low, high = (times_text(inverse(end)) for end in reversed(ends))
+    else:
+        low, high = map(times_text, ends)
+    return "" if low == high else f" ({low.removesuffix('x')} to {high})"
+
+
+def _too_much(limit: Limit, guard: Guard) -> str:
+    needed, locked = bytes_text(limit.needed), guard.locked_bytes
+    if limit.kind is LimitKind.SHM or not locked:
+        what = f"workers would need {needed} of shared memory"
+    elif limit.needed > locked:
+        what = f"pinned and shared memory would take {needed}"
+    else:
+        what = f"pinning would lock {needed}"
+    return f"{what}, and {bytes_text(limit.available)} are left"
+
+
+def loader_text(facts: LoaderFacts) -> str:
+    """What the loader is called."""
+    return facts.name or "the loader"
+
+
+def new_text(report: LoaderReport) -> str:
+    """What the new loader is called."""
+    return report.out or "the new loader"
+
+
+def device_text(setting: Setting) -> str:
+    """The device that batches go to."""
+    if setting.device is None:
+        return "the device"
+    return f"{setting.kind}:{setting.device}"
+
+
+# ----------------------------------------------------------------- the screen
+
+
+def _parts(report: LoaderReport) -> Iterator[Part]:
+    """What to do, one picture, one table; then all that can be asked for."""
+    yield from _notes(report)
+    yield from _step_parts(report)
+    yield from _table(report)
+    if said := _in_a_sentence(report):
+        yield Paragraph(said)
+    yield from _batch_parts(report)
+    if report.workers is not None:
+        inside = _worker_table(report.workers), Paragraph(_on_workers(report.workers))
+        yield Details("Loading by number of workers", inside, "workers")
+    if proof := tuple(_proof_parts(report)):
+        yield Details("Whether it is the same, and faster", proof, "proof")
+    if report.guard is not None:
+        lines = "\n".join(_on_the_machine(report.guard, report.setting))
+        machine = _limits_table(report.guard), Paragraph(lines)
+        yield Details("What it takes of the machine", machine, "machine")
+    if times := tuple(_time_parts(report)):
+        yield Details("How long each part takes", times, "times")
+    loader = Paragraph("\n".join(_loader_lines(report.loader)))
+    yield how_measured(loader, *map(Paragraph, _how(report)))
+
+
+def _notes(report: LoaderReport) -> Iterator[Part]:
+    """What decides first: why not, what is wrong, what to type, what to mend."""
+    remarks = list(_remarks(report))
+    yield from _reason(report)
+    yield from notes_of(each for each in remarks if each.serious)
+    yield from _next(report)
+    refused = report.reason is not None and report.state is State.REFUSED
+    if report.guard is not None and not (refused and report.guard.refusing):
+        for limit in report.guard.limits:
+            if limit.severity in _LOUD:
+                said = f"{bytes_text(limit.needed)} needed, {_left(limit)} available"
+                yield Note("warning", f"{limit.kind.value}: {said}", limit.hint)
+    yield from _why_notes(report)
+    if report.workers is not None and report.workers.problem is not None:
+        yield Note("note", report.workers.problem, report.workers.hint)
+    yield from notes_of(each for each in remarks if each.hint and not each.serious)
+    yield from _start_notes(report.workers)
+
+
+def _start_notes(search: WorkerSearch | None) -> Iterator[Note]:
+    """Workers that start anew for each epoch, where that is what takes long."""
+    best = None if search is None else search.of(search.chosen)
+    if best is not None and best.share_s > _MUCH_STARTING * best.batch_s:
+        yield Note(
+            "note",
+            f"to start {count_text(best.workers, 'worker')} takes "
+            f"{time_text(best.start_s)} of each epoch",
+            "persistent_workers=True keeps them",
+        )
+
+
+def _remarks(report: LoaderReport) -> Iterator[Remark]:
+    """What any part of the report remarks, each once."""
+    holders = (
+        report,
+        report.anatomy,
+        report.rates,
+        report.rebuilding,
+        report.end_to_end,
+    )
+    found = (each for holder in holders if holder for each in holder.remarks)
+    yield from dict.fromkeys(found)
+
+
+def notes_of(remarks: Iterable[Remark]) -> Iterator[Note]:
+    """A note for each remark, each said once."""
+    for each in dict.fromkeys(remarks):
+        kind: NoteKind = "problem" if each.serious else "note"
+        yield Note(kind, each.text, each.hint)
+
+
+def _reason(report: LoaderReport) -> Iterator[Part]:
+    """Why it ended so; only what to do about it where the title says the reason."""
+    reason = report.reason
+    if reason is None:
+        return
+    kind: NoteKind = "problem" if report.state is State.REFUSED else "note"
+    told = " ".join(headline(report).split())
+    if reason.text in told or report.bound is not None or report.state is State.REFUSED:
+        if reason.hint:
+            yield Note(kind, reason.hint)
+    elif report.state is State.NO_ACCELERATOR:
+        yield Note(kind, reason.text, reason.hint)
+    else:
+        yield Note(kind, reason.text, reason.hint)
+
+
+def _next(report: LoaderReport) -> Iterator[Part]:
+    """The loop with the new loader, or the magic that makes one."""
+    name, search = report.loader.name, report.workers
+    best = None if report.bound is None else report.bound.best
+    if report.out is not None:
+        where = device_text(report.setting)
+        said = f"its batches are on {where} already: leave out `.to()` in the loop"
+        if report.state is State.NO_ACCELERATOR:
+            said = f"{report.out} takes the place of the old loader"
+        yield Note("note", said, f"for {_names(report.anatomy)} in {report.out}:")
+    if not name or report.state is State.REFUSED:
+        return
+    made = report.out is not None and (
+        search is None or search.stopped is Stopped.ASKED
+    )
+    if search is not None and workers_gain(search) and not made:
+        changed = report.rebuilding is not None and any(
+            each.argument == "num_workers" for each in report.rebuilding.changes
+        )
+        if not changed:
+            said = f"{workers_clause(search)} (measured)"
+            yield Note("note", said, f"%pin_loader {name} --workers {search.chosen}")
+    elif report.state is State.DIAGNOSED and best is not None:
+        said = "nothing was changed; this makes such a loader, and proves it"
+        yield Note("note", said, f"%pin_loader {name}")
+
+
+def _names(anatomy: Anatomy | None) -> str:
+    """Two names for a pair of tensors, which is what most loops write."""
+    if anatomy is None or anatomy.class_name not in ("tuple", "list") or anatomy.others:
+        return "batch"
+    paths = {leaf.path for leaf in anatomy.leaves}
+    pair = paths == {"batch[0]", "batch[1]"} and not anatomy.left_out
+    return "x, y" if pair else "batch"
+
+
+def _table(report: LoaderReport) -> Iterator[Part]:
+    """What forbids it, else what could help, else how workers did."""
+    loud = report.guard is not None and report.guard.refusing is not None
+    if report.state is State.REFUSED and report.guard is not None and loud:
+        yield _limits_table(report.guard)
+    elif report.bound is not None and report.bound.gains:
+        yield _remedy_table(report, report.bound)
+    elif report.workers is not None and len(report.workers.trials) > 1:
+        yield _worker_table(report.workers)
+
+
+def _in_a_sentence(report: LoaderReport) -> str:
+    """What was changed; or else how the batch lies in memory, and who loads."""
+    workers = ""  # where there is no bound, the title has them
+    if report.workers is not None and report.bound is not None:
+        workers = _workers_sentence(report.workers)
+    if report.out is not None:
+        return f"{_proof_sentence(report)} {workers}".strip()
+    anatomy = report.anatomy
+    quiet = report.state in (State.NO_ACCELERATOR, State.REFUSED)
+    if anatomy is None or not anatomy.leaves or quiet:
+        return workers
+    memory = pageable_sentence(anatomy)
+    is_off = report.loader.pin_memory is False and memory.endswith("pageable")
+    flag = "; pin_memory is off" if is_off else ""
+    return f"{memory[0].upper()}{memory[1:]}{flag}. {workers}".strip()
+
+
+def _workers_sentence(search: WorkerSearch) -> str:
+    """What was tried of workers, and what was not."""
+    told = (Stopped.REFUSED, Stopped.ASKED)  # by a note, or by both loops
+    if search.stopped in told or workers_gain(search):
+        return ""
+    tried = tried_text(search)
+    if not tried:
+        return f"Other numbers of workers were not tried: {search.stopped.value}."
+    if search.stopped is Stopped.BUDGET:
+        return f"{tried} load no faster; more were not tried for want of time."
+    return f"{tried} load no faster."
+
+
+# ---------------------------------------------------------------- the picture
+
+_WAITS, _COPY, _KERNEL = "host waits", "copy", "kernel"
+_NOTHING = 1e-6  # of a step: a rounding error
+
+
+def _step_parts(report: LoaderReport) -> Iterator[Part]:
+    """A step before and after, in one picture: as measured, else as worked out."""
+    proof, bound = report.end_to_end, report.bound
+    if bound is None:
+        return
+    synthetic = bound.synthetic_step
+    if proof is not None:
+        medians = [
+            robust.median(seconds) for seconds in zip(*proof.result.pairs, strict=True)
+        ]
+        names = [loader_text(report.loader), new_text(report)]
+        if names[0] == names[1] or max(map(len, names)) > 20:
+            names = ["now", "then"]
+        after = bound.gain(Remedy.PREFETCH)
+        copies = [dict(bound.exposed), dict(after.exposed) if after else {}]
+        step = report.rates.step
+        compute_s = 0.0 if step is None else step.samples.median_s
+        stacks = tuple(
+            _measured_stack(name, whole_s, compute_s, exposed.get(StepPart.LINK, 0.0))
+            for name, whole_s, exposed in zip(names, medians, copies, strict=True)
+        )
+        how = "worked out" if proof.modelled else "measured"
+        kernel = "a stand-in for your step" if synthetic else ""
+        caption = f"A step, median ({how}; how it divides is estimated)"
+        yield _stacks(caption, stacks, kernel)
+    elif any(seconds for _, seconds in bound.exposed):
+        stacks = (_stack("now", bound.exposed),)
+        best = bound.best
+        if best is not None and best.exposed:
+            stacks = (*stacks, _stack(_remedy_text(best, bound), best.exposed))
+        own = " without your compute" if synthetic else ""
+        yield _stacks(f"A step{own}, estimated from its parts", stacks, "")
+
+
+def _measured_stack(
+    name: str, whole_s: float, compute_s: float, copy_s: float
+) -> Stack:
+    """Compute first, then copying, as far as there is room; waiting is the rest."""
+    compute_s = min(compute_s, whole_s)
+    copy_s = min(copy_s, whole_s - compute_s)
+    rest_s = whole_s - compute_s - copy_s
+    waits_s = rest_s if rest_s > _NOTHING * whole_s else 0.0
+    pieces = ((_WAITS, waits_s), (_COPY, copy_s), (_KERNEL, compute_s))
+    return Stack(name, pieces, time_text(whole_s))
+
+
+def _stack(label: str, exposed: tuple[tuple[StepPart, float], ...]) -> Stack:
+    kinds = {StepPart.LINK: _COPY, StepPart.STEP: _KERNEL}
+    whole_s = sum(seconds for _, seconds in exposed)
+    pieces = tuple(
+        (kinds.get(part, _WAITS), seconds if seconds > _NOTHING * whole_s else 0.0)
+        for part, seconds in exposed
+    )
+    return Stack(label, pieces, time_text(whole_s))
+
+
+def _stacks(caption: str, stacks: tuple[Stack, ...], kernel: str) -> Stacks:
+    """With what each piece comes to in the legend."""
+    said = {_WAITS: "for batches", _COPY: "not hidden", _KERNEL: kernel}
+    legend = []
+    for kind, what in said.items():
+        sizes = [
+            sum(size for its, size in each.pieces if its == kind) for each in stacks
+        ]
+        told = zip(sizes, ("now", "then"), strict=False)
+        text = ", ".join(f"{time_text(size)} {when}" for size, when in told)
+        if any(sizes):
+            legend.append((kind, f"{what}: {text}" if what else text))
+    return Stacks(caption, stacks, tuple(legend))
+
+
+# --------------------------------------------------------------- the remedies
+
+
+def _remedy_table(report: LoaderReport, bound: Bound) -> Table:
+    """What each remedy can give at most, the best first; what was made, measured."""
+    proof = report.end_to_end
+    told = proof is not None and proof.result.verdict is not Verdict.CANNOT_TELL
+    heads = [Column("Remedy")]
+    if not bound.synthetic_step:
+        heads.append(Column("A step, at least", number=True))
+    heads.append(Column("At most", number=True))
+    if told:
+        heads.append(Column("Measured", number=True))
+    rows = []
+    for gain in sorted(bound.gains, key=lambda each: -(each.times or 0.0)):
+        row: list[Cell] = [_remedy_text(gain, bound)]
+        if not bound.synthetic_step:
+            row.append(time_text(gain.step_s))
+        most = gain.times is not None and gain.times > _MOST_TIMES
+        row.append(f"over {_MOST_TIMES}x" if most else times_text(gain.times))
+        if told and proof is not None:
+            made = gain.remedy is _made(report)
+            row.append(times_text(inverse(proof.result.ratio)) if made else "-")
+        rows.append(tuple(row))
+    caption = "What each remedy could give"
+    return Table(caption, tuple(heads), tuple(rows), name="remedies")
+
+
+def _remedy_text(gain: Gain, bound: Bound) -> str:
+    """A remedy as one would set it."""
+    workers = f"num_workers={gain.workers}"
+    pinned = all(each.remedy is not Remedy.PIN for each in bound.gains)
+    ahead = "copied ahead" if pinned else "pinned, copied ahead"
+    match gain.remedy:
+        case Remedy.PIN:
+            return "pin_memory=True"
+        case Remedy.PREFETCH:
+            return ahead
+        case Remedy.WORKERS:
+            return workers
+        case Remedy.EVERYTHING:
+            return f"{workers}, {ahead}"
+
+
+def _made(report: LoaderReport) -> Remedy:
+    changes = () if report.rebuilding is None else report.rebuilding.changes
+    workers = any(change.argument == "num_workers" for change in changes)
+    return Remedy.EVERYTHING if workers else Remedy.PREFETCH
+
+
+# ------------------------------------------------------------------- the batch
+
+_MOST_LEAVES, _LONGEST_PATH = 10, 120
+_FIXES = {
+    WhyPageable.FLAG_OFF: "DataLoader(..., pin_memory=True)",
+    WhyPageable.PASSED_THROUGH: (
+        "the loader of %pin_loader pins it, or give {holder} a pin_memory() method"
+    ),
+    WhyPageable.OWN_METHOD: "let pin_memory() of {holder} pin it too",
+    WhyPageable.NOT_A_TENSOR: "torch.from_numpy(...) in the collate_fn",
+    WhyPageable.NOT_DENSE: "send its indices and values as tensors of their own",
+    WhyPageable.FLAG_TOO_LATE: "a new loader: workers read the flag when they start",
+}
+
+
+def pageable_sentence(anatomy: Anatomy) -> str:
+    """How many tensors and bytes are pageable, in one sentence without a full stop."""
+    count, leaves = len(anatomy.leaves), anatomy.leaves
+    if not leaves:
+        return "a batch holds no tensors"
+    kinds = {leaf.pinned for leaf in leaves}
+    if len(kinds) == 1 and not anatomy.left_out and Pinned.UNKNOWN not in kinds:
+        which = {1: "the one tensor", 2: "both tensors"}.get(
+            count, f"all {count} tensors"
+        )
+        size, what = bytes_text(anatomy.tensor_bytes), next(iter(kinds)).value
+        return f"{which} of a batch ({size}) {'is' if count == 1 else 'are'} {what}"
+    pageable = sum(leaf.pinned is Pinned.PAGEABLE for leaf in leaves)
+    unknown = sum(leaf.pinned is Pinned.UNKNOWN for leaf in leaves)
+    told = f", and of {unknown} it is not known" if unknown else ""
+    if unknown == count:
+        return "whether the tensors of a batch are pinned is not known"
+    if not pageable:
+        return f"no tensor that was looked at is pageable{told}"
+    whole = anatomy.tensor_bytes
+    share = share_text(anatomy.bytes_that_are(Pinned.PAGEABLE) / whole if whole else 0)
+    least = "at least " if anatomy.left_out else ""
+    verb = "is" if pageable == 1 else "are"
+    counted = f"{least}{pageable} of {count_text(count, 'tensor')}"
+    return f"{counted}, {share} of the bytes, {verb} pageable{told}"
+
+
+def _reasons(anatomy: Anatomy) -> list[tuple[WhyPageable, str | None, list[Leaf]]]:
+    """Pageable tensors by why they are, the most bytes first."""
+    by_why: dict[tuple[WhyPageable, str | None], list[Leaf]] = {}
+    for leaf in anatomy.leaves:
+        if leaf.pinned is Pinned.PAGEABLE:
+            why = leaf.why or WhyPageable.UNKNOWN
+            by_why.setdefault((why, leaf.holder), []).append(leaf)
+    found = [(why, holder, its) for (why, holder), its in by_why.items()]
+    return sorted(found, key=lambda each: -sum(leaf.nbytes for leaf in each[2]))
+
+
+def _because(why: WhyPageable, holder: str | None) -> str:
+    if why is WhyPageable.UNKNOWN:
+        return "for a reason that is unknown"
+    said = why.value
+    if holder is not None:
+        said = said.replace("objects of this class", f"{holder} objects")
+        said = said.replace("the class", holder)
+    return f"because {said}"
+
+
+def _fix(why: WhyPageable, holder: str | None) -> str:
+    return _FIXES.get(why, "").format(holder=holder or "the class")
+
+
+def _why_notes(report: LoaderReport) -> Iterator[Note]:
+    """Reasons why tensors are pageable that no remedy of the table mends."""
+    if report.anatomy is None or report.state is State.NO_ACCELERATOR:
+        return
+    for why, holder, leaves in _reasons(report.anatomy):
+        mended = why is WhyPageable.FLAG_OFF or (
+            report.out is not None
+            and why in (WhyPageable.PASSED_THROUGH, WhyPageable.FLAG_TOO_LATE)
+        )
+        if not mended and _fix(why, holder) and report.state is not State.REFUSED:
+            size = bytes_text(sum(leaf.nbytes for leaf in leaves))
+            verb = "is" if len(leaves) == 1 else "are"
+            said = f"{size} {verb} pageable {_because(why, holder)}"
+            yield Note("warning", said, _fix(why, holder))
+
+
+def _batch_parts(report: LoaderReport) -> Iterator[Part]:
+    """Why tensors are pageable, then all of them."""
+    anatomy = report.anatomy
+    if anatomy is None:
+        return
+    said = pageable_sentence(anatomy)
+    lines = [f"{said[0].upper()}{said[1:]}."]
+    for why, holder, leaves in _reasons(anatomy):
+        paths = listed([_path(leaf.path) for leaf in leaves], most=3)
+        size = bytes_text(sum(leaf.nbytes for leaf in leaves))
+        lines.append(f"{size} {_because(why, holder)}: {paths}.")
+    inside: list[Part] = [Paragraph("\n".join(lines))]
+    if anatomy.leaves:
+        leaves = sorted(anatomy.leaves, key=lambda leaf: leaf.nbytes, reverse=True)
+        if len(leaves) <= _MOST_LEAVES:
+            leaves = list(anatomy.leaves)
+        size = bytes_text(anatomy.tensor_bytes)
+        caption = f"A batch ({anatomy.class_name}, {size})"
+        total = len(anatomy.leaves) + anatomy.left_out
+        inside.append(Table.of(caption, _LEAF, leaves[:_MOST_LEAVES], total))
+    below = []
+    if anatomy.others:
+        values = count_text(anatomy.others, "other value")
+        below.append(f"{values} of a batch, no tensor or array: on the host.")
+    if anatomy.locked_bytes:
+        locked = bytes_text(anatomy.locked_bytes)
+        below.append(f"Pinning it locks {locked} (estimated: powers of two).")
+    if below:
+        inside.append(Paragraph("\n".join(below)))
+    yield Details("A batch, tensor by tensor", tuple(inside), "batch")
+
+
+def _path(path: str) -> str:
+    """The end of a path that is too long: that is what tells it from its neighbours."""
+    return path if len(path) <= _LONGEST_PATH else f"...{path[3 - _LONGEST_PATH :]}"
+
+
+def _memory(leaf: Leaf) -> str:
+    said = leaf.pinned.value
+    if leaf.contiguous is False:
+        said = f"{said}, not contiguous"
+    if leaf.same_as is not None:
+        said = f"{said}, the same memory as {_path(leaf.same_as)}"
+    return said
+
+
+_LEAF = (
+    Property(Column("Tensor"), lambda leaf: _path(leaf.path)),
+    Property(Column("Class"), lambda leaf: leaf.what),
+    Property(Column("Shape"), lambda leaf: " x ".join(map(str, leaf.shape)) or "-"),
+    Property(Column("Type"), lambda leaf: leaf.dtype or "-"),
+    Property(Column("Size", number=True), lambda leaf: bytes_text(leaf.nbytes)),
+    Property(Column("Memory"), _memory),
+)
+
+# --------------------------------------------------------------------- workers
+
+
+def _worker_table(search: WorkerSearch) -> Table:
+    """The curve as a table of bars."""
+    fastest = max(_speed(each) for each in search.trials)
+    return Table(
+        "Loading by number of workers (measured)",
+        (
+            Column("Workers"),
+            Column("Batches a second"),
+            Column("A batch", number=True),
+            Column("First batch after", number=True),
+        ),
+        tuple(
+            (
+                _worker_name(each, search),
+                Meter(_speed(each) / fastest, three_digits(_speed(each), group=",")),
+                time_text(each.batch_s),
+                time_text(each.start_s),
+            )
+            for each in search.trials
+        ),
+    )
+
+
+def _worker_name(trial: Loading, search: WorkerSearch) -> str:
+    if trial.workers == search.now:
+        return f"{trial.workers} (now)"
+    chosen = trial.workers == search.chosen and workers_gain(search)
+    return f"{trial.workers} (best)" if chosen else f"{trial.workers}"
+
+
+def _speed(trial: Loading) -> float:
+    return 1 / max(trial.batch_s, 1e-9)
+
+
+def _on_workers(search: WorkerSearch) -> str:
+    lines = []
+    alone = search.of(0)
+    if alone is not None and alone.cpu_s is not None and alone.waited_s is not None:
+        lines.append(
+            f"A batch takes {seconds_text(alone.cpu_s)} of a processor, and waits "
+            f"{seconds_text(alone.waited_s)} for something else."
+        )
+    if search.busy is not None:
+        keep = count_text(search.busy, "worker")
+        lines.append(f"{keep} could keep the processors busy (estimated).")
+    lines.append(f"Other numbers were not tried: {search.stopped.value}.")
+    if search.now and search.of(0) is not None:
+        lines.append("Without workers it was timed in a process apart.")
+    return "\n".join(lines)
+
+
+# ----------------------------------------------------------------------- proof
+
+
+def _proof_sentence(report: LoaderReport) -> str:
+    """What differs, and how far old and new were compared."""
+    said, built, found = [], report.rebuilding, report.sameness
+    if built is not None and built.changes:
+        names = [shortened(change.argument, 30) for change in built.changes]
+        said.append(f"Changed: {listed(names, most=4)}.")
+    if found is not None and found.same:
+        which = "All" if found.whole else "The first"
+        count = count_text(found.batches, "batch", "batches")
+        said.append(f"{which} {count} are the same in value, order and class.")
+    elif found is not None and found.same is None:
+        said.append("Whether batches are the same could not be told.")
+    return " ".join(said)
+
+
+def _proof_parts(report: LoaderReport) -> Iterator[Part]:
+    """What was changed, what was compared, what was put back, and both loops."""
+    built, proof = report.rebuilding, report.end_to_end
+    if built is not None and built.changes:
+        rows = tuple((each.argument, each.before, each.after) for each in built.changes)
+        heads = Column("Argument"), Column("Before"), Column("After")
+        yield Table("Changed arguments", heads, rows)
+    if facts := tuple(_facts(report)):
+        old, new = loader_text(report.loader), new_text(report)
+        yield Grid(f"Whether {new} gives the same as {old}", facts)
+    if proof is not None:
+        yield Paragraph("\n".join(_loops_lines(proof)))
+
+
+def _facts(report: LoaderReport) -> Iterator[tuple[str, Cell]]:
+    built, found = report.rebuilding, report.sameness
+    if built is not None:
+        reason = f": {built.reason}" if built.reason else ""
+        yield "how it was made", f"{built.way.value}{reason}"
+        if built.pins_itself:
+            yield "what torch's pinner passes through", "the prefetcher pins"
+    if found is None:
+        return
+    count = count_text(found.batches, "batch", "batches")
+    which = f"{'all' if found.whole else 'the first'} {count}"
+    if found.same is None:
+        yield "same batches", f"could not be told: {found.problem}"
+    else:
+        said = f"yes; compared: {which}" if found.same else f"no: {found.difference}"
+        yield "same batches", said
+        if found.problem:
+            yield "remark", found.problem
+    if found.restored:
+        yield "put back as it was", listed(found.restored, most=6)
+
+
+def _loops_lines(proof: EndToEnd) -> Iterator[str]:
+    result = proof.result
+    yield f"Before: {proof.base}"
+    yield f"After: {proof.newer}"
+    ratio = _ratio(result.ratio)
+    if proof.modelled:
+        yield f"After, a step takes {ratio} of what it took before, in the model."
+        return
+    sure = " (too few pairs to say how sure that is)"
+    if result.interval is not None:
+        low, high = map(_ratio, result.interval[:2])
+        sure = f" ({low} to {high} with 95 % confidence)" if low != high else ""
+    yield f"After, a step takes {ratio} of what it took before{sure}."
+    steps = count_text(proof.batches, "step")
+    yield f"{count_text(len(result.pairs), 'pair')} of {steps} each, in turn."
+    waits = [time_text(seconds) for seconds in proof.waits_s]
+    yield f"A step waited {waits[0]} for its batch before, {waits[1]} after."
+
+
+def _ratio(ratio: float) -> str:
+    return f"{ratio:.3f}" if ratio < 10 else three_digits(ratio, group=",")
+
+
+# --------------------------------------------------------------------- machine
+
+_LOUD = (Severity.WARN, Severity.REFUSE)
+_TONES: dict[Severity, Tone] = {
+    Severity.FINE: "ok",
+    Severity.WARN: "warning",
+    Severity.REFUSE: "problem",
+    Severity.UNKNOWN: "unknown",
+}
+
+
+def _left(limit: Limit) -> str:
+    return bytes_text(limit.available)
+
+
+_LIMIT = (
+    Property(Column("What"), lambda limit: limit.kind.value),
+    Property(Column("Needed", number=True), lambda limit: bytes_text(limit.needed)),
+    Property(Column("Available", number=True), _left),
+    Property(
+        Column("Share", number=True),
+        lambda limit: "-" if limit.share is None else share_text(limit.share),
+    ),
+    Property(
+        Column("Verdict"),
+        lambda limit: Badge(limit.severity.value, _TONES[limit.severity]),
+    ),
+    Property(Column("Read from"), lambda limit: limit.source or "-"),
+)
+
+
+def _limits_table(guard: Guard) -> Table:
+    """Each limit, and how near it is."""
+    caption = "What it takes of the machine, at most (estimated)"
+    return Table.of(caption, _LIMIT, guard.limits)
+
+
+def _on_the_machine(guard: Guard, setting: Setting) -> Iterator[str]:
+    batches = count_text(guard.batches, "batch", "batches")
+    locked = bytes_text(guard.locked_bytes)
+    yield f"At most {batches} can be under way, in {locked} of pinned memory."
+    if guard.device_bytes and setting.device is not None:
+        more, where = bytes_text(guard.device_bytes), device_text(setting)
+        yield f"Batches copied ahead take {more} of {where} (estimated)."
+
+
+# ----------------------------------------------------------------------- times
+
+
+def _time_parts(report: LoaderReport) -> Iterator[Part]:
+    """Each part on its own with its range, and the ways to copy a batch."""
+    rates = report.rates
+    lines = [_range(what, each) for what, each in _samples(rates) if each.seconds]
+    if report.bound is not None:
+        bound = report.bound
+        binding, least = bound.binding.value, time_text(bound.best_s)
+        lines.append(f"a step as it is: {time_text(bound.now_s)}, added up from these")
+        lines.append(f"no step is shorter than {binding}, {least}, as loading is now")
+    if lines:
+        yield Paragraph("\n".join(lines))
+    if rates.copies:
+        size = bytes_text(rates.nbytes)
+        where, how = device_text(report.setting), "measured"
+        if report.setting.label:
+            how = "as the model has it"
+        yield Table(
+            f"Copying a batch of {size} to {where} ({how})",
+            (
+                Column("From"),
+                Column("Call"),
+                Column("Host held", number=True),
+                Column("Done after", number=True),
+                Column("Rate", number=True),
+                Column("Of the link", number=True),
+            ),
+            tuple(_copy_row(each, rates) for each in rates.copies),
+        )
+
+
+def _samples(rates: Rates) -> Iterator[tuple[str, Samples]]:
+    if rates.load is not None:
+        with_ = count_text(rates.load.workers, "worker")
+        yield f"loading with {with_}, measured on this machine", rates.load.between
+    if rates.pin_copy is not None:
+        yield "copy into pinned memory, by one thread", rates.pin_copy
+    if rates.step is not None:
+        stands = ", a stand-in for yours" if rates.step.synthetic else ""
+        yield f"compute in {rates.step.name}{stands}", rates.step.samples
+
+
+def _range(what: str, samples: Samples) -> str:
+    """The median; of a model, whose samples are all alike, that is all."""
+    shortest, longest = map(time_text, samples.range_s)
+    said = f"{what}: {time_text(samples.median_s)}"
+    if shortest == longest:
+        return said
+    count = count_text(len(samples.seconds), "sample")
+    return f"{said}, from {shortest} to {longest} ({count})"
+
+
+def _copy_row(mode: CopyMode, rates: Rates) -> tuple[Cell, ...]:
+    device_s = None if mode.device is None else mode.device.median_s
+    rate = rates.nbytes / device_s if rates.nbytes and device_s else None
+    link = rates.link_bytes_per_s
+    return (
+        "pinned" if mode.pinned else "pageable",
+        "blocking" if mode.blocking else "non_blocking",
+        time_text(mode.host.median_s),
+        time_text(device_s),
+        rate_text(rate, "B/s", "G"),
+        share_text(rate / link) if rate is not None and link else UNKNOWN,
+    )
+
+
+# ------------------------------------------------------------------------- how
+
+_AT_MOST = """\
+At most: a step cannot be shorter than its slowest part, by what was measured.
+Of workers only those are judged that were tried."""
+_STAND_IN = """\
+Your step is not known, so none of its time is shown here.
+A remedy helps most with one step, as long as what it hides; yours gains less.
+`--step FN` measures it."""
+_MODELLED = """\
+Waits for data are worked out from how fast the loader is on this machine.
+Copies to the device and compute are those of the {label}, which has its own clock."""
+
+
+def _how(report: LoaderReport) -> Iterator[str]:
+    bound, label = report.bound, report.setting.label
+    if bound is not None and bound.gains:
+        yield _AT_MOST
+        if bound.synthetic_step:
+            yield _STAND_IN
+    if label and report.rates.load is not None:
+        yield _MODELLED.format(label=label)
+    for each in _remarks(report):
+        if not each.hint and not each.serious:
+            yield f"{each.text[0].upper()}{each.text[1:]}."
+    if said := "\n".join(place_lines(report.setting)):
+        yield said
+
+
+def place_lines(setting: Setting) -> Iterator[str]:
+    """The device, versions, and processors."""
+    if setting.device_name is not None:
+        number = "" if setting.device is None else f"{setting.kind}:{setting.device}, "
+        yield f"device: {number}{setting.device_name}"
+    versions = (("torch", setting.torch_version), ("driver", setting.driver_version))
+    known = [f"{name} {version}" for name, version in versions if version is not None]
+    if known:
+        yield ", ".join(known)
+    if setting.processors is not None:
+        yield f"processors that this process may use: {setting.processors}"
+
+
+def _loader_lines(facts: LoaderFacts) -> Iterator[str]:
+    """For whoever wants to check that it is the right loader."""
+    arguments = [] if facts.dataset is None else [facts.dataset]
+    words: Sequence[tuple[str, object]] = (
+        ("batch_size", facts.batch_size),
+        ("sampler", facts.sampler),
+        ("num_workers", facts.workers),
+        ("prefetch_factor", facts.prefetch_factor),
+        ("pin_memory", facts.pin_memory),
+        ("persistent_workers", facts.persistent_workers),
+    )
+    arguments += [f"{name}={value}" for name, value in words if value is not None]
+    yield f"{facts.class_name}({', '.join(arguments)}): {facts.kind.value}"
+    yield f"{count_text(facts.length, 'batch', 'batches')} in an epoch"
+    if facts.start_method is not None:
+        yield f"workers start by {facts.start_method}"
+    if facts.live_iterator:
+        yield "workers of an earlier epoch are still alive"

@@ -1,0 +1,438 @@
+"""Times what a batch costs on its way: pinning, copies to the device, the user's step.
+
+On a simulated device copies to it and compute are the model's; work within the host is
+this machine's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Self
+
+from gpumagic.devices.busy import Busy
+from gpumagic.devices.memory_counters import allocator_figures, figure
+from gpumagic.devices.torch_private import empty_host_cache
+from gpumagic.errors import DeviceError, GpuMagicError, UsageProblem
+from gpumagic.pin_loader.batch import tensors_in, to_device
+from gpumagic.pin_loader.report import CopyMode, Rates, Remark, Samples, Step
+from gpumagic.report import robust
+from gpumagic.report.units import count_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gpumagic.devices.protocols import Runtime
+    from gpumagic.pin_loader.report import Loading
+
+_PIN_SHARE, _COPIES_SHARE, _STEP_SHARE = 0.15, 0.35, 0.35
+_WARM_UPS, _TURNS, _FEWEST_TURNS = 2, 20, 3
+_IN_A_ROW = 4  # so that the host's work for one step hides behind the one before
+_SAMPLES = 10
+_LARGEST_BYTES, _SMALLEST_BYTES = 256 << 20, 4 << 20
+_SIMULATED_BYTES = 16 << 20  # the model is linear, and the bytes are really moved
+_SHARE_OF_ROOM = 8
+_LINK_WARM_UPS, _LINK_COPIES = 3, 12
+_UNSAFE = ("mps",)  # torch itself forces pinning off there
+_NO_LEAVES = Remark(
+    "the batch has no dense tensors on the host, so there is nothing to copy",
+    "let the dataset, or the collate_fn, return tensors",
+)
+
+
+def measure_feed(  # noqa: PLR0913 -- what is measured, and with what
+    batch: Any,
+    runtime: Runtime,
+    device: int,
+    *,
+    load: Loading | None = None,
+    step: Callable[[Any], object] | None = None,
+    budget_s: float = 2.0,
+    room_bytes: int | None = None,
+) -> Rates:
+    """Measure what a batch costs on its way, part by part; it starts the device.
+
+    Random numbers are not drawn, and memory that was taken for it is given back.
+
+    Args:
+        batch: A real one, on the host; it is not changed.
+
+        runtime: The device's kind.
+
+        device: Its number.
+
+        load: How fast the loader gives batches, if that was measured.
+
+        step: What is done with a batch on the device, and is really called; None lets
+            a stand-in take its place, as long as the slowest other part.
+
+        budget_s: About how long all of it may take, once the device has started.
+
+        room_bytes: How much memory of the host is to spare.
+    """
+    leaves = [each for each in tensors_in(batch, objects=True) if _is_dense(each)]
+    found = Rates(load=load, nbytes=sum(leaf.nbytes for leaf in leaves))
+    with given_back(runtime, device):
+        if leaves:
+            found = _copied(found, leaves, runtime, device, budget_s)
+            link = _link_rate(runtime, device, room_bytes)
+            found = dataclasses.replace(found, link_bytes_per_s=link)
+        else:
+            found = dataclasses.replace(found, remarks=(_NO_LEAVES,))
+        measured = _step_of(found, batch, runtime, device, step, budget_s)
+    return dataclasses.replace(found, step=measured)
+
+
+def _copied(
+    found: Rates, leaves: Sequence[Any], runtime: Runtime, device: int, budget_s: float
+) -> Rates:
+    pageable = [_pageable(leaf, runtime) for leaf in leaves]
+    pinned = _pinned(leaves, runtime)
+    with _one_thread():
+        modes = copy_modes(
+            pageable, pinned, runtime, device, budget_s=budget_s * _COPIES_SHARE
+        )
+        took = None if pinned is None else _pin_copy(pageable, pinned, budget_s)
+    return dataclasses.replace(found, copies=modes, pin_copy=took)
+
+
+def copy_modes(
+    pageable: Sequence[Any],
+    pinned: Sequence[Any] | None,
+    runtime: Runtime,
+    device: int,
+    *,
+    budget_s: float,
+) -> tuple[CopyMode, ...]:
+    """Copy a batch from pinned and from pageable memory, blocking and not, in turn.
+
+    Where nothing can be pinned, one way is left.
+    """
+    import torch
+
+    place = torch.device(runtime.kind, device)
+    ways = [(pageable, False, True)]
+    if pinned is not None:
+        ways += [(pageable, False, False), (pinned, True, True), (pinned, True, False)]
+    host_s: list[list[float]] = [[] for _ in ways]
+    device_s: list[list[float]] = [[] for _ in ways]
+    for turn in _turns(0.0 if runtime.simulated else budget_s):
+        for at, (sources, _, blocks) in enumerate(ways):
+            held_s, took_s = _one_copy(sources, place, runtime, blocks=blocks)
+            if turn >= 0:
+                host_s[at].append(held_s)
+                device_s[at] += [] if took_s is None else [took_s]
+    return tuple(
+        CopyMode(
+            is_pinned,
+            blocks,
+            Samples(tuple(host_s[at])),
+            Samples(tuple(device_s[at])) if device_s[at] else None,
+        )
+        for at, (_, is_pinned, blocks) in enumerate(ways)
+    )
+
+
+def _one_copy(
+    sources: Sequence[Any], place: Any, runtime: Runtime, *, blocks: bool
+) -> tuple[float, float | None]:
+    """How long the host was held, and how long it took on the device."""
+    runtime.synchronize()
+    stream = runtime.current_stream(place.index)
+    start, began_ns = runtime.record(stream), runtime.now_ns()
+    there = [source.to(place, non_blocking=not blocks) for source in sources]
+    ended_ns, end = runtime.now_ns(), runtime.record(stream)
+    took_s = runtime.elapsed_s(start, end)
+    runtime.synchronize()
+    del there
+    return (ended_ns - began_ns) / 1e9, took_s
+
+
+def _pin_copy(
+    sources: Sequence[Any], buffers: Sequence[Any], budget_s: float
+) -> Samples:
+    """Into pinned memory that is there, by one thread, as it is done for each batch."""
+    seconds = []
+    for turn in _turns(budget_s * _PIN_SHARE):
+        began_s = perf_counter()
+        for buffer, source in zip(buffers, sources, strict=True):
+            buffer.copy_(source)
+        if turn >= 0:
+            seconds.append(perf_counter() - began_s)
+    return Samples(tuple(seconds))
+
+
+def _turns(budget_s: float) -> Iterator[int]:
+    """Number the turns of a measurement; those below 0 are to warm up.
+
+    Three are made at least. Where the first of them all takes the time that there is,
+    one more is made, which counts.
+    """
+    began_s = perf_counter()
+    yield -_WARM_UPS
+    if perf_counter() - began_s > budget_s:
+        yield 0
+        return
+    for turn in range(1 - _WARM_UPS, _TURNS):
+        if turn >= _FEWEST_TURNS and perf_counter() - began_s > budget_s:
+            return
+        yield turn
+
+
+def _is_dense(leaf: Any) -> bool:
+    import torch
+
+    on_host = leaf.device.type == "cpu"
+    return on_host and leaf.layout is torch.strided and leaf.nbytes > 0
+
+
+def _pageable(leaf: Any, runtime: Runtime) -> Any:
+    leaf = leaf.detach()
+    return leaf.clone() if runtime.is_pinned(leaf) else leaf
+
+
+def _pinned(leaves: Sequence[Any], runtime: Runtime) -> list[Any] | None:
+    """Copies in pinned memory; None where nothing can be pinned."""
+    if not runtime.can_pin():
+        return None
+    try:
+        # A clone first: what is pinned already would be given back itself.
+        return [runtime.pin(leaf.detach().clone()) for leaf in leaves]
+    except DeviceError:
+        return None
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch use one thread of the host, as in the thread that pins."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _link_rate(runtime: Runtime, device: int, room_bytes: int | None) -> float | None:
+    """Bytes in a second of one large pinned copy, by the device's own clock."""
+    import torch
+
+    if not runtime.can_pin():
+        return None
+    place, stream = torch.device(runtime.kind, device), runtime.current_stream(device)
+    for nbytes in _sizes(runtime, device, room_bytes):
+        with contextlib.suppress(DeviceError, RuntimeError, MemoryError):
+            host = runtime.pin(torch.empty(nbytes, dtype=torch.uint8))
+            there = torch.empty(nbytes, dtype=torch.uint8, device=place)
+            break
+    else:
+        return None
+    seconds = []
+    for turn in range(_LINK_WARM_UPS + (1 if runtime.simulated else _LINK_COPIES)):
+        start = runtime.record(stream)
+        there.copy_(host, non_blocking=True)
+        took_s = runtime.elapsed_s(start, runtime.record(stream))
+        if turn >= _LINK_WARM_UPS and took_s:
+            seconds.append(took_s)
+    return nbytes / robust.median(seconds) if seconds else None
+
+
+def _sizes(runtime: Runtime, device: int, room_bytes: int | None) -> Iterator[int]:
+    """As large as there is room for, then half of it and so on."""
+    nbytes = _SIMULATED_BYTES if runtime.simulated else _LARGEST_BYTES
+    free = runtime.memory_bytes(device)
+    rooms = [room_bytes, None if free is None else free[0]]
+    most = min((each // _SHARE_OF_ROOM for each in rooms if each), default=nbytes)
+    while nbytes >= _SMALLEST_BYTES:
+        if nbytes <= most:
+            yield nbytes
+        nbytes //= 2
+
+
+# --------------------------------------------------------------------- the device
+
+
+@contextlib.contextmanager
+def given_back(runtime: Runtime, device: int) -> Iterator[None]:
+    """Start the device, and leave no more memory with torch than it had before."""
+    import torch
+
+    place = torch.device(runtime.kind, device)
+    try:
+        torch.empty(1, device=place)
+    except RuntimeError as error:
+        raise unusable(place, error) from error
+    before = _reserved_bytes(runtime, device)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(RuntimeError, GpuMagicError):
+            runtime.synchronize()
+            if _reserved_bytes(runtime, device) > before:
+                getattr(torch, runtime.kind).empty_cache()
+            if runtime.kind not in _UNSAFE and not runtime.simulated:
+                empty_host_cache(torch)
+
+
+def unusable(place: object, error: RuntimeError) -> DeviceError:
+    """What torch says of a device that it cannot start."""
+    reason = " ".join(str(error).split())
+    return DeviceError(
+        f"{place} cannot be used: {reason}", "%gpu_select shows what is there"
+    )
+
+
+def _reserved_bytes(runtime: Runtime, device: int) -> int:
+    """What torch keeps; 0 of an allocator that was plugged in, and need not count."""
+    figures = allocator_figures(runtime, device) or {}
+    return figure(figures, "reserved_bytes.all.current") or 0
+
+
+# ----------------------------------------------------------------------- the step
+
+
+class CountedStep:
+    """Calls the user's function with a batch, and counts how often."""
+
+    def __init__(self, function: Callable[[Any], object]) -> None:
+        self.calls = 0
+        self._function = function
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+
+    @classmethod
+    def of(cls, function: Callable[[Any], object] | None) -> Self | None:
+        """The function counted, if there is one.
+
+        Raises:
+            UsageProblem: It does not take one batch.
+        """
+        if function is None:
+            return None
+        try:
+            inspect.signature(function).bind(None)
+        except TypeError:
+            name = getattr(function, "__name__", "step")
+            typed = name if name.isidentifier() else "step"
+            raise UsageProblem(
+                f"{name} does not take one argument, and is called with one: the batch",
+                f"def {typed}(batch): x, y = batch ...",
+            ) from None
+        except ValueError:  # it does not tell what it takes
+            pass
+        return cls(function)
+
+    def __call__(self, batch: Any) -> object:
+        """Call it with a batch."""
+        self.calls += 1
+        return self._function(batch)
+
+    def remarks(self, *, simulated: bool) -> Iterator[Remark]:
+        """What a reader has to know of these calls."""
+        if not self.calls:
+            return
+        yield Remark(
+            f"{self.__name__} was called {count_text(self.calls, 'time')}: what it "
+            "changes has changed, as weights and an optimizer have",
+            "measure with a copy of the model, or make both anew",
+        )
+        if simulated:
+            yield Remark(
+                "what the step does on the host takes no time on the simulated "
+                "device's clock: only its work on the device counts"
+            )
+
+
+class StandIn:
+    """Keeps the device busy for as long as was asked, and does nothing with a batch."""
+
+    __name__ = "a stand-in"
+
+    def __init__(self, runtime: Runtime, device: int, seconds: float) -> None:
+        self._busy = Busy(runtime, device, name="stand-in for compute")
+        self.seconds = seconds
+
+    def __call__(self, batch: object) -> None:
+        """The batch only has to be there."""
+        del batch
+        self._busy.submit(self.seconds)
+
+
+def stand_in_for(found: Rates, runtime: Runtime, device: int) -> StandIn | None:
+    """As long as the slowest part beside compute; None where nothing takes time.
+
+    A shorter step leaves less to hide behind, a longer one hides anything. So the gain
+    that is found with it is the most that feeding can give to any step.
+    """
+    copy = found.copy(pinned=True, blocking=False) or found.copy(
+        pinned=False, blocking=True
+    )
+    on_device = None if copy is None else copy.device or copy.host
+    between = None if found.load is None else found.load.between
+    parts = [each for each in (between, found.pin_copy, on_device) if each is not None]
+    seconds = max((part.median_s for part in parts), default=0.0)
+    return StandIn(runtime, device, seconds) if seconds > 0 else None
+
+
+def _step_of(  # noqa: PLR0913, PLR0917 -- what `measure_feed` was given
+    found: Rates,
+    batch: Any,
+    runtime: Runtime,
+    device: int,
+    function: Callable[[Any], object] | None,
+    budget_s: float,
+) -> Step | None:
+    """The user's step, or what stands in for it."""
+    import torch
+
+    budget_s *= _STEP_SHARE
+    if function is not None:
+        place = torch.device(runtime.kind, device)
+        there = to_device(batch, place, non_blocking=False, objects=True)
+        return measure_step(function, there, runtime, budget_s=budget_s)
+    stand_in = stand_in_for(found, runtime, device)
+    if stand_in is None:
+        return None
+    return measure_step(stand_in, None, runtime, budget_s=budget_s, synthetic=True)
+
+
+def measure_step(
+    function: Callable[[Any], object],
+    batch: Any,
+    runtime: Runtime,
+    *,
+    budget_s: float,
+    synthetic: bool = False,
+) -> Step:
+    """How long a step takes when its batch is on the device already.
+
+    The function is really called, some ten to fifty times with the same batch: what it
+    changes (weights, gradients, counters) is changed afterwards.
+    """
+    began_s = perf_counter()
+    for _ in range(_WARM_UPS):
+        _timed(function, batch, runtime, 1)
+    spent_s = perf_counter() - began_s
+    affordable = spent_s * _IN_A_ROW * _FEWEST_TURNS / _WARM_UPS <= budget_s
+    in_a_row = _IN_A_ROW if affordable else 1
+    samples: list[float] = []
+    while len(samples) < _SAMPLES:
+        if len(samples) >= _FEWEST_TURNS and perf_counter() - began_s > budget_s:
+            break
+        samples.append(_timed(function, batch, runtime, in_a_row))
+    name = getattr(function, "__name__", None) or type(function).__name__
+    return Step(str(name), Samples(tuple(samples)), synthetic)
+
+
+def _timed(
+    function: Callable[[Any], object], batch: Any, runtime: Runtime, times: int
+) -> float:
+    runtime.synchronize()
+    began_ns = runtime.now_ns()
+    for _ in range(times):
+        function(batch)
+    runtime.synchronize()
+    return (runtime.now_ns() - began_ns) / 1e9 / times

@@ -1,0 +1,168 @@
+"""What pinning and workers take of the machine, held against what it has left.
+
+With everything handed over, `prefetch_factor * workers` batches wait for their turn,
+one is in the user's hands, and a prefetcher holds one ahead. Each of them takes pinned
+blocks of powers of two, which are kept for reuse, and with workers the plain bytes in
+shared memory before that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpumagic.devices.host import ROOT, Room, container_room, machine_room
+from gpumagic.pin_loader.loader import USUAL_PREFETCH
+from gpumagic.pin_loader.report import (
+    Guard,
+    Limit,
+    LimitKind,
+    Pinned,
+    Severity,
+    WhyPageable,
+)
+from gpumagic.report.units import bytes_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gpumagic.pin_loader.report import Anatomy
+
+WARN_SHARE = 0.2  # of what there is; nothing is said below
+REFUSE_SHARE = 0.5
+_GIB = 1 << 30
+_NONE = (None, "")
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What one setting takes."""
+
+    anatomy: Anatomy
+    workers: int
+    prefetch_factor: int = USUAL_PREFETCH
+    pinned: bool = True
+
+    @property
+    def batches(self) -> int:
+        """All that can be under way."""
+        return self.prefetch_factor * self.workers + 1 + self.pinned
+
+    @property
+    def locked_bytes(self) -> int:
+        """What is pinned of them."""
+        return self.batches * self.anatomy.locked_bytes if self.pinned else 0
+
+    @property
+    def shared_bytes(self) -> int:
+        """What lies in shared memory; arrays are sent through a pipe."""
+        if not self.workers:
+            return 0
+        listed = sum(
+            leaf.nbytes
+            for leaf in self.anatomy.leaves
+            if leaf.same_as is None
+            and leaf.why is not WhyPageable.NOT_A_TENSOR
+            and leaf.pinned is not Pinned.ON_DEVICE
+        )
+        return self.batches * (listed + self.anatomy.left_out_bytes)
+
+    def needs(self, kind: LimitKind) -> int:
+        """Of one kind of memory; shared memory is RAM as well."""
+        shared = self.shared_bytes
+        return shared if kind is LimitKind.SHM else shared + self.locked_bytes
+
+
+@dataclass(frozen=True)
+class Headroom:
+    """What is left; None is unknown, or has no limit."""
+
+    machine: Room | None = None  # that can be had without swapping
+    container: Room | None = None  # that the tightest control group leaves
+    shm_bytes: int | None = None
+
+
+def look_at_headroom(root: Path = ROOT) -> Headroom:
+    """Read what is left now. Where a system does not say it, it is unknown."""
+    free: int | None = None
+    if hasattr(os, "statvfs"):
+        try:
+            found = os.statvfs(root / "dev/shm")
+            free = int(found.f_bavail * found.f_frsize)
+        except OSError:
+            pass
+    return Headroom(machine_room(root), container_room(root), free)
+
+
+def guard(
+    wanted: Demand, room: Headroom | None = None, *, force: bool = False
+) -> Guard:
+    """What a loader would take of the machine, and whether that is too much.
+
+    Above a fifth of what there is it warns, above a half it refuses, unless the user
+    insists.
+    """
+    limits = tuple(_limits(wanted, room or look_at_headroom(), force=force))
+    # While a batch is fetched, the loop still has a name for the one before.
+    device_bytes = 3 * wanted.anatomy.tensor_bytes if wanted.pinned else None
+    return Guard(wanted.locked_bytes, wanted.batches, limits, device_bytes)
+
+
+def _limits(wanted: Demand, room: Headroom, *, force: bool) -> Iterator[Limit]:
+    machine, container = room.machine, room.container
+    rooms: list[tuple[LimitKind, int | None, str]] = [
+        (LimitKind.AVAILABLE, *((machine.nbytes, machine.source) if machine else _NONE))
+    ]
+    if container is not None:
+        rooms.append((LimitKind.CGROUP, container.nbytes, container.source))
+    if wanted.workers:
+        rooms.append((LimitKind.SHM, room.shm_bytes, "/dev/shm"))  # noqa: S108
+    for kind, available, source in rooms:
+        needed, severity = wanted.needs(kind), Severity.FINE
+        if available is None:
+            severity = Severity.UNKNOWN
+        elif needed > REFUSE_SHARE * available and not force:
+            severity = Severity.REFUSE
+        elif needed > WARN_SHARE * available:
+            severity = Severity.WARN
+        loud = severity in (Severity.WARN, Severity.REFUSE)
+        hint = _hint(kind, wanted, available or 0, force=force) if loud else ""
+        yield Limit(kind, needed, available, severity, source, hint)
+
+
+def _hint(kind: LimitKind, wanted: Demand, available: int, *, force: bool) -> str:
+    """What to do about one limit, in a sentence without a full stop."""
+    smaller = _smaller(kind, wanted, available)
+    if kind is LimitKind.SHM:
+        larger = math.ceil(wanted.needs(kind) / REFUSE_SHARE / _GIB)
+        return (
+            f"start the container with --shm-size={larger}g (in Kubernetes: an "
+            f"emptyDir with medium Memory at /dev/shm), or {smaller}"
+        )
+    return smaller if force else f"{smaller}, or insist with --force"
+
+
+def _smaller(kind: LimitKind, wanted: Demand, available: int) -> str:
+    """The largest setting that fits, as it is typed."""
+    batch_bytes = max(wanted.needs(kind) / wanted.batches, 1)
+    for share in (WARN_SHARE, REFUSE_SHARE):
+        most = int(share * available / batch_bytes) - 1 - wanted.pinned
+        for workers in range(wanted.workers, 0, -1):
+            prefetch = min(most // workers, wanted.prefetch_factor)
+            if prefetch >= 1:
+                takes = _takes(kind, wanted, workers, prefetch)
+                typed = f"--workers {workers} --prefetch {prefetch}"
+                return f"type {typed}, which takes {takes}"
+        alone = dataclasses.replace(wanted, workers=0)
+        if wanted.workers and alone.needs(kind) <= share * available:
+            return f"type --workers 0, which takes {_takes(kind, wanted, 0, 1)}"
+    return "make the batches smaller: not even a loader without workers fits"
+
+
+def _takes(kind: LimitKind, wanted: Demand, workers: int, prefetch: int) -> str:
+    smaller = dataclasses.replace(wanted, workers=workers, prefetch_factor=prefetch)
+    return bytes_text(smaller.needs(kind))

@@ -1,0 +1,432 @@
+"""Times how fast a loader gives batches while nobody does anything with them.
+
+Without workers it is also told what a batch costs: how long the processor was at it,
+and for how long nothing ran, since a disk or a network was waited for. The time that
+others had the processor is neither, where Linux tells it. A failure of the user's
+dataset is told in a few words: the error itself is let go, as its frames would keep the
+loader's workers and its batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import sysconfig
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumagic.devices.host import ROOT, levels, lines_of, number_in
+from gpumagic.errors import GpuMagicError
+from gpumagic.pin_loader import trial
+from gpumagic.pin_loader.loader import USUAL_PREFETCH, length_of
+from gpumagic.pin_loader.report import Loading, Samples
+from gpumagic.report.places import name_of
+from gpumagic.report.units import shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gpumagic.pin_loader.trial import Trial
+
+_QUEUED = "/proc/thread-self/schedstat"  # Linux alone has it
+_QUEUED_OF = "/proc/{}/schedstat"
+PATIENCE_S = 60.0  # for one batch, where nothing else is said
+_ROUNDS, _FEWEST_ROUNDS = 200, 4
+_EPOCHS = 3  # that are too short for rounds
+_LONGEST = 4  # budgets that a first round may take
+_ENOUGH_S = 0.25  # of timing, however many batches come in it
+
+
+class LoaderFailed(GpuMagicError):
+    """The loader, or the dataset behind it, has raised."""
+
+
+class Usage(NamedTuple):
+    """What a thread has had of the processor until now."""
+
+    now_s: float  # less the time that it could have run, and others did
+    cpu_s: float  # of the process: threads that torch computes with are its own
+
+    def since(self, earlier: Usage, batches: int) -> tuple[float, float]:
+        """Processor time of a batch, and how long it waited for something else."""
+        cpu_s = self.cpu_s - earlier.cpu_s
+        waited_s = max(self.now_s - earlier.now_s - cpu_s, 0.0)
+        return cpu_s / batches, waited_s / batches
+
+
+class Clock:
+    """A clock of this thread that stands still while others have its processor.
+
+    Only Linux tells that; elsewhere it is an ordinary clock.
+    """
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        with contextlib.suppress(OSError):
+            self._file = os.open(_QUEUED, os.O_RDONLY)
+
+    def read(self) -> Usage:
+        """As it stands."""
+        queued_s = 0.0
+        if self._file is not None:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                queued_s = int(os.pread(self._file, 100, 0).split()[1]) / 1e9
+        return Usage(time.perf_counter() - queued_s, time.process_time())
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def measure_loading(
+    loader: Any,
+    *,
+    budget_s: float = 1.0,
+    patience_s: float = PATIENCE_S,
+    progress: Callable[[float], object] | None = None,
+) -> Loading:
+    """Iterate a loader and time its batches, one of which is alive at a time.
+
+    Workers that take equally long hand over in bursts, so that most batches follow the
+    one before at once; a sample is therefore the time of one round, a batch from each
+    worker, divided by the workers. The first rounds, which open things and were
+    prepared ahead, do not count, nor does the time for which others had the processor
+    of this thread, or of its workers. Where an epoch is short it is gone through again.
+
+    Args:
+        loader: A clone of the user's.
+
+        budget_s: How long it may take after the first rounds; one is timed in any
+            case, unless even the first takes longer.
+
+        patience_s: How long workers may take for one batch.
+
+        progress: Called between batches with the share of the budget that is spent.
+
+    Raises:
+        LoaderFailed: The loader has raised, or has no batches.
+    """
+    clock = Clock()
+    arrivals = Arrivals(loader, budget_s, clock, progress)
+    failure: LoaderFailed | None = None
+    try:
+        arrivals.take(patience_s)
+    except GpuMagicError:
+        raise
+    except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
+        failure = failure_of(error, arrivals.count)
+    finally:
+        clock.close()
+    if failure is not None:
+        raise failure  # outside, so that it does not hold the frames of the error
+    if not arrivals.count:
+        raise LoaderFailed(
+            "the loader has no batches", "look at the length of its dataset"
+        )
+    return arrivals.told()
+
+
+def worked(pids: Sequence[int]) -> tuple[float, float] | None:
+    """Processor time that these have had, and for how long they could have more.
+
+    None where a system does not tell.
+    """
+    had_ns = queued_ns = 0
+    for pid in pids:
+        try:
+            told = Path(_QUEUED_OF.format(pid)).read_text(encoding="ascii").split()
+            had_ns, queued_ns = had_ns + int(told[0]), queued_ns + int(told[1])
+        except (OSError, ValueError, IndexError):
+            return None
+    return (had_ns / 1e9, queued_ns / 1e9) if pids else None
+
+
+class Arrivals:
+    """When the batches of a loader arrived, by rounds of its workers."""
+
+    def __init__(
+        self,
+        loader: Any,
+        budget_s: float,
+        clock: Clock,
+        progress: Callable[[float], object] | None = None,
+    ) -> None:
+        self.count = 0
+        self._loader, self._budget_s, self._clock = loader, budget_s, clock
+        self._progress = progress
+        self._workers = getattr(loader, "num_workers", 0) or 0
+        self._round = max(self._workers, 1)
+        # While the last workers are started, the first ones prepare as many ahead.
+        each = getattr(loader, "prefetch_factor", None) or USUAL_PREFETCH
+        self._ahead = self._workers * each + self._round
+        self._samples: list[float] = []
+        self._rest: list[float] = []  # of epochs without a round that counts
+        self._helped: list[float] = []  # shares of samples that workers could use
+        self._costs: list[tuple[float, float, int]] = []
+        self._first_s: float | None = None  # to the first batch of all
+        self._worked: tuple[float, float] | None = None
+        self._timed_s = self._began_s = 0.0  # by a plain clock: since then
+
+    def take(self, patience_s: float) -> None:
+        """Take what is wanted, of as many epochs as that takes."""
+        while self._take_epoch(patience_s):
+            pass
+
+    def _take_epoch(self, patience_s: float) -> bool:
+        """Take what is wanted of one epoch; whether another one is wanted."""
+        before, began_s = len(self._samples), time.perf_counter()
+        with trial.batches_of(self._loader, patience_s=patience_s) as batches:
+            stamps, base = self._stamps(batches, began_s)
+            self._note_the_queue(batches.worker_pids(), stamps, base)
+        if len(self._samples) == before and len(stamps) > 1:
+            between_s = stamps[-1].now_s - stamps[0].now_s
+            self._rest.append(between_s / (len(stamps) - 1))
+        counted = len(stamps) - 1 - base
+        if counted > 0:
+            cost = stamps[-1].since(stamps[base], counted)
+            self._costs.append((*cost, counted))
+        return len(stamps) > 1 and not self._is_enough()
+
+    def _stamps(self, batches: Trial, began_s: float) -> tuple[list[Usage], int]:
+        """When each batch came, and with which one timing begins."""
+        stamps: list[Usage] = []
+        base: int | None = None
+        for batch in batches:
+            del batch
+            stamps.append(self._clock.read())
+            self.count += 1
+            now_s, last = time.perf_counter(), len(stamps) - 1
+            if self._first_s is None:
+                self._began_s, self._first_s = now_s, now_s - began_s
+            if base is None:
+                long = now_s - self._began_s > self._budget_s / 2
+                if len(stamps) >= (self._round if long else self._ahead):
+                    base = last
+                    self._worked = worked(batches.worker_pids())
+                    self._timed_s = self._timed_s or now_s
+            elif not (last - base) % self._round:
+                took_s = stamps[-1].now_s - stamps[-self._round - 1].now_s
+                self._samples.append(took_s / self._round)
+            if self._is_enough():
+                break
+        return stamps, len(stamps) if base is None else base
+
+    def _note_the_queue(
+        self, pids: Sequence[int], stamps: Sequence[Usage], base: int
+    ) -> None:
+        """What share of its time a worker was not kept from working by others.
+
+        Where the processors are busy with these very workers, they are no others.
+        """
+        before, now = self._worked, worked(pids)
+        self._worked = None
+        if before is None or now is None or base >= len(stamps) - 1:
+            return
+        took_s = stamps[-1].now_s - stamps[base].now_s
+        had_s, queued_s = (b - a for a, b in zip(before, now, strict=True))
+        free = 1 - queued_s / len(pids) / max(took_s, 1e-9)
+        self._helped.append(max(free, had_s / usable() / max(took_s, 1e-9)))
+
+    def _is_enough(self) -> bool:
+        now_s, rounds = time.perf_counter(), len(self._samples)
+        if len(self._rest) >= _EPOCHS and not rounds:
+            return True
+        if not self._timed_s:  # a first round that takes longer than all
+            passed_s = now_s - self._began_s
+            return self.count > 0 and passed_s > _LONGEST * self._budget_s
+        passed_s = now_s - self._timed_s
+        spent = passed_s / self._budget_s if self._budget_s > 0 else 1.0
+        if self._progress is not None:
+            self._progress(min(spent, 1.0))
+        if not self._workers and (self._first_s or 0.0) > self._budget_s:
+            return True  # one batch takes longer than all was to take
+        if not rounds and not self._rest:
+            return False
+        plenty = rounds >= _FEWEST_ROUNDS and passed_s >= _ENOUGH_S
+        return spent >= 1 or plenty or rounds >= _ROUNDS
+
+    def told(self) -> Loading:
+        """What was found; there was a batch at least."""
+        samples = self._samples or self._rest or [self._first_s or 0.0]
+        cpu_s = waited_s = None
+        if not self._workers and self._costs:
+            counted = sum(count for *_, count in self._costs)
+            cpu_s = sum(cpu * count for cpu, _, count in self._costs) / counted
+            waited_s = sum(wait * count for _, wait, count in self._costs) / counted
+        start_s, length = self._first_s or 0.0, length_of(self._loader)
+        share_s = start_s / length if self._workers and length else 0.0
+        free = min(*self._helped, 1.0) if self._helped else 1.0
+        timed = Samples(tuple(each * free for each in samples))
+        return Loading(timed, self._workers, start_s, share_s, cpu_s, waited_s)
+
+
+def usable(root: Path = ROOT) -> int:
+    """The processors it is bound to, or fewer if its share of time is limited.
+
+    A share of one and a half processors counts as one.
+    """
+    ask: Any = getattr(os, "sched_getaffinity", None)  # Linux has it, macOS has not
+    bound = len(ask(0)) if ask is not None else os.cpu_count() or 1
+    quotas = [quota for folder in levels("cpu", root) if (quota := _quota(folder))]
+    return max(int(min([bound, *quotas])), 1)
+
+
+def _quota(folder: Path) -> float | None:
+    """Processors' worth of time by one control group; None is no limit."""
+    words = " ".join(lines_of(folder / "cpu.max")).split()
+    if len(words) == 2 and all(word.isdigit() for word in words):
+        quota, period = map(int, words)
+    else:
+        quota = number_in(folder / "cpu.cfs_quota_us") or 0
+        period = number_in(folder / "cpu.cfs_period_us") or 0
+    return quota / period if quota > 0 and period > 0 else None
+
+
+# ----------------------------------------------------------- in a process apart
+
+
+def measure_apart(
+    loader: Any, method: str, *, budget_s: float, patience_s: float = PATIENCE_S
+) -> Loading:
+    """As `measure_loading` of a loader without workers, in a process of its own.
+
+    A dataset whose loader has workers is never asked in this process: what it opens
+    when it is first asked would be open here, and shared by all workers to come.
+
+    Raises:
+        LoaderFailed: It has raised, takes too long, or cannot be sent there.
+    """
+    import multiprocessing
+
+    context: Any = multiprocessing.get_context(method)
+    receiving, sending = context.Pipe(duplex=False)
+    arguments = (loader, budget_s, sending)
+    process = context.Process(target=_measure_and_send, args=arguments, daemon=True)
+    told: Any = None
+    problem = "a process of its own told nothing"
+    try:
+        with trial.running(process):
+            sending.close()
+            if receiving.poll(patience_s):
+                told = receiving.recv()
+    except (EOFError, OSError):
+        pass
+    except Exception as error:  # noqa: BLE001 -- what pickling raises is anything
+        problem = f"it cannot be sent to a process: {type(error).__name__}"
+    finally:
+        receiving.close()
+    if isinstance(told, Loading):
+        return told
+    raise LoaderFailed(*(told or (problem, _HINT)))
+
+
+def _measure_and_send(loader: Any, budget_s: float, sending: Any) -> None:
+    """What that process does."""
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent ends it
+    torch.set_num_threads(1)  # as in a worker: a forked pool of threads would hang
+    try:
+        sending.send(measure_loading(loader, budget_s=budget_s))
+    except GpuMagicError as error:
+        sending.send((error.problem, error.hint))
+
+
+# --------------------------------------------------------------------- failures
+
+# What stands in the error itself, and what to do about it.
+_HINTS = (
+    (
+        "Bus error",
+        (
+            "shared memory is full: use fewer workers, or start the container with a "
+            "larger --shm-size"
+        ),
+    ),
+    (
+        "killed by signal",
+        "the system may have ended it for want of memory: use fewer workers",
+    ),
+    (
+        "timed out",
+        (
+            "a worker hangs or is very slow: try with --workers 0, where Ctrl-C shows "
+            "the line it is at"
+        ),
+    ),
+    (
+        "exited unexpectedly",
+        (
+            "its standard error says why: the system may have ended it for want of "
+            "memory, or it could not import what a notebook defines"
+        ),
+    ),
+    (
+        "Too many open files",
+        'call torch.multiprocessing.set_sharing_strategy("file_system") first',
+    ),
+)
+_HINT = "`for batch in loader: pass` shows the whole traceback"
+_IN_WORKER = re.compile(r"^Caught \w+ in (DataLoader worker process|pin memory thread)")
+_PLACE = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>.+)$')
+_NOT_THE_USERS = re.compile(
+    r"[\\/](site-packages|dist-packages|torch[\\/]utils|gpumagic|multiprocessing)[\\/]"
+)
+_LONGEST_TEXT = 300
+# What torch raises where a worker dies between sending a batch and its memory.
+_HANDING_OVER = (ConnectionError, EOFError, FileNotFoundError)
+
+
+def failure_of(error: BaseException, batch: int) -> LoaderFailed:
+    """The failure that this error is; it holds nothing of the error.
+
+    Args:
+        error: What iterating has raised.
+
+        batch: The number of the batch that was asked for; the first is 0.
+    """
+    said, places = _said_and_places(error)
+    place = next((each for each in reversed(places) if not _foreign(each)), None)
+    if isinstance(error, _HANDING_OVER) and places and _hands_over(places[-1]):
+        said = f"a worker exited unexpectedly while it handed over ({said})"
+    at = f" ({name_of(place[0])}, line {place[1]}, in {place[2]})" if place else ""
+    hints = (hint for fragment, hint in _HINTS if fragment in said)
+    return LoaderFailed(
+        f"the loader failed at batch {batch}: {said}{at}", next(hints, _HINT)
+    )
+
+
+def _said_and_places(error: BaseException) -> tuple[str, list[tuple[str, str, str]]]:
+    """Its line, and the places it came through, innermost last.
+
+    An error from a worker is raised here again: its first line names the worker, then
+    the original traceback follows as text, the error's own line last.
+    """
+    lines = str(error).strip().splitlines()
+    if not lines or not _IN_WORKER.match(lines[0]):
+        frames = traceback.extract_tb(error.__traceback__)
+        places = [(each.filename, str(each.lineno), each.name) for each in frames]
+        first = next((line for line in lines if line.strip()), "")
+        name = type(error).__name__
+        said = f"{name}: {first}" if first else name
+        return shortened(said, _LONGEST_TEXT), places
+    matches = [match for line in lines if (match := _PLACE.match(line))]
+    told = [line for line in lines[1:] if line and not line[0].isspace()]
+    told = [line for line in told if not line.startswith(("Original Tr", "Traceback"))]
+    places = [(match["file"], match["line"], match["name"]) for match in matches]
+    return shortened(told[0] if told else lines[0], _LONGEST_TEXT), places
+
+
+def _foreign(place: tuple[str, str, str]) -> bool:
+    libraries = ("<frozen", sysconfig.get_path("stdlib"))
+    return place[0].startswith(libraries) or _NOT_THE_USERS.search(place[0]) is not None
+
+
+def _hands_over(place: tuple[str, str, str]) -> bool:
+    return "multiprocessing" in Path(place[0]).parts

@@ -1,0 +1,378 @@
+"""Proves that a rebuilt loader gives the same batches, by a digest of each.
+
+Both begin from the same random state, one after the other, so that a dataset is never
+gone through twice at once. What is gone through are clones: a loader of the user's own
+is not moved on. A batch's digest is a line for each of its leaves: the path, the class,
+dtype, shape and a short sum; the first line that is another one is the difference.
+Where tensors lie does not count, nor whether they are pinned.
+
+The same lines tell records that several workers of an iterable dataset give.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import itertools
+import math
+import sys
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumagic.devices.storages import tensors_within
+from gpumagic.pin_loader.batch import DEEPEST, opened, too_deep
+from gpumagic.pin_loader.loader import (
+    index_sampler,
+    kind_of,
+    length_of,
+    one_shot_reason,
+    rebuild,
+)
+from gpumagic.pin_loader.random_state import kept
+from gpumagic.pin_loader.report import LoaderKind, Sameness, Way
+from gpumagic.pin_loader.trial import batches_of
+from gpumagic.report.introspection import is_array
+from gpumagic.report.units import shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FEWEST = 2  # batches to compare, however long they take
+_LONGEST = 60  # letters of a value
+_RECORDS = 64  # of each worker, that are looked at
+_FEWEST_RECORDS = 3
+_MOSTLY = 0.9  # of a worker's records that another one gives as well
+
+
+class Leaf(NamedTuple):
+    """One line of a digest."""
+
+    path: str
+    what: str  # the class, with dtype and shape
+    value: str  # what is in it, summed up where that is long
+
+
+def digest_of(batch: Any) -> tuple[Leaf, ...]:
+    """A line for each leaf and each container, in the order of walking.
+
+    Raises:
+        GpuMagicError: The batch contains itself.
+    """
+    return tuple(_lines(batch, "batch", 0, {}))
+
+
+def _lines(thing: Any, path: str, depth: int, open_: dict[int, Any]) -> Iterator[Leaf]:
+    torch: Any = sys.modules["torch"]
+    kind = type(thing).__qualname__
+    if isinstance(thing, torch.Tensor):
+        yield from _tensor_lines(torch, thing, path, kind)
+        return
+    if is_array(thing):
+        about = f"{kind} {thing.dtype} {tuple(thing.shape)}"
+        plain = not thing.dtype.hasobject
+        content = thing.tobytes() if plain else repr(thing.tolist()).encode()
+        yield Leaf(path, about, _sum_of(content))
+        return
+    if depth > DEEPEST:
+        raise too_deep(thing)
+    parts = opened(thing, objects=True)
+    if parts is None or id(thing) in open_:
+        own: Any = type(thing).__eq__
+        unknown = own is object.__eq__  # nothing to compare them by but who they are
+        yield Leaf(path, kind, "" if unknown or parts is not None else repr(thing))
+        return
+    if isinstance(thing, set | frozenset):  # without an order
+        inside = (digest_of(each) for each in thing)
+        yield Leaf(path, kind, _sum_of("\n".join(sorted(map(str, inside))).encode()))
+        return
+    keys = ", ".join(map(repr, parts.keys)) or "none"
+    yield Leaf(path, kind, f"keys {keys}")
+    open_[id(thing)] = thing
+    for key, value in zip(parts.keys, parts.values, strict=True):
+        yield from _lines(value, parts.path(path, key), depth + 1, open_)
+    open_.pop(id(thing), None)
+
+
+def _tensor_lines(torch: Any, tensor: Any, path: str, kind: str) -> Iterator[Leaf]:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if tensor.is_nested:
+        rows = tensor.unbind()
+        yield Leaf(path, f"{kind} {dtype}", f"{len(rows)} rows")
+        for at, row in enumerate(rows):
+            yield from _tensor_lines(torch, row, f"{path}[{at}]", kind)
+        return
+    about = f"{kind} {dtype} {tuple(tensor.shape)}"
+    if tensor.layout is not torch.strided:
+        whole = tensor.coalesce() if tensor.layout is torch.sparse_coo else tensor
+        yield Leaf(path, f"{about} {tensor.layout}", "")
+        for part in tensors_within(torch, whole):
+            yield from _tensor_lines(torch, part, path, kind)
+        return
+    yield Leaf(path, about, _content(torch, tensor))
+
+
+def _content(torch: Any, tensor: Any) -> str:
+    """A sum of its bytes; one number is told itself."""
+    try:
+        with torch.no_grad():
+            host = tensor.detach().cpu()
+            if host.is_quantized:
+                host = host.int_repr()
+            host = host.resolve_conj().resolve_neg().contiguous()
+            if host.numel() == 1:
+                return repr(host.item())
+            if host.is_floating_point() or host.is_complex():
+                with contextlib.suppress(RuntimeError):  # of a dtype without `!=`
+                    nan = host != host  # noqa: PLR0124 -- any is like another
+                    host = host.masked_fill(nan, math.nan) if nan.any() else host
+            return _sum_of(host.reshape(-1).view(torch.uint8).numpy())
+    except Exception:  # noqa: BLE001 -- a class that only stands for a tensor
+        return ""
+
+
+def _sum_of(content: Any) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def difference(a: tuple[Leaf, ...], b: tuple[Leaf, ...]) -> str | None:
+    """The first difference between two digests, in words; None where they are equal."""
+    for one, other in itertools.zip_longest(a, b):
+        if one == other:
+            continue
+        if one is None or other is None or one.path != other.path:
+            return f"{(one or other).path}: its parts are others"
+        if one.what != other.what:
+            return f"{one.path}: {one.what} became {other.what}"
+        if len(one.value) == 32 == len(other.value):
+            return f"{one.path}: other values"
+        was, now = (shortened(each.value, _LONGEST) for each in (one, other))
+        return f"{one.path}: {was} became {now}"
+    return None
+
+
+# ------------------------------------------------------------------- two loaders
+
+
+class Pass(NamedTuple):
+    """One way through a loader."""
+
+    digests: tuple[tuple[Leaf, ...], ...]  # one for each batch, in order
+    ended: bool = False
+    error: str | None = None  # the class of the error that it raised instead
+
+
+def compare(
+    old: Any, new: Any, *, batches: int, enough_s: float = math.inf
+) -> Sameness:
+    """Whether two loaders give the same batches from the same random state.
+
+    Args:
+        old: The user's loader. It is not iterated itself.
+
+        new: What was made of it: a loader, or a prefetcher round one.
+
+        batches: How many to compare.
+
+        enough_s: How long going through the old one may take, before two are enough.
+    """
+    reason = one_shot_reason(old)
+    twin, rebuilt = _twin_of(old), _twin_of(new)
+    if reason is None and (twin is None or rebuilt is None):
+        reason = f"a {type(old).__name__} cannot be copied, and would be moved on"
+    if reason is not None:
+        return Sameness(batches=0, same=None, problem=reason)
+    with kept(old) as state:
+        told = _compared(twin, rebuilt, batches, enough_s)
+    return Sameness(**told, restored=state.names)
+
+
+def _compared(old: Any, new: Any, most: int, enough_s: float) -> dict[str, Any]:
+    lengths = length_of(old), length_of(new)
+    if None not in lengths and lengths[0] != lengths[1]:
+        words = f"the old loader has {lengths[0]} batches, the new one {lengths[1]}"
+        return {"batches": 0, "same": False, "difference": words}
+    seen = gone_through(old, most, enough_s)
+    count = len(seen.digests)
+    most = most if seen.ended or seen.error else count
+    found = _between(seen, gone_through(new, most))
+    if found is None:
+        error = seen.error
+        return {
+            "batches": count,
+            "same": None if error and not count else True,
+            "whole": seen.ended or lengths[0] == count,
+            "problem": f"both raise {error} after {count} batches" if error else None,
+        }
+    # A difference is one of the loaders, or of random numbers.
+    after, words = found
+    if _between(seen, gone_through(old, most)) is not None:
+        return _by_order(old, new, most, after)
+    workers = [getattr(each, "num_workers", 0) for each in (old, new)]
+    if workers[1] > 1 and not getattr(new, "in_order", True):
+        problem = "with in_order=False batches come in the order in which workers end"
+        return {"batches": after, "same": None, "problem": problem}
+    if workers[0] != workers[1] and kind_of(_host(old)) is not LoaderKind.ITERABLE:
+        alike = _twin_of(new, workers=workers[0])
+        further = _between(seen, gone_through(alike, most))
+        if further is None:
+            problem = (
+                f"with {workers[1]} workers instead of {workers[0]} random transforms "
+                "draw other numbers; with as many as before all values are the same"
+            )
+            return {
+                "batches": count,
+                "same": True,
+                "whole": seen.ended,
+                "problem": problem,
+            }
+        after, words = further
+    return {"batches": after, "same": False, "difference": words}
+
+
+def _by_order(old: Any, new: Any, most: int, after: int) -> dict[str, Any]:
+    """What can be said where the old loader does not repeat itself."""
+    orders = [_order_of(each, most) for each in (old, new)]
+    same = "; the order of the indices is the same" if orders[0] else ""
+    if orders[0] != orders[1] and orders[0] == _order_of(old, most):
+        words = "the indices come in another order"
+        return {"batches": 0, "same": False, "difference": words}
+    problem = (
+        "the old loader itself gives other values each time, from the same random "
+        f"state{same}"
+    )
+    return {"batches": after, "same": None, "problem": problem}
+
+
+def _between(one: Pass, other: Pass) -> tuple[int, str] | None:
+    """After how many batches two ways part, and by what."""
+    for place, (a, b) in enumerate(zip(one.digests, other.digests, strict=False)):
+        words = difference(a, b)
+        if words is not None:
+            return place, f"batch {place}: {words}"
+    counts = len(one.digests), len(other.digests)
+    if counts[0] != counts[1] or one.error != other.error:
+        ends = f"the old loader {_end_of(one)}, the new one {_end_of(other)}"
+        return min(counts), ends
+    return None
+
+
+def _end_of(way: Pass) -> str:
+    count = len(way.digests)
+    if way.error is not None:
+        return f"raises {way.error} after {count} batches"
+    return f"ends after {count} batches" if way.ended else "goes on"
+
+
+def gone_through(loader: Any, most: int, enough_s: float = math.inf) -> Pass:
+    """Take up to so many batches of a clone, and leave all random numbers as before."""
+    until_s = time.monotonic() + enough_s
+    digests: list[tuple[Leaf, ...]] = []
+    ended, error = False, None
+    with kept(loader), batches_of(loader) as batches:
+        try:
+            ended = _take(batches, digests, most, until_s)
+        except Exception as wrong:  # noqa: BLE001 -- the other loader may raise it, too
+            error = type(wrong).__name__
+    return Pass(tuple(digests), ended, error)
+
+
+def _twin_of(loader: Any, workers: int | None = None) -> Any | None:
+    """A loader like it that may be moved on; None where there is none."""
+    host = _host(loader)
+    made = rebuild(host, workers=workers, persistent_workers=False)
+    if made.way is Way.AS_IT_IS:
+        return None
+    if host is loader:
+        return made.loader
+    twin = copy.copy(loader)
+    twin.loader = made.loader
+    return twin
+
+
+def _host(loader: Any) -> Any:
+    """What a prefetcher of ours feeds from; any other loader is that itself."""
+    is_ours = type(loader).__module__.startswith("gpumagic.")
+    return loader.loader if is_ours else loader
+
+
+def _order_of(loader: Any, most: int) -> list[Any] | None:
+    """The indices that are asked for; None where a dataset is not asked by index."""
+    host = _host(loader)
+    if kind_of(host) in (LoaderKind.ITERABLE, LoaderKind.FOREIGN):
+        return None
+    with kept(host):
+        return list(itertools.islice(index_sampler(host), most))
+
+
+# ------------------------------------------------------------ records given twice
+
+
+def given_by_all_workers(
+    loader: Any, *, enough_s: float, patience_s: float = 60.0
+) -> bool | None:
+    """Whether each worker of an iterable dataset gives the records of the others, too.
+
+    They come in turn, one from each worker, so that who gave which is known.
+
+    Returns:
+        None where that cannot be told: too few records, all alike, or some in common.
+        False as far as was looked, where none is.
+    """
+    from torch.utils.data import DataLoader
+
+    workers = loader.num_workers
+    records: Any = DataLoader(
+        loader.dataset,
+        batch_size=None,
+        num_workers=workers,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=loader.generator,
+    )
+    seen = gone_through_records(records, workers, enough_s, patience_s)
+    return is_given_twice(seen.digests, workers, ended=seen.ended)
+
+
+def gone_through_records(
+    records: Any, workers: int, enough_s: float, patience_s: float
+) -> Pass:
+    """Take some records of each worker, and leave all random numbers as before."""
+    until_s = time.monotonic() + enough_s
+    digests: list[tuple[Leaf, ...]] = []
+    most, fewest = workers * _RECORDS, workers * _FEWEST_RECORDS
+    with kept(records), batches_of(records, patience_s=patience_s) as batches:
+        ended = _take(batches, digests, most, until_s, fewest)
+    return Pass(tuple(digests), ended)
+
+
+def _take(
+    batches: Iterator[Any],
+    digests: list[tuple[Leaf, ...]],
+    most: int,
+    until_s: float,
+    fewest: int = _FEWEST,
+) -> bool:
+    """Digest up to so many as they come; whether there were no more."""
+    for batch in batches:
+        digests.append(digest_of(batch))
+        if len(digests) >= most:
+            return False
+        if len(digests) >= fewest and time.monotonic() > until_s:
+            return False
+    return True
+
+
+def is_given_twice(
+    digests: tuple[tuple[Leaf, ...], ...], workers: int, *, ended: bool
+) -> bool | None:
+    """What the records of an epoch's beginning tell, handed over in turn by workers."""
+    by_worker = [set(digests[at::workers]) for at in range(workers)]
+    fewest = min(map(len, by_worker))
+    if fewest < _FEWEST_RECORDS:  # they are alike, or too few to tell
+        return None
+    first, *others = by_worker
+    common = min(len(first & each) / min(len(first), len(each)) for each in others)
+    if common >= _MOSTLY:
+        return True
+    return False if ended or not common else None

@@ -1,0 +1,140 @@
+"""What a loader takes of the machine, and how much of that is too much."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpumagic.devices.host import Room
+from gpumagic.pin_loader.limits import Demand, Headroom, guard, look_at_headroom
+from gpumagic.pin_loader.report import (
+    Anatomy,
+    Leaf,
+    LimitKind,
+    Pinned,
+    Severity,
+    WhyPageable,
+)
+
+MIB = 1 << 20
+LEAF = Leaf("batch", "Tensor", nbytes=3 * MIB, pinned=Pinned.PAGEABLE)
+BATCH = Anatomy("Tensor", (LEAF,), locked_bytes=4 * MIB)
+PLENTY = Headroom(Room(1 << 60, "meminfo"), None, 1 << 60)
+
+
+def test_it_counts_all_batches_that_can_be_under_way():
+    """Those of the workers, the one in hand, and the one copied ahead."""
+    wanted = Demand(BATCH, workers=3, prefetch_factor=2)
+
+    assert wanted.batches == 3 * 2 + 1 + 1
+    assert wanted.locked_bytes == 8 * 4 * MIB
+    assert wanted.shared_bytes == 8 * 3 * MIB
+    assert guard(wanted, PLENTY).device_bytes == 3 * 3 * MIB
+
+
+def test_without_workers_nothing_is_shared_and_unpinned_nothing_locked():
+    """Two batches are pinned, and none goes through shared memory."""
+    assert Demand(BATCH, 0).shared_bytes == 0
+    assert Demand(BATCH, 0).locked_bytes == 2 * 4 * MIB
+    assert Demand(BATCH, 2, pinned=False).locked_bytes == 0
+
+
+def test_only_tensors_on_the_host_lie_in_shared_memory():
+    """Arrays are sent through a pipe, and what lies on the device is not sent."""
+    leaves = (
+        LEAF,
+        replace(LEAF, why=WhyPageable.NOT_A_TENSOR),
+        replace(LEAF, pinned=Pinned.ON_DEVICE),
+        replace(LEAF, same_as="batch"),
+    )
+
+    assert Demand(replace(BATCH, leaves=leaves), 1, 1, pinned=False).shared_bytes == (
+        2 * 3 * MIB
+    )
+
+
+@pytest.mark.parametrize(
+    ("share", "force", "severity"),
+    [
+        (0.19, False, Severity.FINE),
+        (0.21, False, Severity.WARN),
+        (0.49, False, Severity.WARN),
+        (0.51, False, Severity.REFUSE),
+        (0.51, True, Severity.WARN),
+    ],
+)
+@pytest.mark.parametrize("kind", list(LimitKind))
+def test_it_warns_over_a_fifth_and_refuses_over_a_half(kind, share, force, severity):
+    """Of each kind of memory alike; the user can insist."""
+    wanted = Demand(BATCH, 2)
+    there = round(wanted.needs(kind) / share)
+    room = {
+        LimitKind.AVAILABLE: replace(PLENTY, machine=Room(there, "meminfo")),
+        LimitKind.CGROUP: replace(PLENTY, container=Room(there, "memory.max")),
+        LimitKind.SHM: replace(PLENTY, shm_bytes=there),
+    }[kind]
+
+    found = guard(wanted, room, force=force)
+
+    (limit,) = [each for each in found.limits if each.kind is kind]
+    assert limit.severity is severity
+    assert bool(limit.hint) is (severity is not Severity.FINE)
+    assert (found.refusing is limit) is (severity is Severity.REFUSE)
+
+
+def test_little_shared_memory_is_refused_with_the_size_that_it_takes():
+    """What to start the container with is worked out."""
+    found = guard(Demand(BATCH, 4), replace(PLENTY, shm_bytes=48 * MIB))
+
+    assert "--shm-size=1g" in found.refusing.hint
+
+
+def test_what_is_unknown_forbids_nothing():
+    """Where a system does not tell, nothing is claimed."""
+    found = guard(Demand(BATCH, 4), Headroom())
+
+    assert {each.severity for each in found.limits} == {Severity.UNKNOWN}
+    assert found.refusing is None
+
+
+def test_if_nothing_fits_the_batches_are_too_large():
+    """Then no setting is offered."""
+    found = guard(Demand(BATCH, 2), replace(PLENTY, machine=Room(MIB, "")))
+
+    assert found.refusing.hint.startswith("make the batches smaller")
+
+
+def test_very_many_batches_ahead_are_told_at_once():
+    """The largest setting that fits is worked out, not searched for."""
+    room = replace(PLENTY, machine=Room(1 << 34, ""))
+
+    hint = guard(Demand(BATCH, 16, 10_000_000), room).refusing.hint
+
+    assert hint.startswith("type --workers 16 --prefetch ")
+
+
+@given(st.integers(1, 32), st.integers(1, 8), st.integers(20, 40), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_an_offer_always_fits(workers, prefetch, room, pinned):
+    """Whatever is offered would not be refused, and the next larger one would be."""
+    wanted = Demand(BATCH, workers, prefetch, pinned)
+    there = replace(PLENTY, machine=Room(1 << room, ""))
+    refusing = guard(wanted, there).refusing
+    if refusing is None or not refusing.hint.startswith("type"):
+        return
+
+    words = refusing.hint.replace(",", "").split()
+    offered = int(words[words.index("--workers") + 1])
+    ahead = int(words[words.index("--prefetch") + 1]) if offered else 1
+    smaller = Demand(BATCH, offered, ahead, pinned)
+
+    assert guard(smaller, there).refusing is None
+    assert smaller.batches < wanted.batches
+
+
+def test_by_default_it_looks_at_this_machine():
+    """What the kernel says can be had."""
+    assert look_at_headroom().machine.nbytes > 0

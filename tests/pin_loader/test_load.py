@@ -1,0 +1,218 @@
+"""How loading is timed: in rounds, without what was prepared ahead."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader  # noqa: E402
+
+from gpumagic.pin_loader import load  # noqa: E402
+from gpumagic.pin_loader.load import (  # noqa: E402
+    LoaderFailed,
+    failure_of,
+    measure_apart,
+    measure_loading,
+)
+from tests.pin_loader.clocks import Clock, paced  # noqa: E402
+from tests.pin_loader.sleepy import (  # noqa: E402
+    DiesAt,
+    FailsAt,
+    HangsInWorkers,
+    Sleepy,
+    children,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Scripted:
+    """A loader whose batches come at these moments, on a clock that they move."""
+
+    def __init__(self, clock, moments, workers=0, prefetch=2):
+        self.clock, self.moments = clock, moments
+        self.num_workers, self.prefetch_factor = workers, prefetch
+
+    def __len__(self):
+        return len(self.moments)
+
+    def __iter__(self):
+        began = self.clock.now
+        for moment in self.moments:
+            self.clock.pass_until(began + moment)
+            yield moment
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that only loaders move."""
+    clock = Clock()
+    monkeypatch.setattr(load, "time", clock)
+    monkeypatch.setattr(load, "_QUEUED", "no such file")
+    monkeypatch.setattr(load, "_QUEUED_OF", "no such file")
+    return clock
+
+
+def test_without_workers_each_batch_counts_but_the_first(clock):
+    """The first one opens files; the rest is what it takes in the long run."""
+    told = measure_loading(Scripted(clock, [5, 6, 7, 8, 9]), budget_s=100.0)
+
+    assert told.between.seconds == pytest.approx([1.0] * 4, rel=1e-3)
+    assert told.start_s == pytest.approx(5.0, rel=1e-3)
+    assert told.share_s == 0
+    assert told.waited_s == pytest.approx(1.0, rel=1e-3)
+
+
+def test_bursts_of_workers_are_not_taken_for_speed(clock):
+    """Two workers of 2 s each hand over both at once: a batch takes one second."""
+    moments = [2 * (at // 2 + 1) for at in range(40)]
+
+    told = measure_loading(Scripted(clock, moments, workers=2), budget_s=100.0)
+
+    assert told.batch_s - told.share_s == pytest.approx(1.0, rel=1e-3)
+    assert told.share_s == pytest.approx(2 / 40, rel=1e-3)
+
+
+def test_what_was_prepared_ahead_does_not_count(clock):
+    """Batches that come at once after a long start were made in that time."""
+    moments = [10.0] * 6 + [11.0 + at for at in range(30)]
+
+    told = measure_loading(Scripted(clock, moments, workers=2), budget_s=1000.0)
+
+    assert told.between.median_s == pytest.approx(1.0, rel=1e-3)
+
+
+def test_the_start_of_workers_is_a_part_of_a_short_epoch(clock):
+    """What each epoch begins with anew, each of its batches pays for."""
+    moments = [8.0 + at / 10 for at in range(16)]
+
+    told = measure_loading(Scripted(clock, moments, workers=2), budget_s=1000.0)
+
+    assert told.batch_s == pytest.approx(0.1 + 8 / 16, rel=1e-3)
+
+
+def test_a_budget_is_kept_where_a_batch_takes_long(clock):
+    """One that takes longer than all was to take is not loaded again and again."""
+    told = measure_loading(Scripted(clock, [3, 6, 9, 12, 15]), budget_s=0.5)
+
+    assert clock.now - 100 < 10
+    assert told.batch_s == pytest.approx(3.0, rel=1e-3)
+
+
+def test_no_batch_is_a_failure(clock):
+    """An empty loader is told in a sentence."""
+    with pytest.raises(LoaderFailed, match="has no batches"):
+        measure_loading(Scripted(clock, []))
+
+
+def test_workers_of_a_real_loader_are_timed_in_rounds(monkeypatch):
+    """Four workers of 16 ms a batch give one in 4 ms, and none is left."""
+    clock, before = Clock(), children()
+    monkeypatch.setattr(load, "time", clock)
+    monkeypatch.setattr(load, "_QUEUED", "no such file")
+    monkeypatch.setattr(load, "_QUEUED_OF", "no such file")
+    monkeypatch.setattr(load.trial, "batches_of", paced(clock, batch_s=0.016))
+
+    told = measure_loading(DataLoader(Sleepy(4000), 4, num_workers=4), budget_s=0.5)
+
+    assert told.between.median_s == pytest.approx(0.004, rel=0.02)
+    assert children() <= before
+
+
+def test_waiting_is_told_from_computing():
+    """Of an item that sleeps nearly all is waiting, of one that computes nothing."""
+    sleeping = measure_loading(DataLoader(Sleepy(4000, 0.002), 8), budget_s=0.5)
+
+    assert sleeping.waited_s > 8 * 0.002 * 0.8
+    assert sleeping.cpu_s < sleeping.waited_s / 2
+
+
+def test_in_a_process_apart_nothing_is_opened_here():
+    """What a dataset opens when it is asked stays in that process, which ends."""
+    loader, before = DataLoader(Opening(400), 4), children()
+
+    told = measure_apart(loader, "fork", budget_s=0.3)
+
+    assert told.batch_s > 0
+    assert not loader.dataset.opened
+    assert children() <= before
+
+
+class Opening(Sleepy):
+    """Opens something when it is first asked, as readers of files do."""
+
+    opened = False
+
+    def __getitem__(self, row):
+        self.opened = True
+        return super().__getitem__(row)
+
+
+def test_a_failure_apart_is_told_as_one_here():
+    """The line of the dataset comes with it; a lambda cannot be sent."""
+    with pytest.raises(LoaderFailed, match="item 5 is damaged"):
+        measure_apart(DataLoader(FailsAt(40, 5), 4), "fork", budget_s=0.3)
+    lost = DataLoader(Sleepy(40), 4, collate_fn=lambda rows: rows)
+    with pytest.raises(LoaderFailed, match="cannot be sent"):
+        measure_apart(lost, "spawn", budget_s=0.3)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_of_the_dataset_is_told_in_two_lines(workers):
+    """With the batch, the error's first line, and the user's own line."""
+    with pytest.raises(LoaderFailed) as caught:
+        measure_loading(DataLoader(FailsAt(40, 5), 4, num_workers=workers))
+
+    assert "failed at batch 1: ValueError: item 5 is damaged" in caught.value.problem
+    assert "sleepy.py, line" in caught.value.problem
+    assert caught.value.__cause__ is caught.value.__context__ is None
+
+
+def test_a_worker_that_dies_is_a_failure():
+    """As the system ends one for want of memory."""
+    before = children()
+
+    with pytest.raises(LoaderFailed) as caught:
+        measure_loading(DataLoader(DiesAt(4000, 9), 4, num_workers=1))
+
+    said = caught.value.problem
+    assert "killed by signal" in said or "exited unexpectedly" in said
+    assert "want of memory" in caught.value.hint
+    assert children() <= before
+
+
+def test_a_worker_that_hangs_is_given_up():
+    """After as long as one is patient."""
+    before = children()
+
+    with pytest.raises(LoaderFailed, match="timed out"):
+        measure_loading(
+            DataLoader(HangsInWorkers(40), 4, num_workers=1), patience_s=1.0
+        )
+
+    assert children() <= before
+
+
+def test_a_lost_connection_is_the_death_of_a_worker():
+    """Torch raises what it met while a batch was handed over."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    from multiprocessing.connection import Connection
+
+    connection = Connection(writing, readable=False)
+    ignored = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    try:
+        connection.send(1)
+    except BrokenPipeError as error:
+        told = failure_of(error, 3)
+    finally:
+        signal.signal(signal.SIGPIPE, ignored)
+        with contextlib.suppress(OSError):
+            connection.close()
+
+    assert "exited unexpectedly while it handed over" in told.problem

@@ -1,0 +1,451 @@
+"""The proof that a rebuilt loader gives the same batches, and what it finds if not."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+import weakref
+from typing import ClassVar
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
+
+from gpumagic.pin_loader.loader import rebuild  # noqa: E402
+from gpumagic.pin_loader.prefetcher import DevicePrefetcher  # noqa: E402
+from gpumagic.pin_loader.random_state import kept  # noqa: E402
+from gpumagic.pin_loader.same import (  # noqa: E402
+    compare,
+    difference,
+    digest_of,
+    given_by_all_workers,
+    is_given_twice,
+)
+from tests.pin_loader.loader_kinds import (  # noqa: E402
+    KINDS,
+    InfiniteFromTheStart,
+    ManyEpochs,
+    Noisy,
+    Numbers,
+    SizedStream,
+    Stream,
+    as_a_tuple,
+)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_what_was_rebuilt_is_the_same(kind):
+    """Every kind of loader is the same when rebuilt, and is not moved on itself."""
+    old = kind.make()
+    numbers, held = torch.get_rng_state(), dict(vars(old))
+
+    found = compare(old, rebuild(old, pin_memory=True).loader, batches=30)
+
+    assert (found.same, found.difference, found.problem) == (True, None, None)
+    assert found.whole
+    assert found.batches > 1
+    assert "torch" in found.restored
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert vars(old) == held
+
+
+def test_only_so_many_batches_are_compared():
+    """What is asked for is what is compared, and it is said that more are left."""
+    old = DataLoader(Numbers(), 4)
+
+    found = compare(old, rebuild(old).loader, batches=2)
+
+    assert (found.same, found.batches, found.whole) == (True, 2, False)
+
+
+def test_an_endless_loader_ends_the_comparison():
+    """A stream without an end and without a length is compared as far as asked."""
+
+    class Endless(IterableDataset):
+        def __iter__(self):
+            while True:
+                yield torch.zeros(1)
+
+    old = DataLoader(Endless(), 4)
+
+    found = compare(old, rebuild(old).loader, batches=3)
+
+    assert (found.same, found.batches, found.whole) == (True, 3, False)
+
+
+def test_two_batches_are_enough_where_time_is_short():
+    """What was not compared is not called the same."""
+    old = DataLoader(Numbers(), 4)
+
+    few = compare(old, rebuild(old).loader, batches=5, enough_s=0.0)
+
+    assert (few.same, few.batches, few.whole) == (True, 2, False)
+
+
+def test_a_prefetcher_is_compared_by_what_it_hands_out():
+    """A prefetcher round the new loader is one more thing that could go wrong."""
+    old = DataLoader(Numbers(), 4, shuffle=True)
+    new = DevicePrefetcher(rebuild(old).loader, "cpu")
+
+    found = compare(old, new, batches=30)
+
+    assert (found.same, found.batches) == (True, 6)
+
+
+def test_another_value_is_found():
+    """The batch and the place in it are told."""
+    old = DataLoader(Numbers(), 4)
+    new = copy.copy(old)
+    new.collate_fn = collate_with_a_slip
+
+    found = compare(old, new, batches=30)
+
+    assert (found.same, found.batches) == (False, 1)
+    assert found.difference == 'batch 1: batch["number"]: other values'
+
+
+def collate_with_a_slip(rows):
+    """Loses one of the numbers."""
+    batch = torch.utils.data.default_collate(rows)
+    batch["number"][batch["number"] == 5] = -1
+    return batch
+
+
+def test_another_order_is_found():
+    """The same rows in another order are not the same batches."""
+    old = DataLoader(Numbers(), 4)
+
+    found = compare(old, DataLoader(Numbers(), 4, shuffle=True), batches=30)
+
+    assert found.same is False
+
+
+def test_another_class_is_found():
+    """A tuple that became a list breaks code that unpacks by class."""
+    old = DataLoader(Numbers(), 4, collate_fn=as_a_tuple)
+    new = copy.copy(old)
+    new.collate_fn = as_a_list
+
+    found = compare(old, new, batches=30)
+
+    assert found.same is False
+    assert "tuple became list" in (found.difference or "")
+
+
+def as_a_list(rows):
+    """The same values in another class."""
+    return list(as_a_tuple(rows))
+
+
+def test_another_length_is_found_before_anything_is_loaded():
+    """Both lengths are told."""
+    found = compare(
+        DataLoader(Numbers(), 4), DataLoader(Numbers(), 4, drop_last=True), batches=3
+    )
+
+    assert (found.same, found.batches) == (False, 0)
+    assert found.difference == "the old loader has 6 batches, the new one 5"
+
+
+def test_an_earlier_end_is_found():
+    """Loaders that do not know their length are compared to their ends."""
+    found = compare(DataLoader(Stream(), 4), DataLoader(Stream(12), 4), batches=30)
+
+    assert (found.same, found.batches) == (False, 3)
+    assert "the new one ends after 3 batches" in (found.difference or "")
+
+
+class FailsLater(Numbers):
+    """Cannot read some of its rows."""
+
+    def __init__(self, at=13):
+        super().__init__()
+        self.at = at
+
+    def __getitem__(self, row):
+        if row == self.at:
+            raise KeyError(row)
+        return float(row)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_that_both_raise_is_no_difference(workers):
+    """They are the same up to there, and it is said."""
+    old = DataLoader(FailsLater(), 4, num_workers=workers)
+
+    found = compare(old, rebuild(old).loader, batches=30)
+
+    assert (found.same, found.batches) == (True, 3)
+    assert found.problem == "both raise KeyError after 3 batches"
+
+
+def test_an_error_at_once_tells_nothing():
+    """Where no batch could be compared, nothing is claimed."""
+    old = DataLoader(FailsLater(at=0), 4)
+
+    found = compare(old, rebuild(old).loader, batches=30)
+
+    assert (found.same, found.batches) == (None, 0)
+
+
+def test_an_error_of_one_alone_is_a_difference():
+    """What the new loader cannot load is told."""
+    found = compare(
+        DataLoader(FailsLater(at=-1), 4), DataLoader(FailsLater(), 4), batches=30
+    )
+
+    assert (found.same, found.batches) == (False, 3)
+    assert "raises KeyError after 3 batches" in (found.difference or "")
+
+
+def test_other_seeds_of_more_workers_are_no_difference():
+    """With as many workers as before all values are the same: that is the proof."""
+    old = DataLoader(Noisy(), 8, shuffle=True)
+
+    found = compare(old, rebuild(old, workers=2).loader, batches=30)
+
+    assert found.same is True
+    assert "with 2 workers instead of 0" in (found.problem or "")
+
+
+def test_more_workers_do_not_hide_a_difference():
+    """A slip is found although random numbers differ as well."""
+    old = DataLoader(Noisy(), 8)
+    new = rebuild(old, workers=1).loader
+    new.collate_fn = collate_and_double
+
+    found = compare(old, new, batches=30)
+
+    assert found.same is False
+
+
+def collate_and_double(rows):
+    """Changes all of them."""
+    return 2 * torch.utils.data.default_collate(rows)
+
+
+def test_a_stream_that_every_worker_repeats_is_found():
+    """Two workers of a stream that does not share its work give everything twice."""
+
+    class Whole(SizedStream):
+        def __iter__(self):
+            yield from map(torch.tensor, range(self.rows))
+
+    old = DataLoader(Whole(), 4)
+
+    found = compare(old, rebuild(old, workers=2).loader, batches=30)
+
+    assert found.same is False
+
+
+class Unrepeatable(Numbers):
+    """Draws from a source that nobody can put back."""
+
+    def __getitem__(self, row):
+        return row, int.from_bytes(os.urandom(6), "big")
+
+
+def test_values_that_never_repeat_cannot_be_compared():
+    """Only the order can, and that is what is said."""
+    old = DataLoader(Unrepeatable(), 4, shuffle=True)
+
+    found = compare(old, rebuild(old).loader, batches=30)
+
+    assert found.same is None
+    assert "the order of the indices is the same" in (found.problem or "")
+
+
+def test_another_order_of_values_that_never_repeat_is_found():
+    """The indices are compared where the values cannot be."""
+    old = DataLoader(Unrepeatable(), 4)
+
+    found = compare(old, DataLoader(Unrepeatable(), 4, shuffle=True), batches=30)
+
+    assert found.same is False
+    assert "another order" in (found.difference or "")
+
+
+def test_a_loader_that_would_be_moved_on_is_not_iterated():
+    """What cannot be copied is not compared."""
+    old = InfiniteFromTheStart(Numbers(), batch_size=4)
+
+    found = compare(old, DataLoader(Numbers(), 4), batches=3)
+
+    assert (found.same, found.batches) == (None, 0)
+    assert next(iter(old))["name"][0] == "row 0"
+
+
+def test_what_can_be_gone_through_once_is_not_compared():
+    """Comparing would use it up."""
+    rows = iter([[1], [2]])
+    old = DataLoader(Numbers(), batch_sampler=rows)
+
+    found = compare(old, DataLoader(Numbers()), batches=3)
+
+    assert found.same is None
+    assert list(rows) == [[1], [2]]
+
+
+def test_a_loader_in_the_middle_of_its_epochs_goes_on():
+    """An iterator of the user's own has not moved."""
+    old = ManyEpochs(Numbers(), batch_size=4)
+    mine = iter(old)
+    next(mine)
+
+    found = compare(old, rebuild(old).loader, batches=3)
+
+    assert found.same
+    assert next(mine)["name"][0] == "row 4"
+
+
+class Counted(Numbers):
+    """Remembers the tensors it has given, without keeping them alive."""
+
+    alive: ClassVar = weakref.WeakSet()
+    most = 0
+
+    def __getitem__(self, row):
+        tensor = torch.zeros(3)
+        Counted.alive.add(tensor)
+        return tensor
+
+
+def collate_counted(rows):
+    """Counts how many batches are alive."""
+    batch = torch.stack(rows)
+    Counted.alive.add(batch)
+    rows.clear()
+    Counted.most = max(Counted.most, len(Counted.alive))
+    return batch
+
+
+def test_at_most_two_batches_are_alive():
+    """Of the old batches short sums are kept, and not the batches."""
+    old = DataLoader(Counted(), 1, collate_fn=collate_counted)
+
+    found = compare(old, rebuild(old).loader, batches=15)
+
+    assert found.batches == 15
+    assert Counted.most <= 2 + 1  # the row that the last one is made of
+    assert len(Counted.alive) == 0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.arange(5),
+        lambda: torch.tensor([1.0, float("nan")]),
+        lambda: torch.empty(0, 3),
+        lambda: torch.tensor(2 + 1j).conj(),
+        lambda: torch.ones(4, dtype=torch.bfloat16),
+        lambda: torch.eye(3).to_sparse(),
+        lambda: torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)]),
+        lambda: {"a": (torch.ones(2), "b", None), "c": [1, {2}]},
+        lambda: __import__("numpy").arange(4),
+    ],
+)
+def test_seals_are_the_same_where_batches_are(make):
+    """Whatever is in a batch: the seal of an equal one is equal."""
+    assert difference(digest_of(make()), digest_of(make())) is None
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        (torch.zeros(6), torch.zeros(2, 3)),
+        (torch.zeros(2), torch.zeros(2, dtype=torch.int32)),
+        (torch.zeros(2), torch.tensor([0.0, 1e-30])),
+        (torch.zeros(2), torch.nn.Parameter(torch.zeros(2))),
+        ((torch.zeros(2),), [torch.zeros(2)]),
+        ({"a": torch.zeros(2)}, {"b": torch.zeros(2)}),
+    ],
+)
+def test_seals_differ_where_batches_do(pair):
+    """Shape, dtype, class, one bit of a value, a container, a key."""
+    one, other = pair
+
+    assert difference(digest_of(one), digest_of(other)) is not None
+
+
+def test_comparing_in_a_block_of_random_numbers_is_fine():
+    """The magic keeps the random state itself, around all that it does."""
+    old = DataLoader(Noisy(), 4, shuffle=True)
+
+    with kept(old):
+        found = compare(old, rebuild(old).loader, batches=30)
+
+    assert found.same
+
+
+# ------------------------------------------------------------ records given twice
+
+
+class Whole(IterableDataset):
+    """Each worker goes through all of it, in its own order or in the same."""
+
+    def __init__(self, rows=40, *, shuffled=False, alike=False):
+        self.rows, self.shuffled, self.alike = rows, shuffled, alike
+
+    def __iter__(self):
+        order = list(range(self.rows))
+        if self.shuffled:
+            torch.manual_seed(torch.utils.data.get_worker_info().id)
+            order = torch.randperm(self.rows).tolist()
+        return (torch.tensor(0 if self.alike else row) for row in order)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "twice"),
+    [
+        (Whole(), True),
+        (Whole(40_000), True),
+        (Whole(shuffled=True), True),
+        (Whole(alike=True), None),
+        (Whole(40_000, shuffled=True), False),
+        (Whole(2), None),
+        (Stream(40), False),
+        (Stream(40_000), False),
+    ],
+    ids=[
+        "doubled",
+        "long",
+        "shuffled",
+        "alike",
+        "long, shuffled",
+        "few",
+        "shared",
+        "on",
+    ],
+)
+def test_workers_that_each_give_everything_are_found(dataset, twice):
+    """By the records of an epoch's beginning; where these tell nothing, nothing is."""
+    loader = DataLoader(dataset, 4, num_workers=2)
+    numbers = torch.get_rng_state()
+
+    assert given_by_all_workers(loader, enough_s=10.0) is twice
+    assert torch.equal(torch.get_rng_state(), numbers)
+
+
+@given(st.integers(2, 5), st.integers(6, 60), st.integers(1, 100), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_records_tell_who_shares_out(workers, rows, taken, shares):
+    """Whatever the number of workers, in the order in which loaders hand over."""
+    given_by = [
+        range(at, rows, workers) if shares else range(rows) for at in range(workers)
+    ]
+    rounds = itertools.zip_longest(*given_by)
+    every = [row for turn in rounds for row in turn if row is not None]
+    digests = tuple(digest_of(row) for row in every[:taken])
+    fewest = len(digests) // workers
+
+    found = is_given_twice(digests, workers, ended=taken >= len(every))
+
+    if fewest >= 3:
+        assert found is not shares
+    else:
+        assert found in (None, not shares)

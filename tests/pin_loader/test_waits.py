@@ -1,0 +1,394 @@
+"""Waits for data, by loader and loop."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing.process
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+
+from gpumagic.errors import GpuMagicError
+from gpumagic.pin_loader import waits as watch_waits
+from gpumagic.pin_loader.waits import (
+    SeenLoader,
+    Wait,
+    loop_waits,
+    name_of,
+    wait_remarks,
+    waits_watched,
+)
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
+from torch.utils.data.dataloader import _BaseDataLoaderIter  # noqa: E402
+
+PATIENCE_S = 300
+SLOW_S = 0.5
+
+
+class Sleepy(Dataset):
+    """Numbers, of which some take their time."""
+
+    def __init__(self, count=4, slow=(), clock=None):
+        self.count, self.slow, self.clock = count, slow, clock
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, row):
+        if row >= self.count:
+            raise IndexError(row)
+        if row in self.slow:
+            self.clock.now_ns += round(SLOW_S * 1e9)
+        return float(row)
+
+
+class Failing(Sleepy):
+    """Its third number cannot be had."""
+
+    def __getitem__(self, row):
+        if row == 2:
+            raise ValueError("no such number")
+        return super().__getitem__(row)
+
+
+class Ahead:
+    """A prefetcher of somebody's."""
+
+    def __init__(self, loader):
+        self.inner = loader
+
+    def __iter__(self):
+        yield from list(self.inner)
+
+
+class Clock:
+    """Stands still but for what takes its time on it."""
+
+    now_ns = 0
+
+    def perf_counter(self):
+        """As Python's."""
+        return self.now_ns / 1e9
+
+    def perf_counter_ns(self):
+        """Likewise."""
+        return self.now_ns
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock by which waits are timed, and on which only what is slow takes time."""
+    clock = Clock()
+    monkeypatch.setattr(watch_waits, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def slow_starts(clock, monkeypatch):
+    """Each start of a worker takes its time."""
+    start = multiprocessing.process.BaseProcess.start
+
+    def slow_start(process):
+        clock.now_ns += round(SLOW_S * 1e9)
+        start(process)
+
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", slow_start)
+
+
+def watched(loop):
+    """What was seen while a function ran."""
+    with waits_watched(torch) as seen:
+        loop()
+    return seen
+
+
+def run_through(loader):
+    """A loop that does nothing."""
+    for _ in loader:
+        pass
+
+
+def told(seen, **names):
+    """By loader, the number of waits."""
+    return [(each.loader, len(each.waits.seconds)) for each in loop_waits(seen, names)]
+
+
+def test_each_batch_is_one_wait_and_the_slow_one_is_long(clock):
+    """Waits are in order, one for each batch; the end of an epoch is none."""
+    loader = DataLoader(Sleepy(4, slow={2}, clock=clock), 1)
+
+    seen = watched(lambda: run_through(loader))
+
+    (wait,) = loop_waits(seen.loaders, {"train_dl": loader})
+    assert (wait.loader, wait.workers, wait.pin_memory) == ("train_dl", 0, False)
+    assert wait.waits.seconds == (0, 0, SLOW_S, 0)
+
+
+def test_the_line_is_that_of_the_loop():
+    """A wait belongs to the `for`, also through what stands between."""
+    loader = DataLoader(Sleepy(3), 1)
+
+    def loop():
+        for _ in enumerate(loader):
+            pass
+
+    (wait,) = loop_waits(watched(loop).loaders, {})
+
+    assert wait.line.source == "for _ in enumerate(loader):"
+    assert wait.line.where.startswith(f"{Path(__file__).name}, line ")
+
+
+@pytest.mark.usefixtures("slow_starts")
+def test_the_first_wait_has_the_start_of_the_workers():
+    """What workers take to start is a part of the wait for the first batch."""
+    loader = DataLoader(Sleepy(6), 1, num_workers=2)
+
+    seen = watched(lambda: run_through(loader))
+
+    (only,) = seen.loaders
+    first, *others = only.waits
+    assert first.start_s == first.wait_s == 2 * SLOW_S
+    assert all(wait.start_s is None for wait in others)
+    assert [wait.wait_s for wait in others] == [0] * 5
+
+
+def test_two_loops_over_two_loaders_are_told_by_their_names():
+    """Loaders are known by what the notebook calls them, else by their classes."""
+    first, second = DataLoader(Sleepy(2), 1), DataLoader(Sleepy(3), 1)
+
+    def loops():
+        run_through(first)
+        run_through(second)
+        run_through(DataLoader(Sleepy(1), 1))
+
+    seen = watched(loops).loaders
+
+    assert told(seen, train_dl=first, val_dl=second) == [
+        ("train_dl", 2),
+        ("val_dl", 3),
+        ("DataLoader of Sleepy", 1),
+    ]
+
+
+def test_epochs_of_one_loop_are_one_wait_each_batch():
+    """All epochs of a loop stand in one row, in order."""
+    loader = DataLoader(Sleepy(2), 1)
+
+    def loop():
+        for _ in range(3):
+            run_through(loader)
+
+    assert told(watched(loop).loaders, dl=loader) == [("dl", 6)]
+
+
+def test_two_loops_over_one_loader_are_two_rows():
+    """Each loop has its own line, and so its own row."""
+    loader = DataLoader(Sleepy(2), 1)
+
+    def loop():
+        for _ in loader:
+            pass
+        for _ in loader:
+            break
+
+    assert told(watched(loop).loaders, dl=loader) == [("dl", 2), ("dl", 1)]
+
+
+def test_a_prefetcher_is_known_by_its_own_name_and_counted_once():
+    """The wait is where it fetches; the name is that of the thing in the loop."""
+    ahead = Ahead(DataLoader(Sleepy(3), 1))
+
+    assert told(watched(lambda: run_through(ahead)).loaders, fast_dl=ahead) == [
+        ("fast_dl", 3)
+    ]
+
+
+def test_our_prefetcher_is_counted_once():
+    """A DevicePrefetcher's wait is the fetch within it."""
+    prefetcher = pytest.importorskip("gpumagic.pin_loader.prefetcher")
+    ahead = prefetcher.DevicePrefetcher(DataLoader(Sleepy(3), 1), "cpu")
+
+    seen = watched(lambda: run_through(ahead)).loaders
+
+    assert told(seen, train_dl_pinned=ahead) == [("train_dl_pinned", 3)]
+
+
+def test_a_loader_within_a_loader_is_not_counted_apart():
+    """What a dataset fetches to make an item is a part of that item's wait."""
+
+    class Nested(Sleepy):
+        def __getitem__(self, row):
+            return sum(float(each) for each in DataLoader(Sleepy(2), 1))
+
+    loader = DataLoader(Nested(2), 1)
+
+    assert told(watched(lambda: run_through(loader)).loaders, dl=loader) == [("dl", 2)]
+
+
+def test_an_iterator_from_before_is_known_by_its_dataset():
+    """A cell may go on with an iterator that an earlier cell has made."""
+    loader = DataLoader(Sleepy(3), 1)
+    batches = iter(loader)
+    next(batches)
+
+    seen = watched(lambda: list(batches)).loaders
+
+    assert told(seen, dl=loader) == [("dl", 2)]
+
+
+@pytest.mark.usefixtures("slow_starts")
+def test_workers_that_stay_are_started_once():
+    """With persistent workers the later epochs begin with an ordinary wait."""
+    loader = DataLoader(Sleepy(3), 1, num_workers=1, persistent_workers=True)
+
+    def loop():
+        for _ in range(2):
+            run_through(loader)
+
+    try:
+        (seen,) = watched(loop).loaders
+    finally:
+        loader._iterator._shutdown_workers()
+
+    starts = [wait.start_s for wait in seen.waits if wait.start_s is not None]
+    assert len(seen.waits) == 6
+    assert starts == [SLOW_S, 0]
+
+
+def test_other_threads_hold_no_loop():
+    """Batches that another thread takes are counted, and are nobody's wait."""
+    loader = DataLoader(Sleepy(3), 1)
+
+    def loop():
+        thread = threading.Thread(target=run_through, args=(loader,))
+        thread.start()
+        thread.join(PATIENCE_S)
+
+    seen = watched(loop)
+
+    assert told(seen.loaders) == []
+    assert seen.elsewhere == 4  # the last one says that there are no more
+
+
+def test_an_error_of_the_dataset_comes_through_and_is_no_wait():
+    """What is raised is what would be raised; the batches before it are told."""
+    loader = DataLoader(Failing(4), 1)
+
+    with waits_watched(torch) as seen, pytest.raises(ValueError, match="no such"):
+        run_through(loader)
+
+    assert told(seen.loaders, dl=loader) == [("dl", 2)]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, None])
+def test_the_loaders_are_as_before(error):
+    """However the block ends, torch's methods are torch's again."""
+    before = vars(DataLoader)["__iter__"], vars(_BaseDataLoaderIter)["__next__"]
+
+    with contextlib.suppress(ValueError, KeyboardInterrupt), waits_watched(torch):
+        assert vars(_BaseDataLoaderIter)["__next__"] is not before[1]
+        if error is not None:
+            raise error
+
+    after = vars(DataLoader)["__iter__"], vars(_BaseDataLoaderIter)["__next__"]
+    assert after == before
+
+
+def test_one_watch_within_another_leaves_nothing():
+    """Both see the batches, and both are taken out."""
+    before = vars(_BaseDataLoaderIter)["__next__"]
+    loader = DataLoader(Sleepy(2), 1)
+
+    with waits_watched(torch) as outer:
+        inner = watched(lambda: run_through(loader))
+
+    assert told(outer.loaders, dl=loader) == told(inner.loaders, dl=loader)
+    assert vars(_BaseDataLoaderIter)["__next__"] is before
+
+
+def test_an_iterator_that_outlives_the_block_is_no_longer_watched():
+    """After the block a batch is fetched, and nothing is noted."""
+    loader = DataLoader(Sleepy(3), 1)
+    with waits_watched(torch) as seen:
+        batches = iter(loader)
+        next(batches)
+
+    next(batches)
+
+    assert told(seen.loaders, dl=loader) == [("dl", 1)]
+
+
+def test_a_wrapper_that_somebody_keeps_does_nothing_any_more():
+    """Whoever has put a wrapper of their own round ours gets plain batches later."""
+    loader = DataLoader(Sleepy(3), 1)
+    with waits_watched(torch) as seen:
+        start = vars(DataLoader)["__iter__"]
+        fetch = vars(_BaseDataLoaderIter)["__next__"]
+
+    assert fetch(start(loader)).tolist() == [0.0]
+    assert seen.loaders == []
+
+
+def test_no_loader_is_kept_alive():
+    """What was seen of a loader holds neither it nor its dataset."""
+    loaders = [DataLoader(Sleepy(2), 1)]
+    gone = [weakref.ref(loaders[0]), weakref.ref(loaders[0].dataset)]
+    seen = watched(lambda: run_through(loaders[0]))
+
+    loaders.clear()
+    gc.collect()
+
+    assert [each() for each in gone] == [None, None]
+    assert name_of(seen.loaders[0], {}) is None
+
+
+def test_a_torch_with_other_loaders_is_refused_in_words(monkeypatch):
+    """Without the method that all iterators share nothing can be seen."""
+    monkeypatch.delattr(torch.utils.data.dataloader, "_BaseDataLoaderIter")
+
+    with pytest.raises(GpuMagicError, match="waits for data cannot be seen"):
+        waits_watched(torch).__enter__()
+
+
+def test_a_slow_loader_is_told_with_what_to_type(clock):
+    """Where waits are much of the time, the remark names the loader and the magic."""
+    loader = DataLoader(Sleepy(2, slow={0, 1}, clock=clock), 1)
+    seen = watched(lambda: run_through(loader)).loaders
+
+    (remark,) = wait_remarks(seen, {"dl": loader}, host_s=2 * SLOW_S)
+
+    assert "waiting for dl, which has no workers" in remark.text
+    assert remark.hint.startswith("%pin_loader dl finds out")
+    assert wait_remarks(seen, {"dl": loader}, host_s=1000.0) == ()
+
+
+def test_the_start_of_workers_is_no_slow_loader():
+    """More workers would not help against a long wait for the first batch only."""
+    seen = SeenLoader(lambda: None, lambda: None, "DataLoader", workers=2)
+    seen.waits += [Wait(None, 5.0, 4.0, 1), Wait(None, 0.1, None, 2)]
+
+    assert wait_remarks([seen], {}, host_s=6.0) == ()
+
+    seen.workers = 0
+    assert len(wait_remarks([seen], {}, host_s=6.0)) == 1
+
+
+def test_workers_started_for_each_epoch_are_told():
+    """Where later epochs begin with long waits, the argument against it is named."""
+    loader = DataLoader(Sleepy(2), 1, num_workers=1)
+
+    def loop():
+        for _ in range(2):
+            run_through(loader)
+
+    seen = watched(loop).loaders
+    again_s = [wait.wait_s for wait in seen[0].waits if wait.start_s is not None][1]
+    remarks = wait_remarks(seen, {"dl": loader}, host_s=again_s)
+
+    assert any("persistent_workers=True" in remark.hint for remark in remarks)

@@ -1,0 +1,239 @@
+"""Batches of real loaders beside a simulated GPU: what is pinned, and by whom."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.utils.rnn import pack_sequence
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from gpumagic.devices.opening import open_runtime
+from gpumagic.pin_loader.batch import tensors_in, to_device
+from gpumagic.pin_loader.leaves import anatomy_of
+from gpumagic.pin_loader.prefetcher import DevicePrefetcher, Pinning
+from gpumagic.pin_loader.report import LoaderFacts, LoaderKind, Pinned, WhyPageable
+from gpumagic.pin_loader.same import difference, digest_of
+from tests.pin_loader.kinds_of_batches import (
+    Counted,
+    Frozen,
+    Keeper,
+    Pair,
+    Plain,
+    Sample,
+)
+
+ON = LoaderFacts(LoaderKind.BATCHED, "DataLoader", pin_memory=True)
+ROWS = 4
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Let torch compute in the thread that asks: a forked child has no others."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def runtime(box):
+    """The simulated GPU, in use."""
+    torch.ones(1, device="sim")
+    return open_runtime("sim")
+
+
+class Rows(Dataset):
+    """Four rows, each of its own number."""
+
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, row):
+        return torch.full((3,), float(row))
+
+
+class Stream(IterableDataset):
+    """The same rows, one after another."""
+
+    def __iter__(self):
+        return iter(Rows()[row] for row in range(ROWS))
+
+
+class Ready(Rows):
+    """A dataset whose items are batches already."""
+
+    def __getitem__(self, row):
+        return Sample(super().__getitem__(row), row)
+
+
+def stacked(rows):
+    """The tensor of a batch, whether the loader put rows together or not."""
+    return torch.stack(rows) if isinstance(rows, list) else rows
+
+
+def as_sample(rows):
+    """A dataclass."""
+    return Sample(stacked(rows), {"twice": [stacked(rows) * 2, "word"]})
+
+
+def as_frozen(rows):
+    """A frozen dataclass in a tuple."""
+    return Frozen(stacked(rows)), "label"
+
+
+def as_object(rows):
+    """A plain object inside of a dict."""
+    return {"inside": Plain(stacked(rows))}
+
+
+def as_counted(rows):
+    """A dataclass that does something when it is made."""
+    return Counted(stacked(rows))
+
+
+def as_set(rows):
+    """A tensor in a set."""
+    return {stacked(rows)}
+
+
+def as_usual(rows):
+    """What torch pins itself, of classes that have to stay as they are."""
+    batch = stacked(rows)
+    packed = pack_sequence(list(batch))
+    return Pair(batch, Keeper({"p": packed}, "note"))
+
+
+CUSTOM = [as_sample, as_frozen, as_object, as_counted, as_set]
+
+
+def batches_of(loader):
+    """All batches of a loader, whose workers are gone afterwards."""
+    batches = iter(loader)
+    try:
+        return list(batches)
+    finally:
+        getattr(batches, "_shutdown_workers", lambda: None)()
+
+
+def pins_of(batch):
+    """Whether each tensor of a batch is pinned."""
+    return [tensor.is_pinned() for tensor in tensors_in(batch, objects=True)]
+
+
+# -------------------------------------------------------------------------- looking
+
+
+def test_a_leaf_is_pinned_if_its_memory_is(runtime):
+    """Pinned, pageable and moved leaves are told apart by asking each of them."""
+    x = torch.ones(4)
+    batch = {"pinned": x.pin_memory(), "pageable": x, "there": x.to("sim")}
+
+    found = anatomy_of(batch, runtime, ON)
+
+    assert [leaf.pinned for leaf in found.leaves] == [
+        Pinned.PINNED,
+        Pinned.PAGEABLE,
+        Pinned.ON_DEVICE,
+    ]
+    assert found.locked_bytes == 32
+    assert found.bytes_that_are(Pinned.PINNED) == 16
+
+
+def test_an_unused_device_stays_unused(box):
+    """Looking at a batch does not start the device."""
+    runtime = open_runtime("sim")
+
+    found = anatomy_of([torch.ones(1)], runtime, replace(ON, pin_memory=False))
+
+    assert found.leaves[0].why is WhyPageable.FLAG_OFF
+    assert not runtime.started()
+
+
+def test_a_loader_that_pins_only_half(runtime):
+    """With the flag on, tensors in a dataclass are pageable, and it is named."""
+
+    def collate(rows):
+        return stacked(rows), Sample(stacked(rows))
+
+    loader = DataLoader(Rows(), 2, collate_fn=collate, pin_memory=True)
+
+    found = anatomy_of(next(iter(loader)), runtime, ON)
+
+    assert [leaf.pinned for leaf in found.leaves] == [Pinned.PINNED, Pinned.PAGEABLE]
+    assert found.leaves[1].why is WhyPageable.PASSED_THROUGH
+    assert found.leaves[1].holder == "Sample"
+
+
+def test_what_a_packed_sequence_leaves_out(runtime):
+    """Its sizes stay pageable on purpose, so there is nothing to adapt."""
+    loader = DataLoader(Rows(), 2, collate_fn=as_usual, pin_memory=True)
+
+    found = anatomy_of(next(iter(loader)), runtime, ON)
+
+    pageable = [leaf for leaf in found.leaves if leaf.pinned is Pinned.PAGEABLE]
+    for leaf in pageable:
+        assert leaf.path.endswith(".batch_sizes")
+        assert (leaf.why, leaf.holder) == (WhyPageable.OWN_METHOD, "PackedSequence")
+
+
+def test_a_device_is_no_difference(runtime):
+    """A batch that was moved is the same batch, and only its tensors were moved."""
+    batch = {"a": torch.ones(3), "b": [torch.zeros(2), "word"]}
+    there = to_device(batch, "sim")
+
+    assert difference(digest_of(batch), digest_of(there)) is None
+
+
+# ---------------------------------------------------- pinned by the prefetcher
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("collate", CUSTOM, ids=lambda each: each.__name__)
+def test_what_the_loader_passes_through_is_pinned(runtime, collate, workers):
+    """Whatever the class of a batch, its tensors are sent from pinned memory."""
+    plain = batches_of(DataLoader(Rows(), 2, collate_fn=collate))
+    loader = DataLoader(
+        Rows(), 2, collate_fn=collate, pin_memory=True, num_workers=workers
+    )
+    pins = Pinning(loader, objects=True)
+
+    sent = [pins(batch) for batch in batches_of(loader)]
+    there = list(DevicePrefetcher.opening_objects(loader, "sim"))
+
+    assert all(all(pins_of(batch)) for batch in sent)
+    assert difference(digest_of(plain), digest_of(sent)) is None
+    assert difference(digest_of(plain), digest_of(there)) is None
+    assert not any(any(pins_of(batch)) for batch in plain)
+
+
+def test_what_torch_pins_itself_is_left_to_torch(runtime):
+    """Such a batch is handed on as it is."""
+    loader = DataLoader(Rows(), 2, collate_fn=lambda rows: {"x": stacked(rows)})
+    loader.pin_memory = True
+    batch = next(iter(loader))
+
+    assert Pinning(loader, objects=False)(batch) is batch
+    assert all(pins_of(batch))
+
+
+def test_pinning_keeps_aliases_and_what_cannot_be_pinned(runtime):
+    """The same tensor twice is pinned once; one on the device stays there."""
+    x, there = torch.ones(3), torch.ones(3, device="sim")
+    loader = DataLoader(Rows(), 2, pin_memory=True)
+
+    pinned = Pinning(loader, objects=False)(Sample(x, [x, there, "word"]))
+
+    assert pinned.image is pinned.more[0]
+    assert pinned.image.is_pinned()
+    assert pinned.more[1] is there
+
+
+def test_without_the_flag_nothing_is_pinned(runtime):
+    """To pin in the thread of the loop costs as much as a pageable copy."""
+    loader = DataLoader(Rows(), 2, collate_fn=as_sample)
+    batch = next(iter(loader))
+
+    assert Pinning(loader, objects=True)(batch) is batch
+    assert not any(pins_of(batch))
