@@ -29,15 +29,20 @@ def convolutions_round(torch: Any) -> bool:
 
 @contextlib.contextmanager
 def rounding_products(torch: Any) -> Iterator[None]:
-    """Let matrix products of float32 be rounded during a block."""
-    switch = torch.backends.cuda.matmul
-    name = "fp32_precision" if hasattr(switch, "fp32_precision") else "allow_tf32"
-    before = getattr(switch, name)
-    setattr(switch, name, _ROUNDED if name == "fp32_precision" else True)
+    """Let matrix products of float32 be rounded during a block.
+
+    The older way turns both switches; by the newer one alone (torch 2.14) each product
+    raises, since they contradict each other.
+    """
+    matmul = torch.backends.cuda.matmul
+    before, newer = matmul.allow_tf32, getattr(matmul, "fp32_precision", None)
+    matmul.allow_tf32 = True
     try:
         yield
     finally:
-        setattr(switch, name, before)
+        matmul.allow_tf32 = before
+        if newer is not None:
+            matmul.fp32_precision = newer
 
 
 def _allowed(newer: Any, older: Any) -> bool:
