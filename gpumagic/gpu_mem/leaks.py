@@ -7,6 +7,7 @@ them reach is known to be the same.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import sys
 from collections import Counter, deque
@@ -29,6 +30,7 @@ from gpumagic.gpu_mem.name_sources import in_classes
 from gpumagic.gpu_mem.output_holders import output_places, shown_results
 from gpumagic.gpu_mem.records import Leak, LeakKind
 from gpumagic.gpu_mem.walk import ON_DEMAND, Budget, Walk
+from gpumagic.report.introspection import without_collecting
 from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
@@ -130,10 +132,11 @@ def find_leaks(
         budget=budget,
     )
     memory = dict(reached.values())
-    rows = [
+    each_one = (
         *_rows_of_unwanted(found.unwanted, len(found.wanted), memory),
         *_rows_of_graphs(found.wanted, memory),
-    ]
+    )
+    rows = _alike_together(each_one, memory)
     others = [row for row in rows if not row.own]
     no_graphs = [row for row in others if row.leak.kind is not LeakKind.GRAPH]
     leaks = [row.leak for row in others]
@@ -295,7 +298,8 @@ def _errors(
         places = (*held.places, *names)
         found.append(_HeldError(held.error, title, places, undo, "%debug"))
     for name, errors in in_variables.items():
-        title, undo = f"the error in {name}", f"del {name}"
+        title = f"the error{'s' if len(errors) > 1 else ''} in {name}"
+        undo = f"del {name}"
         if name not in merged:
             found += [_HeldError(each, title, (name,), undo, name) for each in errors]
     adrift = stray_errors(held.error for held in found)
@@ -369,6 +373,18 @@ class _Row(NamedTuple):
     leak: Leak
     keys: tuple[StorageKey, ...]
     own: bool
+
+
+def _alike_together(rows: Iterable[_Row], memory: Memory) -> list[_Row]:
+    """One row for what is called the same, as one local of several errors is."""
+    found: dict[tuple[str, int, str, bool], _Row] = {}
+    for row in rows:
+        known = row.leak.where, row.leak.device, row.leak.undo, row.own
+        keys = {*found[known].keys, *row.keys} if known in found else row.keys
+        nbytes = sum(memory[key].nbytes for key in keys)
+        leak = dataclasses.replace(row.leak, nbytes=nbytes)
+        found[known] = _Row(leak, tuple(keys), row.own)
+    return list(found.values())
 
 
 def _by_device(rows: Iterable[_Row], memory: Memory) -> tuple[tuple[int, int], ...]:

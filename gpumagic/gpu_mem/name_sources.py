@@ -14,7 +14,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from gpumagic.gpu_mem.error_holders import (
     errors_in_variables,
@@ -125,8 +125,7 @@ class Sources:
         return {id(each) for each in things if each is not None}
 
 
-@dataclass(frozen=True)
-class Root:
+class Root(NamedTuple):
     """A name, and the objects that it stands for."""
 
     name: str
@@ -325,9 +324,12 @@ def element_name(key: Any) -> str | None:
     return f'["{quoted}"]'
 
 
-def key_of(holder: Holder) -> str:
+Key: TypeAlias = "tuple[str, HolderKind, int]"
+
+
+def key_of(holder: Holder) -> Key:
     """What a holder is remembered by from one cell to the next."""
-    return f"{holder.kind.name}:{holder.device}:{holder.name}"
+    return holder.name, holder.kind, holder.device
 
 
 def has_name(kind: HolderKind) -> bool:

@@ -550,6 +550,27 @@ class Leak(Record):
     lost: str = ""
 
 
+@dataclass(frozen=True)
+class Growth(Record):
+    """A name that holds more than when it was first looked at.
+
+    Attributes:
+        times: At how many looks it held more than at the one before.
+
+        since_cell: The cell of the first look.
+
+        by_hooks: Whether most of it is reached from hooks of modules.
+    """
+
+    name: str
+    device: int
+    nbytes: int
+    grown_bytes: int
+    times: int = 1
+    since_cell: int | None = None
+    by_hooks: bool = False
+
+
 # ---------------------------------------------------------------------- what lies where
 
 

@@ -23,6 +23,7 @@ from gpumagic.gpu_mem.lines import places_beside
 from gpumagic.gpu_mem.name_sources import element_name, graph_name, roots_of
 from gpumagic.gpu_mem.records import Block, BlockState, HolderKind, Segment
 from gpumagic.gpu_mem.workspaces import workspaces
+from gpumagic.report.introspection import without_collecting
 from gpumagic.report.places import line_in
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from gpumagic.devices.storages import StorageKey
     from gpumagic.gpu_mem.name_sources import Root, Sources
     from gpumagic.gpu_mem.walk import Walk
-    from gpumagic.report.places import CodeLine, Places
+    from gpumagic.report.introspection import without_collecting
+from gpumagic.report.places import CodeLine, Places
 
 Entry: TypeAlias = "Mapping[str, Any]"
 LineOf: TypeAlias = "Callable[[Sequence[Entry]], CodeLine | None]"
@@ -182,6 +184,7 @@ def _with_names(
 # --------------------------------------------------------------------- names by address
 
 
+@without_collecting()
 def names_by_address(
     sources: Sources, snapshot: Sequence[Entry]
 ) -> dict[int, tuple[str, ...]]:
