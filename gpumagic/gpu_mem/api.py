@@ -91,8 +91,8 @@ def snapshot(
 def holders(namespace: Mapping[str, Any] | None = None) -> Holdings:
     """Who holds the memory of the best device, or of the host where there is none.
 
-    The local variables of functions that run have no name here: what they alone hold
-    is unattributed. `holders({**globals(), **locals()})` names those of one function.
+    The local variables of functions that run, in every thread, are among them:
+    `batch in train`.
 
     Args:
         namespace: The names to look for; by default those of the main module.

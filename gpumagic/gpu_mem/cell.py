@@ -91,6 +91,7 @@ class OneCell:
             host_bytes=self._host_bytes if search else None,
         )
         self._sizes: dict[Key, int] = {}
+        self._sized: str | None = None  # the kind of device
 
     def begin(self) -> None:
         """The cell is about to run."""
@@ -98,6 +99,7 @@ class OneCell:
             runtime = runtime_now()
             if runtime.started():
                 counted = {c.device: c.allocated_bytes for c in read_all(runtime)}
+                self._sized = runtime.kind
                 self._sizes = sizes(self._holdings(runtime.kind, counted))
         self._run.begin()
 
@@ -169,7 +171,8 @@ class OneCell:
             shown=_as_shown(code, value),
             error=error,
         )
-        return of_devices(compared(self._sizes, found), {c.device for c in changes})
+        before = self._sizes if self._sized == self._run.kind else {}
+        return of_devices(compared(before, found), {c.device for c in changes})
 
     def _holdings(
         self,

@@ -24,13 +24,13 @@ from gpumagic.gpu_mem.error_holders import (
     errors_within,
     frames_with_locals,
     held_errors,
+    running_locals,
     stray_errors,
 )
 from gpumagic.gpu_mem.name_sources import in_classes
 from gpumagic.gpu_mem.output_holders import output_places, shown_results
 from gpumagic.gpu_mem.records import Leak, LeakKind
 from gpumagic.gpu_mem.walk import ON_DEMAND, Budget, Walk
-from gpumagic.report.introspection import without_collecting
 from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ def _variables(
         and not (name in hidden and hidden[name] is value)
     }
     of_classes = in_classes(list(variables.items()), namespace.get("__name__"))
-    return variables | dict(of_classes)
+    return dict(running_locals()) | variables | dict(of_classes)
 
 
 # --------------------------------------------------------------------- the errors
@@ -439,7 +439,8 @@ def _rows(each: _Candidate, keys: list[StorageKey], memory: Memory) -> Iterator[
         yield _Row(Leak(each.kind, *words), here, each.own)
 
 
-def _graph_of(name: str, value: Any) -> _Candidate:
+def _graph_of(where: str, value: Any) -> _Candidate:
+    name = where.partition(" in ")[0]  # of a function's local
     if type(value) is list:
         undo = f"{name} = [each.detach() for each in {name}]"
     elif hasattr(type(value), "detach"):
@@ -447,7 +448,7 @@ def _graph_of(name: str, value: Any) -> _Candidate:
     else:
         undo = f"del {name}"
     lost = f"a backward pass from {name}"
-    return _Candidate(LeakKind.GRAPH, value, name, name, (name,), undo, lost)
+    return _Candidate(LeakKind.GRAPH, value, where, where, (where,), undo, lost)
 
 
 # ------------------------------------------------------ what lives, and what only waits

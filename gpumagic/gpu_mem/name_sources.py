@@ -20,6 +20,7 @@ from gpumagic.gpu_mem.error_holders import (
     errors_in_variables,
     frames_with_locals,
     held_errors,
+    running_locals,
     stray_errors,
 )
 from gpumagic.gpu_mem.output_holders import output_places
@@ -77,6 +78,7 @@ class KnownNames:
             kind,
             outputs=outputs | dict(shown or {}),
             errors=errors,
+            running=running_locals,
             stray_errors=lambda: stray_errors((*errors, *self._in_variables())),
         )
 
@@ -100,6 +102,8 @@ class Sources:
 
         errors: Exceptions, or tracebacks, that are kept.
 
+        running: Finds the local variables of functions that run, by name.
+
         stray_errors: Finds those that are in none of the known places, which takes a
             while: asked only where memory is left that no name was found for.
 
@@ -110,6 +114,7 @@ class Sources:
     kind: str
     outputs: Mapping[str, Any] | None = None
     errors: tuple[Error, ...] = ()
+    running: Callable[[], Iterable[tuple[str, Any]]] = tuple
     stray_errors: Callable[[], Sequence[Error]] = tuple
     modules: bool = True
 
@@ -134,7 +139,10 @@ class Root(NamedTuple):
 
 
 def roots_of(sources: Sources) -> list[Root]:
-    """Every name to begin at: variables first, then outputs, errors and modules."""
+    """Every name to begin at: variables first, then outputs, errors and modules.
+
+    The local variables of functions that run are variables as well.
+    """
     outputs = _outputs(sources)
     shown = {id(value) for value in outputs.values()}
     roots = [
@@ -148,6 +156,12 @@ def roots_of(sources: Sources) -> list[Root]:
     roots += [
         Root(name, HolderKind.VARIABLE, [value])
         for name, value in in_classes(named, sources.namespace.get("__name__"))
+    ]
+    held = {id(value) for _, value in named}
+    roots += [
+        Root(name, HolderKind.VARIABLE, [value])
+        for name, value in sources.running()
+        if id(value) not in held
     ]
     roots += _output_roots(outputs)
     roots += _error_roots(sources)

@@ -419,6 +419,10 @@ class LineUse(Record):
 
         left_bytes: Allocated by this line and still in use when the cell had ended,
             whichever line gave the rest back.
+
+        grown_bytes: What it left in the middle third of its passes. What a loop keeps
+            is of its first pass, or is replaced by its last one: that does not grow.
+            Of a line that was run once it is all.
     """
 
     line: CodeLine | None
@@ -430,6 +434,7 @@ class LineUse(Record):
     at_peak_bytes: int
     backward: bool = False
     left_bytes: int | None = None
+    grown_bytes: int | None = None
 
     @property
     def net_bytes(self) -> int:

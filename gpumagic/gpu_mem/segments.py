@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from gpumagic.devices.storages import StorageKey
     from gpumagic.gpu_mem.name_sources import Root, Sources
     from gpumagic.gpu_mem.walk import Walk
-    from gpumagic.report.introspection import without_collecting
-from gpumagic.report.places import CodeLine, Places
+    from gpumagic.report.places import CodeLine, Places
 
 Entry: TypeAlias = "Mapping[str, Any]"
 LineOf: TypeAlias = "Callable[[Sequence[Entry]], CodeLine | None]"
@@ -201,7 +200,9 @@ def names_by_address(
     """
     roots = roots_of(sources)
     variables = {
-        root.name: root.values[0] for root in roots if root.kind is HolderKind.VARIABLE
+        root.name: root.values[0]
+        for root in roots
+        if root.kind is HolderKind.VARIABLE and " in " not in root.name
     }
     reached = _as_in_the_balance(sources, roots)
     named = {(key.device, key.address) for key in reached}

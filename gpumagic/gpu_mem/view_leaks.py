@@ -37,7 +37,6 @@ _MOST_ROWS = 50
 _PARTIAL = "the search was ended early: there may be more"
 _FREE = "%gpu_mem free"
 _NO_LEAK = "no failed call, shown result or graph keeps memory"
-_HOLD = {False: "holds", True: "hold"}
 _WATCH = "which lists, caches or hooks grow is seen from cell to cell"
 _KEPT = (
     "torch keeps what came back for its next tensors: other processes cannot have it"
@@ -67,8 +66,9 @@ def _still_held(report: LeakReport) -> str:
         first = next(iter(report.grown), None)
         if first is None:
             return _NO_LEAK
-        grown = bytes_text(first.grown_bytes)
-        return f"{_growing(first)} {_HOLD[first.by_hooks]} {grown} more than {_since(first)}"
+        hold = "hold" if first.by_hooks else "holds"
+        more = f"{bytes_text(first.grown_bytes)} more than {_since(first)}"
+        return f"{_growing(first)} {hold} {more}"
     least = "at least " if report.partial else ""
     held = _totals(report.total_bytes, report.setting) or UNKNOWN
     said = f"{least}{held} is held, and probably not wanted"

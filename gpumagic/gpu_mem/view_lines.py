@@ -39,6 +39,11 @@ def left_bytes(line: LineUse) -> int:
     return line.net_bytes if line.left_bytes is None else line.left_bytes
 
 
+def grown_bytes(line: LineUse) -> int:
+    """What it left of that with each pass, as far as that is known."""
+    return left_bytes(line) if line.grown_bytes is None else line.grown_bytes
+
+
 def lines_parts(
     lines: Sequence[LineUse], setting: Setting, room: int
 ) -> Iterator[Part]:
@@ -96,8 +101,8 @@ def _lines_table(lines: Sequence[LineUse], setting: Setting, most: int) -> Table
     all_of_them = _lines_sum(lines)
     at_peak = bytes_text(all_of_them.at_peak_bytes)
     left_out = len(together) - len(shown)
-    more = count_text(left_out, "line")
-    name = f"all of them, {more} more" if left_out else "all of them"
+    more = count_text(left_out, "more line")
+    name = f"all of them, with {more}" if left_out else "all of them"
     rows.append(_Row("", name, "", all_of_them, at_peak))
     caption = "" if whole else "By line of the cell"
     return Table.of(caption, properties, rows)
