@@ -121,8 +121,11 @@ def _most(report: CellReport) -> str:
         return f"{place} left {bytes_text(left_bytes(line))}"
     if delta <= 0:
         return ""
-    if report.holdings is not None and (first := unwanted(report.holdings)):
-        return f"{bytes_text(first.nbytes)} is held by {first.words}"
+    first = None if report.holdings is None else unwanted(report.holdings)
+    if first is not None:
+        more = first.nbytes if first.delta_bytes is None else first.delta_bytes
+        if more > 0:
+            return f"{bytes_text(more)} is held by {first.words}"
     return next(iter(_largest_change(report)), "")
 
 
