@@ -233,7 +233,7 @@ class CellRun:
         *,
         exact: bool = False,
         lines: bool = False,
-        host_bytes: Callable[[], int | None] | None = None,
+        host_bytes: Callable[[], int | None] | None = lambda: None,
         in_cell: Callable[[str], bool] | None = None,
     ) -> None:
         self.failed: str | None = None

@@ -24,6 +24,7 @@ from gpumagic.gpu_mem.error_holders import (
     errors_within,
     frames_with_locals,
     held_errors,
+    is_error,
     running_locals,
     stray_errors,
 )
@@ -278,7 +279,12 @@ def _variables(
         and not (name in hidden and hidden[name] is value)
     }
     of_classes = in_classes(list(variables.items()), namespace.get("__name__"))
-    return dict(running_locals()) | variables | dict(of_classes)
+    running = {
+        name: value
+        for name, value in running_locals()
+        if value is not shell and not is_error(value)
+    }
+    return running | variables | dict(of_classes)
 
 
 # --------------------------------------------------------------------- the errors
