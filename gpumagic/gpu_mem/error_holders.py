@@ -365,8 +365,10 @@ def _running_locals_of(frame: FrameType) -> dict[str, Any]:
     """The locals of a frame that runs; what reading them leaves behind is emptied."""
     view = frame.f_locals
     found = dict(view)
-    # Up to Python 3.12 the frame keeps that dict, which `locals()` gives to users.
-    if type(view) is dict and sys.getrefcount(view) <= _OURS_ALONE:
+    # Up to Python 3.12 the frame keeps that dict, which `locals()` gives to users, and
+    # of which a debugger's variables are set again.
+    is_traced = frame.f_trace is not None or sys.gettrace() is not None
+    if type(view) is dict and not is_traced and sys.getrefcount(view) <= _OURS_ALONE:
         view.clear()
     return found
 

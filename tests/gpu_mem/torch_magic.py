@@ -7,6 +7,7 @@ Run by test_in_process.py, in a process of its own.
 from __future__ import annotations
 
 import csv
+import sys
 import threading
 import weakref
 
@@ -810,3 +811,28 @@ def test_locals_of_functions_that_run_are_named(box):
     held = {each.name: each.own_bytes for each in found.holders}
     assert held == {"buffer in work": 4 * MIB, "batch in train": 2 * MIB}
     assert known() is None
+
+
+def test_looking_at_a_running_function_leaves_its_locals_as_they_are(box):
+    """Also what `locals()` has handed out, and under a debugger."""
+
+    def train(number):
+        mine = locals()
+        batch = torch.ones(1 << 18, device="sim")
+        gpu_mem.holders({})
+        return mine, batch, number
+
+    def look(frame, *_):
+        if frame.f_code is train.__code__:
+            gpu_mem.holders({})
+        return look
+
+    mine, batch, number = train(3)
+    sys.settrace(look)
+    try:
+        traced = train(4)
+    finally:
+        sys.settrace(None)
+
+    assert (mine["number"], batch.numel(), number) == (3, 1 << 18, 3)
+    assert (traced[1].numel(), traced[2]) == (1 << 18, 4)
