@@ -45,6 +45,7 @@ from gpumagic.gpu_mem.segments import (
 from gpumagic.gpu_mem.why import Held, next_steps, steps_for_caught
 from gpumagic.gpu_mem.would_fit import answer_now, are_expandable, causes_now
 from gpumagic.report.frontend import running_shell
+from gpumagic.report.introspection import without_collecting
 from gpumagic.report.places import Code
 from gpumagic.report.units import parse_bytes
 
@@ -90,14 +91,13 @@ def snapshot(
 def holders(namespace: Mapping[str, Any] | None = None) -> Holdings:
     """Who holds the memory of the best device, or of the host where there is none.
 
-    The local variables of functions that run have no name here: what they alone hold
-    is unattributed. `holders({**globals(), **locals()})` names those of one function.
+    The local variables of functions that run, in every thread, are among them:
+    `batch in train`.
 
     Args:
         namespace: The names to look for; by default those of the main module.
     """
-    memory, runtime = _memory(namespace), runtime_now()
-    return memory.holdings(runtime, memory.devices(runtime))
+    return _memory(namespace).holdings_now()
 
 
 def memory_map(namespace: Mapping[str, Any] | None = None) -> MapReport:
@@ -198,6 +198,12 @@ class Memory:
             hint=_USE_ONE if idle else None,
         )
 
+    def holdings_now(self) -> Holdings:
+        """Whose memory it is, on every device in use."""
+        runtime = runtime_now()
+        return self.holdings(runtime, self.devices(runtime))
+
+    @without_collecting()
     def holdings(
         self, runtime: Runtime, devices: tuple[DeviceMemory, ...] = ()
     ) -> Holdings:
@@ -226,6 +232,7 @@ class Memory:
             hint=None if reason is None else reason.hint,
         )
 
+    @without_collecting()
     def leaks(self, *, gc: bool = False) -> LeakReport:
         """What could be let go of."""
         runtime = runtime_now()
@@ -342,6 +349,7 @@ class Memory:
         devices, at = self.devices(runtime), device or 0
         return next((each for each in devices if each.counters.device == at), None)
 
+    @without_collecting()
     def _segments(self, runtime: Runtime) -> tuple[Segment, ...] | None:
         """With names; None where the allocator does not tell of them."""
         snapshot = runtime.memory_snapshot()

@@ -6,6 +6,7 @@ of them lead to the same model.
 
 from __future__ import annotations
 
+import gc
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from gpumagic.devices.storages import StorageKey, Stored
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.name_sources import element_name, graph_name
 from gpumagic.gpu_mem.records import Holder, HolderKind, Part
-from gpumagic.gpu_mem.walk import Budget, Role, Walk, mark_optimizer_state
+from gpumagic.gpu_mem.walk import Budget, Role, Walk, mark_roles
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -88,10 +89,10 @@ def search(
         budget: How far to go.
     """
     walk = Walk(loaded_torch(), budget or Budget(), left_out)
-    entered = [[walk.enter(value) for value in values] for values in names]
+    entered = [map(walk.enter, filter(gc.is_tracked, values)) for values in names]
     starts = [[each for each in its if each is not None] for its in entered]
     walk.run()
-    mark_optimizer_state(walk)
+    mark_roles(walk)
     return Found(walk, starts, _reached_memory(walk, starts, counted))
 
 
@@ -283,7 +284,7 @@ class DeviceRows:
     """
 
     def __init__(
-        self, device: int, names: Sequence[Named], memories: Iterable[Reached]
+        self, device: int, names: Mapping[int, Named], memories: Iterable[Reached]
     ) -> None:
         self.device = device
         self._names = names
@@ -343,7 +344,7 @@ class DeviceRows:
         )
 
     def _bits_of(self, kind: HolderKind) -> int:
-        return sum(1 << n for n, each in enumerate(self._names) if each.kind is kind)
+        return sum(1 << n for n, each in self._names.items() if each.kind is kind)
 
     def _kind_of(self, memory: Reached) -> HolderKind:
         if memory.direct & self._variables:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.memory_events import MemoryTrace
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.gpu_mem.name_sources import KnownNames
+    from gpumagic.gpu_mem.name_sources import Key, KnownNames
     from gpumagic.gpu_mem.records import (
         CellBadge,
         Course,
@@ -88,9 +88,10 @@ class OneCell:
             runtime_now,
             exact=self._options.exact,
             lines=self._options.lines,
-            host_bytes=self._host_bytes,
+            host_bytes=self._host_bytes if search else None,
         )
-        self._sizes: dict[str, int] = {}
+        self._sizes: dict[Key, int] = {}
+        self._sized: str | None = None  # the kind of device
 
     def begin(self) -> None:
         """The cell is about to run."""
@@ -98,6 +99,7 @@ class OneCell:
             runtime = runtime_now()
             if runtime.started():
                 counted = {c.device: c.allocated_bytes for c in read_all(runtime)}
+                self._sized = runtime.kind
                 self._sizes = sizes(self._holdings(runtime.kind, counted))
         self._run.begin()
 
@@ -169,7 +171,8 @@ class OneCell:
             shown=_as_shown(code, value),
             error=error,
         )
-        return of_devices(compared(self._sizes, found), {c.device for c in changes})
+        before = self._sizes if self._sized == self._run.kind else {}
+        return of_devices(compared(before, found), {c.device for c in changes})
 
     def _holdings(
         self,
@@ -218,7 +221,7 @@ class CellRun:
         lines: Whether each line's part is wanted, which is as good as `exact`.
 
         host_bytes: What the notebook's names hold of the host's memory: asked where
-            there is no other device.
+            there is no other device. None: nothing is looked for there.
 
         in_cell: Whether a file name is that of the cell; None is for the cell that
             the shell runs when it ends.
@@ -230,7 +233,7 @@ class CellRun:
         *,
         exact: bool = False,
         lines: bool = False,
-        host_bytes: Callable[[], int | None] = lambda: None,
+        host_bytes: Callable[[], int | None] | None = lambda: None,
         in_cell: Callable[[str], bool] | None = None,
     ) -> None:
         self.failed: str | None = None
@@ -386,6 +389,8 @@ class CellRun:
 
     def _look(self, runtime: Runtime) -> dict[int, Counters]:
         if runtime.kind == CpuRuntime.kind:
+            if self._host_bytes is None:
+                return {}
             return {0: Counters(0, allocated_bytes=self._host_bytes())}
         try:
             return {each.device: each for each in read_all(runtime)}

@@ -16,6 +16,7 @@ import gc
 import inspect
 import itertools
 import sys
+from collections import Counter
 from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _LAST = ("last_exc", "last_value", "last_traceback")
 _OF_A_DEBUGGER = ("botframe", "curframe", "stopframe", "returnframe", "enterframe")
+_OURS_ALONE = 3  # references: the frame's, ours, and that of the question
 _MOST_ERRORS = 1000  # of one list
 _OF_A_RESULT = ("error_in_exec", "error_before_exec")
 Error: TypeAlias = "BaseException | TracebackType"
@@ -332,6 +334,41 @@ def locals_of(frame: FrameType, live: Container[int] = frozenset()) -> dict[str,
     view = frame.f_locals
     found = dict(view)
     if type(view) is dict:  # up to Python 3.12 it stays there, so it must be empty
+        view.clear()
+    return found
+
+
+def running_locals() -> Iterator[tuple[str, Any]]:
+    """What functions of the user's hold that run now, the callers first, each once.
+
+    Those of every thread, by names such as `batch in train`; `batch in train (2)` is
+    that of a second thread, or call.
+    """
+    met = Counter[str]()
+    places = places_beside(loaded_torch())
+    seen = set[int]()
+    for innermost in sys._current_frames().values():
+        for frame in reversed(list(_with_callers(innermost))):
+            code = frame.f_code
+            is_function = code.co_flags & inspect.CO_OPTIMIZED
+            if not is_function or not places.is_users(code.co_filename):
+                continue
+            for name, value in _running_locals_of(frame).items():
+                if id(value) not in seen:
+                    seen.add(id(value))
+                    where = f"{name} in {code.co_name}"
+                    met[where] += 1
+                    yield where if met[where] == 1 else f"{where} ({met[where]})", value
+
+
+def _running_locals_of(frame: FrameType) -> dict[str, Any]:
+    """The locals of a frame that runs; what reading them leaves behind is emptied."""
+    view = frame.f_locals
+    found = dict(view)
+    # Up to Python 3.12 the frame keeps that dict, which `locals()` gives to users, and
+    # of which a debugger's variables are set again.
+    is_traced = frame.f_trace is not None or sys.gettrace() is not None
+    if type(view) is dict and not is_traced and sys.getrefcount(view) <= _OURS_ALONE:
         view.clear()
     return found
 

@@ -15,6 +15,7 @@ from gpumagic.gpu_mem.attribution import (
     Found,
     Named,
     large_elements,
+    names_in,
     search,
 )
 from gpumagic.gpu_mem.name_sources import (
@@ -30,6 +31,7 @@ from gpumagic.gpu_mem.workspaces import (
     workspace_remark,
     workspaces,
 )
+from gpumagic.report.introspection import without_collecting
 from gpumagic.report.units import bytes_text, count_text
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.storages import StorageKey
     from gpumagic.gpu_mem.attribution import Reached
-    from gpumagic.gpu_mem.name_sources import Root
+    from gpumagic.gpu_mem.name_sources import Key, Root
     from gpumagic.gpu_mem.walk import Budget, Walk
     from gpumagic.gpu_mem.workspaces import Snapshot, Workspace
 
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 _WORTH_ANOTHER_SEARCH = 1 << 20
 
 
+@without_collecting()
 def find_holdings(
     sources: Sources,
     allocated: Mapping[int, int | None],
@@ -144,6 +147,7 @@ def _nameless_bytes(holdings: Holdings) -> int:
     return max((each.reachable_bytes for each in nameless), default=0)
 
 
+@without_collecting()
 def held_bytes(sources: Sources) -> int:
     """What all names together hold of one kind of device, whichever of them it is."""
     if loaded_torch() is None:
@@ -154,26 +158,35 @@ def held_bytes(sources: Sources) -> int:
     return sum(each.nbytes for each in dict(found.memory.values()).values())
 
 
-def sizes(holdings: Holdings) -> dict[str, int]:
+def sizes(holdings: Holdings) -> dict[Key, int]:
     """What each name reaches, to be remembered until the next cell has run."""
     return {key_of(each): each.reachable_bytes for each in holdings.holders}
 
 
-def compared(before: Mapping[str, int], now: Holdings) -> Holdings:
+def compared(before: Mapping[Key, int], now: Holdings) -> Holdings:
     """The same holdings, each name with how much more it reaches than before.
+
+    A name that reaches nothing any more is told as well: what it held may have gone
+    over to others.
 
     Args:
         before: What `sizes` has told before the cell; a name that is not in it is new.
 
         now: What was found after it.
     """
-    holders = tuple(
+    gone = dict(before)
+    holders = [
         dataclasses.replace(
-            each, delta_bytes=each.reachable_bytes - before.get(key_of(each), 0)
+            each, delta_bytes=each.reachable_bytes - gone.pop(key_of(each), 0)
         )
         for each in now.holders
-    )
-    return dataclasses.replace(now, holders=holders)
+    ]
+    if not now.partial:
+        holders += [
+            Holder(*key, own_bytes=0, reachable_bytes=0, delta_bytes=-nbytes)
+            for key, nbytes in gone.items()
+        ]
+    return dataclasses.replace(now, holders=tuple(holders))
 
 
 def of_devices(holdings: Holdings, devices: Collection[int]) -> Holdings:
@@ -188,22 +201,22 @@ def of_devices(holdings: Holdings, devices: Collection[int]) -> Holdings:
     )
 
 
-def _named(found: Found, roots: Sequence[Root]) -> list[Named]:
-    """The names without their objects, in the order in which they were searched."""
+def _named(found: Found, roots: Sequence[Root]) -> dict[int, Named]:
+    """The names that reach some memory, without their objects, by their bit."""
     reached = 0
     for _, memory in found.memory.values():
-        reached |= memory.direct
-    return [
-        Named(
-            name=root.name,
-            kind=root.kind,
-            is_tensor=bool(start) and found.walk.is_tensor(start[0]),
-            elements=large_elements(found.walk, root.values[0], found.memory)
-            if reached & 1 << position
-            else {},
+        reached |= memory.every
+    return {
+        position: Named(
+            name=roots[position].name,
+            kind=roots[position].kind,
+            is_tensor=found.walk.is_tensor(found.starts[position][0]),
+            elements=large_elements(
+                found.walk, roots[position].values[0], found.memory
+            ),
         )
-        for position, (root, start) in enumerate(zip(roots, found.starts, strict=True))
-    ]
+        for position in names_in(reached)
+    }
 
 
 def _pieces(

@@ -7,6 +7,7 @@ them reach is known to be the same.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import sys
 from collections import Counter, deque
@@ -23,6 +24,8 @@ from gpumagic.gpu_mem.error_holders import (
     errors_within,
     frames_with_locals,
     held_errors,
+    is_error,
+    running_locals,
     stray_errors,
 )
 from gpumagic.gpu_mem.name_sources import in_classes
@@ -130,10 +133,11 @@ def find_leaks(
         budget=budget,
     )
     memory = dict(reached.values())
-    rows = [
+    each_one = (
         *_rows_of_unwanted(found.unwanted, len(found.wanted), memory),
         *_rows_of_graphs(found.wanted, memory),
-    ]
+    )
+    rows = _alike_together(each_one, memory)
     others = [row for row in rows if not row.own]
     no_graphs = [row for row in others if row.leak.kind is not LeakKind.GRAPH]
     leaks = [row.leak for row in others]
@@ -275,7 +279,12 @@ def _variables(
         and not (name in hidden and hidden[name] is value)
     }
     of_classes = in_classes(list(variables.items()), namespace.get("__name__"))
-    return variables | dict(of_classes)
+    running = {
+        name: value
+        for name, value in running_locals()
+        if value is not shell and not is_error(value)
+    }
+    return running | variables | dict(of_classes)
 
 
 # --------------------------------------------------------------------- the errors
@@ -295,7 +304,8 @@ def _errors(
         places = (*held.places, *names)
         found.append(_HeldError(held.error, title, places, undo, "%debug"))
     for name, errors in in_variables.items():
-        title, undo = f"the error in {name}", f"del {name}"
+        title = f"the error{'s' if len(errors) > 1 else ''} in {name}"
+        undo = f"del {name}"
         if name not in merged:
             found += [_HeldError(each, title, (name,), undo, name) for each in errors]
     adrift = stray_errors(held.error for held in found)
@@ -371,6 +381,18 @@ class _Row(NamedTuple):
     own: bool
 
 
+def _alike_together(rows: Iterable[_Row], memory: Memory) -> list[_Row]:
+    """One row for what is called the same, as one local of several errors is."""
+    found: dict[tuple[str, int, str, bool], _Row] = {}
+    for row in rows:
+        known = row.leak.where, row.leak.device, row.leak.undo, row.own
+        keys = {*found[known].keys, *row.keys} if known in found else row.keys
+        nbytes = sum(memory[key].nbytes for key in keys)
+        leak = dataclasses.replace(row.leak, nbytes=nbytes)
+        found[known] = _Row(leak, tuple(keys), row.own)
+    return list(found.values())
+
+
 def _by_device(rows: Iterable[_Row], memory: Memory) -> tuple[tuple[int, int], ...]:
     """What rows hold together, counting what two of them hold only once."""
     totals = Counter[int]()
@@ -423,7 +445,8 @@ def _rows(each: _Candidate, keys: list[StorageKey], memory: Memory) -> Iterator[
         yield _Row(Leak(each.kind, *words), here, each.own)
 
 
-def _graph_of(name: str, value: Any) -> _Candidate:
+def _graph_of(where: str, value: Any) -> _Candidate:
+    name = where.partition(" in ")[0]  # of a function's local
     if type(value) is list:
         undo = f"{name} = [each.detach() for each in {name}]"
     elif hasattr(type(value), "detach"):
@@ -431,7 +454,7 @@ def _graph_of(name: str, value: Any) -> _Candidate:
     else:
         undo = f"del {name}"
     lost = f"a backward pass from {name}"
-    return _Candidate(LeakKind.GRAPH, value, name, name, (name,), undo, lost)
+    return _Candidate(LeakKind.GRAPH, value, where, where, (where,), undo, lost)
 
 
 # ------------------------------------------------------ what lives, and what only waits

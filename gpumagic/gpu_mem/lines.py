@@ -6,7 +6,7 @@ A failure to record is a remark: the cell runs as it would have done.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.simulated import simulated_box
@@ -160,12 +160,16 @@ def lines_of(
         in_cell: Whether a file is the cell itself.
     """
     sums: defaultdict[Spot | None, _Sums] = defaultdict(_Sums)
+    previous: Spot | None = None
     for event in events:
-        sums[event.spot].add(event)
+        its = sums[event.spot]
+        its.passes += not its.passes or event.spot != previous
+        its.add(event)
+        previous = event.spot
     for event in alive_after(events, before_peak):
         sums[event.spot].at_peak_bytes += event.nbytes
     for event in alive_after(events, len(events)):
-        sums[event.spot].left_bytes += event.nbytes
+        sums[event.spot].leave(event)
 
     def place(spot: Spot | None) -> tuple[bool, bool, str, int]:
         if spot is None:
@@ -183,10 +187,21 @@ class _Sums:
     allocations: int = 0
     at_peak_bytes: int = 0
     left_bytes: int = 0
+    grown_bytes: int = 0
     backward: bool = False
+    passes: int = 0
+    pass_of: dict[int, int] = field(default_factory=dict)  # by address
+
+    def leave(self, event: MemoryEvent) -> None:
+        """What loops keep is of their first pass, or replaced by the last one."""
+        self.left_bytes += event.nbytes
+        in_pass = self.pass_of[event.address]
+        if self.passes == 1 or self.passes < 3 * in_pass <= 2 * self.passes:
+            self.grown_bytes += event.nbytes
 
     def add(self, event: MemoryEvent) -> None:
         if event.taken:
+            self.pass_of[event.address] = self.passes
             self.allocations += 1
             self.allocated_bytes += event.nbytes
             self.backward |= event.backward
@@ -207,6 +222,7 @@ def _row(
         at_peak_bytes=sums.at_peak_bytes,
         backward=sums.backward,
         left_bytes=sums.left_bytes,
+        grown_bytes=sums.grown_bytes,
     )
 
 

@@ -14,12 +14,13 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from gpumagic.gpu_mem.error_holders import (
     errors_in_variables,
     frames_with_locals,
     held_errors,
+    running_locals,
     stray_errors,
 )
 from gpumagic.gpu_mem.output_holders import output_places
@@ -77,6 +78,7 @@ class KnownNames:
             kind,
             outputs=outputs | dict(shown or {}),
             errors=errors,
+            running=running_locals,
             stray_errors=lambda: stray_errors((*errors, *self._in_variables())),
         )
 
@@ -100,6 +102,8 @@ class Sources:
 
         errors: Exceptions, or tracebacks, that are kept.
 
+        running: Finds the local variables of functions that run, by name.
+
         stray_errors: Finds those that are in none of the known places, which takes a
             while: asked only where memory is left that no name was found for.
 
@@ -110,6 +114,7 @@ class Sources:
     kind: str
     outputs: Mapping[str, Any] | None = None
     errors: tuple[Error, ...] = ()
+    running: Callable[[], Iterable[tuple[str, Any]]] = tuple
     stray_errors: Callable[[], Sequence[Error]] = tuple
     modules: bool = True
 
@@ -125,8 +130,7 @@ class Sources:
         return {id(each) for each in things if each is not None}
 
 
-@dataclass(frozen=True)
-class Root:
+class Root(NamedTuple):
     """A name, and the objects that it stands for."""
 
     name: str
@@ -135,7 +139,10 @@ class Root:
 
 
 def roots_of(sources: Sources) -> list[Root]:
-    """Every name to begin at: variables first, then outputs, errors and modules."""
+    """Every name to begin at: variables first, then outputs, errors and modules.
+
+    The local variables of functions that run are variables as well.
+    """
     outputs = _outputs(sources)
     shown = {id(value) for value in outputs.values()}
     roots = [
@@ -149,6 +156,12 @@ def roots_of(sources: Sources) -> list[Root]:
     roots += [
         Root(name, HolderKind.VARIABLE, [value])
         for name, value in in_classes(named, sources.namespace.get("__name__"))
+    ]
+    held = {id(value) for _, value in named}
+    roots += [
+        Root(name, HolderKind.VARIABLE, [value])
+        for name, value in sources.running()
+        if id(value) not in held
     ]
     roots += _output_roots(outputs)
     roots += _error_roots(sources)
@@ -325,9 +338,12 @@ def element_name(key: Any) -> str | None:
     return f'["{quoted}"]'
 
 
-def key_of(holder: Holder) -> str:
+Key: TypeAlias = "tuple[str, HolderKind, int]"
+
+
+def key_of(holder: Holder) -> Key:
     """What a holder is remembered by from one cell to the next."""
-    return f"{holder.kind.name}:{holder.device}:{holder.name}"
+    return holder.name, holder.kind, holder.device
 
 
 def has_name(kind: HolderKind) -> bool:

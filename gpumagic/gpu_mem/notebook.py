@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
 
 from gpumagic.gpu_mem.api import Memory
 from gpumagic.gpu_mem.cell import OneCell
+from gpumagic.gpu_mem.growth import Looks
 from gpumagic.gpu_mem.name_sources import KnownNames
 from gpumagic.gpu_mem.oom import LastOom
 from gpumagic.gpu_mem.options import LIVE, Options, options_of
@@ -23,13 +25,14 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
-    from gpumagic.gpu_mem.report import CellReport
+    from gpumagic.gpu_mem.report import CellReport, LeakReport
     from gpumagic.notebook.cells import Outcome
     from gpumagic.notebook.magics import GpuMagics
     from gpumagic.report.record import Report
 
 _WATCHING = (
-    "A line after each cell that moves memory from now on; %gpu_mem off ends that"
+    "A line after each cell that moves memory of a GPU from now on; "
+    "%gpu_mem off ends that"
 )
 _COLUMNS: dict[str, Callable[[LedgerEntry], Any]] = {
     "cell": lambda entry: entry.code.cell,
@@ -62,6 +65,7 @@ class Notebook:
         self._memory = Memory(self._names, lambda: session.driver)
         self._cells = CellLog(_entries_of, LedgerReport, _COLUMNS)
         self._last_oom = LastOom(self._shell)
+        self._looks = Looks()
         self._every_cell = session.every_cell(self._shell)
         self._mode = Mode(
             "gpu_mem", lambda: OneCell(self._names, search=False), self._tell
@@ -102,7 +106,7 @@ class Notebook:
             case "map", _:
                 report = memory.map()
             case "leaks", _:
-                report = memory.leaks(gc=options.gc)
+                report = self._leaks(gc=options.gc)
             case "free", _:
                 report = memory.free(options)
             case "why", _:
@@ -111,7 +115,14 @@ class Notebook:
                 report = memory.fit(parse_bytes(size))
             case _:
                 report = memory.snapshot(top=options.top)
+                self._looks.add(running_cell(self._shell), report.holdings)
         return report
+
+    def _leaks(self, *, gc: bool) -> LeakReport:
+        report, holdings = self._memory.leaks(gc=gc), self._memory.holdings_now()
+        grown = self._looks.grown(holdings)
+        self._looks.add(running_cell(self._shell), holdings)
+        return dataclasses.replace(report, grown=grown)
 
     def met(self, error: BaseException) -> None:
         """Remember an out-of-memory error that has just ended a cell."""
@@ -132,6 +143,7 @@ class Notebook:
             self._last_oom.cell_ended(code.cell, outcome.error)
             report = watch.report(code, value=outcome.value, error=outcome.error)
             self._cells.add(report)
+            self._looks.add(code.cell, report.holdings)
             return self._magics.show(report, typed)
 
         magic_line = f"%%gpu_mem {line}"

@@ -419,6 +419,10 @@ class LineUse(Record):
 
         left_bytes: Allocated by this line and still in use when the cell had ended,
             whichever line gave the rest back.
+
+        grown_bytes: What it left in the middle third of its passes. What a loop keeps
+            is of its first pass, or is replaced by its last one: that does not grow.
+            Of a line that was run once it is all.
     """
 
     line: CodeLine | None
@@ -430,6 +434,7 @@ class LineUse(Record):
     at_peak_bytes: int
     backward: bool = False
     left_bytes: int | None = None
+    grown_bytes: int | None = None
 
     @property
     def net_bytes(self) -> int:
@@ -548,6 +553,27 @@ class Leak(Record):
     held_by: tuple[str, ...] = ()
     undo: str = ""
     lost: str = ""
+
+
+@dataclass(frozen=True)
+class Growth(Record):
+    """A name that holds more than when it was first looked at.
+
+    Attributes:
+        times: At how many looks it held more than at the one before.
+
+        since_cell: The cell of the first look.
+
+        by_hooks: Whether most of it is reached from hooks of modules.
+    """
+
+    name: str
+    device: int
+    nbytes: int
+    grown_bytes: int
+    times: int = 1
+    since_cell: int | None = None
+    by_hooks: bool = False
 
 
 # ---------------------------------------------------------------------- what lies where

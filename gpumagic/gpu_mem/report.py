@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         DeviceChange,
         DeviceMemory,
         Fragmentation,
+        Growth,
         Holder,
         Holdings,
         HostMemory,
@@ -122,6 +123,8 @@ class LeakReport(Report):
 
         collected_bytes: What has come back by device already, as cycles were collected
             to look at them.
+
+        grown: Names that hold more than when they were first looked at.
     """
 
     setting: Setting
@@ -130,6 +133,7 @@ class LeakReport(Report):
     collected_bytes: tuple[tuple[int, int], ...] = ()
     partial: bool = False
     remarks: tuple[str, ...] = ()
+    grown: tuple[Growth, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from gpumagic.gpu_mem.lines import places_beside
 from gpumagic.gpu_mem.name_sources import element_name, graph_name, roots_of
 from gpumagic.gpu_mem.records import Block, BlockState, HolderKind, Segment
 from gpumagic.gpu_mem.workspaces import workspaces
+from gpumagic.report.introspection import without_collecting
 from gpumagic.report.places import line_in
 
 if TYPE_CHECKING:
@@ -182,6 +183,7 @@ def _with_names(
 # --------------------------------------------------------------------- names by address
 
 
+@without_collecting()
 def names_by_address(
     sources: Sources, snapshot: Sequence[Entry]
 ) -> dict[int, tuple[str, ...]]:
@@ -198,7 +200,9 @@ def names_by_address(
     """
     roots = roots_of(sources)
     variables = {
-        root.name: root.values[0] for root in roots if root.kind is HolderKind.VARIABLE
+        root.name: root.values[0]
+        for root in roots
+        if root.kind is HolderKind.VARIABLE and " in " not in root.name
     }
     reached = _as_in_the_balance(sources, roots)
     named = {(key.device, key.address) for key in reached}

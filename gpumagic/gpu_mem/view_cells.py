@@ -23,7 +23,7 @@ from gpumagic.gpu_mem.view_course import (
     curve,
     highest_course,
 )
-from gpumagic.gpu_mem.view_lines import left_bytes, lines_parts
+from gpumagic.gpu_mem.view_lines import grown_bytes, left_bytes, lines_parts
 from gpumagic.gpu_mem.view_names import looked_at, names_parts, unwanted
 from gpumagic.gpu_mem.view_terms import (
     PEAKS_IN_WORDS,
@@ -114,16 +114,18 @@ def _held_by_errors(report: CellReport) -> str:
 def _most(report: CellReport) -> str:
     """Which line, or else which name, has most of what the cell left."""
     delta = known_sum([each.allocated_delta for each in report.changes]) or 0
-    if report.lines:
-        line = max(report.lines, key=left_bytes)
-        if line.line is None or left_bytes(line) <= max(_WORTH_NAMING * delta, 0):
-            return ""
+    growing = [line for line in report.lines or () if line.line and grown_bytes(line)]
+    line = max(growing, key=grown_bytes, default=None)
+    if line and line.line and left_bytes(line) > max(_WORTH_NAMING * delta, 0):
         place = line.line.where if line.number is None else f"line {line.number}"
         return f"{place} left {bytes_text(left_bytes(line))}"
     if delta <= 0:
         return ""
-    if report.holdings is not None and (first := unwanted(report.holdings)):
-        return f"{bytes_text(first.nbytes)} is held by {first.words}"
+    first = None if report.holdings is None else unwanted(report.holdings)
+    if first is not None:
+        more = first.nbytes if first.delta_bytes is None else first.delta_bytes
+        if more > 0:
+            return f"{bytes_text(more)} is held by {first.words}"
     return next(iter(_largest_change(report)), "")
 
 

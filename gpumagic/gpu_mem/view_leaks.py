@@ -29,19 +29,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.gpu_mem.records import Counters, Leak, Setting
+    from gpumagic.gpu_mem.records import Counters, Growth, Leak, Setting
     from gpumagic.gpu_mem.report import FreeReport, LeakReport
 
 _MOST_TOLD = 3  # devices
 _MOST_ROWS = 50
 _PARTIAL = "the search was ended early: there may be more"
 _FREE = "%gpu_mem free"
+_NO_LEAK = "no failed call, shown result or graph keeps memory"
+_WATCH = "which lists, caches or hooks grow is seen from cell to cell"
 _KEPT = (
     "torch keeps what came back for its next tensors: other processes cannot have it"
 )
 _GIVE = "%gpu_mem free --cache gives it to the device"
 _HOW = (
-    "Looked at are errors and their frames, shown results, and graphs of variables.\n"
+    "Looked at are errors and their frames, shown results, and graphs of variables; "
+    "and names that hold more than at an earlier %gpu_mem or %%gpu_mem.\n"
     "What two of them hold is counted once in the sum."
 )
 _STILL_HELD = "other names may hold the same memory; this shows which"
@@ -60,8 +63,12 @@ def leaks_headline(report: LeakReport) -> str:
 
 def _still_held(report: LeakReport) -> str:
     if not report.leaks:
-        other = "else " if report.collected_bytes else ""
-        return f"nothing {other}was found that is held without being wanted"
+        first = next(iter(report.grown), None)
+        if first is None:
+            return _NO_LEAK
+        hold = "hold" if first.by_hooks else "holds"
+        more = f"{bytes_text(first.grown_bytes)} more than {_since(first)}"
+        return f"{_growing(first)} {hold} {more}"
     least = "at least " if report.partial else ""
     held = _totals(report.total_bytes, report.setting) or UNKNOWN
     said = f"{least}{held} is held, and probably not wanted"
@@ -90,6 +97,10 @@ def leaks_parts(report: LeakReport) -> Iterator[Part]:
         if len(report.leaks) > MOST_ROWS:
             yield Details("All that is probably not wanted", (table,), "holders")
         yield from _holding(report.leaks)
+    if report.grown:
+        yield _grown_table(report.grown, report.setting).beginning(MOST_ROWS)
+    elif not report.leaks:
+        yield Note("note", _WATCH, "%%gpu_mem")
     if report.partial:
         yield Note("note", _PARTIAL)
     remarks = [Note("note", remark) for remark in report.remarks]
@@ -114,6 +125,32 @@ def leaks_table(leaks: Sequence[Leak], setting: Setting) -> Table:
     )
     caption = "Held, and probably not wanted"
     return Table.of(caption, properties, leaks[:_MOST_ROWS], total=len(leaks))
+
+
+def _grown_table(grown: Sequence[Growth], setting: Setting) -> Table:
+    """A row for each name that holds more than at first."""
+    properties = (
+        Property(Column("Name"), _growing),
+        Property(Column("Device"), lambda each: device_name(setting, each.device)),
+        figures("Holds", lambda each: each.nbytes),
+        figures("More by", lambda each: each.grown_bytes),
+        Property(Column("Than"), _since),
+        Property(Column("Grew", number=True), lambda each: _times(each.times)),
+    )
+    return Table.of("Names that grew", properties, grown, total=len(grown))
+
+
+def _growing(growth: Growth) -> str:
+    name = short_name(growth.name)
+    return f"hooks of {name}" if growth.by_hooks else name
+
+
+def _since(growth: Growth) -> str:
+    return "at first" if growth.since_cell is None else f"at In [{growth.since_cell}]"
+
+
+def _times(times: int) -> str:
+    return "once" if times == 1 else f"{times:,} times"
 
 
 def _holding(leaks: Sequence[Leak]) -> Iterator[Part]:

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.drawing import Column, Details, Meter, Paragraph, Property, Table
 from gpumagic.gpu_mem.view_terms import device_name, figures
-from gpumagic.report.units import bytes_text, change_text, devices_text, shortened
+from gpumagic.report.units import (
+    bytes_text,
+    change_text,
+    count_text,
+    devices_text,
+    shortened,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,6 +37,11 @@ _BACKWARD = (
 def left_bytes(line: LineUse) -> int:
     """What it left behind, as far as that is known by piece."""
     return line.net_bytes if line.left_bytes is None else line.left_bytes
+
+
+def grown_bytes(line: LineUse) -> int:
+    """What it left of that with each pass, as far as that is known."""
+    return left_bytes(line) if line.grown_bytes is None else line.grown_bytes
 
 
 def lines_parts(
@@ -90,7 +101,8 @@ def _lines_table(lines: Sequence[LineUse], setting: Setting, most: int) -> Table
     all_of_them = _lines_sum(lines)
     at_peak = bytes_text(all_of_them.at_peak_bytes)
     left_out = len(together) - len(shown)
-    name = f"all of them, also {left_out} others" if left_out else "all of them"
+    more = count_text(left_out, "more line")
+    name = f"all of them, with {more}" if left_out else "all of them"
     rows.append(_Row("", name, "", all_of_them, at_peak))
     caption = "" if whole else "By line of the cell"
     return Table.of(caption, properties, rows)

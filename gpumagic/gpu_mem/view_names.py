@@ -26,6 +26,7 @@ from gpumagic.report.units import (
     change_text,
     count_text,
     devices_text,
+    known_sum,
     listed,
     seconds_text,
 )
@@ -61,10 +62,14 @@ class Unwanted(NamedTuple):
     """The largest part of the memory where no name of the user's has it.
 
     Attributes:
+        delta_bytes: How much more that is than before the cell; None where that was
+            not compared.
+
         words: What holds it, and what to type.
     """
 
     nbytes: int
+    delta_bytes: int | None
     words: str
 
 
@@ -84,7 +89,9 @@ def unwanted(holdings: Holdings) -> Unwanted | None:
     largest = max((each.reachable_bytes for each in named), default=0)
     if sums[kind] <= largest:
         return None
-    return Unwanted(sums[kind], _UNWANTED[kind])
+    deltas = [each.delta_bytes for each in holdings.holders if each.kind is kind]
+    more = known_sum(deltas) if deltas else None
+    return Unwanted(sums[kind], more, _UNWANTED[kind])
 
 
 def names_headline(holdings: Holdings | None) -> str:

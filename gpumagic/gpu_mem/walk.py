@@ -71,6 +71,8 @@ class Walk:
 
         states: What optimizers remember of their parameters.
 
+        hooks: What modules call before or after themselves.
+
         partial: Whether the budget was spent before everything was seen.
 
         hidden: How many saved tensors could not be looked at.
@@ -95,6 +97,7 @@ class Walk:
         self.roles: dict[int, Role] = {}
         self.of_graph: set[int] = set()
         self.states: list[int] = []
+        self.hooks: list[int] = []
         self.partial = False
         self.hidden = 0
         self._torch = torch
@@ -148,6 +151,10 @@ class Walk:
     def is_tensor(self, number: int) -> bool:
         """Whether it is a tensor."""
         return self._kind_of[number] is _ObjectKind.TENSOR
+
+    def is_module(self, number: int) -> bool:
+        """Whether it is a module of torch's, with tensors of its own."""
+        return self._kind_of[number] is _ObjectKind.MODULE
 
     def _run(self) -> None:
         self._until = time.thread_time() + self._budget.seconds
@@ -229,6 +236,8 @@ class Walk:
         self._add(number, gc.get_referents(module))
         for buffer in _buffers_of(module):
             self._set_role(self.enter(buffer), Role.BUFFER)
+        hooks = map(self.enter, _hooks_of(module))
+        self.hooks += (each for each in hooks if each is not None)
 
     def _look_into_optimizer(self, number: int, optimizer: Any) -> None:
         self._add(number, gc.get_referents(optimizer))
@@ -263,7 +272,7 @@ def _without(things: list[Any], names: tuple[Any, ...]) -> Iterator[Any]:
 # ----------------------------------------------------- what kind of object something is
 
 
-class _ObjectKind(enum.Enum):
+class _ObjectKind(enum.IntEnum):
     """How an object is looked into."""
 
     ANY = enum.auto()
@@ -340,7 +349,8 @@ class Role(enum.IntEnum):
     GRADIENT = 1
     BUFFER = 2
     OPTIMIZER_STATE = 3
-    OTHER = 4
+    HOOK = 4
+    OTHER = 5
 
     @property
     def words(self) -> str:
@@ -353,6 +363,7 @@ _WORDS = {
     Role.GRADIENT: "gradients",
     Role.BUFFER: "buffers",
     Role.OPTIMIZER_STATE: "optimizer state",
+    Role.HOOK: "kept by hooks",
     Role.OTHER: "other tensors",
 }
 
@@ -369,23 +380,37 @@ def _buffers_of(module: Any) -> list[Any]:
     return list(dict.values(buffers)) if issubclass(type(buffers), dict) else []
 
 
+def _hooks_of(module: Any) -> Iterator[Any]:
+    """What a module calls by itself, such as `_forward_hooks`."""
+    for name, value in (attributes_of(module) or {}).items():
+        if name.endswith("_hooks") and issubclass(type(value), dict) and len(value):
+            yield value
+
+
 def _state_of(optimizer: Any) -> Any:
     """What an optimizer remembers of its parameters."""
     return (attributes_of(optimizer) or {}).get("state")
 
 
-def mark_optimizer_state(walk: Walk) -> None:
-    """Tell the tensors that optimizers keep for themselves from others.
+def mark_roles(walk: Walk) -> None:
+    """Tell the tensors that optimizers and hooks keep for themselves from others.
 
-    The keys of that memory are the parameters: these are not theirs.
+    The keys of an optimizer's memory are the parameters: these are not theirs.
     """
-    seen, waiting = set(walk.states), list(walk.states)
+    _mark(walk, walk.states, Role.OPTIMIZER_STATE)
+    _mark(walk, walk.hooks, Role.HOOK)
+
+
+def _mark(walk: Walk, begins: Iterable[int], role: Role) -> None:
+    """Up to the next tensors, and not through modules: these have tensors of theirs."""
+    waiting = list(begins)
+    seen = set(waiting)
     while waiting:
         for child in walk.children[waiting.pop()]:
             if child in seen:
                 continue
             seen.add(child)
-            if not walk.is_tensor(child):
+            if walk.is_tensor(child):
+                walk.roles[child] = min(role, walk.roles.get(child, role))
+            elif not walk.is_module(child):
                 waiting.append(child)
-            elif walk.roles.get(child, Role.OTHER) is Role.OTHER:
-                walk.roles[child] = Role.OPTIMIZER_STATE

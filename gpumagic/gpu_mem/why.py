@@ -53,8 +53,8 @@ _EXPANDABLE = (
     "torch is imported"
 )
 _EXPANDABLE_IN_THE_MODEL = (
-    'gpumagic.simulate("h100", allocator="expandable_segments:True") in place of the '
-    "simulated GPU that is on"
+    'allocator="expandable_segments:True" besides what you have given '
+    "gpumagic.simulate, after a restart"
 )
 _MUCH_OF_THE_DEVICE = 0.1  # of the device
 _USUAL_OUTSIDE_BYTES = 2 << 30  # a context, loaded kernels, some buffers

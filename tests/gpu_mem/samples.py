@@ -22,6 +22,7 @@ from gpumagic.gpu_mem.records import (
     DeviceChange,
     DeviceMemory,
     Fragmentation,
+    Growth,
     Holder,
     HolderKind,
     Holdings,
@@ -858,6 +859,15 @@ PARTIAL_LEAKS = LeakReport(
     remarks=("cycles were not looked for: --gc does",),
 )
 NO_LEAKS = LeakReport(CUDA, ())
+GROWN = LeakReport(
+    CUDA,
+    (),
+    grown=(
+        Growth("history", 0, gib(1.2), gib(1.1), 4, 5),
+        Growth("model", 0, gib(2.1), gib(0.4), 4, 5, by_hooks=True),
+        Growth("cached", 0, 12 * MIB, 12 * MIB),
+    ),
+)
 ONLY_COLLECTED = LeakReport(CUDA, (), collected_bytes=((0, 576 * MIB),))
 HOSTILE_LEAKS = LeakReport(
     CUDA,
@@ -1126,6 +1136,7 @@ SAMPLES = (
     ("leaks-partial", PARTIAL_LEAKS),
     ("leaks-collected", ONLY_COLLECTED),
     ("leaks-none", NO_LEAKS),
+    ("leaks-grown", GROWN),
     ("leaks-hostile", HOSTILE_LEAKS),
     ("free", FREED),
     ("free-to-device", FREED_TO_DEVICE),

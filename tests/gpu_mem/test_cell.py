@@ -16,10 +16,13 @@ import pytest
 
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.memory_events import MemoryEvent, MemoryTrace, Spot
+from gpumagic.gpu_mem import cell
 from gpumagic.gpu_mem import lines as recording
 from gpumagic.gpu_mem.cell import CellRun
 from gpumagic.gpu_mem.lines import Chosen
+from gpumagic.gpu_mem.name_sources import KnownNames
 from gpumagic.gpu_mem.records import BadgeKind, CellBadge, Peak, PeakKind
+from gpumagic.report.places import Code
 
 
 class Cuda:
@@ -844,3 +847,21 @@ shell.run_cell("1", store_history=True)
 for row in runs[0].lines():
     print(row.number, repr(row.line.where), repr(row.line.source), row.net_bytes)
 """
+
+
+def test_watching_every_cell_asks_for_no_names_where_no_device_is_in_use(monkeypatch):
+    """However many names there are, a cell costs nothing for them."""
+
+    def asked(*_args, **_options):
+        raise AssertionError
+
+    monkeypatch.setattr(cell, "runtime_now", CpuRuntime)
+    monkeypatch.setattr(KnownNames, "sources", asked)
+    watch = cell.OneCell(KnownNames({"x": 1}), search=False)
+
+    watch.begin()
+    watch.end()
+    report = watch.report(Code("x"))
+
+    assert not report.changes
+    assert not report.badges

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import sys
+import traceback
 import types
 import weakref
 
@@ -394,6 +395,34 @@ def test_the_change_since_an_earlier_look_is_told_by_name():
     changes = {each.name: each.delta_bytes for each in found.holders}
     assert changes == {"x": 50, "y": 0, "new": 5, "unattributed": -55}
     assert all(type(each) is int for each in before.values())
+
+
+def test_the_changes_add_up_where_a_name_is_gone():
+    """What it held may have gone over to nobody, where it would seem to be new."""
+    before = sizes(find({"x": tensor(20)}, 20))
+
+    found = compared(before, find({}, 50))
+
+    changes = {each.name: each.delta_bytes for each in found.holders}
+    assert changes == {"unattributed": 50, "x": -20}
+
+
+def test_nothing_is_collected_while_names_are_looked_for():
+    """Cycles that wait are what `leaks --gc` is to find."""
+    names = {f"n{number}": [{number: [number]}] for number in range(3000)}
+    met = set()
+
+    def note(*_):
+        met.update(frame.name for frame in traceback.extract_stack())
+
+    gc.callbacks.append(note)
+    try:
+        find(names | {"x": tensor(100)}, 100)
+    finally:
+        gc.callbacks.remove(note)
+
+    assert "search" not in met
+    assert gc.isenabled()
 
 
 def test_nothing_of_the_users_is_kept():

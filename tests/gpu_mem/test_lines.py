@@ -98,6 +98,36 @@ def test_a_line_left_what_nobody_has_given_back():
     assert [row.net_bytes for row in rows] == [10, 70, -70]
 
 
+def loop(passes, *, keeps):
+    """A loop that remembers its first pass, replaces its result, and may keep some."""
+    result, state, more = Spot(CELL, 3), Spot(CELL, 4), Spot(CELL, 5)
+    events = []
+    for number in range(passes):
+        events.append(MemoryEvent(True, 100 + number, 10, result))
+        if number:
+            events.append(MemoryEvent(False, 99 + number, 10, result))
+        else:
+            events.append(MemoryEvent(True, 1, 50, state))
+        events.append(MemoryEvent(True, 200 + number, 2, more))
+        if not keeps:
+            events.append(MemoryEvent(False, 200 + number, 2, more))
+    return events
+
+
+@pytest.mark.parametrize("passes", [2, 3, 10])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_only_what_more_stays_of_with_each_pass_grows(passes, keeps):
+    """What a loop keeps in its steady state is no leak of the line that made it."""
+    rows = lines_of(
+        0, loop(passes, keeps=keeps), before_peak=0, in_cell=lambda file: file == CELL
+    )
+
+    left = {row.number: row.left_bytes for row in rows}
+    grows = {row.number for row in rows if row.grown_bytes}
+    assert left == {3: 10, 4: 50, 5: 2 * passes if keeps else 0}
+    assert grows == ({4, 5} if keeps else {4})  # a line that ran once has left it all
+
+
 def test_memory_from_before_may_be_given_back():
     """What is given back without having been taken lowers the level, and no more."""
     events = [MemoryEvent(False, 9, 30), MemoryEvent(True, 1, 20)]

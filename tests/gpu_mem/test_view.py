@@ -666,3 +666,21 @@ def test_letting_go_in_vain_says_how_to_go_on():
     """Who got nothing back is told where to look; who got some is not."""
     assert "other names may hold the same memory" in text_of(samples.NOTHING_FREED)
     assert "other names may hold the same memory" not in text_of(samples.FREED)
+
+
+def test_title_of_a_cell_tells_how_much_more_nobody_holds():
+    """What nobody held before the cell is none of its doing."""
+    nobody = replaced(
+        samples.BATCH,
+        name="unattributed",
+        kind=HolderKind.UNATTRIBUTED,
+        own_bytes=50 * MIB,
+        reachable_bytes=50 * MIB,
+        delta_bytes=30 * MIB,
+    )
+    sums = ((0, HolderKind.UNATTRIBUTED, 50 * MIB),)
+    holdings = Holdings((nobody,), ((0, 50 * MIB),), sums)
+
+    title = draw(replaced(samples.CELL, holdings=holdings, lines=None)).title
+
+    assert "30.0 MiB is held by no name that was found" in title

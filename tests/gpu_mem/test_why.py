@@ -327,6 +327,14 @@ def test_expandable_segments_only_where_they_are_off():
     assert "expandable" not in steps_for(Cause.TOO_MUCH_LIVE, expandable=False)
 
 
+def test_what_the_simulated_gpu_was_given_stays():
+    """Its memory, its model and what it stands in for are the user's: one word more."""
+    said = steps_for(Cause.FRAGMENTED, expandable=False, setting=MODEL)
+
+    assert 'allocator="expandable_segments:True"' in said
+    assert "h100" not in said
+
+
 def test_names_that_can_be_deleted():
     """Of blocks in between those are named that a name of the notebook stands for."""
     pinning = [

@@ -434,3 +434,18 @@ def test_after_running_out_of_memory_freeing_makes_room(one_shell):
         one_shell.reset(new_session=False)
 
     assert (first, again, freed) == (False, False, True)
+
+
+def test_errors_of_one_list_are_one_row(shell, runtime):
+    """The same local of each of them, with the memory of all."""
+    shell.run_cell(
+        "def one():\n"
+        "    x = mib(1)\n"
+        "    raise ValueError\n"
+        "errors = []\n"
+        "for _ in range(4):\n"
+        "    try: one()\n"
+        "    except ValueError as error: errors.append(error)"
+    )
+
+    assert rows(find_leaks(shell, runtime)) == {"x in one of the errors in errors": 4}

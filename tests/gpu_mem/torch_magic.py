@@ -7,6 +7,9 @@ Run by test_in_process.py, in a process of its own.
 from __future__ import annotations
 
 import csv
+import sys
+import threading
+import weakref
 
 import pytest
 import torch
@@ -736,3 +739,100 @@ def test_blocks_that_are_not_split_hold_nothing_smaller(limit_mib, place):
         limit = max_split_bytes(open_runtime("sim"), 0)
     assert answer.place == place
     assert limit == (limit_mib * MIB if limit_mib else None)
+
+
+EPOCH = """%%gpu_mem -q
+model(x.view(1024, 1024)); add(); hist.append(x + 1); cached(len(hist) << 20)
+"""
+
+
+def test_leaks_names_what_has_grown(shell):
+    """A list, a closure, a cache and hooks that keep more with each epoch."""
+    run(
+        shell,
+        "import functools\n"
+        "def keeping():\n"
+        "    kept = []\n"
+        "    return kept, lambda *_: kept.append(x + 1)\n"
+        "model, hist = torch.nn.Linear(1024, 1024).to('sim').eval(), []\n"
+        "model.register_forward_hook(keeping()[1])\n"
+        "add = keeping()[1]\n"
+        "cached = functools.cache(lambda n: torch.ones(n, device='sim'))",
+    )
+    run(shell, EPOCH)
+    run(shell, EPOCH)
+
+    report = run(shell, "%gpu_mem -o -q leaks")
+
+    grown = {each.name: (each.grown_bytes, each.times) for each in report.grown}
+    assert grown == {
+        "model": (8 * MIB, 2),
+        "hist": (8 * MIB, 2),
+        "add": (8 * MIB, 2),
+        "cached": (12 * MIB, 2),
+    }
+    assert [each.name for each in report.grown if each.by_hooks] == ["model"]
+    assert "hooks of model" in str(report)
+
+
+def test_leaks_denies_nothing_that_it_cannot_know(shell):
+    """Without an earlier look it says what it has looked for, and how to see more."""
+    said = str(run(shell, "%gpu_mem -o -q leaks"))
+
+    assert "no failed call, shown result or graph keeps memory" in said
+    assert "%%gpu_mem" in said
+    assert "nothing" not in said
+
+
+def test_locals_of_functions_that_run_are_named(box):
+    """The caller's and other threads'; looking keeps none of them alive."""
+    begun, ends = threading.Event(), threading.Event()
+
+    def work():
+        buffer = torch.ones(1 << 20, device="sim")
+        begun.set()
+        ends.wait()
+        buffer.zero_()
+
+    def train():
+        batch = torch.ones(1 << 19, device="sim")
+        known = weakref.ref(batch)
+        found = gpu_mem.holders({})
+        del batch
+        return found, known
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    found, known = train()
+    ends.set()
+    thread.join()
+
+    held = {each.name: each.own_bytes for each in found.holders}
+    assert held == {"buffer in work": 4 * MIB, "batch in train": 2 * MIB}
+    assert known() is None
+
+
+def test_looking_at_a_running_function_leaves_its_locals_as_they_are(box):
+    """Also what `locals()` has handed out, and under a debugger."""
+
+    def train(number):
+        mine = locals()
+        batch = torch.ones(1 << 18, device="sim")
+        gpu_mem.holders({})
+        return mine, batch, number
+
+    def look(frame, *_):
+        if frame.f_code is train.__code__:
+            gpu_mem.holders({})
+        return look
+
+    mine, batch, number = train(3)
+    sys.settrace(look)
+    try:
+        traced = train(4)
+    finally:
+        sys.settrace(None)
+
+    assert (mine["number"], batch.numel(), number) == (3, 1 << 18, 3)
+    assert (traced[1].numel(), traced[2]) == (1 << 18, 4)
