@@ -268,15 +268,18 @@ def _told(*, with_calls: bool) -> list[_Recorder]:
     for name, dump in dumps.items():
         prefix = f"{name} " if len(dumps) > 1 else ""
         with contextlib.suppress(Exception):  # private: tomorrow it may be otherwise
-            told = json.loads(dump(with_calls, False))
-            status = {f"{prefix}{each}": its for each, its in told["pg_status"].items()}
-            entries = [
-                each | {"pg_id": f"{prefix}{_own_word(each)}"}
-                for each in told.get("entries", ())
-                if isinstance(each, dict)
-            ]
-            found.append(_Recorder(status, entries))
+            found.append(_read(json.loads(dump(with_calls, False)), prefix))
     return found
+
+
+def _read(told: dict[str, Any], prefix: str) -> _Recorder:
+    status = {f"{prefix}{each}": its for each, its in told["pg_status"].items()}
+    entries = [
+        each | {"pg_id": f"{prefix}{_own_word(each)}"}
+        for each in told.get("entries", ())
+        if isinstance(each, dict)
+    ]
+    return _Recorder(status, entries)
 
 
 def _ways_out() -> dict[str, Callable[..., Any]]:
