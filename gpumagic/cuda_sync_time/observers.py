@@ -386,9 +386,7 @@ def points_of(calls: Sequence[SyncCall]) -> tuple[SyncPoint, ...]:
     stays in the order in which it was first seen. One call of unknown cost leaves
     the cost of its whole point unknown.
     """
-    groups: dict[
-        tuple[str, CodeLine | None, CodeLine | None], list[SyncCall]
-    ] = {}
+    groups: dict[tuple[str, CodeLine | None, CodeLine | None], list[SyncCall]] = {}
     for call in calls:
         groups.setdefault((call.what, call.line, call.caller), []).append(call)
     points = [

@@ -182,23 +182,28 @@ def _works(report: TimingReport, busy_s: float) -> str:
     said = f"{_gpus(report, 'works')} {seconds_text(busy_s)} of it"
     if report.bound is Bound.DEVICE:
         return f"{said}, the host waits"
+    rest = _beside_work(report, busy_s)
+    return f"{said}, {rest}" if rest else said
+
+
+def _beside_work(report: TimingReport, busy_s: float) -> str:
+    """What the host did for most of the time, or kept the GPU from working by."""
+    whole_s, loading_s = report.run.elapsed_s, _loading_s(report)
     launching_s = seconds_of(report, SpanKind.LAUNCH)
     waiting_s = seconds_of(report, SpanKind.WAIT)
-    whole_s = report.run.elapsed_s
     if waiting_s > _MOSTLY * whole_s:
-        return f"{said}, its lines wait {seconds_text(waiting_s)} for that"
-    if names := _lets_run_dry(report):
-        return f"{said}, its lines wait at {names}"
-    if launching_s > _MOSTLY * whole_s:
-        return f"{said}, launching takes {seconds_text(launching_s)}"
-    loading_s = _loading_s(report)
+        return f"its lines wait {seconds_text(waiting_s)} for that"
     if loading_s > _MOSTLY * whole_s:
-        return f"{said}, its DataLoader takes {seconds_text(loading_s)}"
+        return f"its DataLoader takes {seconds_text(loading_s)}"
+    if names := _lets_run_dry(report):
+        return f"its lines wait at {names}"
+    if launching_s > _MOSTLY * whole_s:
+        return f"launching takes {seconds_text(launching_s)}"
     code_s = report.run.naive_s - launching_s - waiting_s
     is_idle = busy_s < _NEARLY_ALL * whole_s
     if is_idle and code_s > _MOSTLY * whole_s and not _started(report):
-        return f"{said}, other host code takes {seconds_text(code_s)}"
-    return said
+        return f"other host code takes {seconds_text(code_s)}"
+    return ""
 
 
 def _gpus(report: TimingReport, does: str) -> str:
@@ -401,19 +406,23 @@ def _advice(report: TimingReport) -> Iterator[Note]:
 
 def _slow_loader(report: TimingReport) -> Iterator[Note]:
     """The loop that waits for data, where the GPU does not work meanwhile."""
-    seconds, whole_s = _loading_s(report), report.run.elapsed_s
+    loading, whole_s = report.loading, report.run.elapsed_s
     works = (report.busy_s or 0.0) >= _NEARLY_ALL * whole_s
-    if seconds < _WORTH_SAYING * whole_s or works or report.bound is Bound.DEVICE:
+    works |= report.bound is Bound.DEVICE
+    if loading is None or works or _loading_s(report) < _WORTH_SAYING * whole_s:
         return
-    line = report.loading and report.loading.line
-    where = "the code" if line is None else line.where
-    share = share_of(seconds / whole_s)
-    text = f"{where} waits {seconds_text(seconds)} for its DataLoader: {share} the time"
-    yield Note("note", text, "%pin_loader NAME, with the loader's name, makes it faster")
+    where = "the code" if loading.line is None else loading.line.where
+    share = share_of(_loading_s(report) / whole_s)
+    yield Note(
+        "note",
+        f"{where} waits {seconds_text(loading.waited_s)} for its DataLoader: "
+        f"{share} the time",
+        "%pin_loader NAME, with the loader's name, makes it faster",
+    )
 
 
 def _loading_s(report: TimingReport) -> float:
-    return (report.loading and report.loading.waited_s) or 0.0
+    return (report.loading.waited_s or 0.0) if report.loading else 0.0
 
 
 def _advice_unseen(report: TimingReport) -> Iterator[Note]:
