@@ -473,10 +473,12 @@ def _lets_run_dry(report: TimingReport) -> str:
 
 _DRIVER_WAITS = (FlagKind.GIVEN_BACK, FlagKind.DRIVER_CALLS, FlagKind.RETRIES)
 _WAITS_COST = (
-    "while a line waits, the host launches nothing ahead; Waited is that wait alone, "
-    "and not the line's own launches"
+    "while a line waits, the host launches nothing ahead: its cost is not the time "
+    "waited"
 )
-_READ_ONCE = "keep values on the GPU, and read them once at the end"
+_READ_ONCE = (
+    "keep values on the GPU, and read them at the end; --vs tells what it saves"
+)
 _GPU_LIMIT = "faster kernels, or less for them to do, make it faster"
 _NAMES_KERNELS = "--profile names the kernels that take most"
 _LAUNCH_LIMIT = Note(
