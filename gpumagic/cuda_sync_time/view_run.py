@@ -464,13 +464,20 @@ def _lets_run_dry(report: TimingReport) -> str:
     starts_s = (each.start_s for each in host if each.kind is SpanKind.LAUNCH)
     last_s = max(starts_s, default=0.0)
     waits = [
-        each for each in host if each.kind is SpanKind.WAIT and each.end_s <= last_s
+        each
+        for each in host
+        if each.kind is SpanKind.WAIT
+        and each.end_s <= last_s
+        and each.name != _QUEUE_FULL
     ]
     if sum(each.end_s - each.start_s for each in waits) < least_s:
         return ""
-    return listed(tuple(dict.fromkeys(each.name for each in waits)), ", ", _FEW)
+    names = {each.name for each in waits}
+    is_one = len(names) == 1 and not max(names)[0].isdigit()  # else "2 names", pooled
+    return names.pop() if is_one else "several calls"
 
 
+_QUEUE_FULL = "queue full"  # no line asks for that wait, and the GPU has enough to do
 _DRIVER_WAITS = (FlagKind.GIVEN_BACK, FlagKind.DRIVER_CALLS, FlagKind.RETRIES)
 _WAITS_COST = (
     "while a line waits, the host launches nothing ahead: its cost is not the time "

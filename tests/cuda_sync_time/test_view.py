@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
+import itertools
 import re
 import time
 from types import SimpleNamespace
@@ -220,6 +221,33 @@ def test_waits_that_let_the_gpu_run_dry_are_named_before_all_else(busy):
     assert "wait" in drawing.title
     assert ".item()" in note.text
     assert note.hint == "--syncs names the lines"
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ([".item()", ".cpu()"], "several calls"),
+        (["2 names"], "several calls"),
+        (["queue full"], ""),
+    ],
+)
+def test_waits_of_several_kinds_have_no_name(names, said):
+    """A pooled one is none either, and a full queue is no line's wait."""
+    names = itertools.cycle(names)
+    spans = tuple(
+        dataclasses.replace(each, name=next(names))
+        if each.kind is SpanKind.WAIT
+        else each
+        for each in ITEMS.activity.spans
+    )
+    activity = dataclasses.replace(ITEMS.activity, spans=spans, busy_s=5 * MS)
+
+    notes = draw(dataclasses.replace(ITEMS, activity=activity)).notes
+
+    assert [note for note in notes if "the host waits at" in note.text] == [
+        note for note in notes if said and said in note.text
+    ]
+    assert bool(notes) == bool(said)
 
 
 def test_a_wait_after_which_nothing_is_launched_costs_nothing():
