@@ -442,8 +442,6 @@ def _advice_unseen(report: TimingReport) -> Iterator[Note]:
 def _advice_seen(report: TimingReport, busy_s: float) -> Iterator[Note]:
     whole_s = report.run.elapsed_s
     profile = report.profile
-    if any(flag.kind in _DRIVER_WAITS for flag in report.flags):
-        return  # their own notes say why the host waits
     if names := _lets_run_dry(report):
         text = f"the host waits at {names}, and then the GPU has nothing to do"
         yield Note("note", text, "--syncs names the lines")
@@ -451,6 +449,8 @@ def _advice_seen(report: TimingReport, busy_s: float) -> Iterator[Note]:
         named = profile is not None and bool(profile.kernels)
         hint = _most_of(profile) if named and profile else _NAMES_KERNELS
         yield Note("note", _GPU_LIMIT, hint)
+    elif any(flag.kind in _DRIVER_WAITS for flag in report.flags):
+        return  # their own notes say why the host waits
     elif busy_s > 0 and seconds_of(report, SpanKind.LAUNCH) > _MOSTLY * whole_s:
         yield _LAUNCH_LIMIT
 
@@ -468,7 +468,7 @@ def _lets_run_dry(report: TimingReport) -> str:
         for each in host
         if each.kind is SpanKind.WAIT
         and each.end_s <= last_s
-        and each.name != _QUEUE_FULL
+        and each.name not in _NO_LINES
     ]
     if sum(each.end_s - each.start_s for each in waits) < least_s:
         return ""
@@ -477,7 +477,7 @@ def _lets_run_dry(report: TimingReport) -> str:
     return names.pop() if is_one else "several calls"
 
 
-_QUEUE_FULL = "queue full"  # no line asks for that wait, and the GPU has enough to do
+_NO_LINES = ("queue full", "cudaFree")  # no line asks for these waits
 _DRIVER_WAITS = (FlagKind.GIVEN_BACK, FlagKind.DRIVER_CALLS, FlagKind.RETRIES)
 _WAITS_COST = (
     "while a line waits, the host launches nothing ahead: its cost is not the time "
