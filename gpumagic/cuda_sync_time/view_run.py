@@ -53,7 +53,12 @@ from gpumagic.report.units import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.cuda_sync_time.report import Profile, TimingReport, Zoom
+    from gpumagic.cuda_sync_time.report import (
+        Profile,
+        SyncPoint,
+        TimingReport,
+        Zoom,
+    )
     from gpumagic.drawing import Part
 
 _LONGEST_ERROR = 90
@@ -71,19 +76,21 @@ _OWN_TIMES, _OWN_S, _OWN_EACH_S, _OWN_OF_BUSY = 10, 0.05, 2e-3, 5000
 
 _LONGEST_NAME = 60
 _FEW = 2  # devices, each of which has a line of its own
-_CALLED_BY = Property(
-    Column("Called by"), lambda sync: sync.caller.where if sync.caller else ""
-)
+
+
+def _line(sync: SyncPoint) -> str:
+    """Where it waits, and which line of the cell led there."""
+    if sync.line is None:
+        return "not in the user's code"
+    return sync.line.where + (f", from {sync.caller.where}" if sync.caller else "")
+
+
 # Waits were timed one by one, so no floor of a cell is in them.
 _WAITS = (
-    Property(
-        Column("Line"),
-        lambda sync: "not in the user's code" if sync.line is None else sync.line.where,
-    ),
+    Property(Column("Line"), _line),
     Property(
         Column("Code"), lambda sync: "" if sync.line is None else sync.line.source
     ),
-    _CALLED_BY,
     Property(Column("What waits"), lambda sync: sync.what),
     Property(Column("Count", number=True), lambda sync: f"{sync.times:,}"),
     Property(
@@ -311,10 +318,8 @@ def _tables(report: TimingReport) -> Iterator[Table]:
     if report.roofline is not None and (table := roof_table(report.roofline)):
         yield table
     if report.syncs:
-        called = any(each.caller for each in report.syncs)
-        columns = (each for each in _WAITS if called or each is not _CALLED_BY)
         yield Table.of(
-            "Lines that make the host wait", columns, report.syncs, name="waits"
+            "Lines that make the host wait", _WAITS, report.syncs, name="waits"
         )
     profile = report.profile
     if profile is not None and profile.kernels:
