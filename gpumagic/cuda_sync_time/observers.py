@@ -7,11 +7,14 @@ count twice what ran at the same time.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import sys
+import threading
 import time
 from collections import defaultdict
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.cuda_sync_time.report import (
     Activity,
@@ -35,6 +38,7 @@ from gpumagic.report.events import (
     Window,
     seconds_busy,
 )
+from gpumagic.report.places import Places, code_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,7 +46,7 @@ if TYPE_CHECKING:
     from gpumagic.devices.protocols import Runtime
     from gpumagic.devices.tracing import Tracing
     from gpumagic.report.events import SyncCall
-    from gpumagic.report.places import CodeLine
+    from gpumagic.report.places import CodeLine, PlaceMark
 
     Queue: TypeAlias = tuple[int, int | None]  # a device, one of its streams
 
@@ -117,6 +121,58 @@ class SyncWatcher(Observer):
 def _span_of(call: SyncCall, end_s: float) -> TraceSpan:
     start_s = max(end_s - (call.waited_s or 0.0), 0.0)
     return TraceSpan(call.what, SpanKind.WAIT, start_s, max(end_s, start_s), thread=0)
+
+
+class LoaderWatcher(Observer):
+    """Notes how long the thread that runs the code waits for batches, by line."""
+
+    def __init__(self) -> None:
+        self._undo = ExitStack()
+        self._waits_ns: defaultdict[PlaceMark | None, list[int]] = defaultdict(list)
+
+    def start(self, runtime: Runtime) -> None:
+        """Note them from now on; torch alone has such loaders."""
+        loaders = sys.modules.get("torch.utils.data.dataloader")
+        # The base of the iterators has no public name, and nothing else sees each.
+        iterators = getattr(loaders, "_BaseDataLoaderIter", None)
+        fetch = None if iterators is None else vars(iterators).get("__next__")
+        if fetch is None:
+            return
+        places = Places(tuple(map(str, getattr(loaded_torch(), "__path__", ()))))
+        thread, now_ns = threading.get_ident(), runtime.now_ns
+
+        @functools.wraps(fetch)
+        def next_of(iterator: Any) -> Any:
+            if threading.get_ident() != thread:
+                return fetch(iterator)
+            began_ns = now_ns()
+            batch = fetch(iterator)
+            self._waits_ns[places.here(2)].append(now_ns() - began_ns)
+            return batch
+
+        def put_back() -> None:
+            if vars(iterators)["__next__"] is next_of:
+                type.__setattr__(iterators, "__next__", fetch)
+
+        type.__setattr__(iterators, "__next__", next_of)
+        self._undo.callback(put_back)
+
+    def code_ended(self) -> None:
+        """Note no more."""
+        self._undo.close()
+
+    def close(self) -> None:
+        """Note no more."""
+        self._undo.close()
+
+    def longest(self) -> SyncPoint | None:
+        """The line that has waited longest, if any has."""
+        waits = self._waits_ns
+        mark = max(waits, key=lambda each: sum(waits[each]), default=None)
+        if mark is None:
+            return None
+        seconds = sum(waits[mark]) / 1e9
+        return SyncPoint("DataLoader", code_line(mark), len(waits[mark]), seconds)
 
 
 class Onlooker(Observer):
@@ -324,18 +380,18 @@ def _check_folder(file: str | None) -> None:
 
 
 def points_of(calls: Sequence[SyncCall]) -> tuple[SyncPoint, ...]:
-    """The calls by line and by what they are, the dearest first.
+    """The calls by line, by who called it and by what they are, the dearest first.
 
     Those whose cost is unknown come behind all that is known; what costs the same
     stays in the order in which it was first seen. One call of unknown cost leaves
     the cost of its whole point unknown.
     """
-    groups: dict[tuple[CodeLine | None, str], list[SyncCall]] = {}
+    groups: dict[tuple[str, CodeLine | None, CodeLine | None], list[SyncCall]] = {}
     for call in calls:
-        groups.setdefault((call.line, call.what), []).append(call)
+        groups.setdefault((call.what, call.line, call.caller), []).append(call)
     points = [
-        SyncPoint(what, line, len(group), _together_s(group))
-        for (line, what), group in groups.items()
+        SyncPoint(what, line, len(group), _together_s(group), caller)
+        for (what, line, caller), group in groups.items()
     ]
     return tuple(sorted(points, key=_cheapness))
 

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 from gpumagic.cuda_sync_time.environment_changes import EnvironmentWatch
 from gpumagic.cuda_sync_time.instruments import unseen_flags
 from gpumagic.cuda_sync_time.lines import LineWatcher
-from gpumagic.cuda_sync_time.observers import Onlooker, SyncWatcher, Tracer
+from gpumagic.cuda_sync_time.observers import (
+    LoaderWatcher,
+    Onlooker,
+    SyncWatcher,
+    Tracer,
+)
 from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.report import (
     Activity,
@@ -76,6 +81,7 @@ class OneRun:
         self._tracer = _tracer(options)
         self._waits = SyncWatcher() if options.syncs else None
         self._lines = LineWatcher(in_running_cell) if options.lines else None
+        self._loading = LoaderWatcher()
         self._onlooker = Onlooker() if draws and self._tracer is None else None
         observers = (
             self._environment,
@@ -83,6 +89,7 @@ class OneRun:
             self._onlooker,
             self._waits,
             self._lines,
+            self._loading,
         )
         self._around = AroundCell(
             instruments.runtime, [each for each in observers if each is not None]
@@ -155,6 +162,7 @@ class OneRun:
             profile=profile,
             activity=self._activity(ended),
             lines=self._by_line(profile),
+            loading=self._loading.longest(),
         )
 
     def _by_line(self, profile: Profile | None) -> tuple[LineTime, ...] | None:

@@ -175,16 +175,19 @@ class Run(Record):
 
 @dataclass(frozen=True)
 class SyncPoint(Record):
-    """A line of the cell that made the host wait.
+    """A line of the user's code that made the host wait.
 
     Attributes:
         waited_s: All waits of this line together; None where that is unknown.
+
+        caller: As in `SyncCall`.
     """
 
     what: str
     line: CodeLine | None
     times: int
     waited_s: float | None = None
+    caller: CodeLine | None = None
 
 
 class Mode(enum.Enum):
@@ -501,6 +504,8 @@ class TimingReport(Report):
         activity: Who was busy when, where there is no `profile`.
 
         lines: What each line took; None if nobody looked.
+
+        loading: The line that waited longest for batches of a DataLoader, if one did.
     """
 
     code: Code
@@ -513,6 +518,7 @@ class TimingReport(Report):
     roofline: Roofline | None = None
     activity: Activity | None = None
     lines: tuple[LineTime, ...] | None = None
+    loading: SyncPoint | None = None
 
     @property
     def seconds(self) -> float:

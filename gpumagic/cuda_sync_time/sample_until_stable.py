@@ -30,6 +30,8 @@ _NARROW = 0.01  # half the interval, as a share of the median
 # An interval can be narrow by luck, and then it misses the median more often than it
 # says. So it is looked at now and then, and must be found narrow twice in a row.
 _GROWTH = 1.1  # of the samples, between two looks
+# Nor is a slow movement seen in a moment: clocks and caches settle within 0.3 s.
+_SHORTEST_S, _SHORTEST_SHARE = 0.5, 0.5  # of the budget
 
 # The budget counts from the end of the first run, which may compile for minutes.
 # Half of it is for warming up, which ends much earlier if all is steady soon.
@@ -72,42 +74,80 @@ def take(
     with sampler.undisturbed():
         warm = warm_up(sampler, runtime, options, floor_s=floor_s)
         seconds = [each for (each,) in warm.kept]
-        in_time = _fill(seconds, sampler, options)
+        moving: list[float] = []
+        in_time = _fill(seconds, moving, sampler, options)
         flags = flags_between(warm.environment, sampler.environment())
     samples = Samples(
         mode=sampler.mode,
         seconds=tuple(seconds),
         calls=sampler.calls,
         first_s=warm.firsts_s[0],
-        warmup_calls=warm.runs,
-        warmup_s=warm.seconds,
+        warmup_calls=warm.runs + sampler.calls * len(moving),
+        warmup_s=warm.seconds + sampler.calls * sum(moving),
         cold=options.cold,
     )
+    steady = warm.steady and (not moving or _seen_long(seconds, sampler, options))
     known = (
-        (() if warm.steady else (Flag(FlagKind.UNSTEADY),))
+        (() if steady else (Flag(FlagKind.UNSTEADY),))
         + samples_shape.flags_of(seconds)
         + (() if in_time else (sampler.budget.out_of_time(),))
     )
     return samples, flags + known
 
 
-def _fill(seconds: list[float], sampler: Sampler, options: Options) -> bool:
-    """Sample until there are enough; whether they are so before the budget is spent."""
+def _fill(
+    seconds: list[float], moving: list[float], sampler: Sampler, options: Options
+) -> bool:
+    """Sample until there are enough; whether they are so before the budget is spent.
+
+    While samples still move, the older half of them was warming up, and goes there.
+    """
     if options.samples is not None:
         while len(seconds) < options.samples:
             seconds.append(sampler.sample(0))
         return True
     look_at, was_narrow = FEWEST_SAMPLES, False
-    while len(seconds) < _MOST_SAMPLES:
-        if sampler.budget.has_to_end(len(seconds)):
-            return _is_narrow(seconds)
+    while not sampler.budget.has_to_end(len(seconds)):
         seconds.append(sampler.sample(0))
-        if len(seconds) >= look_at:
-            is_narrow = _is_narrow(seconds)
-            if is_narrow and was_narrow:
-                return True
-            look_at, was_narrow = math.ceil(len(seconds) * _GROWTH), is_narrow
-    return True
+        if len(seconds) < look_at:
+            continue
+        is_narrow, is_full = _is_narrow(seconds), len(seconds) >= _MOST_SAMPLES
+        seen_long = _seen_long(seconds, sampler, options)
+        if (is_full and not seen_long) or _still_moves(seconds):
+            _move_half(seconds, moving)
+            is_narrow = False
+        elif is_full or (is_narrow and was_narrow and (seen_long or _equal(seconds))):
+            return True
+        look_at = min(math.ceil(len(seconds) * _GROWTH), _MOST_SAMPLES)
+        was_narrow = is_narrow
+    while len(seconds) >= 2 * FEWEST_SAMPLES and _still_moves(seconds):
+        _move_half(seconds, moving)
+    return _is_narrow(seconds)
+
+
+def _seen_long(seconds: Sequence[float], sampler: Sampler, options: Options) -> bool:
+    """Whether they go over so much time that a slow movement would be seen."""
+    shortest_s = min(_SHORTEST_S, _SHORTEST_SHARE * options.budget_s)
+    return sampler.calls * sum(seconds) >= shortest_s
+
+
+def _move_half(seconds: list[float], moving: list[float]) -> None:
+    half = len(seconds) // 2
+    moving += seconds[:half]
+    del seconds[:half]
+
+
+def _still_moves(seconds: Sequence[float]) -> bool:
+    """Whether the newer half differs from the older one, by a part that matters."""
+    older, newer = seconds[: len(seconds) // 2], seconds[len(seconds) // 2 :]
+    before, now = robust.median(older), robust.median(newer)
+    clear = abs(robust.rank_shift(older, newer)) > samples_shape.UNLIKELY
+    return clear and abs(now - before) > _NARROW / 4 * before
+
+
+def _equal(seconds: Sequence[float]) -> bool:
+    """Whether they hardly differ at all, as on a model's clock."""
+    return max(seconds) - min(seconds) <= 2 * _TICK_S
 
 
 def _is_narrow(seconds: Sequence[float]) -> bool:

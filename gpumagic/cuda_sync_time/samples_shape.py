@@ -22,7 +22,7 @@ _STEADY = 0.02  # of the time: less than this between two medians is no movement
 _FEWEST_FOR_SPREAD = 3
 _FEWEST_FOR_SHAPE = 10  # what ten samples do is as likely as not their own affair
 _SMALLEST_CHANGE = 0.01  # less than this part of the time is of no interest
-_UNLIKELY = 2.576  # standard deviations that chance exceeds once in a hundred times
+UNLIKELY = 2.576  # standard deviations that chance exceeds once in a hundred times
 _SMALLEST_GROUP = 0.15  # as a share of the samples
 _FEWEST_IN_GROUP = 3
 _GAP = 3  # in interquartile ranges of the groups on either side
@@ -63,7 +63,7 @@ def drift(seconds: Sequence[float]) -> float | None:
     """
     if len(seconds) < _FEWEST_FOR_SHAPE:
         return None
-    if abs(robust.rank_trend(seconds)) * math.sqrt(len(seconds) - 1) < _UNLIKELY:
+    if abs(robust.rank_trend(seconds)) * math.sqrt(len(seconds) - 1) < UNLIKELY:
         return None
     third = len(seconds) // 3
     first, last = seconds[:third], seconds[-third:]
@@ -103,7 +103,7 @@ def are_alike(before: Sequence[float], now: Sequence[float]) -> bool:
 
 def moved(before: Sequence[float], now: Sequence[float]) -> bool:
     """Whether they differ by more, and by more than chance does."""
-    clear = abs(robust.rank_shift(before, now)) > _UNLIKELY
+    clear = abs(robust.rank_shift(before, now)) > UNLIKELY
     return clear and not are_alike(before, now)
 
 

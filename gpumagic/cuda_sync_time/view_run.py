@@ -53,7 +53,12 @@ from gpumagic.report.units import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.cuda_sync_time.report import Profile, TimingReport, Zoom
+    from gpumagic.cuda_sync_time.report import (
+        Profile,
+        SyncPoint,
+        TimingReport,
+        Zoom,
+    )
     from gpumagic.drawing import Part
 
 _LONGEST_ERROR = 90
@@ -63,20 +68,26 @@ _FLOORS = 2
 _NO_EMPTY_CELL = 0.25  # of the time is known to be the GPU's work
 _MOSTLY = 0.5  # of the time
 _NEARLY_ALL = 0.8
+_WORTH_SAYING = 0.05
 _ALONE, _WITH_A_TABLE = 10, 6  # lanes
 # A cell that took this machine so many times as long has perhaps done other things; but
 # working out a value takes long, too: for each operation, and by what it would compute.
 _OWN_TIMES, _OWN_S, _OWN_EACH_S, _OWN_OF_BUSY = 10, 0.05, 2e-3, 5000
-_PYTHON = "simulated clock"
 
 _LONGEST_NAME = 60
 _FEW = 2  # devices, each of which has a line of its own
+
+
+def _line(sync: SyncPoint) -> str:
+    """Where it waits, and which line of the cell led there."""
+    if sync.line is None:
+        return "not in the user's code"
+    return sync.line.where + (f", from {sync.caller.where}" if sync.caller else "")
+
+
 # Waits were timed one by one, so no floor of a cell is in them.
 _WAITS = (
-    Property(
-        Column("Line"),
-        lambda sync: "not in the user's code" if sync.line is None else sync.line.where,
-    ),
+    Property(Column("Line"), _line),
     Property(
         Column("Code"), lambda sync: "" if sync.line is None else sync.line.source
     ),
@@ -178,18 +189,28 @@ def _works(report: TimingReport, busy_s: float) -> str:
     said = f"{_gpus(report, 'works')} {seconds_text(busy_s)} of it"
     if report.bound is Bound.DEVICE:
         return f"{said}, the host waits"
+    rest = _beside_work(report, busy_s)
+    return f"{said}, {rest}" if rest else said
+
+
+def _beside_work(report: TimingReport, busy_s: float) -> str:
+    """What the host did for most of the time, or kept the GPU from working by."""
+    whole_s, loading_s = report.run.elapsed_s, _loading_s(report)
     launching_s = seconds_of(report, SpanKind.LAUNCH)
     waiting_s = seconds_of(report, SpanKind.WAIT)
-    whole_s = report.run.elapsed_s
     if waiting_s > _MOSTLY * whole_s:
-        return f"{said}, its lines wait {seconds_text(waiting_s)} for that"
+        return f"its lines wait {seconds_text(waiting_s)} for that"
+    if loading_s > _MOSTLY * whole_s:
+        return f"its DataLoader takes {seconds_text(loading_s)}"
+    if names := _lets_run_dry(report):
+        return f"its lines wait at {names}"
     if launching_s > _MOSTLY * whole_s:
-        return f"{said}, launching takes {seconds_text(launching_s)}"
+        return f"launching takes {seconds_text(launching_s)}"
     code_s = report.run.naive_s - launching_s - waiting_s
     is_idle = busy_s < _NEARLY_ALL * whole_s
     if is_idle and code_s > _MOSTLY * whole_s and not _started(report):
-        return f"{said}, other host code takes {seconds_text(code_s)}"
-    return said
+        return f"other host code takes {seconds_text(code_s)}"
+    return ""
 
 
 def _gpus(report: TimingReport, does: str) -> str:
@@ -367,39 +388,58 @@ def _advice(report: TimingReport) -> Iterator[Note]:
             "note",
             f"Python's own time is not on the simulated clock; here it ran {own}",
             "box.off(), then time it again: this machine's clock counts Python",
-            _PYTHON,
         )
     elif too_short(report):
         yield Note(
             "note",
             "one run this short cannot be judged",
             "--repeat takes many in a row",
-            "too short",
         )
-    if too_short(report) or report.bound is Bound.HOST_ONLY:
+    if too_short(report):
+        return
+    loading = tuple(_slow_loader(report))
+    yield from loading
+    if report.bound is Bound.HOST_ONLY:
         return
     if report.syncs:
-        yield Note(
-            "note",
-            "while a line waits, the host launches nothing ahead",
-            "keep values on the GPU, and read them once at the end",
-            "waits",
-        )
+        yield Note("note", _WAITS_COST, _READ_ONCE)
     elif report.busy_s is None:
-        yield from _advice_unseen(report)
+        yield from () if loading else _advice_unseen(report)
     else:
         yield from _advice_seen(report, report.busy_s)
 
 
+def _slow_loader(report: TimingReport) -> Iterator[Note]:
+    """The loop that waits for data, where the GPU does not work meanwhile."""
+    loading, whole_s = report.loading, report.run.elapsed_s
+    works = (report.busy_s or 0.0) >= _NEARLY_ALL * whole_s
+    works |= report.bound is Bound.DEVICE
+    if loading is None or works or _loading_s(report) < _WORTH_SAYING * whole_s:
+        return
+    where = "the code" if loading.line is None else loading.line.where
+    share = share_of(_loading_s(report) / whole_s)
+    yield Note(
+        "note",
+        f"{where} waits {seconds_text(loading.waited_s)} for its DataLoader: "
+        f"{share} the time",
+        "%pin_loader NAME, with the loader's name, makes it faster",
+    )
+
+
+def _loading_s(report: TimingReport) -> float:
+    return (report.loading.waited_s or 0.0) if report.loading else 0.0
+
+
 def _advice_unseen(report: TimingReport) -> Iterator[Note]:
-    if report.bound is Bound.DEVICE:
-        yield Note("note", _GPU_LIMIT, _NAMES_KERNELS, "GPU limit")
-    elif report.bound is Bound.OVERLAPPED:
+    run = report.run
+    if run.waited_s >= (1 - _WORTH_SAYING) * run.elapsed_s:
+        yield Note("note", _GPU_LIMIT, _NAMES_KERNELS)
+    elif report.bound is not Bound.HOST:
         text = "what the GPU did before the code returned is not known"
-        yield Note("note", text, "--profile shows when it was busy", "part unknown")
+        yield Note("note", text, "--profile shows when it was busy")
     elif report.syncs is None:
         text = "launching is the limit, or lines of the code wait for the GPU"
-        yield Note("note", text, "--syncs tells which", "host limit")
+        yield Note("note", text, "--syncs tells which")
     else:
         yield _LAUNCH_LIMIT
 
@@ -407,27 +447,57 @@ def _advice_unseen(report: TimingReport) -> Iterator[Note]:
 def _advice_seen(report: TimingReport, busy_s: float) -> Iterator[Note]:
     whole_s = report.run.elapsed_s
     profile = report.profile
-    if busy_s >= _NEARLY_ALL * whole_s:
+    if names := _lets_run_dry(report):
+        text = f"the host waits at {names}, and then the GPU has nothing to do"
+        yield Note("note", text, "--syncs names the lines")
+    elif busy_s >= _NEARLY_ALL * whole_s:
         named = profile is not None and bool(profile.kernels)
         hint = _most_of(profile) if named and profile else _NAMES_KERNELS
-        yield Note("note", _GPU_LIMIT, hint, "GPU limit")
+        yield Note("note", _GPU_LIMIT, hint)
     elif any(flag.kind in _DRIVER_WAITS for flag in report.flags):
         return  # their own notes say why the host waits
-    elif seconds_of(report, SpanKind.WAIT) > _MOSTLY * (whole_s - busy_s):
-        text = "lines of the code wait for the GPU, which then has nothing to do"
-        yield Note("note", text, "--syncs names these lines", "waits")
     elif busy_s > 0 and seconds_of(report, SpanKind.LAUNCH) > _MOSTLY * whole_s:
         yield _LAUNCH_LIMIT
 
 
+def _lets_run_dry(report: TimingReport) -> str:
+    """The waits after which more was launched, where they and the idle GPU matter."""
+    least_s = _WORTH_SAYING * report.run.elapsed_s
+    if report.run.elapsed_s - (report.busy_s or 0.0) < least_s:
+        return ""
+    host = [each for each in spans_of(report) if not each.thread]
+    starts_s = (each.start_s for each in host if each.kind is SpanKind.LAUNCH)
+    last_s = max(starts_s, default=0.0)
+    waits = [
+        each
+        for each in host
+        if each.kind is SpanKind.WAIT
+        and each.end_s <= last_s
+        and each.name not in _NO_LINES
+    ]
+    if sum(each.end_s - each.start_s for each in waits) < least_s:
+        return ""
+    names = {each.name for each in waits}
+    is_one = len(names) == 1 and not max(names)[0].isdigit()  # else "2 names", pooled
+    return names.pop() if is_one else "several calls"
+
+
+_NO_LINES = ("queue full", "cudaFree")  # no line asks for these waits
 _DRIVER_WAITS = (FlagKind.GIVEN_BACK, FlagKind.DRIVER_CALLS, FlagKind.RETRIES)
-_GPU_LIMIT = "only faster kernels, or less for them to do, make it faster"
+_WAITS_COST = (
+    "while a line waits, the host launches nothing ahead: its cost is not the time "
+    "waited"
+)
+_READ_ONCE = (
+    "keep values on the GPU, and read them at the end; --vs tells what it saves"
+)
+_GPU_LIMIT = "faster kernels, or less for them to do, make it faster"
 _NAMES_KERNELS = "--profile names the kernels that take most"
 _LAUNCH_LIMIT = Note(
     "note",
     "launching is the limit: each operation costs the host time, however small it is",
-    "fewer and larger operations, torch.compile, or a CUDA graph",
-    "launch limit",
+    "fewer and larger operations (optimizers: foreach=True or fused=True), "
+    "torch.compile, or a CUDA graph",
 )
 
 

@@ -81,6 +81,7 @@ class _Wait(NamedTuple):
 
     what: str | None
     mark: PlaceMark | None
+    caller: PlaceMark | None
     waited_ns: int | None
     ended_ns: int
 
@@ -117,7 +118,8 @@ def watch_syncs(torch: Any, kind: str) -> Iterator[list[SyncCall]]:
     def note(what: str | None, waited_ns: int | None = None) -> None:
         what = "printing a tensor" if runs_through(_PRINTING) else what
         ended_ns = time.perf_counter_ns()
-        waits.append(_Wait(what, places.here(), waited_ns, ended_ns))
+        marks = places.here(), places.caller()
+        waits.append(_Wait(what, *marks, waited_ns, ended_ns))
 
     def warned() -> None:
         if not asked_for.now:  # else it is noted there, when it has ended
@@ -179,7 +181,8 @@ def _looked_at(wait: _Wait) -> SyncCall:
         expression = None if wait.mark is None else Place(*wait.mark).expression
         what = call_in_words(expression)
     waited_s = None if wait.waited_ns is None else wait.waited_ns / 1e9
-    return SyncCall(what, code_line(wait.mark), waited_s, wait.ended_ns)
+    lines = code_line(wait.mark), code_line(wait.caller)
+    return SyncCall(what, lines[0], waited_s, wait.ended_ns, lines[1])
 
 
 @contextlib.contextmanager

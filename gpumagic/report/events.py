@@ -44,12 +44,16 @@ class SyncCall(Record):
         waited_s: How long the host stood still; None where it cannot be told.
 
         ended_ns: When the host went on, by the clock of the runtime.
+
+        caller: The line of the cell or block by which that line was come to; None
+            where it is the same.
     """
 
     what: str
     line: CodeLine | None
     waited_s: float | None = None
     ended_ns: int | None = None
+    caller: CodeLine | None = None
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
 _OWN = str(Path(__file__).parents[1])
+_OURS = _OWN + os.sep
 # Instructions of Python 3.11 to 3.14.
 _ASKS_WHETHER_TRUE = ("TO_BOOL", "POP_JUMP", "JUMP_IF", "UNARY_NOT")
 _MAKES_TEXT = ("FORMAT_", "CONVERT_VALUE")
@@ -258,6 +259,19 @@ class Places:
                 return code, frame.f_lasti
             frame = frame.f_back
         return None
+
+    def caller(self) -> PlaceMark | None:
+        """The line by which `here` was come to: the outermost of the user's within us.
+
+        A cell that is looked at runs within us; it is None where it is `here` itself.
+        """
+        frame: FrameType | None = sys._getframe(1)
+        found: list[FrameType] = []
+        while frame and not (found and frame.f_code.co_filename.startswith(_OURS)):
+            if self.is_users(frame.f_code.co_filename):
+                found.append(frame)
+            frame = frame.f_back
+        return (found[-1].f_code, found[-1].f_lasti) if found[1:] else None
 
     def is_users(self, filename: str) -> bool:
         """Whether a file is the user's."""

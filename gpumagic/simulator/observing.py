@@ -37,6 +37,7 @@ class _Wait(NamedTuple):
 
     what: str
     mark: PlaceMark | None
+    caller: PlaceMark | None
     waited_ns: int
     ended_ns: int
 
@@ -58,7 +59,8 @@ def watch_syncs(box: Box) -> Iterator[list[SyncCall]]:
     def note(what: str, began_ns: int, ended_ns: int) -> None:
         if what != QUEUE_FULL:
             what = "printing a tensor" if runs_through(_PRINTING) else what
-            waits.append(_Wait(what, places.here(), ended_ns - began_ns, ended_ns))
+            marks = places.here(), places.caller()
+            waits.append(_Wait(what, *marks, ended_ns - began_ns, ended_ns))
 
     seen: list[SyncCall] = []
     box.machine.wait_observers.append(note)
@@ -186,7 +188,8 @@ def watch_copies(box: Box, note: CopyObserver) -> Iterator[None]:
 def _looked_at(wait: _Wait) -> SyncCall:
     expression = None if wait.mark is None else Place(*wait.mark).expression
     what = wait_in_words(wait.what, expression)
-    return SyncCall(what, code_line(wait.mark), wait.waited_ns / 1e9, wait.ended_ns)
+    lines = code_line(wait.mark), code_line(wait.caller)
+    return SyncCall(what, lines[0], wait.waited_ns / 1e9, wait.ended_ns, lines[1])
 
 
 def _simulation_of(box: Box) -> Simulation:

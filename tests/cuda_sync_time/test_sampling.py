@@ -289,6 +289,27 @@ def test_steady_code_is_done_quickly(runtime):
     assert flags == ()
 
 
+@pytest.mark.parametrize("settles_in_s", [0.02, 0.1, 0.2])
+def test_the_budget_is_spent_where_samples_still_move(settles_in_s):
+    """Code that settles late is measured when it has, and else is told not to have."""
+    held = 0
+
+    for seed in range(20):
+        runtime, chance = NoisyRuntime(), random.Random(seed)
+
+        def cost(_, runtime=runtime, chance=chance):
+            moving = 0.3 * math.exp(-runtime.now_s / settles_in_s)
+            return 2e-3 * (1 + moving) * math.exp(chance.gauss(0, 0.01))
+
+        body = runtime.code(cost)
+        samples, flags = take(body, runtime, Options(), floor_s=FLOOR_S)
+        low, high, _ = samples.interval
+        held += low <= 2e-3 <= high or FlagKind.UNSTEADY in kinds(flags)
+        assert samples.median_s == pytest.approx(2e-3, rel=0.015)
+
+    assert held >= 17
+
+
 def test_noisy_code_is_sampled_until_the_interval_is_narrow(runtime):
     """Half of it is at most one percent of the median."""
     body = runtime.code(noise(1, 0.04))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
+import itertools
 import re
 import time
 from types import SimpleNamespace
@@ -39,6 +40,7 @@ from gpumagic.drawing import (
     Timeline,
 )
 from gpumagic.errors import GpuMagicError
+from gpumagic.report.events import SpanKind
 from tests.cuda_sync_time import samples
 from tests.cuda_sync_time.samples import MS, SAMPLES, US
 from tests.drawing.drawings import NUMBERS, TEXTS
@@ -200,6 +202,86 @@ def test_what_is_neither_launching_nor_waiting_is_told():
     assert draw(report).title == (
         "12.0 ms: the GPU works 600 us of it, other host code takes 8.70 ms"
     )
+
+
+ITEMS = dataclasses.replace(
+    samples.WAITING,
+    syncs=None,
+    run=dataclasses.replace(samples.WAITING.run, elapsed_s=15.0 * MS),
+)
+
+
+@pytest.mark.parametrize("busy", [0.3, 0.9])
+def test_waits_that_let_the_gpu_run_dry_are_named_before_all_else(busy):
+    """Neither launching nor the kernels are blamed for what `.item()` costs."""
+    activity = dataclasses.replace(ITEMS.activity, busy_s=busy * 15.0 * MS)
+    drawing = draw(dataclasses.replace(ITEMS, activity=activity))
+
+    (note,) = drawing.notes
+    assert "wait" in drawing.title
+    assert ".item()" in note.text
+    assert note.hint == "--syncs names the lines"
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ([".item()", ".cpu()"], "several calls"),
+        (["2 names"], "several calls"),
+        (["queue full"], ""),
+    ],
+)
+def test_waits_of_several_kinds_have_no_name(names, said):
+    """A pooled one is none either, and a full queue is no line's wait."""
+    names = itertools.cycle(names)
+    spans = tuple(
+        dataclasses.replace(each, name=next(names))
+        if each.kind is SpanKind.WAIT
+        else each
+        for each in ITEMS.activity.spans
+    )
+    activity = dataclasses.replace(ITEMS.activity, spans=spans, busy_s=5 * MS)
+
+    notes = draw(dataclasses.replace(ITEMS, activity=activity)).notes
+
+    assert [note for note in notes if "the host waits at" in note.text] == [
+        note for note in notes if said and said in note.text
+    ]
+    assert bool(notes) == bool(said)
+
+
+def test_a_wait_after_which_nothing_is_launched_costs_nothing():
+    """A value read at the end keeps nobody from anything."""
+    spans = (
+        *samples.host(SpanKind.LAUNCH, (0.0, 1.0)),
+        *samples.host(SpanKind.WAIT, (1.0, 14.9), name=".item()"),
+        *samples.work(0, (1.0, 14.0)),
+    )
+    activity = samples.seen(*spans, length_s=15.0 * MS, busy_s=13.0 * MS)
+
+    (note,) = draw(dataclasses.replace(ITEMS, activity=activity)).notes
+
+    assert "faster kernels" in note.text
+    assert "only" not in note.text
+
+
+def test_advice_is_said_again_with_what_to_type():
+    """A word in the place of a note would keep back what to type."""
+    first, second = draw(ITEMS), draw(samples.WAITING)
+
+    again = second.after({note.word for note in first.notes if note.word})
+
+    assert again.notes == second.notes
+    assert "keep values on the GPU" in second.notes[0].hint
+
+
+def test_what_the_gpu_did_while_the_code_ran_is_not_judged():
+    """Where half of the time is unknown, nobody knows whether kernels are the limit."""
+    run = dataclasses.replace(samples.GPU_BOUND.run, elapsed_s=10 * MS, naive_s=4 * MS)
+
+    (note,) = draw(dataclasses.replace(samples.GPU_BOUND, run=run)).notes
+
+    assert note.hint == "--profile shows when it was busy"
 
 
 def test_waits_beside_each_other_make_no_sum():

@@ -114,6 +114,59 @@ def test_many_runs_are_many_and_are_counted(shell, shown):
     assert shell.user_ns["n"] == report.samples.runs
 
 
+DEEP = """
+def clip(v):
+    return v.abs().max().item()
+def layer(v):
+    return v * clip(v)
+"""
+
+
+def test_a_wait_deep_in_the_code_is_named_with_the_line_that_led_there(shell, shown):
+    """The plain form names it and what to type; that names the helper and the cell."""
+    run(shell, DEEP)
+    code = "for _ in range(20):\n    y = layer(x)\n    y = layer(x)"
+
+    run(shell, f"%%cuda_sync_time\n{code}")
+    run(shell, f"%%cuda_sync_time --syncs\n{code}")
+
+    plain, syncs = shown
+    assert ".item()" in str(plain).splitlines()[0]
+    assert "--syncs" in str(plain)
+    callers = [each.caller.where.rpartition(", ")[2] for each in syncs.syncs]
+    assert sorted(callers) == ["line 3", "line 4"]
+    assert {each.line.source for each in syncs.syncs} == {"return v.abs().max().item()"}
+
+
+LOADER = """
+import time
+from torch.utils.data import DataLoader
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        time.sleep(0.003)
+        return torch.ones(4)
+loader = DataLoader(Slow())
+"""
+
+
+def test_a_loop_that_waits_for_its_loader_is_told_so(shell, shown):
+    """The line is named, the time that it waits, and the magic for loaders."""
+    run(shell, LOADER)
+    iterators = torch.utils.data.dataloader._BaseDataLoaderIter
+    fetches = iterators.__next__
+
+    run(shell, '%%cuda_sync_time\nfor each in loader:\n    each.to("sim") + 1')
+
+    (report,) = shown
+    assert report.loading.line.source == "for each in loader:"
+    assert report.loading.waited_s == pytest.approx(0.012, rel=0.01)
+    assert "its DataLoader takes 12.0 ms" in str(report).splitlines()[0]
+    assert "%pin_loader NAME" in str(report)
+    assert iterators.__next__ is fetches
+
+
 def test_setup_runs_once_and_before_runs_for_each_sample(shell):
     """Neither is timed: the model's clock moves, the samples do not."""
     shell.user_ns["box"] = torch.sim.simulated_box

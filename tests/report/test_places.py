@@ -30,6 +30,19 @@ def test_a_place_has_its_line_and_its_expression():
     assert Place(*nested[1]).expression == "marked(value)"
 
 
+def test_a_caller_is_the_outermost_line_of_the_user():
+    """It is told where a function of the user's stands between, and else is nothing."""
+
+    def helper():
+        return PLACES.here(), PLACES.caller()
+
+    here, caller = helper()
+
+    assert code_line(here).source == "return PLACES.here(), PLACES.caller()"
+    assert code_line(caller).source == "here, caller = helper()"
+    assert PLACES.caller() is None
+
+
 def test_an_expression_over_several_lines_is_whole():
     """What goes over several lines, with letters of two bytes, is cut exactly."""
     mark, _ = (
