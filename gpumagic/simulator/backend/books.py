@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.accesses import Accesses
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
-from gpumagic.simulator.backend.interrupts import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -187,7 +186,7 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
     lock, tensor_of, return_memory = books.lock, books.tensor_of, books.return_memory
     interrupts, freed = simulation.interrupts, simulation.tensors.freed
     # What `hold` and `deliver` do, without the calls.
-    address, main, waiting = interrupts.address, interrupts.main, interrupts.outcomes
+    waiting = interrupts.asked
     here, users = simulation.places.here, simulation.places.users
     getframe, tracking = sys._getframe, simulation.tracking
     operate = simulation.machine.tracker.operate
@@ -264,7 +263,7 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
         outputs: list[Any] = []
         races: Sequence[Race] = ()
         with lock:
-            address.value = NOBODY
+            interrupts.held = True
             try:
                 if freed:
                     return_memory()
@@ -291,7 +290,7 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
                     what = _in_words(operation.name) if observers else ""
                     synchronize_stream(stream, what)
             finally:
-                address.value = main
+                interrupts.held = False
                 if waiting:
                     interrupts.deliver()
         if races:
