@@ -58,7 +58,7 @@ _SIGNAL_PENDING = 1 << 1  # pycore_ceval.h
 
 
 class Interrupts:
-    """Runs the user's handlers in the main thread; `hold`, `deliver` go round the books.
+    """Runs the user's handlers; `hold` and `deliver` go round the books.
 
     Attributes:
         held: Whether the books are being written.
