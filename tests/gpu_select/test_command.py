@@ -83,7 +83,9 @@ def test_without_words_it_shows_how_things_stand():
 
     assert "You can still choose" in run.stdout
     for words in (["--show", "state"], ["--all"]):
-        assert "Guard" in run_module("gpumagic", "select", *words, **MACHINE).stdout
+        shown = run_module("gpumagic", "select", *words, **MACHINE).stdout
+        assert "Driver library" in shown
+        assert "Guard" not in shown  # that of a process which ends here
 
 
 @pytest.mark.parametrize(

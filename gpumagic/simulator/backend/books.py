@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.accesses import Accesses
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
+from gpumagic.simulator.backend.refusals import NO_SPARSE, not_simulated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -135,7 +136,10 @@ def _make_tensor_of(simulation: Simulation, take: Take) -> TensorOf:
         twin: Any, gpu: SimulatedGpu, stream: SimulatedStream
     ) -> tuple[Any, Operand]:
         __tracebackhide__ = True
-        nbytes = nbytes_of(twin.untyped_storage())
+        try:
+            nbytes = nbytes_of(twin.untyped_storage())
+        except NotImplementedError:
+            raise not_simulated(*NO_SPARSE) from None
         if not nbytes:
             nothing = Accesses(0), 0, 0, None
             return wrap(twin, stream, None, nothing), nothing

@@ -46,7 +46,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 _LOOK_AFTER_S = 0.05
 _COME_AFTER_S = 0.001
@@ -116,7 +116,7 @@ class Interrupts:
             self._noticed.put(self)
             self._watching = False
 
-    def stand_ins(self) -> Mapping[str, Callable[..., Any]]:
+    def stand_ins(self) -> dict[str, Any]:
         """What `signal` offers, as if nobody stood before the user's handlers."""
         return {"signal": self.set, "getsignal": self.get}
 
@@ -145,7 +145,7 @@ class Interrupts:
     def _make(self, signum: int) -> Any:
         """A handler without bytecode, for one signal."""
         is_true = ctypes.cast(ctypes.pythonapi["PyObject_IsTrue"], ctypes.c_void_p)
-        ask = ctypes.pythonapi["Py_AddPendingCall"]
+        ask: Any = ctypes.pythonapi["Py_AddPendingCall"]
         ask.argtypes = (ctypes.c_void_p, ctypes.py_object)
         # ctypes calls any callable that stands in the place of a result type.
         ask.restype = partial(operator.setitem, self.asked, signum)
