@@ -47,6 +47,28 @@ def test_a_second_machine_says_what_it_takes_away():
     assert len(views) == 2
 
 
+@pytest.mark.parametrize("blocking", ["0", "1"])
+def test_where_launches_block_the_host_waits_for_each_kernel(monkeypatch, blocking):
+    """`CUDA_LAUNCH_BLOCKING=1` leaves nothing to wait for; a graph is still captured."""
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", blocking)
+    with gpumagic.simulate("h100", as_cuda=True) as box:
+        x = torch.ones(2048, 2048, device="cuda")
+        x @ x  # which loads the library
+        torch.cuda.synchronize()
+        before = box.time_s
+        for _ in range(3):
+            x @ x
+        launched_s = box.time_s - before
+        torch.cuda.synchronize()
+        waited_s = box.time_s - before - launched_s
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            x + 1
+        graph.replay()
+
+    assert (launched_s > waited_s) == (blocking == "1")
+
+
 def test_a_machine_that_is_refused_leaves_the_one_that_is_on():
     """A wrong word takes nothing away."""
     with gpumagic.simulate("h100") as box:

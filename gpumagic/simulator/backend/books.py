@@ -7,6 +7,7 @@ comes in between, and no interrupt.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -199,6 +200,8 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
     own = simulation.here
     task = simulation.torch._C._current_graph_task_id
     dtype_words = simulation.dtype_words
+    blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
+    machine, clock = simulation.machine, simulation.machine.scheduler  # no capture's
 
     def launch(  # noqa: C901, PLR0912
         gpu: SimulatedGpu,
@@ -290,7 +293,9 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
                 )
                 if tracking:
                     races = operate(stream.order, reads, writes, place)
-                if rule.waits:
+                if blocking and operation.launches and machine.scheduler is clock:
+                    synchronize_stream(stream, "")
+                elif rule.waits:
                     what = _in_words(operation.name) if observers else ""
                     synchronize_stream(stream, what)
             finally:
