@@ -49,7 +49,7 @@ def test_a_second_machine_says_what_it_takes_away():
 
 @pytest.mark.parametrize("blocking", ["0", "1"])
 def test_where_launches_block_the_host_waits_for_each_kernel(monkeypatch, blocking):
-    """`CUDA_LAUNCH_BLOCKING=1` leaves nothing to wait for; a graph is still captured."""
+    """`CUDA_LAUNCH_BLOCKING=1` leaves nothing to wait for, and captures go on."""
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", blocking)
     with gpumagic.simulate("h100", as_cuda=True) as box:
         x = torch.ones(2048, 2048, device="cuda")
