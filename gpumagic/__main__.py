@@ -1,9 +1,10 @@
-"""`python -m gpumagic`: what the magics do, for a terminal."""
+"""`gpumagic`, or `python -m gpumagic`: what the magics do, for a terminal."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,18 @@ if TYPE_CHECKING:
 
     from gpumagic.report.record import Report
 
+# What a notebook types, and a terminal for the same.
+_COMMANDS = {
+    "%gpu_doctor words": "words",
+    "%gpu_doctor": "doctor",
+    "%gpu_open": "open",
+    "%gpu_select": "select",
+}
+_MAGIC = re.compile(
+    r"%gpu_select --simulate(?: (?P<machine>\w+))?|%(?P<shell>ls) |"
+    rf"(?P<magic>{'|'.join(_COMMANDS)})\b(?! --(?:reset|restart|dry|guard|no-guard))"
+)
+
 
 class _Parser(argparse.ArgumentParser):
     """Complains as our magics do: what is wrong, what to type next."""
@@ -33,14 +46,33 @@ def main(words: Sequence[str] | None = None) -> int:
         options = _read(sys.argv[1:] if words is None else list(words))
         return int(options.run(options))
     except GpuMagicError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(_in_a_terminal(f"{error}\n"))
         return 2
     except KeyboardInterrupt:
         return 130
 
 
+def _called() -> str:
+    """How this was called: as a command of its own, or as a module."""
+    own = Path(sys.argv[0]).stem == "gpumagic"
+    return "gpumagic" if own else "python -m gpumagic"
+
+
+def _in_a_terminal(text: str) -> str:
+    """A text with what a terminal types, where it has what a notebook types."""
+
+    def typed(found: re.Match[str]) -> str:
+        if found["magic"]:
+            return f"{_called()} {_COMMANDS[found['magic']]}"
+        if found["shell"]:
+            return f"{found['shell']} "
+        return f'gpumagic.simulate("{found["machine"] or "h100"}") in Python'
+
+    return _MAGIC.sub(typed, text)
+
+
 def _read(words: list[str]) -> argparse.Namespace:
-    parser = _Parser(prog="python -m gpumagic", description=__doc__)
+    parser = _Parser(prog=_called(), description=__doc__)
     parser.add_argument(
         "--version", action="version", version=f"gpumagic {__version__}"
     )
@@ -171,11 +203,11 @@ def _write_page(report: Report, file: str) -> None:
 def _write(report: Report, options: argparse.Namespace) -> None:
     """Write a report with the parts that were asked for."""
     shown = report.as_asked(options.show, whole=options.all)
-    sys.stdout.write(shown.drawing().terminal() + "\n")
+    sys.stdout.write(_in_a_terminal(shown.drawing().terminal() + "\n"))
 
 
 def _select(options: argparse.Namespace) -> int:
-    return command.run(options, options.program)
+    return command.run(options, options.program, _in_a_terminal)
 
 
 def _demo(options: argparse.Namespace) -> int:

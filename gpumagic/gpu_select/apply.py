@@ -72,7 +72,7 @@ def apply(request: Request, driver: Driver, how: How = _A_SCRIPT) -> SelectRepor
     if (other := vendors.other_vendor(situation.inventory)) is not None:
         return vendors.select(other, request)
     attempt = Attempt(request, situation, how)
-    if request.dry_run:
+    if request.only_tried:
         return attempt.carry_out()
     if situation.verdict is Verdict.FIXED:
         return _answer_too_late(attempt)
@@ -207,8 +207,8 @@ class Attempt:
         self._check_words(choice, predicted)
         if self.request.verify and not self.situation.driver.simulated:
             self._verify(values, predicted)
-        if self.request.dry_run:
-            return self.report(Action.DRY_RUN, choice.opinions, predicted)
+        if (tried := self.request.only_tried) is not None:
+            return self.report(tried, choice.opinions, predicted)
         unchanged = all(os.environ.get(name) == values[name] for name in values)
         uuids = [place.uuid for place in choice.places if place.uuid]
         with variables.changed(values):

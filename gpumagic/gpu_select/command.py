@@ -18,7 +18,7 @@ from gpumagic.gpu_select.request import meaning
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gpumagic.gpu_select.report import SelectReport
 
@@ -56,8 +56,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
-def run(words: argparse.Namespace, program: list[str]) -> int:
-    """Show how things stand or would stand, or become the program with its GPUs."""
+def run(
+    words: argparse.Namespace,
+    program: list[str],
+    in_a_terminal: Callable[[str], str],
+) -> int:
+    """Show how things stand or would stand, or become the program with its GPUs.
+
+    Args:
+        words: What was typed.
+
+        program: The words behind `--`.
+
+        in_a_terminal: Puts what a terminal types in the place of magics.
+    """
     from gpumagic.devices.driver import open_driver
     from gpumagic.gpu_select.api import status
     from gpumagic.gpu_select.apply import NotSelected, apply
@@ -65,16 +77,17 @@ def run(words: argparse.Namespace, program: list[str]) -> int:
     from gpumagic.gpu_select.request import read
 
     if not words.what:
-        return _show(status(), words)
+        # Guarded would be this process, which ends here.
+        return _show(replace(status(), guard=None), words, in_a_terminal)
     tried = not program and not words.print
     said = replace(Options.typed(words), dry_run=tried)
     try:
         report = apply(read(words.what, said), open_driver())
     except NotSelected as error:
-        sys.stderr.write(error.report.drawing().terminal() + "\n")
+        sys.stderr.write(in_a_terminal(error.report.drawing().terminal() + "\n"))
         raise
     if not program:
-        return _show(report, words)
+        return _show(report, words, in_a_terminal)
     sys.stderr.write(report.headline + "\n")
     return _become(program)
 
@@ -126,7 +139,11 @@ def _line(gpus: Sequence[str], program: Sequence[str]) -> str:
     return f"python -m gpumagic select {before} -- {behind}"
 
 
-def _show(report: SelectReport, options: argparse.Namespace) -> int:
+def _show(
+    report: SelectReport,
+    options: argparse.Namespace,
+    in_a_terminal: Callable[[str], str],
+) -> int:
     if options.print:
         set_here = ((each.name, each.python) for each in report.variables)
         said = " ".join(f"{name}={value}" for name, value in set_here if value)
@@ -134,7 +151,7 @@ def _show(report: SelectReport, options: argparse.Namespace) -> int:
         said = json.dumps(report.to_dict(), indent=2)
     else:
         shown = report.as_asked(options.show, whole=options.all)
-        said = shown.drawing().terminal()
+        said = in_a_terminal(shown.drawing().terminal())
     sys.stdout.write(said + "\n")
     return 0
 

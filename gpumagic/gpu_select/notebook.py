@@ -113,10 +113,11 @@ class Notebook:
         from gpumagic.notebook.magics import show_text
 
         self._require_real_gpus(request)
-        trial = dataclasses.replace(request, dry_run=True)
+        key = restart.key(self._shell)
+        kept = key is not None and not request.dry_run
+        trial = dataclasses.replace(request, dry_run=True, restarting=kept)
         report = apply(trial, self._session.driver, self._how())
         chosen = mapped(report.rows, "predicted")
-        key = restart.key(self._shell)
         if key is None:
             show_text(restart.without_keeping(report))
         elif not request.dry_run:

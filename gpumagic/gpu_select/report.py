@@ -19,6 +19,7 @@ class Action(enum.Enum):
     SELECTED = "selected"
     UNCHANGED = "unchanged"  # the choice already was what is asked for
     DRY_RUN = "dry run"
+    RESTARTING = "restarting"  # it was kept, and will be so after a restart
     RESET = "reset"
     KEPT = "kept"  # a request that has outlived a restart was applied
     REFUSED = "refused"  # nothing was changed
@@ -141,6 +142,7 @@ class SelectReport(Report):
 
     @property
     def only_tried_too_late(self) -> bool:
-        """Whether this is a dry run of a choice that cannot be made any more."""
+        """Whether this is a choice that can no more be made before a restart."""
         too_late = self.verdict in (Verdict.FIXED, Verdict.FIXED_FOR_TORCH)
-        return self.action is Action.DRY_RUN and too_late and not self.confirmed
+        tried = self.action in (Action.DRY_RUN, Action.RESTARTING)
+        return tried and too_late and not self.confirmed

@@ -216,6 +216,8 @@ def headline_of(report: SelectReport) -> str:
         return _state(report)
     if report.action is Action.REFUSED:
         return f"Nothing was changed. {_state(report)}"
+    if report.action is Action.RESTARTING:
+        return f"After the restart: {_mapped_text(report, 'predicted')}."
     if report.only_tried_too_late:
         return _only_tried(report)
     began = {

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gpumagic.errors import GpuMagicError, did_you_mean
 from gpumagic.gpu_select.options import Options
+from gpumagic.gpu_select.report import Action
 from gpumagic.report.units import parse_bytes, parse_seconds
 
 _NONE_SAID = Options()
@@ -66,6 +67,8 @@ class Request:
 
         dry_run: Whether only to say what would be set.
 
+        restarting: Whether it is kept for after a restart; nothing is set before.
+
         verify: Whether a child process starts CUDA first.
 
         force: Whether to leave the limit that the process was started with.
@@ -83,8 +86,16 @@ class Request:
     wait_s: float = 0.0
     form: str | None = None
     dry_run: bool = False
+    restarting: bool = False
     verify: bool = False
     force: bool = False
+
+    @property
+    def only_tried(self) -> Action | None:
+        """What it is called where nothing is set now."""
+        if self.restarting:
+            return Action.RESTARTING
+        return Action.DRY_RUN if self.dry_run else None
 
 
 def read(what: object, options: Options = _NONE_SAID) -> Request:

@@ -88,8 +88,8 @@ def select(vendor: Vendor, request: Request) -> SelectReport:
             f"torch has started {vendor.name}'s GPUs: which are visible is fixed",
             "restart the kernel, then choose before torch is used",
         )
-    if request.dry_run:
-        return _report(vendor, Action.DRY_RUN, request.text, value)
+    if (tried := request.only_tried) is not None:
+        return _report(vendor, tried, request.text, value)
     unchanged = os.environ.get(vendor.variable) == value
     with changed({vendor.variable: value}):
         action = Action.UNCHANGED if unchanged else Action.SELECTED
@@ -130,7 +130,8 @@ def _report(
     started = _has_started(vendor)
     names = [name for name in (vendor.variable, vendor.limits) if name]
     variables = tuple(look_up(name) for name in names)
-    would_be = value if action is Action.DRY_RUN else None
+    tried = action in (Action.DRY_RUN, Action.RESTARTING)
+    would_be = value if tried else None
     return SelectReport(
         action=action,
         verdict=_verdict(vendor, started=started),
@@ -164,9 +165,10 @@ def _headline(
         return f"Too late to choose: torch has started {vendor.name}'s GPUs ({said})."
     if action is Action.STATUS:
         return f"You can still choose, as far as torch knows. Now {said}."
-    began = (
-        "Nothing is set (dry run); it would be: " if action is Action.DRY_RUN else ""
-    )
+    began = {
+        Action.DRY_RUN: "Nothing is set (dry run); it would be: ",
+        Action.RESTARTING: "After the restart: ",
+    }.get(action, "")
     return f"{began}{said}. {vendor.word}:0 is the first of them."
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError, did_you_mean
-from gpumagic.report.units import bytes_text, parse_bytes
+from gpumagic.report.units import bytes_text, count_text, parse_bytes
 from gpumagic.simulator.allocator_settings import AllocatorSettings
 from gpumagic.simulator.driver import SimulatedDriver
 from gpumagic.simulator.hazards import Tracker
@@ -107,8 +107,22 @@ class Box:
         """
         from gpumagic.simulator.backend import switch_on
 
+        former = simulated_box()
+        lost = former.tensors if former is not None else 0
         self._simulation, self._switch = switch_on(self, as_cuda=as_cuda)
         self.as_cuda = as_cuda
+        if lost:
+            warnings.warn(
+                f"the simulated machine that was on is off, and "
+                f"{count_text(lost, 'tensor')} on it of no more use: make them again",
+                stacklevel=3,
+            )
+
+    @property
+    def tensors(self) -> int:
+        """How many storages of tensors lie on it, as far as it is on."""
+        lives = self._simulation.tensors.lives if self._simulation else {}
+        return sum(life() is not None for life in tuple(lives.values()))
 
     def off(self) -> None:
         """Take the simulated device out of torch; its tensors are of no more use.

@@ -37,6 +37,9 @@ _MALLOC_NS, _MALLOC_NS_PER_GIB = 120 * _US, 8 * _MS
 _FREE_NS, _FREE_NS_PER_GIB = 100 * _US, 8 * _MS
 _PIN_NS, _PIN_NS_PER_GIB = 100 * _US, 238 * _MS  # the constant part is an estimate
 
+# A core alone reads and writes; from 20 to 50 ms for 256 MiB.
+_HOST_COPY_NS_PER_GIB: Final = 100 * _MS
+
 _CONTEXT_BYTES_PER_MULTIPROCESSOR: Final = 3 * _MIB  # two cards; others have x1.6
 _SMALLEST_CONTEXT_BYTES: Final = 100 * _MIB
 
@@ -164,6 +167,10 @@ class CostModel:
     def host_alloc_ns(self, nbytes: int) -> int:
         """What page-locking costs the host, and giving it back as well."""
         return _PIN_NS + nbytes * _PIN_NS_PER_GIB // _GIB
+
+    def host_copy_ns(self, nbytes: int) -> int:
+        """What a copy within its own memory costs the host."""
+        return nbytes * _HOST_COPY_NS_PER_GIB // _GIB
 
 
 def _copy_lines(model: GpuModel) -> Mapping[tuple[Direction, bool], float]:

@@ -12,7 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.report.units import listed
-from gpumagic.tensor_info.geometry import is_contiguous
+from gpumagic.tensor_info.geometry import is_channels_last, is_contiguous
 from gpumagic.tensor_info.inventory import Branch, Leaf
 from gpumagic.tensor_info.overlap import (
     Placed,
@@ -122,7 +122,7 @@ class Ledger:
         return self._keys[id(leaf)]
 
     def has_gaps_or_turns(self, leaf: Leaf) -> bool:
-        """Whether it is known not to be contiguous."""
+        """Whether it is known not to be contiguous, in no format of torch's."""
         return any(not chunk.contiguous for chunk in self._chunks[id(leaf)])
 
     def is_entangled(self, leaf: Leaf) -> bool:
@@ -168,7 +168,7 @@ def _chunks(reading: Reading) -> Iterator[Chunk]:
         yield Chunk(memory.device, start, start, start + size, None, size, whole)
     elif g.numel:
         first, last = byte_range(g, memory.start)
-        contiguous = is_contiguous(g)
+        contiguous = is_contiguous(g) or is_channels_last(g)
         used = g.numel if contiguous else distinct_elements(g)
         used_bytes = last - first if used is None else used * g.itemsize
         key = memory.device, first, last, g.size, g.stride, g.itemsize

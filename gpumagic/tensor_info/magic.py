@@ -156,7 +156,8 @@ class TensorMagics(GpuMagics):
         return {
             name: value
             for name, value in self.shell.user_ns.items()
-            if name not in hidden or name in ("Out", "_", "__", "___")
+            if type(name) is str
+            and (name not in hidden or name in ("Out", "_", "__", "___"))
         }
 
     def _nothing_asked(self, name: str, line: str) -> UsageProblem:
@@ -164,7 +165,7 @@ class TensorMagics(GpuMagics):
 
         names = [
             name
-            for name, value in self.shell.user_ns.items()
+            for name, value in self._namespace().items()
             if not name.startswith("_") and is_tensor(value)
         ]
         options = line.partition("#")[0].rstrip(" ;").split()

@@ -60,6 +60,26 @@ def flat(g: Geometry) -> bool:
     return len(merges(g)) <= 1
 
 
+def mixed_dims(size: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The dims that another shape neither keeps, nor merges as wholes, nor splits.
+
+    >>> mixed_dims((2, 12, 6), (2, 6, 12)), mixed_dims((2, 12, 6), (24, 2, 3))
+    ((1, 2), ())
+    """
+    met = set(accumulate(size, mul)) & set(accumulate(shape, mul))
+    mixed: list[int] = []
+    group: list[int] = []
+    for dim, end in enumerate(accumulate(size, mul)):
+        if size[dim] != 1:
+            group.append(dim)
+        if end in met:
+            start = end // math.prod(size[each] for each in group)
+            if sum(start < each < end for each in accumulate(shape, mul)) and group[1:]:
+                mixed += group
+            group.clear()
+    return tuple(mixed)
+
+
 def view(g: Geometry, shape: tuple[int, ...]) -> ViewFinding:
     """Whether `.view(shape)` works, with torch's strides, or what is in its way.
 

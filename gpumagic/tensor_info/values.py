@@ -105,15 +105,23 @@ class _Values:
             import numpy as np
 
             self._library: Any = np
-            self._x: Any = np.asarray(x)
+            x = np.asarray(x)
+            self._hold(x, x.strides)
             self._is_host = True
             return
         torch = torch_private.torch_if_imported()
         self._library = torch
         x = x if is_truly(x, torch.Tensor) else torch.from_dlpack(x)
-        self._x = x.detach()
+        self._hold(x.detach(), x.stride() if x.layout == torch.strided else ())
         self._is_host = x.device.type == "cpu"
         self._guard = torch.no_grad()
+
+    def _hold(self, x: Any, strides: Sequence[int]) -> None:
+        """Keep what is to be read: of what `expand` repeats, one."""
+        once = [slice(None if step else 1) for step in strides]
+        self._whole: Any = x
+        self._x: Any = x[tuple(once)] if once and prod(x.shape) else x
+        self._times = prod(x.shape) // max(prod(self._x.shape), 1)
 
     def __enter__(self) -> Self:
         if self._guard is not None:
@@ -134,7 +142,7 @@ class _Values:
                 continue
             nans = nans + library.isnan(values).sum()
             infinities = infinities + library.isinf(values).sum()
-        return int(nans), int(infinities)
+        return int(nans) * self._times, int(infinities) * self._times
 
     def summary(self) -> ValueSummary:
         """All figures; what a device knows of them comes back at once."""
@@ -283,11 +291,11 @@ class _Values:
             minimum=minimum if has_order else None,
             maximum=maximum if has_order else None,
             mean=sum(sums) / (whole - odd) if has_order else None,
-            nan_count=round(sum(nans)),
-            inf_count=round(sum(highs) + sum(lows)),
-            zero_count=round(zeros),
+            nan_count=round(sum(nans)) * self._times,
+            inf_count=round(sum(highs) + sum(lows)) * self._times,
+            zero_count=round(zeros) * self._times,
             first=self._first(),
-            negative_inf_count=round(sum(lows)),
+            negative_inf_count=round(sum(lows)) * self._times,
             first_nan=self._index(first_nan),
             first_inf=self._index(first_inf),
             heat=_heat(plan, sums, (nans, highs, lows), magnitudes=is_complex),
@@ -295,11 +303,11 @@ class _Values:
 
     def _first(self) -> tuple[str, ...]:
         """The beginning of the first row."""
-        size = self._x.shape
+        size = self._whole.shape
         if not len(size):
-            return (_text(self._x.tolist()),)
+            return (_text(self._whole.tolist()),)
         at = (*(slice(1) for _ in size[:-1]), slice(_SHOWN_AT_MOST))
-        return tuple(_text(value) for value in self._x[at].reshape(-1).tolist())
+        return tuple(_text(value) for value in self._whole[at].reshape(-1).tolist())
 
     def _index(self, place: float) -> tuple[int, ...] | None:
         if place >= _NOWHERE:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Details, Note, Paragraph, Table
 from gpumagic.report.units import bytes_text
+from gpumagic.tensor_info.merging import mixed_dims
 from gpumagic.tensor_info.panels import index_panel
 from gpumagic.tensor_info.sentences import dims_text, headline, numbers_text
 from gpumagic.tensor_info.view_facts import facts_table
@@ -140,6 +141,9 @@ def ways(report: ViewReport) -> Iterator[Table]:
         rows.append((f"{name}.permute{order}.view(-1)", "a view, in memory order"))
     if not report.problem:
         copy = f"a copy of {bytes_text(report.reshape_copies_bytes)}"
+        mixed = mixed_dims(report.tensor.size or (), report.shape)
+        if mixed:
+            copy += f" that mixes {dims_text(mixed)}; .permute keeps them apart"
         rows.append((f"{name}.reshape{numbers_text(report.shape)}", copy))
     if rows:
         columns = (Column("Code"), Column("Gives"))

@@ -184,6 +184,8 @@ def test_a_choice_is_taken_up_again_after_a_restart(tmp_path):
         )
 
     assert "Restart the kernel now" in first[2]
+    assert "After the restart: cuda:0 is GPU 2, cuda:1 is GPU 0." in first[2]
+    assert "Nothing is set" not in first[2]
     assert second[0].startswith("Kept over the restart: cuda:0 is GPU 2")
     assert second[1] == "2,0"
     assert second[2] == ""  # it is taken up once

@@ -345,7 +345,12 @@ def test_a_copy_on_the_device_reads_and_writes():
 def test_driver_calls_grow_with_size():
     """Getting, giving back and pinning memory cost more for more of it."""
     costs = COSTS["a100"]
-    for call in (costs.malloc_ns, costs.free_ns, costs.host_alloc_ns):
+    for call in (
+        costs.malloc_ns,
+        costs.free_ns,
+        costs.host_alloc_ns,
+        costs.host_copy_ns,
+    ):
         assert 0 < call(2 << 20) < call(GIB) < call(8 * GIB)
     assert costs.malloc_ns(GIB) == 120_000 + 8_000_000
 

@@ -41,6 +41,9 @@ def test_a_product_of_halves_gives_single_precision_if_asked_to(name, shapes):
     assert found.dtype == torch.float32
     assert found.device.type == "sim"
     torch.testing.assert_close(found.cpu(), wanted)
+    into = torch.empty_like(found)
+    getattr(torch, name)(*given, out_dtype=torch.float32, out=into)
+    torch.testing.assert_close(into, found)
 
 
 @pytest.mark.parametrize(

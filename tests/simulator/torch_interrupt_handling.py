@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import queue
 import signal
 import threading
 import time
@@ -65,61 +64,55 @@ def test_an_interrupt_is_caught_where_it_falls(sender):
     assert (x + 1).tolist() == [1, 1]
 
 
-class NoWatch:
-    """In the place of the watch: does nothing by itself, as the test does its part."""
-
-    def __init__(self, *_):
-        self.notice = queue.SimpleQueue().put
-
-    def end(self):
-        """Nothing has begun."""
-
-
 @pytest.fixture
-def interrupts(monkeypatch):
-    """Ctrl-C as the simulator handles it, without the simulator."""
-    monkeypatch.setattr(interrupts_module, "Watch", NoWatch)
+def interrupts():
+    """Signals as the simulator handles them, without the simulator."""
     ours = Interrupts(())
     ours.take_over()
     yield ours
     ours.give_back()
 
 
-def test_a_wait_that_ends_by_itself_is_not_interrupted_twice(interrupts):
-    """The request was met while the watch made up its mind: its own signal is mute."""
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
-    interrupts.raise_unmet()
-    assert interrupts.to_come  # which the watch waits for before it requests again
-
-    signal.raise_signal(signal.SIGINT)
-
-    assert not interrupts.to_come
-    interrupts.request_again()
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
-
-
-def test_a_request_that_is_not_met_is_taken_back_where_the_handler_raises(interrupts):
-    """Of the request and the watch's signal only one arrives."""
+def test_what_comes_while_books_are_written_comes_afterwards(interrupts):
+    """A handler runs once, when the books are closed."""
     interrupts.hold()
     signal.raise_signal(signal.SIGINT)
-    interrupts.raise_unmet()
+
     with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
-    interrupts.request_again()
+        interrupts.deliver()
 
-    interrupts.deliver()
-
-    assert interrupts.outcomes == []
+    assert not interrupts.asked
 
 
-def test_switching_off_puts_pythons_handler_back():
-    """With the simulator off, Ctrl-C is handled as it was before."""
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no SIGALRM")
+@pytest.mark.usefixtures("box")
+def test_a_time_limit_ends_a_wait():
+    """A handler in Python that raises ends `time.sleep`, and gets the line's frame."""
+    given = []
+
+    def time_is_up(signum, frame):
+        given.extend((signum, frame.f_code.co_filename))
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, time_is_up)
+    start = time.monotonic()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(TimeoutError):
+            threading.Event().wait(WAIT_S)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+    assert given == [signal.SIGALRM, threading.__file__]
+    assert time.monotonic() - start < WAIT_S
+
+
+def test_the_handler_that_is_asked_for_is_the_users():
+    """`signal.getsignal` says what it said before, with the simulator on and off."""
     before = signal.getsignal(signal.SIGINT)
     for _ in range(2):
         with gpumagic.simulate("h100"):
-            assert signal.getsignal(signal.SIGINT) is not before
+            assert signal.getsignal(signal.SIGINT) is before
 
         assert signal.getsignal(signal.SIGINT) is before
 
@@ -231,6 +224,5 @@ def test_an_interpreter_laid_out_in_another_way_is_not_read(monkeypatch):
     """Where its marks are not in their place, the handler goes on requesting."""
     monkeypatch.setattr(interrupts_module, "_MEETS_AT_ONCE", False)
     monkeypatch.setattr(interrupts_module, "_INTERPRETER", 0)
-    later = object()
 
-    assert interrupts_module.raising_at_once(later, None, raise_now=None) is later
+    assert not next(interrupts_module._runs_at_once())

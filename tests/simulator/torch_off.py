@@ -61,7 +61,7 @@ def state():
         ],
         "swaps": torch.__future__.get_swap_module_params_on_conversion(),
         "threads": torch.autograd.is_multithreading_enabled(),
-        "interrupts": signal.getsignal(signal.SIGINT),
+        "interrupts": signal.signal,
         "default device": str(torch.get_default_device()),
         "seed": torch.initial_seed(),
         "random numbers": torch.get_rng_state().tolist(),

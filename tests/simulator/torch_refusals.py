@@ -110,6 +110,14 @@ REFUSED = {
         torch.zeros(2, 1, dtype=torch.int64, device="sim"), x[0, :1], (2, 2)
     ),
     "sparse, moved": lambda x: x.cpu().to_sparse().to("sim"),
+    "sparse gradients of bags": lambda x: (
+        nn.EmbeddingBag(3, 2, mode="sum", sparse=True, device="sim")(x[:1].long())
+        .sum()
+        .backward()
+    ),
+    "packed sequences": lambda x: torch.ops.aten._flash_attention_forward(
+        *[x[:, None].half()] * 3, *[x[0].int()] * 2, 2, 2, 0.0, False, False
+    ),
     "sparse gradients": lambda x: (
         nn.Embedding(3, 2, sparse=True, device="sim")(x[0].long()).sum().backward()
     ),

@@ -33,6 +33,42 @@ def test_a_second_machine_replaces_the_first():
     assert not torch.accelerator.is_available()
 
 
+def test_a_second_machine_says_what_it_takes_away():
+    """Tensors of the first are of no more use, which a warning at the call tells."""
+    gpumagic.simulate("2xh100")
+    x = torch.ones(2, device="sim")
+    views = x.view(2), x[1:]
+
+    with pytest.warns(UserWarning, match="1 tensor on it of no more use") as told:
+        second = gpumagic.simulate("t4")
+    second.off()
+
+    assert told[0].filename == __file__
+    assert len(views) == 2
+
+
+@pytest.mark.parametrize("blocking", ["0", "1"])
+def test_where_launches_block_the_host_waits_for_each_kernel(monkeypatch, blocking):
+    """`CUDA_LAUNCH_BLOCKING=1` leaves nothing to wait for, and captures go on."""
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", blocking)
+    with gpumagic.simulate("h100", as_cuda=True) as box:
+        x = torch.ones(2048, 2048, device="cuda")
+        x @ x  # which loads the library
+        torch.cuda.synchronize()
+        before = box.time_s
+        for _ in range(3):
+            x @ x
+        launched_s = box.time_s - before
+        torch.cuda.synchronize()
+        waited_s = box.time_s - before - launched_s
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            x + 1
+        graph.replay()
+
+    assert (launched_s > waited_s) == (blocking == "1")
+
+
 def test_a_machine_that_is_refused_leaves_the_one_that_is_on():
     """A wrong word takes nothing away."""
     with gpumagic.simulate("h100") as box:
@@ -86,7 +122,9 @@ def test_tensors_of_the_first_machine_are_of_no_use_on_the_second(name):
     """They say that they belong to a machine that is gone; the new one is unharmed."""
     first = gpumagic.simulate("2xh100")
     old = torch.ones(2, device="sim")
-    with gpumagic.simulate("t4"):
+    with pytest.warns(UserWarning, match="no more use"):
+        second = gpumagic.simulate("t4")
+    with second:
         new = torch.ones(2, device="sim")
 
         with pytest.raises(DeviceError) as caught:

@@ -75,6 +75,17 @@ def test_a_shape_is_tried(shell, shape):
     assert torch.empty(24).view(report.views[0].shape).numel() == 24
 
 
+def test_a_reshape_that_scrambles_says_so(shell):
+    """Where `.reshape` would work and mix dims, the line that offers it says which."""
+    shell.user_ns["heads"] = torch.zeros(2, 6, 12).transpose(1, 2)
+
+    shown = str(tensor_info(shell, "--view 2,6,12 heads"))
+    merged = str(tensor_info(shell, "--view 2,72 heads"))
+
+    assert "576 B that mixes dims 1 and 2; .permute keeps" in " ".join(shown.split())
+    assert "mixes" not in merged
+
+
 def test_a_broken_shape_is_refused(shell):
     """What is no shape is named with the form of one."""
     with pytest.raises(UsageProblem, match="--view 6,4"):
@@ -194,7 +205,7 @@ def test_only_names_of_the_user_and_of_torch_are_offered(shell, line, offered):
 def test_nothing_asked_names_tensors_of_the_notebook(shell, names, hint):
     """Without an expression the hint is a line that works, or will."""
     x = shell.user_ns.pop("x")
-    shell.user_ns.update(dict.fromkeys(names, x))
+    shell.user_ns.update(dict.fromkeys((5, *names), x))
     with pytest.raises(UsageProblem) as caught:
         tensor_info(shell, "")
 

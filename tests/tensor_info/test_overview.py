@@ -170,6 +170,13 @@ def test_what_is_odd_is_named():
     assert "1 on another device, 1 of another dtype" in report.drawing().title
 
 
+def test_a_model_in_channels_last_is_not_odd():
+    """Its weights lie in a format of torch's, which somebody has asked for."""
+    model = nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)
+
+    assert odd(overview(model)) == {}
+
+
 def test_nothing_is_odd_about_a_state_dict():
     """What it holds is detached, so that no gradients are no news."""
     assert overview(net().state_dict()).odd == ()

@@ -60,14 +60,16 @@ SIZES = st.lists(st.integers(0, 9), max_size=4)
 ODD = st.sampled_from((1.5, -2.0, 0.0, 3.0, float("nan"), float("inf"), float("-inf")))
 
 
-@given(SIZES, st.data(), st.sampled_from((1, 5, 64)), st.booleans())
-def test_figures_are_those_of_all_elements(size, data, piece, transposed):
+@given(SIZES, st.data(), st.sampled_from((1, 5, 64)), st.booleans(), st.booleans())
+def test_figures_are_those_of_all_elements(size, data, piece, transposed, repeated):
     """Read in pieces of any size and order, all counts and places are torch's own."""
     count = math.prod(size)
     numbers = data.draw(st.lists(ODD, min_size=count, max_size=count))
     x = torch.tensor(numbers).reshape(size)
     if transposed and len(size) > 1:
         x = x.transpose(0, -1)
+    if repeated:
+        x = x.unsqueeze(-1).expand(*x.shape, 3)
 
     with unittest.mock.patch.object(values, "_PIECE", piece):
         found, remarks = values.summarise(x)
@@ -84,6 +86,19 @@ def test_figures_are_those_of_all_elements(size, data, piece, transposed):
     for mask, first in ((x.isnan(), found.first_nan), (x.isinf(), found.first_inf)):
         places = mask.nonzero().tolist()
         assert first == (tuple(places[0]) if places else None)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [torch.zeros(1).expand(10**9), np.broadcast_to(np.zeros(1), 10**9)],
+    ids=["torch", "numpy"],
+)
+def test_what_is_repeated_in_memory_is_read_once(x):
+    """Where a billion elements are one, that one is read, and counted for all."""
+    with unittest.mock.patch.object(values, "_PIECE", 1):
+        found, _ = values.summarise(x)
+
+    assert (found.mean, found.zero_count, found.first) == (0.0, 10**9, ("0",) * 6)
 
 
 def test_a_tile_is_the_mean_of_what_is_finite_in_it():

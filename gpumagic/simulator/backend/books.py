@@ -7,13 +7,14 @@ comes in between, and no interrupt.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.accesses import Accesses
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
-from gpumagic.simulator.backend.interrupts import NOBODY
+from gpumagic.simulator.backend.refusals import NO_SPARSE, not_simulated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -136,7 +137,10 @@ def _make_tensor_of(simulation: Simulation, take: Take) -> TensorOf:
         twin: Any, gpu: SimulatedGpu, stream: SimulatedStream
     ) -> tuple[Any, Operand]:
         __tracebackhide__ = True
-        nbytes = nbytes_of(twin.untyped_storage())
+        try:
+            nbytes = nbytes_of(twin.untyped_storage())
+        except NotImplementedError:
+            raise not_simulated(*NO_SPARSE) from None
         if not nbytes:
             nothing = Accesses(0), 0, 0, None
             return wrap(twin, stream, None, nothing), nothing
@@ -187,7 +191,7 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
     lock, tensor_of, return_memory = books.lock, books.tensor_of, books.return_memory
     interrupts, freed = simulation.interrupts, simulation.tensors.freed
     # What `hold` and `deliver` do, without the calls.
-    address, main, waiting = interrupts.address, interrupts.main, interrupts.outcomes
+    waiting = interrupts.asked
     here, users = simulation.places.here, simulation.places.users
     getframe, tracking = sys._getframe, simulation.tracking
     operate = simulation.machine.tracker.operate
@@ -196,6 +200,8 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
     own = simulation.here
     task = simulation.torch._C._current_graph_task_id
     dtype_words = simulation.dtype_words
+    blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
+    machine, clock = simulation.machine, simulation.machine.scheduler  # no capture's
 
     def launch(  # noqa: C901, PLR0912
         gpu: SimulatedGpu,
@@ -264,7 +270,7 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
         outputs: list[Any] = []
         races: Sequence[Race] = ()
         with lock:
-            address.value = NOBODY
+            interrupts.held = True
             try:
                 if freed:
                     return_memory()
@@ -287,11 +293,13 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
                 )
                 if tracking:
                     races = operate(stream.order, reads, writes, place)
-                if rule.waits:
+                if blocking and operation.launches and machine.scheduler is clock:
+                    synchronize_stream(stream, "")
+                elif rule.waits:
                     what = _in_words(operation.name) if observers else ""
                     synchronize_stream(stream, what)
             finally:
-                address.value = main
+                interrupts.held = False
                 if waiting:
                     interrupts.deliver()
         if races:

@@ -83,7 +83,7 @@ class Collectives:
             self._place,
             shared.pace,
             given.timeout.total_seconds(),
-            simulation.interrupts.raise_asked,
+            simulation.interrupts.run_asked,
             shared.roll,
         )
         self._streams: dict[_Key, SimulatedStream] = {}

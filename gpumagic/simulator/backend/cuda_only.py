@@ -152,7 +152,11 @@ def _along_channels(tensor: Any) -> Callable[[Any], Any]:
 
 
 _MADE: dict[str, Callable[[Any], Callable[..., Any]]] = {
-    **{f"{name}.dtype": _product(name) for name in ("mm", "bmm", "addmm", "baddbmm")},
+    **{
+        f"{name}.{overload}": _product(name)
+        for name in ("mm", "bmm", "addmm", "baddbmm")
+        for overload in ("dtype", "dtype_out")
+    },
     "batch_norm_stats": _stats,
     "batch_norm_elemt": _elements,
     "batch_norm_gather_stats": _gathered_stats,

@@ -163,7 +163,7 @@ class Deliveries:
     def _wait(self, work: Any) -> None:
         pause_s = _SHORTEST_PAUSE_S
         while not work.is_completed():
-            self._simulation.interrupts.raise_asked()
+            self._simulation.interrupts.run_asked()
             real_pause(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         work.wait()

@@ -1,45 +1,40 @@
-"""Delivers Ctrl-C while the simulator is on: always, and never in the wrong place.
+"""Runs handlers of signals while the simulator is on: always, never in a wrong place.
 
-Two places are wrong. Inside torch's C++ an exception from a signal handler ends the
-process (see `registration.py`). Inside the books of the simulator, between two entries
-that belong together, it would leave them wrong.
+A handler may raise: Ctrl-C's does, and that of a time limit. Two places are wrong for
+that. Inside torch's C++ an exception ends the process (see `registration.py`). Inside
+the books of the simulator, between two entries that belong together, it would leave
+them wrong.
 
-So the handler raises nothing. It is a C function without bytecode that asks the
-interpreter to raise KeyboardInterrupt at the next bytecode of the main thread, which
-no C++ runs, but for Pythons where that would be one too late (below). While the
-books are written, the address on that request is one at which nobody lives; the
-request comes back as undelivered, and is sent again afterwards.
+So the handler that is really there does nothing of it. It is a C function without
+bytecode that asks the interpreter for a call between two bytecodes of the main thread,
+which no C++ runs (`Py_AddPendingCall`). That call runs the user's handler, and what it
+raises is raised there. While the books are written it only stays asked for, and is
+asked for again afterwards. Who sets a handler, or asks for it, notices nothing of this:
+`signal.signal` and `signal.getsignal` have stand-ins.
 
-A request for KeyboardInterrupt is met at the next bytecode, and a thread that waits
-comes to none: after a signal whose handler raises nothing, Python goes on waiting. So
-another thread looks, a moment after each Ctrl-C, whether the request was met. If it
-was not, and the main thread still stands at the same instruction, outside of torch
-and of the simulator, then it waits in C that can bear a handler that raises.
+A thread that waits comes to no bytecode: after a signal whose handler raises nothing,
+Python goes on waiting. So another thread looks, a moment after each signal, whether
+its handler has run. If not, and the main thread still stands at the same instruction,
+outside of torch and of the simulator, then it waits in C that can bear a handler that
+raises.
 
 Since 3.13 the interpreter first reads what there is to do and then runs the handler of
-a signal: what that requests is met at the next place where it looks. This is one too
+a signal: what that asks for is done at the next place where it looks. This is one too
 late: of `try: wait() finally: tidy()` the wait is over by then, and `tidy` is what is
 interrupted. `threading` lets its locks go twice that way, and blocks are left without
 their `__exit__`.
 
-So where the interpreter itself runs the handler, between two instructions, the handler
-raises, as Python's own does. It can tell, still without bytecode: the interpreter takes
-the mark of a pending signal away before it runs handlers. C code that runs them, such
-as torch's, leaves it there.
-
-That mark is read out of CPython's thread state by its offset (`_marks_of_this_thread`),
-on 3.13 and later alone, and never written. A handler that only noted the signal, for a
-kernel of ours to deliver when it leaves, could not do without: torch's C++ runs
-handlers between kernels as well, and code of the user's that calls none would be
-interrupted an instruction late, as `torch_interrupt_handling.py` says it must not be.
-Where the state is laid out in another way, nothing is read and all is requested.
+So where the interpreter itself runs the handler, between two instructions, the user's
+is run at once. That can be told, still without bytecode: the interpreter takes the mark
+of a pending signal away before it runs handlers. C code that runs them, such as
+torch's, leaves it there. The mark is read out of CPython's thread state by its offset
+(`_marks_of_this_thread`), on 3.13 and later alone, and never written. Where the state
+is laid out in another way, nothing is read and all is asked for.
 """
 
 from __future__ import annotations
 
 import ctypes
-import functools
-import itertools
 import operator
 import queue
 import signal
@@ -48,11 +43,11 @@ import threading
 import time
 from functools import partial
 from itertools import repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-NOBODY = 0
-_SIGNAL = 1
-_RAISE: Any = signal.default_int_handler  # takes whatever comes for a frame
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _LOOK_AFTER_S = 0.05
 _COME_AFTER_S = 0.001
 _MEETS_AT_ONCE = sys.version_info < (3, 13)
@@ -63,215 +58,195 @@ _SIGNAL_PENDING = 1 << 1  # pycore_ceval.h
 
 
 class Interrupts:
-    """Delivers Ctrl-C to the main thread; `hold` and `deliver` go round the books.
+    """Runs the user's handlers; `hold` and `deliver` go round the books.
 
     Attributes:
-        address: Where the handler sends a request; it is read at that moment.
+        held: Whether the books are being written.
 
-        main: The address of the main thread.
-
-        outcomes: For each request whether it arrived; empty once it is met.
-
-        to_come: Empty once the signal of `raise_unmet` has come.
+        asked: The signals that have come and whose handler has not run yet.
 
     Args:
         off_limits: Folders whose code may be in C++ that must not be interrupted.
     """
 
     __slots__ = (
-        "_handler",
-        "_kind",
+        "_get",
+        "_main",
+        "_noticed",
         "_off_limits",
-        "_previous",
-        "_request",
-        "_requests",
-        "_watch",
-        "_what",
-        "address",
-        "main",
-        "outcomes",
-        "to_come",
+        "_ours",
+        "_set",
+        "_users",
+        "_watching",
+        "_ways",
+        "asked",
+        "held",
     )
 
     def __init__(self, off_limits: tuple[str, ...]) -> None:
-        self.main = threading.main_thread().ident or NOBODY
-        self.address = ctypes.c_ulong(self.main)
-        self.outcomes: list[int] = []
-        self.to_come: list[int] = []
-        # Making one of these, when it is raised, says that the request was met; by a
-        # C function, since no bytecode of ours may run between.
-        self._kind = type(
-            "KeyboardInterrupt",
-            (KeyboardInterrupt,),
-            {"__init__": self.outcomes.clear, "__module__": "builtins"},
-        )
-        self._what = ctypes.c_void_p(id(self._kind))
-        self._request = _request()
-        self._requests = functools.partial(self._request, self.address, self._what)
-        self._handler: Any = self._requests
+        self.held = False
+        self.asked: dict[int, object] = {}
+        self._main: Any = threading.main_thread().ident
         self._off_limits = off_limits
-        self._watch: Watch | None = None
-        self._previous: Any = None
-        self.request_again()
+        self._get, self._set = signal.getsignal, signal.signal
+        self._users: dict[int, Callable[..., Any]] = {}
+        self._ours: dict[int, Any] = {}
+        self._ways: dict[int, list[Any]] = {}
+        self._noticed: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._watching = False
+
+    # ------------------------------------------------------- handlers of signals
 
     def take_over(self) -> None:
-        """Handle Ctrl-C if nobody but Python itself does; main thread only.
-
-        To be repeated before each cell: ipykernel puts Python's handler back.
-        """
-        if threading.get_ident() != self.main:
+        """Stand before each handler in Python that there is; main thread only."""
+        if threading.get_ident() != self._main:
             return
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            if self._watch is None:
-                self._watch = Watch(self, self._off_limits)
-                self._request.errcheck = self._watch.notice
-                self._handler = raising_at_once(
-                    self._requests,
-                    self.address,
-                    self.outcomes,
-                    self.to_come,
-                    raise_now=_RAISE,
-                )
-            self._previous = signal.signal(signal.SIGINT, self._handler)
+        for signum in signal.valid_signals():
+            there = self._get(signum)
+            if callable(there) and there is not self._ours.get(signum):
+                self.set(signum, there)
 
     def give_back(self) -> None:
-        """Put Python's own handler back, if ours is still in place."""
-        if self.are_ours() and threading.get_ident() == self.main:
-            signal.signal(signal.SIGINT, self._previous)
-        if self._watch is not None:
-            self._watch.end()
-            self._watch = None
+        """Put the user's handlers back, wherever ours are still in place."""
+        if threading.get_ident() == self._main:
+            for signum, ours in self._ours.items():
+                if self._get(signum) is ours:
+                    self._set(signum, self._users[signum])
+        if self._watching:
+            self._noticed.put(self)
+            self._watching = False
 
-    def are_ours(self) -> bool:
-        """Whether Ctrl-C still comes here: anybody may set a handler of their own."""
-        return signal.getsignal(signal.SIGINT) is self._handler
+    def stand_ins(self) -> dict[str, Any]:
+        """What `signal` offers, as if nobody stood before the user's handlers."""
+        return {"signal": self.set, "getsignal": self.get}
+
+    def set(self, signalnum: Any, handler: Any) -> Any:
+        """`signal.signal`."""
+        before = self.get(signalnum)
+        if not callable(handler):
+            self._set(signalnum, handler)
+            return before
+        ours = self._ours.get(signalnum) or self._make(int(signalnum))
+        self._set(signalnum, ours)
+        self._users[signalnum] = handler
+        if not self._watching:
+            self._watching = True
+            threading.Thread(
+                target=self._watch, name="gpumagic-signals", daemon=True
+            ).start()
+        return before
+
+    def get(self, signalnum: Any) -> Any:
+        """`signal.getsignal`."""
+        there = self._get(signalnum)
+        ours = self._ours.get(signalnum)
+        return there if ours is None or there is not ours else self._users[signalnum]
+
+    def _make(self, signum: int) -> Any:
+        """A handler without bytecode, for one signal."""
+        is_true = ctypes.cast(ctypes.pythonapi["PyObject_IsTrue"], ctypes.c_void_p)
+        ask: Any = ctypes.pythonapi["Py_AddPendingCall"]
+        ask.argtypes = (ctypes.c_void_p, ctypes.py_object)
+        # ctypes calls any callable that stands in the place of a result type.
+        ask.restype = partial(operator.setitem, self.asked, signum)
+        ask.errcheck = self._noticed.put
+        later, at_once = partial(ask, is_true, _Asked(self)), partial(self.run, signum)
+        self._ways[signum] = ways = [later, at_once]
+        steps = map(operator.call, map(ways.__getitem__, _runs_at_once()))
+        ours = self._ours[signum] = _calling_next(steps)
+        return ours
+
+    # ------------------------------------------------------------ round the books
 
     def hold(self) -> None:
-        """From here on an interrupt waits."""
-        self.address.value = NOBODY
+        """From here on a signal waits."""
+        self.held = True
 
     def deliver(self) -> None:
-        """Interrupts arrive again, one that has waited at once."""
-        self.address.value = self.main
-        if NOBODY in self.outcomes:
-            self.outcomes.clear()
-            self._requests(signal.SIGINT, None)
+        """Signals arrive again, one that has waited at once."""
+        self.held = False
+        for signum in tuple(self.asked):
+            self._ways[signum][0]()
 
-    def raise_asked(self) -> None:
-        """Meet a request now, in a place that waits while the books are held."""
-        if self.outcomes:
-            raise self._kind
+    def run(self, signum: int) -> None:
+        """Run the user's handler, or ask for it if the books are being written."""
+        __tracebackhide__ = True
+        self.asked[signum] = None
+        if not self.held:
+            self.run_asked()
 
-    def raise_unmet(self) -> None:
-        """At the next signal the handler takes a request back and raises by itself.
+    def run_asked(self) -> None:
+        """Run the handlers of what has come, also while the books are held."""
+        __tracebackhide__ = True
+        if not self.asked or threading.get_ident() != self._main:
+            return
+        frame = sys._getframe(1)
+        while frame.f_code.co_filename == __file__ and frame.f_back:
+            frame = frame.f_back
+        while self.asked:
+            signum, _ = self.asked.popitem()
+            self._users[signum](signum, frame)
 
-        If the request has been met by then, it does neither: whoever pressed Ctrl-C
-        once is interrupted once. `sum` goes through all this when it is called.
-        """
-        self.to_come.append(_SIGNAL)
-        arriving = iter(self.to_come.pop, _SIGNAL)
-        unmet = map(_RAISE, itertools.repeat(signal.SIGINT), self.outcomes)
-        self._what.value = None
-        self._request.restype = functools.partial(sum, itertools.chain(arriving, unmet))
+    # -------------------------------------------------------------- while it waits
 
-    def request_again(self) -> None:
-        """Let the handler request, as it does from the beginning."""
-        self.outcomes.clear()
-        self.to_come.clear()
-        self._what.value = id(self._kind)
-        self._request.restype = self.outcomes.append
-
-
-def _request() -> Any:
-    """`PyThreadState_SetAsyncExc`, which also takes what a handler is given.
-
-    Its result, how many threads were reached, goes to `restype`: ctypes calls any
-    callable that stands in the place of a result type. Then `errcheck` is called.
-    """
-    request = ctypes.pythonapi["PyThreadState_SetAsyncExc"]
-    request.argtypes = [
-        ctypes.c_ulong,
-        ctypes.c_void_p,
-        ctypes.c_int,
-        ctypes.py_object,
-    ]
-    return request
-
-
-class Watch:
-    """A thread that wakes at a Ctrl-C, and at nothing else.
-
-    Attributes:
-        notice: Tells it of a Ctrl-C; a C function, as the handler may call no other.
-    """
-
-    def __init__(self, interrupts: Interrupts, off_limits: tuple[str, ...]) -> None:
-        self._interrupts = interrupts
-        self._off_limits = off_limits
-        self._noticed: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.notice = self._noticed.put
-        threading.Thread(target=self._look, name="gpumagic-ctrl-c", daemon=True).start()
-
-    def end(self) -> None:
-        """Let the thread end."""
-        self._noticed.put(self)
-
-    def _look(self) -> None:
+    def _watch(self) -> None:
         while self._noticed.get() is not self:
             before = self._standing()
             time.sleep(_LOOK_AFTER_S)
-            stuck = self._interrupts.outcomes and before == self._standing()
-            if stuck and self._is_elsewhere():
-                self._strike()
+            for signum in tuple(self.asked):
+                if before == self._standing() and self._is_elsewhere():
+                    self._strike(signum)
 
-    def _strike(self) -> None:
-        self._interrupts.raise_unmet()
-        signal.pthread_kill(self._interrupts.main, signal.SIGINT)
-        while self._interrupts.to_come and self._interrupts.are_ours():
+    def _strike(self, signum: int) -> None:
+        """Send a signal once more, whose handler then runs, unless it has meanwhile."""
+        ways = self._ways[signum]
+        before = ways[:]
+        ways[:] = [self.run_asked] * len(ways)
+        if hasattr(signal, "pthread_kill"):
+            signal.pthread_kill(self._main, signum)
+        else:  # Windows, which wakes the main thread of any that raises it
+            signal.raise_signal(signum)
+        while signum in self.asked and self._get(signum) is self._ours[signum]:
             time.sleep(_COME_AFTER_S)
-        self._interrupts.request_again()
+        ways[:] = before
 
     def _standing(self) -> tuple[int, int]:
         """Where the main thread stands: its frame and the instruction in it."""
-        frame = sys._current_frames().get(self._interrupts.main)
+        frame = sys._current_frames().get(self._main)
         return (id(frame), frame.f_lasti) if frame else (0, 0)
 
     def _is_elsewhere(self) -> bool:
         """Whether that is neither in torch nor in the simulator."""
-        frame = sys._current_frames().get(self._interrupts.main)
+        frame = sys._current_frames().get(self._main)
         if frame is None:
             return False
         return not frame.f_code.co_filename.startswith(self._off_limits)
 
 
-def raising_at_once(
-    later: Any, delivered: Any, *unmet: list[int], raise_now: Any
-) -> Any:
-    """A handler that raises where the interpreter runs it; elsewhere it requests.
+class _Asked:
+    """What the interpreter calls: of C functions only one that asks `bool` fits."""
 
-    Args:
-        later: What requests; called with a signal and None.
+    def __init__(self, interrupts: Interrupts) -> None:
+        self._interrupts = interrupts
 
-        delivered: Has a `value` that is 0 while nothing may be raised.
+    def __bool__(self) -> bool:
+        __tracebackhide__ = True
+        if not self._interrupts.held:
+            self._interrupts.run_asked()
+        return False  # whatever else would pass for an error
 
-        unmet: Requests that are under way, which are to be met first.
 
-        raise_now: What raises, called like `later`.
+def _runs_at_once() -> Any:
+    """At each signal whether the interpreter runs its handler, between instructions.
 
-    Returns:
-        A C function without bytecode; `later` itself where requests are met at once.
+    Always no where what is asked for comes at once anyway.
     """
     marks = _marks_of_this_thread()
     if marks is None:
-        return later
+        return repeat(False)
     value = operator.attrgetter("value")
     pending = map(operator.and_, map(value, repeat(marks)), repeat(_SIGNAL_PENDING))
-    allowed = map(value, repeat(delivered))
-    conditions = (pending, *(map(len, repeat(each)) for each in unmet))
-    none = (map(operator.not_, each) for each in conditions)
-    raises = map(all, zip(allowed, *none, strict=False))
-    ways = tuple(partial(way, signal.SIGINT, None) for way in (later, raise_now))
-    return _calling_next(map(operator.call, map(ways.__getitem__, raises)))
+    return map(operator.not_, pending)
 
 
 def _marks_of_this_thread() -> Any | None:

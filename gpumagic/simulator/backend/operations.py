@@ -212,7 +212,7 @@ class Operation:
         self._torch = torch
         self.rule: Rule = rule_for(name)
         functional = base.removesuffix("_")
-        self.is_product = functional in _PRODUCTS and kind != "dtype"
+        self.is_product = functional in _PRODUCTS and not kind.startswith("dtype")
         self.work: Callable[..., Amount] | None = None
         if self.is_product:
             self.work = _product

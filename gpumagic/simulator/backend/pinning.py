@@ -144,6 +144,11 @@ class Pinning:
         )
         self._copy_into(pinned, tensor)
         self._simulation.pinning_time.spent_ns += perf_counter_ns() - began_ns
+        machine = self._simulation.machine
+        # A thread that pins does it beside the program, which the clock is of.
+        if machine.gpus and threading.current_thread() is threading.main_thread():
+            costs = machine.gpus[0].costs
+            machine.scheduler.elapse(costs.host_copy_ns(pinned.nbytes))
         return self._mark(pinned)
 
     def _copy_into(self, pinned: Any, tensor: Any) -> None:

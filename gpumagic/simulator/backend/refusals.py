@@ -27,7 +27,7 @@ _NO_CUDA_HINT = (
     'gpumagic.simulate("h100", as_cuda=True)'
 )
 # What is refused in several places: what there is not, and the way on.
-_NO_SPARSE = "sparse tensors", "keep the tensor dense, or move it to the CPU first"
+NO_SPARSE = "sparse tensors", "keep the tensor dense, or move it to the CPU first"
 _NO_NESTED = (
     "nested tensors in the strided layout",
     "say layout=torch.jagged when you make it",
@@ -52,6 +52,7 @@ _NESTED = (
     "_nested_view_from_buffer",
 )
 _MKLDNN = ("to_mkldnn",)
+_VARLEN = ("_flash_attention_forward", "_flash_attention_backward")
 _PADDING = "src_key_padding_mask"
 # While the simulator is on there is no other GPU that has the second name.
 _SIMULATED = (NAME, "cuda")
@@ -127,13 +128,18 @@ def refused_kernels() -> dict[str, Callable[..., Any]]:
         "quantised tensors",
         "quantise on the CPU, or use bfloat16 or float8 tensors",
     )
+    varlen = (
+        "flash attention over sequences packed one behind the other",
+        "pad them, and say scaled_dot_product_attention with a mask",
+    )
     mkldnn = "MKL-DNN tensors", "they are for the CPU: move the tensor there first"
     return {
         name: refusing(*what)
         for what, names in (
-            (_NO_SPARSE, _SPARSE),
+            (NO_SPARSE, _SPARSE),
             (quantised, _QUANTISED),
             (mkldnn, _MKLDNN),
+            (varlen, _VARLEN),
             (_NO_NESTED, _NESTED),
         )
         for name in names
@@ -142,7 +148,7 @@ def refused_kernels() -> dict[str, Callable[..., Any]]:
 
 def refused_layouts() -> dict[str, Callable[..., Any]]:
     """Keys under which no operator works, each with what says so."""
-    sparse = refusing(*_NO_SPARSE)
+    sparse = refusing(*NO_SPARSE)
     return {
         "SparsePrivateUse1": sparse,
         "SparseCsrPrivateUse1": sparse,

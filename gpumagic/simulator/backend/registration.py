@@ -15,7 +15,7 @@ signal handlers, of which the usual one raises KeyboardInterrupt.
 So `type_` here is a chain of C iterators: no bytecode runs in it. It answers a
 constant and, before that, moves a pending exception out of the way into a slot.
 `restoring` puts it back where torch's Python side can raise it. The other half of
-the cure, a signal handler that never raises, is in `interrupts.py`.
+the cure, signal handlers that never raise, is in `interrupts.py`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def register(torch: Any) -> SimulatedModule:
         set_aside,
     )
     _fence_storages(torch, module)
-    os.register_at_fork(after_in_child=module.forked)
+    if hasattr(os, "register_at_fork"):  # Windows has no forks
+        os.register_at_fork(after_in_child=module.forked)
     return module
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -146,6 +147,7 @@ class Switch:
         yield torch, {"clear_autocast_cache": self._weights.clearing()}
         yield torch.Tensor, {"new_tensor": new_tensor(torch)}
         yield time, {"sleep": simulation.polling.sleep()}
+        yield signal, simulation.interrupts.stand_ins()
         for target, name, replacement in (
             *refused_everywhere(torch),
             *compiling(torch),
@@ -222,7 +224,7 @@ class Switch:
                 group.tell()
 
         for part, when in (
-            ("Ctrl-C on the simulated GPU", {"before": before_cell}),
+            ("signals on the simulated GPU", {"before": before_cell}),
             ("collectives of the simulated GPU", {"after": after_cell}),
         ):
             cells = CellEvents(shell, part, **when)
