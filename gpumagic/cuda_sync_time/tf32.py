@@ -31,12 +31,14 @@ def convolutions_round(torch: Any) -> bool:
 def rounding_products(torch: Any) -> Iterator[None]:
     """Let matrix products of float32 be rounded during a block.
 
-    The older way turns both switches; by the newer one alone (torch 2.14) each product
-    raises, since they contradict each other.
+    By both ways: by the newer one alone each product raises (torch 2.14), since the
+    older one contradicts it.
     """
     matmul = torch.backends.cuda.matmul
     before, newer = matmul.allow_tf32, getattr(matmul, "fp32_precision", None)
     matmul.allow_tf32 = True
+    if newer is not None:
+        matmul.fp32_precision = _ROUNDED
     try:
         yield
     finally:

@@ -164,7 +164,9 @@ def test_the_newer_switch_counts_where_there_is_one(matmul, rounds):
     assert tf32.convolutions_round(made_up)
 
 
-@pytest.mark.parametrize("matmul", [{"allow_tf32": False}, {"fp32_precision": "ieee"}])
+@pytest.mark.parametrize(
+    "matmul", [{"allow_tf32": False}, {"allow_tf32": False, "fp32_precision": "ieee"}]
+)
 def test_rounding_is_for_a_block_only(matmul):
     """After the block, and after an error in it, the switch is as it was."""
     made_up = backends(**matmul)

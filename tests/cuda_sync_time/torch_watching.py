@@ -58,7 +58,6 @@ WAITING = {
     "a function around it": (lambda x: torch.clamp(x, x.sum().item()), ".item()"),
     "nonzero": (lambda x: x.nonzero(), ".nonzero()"),
     "mask": (lambda x: x[x > 0], "indexing with a mask"),
-    "mask_put": (lambda x: x.__setitem__(x > 0, 1.0), "assignment with a mask"),
     "unique": (lambda x: x.unique(), ".unique()"),
     "masked_select": (lambda x: x.masked_select(x > 0), ".masked_select()"),
     "equal": (lambda x: torch.equal(x, x), "torch.equal()"),

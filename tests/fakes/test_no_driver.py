@@ -50,11 +50,12 @@ def test_the_driver_of_the_machine_is_not_found(tmp_path, options, count):
     """Not by tests, in a worker or not, nor by what they start; fakes are found."""
     file = tmp_path / "test_there.py"
     file.write_text(_TESTS)
+    there = machine_environment(tmp_path, "one_gpu")
     fixed = ("-c", str(_ROOT / "pyproject.toml"), "-p", "tests.conftest")
     done = quick_python.anew(
         [sys.executable, "-m", "pytest", "-q", *fixed, *options, str(file)],
         cwd=_ROOT,
-        env=machine_environment(tmp_path, "one_gpu"),
+        env={name: value for name, value in there.items() if "XDIST" not in name},
     )
 
     assert f"{count} passed" in done.stdout, done.stdout + done.stderr

@@ -21,9 +21,12 @@ def box_with(places, *, is_on=True):
     )
 
 
+Nowhere = SimpleNamespace(here=lambda: None, caller=lambda *_: None)
+
+
 def test_a_wait_is_told_with_its_line_and_what_was_called_there():
     """What it cost is exact; whoever waits where no line is known has no line."""
-    box, nowhere = box_with(Places()), box_with(SimpleNamespace(here=lambda: None))
+    box, nowhere = box_with(Places()), box_with(Nowhere)
 
     with watch_syncs(box) as seen, watch_syncs(nowhere) as unknown:
         find_them = box.machine.wait_observers[0]
