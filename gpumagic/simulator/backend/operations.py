@@ -376,8 +376,12 @@ def _without_integers(
     kernel = "addmm_cuda" if name.endswith("addmm") or name == "mm" else "baddbmm_cuda"
 
     def run(*args: Any, **named: Any) -> Any:
-        result = call(*args, **named)  # which says first what else is wrong
         lacking = types.get(args[-1].dtype)
+        try:
+            result = call(*args, **named)  # which says first what else is wrong
+        except NotImplementedError:  # the CPU has none for bool either
+            if not lacking:
+                raise
         if lacking and args[-1].numel() and args[-2].numel():
             raise NotImplementedError(f"\"{kernel}\" not implemented for '{lacking}'")
         return result
