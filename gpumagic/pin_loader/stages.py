@@ -594,7 +594,7 @@ LOOK = Stage(look, 0.05, "looking at a batch")
 MAKE = Stage(make, 0.0, "rebuilding")
 STAGES = (
     LOOK,
-    Stage(load, 0.45, "loading, with more workers and fewer"),
+    Stage(load, 0.45, "loading, and trying workers"),
     Stage(feed, 0.2, "copying and computing"),
     Stage(bound, 0.0, "working out the bound"),
     MAKE,

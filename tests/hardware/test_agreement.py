@@ -89,6 +89,7 @@ def test_repeating_agrees_with_tritons_do_bench(kernel, record_measurement):
     assert ratio == pytest.approx(1, abs=0.03)
 
 
+@pytest.mark.times
 def test_one_run_is_the_device_time_and_little_more(kernel, torch):
     """A single run from idle to idle is within 10 % of what its events say."""
     kernel()

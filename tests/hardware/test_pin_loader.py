@@ -237,6 +237,7 @@ def test_pinned_flags_are_true(torch, runtime):
 # ----------------------------------------------------------------- all of it
 
 
+@pytest.mark.times
 @pytest.mark.usefixtures("runtime")
 def test_a_loader_is_improved_from_beginning_to_end(torch, record_measurement):
     """Diagnosis, proof and verdict with workers; no process, no memory is left."""

@@ -140,9 +140,14 @@ def test_a_profile_has_each_stream_and_no_thread_of_ours(seen):
     assert "thread 1" not in text
 
 
-def test_many_runs_and_their_comparison(seen):
-    """The shorter one is faster, by about what it is shorter."""
+def test_many_runs_are_at_least_as_long_as_their_kernel(seen):
+    """In the median, by the clock of the host."""
     assert milliseconds(text_of(seen["repeat"])) >= 4.9
+
+
+@pytest.mark.times
+def test_of_two_pieces_of_code_the_shorter_is_faster(seen):
+    """By about what it is shorter, where the host is not held up."""
     assert "times as fast" in text_of(seen["vs"])
 
 
