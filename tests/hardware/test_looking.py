@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.hardware import machines
+
 _ROOT = Path(__file__).parents[2]
 _SCRIPT = """
 import ctypes, json
@@ -84,3 +86,22 @@ def test_after_the_start_there_are_answers(found):
     assert answers["count"] >= 1
     assert answers["in_use"] == [0]
     assert answers["memory"][1] > 0
+
+
+def test_only_gpus_that_are_used_count_as_in_use():
+    """Of four GPUs those that nobody has touched are never asked."""
+    found = machines.run(
+        """
+import torch
+from gpumagic.devices.libcuda import driver_initialised
+from gpumagic.devices.opening import open_runtime
+before = driver_initialised()
+torch.ones(1, device="cuda:2")
+used = open_runtime("cuda").devices_in_use()
+show(used=used, initialised=[before, driver_initialised()])
+""",
+        "idle_four_gpus",
+    )
+    assert 2 in found["used"]
+    assert not {1, 3} & {*found["used"]}
+    assert found["initialised"] == [False, True]
