@@ -323,6 +323,20 @@ x.copy_(pinned, non_blocking=True)
 # ----------------------------------------------------------------------------- races
 
 
+def test_a_missing_wait_is_told_once_however_often_it_is_met(torch, x):
+    """What comes behind a race is judged as if it had been mended."""
+    side = torch.cuda.Stream()
+    text = """\
+x.add_(1)
+with torch.cuda.stream(side):
+    y = x * 2
+    z = x * 3
+"""
+    found = find_races(cell(text, x=x, side=side, torch=torch)).races
+
+    assert len(found) == 1
+
+
 def test_a_missing_wait_is_found_and_an_event_mends_it(torch, x):
     """By the lines of both accesses; with the wait there is none."""
     side, main = torch.cuda.Stream(), torch.cuda.current_stream()
