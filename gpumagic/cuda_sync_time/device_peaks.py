@@ -40,21 +40,6 @@ def measure_peaks(runtime: Runtime, torch: Any, device: int, dtype: str) -> Peak
     and takes at most a quarter of the free memory. That is given back to torch, whose
     caching allocator keeps up to 1 GB of it reserved. Of a simulated device nothing is
     run: its model says what it reaches.
-
-    Args:
-        runtime: Of the kind of device.
-
-        torch: The torch module.
-
-        device: Its number; it is in use.
-
-        dtype: The type of the product: "bfloat16", "float32" (rounded, if the switches
-            of torch say so), or "tf32" (rounded, whatever they say).
-
-    Returns:
-        The peaks. What cannot be measured is None: a type that torch multiplies no
-        matrices of, or too little free memory. "tf32" becomes "float32" where the
-        device has no such thing, and the other way round where torch rounds.
     """
     if runtime.simulated:
         return _of_the_model(torch, device, dtype)

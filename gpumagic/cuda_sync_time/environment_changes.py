@@ -36,40 +36,22 @@ _CLOCK_MOVED = 0.05
 
 @dataclass(frozen=True)
 class Environment:
-    """What was so at one moment.
+    """What was so at one moment."""
 
-    Attributes:
-        started: Whether a device was in use that can be waited for.
-
-        devices: Those in use.
-
-        streams: The id of the current stream by device, where it has one.
-
-        threads: Those that run, without ours.
-
-        counters: The caching allocator's counters by device.
-
-        compilations: How much torch.compile had taken; None is unknown.
-
-        libraries: The libraries of kernels in use by device, where that is known.
-
-        collections: How often the garbage collector had gone through everything.
-
-        blocking: The variable that makes each launch wait, if one does.
-
-        loads: What the driver says of the GPUs in use, by device.
-    """
-
-    started: bool = False
-    devices: tuple[int, ...] = ()
+    started: bool = False  # whether a device was in use that can be waited for
+    devices: tuple[int, ...] = ()  # those in use
     current_device: int | None = None
+    # the id of the current stream by device, where it has one
     streams: Mapping[int, int | None] = field(default_factory=dict)
-    threads: frozenset[threading.Thread] = frozenset()
+    threads: frozenset[threading.Thread] = frozenset()  # those that run, without ours
+    # the caching allocator's counters by device
     counters: Mapping[int, Mapping[str, Any] | None] = field(default_factory=dict)
-    compilations: int | None = 0
+    compilations: int | None = 0  # how much torch.compile had taken; None is unknown
+    # the libraries of kernels in use by device, where that is known
     libraries: Mapping[int, frozenset[str]] = field(default_factory=dict)
-    collections: int = 0
-    blocking: str | None = None
+    collections: int = 0  # how often the garbage collector had gone through everything
+    blocking: str | None = None  # the variable that makes each launch wait, if one does
+    # what the driver says of the GPUs in use, by device
     loads: Mapping[int, GpuLoad] = field(default_factory=dict)
 
     @classmethod

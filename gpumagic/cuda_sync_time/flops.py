@@ -35,29 +35,17 @@ _CPU_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 
 @dataclass(frozen=True)
 class Counted(Record):
-    """The floating point operations of one run.
+    """The floating point operations of one run."""
 
-    Attributes:
-        flops: All that could be counted; None if that would not be the truth.
-
-        by_operation: The share of each operator of torch, largest first.
-
-        dtype: In which type most of them are computed: "bfloat16", "float32", or
-            "tf32" where torch may round to it. None if none were counted.
-
-        devices: On how many devices they are computed.
-
-        problem: Why they could not be counted.
-
-        hint: What to do about it.
-    """
-
-    flops: int | None
+    flops: int | None  # all that could be counted; None if that would not be the truth
+    # the share of each operator of torch, largest first
     by_operation: tuple[tuple[str, int], ...] = ()
+    # in which type most of them are computed: "bfloat16", "float32", or "tf32" where
+    # torch may round to it. None if none were counted.
     dtype: str | None = None
-    devices: int = 1
-    problem: str | None = None
-    hint: str | None = None
+    devices: int = 1  # on how many devices they are computed
+    problem: str | None = None  # why they could not be counted
+    hint: str | None = None  # what to do about it
 
 
 def count_flops(run: Callable[[], object], torch: Any) -> Counted:

@@ -57,11 +57,7 @@ class Instruments:
         return runtime_now() if self._runtime is None else self._runtime
 
     def torch_runtime(self) -> Runtime:
-        """The best that there is, once torch has been imported for it.
-
-        Raises:
-            MissingPackage: torch is not installed.
-        """
+        """The best that there is, once torch has been imported for it."""
         return open_runtime() if self._runtime is None else self._runtime
 
     def setting(self, runtime: Runtime, *, floor_s: float | None = None) -> Setting:

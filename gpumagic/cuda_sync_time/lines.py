@@ -71,11 +71,7 @@ class LineTracer:
         self._wanted: dict[CodeType, bool] = {}
 
     def start(self) -> None:
-        """Note lines from now on.
-
-        Raises:
-            GpuMagicError: Somebody else does so already.
-        """
+        """Note lines from now on."""
         if sys.gettrace() is not None:
             raise GpuMagicError(
                 "a debugger or a coverage tool is watching each line already",
@@ -90,13 +86,7 @@ class LineTracer:
             self._come_to(_OUTSIDE)
 
     def by_line(self, spans: Iterable[TraceSpan], began_ns: int) -> Iterator[_Sums]:
-        """What each line came to.
-
-        Args:
-            spans: What was traced; seconds count from `began_ns`.
-
-            began_ns: On the clock of the lines.
-        """
+        """What each line came to."""
         sums = [_Sums(line, runs=runs) for line, runs in self._counted()]
         places = {each.line: each for each in sums}
         for node, length_ns in self._stays():
@@ -255,14 +245,7 @@ class LineWatcher(Observer):
     def lines(
         self, spans: Iterable[TraceSpan] | None, began_ns: int | None
     ) -> tuple[LineTime, ...]:
-        """What each line came to: those of the cell first.
-
-        Args:
-            spans: What was traced; None where no device could be.
-
-            began_ns: The moment that they count from; None is when lines began, as on
-                a clock that stands still in between.
-        """
+        """What each line came to: those of the cell first."""
         if self._tracer is None:
             return ()
         began_ns = self._began_ns if began_ns is None else began_ns

@@ -40,11 +40,7 @@ class OneWayToWait(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, **more)
 
     def __call__(self, _: Any, namespace: argparse.Namespace, *__: Any) -> None:
-        """Take the option; argparse calls this for each that was typed.
-
-        Raises:
-            UsageProblem: The other way was asked for as well.
-        """
+        """Take the option; argparse calls this for each that was typed."""
         _wait(namespace, str(self.const))
 
 
@@ -54,11 +50,7 @@ class Repeat(argparse.Action):
     def __call__(
         self, _: Any, namespace: argparse.Namespace, values: Any, *__: Any
     ) -> None:
-        """Take the option; argparse calls this for each that was typed.
-
-        Raises:
-            UsageProblem: The value says nothing of the kind, or two ways to wait.
-        """
+        """Take the option; argparse calls this for each that was typed."""
         namespace.repeat = True
         for how in (values or "").split(","):
             if how in _WAYS:

@@ -82,17 +82,7 @@ class Notebook:
     def answer(
         self, parsed: argparse.Namespace, code: str, line: str, cell: str | None
     ) -> Any:
-        """Do what one line asks for.
-
-        Args:
-            parsed: The options in front.
-
-            code: What stands behind them.
-
-            line: Both, as typed.
-
-            cell: The body; None in line form.
-        """
+        """Do what one line asks for."""
         __tracebackhide__ = True
         code = "" if code.startswith("#") else code
         if cell is None and code in ("on", "off"):

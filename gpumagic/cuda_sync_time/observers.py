@@ -92,13 +92,7 @@ class SyncWatcher(Observer):
         return points_of(self._calls)
 
     def spans(self, kind: str, started_ns: int) -> tuple[TraceSpan, ...]:
-        """When the host waited; a wait of unknown cost has an end and no length.
-
-        Args:
-            kind: Of the devices that it waited for.
-
-            started_ns: When the run began, on the clock of the runtime.
-        """
+        """When the host waited; a wait of unknown cost has an end and no length."""
         calls = () if self._calls is None or self._missed(kind) else self._calls
         return tuple(
             _span_of(call, (call.ended_ns - started_ns) / 1e9)
@@ -254,11 +248,7 @@ class Tracer(Observer):
         self._code_ended_ns: int | None = None
 
     def start(self, runtime: Runtime) -> None:
-        """Trace from now on.
-
-        Raises:
-            GpuMagicError: It cannot be traced, or not be saved.
-        """
+        """Trace from now on."""
         if self._devices_only:
             self._trace_devices(runtime)
             return

@@ -97,13 +97,7 @@ class OneRun:
         self._ended: Ended | None = None
 
     def begin(self) -> None:
-        """Wait until all devices are idle, let the observers look, start the clock.
-
-        Raises:
-            GpuMagicError: The devices cannot be waited for, since an earlier cell has
-                broken them, or what was asked for cannot be observed. Everything is
-                as before.
-        """
+        """Wait until all devices are idle, let the observers look, start the clock."""
         self._around.begin()
 
     def end(
@@ -117,13 +111,6 @@ class OneRun:
 
         An error of the code is not raised here; see `late_error` for those that come
         to light only now.
-
-        Args:
-            started_ns: When the code began, by `perf_counter_ns`, read nearer to it.
-
-            ended_ns: When it returned.
-
-            error: What it has raised.
         """
         self._ended = self._around.end(
             started_ns=started_ns, ended_ns=ended_ns, error=error
@@ -250,12 +237,7 @@ class RaceRun:
         self._failed: str | None = None
 
     def begin(self) -> None:
-        """Wait for all earlier work, and look from now on.
-
-        Raises:
-            DeviceError: This kind of device cannot be watched, or an earlier cell has
-                broken it.
-        """
+        """Wait for all earlier work, and look from now on."""
         wait_for_earlier_cells(self._runtime)
         self._races = self._watch.enter_context(self._runtime.watch_races())
 

@@ -22,82 +22,42 @@ BUDGET_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How code is to be measured, and what is wanted beside its time.
+    """How code is to be measured, and what is wanted beside its time."""
 
-    Attributes:
-        samples: How many; None until the interval is narrow or the budget is spent.
-
-        calls: Calls in each sample; None as many as the clock needs.
-
-        budget_s: How long all of it may take, after the first run; longer where a run
-            alone is, or where the values of a simulated device take this machine long.
-
-        mode: What a sample is; None throughput for short calls, latency for others.
-
-        cold: Whether the caches of the devices are flushed before each sample.
-
-        before: Called before each sample, untimed and waited for.
-
-        syncs: Whether to list what made the host wait, by line.
-
-        profile: Whether to trace what runs when.
-
-        trace_file: Where to save that trace, which implies `profile`.
-
-        trace_s: How long it is at most; None as long as the run.
-
-        lines: Whether to tell what each line took, on the host and on the devices.
-
-        races: Whether to look for missing waits, and to claim no time.
-
-        flops: Whether to run the code once more, counting its operations.
-
-        nbytes: What one run moves, to be held against the device's peak.
-
-        name: What the code is called, and in a notebook is kept as.
-
-        versus: The name of the code that it is compared with.
-
-        calibrate: Whether to compare that one with itself as well.
-
-        setup: Code to be run first, once, untimed.
-
-        before_code: What `before` runs, as typed.
-
-        magic: What was typed: `%cuda_sync_time` or `%%cuda_sync_time`.
-
-        repeating: Each option typed that makes the code run again and again.
-    """
-
+    # how many; None until the interval is narrow or the budget is spent
     samples: int | None = None
-    calls: int | None = None
+    calls: int | None = None  # calls in each sample; None as many as the clock needs
+    # how long all of it may take, after the first run; longer where a run alone is,
+    # or where the values of a simulated device take this machine long
     budget_s: float = BUDGET_S
+    # what a sample is; None throughput for short calls, latency for others
     mode: Mode | None = None
+    # whether the caches of the devices are flushed before each sample
     cold: bool = False
+    # called before each sample, untimed and waited for
     before: Callable[[], object] | None = None
-    syncs: bool = False
-    profile: bool = False
-    trace_file: str | None = None
-    trace_s: float | None = None
+    syncs: bool = False  # whether to list what made the host wait, by line
+    profile: bool = False  # whether to trace what runs when
+    trace_file: str | None = None  # where to save that trace, which implies `profile`
+    trace_s: float | None = None  # how long it is at most; None as long as the run
+    # whether to tell what each line took, on the host and on the devices
     lines: bool = False
-    races: bool = False
-    flops: bool = False
+    races: bool = False  # whether to look for missing waits, and to claim no time
+    flops: bool = False  # whether to run the code once more, counting its operations
+    # what one run moves, to be held against the device's peak
     nbytes: int | None = None
-    name: str | None = None
-    versus: str | None = None
-    calibrate: bool = False
-    setup: str | None = None
-    before_code: str | None = None
-    magic: str = ""
+    name: str | None = None  # what the code is called, and in a notebook is kept as
+    versus: str | None = None  # the name of the code that it is compared with
+    calibrate: bool = False  # whether to compare that one with itself as well
+    setup: str | None = None  # code to be run first, once, untimed
+    before_code: str | None = None  # what `before` runs, as typed
+    magic: str = ""  # what was typed: `%cuda_sync_time` or `%%cuda_sync_time`
+    # each option typed that makes the code run again and again
     repeating: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, line: argparse.Namespace, *, typed: str) -> Options:
-        """Read and check what stands in a line; `typed` is "%" or "%%".
-
-        Raises:
-            GpuMagicError: A value is malformed, or two of them contradict.
-        """
+        """Read and check what stands in a line; `typed` is "%" or "%%"."""
         options = cls(
             samples=line.samples,
             calls=line.calls,

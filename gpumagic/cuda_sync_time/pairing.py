@@ -61,11 +61,6 @@ def compare(  # noqa: PLR0913 -- two codes, and all that one code needs
     A body is called with how often it is to run; `samples` is the number of pairs. Who
     goes first is decided by `random`, never by Python's own generator, which is the
     user's.
-
-    Raises:
-        DeviceError: Caches are to be flushed, and no device is used.
-
-        BaseException: What a code raises, or an interrupt; the devices are idle.
     """
     sampler = Sampler((base, newer), runtime, options, progress=progress)
     with sampler.undisturbed():

@@ -72,43 +72,25 @@ class FlagKind(enum.Enum):
 
 @dataclass(frozen=True)
 class Flag(Record):
-    """Something a reader has to know, with its figure.
+    """Something a reader has to know, with its figure."""
 
-    Attributes:
-        kind: What it is.
-
-        amount: The figure that `FlagKind` speaks of.
-
-        names: Names or reasons that belong to it.
-
-        device: The device that it is about, where it is about one.
-    """
-
-    kind: FlagKind
-    amount: float | None = None
-    names: tuple[str, ...] = ()
-    device: int | None = None
+    kind: FlagKind  # what it is
+    amount: float | None = None  # the figure that `FlagKind` speaks of
+    names: tuple[str, ...] = ()  # names or reasons that belong to it
+    device: int | None = None  # the device that it is about, where it is about one
 
 
 @dataclass(frozen=True)
 class Setting(Record):
-    """Where it was measured.
+    """Where it was measured."""
 
-    Attributes:
-        kind: The word in front of the colon of the torch device, as the user's code
-            has it: "cuda", "cpu". So it is where a simulated GPU stands in for CUDA.
-
-        label: What all figures of a simulated machine are labelled with.
-
-        devices: Those in use at the end, by number, and what the maker calls them.
-
-        floor_s: What an empty cell is measured as, here and now. Nothing is
-            subtracted for it.
-    """
-
+    # the word in front of the colon of the torch device, as the user's code has it:
+    # "cuda", "cpu". So it is where a simulated GPU stands in for CUDA.
     kind: str
-    label: str = ""
+    label: str = ""  # what all figures of a simulated machine are labelled with
+    # those in use at the end, by number, and what the maker calls them
     devices: tuple[tuple[int, str | None], ...] = ()
+    # what an empty cell is measured as, here and now. Nothing is subtracted for it.
     floor_s: float | None = None
     torch_version: str | None = None
     driver_version: str | None = None
@@ -136,31 +118,20 @@ class DeviceTime(Record):
 
 @dataclass(frozen=True)
 class Run(Record):
-    """One run, from all devices idle to all devices idle.
+    """One run, from all devices idle to all devices idle."""
 
-    Attributes:
-        elapsed_s: All of it: the true time.
-
-        naive_s: Until the code returned: what `%%time` would have said.
-
-        tail_s: From the end of the starting streams to the end of everything; None
-            where streams cannot be told apart.
-
-        backlog_s: The wait before it, for what earlier cells had queued. Not part of
-            the time. None where no device had been started.
-
-        events: Device time by events, for the devices in use when it began.
-
-        simulated_in_s: What this machine itself took to simulate it.
-    """
-
-    elapsed_s: float
-    naive_s: float
+    elapsed_s: float  # all of it: the true time
+    naive_s: float  # until the code returned: what `%%time` would have said
+    # from the end of the starting streams to the end of everything; None where
+    # streams cannot be told apart
     tail_s: float | None = None
+    # the wait before it, for what earlier cells had queued. Not part of the time.
+    # None where no device had been started.
     backlog_s: float | None = None
+    # device time by events, for the devices in use when it began
     events: tuple[DeviceTime, ...] = ()
     uses_device: bool = True
-    simulated_in_s: float | None = None
+    simulated_in_s: float | None = None  # what this machine itself took to simulate it
 
     @property
     def waited_s(self) -> float:
@@ -175,19 +146,14 @@ class Run(Record):
 
 @dataclass(frozen=True)
 class SyncPoint(Record):
-    """A line of the user's code that made the host wait.
-
-    Attributes:
-        waited_s: All waits of this line together; None where that is unknown.
-
-        caller: As in `SyncCall`.
-    """
+    """A line of the user's code that made the host wait."""
 
     what: str
     line: CodeLine | None
     times: int
+    # all waits of this line together; None where that is unknown
     waited_s: float | None = None
-    caller: CodeLine | None = None
+    caller: CodeLine | None = None  # as in `SyncCall`
 
 
 class Mode(enum.Enum):
@@ -199,23 +165,15 @@ class Mode(enum.Enum):
 
 @dataclass(frozen=True)
 class Samples(Record):
-    """Measured again and again; every sample is kept.
-
-    Attributes:
-        seconds: Time for one call, in the order in which they were taken.
-
-        calls: Calls in each sample.
-
-        first_s: The very first call, waited for, before any warming up.
-
-        warmup_calls: Calls before the first sample, the very first among them.
-    """
+    """Measured again and again; every sample is kept."""
 
     mode: Mode
+    # time for one call, in the order in which they were taken
     seconds: tuple[float, ...]
-    calls: int
+    calls: int  # calls in each sample
+    # the very first call, waited for, before any warming up
     first_s: float | None = None
-    warmup_calls: int = 0
+    warmup_calls: int = 0  # calls before the first sample, the very first among them
     warmup_s: float = 0.0
     cold: bool = False
 
@@ -263,67 +221,39 @@ class StreamShare(Record):
 
 @dataclass(frozen=True)
 class TopKernel(Record):
-    """All runs of one kernel or copy.
-
-    Attributes:
-        bound: What most of that time was spent on, where a model knows.
-    """
+    """All runs of one kernel or copy."""
 
     name: str
     kind: str
     times: int
     total_s: float
     longest_s: float
-    bound: str | None = None
+    bound: str | None = None  # what most of that time was spent on, where a model knows
 
 
 @dataclass(frozen=True)
 class Profile(Record):
-    """What ran when, summed from the trace itself.
+    """What ran when, summed from the trace itself."""
 
-    Attributes:
-        length_s: From all idle to all idle, on the profiler's clock.
-
-        spans: Everything that was traced, in order of beginning.
-
-        busy_s: How long at least one stream of any device was busy.
-
-        overlapped_s: How long at least two streams were busy at once.
-
-        copying_s: How long a copy was under way.
-
-        hidden_copy_s: How much of that was hidden behind kernels.
-
-        launches: Kernels, copies and fills together.
-
-        in_flight: The most of them that were launched and not yet done, on the
-            stream that had the most.
-
-        problem: Why the devices' part is missing, if it is.
-
-        saved_as: The file with the whole trace, where it was asked for.
-
-        operators: What torch's operators took on the host; the simulated host's time
-            is not Python's, and has none.
-
-        is_cut: Whether the run went on after it, as it was to be no longer.
-    """
-
-    length_s: float
-    spans: tuple[TraceSpan, ...]
-    busy_s: float
-    overlapped_s: float
-    copying_s: float
-    hidden_copy_s: float
-    launches: int
+    length_s: float  # from all idle to all idle, on the profiler's clock
+    spans: tuple[TraceSpan, ...]  # everything that was traced, in order of beginning
+    busy_s: float  # how long at least one stream of any device was busy
+    overlapped_s: float  # how long at least two streams were busy at once
+    copying_s: float  # how long a copy was under way
+    hidden_copy_s: float  # how much of that was hidden behind kernels
+    launches: int  # kernels, copies and fills together
+    # the most of them that were launched and not yet done, on the stream that had the
+    # most
     in_flight: int | None
     streams: tuple[StreamShare, ...]
     kernels: tuple[TopKernel, ...]
-    problem: str | None = None
+    problem: str | None = None  # why the devices' part is missing, if it is
     hint: str | None = None
-    saved_as: str | None = None
+    saved_as: str | None = None  # the file with the whole trace, where it was asked for
+    # what torch's operators took on the host; the simulated host's time is not
+    # Python's, and has none
     operators: tuple[OperatorTime, ...] = ()
-    is_cut: bool = False
+    is_cut: bool = False  # whether the run went on after it, as it was to be no longer
 
     @property
     def sees_devices(self) -> bool:
@@ -338,65 +268,41 @@ class Profile(Record):
 
 @dataclass(frozen=True)
 class Activity(Record):
-    """Who was busy when, as far as it is known without a trace.
+    """Who was busy when, as far as it is known without a trace."""
 
-    Attributes:
-        spans: Launches and waits, and what the devices did where that is known.
-
-        length_s: From all idle to all idle.
-
-        busy_s: How long at least one device was busy; None where that is unknown, and
-            `spans` has nothing of the devices.
-    """
-
+    # launches and waits, and what the devices did where that is known
     spans: tuple[TraceSpan, ...]
-    length_s: float
+    length_s: float  # from all idle to all idle
+    # how long at least one device was busy; None where that is unknown, and `spans`
+    # has nothing of the devices
     busy_s: float | None = None
 
 
 @dataclass(frozen=True)
 class Peaks(Record):
-    """What this device reaches, measured here and now.
-
-    Attributes:
-        flops_per_s: Of a large matrix product in this type.
-
-        bytes_per_s: Read plus written, by a long copy within the device.
-    """
+    """What this device reaches, measured here and now."""
 
     dtype: str
-    flops_per_s: float | None
-    bytes_per_s: float | None
+    flops_per_s: float | None  # of a large matrix product in this type
+    bytes_per_s: float | None  # read plus written, by a long copy within the device
     simulated: bool = False
 
 
 @dataclass(frozen=True)
 class Roofline(Record):
-    """How near the run came to what the device can do.
+    """How near the run came to what the device can do."""
 
-    Attributes:
-        flops: Floating point operations of one run, counted in a pass of its own;
-            matrix products, convolutions and attention only. None was not counted.
-
-        nbytes: Bytes moved in one run, as the user declared them.
-
-        seconds: The time that they are held against.
-
-        counted: The operations that were counted, by their share of `flops`.
-
-        problem: Why they could not be counted, if they could not.
-
-        devices: How many devices like that of `peaks` worked on it.
-    """
-
-    seconds: float
+    seconds: float  # the time that they are held against
     peaks: Peaks | None
+    # floating point operations of one run, counted in a pass of its own; matrix
+    # products, convolutions and attention only. None was not counted.
     flops: int | None = None
-    nbytes: int | None = None
+    nbytes: int | None = None  # bytes moved in one run, as the user declared them
+    # the operations that were counted, by their share of `flops`
     counted: tuple[tuple[str, int], ...] = ()
-    problem: str | None = None
+    problem: str | None = None  # why they could not be counted, if they could not
     hint: str | None = None
-    devices: int = 1
+    devices: int = 1  # how many devices like that of `peaks` worked on it
 
     @property
     def peak_flops_per_s(self) -> float | None:
@@ -444,80 +350,54 @@ def _rate(amount: int | None, seconds: float) -> float | None:
 
 @dataclass(frozen=True)
 class LogEntry(Record):
-    """One timed cell of the notebook.
-
-    Attributes:
-        naive_s: What `%%time` would have said, of one run.
-
-        spread: Of several runs, as in `Samples`.
-    """
+    """One timed cell of the notebook."""
 
     code: Code
     kind: str  # the word before the colon of a device, as in `Setting`
     label: str
     seconds: float
-    naive_s: float | None = None
+    naive_s: float | None = None  # what `%%time` would have said, of one run
     runs: int = 1
-    spread: float | None = None
+    spread: float | None = None  # of several runs, as in `Samples`
     failed: bool = False
     flags: tuple[FlagKind, ...] = ()
 
 
 @dataclass(frozen=True)
 class LineTime(Record):
-    """What a line of the user's code took, with all that it has called.
-
-    Attributes:
-        number: The line's number in the cell; None in any other file.
-
-        runs: How often it began.
-
-        host_s: How long the host was at it.
-
-        device_s: What kernels and copies took that were launched meanwhile, added up;
-            None where no device was traced.
-
-        launches: How many they were.
-
-        backward_s: What the backward of its operations took, wherever it was called.
-    """
+    """What a line of the user's code took, with all that it has called."""
 
     line: CodeLine
-    number: int | None
-    runs: int
-    host_s: float
+    number: int | None  # the line's number in the cell; None in any other file
+    runs: int  # how often it began
+    host_s: float  # how long the host was at it
+    # what kernels and copies took that were launched meanwhile, added up; None where
+    # no device was traced
     device_s: float | None = None
-    launches: int | None = None
+    launches: int | None = None  # how many they were
+    # what the backward of its operations took, wherever it was called
     backward_s: float | None = None
 
 
 @dataclass(frozen=True)
 class TimingReport(Report):
-    """One run of a cell.
-
-    Attributes:
-        failed: The error that the code raised, in one line. The time is then the
-            time until it was raised.
-
-        syncs: Lines that made the host wait; None if nobody looked.
-
-        activity: Who was busy when, where there is no `profile`.
-
-        lines: What each line took; None if nobody looked.
-
-        loading: The line that waited longest for batches of a DataLoader, if one did.
-    """
+    """One run of a cell."""
 
     code: Code
     setting: Setting
     run: Run
     flags: tuple[Flag, ...] = ()
+    # the error that the code raised, in one line. The time is then the time until it
+    # was raised.
     failed: str | None = None
+    # lines that made the host wait; None if nobody looked
     syncs: tuple[SyncPoint, ...] | None = None
     profile: Profile | None = None
     roofline: Roofline | None = None
-    activity: Activity | None = None
+    activity: Activity | None = None  # who was busy when, where there is no `profile`
+    # what each line took; None if nobody looked
     lines: tuple[LineTime, ...] | None = None
+    # the line that waited longest for batches of a DataLoader, if one did
     loading: SyncPoint | None = None
 
     @property
@@ -539,14 +419,6 @@ class TimingReport(Report):
         """A part of the picture of who was busy when; nothing is measured again.
 
         The last line of a cell shows it, as `print` does.
-
-        Args:
-            start: From when, as in "2ms"; a number is in seconds.
-
-            end: Until when.
-
-        Raises:
-            GpuMagicError: There is nothing between them, or no such picture.
         """
         start_s, end_s = map(_seconds, (start, end))
         length_s = self.run.elapsed_s
@@ -644,35 +516,24 @@ class ComparisonReport(Report):
 
 @dataclass(frozen=True)
 class RaceReport(Report):
-    """A cell that was run to find missing waits. No time is claimed for it.
-
-    Attributes:
-        watcher: What looked: "torch's sanitizer", "the simulated GPU"; empty
-            where nothing could be looked at.
-
-        problem: Why nothing could be found out, if so.
-    """
+    """A cell that was run to find missing waits. No time is claimed for it."""
 
     code: Code
     setting: Setting
     races: tuple[SeenRace, ...]
+    # what looked: "torch's sanitizer", "the simulated GPU"; empty where nothing could
+    # be looked at
     watcher: str
     failed: str | None = None
-    problem: str | None = None
+    problem: str | None = None  # why nothing could be found out, if so
     hint: str | None = None
 
 
 @dataclass(frozen=True)
 class LogReport(Report):
-    """All timed cells of the notebook, oldest first.
-
-    Attributes:
-        dropped: How many older ones are forgotten.
-
-        automatic: Whether every cell is timed.
-    """
+    """All timed cells of the notebook, oldest first."""
 
     entries: tuple[LogEntry, ...]
-    dropped: int = 0
-    automatic: bool = False
+    dropped: int = 0  # how many older ones are forgotten
+    automatic: bool = False  # whether every cell is timed
     saved_as: str | None = None

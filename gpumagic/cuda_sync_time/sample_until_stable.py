@@ -64,11 +64,6 @@ def take(
 
     A body is called with how often it is to run, and progress, between samples, with
     the share that is done. Beside the samples stands what has to be known of them.
-
-    Raises:
-        DeviceError: Caches are to be flushed, and no device is used.
-
-        BaseException: What the code raises, or an interrupt; the devices are idle.
     """
     sampler = Sampler((body,), runtime, options, progress=progress)
     with sampler.undisturbed():
@@ -160,28 +155,15 @@ def _is_narrow(seconds: Sequence[float]) -> bool:
 
 @dataclass(frozen=True)
 class WarmUp:
-    """What came before the first sample.
+    """What came before the first sample."""
 
-    Attributes:
-        firsts_s: The first run of each body.
-
-        runs: How often the bodies ran, all together.
-
-        seconds: How long all of it took, on the measured clock.
-
-        steady: Whether nothing was seen to be moving still when it ended.
-
-        environment: As it was when it ended.
-
-        kept: What was sampled of slow codes, which leave no time for warming up:
-            whoever has to wait so long for a run wants it to count.
-    """
-
-    firsts_s: tuple[float, ...]
-    runs: int
-    seconds: float
-    steady: bool
-    environment: Environment
+    firsts_s: tuple[float, ...]  # the first run of each body
+    runs: int  # how often the bodies ran, all together
+    seconds: float  # how long all of it took, on the measured clock
+    steady: bool  # whether nothing was seen to be moving still when it ended
+    environment: Environment  # as it was when it ended
+    # what was sampled of slow codes, which leave no time for warming up: whoever has
+    # to wait so long for a run wants it to count
     kept: Stretch
 
 
@@ -191,9 +173,6 @@ def warm_up(
     """Run each body alone; then all of them in turn, until they are steady.
 
     Mode and calls of the sampler are final afterwards.
-
-    Raises:
-        DeviceError: The clock that is to time the code does not see it.
     """
     begun = Elapsed(runtime)
     firsts_s = sampler.first_runs()
@@ -221,11 +200,7 @@ class _Warming:
         self._round_s = self._round_here_s = 0.0  # how long the latest round took
 
     def settle(self, stretch: Stretch, *, grown: bool) -> bool:
-        """Find mode and calls, and go on until the medians stay where they are.
-
-        Returns:
-            Whether nothing was seen to be moving still at the end.
-        """
+        """Find mode and calls, and go on until the medians stay where they are."""
         shortest_s = min(_SHORTEST_WARMUP_S, _longest_warmup_s(self._options) / 10)
         before: Stretch = []
         steady = True
@@ -273,11 +248,7 @@ class _Warming:
         )
 
     def fit(self, stretch: Stretch) -> bool:
-        """Choose mode and calls by the quickest calls of each body.
-
-        Returns:
-            Whether samples are something else from now on.
-        """
+        """Choose mode and calls by the quickest calls of each body."""
         sampler, options = self._sampler, self._options
         before = sampler.mode, sampler.calls
         # Of two calls one may have compiled something; of five the middle is right.

@@ -54,13 +54,7 @@ def spread(seconds: Sequence[float]) -> float | None:
 
 
 def drift(seconds: Sequence[float]) -> float | None:
-    """How much the last third takes more than the first, as a share of the first.
-
-    Returns:
-        None where that is less than one percent, or could be chance: where the
-        samples do not rise or fall on the whole, or where the medians of both
-        thirds could be the same.
-    """
+    """How much the last third takes more than the first, as a share of the first."""
     if len(seconds) < _FEWEST_FOR_SHAPE:
         return None
     if abs(robust.rank_trend(seconds)) * math.sqrt(len(seconds) - 1) < UNLIKELY:

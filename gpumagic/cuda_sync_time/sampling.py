@@ -98,9 +98,6 @@ class Sampler:
         """Time each body alone; the budget begins when that is over.
 
         From then on Python collects no garbage by itself.
-
-        Raises:
-            DeviceError: The clock that is to time the code does not see it.
         """
         firsts_s = tuple(self._watch.time(body, 1) for body in self._bodies)
         self.runs = len(self._bodies)

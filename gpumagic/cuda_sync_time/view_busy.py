@@ -136,15 +136,7 @@ class Picture(Timeline):
 def picture(
     report: TimingReport, *, most: int, part: tuple[float, float] | None = None
 ) -> Picture:
-    """The host's lanes first, then those of the devices.
-
-    Args:
-        report: The run.
-
-        most: How many lanes there may be about.
-
-        part: From when to when, where it is not all of it.
-    """
+    """The host's lanes first, then those of the devices."""
     length_s = length_of(report)
     host = list(_host_lanes(report, length_s))
     lanes = [*host, *_device_lanes(report, length_s, most - len(host))]

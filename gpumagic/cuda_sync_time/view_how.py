@@ -46,13 +46,7 @@ def facts(report: TimingReport) -> Iterator[tuple[str, Cell]]:
 
 
 def remarks(report: TimingReport, *, drawn: bool) -> Iterator[str]:
-    """What has to be known of the figures.
-
-    Args:
-        report: The run.
-
-        drawn: Whether there is a picture of who was busy when.
-    """
+    """What has to be known of the figures."""
     looked = [flag for flag in report.flags if flag.kind in OF_LOOKING]
     if report.setting.floor_s is not None:
         yield "The floor is not subtracted, and no figure is finer than a tenth of it."

@@ -26,13 +26,7 @@ _MEANING = (
 
 
 def line_table(lines: Sequence[LineTime], length_s: float) -> Table:
-    """The dearest lines in the order of the code.
-
-    Args:
-        lines: As they were measured.
-
-        length_s: How long the run took.
-    """
+    """The dearest lines in the order of the code."""
     shown = _costly(lines)
     caption = "Time by line"
     if len(shown) < len(lines):
@@ -51,13 +45,7 @@ def line_details(lines: Sequence[LineTime], length_s: float) -> Details:
 
 
 def dearest_line(lines: Sequence[LineTime], whole_s: float) -> Note | None:
-    """The innermost line that has launched most of the GPU's work, if one has.
-
-    Args:
-        lines: As they were measured.
-
-        whole_s: What all work of the devices took, added up.
-    """
+    """The innermost line that has launched most of the GPU's work, if one has."""
     launching = [each for each in lines if each.device_s]
     most = [each for each in launching if (each.device_s or 0.0) > _TELLS * whole_s]
     if len(launching) < _FEWEST_TO_COMPARE or not most:

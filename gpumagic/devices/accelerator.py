@@ -178,11 +178,7 @@ class AcceleratorRuntime:
         return self.started() and self.kind not in _WITHOUT_PINNING
 
     def pin(self, tensor: Any) -> Any:
-        """The tensor in page-locked memory; starts the device.
-
-        Raises:
-            DeviceError: This kind of device, this machine or this tensor cannot.
-        """
+        """The tensor in page-locked memory; starts the device."""
         if self.kind in _WITHOUT_PINNING:
             raise _cannot_pin(f"torch does not page-lock memory for {self.kind}")
         try:

@@ -118,44 +118,24 @@ class Observer:
 
 @dataclass(frozen=True)
 class Ended:
-    """What came of a cell.
+    """What came of a cell."""
 
-    Attributes:
-        runtime: What it turned out to run on; that of the CPU where no device is used.
-
-        found: What there was to run on, be it used or not.
-
-        started_ns: When it began, by the clock that the times are on.
-
-        elapsed_s: From all idle to all idle; after an error, until that was raised.
-
-        host_s: The same by the host's clock, where that of the device is simulated.
-
-        naive_s: Until the code returned.
-
-        tail_s: How long work ran on after the starting streams; None is unknown.
-
-        device_times: By device, what events say of its starting stream.
-
-        trouble: Why the end was not seen, with what was said of that.
-
-        late_error: What the caller has to raise: nobody else has told of it.
-
-        failed: The error of the code or of the wait, in one line.
-    """
-
+    # what it turned out to run on; that of the CPU where no device is used
     runtime: Runtime
-    found: Runtime
-    started_ns: int
-    elapsed_s: float
-    host_s: float
-    naive_s: float
+    found: Runtime  # what there was to run on, be it used or not
+    started_ns: int  # when it began, by the clock that the times are on
+    elapsed_s: float  # from all idle to all idle; after an error, until that was raised
+    host_s: float  # the same by the host's clock, where that of the device is simulated
+    naive_s: float  # until the code returned
+    # how long work ran on after the starting streams; None is unknown
     tail_s: float | None
+    # by device, what events say of its starting stream
     device_times: tuple[tuple[int, float | None], ...]
-    trouble: Trouble | None
+    trouble: Trouble | None  # why the end was not seen, with what was said of that
     said: str
+    # what the caller has to raise: nobody else has told of it
     late_error: BaseException | None
-    failed: str | None
+    failed: str | None  # the error of the code or of the wait, in one line
 
     @property
     def uses_device(self) -> bool:
@@ -209,12 +189,7 @@ class AroundCell:
         self._host_started_ns = 0
 
     def begin(self) -> None:
-        """Wait until all devices are idle, let the observers look, start the clock.
-
-        Raises:
-            GpuMagicError: The devices cannot be waited for, since an earlier cell has
-                broken them, or an observer cannot look on. Everything is as before.
-        """
+        """Wait until all devices are idle, let the observers look, start the clock."""
         runtime = self._ran_on.begin()
         with ExitStack() as undo:
             undo.callback(self._close)
@@ -233,15 +208,7 @@ class AroundCell:
         ended_ns: int | None = None,
         error: BaseException | None = None,
     ) -> Ended:
-        """Stop the clock when all devices are idle again; call it just once.
-
-        Args:
-            started_ns: When the code began, by `perf_counter_ns`, read nearer to it.
-
-            ended_ns: When it returned.
-
-            error: What it has raised; it is not raised here.
-        """
+        """Stop the clock when all devices are idle again; call it just once."""
         returned_ns = self._ran_on.runtime.now_ns()
         host_ns = time.perf_counter_ns()
         try:
@@ -346,20 +313,13 @@ class AroundCell:
 
 @dataclass(frozen=True)
 class LastWait:
-    """What came of the wait at the end.
+    """What came of the wait at the end."""
 
-    Attributes:
-        waited: When what had ended; None if that could not be seen.
-
-        trouble: Why not, with what was said of it.
-
-        late_error: What the caller has to raise: nobody else has told of it. Where it
-            was met says nothing of the code, so that this is not in its traceback.
-    """
-
-    waited: Waited | None = None
-    trouble: Trouble | None = None
+    waited: Waited | None = None  # when what had ended; None if that could not be seen
+    trouble: Trouble | None = None  # why not, with what was said of it
     said: str = ""
+    # what the caller has to raise: nobody else has told of it. Where it was met says
+    # nothing of the code, so that this is not in its traceback.
     late_error: BaseException | None = None
 
 
@@ -372,13 +332,6 @@ def last_wait(
 
     After an error of the code the wait is short, and an error of its own is told
     only: it would hide the one that matters.
-
-    Args:
-        window: What is to be closed.
-
-        error: What the code has raised.
-
-        before_waiting: Called when the end is marked, before the first wait.
     """
     try:
         if is_capturing(window.runtime):
@@ -401,11 +354,7 @@ def last_wait(
 
 
 def wait_for_earlier_cells(runtime: Runtime) -> None:
-    """Wait until all devices in use are idle, unless a graph is being captured.
-
-    Raises:
-        DeviceError: They cannot be waited for, since an earlier cell has broken them.
-    """
+    """Wait until all devices in use are idle, unless a graph is being captured."""
     try:
         Window(runtime, waits=not is_capturing(runtime)).drain()
     except RuntimeError as error:

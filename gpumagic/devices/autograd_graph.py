@@ -22,35 +22,21 @@ _UNPACKED, _UNPACKED_BY_USERS = "_saved_", "saved_"  # by a function of the user
 
 
 class NodeWords(NamedTuple):
-    """How nodes of one class are asked: by what torch itself has put there.
+    """How nodes of one class are asked: by what torch itself has put there."""
 
-    Attributes:
-        edges: The nodes that come next in a backward pass.
-
-        variable: The leaf that a node at the end adds a gradient to.
-
-        saved: What is kept for the backward pass, not unpacked, or None.
-
-        unpacked: The same things, unpacked.
-    """
-
-    edges: Callable[[Any], Any]
+    edges: Callable[[Any], Any]  # the nodes that come next in a backward pass
+    # the leaf that a node at the end adds a gradient to
     variable: Callable[[Any], Any] | None
+    # what is kept for the backward pass, not unpacked, or None
     saved: tuple[Callable[[Any], Any], ...]
-    unpacked: tuple[Callable[[Any], Any], ...]
+    unpacked: tuple[Callable[[Any], Any], ...]  # the same things, unpacked
 
 
 class Kept(NamedTuple):
-    """What one node keeps.
+    """What one node keeps."""
 
-    Attributes:
-        things: Nodes, tensors, and what the user's hooks have packed.
-
-        hidden: How many saved tensors could not be looked at.
-    """
-
-    things: list[Any]
-    hidden: int
+    things: list[Any]  # nodes, tensors, and what the user's hooks have packed
+    hidden: int  # how many saved tensors could not be looked at
 
 
 def words_of(node_class: type) -> NodeWords | None:

@@ -48,18 +48,6 @@ def copies_watched(torch: Any, kind: str) -> Iterator[list[SeenCopy]]:
 
     It starts no device, and may be entered before one has been started. Not seen are
     copies that other libraries make by themselves, and those within CUDA graphs.
-
-    Args:
-        torch: The torch module itself.
-
-        kind: The word in front of the colon of the devices.
-
-    Yields:
-        The copies so far.
-
-    Raises:
-        DeviceError: Copies to this kind of device cannot be watched, or somebody
-            watches them already.
     """
     if kind == SIMULATED:
         watched = _on_the_simulator()
@@ -100,48 +88,22 @@ def _on_the_simulator() -> Iterator[list[SeenCopy]]:
 
 
 class SeenCopy(NamedTuple):
-    """A copy from the host to a device.
+    """A copy from the host to a device."""
 
-    Attributes:
-        mark: Where the user's code was; None where none of it was running.
-
-        nbytes: What went over, after a conversion on the host.
-
-        pinned: Whether that lay in pinned memory. A tensor whose elements do not lie
-            together goes through pageable memory, pinned or not.
-
-        non_blocking: As it was asked for.
-
-        held_s: How long the call took; on a simulated device, on its clock.
-
-        at_ns: When it began, by `time.perf_counter_ns`.
-    """
-
+    # where the user's code was; None where none of it was running
     mark: PlaceMark | None
-    nbytes: int
+    nbytes: int  # what went over, after a conversion on the host
+    # whether that lay in pinned memory. A tensor whose elements do not lie together
+    # goes through pageable memory, pinned or not.
     pinned: bool
-    non_blocking: bool
-    held_s: float
-    at_ns: int
+    non_blocking: bool  # as it was asked for
+    held_s: float  # how long the call took; on a simulated device, on its clock
+    at_ns: int  # when it began, by `time.perf_counter_ns`
 
 
 @contextlib.contextmanager
 def watched_at(torch: Any, kind: str, key: str) -> Iterator[list[SeenCopy]]:
-    """Note copies at one place of torch's dispatcher.
-
-    Args:
-        torch: The torch module itself.
-
-        kind: The word in front of the colon of the devices that are copied to.
-
-        key: What the dispatcher calls their place.
-
-    Yields:
-        The copies so far.
-
-    Raises:
-        DeviceError: The place is taken, or this torch has none.
-    """
+    """Note copies at one place of torch's dispatcher."""
     library = None
     try:
         kernel = _Kernel(torch, kind)
@@ -187,11 +149,7 @@ class _Kernel:
         self._outer = _Outer()
 
     def try_out(self, key: str) -> None:
-        """Copy a number on the host in the way that is used for all copies.
-
-        Raises:
-            RuntimeError: There is a kernel at the place already.
-        """
+        """Copy a number on the host in the way that is used for all copies."""
         taken = self._torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001
         if taken(f"aten::{_OPERATOR}", key):
             raise RuntimeError("somebody watches them, or copies in another way")

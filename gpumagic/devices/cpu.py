@@ -113,11 +113,7 @@ class CpuRuntime:
         return False
 
     def pin(self, tensor: Any) -> Any:
-        """Never possible.
-
-        Raises:
-            DeviceError: Always; it says why.
-        """
+        """Never possible."""
         raise DeviceError(
             "memory is page-locked for an accelerator to fetch, and none is used here",
             "leave pin_memory off: on a CPU it saves no copy",

@@ -47,11 +47,7 @@ class _LoadedLibrary:
         self._loads_at_last_look: int | None = None
 
     def handle(self) -> ctypes.CDLL | None:
-        """The library if it is loaded; a handle once found is kept.
-
-        Raises:
-            NotImplementedError: This system cannot tell what is loaded (Windows).
-        """
+        """The library if it is loaded; a handle once found is kept."""
         if self._handle is None:
             self._look()
         return self._handle
@@ -156,13 +152,7 @@ class StartProbe:
             return None
 
     def device_count(self) -> tuple[int, int] | None:
-        """The code and the count of cuDeviceGetCount; None if no library is loaded.
-
-        Raises:
-            NotImplementedError: This system cannot tell what is loaded (Windows).
-
-            AttributeError: What is loaded under the driver's name is not the driver.
-        """
+        """The code and the count of cuDeviceGetCount; None if no library is loaded."""
         library = self._library.handle()
         if library is None:
             return None

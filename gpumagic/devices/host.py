@@ -30,13 +30,7 @@ _NO_LIMIT = 1 << 60  # the first version writes a limit that no machine reaches
 
 
 def levels(controller: str, root: Path = ROOT) -> Iterator[Path]:
-    """The folders whose files limit this process, innermost first.
-
-    Args:
-        controller: What is limited: "memory", "cpu".
-
-        root: Where /proc and /sys are found.
-    """
+    """The folders whose files limit this process, innermost first."""
     for line in lines_of(root / "proc/self/cgroup"):
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if not controllers:
@@ -84,11 +78,7 @@ class Room(NamedTuple):
 
 
 def available_bytes(root: Path = ROOT) -> int | None:
-    """The RAM that can still be used, also inside a container; None if untold.
-
-    Args:
-        root: Where /proc and /sys are found.
-    """
+    """The RAM that can still be used, also inside a container; None if untold."""
     rooms = (machine_room(root), container_room(root))
     return min((room.nbytes for room in rooms if room is not None), default=None)
 

@@ -39,18 +39,7 @@ Told = TypeVar("Told", bound=_Identified)
 
 
 def loads(driver: Driver, runtime: Runtime) -> dict[int, GpuLoad]:
-    """The loads of the devices in use, by device number.
-
-    Args:
-        driver: Is asked about GPUs; the numbers are those of CUDA.
-
-        runtime: Says which devices are in use.
-
-    Returns:
-        One for each device in use that can be told; empty for kinds of devices that
-        the driver knows nothing of. Of a slice of a GPU the clock is that of the
-        whole GPU, and its processes are unknown.
-    """
+    """The loads of the devices in use, by device number."""
     if runtime.kind not in KINDS_OF_THE_DRIVER or not runtime.started():
         return {}
     shown, known = driver.visible_devices() or (), driver.loads()
@@ -104,18 +93,7 @@ def _of_a_slice(load: GpuLoad) -> GpuLoad:
 
 
 def link_in_use(driver: Driver, runtime: Runtime, device: int) -> GpuLink | None:
-    """The way between one device and the host now, as the driver tells it.
-
-    Args:
-        driver: Is asked about GPUs; the numbers are those of CUDA.
-
-        runtime: Says which kind of device it is, and whether it was started.
-
-        device: Its number in this process.
-
-    Returns:
-        None where that cannot be told. A slice of a GPU shares the way of its GPU.
-    """
+    """The way between one device and the host now, as the driver tells it."""
     if runtime.kind not in KINDS_OF_THE_DRIVER or not runtime.started():
         return None
     shown = driver.visible_devices() or ()

@@ -56,44 +56,21 @@ _COPIES = re.compile(r"Memcpy")
 
 @dataclass(frozen=True)
 class Reading:
-    """What a trace holds between its two marks.
+    """What a trace holds between its two marks."""
 
-    Attributes:
-        spans: In order of their beginning, counted from the first mark.
-
-        length_s: From mark to mark.
-
-        sees_devices: Whether a device appears anywhere, also outside of the marks.
-
-        sees_earlier_work: Whether one appears before the first mark, at a time that
-            can be true.
-
-        operators: What each operator took on the host within the marks.
-
-        began_unix_ns: When the first mark ended, in nanoseconds since 1970.
-    """
-
+    # in order of their beginning, counted from the first mark
     spans: tuple[TraceSpan, ...]
-    length_s: float
-    sees_devices: bool
+    length_s: float  # from mark to mark
+    sees_devices: bool  # whether a device appears anywhere, also outside of the marks
+    # whether one appears before the first mark, at a time that can be true
     sees_earlier_work: bool
+    # what each operator took on the host within the marks
     operators: tuple[OperatorTime, ...] = ()
-    began_unix_ns: int = 0
+    began_unix_ns: int = 0  # when the first mark ended, in nanoseconds since 1970
 
 
 def read(text: str, begin: str, end: str) -> Reading:
-    """Read what lies between two marks that `record_function` has made.
-
-    Args:
-        text: The JSON.
-
-        begin: The name of the first mark; the window begins where it ends.
-
-        end: The name of the second; the window ends where it begins.
-
-    Raises:
-        ValueError: This is no such JSON, or a mark is missing.
-    """
+    """Read what lies between two marks that `record_function` has made."""
     whole = _whole(text)
     events = _complete_events(whole)
     first, last = _only_mark(events, begin), _only_mark(events, end)
@@ -268,13 +245,6 @@ def callers_of(
     """By its correlation, the place of the call that put a piece of work in its queue.
 
     A call with several pieces of work is nobody's, unless it is known for a graph's.
-
-    Args:
-        work: The correlation of each piece; None where there is none.
-
-        calls: Correlation and end of each call.
-
-        graphs: The correlations of calls that launch several pieces at once.
     """
     entries = Counter(work)
     found: dict[Hashable, tuple[float, int]] = {}
@@ -323,11 +293,7 @@ def _operation_spans(
 
 
 def operator_times(events: Iterable[dict[str, Any]]) -> tuple[OperatorTime, ...]:
-    """What each operator took, the dearest by themselves first.
-
-    Args:
-        events: Calls of operators; those of one thread lie within each other or apart.
-    """
+    """What each operator took, the dearest by themselves first."""
     ordered = sorted(events, key=lambda each: (each["ts"], -each["dur"]))
     rows = ((each["name"], each["ts"], _end_us(each), each["tid"]) for each in ordered)
     return times_of_operators(rows, 1e6)
@@ -336,14 +302,7 @@ def operator_times(events: Iterable[dict[str, Any]]) -> tuple[OperatorTime, ...]
 def times_of_operators(
     rows: Iterable[tuple[str, float, float, Any]], per_second: float
 ) -> tuple[OperatorTime, ...]:
-    """What each operator took, the dearest by themselves first.
-
-    Args:
-        rows: Its name, beginning, end and thread for each call, in order of beginning,
-            what encloses others first.
-
-        per_second: The unit of the times.
-    """
+    """What each operator took, the dearest by themselves first."""
     open_calls: dict[Any, list[tuple[float, str]]] = {}
     counts: Counter[str] = Counter()
     total: dict[str, float] = defaultdict(int)
@@ -402,14 +361,7 @@ def _number(value: Any) -> int | None:
 
 
 def kind_of_call(name: str, *, copied: bool = False) -> SpanKind | None:
-    """Whether a call waits or launches; None for one that does neither.
-
-    Args:
-        name: As the profiler gives it.
-
-        copied: Whether a copy that it has launched was done when it returned. So it is
-            with pageable memory, for which "asynchronous" is only a word.
-    """
+    """Whether a call waits or launches; None for one that does neither."""
     if _WAITS.search(name):
         return SpanKind.WAIT
     if not _LAUNCHES.search(name):

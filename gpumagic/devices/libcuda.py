@@ -19,20 +19,14 @@ _NOT_INITIALIZED = 3
 
 @dataclass(frozen=True)
 class Evidence:
-    """What tells the three meanings of "not initialised" apart.
+    """What tells the three meanings of "not initialised" apart."""
 
-    Attributes:
-        initialised_in_pid: The process in which CUDA was seen initialised.
-
-        in_bad_fork: Whether torch knows this process as the forked child of one
-            that had initialised CUDA.
-
-        failed_attempt: Whether something called `cuInit` here in vain.
-    """
-
+    # the process in which CUDA was seen initialised
     initialised_in_pid: int | None = None
+    # whether torch knows this process as the forked child of one that had initialised
+    # CUDA
     in_bad_fork: bool = False
-    failed_attempt: bool = False
+    failed_attempt: bool = False  # whether something called `cuInit` here in vain
 
 
 NO_EVIDENCE = Evidence()
@@ -60,15 +54,6 @@ def state_of(
 
     Any answer but success and "not initialised" counts as a failed attempt, for
     only `cuInit` brings the driver to give it.
-
-    Args:
-        start: What asks the driver.
-
-        evidence: What the caller knows; without any, "not initialised" is taken to
-            mean that nobody has tried.
-
-        library: The file that is mapped, if the caller knows it: it is put into
-            the answer.
     """
     try:
         answer = start.device_count()
@@ -86,11 +71,7 @@ def state_of(
 
 
 def probe(evidence: Evidence = NO_EVIDENCE) -> CudaState:
-    """How far CUDA has come in this process, for those who ask once.
-
-    Args:
-        evidence: As for `Probe.state`.
-    """
+    """How far CUDA has come in this process, for those who ask once."""
     return Probe().state(evidence)
 
 

@@ -43,12 +43,7 @@ _READERS = "gpumagic_readers"  # on what is put in: what its readers put round i
 
 
 def allocator_figures(runtime: Runtime, device: int) -> Mapping[str, Any] | None:
-    """All that the allocator of a device in use counts, nested or under flat keys.
-
-    Returns:
-        None where there is no such allocator, or one that does not tell; see
-        `figure` for how to look into it.
-    """
+    """All that the allocator of a device in use counts, nested or under flat keys."""
     module = getattr(loaded_torch(), runtime.kind, None)
     nested = getattr(module, "memory_stats_as_nested_dict", None)
     try:
@@ -103,12 +98,6 @@ def watch_resets(around: Around) -> Iterator[bool]:
     """Put something round each reset during a block; nothing is started by it.
 
     Blocks may overlap in any way. Once the last has ended everything is as before.
-
-    Args:
-        around: Makes the context that a reset runs in; it must not raise.
-
-    Yields:
-        Whether they are seen: not those of a torch that is imported later.
     """
     torch, box = loaded_torch(), simulated_box()
     with contextlib.ExitStack() as undo:

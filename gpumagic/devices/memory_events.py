@@ -17,43 +17,27 @@ class Spot(NamedTuple):
 
 
 class MemoryEvent(NamedTuple):
-    """A piece of memory that was taken, or given back.
+    """A piece of memory that was taken, or given back."""
 
-    Attributes:
-        taken: Whether it was taken.
-
-        address: Where it lies: tells it from all others that are alive.
-
-        spot: The line that did it; None if it did not come from the user's code.
-
-        backward: Whether a backward pass did it, which that line had started.
-    """
-
-    taken: bool
-    address: int
+    taken: bool  # whether it was taken
+    address: int  # where it lies: tells it from all others that are alive
     nbytes: int
+    # the line that did it; None if it did not come from the user's code
     spot: Spot | None = None
+    # whether a backward pass did it, which that line had started
     backward: bool = False
 
 
 @dataclass(frozen=True)
 class MemoryTrace:
-    """What a recorder has seen.
+    """What a recorder has seen."""
 
-    Attributes:
-        events: By device, in the order in which they happened.
-
-        partial: Whether events are missing, since there was no room for more.
-
-        lines: Whether the events know their lines.
-
-        remarks: What a reader has to know of it, in sentences.
-    """
-
+    # by device, in the order in which they happened
     events: Mapping[int, Sequence[MemoryEvent]] = field(default_factory=dict)
+    # whether events are missing, since there was no room for more
     partial: bool = False
-    lines: bool = False
-    remarks: tuple[str, ...] = ()
+    lines: bool = False  # whether the events know their lines
+    remarks: tuple[str, ...] = ()  # what a reader has to know of it, in sentences
 
 
 class MemoryRecorder(Protocol):

@@ -172,11 +172,6 @@ def events_of(
 
     Memory counts as given back once that is asked for: another stream may still wait.
     Sizes are as requested. Segments, errors and snapshots are no events.
-
-    Args:
-        entries: Of one device, oldest first.
-
-        spot_of: Finds the line of an entry, and whether it is that of a backward pass.
     """
     return [
         MemoryEvent(
@@ -188,13 +183,7 @@ def events_of(
 
 
 def users_spot(frames: Iterable[Mapping[str, Any]], places: Places) -> Spot | None:
-    """The innermost of torch's frames that is the user's.
-
-    Args:
-        frames: Innermost first.
-
-        places: Tells whose a file is.
-    """
+    """The innermost of torch's frames that is the user's."""
     for frame in frames:
         file = frame["filename"]
         if _COMPILED not in file and places.is_users(file):
@@ -228,11 +217,7 @@ class BackwardCalls:
 
     @contextlib.contextmanager
     def noted(self, places: Places) -> Iterator[None]:
-        """Note those that are called during a block.
-
-        Args:
-            places: Finds the line that called.
-        """
+        """Note those that are called during a block."""
         self._ordered = False
 
         def noting(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -289,13 +274,6 @@ def replaced(
     """Put something round a function for a block; nothing happens if there is none.
 
     Whoever replaces it in turn, and leaves it so, keeps what they have put there.
-
-    Args:
-        owner: The module that has it.
-
-        name: What it is called there.
-
-        make: Makes the new one of the old one.
     """
     before = getattr(owner, name, None)
     if before is None:

@@ -83,10 +83,6 @@ class Looking:
         torch's own counters lie behind a lock that its allocator holds while CUDA
         frees memory, which waits for kernels, and torch waits for it with Python's lock
         in hand: in a hang that would silence the whole process. NVML needs neither.
-
-        Args:
-            device: Its number; of simulated ones, whose figures are plain numbers, the
-                fullest is told. None where it is not known.
         """
         told = self._told(runtime_now())
         if simulated_box() is None:

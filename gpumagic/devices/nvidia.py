@@ -47,12 +47,7 @@ class NvidiaDriver:
         return nvml.read_inventory()
 
     def cuda_state(self, *, failed_attempt: bool = False) -> CudaState:
-        """Whether CUDA has been initialised in this process.
-
-        Args:
-            failed_attempt: Whether the caller knows that something called `cuInit`
-                here in vain, which the driver itself does not tell.
-        """
+        """Whether CUDA has been initialised in this process."""
         from gpumagic.devices import libcuda
         from gpumagic.devices.protocols import Initialisation
 

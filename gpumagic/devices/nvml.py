@@ -326,12 +326,7 @@ _SLICE = (
 
 
 def read_inventory() -> Inventory:
-    """The machine's GPUs now.
-
-    Returns:
-        The inventory; if the driver cannot be asked, one with `problem` and `hint`
-        filled. Never raises, initialises no CUDA, and leaves NVML as it was.
-    """
+    """The machine's GPUs now."""
     try:
         nvml = load_pynvml()
     except MissingPackage as missing:
@@ -385,11 +380,7 @@ _VERSIONS = (
 
 
 def load_pynvml() -> Any:
-    """The module pynvml, if it is the one that nvidia-ml-py installs.
-
-    Raises:
-        MissingPackage: It is not there, or it is another one.
-    """
+    """The module pynvml, if it is the one that nvidia-ml-py installs."""
     try:
         nvml = _import_pynvml()
     except Exception as failure:

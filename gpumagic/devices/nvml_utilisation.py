@@ -122,19 +122,7 @@ def limiters(reasons: int) -> tuple[str, ...]:
 
 
 def count_others(pids: list[int], *, own_pid: int, in_container: bool) -> int | None:
-    """How many of the processes on a GPU are not this one, which is on it as well.
-
-    Args:
-        pids: As the driver lists them.
-
-        own_pid: The number by which this process knows itself.
-
-        in_container: Whether the driver may know it by another number. It is then
-            one of those that are listed.
-
-    Returns:
-        The number; None if nobody is listed: then others may be missing as well.
-    """
+    """How many of the processes on a GPU are not this one, which is on it as well."""
     if not pids:
         return None
     known = own_pid in pids or in_container
@@ -246,13 +234,7 @@ _LOAD = (
 
 
 def node_of(address: str, devices: Path = _PCI_DEVICES) -> int | None:
-    """The memory node that a PCI device is attached to; None where Linux knows none.
-
-    Args:
-        address: As CUDA writes it, "0000:18:00.0".
-
-        devices: The folder where Linux lists them.
-    """
+    """The memory node that a PCI device is attached to; None where Linux knows none."""
     try:
         node = int((devices / address.lower() / "numa_node").read_text())
     except (OSError, ValueError):

@@ -39,36 +39,17 @@ _OTHER_WORDS = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """One kind of device that could be used.
+    """One kind of device that could be used."""
 
-    Args:
-        kind: The word in front of the colon of a torch device.
-
-        why_not: Why it cannot be used with this torch; None if it can.
-
-        open: Makes the runtime; called only where `why_not` has nothing to say.
-    """
-
-    kind: str
+    kind: str  # the word in front of the colon of a torch device
+    # why it cannot be used with this torch; None if it can
     why_not: Callable[[Any], str | None]
+    # makes the runtime; called only where `why_not` has nothing to say
     open: Callable[[Any], Runtime]
 
 
 def open_runtime(kind: str | None = None, *, torch: Any = None) -> Runtime:
-    """The runtime for a kind of device; it is not started by this.
-
-    Args:
-        kind: "cuda", "xpu", "mps", "sim", "cpu" or what an extension of torch has
-            registered. None takes a simulated GPU that is switched on, or else an
-            accelerator that has been started, or else the first that can be used,
-            or else the CPU. Where a simulated GPU stands in for CUDA, "cuda" is it.
-
-        torch: The torch module; imported if it is not given. "cpu" needs none.
-
-    Raises:
-        DeviceError: There is no such device; the text has a reason for each kind.
-        MissingPackage: torch is not installed.
-    """
+    """The runtime for a kind of device; it is not started by this."""
     if kind == "cpu":
         return CpuRuntime()
     torch = torch or import_torch()
@@ -155,11 +136,7 @@ def _hint(kind: str, reasons: dict[str, str | None]) -> str:
 
 
 def import_torch() -> Any:
-    """torch, imported if it is not there yet.
-
-    Raises:
-        MissingPackage: It is not installed.
-    """
+    """torch, imported if it is not there yet."""
     try:
         return importlib.import_module("torch")
     except ModuleNotFoundError as error:

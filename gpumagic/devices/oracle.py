@@ -51,20 +51,7 @@ print(json.dumps(answer()))
 def ask_child(
     environment: Mapping[str, str], timeout_s: float = 30.0
 ) -> tuple[VisibleDevice, ...]:
-    """What CUDA shows a process that is started with this environment.
-
-    Args:
-        environment: All of the child's variables, also those by which it finds the
-            driver library.
-
-        timeout_s: How long the driver may take to start.
-
-    Returns:
-        The GPUs, cuda:0 first. If CUDA says that there is none, there are none.
-
-    Raises:
-        DeviceError: CUDA cannot be started there, and why.
-    """
+    """What CUDA shows a process that is started with this environment."""
     found = _answer(environment, timeout_s)
     if "missing" in found:
         raise DeviceError(

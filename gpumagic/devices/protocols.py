@@ -116,68 +116,38 @@ class VisibleDevice(Record):
 
 @dataclass(frozen=True)
 class GpuLoad(Record):
-    """What holds a GPU back, or takes a part of it, at one moment.
+    """What holds a GPU back, or takes a part of it, at one moment."""
 
-    Attributes:
-        index: NVML's number.
-
-        uuid: NVML's, with its GPU- in front.
-
-        sm_clock_mhz: How fast its multiprocessors are clocked now.
-
-        sm_clock_max_mhz: The most that they can be clocked at.
-
-        limiters: What holds that clock down, in plain words. Having nothing to do is
-            none of them, nor is a clock that somebody has set.
-
-        other_processes: The compute processes on it that are not this one. None also
-            where the driver does not even list this one.
-
-        pci_address: Where it is plugged in; of a slice it is the same as of its GPU.
-    """
-
-    index: int
-    uuid: str | None = None
-    sm_clock_mhz: int | None = None
-    sm_clock_max_mhz: int | None = None
+    index: int  # NVML's number
+    uuid: str | None = None  # NVML's, with its GPU- in front
+    sm_clock_mhz: int | None = None  # how fast its multiprocessors are clocked now
+    sm_clock_max_mhz: int | None = None  # the most that they can be clocked at
+    # what holds that clock down, in plain words. Having nothing to do is none of
+    # them, nor is a clock that somebody has set.
     limiters: tuple[str, ...] | None = None
+    # the compute processes on it that are not this one. None also where the driver
+    # does not even list this one.
     other_processes: int | None = None
+    # where it is plugged in; of a slice it is the same as of its GPU
     pci_address: str | None = None
 
 
 @dataclass(frozen=True)
 class GpuLink(Record):
-    """The way between a GPU and the host, at one moment.
+    """The way between a GPU and the host, at one moment."""
 
-    Attributes:
-        index: NVML's number.
-
-        uuid: NVML's, with its GPU- in front.
-
-        pci_address: Where it is plugged in; of a slice it is the same as of its GPU.
-
-        generation: Of PCI Express, now: an idle link goes down to the first.
-
-        width: How many lanes are in use now.
-
-        most_generation: What GPU and slot can both do.
-
-        most_width: Likewise.
-
-        numa_node: The memory node of the host that it is attached to.
-
-        c2c: Whether NVLink-C2C joins it to the processor, which is then the way of
-            the bytes instead of PCI Express.
-    """
-
-    index: int
-    uuid: str | None = None
+    index: int  # NVML's number
+    uuid: str | None = None  # NVML's, with its GPU- in front
+    # where it is plugged in; of a slice it is the same as of its GPU
     pci_address: str | None = None
+    # of PCI Express, now: an idle link goes down to the first
     generation: int | None = None
-    width: int | None = None
-    most_generation: int | None = None
-    most_width: int | None = None
-    numa_node: int | None = None
+    width: int | None = None  # how many lanes are in use now
+    most_generation: int | None = None  # what GPU and slot can both do
+    most_width: int | None = None  # likewise
+    numa_node: int | None = None  # the memory node of the host that it is attached to
+    # whether NVLink-C2C joins it to the processor, which is then the way of the bytes
+    # instead of PCI Express
     c2c: bool | None = None
 
 

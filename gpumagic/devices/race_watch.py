@@ -35,19 +35,11 @@ _HEARD = (
 
 
 class Access(NamedTuple):
-    """One of the two accesses of a race.
+    """One of the two accesses of a race."""
 
-    Attributes:
-        stream: The driver's handle of its stream; 0 is the default one.
-
-        writes: Whether it writes.
-
-        mark: Where the user's code made it.
-    """
-
-    stream: int
-    writes: bool
-    mark: PlaceMark | None
+    stream: int  # the driver's handle of its stream; 0 is the default one
+    writes: bool  # whether it writes
+    mark: PlaceMark | None  # where the user's code made it
 
 
 @contextlib.contextmanager
@@ -64,14 +56,6 @@ def watch_races(torch: Any, kind: str) -> Iterator[list[SeenRace]]:
 
     It starts no device. One thing stays: torch goes on calling Python at each
     allocation and each event, to find that nobody listens.
-
-    Args:
-        torch: The torch module itself.
-
-        kind: The word in front of the colon of the devices.
-
-    Raises:
-        DeviceError: This kind of device, or this torch, cannot be followed.
     """
     if kind != "cuda":
         raise DeviceError(
@@ -181,15 +165,7 @@ class _HasRun:
 
 
 def in_words(torch: Any, earlier: Access, later: Access) -> SeenRace:
-    """What is wrong, with both places, and what to type where.
-
-    Args:
-        torch: The torch module itself.
-
-        earlier: The access that was made first.
-
-        later: The access that does not wait for it.
-    """
+    """What is wrong, with both places, and what to type where."""
     later_place, earlier_place = place_text(later.mark), place_text(earlier.mark)
     waiting, other = (_typed(torch, each.stream) for each in (later, earlier))
     return SeenRace(
@@ -237,13 +213,6 @@ def private_sanitizer(torch: Any) -> Iterator[Any]:
     """The sanitizer's module, loaded beside the one that the user may have.
 
     At the end torch's registries are rid of whatever the copy has put there.
-
-    Args:
-        torch: The torch module itself.
-
-    Raises:
-        ImportError: This torch has no sanitizer.
-        AttributeError: It lacks what the sanitizer listens to.
     """
     gpu_trace = importlib.import_module("torch.cuda._gpu_trace")
     # Asked first: a copy that fails half-way leaves half a sanitizer.

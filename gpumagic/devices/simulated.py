@@ -34,9 +34,6 @@ def word_of(kind: str) -> str:
     """What stands in front of the colon where the user's code names such a device.
 
     A simulated GPU that stands in for CUDA is called "cuda".
-
-    Args:
-        kind: What the runtime calls them.
     """
     box = simulated_box() if kind == SIMULATED else None
     return "cuda" if getattr(box, "as_cuda", False) else kind
@@ -59,11 +56,7 @@ def libraries_started(device: int) -> frozenset[str]:
 
 
 def watch_work() -> AbstractContextManager[Tracing]:
-    """Note what the simulated machine does when; unlike a trace it stays small.
-
-    Raises:
-        DeviceError: It is switched off, or a graph is being captured.
-    """
+    """Note what the simulated machine does when; unlike a trace it stays small."""
     watching: AbstractContextManager[Tracing] = required_box().watch_work()
     return watching
 

@@ -26,29 +26,21 @@ _PARTS = {
 
 
 class StorageKey(NamedTuple):
-    """What tells the memory of one storage from that of every other.
+    """What tells the memory of one storage from that of every other."""
 
-    Attributes:
-        kind: The word in front of the colon of a torch device; of a simulated GPU
-            "sim", whatever it stands in for.
-
-        address: Where it begins; on a simulated GPU its made-up address.
-    """
-
+    # the word in front of the colon of a torch device; of a simulated GPU "sim",
+    # whatever it stands in for
     kind: str
     device: int
-    address: int
+    address: int  # where it begins; on a simulated GPU its made-up address
 
 
 class Stored(NamedTuple):
-    """Memory that something live refers to. It keeps nothing alive.
-
-    Attributes:
-        nbytes: What the allocator has handed out for it, as far as that can be told
-            without asking the allocator.
-    """
+    """Memory that something live refers to. It keeps nothing alive."""
 
     key: StorageKey
+    # what the allocator has handed out for it, as far as that can be told without
+    # asking the allocator
     nbytes: int
 
 

@@ -99,17 +99,6 @@ def watch_syncs(torch: Any, kind: str) -> Iterator[list[SyncCall]]:
     code asks for are not the user's.
 
     It starts no device. Where the mode is "error", so that waits raise, it stays so.
-
-    Args:
-        torch: The torch module itself.
-
-        kind: The word in front of the colon of the devices.
-
-    Yields:
-        The calls, there as soon as the block has ended, however it ended.
-
-    Raises:
-        DeviceError: This kind of device has no such mode.
     """
     read, write = _mode_of(torch, kind)
     places = Places(tuple(map(str, getattr(torch, "__path__", ()))))
@@ -328,12 +317,7 @@ def _put(
 
 
 def call_in_words(expression: str | None) -> str:
-    """A short name for the code that waited: `.item()`, `torch.nonzero()`, `float()`.
-
-    Args:
-        expression: What was worked out when it waited, as it was typed; None if
-            that is not known.
-    """
+    """A short name for what waited: `.item()`, `torch.nonzero()`, `float()`."""
     typed = (expression or "").strip()
     if _CONDITIONAL.match(typed):
         return _CONDITION

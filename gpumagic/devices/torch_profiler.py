@@ -40,11 +40,7 @@ _LOG_LEVEL, _SILENT = "KINETO_LOG_LEVEL", "6"  # above the highest level there i
 
 
 def require_startable(torch: Any) -> None:
-    """Refuse to start it where that would do harm, or where it cannot trace.
-
-    Raises:
-        DeviceError: It says why.
-    """
+    """Refuse to start it where that would do harm, or where it cannot trace."""
     if not torch.profiler.kineto_available():
         raise DeviceError(
             "this torch is built without Kineto, the part that traces",
@@ -64,13 +60,7 @@ def require_startable(torch: Any) -> None:
 
 
 def is_running(torch: Any, *, unknown: bool) -> bool:
-    """Whether a profiler is running in this thread.
-
-    Args:
-        torch: The torch module itself.
-
-        unknown: The answer where torch cannot tell.
-    """
+    """Whether a profiler is running in this thread."""
     ask = getattr(torch.autograd, "_profiler_enabled", None)
     return unknown if ask is None else bool(ask())
 
@@ -78,22 +68,7 @@ def is_running(torch: Any, *, unknown: bool) -> bool:
 def started(
     torch: Any, kind: str, *, marks_alone: bool = False, devices_alone: bool = False
 ) -> Any:
-    """A profiler that is running; it traces the host, and devices if it can see them.
-
-    Args:
-        torch: The torch module itself.
-
-        kind: The word in front of the colon of a torch device.
-
-        marks_alone: Whether operators are left out, which makes a trace of any length
-            small: of the host there are annotations, gloo's collectives and backward.
-
-        devices_alone: Whether nothing of the host is traced: it then costs the host no
-            more than a launch does.
-
-    Raises:
-        DeviceError: It does not start, or sees no devices where they alone are wanted.
-    """
+    """A running profiler; it traces the host, and devices that it can see."""
     profiler = torch.profiler
     if devices_alone and not sees_devices(torch, kind):
         raise DeviceError(
@@ -167,11 +142,7 @@ def kernels_to_lose(torch: Any) -> int:
 
 
 def stop(torch: Any, profile: Any) -> None:
-    """Stop it for certain.
-
-    Raises:
-        RuntimeError: It is stopped, but what it has seen is lost.
-    """
+    """Stop it for certain."""
     try:
         profile.stop()
     except RuntimeError:
@@ -191,11 +162,7 @@ def stop_without_waiting(torch: Any) -> None:
 
 
 def exported(profile: Any) -> str:
-    """Its Chrome JSON, which it can only write to a file.
-
-    Raises:
-        OSError: There is no room for a temporary file.
-    """
+    """Its Chrome JSON, which it can only write to a file."""
     with tempfile.TemporaryDirectory(prefix="gpumagic-") as folder:
         path = Path(folder) / "trace.json"
         profile.export_chrome_trace(str(path))

@@ -51,38 +51,18 @@ class Tracing(Protocol):
         """The window ends: all devices are idle again; or it has been cut before."""
 
     def cut(self) -> bool:
-        """End the window here, and keep nothing of what comes later.
-
-        Returns:
-            Whether that could be done just now.
-        """
+        """End the window here, and keep nothing of what comes later."""
 
     def trace(self) -> Trace:
         """What was seen between begin and end; to be asked after the block."""
 
     def save(self, path: str | Path) -> None:
-        """Write all of it as JSON for Perfetto and Chrome; to be asked after the block.
-
-        Raises:
-            DeviceError: There is nothing to write.
-            OSError: It cannot be written there.
-        """
+        """Write it as JSON for Perfetto and Chrome, once the block has ended."""
 
 
 @contextlib.contextmanager
 def trace(torch: Any, kind: str, *, marks_alone: bool = False) -> Iterator[Tracing]:
-    """Trace what torch does on the host and on one kind of device during a block.
-
-    Args:
-        torch: The torch module itself.
-
-        kind: The word in front of the colon of a torch device.
-
-        marks_alone: Whether the operators of the host are left out.
-
-    Raises:
-        DeviceError: On entering: the profiler does not start, or must not.
-    """
+    """Trace what torch does on the host and on one kind of device during a block."""
     from gpumagic.devices import torch_profiler
 
     torch_profiler.require_startable(torch)
@@ -123,11 +103,7 @@ class _ProfilerTracing:
         self._is_cut = False
 
     def start(self) -> None:
-        """Start the profiler and let its first costs be paid.
-
-        Raises:
-            DeviceError: It does not start, or must not.
-        """
+        """Start the profiler and let its first costs be paid."""
         from gpumagic.devices import torch_profiler
 
         if self._in_use() and torch_private.is_capturing(self._torch, self._kind):

@@ -248,20 +248,7 @@ def visible(
     order: str | None = BY_PCI_ADDRESS,
     mig_limit: int = 1,
 ) -> Visible:
-    """The GPUs that a process sees under a value of CUDA_VISIBLE_DEVICES.
-
-    Args:
-        mask: The value; None if the variable is not set.
-
-        devices: The machine's GPUs by ascending PCI address, without those that
-            this user may not open: CUDA does not count them.
-
-        order: The value of CUDA_DEVICE_ORDER, None if it is not set. Anything but
-            PCI_BUS_ID lets CUDA put the fastest GPU first, which makes numbers
-            uncertain. Where all GPUs are alike it makes no difference: leave it out.
-
-        mig_limit: How many MIG slices the driver lets one process see.
-    """
+    """The GPUs that a process sees under a value of CUDA_VISIBLE_DEVICES."""
     notes = _Notes()
     named = _all_or_named(mask, devices, notes)
     by_number = mask is None or Kind.of(mask) is Kind.NUMBER
@@ -283,15 +270,6 @@ def seen_under(
 
     The order makes no difference where all GPUs are of one model. An MPS daemon
     numbers the GPUs that it serves in its own way.
-
-    Args:
-        mask: Of CUDA_VISIBLE_DEVICES; None if it is not set.
-
-        order: Of CUDA_DEVICE_ORDER; None if it is not set.
-
-        inventory: The machine.
-
-        mps: Whether such a daemon is in between.
     """
     gpus = usable(inventory)
     alike = len({gpu.name for gpu in gpus}) == 1 and gpus[0].name is not None

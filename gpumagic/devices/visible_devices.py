@@ -14,14 +14,7 @@ _UUID_GROUPS = (8, 12, 16, 20)  # where the dashes of a UUID stand
 
 
 def identities(library: ctypes.CDLL) -> list[dict[str, str | None]]:
-    """Name, UUID and PCI address of each GPU that is shown, cuda:0 first.
-
-    Args:
-        library: The driver library. Before `cuInit` it shows nothing.
-
-    Returns:
-        The fields of a `VisibleDevice` each; what the driver does not tell is None.
-    """
+    """Name, UUID and PCI address of each GPU that is shown, cuda:0 first."""
     count = ctypes.c_int(0)
     failed = library.cuDeviceGetCount(ctypes.byref(count))
     return [_identity(library, k) for k in range(0 if failed else count.value)]

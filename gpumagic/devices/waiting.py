@@ -117,11 +117,7 @@ class Window:
                 lane.end = self.runtime.record(lane.stream)
 
     def close(self, limit_s: float | None = None) -> Waited:
-        """Wait until all devices are idle again.
-
-        Raises:
-            NotInTime: The limit was reached.
-        """
+        """Wait until all devices are idle again."""
         return wait_for_all(
             self.runtime,
             [lane.end for lane in self._lanes],
@@ -158,17 +154,12 @@ class Window:
 
 @dataclass(frozen=True)
 class Waited:
-    """When what was waited for had ended, on the runtime's clock.
+    """When what was waited for had ended, on the runtime's clock."""
 
-    Attributes:
-        streams_ns: The streams that the events are on, up to the events; or when the
-            wait for everything began, as nobody knows what ran until then.
-
-        all_ns: Everything on every device in use.
-    """
-
+    # the streams that the events are on, up to the events; or when the wait for
+    # everything began, as nobody knows what ran until then
     streams_ns: int
-    all_ns: int
+    all_ns: int  # everything on every device in use
 
 
 class NotInTime(Exception):
@@ -183,22 +174,7 @@ def wait_for_all(
     limit_s: float | None = None,
     most_polls: float = math.inf,
 ) -> Waited:
-    """Wait for some events, and then until all devices in use are idle.
-
-    Args:
-        runtime: Whose devices are waited for.
-
-        events: Polled first; None stands for one that could not be recorded.
-
-        since_ns: When the run began, on the runtime's clock.
-
-        limit_s: The longest wait; None waits until it is over.
-
-        most_polls: How often the device may be asked whether it is there yet.
-
-    Raises:
-        NotInTime: The limit was reached.
-    """
+    """Wait for some events, and then until all devices in use are idle."""
     if runtime.simulated:  # its waits move a clock, and take no time of ours
         return _wait_at_once(runtime, events)
     began = time.perf_counter()
@@ -284,11 +260,7 @@ class _Helper(threading.Thread):
             self._stream, self._events = None, ()
 
     def waited(self, limit_s: float | None) -> Waited:
-        """When what had ended; Ctrl-C comes through meanwhile.
-
-        Raises:
-            NotInTime: The devices are not idle after this time.
-        """
+        """When what had ended; Ctrl-C comes through meanwhile."""
         until = None if limit_s is None else time.perf_counter() + limit_s
         while self.is_alive() and (until is None or time.perf_counter() < until):
             self.join(_JOIN_S)

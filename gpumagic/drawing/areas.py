@@ -59,19 +59,12 @@ _ROLES: dict[Role, Swatch] = {"before": BEFORE, "together": TOGETHER}
 
 @dataclass(frozen=True)
 class Layer:
-    """One of the things that the quantity was made up of.
+    """One of the things that the quantity was made up of."""
 
-    Args:
-        name: What it is called.
-
-        levels: How much of it there was in each stretch.
-
-        role: Whether it is what was there before, or many things together; those
-            have a look of their own, and no letter.
-    """
-
-    name: str
-    levels: tuple[float, ...]
+    name: str  # what it is called
+    levels: tuple[float, ...]  # how much of it there was in each stretch
+    # whether it is what was there before, or many things together; those have a look
+    # of their own, and no letter
     role: Role = ""
 
 
@@ -91,31 +84,19 @@ class _Drawn:
 
 @dataclass(frozen=True)
 class Areas:
-    """Areas on each other, the steadiest below.
+    """Areas on each other, the steadiest below."""
 
-    Args:
-        caption: What is drawn.
-
-        layers: In the order of their letters; those without a role are a dozen at most.
-
-        across: What stands below its left end and below its right one.
-
-        peak: What is told of the peak.
-
-        at: Writes a place between the ends, from 0 to 1.
-
-        text_of: Writes a value with its unit.
-
-        told_elsewhere: The places of layers that need no legend here, as a table beside
-            it has them with their `keys`.
-    """
-
-    caption: str
+    caption: str  # what is drawn
+    # in the order of their letters; those without a role are a dozen at most
     layers: tuple[Layer, ...]
-    across: tuple[str, str]
-    peak: str
+    across: tuple[str, str]  # what stands below its left end and below its right one
+    peak: str  # what is told of the peak
+    # writes a place between the ends, from 0 to 1
     at: Callable[[float], str] = field(default="{:.0%}".format)
+    # writes a value with its unit
     text_of: Callable[[float], str] = field(default="{:g}".format)
+    # the places of layers that need no legend here, as a table beside it has them
+    # with their `keys`
     told_elsewhere: frozenset[int] = frozenset()
 
     @cached_property

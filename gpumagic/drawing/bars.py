@@ -44,36 +44,20 @@ _WIDTH, _HEIGHT, _MOST_EM = 480, 16, 60
 
 @dataclass(frozen=True)
 class Bar:
-    """One quantity.
+    """One quantity."""
 
-    Args:
-        label: What it is.
-
-        value: Its size; None or nothing finite draws no bar.
-
-        text: The value as it is read, with its unit.
-
-        fill: One of `palette.FILLS`.
-    """
-
-    label: str
-    value: float | None
-    text: str
-    fill: str = BLUE
+    label: str  # what it is
+    value: float | None  # its size; None or nothing finite draws no bar
+    text: str  # the value as it is read, with its unit
+    fill: str = BLUE  # one of `palette.FILLS`
 
 
 @dataclass(frozen=True)
 class BarPair:
-    """Two bars, or a few, drawn to the scale of the largest.
+    """Two bars, or a few, drawn to the scale of the largest."""
 
-    Args:
-        caption: What is compared.
-
-        bars: In the order in which they are to be read.
-    """
-
-    caption: str
-    bars: tuple[Bar, ...]
+    caption: str  # what is compared
+    bars: tuple[Bar, ...]  # in the order in which they are to be read
 
     def share(self, bar: Bar) -> float:
         """The length of a bar as a share of the longest one."""
@@ -137,19 +121,12 @@ def _length(bar: Bar) -> float:
 
 @dataclass(frozen=True)
 class Stack:
-    """One bar.
+    """One bar."""
 
-    Args:
-        label: What the whole is.
-
-        pieces: Each kind with its size, from left to right; an empty kind is a gap.
-
-        text: The whole as it is read, with its unit.
-    """
-
-    label: str
+    label: str  # what the whole is
+    # each kind with its size, from left to right; an empty kind is a gap
     pieces: tuple[tuple[str, float], ...]
-    text: str
+    text: str  # the whole as it is read, with its unit
 
     @property
     def length(self) -> float:
@@ -170,24 +147,16 @@ class Stack:
 
 @dataclass(frozen=True)
 class Stacks:
-    """Bars in pieces, to the scale of the longest.
+    """Bars in pieces, to the scale of the longest."""
 
-    Args:
-        caption: What is shown.
-
-        stacks: In the order in which they are to be read.
-
-        legend: Each kind in the order in which they are told, and what is said of it;
-            only kinds that are drawn are told.
-
-        text_of: Writes a size with its unit, for an axis; without it there is none.
-            Where all but free space would be too small to see, the bars are then
-            drawn to a scale of their own, which the caption says.
-    """
-
-    caption: str
-    stacks: tuple[Stack, ...]
+    caption: str  # what is shown
+    stacks: tuple[Stack, ...]  # in the order in which they are to be read
+    # each kind in the order in which they are told, and what is said of it; only
+    # kinds that are drawn are told
     legend: tuple[tuple[str, str], ...]
+    # writes a size with its unit, for an axis; without it there is none. Where all
+    # but free space would be too small to see, the bars are then drawn to a scale of
+    # their own, which the caption says.
     text_of: Callable[[float], str] | None = None
 
     @property

@@ -29,15 +29,6 @@ def track_html(share: float, fill: str, width_em: int, *, least_em: int = 0) -> 
 
     In a window too narrow for the table around it, the bar gives way before the
     numbers beside it do.
-
-    Args:
-        share: How much of the track is filled.
-
-        fill: Its colour.
-
-        width_em: How wide the track is where there is room.
-
-        least_em: How wide it stays; 0 where words in the same cell keep it wide.
     """
     share = held(share)
     # As in text, neither end is reached by rounding.
@@ -80,16 +71,10 @@ def held(share: float) -> float:
 
 @dataclass(frozen=True)
 class Badge:
-    """A word with a mark, on a fill: free, busy, simulated.
+    """A word with a mark, on a fill: free, busy, simulated."""
 
-    Args:
-        word: What it says; complete without its colour.
-
-        tone: How it is meant.
-    """
-
-    word: str
-    tone: Tone = "note"
+    word: str  # what it says; complete without its colour
+    tone: Tone = "note"  # how it is meant
 
     @property
     def look(self) -> Look:
@@ -118,18 +103,11 @@ class Badge:
 
 @dataclass(frozen=True)
 class Meter:
-    """A bar that is filled to a share, with the numbers beside it.
+    """A bar that is filled to a share, with the numbers beside it."""
 
-    Args:
-        share: From 0 to 1; None draws no bar.
-
-        text: The numbers. The bar only repeats them.
-
-        is_short: Whether the bar is half as long, beside others or much text.
-    """
-
-    share: float | None
-    text: str
+    share: float | None  # from 0 to 1; None draws no bar
+    text: str  # the numbers. The bar only repeats them.
+    # whether the bar is half as long, beside others or much text
     is_short: bool = False
 
     def html(self) -> Html:
@@ -162,16 +140,10 @@ class Meter:
 
 @dataclass(frozen=True)
 class Key:
-    """The name of what a picture shows by a letter.
+    """The name of what a picture shows by a letter."""
 
-    Args:
-        swatch: How it is drawn there; its mark is the letter.
-
-        text: Its name.
-    """
-
-    swatch: Swatch
-    text: str
+    swatch: Swatch  # how it is drawn there; its mark is the letter
+    text: str  # its name
 
     def html(self) -> Html:
         """A patch with the letter, and the name."""

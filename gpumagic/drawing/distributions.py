@@ -46,18 +46,11 @@ _FURTHEST_RANGE = 1e12
 
 @dataclass(frozen=True)
 class Histogram:
-    """Columns as high as the count of values in them.
+    """Columns as high as the count of values in them."""
 
-    Args:
-        caption: What is counted.
-
-        values: In any order; what is no size is left out.
-
-        text_of: Writes a value with its unit.
-    """
-
-    caption: str
-    values: Sequence[float]
+    caption: str  # what is counted
+    values: Sequence[float]  # in any order; what is no size is left out
+    # writes a value with its unit
     text_of: Callable[[float], str] = field(default="{:g}".format)
 
     @cached_property
@@ -142,48 +135,25 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Range:
-    """One quantity.
+    """One quantity."""
 
-    Args:
-        label: What it is.
-
-        low: Where it begins; the same as `high` where there is one value only.
-
-        middle: The likeliest value.
-
-        high: Where it ends.
-
-        text: All of it as it is read.
-    """
-
-    label: str
-    low: float
-    middle: float
-    high: float
-    text: str
+    label: str  # what it is
+    low: float  # where it begins; the same as `high` where there is one value only
+    middle: float  # the likeliest value
+    high: float  # where it ends
+    text: str  # all of it as it is read
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """Quantities on one axis, with a mark and a band round it.
+    """Quantities on one axis, with a mark and a band round it."""
 
-    Args:
-        caption: What is compared.
-
-        ranges: In the order in which they are to be read.
-
-        mark: What they are held against.
-
-        band: From where to where a difference from the mark counts as none.
-
-        remark: What mark and band mean.
-    """
-
-    caption: str
-    ranges: tuple[Range, ...]
-    mark: float
+    caption: str  # what is compared
+    ranges: tuple[Range, ...]  # in the order in which they are to be read
+    mark: float  # what they are held against
+    # from where to where a difference from the mark counts as none
     band: tuple[float, float]
-    remark: str
+    remark: str  # what mark and band mean
 
     @property
     def _axis(self) -> tuple[float, float]:

@@ -68,22 +68,13 @@ _Finding = TypeVar("_Finding")
 
 @dataclass(frozen=True)
 class Note:
-    """One sentence to the reader.
+    """One sentence to the reader."""
 
-    Args:
-        kind: How much it matters.
-
-        text: What is so.
-
-        hint: What to do or to type next.
-
-        word: What it is about, in a word or two: said in its place where the report
-            before had the same note. Empty for what has to be said each time.
-    """
-
-    kind: NoteKind
-    text: str
-    hint: str = ""
+    kind: NoteKind  # how much it matters
+    text: str  # what is so
+    hint: str = ""  # what to do or to type next
+    # what it is about, in a word or two: said in its place where the report before
+    # had the same note. Empty for what has to be said each time.
     word: str = ""
 
     def html(self) -> Html:
@@ -112,25 +103,13 @@ class Note:
 
 
 class NoteText(NamedTuple):
-    """How findings of one kind are told, with names in braces to be filled in.
+    """How findings of one kind are told, with names in braces to be filled in."""
 
-    Attributes:
-        short: In a table of many cells.
-
-        kind: How much it matters.
-
-        text: What is so.
-
-        hint: What to do or to type next.
-
-        counted: In one line with its figure, where `short` would not tell it.
-    """
-
-    short: str
-    kind: NoteKind
-    text: str
-    hint: str = ""
-    counted: str = ""
+    short: str  # in a table of many cells
+    kind: NoteKind  # how much it matters
+    text: str  # what is so
+    hint: str = ""  # what to do or to type next
+    counted: str = ""  # in one line with its figure, where `short` would not tell it
 
 
 def folded(
@@ -175,22 +154,12 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Details:
-    """Parts behind a line that opens them; in text they are there when asked for.
+    """Parts behind a line that opens them; in text they are there when asked for."""
 
-    Args:
-        summary: What is inside, in a few words.
-
-        parts: What opens.
-
-        name: The word by which they are asked for; empty within other details.
-
-        is_open: Whether they have been asked for.
-    """
-
-    summary: str
-    parts: tuple[Part, ...]
-    name: str = ""
-    is_open: bool = False
+    summary: str  # what is inside, in a few words
+    parts: tuple[Part, ...]  # what opens
+    name: str = ""  # the word by which they are asked for; empty within other details
+    is_open: bool = False  # whether they have been asked for
 
     def opened(self) -> Details:
         """The same, and all details within, for whoever has asked for them."""
@@ -224,20 +193,12 @@ def _opened(part: Part) -> Part:
 
 
 def how_measured(*parts: Part) -> Details:
-    """What every report says of its own making, the last of what it has folded.
-
-    Args:
-        parts: How this one was made.
-    """
+    """What every report says of its own making, the last of what it has folded."""
     return Details("How it was measured", (*parts, Paragraph(_WORDS)), "how")
 
 
 def one_screen(parts: Iterable[Part]) -> tuple[Part, ...]:
-    """The parts with the notes and rows folded that one screen has no room for.
-
-    Args:
-        parts: In their order, the notes that matter most first.
-    """
+    """The parts with the notes and rows folded that one screen has no room for."""
     return tuple(_one_screen(tuple(parts)))
 
 
@@ -261,20 +222,13 @@ def _one_screen(parts: tuple[Part, ...]) -> Iterator[Part]:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A report as people read it, in each form that a front end may ask for.
+    """A report as people read it, in each form that a front end may ask for."""
 
-    Args:
-        title: The answer, in one sentence.
-
-        parts: What it rests on, the most telling first; what is folded is drawn in
-            text only where it was asked for.
-
-        label: Where the numbers come from, if not from a real device.
-    """
-
-    title: str
+    title: str  # the answer, in one sentence
+    # what it rests on, the most telling first; what is folded is drawn in text only
+    # where it was asked for
     parts: tuple[Part, ...] = ()
-    label: str = ""
+    label: str = ""  # where the numbers come from, if not from a real device
 
     @property
     def folded(self) -> dict[str, Details]:
@@ -287,11 +241,7 @@ class Drawing:
         return replace(self, parts=tuple(map(_opened, self.parts)))
 
     def asked(self, names: Collection[str]) -> Drawing:
-        """The answer with what was asked for, open, and a note on what is not there.
-
-        Args:
-            names: The words for it.
-        """
+        """The answer with what was asked for, open, and a note on what is not there."""
         if "all" in names and "all" not in self.folded:
             return self.whole()
         folded = self.folded
@@ -302,11 +252,7 @@ class Drawing:
         return replace(self, parts=(*notes, *found))
 
     def after(self, said: Collection[str]) -> Drawing:
-        """The same where the reader has just read some of its notes elsewhere.
-
-        Args:
-            said: Their words.
-        """
+        """The same where the reader has just read some of its notes elsewhere."""
         again = [each.word for each in self.notes if each.word in said]
         if not again:
             return self
@@ -352,11 +298,7 @@ class Drawing:
         return {"text/plain": self.text(width), "text/html": self.html()}
 
     def terminal(self, console: Console | None = None) -> str:
-        """What is in sight for a terminal, as wide and as colourful as that one is.
-
-        Args:
-            console: The terminal; by default the one at standard output.
-        """
+        """What is in sight for a terminal, as wide and as colourful as that one is."""
         console = console or Console()
         if console.is_dumb_terminal:
             # rich takes every such terminal for 80 columns wide.

@@ -136,13 +136,7 @@ def lines(pieces: Iterable[str]) -> Html:
 
 
 def page(title: str, body: Html) -> str:
-    """A file that a browser opens, light or dark as its reader has it.
-
-    Args:
-        title: What stands at its tab.
-
-        body: All that is on it.
-    """
+    """A file that a browser opens, light or dark as its reader has it."""
     return (
         '<!doctype html>\n<html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'

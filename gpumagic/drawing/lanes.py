@@ -207,9 +207,6 @@ def legend_html(said: Iterable[tuple[Swatch, str]]) -> Html:
 
     The patch is a picture like those that it explains: where a site takes colours
     from the page, it leaves them in pictures.
-
-    Args:
-        said: How each kind is drawn, and what it means.
     """
     return Html(" &nbsp; ".join(_entry(swatch, text) for swatch, text in said))
 
@@ -217,15 +214,7 @@ def legend_html(said: Iterable[tuple[Swatch, str]]) -> Html:
 def legend_ink(
     said: Iterable[tuple[Swatch, str]], options: ConsoleOptions, *last: str
 ) -> Iterator[Text]:
-    """The same as lines of text, none of which breaks where another one could begin.
-
-    Args:
-        said: As in HTML.
-
-        options: How much room there is.
-
-        last: What else is said.
-    """
+    """The same as lines of text, none of which breaks where another one could begin."""
     glyphs, line = glyphs_for(options), Text()
     entries = [
         Text.assemble((glyphs.of(swatch), swatch.style), " ", ink(text, options))
@@ -251,18 +240,7 @@ def _entry(swatch: Swatch, text: str) -> Html:
 def lane_html(
     lane: Lane, scale: Scale, kinds: Mapping[str, Swatch], *, stretches: int
 ) -> Html:
-    """A row: the lane's name, its picture, how busy it was.
-
-    Args:
-        lane: What is drawn.
-
-        scale: The time that it is drawn against.
-
-        kinds: How each kind is drawn.
-
-        stretches: Where spans are too fine to be drawn one by one: of how many
-            stretches the pointer is told at most; else 0.
-    """
+    """A row: the lane's name, its picture, how busy it was."""
     if stretches:
         shapes = _hills(lane, scale, kinds)
         count = min(stretches, _MOST_STRETCHES)

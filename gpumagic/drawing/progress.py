@@ -24,13 +24,7 @@ class Place(Protocol):
     """Somewhere on the screen: an output of a notebook, a line of a terminal."""
 
     def show(self, drawing: Drawing, *, is_last: bool = False) -> None:
-        """Draw this in place of what was there.
-
-        Args:
-            drawing: What is drawn.
-
-            is_last: Whether it is to stay.
-        """
+        """Draw this in place of what was there."""
 
     def clear(self) -> None:
         """Take away what was there."""
@@ -105,23 +99,11 @@ class Progress:
             self._show()
 
     def advance(self, n: int = 1, note: str = "") -> None:
-        """Count steps as done.
-
-        Args:
-            n: How many.
-
-            note: What is being done now; stays until there is another.
-        """
+        """Count steps as done."""
         self._come_to(self.done + n, note)
 
     def reach(self, share: float, note: str = "") -> None:
-        """Tell how much of all is done now; what is less than before is not told.
-
-        Args:
-            share: From 0 to 1.
-
-            note: As in `advance`.
-        """
+        """Tell how much of all is done now; what is less than before is not told."""
         self._come_to(max(self.done, share * self.total), note)
 
     def _come_to(self, done: float, note: str) -> None:

@@ -115,18 +115,12 @@ def _heights(points: Points) -> Points:
 
 @dataclass(frozen=True)
 class Sparkline:
-    """A small curve with its lowest, highest and last value in numbers.
+    """A small curve with its lowest, highest and last value in numbers."""
 
-    Args:
-        caption: What is measured.
-
-        values: In order of time; None, and what is not finite, leaves a gap.
-
-        text_of: Writes a value with its unit, such as `units.bytes_text`.
-    """
-
-    caption: str
+    caption: str  # what is measured
+    # in order of time; None, and what is not finite, leaves a gap
     values: Sequence[float | None]
+    # writes a value with its unit, such as `units.bytes_text`
     text_of: Callable[[float], str] = field(default="{:g}".format)
 
     @property
@@ -180,34 +174,18 @@ class Sparkline:
 
 @dataclass(frozen=True)
 class Curve:
-    """An area under a quantity that goes by steps, with its highest place marked.
+    """An area under a quantity that goes by steps, with its highest place marked."""
 
-    Args:
-        caption: What is drawn.
-
-        highest: The most in each stretch, from left to right.
-
-        across: What stands below its left end and below its right one.
-
-        peak: What is told of the peak.
-
-        lowest: The least in each stretch; empty where that is the most as well.
-
-        floor: What the lower edge stands for.
-
-        text_of: Writes a value with its unit.
-
-        kind: What it is, as in the palette.
-    """
-
-    caption: str
-    highest: tuple[float, ...]
-    across: tuple[str, str]
-    peak: str
+    caption: str  # what is drawn
+    highest: tuple[float, ...]  # the most in each stretch, from left to right
+    across: tuple[str, str]  # what stands below its left end and below its right one
+    peak: str  # what is told of the peak
+    # the least in each stretch; empty where that is the most as well
     lowest: tuple[float, ...] = ()
-    floor: float = 0
+    floor: float = 0  # what the lower edge stands for
+    # writes a value with its unit
     text_of: Callable[[float], str] = field(default="{:g}".format)
-    kind: str = "in use"
+    kind: str = "in use"  # what it is, as in the palette
 
     @property
     def _top(self) -> float:
@@ -292,19 +270,7 @@ class Curve:
 def plotted_html(
     caption: str, axis: tuple[str, str], height: int, picture: Html, *told: Html
 ) -> Html:
-    """A picture with an axis upward: what is above and below, and what is told of it.
-
-    Args:
-        caption: What is drawn.
-
-        axis: What stands at its upper edge, and at its lower one.
-
-        height: Of the picture, above the marks of the axis that goes to the right.
-
-        picture: With these marks.
-
-        told: Each in a row under it.
-    """
+    """A picture with an axis upward: what stands above, below and beside it."""
     upper, lower = axis
     beside = (
         element("div", unbroken(upper), style=f"height:{height - _LINE_HEIGHT}px"),
@@ -380,28 +346,14 @@ def _part(share: float, row: int, levels: str) -> str:
 
 @dataclass(frozen=True)
 class Plane:
-    """Lines and one point on logarithmic axes; all sizes are above zero.
+    """Lines and one point on logarithmic axes; all sizes are above zero."""
 
-    Args:
-        caption: What is shown.
-
-        line: Corners of the line, from left to right.
-
-        point: What is held against it.
-
-        across: What the axis to the right is, and from where to where it is drawn.
-
-        upward: The same of the other axis.
-
-        told: What the picture shows, in one sentence.
-    """
-
-    caption: str
-    line: tuple[Spot, ...]
-    point: Spot
-    across: str
-    upward: str
-    told: str
+    caption: str  # what is shown
+    line: tuple[Spot, ...]  # corners of the line, from left to right
+    point: Spot  # what is held against it
+    across: str  # what the axis to the right is, and from where to where it is drawn
+    upward: str  # the same of the other axis
+    told: str  # what the picture shows, in one sentence
 
     @property
     def _bounds(self) -> tuple[Spot, Spot]:

@@ -41,42 +41,23 @@ _WITH_HAIR_PX, _WITH_GAP_PX = 6, 6
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a row.
+    """A part of a row."""
 
-    Args:
-        kind: What it is; empty for what is not in use.
-
-        size: How long it is.
-
-        name: What it belongs to, if anything.
-
-        tell: Says all there is to it alone; asked only where that is drawn.
-
-        starts: Whether something new begins with it that is to be set off.
-    """
-
-    kind: str
-    size: float
-    name: str = ""
+    kind: str  # what it is; empty for what is not in use
+    size: float  # how long it is
+    name: str = ""  # what it belongs to, if anything
+    # says all there is to it alone; asked only where that is drawn
     tell: Callable[[], str] | None = None
-    starts: bool = False
+    starts: bool = False  # whether something new begins with it that is to be set off
 
 
 @dataclass(frozen=True)
 class StripRow:
-    """Pieces one behind the other.
+    """Pieces one behind the other."""
 
-    Args:
-        label: What they belong to; may be empty where it is the one above.
-
-        pieces: From left to right.
-
-        text: The row as it is read, in numbers.
-    """
-
-    label: str
-    pieces: tuple[Piece, ...]
-    text: str
+    label: str  # what they belong to; may be empty where it is the one above
+    pieces: tuple[Piece, ...]  # from left to right
+    text: str  # the row as it is read, in numbers
 
     @cached_property
     def drawn(self) -> list[Piece]:
@@ -146,17 +127,7 @@ def levelled(shares: list[float], fine: set[int], width: int) -> list[float]:
 def of_pieces(
     row: StripRow, scale: float, most: int, told: Callable[[list[Piece]], str]
 ) -> Iterator[Hover]:
-    """Boxes of whole pixels over the row; what is narrow shares one.
-
-    Args:
-        row: What is drawn.
-
-        scale: Pixels for each unit of size.
-
-        most: How many boxes there may be.
-
-        told: What is said of the pieces in one box.
-    """
+    """Boxes of whole pixels over the row; what is narrow shares one."""
     width = row.length * scale
     least = max(width / most, _LEAST_PX)
     left = 0
@@ -183,19 +154,7 @@ def _shortened(title: str) -> str:
 def line_of(
     row: StripRow, scale: float, cells: int, kinds: Mapping[str, Swatch], glyphs: Glyphs
 ) -> Text:
-    """The row as so many characters at most: of each the kind that has most of it.
-
-    Args:
-        row: What is drawn.
-
-        scale: Characters for each unit of size.
-
-        cells: How many there are.
-
-        kinds: How each is drawn.
-
-        glyphs: What is drawn with.
-    """
+    """The row as so many characters at most: of each the kind that has most of it."""
     shares = coverage(row, scale, cells, kinds)
     fine = fine_cells(row, scale, cells, 1)
     top, line = len(glyphs.levels) - 1, Text()

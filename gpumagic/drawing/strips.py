@@ -61,36 +61,19 @@ _TOO_FINE = (
 
 @dataclass(frozen=True)
 class Strips:
-    """Rows of pieces, to the scale of a full row.
+    """Rows of pieces, to the scale of a full row."""
 
-    Args:
-        caption: What is shown.
-
-        rows: From top to bottom.
-
-        legend: Each kind in the order in which they are told, and what is said of it.
-
-        full: How long a row is that fills the width.
-
-        noun: What the pieces are called.
-
-        text_of: Writes a size with its unit.
-
-        remark: What else is said under the rows.
-
-        empty: How unused space is called.
-
-        is_explained: Whether colours are explained; not where others just above are.
-    """
-
-    caption: str
-    rows: tuple[StripRow, ...]
+    caption: str  # what is shown
+    rows: tuple[StripRow, ...]  # from top to bottom
+    # each kind in the order in which they are told, and what is said of it
     legend: tuple[tuple[str, str], ...]
-    full: float
-    noun: str = "piece"
+    full: float  # how long a row is that fills the width
+    noun: str = "piece"  # what the pieces are called
+    # writes a size with its unit
     text_of: Callable[[float], str] = field(default="{:g}".format)
-    remark: str = ""
-    empty: str = "free"
+    remark: str = ""  # what else is said under the rows
+    empty: str = "free"  # how unused space is called
+    # whether colours are explained; not where others just above are
     is_explained: bool = True
 
     @cached_property

@@ -36,15 +36,7 @@ def picture(width: int, height: int, title: str, *shapes: Html) -> str:
 
 
 def path(data: str, fill: str, *, edge: bool = False) -> Html:
-    """A filled shape; many spans of one colour are one path, which keeps it small.
-
-    Args:
-        data: Its outline.
-
-        fill: Its colour.
-
-        edge: Whether a hair sets it off from what it lies on, however wide it becomes.
-    """
+    """A filled shape; many spans of one colour are one path, which keeps it small."""
     hair = {"stroke": "#fffa", "vector_effect": "non-scaling-stroke"} if edge else {}
     return element("path", d=data, fill=fill, **hair)
 
@@ -189,19 +181,7 @@ def wide_picture(width: int, height: int, title: str, *shapes: Html) -> str:
 
 
 def label(text: str, left: float, share: float, base: int, fill: str) -> Html:
-    """Words in a wide picture, cut where their fill ends.
-
-    Args:
-        text: What is said.
-
-        left: Where the fill begins, as a share of the width.
-
-        share: How much of the width it takes.
-
-        base: Where the letters stand.
-
-        fill: A colour that the fill contrasts with.
-    """
+    """Words in a wide picture, cut where their fill ends."""
     box = {"x": f"{100 * left:.2f}%", "width": f"{100 * share:.2f}%"}
     return element("svg", words(text, 4, base, fill), **box)
 
@@ -209,21 +189,7 @@ def label(text: str, left: float, share: float, base: int, fill: str) -> Html:
 def wide_image(
     svg: str, alt: str, width: int, height: int, *over: Html, most_em: int
 ) -> Html:
-    """The picture in all the width that is left beside what is written.
-
-    Args:
-        svg: A wide picture.
-
-        alt: What it shows.
-
-        width: Pixels where a page knows no styles.
-
-        height: Pixels.
-
-        over: What lies over it.
-
-        most_em: How wide it becomes.
-    """
+    """The picture in all the width that is left beside what is written."""
     drawn = bare_image(svg, alt, width, height, style=f"width:100%;height:{height}px")
     # As with bars, a column that may shrink to nothing keeps no cell wide.
     columns = f"grid-template-columns:minmax(0,{most_em}em)"

@@ -43,17 +43,7 @@ _MANY_COLUMNS, _SMALLER_PERCENT = 8, 90
 def table_html(
     caption: str, rows: Iterable[Html], *, head: Html | None = None, size: int = 100
 ) -> Html:
-    """A table as wide as its content, with what it is about as its caption.
-
-    Args:
-        caption: What it is about.
-
-        rows: Each a row of cells.
-
-        head: The row of headings, if there is one.
-
-        size: Of its letters, in percent of those around it.
-    """
+    """A table as wide as its content, with what it is about as its caption."""
     return element(
         "table",
         Html("\n"),
@@ -145,15 +135,10 @@ def _side(*, right: bool) -> str:
 
 @dataclass(frozen=True)
 class Grid:
-    """What is known about one thing.
+    """What is known about one thing."""
 
-    Args:
-        caption: What it is about; may be empty.
-
-        pairs: Each name with its value, in the order in which they matter.
-    """
-
-    caption: str
+    caption: str  # what it is about; may be empty
+    # each name with its value, in the order in which they matter
     pairs: tuple[tuple[str, Cell], ...]
 
     def html(self) -> Html:
@@ -213,25 +198,15 @@ class Property(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """A table, cut where it would bury the notebook.
+    """A table, cut where it would bury the notebook."""
 
-    Args:
-        caption: What the rows are.
-
-        columns: The properties; the first one names the row.
-
-        rows: One cell for each column.
-
-        total_rows: How many there are, where `rows` has been cut already.
-
-        name: The word by which all rows are asked for where only the first ones
-            are in sight; empty where it is never cut for that.
-    """
-
-    caption: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    caption: str  # what the rows are
+    columns: tuple[Column, ...]  # the properties; the first one names the row
+    rows: tuple[tuple[Cell, ...], ...]  # one cell for each column
+    # how many there are, where `rows` has been cut already
     total_rows: int | None = None
+    # the word by which all rows are asked for where only the first ones are in sight;
+    # empty where it is never cut for that
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -248,29 +223,13 @@ class Table:
         *,
         name: str = "",
     ) -> Table:
-        """A row for each thing.
-
-        Args:
-            caption: What the rows are.
-
-            properties: The columns; the first one names the row.
-
-            things: What each cell is asked of.
-
-            total: How many things there are, where they have been cut already.
-
-            name: The word by which all rows are asked for.
-        """
+        """A row for each thing."""
         wanted = tuple(properties)
         rows = tuple(tuple(each.cell(thing) for each in wanted) for thing in things)
         return cls(caption, tuple(each.column for each in wanted), rows, total, name)
 
     def beginning(self, rows: int) -> Table:
-        """The same with its first rows only, and how many more there are.
-
-        Args:
-            rows: How many stay.
-        """
+        """The same with its first rows only, and how many more there are."""
         total = max(self.total_rows or 0, len(self.rows))
         return replace(self, rows=self.rows[:rows], total_rows=total)
 

@@ -61,22 +61,12 @@ _TOO_FINE = (
 
 @dataclass(frozen=True)
 class Span:
-    """Something that took time.
+    """Something that took time."""
 
-    Args:
-        start_s: When it began, on any clock that all lanes share.
-
-        end_s: When it ended.
-
-        label: What it was.
-
-        kind: What it counts as, such as "kernel" or "copy"; kinds get colours.
-    """
-
-    start_s: float
-    end_s: float
-    label: str = ""
-    kind: str = ""
+    start_s: float  # when it began, on any clock that all lanes share
+    end_s: float  # when it ended
+    label: str = ""  # what it was
+    kind: str = ""  # what it counts as, such as "kernel" or "copy"; kinds get colours
 
     @property
     def drawable(self) -> bool:
@@ -140,19 +130,11 @@ def _cut(span: Span, window: Span) -> Span:
 
 @dataclass(frozen=True)
 class Scale:
-    """The time that all lanes are drawn against.
+    """The time that all lanes are drawn against."""
 
-    Args:
-        start_s: What is drawn at the left.
-
-        end_s: What is drawn at the right.
-
-        zero_s: What times are told from.
-    """
-
-    start_s: float
-    end_s: float
-    zero_s: float
+    start_s: float  # what is drawn at the left
+    end_s: float  # what is drawn at the right
+    zero_s: float  # what times are told from
 
     @classmethod
     def of(
@@ -204,42 +186,22 @@ class Scale:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Lanes of spans on one scale.
+    """Lanes of spans on one scale."""
 
-    Args:
-        caption: What is shown.
-
-        lanes: From top to bottom.
-
-        kinds: The kinds of spans in the order in which they are told, where two
-            timelines are to be compared; by default as they appear.
-
-        window: The time that is shown even where nothing happened; by default
-            from the first span to the last.
-
-        zero_s: From when on times are told; by default from the beginning.
-
-        share: Of what the share stands beside each lane.
-    """
-
-    caption: str
-    lanes: tuple[Lane, ...]
+    caption: str  # what is shown
+    lanes: tuple[Lane, ...]  # from top to bottom
+    # the kinds of spans in the order in which they are told, where two timelines are
+    # to be compared; by default as they appear
     kinds: tuple[str, ...] = ()
+    # the time that is shown even where nothing happened; by default from the first
+    # span to the last
     window: Span | None = None
+    # from when on times are told; by default from the beginning
     zero_s: float | None = None
-    share: str = "busy"
+    share: str = "busy"  # of what the share stands beside each lane
 
     def zoomed(self, start_s: float, end_s: float) -> Timeline:
-        """A part of it, on the same clock and in the same colours.
-
-        Args:
-            start_s: From when on, as the axis tells it.
-
-            end_s: Until when.
-
-        Raises:
-            ValueError: It ends before it begins.
-        """
+        """A part of it, on the same clock and in the same colours."""
         if not start_s < end_s:
             raise ValueError(f"no time lies between {start_s} s and {end_s} s")
         zero_s = self.scale.zero_s

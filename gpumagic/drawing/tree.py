@@ -28,28 +28,14 @@ _NAME_EM, _STEP_EM = 24, 1.2
 
 @dataclass(frozen=True)
 class Branch:
-    """One line of a tree, and the lines below it.
+    """One line of a tree, and the lines below it."""
 
-    Args:
-        name: What it is called, and what it is.
-
-        figures: One for each heading.
-
-        share: Of the whole, from 0 to 1.
-
-        said: What else is to be said of it.
-
-        below: What lies in it.
-
-        is_open: Whether that is in sight from the first.
-    """
-
-    name: str
-    figures: tuple[str, ...]
-    share: float
-    said: str = ""
-    below: tuple[Branch, ...] = ()
-    is_open: bool = False
+    name: str  # what it is called, and what it is
+    figures: tuple[str, ...]  # one for each heading
+    share: float  # of the whole, from 0 to 1
+    said: str = ""  # what else is to be said of it
+    below: tuple[Branch, ...] = ()  # what lies in it
+    is_open: bool = False  # whether that is in sight from the first
 
     def lines(self, level: int = 0, *, all_of_them: bool) -> Iterator[_Line]:
         """This line and those below it that are in sight."""
@@ -72,21 +58,12 @@ class Tree:
 
     Text has what is in sight from the first, as it cannot be opened; `AllLevels` beside
     the tree has the rest.
-
-    Args:
-        caption: What lies within what.
-
-        headings: Of the figures.
-
-        root: The whole.
-
-        whole: Whether the text has all of it.
     """
 
-    caption: str
-    headings: tuple[str, ...]
-    root: Branch
-    whole: bool = False
+    caption: str  # what lies within what
+    headings: tuple[str, ...]  # of the figures
+    root: Branch  # the whole
+    whole: bool = False  # whether the text has all of it
 
     def html(self) -> Html:
         """Lines that open; where there are very many, the upper levels."""

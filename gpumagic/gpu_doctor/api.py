@@ -225,14 +225,7 @@ def headline_of(facts: Facts, findings: tuple[Finding, ...]) -> str:
 def headline_of_changes(
     changes: tuple[Change, ...], *, cuda_had_started: bool = False
 ) -> str:
-    """What is different after a stretch of code.
-
-    Args:
-        changes: All of it.
-
-        cuda_had_started: Whether CUDA was running before, which reads its variables
-            once, at its start.
-    """
+    """What is different after a stretch of code."""
     if not changes:
         return (
             "Nothing changed: CUDA, torch and the variables that steer CUDA are as "

@@ -279,13 +279,7 @@ class Memory:
         )
 
     def why(self, oom: OomFacts | None, caught: CaughtOoms | None = None) -> WhyReport:
-        """An out-of-memory error in words.
-
-        Args:
-            oom: What is known of the last one that has left its words.
-
-            caught: Those that have left nothing but their number.
-        """
+        """An out-of-memory error in words."""
         runtime = runtime_now()
         setting = setting_of(runtime)
         failure = oom or caught

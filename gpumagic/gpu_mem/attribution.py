@@ -39,34 +39,22 @@ _REST = "other tensors"
 
 @dataclass
 class Reached:
-    """A piece of memory, and who reaches it.
-
-    Attributes:
-        direct: The names that reach it through objects.
-
-        every: The names that reach it, also through a graph alone.
-    """
+    """A piece of memory, and who reaches it."""
 
     nbytes: int
-    direct: int = 0
-    every: int = 0
+    direct: int = 0  # the names that reach it through objects
+    every: int = 0  # the names that reach it, also through a graph alone
     role: Role = Role.OTHER
 
 
 class Found(NamedTuple):
-    """What a search came to.
+    """What a search came to."""
 
-    Attributes:
-        walk: All objects, which it keeps alive.
-
-        starts: For each name the numbers of the objects that it stands for.
-
-        memory: Of each object that has some, with the names that reach it. Objects of
-            the same memory have the very same `Reached`.
-    """
-
-    walk: Walk
+    walk: Walk  # all objects, which it keeps alive
+    # for each name the numbers of the objects that it stands for
     starts: list[list[int]]
+    # of each object that has some, with the names that reach it. Objects of the same
+    # memory have the very same `Reached`.
     memory: dict[int, tuple[StorageKey, Reached]]
 
 
@@ -77,17 +65,7 @@ def search(
     left_out: Collection[int] = (),
     budget: Budget | None = None,
 ) -> Found:
-    """Follow all names at once to the memory that they reach.
-
-    Args:
-        names: For each name the objects that it stands for.
-
-        counted: Which memory is looked for.
-
-        left_out: The ids of objects that are not to be entered.
-
-        budget: How far to go.
-    """
+    """Follow all names at once to the memory that they reach."""
     walk = Walk(loaded_torch(), budget or Budget(), left_out)
     entered = [map(walk.enter, filter(gc.is_tracked, values)) for values in names]
     starts = [[each for each in its if each is not None] for its in entered]
@@ -241,15 +219,12 @@ def _blocks(snapshot: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, i
 
 @dataclass(frozen=True)
 class Named:
-    """A name without its objects.
-
-    Attributes:
-        elements: The parts of a list or a dict, where they are worth naming.
-    """
+    """A name without its objects."""
 
     name: str
     kind: HolderKind
     is_tensor: bool
+    # the parts of a list or a dict, where they are worth naming
     elements: Mapping[int, tuple[Part, ...]] = field(default_factory=dict)
 
 

@@ -114,15 +114,7 @@ class OneCell:
         value: Any = None,
         error: BaseException | None = None,
     ) -> CellReport:
-        """What came of it.
-
-        Args:
-            code: The cell.
-
-            value: The cell's value, which IPython is going to keep.
-
-            error: What it has raised, which IPython is going to keep.
-        """
+        """What came of it."""
         run = self._run
         changes = tuple(
             each for each in run.changes() if each.moved or each.allocated_delta is None
@@ -270,11 +262,7 @@ class CellRun:
             self._recording.start(runtime)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Look again; call it just once, also where `begin` was cut short.
-
-        Args:
-            error: What the code has raised; nothing of it is kept but words.
-        """
+        """Look again; call it just once, also where `begin` was cut short."""
         try:
             runtime = self._ran_on.now()
             self._after = self._look(runtime)
@@ -333,11 +321,7 @@ class CellRun:
     def courses(
         self, find_segments: Callable[[], tuple[Segment, ...]]
     ) -> tuple[Course, ...]:
-        """How much was in use from step to step, where each of them was recorded.
-
-        Args:
-            find_segments: Finds what lies where now, with names.
-        """
+        """How much was in use from step to step, where each of them was recorded."""
         trace = self._trace
         moved = {} if trace is None else {d: e for d, e in trace.events.items() if e}
         begun = {device: self._begun(device) for device in moved}

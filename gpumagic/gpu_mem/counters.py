@@ -144,16 +144,7 @@ def badges_of_allocator(
 def badges_between(
     before: Counters | None, after: Counters, *, ended_by_oom: bool = False
 ) -> tuple[CellBadge, ...]:
-    """The badges of one device, in the order of their kinds.
-
-    Args:
-        before: The earlier look; None if the device was not in use yet.
-
-        after: The later one.
-
-        ended_by_oom: Whether the code itself has raised that this device has no
-            memory left: then that one was not caught inside.
-    """
+    """The badges of one device, in the order of their kinds."""
     earlier = Counters(after.device) if before is None else before
     badges = [*_grown(earlier, after, int(ended_by_oom)), *_states(earlier, after)]
     if before is None:

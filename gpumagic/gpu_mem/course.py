@@ -29,24 +29,14 @@ _OWNER = re.compile(r"(?!Out\[)([^\W\d]\w*)[.\[].*(?<!\.grad_fn)", re.DOTALL)
 
 
 class Piece(NamedTuple):
-    """Memory that is in use in the end, and that names hold.
+    """Memory that is in use in the end, and that names hold."""
 
-    Attributes:
-        name: The first of them.
-    """
-
-    name: str
+    name: str  # the first of them
     nbytes: int
 
 
 def pieces_of(segments: Iterable[Segment], device: int) -> dict[int, Piece]:
-    """By address, the blocks of a device that are in use and have names.
-
-    Args:
-        segments: With names, as `segments.named` puts them there.
-
-        device: Which one.
-    """
+    """By address, the blocks of a device that are in use and have names."""
     return {
         segment.address + block.offset_bytes: Piece(block.names[0], block.nbytes)
         for segment in segments
@@ -65,21 +55,7 @@ def course_of(  # noqa: PLR0913 -- each is known by another
     pieces: Mapping[int, Piece],
     partial: bool = False,
 ) -> Course:
-    """The course of one device.
-
-    Args:
-        device: Its number.
-
-        events: What happened there, in order.
-
-        before_bytes: What was in use before the first of them.
-
-        in_cell: Whether a file is the cell itself.
-
-        pieces: What is in use in the end, by address.
-
-        partial: Whether some are missing.
-    """
+    """The course of one device."""
     changes = (each.nbytes if each.taken else -each.nbytes for each in events)
     levels = list(accumulate(changes, initial=before_bytes))
     if unseen := max(-min(levels), 0):  # on the host, what no name had was given back

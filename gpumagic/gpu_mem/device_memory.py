@@ -38,11 +38,6 @@ def device_memories(runtime: Runtime, driver: Driver) -> tuple[DeviceMemory, ...
     place what the driver library says. Of a slice the other processes are unknown:
     the driver lists those of the whole GPU. So they are in a container with other
     processes beside it, where this one cannot be told from them.
-
-    Args:
-        runtime: Says which devices are in use; None before the start are.
-
-        driver: Knows the other processes, on CUDA devices and simulated ones.
     """
     if not is_in_use(runtime):
         return ()

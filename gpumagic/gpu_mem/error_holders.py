@@ -39,19 +39,11 @@ _MACHINERY = frozenset(
 
 
 class ErrorPlace(NamedTuple):
-    """A place that holds an error.
+    """A place that holds an error."""
 
-    Attributes:
-        name: As one would type it.
-
-        held: An error, a traceback or a frame; None where it is something of theirs.
-
-        empty: Makes the place let go.
-    """
-
-    name: str
-    held: Any
-    empty: Callable[[], object]
+    name: str  # as one would type it
+    held: Any  # an error, a traceback or a frame; None where it is something of theirs
+    empty: Callable[[], object]  # makes the place let go
 
 
 class HeldError(NamedTuple):
@@ -96,9 +88,6 @@ def stray_errors(known: Iterable[Error]) -> list[BaseException]:
 
     They wait in a cycle for Python's collector, or an object has kept them. To find
     them takes a look at every object that there is.
-
-    Args:
-        known: The errors of the known places.
     """
     found = {id(each) for one in known for each in errors_within(one)}
     alive = [
@@ -242,16 +231,10 @@ def _leads_to(error: Any, traceback: Any) -> bool:
 
 
 class HeldLocal(NamedTuple):
-    """A value that lives because an error does.
+    """A value that lives because an error does."""
 
-    Attributes:
-        function: Whose local it is; of what an error carries itself the error's type.
-
-        name: The local, or what the error calls it.
-    """
-
-    function: str
-    name: str
+    function: str  # whose local it is; of what an error carries itself the error's type
+    name: str  # the local, or what the error calls it
     value: Any
 
     @property
@@ -270,11 +253,6 @@ def frames_with_locals(
 
     Looking leaves the frames as they are: up to Python 3.12 reading `f_locals` makes a
     second set of references that outlives `frame.clear()`.
-
-    Args:
-        error: An error, or a traceback without one.
-
-        live: The ids of namespaces that live without any error, such as the user's.
     """
     for each in errors_within(error):
         yield from _carried(each)
@@ -318,13 +296,7 @@ def errors_within(error: Error | FrameType) -> Iterator[Error | FrameType]:
 
 
 def locals_of(frame: FrameType, live: Container[int] = frozenset()) -> dict[str, Any]:
-    """The locals of a frame that does not run; nothing where they are `live` anyway.
-
-    Args:
-        frame: Is left as it was, whether anybody has read its `f_locals` or not.
-
-        live: The ids of namespaces that live without the frame.
-    """
+    """The locals of a frame that does not run; nothing where they are `live` anyway."""
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         namespace = frame.f_locals  # its own dict, of a module or a class
         return {} if _is_kept(namespace, live) else dict(namespace)

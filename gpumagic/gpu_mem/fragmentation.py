@@ -52,12 +52,6 @@ def returnable_bytes(segment: Segment, *, after_waiting: bool = False) -> int:
     """What of it the driver could have back: all or nothing.
 
     Of an expandable segment those of its pages that are free from end to end.
-
-    Args:
-        segment: Any one.
-
-        after_waiting: Count what other streams still use as free, which it is once
-            they have been waited for.
     """
     runs = list(free_runs(segment, after_waiting=after_waiting))
     if segment.expandable:
@@ -68,13 +62,7 @@ def returnable_bytes(segment: Segment, *, after_waiting: bool = False) -> int:
 def free_runs(
     segment: Segment, *, after_waiting: bool = False
 ) -> Iterable[tuple[int, int]]:
-    """Where neighbouring free blocks begin and end, counted from the segment's start.
-
-    Args:
-        segment: Any one.
-
-        after_waiting: As of `returnable_bytes`.
-    """
+    """Where neighbouring free blocks begin and end, from the segment's start."""
     begin: int | None = None
     for block in segment.blocks:
         waits = block.state is BlockState.PENDING
@@ -140,11 +128,6 @@ def segment_blockers(segments: Iterable[Segment], most: int = 5) -> tuple[Pinnin
     """Blocks that keep free memory from going back to the driver.
 
     Those come first of which the fewest hold back the most.
-
-    Args:
-        segments: Of one device.
-
-        most: How many blocks are wanted.
     """
     found = []
     for segment in segments:

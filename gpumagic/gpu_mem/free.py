@@ -55,14 +55,6 @@ def free(
 
     Variables of the user's stay, and graphs with them. Where the device is in error
     what Python holds is dropped all the same.
-
-    Args:
-        shell: The IPython shell; None where there is none.
-
-        runtime: Whose memory it is.
-
-        options: Which of these; with none of them it is all but the cache. Dropping
-            errors collects as well, since what has shown a traceback leaves cycles.
     """
     wanted = options or Options()
     everything = wanted.frees_everything
@@ -209,17 +201,7 @@ def holding(
     left_out: Collection[int],
     budget: Budget = ON_DEMAND,
 ) -> set[int]:
-    """The ids of those that hold memory, or may: where the search was ended.
-
-    Args:
-        values: Any objects.
-
-        kind: The kind of device whose memory it is.
-
-        left_out: The ids of what holds everything, such as the user's namespace.
-
-        budget: How far to search.
-    """
+    """The ids of those that hold memory, or may: where the search was ended."""
     walk, starts, memory = search(
         ((value,) if gc.is_tracked(value) else () for value in values),
         CountedMemory(kind),

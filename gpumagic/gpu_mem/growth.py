@@ -37,11 +37,7 @@ class Looks:
             looks.append((cell, each.reachable_bytes))
 
     def grown(self, now: Holdings) -> tuple[Growth, ...]:
-        """The names that hold more than ever before, those that grow ever again first.
-
-        Args:
-            now: Who holds what at this moment.
-        """
+        """The names that hold more than ever before, the steadiest growth first."""
         found = [growth for each in now.holders if (growth := self._growth(each))]
         return tuple(sorted(found, key=lambda each: (-each.times, -each.grown_bytes)))
 

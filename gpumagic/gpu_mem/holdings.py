@@ -63,25 +63,7 @@ def find_holdings(
     snapshot: Snapshot | None = None,
     tell_blocks: Callable[[], Snapshot | None] | None = None,
 ) -> Holdings:
-    """Who holds the memory of one kind of device; looking changes nothing.
-
-    Args:
-        sources: Where to look.
-
-        allocated: What the allocator says is allocated, by device; None where it does
-            not say. Read it after the last tensor was made, and before this.
-
-        budget: How far to search.
-
-        snapshot: The allocator's segments, as torch tells them. With them the sizes
-            are exact, and what is no memory of this allocator is told apart.
-
-        tell_blocks: Tells the segments where they were not worth it before: asked only
-            where memory is left that a library may keep.
-
-    Returns:
-        Numbers and names: nothing of the user's is kept alive.
-    """
+    """Who holds the memory of one kind of device; looking changes nothing."""
     tell_blocks = tell_blocks or (lambda: snapshot)
     found = _find(sources, allocated, budget, snapshot, tell_blocks)
     if _nameless_bytes(found) < _WORTH_ANOTHER_SEARCH:
@@ -168,11 +150,6 @@ def compared(before: Mapping[Key, int], now: Holdings) -> Holdings:
 
     A name that reaches nothing any more is told as well: what it held may have gone
     over to others.
-
-    Args:
-        before: What `sizes` has told before the cell; a name that is not in it is new.
-
-        now: What was found after it.
     """
     gone = dict(before)
     holders = [

@@ -72,33 +72,21 @@ _EVERYTHING = Budget(objects=20_000_000, seconds=20.0)
 
 
 class FoundLeaks(NamedTuple):
-    """What `find_leaks` has found: leaks, the largest first.
-
-    Attributes:
-        total_bytes: By device, counting what two of them hold only once.
-
-        without_graphs_bytes: The same without graphs, which may be wanted.
-
-        own: What the frames of the error that is asked about hold besides, the largest
-            first, with what could be changed there.
-
-        own_bytes: The same by device.
-
-        collected_bytes: What came back by device, as cycles were collected for it.
-
-        partial: Whether the search was ended by its budget.
-
-        remarks: What has to be known of it, in sentences.
-    """
+    """What `find_leaks` has found: leaks, the largest first."""
 
     leaks: tuple[Leak, ...]
+    # by device, counting what two of them hold only once
     total_bytes: tuple[tuple[int, int], ...]
+    # the same without graphs, which may be wanted
     without_graphs_bytes: tuple[tuple[int, int], ...]
+    # what the frames of the error that is asked about hold besides, the largest
+    # first, with what could be changed there
     own: tuple[Leak, ...]
-    own_bytes: tuple[tuple[int, int], ...]
+    own_bytes: tuple[tuple[int, int], ...]  # the same by device
+    # what came back by device, as cycles were collected for it
     collected_bytes: tuple[tuple[int, int], ...]
-    partial: bool
-    remarks: tuple[str, ...]
+    partial: bool  # whether the search was ended by its budget
+    remarks: tuple[str, ...]  # what has to be known of it, in sentences
 
 
 def find_leaks(
@@ -109,20 +97,7 @@ def find_leaks(
     budget: Budget = ON_DEMAND,
     is_own: IsOwn | None = None,
 ) -> FoundLeaks:
-    """What could be let go of; nothing is, except for cycles where that is asked for.
-
-    Args:
-        shell: The IPython shell; None where there is none.
-
-        runtime: Whose memory it is.
-
-        gc: Have Python collect cycles, to measure what they have held.
-
-        budget: How far to search.
-
-        is_own: Tells the error of the run that is asked about. What its frames hold is
-            no leak: the run needed it.
-    """
+    """What could be let go of; only cycles are, where that is asked for."""
     cycles = _collected(runtime) if gc else {}
     found = _candidates(shell, is_own)
     roots = [*found.wanted.values(), *(each.value for each in found.unwanted)]
@@ -188,38 +163,26 @@ def _remarks(leaks: list[Leak], hidden: int, *, gc: bool) -> Iterator[str]:
 
 
 class _Candidate(NamedTuple):
-    """A value that something may hold without need; `Leak` explains the words.
-
-    Attributes:
-        owner: What belongs together: the locals of one error have the same.
-
-        own: Whether it belongs to the run that is asked about, which needed it.
-    """
+    """A value that something may hold without need; `Leak` explains the words."""
 
     kind: LeakKind
     value: Any
-    owner: str
+    owner: str  # what belongs together: the locals of one error have the same
     where: str
     held_by: tuple[str, ...]
     undo: str
     lost: str
+    # whether it belongs to the run that is asked about, which needed it
     own: bool = False
 
 
 class _Candidates(NamedTuple):
-    """All of them, beside what is wanted.
+    """All of them, beside what is wanted."""
 
-    Attributes:
-        wanted: The user's variables by name, without those that are errors.
-
-        unwanted: What may be let go of.
-
-        never_entered: The ids of the notebook's own namespaces.
-    """
-
+    # the user's variables by name, without those that are errors
     wanted: dict[str, Any]
-    unwanted: tuple[_Candidate, ...]
-    never_entered: frozenset[int]
+    unwanted: tuple[_Candidate, ...]  # what may be let go of
+    never_entered: frozenset[int]  # the ids of the notebook's own namespaces
 
 
 class _HeldError(NamedTuple):
@@ -370,15 +333,11 @@ def _of_outputs(shell: Any | None) -> Iterator[_Candidate]:
 
 
 class _Row(NamedTuple):
-    """A leak, and the memory that it keeps.
-
-    Attributes:
-        own: Whether the run that is asked about needed it: then it is no leak.
-    """
+    """A leak, and the memory that it keeps."""
 
     leak: Leak
     keys: tuple[StorageKey, ...]
-    own: bool
+    own: bool  # whether the run that is asked about needed it: then it is no leak
 
 
 def _alike_together(rows: Iterable[_Row], memory: Memory) -> list[_Row]:

@@ -96,11 +96,6 @@ def recorder_for(runtime: Runtime, *, lines: bool) -> Chosen:
 
     Recording starts no device and imports nothing, so that a device which the cell
     starts itself is not recorded.
-
-    Args:
-        runtime: The best that there is now.
-
-        lines: Whether each event needs its line.
     """
     torch = loaded_torch()
     if torch is None:
@@ -148,17 +143,7 @@ def lines_of(
     before_peak: int,
     in_cell: Callable[[str], bool],
 ) -> tuple[LineUse, ...]:
-    """A row for each line: those of the cell first, what has no line last.
-
-    Args:
-        device: Where it happened.
-
-        events: What happened there, in order.
-
-        before_peak: How many of them there were up to the peak.
-
-        in_cell: Whether a file is the cell itself.
-    """
+    """A row for each line: those of the cell first, what has no line last."""
     sums: defaultdict[Spot | None, _Sums] = defaultdict(_Sums)
     previous: Spot | None = None
     for event in events:
@@ -227,19 +212,12 @@ def _row(
 
 
 class _Replayed(NamedTuple):
-    """What came of it.
+    """What came of it."""
 
-    Attributes:
-        peak_bytes: The most that was allocated at once.
-
-        end_bytes: What was allocated in the end.
-
-        before_peak: How many events there were up to the peak, first to reach it;
-            none if there was never more than at the beginning.
-    """
-
-    peak_bytes: int
-    end_bytes: int
+    peak_bytes: int  # the most that was allocated at once
+    end_bytes: int  # what was allocated in the end
+    # how many events there were up to the peak, first to reach it; none if there was
+    # never more than at the beginning
     before_peak: int
 
 

@@ -61,15 +61,7 @@ class KnownNames:
         shown: Mapping[str, Any] | None = None,
         error: BaseException | None = None,
     ) -> Sources:
-        """Where to look for what holds memory of this kind of device.
-
-        Args:
-            kind: The word in front of the colon of the torch device.
-
-            shown: What IPython is about to keep besides, by the names it will have.
-
-            error: What it is about to keep as the last error.
-        """
+        """Where to look for what holds memory of this kind of device."""
         outputs = {place.name: place.value for place in output_places(self.shell)}
         held = tuple(each.error for each in held_errors(self.shell))
         errors = held if error is None else (error, *held)
@@ -254,11 +246,6 @@ def in_classes(
     """The attributes of classes that were made in a module, as `Class.attribute`.
 
     No attribute is asked for by name, and no metaclass: both may be the user's code.
-
-    Args:
-        names: What may be classes, by name; each class is told once.
-
-        module: The `__name__` of the module.
     """
     seen = set[int]()
     waiting = [pair for pair in names if issubclass(type(pair[1]), type)]
@@ -311,13 +298,7 @@ def _output_name(places: list[str]) -> str:
 
 
 def graph_name(name: str, *, is_tensor: bool) -> str:
-    """What the graph of a name is called: `loss.grad_fn`, `graphs in losses`.
-
-    Args:
-        name: The name.
-
-        is_tensor: Whether it stands for a tensor, and not for what has some within.
-    """
+    """What the graph of a name is called: `loss.grad_fn`, `graphs in losses`."""
     if not is_tensor:
         return f"graphs in {name}"
     local, within, function = name.partition(" in ")

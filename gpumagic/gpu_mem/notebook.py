@@ -76,15 +76,7 @@ class Notebook:
         self._every_cell.switch_off(self._mode)
 
     def answer(self, typed: argparse.Namespace, line: str, cell: str | None) -> Any:
-        """Do what one line asks for.
-
-        Args:
-            typed: The words and options.
-
-            line: The line as typed.
-
-            cell: The body; None in line form.
-        """
+        """Do what one line asks for."""
         __tracebackhide__ = True
         options = options_of(typed, above_a_cell=cell is not None)
         self._last_oom.seen(running_cell(self._shell))

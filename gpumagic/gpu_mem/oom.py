@@ -103,11 +103,7 @@ class LastOom:
         self._looked_in: int | None = None
 
     def seen(self, cell: int | None = None) -> Seen:
-        """What is known by now.
-
-        Args:
-            cell: The cell that asks.
-        """
+        """What is known by now."""
         self._note(self._risen(), None, None)
         self._looked_in = cell
         return self._seen
@@ -119,15 +115,7 @@ class LastOom:
         *,
         watched: bool = True,
     ) -> None:
-        """Remember what has come of a cell, if anything has.
-
-        Args:
-            cell: Its number.
-
-            error: What it has raised, where the shell does not hold that yet.
-
-            watched: Whether nothing else has run since the look before.
-        """
+        """Remember what has come of a cell, if anything has."""
         more = self._risen()
         if error is not None or any(more.values()):
             self._note(more, error, cell if watched else None)
@@ -255,11 +243,6 @@ def of_the_run(
 
     Of errors that were caught it is one that ended the same cell, as far as that is
     known: none of an earlier cell is.
-
-    Args:
-        oom: The one that is asked about.
-
-        caught: Or those that were.
     """
     if oom is not None:
         text = oom.text
@@ -313,11 +296,6 @@ def read_oom(text: str) -> OomFacts:
     torch rounds most sizes to hundredths of their unit. What it says was requested
     is what the driver was asked for: "20.00 MiB" is a tensor of 1 to 10 MiB as well.
     What lies free in private pools it counts as allocated.
-
-    Args:
-        text: Of any error; one that is about something else leaves all unknown. Known
-            are the errors for CUDA, ROCm and XPU, for cudaMallocAsync, for MPS and
-            for memory of the host, from torch 2.4 on.
     """
     is_one = is_out_of_memory(text)
     sizes: dict[str, Any] = {

@@ -26,39 +26,22 @@ _BELONGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is wanted.
+    """What is wanted."""
 
-    Attributes:
-        word: What is asked; empty for how things stand, and for a cell.
-
-        value: What stands behind the word: a size, or a file.
-
-        exact: Whether the peak of a cell is wanted exactly, for which each allocation
-            is seen.
-
-        lines: Whether each line's part is wanted, which is as good as `exact`.
-
-        top: How many names are to be shown.
-
-        outputs: Drop results that hold memory from `Out`, `_`, `__`, `___` and
-            IPython's hidden copies.
-
-        errors: Drop the last error with all frames: `%debug` has nothing then.
-
-        gc: Have Python collect cycles.
-
-        cache: Give free memory of torch's cache back to the driver.
-    """
-
-    word: str = ""
-    value: str | None = None
+    word: str = ""  # what is asked; empty for how things stand, and for a cell
+    value: str | None = None  # what stands behind the word: a size, or a file
+    # whether the peak of a cell is wanted exactly, for which each allocation is seen
     exact: bool = False
+    # whether each line's part is wanted, which is as good as `exact`
     lines: bool = False
-    top: int = 10
+    top: int = 10  # how many names are to be shown
+    # drop results that hold memory from `Out`, `_`, `__`, `___` and IPython's hidden
+    # copies
     outputs: bool = False
+    # drop the last error with all frames: `%debug` has nothing then
     errors: bool = False
-    gc: bool = False
-    cache: bool = False
+    gc: bool = False  # have Python collect cycles
+    cache: bool = False  # give free memory of torch's cache back to the driver
 
     @property
     def frees_everything(self) -> bool:

@@ -22,17 +22,11 @@ _NOTHING_SHOWN = ""  # what IPython has in their place before the first result
 
 
 class OutputPlace(NamedTuple):
-    """A place that holds a result.
+    """A place that holds a result."""
 
-    Attributes:
-        name: As one would type it.
-
-        empty: Makes the place let go.
-    """
-
-    name: str
+    name: str  # as one would type it
     value: Any
-    empty: Callable[[], object]
+    empty: Callable[[], object]  # makes the place let go
 
 
 class ShownResult(NamedTuple):
@@ -57,11 +51,6 @@ def drop_outputs(
 
     A variable of the user's keeps what it has, also one called `_` that the user has
     assigned. What was typed stays, in `In` and `_i`.
-
-    Args:
-        shell: The IPython shell; None where there is none.
-
-        among: The ids of the results that may go; None is all of them.
     """
     dropped = [
         place

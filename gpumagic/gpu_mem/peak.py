@@ -66,9 +66,6 @@ def peak_unseen(after: Counters) -> Peak:
 
     Such a reset leaves no trace where there was nothing before. But memory was only
     taken from the driver for what did not fit into what there was.
-
-    Args:
-        after: The only look.
     """
     low = after.peak_bytes
     sums = after.taken_bytes, after.reserved_bytes, after.flushed_bytes
@@ -83,19 +80,7 @@ def peak_unseen(after: Counters) -> Peak:
 def with_replay(
     counted: Peak, before: Counters, after: Counters, *, peak_bytes: int, end_bytes: int
 ) -> Peak:
-    """A peak that knows each allocation, if the counters do not know it exactly.
-
-    Args:
-        counted: What the counters tell.
-
-        before: The counters before.
-
-        after: And afterwards.
-
-        peak_bytes: The most at once, as replayed from what was allocated before.
-
-        end_bytes: What was left in the end, by the same reckoning.
-    """
+    """A peak that knows each allocation, if the counters do not know it exactly."""
     if counted.kind is PeakKind.EXACT:
         return counted
     if counted.kind is PeakKind.UNKNOWN:

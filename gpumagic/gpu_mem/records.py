@@ -26,20 +26,14 @@ SUMS = (
 
 @dataclass(frozen=True)
 class Setting(Record):
-    """Where it was looked.
+    """Where it was looked."""
 
-    Attributes:
-        kind: The word in front of the colon of the torch device, as the user's code
-            has it: "cuda", "cpu". So it is where a simulated GPU stands in for CUDA.
-
-        label: What all figures of a simulated machine are labelled with.
-
-        backend: Which allocator torch uses: "native", "cudaMallocAsync", another;
-            None where that is unknown or there is no choice.
-    """
-
+    # the word in front of the colon of the torch device, as the user's code has it:
+    # "cuda", "cpu". So it is where a simulated GPU stands in for CUDA.
     kind: str
-    label: str = ""
+    label: str = ""  # what all figures of a simulated machine are labelled with
+    # which allocator torch uses: "native", "cudaMallocAsync", another; None where
+    # that is unknown or there is no choice
     backend: str | None = None
 
 
@@ -52,52 +46,30 @@ class Counters(Record):
 
     None is a counter that this allocator does not keep. On the CPU `allocated_bytes`
     is what the notebook's names hold, and the others are None.
-
-    Attributes:
-        allocated_bytes: Handed out to tensors, as the allocator rounds.
-
-        reserved_bytes: Taken from the driver.
-
-        active_bytes: Handed out, or given back and still awaited by another stream.
-
-        requested_bytes: What the callers asked for.
-
-        peak_bytes: The most of `allocated_bytes` since somebody reset the peaks.
-
-        taken_bytes: Handed out altogether, since somebody reset the sums.
-
-        given_back_bytes: Given back altogether.
-
-        taken: How often memory was handed out.
-
-        retries: How often the driver had none, so that the cache was emptied.
-
-        ooms: How often that did not help either.
-
-        stream_waits: How often all streams were waited for to free memory.
-
-        driver_calls: How often the driver was asked for memory, or given it back.
-
-        flushed_bytes: Given back to the driver altogether.
-
-        stuck_bytes: Free parts of segments that are in use (not expandable ones).
     """
 
     device: int
-    allocated_bytes: int | None = None
-    reserved_bytes: int | None = None
+    allocated_bytes: int | None = None  # handed out to tensors, as the allocator rounds
+    reserved_bytes: int | None = None  # taken from the driver
+    # handed out, or given back and still awaited by another stream
     active_bytes: int | None = None
-    requested_bytes: int | None = None
+    requested_bytes: int | None = None  # what the callers asked for
+    # the most of `allocated_bytes` since somebody reset the peaks
     peak_bytes: int | None = None
     peak_reserved_bytes: int | None = None
+    # handed out altogether, since somebody reset the sums
     taken_bytes: int | None = None
-    given_back_bytes: int | None = None
-    taken: int | None = None
+    given_back_bytes: int | None = None  # given back altogether
+    taken: int | None = None  # how often memory was handed out
+    # how often the driver had none, so that the cache was emptied
     retries: int | None = None
-    ooms: int | None = None
+    ooms: int | None = None  # how often that did not help either
+    # how often all streams were waited for to free memory
     stream_waits: int | None = None
+    # how often the driver was asked for memory, or given it back
     driver_calls: int | None = None
-    flushed_bytes: int | None = None
+    flushed_bytes: int | None = None  # given back to the driver altogether
+    # free parts of segments that are in use (not expandable ones)
     stuck_bytes: int | None = None
 
     @property
@@ -132,19 +104,11 @@ class Peak(Record):
 
 @dataclass(frozen=True)
 class DeviceChange(Record):
-    """What a cell did to the memory of one device.
+    """What a cell did to the memory of one device."""
 
-    Attributes:
-        before: The counters before it.
-
-        after: And afterwards, as they would be had the cell not reset any.
-
-        peak: The most at once in between.
-    """
-
-    before: Counters
-    after: Counters
-    peak: Peak
+    before: Counters  # the counters before it
+    after: Counters  # and afterwards, as they would be had the cell not reset any
+    peak: Peak  # the most at once in between
 
     @property
     def device(self) -> int:
@@ -250,32 +214,20 @@ def _balance(counters: Counters) -> int | None:
 
 @dataclass(frozen=True)
 class DeviceMemory(Record):
-    """One device now, by the allocator and by the driver.
-
-    Attributes:
-        total_bytes: Of the device; of a slice, of that.
-
-        free_bytes: As the driver tells; of the host, the RAM that can still be used.
-
-        others_bytes: What other processes hold, where that can be told.
-
-        other_processes: How many there are.
-
-        process_bytes: What this process holds, by the driver's own account.
-
-        cap_bytes: What this process may take at most, if it has set a limit.
-
-        is_silent: Whether CUDA itself did not answer, as it does after an error.
-    """
+    """One device now, by the allocator and by the driver."""
 
     counters: Counters
     name: str | None = None
-    total_bytes: int | None = None
+    total_bytes: int | None = None  # of the device; of a slice, of that
+    # as the driver tells; of the host, the RAM that can still be used
     free_bytes: int | None = None
-    others_bytes: int | None = None
-    other_processes: int | None = None
+    others_bytes: int | None = None  # what other processes hold, where that can be told
+    other_processes: int | None = None  # how many there are
+    # what this process holds, by the driver's own account
     process_bytes: int | None = None
+    # what this process may take at most, if it has set a limit
     cap_bytes: int | None = None
+    # whether CUDA itself did not answer, as it does after an error
     is_silent: bool = False
 
     @property
@@ -343,34 +295,19 @@ class Part(Record):
 
 @dataclass(frozen=True)
 class Holder(Record):
-    """A name with the memory that it keeps alive on one device.
+    """A name with the memory that it keeps alive on one device."""
 
-    Attributes:
-        name: As the user would type it: `model`, `Out[3]`, `cache["k"]`; of an error
-            the function and its local: `logits in train_step`.
-
-        own_bytes: What would come back if only this name went.
-
-        reachable_bytes: All that can be reached from it.
-
-        storages: How many pieces of memory that is.
-
-        shares_with: Another name that reaches some of the same memory.
-
-        parts: Its bytes by what they are, largest first.
-
-        delta_bytes: How much more it reaches than before the cell; None where that
-            was not compared.
-    """
-
+    # as the user would type it: `model`, `Out[3]`, `cache["k"]`; of an error the
+    # function and its local: `logits in train_step`
     name: str
     kind: HolderKind
     device: int
-    own_bytes: int
-    reachable_bytes: int
-    storages: int = 1
-    shares_with: str | None = None
-    parts: tuple[Part, ...] = ()
+    own_bytes: int  # what would come back if only this name went
+    reachable_bytes: int  # all that can be reached from it
+    storages: int = 1  # how many pieces of memory that is
+    shares_with: str | None = None  # another name that reaches some of the same memory
+    parts: tuple[Part, ...] = ()  # its bytes by what they are, largest first
+    # how much more it reaches than before the cell; None where that was not compared
     delta_bytes: int | None = None
 
 
@@ -406,34 +343,23 @@ class Holdings(Record):
 
 @dataclass(frozen=True)
 class LineUse(Record):
-    """What one line of the cell did.
+    """What one line of the cell did."""
 
-    Attributes:
-        line: None for what no line of the cell can be found for.
-
-        number: Its number in the cell; the magic line is line 1.
-
-        at_peak_bytes: Allocated by this line and alive when the most was allocated.
-
-        backward: Whether its memory was taken by a backward pass that it started.
-
-        left_bytes: Allocated by this line and still in use when the cell had ended,
-            whichever line gave the rest back.
-
-        grown_bytes: What it left in the middle third of its passes. What a loop keeps
-            is of its first pass, or is replaced by its last one: that does not grow.
-            Of a line that was run once it is all.
-    """
-
-    line: CodeLine | None
-    number: int | None
+    line: CodeLine | None  # none for what no line of the cell can be found for
+    number: int | None  # its number in the cell; the magic line is line 1
     device: int
     allocated_bytes: int
     freed_bytes: int
     allocations: int
-    at_peak_bytes: int
+    at_peak_bytes: int  # allocated by this line and alive when the most was allocated
+    # whether its memory was taken by a backward pass that it started
     backward: bool = False
+    # allocated by this line and still in use when the cell had ended, whichever line
+    # gave the rest back
     left_bytes: int | None = None
+    # what it left in the middle third of its passes. What a loop keeps is of its
+    # first pass, or is replaced by its last one: that does not grow. Of a line that
+    # was run once it is all.
     grown_bytes: int | None = None
 
     @property
@@ -444,25 +370,14 @@ class LineUse(Record):
 
 @dataclass(frozen=True)
 class AtPeak(Record):
-    """Some of what was in use when it was most.
+    """Some of what was in use when it was most."""
 
-    Attributes:
-        name: The variable that has it now; empty where no name has it.
-
-        line: Where the cell took it; None if it was there before.
-
-        number: The line's number in the cell, if it is one of it.
-
-        was_left: Whether it was still there when the cell had ended.
-
-        from_before: Whether it was there before the cell, as far as no name has it.
-    """
-
-    name: str
+    name: str  # the variable that has it now; empty where no name has it
     nbytes: int
-    line: CodeLine | None = None
-    number: int | None = None
-    was_left: bool = True
+    line: CodeLine | None = None  # where the cell took it; None if it was there before
+    number: int | None = None  # the line's number in the cell, if it is one of it
+    was_left: bool = True  # whether it was still there when the cell had ended
+    # whether it was there before the cell, as far as no name has it
     from_before: bool = False
 
 
@@ -472,37 +387,20 @@ class Course(Record):
 
     Each step is a piece of memory that was taken or given back, in their order; where
     there are many, a stretch of them is one entry.
-
-    Attributes:
-        steps: How many there were.
-
-        lowest_bytes: The least in each stretch; the first is before all steps.
-
-        highest_bytes: The most.
-
-        peak_bytes: The most of all.
-
-        peak_step: The step that reached it first; 0 if that was before all of them.
-
-        peak_line: Where that was.
-
-        peak_number: That line's number in the cell.
-
-        at_peak: What was in use then, the largest first, with all of it.
-
-        partial: Whether steps are missing, since the recording was full.
     """
 
     device: int
-    steps: int
+    steps: int  # how many there were
+    # the least in each stretch; the first is before all steps
     lowest_bytes: tuple[int, ...]
-    highest_bytes: tuple[int, ...]
-    peak_bytes: int
-    peak_step: int
-    peak_line: CodeLine | None = None
-    peak_number: int | None = None
+    highest_bytes: tuple[int, ...]  # the most
+    peak_bytes: int  # the most of all
+    peak_step: int  # the step that reached it first; 0 if that was before all of them
+    peak_line: CodeLine | None = None  # where that was
+    peak_number: int | None = None  # that line's number in the cell
+    # what was in use then, the largest first, with all of it
     at_peak: tuple[AtPeak, ...] = ()
-    partial: bool = False
+    partial: bool = False  # whether steps are missing, since the recording was full
 
 
 @dataclass(frozen=True)
@@ -534,46 +432,29 @@ class LeakKind(enum.Enum):
 
 @dataclass(frozen=True)
 class Leak(Record):
-    """One holder of memory that is probably not wanted.
-
-    Attributes:
-        where: What holds it: `Out[12]`, `logits in train_step of the last error`.
-
-        held_by: Every place that has to let go: `sys.last_traceback`, ...
-
-        undo: What to type to let go of this alone.
-
-        lost: What is lost by that: `%debug`, `Out[12]`.
-    """
+    """One holder of memory that is probably not wanted."""
 
     kind: LeakKind
-    where: str
+    where: str  # what holds it: `Out[12]`, `logits in train_step of the last error`
     device: int
     nbytes: int
+    # every place that has to let go: `sys.last_traceback`,
     held_by: tuple[str, ...] = ()
-    undo: str = ""
-    lost: str = ""
+    undo: str = ""  # what to type to let go of this alone
+    lost: str = ""  # what is lost by that: `%debug`, `Out[12]`
 
 
 @dataclass(frozen=True)
 class Growth(Record):
-    """A name that holds more than when it was first looked at.
-
-    Attributes:
-        times: At how many looks it held more than at the one before.
-
-        since_cell: The cell of the first look.
-
-        by_hooks: Whether most of it is reached from hooks of modules.
-    """
+    """A name that holds more than when it was first looked at."""
 
     name: str
     device: int
     nbytes: int
     grown_bytes: int
-    times: int = 1
-    since_cell: int | None = None
-    by_hooks: bool = False
+    times: int = 1  # at how many looks it held more than at the one before
+    since_cell: int | None = None  # the cell of the first look
+    by_hooks: bool = False  # whether most of it is reached from hooks of modules
 
 
 # ---------------------------------------------------------------------- what lies where
@@ -601,20 +482,14 @@ class Block(Record):
 
 @dataclass(frozen=True)
 class Segment(Record):
-    """A piece of memory that was taken from the driver.
-
-    Attributes:
-        stream: The stream that may use its free parts, as a small number: 0 is the
-            default one.
-
-        pool: "small" or "large"; of a graph or a pool of the user's its number.
-    """
+    """A piece of memory that was taken from the driver."""
 
     device: int
     address: int
     nbytes: int
+    # the stream that may use its free parts, as a small number: 0 is the default one
     stream: int
-    pool: str
+    pool: str  # "small" or "large"; of a graph or a pool of the user's its number
     expandable: bool
     blocks: tuple[Block, ...]
 
@@ -626,35 +501,21 @@ class Segment(Record):
 
 @dataclass(frozen=True)
 class Fragmentation(Record):
-    """How usable the free memory of one device is: shares of one, None if undefined.
-
-    Attributes:
-        idle_share: Reserved and not allocated. Slack, and no fragmentation.
-
-        stuck_share: Free, but in segments that are in use, so that the driver cannot
-            have it back.
-
-        largest_hole_bytes: The largest free piece.
-
-        external: 1 less largest hole over all that is free.
-
-        spread: 1 less the sum of squared shares of the holes: many equal holes are 1.
-
-        rounding_share: Handed out beyond what was asked for.
-
-        stranded_bytes: Free, but for another stream or pool than the one that most
-            of the memory belongs to.
-    """
+    """How usable the free memory of one device is: shares of one, None if undefined."""
 
     device: int
     reserved_bytes: int
     free_bytes: int
-    idle_share: float | None
+    idle_share: float | None  # reserved and not allocated. Slack, and no fragmentation.
+    # free, but in segments that are in use, so that the driver cannot have it back
     stuck_share: float | None
-    largest_hole_bytes: int
-    external: float | None
+    largest_hole_bytes: int  # the largest free piece
+    external: float | None  # 1 less largest hole over all that is free
+    # 1 less the sum of squared shares of the holes: many equal holes are 1
     spread: float | None
-    rounding_share: float | None
+    rounding_share: float | None  # handed out beyond what was asked for
+    # free, but for another stream or pool than the one that most of the memory
+    # belongs to
     stranded_bytes: int
 
 
@@ -676,31 +537,19 @@ class Cause(enum.Enum):
 
 @dataclass(frozen=True)
 class Answer(Record):
-    """Whether a request fits now, and where.
-
-    Attributes:
-        rounded_bytes: What the allocator would make of the request.
-
-        hole_bytes: The largest free piece of the right pool and stream.
-
-        elsewhere_bytes: What is free in segments of other streams, and so not for it.
-
-        segment_bytes: What would be asked of the driver where no hole fits.
-
-        releasable_bytes: Free segments that could be given back first.
-
-        place: "hole", "driver", "after releasing" or "nowhere"; None is unknown.
-    """
+    """Whether a request fits now, and where."""
 
     device: int
     requested_bytes: int
-    rounded_bytes: int
-    hole_bytes: int | None
-    segment_bytes: int | None
+    rounded_bytes: int  # what the allocator would make of the request
+    hole_bytes: int | None  # the largest free piece of the right pool and stream
+    segment_bytes: int | None  # what would be asked of the driver where no hole fits
     device_free_bytes: int | None
-    releasable_bytes: int | None
+    releasable_bytes: int | None  # free segments that could be given back first
     cap_left_bytes: int | None
+    # "hole", "driver", "after releasing" or "nowhere"; None is unknown
     place: str | None
+    # what is free in segments of other streams, and so not for it
     elsewhere_bytes: int = 0
 
 
@@ -717,21 +566,11 @@ class Pinning(Record):
 
 @dataclass(frozen=True)
 class OomFacts(Record):
-    """What is known of an out-of-memory error, from its text and from that moment.
-
-    Attributes:
-        cell: The cell that was run; None outside of a notebook.
-
-        line: Where the user's code raised it, also in a function of an earlier cell.
-
-        called_from: The line of the cell that was run, where `line` lies elsewhere.
-
-        after: Whether memory was looked at after the error, when frames were still
-            alive but torch had already given back what it could.
-    """
+    """What is known of an out-of-memory error, from its text and from that moment."""
 
     text: str
-    cell: int | None
+    cell: int | None  # the cell that was run; None outside of a notebook
+    # where the user's code raised it, also in a function of an earlier cell
     line: CodeLine | None
     device: int | None
     requested_bytes: int | None
@@ -741,7 +580,10 @@ class OomFacts(Record):
     allocated_bytes: int | None
     reserved_unallocated_bytes: int | None
     private_pools_bytes: int | None
+    # whether memory was looked at after the error, when frames were still alive but
+    # torch had already given back what it could
     after: bool = True
+    # the line of the cell that was run, where `line` lies elsewhere
     called_from: CodeLine | None = None
 
 
@@ -751,17 +593,11 @@ class CaughtOoms(Record):
 
     Most have been caught: by the code, or by a library that it uses. That is certain
     only of a watched cell, where the error that ended it is known.
-
-    Attributes:
-        times: How many.
-
-        cell: The cell in which they were met, where it was watched.
-
-        since_cell: Otherwise the cell of the look before, after which they were met;
-            None where nobody had looked.
     """
 
     device: int
-    times: int
-    cell: int | None = None
+    times: int  # how many
+    cell: int | None = None  # the cell in which they were met, where it was watched
+    # otherwise the cell of the look before, after which they were met; None where
+    # nobody had looked
     since_cell: int | None = None

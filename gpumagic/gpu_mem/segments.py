@@ -59,18 +59,7 @@ def segments_of(
     snapshot: Sequence[Entry],
     line_of: LineOf | None = None,
 ) -> tuple[Segment, ...]:
-    """The segments of a memory snapshot of torch, by device and address.
-
-    Args:
-        snapshot: What `torch.cuda.memory_snapshot()` returns.
-
-        line_of: Finds the user's line in the frames of a block; without it, it is
-            that of this process.
-
-    Returns:
-        Streams have small numbers: 0 is the default one, the others follow in the
-        order of their handles. So have the pools of graphs, and of the user's.
-    """
+    """The segments of a memory snapshot of torch, by device and address."""
     streams = _small_numbers((s["device"], s.get("stream", 0)) for s in snapshot)
     pools = _small_numbers((0, pool) for pool in map(_pool_id, snapshot))
     if line_of is None:
@@ -85,14 +74,7 @@ def segments_of(
 def named(
     segments: Iterable[Segment], addresses: Mapping[int, tuple[str, ...]]
 ) -> tuple[Segment, ...]:
-    """The segments with the names of what lies in their blocks.
-
-    Args:
-        segments: Without names, or with older ones.
-
-        addresses: The names by address; see `names_by_address`. An address inside of a
-            block names that block. What is free has no name.
-    """
+    """The segments with the names of what lies in their blocks."""
     ordered = sorted(addresses)
     return tuple(
         dataclasses.replace(each, blocks=tuple(_with_names(each, ordered, addresses)))
@@ -192,11 +174,6 @@ def names_by_address(
     A tensor has the expression that leads to it: `xs[3]`, `model.0.weight.grad`. What
     has none has the name that reaches it, as in the balance: `optimizer`, `Out[3]`,
     `loss.grad_fn`. The answer holds numbers and names alone.
-
-    Args:
-        sources: Where to look.
-
-        snapshot: The segments, as torch tells them.
     """
     roots = roots_of(sources)
     variables = {
@@ -220,9 +197,6 @@ def addresses_of(namespace: Mapping[str, Any]) -> dict[int, tuple[str, ...]]:
     Counted are tensors, also in lists, tuples and dicts, and the parameters, their
     gradients and the buffers of modules. The answer holds numbers and names alone and
     keeps nothing alive. Names that begin with an underscore come last.
-
-    Args:
-        namespace: The names, such as `globals()`.
     """
     torch = loaded_torch()
     if torch is None:

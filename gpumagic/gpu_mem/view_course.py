@@ -83,15 +83,7 @@ def highest_course(courses: Sequence[Course]) -> Course:
 def course_details(
     courses: Sequence[Course], setting: Setting, rows_in_sight: int
 ) -> Iterator[Details]:
-    """What was in use at the peak, and the curves for which there was no room.
-
-    Args:
-        courses: Of each device.
-
-        setting: Where.
-
-        rows_in_sight: How much of it is told already of the highest one.
-    """
+    """What was in use at the peak, and the curves for which there was no room."""
     shown = highest_course(courses)
     if len(courses) > 1 or len(shown.at_peak) > rows_in_sight:
         tables = tuple(_tables(courses, setting))

@@ -165,15 +165,7 @@ def _free_on(device: int, report: MapReport) -> int:
 
 
 def picture_of(segments: Sequence[Segment], name: str, most: int) -> Strips:
-    """The segments of one device in so many rows at most.
-
-    Args:
-        segments: Of that device.
-
-        name: What it is called.
-
-        most: More rows are told of, and not drawn.
-    """
+    """The segments of one device in so many rows at most."""
     full = _full_row(segments, most)
     rows = [
         row

@@ -137,11 +137,6 @@ def bars(devices: Sequence[DeviceMemory], setting: Setting) -> Stacks:
     """A bar for each device, to one scale: whose memory it is.
 
     Where little of it is in use, the bars end soon behind that, and it is said.
-
-    Args:
-        devices: At least one, none of them the host.
-
-        setting: Where they are.
     """
     end = _end_of_bars(devices)
     stacks = tuple(

@@ -59,26 +59,16 @@ _SEVERAL = -1  # stands for a device where they are more than one
 
 
 class Unwanted(NamedTuple):
-    """The largest part of the memory where no name of the user's has it.
-
-    Attributes:
-        delta_bytes: How much more that is than before the cell; None where that was
-            not compared.
-
-        words: What holds it, and what to type.
-    """
+    """The largest part of the memory where no name of the user's has it."""
 
     nbytes: int
+    # how much more that is than before the cell; None where that was not compared
     delta_bytes: int | None
-    words: str
+    words: str  # what holds it, and what to type
 
 
 def unwanted(holdings: Holdings) -> Unwanted | None:
-    """What is held by an error, by shown results or by nobody, if that is most.
-
-    Args:
-        holdings: Who holds what; of a search that was ended early, nobody is unknown.
-    """
+    """What is held by an error, by shown results or by nobody, if that is most."""
     sums: Counter[HolderKind] = Counter()
     for _, kind, nbytes in holdings.sums:
         sums[kind] += nbytes
@@ -126,17 +116,7 @@ def names_headline(holdings: Holdings | None) -> str:
 def names_parts(
     holdings: Holdings, setting: Setting, top: int, *, room: int = MOST_ROWS
 ) -> Iterator[Part]:
-    """The names that hold most, and behind them all that is known of each.
-
-    Args:
-        holdings: Who holds what.
-
-        setting: Where.
-
-        top: How many names are shown.
-
-        room: How many rows there is room for in sight; none leaves the table out.
-    """
+    """The names that hold most, and behind them all that is known of each."""
     if not holdings.holders:
         if any(nbytes != 0 for _, nbytes in holdings.allocated_bytes):
             yield Paragraph("No name was found that holds any of it.")
@@ -167,20 +147,7 @@ def names_table(
     sums: bool = True,
     room: int | None = None,
 ) -> Table:
-    """The largest names, then what the others hold, then the sum.
-
-    Args:
-        holdings: Who holds what.
-
-        setting: Where.
-
-        top: How many names are shown at most.
-
-        sums: Whether these are all, so that their sum says something.
-
-        room: How many rows there is room for, unless more names are asked for; None
-            where there is enough for all that is known of them.
-    """
+    """The largest names, then what the others hold, then the sum."""
     named = [each for each in holdings.holders if each.kind not in _NAMELESS]
     nameless = [each for each in holdings.holders if each.kind in _NAMELESS]
     rows_of_names, below = together(named, _MOST_APART), together(nameless)
@@ -322,16 +289,10 @@ def _is_larger(library: Holder, name: Holder) -> bool:
 
 
 class _Together(NamedTuple):
-    """A name with all that it holds.
+    """A name with all that it holds."""
 
-    Attributes:
-        holder: Its bytes on all of the devices.
-
-        held: How much of it is reached on each of them.
-    """
-
-    holder: Holder
-    held: tuple[tuple[int, int], ...]
+    holder: Holder  # its bytes on all of the devices
+    held: tuple[tuple[int, int], ...]  # how much of it is reached on each of them
 
 
 def together(holders: Iterable[Holder], most_apart: int = 1) -> list[_Together]:
@@ -339,11 +300,6 @@ def together(holders: Iterable[Holder], most_apart: int = 1) -> list[_Together]:
 
     They stay in their order, unless one lies on several devices: then the largest come
     first. Two holders on one device that are called the same are not the same.
-
-    Args:
-        holders: What was found, by name and device.
-
-        most_apart: On so many devices at most a name keeps a row for each.
     """
     groups: dict[tuple[HolderKind, str, int], list[Holder]] = {}
     met: Counter[tuple[HolderKind, str, int]] = Counter()

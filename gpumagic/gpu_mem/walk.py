@@ -40,15 +40,10 @@ _NOTEBOOK = frozenset(("IPython", "ipykernel", "traitlets", "gpumagic"))
 
 @dataclass(frozen=True)
 class Budget:
-    """How far a search may go.
+    """How far a search may go."""
 
-    Attributes:
-        objects: So many are looked at.
-
-        seconds: So long it may work; what others take of a busy machine is not its own.
-    """
-
-    objects: int = 200_000
+    objects: int = 200_000  # so many are looked at
+    # so long it may work; what others take of a busy machine is not its own
     seconds: float = 0.15
 
 

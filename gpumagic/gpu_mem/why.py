@@ -73,21 +73,7 @@ def causes_of(
     leaks_bytes: int | None = None,
     private_pool_bytes: int | None = None,
 ) -> tuple[Cause, ...]:
-    """All that a request which found no place comes down to, the most telling first.
-
-    Args:
-        oom: What the error said; None for a request that nobody has made yet.
-
-        answer: Whether the request fits now. One that does, or may, has no causes
-            without an error.
-
-        memory: The device now. Where the error says something else, that counts.
-
-        leaks_bytes: What is probably not wanted any more on this device, and what the
-            failing run had not needed either.
-
-        private_pool_bytes: What is free there in the pools of graphs and of the user.
-    """
+    """All that a request which found no place comes down to, the most telling first."""
     if oom is None and (answer is None or answer.place != "nowhere"):
         is_open = answer is not None and answer.place is None
         return (Cause.UNKNOWN,) if is_open else ()
@@ -106,23 +92,7 @@ def next_steps(  # noqa: PLR0913 -- each is something that a step may rest on
     held: Held | None = None,
     in_pieces_bytes: int | None = None,
 ) -> tuple[str, ...]:
-    """What to do, what gives back the most first.
-
-    Args:
-        causes: From `causes_of`.
-
-        setting: Where it is; None is CUDA.
-
-        expandable: Whether segments are expandable; None where they cannot be.
-
-        pinning: Blocks in between, from `pinning.pinning_of`.
-
-        others: Other processes and their bytes, from `others_in`.
-
-        held: What may be let go of.
-
-        in_pieces_bytes: What is free in pieces; None is unknown.
-    """
+    """What to do, what gives back the most first."""
     held = held or Held()
     kind = "cuda" if setting is None else setting.kind
     simulated = setting is not None and setting.label != ""
@@ -186,36 +156,18 @@ def _unpinning(pinning: Sequence[Pinning]) -> Iterator[str]:
 
 
 class _Room(NamedTuple):
-    """What there was for a request; None is unknown.
+    """What there was for a request; None is unknown."""
 
-    Attributes:
-        asked: What would have been needed in one piece.
-
-        made: Whether the request has been made, and so has failed.
-
-        live: What tensors hold.
-
-        free: What the driver has.
-
-        unused: What the allocator has for any request.
-
-        pools: What it has for graphs and pools of the user's alone.
-
-        outside: What this process has besides.
-
-        cap_left: What this process may still take, where it has a limit.
-    """
-
-    asked: int | None
-    made: bool
+    asked: int | None  # what would have been needed in one piece
+    made: bool  # whether the request has been made, and so has failed
     total: int | None
-    live: int | None
-    free: int | None
-    unused: int | None
-    pools: int
+    live: int | None  # what tensors hold
+    free: int | None  # what the driver has
+    unused: int | None  # what the allocator has for any request
+    pools: int  # what it has for graphs and pools of the user's alone
     others: int | None
-    outside: int | None
-    cap_left: int | None
+    outside: int | None  # what this process has besides
+    cap_left: int | None  # what this process may still take, where it has a limit
 
     def causes(self, leaks: int) -> Iterator[Cause]:
         """The sentences that are true, some perhaps twice."""
@@ -351,24 +303,13 @@ def _first(*values: int | None) -> int | None:
 
 
 class Held(NamedTuple):
-    """What is held beside the variables of the user's.
+    """What is held beside the variables of the user's."""
 
-    Attributes:
-        leaks: What may be without need.
-
-        own_bytes: What the frames of the error hold that is asked about.
-
-        own: The same by name, the largest first.
-
-        names: The variables of the user's with what they hold, the largest first.
-
-        live_bytes: What all tensors hold; None is unknown.
-    """
-
-    leaks: tuple[Leak, ...] = ()
-    own_bytes: int = 0
-    live_bytes: int | None = None
-    own: tuple[Leak, ...] = ()
+    leaks: tuple[Leak, ...] = ()  # what may be without need
+    own_bytes: int = 0  # what the frames of the error hold that is asked about
+    live_bytes: int | None = None  # what all tensors hold; None is unknown
+    own: tuple[Leak, ...] = ()  # the same by name, the largest first
+    # the variables of the user's with what they hold, the largest first
     names: tuple[tuple[str, int], ...] = ()
 
     @property

@@ -46,17 +46,7 @@ def workspaces(
     nameless_bytes: int | None,
     tell_blocks: Callable[[], Snapshot | None],
 ) -> tuple[Workspace, ...]:
-    """The workspaces on all devices of a kind, as far as that can be told.
-
-    Args:
-        kind: Of the devices.
-
-        named: Device and address of each block that a name leads to.
-
-        nameless_bytes: The most that a device has beside them; None is unknown.
-
-        tell_blocks: The allocator's segments: asked only where these may hold one.
-    """
+    """The workspaces on all devices of a kind, as far as that can be told."""
     box = simulated_box() if kind == "sim" else None
     if box is not None:
         return tuple(
@@ -94,15 +84,7 @@ def _in_blocks(
 
 
 def workspace_remark(word: str, rest_bytes: int, *, are_found: bool) -> str | None:
-    """What workspaces are and how they go; also where there may be some.
-
-    Args:
-        word: What the user calls the kind of device.
-
-        rest_bytes: What is left of a device without a name.
-
-        are_found: Whether there are some on it.
-    """
+    """What workspaces are and how they go; also where there may be some."""
     may_be = 0 < rest_bytes <= _MOST * _LARGEST_BYTES
     if word != "cuda" or not (are_found or may_be):
         return None

@@ -39,19 +39,11 @@ _SPARE_BYTES = 20 * MIB  # what may be left unused of a block that is not split
 
 
 class _Ask(NamedTuple):
-    """What would be asked of the driver.
+    """What would be asked of the driver."""
 
-    Attributes:
-        least_bytes: New memory, if it goes behind the best free end of a segment.
-
-        most_bytes: New memory, if it cannot.
-
-        capped_bytes: What has to be left of the limit of this process.
-    """
-
-    least_bytes: int
-    most_bytes: int
-    capped_bytes: int
+    least_bytes: int  # new memory, if it goes behind the best free end of a segment
+    most_bytes: int  # new memory, if it cannot
+    capped_bytes: int  # what has to be left of the limit of this process
 
 
 def answer_for(  # noqa: PLR0913, a request meets all of these
@@ -71,24 +63,6 @@ def answer_for(  # noqa: PLR0913, a request meets all of these
     streams are still to be waited for, and pools of graphs that may be gone, leave it
     unknown where they decide. What the driver calls free need not be there in one
     piece: close to its last bytes "driver" may be wrong.
-
-    Args:
-        requested_bytes: As a tensor has them.
-
-        segments: The segments of this moment, of any devices.
-
-        device: Where the request is made.
-
-        device_free_bytes: What the driver has; None is unknown.
-
-        cap_left_bytes: What this process may still take from the driver, where it
-            has a limit.
-
-        stream: Whose memory it is to be, by the number in the segments.
-
-        max_split_bytes: What `max_split_size_mb` is set to, in bytes.
-
-        expandable: Whether new segments are expandable; None is as the others are.
     """
     own = [each for each in segments if each.device == device]
     rounded = -(-requested_bytes // _BLOCK_BYTES) * _BLOCK_BYTES

@@ -35,13 +35,7 @@ _NOISE = (
 
 
 def compare(before: RankTrace, after: RankTrace) -> Comparison:
-    """What changed from one trace to the next.
-
-    Args:
-        before: The one to compare with.
-
-        after: The one of which it is said.
-    """
+    """What changed from one trace to the next."""
     counts = len(before.steps), len(after.steps)
     per_step = min(counts) > 0 and counts[0] != counts[1]
     by = counts if per_step else (1, 1)

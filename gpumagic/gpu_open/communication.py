@@ -52,17 +52,7 @@ def collectives_of(
     computing: Sequence[tuple[int, int]],
     zero_ns: int,
 ) -> tuple[Collective, ...]:
-    """What a rank did together with others, in order of beginning.
-
-    Args:
-        events: The trace.
-
-        phases: Of it.
-
-        computing: When kernels ran that do not communicate, apart from each other.
-
-        zero_ns: The moment of second 0.
-    """
+    """What a rank did together with others, in order of beginning."""
     seen = [_seen(work, events.calls) for work in events.work if work.communicates]
     marks = {
         thread: outermost(its)
@@ -101,15 +91,7 @@ def collectives_of(
 def on_the_host(
     events: TraceEvents, phases: Phases, zero_ns: int
 ) -> tuple[Collective, ...]:
-    """The same of gloo and MPI, which move data without a device.
-
-    Args:
-        events: The trace.
-
-        phases: Of it.
-
-        zero_ns: The moment of second 0.
-    """
+    """The same of gloo and MPI, which move data without a device."""
     marks = marks_on_the_host(events)
     called = [each for each in events.operators if each.name.startswith(_CALLED)]
     computing = without(

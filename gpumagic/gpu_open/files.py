@@ -101,35 +101,16 @@ _OTHERS_BY_NAME = (
 
 @dataclass(frozen=True)
 class Opened:
-    """A whole file, unpacked.
+    """A whole file, unpacked."""
 
-    Attributes:
-        name: Without its folder.
-
-        kind: What is in it.
-
-        data: All that could be unpacked.
-
-        missing: What could not be, in a sentence; None if it is whole.
-    """
-
-    name: str
-    kind: Kind
-    data: bytes
-    missing: str | None = None
+    name: str  # without its folder
+    kind: Kind  # what is in it
+    data: bytes  # all that could be unpacked
+    missing: str | None = None  # what could not be, in a sentence; None if it is whole
 
 
 def opened(path: str | Path, *, most_bytes: int = MOST_BYTES) -> Opened:
-    """Unpack a file whole.
-
-    Args:
-        path: Plain, gzip or zip.
-
-        most_bytes: How much it may be, unpacked.
-
-    Raises:
-        GpuMagicError: There is no such file, it is no recording, or it is too large.
-    """
+    """Unpack a file whole."""
     with unpacking(path, most_bytes=most_bytes) as file:
         data = io.BytesIO()
         data.writelines(file)
@@ -137,23 +118,14 @@ def opened(path: str | Path, *, most_bytes: int = MOST_BYTES) -> Opened:
 
 
 def kind_of(path: str | Path) -> Kind:
-    """What is in a file, by its beginning.
-
-    Raises:
-        GpuMagicError: There is no such file, or it is no recording.
-    """
+    """What is in a file, by its beginning."""
     with unpacking(path) as file:
         return file.kind
 
 
 @contextlib.contextmanager
 def unpacking(path: str | Path, *, most_bytes: int = MOST_BYTES) -> Iterator[Unpacking]:
-    """Open a file that is unpacked as it is read, for as long as a block.
-
-    Raises:
-        GpuMagicError: There is no such file, or it is no recording; while it is read,
-            it is too large.
-    """
+    """Open a file that is unpacked as it is read, for as long as a block."""
     path = Path(path)
     with _open(path) as file:
         yield Unpacking(path.name, file, most_bytes)
@@ -429,16 +401,11 @@ def _up_to_the_fault(member: zlib._Decompress, packed: bytes) -> Iterator[bytes]
 
 @dataclass
 class Found:
-    """What is meant by names.
+    """What is meant by names."""
 
-    Attributes:
-        files: Those that are to be opened.
-
-        left_out: What lies in a folder beside them, is named as recordings are, and
-            cannot be opened with them.
-    """
-
-    files: list[Path]
+    files: list[Path]  # those that are to be opened
+    # what lies in a folder beside them, is named as recordings are, and cannot be
+    # opened with them
     left_out: list[FileRead]
 
 
@@ -447,10 +414,6 @@ def found(names: Iterable[str | Path]) -> Found:
 
     Those of one folder or pattern are in the order of the numbers in their names; files
     that are named are not looked at.
-
-    Raises:
-        GpuMagicError: A pattern fits nothing, a folder holds no recording, or no file
-            can have such a name.
     """
     files: dict[Path, None] = {}
     left_out: dict[Path, FileRead] = {}

@@ -19,18 +19,7 @@ def would_fit(
     total_bytes: int | None = None,
     settings: str | None = None,
 ) -> WouldFit:
-    """Whether so much would have fitted, and where from.
-
-    Args:
-        device: At the end of its history.
-
-        nbytes: As a tensor has them, on the default stream.
-
-        total_bytes: How much torch may take of the device, without the context and
-            what others hold; without it what the last error of the history tells.
-
-        settings: How the allocator was set, as the snapshot tells it.
-    """
+    """Whether so much would have fitted, and where from."""
     total = device.total_bytes if total_bytes is None else total_bytes
     free = None if total is None else max(total - device.reserved_bytes, 0)
     try:

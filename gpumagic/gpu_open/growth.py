@@ -27,13 +27,7 @@ class _Held(NamedTuple):
 
 
 def grown(first: Snapshot, second: Snapshot) -> tuple[Growth, ...]:
-    """By device and line, what the second holds more than the first; most first.
-
-    Args:
-        first: Taken earlier, of the same process.
-
-        second: Taken later.
-    """
+    """By device and line, what the second holds more than the first; most first."""
     devices = sorted({*first.devices, *second.devices})
     stacks = (_stacks(each, n) for each in (first, second) for n in devices)
     lines = RecordedLines(chain.from_iterable(stacks))

@@ -270,11 +270,7 @@ class Phases:
 
 
 def users_frame(name: str) -> re.Match[str] | None:
-    """The parts of a Python function's name, if it is the user's own.
-
-    Args:
-        name: Such as `train.py(12): step`.
-    """
+    """The parts of a Python function's name, if it is the user's own."""
     frame = _FRAME.fullmatch(name)
     if frame is None:
         return None

@@ -19,27 +19,16 @@ _BETWEEN_NS = 10_000  # a kernel that waits in its queue begins within so much
 
 
 class Gap(NamedTuple):
-    """A time without device work.
+    """A time without device work."""
 
-    Attributes:
-        start_ns: When the last work ended.
-
-        after: The streams on which work ended at that moment.
-
-        work: What began at its end.
-    """
-
-    start_ns: int
+    start_ns: int  # when the last work ended
+    # the streams on which work ended at that moment
     after: set[tuple[int | None, int | None]]
-    work: Work
+    work: Work  # what began at its end
 
 
 def gaps(work: Sequence[Work]) -> Iterator[Gap]:
-    """The times without work, between the first and the last.
-
-    Args:
-        work: In order of beginning.
-    """
+    """The times without work, between the first and the last."""
     if not work:
         return
     until, ended = work[0].end_ns, {_stream(work[0])}
@@ -58,15 +47,7 @@ def _stream(work: Work) -> tuple[int | None, int | None]:
 
 
 def idle_of(work: Sequence[Work], calls: Sequence[HostEvent], threads: Threads) -> Idle:
-    """Why nothing ran.
-
-    Args:
-        work: In order of beginning.
-
-        calls: What `Work.call` counts.
-
-        threads: What the host was in.
-    """
+    """Why nothing ran."""
     late: dict[int, Timeline[None]] = defaultdict(list)
     late_ns = other_ns = unknown_ns = unlaunched_ns = between_ns = 0
     for start_ns, after, first in gaps(work):

@@ -103,11 +103,7 @@ _OF_OPERATORS = {
 
 
 def kind_of_kernel(name: str) -> str:
-    """What a kernel that does not communicate works out, in a reader's words.
-
-    Args:
-        name: As the trace has it.
-    """
+    """What a kernel that does not communicate works out, in a reader's words."""
     if name.startswith(_OPERATOR):
         kind = _OF_OPERATORS.get(rule_for(name).kind)
         if kind is not None:

@@ -31,17 +31,7 @@ _Row: TypeAlias = "PieceRow[str, int]"
 def lanes_of(
     events: TraceEvents, threads: Threads, phases: Phases, zero_ns: int
 ) -> tuple[LaneTrace, ...]:
-    """The lanes of a trace: the host's, then the streams by their busy time.
-
-    Args:
-        events: The trace.
-
-        threads: Of it.
-
-        phases: Of it.
-
-        zero_ns: The moment of second 0.
-    """
+    """The lanes of a trace: the host's, then the streams by their busy time."""
     hosts = {"host": events.main_thread, "backward thread": phases.backward_thread}
     waited = _waited_for(events)
     rows = {
@@ -96,15 +86,7 @@ def _kind(work: Work) -> str:
 
 
 def _host(threads: Threads, thread: int, waited: Iterable[int]) -> Iterator[_Row]:
-    """What a thread worked at, and where it launched and waited meanwhile.
-
-    Args:
-        threads: Of the trace.
-
-        thread: Which of them.
-
-        waited: Moments within calls of it that had their copy done when they returned.
-    """
+    """What a thread worked at, and where it launched and waited meanwhile."""
     calls = threads.calls.get(thread, [])
     copied = {place_at(calls, moment) for moment in waited}
     kind_of = cache(kind_of_call)

@@ -41,13 +41,7 @@ Answer: TypeAlias = "RankTrace | FileRead"  # of one that cannot be read, why
 
 
 def rank_in(path: Path, progress: Callable[[float], object] | None = None) -> RankTrace:
-    """The rank that a trace is of.
-
-    Args:
-        path: The file.
-
-        progress: Told now and then how much of it has been read.
-    """
+    """The rank that a trace is of."""
     with without_collecting():
         rank = rank_of(read(path, progress))
     return replace(rank, file=replace(rank.file, folder=folder_of(path)))
@@ -61,13 +55,7 @@ def folder_of(path: Path) -> str:
 def ranks_in(
     paths: Sequence[Path], progress: Callable[[float], object]
 ) -> list[Answer]:
-    """The rank of each trace, or why it cannot be read.
-
-    Args:
-        paths: The files.
-
-        progress: Told after each of them how much has been read.
-    """
+    """The rank of each trace, or why it cannot be read."""
     sizes = [path.stat().st_size for path in paths]
     at_once = min(_processors(), len(paths), _MOST_AT_ONCE)
     if at_once < 2 or sum(sizes) < _WORTH_A_PROCESS_BYTES or not sys.executable:

@@ -57,20 +57,14 @@ Key = tuple["Hashable", "Hashable"]
 
 @dataclass
 class Matches:
-    """Which collectives of the ranks are the same.
+    """Which collectives of the ranks are the same."""
 
-    Attributes:
-        keys: For each rank, and each of its collectives that is not point to point: the
-            group, and its number there.
-
-        members: How many of the ranks are in each group.
-
-        by_number: Whether all were found by the groups' own numbers.
-    """
-
+    # for each rank, and each of its collectives that is not point to point: the
+    # group, and its number there
     keys: dict[int, dict[int, Key]] = field(default_factory=lambda: defaultdict(dict))
+    # how many of the ranks are in each group
     members: dict[Hashable, int] = field(default_factory=dict)
-    by_number: bool = True
+    by_number: bool = True  # whether all were found by the groups' own numbers
 
 
 class _Pool(NamedTuple):
@@ -82,13 +76,7 @@ class _Pool(NamedTuple):
 
 
 def matches_of(ranks: Mapping[int, RankTrace], *, by_rank: bool) -> Matches:
-    """Find what ranks did together.
-
-    Args:
-        ranks: By what they are called here.
-
-        by_rank: Whether that is their number in the job.
-    """
+    """Find what ranks did together."""
     found = Matches()
     clocks = all(rank.zero_ns is not None for rank in ranks.values())
     for pool, (each, numbered) in _pools(ranks).items():
@@ -159,11 +147,7 @@ Pairs = dict[int, int]  # a place among the collectives of a rank, and of the fi
 def _apart(
     each: Mapping[int, Sequence[Item]], parts: _Numbered | _Ordered, pool: _Pool
 ) -> Iterator[tuple[int, dict[int, Pairs]]]:
-    """The ranks that can be of one group: several groups may have one name.
-
-    Yields:
-        A rank, and all that did something with it, itself among them.
-    """
+    """The ranks that can be of one group: several groups may have one name."""
     left = list(each)
     while left:
         first = max(left, key=lambda label: len(each[label]))

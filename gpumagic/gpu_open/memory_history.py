@@ -43,13 +43,7 @@ _AGAIN = 3  # times make a habit
 
 
 def device_of(snapshot: Snapshot, device: int) -> SnapshotOfDevice:
-    """All that a snapshot tells of one device.
-
-    Args:
-        snapshot: As `snapshot_file.read` gives it.
-
-        device: Its number.
-    """
+    """All that a snapshot tells of one device."""
     entries = [each for each in snapshot.segments if each["device"] == device]
     trace = trace_of(snapshot, device)
     lines = RecordedLines(stacks_of(entries, trace))

@@ -33,25 +33,13 @@ _ROUNDUP = re.compile(r"roundup_power2_divisions:(?:\[[^\]]*\]|\d+)")
 
 
 class Piece(NamedTuple):
-    """Memory that somebody had from one event to another.
+    """Memory that somebody had from one event to another."""
 
-    Attributes:
-        address: Where.
-
-        nbytes: As the allocator rounds.
-
-        spot: The line that took it, as far as it is known.
-
-        began: The event that took it, from 1 on; 0 is before the recording.
-
-        ended: The event that gave it back; None if it is there in the end.
-    """
-
-    address: int
-    nbytes: int
-    spot: Spot | None
-    began: int
-    ended: int | None
+    address: int  # where
+    nbytes: int  # as the allocator rounds
+    spot: Spot | None  # the line that took it, as far as it is known
+    began: int  # the event that took it, from 1 on; 0 is before the recording
+    ended: int | None  # the event that gave it back; None if it is there in the end
 
 
 @dataclass
@@ -59,29 +47,16 @@ class History:
     """What one device did, from event to event.
 
     An event is an allocation, its being given back, or an error for want of memory.
-
-    Attributes:
-        pieces: All that was ever in use.
-
-        events: How many there are.
-
-        fits_together: Whether what happened leads to what is there in the end.
-
-        reserved_change_bytes: What was taken from the driver less what went back.
-
-        reserved_highest_bytes: The most of that at any time, and at least 0.
-
-        reserved_lowest_bytes: The least, and at most 0.
-
-        failure: The last error, with the number of its event.
     """
 
-    pieces: list[Piece] = field(default_factory=list)
-    events: int = 0
+    pieces: list[Piece] = field(default_factory=list)  # all that was ever in use
+    events: int = 0  # how many there are
+    # whether what happened leads to what is there in the end
     fits_together: bool = True
-    reserved_change_bytes: int = 0
-    reserved_highest_bytes: int = 0
-    reserved_lowest_bytes: int = 0
+    reserved_change_bytes: int = 0  # what was taken from the driver less what went back
+    reserved_highest_bytes: int = 0  # the most of that at any time, and at least 0
+    reserved_lowest_bytes: int = 0  # the least, and at most 0
+    # the last error, with the number of its event
     failure: tuple[int, Entry] | None = None
 
     @property
@@ -113,15 +88,7 @@ def stacks_of(segments: Iterable[Entry], trace: Iterable[Entry]) -> Iterator[Any
 
 
 def history_of(snapshot: Snapshot, device: int, lines: RecordedLines) -> History:
-    """What happened on a device while it was recorded.
-
-    Args:
-        snapshot: As `snapshot_file.read` gives it.
-
-        device: Its number.
-
-        lines: With the stacks of this device.
-    """
+    """What happened on a device while it was recorded."""
     blocks = {
         block["address"]: block
         for segment in snapshot.segments

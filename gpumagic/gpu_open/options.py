@@ -16,27 +16,16 @@ DEFAULT = "default"  # torch's own settings, as a word
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is wanted of recordings.
+    """What is wanted of recordings."""
 
-    Attributes:
-        compare: Whether two traces are two runs of the same code, though their ranks
-            differ.
-
-        replay: Whether the requests of a snapshot are to be served again.
-
-        settings: Under which settings, as PYTORCH_CUDA_ALLOC_CONF would say them;
-            with none, under those that most often help.
-
-        memory_bytes: How much memory the device is to have then.
-
-        fit_bytes: What is asked whether it would have fitted.
-    """
-
+    # whether two traces are two runs of the same code, though their ranks differ
     compare: bool = False
-    replay: bool = False
+    replay: bool = False  # whether the requests of a snapshot are to be served again
+    # under which settings, as PYTORCH_CUDA_ALLOC_CONF would say them; with none,
+    # under those that most often help
     settings: tuple[str, ...] = ()
-    memory_bytes: int | None = None
-    fit_bytes: int | None = None
+    memory_bytes: int | None = None  # how much memory the device is to have then
+    fit_bytes: int | None = None  # what is asked whether it would have fitted
 
     @property
     def for_snapshots(self) -> str:

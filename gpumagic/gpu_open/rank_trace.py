@@ -40,11 +40,7 @@ _Intervals: TypeAlias = "list[tuple[int, int]]"
 
 
 def rank_of(events: TraceEvents) -> RankTrace:
-    """What a trace tells of its rank.
-
-    Args:
-        events: What was read of the file; its lists stay as they are.
-    """
+    """What a trace tells of its rank."""
     marks, phases = Marks(events), Phases(events)
     threads = Threads(events, marks)
     sums = _Sums.of(events.work)

@@ -57,34 +57,18 @@ class HasHistory(Protocol):
 
 
 class Step(NamedTuple):
-    """Something that the program did to the allocator.
+    """Something that the program did to the allocator."""
 
-    Attributes:
-        kind: TAKE, GIVE_BACK, RETURN (segments to the driver) or FAIL.
-
-        at: Its place among all entries; -1 is before the first.
-
-        event: Its number among what is taken, given back or refused, from 1 on.
-
-        piece: The number of the memory; -1 of what has none.
-
-        nbytes: What was asked for.
-
-        stream: For which stream.
-
-        pool: From which pool; SHARED unless it is a graph's or the user's own.
-
-        address: Where it was; of what failed the entry before which the device had not
-            been waited for.
-    """
-
-    kind: int
-    at: int
-    event: int
-    piece: int
-    nbytes: int = 0
-    stream: int = 0
+    kind: int  # TAKE, GIVE_BACK, RETURN (segments to the driver) or FAIL
+    at: int  # its place among all entries; -1 is before the first
+    event: int  # its number among what is taken, given back or refused, from 1 on
+    piece: int  # the number of the memory; -1 of what has none
+    nbytes: int = 0  # what was asked for
+    stream: int = 0  # for which stream
+    # from which pool; SHARED unless it is a graph's or the user's own
     pool: PoolId = SHARED
+    # where it was; of what failed the entry before which the device had not been
+    # waited for
     address: int = 0
 
 
@@ -101,26 +85,16 @@ class Taken(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """Segments that went back to the driver at once.
+    """Segments that went back to the driver at once."""
 
-    Attributes:
-        addresses: Of the segments; None where pages of expandable ones are among them.
-
-        level_bytes: What was taken from the driver afterwards.
-
-        wanted_bytes: What would have been taken without it, where a request followed
-            that needed new memory; None where none did.
-
-        pools: Private ones that nobody can have used any more.
-
-        begin: The entry before which the device had not been waited for.
-    """
-
+    # of the segments; None where pages of expandable ones are among them
     addresses: tuple[int, ...] | None
-    level_bytes: int
+    level_bytes: int  # what was taken from the driver afterwards
+    # what would have been taken without it, where a request followed that needed new
+    # memory; None where none did
     wanted_bytes: int | None
-    pools: tuple[PoolId, ...]
-    begin: int
+    pools: tuple[PoolId, ...]  # private ones that nobody can have used any more
+    begin: int  # the entry before which the device had not been waited for
 
 
 class Held(NamedTuple):
@@ -136,54 +110,29 @@ class Held(NamedTuple):
 
 @dataclass
 class Requests:
-    """All that one device's history asks for.
+    """All that one device's history asks for."""
 
-    Attributes:
-        steps: In order.
-
-        returned: What went back to the driver, by the place of the step.
-
-        late: When memory that another stream used was free again, by its number.
-
-        pieces: How many pieces of memory there are.
-
-        segments: Those before the recording, in the shape of torch's.
-
-        held: What was in use then, by address.
-
-        taken: What was taken from the driver, in order.
-
-        total_bytes: What this process could have, as its last error tells.
-
-        peak_reserved_bytes: The most that was taken from the driver.
-
-        notes: What cannot be told, in sentences.
-    """
-
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)  # in order
+    # what went back to the driver, by the place of the step
     returned: dict[int, Returned] = field(default_factory=dict)
+    # when memory that another stream used was free again, by its number
     late: dict[int, int] = field(default_factory=dict)
-    pieces: int = 0
+    pieces: int = 0  # how many pieces of memory there are
+    # those before the recording, in the shape of torch's
     segments: list[dict[str, Any]] = field(default_factory=list)
-    held: list[Held] = field(default_factory=list)
+    held: list[Held] = field(default_factory=list)  # what was in use then, by address
+    # what was taken from the driver, in order
     taken: list[Taken] = field(default_factory=list)
+    # what this process could have, as its last error tells
     total_bytes: int | None = None
-    peak_reserved_bytes: int = 0
-    notes: list[str] = field(default_factory=list)
+    peak_reserved_bytes: int = 0  # the most that was taken from the driver
+    notes: list[str] = field(default_factory=list)  # what cannot be told, in sentences
 
 
 def requests_of(
     snapshot: HasHistory, device: int, settings: AllocatorSettings
 ) -> Requests:
-    """What a device's history asks for.
-
-    Args:
-        snapshot: As `snapshot_file.read` gives it.
-
-        device: Its number.
-
-        settings: How the allocator was set.
-    """
+    """What a device's history asks for."""
     traces = snapshot.device_traces
     entries = traces[device] if device < len(traces) else ()
     final = [each for each in snapshot.segments if each["device"] == device]

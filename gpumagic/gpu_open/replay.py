@@ -57,20 +57,7 @@ SETTING_UNKNOWN = "How the allocator was set is not recorded: torch's default is
 def replays(
     snapshot: HasHistory, device: int, settings: Sequence[AllocatorSetting]
 ) -> ReplayOf:
-    """What would have happened under other settings, or with other memory.
-
-    Args:
-        snapshot: As `snapshot_file.read` gives it.
-
-        device: Its number.
-
-        settings: Under which to replay, beside the recorded setting, which is always
-            the first. With an amount of memory that is given, the recorded setting is
-            replayed, too.
-
-    Raises:
-        GpuMagicError: A setting is none that torch knows.
-    """
+    """What would have happened under other settings, or with other memory."""
     notes: list[str] = []
     recorded_text = snapshot.settings
     if recorded_text is None:

@@ -24,55 +24,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TraceReport(Report):
-    """Traces of torch's profiler.
+    """Traces of torch's profiler."""
 
-    Attributes:
-        ranks: One for each file.
-
-        together: What ranks did to each other, of more than one.
-
-        comparison: What changed, of two runs of the same code.
-
-        read_s: How long reading took.
-
-        left_out: Files that could not be read, or are of another kind.
-    """
-
-    ranks: tuple[RankTrace, ...]
-    together: Together | None = None
-    comparison: Comparison | None = None
-    read_s: float | None = None
+    ranks: tuple[RankTrace, ...]  # one for each file
+    together: Together | None = None  # what ranks did to each other, of more than one
+    comparison: Comparison | None = None  # what changed, of two runs of the same code
+    read_s: float | None = None  # how long reading took
+    # files that could not be read, or are of another kind
     left_out: tuple[FileRead, ...] = ()
 
 
 @dataclass(frozen=True)
 class SnapshotReport(Report):
-    """A memory snapshot, or two.
+    """A memory snapshot, or two."""
 
-    Attributes:
-        files: Where from.
-
-        devices: Of the last file, those with memory.
-
-        settings: How the allocator was set, as PYTORCH_CUDA_ALLOC_CONF would say it;
-            None where the file does not tell.
-
-        grown: Of two: what is there in the second and not in the first, most first.
-
-        replays: Where they were asked for.
-
-        would_fit: Where it was asked.
-
-        read_s: How long reading took.
-
-        left_out: Files of the folder that could not be read, or are of another kind.
-    """
-
-    files: tuple[FileRead, ...]
-    devices: tuple[SnapshotOfDevice, ...]
+    files: tuple[FileRead, ...]  # where from
+    devices: tuple[SnapshotOfDevice, ...]  # of the last file, those with memory
+    # how the allocator was set, as PYTORCH_CUDA_ALLOC_CONF would say it; None where
+    # the file does not tell
     settings: str | None = None
+    # of two: what is there in the second and not in the first, most first
     grown: tuple[Growth, ...] | None = None
-    replays: tuple[ReplayOf, ...] = ()
-    would_fit: tuple[WouldFit, ...] = ()
-    read_s: float | None = None
+    replays: tuple[ReplayOf, ...] = ()  # where they were asked for
+    would_fit: tuple[WouldFit, ...] = ()  # where it was asked
+    read_s: float | None = None  # how long reading took
+    # files of the folder that could not be read, or are of another kind
     left_out: tuple[FileRead, ...] = ()

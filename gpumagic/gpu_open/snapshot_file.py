@@ -64,29 +64,20 @@ _HOW = "torch.cuda.memory._dump_snapshot(FILE) writes one"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A memory snapshot as plain data, in the shape of torch's own.
+    """A memory snapshot as plain data, in the shape of torch's own."""
 
-    Attributes:
-        segments: As `torch.cuda.memory_snapshot()` tells them: `device`, `address`,
-            `total_size`, `stream`, `segment_type`, `segment_pool_id`, `is_expandable`,
-            and `blocks` in order with `address`, `size`, `requested_size` (or None),
-            `state` and `frames`.
-
-        device_traces: For each device its history, oldest first, empty where none was
-            recorded. Entries have `action`, `size`, `stream`; `addr`, or `device_free`
-            if they are an "oom" that tells it; `frames`, `time_us` and `pool_id` where
-            the file has them.
-
-        settings: How the allocator was set, as PYTORCH_CUDA_ALLOC_CONF would say it;
-            None where the file does not tell.
-
-        file: Where from.
-    """
-
+    # as `torch.cuda.memory_snapshot()` tells them: `device`, `address`, `total_size`,
+    # `stream`, `segment_type`, `segment_pool_id`, `is_expandable`, and `blocks` in
+    # order with `address`, `size`, `requested_size` (or None), `state` and `frames`
     segments: Sequence[Mapping[str, Any]]
+    # for each device its history, oldest first, empty where none was recorded.
+    # Entries have `action`, `size`, `stream`; `addr`, or `device_free` if they are an
+    # "oom" that tells it; `frames`, `time_us` and `pool_id` where the file has them.
     device_traces: Sequence[Sequence[Mapping[str, Any]]]
+    # how the allocator was set, as PYTORCH_CUDA_ALLOC_CONF would say it; None where
+    # the file does not tell
     settings: str | None
-    file: FileRead
+    file: FileRead  # where from
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -99,23 +90,13 @@ def read(path: str | Path) -> Snapshot:
     """A snapshot out of a file: pickle or JSON, plain, gzip or zip.
 
     Nothing of the file is run.
-
-    Args:
-        path: Where it is.
-
-    Raises:
-        GpuMagicError: It cannot be read, or is no snapshot.
     """
     with without_collecting():
         return snapshot_in(opened(path, most_bytes=_MOST_BYTES))
 
 
 def snapshot_in(file: Opened) -> Snapshot:
-    """The snapshot in a file that has been opened.
-
-    Raises:
-        GpuMagicError: There is none in it.
-    """
+    """The snapshot in a file that has been opened."""
     found, missing = _plain(file)
     if isinstance(found, list):  # of `torch.cuda.memory_snapshot()`
         found = {"segments": found}

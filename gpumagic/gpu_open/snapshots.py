@@ -31,15 +31,7 @@ _WHERE_IT_FAILED = ("max_split_size_mb:256", "garbage_collection_threshold:0.8")
 def opened(
     files: Sequence[Path], options: Options, progress: Callable[[float], object]
 ) -> SnapshotReport:
-    """What a snapshot holds; of two, what grew.
-
-    Args:
-        files: One, or the earlier and the later one.
-
-        options: What is asked of them.
-
-        progress: Told now and then how much is done.
-    """
+    """What a snapshot holds; of two, what grew."""
     if len(files) > _MOST:
         raise GpuMagicError(
             f"{len(files)} memory snapshots are too many at once",

@@ -54,9 +54,6 @@ def together(ranks: Sequence[RankTrace]) -> Together:
 
     The slowest is looked for between the first and the last moment that all share:
     where a recording begins and ends says nothing about a rank.
-
-    Args:
-        ranks: One for each file, at least one.
     """
     numbers = {rank.rank for rank in ranks}
     by_rank = None not in numbers and len(numbers) == len(ranks)

@@ -17,92 +17,56 @@ if TYPE_CHECKING:
 
 
 class Work(NamedTuple):
-    """What a device did.
+    """What a device did."""
 
-    Attributes:
-        name: As the file has it.
-
-        kind: Kernel, copy or fill.
-
-        communicates: Whether it is a kernel of NCCL, RCCL or the like.
-
-        start_ns: By the clock of the file.
-
-        end_ns: Not before the start.
-
-        device: Which one, as the file numbers them; None where it does not tell.
-
-        stream: Likewise.
-
-        nbytes: How much was copied or sent, where the file tells.
-
-        call: The place of the call that launched it in `TraceEvents.calls`; None where
-            none is known. All that a graph holds has the call that launched it.
-
-        args: Of what communicates, all that the file tells; None of the others.
-    """
-
-    name: str
-    kind: SpanKind
-    communicates: bool
-    start_ns: int
-    end_ns: int
+    name: str  # as the file has it
+    kind: SpanKind  # kernel, copy or fill
+    communicates: bool  # whether it is a kernel of NCCL, RCCL or the like
+    start_ns: int  # by the clock of the file
+    end_ns: int  # not before the start
+    # which one, as the file numbers them; None where it does not tell
     device: int | None
-    stream: int | None
-    nbytes: int | None = None
+    stream: int | None  # likewise
+    nbytes: int | None = None  # how much was copied or sent, where the file tells
+    # the place of the call that launched it in `TraceEvents.calls`; None where none
+    # is known. All that a graph holds has the call that launched it.
     call: int | None = None
+    # of what communicates, all that the file tells; None of the others
     args: Mapping[str, Any] | None = None
 
 
 class HostEvent(NamedTuple):
-    """What a thread of the host did.
-
-    Attributes:
-        thread: As the file numbers them.
-
-        sequence: The number by which forward and backward of autograd find each other.
-    """
+    """What a thread of the host did."""
 
     name: str
     start_ns: int
     end_ns: int
-    thread: int
+    thread: int  # as the file numbers them
+    # the number by which forward and backward of autograd find each other
     sequence: int | None = None
 
 
 @dataclass
 class TraceEvents:
-    """One file, each list in order of the beginnings, what lasts longer first.
-
-    Attributes:
-        work: What devices did.
-
-        calls: Calls of the runtime and the driver of the device.
-
-        operators: Of torch.
-
-        marks: What the user, or a library, has annotated; also steps.
-
-        python: Functions, where the trace has stacks: names as the file has them, such
-            as `train.py(12): step`.
-
-        main_thread: The thread that steps are marked on, or that launched most.
-
-        device_names: By device, where the file tells.
-
-        since_1970: Whether the clock of the file counts from then; a simulated one
-            counts from the beginning of its machine, for all processes alike.
-    """
+    """One file, each list in order of the beginnings, what lasts longer first."""
 
     file: FileRead
-    work: list[Work] = field(default_factory=list)
+    work: list[Work] = field(default_factory=list)  # what devices did
+    # calls of the runtime and the driver of the device
     calls: list[HostEvent] = field(default_factory=list)
-    operators: list[HostEvent] = field(default_factory=list)
+    operators: list[HostEvent] = field(default_factory=list)  # of torch
+    # what the user, or a library, has annotated; also steps
     marks: list[HostEvent] = field(default_factory=list)
+    # functions, where the trace has stacks: names as the file has them, such as
+    # `train.py(12): step`
     python: list[HostEvent] = field(default_factory=list)
+    # the thread that steps are marked on, or that launched most
     main_thread: int | None = None
     rank: int | None = None
     world_size: int | None = None
+    # by device, where the file tells
     device_names: dict[int, str] = field(default_factory=dict)
     simulated: bool = False
+    # whether the clock of the file counts from then; a simulated one counts from the
+    # beginning of its machine, for all processes alike
     since_1970: bool = False

@@ -44,19 +44,7 @@ def read(
     *,
     most_bytes: int = MOST_BYTES,
 ) -> TraceEvents:
-    """Read one file.
-
-    Args:
-        path: Plain or packed.
-
-        progress: Called now and then with the share of the file that has been read.
-
-        most_bytes: How large it may be, unpacked.
-
-    Raises:
-        GpuMagicError: There is no such file, it is no trace, or not one entry of it
-            can be read.
-    """
+    """Read one file."""
     with unpacking(path, most_bytes=most_bytes) as file, without_collecting():
         if file.kind != "trace":
             raise GpuMagicError(

@@ -23,28 +23,16 @@ _LONGEST_TYPED = 90  # a longer path would fill the line that says what to do
 
 @dataclass(frozen=True)
 class FileRead(Record):
-    """A file, and how much of it could be read.
+    """A file, and how much of it could be read."""
 
-    Attributes:
-        name: Without its folder.
-
-        nbytes: How much was read of it, unpacked.
-
-        events: How many entries were read.
-
-        missing: What could not be read, in a sentence; None if it is whole.
-
-        unknown: Kinds of entries that nobody here knows, and how many there are.
-
-        folder: Where it lies, as it was named; "" is the current one.
-    """
-
-    name: str
-    nbytes: int
-    events: int
+    name: str  # without its folder
+    nbytes: int  # how much was read of it, unpacked
+    events: int  # how many entries were read
+    # what could not be read, in a sentence; None if it is whole
     missing: str | None = None
+    # kinds of entries that nobody here knows, and how many there are
     unknown: tuple[tuple[str, int], ...] = ()
-    folder: str = ""
+    folder: str = ""  # where it lies, as it was named; "" is the current one
 
     @property
     def typed(self) -> str:
@@ -56,25 +44,13 @@ class FileRead(Record):
 
 @dataclass(frozen=True)
 class KernelSum(Record):
-    """All runs of the kernels of one name.
+    """All runs of the kernels of one name."""
 
-    Attributes:
-        name: As the file has it.
-
-        kind: What it works out, in words: "matrix product", "communication", ...
-
-        count: How often it ran.
-
-        total_s: How long altogether.
-
-        longest_s: And the longest of them.
-    """
-
-    name: str
-    kind: str
-    count: int
-    total_s: float
-    longest_s: float
+    name: str  # as the file has it
+    kind: str  # what it works out, in words: "matrix product", "communication",
+    count: int  # how often it ran
+    total_s: float  # how long altogether
+    longest_s: float  # and the longest of them
 
 
 @dataclass(frozen=True)
@@ -92,17 +68,12 @@ class LineSum(Record):
 
 @dataclass(frozen=True)
 class HostWork(Record):
-    """What the host was in while the device was idle and nothing was launched.
+    """What the host was in while the device was idle and nothing was launched."""
 
-    Attributes:
-        name: The outermost operator or annotation; where there is none the call, else
-            the innermost function of the user's; None where the trace tells nothing.
-
-        seconds: How long.
-    """
-
+    # the outermost operator or annotation; where there is none the call, else the
+    # innermost function of the user's; None where the trace tells nothing
     name: str | None
-    seconds: float
+    seconds: float  # how long
 
 
 @dataclass(frozen=True)
@@ -110,30 +81,20 @@ class Idle(Record):
     """Why nothing ran on the device, between its first work and its last.
 
     The first three add up to the idle time.
-
-    Attributes:
-        host_late_s: The next work was launched only after the device ran dry: until
-            that launch.
-
-        other_stream_s: It was launched in time, and what ran last before it ran on
-            another stream, which it may have waited for.
-
-        unknown_s: The rest, such as the way from one kernel to the next.
-
-        host_was_in: What the host did while it was late, the longest first.
-
-        unlaunched_s: How much of what is unknown ended with work whose launch is not
-            in the file.
-
-        between_s: How much of what is unknown was at most 10 us each from the kernel
-            before, or from a late launch, to the beginning.
     """
 
+    # the next work was launched only after the device ran dry: until that launch
     host_late_s: float
+    # it was launched in time, and what ran last before it ran on another stream,
+    # which it may have waited for
     other_stream_s: float
-    unknown_s: float
+    unknown_s: float  # the rest, such as the way from one kernel to the next
+    # what the host did while it was late, the longest first
     host_was_in: tuple[HostWork, ...] = ()
+    # how much of what is unknown ended with work whose launch is not in the file
     unlaunched_s: float = 0.0
+    # how much of what is unknown was at most 10 us each from the kernel before, or
+    # from a late launch, to the beginning
     between_s: float = 0.0
 
     @property
@@ -144,73 +105,42 @@ class Idle(Record):
 
 @dataclass(frozen=True)
 class Step(Record):
-    """One step, as `torch.profiler.profile.step()` marks it.
+    """One step, as `torch.profiler.profile.step()` marks it."""
 
-    Attributes:
-        number: Of its `ProfilerStep#`.
-
-        start_s: When the host began it.
-
-        length_s: Until the host ended it.
-
-        busy_s: How long the device was busy meanwhile.
-    """
-
-    number: int
-    start_s: float
-    length_s: float
-    busy_s: float | None = None
+    number: int  # of its `ProfilerStep#`
+    start_s: float  # when the host began it
+    length_s: float  # until the host ended it
+    busy_s: float | None = None  # how long the device was busy meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class Collective(Record):
-    """One communication of this rank with others.
+    """One communication of this rank with others."""
 
-    Attributes:
-        name: "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all",
-            "send", "recv", "send_recv", ...; as the file has it where it is none.
-
-        group: The name of its process group; None where the file does not tell.
-
-        number: Its place in the order of its group: the group's own sequence number
-            where the file has it of all, else from 0 on in the order of the calls.
-
-        numbered: Whether it is the group's own.
-
-        start_s: When its kernel began.
-
-        end_s: When it ended.
-
-        nbytes: What this rank put in.
-
-        called_s: When the host called it.
-
-        during: "forward", "backward", "optimizer" or "" where the host was in none.
-
-        members: Which ranks are in the group, as the file writes them: "[0, 1]". Groups
-            of one name with other members are other groups.
-
-        size: How many ranks the group has.
-
-        hidden_s: How long, from its start to its end, a kernel ran that does not
-            communicate; None where nobody has looked.
-
-        hidden: When that was, from and until; where there are very many gaps, the
-            narrowest count as part.
-    """
-
+    # "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send",
+    # "recv", "send_recv", ...; as the file has it where it is none
     name: str
+    # the name of its process group; None where the file does not tell
     group: str | None
+    # its place in the order of its group: the group's own sequence number where the
+    # file has it of all, else from 0 on in the order of the calls
     number: int
-    numbered: bool
-    start_s: float
-    end_s: float
-    nbytes: int | None = None
-    called_s: float | None = None
+    numbered: bool  # whether it is the group's own
+    start_s: float  # when its kernel began
+    end_s: float  # when it ended
+    nbytes: int | None = None  # what this rank put in
+    called_s: float | None = None  # when the host called it
+    # "forward", "backward", "optimizer" or "" where the host was in none
     during: str = ""
+    # which ranks are in the group, as the file writes them: "[0, 1]". Groups of one
+    # name with other members are other groups.
     members: str | None = None
-    size: int | None = None
+    size: int | None = None  # how many ranks the group has
+    # how long, from its start to its end, a kernel ran that does not communicate;
+    # None where nobody has looked
     hidden_s: float | None = None
+    # when that was, from and until; where there are very many gaps, the narrowest
+    # count as part
     hidden: tuple[tuple[float, float], ...] = ()
 
 
@@ -226,110 +156,53 @@ class LaneSpan(Record):
 
 @dataclass(frozen=True)
 class LaneTrace(Record):
-    """What one thread or stream did, with few enough spans to draw.
+    """What one thread or stream did, with few enough spans to draw."""
 
-    Attributes:
-        name: "host", "backward thread", "stream 7", ...
-
-        spans: In order; short neighbours of a kind are put together.
-
-        count: How many there were before.
-
-        busy_s: How long at least one of them ran.
-    """
-
-    name: str
-    spans: tuple[LaneSpan, ...]
-    count: int
-    busy_s: float
+    name: str  # "host", "backward thread", "stream 7",
+    spans: tuple[LaneSpan, ...]  # in order; short neighbours of a kind are put together
+    count: int  # how many there were before
+    busy_s: float  # how long at least one of them ran
 
 
 @dataclass(frozen=True)
 class RankTrace(Record):
-    """One process, by its trace.
+    """One process, by its trace."""
 
-    Attributes:
-        file: Where from.
-
-        rank: Its number; None where the file does not tell.
-
-        world_size: How many there are.
-
-        device_name: What the device is called.
-
-        simulated: Whether the device was a simulated one.
-
-        length_s: From the first device work to the last.
-
-        busy_s: Of it, how long at least one piece of device work ran.
-
-        compute_s: How long a kernel ran that does not communicate.
-
-        communication_s: How long one ran that does.
-
-        hidden_communication_s: How long both did at once.
-
-        copy_s: How long a copy or a fill ran.
-
-        idle_s: The rest of the length.
-
-        launches: How often the host gave the device something to do.
-
-        streams: On how many streams device work ran.
-
-        kernels: By name, the longest altogether first; copies and fills are none.
-
-        idle: Why it was idle.
-
-        lanes: To be drawn: the host's first, then the streams by their busy time.
-
-        steps: In order.
-
-        operators: What the operators took on the host.
-
-        lines: What lines launched, the longest on the device first.
-
-        collectives: In order of their beginning.
-
-        phases: How long the device worked for "forward", "backward" and "optimizer",
-            by what the host was in when it launched, without what communicates (there
-            it may only wait); "input": how long the host waited for batches. Each
-            where it can be told.
-
-        host_length_s: From the first event of the host to its last; where there is
-            no device work, all that is known.
-
-        zero_ns: The moment of second 0, by the clock of the file since 1970, or of
-            the simulated machine; None where that clock began anywhere.
-
-        devices: How many devices the file has work of.
-    """
-
-    file: FileRead
-    rank: int | None = None
-    world_size: int | None = None
-    device_name: str | None = None
-    simulated: bool = False
-    length_s: float | None = None
-    busy_s: float | None = None
-    compute_s: float | None = None
-    communication_s: float | None = None
-    hidden_communication_s: float | None = None
-    copy_s: float | None = None
-    idle_s: float | None = None
-    launches: int | None = None
-    streams: int | None = None
+    file: FileRead  # where from
+    rank: int | None = None  # its number; None where the file does not tell
+    world_size: int | None = None  # how many there are
+    device_name: str | None = None  # what the device is called
+    simulated: bool = False  # whether the device was a simulated one
+    length_s: float | None = None  # from the first device work to the last
+    busy_s: float | None = None  # of it, how long at least one piece of device work ran
+    compute_s: float | None = None  # how long a kernel ran that does not communicate
+    communication_s: float | None = None  # how long one ran that does
+    hidden_communication_s: float | None = None  # how long both did at once
+    copy_s: float | None = None  # how long a copy or a fill ran
+    idle_s: float | None = None  # the rest of the length
+    launches: int | None = None  # how often the host gave the device something to do
+    streams: int | None = None  # on how many streams device work ran
+    # by name, the longest altogether first; copies and fills are none
     kernels: tuple[KernelSum, ...] = ()
-    idle: Idle | None = None
+    idle: Idle | None = None  # why it was idle
+    # to be drawn: the host's first, then the streams by their busy time
     lanes: tuple[LaneTrace, ...] = ()
-    steps: tuple[Step, ...] = ()
-    operators: tuple[OperatorTime, ...] = ()
+    steps: tuple[Step, ...] = ()  # in order
+    operators: tuple[OperatorTime, ...] = ()  # what the operators took on the host
+    # what lines launched, the longest on the device first
     lines: tuple[LineSum, ...] = ()
-    collectives: tuple[Collective, ...] = ()
+    collectives: tuple[Collective, ...] = ()  # in order of their beginning
+    # how long the device worked for "forward", "backward" and "optimizer", by what
+    # the host was in when it launched, without what communicates (there it may only
+    # wait); "input": how long the host waited for batches. Each where it can be told.
     phases: tuple[tuple[str, float], ...] = ()
+    # from the first event of the host to its last; where there is no device work, all
+    # that is known
     host_length_s: float | None = None
+    # the moment of second 0, by the clock of the file since 1970, or of the simulated
+    # machine; None where that clock began anywhere
     zero_ns: int | None = None
-    devices: int = 0
+    devices: int = 0  # how many devices the file has work of
 
 
 # ------------------------------------------------------------------------ many ranks
@@ -345,49 +218,29 @@ class Clock(enum.Enum):
 
 @dataclass(frozen=True)
 class RankShare(Record):
-    """What one rank did with the time that all of them took.
+    """What one rank did with the time that all of them took."""
 
-    Attributes:
-        rank: Its number, or its place among the files where none is told.
-
-        length_s: From its first device work to its last.
-
-        own_s: Its length without its waits and what it moved.
-
-        waits_s: How long it waited for others in what they did together, and did
-            nothing beside, as far as `Collective.hidden` tells.
-
-        moves_s: How long it did nothing but move data; and of what tells nothing of
-            waits, the whole time.
-
-        blamed_s: How long others waited for it: of each collective the longest, and
-            once where collectives overlap.
-
-        last: How often it was the last to come.
-
-        offset_s: What is added to its times to put them on the common clock.
-
-        busy_s: As of the rank.
-
-        host_late_s: As of the rank.
-
-        waiting: When it waited, from and until, by its own times.
-
-        waits_more_s: How much longer it may have waited, at most, as it is not known to
-            the moment when something else ran.
-    """
-
-    rank: int
-    length_s: float
-    own_s: float
+    rank: int  # its number, or its place among the files where none is told
+    length_s: float  # from its first device work to its last
+    own_s: float  # its length without its waits and what it moved
+    # how long it waited for others in what they did together, and did nothing beside,
+    # as far as `Collective.hidden` tells
     waits_s: float
+    # how long it did nothing but move data; and of what tells nothing of waits, the
+    # whole time
     moves_s: float
+    # how long others waited for it: of each collective the longest, and once where
+    # collectives overlap
     blamed_s: float
-    last: int
+    last: int  # how often it was the last to come
+    # what is added to its times to put them on the common clock
     offset_s: float | None = None
-    busy_s: float | None = None
-    host_late_s: float | None = None
+    busy_s: float | None = None  # as of the rank
+    host_late_s: float | None = None  # as of the rank
+    # when it waited, from and until, by its own times
     waiting: tuple[tuple[float, float], ...] = ()
+    # how much longer it may have waited, at most, as it is not known to the moment
+    # when something else ran
     waits_more_s: float = 0.0
 
     @property
@@ -399,62 +252,34 @@ class RankShare(Record):
 
 @dataclass(frozen=True)
 class Difference(Record):
-    """Something that the slowest rank spent more on than the rank in the middle.
+    """Something that the slowest rank spent more on than the rank in the middle."""
 
-    Attributes:
-        what: "input", "forward", "backward", "optimizer", "host late", or the kind of
-            a kernel.
-
-        slow_s: What the slowest rank spent.
-
-        median_s: What the others spent in the median.
-    """
-
+    # "input", "forward", "backward", "optimizer", "host late", or the kind of a
+    # kernel
     what: str
-    slow_s: float
-    median_s: float
+    slow_s: float  # what the slowest rank spent
+    median_s: float  # what the others spent in the median
 
 
 @dataclass(frozen=True)
 class Together(Record):
-    """What ranks did to each other.
+    """What ranks did to each other."""
 
-    Attributes:
-        ranks: In order of their numbers.
-
-        world_size: How many there were, also those whose file is not here.
-
-        matched: How many collectives were found on all ranks of their group.
-
-        unmatched: How many were not, and tell nothing of waits; sending from one rank
-            to one other is neither.
-
-        by_number: Whether they were matched by the group's own numbers.
-
-        slowest: The rank whose own work took longest; None where none stands out.
-
-        ratio: Its own work over that in the median.
-
-        differences: What it spent more on, the most first.
-
-        skew_s: How far apart the ranks came to a collective, in the median.
-
-        clock: How their times were put together.
-
-        clock_error_s: How far that may be off.
-    """
-
-    ranks: tuple[RankShare, ...]
-    world_size: int | None
-    matched: int
+    ranks: tuple[RankShare, ...]  # in order of their numbers
+    world_size: int | None  # how many there were, also those whose file is not here
+    matched: int  # how many collectives were found on all ranks of their group
+    # how many were not, and tell nothing of waits; sending from one rank to one other
+    # is neither
     unmatched: int
-    by_number: bool
+    by_number: bool  # whether they were matched by the group's own numbers
+    # the rank whose own work took longest; None where none stands out
     slowest: int | None = None
-    ratio: float | None = None
-    differences: tuple[Difference, ...] = ()
+    ratio: float | None = None  # its own work over that in the median
+    differences: tuple[Difference, ...] = ()  # what it spent more on, the most first
+    # how far apart the ranks came to a collective, in the median
     skew_s: float | None = None
-    clock: Clock = Clock.APART
-    clock_error_s: float | None = None
+    clock: Clock = Clock.APART  # how their times were put together
+    clock_error_s: float | None = None  # how far that may be off
 
 
 # ------------------------------------------------------------------------ two runs
@@ -474,23 +299,15 @@ class Change(Record):
 
 @dataclass(frozen=True)
 class Comparison(Record):
-    """Two traces of the same code.
+    """Two traces of the same code."""
 
-    Attributes:
-        length_before_s: From the first device work to the last.
-
-        per_step: Whether all figures are those of a step in the median, as both
-            traces have steps and their numbers differ.
-
-        kernels: The largest differences first.
-
-        operators: By what they took on the host by themselves, likewise.
-    """
-
-    length_before_s: float | None
+    length_before_s: float | None  # from the first device work to the last
     length_after_s: float | None
     busy_before_s: float | None
     busy_after_s: float | None
-    kernels: tuple[Change, ...]
+    kernels: tuple[Change, ...]  # the largest differences first
+    # by what they took on the host by themselves, likewise
     operators: tuple[Change, ...]
+    # whether all figures are those of a step in the median, as both traces have steps
+    # and their numbers differ
     per_step: bool = False

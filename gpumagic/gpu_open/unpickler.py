@@ -128,18 +128,7 @@ class _EndsHere(Exception):
 
 
 def unpickled(data: bytes, name: str) -> Any:
-    """The plain data of a pickle: dicts, lists, sets, tuples of numbers, text, bytes.
-
-    Args:
-        data: The pickle.
-
-        name: Of its file, for errors.
-
-    Raises:
-        CutPickle: Its end is missing.
-
-        GpuMagicError: It has something else, or is broken.
-    """
+    """The plain data of a pickle: containers of numbers, text and bytes."""
     name = printable(name, _LONGEST_NAME)
     try:
         _require_few_containers(data, name)

@@ -83,15 +83,7 @@ def event_text(event: int | None) -> str:
 def areas(
     of: SnapshotOfDevice, rows_in_sight: int = 0, legend: int | None = None
 ) -> Areas | None:
-    """What was in use from event to event, by line; None without a history.
-
-    Args:
-        of: A device.
-
-        rows_in_sight: How many of its lines a table beside it shows with their letters.
-
-        legend: How many others its legend has at most; the table of all lines has all.
-    """
+    """What was in use from event to event, by line; None without a history."""
     course = of.course
     if course is None or not course.events or not any(map(any, course.levels_bytes)):
         return None
@@ -156,15 +148,7 @@ def half_way(of: SnapshotOfDevice, line: LineMemory) -> int | None:
 def lines_table(
     of: SnapshotOfDevice, picture: Areas | None, *, most: int | None = None
 ) -> Table:
-    """What each line had at the peak and has now, and what it took.
-
-    Args:
-        of: A device.
-
-        picture: Whose letters are the first thing in a row.
-
-        most: How many rows fit in sight; None for all of them, and all that is known.
-    """
+    """What each line had at the peak and has now, and what it took."""
     whole = most is None
     keys: dict[int | None, Key] = {}
     if picture is not None and of.course is not None:

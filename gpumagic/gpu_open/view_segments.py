@@ -67,13 +67,7 @@ def held_note(of: SnapshotOfDevice, settings: str | None) -> Iterator[Note]:
 def segment_details(
     of: SnapshotOfDevice, in_sight: Strips | None = None
 ) -> Iterator[Details]:
-    """The map, its blocks, what keeps free memory from going back, by stream.
-
-    Args:
-        of: A device.
-
-        in_sight: What is drawn of its segments already.
-    """
+    """The map, its blocks, what keeps free memory from going back, by stream."""
     if not of.segments:
         return
     figures_of = () if of.fragmentation is None else (of.fragmentation,)

@@ -114,17 +114,7 @@ def odd_rows(
     name: Callable[[_Rank], str],
     most: int = MOST_ODD,
 ) -> list[Row]:
-    """The odd ones each, and all others as a range; a few ranks each.
-
-    Args:
-        shares: Of all.
-
-        slow: The slowest, where one stands out.
-
-        name: What a rank is called.
-
-        most: How many of the odd ones have a row.
-    """
+    """The odd ones each, and all others as a range; a few ranks each."""
     odd = odd_ones(shares, slow)[:most]
     others = [each for each in shares if each not in odd]
     if len(shares) <= _EACH:
@@ -170,13 +160,7 @@ _MORE_WAITS = (
 
 
 def more_waits(more_s: float, length_s: float) -> str | None:
-    """By how much waits may be longer than is told; None if it is not worth telling.
-
-    Args:
-        more_s: By how much.
-
-        length_s: The time of all.
-    """
+    """By how much waits may be longer than is told; None if it is not worth telling."""
     if more_s <= _WORTH * length_s:
         return None
     return f"at least; up to {seconds_text(more_s)} more, as what else ran is not exact"
@@ -189,19 +173,7 @@ def table(
     moves_known: bool = True,
     at_least: bool = False,
 ) -> Table:
-    """What ranks did with their time, in figures.
-
-    Args:
-        caption: What is told.
-
-        rows: A rank each, or several.
-
-        further: More columns.
-
-        moves_known: Whether it is known how long data moved.
-
-        at_least: Whether waits may have been longer.
-    """
+    """What ranks did with their time, in figures."""
     columns = _MORE_WAITS if at_least else _COLUMNS if moves_known else _MOVES_UNKNOWN
     return Table.of(caption, (*columns, *further), rows)
 
@@ -212,15 +184,7 @@ def table(
 def bars(
     caption: str, shares: Iterable[tuple[str, Share, float]], own: str = OWN
 ) -> Stacks:
-    """A bar for each rank, where no clock says what was when.
-
-    Args:
-        caption: What is shown.
-
-        shares: Of each its name, what it did, and how long all of it took.
-
-        own: The kind that its own work is drawn as.
-    """
+    """A bar for each rank, where no clock says what was when."""
     stacks = tuple(
         Stack(
             name,
@@ -239,13 +203,7 @@ def bars(
 
 
 def joined(spans: Sequence[Span], gap_s: float) -> list[Span]:
-    """Spans that follow each other and are of one kind, as one.
-
-    Args:
-        spans: In order of time.
-
-        gap_s: What nobody could see between them does not part them.
-    """
+    """Spans that follow each other and are of one kind, as one."""
     found: list[Span] = []
     for span in spans:
         last = found[-1] if found else None

@@ -235,13 +235,7 @@ def _folded(
     devices: Sequence[SnapshotOfDevice],
     in_sight: Sequence[Part],
 ) -> Iterator[Details]:
-    """All else that the files tell.
-
-    Args:
-        devices: The one that is told of first.
-
-        in_sight: What is drawn of it already.
-    """
+    """All else that the files tell."""
     for of in devices[:1]:
         picture = areas(of)
         if picture is not None and not any(isinstance(p, Areas) for p in in_sight):

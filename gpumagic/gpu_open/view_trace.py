@@ -201,18 +201,14 @@ def _cut(span: Span, window: Span) -> Span:
 
 @dataclass(frozen=True)
 class Named:
-    """All runs of what has one name, or is of one kind.
-
-    Attributes:
-        longest: The name that took most of it, where several are together.
-    """
+    """All runs of what has one name, or is of one kind."""
 
     name: str
     kind: str
     count: int
     total_s: float
     longest_s: float
-    longest: str = ""
+    longest: str = ""  # the name that took most of it, where several are together
 
 
 def kernel_text(name: str, most: int = LONGEST_NAME) -> str:
@@ -289,13 +285,7 @@ def part_meter(part_s: float, whole_s: float | None) -> Cell:
 
 
 def kernel_details(kernels: Sequence[KernelSum], *further: Table) -> Iterator[Details]:
-    """All of them by their full names, and by what they work out.
-
-    Args:
-        kernels: The longest first.
-
-        further: What else is said of their kinds.
-    """
+    """All of them by their full names, and by what they work out."""
     if not kernels:
         return
     whole_s = sum(each.total_s for each in kernels)

@@ -38,129 +38,78 @@ class Garbage(ValueError):
 
 @dataclass(frozen=True)
 class Done:
-    """What a rank says of a cell that it has run.
+    """What a rank says of a cell that it has run."""
 
-    Attributes:
-        name: Its rank, or its place where it has none.
-
-        clock: "host" or "simulated".
-
-        offset_ns: What is added to its clock to have that of rank 0; None if unknown.
-
-        parts: What it did together with others.
-
-        during: For each of these "forward", "backward", ... or "".
-
-        calls: For each of these its name, and what this rank put in; None if unknown.
-
-        names: Variables that hold memory, where they were asked for.
-
-        from_ns: From when on it is known what was done with others; None for all of it.
-
-        until_ns: Likewise until when.
-    """
-
-    name: int
+    name: int  # its rank, or its place where it has none
     seat: Seat
     elapsed_s: float | None
-    clock: str
+    clock: str  # "host" or "simulated"
     began_ns: int
     ended_ns: int
+    # what is added to its clock to have that of rank 0; None if unknown
     offset_ns: int | None
     offset_error_ns: int | None
     error: str | None
     error_line: CodeLine | None
-    parts: tuple[Part, ...]
-    during: tuple[str, ...]
+    parts: tuple[Part, ...]  # what it did together with others
+    during: tuple[str, ...]  # for each of these "forward", "backward", ... or "".
+    # for each of these its name, and what this rank put in; None if unknown
     calls: tuple[tuple[str, int | None], ...]
     flags: tuple[str, ...]
     memory: RankMemory | None
     phases: Mapping[str, float]
     steps_s: tuple[float, ...]
+    # variables that hold memory, where they were asked for
     names: tuple[tuple[str, int], ...]
     flight: Flight | None
+    # from when on it is known what was done with others; None for all of it
     from_ns: int | None = None
-    until_ns: int | None = None
+    until_ns: int | None = None  # likewise until when
 
 
 @dataclass(frozen=True)
 class Alive:
-    """What a rank says while it runs.
-
-    Attributes:
-        since_s: For how long the cell has been running.
-
-        stuck_s: For how long at least it has been in the very same collective; None
-            where that cannot be told.
-
-        inside: The function of torch.distributed that it is in; None for none.
-
-        progress: Steps done, and how many there are.
-
-        working: Whether it works rather than waits; None if it cannot tell.
-
-        timeout_s: After how long its group lets nobody wait any more.
-
-        memory: Bytes in use on its GPU, by whomever, and how many that has.
-
-        deaf: Whether it has been sent Ctrl-C, and has not come back; not its own word.
-    """
+    """What a rank says while it runs."""
 
     name: int
-    since_s: float
+    since_s: float  # for how long the cell has been running
     flight: Flight | None
     line: CodeLine | None
-    inside: str | None
-    progress: tuple[int, int | None] | None
-    working: bool | None
+    inside: str | None  # the function of torch.distributed that it is in; None for none
+    progress: tuple[int, int | None] | None  # steps done, and how many there are
+    working: bool | None  # whether it works rather than waits; None if it cannot tell
+    # for how long at least it has been in the very same collective; None where that
+    # cannot be told
     stuck_s: float | None = None
-    timeout_s: float | None = None
+    timeout_s: float | None = None  # after how long its group lets nobody wait any more
+    # bytes in use on its GPU, by whomever, and how many that has
     memory: tuple[int, int] | None = None
+    # whether it has been sent Ctrl-C, and has not come back; not its own word
     deaf: bool = False
 
 
 @dataclass(frozen=True)
 class Call:
-    """A collective that a rank has called.
-
-    Attributes:
-        sizes: What it put in, as torch writes it; "" if unknown.
-    """
+    """A collective that a rank has called."""
 
     group: str
     number: int
     name: str
-    sizes: str = ""
+    sizes: str = ""  # what it put in, as torch writes it; "" if unknown
 
 
 @dataclass(frozen=True)
 class Flight:
-    """Where a rank is in the order of its collectives.
-
-    Attributes:
-        by: Who has told; "" for torch's flight recorder.
-    """
+    """Where a rank is in the order of its collectives."""
 
     under_way: tuple[Call, ...]
     last: tuple[Call, ...]
-    by: str = ""
+    by: str = ""  # who has told; "" for torch's flight recorder
 
 
 @dataclass(frozen=True)
 class Sums:
-    """What one of very many ranks says: sums instead of all it did with others.
-
-    Attributes:
-        matched: How many collectives were found on all ranks of their groups; the same
-            on all ranks.
-
-        unmatched: How many were not.
-
-        more_s: How much longer it may have waited, at most.
-
-        collectives: By name how often, bytes, waits and moves in nanoseconds, and how
-            often it came last.
-    """
+    """What one of very many ranks says: sums instead of all it did with others."""
 
     name: int
     seat: Seat | None
@@ -173,11 +122,15 @@ class Sums:
     memory: RankMemory | None
     error: str | None
     clock: str = "host"
+    # how many collectives were found on all ranks of their groups; the same on all
+    # ranks
     matched: int = 0
-    unmatched: int = 0
-    more_s: float = 0.0
+    unmatched: int = 0  # how many were not
+    more_s: float = 0.0  # how much longer it may have waited, at most
     phases: Mapping[str, float] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
+    # by name how often, bytes, waits and moves in nanoseconds, and how often it came
+    # last
     collectives: tuple[tuple[str, int, int | None, int, int, int], ...] = ()
 
 
@@ -185,13 +138,7 @@ Answer: TypeAlias = "Done | Alive | Sums | Seat | Unfinished"
 
 
 def from_text(text: str | bytes, place: int) -> Answer:
-    """Read an answer that came as JSON.
-
-    Args:
-        text: As it came.
-
-        place: The number of the engine, or the rank, that it came from.
-    """
+    """Read an answer that came as JSON."""
     if len(text) > MOST_BYTES:
         return _garbage(place, f"its answer has {len(text):,} bytes")
     try:
@@ -201,13 +148,7 @@ def from_text(text: str | bytes, place: int) -> Answer:
 
 
 def read(said: object, place: int) -> Answer:
-    """Read an answer.
-
-    Args:
-        said: What came from a rank.
-
-        place: The number of the engine, or the rank, that it came from.
-    """
+    """Read an answer."""
     try:
         return _read(said, place)
     except Garbage as error:
@@ -399,14 +340,7 @@ def _phases(fields: _Fields) -> dict[str, float]:
 def _part(
     row: object, spans: Sequence[tuple[int, int]]
 ) -> tuple[Part, str, tuple[str, int | None]]:
-    """A collective: group, number, name, bytes, arrived, ended, during, beside.
-
-    Args:
-        row: As it came; newer ones may have more.
-
-        spans: When it worked on something else, from its arrival on; of others than
-            today's `beside` says for how long, and no more.
-    """
+    """A collective: group, number, name, bytes, arrived, ended, during, beside."""
     if not isinstance(row, list) or len(row) < _OF_A_COLLECTIVE:
         raise Garbage("one of its collectives is none")
     group, number, told, nbytes, arrived, ended, during, *beside = row

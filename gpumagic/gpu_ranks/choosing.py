@@ -27,24 +27,13 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Asker:
-    """An engine that is to have a GPU.
+    """An engine that is to have a GPU."""
 
-    Attributes:
-        host: What its host is called.
-
-        machine: What tells its host apart from others.
-
-        choices: What it may be given, in the order of CUDA.
-
-        gpu: The UUID of its current device; None for none.
-
-        given_by: Who has started it as one of many tasks; None if nobody is known.
-    """
-
-    host: str
-    machine: Hashable
-    choices: tuple[Choice, ...]
-    gpu: str | None
+    host: str  # what its host is called
+    machine: Hashable  # what tells its host apart from others
+    choices: tuple[Choice, ...]  # what it may be given, in the order of CUDA
+    gpu: str | None  # the UUID of its current device; None for none
+    # who has started it as one of many tasks; None if nobody is known
     given_by: str | None = None
 
 
@@ -52,12 +41,6 @@ def names_of(askers: Mapping[int, Asker]) -> dict[int, str]:
     """What each engine is given, as `gpu_select` takes it.
 
     Who may have one GPU alone keeps it, and all others take the first that is left.
-
-    Args:
-        askers: By engine, in the order in which they take.
-
-    Raises:
-        GpuMagicError: There is none for one of them.
     """
     without = [engine for engine, asker in askers.items() if not asker.choices]
     if without:

@@ -47,18 +47,6 @@ def compare(
     """How the clocks stand to that of rank 0; all ranks call this together.
 
     However many there are, it takes about a second at most, and one round for each.
-
-    Args:
-        clocks: What `own_clock` says on each rank.
-
-        group: Of gloo, with all ranks.
-
-        rank: This one.
-
-        rounds: How often each is asked; the quickest counts.
-
-    Returns:
-        On rank 0, what is added to each clock to have its own; else nothing.
     """
     others = [clock for clock in dict.fromkeys(clocks) if clock != clocks[0]]
     if rank != 0:
@@ -131,11 +119,7 @@ class ByStore:
             self._store.set(f"{self._key}: {self._place}", self._own)
 
     def compare(self) -> bool:
-        """Ask each other clock, or answer for one; once all have told theirs.
-
-        Returns:
-            Whether there is more than one, so that some have been kept busy.
-        """
+        """Ask each other clock, or answer for one; once all have told theirs."""
         clocks = self._store.add(f"{self._key}: how many", 0)
         if clocks < 2:
             self._is_other = False
@@ -183,9 +167,6 @@ class ByStore:
 
         The store is asked by other hosts alone: a cell may have ended the group, and
         torch's C++ writes a page about each answer that does not come.
-
-        Args:
-            since_s: How long ago they were compared.
         """
         if not self._is_other:
             return Offset(0, 0)
@@ -204,13 +185,7 @@ def _round(asked_ns: int, said_ns: int, heard_ns: int) -> tuple[int, int]:
 def between(
     first: Mapping[str, Offset], last: Mapping[str, Offset]
 ) -> dict[str, Offset]:
-    """What is right in the middle of a block, from its beginning and its end.
-
-    Args:
-        first: By clock, as it was compared at the beginning.
-
-        last: Likewise at the end; a clock that is missing there stays as it was.
-    """
+    """What is right in the middle of a block, from its beginning and its end."""
     return {clock: _middle(each, last.get(clock)) for clock, each in first.items()}
 
 

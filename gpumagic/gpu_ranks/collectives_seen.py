@@ -286,15 +286,6 @@ def with_groups(
 
     What a rank does not know the group of is in one that no other rank is in: it is
     told, and compared with nothing.
-
-    Args:
-        collectives: Those of gloo, in order, without groups.
-
-        marks: What tells of them, likewise.
-
-        before: What `numbers` has said when the block began.
-
-        since_ns: When that was.
     """
     now = last_numbers()
     used = [group for group in now if now[group] != before.get(group, -1)]
@@ -361,12 +352,7 @@ def _calls_since(since_ns: int) -> tuple[list[RecordedCall], bool]:
 
 
 def on_one_clock(answers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The answers of ranks by the clock of rank 0, with ends where none are known.
-
-    Args:
-        answers: Of kind "done", each with `offset_ns`. Those without `"ends":
-            "unknown"` know theirs, and are shifted alone.
-    """
+    """The answers of ranks by the clock of rank 0, with ends where none are known."""
     on_one = [shifted(each) for each in answers]
     open_ended = [each for each in on_one if each.get("ends") == UNKNOWN]
     if len(open_ended) > 1 and any(each.get("offset_ns") is None for each in answers):
@@ -408,15 +394,7 @@ def _cut_to_common(answers: Sequence[dict[str, Any]]) -> None:
 
 
 def cut_to(answer: dict[str, Any], from_ns: int | None, until_ns: int | None) -> None:
-    """Leave out what is not known of all ranks.
-
-    Args:
-        answer: Of one.
-
-        from_ns: From when on all are known; None for from the beginning.
-
-        until_ns: Likewise until when.
-    """
+    """Leave out what is not known of all ranks."""
     began_ns, ended_ns = answer["began_ns"], answer["ended_ns"]
     if from_ns is not None:
         began_ns = max(began_ns, from_ns)

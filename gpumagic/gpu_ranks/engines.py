@@ -50,16 +50,7 @@ _DROPPED, _MOST_TIMES = "TaskAborted", 10
 
 
 def client_in(namespace: Mapping[str, Any], chosen: Any = None) -> Any:
-    """The cluster's client among the names of a notebook.
-
-    Args:
-        namespace: The names.
-
-        chosen: The one that `%px` uses, if any: of several clusters it counts.
-
-    Raises:
-        GpuMagicError: There is none, or one of several, and nobody has chosen.
-    """
+    """The cluster's client among the names of a notebook."""
     package = sys.modules.get("ipyparallel")
     if package is None and not _is_installed():
         raise MissingPackage(
@@ -120,28 +111,17 @@ def _client_of(value: Any, package: Any) -> Any | None:
 
 @dataclass
 class Asked:
-    """A request to several engines, and what has come of it so far.
+    """A request to several engines, and what has come of it so far."""
 
-    Attributes:
-        send: Asks an engine, and gives ipyparallel's own result.
-
-        targets: Which engines it is for.
-
-        names: The rank of each engine, as far as any has ever told; it is kept up.
-
-        results: ipyparallel's own, by engine, once it was sent.
-
-        interrupted: Those that were running when Ctrl-C was sent, and so got it.
-
-        interrupted_s: When that was; None if it was not.
-    """
-
-    send: Callable[[int], Any]
-    targets: Sequence[int]
+    send: Callable[[int], Any]  # asks an engine, and gives ipyparallel's own result
+    targets: Sequence[int]  # which engines it is for
+    # the rank of each engine, as far as any has ever told; it is kept up
     names: dict[int, int] = field(default_factory=dict)
+    # ipyparallel's own, by engine, once it was sent
     results: dict[int, Any] = field(default_factory=dict)
+    # those that were running when Ctrl-C was sent, and so got it
     interrupted: tuple[int, ...] = ()
-    interrupted_s: float | None = None
+    interrupted_s: float | None = None  # when that was; None if it was not
     _seen: dict[int, int] = field(default_factory=dict)
     _last: dict[int, dict[str, Any]] = field(default_factory=dict)
     _alive: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -397,15 +377,7 @@ class Engines:
     def request(
         self, kind: str, targets: Iterable[int], each: Callable[[int], dict[str, Any]]
     ) -> Asked:
-        """What is to be asked of several, each its own; `begin` sends it.
-
-        Args:
-            kind: What is asked.
-
-            targets: Whom.
-
-            each: What belongs to the request, for an engine.
-        """
+        """What is to be asked of several, each its own; `begin` sends it."""
         lines = {
             engine: _CODE.format(
                 json.dumps(
@@ -450,13 +422,7 @@ class Engines:
                 send(list(targets), FREE, {}, block=False)
 
     def restart_line(self, targets: Sequence[int], namespace: Mapping[str, Any]) -> str:
-        """What to type so that others come in the place of some engines.
-
-        Args:
-            targets: Which ones.
-
-            namespace: The names of the notebook, among which is the client's.
-        """
+        """What to type so that others come in the place of some engines."""
         there = getattr(self.client, "cluster", None) is not None
         names = (name for name, value in namespace.items() if value is self.client)
         rc, count = next(names, None), len(targets)
@@ -507,15 +473,7 @@ def wait_for(
     each_moment: Callable[[], object] = lambda: None,
     within_s: float = math.inf,
 ) -> None:
-    """Wait until each engine has answered, or has ended without an answer.
-
-    Args:
-        asked: What was asked.
-
-        each_moment: Called again and again meanwhile.
-
-        within_s: For how long at most.
-    """
+    """Wait until each engine has answered, or has ended without an answer."""
     ended_s: float | None = None
     until_s = time.monotonic() + within_s
     while time.monotonic() < until_s:
@@ -549,13 +507,7 @@ def _pause(asked: Asked) -> None:
 
 
 def hear(asked: Asked, *, within_s: float) -> None:
-    """Wait until each engine that runs has said something anew.
-
-    Args:
-        asked: What was asked.
-
-        within_s: For how long at most.
-    """
+    """Wait until each engine that runs has said something anew."""
     until_s, heard = time.monotonic() + within_s, set[int]()
     asked.news()
     while not heard.issuperset(asked.running) and time.monotonic() < until_s:

@@ -40,9 +40,6 @@ def flight(*, asks_for_calls: bool = True) -> dict[str, Any] | None:
     """The last collective of each group, and those that are open; None if unknown.
 
     In the shape in which it travels: see `answers.Flight`.
-
-    Args:
-        asks_for_calls: Whether to find out what is open; else nothing is said to be.
     """
     roll, status = _roll(), _status()
     if roll is None and status is None:
@@ -103,16 +100,10 @@ def _row_of(call: Any) -> list[Any]:
 
 
 class Numbers(NamedTuple):
-    """How far a rank is in the order of one group; -1 before the first.
+    """How far a rank is in the order of one group; -1 before the first."""
 
-    Attributes:
-        called: How many were called, with what only two have to do with.
-
-        ended: How many torch knows to have ended; of gloo it learns that late.
-    """
-
-    called: int
-    ended: int
+    called: int  # how many were called, with what only two have to do with
+    ended: int  # how many torch knows to have ended; of gloo it learns that late
 
 
 def numbers() -> dict[str, Numbers] | None:
@@ -242,15 +233,10 @@ def _number(said: object, what: str) -> int:
 
 
 class _Recorder(NamedTuple):
-    """What a recorder says.
+    """What a recorder says."""
 
-    Attributes:
-        status: By what this process calls its groups.
-
-        entries: Its calls, from the oldest on; none where they were not asked for.
-    """
-
-    status: dict[str, Any]
+    status: dict[str, Any]  # by what this process calls its groups
+    # its calls, from the oldest on; none where they were not asked for
     entries: list[dict[str, Any]]
 
 

@@ -48,27 +48,14 @@ _DIED, _SILENT = WHYS = "died", "silent"  # what becomes of a rank that gives no
 
 @dataclass
 class Ranks:
-    """The ranks of a job, as seen by one of them.
+    """The ranks of a job, as seen by one of them."""
 
-    Attributes:
-        rank: This one.
-
-        size: How many there are.
-
-        store: What they write down for each other; None for one rank alone.
-
-        group: Of gloo, beside the job's own; None where it could not be made.
-
-        clocks: By rank, what tells whether clocks are the same.
-
-        offsets: On rank 0, how each clock stood to its own at the beginning.
-    """
-
-    rank: int
-    size: int
-    store: Any = None
-    group: Any = None
-    clocks: Sequence[str] = ()
+    rank: int  # this one
+    size: int  # how many there are
+    store: Any = None  # what they write down for each other; None for one rank alone
+    group: Any = None  # of gloo, beside the job's own; None where it could not be made
+    clocks: Sequence[str] = ()  # by rank, what tells whether clocks are the same
+    # on rank 0, how each clock stood to its own at the beginning
     offsets: Mapping[str, Offset] | None = None
 
     @property
@@ -100,11 +87,7 @@ class Ranks:
 
 
 def meet(patience_s: float) -> Ranks:
-    """Meet the other ranks of the job, and compare clocks; all ranks call it.
-
-    Args:
-        patience_s: How long the others are waited for.
-    """
+    """Meet the other ranks of the job, and compare clocks; all ranks call it."""
     distributed = _group()
     if distributed is None or distributed.get_world_size() == 1:
         return Ranks(0, 1)
@@ -337,13 +320,7 @@ class Thread:
 
 
 def hanging(alive: Sequence[Mapping[str, Any]], hang_s: float) -> tuple[Waiting, ...]:
-    """What has been open for long and is not called by all; the longest wait first.
-
-    Args:
-        alive: The last word of each rank.
-
-        hang_s: What is long.
-    """
+    """What has been open for long and is not called by all; the longest wait first."""
     where = analysis.where(alive)
     since_s = {each["rank"]: each.get("since_s") or 0.0 for each in alive}
     found = []
@@ -375,15 +352,7 @@ def tell(text: str) -> None:
 def telling(
     ranks: Ranks, *, hang_s: float, driver: Callable[[], Driver]
 ) -> Iterator[None]:
-    """Tell of this rank while a block runs.
-
-    Args:
-        ranks: With whom it shares.
-
-        hang_s: How long a rank is without a call until that is told.
-
-        driver: The machine's.
-    """
+    """Tell of this rank while a block runs."""
     if ranks.store is None:
         yield
         return
@@ -424,15 +393,7 @@ def hand_in(ranks: Ranks, answer: dict[str, Any], patience_s: float) -> None:
 def summed(
     ranks: Ranks, said: dict[str, Any], patience_s: float
 ) -> dict[str, Any] | None:
-    """The sums of what this rank of very many did; None where all is to be sent.
-
-    Args:
-        ranks: With whom it is compared.
-
-        said: The whole answer.
-
-        patience_s: How long a rank that calls nothing more is waited for.
-    """
+    """The sums of what this rank of very many did; None where all is to be sent."""
     if ranks.store is None:
         return None
     lives = {rank: _Life() for rank in range(1, ranks.size)}
@@ -461,15 +422,7 @@ def summed(
 def collect(
     ranks: Ranks, own: dict[str, Any], patience_s: float
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """On rank 0: the answers, and of those who gave none what is known.
-
-    Args:
-        ranks: Of whom.
-
-        own: The answer of this one.
-
-        patience_s: How long a rank that calls nothing more is waited for.
-    """
+    """On rank 0: the answers, and of those who gave none what is known."""
     answers: dict[int, dict[str, Any]] = {0: own}
     beats: dict[int, _Life] = {rank: _Life() for rank in range(1, ranks.size)}
     if own.get("error"):  # the others may wait for this one, and for ever
@@ -570,11 +523,7 @@ def _wait(is_done: Callable[[], bool], until_s: float | None) -> None:
 
 
 def require_group() -> None:
-    """Refuse to be one rank of many that each think they are alone.
-
-    Raises:
-        GpuMagicError: A launcher has started several, and they have not met.
-    """
+    """Refuse to be one rank of many that each think they are alone."""
     size = os.environ.get("WORLD_SIZE", "")
     if size.isdecimal() and int(size) > 1 and _group() is None:
         raise GpuMagicError(

@@ -45,19 +45,12 @@ class RecordedCall(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a mark belongs.
+    """Where a mark belongs."""
 
-    Attributes:
-        group: By the name that all ranks know; None if unknown.
-
-        nbytes: What this rank put in; None if unknown.
-
-        beside_ns: For how long of its beginning the host has certainly gone on: until
-            it called something else.
-    """
-
-    group: str | None
-    nbytes: int | None = None
+    group: str | None  # by the name that all ranks know; None if unknown
+    nbytes: int | None = None  # what this rank put in; None if unknown
+    # for how long of its beginning the host has certainly gone on: until it called
+    # something else
     beside_ns: int = 0
 
 
@@ -68,17 +61,7 @@ def groups_of_threads(
     *,
     is_whole: bool,
 ) -> dict[int, str]:
-    """The group of each thread; empty if one of them cannot be told.
-
-    Args:
-        marks: Of one rank.
-
-        calls: Likewise, in order, those that have marks at least.
-
-        before: What was found the last time; a thread may have got another group since.
-
-        is_whole: Whether they are all calls of that time: then numbers tell, too.
-    """
+    """The group of each thread; empty if one of them cannot be told."""
     for known in (before, {}):
         found = dict(known)
         if is_whole:
@@ -107,17 +90,7 @@ def placed(
     *,
     is_whole: bool,
 ) -> list[Place]:
-    """Where each mark belongs.
-
-    Args:
-        marks: Of one rank.
-
-        calls: Likewise, in order, those that have marks at least.
-
-        groups: Of each thread; empty if unknown.
-
-        is_whole: Whether they are all calls of that time: then numbers tell, too.
-    """
+    """Where each mark belongs."""
     if not groups:
         return [Place(None)] * len(marks)
     left: dict[tuple[str, str], list[RecordedCall]] = defaultdict(list)

@@ -39,11 +39,7 @@ _networks: list[str] = []  # the one that was named for the last group, or none
 
 
 def choices(asked: dict[str, Any]) -> dict[str, Any]:
-    """Which GPUs this process may be given, and who has started it.
-
-    Args:
-        asked: `engine`.
-    """
+    """Which GPUs this process may be given, and who has started it."""
     return on_rank.seat(asked["engine"]) | {
         "choices": on_rank.choices(),
         "launcher": on_rank.launcher(),
@@ -51,11 +47,7 @@ def choices(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def choose(asked: dict[str, Any]) -> dict[str, Any]:
-    """Let this process see one GPU alone, unless CUDA has started.
-
-    Args:
-        asked: `gpu`, as nvidia-smi numbers it; `dry_run`; `local_rank`, `engine`.
-    """
+    """Let this process see one GPU alone, unless CUDA has started."""
     from gpumagic import gpu_select
     from gpumagic.gpu_select.report import Verdict
 
@@ -73,11 +65,7 @@ def choose(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def backends(asked: dict[str, Any]) -> dict[str, Any]:
-    """Refuse a backend that torch lacks here: other ranks would wait for this one.
-
-    Args:
-        asked: `engine`; `backend`, as "nccl" or "cpu:gloo,cuda:nccl".
-    """
+    """Refuse a backend that torch lacks here: other ranks would wait for this one."""
     import torch.distributed as dist
 
     names = [each.rpartition(":")[2].strip() for each in asked["backend"].split(",")]
@@ -94,9 +82,6 @@ def meet(asked: dict[str, Any]) -> dict[str, Any]:
     """Let others meet this process, which is to be rank 0, and say where.
 
     The system gives the port to torch's own store, so nobody else can have it.
-
-    Args:
-        asked: `engine`; `one_host`, whether all are on this one.
     """
     import torch.distributed as dist
 
@@ -110,21 +95,13 @@ def meet(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def part(asked: dict[str, Any]) -> dict[str, Any]:
-    """Let nobody meet this process any more: there is to be no group.
-
-    Args:
-        asked: `engine`.
-    """
+    """Let nobody meet this process any more: there is to be no group."""
     _stores.clear()
     return on_rank.seat(asked["engine"])
 
 
 def reach(asked: dict[str, Any]) -> dict[str, Any]:
-    """Which addresses of rank 0 this process gets through to.
-
-    Args:
-        asked: `addresses`, `port`, `engine`.
-    """
+    """Which addresses of rank 0 this process gets through to."""
     addresses = asked["addresses"]
     with ThreadPoolExecutor(max_workers=len(addresses) or 1) as tries:
         got = list(
@@ -168,12 +145,7 @@ def _name_network(address: str) -> None:
 
 
 def join(asked: dict[str, Any]) -> dict[str, Any]:
-    """Begin torch.distributed here, as one of many; a group that is there ends first.
-
-    Args:
-        asked: `rank`, `world_size`, `local_rank`, `address`, `port`, `backend`,
-            `engine`, `most_whole`.
-    """
+    """Begin torch.distributed here, after ending a group that is there."""
     import torch.distributed as dist
 
     variables = {
@@ -254,17 +226,6 @@ def meet_all(key: str, ranks: int, *, within_s: float = _TOGETHER_S) -> Clocks |
 
     It goes through the group's store, since a collective is the user's: one that a rank
     does not come to would hang.
-
-    Args:
-        key: For each occasion another one.
-
-        ranks: How many are to come.
-
-        within_s: How long to wait.
-
-    Returns:
-        How the clocks of their hosts stand to each other; None without others, and
-        where time is a model's.
     """
     distributed = sys.modules.get("torch.distributed")
     rank, world_size, _ = on_rank.group()
@@ -332,11 +293,7 @@ _over: list[str] = []  # those of cells that all ranks have left
 
 
 def noted(prefix: str = "") -> Any:
-    """The store of this process's group, where what is said of a cell goes some time.
-
-    Args:
-        prefix: Of what is said there.
-    """
+    """The store of this process's group."""
     distributed = sys.modules["torch.distributed"]
     common = distributed.distributed_c10d._get_default_store()  # noqa: SLF001
     store = distributed.PrefixStore(prefix, common) if prefix else common

@@ -54,11 +54,7 @@ def disconnect() -> int:
 
 
 def leave(asked: dict[str, Any]) -> dict[str, Any]:
-    """Leave the group of this process, if there is one: nobody waits for it any more.
-
-    Args:
-        asked: `engine`; `awaited`, whether others wait for this one now.
-    """
+    """Leave the group of this process, if there is one."""
     if asked.get("awaited", True):
         disconnect()
     try:
@@ -69,11 +65,7 @@ def leave(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def end_group() -> None:
-    """End torch.distributed here, if it has begun, and whatever still runs in it.
-
-    Raises:
-        GpuMagicError: It does not end: something else holds it.
-    """
+    """End torch.distributed here, if it has begun, and whatever still runs in it."""
     distributed = _distributed()
     if distributed is None:
         return

@@ -73,11 +73,7 @@ def gloos_address() -> str | None:
 
 @contextlib.contextmanager
 def open_to_all() -> Iterator[tuple[str, int] | None]:
-    """Answer others, for as long as the block runs, where gloo would.
-
-    Yields:
-        The address and the port; None where there is none.
-    """
+    """Answer others, for as long as the block runs, where gloo would."""
     address = gloos_address()
     try:
         family = socket.AF_INET6 if ":" in (address or "") else socket.AF_INET
@@ -90,13 +86,7 @@ def open_to_all() -> Iterator[tuple[str, int] | None]:
 
 
 def answers(address: str, port: int) -> bool:
-    """Whether this process gets through.
-
-    Args:
-        address: Of another.
-
-        port: Likewise.
-    """
+    """Whether this process gets through."""
     with (
         contextlib.suppress(OSError),
         socket.create_connection((address, port), timeout=_REACH_S),
@@ -107,11 +97,7 @@ def answers(address: str, port: int) -> bool:
 
 @contextlib.contextmanager
 def gloo_uses(name: str | None) -> Iterator[None]:
-    """Let groups of gloo that begin within use a network, unless the user names one.
-
-    Args:
-        name: Of the network; None leaves it to gloo.
-    """
+    """Let groups of gloo that begin within use a network, unless the user names one."""
     if name is None or VARIABLE in os.environ:
         yield
         return

@@ -55,13 +55,7 @@ class Notebook:
         self._most_whole = analysis.MOST_TOLD  # ranks; of more each sends its sums
 
     def answer(self, typed: argparse.Namespace, cell: str | None) -> Any:
-        """Do what one line asks for.
-
-        Args:
-            typed: The options.
-
-            cell: The body; None in line form.
-        """
+        """Do what one line asks for."""
         __tracebackhide__ = True
         options = options_of(typed, above_a_cell=cell is not None)
         self._place = place_in(self._shell)

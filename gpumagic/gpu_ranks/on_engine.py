@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 
 def answer(request: str) -> None:
-    """Do what was asked, and say what came of it.
-
-    Args:
-        request: A dictionary as JSON: `kind`, `engine`, and what belongs to the kind.
-    """
+    """Do what was asked, and say what came of it."""
     asked = json.loads(request)
     kinds: dict[str, Callable[[dict[str, Any]], None]] = {
         "seat": lambda asked: _say(on_rank.seat(asked["engine"])),

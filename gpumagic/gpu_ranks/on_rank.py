@@ -72,11 +72,7 @@ _NETWORK_CARDS = Path("/sys/class/infiniband")
 
 
 def seat(engine: int | None = None) -> dict[str, Any]:
-    """Where this process sits; nothing is started to find out.
-
-    Args:
-        engine: Its number among the engines of a cluster.
-    """
+    """Where this process sits; nothing is started to find out."""
     rank, world_size, backend = group()
     local_rank = _number_in("LOCAL_RANK")
     told = _machine()
@@ -279,15 +275,7 @@ def measuring(
     names: bool = False,
     together: Callable[[], object] = lambda: None,
 ) -> Iterator[Measured]:
-    """Measure a block on this rank; an error of its own goes through.
-
-    Args:
-        engine: Its number among the engines of a cluster.
-
-        names: Whether the variables that hold memory are wanted.
-
-        together: Called when all is ready, to wait for other ranks that begin too.
-    """
+    """Measure a block on this rank; an error of its own goes through."""
     from gpumagic import cuda_sync_time
 
     measured, called = Measured(), dict[str, int]()

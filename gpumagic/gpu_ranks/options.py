@@ -17,31 +17,17 @@ _WORDS = (SELECT, GROUP, WHERE)
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is wanted of many ranks.
+    """What is wanted of many ranks."""
 
-    Attributes:
-        word: What is asked; empty for where ranks sit, and for a cell.
-
-        on: Which engines, as typed; None for all.
-
-        memory: Whether memory is what is asked of a cell.
-
-        names: Whether the variables that hold memory are wanted of each rank.
-
-        backend: Of the group that is begun; None for what fits the devices.
-
-        dry_run: Whether a choice is only told.
-
-        hang_s: How long a collective may stay open until it is told.
-    """
-
-    word: str = ""
-    on: str | None = None
-    memory: bool = False
+    word: str = ""  # what is asked; empty for where ranks sit, and for a cell
+    on: str | None = None  # which engines, as typed; None for all
+    memory: bool = False  # whether memory is what is asked of a cell
+    # whether the variables that hold memory are wanted of each rank
     names: bool = False
+    # of the group that is begun; None for what fits the devices
     backend: str | None = None
-    dry_run: bool = False
-    hang_s: float = 5.0
+    dry_run: bool = False  # whether a choice is only told
+    hang_s: float = 5.0  # how long a collective may stay open until it is told
 
 
 def options_of(typed: argparse.Namespace, *, above_a_cell: bool) -> Options:

@@ -17,11 +17,7 @@ _STREAMS = ("stdout", "stderr")
 
 
 def show_outputs(results: Mapping[int, Any]) -> None:
-    """Show texts by engine, then what is more than text, then errors.
-
-    Args:
-        results: ipyparallel's own, by engine.
-    """
+    """Show texts by engine, then what is more than text, then errors."""
     metadata = {engine: metadata_of(result) for engine, result in results.items()}
     for name in _STREAMS:
         _write(name, {engine: each.get(name) for engine, each in metadata.items()})

@@ -65,19 +65,13 @@ class Comparing(Protocol):
 
 @dataclass(frozen=True)
 class Others:
-    """What is to be known of the other ranks while they are waited for.
+    """What is to be known of the other ranks while they are waited for."""
 
-    Attributes:
-        patience_s: How long they are waited for.
-
-        is_hopeless: Whether they are waited for in vain.
-
-        offsets: Called on all ranks once all are there: on rank 0 it says what is
-            added to each clock to have its own.
-    """
-
-    patience_s: float
+    patience_s: float  # how long they are waited for
+    # whether they are waited for in vain
     is_hopeless: Callable[[], bool] = lambda: False
+    # called on all ranks once all are there: on rank 0 it says what is added to each
+    # clock to have its own
     offsets: Callable[[], Mapping[str, int]] = dict
 
 
@@ -94,13 +88,6 @@ def summed(
     """The sums of what this rank did; None where it is to be sent whole.
 
     All ranks of the job call it, and none for longer than it has patience.
-
-    Args:
-        said: The whole answer.
-
-        ranks: With whom it is compared.
-
-        others: How these are waited for.
     """
     done = answers.read(said, ranks.rank)
     if not isinstance(done, Done) or done.error is not None or ranks.beside is None:
@@ -173,11 +160,7 @@ def _plan(ranks: Comparing) -> str:
 
 
 def _settle(ranks: Comparing, plan: str) -> None:
-    """Say what all do, unless it has been said.
-
-    Raises:
-        Exception: The store cannot say it: then nobody is to be waited for.
-    """
+    """Say what all do, unless it has been said."""
     ranks.store.compare_set(_PLAN, "", plan)
 
 
@@ -249,30 +232,21 @@ class _Beside(NamedTuple):
     """A group with all ranks that torch's list of groups does not have.
 
     So it leaves no trace in what is the user's: not in the names that groups get.
-
-    Attributes:
-        of: The user's own group, which it ends with.
-
-        word: By which ranks tell whether they have the same one.
     """
 
-    of: weakref.ref[Any]
-    word: str
+    of: weakref.ref[Any]  # the user's own group, which it ends with
+    word: str  # by which ranks tell whether they have the same one
     group: Any
 
 
 @dataclass(frozen=True)
 class _Engines:
-    """The ranks of the group of an engine.
-
-    Attributes:
-        key: For each cell another one.
-    """
+    """The ranks of the group of an engine."""
 
     rank: int
     size: int
     store: Any
-    key: str
+    key: str  # for each cell another one
     clocks: Sequence[str] = ()
 
     @property
@@ -294,15 +268,6 @@ def bare_group(store: Any, rank: int, size: int, timeout: dt.timedelta) -> Any:
 
     Where a rank does not come to it, the names that groups get stay the same on all:
     torch counts what is on its list, also what was never made.
-
-    Args:
-        store: For this group alone.
-
-        rank: This one.
-
-        size: How many there are.
-
-        timeout: For how long others are waited for, then and later.
     """
     import torch.distributed as dist
 
@@ -310,13 +275,7 @@ def bare_group(store: Any, rank: int, size: int, timeout: dt.timedelta) -> Any:
 
 
 def connect(word: str, timeout: dt.timedelta = _CONNECTING) -> None:
-    """Make a group beside that of this process, with all of its ranks.
-
-    Args:
-        word: The same on all ranks, and for each group another one.
-
-        timeout: For how long others are waited for.
-    """
+    """Make a group beside that of this process, with all of its ranks."""
     import torch.distributed as dist
 
     _of_engine.clear()
@@ -334,15 +293,7 @@ def _store(prefix: str) -> Any:
 def summed_on_engine(
     said: Mapping[str, Any], key: str, store: Any
 ) -> dict[str, Any] | None:
-    """The sums of what an engine did; None where it is to be sent whole.
-
-    Args:
-        said: The whole answer.
-
-        key: For each cell another one.
-
-        store: A part of the group's, for this cell alone.
-    """
+    """The sums of what an engine did; None where it is to be sent whole."""
     distributed = sys.modules["torch.distributed"]
     try:
         rank, size = distributed.get_rank(), distributed.get_world_size()

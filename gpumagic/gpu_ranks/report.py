@@ -21,35 +21,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SeatsReport(Report):
-    """Where ranks sit.
+    """Where ranks sit."""
 
-    Attributes:
-        seats: In order of their names.
-
-        findings: What is wrong with that, the gravest first.
-
-        unfinished: Those that did not answer.
-
-        backend: Of the group, "nccl" or "gloo"; None without one.
-
-        group_died: Whether the group cannot be used any more, and why.
-
-        chosen: Whether these seats have just been chosen.
-
-        already: Whether they were to be chosen, and each had a GPU of its own from its
-            start on, so that nothing was changed.
-
-        given_by: Who has given it, "Slurm"; None if nobody is known.
-    """
-
-    seats: tuple[Seat, ...]
-    findings: tuple[SeatFinding, ...] = ()
-    unfinished: tuple[Unfinished, ...] = ()
-    backend: str | None = None
-    group_died: str | None = None
-    chosen: bool = False
+    seats: tuple[Seat, ...]  # in order of their names
+    findings: tuple[SeatFinding, ...] = ()  # what is wrong with that, the gravest first
+    unfinished: tuple[Unfinished, ...] = ()  # those that did not answer
+    backend: str | None = None  # of the group, "nccl" or "gloo"; None without one
+    group_died: str | None = None  # whether the group cannot be used any more, and why
+    chosen: bool = False  # whether these seats have just been chosen
+    # whether they were to be chosen, and each had a GPU of its own from its start on,
+    # so that nothing was changed
     already: bool = False
-    given_by: str | None = None
+    given_by: str | None = None  # who has given it, "Slurm"; None if nobody is known
 
 
 @dataclass(frozen=True)
@@ -181,25 +164,12 @@ class RanksReport(Report):
 
 @dataclass(frozen=True)
 class WhereReport(Report):
-    """Who waits for whom just now.
+    """Who waits for whom just now."""
 
-    Attributes:
-        waiting: Open collectives, the longest wait first.
-
-        lines: Where each rank is, as far as known.
-
-        seats: Where they sit.
-
-        unfinished: Ranks that do not answer.
-
-        told_by: "flight recorder", "stacks" or "" where nothing runs.
-
-        waiting_for_one: Ranks that wait all the same, as in receiving from another.
-    """
-
-    waiting: tuple[Waiting, ...]
-    lines: tuple[tuple[int, str], ...] = ()
-    seats: tuple[Seat, ...] = ()
-    unfinished: tuple[Unfinished, ...] = ()
-    told_by: str = ""
+    waiting: tuple[Waiting, ...]  # open collectives, the longest wait first
+    lines: tuple[tuple[int, str], ...] = ()  # where each rank is, as far as known
+    seats: tuple[Seat, ...] = ()  # where they sit
+    unfinished: tuple[Unfinished, ...] = ()  # ranks that do not answer
+    told_by: str = ""  # "flight recorder", "stacks" or "" where nothing runs
+    # ranks that wait all the same, as in receiving from another
     waiting_for_one: tuple[int, ...] = ()

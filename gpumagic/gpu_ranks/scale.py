@@ -51,18 +51,11 @@ class Group(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The row of figures of all ranks: a place for each collective of each group.
+    """The row of figures of all ranks: a place for each collective of each group."""
 
-    Attributes:
-        groups: Those that several ranks were in.
-
-        places: How many places they have.
-
-        alone: How many collectives the other groups had, of which nothing is compared.
-    """
-
-    groups: Mapping[str, Group]
-    places: int
+    groups: Mapping[str, Group]  # those that several ranks were in
+    places: int  # how many places they have
+    # how many collectives the other groups had, of which nothing is compared
     alone: int = 0
 
     def place(self, part: Part) -> int | None:
@@ -75,23 +68,15 @@ class Layout(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What all ranks of its group together know of one collective.
+    """What all ranks of its group together know of one collective."""
 
-    Attributes:
-        least_ns: What it took on the rank that came last.
-
-        last: Who came last; None if all came at once.
-
-        longest: When the rank waited that did so longest: from and until, as far before
-            the end as they lie.
-
-        pieces: In how many pieces at most a rank did something beside; where that is
-            not 0, `longest` takes more than one reduction.
-    """
-
-    least_ns: int
-    last: int | None
+    least_ns: int  # what it took on the rank that came last
+    last: int | None  # who came last; None if all came at once
+    # when the rank waited that did so longest: from and until, as far before the end
+    # as they lie
     longest: tuple[tuple[int, int], ...] = ()
+    # in how many pieces at most a rank did something beside; where that is not 0,
+    # `longest` takes more than one reduction
     pieces: int = 0
 
 
@@ -113,12 +98,7 @@ def extents(done: Done) -> dict[str, tuple[int, int, int]]:
 
 
 def layout(every: Iterable[Mapping[str, Sequence[int]]]) -> Layout:
-    """The order in which all ranks write their figures.
-
-    Args:
-        every: What `extents` says on each rank. A group that one rank alone was in
-            is counted, and tells nothing; what is beyond `MOST_PLACES` is left out.
-    """
+    """The order in which all ranks write their figures."""
     met: dict[str, list[Sequence[int]]] = defaultdict(list)
     for its in every:
         for group, extent in its.items():
@@ -138,13 +118,7 @@ def layout(every: Iterable[Mapping[str, Sequence[int]]]) -> Layout:
 
 
 def figures(done: Done, where: Layout) -> list[int]:
-    """What one rank knows of each collective; the least over all ranks is wanted.
-
-    Args:
-        done: What it says of a cell.
-
-        where: The order of the collectives.
-    """
+    """What one rank knows of each collective; the least over all ranks is wanted."""
 
     def of(part: Part) -> tuple[int, ...]:
         took_ns = min(part.ended_ns - part.arrived_ns, _LONGEST_NS)
@@ -154,13 +128,7 @@ def figures(done: Done, where: Layout) -> list[int]:
 
 
 def arrivals(done: Done, where: Layout) -> list[int]:
-    """Likewise when it came to each collective, where nobody knows how long it took.
-
-    Args:
-        done: What it says of a cell, by a clock that all have.
-
-        where: The order of the collectives.
-    """
+    """Likewise when it came to each collective, where nobody knows how long it took."""
     return _row(done, where, lambda part: (-part.arrived_ns,), columns=1)
 
 
@@ -212,15 +180,7 @@ def _whole(row: Sequence[int], where: Layout) -> list[tuple[int, ...] | None]:
 def latest(
     done: Done, row: Sequence[int], where: Layout
 ) -> dict[tuple[str, int, str], int]:
-    """When the last rank came to each collective that all of its group were in.
-
-    Args:
-        done: What this rank says of a cell.
-
-        row: The least of what `arrivals` says over all ranks.
-
-        where: The order of the collectives.
-    """
+    """When the last rank came to each collective that all of its group were in."""
     known, found = _whole(row, where), {}
     for part, (name, _) in zip(done.parts, done.calls, strict=True):
         at = where.place(part)
@@ -231,31 +191,17 @@ def latest(
 
 
 class Compared(NamedTuple):
-    """What came of comparing.
+    """What came of comparing."""
 
-    Attributes:
-        known: Of each place what is known of it; None for what tells nothing.
-
-        unmatched: How many collectives tell nothing, also those without a place.
-    """
-
+    # of each place what is known of it; None for what tells nothing
     known: list[Told | None]
-    unmatched: int
+    unmatched: int  # how many collectives tell nothing, also those without a place
 
 
 def compared(
     done: Done, where: Layout, least_of: Callable[[Sequence[int]], Sequence[int]]
 ) -> Compared:
-    """Compare what all ranks did; all call it together.
-
-    Args:
-        done: What this one says of a cell.
-
-        where: The order of the collectives.
-
-        least_of: Gives the least of each figure over all ranks; a row of none needs
-            nobody.
-    """
+    """Compare what all ranks did; all call it together."""
     row = least_of(figures(done, where))
     whole = _whole(row, where)
     known = [None if each is None else _told(*each) for each in whole]
@@ -344,19 +290,13 @@ def _fitting_pieces(counts: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class NameSum:
-    """What one rank did with others under one name.
-
-    Attributes:
-        nbytes: What it put in; None if unknown.
-
-        last: How often it was the last to come.
-    """
+    """What one rank did with others under one name."""
 
     count: int
-    nbytes: int | None
+    nbytes: int | None  # what it put in; None if unknown
     waits_ns: int
     moves_ns: int
-    last: int
+    last: int  # how often it was the last to come
 
 
 def by_name(
@@ -364,15 +304,7 @@ def by_name(
     waited: Mapping[Key, Spans],
     came_last: Callable[[Part], bool],
 ) -> dict[str, NameSum]:
-    """What a rank did together with others, by name; what overlaps counts once.
-
-    Args:
-        done: What it says of a cell.
-
-        waited: When it waited in which collective.
-
-        came_last: Whether it did, to one of these.
-    """
+    """What a rank did together with others, by name; what overlaps counts once."""
     parts: dict[str, list[Part]] = defaultdict(list)
     sizes: dict[str, list[int | None]] = defaultdict(list)
     for part, (name, nbytes) in zip(done.parts, done.calls, strict=True):
@@ -402,17 +334,7 @@ def by_name(
 def sums_of(
     said: Mapping[str, Any], done: Done, found: Compared, where: Layout
 ) -> dict[str, Any]:
-    """What goes out instead of all that a rank did with others.
-
-    Args:
-        said: The whole answer.
-
-        done: The same, checked.
-
-        found: What came of comparing it.
-
-        where: The order of the collectives.
-    """
+    """What goes out instead of all that a rank did with others."""
     tally, last = Tally(), set()
     for part in done.parts:
         at = where.place(part)

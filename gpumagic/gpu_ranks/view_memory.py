@@ -101,13 +101,7 @@ def _below(one: RankMemory) -> str:
 def parts(
     report: RanksReport, told_of_times: Callable[[RanksReport], Iterable[Part]]
 ) -> Iterator[Part]:
-    """Bars to their limits, the odd ones in figures or by name, what to do.
-
-    Args:
-        report: Of the cell.
-
-        told_of_times: What is folded of its times.
-    """
+    """Bars to their limits, the odd ones in figures or by name, what to do."""
     names = Names(report.seats)
     known = [each for each in report.memory if each.peak_bytes is not None]
     odd = _odd(report)
@@ -128,13 +122,7 @@ def parts(
 
 
 def folded(report: RanksReport, names: Names) -> Iterator[Details]:
-    """The memory of every rank, and what holds it.
-
-    Args:
-        report: Of the cell.
-
-        names: What ranks are called.
-    """
+    """The memory of every rank, and what holds it."""
     if report.memory and not report.peaks_bytes:
         rows = [_Row(names.one(each.name), (each,)) for each in report.memory]
         table = Table.of("", _ALL_COLUMNS, rows)

@@ -260,11 +260,7 @@ def _is_renumbered(seats: Sequence[Seat]) -> bool:
 
 
 def seats_table(seats: Sequence[Seat]) -> Table:
-    """Where ranks sit, for a report on something else.
-
-    Args:
-        seats: In order of their names.
-    """
+    """Where ranks sit, for a report on something else."""
     properties = (
         Property(Column("Rank"), lambda each: str(each.name)),
         Property(Column("Host"), lambda each: each.host),

@@ -250,15 +250,7 @@ class _Lane(SeenLane):
 
 
 def picture(report: RanksReport, shown: Sequence[RankTime], names: Names) -> Part:
-    """Lanes where there is a common clock, else bars.
-
-    Args:
-        report: Of the cell.
-
-        shown: Which ranks.
-
-        names: What they are called.
-    """
+    """Lanes where there is a common clock, else bars."""
     some = f"{len(shown)} of {len(report.times)} ranks: "
     caption = some if len(shown) < len(report.times) else "Each rank: "
     if all(each.began_s is not None and each.waits is not None for each in shown):
@@ -410,11 +402,7 @@ _MORE = (
 
 
 def folded(report: RanksReport) -> Iterator[Details]:
-    """Every rank, what they did together, steps, and where they sit.
-
-    Args:
-        report: Of the cell.
-    """
+    """Every rank, what they did together, steps, and where they sit."""
     names = Names(report.seats)
     if _every(report):
         every = tuple(_every_rank(report, names))

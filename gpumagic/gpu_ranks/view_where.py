@@ -94,11 +94,7 @@ class Names:
 
 
 def numbers_text(numbers: Iterable[int]) -> str:
-    """Numbers of ranks, as in "1 and 3", "0, 1, 3", "0 to 6, 8".
-
-    Args:
-        numbers: In any order.
-    """
+    """Numbers of ranks, as in "1 and 3", "0, 1, 3", "0 to 6, 8"."""
     rows = _rows(sorted(set(numbers)))
     told = [text for row in rows[:_MOST] for text in _row_told(row)]
     if more := sum(map(len, rows[_MOST:])):
@@ -132,13 +128,7 @@ def is_one(names: Sequence[int]) -> bool:
 
 
 def waiting_text(waiting: Waiting, names: Names | None = None) -> str:
-    """Who waits in what, who has not come, and where that one is.
-
-    Args:
-        waiting: A collective that is still open.
-
-        names: What ranks are called.
-    """
+    """Who waits in what, who has not come, and where that one is."""
     names = names or Names()
     has = "has" if is_one(waiting.waiting) else "have"
     since = "waits" if is_one(waiting.waiting) else "wait"
@@ -180,15 +170,7 @@ def _clean(text: str, most: int = _MOST_LETTERS) -> str:
 def unfinished_headline(
     unfinished: Sequence[Unfinished], ranks: int, names: Names
 ) -> str:
-    """How many finished, and what became of the gravest of the others.
-
-    Args:
-        unfinished: Ranks without a whole answer.
-
-        ranks: How many there were.
-
-        names: What they are called.
-    """
+    """How many finished, and what became of the gravest of the others."""
     if deaf := [each for each in unfinished if each.why == "deaf"]:
         return _deaf_text(deaf, unfinished, ranks, names)
     finished = ranks - len({each.name for each in unfinished})
@@ -224,15 +206,7 @@ def _until(deaf: Sequence[Unfinished]) -> str:
 
 
 def interrupted_text(running: Sequence[int], back: Sequence[int], until: str) -> str:
-    """While it is waited for after Ctrl-C: who has come back, and who has not.
-
-    Args:
-        running: Ranks that have not.
-
-        back: Ranks that have.
-
-        until: When those that have not will; "" if unknown.
-    """
+    """While it is waited for after Ctrl-C: who has come back, and who has not."""
     names = Names()
     verb = "does" if is_one(running) else "do"
     said = f"{names.several(running)} {verb} not hear Ctrl-C"
@@ -313,21 +287,7 @@ def unfinished_notes(  # noqa: PLR0913 -- each is a fact of its own
     in_script: bool = False,
     ranks: int | None = None,
 ) -> Iterator[Note]:
-    """What is not in the first line: where they were, and how to go on.
-
-    Args:
-        unfinished: Ranks without a whole answer.
-
-        names: What ranks are called.
-
-        died: Why the group cannot be used any more.
-
-        told: What has been told of ranks that others wait for.
-
-        in_script: Whether a launcher has started them, so that there are no engines.
-
-        ranks: How many there were.
-    """
+    """What is not in the first line: where they were, and how to go on."""
     known = {name for each in told for name, _ in each.lines}
     at = [each for each in unfinished if each.line is not None and each.why != "lost"]
     alike: dict[tuple[NoteKind, str], list[int]] = defaultdict(list)
@@ -363,11 +323,7 @@ def is_in_script(report: RanksReport) -> bool:
 
 
 def unfinished_table(unfinished: Sequence[Unfinished]) -> Iterator[Details]:
-    """All who gave no whole answer, folded, where the first line has not named all.
-
-    Args:
-        unfinished: Ranks without a whole answer.
-    """
+    """All who gave no whole answer, folded, where the first line has not named all."""
     if len({(each.why, each.text) for each in unfinished}) < 2:
         return
     properties = (

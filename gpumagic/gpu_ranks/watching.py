@@ -64,11 +64,7 @@ class Watched:
         return self._saved
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the answers of all ranks to a file; only rank 0 does so.
-
-        Args:
-            path: The file; `%gpu_open` shows it.
-        """
+        """Write the answers of all ranks to a file; only rank 0 does so."""
         if self._saved is not None:
             text = json.dumps(self._saved, separators=(",", ":"))
             Path(path).write_text(text, encoding="utf-8")
@@ -128,11 +124,7 @@ class _Asked(NamedTuple):
 
 
 def _time(name: str, seconds: object) -> float:
-    """Seconds that can be waited.
-
-    Raises:
-        GpuMagicError: They are none.
-    """
+    """Seconds that can be waited."""
     if not isinstance(seconds, int | float) or math.isnan(seconds) or seconds <= 0:
         raise GpuMagicError(
             f"{name} is {repr(seconds)[:40]}, which is no time",
@@ -247,14 +239,7 @@ def _hand_over(
 
 
 def opened(saved: Mapping[str, Any]) -> RanksReport:
-    """The report of what `save` wrote or `to_dict` gave.
-
-    Args:
-        saved: The dictionary.
-
-    Raises:
-        GpuMagicError: It is another one, or of a version that is not known here.
-    """
+    """The report of what `save` wrote or `to_dict` gave."""
     version, kind = saved.get("gpumagic"), saved.get("kind")
     if kind != KIND or version != SAVED:
         raise GpuMagicError(

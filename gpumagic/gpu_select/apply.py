@@ -279,11 +279,7 @@ def _listed(uuids: Sequence[str | None]) -> str:
 
 
 def _answer_too_late(attempt: Attempt) -> SelectReport:
-    """The report, if what is visible is what is asked for.
-
-    Raises:
-        NotSelected: It is not; the hint says how to come nearest.
-    """
+    """The report, if what is visible is what is asked for."""
     choice = _choice(attempt)
     ranks = [rank_shown(place, attempt.situation) for place in choice.places]
     free = attempt.request.kind is Kind.FREE  # in what order they come is chance

@@ -86,10 +86,6 @@ def named(
     """The places that names mean.
 
     `allowed` is what this process may choose from; None without a limit.
-
-    Raises:
-        GpuMagicError: A name does not mean exactly one place that can be had, or
-            the places cannot be had together.
     """
     chosen = [resolve(name, inventory) for name in names]
     for number, place in enumerate(chosen):
@@ -107,9 +103,6 @@ def everything(inventory: Inventory, allowed: Sequence[Place] | None) -> Choice:
     """All that one process can see: the whole GPUs, or else the first slice.
 
     What is `allowed` keeps its order; it is None without a limit.
-
-    Raises:
-        GpuMagicError: There is nothing to choose from.
     """
     require_gpus(inventory)
     there = within(places(inventory), allowed)

@@ -37,25 +37,14 @@ _LONGEST_NAME = 32
 
 @dataclass(frozen=True)
 class Claim:
-    """That a process has chosen a GPU, or a slice of one.
+    """That a process has chosen a GPU, or a slice of one."""
 
-    Attributes:
-        uuid: What is claimed.
-
-        holder: The process.
-
-        user: Whose process it is.
-
-        when: Since when, in seconds since 1970.
-
-        out_of_sight: Whether it comes from another container, so that its process
-            can be neither seen nor found by its number.
-    """
-
-    uuid: str
-    holder: Process
-    user: str
-    when: float
+    uuid: str  # what is claimed
+    holder: Process  # the process
+    user: str  # whose process it is
+    when: float  # since when, in seconds since 1970
+    # whether it comes from another container, so that its process can be neither seen
+    # nor found by its number
     out_of_sight: bool = False
 
     def text(self, now: float) -> str:
@@ -192,9 +181,6 @@ def held_open(timeout_s: float = 2.0) -> Iterator[HeldClaims]:
             held.take(uuids)
 
     Where that is not possible, they do what they can, and say what they cannot.
-
-    Args:
-        timeout_s: How long to wait for a process that has them open.
     """
     try:
         fcntl: Any = importlib.import_module("fcntl")
@@ -265,11 +251,7 @@ def claim_text(uuids: Iterable[str], holder: Process, when: float) -> str:
 
 
 def claims_in(text: str) -> list[Claim]:
-    """The claims of a file.
-
-    Raises:
-        ValueError: It is not such a file; anybody can have written it.
-    """
+    """The claims of a file."""
     try:
         match json.loads(text):
             case {
@@ -320,11 +302,7 @@ def _plain(name: str) -> str:
 
 
 def shared_folder(*, make: bool = True) -> Path:
-    """The folder of claims, which all users of this machine can add to.
-
-    Raises:
-        OSError: There is none, or what bears its name is no folder.
-    """
+    """The folder of claims, which all users of this machine can add to."""
     folder = _temporary() / _FOLDER
     if make:
         make_folder(folder, _ALL_MAY_ADD)

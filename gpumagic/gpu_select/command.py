@@ -61,15 +61,7 @@ def run(
     program: list[str],
     in_a_terminal: Callable[[str], str],
 ) -> int:
-    """Show how things stand or would stand, or become the program with its GPUs.
-
-    Args:
-        words: What was typed.
-
-        program: The words behind `--`.
-
-        in_a_terminal: Puts what a terminal types in the place of magics.
-    """
+    """Show how things stand or would stand, or become the program with its GPUs."""
     from gpumagic.devices.driver import open_driver
     from gpumagic.gpu_select.api import status
     from gpumagic.gpu_select.apply import NotSelected, apply
@@ -95,18 +87,7 @@ def run(
 def check_place_of_program(
     typed: Sequence[str], plain: Sequence[str], program: Sequence[str]
 ) -> None:
-    """Refuse a program that has no GPUs in front of it, or no `--`.
-
-    Args:
-        typed: All words before `--`.
-
-        plain: Those of them that are no known option and no value of one.
-
-        program: The words behind `--`.
-
-    Raises:
-        GpuMagicError: With the line to type.
-    """
+    """Refuse a program that has no GPUs in front of it, or no `--`."""
     if program and not plain:
         raise GpuMagicError(
             f"no GPU is named for {program[0]}",

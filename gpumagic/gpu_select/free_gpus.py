@@ -47,26 +47,7 @@ def freest(  # noqa: PLR0913 -- the machine, and what else speaks for or against
     is_mine: Callable[[int], bool | None],
     pick: Callable[[Sequence[Place]], Place],
 ) -> Choice:
-    """The best of the places that are free, as many as are asked for.
-
-    Args:
-        request: How many, and what each must have.
-
-        inventory: The machine.
-
-        allowed: What this process may choose from; None without a limit.
-
-        claimed: Who has claimed a place, by its UUID.
-
-        is_mine: Whether a process belongs to the user; None where that is unknown.
-
-        pick: Takes one of several places that are equally good.
-
-    Raises:
-        NotEnough: Fewer places fit; its opinions say why each other does not.
-
-        GpuMagicError: The machine has no GPU, or a name to exclude means nothing.
-    """
+    """The best of the places that are free, as many as are asked for."""
     require_gpus(inventory)
     excluded = [find(name, inventory) for name in request.exclude]
     usages = [

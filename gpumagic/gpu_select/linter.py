@@ -54,22 +54,7 @@ def remarks(  # noqa: PLR0913, PLR0917 -- all that a setting consists of
     history: Iterable[tuple[int, str]],
     visible: Visible,
 ) -> tuple[Remark, ...]:
-    """What the user should know about the setting; nothing if it is sound.
-
-    Args:
-        environment: All variables, as Python has them.
-
-        variable: What CUDA_VISIBLE_DEVICES is, here and there.
-
-        order: What CUDA_DEVICE_ORDER is, here and there.
-
-        inventory: The machine's GPUs.
-
-        history: The cells that were run, each with its number, as they were typed
-            or as IPython has made Python of them.
-
-        visible: What the setting is predicted to make visible.
-    """
+    """What the user should know about the setting; nothing if it is sound."""
     value = in_force(variable)
     cells = tuple(history)
     quoting_cell = quotes_that_are_kept(cells) if value else None

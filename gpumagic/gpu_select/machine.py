@@ -98,12 +98,7 @@ def rank_of(place: Place, seen: Visible) -> int | None:
 
 
 def resolve(name: str, inventory: Inventory) -> Place:
-    """The one place that a name means.
-
-    Raises:
-        GpuMagicError: It means nothing here, more than one thing, or what CUDA
-            cannot use.
-    """
+    """The one place that a name means."""
     found = find(name, inventory)
     gpu = found.gpu
     if gpu.problem is not None:
@@ -118,11 +113,7 @@ def resolve(name: str, inventory: Inventory) -> Place:
 
 
 def find(name: str, inventory: Inventory) -> Place:
-    """What a name points at: a slice, or any GPU, also one that cannot be used.
-
-    Raises:
-        GpuMagicError: It points at nothing here, or at more than one thing.
-    """
+    """What a name points at: a slice, or any GPU, also one that cannot be used."""
     require_gpus(inventory)
     if name.lower().startswith(_PCI):
         return _by_address(name, inventory)

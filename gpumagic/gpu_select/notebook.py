@@ -100,11 +100,7 @@ class Notebook:
     # ---------------------------------------------------------------- over a restart
 
     def restart(self, request: Request) -> SelectReport:
-        """Keep what a request means now, and restart with it.
-
-        Raises:
-            GpuMagicError: It cannot be kept, or needs no restart.
-        """
+        """Keep what a request means now, and restart with it."""
         import dataclasses
 
         from gpumagic.gpu_select import restart
@@ -200,11 +196,7 @@ def something_is_kept() -> bool:
 
 
 def kept_folder() -> Path:
-    """The folder of what one user keeps over restarts, which may not be there yet.
-
-    Raises:
-        OSError: There is no home to have it in.
-    """
+    """The folder of what one user keeps over restarts, which may not be there yet."""
     named = Path(os.environ.get("XDG_STATE_HOME", ""))
     if named.is_absolute():
         return named / "gpumagic"

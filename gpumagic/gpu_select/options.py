@@ -42,13 +42,10 @@ class Options:
 
 @dataclass(frozen=True)
 class How:
-    """Where a choice is asked for: a notebook shows more than a script.
+    """Where a choice is asked for: a notebook shows more than a script."""
 
-    Attributes:
-        waiting: Called while waiting with the seconds since the last call and what
-            is still in the way.
-    """
-
+    # called while waiting with the seconds since the last call and what is still in
+    # the way
     waiting: Callable[[float, str], object] | None = None
     witness: Witness | None = None
     shell: Any = None

@@ -25,20 +25,12 @@ class Process:
     """One process of one boot of one machine.
 
     `os.exec*` leaves all of it as it is; a forked child is another process.
-
-    Attributes:
-        pid: Its number, in its own namespace.
-
-        start_ticks: When it started, in clock ticks since the boot.
-
-        boot: Which boot of which machine.
-
-        namespace: In which namespace its number counts; containers have their own.
     """
 
-    pid: int
-    start_ticks: int | None = None
-    boot: str | None = None
+    pid: int  # its number, in its own namespace
+    start_ticks: int | None = None  # when it started, in clock ticks since the boot
+    boot: str | None = None  # which boot of which machine
+    # in which namespace its number counts; containers have their own
     namespace: str | None = None
 
 

@@ -49,23 +49,7 @@ def report_of(  # noqa: PLR0913 -- each has a default and a name
     request: str | None = None,
     shell: Any = None,
 ) -> SelectReport:
-    """The situation as a report.
-
-    Args:
-        situation: What was found.
-
-        action: What was done.
-
-        predicted: What is to be seen, if that is not what the variables say now.
-
-        opinions: What a request has made of the places of the machine.
-
-        remarks: What is worth knowing beside what the variables show.
-
-        request: In the user's words.
-
-        shell: The IPython shell whose history may explain things.
-    """
+    """The situation as a report."""
     seen = predicted or situation.prediction_now()
     rows = tuple(_rows(situation, seen, {each.place: each for each in opinions}))
     confirmed = _confirmed(situation, rows)

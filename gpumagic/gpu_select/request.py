@@ -40,55 +40,27 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Request:
-    """A request that has been understood; the machine has not been asked yet.
+    """A request that has been understood; the machine has not been asked yet."""
 
-    Attributes:
-        kind: What sort of choice it is.
-
-        names: What is named, in order: "2", "GPU-1a2b", "MIG-...", "pci:3b:00.0".
-
-        text: The request as one would type it again, options included.
-
-        count: Of free ones, how many.
-
-        min_free_bytes: The free memory that each must have; None without a limit.
-
-        max_util_share: The highest utilisation of each; None without a limit.
-
-        model: A part of the model's name; None for any model.
-
-        exclude: Names of what is not to be taken.
-
-        mine_ok: Whether what the user's own processes hold counts as free.
-
-        wait_s: How long to wait for free ones.
-
-        form: "index" or "uuid"; None lets the machine decide.
-
-        dry_run: Whether only to say what would be set.
-
-        restarting: Whether it is kept for after a restart; nothing is set before.
-
-        verify: Whether a child process starts CUDA first.
-
-        force: Whether to leave the limit that the process was started with.
-    """
-
-    kind: Kind
+    kind: Kind  # what sort of choice it is
+    # what is named, in order: "2", "GPU-1a2b", "MIG-...", "pci:3b:00.0"
     names: tuple[str, ...]
-    text: str
-    count: int = 1
+    text: str  # the request as one would type it again, options included
+    count: int = 1  # of free ones, how many
+    # the free memory that each must have; None without a limit
     min_free_bytes: int | None = None
+    # the highest utilisation of each; None without a limit
     max_util_share: float | None = None
-    model: str | None = None
-    exclude: tuple[str, ...] = ()
-    mine_ok: bool = False
-    wait_s: float = 0.0
-    form: str | None = None
-    dry_run: bool = False
+    model: str | None = None  # a part of the model's name; None for any model
+    exclude: tuple[str, ...] = ()  # names of what is not to be taken
+    mine_ok: bool = False  # whether what the user's own processes hold counts as free
+    wait_s: float = 0.0  # how long to wait for free ones
+    form: str | None = None  # "index" or "uuid"; None lets the machine decide
+    dry_run: bool = False  # whether only to say what would be set
+    # whether it is kept for after a restart; nothing is set before
     restarting: bool = False
-    verify: bool = False
-    force: bool = False
+    verify: bool = False  # whether a child process starts CUDA first
+    force: bool = False  # whether to leave the limit that the process was started with
 
     @property
     def only_tried(self) -> Action | None:
@@ -252,11 +224,7 @@ def _words(what: object) -> list[str]:
 
 
 def _excluded(what: object) -> tuple[str, ...]:
-    """The names of what is not to be taken; there may be none.
-
-    Raises:
-        GpuMagicError: A word is no name.
-    """
+    """The names of what is not to be taken; there may be none."""
     words = _words(what)
     if kinds := [word for word in words if word.lower() in _KINDS]:
         raise GpuMagicError(

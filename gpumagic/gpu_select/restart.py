@@ -30,25 +30,13 @@ _PATIENCE_S = 5.0  # as long as Jupyter itself waits for a kernel to end
 
 
 class Kept(NamedTuple):
-    """A request that was made before the restart.
+    """A request that was made before the restart."""
 
-    Attributes:
-        text: The request in the user's words.
-
-        uuids: The GPUs and slices that it meant, in its order.
-
-        when: When it was made, in seconds since 1970.
-
-        form: How the variable was to name them, if that was said.
-
-        force: Whether it was to leave the limit of the process.
-    """
-
-    text: str
-    uuids: tuple[str, ...]
-    when: float
-    form: str | None = None
-    force: bool = False
+    text: str  # the request in the user's words
+    uuids: tuple[str, ...]  # the GPUs and slices that it meant, in its order
+    when: float  # when it was made, in seconds since 1970
+    form: str | None = None  # how the variable was to name them, if that was said
+    force: bool = False  # whether it was to leave the limit of the process
 
 
 def key(shell: Any = None) -> str | None:
@@ -56,9 +44,6 @@ def key(shell: Any = None) -> str | None:
 
     In VS Code, which makes a new connection file for each start, it is the path of
     the notebook, elsewhere the name of the connection file, or the session's.
-
-    Args:
-        shell: The shell of this process, if it is at hand.
     """
     shell = shell or running_shell()
     if shell is None or is_terminal(shell):
@@ -78,24 +63,7 @@ def keep(  # noqa: PLR0913 -- one for each thing that is kept
     form: str | None = None,
     force: bool = False,
 ) -> None:
-    """Keep a request for the next process with this key; the last one counts.
-
-    Args:
-        folder: Where, which is made if it is missing; nobody else can read it.
-
-        text: The request in the user's words.
-
-        uuids: What it means.
-
-        key: What `key` says of this kernel.
-
-        form: How the variable is to name them; None lets the machine decide.
-
-        force: Whether to leave the limit that the process was started with.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Keep a request for the next process with this key; the last one counts."""
     import json
 
     from gpumagic.gpu_select.claims import make_folder
@@ -216,11 +184,6 @@ def restart(shell: Any, *, what: str = "your choice") -> str:
 
     The kernel ends once the cell's reply is out; no other cell runs in it. Where
     nobody would start it again, nothing is ended, and the user is told what to do.
-
-    Args:
-        shell: The shell of this process.
-
-        what: What the extension takes again, as in "GPU 2"; it has been kept.
     """
     then = f"then %load_ext gpumagic takes {what} again"
     if shell is None or is_terminal(shell):

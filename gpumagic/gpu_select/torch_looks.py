@@ -29,15 +29,7 @@ _IMPORT_MACHINERY = "<frozen importlib."
 def torch_latch(
     *, looked: bool = False, in_vain: bool = False, unseen: bool = True
 ) -> TorchLatch:
-    """What is known of torch's look for GPUs, of which it keeps the answer.
-
-    Args:
-        looked: Whether it was seen looking.
-
-        in_vain: Whether it was seen to find none.
-
-        unseen: Whether it may have looked while nobody watched.
-    """
+    """What is known of torch's look for GPUs, of which it keeps the answer."""
     torch = sys.modules.get("torch")
     if torch is None:
         return TorchLatch.ABSENT
@@ -106,13 +98,7 @@ def _noting(plain: Callable[..., Any], watcher: Watcher) -> Callable[..., Any]:
 
 
 def caused_by(frame: FrameType, is_cell: Callable[[FrameType], bool]) -> str | None:
-    """What made torch look, as its user would write it.
-
-    Args:
-        frame: From which torch looked.
-
-        is_cell: Whether a frame is a cell's own code.
-    """
+    """What made torch look, as its user would write it."""
     module = _module_being_imported(frame, is_cell)
     if module is not None:
         return f"import {module}"

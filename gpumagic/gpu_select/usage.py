@@ -19,38 +19,20 @@ _NEXT = "%gpu_select free chooses others, while this can still be changed"
 
 @dataclass(frozen=True)
 class Usage:
-    """What is known of the use of one place; None is unknown.
+    """What is known of the use of one place; None is unknown."""
 
-    Attributes:
-        place: Whose use it is.
-
-        total_bytes: All of its memory.
-
-        free_bytes: What can be had of it.
-
-        used_bytes: What is in use of it. What the driver keeps for itself is not.
-
-        processes: How many compute processes are in the way.
-
-        own_processes: How many are known as the user's own.
-
-        own_bytes: What those are known to hold.
-
-        own_yield: Whether the user's own count as free: then they are neither in
-            `used_bytes` nor in `processes`, and `own_bytes` are in `free_bytes`.
-
-        busy_share: Its utilisation.
-    """
-
-    place: Place
-    total_bytes: int | None = None
-    free_bytes: int | None = None
+    place: Place  # whose use it is
+    total_bytes: int | None = None  # all of its memory
+    free_bytes: int | None = None  # what can be had of it
+    # what is in use of it. What the driver keeps for itself is not.
     used_bytes: int | None = None
-    processes: int | None = None
-    own_processes: int = 0
-    own_bytes: int = 0
+    processes: int | None = None  # how many compute processes are in the way
+    own_processes: int = 0  # how many are known as the user's own
+    own_bytes: int = 0  # what those are known to hold
+    # whether the user's own count as free: then they are neither in `used_bytes` nor
+    # in `processes`, and `own_bytes` are in `free_bytes`
     own_yield: bool = False
-    busy_share: float | None = None
+    busy_share: float | None = None  # its utilisation
 
     def __str__(self) -> str:
         busy = self.busy_share
@@ -93,15 +75,7 @@ def busy_text(share: float) -> str:
 def usage_of(
     place: Place, is_mine: Callable[[int], bool | None], *, own_yield: bool
 ) -> Usage:
-    """The use of a place.
-
-    Args:
-        place: A whole GPU or a slice.
-
-        is_mine: Whether a process belongs to the user; None where that is unknown.
-
-        own_yield: Whether the user's own processes count as free.
-    """
+    """The use of a place."""
     if place.part is not None:
         return _usage_of_slice(place)
     gpu = place.gpu

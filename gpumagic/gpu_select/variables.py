@@ -65,12 +65,7 @@ def at_start(name: str) -> tuple[bool, str | None]:
 
 @contextlib.contextmanager
 def changed(values: Mapping[str, str | None]) -> Iterator[None]:
-    """Set (or with None remove) variables, for good unless the block raises.
-
-    Args:
-        values: The value of each variable; all of them are set or, if one cannot be
-            or if the block is left by any exception, none is.
-    """
+    """Set (or with None remove) variables, for good unless the block raises."""
     before = [look_up(name) for name in values]
     try:
         for name, value in values.items():
@@ -117,19 +112,11 @@ def _put_back(variable: Variable) -> None:
 
 @dataclass(frozen=True)
 class Mask:
-    """Values to set.
+    """Values to set."""
 
-    Attributes:
-        value: For CUDA_VISIBLE_DEVICES; never empty.
-
-        order: For CUDA_DEVICE_ORDER, without which numbers mean other GPUs.
-
-        why: Why it is not written as it would be by default; empty if it is.
-    """
-
-    value: str
-    order: str
-    why: str
+    value: str  # for CUDA_VISIBLE_DEVICES; never empty
+    order: str  # for CUDA_DEVICE_ORDER, without which numbers mean other GPUs
+    why: str  # why it is not written as it would be by default; empty if it is
 
 
 def mask_for(
@@ -139,18 +126,6 @@ def mask_for(
 
     Numbers are the default, for every library reads them; UUIDs are written where
     a number would not do.
-
-    Args:
-        places: What is to become cuda:0, cuda:1 and so on: whole GPUs or one slice.
-
-        inventory: The machine.
-
-        form: "index" or "uuid" to have it so; None lets the machine decide.
-
-        mps: Whether an MPS daemon serves this process: it numbers GPUs by itself.
-
-    Raises:
-        GpuMagicError: The form cannot express these places.
     """
     if not places:
         return Mask(_NOTHING, BY_PCI_ADDRESS, "")

@@ -127,16 +127,7 @@ class examples(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - beside `argu
 
 
 def parse(parser: argparse.ArgumentParser, name: str, line: str) -> argparse.Namespace:
-    """Read a line that holds options and plain words only.
-
-    Args:
-        parser: The parser that IPython's `@magic_arguments` has made.
-
-        name: What the user typed, such as `%gpu_doctor`, for the messages.
-
-        line: The rest of the line; a `# comment` at its end does not count, nor
-            does the `;` with which a cell is silenced.
-    """
+    """Read a line that holds options and plain words only."""
     said = _without_comment(line).rstrip().rstrip(";")
     words = [_unquoted(word) for word in _words(said, name)]
     options = options_of(parser)
@@ -179,11 +170,7 @@ def names_of_parts(text: str) -> tuple[str, ...]:
 
 
 def add_parts(parser: argparse.ArgumentParser) -> None:
-    """Let a command show parts of its report, as a magic does.
-
-    Args:
-        parser: Of the command.
-    """
+    """Let a command show parts of its report, as a magic does."""
     parser.add_argument(
         "--show",
         type=names_of_parts,
@@ -242,11 +229,7 @@ def offers_behind(parser: argparse.ArgumentParser) -> dict[str, Offers]:
 def next_place(
     parser: argparse.ArgumentParser, line: str
 ) -> tuple[list[str], argparse.Action | None]:
-    """Where a further word would stand.
-
-    Returns:
-        The plain words of the line, and the option that waits for its value.
-    """
+    """Where a further word would stand."""
     *before, (_, option) = _roles(parser, f"{line} x")
     return [word[0] for word, its_option in before if its_option is None], option
 

@@ -46,26 +46,16 @@ class CellRun(Protocol):
 
 @dataclass(eq=False)
 class Mode:
-    """Something that goes on round every cell while it is on.
+    """Something that goes on round every cell while it is on."""
 
-    Attributes:
-        magic: The name of the magic; cells that begin with it are left out.
-
-        new_run: Makes the run for a cell.
-
-        tell: Called after each cell with its run and its code.
-
-        is_timer: Whether it begins last and ends first, before the value or the
-            traceback is drawn: that is not what the cell was run for.
-
-        is_on: Whether cells are looked at.
-    """
-
-    magic: str
-    new_run: Callable[[], CellRun]
+    magic: str  # the name of the magic; cells that begin with it are left out
+    new_run: Callable[[], CellRun]  # makes the run for a cell
+    # called after each cell with its run and its code
     tell: Callable[[Any, Code], object]
+    # whether it begins last and ends first, before the value or the traceback is
+    # drawn: that is not what the cell was run for
     is_timer: bool = False
-    is_on: bool = field(default=False, init=False)
+    is_on: bool = field(default=False, init=False)  # whether cells are looked at
 
     def leaves_out(self, typed: str) -> bool:
         """Whether a cell begins with the magic itself."""

@@ -78,20 +78,7 @@ def run(
     before: Callable[[], object] | None = None,
     after: Callable[[Outcome], object] | None = None,
 ) -> Any | Awaitable[Any]:
-    """Compile and run a body; return its value, or an awaitable of it.
-
-    Args:
-        shell: The interactive shell whose namespace and rules apply.
-
-        body: The text under the magic line.
-
-        magic_line: The magic line itself, shown as line 1 in tracebacks.
-
-        before: Called after compiling, just before the first stamp.
-
-        after: Called with the outcome, before the body's exception goes on. What it
-            returns takes the place of the body's value, unless it is None.
-    """
+    """Compile and run a body; return its value, or an awaitable of it."""
     __tracebackhide__ = True
     compiled = compile_cell(shell, body, magic_line=magic_line)
     if compiled.needs_await:

@@ -28,18 +28,11 @@ _NAMES_OF_MAGICS = "IPCompleter.magic_matcher"
 
 
 class _Offer(NamedTuple):
-    """What can be put at the cursor.
+    """What can be put at the cursor."""
 
-    Attributes:
-        begun: The word that is there.
-
-        words: All that it can become.
-
-        beside_code: Whether code can stand here as well, which IPython completes.
-    """
-
-    begun: str
-    words: list[str]
+    begun: str  # the word that is there
+    words: list[str]  # all that it can become
+    # whether code can stand here as well, which IPython completes
     beside_code: bool = False
 
 

@@ -19,11 +19,7 @@ _PATIENCE_S = 300
 
 
 def run(out: str | None = None) -> str:
-    """Run the tour, write it as HTML, and return a summary with the path.
-
-    Raises:
-        GpuMagicError: a cell of the tour failed; the page is written all the same.
-    """
+    """Run the tour, write it as HTML, and return a summary with the path."""
     nbformat, nbclient, nbconvert = _packages()
     notebook = nbformat.read(_tour_path(), as_version=4)
     client = nbclient.NotebookClient(

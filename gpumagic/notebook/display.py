@@ -76,13 +76,7 @@ class GpuMagic(Configurable):  # the name is what users type after %config
         return self.session.was_shown(report, self.parent.execution_count)
 
     def without_repetition(self, shown: Any, drawing: Drawing) -> Drawing:
-        """The drawing without the notes that the report before it had as well.
-
-        Args:
-            shown: A report, or parts of one, which have the notes of the whole.
-
-            drawing: All that is to be shown.
-        """
+        """The drawing without the notes that the report before it had as well."""
         words = frozenset(note.word for note in drawing.notes if note.word)
         whole = getattr(shown, "of", shown)
         known = self.session.said_before(whole, words) if words else words

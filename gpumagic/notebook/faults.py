@@ -103,17 +103,7 @@ def tell_fault(
     *,
     again: str = "%reload_ext gpumagic switches it on again",
 ) -> None:
-    """Say that something of ours has failed and is off, with the traceback of it.
-
-    Args:
-        part: What has been switched off, in the user's words.
-
-        fault: What it has raised.
-
-        take_out: Called first; its own fault adds nothing that could be done.
-
-        again: What to type to have it back.
-    """
+    """Say that something of ours has failed and is off, with the traceback of it."""
     import traceback
 
     try:

@@ -23,11 +23,7 @@ class Unwritten(argparse.HelpFormatter):
 
 
 def help_text(parser: argparse.ArgumentParser) -> str:
-    """What `?` and `--help` show: what it is for, how to begin, then the rest.
-
-    Args:
-        parser: Of a magic whose docstring is its description.
-    """
+    """What `?` and `--help` show: what it is for, how to begin, then the rest."""
     from inspect import cleandoc
 
     purpose, _, further = cleandoc(parser.description or "").partition("\n\n")

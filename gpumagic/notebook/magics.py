@@ -45,11 +45,7 @@ class GpuMagics(Magics):
         self.session = session
 
     def install(self, undo: ExitStack) -> None:
-        """What a room does besides its magics from its loading on; nothing here.
-
-        Args:
-            undo: Takes what is to be done on unload.
-        """
+        """What a room does besides its magics from its loading on; nothing here."""
 
     def read(
         self, method: Method, line: str, cell: str | None = None
@@ -60,15 +56,7 @@ class GpuMagics(Magics):
     def show(
         self, report: Report, options: argparse.Namespace, place: Place | None = None
     ) -> Report | None:
-        """Display and store a report as the options ask; return it where `-o` asks.
-
-        Args:
-            report: The answer.
-
-            options: The line.
-
-            place: Where progress was drawn until now; the report takes its place.
-        """
+        """Display and store a report as the options ask; return it where `-o` asks."""
         self.session.keep_last(type(report).__module__, report)
         if options.variable:
             self.shell.user_ns[options.variable] = report
@@ -105,17 +93,7 @@ class GpuMagics(Magics):
         quiet: bool = False,
         at_once: bool = False,
     ) -> AbstractContextManager[Progress]:
-        """Steps of something long, counted in one place of this shell.
-
-        Args:
-            total: How many there are; None where only shares of all are known.
-
-            label: What is being done.
-
-            quiet: Whether nothing is shown.
-
-            at_once: Whether it is shown from the beginning, as it was asked for.
-        """
+        """Steps of something long, counted in one place of this shell."""
         from gpumagic.notebook import live
 
         began = {"begins_after_s": math.inf if quiet else 0.0}
@@ -124,11 +102,7 @@ class GpuMagics(Magics):
         )
 
     def show_live(self, *, keeps: bool) -> None:
-        """Draw what the running cell does until it has ended.
-
-        Args:
-            keeps: Whether the last picture stays.
-        """
+        """Draw what the running cell does until it has ended."""
         from gpumagic.notebook.live import Panel
 
         Panel(self.shell, lambda: self.session.driver, keeps=keeps).begin()

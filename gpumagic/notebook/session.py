@@ -87,13 +87,7 @@ class Session:
         return self._last.get(magic)
 
     def said_before(self, report: Any, words: Words) -> Words:
-        """Which of a report's notes the one before it had already.
-
-        Args:
-            report: What is being shown, perhaps not for the first time.
-
-            words: What its notes are about.
-        """
+        """Which of a report's notes the one before it had already."""
         kind = type(report).__module__
         shown, known, said = self._said.get(kind, (None, frozenset(), frozenset()))
         if shown is None or shown() is not report:

@@ -112,17 +112,7 @@ def bound_of(
     workers: int,
     search: WorkerSearch | None = None,
 ) -> Bound:
-    """The shortest step that is possible, and what each remedy can give at most.
-
-    Args:
-        rates: How fast each part is on its own.
-
-        pinned: Whether its batches are pinned now.
-
-        workers: How many the loader has now.
-
-        search: What was measured with other workers.
-    """
+    """The shortest step that is possible, and what each remedy can give at most."""
     now, slow, quick = (
         costs_of(rates, workers=workers, pinned=pinned, end=end)
         for end in (End.MEDIAN, End.SLOW, End.QUICK)

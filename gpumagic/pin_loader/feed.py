@@ -55,22 +55,6 @@ def measure_feed(  # noqa: PLR0913 -- what is measured, and with what
     """Measure what a batch costs on its way, part by part; it starts the device.
 
     Random numbers are not drawn, and memory that was taken for it is given back.
-
-    Args:
-        batch: A real one, on the host; it is not changed.
-
-        runtime: The device's kind.
-
-        device: Its number.
-
-        load: How fast the loader gives batches, if that was measured.
-
-        step: What is done with a batch on the device, and is really called; None lets
-            a stand-in take its place, as long as the slowest other part.
-
-        budget_s: About how long all of it may take, once the device has started.
-
-        room_bytes: How much memory of the host is to spare.
     """
     leaves = [each for each in tensors_in(batch, objects=True) if _is_dense(each)]
     found = Rates(load=load, nbytes=sum(leaf.nbytes for leaf in leaves))
@@ -305,11 +289,7 @@ class CountedStep:
 
     @classmethod
     def of(cls, function: Callable[[Any], object] | None) -> Self | None:
-        """The function counted, if there is one.
-
-        Raises:
-            UsageProblem: It does not take one batch.
-        """
+        """The function counted, if there is one."""
         if function is None:
             return None
         try:

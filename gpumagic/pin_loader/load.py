@@ -98,19 +98,6 @@ def measure_loading(
     worker, divided by the workers. The first rounds, which open things and were
     prepared ahead, do not count, nor does the time for which others had the processor
     of this thread, or of its workers. Where an epoch is short it is gone through again.
-
-    Args:
-        loader: A clone of the user's.
-
-        budget_s: How long it may take after the first rounds; one is timed in any
-            case, unless even the first takes longer.
-
-        patience_s: How long workers may take for one batch.
-
-        progress: Called between batches with the share of the budget that is spent.
-
-    Raises:
-        LoaderFailed: The loader has raised, or has no batches.
     """
     clock = Clock()
     arrivals = Arrivals(loader, budget_s, clock, progress)
@@ -298,9 +285,6 @@ def measure_apart(
 
     A dataset whose loader has workers is never asked in this process: what it opens
     when it is first asked would be open here, and shared by all workers to come.
-
-    Raises:
-        LoaderFailed: It has raised, takes too long, or cannot be sent there.
     """
     import multiprocessing
 
@@ -384,13 +368,7 @@ _HANDING_OVER = (ConnectionError, EOFError, FileNotFoundError)
 
 
 def failure_of(error: BaseException, batch: int) -> LoaderFailed:
-    """The failure that this error is; it holds nothing of the error.
-
-    Args:
-        error: What iterating has raised.
-
-        batch: The number of the batch that was asked for; the first is 0.
-    """
+    """The failure that this error is; it holds nothing of the error."""
     said, places = _said_and_places(error)
     place = next((each for each in reversed(places) if not _foreign(each)), None)
     if isinstance(error, _HANDING_OVER) and places and _hands_over(places[-1]):

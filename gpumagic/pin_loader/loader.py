@@ -179,16 +179,7 @@ def loader_within(loader: Any) -> Any | None:
 
 
 def facts_of(loader: Any, name: str | None = None) -> LoaderFacts:
-    """What a loader is set to do.
-
-    Args:
-        loader: A DataLoader of torch, or what gives batches as one does.
-
-        name: What the user calls it.
-
-    Raises:
-        NotALoader: It is something else.
-    """
+    """What a loader is set to do."""
     inner = loader_within(loader)
     if inner is None:
         _refuse_what_gives_no_batches(loader, name)
@@ -565,11 +556,7 @@ def _in_words(value: Any) -> str:
 
 
 def _anew(loader: Any, words: dict[str, Any]) -> Any:
-    """A loader of the same class, by its constructor.
-
-    Raises:
-        CannotRebuild: The class asks for what cannot be known, or makes other batches.
-    """
+    """A loader of the same class, by its constructor."""
     kind = type(loader)
     arguments, own = _arguments_of(loader) | words, {}
     if kind is not loader_class():
@@ -608,11 +595,7 @@ def _anew(loader: Any, words: dict[str, Any]) -> Any:
 
 
 def _own_arguments(loader: Any) -> dict[str, Any]:
-    """The arguments that only this subclass takes: attributes with their names.
-
-    Raises:
-        CannotRebuild: It repeats its sampler for ever, or keeps some under other names.
-    """
+    """The arguments that only this subclass takes: attributes with their names."""
     kind = type(loader)
     if not is_iterable_style(loader):
         told, chosen = length_of(loader), length_of(index_sampler(loader))
@@ -716,12 +699,7 @@ def _is_equal(one: Any, other: Any) -> bool:
 
 
 def shallow_copy(loader: Any) -> Any:
-    """Another loader with the same parts, and no iterator that it would share.
-
-    Raises:
-        TypeError: The class holds iterators that a copy could not make anew, or its
-            end would end what is shared.
-    """
+    """Another loader with the same parts, and no iterator that it would share."""
     kind = type(loader)
     if getattr(kind, "__del__", None) is not None:
         raise TypeError(f"{kind.__name__} cleans up when it goes")

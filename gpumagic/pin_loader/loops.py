@@ -70,25 +70,6 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
 
     In each run a few batches come first that do not count: those that workers had
     prepared while the other loop ran. The device is waited for at both ends only.
-
-    Args:
-        old: A clone of the loader as it is; its loop says `.to(device)`.
-
-        new: What the user is to iterate, round another clone.
-
-        runtime: Whose devices are waited for, and whose clock is read.
-
-        device: The number of the device; None is the CPU.
-
-        step: What is done with a batch on the device; it is really called.
-
-        pace: What each part takes.
-
-        budget_s: About how long this may take.
-
-        names: Of the old loader, the new one, and the step.
-
-        progress: Called with the share that is done.
     """
     import torch
 

@@ -172,11 +172,7 @@ class Notebook:
 
 
 def options_of(line: argparse.Namespace) -> Options:
-    """Read and check the options of a line with a name, but for its step.
-
-    Raises:
-        GpuMagicError: A value is malformed, or two of them contradict.
-    """
+    """Read and check the options of a line with a name, but for its step."""
     if not all(map(_is_name, line.name.split("."))):
         raise UsageProblem(
             f"%pin_loader needs a name, and {line.name} is an expression",
@@ -209,11 +205,7 @@ def _check(options: Options) -> None:
 
 
 def watch_only(line: argparse.Namespace) -> None:
-    """Refuse the options that have no meaning in front of a cell.
-
-    Raises:
-        UsageProblem: There is one.
-    """
+    """Refuse the options that have no meaning in front of a cell."""
     for option, said in (
         ("--workers", line.workers is not None),
         ("--out", line.out is not None),

@@ -356,11 +356,7 @@ def _pinned(tensor: Any) -> Any:
 
 
 def known_device(asked: Any) -> Any:
-    """What the user calls a device, as a `torch.device` that can be used here.
-
-    Raises:
-        DeviceError: There is no such device.
-    """
+    """What the user calls a device, as a `torch.device` that can be used here."""
     torch = import_torch()
     if isinstance(asked, int):
         return torch.device(best_device().type, asked)

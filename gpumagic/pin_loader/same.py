@@ -54,11 +54,7 @@ class Leaf(NamedTuple):
 
 
 def digest_of(batch: Any) -> tuple[Leaf, ...]:
-    """A line for each leaf and each container, in the order of walking.
-
-    Raises:
-        GpuMagicError: The batch contains itself.
-    """
+    """A line for each leaf and each container, in the order of walking."""
     return tuple(_lines(batch, "batch", 0, {}))
 
 
@@ -165,17 +161,7 @@ class Pass(NamedTuple):
 def compare(
     old: Any, new: Any, *, batches: int, enough_s: float = math.inf
 ) -> Sameness:
-    """Whether two loaders give the same batches from the same random state.
-
-    Args:
-        old: The user's loader. It is not iterated itself.
-
-        new: What was made of it: a loader, or a prefetcher round one.
-
-        batches: How many to compare.
-
-        enough_s: How long going through the old one may take, before two are enough.
-    """
+    """Whether two loaders give the same batches from the same random state."""
     reason = one_shot_reason(old)
     twin, rebuilt = _twin_of(old), _twin_of(new)
     if reason is None and (twin is None or rebuilt is None):
@@ -314,10 +300,6 @@ def given_by_all_workers(
     """Whether each worker of an iterable dataset gives the records of the others, too.
 
     They come in turn, one from each worker, so that who gave which is known.
-
-    Returns:
-        None where that cannot be told: too few records, all alike, or some in common.
-        False as far as was looked, where none is.
     """
     from torch.utils.data import DataLoader
 

@@ -54,14 +54,6 @@ def batches_of(
 
     They end whatever happens, Ctrl-C included, which waits while they are started
     and ended. Workers that were there before (of an earlier epoch) are left alone.
-
-    Args:
-        loader: A clone of the user's: it is iterated, and draws random numbers.
-
-        patience_s: How long workers may take for a batch, before torch raises a
-            RuntimeError; None as long as they like. Without workers it has no effect.
-
-        grace_s: How long a worker may take to end before it is terminated.
     """
     return Trial(loader, patience_s, grace_s)
 
@@ -239,13 +231,6 @@ def close(iterators: list[Any], workers: set[BaseProcess], grace_s: float) -> No
     """End these iterators, and these workers of theirs in any case.
 
     Whatever is raised meanwhile, as torch does when a worker dies, is not passed on.
-
-    Args:
-        iterators: Those of a trial, which nobody goes on with; the list is emptied.
-
-        workers: The processes that it has started.
-
-        grace_s: How long workers may take to finish what they are at.
     """
     torchs = [each for iterator in iterators for each in _torchs_within(iterator)]
     for each in torchs:
@@ -272,9 +257,6 @@ def disarm(error: BaseException) -> None:
     """Keep an iterator that failed while it was made from complaining when it goes.
 
     Its parts are missing, so that ending itself would fail, and say so.
-
-    Args:
-        error: What making it has raised; the iterator is in its frames.
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
         half_made: Any = frame.f_locals.get("self")
@@ -379,11 +361,7 @@ class Interrupts:
             self._throughout = self._put_in()
 
     def hold(self, *, patient: bool = True) -> None:
-        """Keep interrupts from now on.
-
-        Args:
-            patient: Whether to keep the second one, too: what runs now ends by itself.
-        """
+        """Keep interrupts from now on."""
         self._holding, self._patient = True, patient
         if not self._in_place:
             self._put_in()

@@ -44,9 +44,6 @@ def waits_watched(
     The last call, which says that there are no more, is no wait for a batch. Neither is
     what a loader fetches of another while it makes a batch itself, nor `pinning_ns`:
     how long a simulation has been pinning in this thread so far.
-
-    Raises:
-        GpuMagicError: This torch has no such iterators.
     """
     loaders = torch.utils.data.dataloader
     iterators = getattr(loaders, _ITERATOR, None)

@@ -88,12 +88,7 @@ class WatchRun:
         self._findings: Findings | None = None
 
     def begin(self) -> None:
-        """Wait until all devices are idle, and look on from now on.
-
-        Raises:
-            DeviceError: The devices cannot be waited for, since an earlier cell has
-                broken them. Everything is as before.
-        """
+        """Wait until all devices are idle, and look on from now on."""
         self._around.begin()
 
     def end(self, error: BaseException | None = None) -> None:

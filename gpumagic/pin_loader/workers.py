@@ -42,25 +42,7 @@ def search(  # noqa: PLR0913 -- each is a word of its own
     progress: Callable[[float], object] = lambda _: None,
     now_s: Callable[[], float] = time.monotonic,
 ) -> WorkerSearch:
-    """Time a loader with fewer and with more workers, for as long as that pays.
-
-    Args:
-        measure: Times the loader with so many, in about so many seconds.
-
-        known: What was measured with those that it has.
-
-        processors: How many this process may use.
-
-        budget_s: How long all of it may take; the first trial of more may take longer.
-
-        refuse: Why it cannot be given other workers, if so.
-
-        refusing: What so many would not fit into, if so.
-
-        progress: Called with the share of the budget that is spent.
-
-        now_s: Reads a clock.
-    """
+    """Time a loader with fewer and with more workers, for as long as that pays."""
     trials, now = {known.workers: known}, known.workers
     until_s = now_s() + budget_s
     failed: set[int] = set()

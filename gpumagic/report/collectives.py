@@ -84,12 +84,6 @@ class Part(NamedTuple):
 
         Where only its length is known, it is taken to be the beginning, as a rank works
         on until it needs what comes out: elsewhere it would be less of the wait.
-
-        Args:
-            spans: When; narrow gaps may count as part. Empty where only its length is
-                known.
-
-            took_ns: For how long, without any gaps.
         """
         took_ns = min(took_ns, self.ended_ns - self.arrived_ns)
         its = within(merged(spans), self.arrived_ns, self.ended_ns)
@@ -128,37 +122,22 @@ class Attendance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one rank did with its time: own work, waits and moves add up to it.
+    """What one rank did with its time: own work, waits and moves add up to it."""
 
-    Attributes:
-        own_ns: Neither waiting nor moving.
-
-        waits_ns: When it waited in at least one collective, for another rank.
-
-        moves_ns: When it was in one and waited in none; also in those that tell
-            nothing of waits.
-
-        blamed_ns: How long others waited for it: of each collective the one that
-            waited longest, and once where collectives overlap.
-
-        last: To how many collectives it came last.
-
-        between_ns: From the end of its first collective that tells of waits to that of
-            the last: nearly as long on all ranks, wherever their times begin.
-
-        own_between_ns: Its own work between these.
-
-        more_ns: How much longer it may have waited, at most, as it is not known to the
-            moment when it did something else. None of that is in `waits_ns`.
-    """
-
-    own_ns: int
-    waits_ns: int
+    own_ns: int  # neither waiting nor moving
+    waits_ns: int  # when it waited in at least one collective, for another rank
+    # when it was in one and waited in none; also in those that tell nothing of waits
     moves_ns: int
+    # how long others waited for it: of each collective the one that waited longest,
+    # and once where collectives overlap
     blamed_ns: int
-    last: int
+    last: int  # to how many collectives it came last
+    # from the end of its first collective that tells of waits to that of the last:
+    # nearly as long on all ranks, wherever their times begin
     between_ns: int
-    own_between_ns: int
+    own_between_ns: int  # its own work between these
+    # how much longer it may have waited, at most, as it is not known to the moment
+    # when it did something else. None of that is in `waits_ns`.
     more_ns: int = 0
 
 
@@ -172,29 +151,18 @@ class Latest(NamedTuple, Generic[_R]):
 
 @dataclass(frozen=True)
 class Waits(Generic[_R]):
-    """How ranks spent their time with each other.
+    """How ranks spent their time with each other."""
 
-    Attributes:
-        shares: Of each rank.
-
-        latest: Of each collective that tells of waits, by group and number.
-
-        untold: How many do not, as they are not on all ranks of their group.
-
-        waiting: When each rank waited, by its own clock: apart from each other, in
-            order.
-
-        moving: Likewise when data moved and it waited for nobody.
-
-        waited: When each rank waited in which collective, by group and number: apart
-            from each other, in order.
-    """
-
-    shares: dict[_R, Share]
+    shares: dict[_R, Share]  # of each rank
+    # of each collective that tells of waits, by group and number
     latest: dict[tuple[Hashable, Hashable], Latest[_R]]
-    untold: int
+    untold: int  # how many do not, as they are not on all ranks of their group
+    # when each rank waited, by its own clock: apart from each other, in order
     waiting: dict[_R, list[tuple[int, int]]] = field(default_factory=dict)
+    # likewise when data moved and it waited for nobody
     moving: dict[_R, list[tuple[int, int]]] = field(default_factory=dict)
+    # when each rank waited in which collective, by group and number: apart from each
+    # other, in order
     waited: dict[_R, dict[tuple[Hashable, Hashable], Spans]] = field(
         default_factory=dict
     )
@@ -211,18 +179,7 @@ def waits_of(
     members: Mapping[Hashable, int] | None = None,
     common_clock: bool = False,
 ) -> Waits[_R]:
-    """Tell own work, waits and transfers apart, and who was waited for.
-
-    Args:
-        ranks: What each did. They may be some of all: then these are compared.
-
-        members: How many of these ranks are in a group, where it is known; else they
-            are those that took part in anything of it. What fewer took part in tells
-            nothing of waits, since who is missing may have been the last.
-
-        common_clock: Whether all times are by one clock: then it is the order of
-            arrival that tells, instead of the durations.
-    """
+    """Tell own work, waits and transfers apart, and who was waited for."""
     met, untold = _met(ranks, members or {})
     tell = _by_arrival if common_clock else _by_duration
     tallies: dict[_R, Tally] = {rank: Tally() for rank in ranks}
@@ -256,28 +213,17 @@ def together(parts: Iterable[Part]) -> list[tuple[int, int]]:
 
 @dataclass
 class Tally:
-    """What comes out for one rank, collective by collective.
+    """What comes out for one rank, collective by collective."""
 
-    Attributes:
-        waited: When it waited in which collective, by group and number.
-
-        last: To how many it came last.
-    """
-
+    # when it waited in which collective, by group and number
     waited: dict[tuple[Hashable, Hashable], Spans] = field(default_factory=dict)
-    last: int = 0
+    last: int = 0  # to how many it came last
     _blamed: list[tuple[int, int]] = field(default_factory=list)
     _leaving: list[int] = field(default_factory=list)
     _more_ns: int = 0
 
     def add(self, part: Part, until_ns: int) -> Spans:
-        """When it waited in a collective that tells of waits.
-
-        Args:
-            part: What it had to do with it.
-
-            until_ns: When the last rank came, by its own clock.
-        """
+        """When it waited in a collective that tells of waits."""
         waits = part.alone(until_ns)
         if waits:
             self.waited[part.group, part.number] = waits
@@ -286,11 +232,7 @@ class Tally:
         return waits
 
     def blame(self, spans: Iterable[tuple[int, int]]) -> None:
-        """Others waited for it, as it came last to a collective.
-
-        Args:
-            spans: When the one did that waited longest, by the clock of this one.
-        """
+        """Others waited for it, as it came last to a collective."""
         self.last += 1
         self._blamed.extend(spans)
 
@@ -299,11 +241,7 @@ class Tally:
         return merged(span for its in self.waited.values() for span in its)
 
     def share_of(self, rank: Attendance) -> Share:
-        """What it did with its time.
-
-        Args:
-            rank: What it did with others, also what tells nothing of waits.
-        """
+        """What it did with its time."""
         began_ns, ended_ns, parts = rank
         every = merged(together(parts))
         together_ns = length_within(every, began_ns, ended_ns)
@@ -372,16 +310,11 @@ def _by_arrival(each: Mapping[_R, Part]) -> tuple[Latest[_R], list[int]]:
 
 
 class Offset(NamedTuple):
-    """How one clock stands to another.
+    """How one clock stands to another."""
 
-    Attributes:
-        ns: What is added to the times of the one to have those of the other.
-
-        error_ns: How far it may be off, by how the single differences vary: noise,
-            and what the clocks drift apart meanwhile. None of a single one.
-    """
-
-    ns: int
+    ns: int  # what is added to the times of the one to have those of the other
+    # how far it may be off, by how the single differences vary: noise, and what the
+    # clocks drift apart meanwhile. None of a single one.
     error_ns: int | None
 
 
@@ -390,14 +323,6 @@ def clock_offsets(ends: Mapping[_R, Mapping[Hashable, int]]) -> dict[_R, Offset]
 
     Each is a median of differences, which a few that are far out do not move, and
     which of a steady drift is right in the middle of the time.
-
-    Args:
-        ends: For each rank, when what it did together with others ended by its own
-            clock, by group and number.
-
-    Returns:
-        To the clock of the rank that has most in common with others. Those that no
-        chain of common ends leads to are missing.
     """
     shared: dict[Hashable, int] = defaultdict(int)
     for its in ends.values():
@@ -488,15 +413,7 @@ def _is_alone(rank: _R, values: Mapping[_R, float]) -> bool:
 
 
 def slowest_of(values: Mapping[_R, float], blamed: Mapping[_R, float]) -> _R | None:
-    """The rank whose work takes longest, where it stands out from the others.
-
-    Args:
-        values: How long each works by itself.
-
-        blamed: How long others waited for each: of two ranks that is what tells, as
-            no middle of them does. The one is waited for most of the time, the other
-            hardly ever.
-    """
+    """The rank whose work takes longest, where it stands out from the others."""
     if len(values) < 2:
         return None
     rank = max(values, key=lambda each: values[each])

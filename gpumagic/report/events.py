@@ -34,46 +34,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SyncCall(Record):
-    """A call that made the host wait for a device, or could have.
+    """A call that made the host wait for a device, or could have."""
 
-    Attributes:
-        what: The call in the user's words: `.item()`, `copy to the host`.
-
-        line: Where the user's code made it; None if it did not come from there.
-
-        waited_s: How long the host stood still; None where it cannot be told.
-
-        ended_ns: When the host went on, by the clock of the runtime.
-
-        caller: The line of the cell or block by which that line was come to; None
-            where it is the same.
-    """
-
-    what: str
+    what: str  # the call in the user's words: `.item()`, `copy to the host`
+    # where the user's code made it; None if it did not come from there
     line: CodeLine | None
+    # how long the host stood still; None where it cannot be told
     waited_s: float | None = None
-    ended_ns: int | None = None
+    ended_ns: int | None = None  # when the host went on, by the clock of the runtime
+    # the line of the cell or block by which that line was come to; None where it is
+    # the same
     caller: CodeLine | None = None
 
 
 @dataclass(frozen=True)
 class SeenRace(Record):
-    """Two accesses of the same memory that nothing orders.
+    """Two accesses of the same memory that nothing orders."""
 
-    Attributes:
-        problem: What is wrong, with both places, in one sentence.
-
-        hint: What to type, and where.
-
-        earlier: The line of the access that was made first.
-
-        later: The line of the access that does not wait for it.
-    """
-
-    problem: str
-    hint: str
-    earlier: CodeLine | None = None
-    later: CodeLine | None = None
+    problem: str  # what is wrong, with both places, in one sentence
+    hint: str  # what to type, and where
+    earlier: CodeLine | None = None  # the line of the access that was made first
+    later: CodeLine | None = None  # the line of the access that does not wait for it
 
 
 class SpanKind(enum.Enum):
@@ -95,73 +76,38 @@ _SOURCE = re.compile(r"\(\s*(Pageable|Pinned)\b")
 
 @dataclass(frozen=True, slots=True)
 class GroupPlace(Record):
-    """Which collective of a group of processes something is.
+    """Which collective of a group of processes something is."""
 
-    Attributes:
-        group: What torch calls the group.
-
-        number: How many it had called before.
-
-        name: What is done, such as `AllReduce`.
-
-        ranks: Who does it.
-
-        nbytes: What it moves: the tensor that is reduced or sent, or all parts.
-    """
-
-    group: str
-    number: int
-    name: str
-    ranks: tuple[int, ...]
-    nbytes: int
+    group: str  # what torch calls the group
+    number: int  # how many it had called before
+    name: str  # what is done, such as `AllReduce`
+    ranks: tuple[int, ...]  # who does it
+    nbytes: int  # what it moves: the tensor that is reduced or sent, or all parts
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSpan(Record):
-    """Something that took time, on the host or on a device.
+    """Something that took time, on the host or on a device."""
 
-    Attributes:
-        name: The kernel, the copy, the operation or the call.
-
-        kind: What it is.
-
-        start_s: When it began, counted from the beginning of what was traced.
-
-        end_s: When it ended.
-
-        device: Which device did it; None for the host.
-
-        stream: Which stream of the device, as its owner numbers them.
-
-        thread: Which thread of the host; 0 is the one that ran the code.
-
-        nbytes: How much was copied, where that is known.
-
-        launched_s: Since when it was in the queue of its stream, put there by a call.
-
-        of_graph: Whether that call launched a graph: one entry of the queue for all.
-
-        forward: The number of the node of autograd whose backward launched it.
-
-        bound: What it spends its time on, in words, where a model knows: `bandwidth`,
-            `too few tiles: 16 for 108 multiprocessors`.
-
-        place: Of a collective, where a model knows it.
-    """
-
-    name: str
-    kind: SpanKind
-    start_s: float
-    end_s: float
-    device: int | None = None
-    stream: int | None = None
+    name: str  # the kernel, the copy, the operation or the call
+    kind: SpanKind  # what it is
+    start_s: float  # when it began, counted from the beginning of what was traced
+    end_s: float  # when it ended
+    device: int | None = None  # which device did it; None for the host
+    stream: int | None = None  # which stream of the device, as its owner numbers them
+    # which thread of the host; 0 is the one that ran the code
     thread: int | None = None
-    nbytes: int | None = None
+    nbytes: int | None = None  # how much was copied, where that is known
+    # since when it was in the queue of its stream, put there by a call
     launched_s: float | None = None
+    # whether that call launched a graph: one entry of the queue for all
     of_graph: bool = False
+    # the number of the node of autograd whose backward launched it
     forward: int | None = None
+    # what it spends its time on, in words, where a model knows: `bandwidth`, `too few
+    # tiles: 16 for 108 multiprocessors`
     bound: str | None = None
-    place: GroupPlace | None = None
+    place: GroupPlace | None = None  # of a collective, where a model knows it
 
     @property
     def is_to_device(self) -> bool:
@@ -177,52 +123,29 @@ class TraceSpan(Record):
 
 @dataclass(frozen=True, slots=True)
 class OperatorTime(Record):
-    """What an operator of torch took on the host, all its calls together.
+    """What an operator of torch took on the host, all its calls together."""
 
-    Attributes:
-        name: As torch calls it, such as `aten::addmm`.
-
-        count: How often it was called, by the code or by other operators.
-
-        total_s: From its beginning to its end.
-
-        self_s: The same without the operators that it has called.
-    """
-
-    name: str
-    count: int
-    total_s: float
-    self_s: float
+    name: str  # as torch calls it, such as `aten::addmm`
+    count: int  # how often it was called, by the code or by other operators
+    total_s: float  # from its beginning to its end
+    self_s: float  # the same without the operators that it has called
 
 
 @dataclass(frozen=True)
 class Trace(Record):
-    """What host and devices did, from all idle to all idle.
+    """What host and devices did, from all idle to all idle."""
 
-    Attributes:
-        spans: In order of their beginning.
-
-        length_s: How long it took altogether, on the clock of the spans.
-
-        problem: Why devices are missing from it, if they are.
-
-        hint: What to do about it.
-
-        operators: What the operators took on the host, the dearest by themselves
-            first; none where the host is not traced.
-
-        is_cut: Whether more was done after it, of which nothing was to be kept.
-
-        began_unix_ns: When it began, in nanoseconds since 1970, to a microsecond; None
-            where its clock is a model's.
-    """
-
-    spans: tuple[TraceSpan, ...]
-    length_s: float
-    problem: str | None = None
-    hint: str | None = None
+    spans: tuple[TraceSpan, ...]  # in order of their beginning
+    length_s: float  # how long it took altogether, on the clock of the spans
+    problem: str | None = None  # why devices are missing from it, if they are
+    hint: str | None = None  # what to do about it
+    # what the operators took on the host, the dearest by themselves first; none where
+    # the host is not traced
     operators: tuple[OperatorTime, ...] = ()
+    # whether more was done after it, of which nothing was to be kept
     is_cut: bool = False
+    # when it began, in nanoseconds since 1970, to a microsecond; None where its clock
+    # is a model's
     began_unix_ns: int | None = None
 
 
@@ -273,13 +196,7 @@ def length(apart: Iterable[tuple[_Number, _Number]]) -> _Number:
 def without(
     spans: Iterable[tuple[int, int]], others: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """The parts of spans that none of the others covers.
-
-    Args:
-        spans: Apart from each other, in order.
-
-        others: Likewise.
-    """
+    """The parts of spans that none of the others covers."""
     left, place = [], 0
     for start, end in spans:
         while place < len(others) and others[place][1] <= start:
@@ -354,15 +271,7 @@ def stretches(
     shortest: float,
     times: Callable[[_T], tuple[float, float]] = _times_s,
 ) -> Iterator[list[_T]]:
-    """The spans of one lane in groups: a long one alone, short ones by the stretch.
-
-    Args:
-        spans: One after the other.
-
-        shortest: How long a span is that stands alone, and how long a stretch.
-
-        times: Beginning and end of one.
-    """
+    """The spans of one lane in groups: a long one alone, short ones by the stretch."""
     short: list[_T] = []
     since = 0.0
     for span in spans:
@@ -403,11 +312,6 @@ def pooled(
 
     The short ones of a stretch become one for each kind, as long as they were together.
     What was exact stays so where there are few.
-
-    Args:
-        pieces: Of one lane, so one after the other.
-
-        most: How many there may be.
     """
     if len(pieces) <= most:
         return list(pieces)
@@ -457,22 +361,13 @@ def seconds_busy(groups: Iterable[Sequence[Interval]], *, at_once: int) -> float
 
 
 class TracedCopies(NamedTuple):
-    """The copies from the host to devices in a trace, and the kernels beside them.
+    """The copies from the host to devices in a trace, and the kernels beside them."""
 
-    Attributes:
-        copying_s: How long copies were under way.
-
-        hidden_s: How long a copy ran beside a kernel of the same device.
-
-        kernel_s: How long at least one kernel ran.
-
-        pageable_share: The share of the bytes that came from pageable memory; None
-            where a name or a size is missing, or nothing was copied.
-    """
-
-    copying_s: float
-    hidden_s: float
-    kernel_s: float
+    copying_s: float  # how long copies were under way
+    hidden_s: float  # how long a copy ran beside a kernel of the same device
+    kernel_s: float  # how long at least one kernel ran
+    # the share of the bytes that came from pageable memory; None where a name or a
+    # size is missing, or nothing was copied
     pageable_share: float | None = None
 
     @property
@@ -482,13 +377,7 @@ class TracedCopies(NamedTuple):
 
 
 def traced_copies(trace: Trace, device: int | None = None) -> TracedCopies:
-    """Add up what a trace has of copies from the host to devices.
-
-    Args:
-        trace: What was seen; what lies outside of its window does not count.
-
-        device: The number of the only device that counts; None is all of them.
-    """
+    """Add up what a trace has of copies from the host to devices."""
     window = Window(trace.length_s)
     spans = [each for each in trace.spans if device in (None, each.device)]
     copies = [span for span in spans if span.is_to_device]

@@ -17,18 +17,7 @@ Row = dict[str, Any]
 
 
 def save_rows(file: str, rows: Sequence[Row], columns: Sequence[str]) -> None:
-    """Write rows of plain values; an old file is replaced.
-
-    Args:
-        file: Ends in .csv or .json.
-
-        rows: One value for each column.
-
-        columns: Their order.
-
-    Raises:
-        GpuMagicError: It is neither, or cannot be written.
-    """
+    """Write rows of plain values; an old file is replaced."""
     write = {".csv": _as_csv, ".json": _as_json}.get(Path(file).suffix.lower())
     if write is None:
         raise GpuMagicError(

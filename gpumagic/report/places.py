@@ -29,33 +29,20 @@ _MAKES_TEXT = ("FORMAT_", "CONVERT_VALUE")
 
 @dataclass(frozen=True)
 class CodeLine(Record):
-    """A line of the user's own code.
+    """A line of the user's own code."""
 
-    Attributes:
-        where: The place in words, such as `In [3], line 2` or `train.py, line 40`.
-
-        source: The line as it was typed, without its indentation; None if it is gone.
-    """
-
-    where: str
+    where: str  # the place in words, such as `In [3], line 2` or `train.py, line 40`
+    # the line as it was typed, without its indentation; None if it is gone
     source: str | None = None
 
 
 @dataclass(frozen=True)
 class Code(Record):
-    """Code that was run to be looked at.
+    """Code that was run to be looked at."""
 
-    Attributes:
-        text: As it was typed, or the name of the function.
-
-        name: What the user called it.
-
-        cell: The number of the cell; None outside of a notebook.
-    """
-
-    text: str
-    name: str | None = None
-    cell: int | None = None
+    text: str  # as it was typed, or the name of the function
+    name: str | None = None  # what the user called it
+    cell: int | None = None  # the number of the cell; None outside of a notebook
 
     @property
     def title(self) -> str:
@@ -182,13 +169,7 @@ def in_running_cell() -> Callable[[str], bool]:
 
 
 def runs_through(file: str, above: int = 1) -> bool:
-    """Whether a function of a file with this name is waiting for what runs now.
-
-    Args:
-        file: The name without its folder.
-
-        above: How many frames need not be looked at.
-    """
+    """Whether a function of a file with this name is waiting for what runs now."""
     ending = os.sep + file
     frame: FrameType | None = sys._getframe(above)
     while frame:
@@ -243,11 +224,7 @@ class Places:
         self.users: dict[str, bool] = {}
 
     def here(self, above: int = 1) -> PlaceMark | None:
-        """The line of the user that is being run; None where there is none.
-
-        Args:
-            above: How many frames are known to be ours.
-        """
+        """The line of the user that is being run; None where there is none."""
         frame: FrameType | None = sys._getframe(above)
         verdicts = self.users
         while frame:

@@ -48,12 +48,6 @@ class Report(Record):
         """Parts of the report, or with no name all of it; nothing is measured again.
 
         The last line of a cell shows it, as `print` does.
-
-        Args:
-            names: Words of `parts`.
-
-        Raises:
-            GpuMagicError: There is no such part.
         """
         parts = self.parts
         if "all" in names and "all" not in parts:
@@ -69,14 +63,7 @@ class Report(Record):
     def as_asked(
         self, names: tuple[str, ...], *, whole: bool = False
     ) -> Report | Shown:
-        """As options ask for it, typed before it was known which parts there are.
-
-        Args:
-            names: Words of `parts`; on one that is not there a note says so. With
-                none, it is the report itself.
-
-            whole: Whether all of it is asked for.
-        """
+        """As options ask for it, typed before it was known which parts there are."""
         return Shown(self, () if whole else names) if whole or names else self
 
     def __str__(self) -> str:

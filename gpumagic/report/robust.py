@@ -41,11 +41,7 @@ class Interval(NamedTuple):
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle of the values, or half way between the two in the middle.
-
-    Raises:
-        ValueError: There are no values.
-    """
+    """The middle of the values, or half way between the two in the middle."""
     return quantile(values, 0.5)
 
 
@@ -54,9 +50,6 @@ def quantile(values: Sequence[float], share: float) -> float:
 
     Between two values it is a straight line, as numpy and scipy draw it by default
     (method "linear", Hyndman and Fan's type 7).
-
-    Raises:
-        ValueError: There are no values.
     """
     if not values:
         raise ValueError("there is no quantile of no values")
@@ -67,9 +60,6 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
     """What a quarter of the values lies below, and what a quarter lies above.
 
     They are drawn as in `quantile`.
-
-    Raises:
-        ValueError: There are no values.
     """
     if not values:
         raise ValueError("there are no quartiles of no values")
@@ -85,10 +75,6 @@ def median_interval(
     It reaches from the r-th smallest to the r-th largest value, with the greatest r
     that is still sure enough: how many values fall below the true median is counted
     like heads of a fair coin, so that the coverage is exact whatever the noise is.
-
-    Returns:
-        None where even smallest and largest are not sure enough: at 95 % with less
-        than six values.
     """
     found = symmetric_rank(len(values), confidence)
     if found is None:
@@ -107,9 +93,6 @@ def honest_interval(
     worth fewer than they are: the ranks are those of `effective_count` values, spread
     over all of them. Drawing blocks again and again (a bootstrap) is the usual way;
     at the counts that are measured here its intervals prove much too narrow.
-
-    Returns:
-        None where the values are worth too few for an interval.
     """
     count = effective_count(values)
     found = symmetric_rank(count, confidence)
@@ -154,11 +137,7 @@ def autocorrelation(values: Sequence[float]) -> float:
 
 
 def symmetric_rank(count: int, confidence: float) -> tuple[int, float] | None:
-    """The greatest r with the median between r-th smallest and r-th largest.
-
-    Returns:
-        r, and how sure it is; None where no r is sure enough.
-    """
+    """The greatest r with the median between r-th smallest and r-th largest."""
     whole = 1 << count
     missed = ways = 1  # all values on one side of the median: one way of 2**n
     found = None
@@ -173,12 +152,7 @@ def symmetric_rank(count: int, confidence: float) -> tuple[int, float] | None:
 
 
 def outliers(values: Sequence[float]) -> tuple[int, int]:
-    """How many values lie beyond Tukey's fences; whoever counts them, keeps them.
-
-    Returns:
-        Those more than 1.5 interquartile ranges outside the quartiles, and how many
-        of them are more than 3 outside.
-    """
+    """How many values lie beyond Tukey's fences; whoever counts them, keeps them."""
     if not values:
         return 0, 0
     low, high = quartiles(values)
@@ -223,9 +197,6 @@ def rank_shift(before: Sequence[float], now: Sequence[float]) -> float:
 
     It is Wilcoxon's sum of ranks: beyond 2 in either direction chance gets once in
     twenty times, if both are the same.
-
-    Raises:
-        ValueError: A group is empty.
     """
     if not before or not now:
         raise ValueError("an empty group has no ranks to compare")
@@ -285,23 +256,14 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class Comparison(Record):
-    """Pairs taken in turn, each of one sample of either code.
+    """Pairs taken in turn, each of one sample of either code."""
 
-    Attributes:
-        pairs: Seconds for one call of the base, and of the newer code.
-
-        ratio: The median of newer over base.
-
-        interval: Where the true ratio lies with 95 % confidence.
-
-        more_pairs: About how many more pairs would settle it.
-    """
-
+    # seconds for one call of the base, and of the newer code
     pairs: tuple[tuple[float, float], ...]
-    ratio: float
-    interval: Interval | None
+    ratio: float  # the median of newer over base
+    interval: Interval | None  # where the true ratio lies with 95 % confidence
     verdict: Verdict
-    more_pairs: int | None = None
+    more_pairs: int | None = None  # about how many more pairs would settle it
 
 
 def inverse(ratio: float | None) -> float | None:
@@ -314,12 +276,6 @@ def verdict_of(pairs: Sequence[Pair]) -> Comparison:
 
     *Faster* and *slower* need an interval without 1 and an effect above one percent;
     *the same* an interval within one percent of 1. All else cannot be told.
-
-    Args:
-        pairs: Seconds of the base and of the newer code, in the order of taking them.
-
-    Raises:
-        ValueError: There are no pairs.
     """
     logs = logs_of(pairs)
     effect, found = median(logs), honest_interval(logs)

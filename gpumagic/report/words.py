@@ -233,12 +233,7 @@ WORDS: Final[Mapping[str, Group]] = {
 
 
 def find(asked: str) -> tuple[tuple[str, str, str], ...]:
-    """What is known of a term: group, term and sentence of each that fits.
-
-    Args:
-        asked: A term, in letters of any size, in singular or plural; a part of one; a
-            group; nothing for all.
-    """
+    """What is known of a term: group, term and sentence of each that fits."""
     wanted = _plain(asked)
     if asked in WORDS:
         return tuple(entry for entry in _entries() if entry[0] == asked)

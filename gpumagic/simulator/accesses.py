@@ -104,19 +104,7 @@ def races_of(
     place: Any,
     clocks: Sequence[list[int]],
 ) -> Sequence[Race]:
-    """What an operation races with; then its stream's clock counts all as waited for.
-
-    Args:
-        stream: Where the operation runs.
-
-        reads: What it reads, as `Tracker.operate` takes it.
-
-        writes: What it writes, likewise.
-
-        place: The caller's token for the place in the code.
-
-        clocks: Of every stream, the host's first.
-    """
+    """What an operation races with; its stream has then waited for all of it."""
     clock, host = clocks[stream], clocks[HOST]
     found: list[_Conflict] = []
     for writing, operands in ((False, reads), (True, writes)):

@@ -332,11 +332,7 @@ class CachingAllocator:
         return self.counters.memory_stats(self.settings.max_split_size_bytes)
 
     def memory_snapshot(self, pool: PoolId = SHARED) -> list[dict[str, Any]]:
-        """The segments in torch's own shape, by address.
-
-        Args:
-            pool: Only those of this private pool; all of them without one.
-        """
+        """The segments in torch's own shape, by address."""
         heads = [
             each
             for each in self._memory.heads.values()
@@ -442,13 +438,7 @@ class CachingAllocator:
     def record_history(
         self, recording: Recording | None, *, clear: bool = False
     ) -> None:
-        """Note every action from now on; or stop, and forget what was noted.
-
-        Args:
-            recording: What to note; None to stop.
-
-            clear: Whether to forget what was noted before.
-        """
+        """Note every action from now on; or stop, and forget what was noted."""
         self._history.switch(recording, clear=clear)
 
     def observe(self, observer: Callable[[str, Block], object]) -> None:

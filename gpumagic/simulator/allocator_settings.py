@@ -53,37 +53,23 @@ _KNOWN = (*_FIELDS, *_UNMODELLED, *_WITHOUT_EFFECT)
 
 @dataclass(frozen=True)
 class AllocatorSettings:
-    """How a caching allocator rounds, splits and keeps memory.
+    """How a caching allocator rounds, splits and keeps memory."""
 
-    Args:
-        max_split_size_bytes: Blocks of this size and above are handed out whole;
-            `None` is no limit.
-
-        max_non_split_rounding_bytes: How much larger than the request a block may be
-            that is handed out whole.
-
-        large_segment_bytes: What is taken from the driver for a large request below
-            10 MiB.
-
-        roundup_power2_divisions: Steps between two powers of two, one entry for each
-            power from 1 MiB on; 0 or 1 rounds to 512 bytes.
-
-        garbage_collection_threshold: Share of the allowed memory above which unused
-            segments are returned; 0 is never.
-
-        expandable_segments: Whether new memory is mapped page by page behind what is
-            there, instead of in segments.
-
-        text: As it was written.
-    """
-
+    # blocks of this size and above are handed out whole; `None` is no limit
     max_split_size_bytes: int | None = None
+    # how much larger than the request a block may be that is handed out whole
     max_non_split_rounding_bytes: int = 20 * MIB
+    # what is taken from the driver for a large request below 10 MiB
     large_segment_bytes: int = 20 * MIB
+    # steps between two powers of two, one entry for each power from 1 MiB on; 0 or 1
+    # rounds to 512 bytes
     roundup_power2_divisions: tuple[int, ...] = (0,) * _INTERVALS
+    # share of the allowed memory above which unused segments are returned; 0 is never
     garbage_collection_threshold: float = 0.0
+    # whether new memory is mapped page by page behind what is there, instead of in
+    # segments
     expandable_segments: bool = False
-    text: str = field(default="", compare=False)
+    text: str = field(default="", compare=False)  # as it was written
 
     @classmethod
     def parse(cls, text: str) -> AllocatorSettings:
@@ -98,11 +84,7 @@ class AllocatorSettings:
 
     @classmethod
     def asked_for(cls, text: str | None) -> AllocatorSettings:
-        """What a text says; without one, what the environment says, as torch reads it.
-
-        Raises:
-            GpuMagicError: It cannot be obeyed; it names the variable it is from.
-        """
+        """What a text says; without one, the environment, as torch reads it."""
         if text is not None:
             return cls.parse(text)
         variable = next(filter(os.environ.get, _VARIABLES), None)

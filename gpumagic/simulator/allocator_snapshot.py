@@ -45,23 +45,14 @@ def _no_calls(action: str, block: Block | None) -> Calls:
 
 @dataclass(frozen=True)
 class Recording:
-    """What to keep of each action.
+    """What to keep of each action."""
 
-    Attributes:
-        max_entries: How many of the latest actions.
-
-        context: Of which ones to keep the calls that led there.
-
-        gather: Finds these calls for an action, of a block if it is about one; they
-            are put in words when somebody wants to read them.
-
-        skipped: The actions of which nothing is kept.
-    """
-
-    max_entries: int = _MOST_ENTRIES
-    context: Context = Context.NEVER
+    max_entries: int = _MOST_ENTRIES  # how many of the latest actions
+    context: Context = Context.NEVER  # of which ones to keep the calls that led there
+    # finds these calls for an action, of a block if it is about one; they are put in
+    # words when somebody wants to read them
     gather: Callable[[str, Block | None], Calls] = _no_calls
-    skipped: frozenset[str] = frozenset()
+    skipped: frozenset[str] = frozenset()  # the actions of which nothing is kept
 
 
 class History:
@@ -280,17 +271,7 @@ def verify(
     awaited: Iterable[Block],
     counters: Counters,
 ) -> None:
-    """Raise AssertionError at the first thing that cannot be.
-
-    Args:
-        pools: The small and the large one, and those of private pools.
-
-        heads: The first block of every segment by its address.
-
-        awaited: The freed blocks that wait for events, once for each.
-
-        counters: What the allocator has counted.
-    """
+    """Raise AssertionError at the first thing that cannot be."""
     _check_segments(heads)
     blocks = [block for head in heads.values() for block in blocks_from(head)]
     _check_free_lists(pools, blocks)

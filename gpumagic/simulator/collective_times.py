@@ -46,30 +46,17 @@ class Collective(enum.Enum):
 
 @dataclass(frozen=True)
 class Fabric(Record):
-    """What joins GPUs, as each of them sees it.
-
-    Attributes:
-        bytes_per_s: What a GPU sends in one direction, in long messages.
-
-        hop_ns: From one GPU to the next, in the protocol for short messages.
-
-        short_share: The share of the bandwidth that this protocol reaches.
-
-        long_hop_ns: Likewise a hop in the protocol for long messages.
-
-        switch_bytes_per_s: Of a switch that adds up by itself: the bytes of a tensor
-            that it reduces in a second, however many GPUs; None where none does.
-
-        switch_ns: What it takes before the first of them.
-    """
+    """What joins GPUs, as each of them sees it."""
 
     name: str
-    bytes_per_s: float
-    hop_ns: float
-    short_share: float
-    long_hop_ns: float
+    bytes_per_s: float  # what a GPU sends in one direction, in long messages
+    hop_ns: float  # from one GPU to the next, in the protocol for short messages
+    short_share: float  # the share of the bandwidth that this protocol reaches
+    long_hop_ns: float  # likewise a hop in the protocol for long messages
+    # of a switch that adds up by itself: the bytes of a tensor that it reduces in a
+    # second, however many GPUs; None where none does
     switch_bytes_per_s: float | None = None
-    switch_ns: float = 0.0
+    switch_ns: float = 0.0  # what it takes before the first of them
 
 
 @dataclass(frozen=True)
@@ -161,18 +148,7 @@ def network_of(model: GpuModel, name: str = "") -> Fabric:
 def collective_time(
     what: Collective, nbytes: int, placement: Placement, algorithm: str = ""
 ) -> Told:
-    """How long a collective takes from the arrival of its last GPU on.
-
-    Args:
-        what: Which one.
-
-        nbytes: The bytes of the whole: of the tensor that is reduced or sent, of all
-            parts together where each GPU has or gets one.
-
-        placement: Who takes part.
-
-        algorithm: The only one that is allowed: "ring", "tree" or "switch".
-    """
+    """How long a collective takes from the arrival of its last GPU on."""
     if placement.ranks < 2 and what is not Collective.SEND_RECEIVE:
         moved_s = 2 * nbytes / placement.model.copied_bytes_per_s
         return Told(round(FLOOR_NS + moved_s * 1e9), "RING", _SHORT)

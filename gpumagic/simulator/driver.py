@@ -280,15 +280,7 @@ class Latch:
         return self._seen_now().physical if self._fixed is None else self._fixed
 
     def initialise(self) -> tuple[int, ...]:
-        """Fix what is visible, as the first use of a GPU does.
-
-        Returns:
-            The numbers of the GPUs seen, cuda:0 first. If there are none the use
-            has failed, and the choice stays open.
-
-        Raises:
-            DeviceError: This process was forked from one that had fixed them.
-        """
+        """Fix what is visible, as the first use of a GPU does."""
         if self._fixed is None:
             return self._fix()
         if self._fixed_in_pid != os.getpid():

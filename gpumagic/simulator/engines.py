@@ -96,26 +96,15 @@ class CollectiveName(str):
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """The times between one thing and the next, the same on every device.
+    """The times between one thing and the next, the same on every device."""
 
-    Attributes:
-        launch_ns: From the end of a launch call to the earliest start; at least 1.
-
-        gap_ns: Between an entry of a stream and the work behind it.
-
-        record_ns: Stream time that the record of an event takes.
-
-        cross_stream_ns: From the end of a record to the end of a wait for it on
-            another stream.
-
-        queue_length: Unfinished entries that a stream holds before the host blocks;
-            at least 1.
-    """
-
+    # from the end of a launch call to the earliest start; at least 1
     launch_ns: int = 2500
-    gap_ns: int = 800
-    record_ns: int = 900
+    gap_ns: int = 800  # between an entry of a stream and the work behind it
+    record_ns: int = 900  # stream time that the record of an event takes
+    # from the end of a record to the end of a wait for it on another stream
     cross_stream_ns: int = 3000
+    # unfinished entries that a stream holds before the host blocks; at least 1
     queue_length: int = 1024
 
     def __post_init__(self) -> None:
@@ -192,17 +181,7 @@ class Peers(Protocol):
         """Tell them when this process has come."""
 
     def end(self, bound_ns: int, promise_ns: int) -> tuple[int, bool]:
-        """When the meeting ends, as soon as anything new is known of that.
-
-        Args:
-            bound_ns: It does not end before.
-
-            promise_ns: No meeting of this process that it has not told of starts
-                before: who waits for this process may go on so far.
-
-        Returns:
-            The end and True; or a later bound and False.
-        """
+        """When the meeting ends, as soon as anything new is known of that."""
 
 
 class Meeting(Work):
@@ -299,11 +278,7 @@ class Engines:
         return loads
 
     def wake(self, stream: Stream, now_ns: int) -> None:
-        """Take note that a stream with nothing undecided is given an entry now.
-
-        Raises:
-            RuntimeError: What may start by then was decided without this entry.
-        """
+        """Take note that a stream with nothing undecided is given an entry now."""
         if now_ns + self._latencies.launch_ns <= self.horizon_ns:
             if self.horizon_ns > self._told_ns:
                 raise RuntimeError("submitted before a moment that is already decided")
@@ -329,17 +304,7 @@ class Engines:
         asking: bool = True,
         only_start: bool = False,
     ) -> None:
-        """Decide all starts up to now; with a target, all until it is decided.
-
-        Args:
-            now_ns: The host's clock.
-
-            target: What has to be decided.
-
-            asking: Whether to wait for other processes, where that takes it.
-
-            only_start: Whether the start of the target is enough.
-        """
+        """Decide all starts up to now; with a target, all until it is decided."""
         if not self.live or self._settle_alone(now_ns, target):
             return
         reached = _begun if only_start else _decided
@@ -371,9 +336,6 @@ class Engines:
 
         It is the usual case by far and needs neither line nor agenda: every work
         starts as soon as it is eligible.
-
-        Returns:
-            Whether that was the case, so that nothing remains to be settled.
         """
         if len(self.live) != 1 or _decided(target):
             return False

@@ -126,19 +126,7 @@ class Tracker:
         writes: Sequence[Operand],
         place: Any,
     ) -> Sequence[Race]:
-        """One operation, checked against all earlier ones and kept for later ones.
-
-        Args:
-            stream: Where it runs; `HOST` for an access from the host.
-
-            reads: What it reads, each as storage, first byte, byte behind the last,
-                and layout: `None` if dense, else byte offset, sizes, byte strides
-                and item size.
-
-            writes: What it writes, likewise; what it changes is in both.
-
-            place: The caller's token for the place in the code, stored as it is.
-        """
+        """One operation, checked against all earlier ones and kept for later ones."""
         races: Sequence[Race] = ()
         if stream != self._alone:
             if self._alone == NOBODY and stream != HOST:
@@ -189,21 +177,7 @@ class Tracker:
         stream: int,
         recorded_streams: Iterable[int] = (),
     ) -> None:
-        """The storage is gone, and its memory is back in a pool.
-
-        Args:
-            accesses: The storage's.
-
-            address: Where it lay.
-
-            size: How many bytes it had there.
-
-            stream: The stream that it was allocated for, `HOST` for pinned memory.
-                What this stream has behind it cannot disturb the next owner.
-
-            recorded_streams: Streams for which the allocator waits before it hands
-                the memory out again.
-        """
+        """The storage is gone, and its memory is back in a pool."""
         if accesses.stream not in (stream, NOBODY):
             covering = [
                 self._clocks[each] for each in (HOST, stream, *recorded_streams)

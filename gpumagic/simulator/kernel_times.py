@@ -103,17 +103,11 @@ Amount: TypeAlias = "float | Product | Blocks"
 
 
 class KernelTime(NamedTuple):
-    """What is known of one kernel before it runs.
+    """What is known of one kernel before it runs."""
 
-    Attributes:
-        ns: How long it takes.
-        share: How much of the device it takes up, out of `FULL_SHARE`.
-        bound: What bounds it, in the words of a view.
-    """
-
-    ns: int
-    share: int
-    bound: str
+    ns: int  # how long it takes
+    share: int  # how much of the device it takes up, out of `FULL_SHARE`
+    bound: str  # what bounds it, in the words of a view
 
 
 def flops_of(work: Amount) -> float:
@@ -144,15 +138,7 @@ class KernelTimes:
         self._least_ns = 1000 * least_us
 
     def of(self, rule: Rule, dtype: str, work: Amount, bytes_: float) -> KernelTime:
-        """How long a kernel takes, and why.
-
-        Args:
-            rule: What `operators` found for the operator and its shapes.
-            dtype: The word for the type in which it computes.
-            work: Its floating-point operations, which count where the rule uses them;
-                of a product its sizes.
-            bytes_: Its operands' and results' bytes, each counted once.
-        """
+        """How long a kernel takes, and why."""
         least_ns = self._least_ns * rule.least
         moving_ns = self._moving_ns(rule, bytes_)
         places, pieces, lonely = 0, "tiles", False

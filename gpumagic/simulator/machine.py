@@ -100,15 +100,7 @@ class Machine:
         what: str = "stream.synchronize()",
         began_ns: int | None = None,
     ) -> None:
-        """The host waits until a stream is idle.
-
-        Args:
-            stream: Which one.
-
-            what: What made it wait, for those who observe; empty to tell nobody.
-
-            began_ns: When that began, if it was before this call.
-        """
+        """The host waits until a stream is idle."""
         stream.gpu.start()
         scheduler = self.scheduler
         if began_ns is None:
@@ -122,15 +114,7 @@ class Machine:
     def synchronize_event(
         self, gpu: SimulatedGpu, record: Work | None, mark: Mark
     ) -> None:
-        """The host waits until an event has been passed.
-
-        Args:
-            gpu: The GPU of the stream that it was recorded on.
-
-            record: Its record, in the scheduler.
-
-            mark: Its record, in the tracker.
-        """
+        """The host waits until an event has been passed."""
         began_ns = self.scheduler.now_ns
         self.scheduler.elapse(gpu.costs.host.synchronize_stream_ns)
         self.scheduler.wait_for(record)
@@ -149,9 +133,6 @@ class Machine:
 
         It first waits for the stream, if that has work. The copy that follows ends
         with a wait, and both are one call for those who observe.
-
-        Returns:
-            When it began, on the machine's clock.
         """
         stream.gpu.start()
         began_ns = self.scheduler.now_ns
@@ -163,18 +144,12 @@ class Machine:
 
 @dataclass(frozen=True)
 class Seat(Record):
-    """Where a process sits, among those that share one machine of several nodes.
+    """Where a process sits, among those that share one machine of several nodes."""
 
-    Attributes:
-        host: Which node this is.
-
-        local_rank: Which GPU of it is this process's own; None if none is.
-
-        per_node: How many GPUs each node has; None where there is one node.
-    """
-
-    host: int = 0
+    host: int = 0  # which node this is
+    # which GPU of it is this process's own; None if none is
     local_rank: int | None = None
+    # how many GPUs each node has; None where there is one node
     per_node: int | None = None
 
     @classmethod
@@ -186,22 +161,7 @@ class Seat(Record):
         rank: int | None,
         environment: Mapping[str, str],
     ) -> Seat:
-        """The seat of a process: as it says, or else as torchrun's variables do.
-
-        Args:
-            nodes: How many there are.
-
-            gpus: How many each has.
-
-            host: Which one this is.
-
-            rank: Which process this is, of all.
-
-            environment: Where RANK, LOCAL_RANK and the like are looked up.
-
-        Raises:
-            GpuMagicError: There is no such node, or no GPU for the process.
-        """
+        """The seat of a process: as it says, or else as torchrun's variables do."""
         if nodes == 1 and host is None and rank is None:
             return cls()
         local = None
@@ -231,13 +191,9 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
 
 @dataclass(frozen=True)
 class MachineRequest(Record):
-    """What `gpumagic.simulate` was called with.
+    """What `gpumagic.simulate` was called with."""
 
-    Attributes:
-        machine: Which GPUs and how many, as one word: "4xh100".
-    """
-
-    machine: str
+    machine: str  # which GPUs and how many, as one word: "4xh100"
     as_cuda: bool = False
     memory: str | int | None = None
     hazards: str = "report"

@@ -53,25 +53,14 @@ class Store(Protocol):
 
 
 class GroupCall(NamedTuple):
-    """A collective that this process has called.
+    """A collective that this process has called."""
 
-    Attributes:
-        group: What torch calls the group.
-
-        number: How many the group had called before, and this one.
-
-        name: As torch's function is called.
-
-        nbytes: What it moves.
-
-        of_two: Whether only two have to do with it: then its number is one of theirs,
-            and says nothing of the order that all of the group have.
-    """
-
-    group: str
-    number: int
-    name: str
-    nbytes: int
+    group: str  # what torch calls the group
+    number: int  # how many the group had called before, and this one
+    name: str  # as torch's function is called
+    nbytes: int  # what it moves
+    # whether only two have to do with it: then its number is one of theirs, and says
+    # nothing of the order that all of the group have
     of_two: bool = False
 
     def __str__(self) -> str:
@@ -139,16 +128,10 @@ class Roll:
 
 @dataclass
 class Pace:
-    """How far the machine of this process has come, for the other ones.
+    """How far the machine of this process has come, for the other ones."""
 
-    Args:
-        store: Shared by all processes.
-
-        rank: Which process this is, among all.
-    """
-
-    store: Store
-    rank: int
+    store: Store  # shared by all processes
+    rank: int  # which process this is, among all
     told_ns: int = 0
 
     def __post_init__(self) -> None:
@@ -167,30 +150,15 @@ class Pace:
 
 @dataclass(frozen=True)
 class Circle:
-    """Those who meet again and again, in the same order.
+    """Those who meet again and again, in the same order."""
 
-    Attributes:
-        store: What they write down for each other.
-
-        members: Their ranks among all processes.
-
-        place: Which of them this process is.
-
-        pace: How far all of them are.
-
-        timeout_s: How long one is waited for, in real time.
-
-        pause: Called while it waits; may raise.
-
-        roll: Where it is written down what this process waits in.
-    """
-
-    store: Store
-    members: tuple[int, ...]
-    place: int
-    pace: Pace
-    timeout_s: float
-    pause: Callable[[], object]
+    store: Store  # what they write down for each other
+    members: tuple[int, ...]  # their ranks among all processes
+    place: int  # which of them this process is
+    pace: Pace  # how far all of them are
+    timeout_s: float  # how long one is waited for, in real time
+    pause: Callable[[], object]  # called while it waits; may raise
+    # where it is written down what this process waits in
     roll: Roll = field(default_factory=Roll)
 
     def agree(self, name: str, what: str) -> None:
@@ -198,9 +166,6 @@ class Circle:
 
         To be called before anything is sent to the others: what has the wrong size
         ends gloo, and its process.
-
-        Raises:
-            DeviceError: Somebody else has said something else.
         """
         own = self.members[self.place]
         first = self.store.compare_set(f"{name}/what", "", f"{own} {what}")
@@ -216,19 +181,7 @@ class Circle:
         previous: Peers | None = None,
         call: GroupCall | None = None,
     ) -> Peers:
-        """The others at the next meeting.
-
-        Args:
-            name: Nobody else's, and the same for all members.
-
-            what: What is done there, which has to be the same for all.
-
-            took_ns: How long it takes once all have come.
-
-            previous: The one before it, of which nobody asks once all are here.
-
-            call: What it is to this process's roll.
-        """
+        """The others at the next meeting."""
         return Peers(self, name, what, took_ns, previous, call)
 
     def agree_on_latest(self, name: str, moment_ns: int) -> int:
@@ -279,13 +232,7 @@ class Peers:
             circle.store.delete_key(f"{self._name}/what")
 
     def end(self, bound_ns: int, promise_ns: int) -> tuple[int, bool]:
-        """When the meeting ends, or a later bound; see `engines.Peers`.
-
-        Raises:
-            DeviceError: Somebody did not come in time. It is told once; from then on
-                the meeting is over, as NCCL's watchdog ends one, so that the machine
-                can be used again. So it is after Ctrl-C, which is not told.
-        """
+        """When the meeting ends, or a later bound; see `engines.Peers`."""
         roll = self._circle.roll
         missing = [] if self._given_up else self._look()
         if missing and self._interrupted < roll.interrupted:
@@ -369,29 +316,15 @@ def _not_the_same(who: str, calls: str, this_one: str) -> DeviceError:
 
 @dataclass(frozen=True)
 class CollectiveCall:
-    """One collective, as this process took part in it.
+    """One collective, as this process took part in it."""
 
-    Attributes:
-        group: The name that torch has for the group.
-
-        number: How many the group had called before, and this one.
-
-        name: Of the kernel.
-
-        nbytes: What it moved: the tensor that is reduced or sent, or all parts.
-
-        called_ns: When the host called it.
-
-        algorithm: Which way it went.
-    """
-
-    group: str
-    number: int
-    name: str
-    nbytes: int
-    called_ns: int
+    group: str  # the name that torch has for the group
+    number: int  # how many the group had called before, and this one
+    name: str  # of the kernel
+    nbytes: int  # what it moved: the tensor that is reduced or sent, or all parts
+    called_ns: int  # when the host called it
     ranks: tuple[int, ...]
-    algorithm: str
+    algorithm: str  # which way it went
     _meeting: Meeting
 
     @property

@@ -114,11 +114,7 @@ def known_models() -> tuple[GpuModel, ...]:
 
 
 def find_model(name: str) -> GpuModel:
-    """The model of this name, in any spelling of case, spaces and hyphens.
-
-    Raises:
-        GpuMagicError: No model has this name.
-    """
+    """The model of this name, in any spelling of case, spaces and hyphens."""
     found = _known(name)
     if found is not None:
         return found
@@ -145,11 +141,7 @@ def parse_nodes(text: str) -> tuple[int, str]:
 
 
 def parse_request(text: str) -> tuple[GpuModel, int]:
-    """What "h100", "4xh100", "h100x4" or "2 x t4" asks for: a model and how many.
-
-    Raises:
-        GpuMagicError: The name is unknown, or the number is not from 1 to 16.
-    """
+    """What "h100", "4xh100", "h100x4" or "2 x t4" asks for: a model and how many."""
     if not isinstance(text, str):
         raise GpuMagicError(
             f"{text!r} does not say which GPUs are to be simulated",

@@ -49,9 +49,6 @@ def watch_syncs(box: Box) -> Iterator[list[SyncCall]]:
     The cost is that of the driver's call: a synchronisation takes time even where
     nothing is left to wait for. A launch that waits because its queue is full is
     not noted, since no line asks for that. Every thread is seen.
-
-    Raises:
-        DeviceError: The machine is switched off.
     """
     places = _simulation_of(box).places
     waits: list[_Wait] = []
@@ -75,11 +72,7 @@ def watch_syncs(box: Box) -> Iterator[list[SyncCall]]:
 def watch_resets(
     box: Box, around: Callable[[], contextlib.AbstractContextManager[object]]
 ) -> Iterator[None]:
-    """Put something round each reset of an allocator's counters during a block.
-
-    Raises:
-        DeviceError: The machine is switched off.
-    """
+    """Put something round each reset of an allocator's counters during a block."""
     resets = _simulation_of(box).resets
     resets.append(around)
     try:
@@ -90,11 +83,7 @@ def watch_resets(
 
 @contextlib.contextmanager
 def watch_races(box: Box) -> Iterator[list[SeenRace]]:
-    """Collect the races that are found, each pair of places once, without warnings.
-
-    Raises:
-        DeviceError: The machine is switched off, or does not look for races.
-    """
+    """Collect the races that are found, each pair of places once, without warnings."""
     simulation = _simulation_of(box)
     if not simulation.tracking:
         raise DeviceError(
@@ -134,28 +123,12 @@ class CopyObserver(Protocol):
         pinned: bool,
         non_blocking: bool,
     ) -> None:
-        """Note it.
-
-        Args:
-            mark: Where the user's code made it.
-
-            nbytes: What went over.
-
-            held_ns: How long the call took, on the machine's clock.
-
-            pinned: Whether the memory of the host was pinned.
-
-            non_blocking: As it was asked for.
-        """
+        """Note it."""
 
 
 @contextlib.contextmanager
 def watch_copies(box: Box, note: CopyObserver) -> Iterator[None]:
-    """Tell of each copy from the host to a device, in every thread.
-
-    Raises:
-        DeviceError: The machine is switched off.
-    """
+    """Tell of each copy from the host to a device, in every thread."""
     from gpumagic.simulator.backend.pinning import pinned_buffer
     from gpumagic.simulator.backend.transfers import Transfers
 

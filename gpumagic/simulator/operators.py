@@ -69,46 +69,36 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """How an operator uses the device and the host; compared by identity.
+    """How an operator uses the device and the host; compared by identity."""
 
-    Attributes:
-        kind: What it does.
-        least: How many times the shortest elementwise kernel of its device it takes,
-            however little there is to do.
-        passes: How often each byte of operands and results crosses the memory bus.
-        memory_efficiency: The share of the data sheet's bandwidth it reaches; None is
-            the share that a plain copy reaches on the device.
-        uses_flops: Whether computing may take longer than moving the bytes; else the
-            floating-point operations need not be counted.
-        tiled: Whether it is a product of matrices that is cut into tiles.
-        half_efficiency: The share of the peak it reaches in half types; None is the
-            share that a matmul reaches.
-        compute_factor: What is left of the computing rate beside that.
-        gathers: Of its source it reads only as many bytes as it writes.
-        scatters: Of its target it writes only as many bytes as it is given beside it.
-        host_ns: What the call costs the host from Python, without the allocator.
-        library: What its first use starts: "cublas", "cudnn" or None.
-        waits: Whether CUDA's implementation waits for the device.
-        modelled: Whether timings stand behind the rule, or at least a plain reason;
-            if not, the time is to be shown as unknown beyond its order.
-        harder: The rule for operands of an awkward shape.
-    """
-
-    kind: Kind
+    kind: Kind  # what it does
+    # how many times the shortest elementwise kernel of its device it takes, however
+    # little there is to do
     least: float = 1.0
+    # how often each byte of operands and results crosses the memory bus
     passes: float = 1.0
+    # the share of the data sheet's bandwidth it reaches; None is the share that a
+    # plain copy reaches on the device
     memory_efficiency: float | None = None
+    # whether computing may take longer than moving the bytes; else the floating-point
+    # operations need not be counted
     uses_flops: bool = False
-    tiled: bool = False
+    tiled: bool = False  # whether it is a product of matrices that is cut into tiles
+    # the share of the peak it reaches in half types; None is the share that a matmul
+    # reaches
     half_efficiency: float | None = None
-    compute_factor: float = 1.0
-    gathers: bool = False
+    compute_factor: float = 1.0  # what is left of the computing rate beside that
+    gathers: bool = False  # of its source it reads only as many bytes as it writes
+    # of its target it writes only as many bytes as it is given beside it
     scatters: bool = False
+    # what the call costs the host from Python, without the allocator
     host_ns: int = HostCosts.eager_elementwise_ns
-    library: str | None = None
-    waits: bool = False
+    library: str | None = None  # what its first use starts: "cublas", "cudnn" or None
+    waits: bool = False  # whether CUDA's implementation waits for the device
+    # whether timings stand behind the rule, or at least a plain reason; if not, the
+    # time is to be shown as unknown beyond its order
     modelled: bool = True
-    harder: Rule | None = None
+    harder: Rule | None = None  # the rule for operands of an awkward shape
 
     @property
     def launches(self) -> bool:
@@ -126,11 +116,7 @@ class Rule:
 
 @functools.lru_cache(maxsize=_NAMES_KEPT)
 def rule_for(op_name: str) -> Rule:
-    """The rule of an operator named as torch names it.
-
-    Args:
-        op_name: Such as "aten::addmm.out" or "aten::_foreach_add_.List".
-    """
+    """The rule of an operator named as torch names it."""
     namespace, separator, rest = op_name.rpartition("::")
     if separator and namespace != "aten":
         return UNKNOWN
@@ -167,13 +153,7 @@ def strided_rule(rule: Rule) -> Rule:
 
 
 def dtype_word(dtype: str, *, tf32: bool) -> str:
-    """The word by which a device's rates go, for a torch type.
-
-    Args:
-        dtype: As torch writes it, with or without "torch.".
-        tf32: Whether fp32 may be rounded to TF32 here: by default for cuDNN's
-            convolutions, and not for matmuls.
-    """
+    """The word by which a device's rates go, for a torch type."""
     word = _WORDS.get(dtype.removeprefix("torch."), "fp32")
     return "tf32" if tf32 and word == "fp32" else word
 

@@ -57,16 +57,7 @@ def problem(
     stream_name: Callable[[int], str],
     place_name: Callable[[Any], str],
 ) -> str:
-    """What is wrong, with both places, in one sentence.
-
-    Args:
-        race: What was found.
-
-        stream_name: What to type for a stream, such as `side` or
-            `torch.cuda.default_stream()`; it is never asked for the host.
-
-        place_name: A place in the code in words, such as `In [3], line 2`.
-    """
+    """What is wrong, with both places, in one sentence."""
     later, earlier = place_name(race.later_place), place_name(race.earlier_place)
     size = bytes_text(race.high - race.low)
     where = _where(race.later_stream, stream_name)

@@ -81,22 +81,7 @@ class Scheduler:
         host_ns: int = 0,
         name: str = "",
     ) -> Work:
-        """Submit a kernel or a copy.
-
-        Args:
-            stream: Where it is done, after all that was submitted there before.
-
-            engine: What does it.
-
-            duration_ns: How long that takes; no time at all counts as one nanosecond.
-
-            share: How much of the compute engine it occupies, out of `FULL_SHARE`;
-                a copy always has its engine to itself.
-
-            host_ns: What the call costs the host.
-
-            name: For the caller's own use.
-        """
+        """Submit a kernel or a copy."""
         if engine or share > FULL_SHARE:
             share = FULL_SHARE
         # What `_open` does, written out, as it runs for every operation.
@@ -136,19 +121,7 @@ class Scheduler:
     def meet(
         self, stream: Stream, peers: Peers, duration_ns: int, host_ns: int, name: str
     ) -> Meeting:
-        """Submit what other processes take part in.
-
-        Args:
-            stream: Where it is done.
-
-            peers: Tell when the others come.
-
-            duration_ns: How long it takes once all have come.
-
-            host_ns: What the call costs the host.
-
-            name: For the caller's own use.
-        """
+        """Submit what other processes take part in."""
         number = self._open(stream, host_ns)
         meeting = Meeting(stream, peers, duration_ns or 1, self.now_ns, number, name)
         stream.last = meeting
@@ -156,13 +129,7 @@ class Scheduler:
         return meeting
 
     def come_to(self, meeting: Meeting, *, asking: bool = True) -> None:
-        """Let the others know when this process comes to a meeting; the clock stays.
-
-        Args:
-            meeting: Which one.
-
-            asking: Whether to wait for others at meetings before it.
-        """
+        """Let the others know when this process comes to a meeting; the clock stays."""
         if meeting.start_ns is None:
             self._engines.come_to(meeting, self.now_ns, asking=asking)
 

@@ -186,19 +186,7 @@ class SimulatedGpu:
         pinned: bool,
         staged: bool = False,
     ) -> Work:
-        """Put one copy on a stream that leaves the device or comes from outside.
-
-        Args:
-            stream: Where.
-
-            engine: What does it.
-
-            nbytes: How much.
-
-            pinned: Whether the engine works on pinned memory.
-
-            staged: Whether the host has put it there, out of pageable memory.
-        """
+        """Put one copy on a stream that leaves the device or comes from outside."""
         self.start()
         return self._machine.scheduler.launch(
             stream.queue,

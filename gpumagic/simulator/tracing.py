@@ -45,17 +45,7 @@ _HOST = MOST_GPUS  # a number of a process that no device has
 
 @contextlib.contextmanager
 def trace(box: Box, *, most: int | None = None) -> Iterator[Tracing]:
-    """Trace what host and devices do during a block.
-
-    Args:
-        box: The machine. What its user records with `box.record()` goes on.
-
-        most: How many spans of each stream are kept about; of more, the short ones
-            beside each other become one. By default all are kept.
-
-    Raises:
-        DeviceError: On entering: a graph is being captured, so that nothing runs.
-    """
+    """Trace what host and devices do during a block."""
     if not isinstance(box.machine.scheduler, Scheduler):
         raise DeviceError(
             "a graph is being captured, so that nothing runs that could be traced",
@@ -317,17 +307,7 @@ def as_chrome_trace(
     began_ns: int | None = None,
     group: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Devices become processes, streams and threads of the host become threads.
-
-    Args:
-        trace: What is to be written.
-
-        label: Of the machine.
-
-        began_ns: When it began, by the machine's clock: all its processes have one.
-
-        group: Who this process is among others.
-    """
+    """Devices become processes, streams and threads of the host become threads."""
     lanes = sorted({_lane(span) for span in trace.spans})
     told: dict[str, Any] = {"machine": label, "length_us": trace.length_s * 1e6}
     if began_ns is not None:

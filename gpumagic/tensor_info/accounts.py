@@ -40,11 +40,7 @@ _FLOATS = ("float", "bfloat", "complex")
 
 
 class Chunk(NamedTuple):
-    """A stretch of memory that one tensor reaches.
-
-    Attributes:
-        key: The same for all tensors that reach the same elements in the same way.
-    """
+    """A stretch of memory that one tensor reaches."""
 
     device: str
     storage_start: int
@@ -52,22 +48,13 @@ class Chunk(NamedTuple):
     last: int  # exclusive
     geometry: Geometry | None
     used_bytes: int
+    # the same for all tensors that reach the same elements in the same way
     key: Hashable
     contiguous: bool = True
 
 
 def model_report(expression: str, kind: str, walk: Walk, whole: Branch) -> ModelReport:
-    """The report on all that one walk has found.
-
-    Args:
-        expression: What to call the whole.
-
-        kind: What it is.
-
-        walk: The tensors, and what could not be looked at.
-
-        whole: How they lie within each other.
-    """
+    """The report on all that one walk has found."""
     ledger = Ledger(walk.leaves)
     root = _node(ledger, whole)
     return ModelReport(

@@ -53,11 +53,7 @@ def hands_out_dlpack(thing: Any) -> bool:
 
 
 def read_dlpack(thing: Any) -> Reading:
-    """Read what is offered through DLPack, if it lies on the CPU.
-
-    Raises:
-        GpuMagicError: It lies elsewhere, or cannot be offered as it is.
-    """
+    """Read what is offered through DLPack, if it lies on the CPU."""
     name = f"{type(thing).__module__}.{class_name(thing)}"
     try:
         place = int(thing.__dlpack_device__()[0])

@@ -26,27 +26,15 @@ class Expression:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What the expressions came to. Live objects: it is not to be kept.
+    """What the expressions came to. Live objects: it is not to be kept."""
 
-    Attributes:
-        texts: What to call each value.
-
-        values: What each came to.
-
-        failures: One line for each expression that raised.
-    """
-
-    texts: tuple[str, ...]
-    values: tuple[Any, ...]
-    failures: tuple[str, ...]
+    texts: tuple[str, ...]  # what to call each value
+    values: tuple[Any, ...]  # what each came to
+    failures: tuple[str, ...]  # one line for each expression that raised
 
 
 def split(code: str) -> tuple[Expression, ...]:
-    """The expressions of a line, split at the commas that stand outside of all else.
-
-    Raises:
-        UsageProblem: It is no expression of Python.
-    """
+    """The expressions of a line, split at the commas that stand outside of all else."""
     if not code.strip():
         return ()
     text = "(" + code + "\n,)"
@@ -69,16 +57,6 @@ def evaluate(
     """Evaluate each expression once; one that raises costs one line.
 
     `*xs` stands for all that is in `xs`.
-
-    Args:
-        expressions: What `split` gives.
-
-        global_names: Where names are looked up.
-
-        local_names: Where they are looked up first.
-
-        offered: The names that may be offered for a misspelt one, where a shell has
-            put more there than the user's own.
     """
     known = list(local_names if offered is None else offered)
     texts: list[str] = []

@@ -30,23 +30,14 @@ Bands = tuple[tuple["Matrix", ...], ...]
 
 @dataclass(frozen=True)
 class Figure:
-    """Matrices of tiles under one caption.
+    """Matrices of tiles under one caption."""
 
-    Args:
-        caption: What a tile is.
-
-        bands: Matrices that stand beside each other, band by band.
-
-        keys: How to read it, each in a few words; a `Key` where that depends on
-            the form.
-
-        remarks: What is not drawn.
-    """
-
-    caption: str
+    caption: str  # what a tile is
+    # matrices that stand beside each other, band by band
     bands: tuple[tuple[Matrix, ...], ...]
+    # how to read it, each in a few words; a `Key` where that depends on the form
     keys: tuple[str | Key, ...] = ()
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # what is not drawn
 
     @property
     def legend(self) -> str:

@@ -59,19 +59,11 @@ _OUTLIER, _MOST_OUTLIERS = 5.0, 0.05
 
 @dataclass(frozen=True)
 class Scale:
-    """What the ends of the colours stand for.
+    """What the ends of the colours stand for."""
 
-    Args:
-        low: The darkest.
-
-        high: The lightest.
-
-        beyond: How many tiles are further out than the ends.
-    """
-
-    low: float
-    high: float
-    beyond: int = 0
+    low: float  # the darkest
+    high: float  # the lightest
+    beyond: int = 0  # how many tiles are further out than the ends
 
     @property
     def is_signed(self) -> bool:
@@ -101,13 +93,9 @@ class Scale:
 
 @dataclass(frozen=True)
 class HeatPicture:
-    """The tiles with both axes.
+    """The tiles with both axes."""
 
-    Args:
-        heat: What to draw.
-    """
-
-    heat: HeatMap
+    heat: HeatMap  # what to draw
 
     @property
     def scale(self) -> Scale:

@@ -26,26 +26,16 @@ _DOT = "."
 
 @dataclass
 class Leaf:
-    """A tensor that was found. What it has said of itself; not the tensor.
-
-    Attributes:
-        path: How to get at it from the whole, as code behind its name.
-
-        role: "parameter", "buffer", "attribute", "state" or "tensor".
-
-        identity: Tells apart what has no memory to be told apart by.
-
-        unread: Why its values could not be read, where that was tried.
-    """
+    """A tensor that was found. What it has said of itself; not the tensor."""
 
     name: str
-    path: str
-    role: str
+    path: str  # how to get at it from the whole, as code behind its name
+    role: str  # "parameter", "buffer", "attribute", "state" or "tensor"
     reading: Reading
-    identity: int | None
+    identity: int | None  # tells apart what has no memory to be told apart by
     nan_count: int | None = None
     inf_count: int | None = None
-    unread: str = ""
+    unread: str = ""  # why its values could not be read, where that was tried
 
 
 @dataclass

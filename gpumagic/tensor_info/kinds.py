@@ -17,33 +17,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """What sort of tensor something is.
+    """What sort of tensor something is."""
 
-    Attributes:
-        name: In the words of a title.
-
-        has_geometry: Whether size and stride say where its elements lie.
-
-        has_memory: Whether there are bytes of its own behind it.
-
-        has_size: Whether it has one size for all of it.
-
-        has_strides: Whether torch tells strides that stand for something.
-
-        has_storage: Whether a storage can be asked for, if only to be told its size.
-
-        remark: What its owner should know, in one sentence.
-
-        inner: What it is made of. Live tensors: a kind is not to be kept.
-    """
-
-    name: str
-    has_geometry: bool = True
-    has_memory: bool = True
-    has_size: bool = True
-    has_strides: bool = True
+    name: str  # in the words of a title
+    has_geometry: bool = True  # whether size and stride say where its elements lie
+    has_memory: bool = True  # whether there are bytes of its own behind it
+    has_size: bool = True  # whether it has one size for all of it
+    has_strides: bool = True  # whether torch tells strides that stand for something
+    # whether a storage can be asked for, if only to be told its size
     has_storage: bool = True
-    remark: str = ""
+    remark: str = ""  # what its owner should know, in one sentence
+    # what it is made of. Live tensors: a kind is not to be kept.
     inner: tuple[tuple[str, Any], ...] = ()
 
 

@@ -29,47 +29,24 @@ _HOLES = 2
 
 @dataclass(frozen=True)
 class BarLane:
-    """One stretch.
+    """One stretch."""
 
-    Args:
-        name: Whose it is.
-
-        start: Where it begins.
-
-        stop: Where it ends; exclusive. Without a length nothing is drawn.
-
-        dense: Whether it is filled; None if unknown.
-
-        said: The same in words.
-    """
-
-    name: str
-    start: float
-    stop: float
-    dense: bool | None
-    said: str
+    name: str  # whose it is
+    start: float  # where it begins
+    stop: float  # where it ends; exclusive. Without a length nothing is drawn.
+    dense: bool | None  # whether it is filled; None if unknown
+    said: str  # the same in words
 
 
 @dataclass(frozen=True)
 class LaneBars:
-    """Stretches of one line.
+    """Stretches of one line."""
 
-    Args:
-        caption: What the line is.
-
-        lanes: From top to bottom.
-
-        total: How long the line is.
-
-        ends: What stands at its two ends.
-
-        heads: What stands over the names and over the words.
-    """
-
-    caption: str
-    lanes: tuple[BarLane, ...]
-    total: float
-    ends: tuple[str, str]
+    caption: str  # what the line is
+    lanes: tuple[BarLane, ...]  # from top to bottom
+    total: float  # how long the line is
+    ends: tuple[str, str]  # what stands at its two ends
+    # what stands over the names and over the words
     heads: tuple[str, str] = ("name", "where")
 
     def html(self) -> Html:

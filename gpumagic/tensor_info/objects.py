@@ -35,16 +35,7 @@ _KINDS: tuple[type, ...] = (dict, list, tuple)
 
 
 def read(thing: Any, expression: str = "x") -> Reading:
-    """What an object says of itself as a tensor.
-
-    Args:
-        thing: A tensor, a numpy array, or what hands out its memory through DLPack.
-
-        expression: What the user typed for it, for the hint.
-
-    Raises:
-        GpuMagicError: It is no tensor; says what it is and what to type.
-    """
+    """What an object says of itself as a tensor."""
     torch = torch_private.torch_if_imported()
     if torch is not None and is_truly(thing, torch.Tensor):
         return read_tensor(torch, thing)
@@ -58,19 +49,7 @@ def read(thing: Any, expression: str = "x") -> Reading:
 def read_each(
     things: Sequence[Any], names: Sequence[str]
 ) -> tuple[list[tuple[Any, str, Reading]], tuple[str, ...]]:
-    """Read those that are tensors; what is none costs one remark.
-
-    Args:
-        things: What `read` takes.
-
-        names: What to call them; those without a name are called x.
-
-    Returns:
-        Each tensor with its name and what it says of itself; and the remarks.
-
-    Raises:
-        GpuMagicError: None of them is a tensor.
-    """
+    """Read those that are tensors; what is none costs one remark."""
     found: list[tuple[Any, str, Reading]] = []
     # Their words alone: an error leads to this frame, and so to the tensors.
     refusals: list[tuple[str, str]] = []

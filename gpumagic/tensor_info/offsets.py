@@ -203,18 +203,7 @@ class _Level:
 
 
 def shared_offsets(first: Walks, second: Walks, distance: int) -> int | None:
-    """How many pairs of one sum of each are such that first - second == distance.
-
-    Args:
-        first: One tensor's walks, no two with the same step.
-
-        second: The other's, likewise.
-
-        distance: From where the first's walks begin to where the second's do.
-
-    Returns:
-        The number of pairs, or None where there was too much to try.
-    """
+    """How many pairs of one sum of each are such that first - second == distance."""
     counts = _counts(first, second)
     long_first = sorted(counts, reverse=True)
     found = _tried(_levels(counts, long_first), distance)

@@ -165,22 +165,7 @@ def holes_in_span(g: Geometry) -> int | None:
 
 
 def shared(first: Geometry, second: Geometry, distance_bytes: int) -> Shared:
-    """What two tensors in one address space have in common.
-
-    Args:
-        first: One tensor.
-
-        second: The other.
-
-        distance_bytes: From the start of the first's storage to that of the
-            second's; 0 if it is the same storage.
-
-    Returns:
-        The verdict and the bytes that elements of both lie in. The relation is
-        that of the first to the second: it "contains" or is "contained", they are
-        "identical", "partial", "interleaved" (nothing in common although their
-        spans intersect), "disjoint" or "unknown". An empty tensor is disjoint.
-    """
+    """What two tensors in one address space have in common."""
     if not first.numel or not second.numel:
         return Shared("no", 0, "disjoint")
     unit = math.gcd(first.itemsize, second.itemsize, distance_bytes)

@@ -17,19 +17,12 @@ _DECIDED = {"yes": True, "no": False}
 
 @dataclass(frozen=True)
 class _Neighbours:
-    """How the memory of two objects lies.
+    """How the memory of two objects lies."""
 
-    Attributes:
-        same_storage: Whether it is one storage of torch.
-
-        intersect: Whether the two pieces of memory have bytes in common.
-
-        distance_bytes: From the start of the first to that of the second; None if
-            there is no way from one to the other.
-    """
-
-    same_storage: bool | None
-    intersect: bool | None
+    same_storage: bool | None  # whether it is one storage of torch
+    intersect: bool | None  # whether the two pieces of memory have bytes in common
+    # from the start of the first to that of the second; None if there is no way from
+    # one to the other
     distance_bytes: int | None
 
 

@@ -72,15 +72,10 @@ MORE = Tile("~", "more")
 
 
 class Key(NamedTuple):
-    """How to read a look, which a picture and characters show by different means.
+    """How to read a look, which a picture and characters show by different means."""
 
-    Attributes:
-        drawn: What it is in the picture, in a few words.
-        spelled: What it is in characters; empty where those do not show it.
-    """
-
-    drawn: str
-    spelled: str
+    drawn: str  # what it is in the picture, in a few words
+    spelled: str  # what it is in characters; empty where those do not show it
 
 
 @dataclass(frozen=True)
@@ -102,28 +97,14 @@ class Hop:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Rows of tiles under common headings.
+    """Rows of tiles under common headings."""
 
-    Args:
-        corner: What the headings are; stands before them.
-
-        heads: One for each column.
-
-        rows: From top to bottom, one tile for each column.
-
-        title: What sets this matrix apart from those beside it.
-
-        hops: Arrows over the columns.
-
-        down: Whether an arrow goes from the first row to the second.
-    """
-
-    corner: str
-    heads: tuple[str, ...]
-    rows: tuple[Row, ...]
-    title: str = ""
-    hops: tuple[Hop, ...] = ()
-    down: bool = False
+    corner: str  # what the headings are; stands before them
+    heads: tuple[str, ...]  # one for each column
+    rows: tuple[Row, ...]  # from top to bottom, one tile for each column
+    title: str = ""  # what sets this matrix apart from those beside it
+    hops: tuple[Hop, ...] = ()  # arrows over the columns
+    down: bool = False  # whether an arrow goes from the first row to the second
 
     def columns(self, start: int, stop: int) -> Matrix:
         """Some neighbouring columns as a matrix, with the arrows that fit in."""

@@ -28,44 +28,23 @@ _PACKED = {
 
 @dataclass(frozen=True)
 class Memory:
-    """The memory that elements lie in: one storage, or what an array owns.
+    """The memory that elements lie in: one storage, or what an array owns."""
 
-    Attributes:
-        device: Where it lies.
-
-        start: The address that tells it apart from other memory of its device.
-
-        size_bytes: Its extent.
-
-        address: The same start as the user's kernels see it: made up on a simulated
-            GPU. None where it is not known.
-
-        holders: The tensors known to hold the storage through this object.
-
-        all_holders: How many hold it altogether. None if torch does not tell.
-    """
-
-    device: str
-    start: int
-    size_bytes: int
+    device: str  # where it lies
+    start: int  # the address that tells it apart from other memory of its device
+    size_bytes: int  # its extent
+    # the same start as the user's kernels see it: made up on a simulated GPU. None
+    # where it is not known.
     address: int | None
+    # the tensors known to hold the storage through this object
     holders: frozenset[int] = frozenset()
+    # how many hold it altogether. None if torch does not tell.
     all_holders: int | None = None
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One object, read once.
-
-    Attributes:
-        geometry: Which elements of the memory it reaches.
-
-        has_layout: Whether the geometry is in elements, as the object walks them. An
-            array that takes odd steps has one in bytes, with a dim more.
-
-        storage: Tells storages of torch apart, with memory or without; two of them
-            may share memory. None if it is no storage of torch.
-    """
+    """One object, read once."""
 
     kind: str
     dtype: str | None = None
@@ -75,9 +54,13 @@ class Reading:
     stride: tuple[int, ...] | None = None
     stride_bytes: tuple[int, ...] | None = None
     storage_offset: int | None = None
-    geometry: Geometry | None = None
+    geometry: Geometry | None = None  # which elements of the memory it reaches
+    # whether the geometry is in elements, as the object walks them. An array that
+    # takes odd steps has one in bytes, with a dim more.
     has_layout: bool = False
     memory: Memory | None = None
+    # tells storages of torch apart, with memory or without; two of them may share
+    # memory. None if it is no storage of torch.
     storage: int | None = None
     storage_bytes: int | None = None
     is_view: bool | None = None

@@ -106,22 +106,12 @@ def bases(reports: Sequence[TensorReport]) -> str:
 
 @dataclass(frozen=True)
 class Fetch:
-    """One dim's read.
+    """One dim's read."""
 
-    Args:
-        read: Its figures.
-
-        start: The byte at which lane 0 reads, from any multiple of 128 on.
-
-        step_bytes: From lane to lane.
-
-        item_bytes: What each lane reads.
-    """
-
-    read: WarpRead
-    start: int
-    step_bytes: int
-    item_bytes: int
+    read: WarpRead  # its figures
+    start: int  # the byte at which lane 0 reads, from any multiple of 128 on
+    step_bytes: int  # from lane to lane
+    item_bytes: int  # what each lane reads
 
     def used_bytes(self) -> list[tuple[int, int]]:
         """Each fetched sector with the bytes of it that some lane asked for."""

@@ -12,11 +12,7 @@ if TYPE_CHECKING:
 
 
 def switch_on(box: Box, *, as_cuda: bool) -> tuple[Simulation, Switch]:
-    """Let torch's device `sim` be this machine; the one before it is switched off.
-
-    Raises:
-        DeviceError: It cannot be here; everything is as before.
-    """
+    """Let torch's device `sim` be this machine; the one before it is switched off."""
     from gpumagic.devices.opening import import_torch
 
     torch: Any = import_torch()  # before whatever needs it, as it may be missing

@@ -67,15 +67,7 @@ def answer_to_cuda(simulation: Simulation) -> None:
 
 @contextlib.contextmanager
 def standing_in(simulation: Simulation, torch_sim: TorchSim, beneath: StandIns) -> Any:
-    """While this is entered, code that says "cuda" runs on the simulation.
-
-    Args:
-        simulation: What it runs on.
-
-        torch_sim: The names of the device.
-
-        beneath: What is put in before, and taken out behind this.
-    """
+    """While this is entered, code that says "cuda" runs on the simulation."""
     torch = simulation.torch
     names = Names(simulation)
     with contextlib.ExitStack() as undo:

@@ -200,26 +200,18 @@ def _state(torch: Any, twins: dict[str, Any]) -> tuple[Any, Any]:
 
 @dataclasses.dataclass(slots=True)
 class _Pairs:
-    """All queries against all keys, in single precision, some rows at a time.
-
-    Attributes:
-        dtype: In which they are given, and results are wanted.
-
-        bias: What is added to each score; None for nothing.
-
-        seed: Of the random numbers that leave pairs out, the same in both passes.
-    """
+    """All queries against all keys, in single precision, some rows at a time."""
 
     torch: Any
-    dtype: Any
+    dtype: Any  # in which they are given, and results are wanted
     query: Any
     key: Any
     value: Any
-    bias: Any
+    bias: Any  # what is added to each score; None for nothing
     dropout: float
     causal: bool
     scale: float
-    seed: int
+    seed: int  # of the random numbers that leave pairs out, the same in both passes
 
     @classmethod
     def of(cls, torch: Any, twins: dict[str, Any]) -> _Pairs:

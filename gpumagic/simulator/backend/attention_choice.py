@@ -165,15 +165,7 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Asked:
-    """What attention is asked for.
-
-    Attributes:
-        capability: Of the GPU that it lies on.
-
-        needs_grad: Whether a backward pass may follow.
-
-        shares_keys: Whether several heads of queries may share one of keys.
-    """
+    """What attention is asked for."""
 
     query: Any
     key: Any
@@ -181,9 +173,9 @@ class Asked:
     mask: Any
     dropout: float
     is_causal: bool
-    shares_keys: bool
-    needs_grad: bool
-    capability: tuple[int, int]
+    shares_keys: bool  # whether several heads of queries may share one of keys
+    needs_grad: bool  # whether a backward pass may follow
+    capability: tuple[int, int]  # of the GPU that it lies on
 
     @property
     def inputs(self) -> tuple[Any, Any, Any]:
@@ -192,11 +184,7 @@ class Asked:
 
 
 def choose(core: Any, asked: Asked) -> Backend:
-    """The kernel that torch would take on CUDA.
-
-    Raises:
-        RuntimeError: None is left; warnings say why, as torch's do.
-    """
+    """The kernel that torch would take on CUDA."""
     enabled = {
         Backend.FLASH: core._get_flash_sdp_enabled(),
         Backend.EFFICIENT: core._get_mem_efficient_sdp_enabled(),

@@ -81,15 +81,7 @@ class Books:
                 self._interrupts.deliver()
 
     def place(self, twin: Any, gpu: SimulatedGpu, *, made: bool = False) -> Any:
-        """A tensor with a block of its own, without a kernel.
-
-        Args:
-            twin: The CPU tensor with its numbers.
-
-            gpu: Where it lies.
-
-            made: Whether a call of the user's made it, which costs the host.
-        """
+        """A tensor with a block of its own, without a kernel."""
         __tracebackhide__ = True
         with self.open():
             if made:
@@ -216,34 +208,7 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
         rule: Rule | None = None,
         recorded: bool = False,
     ) -> tuple[list[Any], Sequence[Race]]:
-        """Enter one operation into the books; its outputs become tensors.
-
-        Args:
-            gpu: Where it runs.
-
-            operation: What it is.
-
-            twins: Its fresh outputs, already computed.
-
-            reads: What it reads, in storages of the GPU.
-
-            writes: What it writes besides its outputs.
-
-            read_bytes: How much it reads.
-
-            written_bytes: How much it writes, outputs apart.
-
-            work: What it computes, and in how many pieces.
-
-            dtype: The type it computes in.
-
-            rule: What it costs, if that is not the operation's own rule.
-
-            recorded: Whether autograd records it.
-
-        Returns:
-            The outputs, and the races that were found.
-        """
+        """Enter one operation into the books; its outputs become tensors."""
         __tracebackhide__ = True
         if own.next_turn is not None:
             own.next_turn()

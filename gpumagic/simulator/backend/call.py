@@ -267,11 +267,7 @@ def give_generator(
     inner: list[Any],
     named: dict[str, Any],
 ) -> None:
-    """Let random numbers come from the GPU's own generator, or the one that is given.
-
-    Raises:
-        RuntimeError: The one that is given is for another device.
-    """
+    """Let random numbers come from the generator given, or the GPU's own."""
     where = operation.generator_at
     given = named.get("generator")
     if given is None and where < len(inner):

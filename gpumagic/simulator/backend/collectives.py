@@ -132,23 +132,7 @@ class Collectives:
         word: str = "",
         pair: tuple[int, int, int] | None = None,
     ) -> Any:
-        """Begin a collective; answers with torch's handle of it.
-
-        Args:
-            what: Which one.
-
-            inputs: The tensors that it reads.
-
-            outputs: Those that it writes.
-
-            nbytes: Of the whole, as `collective_time` takes it.
-
-            move: Has gloo begin, with copies of the inputs on the CPU.
-
-            word: How the kernel names what is reduced.
-
-            pair: Who sends to whom, and how many times before.
-        """
+        """Begin a collective; answers with torch's handle of it."""
         simulation = self._simulation
         gpu = simulation.tensors.claimed((*inputs, *outputs)[0]).gpu
         self._gpu = self._gpu or gpu
@@ -181,11 +165,7 @@ class Collectives:
     def _called_now(
         self, name: str, nbytes: int, pair: tuple[int, int, int] | None
     ) -> GroupCall:
-        """Enter a call in the roll, if the others mean the same by its number.
-
-        Raises:
-            DeviceError: They do not.
-        """
+        """Enter a call in the roll, if the others mean the same by its number."""
         if not isinstance(self._machine.scheduler, Scheduler):
             raise not_simulated("collectives in a graph", "capture what is around them")
         number = self._called if pair is None else pair[2]

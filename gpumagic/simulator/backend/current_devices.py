@@ -60,11 +60,7 @@ class Devices:
         self.first_use: PlaceMark | None = None
 
     def gpu(self, index: int | None = None) -> SimulatedGpu:
-        """The GPU with this number; None is the current one.
-
-        Raises:
-            AcceleratorError: There is no such GPU, in CUDA's words.
-        """
+        """The GPU with this number; None is the current one."""
         machine = self._machine
         if not machine.gpus:
             self._initialise()

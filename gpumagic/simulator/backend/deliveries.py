@@ -46,11 +46,7 @@ class Sent:
         return not self._thread.is_alive()
 
     def wait(self) -> None:
-        """Wait for it.
-
-        Raises:
-            Exception: It will not come.
-        """
+        """Wait for it."""
         self._thread.join()
         if self._error is not None:
             raise self._error

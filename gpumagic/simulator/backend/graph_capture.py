@@ -278,12 +278,7 @@ class Nodes:
         self._tracker.nodes = self
 
     def end(self) -> None:
-        """Give the machine back what it had.
-
-        Raises:
-            RuntimeError: Something was not permitted, or a stream that branched off
-                did not come back.
-        """
+        """Give the machine back what it had."""
         self._machine.scheduler = self._scheduler
         self._tracker.nodes = None
         if self._invalid:

@@ -97,11 +97,7 @@ class Graphs:
         return self._simulation.random_state(self._simulation.here.device, generator)
 
     def begin(self, pool: PoolId | None) -> None:
-        """Capture the work of this thread from now on.
-
-        Args:
-            pool: Where its memory comes from; None is a pool of its own.
-        """
+        """Capture the work of this thread from now on."""
         simulation = self._simulation
         self.require_none()
         gpu = simulation.gpu()
@@ -118,11 +114,7 @@ class Graphs:
         self._capture = capture
 
     def end(self) -> Capture:
-        """The work of this capture, which is over.
-
-        Raises:
-            RuntimeError: Nothing is captured here, or what was is of no use.
-        """
+        """The work of this capture, which is over."""
         capture, simulation = self._capture, self._simulation
         if capture is None or not capture.nodes.mine:
             raise RuntimeError(simulation.says("no capture is underway"))
@@ -187,11 +179,7 @@ class Capture:
             self._undo = undo.pop_all()
 
     def end(self) -> None:
-        """Put back everything but what has been written down.
-
-        Raises:
-            RuntimeError: What was captured is of no use, and is forgotten.
-        """
+        """Put back everything but what has been written down."""
         try:
             self._undo.close()
         except RuntimeError:

@@ -81,13 +81,7 @@ class Aliases:
         return len(both)
 
     def watch(self, buffer: PinnedBuffer, copied: int) -> None:
-        """Watch all tensors on this memory.
-
-        Args:
-            buffer: The mark on it.
-
-            copied: How many of them belong to the copy.
-        """
+        """Watch all tensors on this memory."""
         storage = buffer.storage()
         if storage is None:
             return

@@ -47,12 +47,7 @@ class HostMemory:
         self._simulation = simulation
 
     def foresee(self, nbytes: int, gpu: SimulatedGpu | None) -> None:
-        """Refuse an output that the RAM of this machine cannot hold.
-
-        Raises:
-            OutOfMemoryError: The simulated GPU could not hold it either.
-            HostMemoryFull: It says what there is and how to go on.
-        """
+        """Refuse an output that the RAM of this machine cannot hold."""
         __tracebackhide__ = True
         if nbytes < WATCHED_BYTES or _has_room(nbytes):
             return
@@ -109,12 +104,7 @@ def foresee(
     inner: Sequence[Any],
     named: dict[str, Any],
 ) -> None:
-    """Refuse an operation whose output the RAM of this machine cannot hold.
-
-    Raises:
-        OutOfMemoryError: The simulated GPU could not hold it either.
-        HostMemoryFull: It says what there is and how to go on.
-    """
+    """Refuse an operation whose output the RAM of this machine cannot hold."""
     __tracebackhide__ = True
     if at_most_bytes(simulation.torch, operation, inner, named) >= WATCHED_BYTES:
         exactly = bytes_by_shapes(simulation.torch, operation, inner, named)

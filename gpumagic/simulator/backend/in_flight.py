@@ -71,17 +71,7 @@ class Flights:
     def leave(
         self, source: Any, buffer: PinnedBuffer, stream: SimulatedStream, target: Any
     ) -> None:
-        """Pinned memory is being read by a copy to the device.
-
-        Args:
-            source: The pinned tensor.
-
-            buffer: The mark on it.
-
-            stream: What carries the copy out.
-
-            target: The tensor on the device.
-        """
+        """Pinned memory is being read by a copy to the device."""
         if not self._simulation.tracking:
             return
         to = weakref.ref(target.untyped_storage()), Stretch.of(target)
@@ -103,17 +93,7 @@ class Flights:
         values: Any,
         stream: SimulatedStream | None,
     ) -> None:
-        """Pinned memory is being written by a copy from the device.
-
-        Args:
-            target: The pinned tensor.
-
-            buffer: The mark on it.
-
-            values: What comes.
-
-            stream: What carries the copy out; None if the host has waited for it.
-        """
+        """Pinned memory is being written by a copy from the device."""
         tracking = self._simulation.tracking
         with self._changing(buffer, span_of(target, buffer)):
             target.copy_(values)
@@ -330,13 +310,7 @@ class Flights:
             flight.arrays.append((weakref.ref(array), place))
 
     def read_in_part(self, tensor: Any, pick: Any) -> None:
-        """The host reads what an index or a mask picks out of a tensor.
-
-        Args:
-            tensor: What it is picked from.
-
-            pick: Answers with the same places of another tensor of that shape.
-        """
+        """The host reads what an index or a mask picks out of a tensor."""
         buffer = pinned_buffer(tensor)
         if buffer is None or not buffer.flights:
             return

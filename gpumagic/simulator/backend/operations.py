@@ -283,13 +283,7 @@ class Operation:
         )
 
     def rule_by_shape(self, twins: Sequence[Any], *, dense: bool) -> Rule:
-        """What it costs on operands of these shapes.
-
-        Args:
-            twins: Its arguments, in their order.
-
-            dense: Whether each operand lies in one piece.
-        """
+        """What it costs on operands of these shapes."""
         rule, tensor = self.rule, self._torch.Tensor
         if rule.kind in _SOFTMAXES and twins[0].dim():
             first = twins[0]
@@ -304,11 +298,7 @@ class Operation:
         return rule if dense else strided_rule(rule)
 
     def rule_with_mask(self, indices: Iterable[Any]) -> Rule:
-        """What it costs to index with these; a mask has to be counted first.
-
-        Args:
-            indices: Those on the GPU: the ones of a mask on the CPU are copied over.
-        """
+        """What it costs to index with these; a mask has to be counted first."""
         masked = any(str(getattr(each, "dtype", "")) in MASKS for each in indices)
         return self._waiting if masked else self.rule
 

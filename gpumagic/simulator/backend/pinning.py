@@ -220,11 +220,6 @@ def pinning_factories(
     torch's own ask C++ for an allocator that cannot be supplied. Replacing the
     kernels beneath them would cost every CPU operation that needs new memory several
     microseconds; this costs a factory that is called from Python a fifth of one.
-
-    Args:
-        torch: Where they are.
-
-        others: What else takes the place of some of them, and makes what is pinned.
     """
     return {
         name: _pinning(others.get(name) or getattr(torch, name)) for name in _FACTORIES
@@ -342,17 +337,7 @@ class Flight:
     def race(
         self, place: PlaceMark | None, span: Bytes, *, writes: bool, found: bool = False
     ) -> Race:
-        """What it is to touch its memory before it is done.
-
-        Args:
-            place: Where that was done, or noticed.
-
-            span: What was touched.
-
-            writes: Whether it was written.
-
-            found: Whether only the change was found, not who has made it.
-        """
+        """What it is to touch its memory before it is done."""
         kind = Kind.WRITE_AFTER_READ
         if found:
             kind = Kind.CHANGED_UNSEEN

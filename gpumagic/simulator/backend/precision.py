@@ -68,13 +68,7 @@ class Precision:
     def in_single(
         self, call: Callable[..., Any], written: tuple[int | str, ...] = ()
     ) -> Callable[..., Any]:
-        """An operator that computes halves in single precision.
-
-        Args:
-            call: Runs it.
-
-            written: The positions and names of the arguments that it writes.
-        """
+        """An operator that computes halves in single precision."""
         halves = self._halves
 
         def run(*args: Any, **named: Any) -> Any:

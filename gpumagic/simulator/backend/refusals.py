@@ -63,11 +63,7 @@ class NotSimulated(DeviceError, NotImplementedError):
 
 
 def require_fit(torch: Any) -> None:
-    """Refuse to switch on where it would not work, or would do harm.
-
-    Raises:
-        DeviceError: The reason, and the way out.
-    """
+    """Refuse to switch on where it would not work, or would do harm."""
     for reason in (_wrong_python, _old_torch, _other_backend, _usable_gpu):
         reason(torch)
 

@@ -93,17 +93,13 @@ def register(torch: Any) -> SimulatedModule:
 
 
 class SimulatedModule(types.ModuleType):
-    """`torch.sim`, whichever simulation is on, and also when none is.
-
-    Attributes:
-        simulated_box: The machine that is switched on; None while there is none.
-
-        make_storage: Makes a storage of so many bytes on a device of this kind.
-    """
+    """`torch.sim`, whichever simulation is on, and also when none is."""
 
     # torch saves and restores the random state of initialised devices only.
     _initialized = True
+    # the machine that is switched on; None while there is none
     simulated_box: Any = None
+    # makes a storage of so many bytes on a device of this kind
     make_storage: Callable[[int, Any], Any] | None = None
 
     def __init__(self, set_aside: SetAside) -> None:

@@ -157,11 +157,7 @@ class Simulation:
         return None if made is None else made()
 
     def random_state(self, gpu: int, given: Any = None) -> RandomState:
-        """What numbers come from on a GPU, unless a generator of the device is given.
-
-        Raises:
-            RuntimeError: What is given is of another device.
-        """
+        """Where random numbers come from: the generator given, or the GPU's own."""
         own = self.generators[gpu] if given is None else self.own_generator(given)
         if own is None or own.state is None:
             raise wrong_generator(self.shown_type, given.device.type)

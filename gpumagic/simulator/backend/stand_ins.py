@@ -133,17 +133,7 @@ def _lying_in(target: Any, name: str) -> Any:
 
 
 def like(original: Any, replacement: Any, target: Any, name: str) -> Any:
-    """What does as the replacement does, and is otherwise as the original is.
-
-    Args:
-        original: What lies in torch, not bound to anything.
-
-        replacement: What to do in its place; a class is one for this place alone.
-
-        target: The module or the class that has the name.
-
-        name: What it is there.
-    """
+    """What does as the replacement does, and is otherwise as the original is."""
     if isinstance(original, (staticmethod, classmethod)):
         inner = getattr(replacement, "__func__", replacement)
         return type(original)(_function(original.__func__, inner, target, name))

@@ -147,11 +147,7 @@ class Stream(torch.Stream):
 
 
 def own_stream(simulation: Simulation, stream: Any) -> SimulatedStream:
-    """What a torch object stands for, on the machine that is on.
-
-    Raises:
-        DeviceError: It belongs to another device, or to a machine that is off.
-    """
+    """What a torch object stands for, on the machine that is on."""
     if getattr(stream, "_simulation", None) is not simulation:
         raise DeviceError(
             f"{stream!r} is no stream of the simulated machine that is on",
@@ -186,16 +182,7 @@ def make_current(simulation: Simulation, stream: SimulatedStream) -> None:
 
 
 def index_of(device: Any, shown_type: str) -> int | None:
-    """The number in whatever names a device; None is the current one.
-
-    Args:
-        device: A number, a name, a device, or a block with a device.
-
-        shown_type: What the user calls the simulated device: "sim", or "cuda".
-
-    Raises:
-        ValueError: It names another device, or nothing, in CUDA's words.
-    """
+    """The number in whatever names a device; None is the current one."""
     if device is None or isinstance(device, int):
         return device
     if isinstance(device, str):
@@ -212,11 +199,7 @@ def index_of(device: Any, shown_type: str) -> int | None:
 
 
 def numbered(device: Any, shown_type: str) -> int:
-    """The same, where a device has to be named.
-
-    Raises:
-        ValueError: It is not, or names another device, in CUDA's words.
-    """
+    """The same, where a device has to be named."""
     index = index_of(device, shown_type)
     if index is None:
         raise ValueError(_NO_DEVICE.format(device))

@@ -246,30 +246,16 @@ class Tensors:
 
 
 class Memory:
-    """What a simulated storage is made of.
-
-    Attributes:
-        twin: The CPU tensor with the numbers.
-
-        plain: Whether every tensor on this storage has the geometry of the twin.
-
-        gpu: The simulated GPU that it lies on.
-
-        accesses: Who has read and written it.
-
-        whole: All of it, as the tracker wants what is read or written.
-
-        life: What is to be given back at its end; None where nothing is.
-    """
+    """What a simulated storage is made of."""
 
     __slots__ = ("accesses", "gpu", "life", "plain", "twin", "whole")
 
-    twin: Any
-    plain: bool
-    gpu: SimulatedGpu
-    accesses: Accesses
-    whole: Operand
-    life: Life | None
+    twin: Any  # the CPU tensor with the numbers
+    plain: bool  # whether every tensor on this storage has the geometry of the twin
+    gpu: SimulatedGpu  # the simulated GPU that it lies on
+    accesses: Accesses  # who has read and written it
+    whole: Operand  # all of it, as the tracker wants what is read or written
+    life: Life | None  # what is to be given back at its end; None where nothing is
 
 
 class Life(weakref.ref[Any]):

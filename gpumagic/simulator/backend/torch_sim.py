@@ -154,13 +154,7 @@ class TorchSim:
     def memory_snapshot(
         self, mempool_id: tuple[int, int] | None = None, include_traces: bool = True
     ) -> list[dict[str, Any]]:
-        """The caching allocators' segments and blocks, of all GPUs.
-
-        Args:
-            mempool_id: Only those of this pool.
-
-            include_traces: Makes no difference here.
-        """
+        """The caching allocators' segments and blocks, of all GPUs."""
         del include_traces
         if not self.is_initialized():
             return []
