@@ -105,12 +105,6 @@ def test_what_goes_back_with_a_retry_is_the_retrys_own():
     )
 
 
-def test_no_difference_is_no_flag():
-    """The same environment twice tells nothing."""
-    assert flags_between(quiet(), quiet()) == ()
-    assert flags_between(Environment(), Environment()) == ()
-
-
 @pytest.mark.parametrize(
     ("then", "now", "change"),
     [(1980, 1000, -0.4949), (345, 1980, 4.739), (1900, 1810, None), (None, 9, None)],
@@ -195,23 +189,6 @@ def test_blocking_launches_are_seen_where_they_count(monkeypatch, kind, value, f
     assert Environment.now(device, driver).blocking == found
 
 
-def test_compilations_are_counted_without_importing_anything():
-    """Not used is nothing compiled; counters that are missing are unknown."""
-    counters = {"frames": {"total": 3, "ok": 2}}
-    cases = [
-        (SimpleNamespace(), 0),
-        (SimpleNamespace(_dynamo=SimpleNamespace()), 0),
-        (SimpleNamespace(_dynamo=SimpleNamespace(utils=SimpleNamespace())), None),
-        (_torch_with(counters), 3),
-        (_torch_with({}), 0),
-    ]
-
-    assert [torch_private.compilations(torch) for torch, _ in cases] == [
-        expected for _, expected in cases
-    ]
-    assert counters.keys() == {"frames"}
-
-
 def test_what_torch_compiles_is_counted():
     """The first call of a compiled function counts, the second does not."""
     torch = pytest.importorskip("torch")
@@ -227,19 +204,3 @@ def test_what_torch_compiles_is_counted():
 
     assert first == before + 1
     assert torch_private.compilations(torch) == first
-
-
-@pytest.mark.parametrize("answer", [True, False])
-def test_a_capture_is_asked_of_the_kind_of_device(answer):
-    """A kind without the word captures nothing."""
-    word = SimpleNamespace(is_current_stream_capturing=lambda: answer)
-    torch = SimpleNamespace(cuda=word, mps=SimpleNamespace())
-
-    assert torch_private.is_capturing(torch, "cuda") is answer
-    assert not torch_private.is_capturing(torch, "mps")
-    assert not torch_private.is_capturing(torch, "xpu")
-
-
-def _torch_with(counters):
-    utils = SimpleNamespace(counters=counters)
-    return SimpleNamespace(_dynamo=SimpleNamespace(utils=utils))

@@ -22,7 +22,7 @@ from gpumagic.cuda_sync_time.report import Bound, FlagKind
 from gpumagic.devices import around_cell, waiting
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.waiting import HELPER_NAME
-from gpumagic.errors import DeviceError, GpuMagicError
+from gpumagic.errors import DeviceError
 from gpumagic.report.places import Code
 from tests.devices.standin_runtime import HostTime, StandinDevice
 
@@ -168,16 +168,6 @@ def test_torch_is_neither_imported_nor_missed():
     assert run.returncode == 0, run.stderr
 
 
-def test_there_is_nothing_to_profile_before_torch(monkeypatch):
-    """It is said before the code runs, and torch is not imported for it."""
-    monkeypatch.setattr("gpumagic.cuda_sync_time.observers.loaded_torch", lambda: None)
-    run = OneRun(Instruments(NoDriver, CpuRuntime()), Options(profile=True))
-
-    with pytest.raises(GpuMagicError, match="not been imported") as caught:
-        run.begin()
-    assert caught.value.hint
-
-
 def test_a_device_that_the_cell_starts_is_found_at_the_end(device):
     """What is waited for is the runtime of the end: torch may come with the cell."""
     found = [CpuRuntime(), device]
@@ -223,19 +213,6 @@ def test_work_on_any_stream_is_waited_for(device, start):
     assert report.run.elapsed_s >= 0.3
     assert FlagKind.TAIL in kinds(report)
     assert report.run.naive_s < report.run.elapsed_s
-
-
-def test_a_short_run_is_waited_for_here_and_a_long_one_by_a_helper(device, start):
-    """A thread is not worth its price until the run has lasted for a while."""
-    report_on(start())
-    short = set(device.waited_by)
-    device.waited_by.clear()
-    run = start()
-    device.busy(0.1)
-    run.end()
-
-    assert HELPER_NAME not in short
-    assert device.waited_by[-1] == HELPER_NAME
 
 
 def test_the_start_of_the_helper_is_no_work_of_another_stream(
@@ -296,17 +273,6 @@ def test_ctrl_c_comes_through_a_wait(device, start, stream, waiter):
     assert report.failed == "KeyboardInterrupt"
     assert report.run.tail_s is None
     assert report.setting.floor_s is None  # measuring it would wait
-
-
-def test_ctrl_c_comes_through_the_wait_before_the_run(device, start):
-    """A long backlog can be left; the observers have not even begun."""
-    device.busy(LONG_S)
-    press_ctrl_c_in_the_wait(device)
-
-    with pytest.raises(KeyboardInterrupt):
-        start(syncs=True)
-    assert device.at_work
-    assert "watch" not in device.log
 
 
 # --------------------------------------------------- devices that lack words
@@ -432,16 +398,6 @@ def test_observers_begin_and_end_in_order(device, start):
     assert [point.what for point in report.syncs] == [".item()"]
     assert report.profile.length_s == 0.5
     assert kinds(report) == [FlagKind.PROFILED, FlagKind.WATCHED]
-
-
-def test_waits_that_cannot_be_watched_cost_a_flag(device, start):
-    """The time is there, with the reason why the waits are not."""
-    device.unwatchable = DeviceError("torch cannot tell", "leave it off")
-    report = report_on(start(syncs=True))
-
-    (flag,) = report.flags
-    assert (flag.kind, flag.names) == (FlagKind.UNWATCHED, ("torch cannot tell",))
-    assert report.syncs is None
 
 
 def test_what_fails_before_the_code_runs_leaves_no_observer(device):

@@ -16,7 +16,6 @@ from gpumagic.cuda_sync_time import sampling
 from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.report import FlagKind, Mode
 from gpumagic.cuda_sync_time.sampling import take
-from gpumagic.devices import torch_private
 
 FLOOR_S = 20e-6
 
@@ -105,14 +104,6 @@ def test_short_calls_are_measured_many_at_once(runtime):
     assert samples.median_s == pytest.approx(20e-6 + 5e-6 / 128, rel=1e-4)
 
 
-def test_long_calls_are_measured_one_by_one(runtime):
-    """From a millisecond on, each call is waited for."""
-    samples, _ = take(runtime.code(lambda _: 2e-3), runtime, Options(), floor_s=FLOOR_S)
-
-    assert (samples.mode, samples.calls) == (Mode.LATENCY, 1)
-    assert samples.median_s == pytest.approx(2e-3 + 5e-6)
-
-
 def test_calls_that_compile_at_first_do_not_decide(runtime):
     """The second call takes a second; all the others show what the code is."""
     body = runtime.code(lambda number: 1.0 if number < 2 else 20e-6)
@@ -121,16 +112,6 @@ def test_calls_that_compile_at_first_do_not_decide(runtime):
 
     assert (samples.mode, samples.calls) == (Mode.THROUGHPUT, 128)
     assert samples.first_s == pytest.approx(1.0 + 5e-6)
-
-
-def test_calls_are_not_more_than_the_budget_allows(runtime):
-    """A long floor does not make samples that leave no room for ten."""
-    body = runtime.code(lambda _: 500e-6)
-
-    samples, _ = take(body, runtime, Options(budget_s=0.2), floor_s=1e-3)
-
-    assert samples.calls * 500e-6 <= 0.01
-    assert len(samples.seconds) >= 10
 
 
 def test_code_that_takes_no_time_at_all_comes_to_an_end(monkeypatch):
@@ -237,15 +218,6 @@ def test_noisy_code_is_sampled_until_the_interval_is_narrow(runtime):
     assert (high - low) / 2 <= 0.01 * samples.median_s
     assert 30 < len(samples.seconds) < 1000
     assert FlagKind.OUT_OF_TIME not in kinds(flags)
-
-
-def test_there_are_a_thousand_samples_at_most(runtime):
-    """However much noise and budget there is."""
-    body = runtime.code(noise(1, 1.0))
-
-    samples, _ = take(body, runtime, Options(budget_s=1e4), floor_s=FLOOR_S)
-
-    assert len(samples.seconds) == 1000
 
 
 def test_a_spent_budget_is_told(runtime):
@@ -373,29 +345,6 @@ def test_memory_from_the_driver_during_samples_is_told(runtime):
     assert [f.amount for f in flags if f.kind is FlagKind.DRIVER_CALLS] == [9]
 
 
-def test_memory_from_the_driver_before_the_samples_is_not(runtime):
-    """Whatever the first calls needed is no matter of the samples."""
-
-    def taking(number):
-        runtime.counters["num_device_alloc"] += number < 5
-        return 2e-3
-
-    _, flags = take(runtime.code(taking), runtime, Options(), floor_s=FLOOR_S)
-
-    assert FlagKind.DRIVER_CALLS not in kinds(flags)
-
-
-def test_compiling_during_samples_is_told(runtime, monkeypatch):
-    """Code that compiles again and again is never in a steady state."""
-    compiled = iter(range(100))
-    monkeypatch.setattr(sampling, "loaded_torch", lambda: torch_private)
-    monkeypatch.setattr(torch_private, "compilations", lambda _: next(compiled))
-
-    _, flags = take(runtime.code(lambda _: 2e-3), runtime, Options(), floor_s=FLOOR_S)
-
-    assert FlagKind.COMPILED in kinds(flags)
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 @pytest.mark.parametrize("at", [0, 5, 60])
 def test_an_interrupt_goes_through_and_leaves_all_idle(runtime, error, at):
@@ -437,16 +386,6 @@ def test_progress_rises_to_the_budget(runtime):
 
     assert shares == sorted(shares)
     assert 0.95 < shares[-1] <= 1.0
-
-
-def test_progress_rises_to_the_number_of_samples(runtime):
-    """Where so many samples are wanted, they are what counts, not the budget."""
-    shares = []
-    body, plan = runtime.code(noise(1, 0.3)), Options(budget_s=0.1, samples=400)
-
-    take(body, runtime, plan, floor_s=FLOOR_S, progress=shares.append)
-
-    assert shares[-4:] == [397 / 400, 398 / 400, 399 / 400, 1.0]
 
 
 def test_a_slow_simulation_is_sampled_until_it_says_something(monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
-import itertools
 import re
 
 import pytest
@@ -22,7 +21,6 @@ from gpumagic.cuda_sync_time.report import (
     Run,
     Setting,
     SyncPoint,
-    TopKernel,
 )
 from gpumagic.drawing import (
     Table,
@@ -81,13 +79,6 @@ def test_no_digit_is_finer_than_a_tenth_of_the_floor(seconds, floor_s):
 
 def _ends_in_nought(number):
     return "." not in number and number.endswith("0")
-
-
-@patient
-@given(TIMES)
-def test_without_a_floor_three_digits_are_told(seconds):
-    """A time is never more exact than anyone reads."""
-    assert len(re.sub(r"[^0-9]", "", measured(seconds, None)).lstrip("0")) <= 7
 
 
 # -------------------------------------------------------------------- one run
@@ -186,33 +177,6 @@ def test_waits_that_let_the_gpu_run_dry_are_named_before_all_else(busy):
     assert note.hint == "--syncs names the lines"
 
 
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        ([".item()", ".cpu()"], "several calls"),
-        (["2 names"], "several calls"),
-        (["queue full"], ""),
-    ],
-)
-def test_waits_of_several_kinds_have_no_name(names, said):
-    """A pooled one is none either, and a full queue is no line's wait."""
-    names = itertools.cycle(names)
-    spans = tuple(
-        dataclasses.replace(each, name=next(names))
-        if each.kind is SpanKind.WAIT
-        else each
-        for each in samples.ITEMS.activity.spans
-    )
-    activity = dataclasses.replace(samples.ITEMS.activity, spans=spans, busy_s=5 * MS)
-
-    notes = dataclasses.replace(samples.ITEMS, activity=activity).drawing().notes
-
-    assert [note for note in notes if "the host waits at" in note.text] == [
-        note for note in notes if said and said in note.text
-    ]
-    assert bool(notes) == bool(said)
-
-
 def test_a_wait_after_which_nothing_is_launched_costs_nothing():
     """A value read at the end keeps nobody from anything."""
     spans = (
@@ -270,24 +234,6 @@ def test_of_two_devices_only_what_events_tell_is_solid():
     assert lanes["cuda:1"] == [("perhaps busy", 0.0, 58.1)]
 
 
-def test_known_waits_for_the_only_device_show_it_at_work():
-    """While the host waits for it, it cannot be idle."""
-    (drawn,) = (
-        part for part in samples.SYNCING.drawing().parts if isinstance(part, Timeline)
-    )
-
-    assert drawn.scale.share(drawn.lanes[1]) == "at least 70.1 %"
-
-
-def test_a_device_without_events_is_in_the_picture():
-    """It was first used in the cell, so no event was before it."""
-    run = dataclasses.replace(samples.GPU_BOUND.run, events=())
-
-    lanes = lanes_of(dataclasses.replace(samples.GPU_BOUND, run=run))
-
-    assert lanes["cuda:0"] == [("perhaps busy", 0.0, 0.4), ("kernel", 0.4, 84.3)]
-
-
 def test_short_kinds_in_turn_are_told_apart_in_text():
     """A thousand waits are not one block of code, however narrow the terminal is."""
     line = next(
@@ -297,19 +243,6 @@ def test_short_kinds_in_turn_are_told_apart_in_text():
     )
 
     assert len(set(line.split()[1])) > 1
-
-
-def test_kernels_of_one_name_share_a_row():
-    """However many types and shapes a template was made for."""
-    names = [f"void at::native::reduce_kernel<{n}, float>(int)" for n in range(8)]
-    kernels = tuple(TopKernel(name, "kernel", 2, MS, MS) for name in names)
-    profile = dataclasses.replace(samples.TWO_STREAMS, kernels=kernels)
-
-    drawing = samples.profiled(profile).drawing()
-    (table,) = (part for part in drawing.parts if isinstance(part, Table))
-
-    assert [row[:3] for row in table.rows] == [("reduce_kernel", "16", "8.00 ms")]
-    assert all(name in flat(drawing.whole().text(2000)) for name in names)
 
 
 # ------------------------------------------------------------------------- zoom
@@ -336,12 +269,6 @@ def test_zoom_on_nothing_says_how_long_the_run_was(start, end):
         samples.TURNS.zoom(start, end)
 
     assert 'report.zoom("0s", "4.05ms")' in error.value.hint
-
-
-def test_zoom_needs_a_timeline():
-    """Where no device was used, nothing was drawn."""
-    with pytest.raises(GpuMagicError, match="no timeline"):
-        samples.ON_CPU.zoom("1ms", "2ms")
 
 
 # ---------------------------------------------------------------------- the rest
@@ -387,24 +314,7 @@ def test_every_flag_is_told_whatever_is_known_of_it(kind, amount):
         assert re.search(r"{(?!a})", note.text) is None
 
 
-def test_serious_flags_come_first():
-    """Three problems are in sight, and nothing of the rest is lost."""
-    drawing = BY_NAME["every-flag"].drawing()
-
-    assert [note.kind for note in drawing.notes] == ["problem"] * 3
-    whole = flat(drawing.whole().text(2000)).lower()
-    told = notes(samples.EVERY_FLAG, samples.H100)
-    assert [note.text for note in told if note.text.lower() not in whole] == []
-
-
 # ------------------------------------------------------------- several runs
-
-
-def test_calls_share_the_floor_of_their_sample():
-    """A call far below the floor has digits where many are timed together."""
-    report = samples.repeated((3.21 * US, 3.25 * US, 3.22 * US) * 4, 1024)
-
-    assert report.drawing().title.startswith("3.22 us a call")
 
 
 def test_figures_of_a_model_carry_no_statistics():
@@ -437,13 +347,6 @@ def test_two_codes_on_a_model_carry_no_statistics():
     assert not re.search(r"median|\bto 0\.9|highest", text)
     assert "new 1.80 ms" in text
     assert "base 2.00 ms" in text
-
-
-def test_two_codes_of_one_name_are_told_apart():
-    """A cell that was changed and run again may have kept its name."""
-    report = dataclasses.replace(samples.FASTER, base=samples.FASTER.code)
-
-    assert "the newer new is 1.31 times as fast as the older new" in text_of(report)
 
 
 # ---------------------------------------------------------- races, roofs, logs

@@ -148,33 +148,11 @@ def test_a_device_that_is_not_current_is_waited_for(bench):
     assert FlagKind.TAIL not in kinds(report)
 
 
-def test_an_empty_cell_is_measured_as_the_floor(bench):
-    """The floor comes from the same path, and is the same whenever it is asked."""
-    first, second = bench.time(lambda: None), bench.time(lambda: None)
-
-    assert first.run.elapsed_s == first.setting.floor_s == second.setting.floor_s
-    assert second.run.elapsed_s == first.run.elapsed_s > 0
-
-
 def compute_for(seconds):
     """Python's own work, of which the machine's clock knows nothing."""
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         pass
-
-
-def test_the_report_says_where_it_was_measured(bench):
-    """Kind, label, both devices by name, and what simulating has taken for real."""
-    began = time.perf_counter()
-    report = bench.time(lambda: compute_for(0.01))
-    took_s = time.perf_counter() - began
-
-    assert report.setting.kind == "sim"
-    assert report.setting.label == "simulated H100 SXM"
-    assert [device for device, _ in report.setting.devices] == [0, 1]
-    assert report.setting.torch_version == torch.__version__
-    assert 0.01 <= report.run.simulated_in_s <= took_s
-    assert report.run.elapsed_s < OVERHEAD_S
 
 
 # ------------------------------------------------------- devices that come late
@@ -212,22 +190,6 @@ def test_a_first_use_is_waited_for_and_labelled(box):
     assert flag(report, FlagKind.FIRST_USE).device == 0
 
 
-def test_a_second_device_that_comes_late_is_waited_for(box):
-    """A GPU first used by the cell counts in the time and has no events."""
-    torch.zeros(1, device="sim:0")
-    bench = Bench(box)
-
-    def second():
-        torch.zeros(1, device="sim:1")
-        bench.busy(40, device=1)
-
-    report = bench.time(second)
-
-    assert report.run.waited_s == pytest.approx(0.04, rel=0.01)
-    assert [each.device for each in report.run.events] == [0]
-    assert flag(report, FlagKind.FIRST_USE).device == 1
-
-
 def test_a_machine_that_goes_during_the_cell_leaves_the_host_s_time(box):
     """With the simulated machine its clock has gone: the host's is told."""
     torch.zeros(1, device="sim")
@@ -244,40 +206,7 @@ def test_a_machine_that_goes_during_the_cell_leaves_the_host_s_time(box):
     assert report.run.elapsed_s >= 0.002
 
 
-def test_a_machine_that_comes_during_the_cell_leaves_the_host_s_time():
-    """The clock of a machine that was switched on in the cell tells nothing of it."""
-    bench, made = Bench(None), []
-
-    def switch_on():
-        made.append(gpumagic.simulate("h100"))
-        torch.zeros(1, device="sim")
-        time.sleep(0.002)
-
-    try:
-        report = bench.time(switch_on)
-    finally:
-        made[0].off()
-
-    assert report.setting.kind == "cpu"
-    assert report.run.elapsed_s >= 0.002
-
-
 # ------------------------------------------------------------ cells that fail
-
-
-def test_a_cell_that_raises_keeps_its_error_and_its_time(bench):
-    """The time is until the error; what was queued is waited for all the same."""
-
-    def fail():
-        bench.busy(20)
-        bench.box.pass_time(0.01)
-        raise ValueError("no good\nmore of it")
-
-    report = bench.time(fail)
-
-    assert report.failed == "ValueError: no good"
-    assert report.run.elapsed_s == report.run.naive_s == pytest.approx(0.01, rel=0.01)
-    assert bench.time(lambda: None).run.backlog_s < OVERHEAD_S
 
 
 # ---------------------------------------------------------------------- flags
@@ -377,22 +306,6 @@ def busy(report, device):
     ]
 
 
-def test_two_devices_that_take_turns_are_seen_taking_turns(bench):
-    """The times are the engine's own, without a trace that was asked for."""
-
-    def turns():
-        for device in (0, 1, 0):
-            bench.busy(20, device=device)
-            torch.sim.synchronize(device)
-
-    report = bench.time(turns)
-
-    assert busy(report, 0) == [(0.0, 20.0), (40.0, 60.0)]
-    assert busy(report, 1) == [(20.0, 40.0)]
-    assert report.busy_s == pytest.approx(0.06, rel=1e-3)
-    assert "profile" not in report.run.to_dict()
-
-
 def test_waits_are_drawn_where_the_cell_waited(bench):
     """Title, table and lane have one figure."""
     x = torch.ones(1, device="sim")
@@ -425,19 +338,6 @@ def test_a_device_first_used_in_the_cell_is_in_the_picture(box):
     assert [len(lane.spans) for lane in drawn.lanes[1:]] == [0, 1]
 
 
-def test_a_long_run_is_kept_small_and_as_busy_as_it_was(bench):
-    """Thirty thousand kernels are a thousand stretches of the same work."""
-
-    def cell():
-        for _ in range(30_000):
-            bench.busy(0.01)
-
-    report = bench.time(cell)
-
-    assert len(report.activity.spans) < 3000
-    assert report.busy_s == pytest.approx(0.3, rel=1e-6)
-
-
 def test_nothing_stays_of_looking(bench):
     """The engine has its own launch again, and tells nobody."""
     scheduler = bench.box.machine.scheduler
@@ -456,23 +356,6 @@ def test_time_of_pythons_own_is_told_apart_from_the_models(bench):
 
     assert "on the simulated clock" in report.headline
     assert "Python's own time is not on the simulated clock" in str(report)
-
-
-def test_a_full_queue_is_seen_by_the_profile(bench):
-    """More in flight than a queue holds is told."""
-    report = bench.time(lambda: [bench.busy(0.1) for _ in range(1500)], profile=True)
-
-    assert FlagKind.QUEUE_FULL in kinds(report)
-
-
-def test_a_trace_is_saved_where_it_was_asked_for(bench, tmp_path):
-    """The file is named in the report; asking for it is asking for a profile."""
-    file = tmp_path / "trace.json"
-
-    report = bench.time(lambda: bench.busy(1), trace_file=str(file))
-
-    assert report.profile.saved_as == str(file)
-    assert file.stat().st_size > 0
 
 
 def test_a_folder_that_is_missing_stops_the_run_before_it_begins(bench, tmp_path):

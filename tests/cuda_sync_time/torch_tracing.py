@@ -131,24 +131,6 @@ def test_the_window_is_the_machines_own_time(box, runtime):
     assert 0.25 < kernel.start_s < kernel.end_s <= trace.length_s
 
 
-def test_two_streams_that_overlap(runtime, launch):
-    """The second kernel begins 4 us after the first, the cost of its launch."""
-    side = torch.sim.Stream()
-
-    def code():
-        launch(100)
-        launch(300, stream=side)
-
-    profile = profile_of(traced(runtime, code).trace())
-
-    assert profile.busy_s == pytest.approx(304e-6)
-    assert profile.overlapped_s == pytest.approx(96e-6)
-    assert [(each.stream, each.busy_s) for each in profile.streams] == [
-        (0, pytest.approx(100e-6)),
-        (side.stream_id, pytest.approx(300e-6)),
-    ]
-
-
 def test_the_host_launches_waits_and_works(box, runtime):
     """Launches end where work is submitted; `pass_time` is neither launch nor wait."""
     small = torch.ones(64, 64, device="sim")
@@ -227,15 +209,6 @@ def captured():
         runtime = open_runtime("sim")
         runtime.synchronize()
         yield runtime, graph
-
-
-def test_replayed_graphs_are_traced(captured):
-    """The kernels of a graph run on the devices like others, launched by one call."""
-    runtime, graph = captured
-
-    trace = traced(runtime, graph.replay).trace()
-
-    assert len(of_kind(trace, SpanKind.KERNEL)) == 2
 
 
 def test_it_can_be_cut_in_the_middle(runtime):

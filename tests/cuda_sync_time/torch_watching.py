@@ -174,35 +174,6 @@ def test_printing_is_told_as_printing():
     assert {each.line.source for each in seen} == {"return str(tensor)"}
 
 
-def test_a_full_queue_is_not_a_call_of_the_user(box):
-    """A launch that waits for a slot is seen by observers, but is no sync."""
-    observed = []
-    box.machine.wait_observers.append(lambda what, *_: observed.append(what))
-    x = torch.ones(2, device="sim")
-
-    def flood():
-        with box.slow(gpu=0, by=10_000):
-            x.add_(1)
-        for _ in range(1100):
-            x.add_(1)
-
-    seen = waits_of(flood)
-
-    assert "queue full" in observed
-    assert seen == []
-
-
-def test_the_list_is_whole_where_the_code_raises(box):
-    """A cell that raises has its waits in the list, and nobody watches any more."""
-    x = work()
-
-    with pytest.raises(ZeroDivisionError), box.watch_syncs() as seen:
-        x.sum().item() / 0
-
-    assert [each.what for each in seen] == [".item()"]
-    assert box.machine.wait_observers == []
-
-
 def test_giving_memory_back_waits_for_the_whole_device():
     """Each segment that goes back to the driver is a wait for all that is queued."""
     x = torch.ones(SIDE, SIDE, device="sim")
