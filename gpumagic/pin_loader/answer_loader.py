@@ -37,7 +37,6 @@ from gpumagic.pin_loader.report import Part as StepPart
 from gpumagic.report import robust
 from gpumagic.report.robust import Verdict, inverse
 from gpumagic.report.units import (
-    UNKNOWN,
     bytes_text,
     count_text,
     listed,
@@ -957,7 +956,6 @@ def _time_parts(report: LoaderReport) -> Iterator[Part]:
                 Column("Host held", number=True),
                 Column("Done after", number=True),
                 Column("Rate", number=True),
-                Column("Of the link", number=True),
             ),
             tuple(_copy_row(each, rates) for each in rates.copies),
         )
@@ -987,14 +985,12 @@ def _range(what: str, samples: Samples) -> str:
 def _copy_row(mode: CopyMode, rates: Rates) -> tuple[Cell, ...]:
     device_s = None if mode.device is None else mode.device.median_s
     rate = rates.nbytes / device_s if rates.nbytes and device_s else None
-    link = rates.link_bytes_per_s
     return (
         "pinned" if mode.pinned else "pageable",
         "blocking" if mode.blocking else "non_blocking",
         time_text(mode.host.median_s),
         time_text(device_s),
         rate_text(rate, "B/s", "G"),
-        share_text(rate / link) if rate is not None and link else UNKNOWN,
     )
 
 

@@ -314,7 +314,6 @@ class Rates(Record):
     load: Loading | None = None
     pin_copy: Samples | None = None  # the batch, into pinned memory that is reused
     copies: tuple[CopyMode, ...] = ()
-    link_bytes_per_s: float | None = None  # what one large pinned copy reached
     step: Step | None = None
     nbytes: int | None = None  # of the batch
     remarks: tuple[Remark, ...] = ()

@@ -34,7 +34,7 @@ _LOOK = "import torch; print(torch.__version__, torch.cuda.is_available())"
 
 
 def pytest_configure() -> None:
-    """Give each worker a machine of its own: none meets the memory of another's tests."""
+    """Give each worker a machine of its own, with memory of its own."""
     if is_on() and "PYTEST_XDIST_WORKER" in os.environ:
         os.environ["GPUMAGIC_FAKE_USAGE"] = tempfile.mkdtemp(prefix="gpumagic-usage-")
 

@@ -158,7 +158,6 @@ RATES = Rates(
     load=loading(6.2),
     pin_copy=about(8.4),
     copies=copies(),
-    link_bytes_per_s=55.4e9,
     step=Step("train_step", about(12.1)),
     nbytes=IMAGES + LABELS,
 )
