@@ -270,12 +270,6 @@ STAND_IN = replace(
     end_to_end=proof(modelled=True),
     bound=bound_of(STOOD_IN, pinned=False, workers=4),
 )
-OF_A_CLASS = replace(
-    FASTER,
-    anatomy=CUSTOM,
-    loader=PINNING,
-    rebuilding=replace(REBUILT, changes=(), pins_itself=True),
-)
 NO_DIFFERENCE = replace(
     FASTER,
     state=State.SAME,
@@ -326,7 +320,6 @@ NO_WORKERS = replace(
     anatomy=PINNED_PAIR,
     bound=bound_of(QUICK, pinned=True, workers=4, search=NONE),
 )
-PARTLY = replace(DIAGNOSED, anatomy=MIXED)
 NOT_STARTED = replace(
     DIAGNOSED,
     rates=Rates(load=loading(6.2)),
@@ -355,15 +348,6 @@ DOUBLED = LoaderReport(
         "let its __iter__ give a part for each worker: itertools.islice(records, "
         "info.id, None, info.num_workers)",
         serious=True,
-    ),
-)
-ONE_SHOT = LoaderReport(
-    State.REFUSED,
-    H100,
-    LOADER,
-    Remark(
-        "its dataset is its own iterator, so that every batch looked at is lost",
-        "make a dataset whose __iter__ begins anew, and a loader of that",
     ),
 )
 DIFFERENT = replace(
@@ -459,13 +443,6 @@ WATCHED_PINNED = replace(
     hidden_s=0.322,
     remarks=(),
 )
-TWO_LOOPS = replace(
-    WATCHED,
-    waits=(
-        waits(),
-        waits(6, 11 * MS, 0.2, loader="val_dl", workers=1, pin_memory=True),
-    ),
-)
 UNTRACED_WATCH = replace(
     WATCHED,
     copying_s=None,
@@ -499,7 +476,6 @@ FAILED_WATCH = replace(
 CPU_WATCH = WatchReport(
     CELL, CPU, elapsed_s=2.0, host_s=2.0, waits=(waits(pin_memory=None, workers=None),)
 )
-NO_LOADER = WatchReport(CELL, H100, elapsed_s=0.5, host_s=0.5, kernel_s=0.2)
 NO_TIME = WatchReport(CELL, CPU, 0.0, 0.0, waits=(DataWait("dl", None, Samples(())),))
 MANY_LINES = replace(
     WATCHED,
@@ -522,7 +498,6 @@ HOSTILE_WATCH = replace(
 SAMPLES = (
     ("fixed", FASTER),
     ("fixed-workers", WORKERS),
-    ("fixed-custom-class", OF_A_CLASS),
     ("fixed-stand-in", STAND_IN),
     ("fixed-hostile", HOSTILE_REPORT),
     ("unproven", FEW_RUNS),
@@ -530,21 +505,15 @@ SAMPLES = (
     ("diagnosed", DIAGNOSED),
     ("diagnosed-more-workers", MORE_WORKERS),
     ("diagnosed-no-workers", NO_WORKERS),
-    ("diagnosed-mixed", PARTLY),
     ("diagnosed-not-started", NOT_STARTED),
     ("nothing", NOTHING),
     ("as-it-is", AS_IT_IS),
     ("refused-ram", TOO_LARGE),
     ("refused-doubled", DOUBLED),
-    ("refused-one-shot", ONE_SHOT),
     ("refused-different", DIFFERENT),
     ("cpu", NO_GPU),
     ("watch", WATCHED),
-    ("watch-two-loops", TWO_LOOPS),
-    ("watch-simulated", SIMULATED_WATCH),
     ("watch-races", RACING),
-    ("watch-failed", FAILED_WATCH),
-    ("watch-no-loader", NO_LOADER),
     ("watch-many", MANY_LINES),
     ("watch-hostile", HOSTILE_WATCH),
 )
