@@ -21,7 +21,6 @@ from gpumagic.simulator.backend.as_cuda_names import cuda_names
 from gpumagic.simulator.backend.as_cuda_private import private_names
 from gpumagic.simulator.backend.as_cuda_tensors import cuda_tensors
 from gpumagic.simulator.backend.autocast import autocast_for_cuda
-from gpumagic.simulator.backend.graph_capture import make_capturable
 from gpumagic.simulator.backend.graphs import Graphs
 from gpumagic.simulator.backend.registration import NAME, lies_there
 from gpumagic.simulator.backend.stand_ins import StandIns, saving_and_loading
@@ -61,8 +60,6 @@ def answer_to_cuda(simulation: Simulation) -> None:
     """Let a simulation take both names for its own; before its kernels are made."""
     simulation.device_type = EitherName(NAME)
     simulation.shown_type = CUDA
-    make_capturable(simulation.machine)
-    simulation.keep_books()  # those before have the tracker's methods at hand
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ _HOLDS_AS_IT_IS = frozenset(
 )
 _WAY_ON = "leave it out here, or run this part where there is a real GPU"
 _CLASSES_REFUSED = frozenset(
-    ("CUDAPluggableAllocator", "ExternalStream", "GreenContext")
+    ("CUDAPluggableAllocator", "ExternalStream", "GreenContext", "MemPool")
 )
 _PLANS_BY_DEFAULT = 4096
 
@@ -58,7 +58,6 @@ def cuda_names(
     }
     yield from _over_modules(offered)
     yield from memory_names(simulation, torch_sim)
-    yield from graphs.elsewhere()
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         yield torch.cuda.nvtx, name, _nothing
     yield torch.cuda.nvtx, "range", _nothing_around

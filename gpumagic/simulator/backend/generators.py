@@ -2,7 +2,7 @@
 
 The numbers are made on the CPU, by a source for each GPU, so that drawing some on the
 device leaves the CPU's own sequence alone, as on CUDA. As there, a generator holds a
-state that others may share, and graphs have two small blocks for each state.
+state that others may share.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpumagic.simulator.backend.refusals import no_cuda, not_simulated
-from gpumagic.simulator.backend.registration import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +53,6 @@ class RandomState:
     def __init__(self, source: Any = None, offset: int = 0) -> None:
         self._source = torch.Generator("cpu") if source is None else source
         self.offset = offset
-        self._for_graphs: weakref.ref[SeedAndOffset] | None = None
 
     def draw(self) -> Any:
         """What a kernel takes its numbers from."""
@@ -88,23 +86,6 @@ class RandomState:
     def clone(self) -> RandomState:
         """One that goes on from here by itself."""
         return RandomState(self._source.clone_state(), self.offset)
-
-    def blocks_for_graphs(self) -> SeedAndOffset:
-        """The blocks that all its graphs share; gone with the last of them."""
-        blocks = None if self._for_graphs is None else self._for_graphs()
-        if blocks is None:
-            blocks = SeedAndOffset()
-            self._for_graphs = weakref.ref(blocks)
-        return blocks
-
-
-class SeedAndOffset:
-    """What a replay tells its kernels of random numbers, in memory of the device."""
-
-    def __init__(self) -> None:
-        self._tensors = [
-            torch.empty(1, dtype=torch.int64, device=NAME) for _ in range(2)
-        ]
 
 
 class Generator(torch.Generator):
