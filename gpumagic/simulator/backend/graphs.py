@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from gpumagic.simulator.backend.cuda_only import DRAWING, made_of_others
 from gpumagic.simulator.backend.operations import operator_mode
-from gpumagic.simulator.backend.recurrent import CELLS
 from gpumagic.simulator.backend.refusals import not_simulated
 from gpumagic.simulator.engines import FULL_SHARE, Work
 
@@ -262,16 +262,18 @@ class Capture:
 
     def _replayed(self, func: Any, name: str, leaves: list[Any]) -> Any:
         """What to run on twins in the place of an operator."""
-        if name in CELLS:
-            return lambda *args: CELLS[name](torch, *args)
-        if torch.Tag.nondeterministic_seeded not in func.tags:
-            return func
+        made = made_of_others(torch, name)
+        if torch.Tag.nondeterministic_seeded not in func.tags and name not in DRAWING:
+            return made or func
         given = (each for each in leaves if isinstance(each, torch.Generator))
         state = self._simulation.random_state(self.stream.gpu.index, next(given, None))
         default = torch.default_generator
 
         def draw(*args: Any, **options: Any) -> Any:
-            source, host = state.draw(), default.get_state()
+            source = state.draw()
+            if made is not None:
+                return made(*args, **options, generator=source)
+            host = default.get_state()
             default.set_state(source.get_state())
             try:
                 return func(*args, **options)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.notebook.faults import CellEvents
 from gpumagic.report.frontend import running_shell
 from gpumagic.simulator.backend.addresses import simulated_addresses
-from gpumagic.simulator.backend.attention import attention_kernels
-from gpumagic.simulator.backend.attention_choice import attention_entry
+from gpumagic.simulator.backend.attention import attention_entry
 from gpumagic.simulator.backend.autocast import (
     KEY as AUTOCAST,
 )
@@ -34,13 +33,10 @@ from gpumagic.simulator.backend.pinning import (
     pinning_methods,
 )
 from gpumagic.simulator.backend.precision import transforms
-from gpumagic.simulator.backend.recurrent import recurrent_cells
 from gpumagic.simulator.backend.refusals import (
-    PaddedEncoders,
     compiling,
     refuse_in_child,
     refused_everywhere,
-    refused_kernels,
 )
 from gpumagic.simulator.backend.registration import KEY, NAME
 from gpumagic.simulator.backend.several_gpus import refused_collectives, several_gpus
@@ -76,7 +72,6 @@ class Switch:
         self._torch = simulation.torch
         self._module = module
         self._weights = CastWeights(simulation.torch)
-        self._encoders = PaddedEncoders()
         self._undo = contextlib.ExitStack()
 
     def on(self, box: Any, *, as_cuda: bool) -> TorchSim:
@@ -102,7 +97,6 @@ class Switch:
                 stand_ins.put(target, name, replacement)
             stand_ins.follow()
             refused_collectives(torch, undo)
-            self._encoders.put_in(torch, undo)
             self._set_flags(undo)
             self._take_interrupts(undo)
             self._restore_saved(undo)
@@ -163,10 +157,6 @@ class Switch:
         transfers = Transfers(simulation, flights)
         own: dict[str, Callable[..., Any]] = {
             **handwritten(simulation),
-            **recurrent_cells(simulation),
-            **attention_kernels(simulation),
-            **refused_kernels(),
-            **self._encoders.kernels(),
             "copy_": transfers.copy_,
             "_foreach_copy_": transfers.copy_all,
             "_to_copy": transfers.to_copy,
