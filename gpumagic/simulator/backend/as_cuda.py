@@ -14,20 +14,21 @@ says what torch has said before: there is no CUDA.
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.as_cuda_names import cuda_names
 from gpumagic.simulator.backend.as_cuda_private import private_names
 from gpumagic.simulator.backend.as_cuda_tensors import cuda_tensors
-from gpumagic.simulator.backend.autocast import autocast_for_cuda
 from gpumagic.simulator.backend.graphs import Graphs
 from gpumagic.simulator.backend.registration import NAME, lies_there
 from gpumagic.simulator.backend.stand_ins import StandIns, saving_and_loading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from gpumagic.simulator.backend.as_cuda_tensors import Replacement
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.backend.torch_sim import TorchSim
 
@@ -202,3 +203,49 @@ def saved_as_cuda(torch: Any) -> contextlib.AbstractContextManager[None]:
         return serialization.default_restore_location(saved, where)
 
     return saving_and_loading(torch, _BEFORE_TORCHS_OWN, tag, restore)
+
+
+# -------------------------------------------------------------------- autocast
+
+_SWITCHES = (
+    "get_autocast_dtype",
+    "set_autocast_dtype",
+    "set_autocast_enabled",
+    "is_autocast_enabled",
+)
+
+
+def autocast_for_cuda(torch: Any, names: Names) -> Iterator[Replacement]:
+    """What to put in the place of torch's own: object, name, replacement."""
+    for name in _SWITCHES:
+        yield torch, name, _switch(getattr(torch, name), names)
+    get, set_ = torch.get_autocast_dtype, torch.set_autocast_dtype
+    ours = names.type_of("cuda")
+    yield torch, "get_autocast_gpu_dtype", lambda: get(ours)
+    yield torch, "set_autocast_gpu_dtype", lambda dtype: set_(ours, dtype)
+    autocast = torch.amp.autocast_mode.autocast
+    yield autocast, "__init__", _block(autocast.__init__, names)
+
+
+def _switch(switch: Callable[..., Any], names: Names) -> Callable[..., Any]:
+    """One of torch's switches, which without a device is that of CUDA."""
+
+    @functools.wraps(switch)
+    def ask(*args: Any, **options: Any) -> Any:
+        if "device_type" in options:
+            options["device_type"] = names.type_of(options["device_type"])
+        elif not args or isinstance(args[0], bool):
+            args = (names.type_of("cuda"), *args)
+        else:
+            args = (names.type_of(args[0]), *args[1:])
+        return switch(*args, **options)
+
+    return ask
+
+
+def _block(init: Callable[..., None], names: Names) -> Callable[..., None]:
+    @functools.wraps(init)
+    def begin(self: Any, device_type: Any, *args: Any, **options: Any) -> None:
+        init(self, names.type_of(device_type), *args, **options)
+
+    return begin

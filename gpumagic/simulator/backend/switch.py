@@ -16,7 +16,7 @@ from gpumagic.simulator.backend.attention import attention_entry
 from gpumagic.simulator.backend.autocast import (
     KEY as AUTOCAST,
 )
-from gpumagic.simulator.backend.autocast import CastWeights, autocast_kernels
+from gpumagic.simulator.backend.autocast import autocast_kernels
 from gpumagic.simulator.backend.generators import (
     Generator,
     RandomState,
@@ -71,7 +71,6 @@ class Switch:
         self._simulation = simulation
         self._torch = simulation.torch
         self._module = module
-        self._weights = CastWeights(simulation.torch)
         self._undo = contextlib.ExitStack()
 
     def on(self, box: Any, *, as_cuda: bool) -> TorchSim:
@@ -85,7 +84,6 @@ class Switch:
             flights = Flights(simulation)
             undo.callback(simulation.end)
             undo.callback(flights.end_all)
-            undo.callback(self._weights.clear)
             classes = make_classes(simulation)
             torch_sim = TorchSim(simulation, classes)
             undo.callback(self._module.routes.lead)
@@ -138,7 +136,6 @@ class Switch:
         backward = finishing(run_backward, simulation)
         yield torch.autograd, {"_engine_run_backward": backward}
         yield torch.Tensor, {**methods, **pinning_methods(torch), **assigning(torch)}
-        yield torch, {"clear_autocast_cache": self._weights.clearing()}
         yield torch.Tensor, {"new_tensor": new_tensor(torch)}
         yield time, {"sleep": simulation.polling.sleep()}
         yield signal, simulation.interrupts.stand_ins()
@@ -182,9 +179,7 @@ class Switch:
         pinning = Pinning(simulation)
         library.put("is_pinned", pinning.is_pinned, "CPU")
         library.put("_pin_memory", pinning.pin, "CPU")
-        for short, kernel in autocast_kernels(
-            torch, simulation.device_type, self._weights
-        ):
+        for short, kernel in autocast_kernels(torch, simulation.device_type):
             library.put(short, kernel, AUTOCAST)
         self._library = library
 
