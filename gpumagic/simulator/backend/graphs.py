@@ -135,8 +135,8 @@ class Capture:
         self._before: dict[int, tuple[Any, Any]] = {}  # bytes of a storage, and a copy
         self._reads: dict[int, Operand] = {}
         self._writes: dict[int, Operand] = {}
-        generators = map(simulation.random_state, simulation.generators)
-        self._random = [(each, each.get_state()) for each in generators]
+        sources = simulation.generators.values()
+        self._random = [(each, each.get_state()) for each in sources]
         machine = simulation.machine
         self._scheduler = machine.scheduler
         with simulation.books():
@@ -266,11 +266,11 @@ class Capture:
         if torch.Tag.nondeterministic_seeded not in func.tags and name not in DRAWING:
             return made or func
         given = (each for each in leaves if isinstance(each, torch.Generator))
-        state = self._simulation.random_state(self.stream.gpu.index, next(given, None))
+        gpu = self.stream.gpu.index
+        source = self._simulation.random_source(gpu, next(given, None))
         default = torch.default_generator
 
         def draw(*args: Any, **options: Any) -> Any:
-            source = state.draw()
             if made is not None:
                 return made(*args, **options, generator=source)
             host = default.get_state()
