@@ -36,7 +36,6 @@ from gpumagic.simulator.backend.pinning import (
 from gpumagic.simulator.backend.precision import transforms
 from gpumagic.simulator.backend.recurrent import recurrent_cells
 from gpumagic.simulator.backend.refusals import (
-    PaddedEncoders,
     compiling,
     refuse_in_child,
     refused_everywhere,
@@ -76,7 +75,6 @@ class Switch:
         self._torch = simulation.torch
         self._module = module
         self._weights = CastWeights(simulation.torch)
-        self._encoders = PaddedEncoders()
         self._undo = contextlib.ExitStack()
 
     def on(self, box: Any, *, as_cuda: bool) -> TorchSim:
@@ -102,7 +100,6 @@ class Switch:
                 stand_ins.put(target, name, replacement)
             stand_ins.follow()
             refused_collectives(torch, undo)
-            self._encoders.put_in(torch, undo)
             self._set_flags(undo)
             self._take_interrupts(undo)
             self._restore_saved(undo)
@@ -166,7 +163,6 @@ class Switch:
             **recurrent_cells(simulation),
             **attention_kernels(simulation),
             **refused_kernels(),
-            **self._encoders.kernels(),
             "copy_": transfers.copy_,
             "_foreach_copy_": transfers.copy_all,
             "_to_copy": transfers.to_copy,
