@@ -62,27 +62,7 @@ class SegmentOrder(enum.Enum):
 
 
 class CachingAllocator:
-    """The memory of one simulated device.
-
-    Args:
-        device: Its index, as it stands in error texts.
-
-        capacity_bytes: What CUDA reports as the device's total.
-
-        context_bytes: What this process takes besides, also as a function.
-
-        driver: Whom to ask for time and events.
-
-        settings: How to round, split and keep.
-
-        processes: What other processes hold, as pid and bytes. No error text names a
-            process whose pid is `None`; without the function, as on a device without
-            a monitor, none names any, not even this one.
-
-        now_us: The clock that recorded actions are stamped with.
-
-        addresses: Where the driver puts segments; without it they are made up.
-    """
+    """The memory of one simulated device."""
 
     def __init__(  # noqa: PLR0913, a device is made of these
         self,

@@ -56,18 +56,14 @@ class Recording:
 
 
 class History:
-    """The latest actions of an allocator, oldest first.
-
-    Attributes:
-        recording: Whether somebody wants to know of each action: the record that is
-            kept, or an observer.
-
-        observers: Told of each block that is handed out ("alloc"), asked back
-            ("free_requested") and free again ("free_completed").
-    """
+    """The latest actions of an allocator, oldest first."""
 
     def __init__(self, now_us: Callable[[], int]) -> None:
+        # whether somebody wants to know of each action: the record that is kept, or an
+        # observer
         self.recording = False
+        # told of each block that is handed out ("alloc"), asked back ("free_requested")
+        # and free again ("free_completed")
         self.observers: tuple[Callable[[str, Block], object], ...] = ()
         self._kept: Recording | None = None
         self._entries: deque[tuple[dict[str, Any], Calls]] = deque()

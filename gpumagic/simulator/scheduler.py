@@ -38,15 +38,13 @@ class Scheduler:
 
     Nothing here takes a lock: calls from several threads are one at a time by the
     caller's care.
-
-    Attributes:
-        wait_observers: Told after each call in which the host waits for a device,
-            also when nothing was left to wait for.
     """
 
     def __init__(self, latencies: Latencies | None = None) -> None:
         self.latencies = latencies or Latencies()
         self.now_ns = 0
+        # told after each call in which the host waits for a device, also when nothing
+        # was left to wait for
         self.wait_observers: list[WaitObserver] = []
         self._queue_length = self.latencies.queue_length
         self._engines = Engines(self.latencies)
