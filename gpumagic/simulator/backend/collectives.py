@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import GroupPlace
@@ -52,11 +52,22 @@ class Ranks:
         self.host = 0  # which node this process is on
 
 
+class _Come(NamedTuple):
+    """A GPU has come to a collective."""
+
+    gpu: SimulatedGpu
+    call: GroupCall
+    stream: SimulatedStream
+    places: tuple[int, ...]  # of those who take part
+    called_ns: int
+    start_ns: int
+
+
 class Collectives:
     """The collectives of this process in one group."""
 
     def __init__(self, simulation: Simulation, gloo: Any, given: Any) -> None:
-        self._simulation = simulation
+        self.simulation = self._simulation = simulation
         self._torch = simulation.torch
         self._gloo = gloo
         self._group = str(given.group_id)
@@ -93,17 +104,14 @@ class Collectives:
         `move` is given what is read, in one piece, and what to fill on the CPU.
         """
         gpu = self._gpu_of((*inputs, *outputs)[0])
-        call = self._next_call(what.name.lower(), nbytes)
-        stream, called_ns, start_ns = self._come(gpu, ())
+        come = self._come(gpu, self._next_call(what.name.lower(), nbytes))
         filled = self._empty_like(outputs)
-        with self._simulation.ranks.roll.waiting(call):
-            latest_ns = self._meet(call, start_ns)
+        with self._simulation.ranks.roll.waiting(come.call):
+            latest_ns = self._meet(come)
             move([self._read(each) for each in inputs], filled)
         self._fill(outputs, filled)
-        entered = self._enter(
-            what, gpu, call, word, stream, called_ns, latest_ns, inputs, outputs
-        )
-        return self._handed_out(self._handle(self, gpu, lambda: entered, outputs))
+        entered = self._enter(what, come, latest_ns, inputs, outputs, word)
+        return self._handle(self, gpu, lambda: entered, outputs)
 
     def barrier(self, index: int | None) -> Any:
         """All members meet, and the host waits for that."""
@@ -112,57 +120,47 @@ class Collectives:
             visible = len(self._simulation.latch.visible())
             here = self._members[self.place] % visible
             gpu = self._simulation.gpu(here if index is None else index)
-        call = self._next_call(_BARRIER, 4)
-        stream, called_ns, start_ns = self._come(gpu, ())
-        with self._simulation.ranks.roll.waiting(call):
-            latest_ns = self._meet(call, start_ns)
+        come = self._come(gpu, self._next_call(_BARRIER, 4))
+        with self._simulation.ranks.roll.waiting(come.call):
+            latest_ns = self._meet(come)
         what = Collective.ALL_REDUCE
-        entered = self._enter(
-            what, gpu, call, "Sum_f32", stream, called_ns, latest_ns, (), ()
-        )
+        entered = self._enter(what, come, latest_ns, (), (), "Sum_f32")
         handle = self._handle(self, gpu, lambda: entered, ())
         handle.host_waits = "dist.barrier()"
         return handle
 
     def send(self, tensors: Sequence[Any], to: int) -> Any:
         """Send to one, which is not waited for."""
-        gpu, call, pair = self._next_of_two(tensors, self.place, to)
-        stream, called_ns, start_ns = self._come(gpu, pair)
-        tag = 2 * call.number
-        head = self._torch.tensor([start_ns, call.nbytes])
+        come = self._come_to_one(tensors, self.place, to)
+        head = self._torch.tensor([come.start_ns, come.call.nbytes])
         numbers = [self._read(each).clone() for each in tensors]
-        for at, sent in ((tag, [head]), (tag + 1, numbers)):
+        for tag, sent in enumerate(([head], numbers), 2 * come.call.number):
             # a thread keeps what is sent, until it has come
-            wait = _waiting(self._gloo.send(sent, to, at), sent)
+            wait = _waiting(self._gloo.send(sent, to, tag), sent, [])
             threading.Thread(target=wait, daemon=True).start()
-        entered = self._enter(
-            Collective.SEND_RECEIVE, gpu, call, "", stream, called_ns, start_ns,
-            tensors, (), pair,
-        )  # fmt: skip
-        return self._handed_out(self._handle(self, gpu, lambda: entered, tensors))
+        what = Collective.SEND_RECEIVE
+        entered = self._enter(what, come, come.start_ns, tensors, ())
+        return self._handle(self, come.gpu, lambda: entered, tensors)
 
     def receive(self, tensors: Sequence[Any], source: int) -> Any:
         """Receive from one: whoever waits for the handle waits for what is sent."""
-        gpu, call, pair = self._next_of_two(tensors, source, self.place)
-        stream, called_ns, start_ns = self._come(gpu, pair)
+        come = self._come_to_one(tensors, source, self.place)
+        call = come.call
 
-        def come() -> tuple[Work, Mark]:
+        def enter() -> tuple[Work, Mark]:
             head, filled = self._torch.zeros(2, dtype=int), self._empty_like(tensors)
-            tag = 2 * call.number
             with self._simulation.ranks.roll.waiting(call):
-                self._receive([head], source, tag)
+                self._receive([head], source, 2 * call.number)
                 sent_ns, nbytes = head.tolist()
                 if nbytes != call.nbytes:
                     sent = call._replace(name="send", nbytes=nbytes)
                     raise self._not_the_same(source, sent, call)
-                self._receive(filled, source, tag + 1)
+                self._receive(filled, source, 2 * call.number + 1)
             self._fill(tensors, filled)
-            return self._enter(
-                Collective.SEND_RECEIVE, gpu, call, "", stream, called_ns,
-                max(start_ns, sent_ns), (), tensors, pair,
-            )  # fmt: skip
+            latest_ns = max(come.start_ns, sent_ns)
+            return self._enter(Collective.SEND_RECEIVE, come, latest_ns, (), tensors)
 
-        return self._handed_out(self._handle(self, gpu, come, tensors))
+        return self._handle(self, come.gpu, enter, tensors)
 
     def wait(self, work: Any) -> None:
         """Wait for gloo, so that Ctrl-C need not."""
@@ -193,10 +191,10 @@ class Collectives:
             works[-1].others = works[:-1]
         return works[-1] if works else None
 
-    def _handed_out(self, handle: Any) -> Any:
+    def called(self, handle: Any) -> None:
+        """A handle was made."""
         if self._together is not None:
             self._together.append(handle)
-        return handle
 
     # -------------------------------------------------------------- its parts
 
@@ -208,16 +206,15 @@ class Collectives:
         self._simulation.ranks.roll.called(call)
         return call
 
-    def _next_of_two(
-        self, tensors: Sequence[Any], source: int, to: int
-    ) -> tuple[SimulatedGpu, GroupCall, tuple[int, int]]:
+    def _come_to_one(self, tensors: Sequence[Any], source: int, to: int) -> _Come:
         """As with NCCL the order between two counts, and no tag."""
-        number = self._numbers.get((source, to), 0)
-        self._numbers[source, to] = number + 1
+        pair = source, to
+        number = self._numbers.get(pair, 0)
+        self._numbers[pair] = number + 1
         nbytes = sum(each.nbytes for each in tensors)
         name = "send" if source == self.place else "recv"
         call = GroupCall(self._group, number, name, nbytes, of_two=True)
-        return self._gpu_of(tensors[0]), call, (source, to)
+        return self._come(self._gpu_of(tensors[0]), call, pair)
 
     def _gpu_of(self, tensor: Any) -> SimulatedGpu:
         gpu: SimulatedGpu = self._simulation.tensors.claimed(tensor).gpu
@@ -225,29 +222,30 @@ class Collectives:
         return gpu
 
     def _come(
-        self, gpu: SimulatedGpu, pair: tuple[int, ...]
-    ) -> tuple[SimulatedStream, int, int]:
-        """The stream of these calls, when the host called, when the GPU comes."""
-        machine = self._simulation.machine
+        self, gpu: SimulatedGpu, call: GroupCall, pair: tuple[int, ...] = ()
+    ) -> _Come:
+        """The GPU comes to a collective, on the stream of such calls."""
+        machine, key = self._simulation.machine, (gpu.number, *pair)
         current = self._simulation.stream(gpu)
         with self._simulation.books():
             gpu.start()
-            key = (gpu.number, *pair)
             stream = self._streams.get(key)
             if stream is None:
                 stream = self._streams[key] = gpu.own_stream()
             called_ns = machine.scheduler.now_ns
             machine.wait(stream, current)
             start_ns = machine.scheduler.come_to(stream.queue, HOST_NS)
-        return stream, called_ns, start_ns
+        places = pair or (*range(self.count),)
+        return _Come(gpu, call, stream, places, called_ns, start_ns)
 
-    def _meet(self, call: GroupCall, start_ns: int) -> int:
+    def _meet(self, come: _Come) -> int:
         """When the last of the members comes, if all mean the same.
 
         To be asked before anything else is sent: what has the wrong size ends gloo,
         and its process.
         """
-        met = self._exchange([start_ns, _NAMES.index(call.name), call.nbytes])
+        call = come.call
+        met = self._exchange([come.start_ns, _NAMES.index(call.name), call.nbytes])
         for place, (_, name, nbytes) in enumerate(met):
             theirs = call._replace(name=_NAMES[name], nbytes=nbytes)
             if theirs != call:
@@ -285,23 +283,19 @@ class Collectives:
     def _enter(
         self,
         what: Collective,
-        gpu: SimulatedGpu,
-        call: GroupCall,
-        word: str,
-        stream: SimulatedStream,
-        called_ns: int,
+        come: _Come,
         latest_ns: int,
         inputs: Sequence[Any],
         outputs: Sequence[Any],
-        pair: tuple[int, int] | None = None,
+        word: str = "",
     ) -> tuple[Work, Mark]:
         """Put it on its stream, until its end."""
-        simulation = self._simulation
-        places = range(self.count) if pair is None else pair
-        members = tuple(self._members[place] for place in places)
-        nodes = collections.Counter(self._hosts[place] for place in places)
-        placement = Placement(gpu.model, max(nodes.values()), len(nodes))
+        simulation, call = self._simulation, come.call
+        members = tuple(self._members[place] for place in come.places)
+        nodes = collections.Counter(self._hosts[place] for place in come.places)
+        placement = Placement(come.gpu.model, max(nodes.values()), len(nodes))
         told = collective_time(what, call.nbytes, placement)
+        end_ns = latest_ns + told.ns
         parts = "ncclDevKernel", what.value, word, told.algorithm, told.protocol
         name = "_".join(filter(None, parts))
         spot = GroupPlace(self._group, call.number, what.value, members, call.nbytes)
@@ -309,23 +303,20 @@ class Collectives:
             [operand_of(each, simulation.tensors.claimed(each))[0] for each in tensors]
             for tensors in (inputs, outputs)
         )
+        stream, here = come.stream, simulation.places.here()
         with simulation.books() as tracker:
-            races: Sequence[Any] = ()
             work = simulation.machine.scheduler.occupy(
-                stream.queue, latest_ns + told.ns, CollectiveName(name, spot)
+                stream.queue, end_ns, CollectiveName(name, spot)
             )
-            if simulation.tracking:
-                here = simulation.places.here()
-                races = tracker.operate(stream.order, reads, writes, here)
+            races = tracker.operate(stream.order, reads, writes, here)
             mark = tracker.record(stream.order)
-        if races:
+        if races and simulation.tracking:
             simulation.tell(races)
         if len(simulation.ranks.calls) < _MOST_CALLS:
-            end_ns = latest_ns + told.ns
             simulation.ranks.calls.append(
                 CollectiveCall(
-                    self._group, call.number, name, call.nbytes, called_ns, members,
-                    told.algorithm, end_ns - work.duration_ns, end_ns,
+                    self._group, call.number, name, call.nbytes, come.called_ns,
+                    members, told.algorithm, end_ns - work.duration_ns, end_ns,
                 )
             )  # fmt: skip
         return work, mark
@@ -340,17 +331,14 @@ class Collectives:
         )
 
 
-def _waiting(
-    work: Any, kept: Any, error: list[BaseException] | None = None
-) -> Callable[[], None]:
+def _waiting(work: Any, kept: Any, error: list[BaseException]) -> Callable[[], None]:
     """What a thread does that waits for gloo: Ctrl-C need not, and `kept` stays."""
 
     def wait(_: Any = kept) -> None:
         try:
             work.wait()
         except Exception as raised:  # noqa: BLE001 -- raised where it is waited for
-            if error is not None:
-                error.append(raised)
+            error.append(raised)
 
     return wait
 

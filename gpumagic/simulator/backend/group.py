@@ -11,13 +11,13 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.collectives import Collectives
-from gpumagic.simulator.backend.refusals import not_simulated
 from gpumagic.simulator.backend.registration import NAME
 from gpumagic.simulator.collective_times import Collective
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from gpumagic.simulator.backend.collectives import Move
     from gpumagic.simulator.backend.simulation import Simulation
 
 _NCCL_WORDS = {
@@ -128,14 +128,10 @@ class _Group:
     @_or_gloo("allreduce")
     def allreduce(self, tensors: Sequence[Any], opts: Any) -> Any:
         """Sums up, for everybody."""
-
-        def move(inputs: list[Any], filled: list[Any]) -> None:
-            self._sum(inputs, filled, opts.reduceOp)
-
-        word = self._word(tensors[0], opts.reduceOp)
-        return self._run.collective(
-            Collective.ALL_REDUCE, tensors, tensors, _nbytes(tensors), move, word
-        )
+        return self._do(
+            Collective.ALL_REDUCE, tensors, tensors,
+            lambda given, filled: self._sum(given, filled, opts), opts,
+        )  # fmt: skip
 
     allreduce_coalesced = allreduce
 
@@ -144,76 +140,55 @@ class _Group:
         """Sends what one has to everybody."""
         root = opts.rootRank == self.rank()
 
-        def move(inputs: list[Any], filled: list[Any]) -> None:
-            for each in inputs if root else filled:
+        def move(given: list[Any], filled: list[Any]) -> None:
+            for each in given if root else filled:
                 self._run.wait(self._gloo.broadcast([each], opts))
 
-        return self._run.collective(
-            Collective.BROADCAST, tensors if root else (), () if root else tensors,
-            _nbytes(tensors), move,
-        )  # fmt: skip
+        read, written = (tensors, ()) if root else ((), tensors)
+        return self._do(Collective.BROADCAST, read, written, move)
 
     @_or_gloo("reduce")
     def reduce(self, tensors: Sequence[Any], opts: Any) -> Any:
         """Sums up, for one."""
-        root = opts.rootRank == self.rank()
 
-        def move(inputs: list[Any], filled: list[Any]) -> None:
-            sums = filled or [self._torch.empty_like(each) for each in inputs]
-            self._sum(inputs, sums, opts.reduceOp)  # all have it, one keeps it
+        def move(given: list[Any], filled: list[Any]) -> None:
+            sums = filled or [self._torch.empty_like(each) for each in given]
+            self._sum(given, sums, opts)  # all have it, one keeps it
 
-        word = self._word(tensors[0], opts.reduceOp)
-        return self._run.collective(
-            Collective.REDUCE, tensors, tensors if root else (), _nbytes(tensors),
-            move, word,
-        )  # fmt: skip
+        written = tensors if opts.rootRank == self.rank() else ()
+        return self._do(Collective.REDUCE, tensors, written, move, opts)
 
     @_or_gloo("allgather")
     def allgather(
-        self, outputs: Sequence[Sequence[Any]], inputs: Sequence[Any], opts: Any = None
+        self, outputs: Sequence[Sequence[Any]], inputs: Sequence[Any], _: Any = None
     ) -> Any:
         """What each has, for everybody."""
-        del opts
-        flat = [each for parts in outputs for each in parts]
 
         def move(given: list[Any], filled: list[Any]) -> None:
-            for place, each in enumerate(given):
-                parts = filled[place * self.size() :][: self.size()]
+            for each, parts in zip(given, self._rows(filled), strict=True):
                 self._run.wait(self._gloo.allgather([parts], [each]))
 
-        nbytes = _nbytes(flat)
-        return self._run.collective(Collective.ALL_GATHER, inputs, flat, nbytes, move)
-
-    @_or_gloo("allgather_coalesced")
-    def allgather_coalesced(
-        self, outputs: Sequence[Sequence[Any]], inputs: Sequence[Any], opts: Any = None
-    ) -> Any:
-        """Likewise, where `outputs` are lists by rank."""
-        return self.allgather([*zip(*outputs, strict=True)], inputs, opts)
+        return self._do(Collective.ALL_GATHER, inputs, _flat(outputs), move)
 
     @_or_gloo("_allgather_base")
-    def all_gather_single(self, output: Any, given: Any, opts: Any = None) -> Any:
+    def all_gather_single(self, output: Any, given: Any, _: Any = None) -> Any:
         """What each has, behind each other, for everybody."""
-        return self.all_gather_single_coalesced([output], [given], opts)
+        return self.all_gather_single_coalesced([output], [given])
 
     _allgather_base = all_gather_single
 
     @_or_gloo("allgather_into_tensor_coalesced")
     def all_gather_single_coalesced(
-        self, outputs: Sequence[Any], inputs: Sequence[Any], opts: Any = None
+        self, outputs: Sequence[Any], inputs: Sequence[Any], _: Any = None
     ) -> Any:
         """Likewise several tensors at once."""
-        del opts
 
         def move(given: list[Any], filled: list[Any]) -> None:
             for whole, each in zip(filled, given, strict=True):
                 parts = [*whole.view(-1).chunk(self.size())]
                 self._run.wait(self._gloo.allgather([parts], [each.view(-1)]))
 
-        nbytes = _nbytes(outputs)
-        return self._run.collective(
-            Collective.ALL_GATHER, inputs, outputs, nbytes, move
-        )
+        return self._do(Collective.ALL_GATHER, inputs, outputs, move)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -222,17 +197,12 @@ class _Group:
         self, outputs: Sequence[Any], inputs: Sequence[Sequence[Any]], opts: Any
     ) -> Any:
         """Sums up, a part for each."""
-        flat = [each for parts in inputs for each in parts]
 
         def move(given: list[Any], filled: list[Any]) -> None:
-            for place, each in enumerate(filled):
-                parts = given[place * self.size() :][: self.size()]
-                self._scatter(self._torch.cat([p.view(-1) for p in parts]), each, opts)
+            wholes = [self._joined(parts) for parts in self._rows(given)]
+            self._scatter(wholes, filled, opts)
 
-        word = self._word(outputs[0], opts.reduceOp)
-        return self._run.collective(
-            Collective.REDUCE_SCATTER, flat, outputs, _nbytes(flat), move, word
-        )
+        return self._do(Collective.REDUCE_SCATTER, _flat(inputs), outputs, move, opts)
 
     @_or_gloo("_reduce_scatter_base")
     def reduce_scatter_single(self, output: Any, given: Any, opts: Any) -> Any:
@@ -246,38 +216,24 @@ class _Group:
         self, outputs: Sequence[Any], inputs: Sequence[Any], opts: Any
     ) -> Any:
         """Likewise several tensors at once."""
-
-        def move(given: list[Any], filled: list[Any]) -> None:
-            for whole, each in zip(given, filled, strict=True):
-                self._scatter(whole.view(-1), each, opts)
-
-        word = self._word(outputs[0], opts.reduceOp)
-        return self._run.collective(
-            Collective.REDUCE_SCATTER, inputs, outputs, _nbytes(inputs), move, word
-        )
+        return self._do(
+            Collective.REDUCE_SCATTER, inputs, outputs,
+            lambda given, filled: self._scatter(given, filled, opts), opts,
+        )  # fmt: skip
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     @_or_gloo("alltoall_base")
     def all_to_all_single(
-        self,
-        output: Any,
-        given: Any,
-        output_sizes: Sequence[int],
-        input_sizes: Sequence[int],
-        opts: Any,
+        self, output: Any, given: Any, to: Sequence[int], of: Sequence[int], opts: Any
     ) -> Any:
         """A part of what each has for each."""
-        sizes = [*output_sizes], [*input_sizes]
 
-        def move(inputs: list[Any], filled: list[Any]) -> None:
-            one_way = self._gloo.alltoall_base(filled[0], inputs[0], *sizes, opts)
-            self._run.wait(one_way)
+        def move(own: list[Any], filled: list[Any]) -> None:
+            sizes = [*to], [*of]
+            self._run.wait(self._gloo.alltoall_base(*filled, *own, *sizes, opts))
 
-        nbytes = _nbytes([given])
-        return self._run.collective(
-            Collective.ALL_TO_ALL, [given], [output], nbytes, move
-        )
+        return self._do(Collective.ALL_TO_ALL, [given], [output], move)
 
     alltoall_base = all_to_all_single
 
@@ -286,61 +242,45 @@ class _Group:
         """Likewise, each part a tensor."""
 
         def move(given: list[Any], filled: list[Any]) -> None:
-            sizes = [each.numel() for each in filled]
-            flat = self._torch.cat([each.view(-1) for each in given])
-            made, cut = flat.new_empty(sum(sizes)), [each.numel() for each in given]
-            self._run.wait(self._gloo.alltoall_base(made, flat, sizes, cut, opts))
-            for each, part in zip(filled, made.split(sizes), strict=True):
+            to, of = ([each.numel() for each in some] for some in (filled, given))
+            made, flat = self._joined(filled), self._joined(given)
+            self._run.wait(self._gloo.alltoall_base(made, flat, to, of, opts))
+            for each, part in zip(filled, made.split(to), strict=True):
                 each.view(-1).copy_(part)
 
-        nbytes = _nbytes(inputs)
-        return self._run.collective(
-            Collective.ALL_TO_ALL, inputs, outputs, nbytes, move
-        )
+        return self._do(Collective.ALL_TO_ALL, inputs, outputs, move)
 
     @_or_gloo("gather")
     def gather(
         self, outputs: Sequence[Sequence[Any]], inputs: Sequence[Any], opts: Any
     ) -> Any:
         """What each has, for one."""
-        flat = [each for parts in outputs for each in parts]
 
         def move(given: list[Any], filled: list[Any]) -> None:
-            self._run.wait(self._gloo.gather([filled] if filled else [], given, opts))
+            self._run.wait(self._gloo.gather(self._rows(filled), given, opts))
 
-        nbytes = self.size() * _nbytes(inputs)
-        return self._run.collective(Collective.GATHER, inputs, flat, nbytes, move)
+        return self._do(Collective.GATHER, inputs, _flat(outputs), move)
 
     @_or_gloo("scatter")
     def scatter(
         self, outputs: Sequence[Any], inputs: Sequence[Sequence[Any]], opts: Any
     ) -> Any:
         """What one has, a part for each."""
-        flat = [each for parts in inputs for each in parts]
 
         def move(given: list[Any], filled: list[Any]) -> None:
-            self._run.wait(self._gloo.scatter(filled, [given] if given else [], opts))
+            self._run.wait(self._gloo.scatter(filled, self._rows(given), opts))
 
-        nbytes = self.size() * _nbytes(outputs)
-        return self._run.collective(Collective.SCATTER, flat, outputs, nbytes, move)
+        return self._do(Collective.SCATTER, _flat(inputs), outputs, move)
 
     @_or_gloo("send")
-    def send(self, tensors: Sequence[Any], to: int, tag: int = 0) -> Any:
+    def send(self, tensors: Sequence[Any], to: int, _: int = 0) -> Any:
         """Sends to one; as with NCCL the order counts, and no tag."""
-        del tag
         return self._run.send(tensors, to)
 
     @_or_gloo("recv")
-    def recv(self, tensors: Sequence[Any], source: int, tag: int = 0) -> Any:
+    def recv(self, tensors: Sequence[Any], source: int, _: int = 0) -> Any:
         """Receives from one."""
-        del tag
         return self._run.receive(tensors, source)
-
-    @_or_gloo("recv_anysource")
-    def recv_anysource(self, tensors: Sequence[Any], tag: int = 0) -> Any:
-        """Receives from whoever sends: gloo can, NCCL cannot."""
-        del tensors, tag
-        raise not_simulated("receiving from any source, as NCCL has none", "say src=")
 
     def barrier(self, opts: Any = None) -> Any:
         """Nobody goes on before all have come; the host waits for that."""
@@ -363,16 +303,41 @@ class _Group:
             f"No backend type associated with device type {min(kinds - ours)}"
         )
 
-    def _sum(self, given: Sequence[Any], filled: Sequence[Any], op: Any) -> None:
+    def _do(
+        self,
+        what: Collective,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        move: Move,
+        reduces: Any = None,
+    ) -> Any:
+        counted = outputs if what is Collective.ALL_GATHER else inputs or outputs
+        nbytes = sum(each.numel() * each.element_size() for each in counted)
+        if what in (Collective.GATHER, Collective.SCATTER):
+            parts = inputs if what is Collective.GATHER else outputs
+            nbytes = self.size() * parts[0].numel() * parts[0].element_size()
+        word = "" if reduces is None else self._word(counted[0], reduces.reduceOp)
+        return self._run.collective(what, inputs, outputs, nbytes, move, word)
+
+    def _rows(self, flat: Sequence[Any]) -> list[list[Any]]:
+        """What belongs to all ranks, one list a tensor."""
+        return [
+            [*flat[at : at + self.size()]] for at in range(0, len(flat), self.size())
+        ]
+
+    def _joined(self, parts: Sequence[Any]) -> Any:
+        return self._torch.cat([each.view(-1) for each in parts])
+
+    def _sum(self, given: Sequence[Any], filled: Sequence[Any], asked: Any) -> None:
         """Reduce tensors with those of the others, as NCCL does."""
-        ops, uint8 = self._ops, self._torch.uint8
+        ops, op = self._ops, asked.reduceOp
         for each, total in zip(given, filled, strict=True):
             total.copy_(each)
             opts = self._torch._C._distributed_c10d.AllreduceOptions()
             opts.reduceOp = ops.SUM if op == ops.AVG else op
             whole = total
             if total.dtype == self._torch.bool:  # any of them, or all
-                whole = total.view(uint8)
+                whole = total.view(self._torch.uint8)
                 either = op == ops.SUM or op == ops.MAX  # noqa: PLR1714 -- no hash
                 opts.reduceOp = ops.MAX if either else ops.MIN
             self._run.wait(self._gloo.allreduce([whole], opts))
@@ -380,11 +345,11 @@ class _Group:
                 rounding = None if total.is_floating_point() else "trunc"
                 total.div_(self.size(), rounding_mode=rounding)
 
-    def _scatter(self, whole: Any, part: Any, opts: Any) -> None:
-        total = self._torch.empty_like(whole)
-        self._sum([whole], [total], opts.reduceOp)
-        own = total.view(self.size(), -1)[self.rank()]
-        part.copy_(own.view(part.shape))
+    def _scatter(self, wholes: Sequence[Any], filled: Sequence[Any], opts: Any) -> None:
+        totals = [self._torch.empty_like(each) for each in wholes]
+        self._sum(wholes, totals, opts)
+        for total, part in zip(totals, filled, strict=True):
+            part.copy_(total.view(self.size(), *part.shape)[self.rank()])
 
     def _word(self, tensor: Any, op: Any) -> str:
         """How NCCL's kernels name what they reduce."""
@@ -398,8 +363,8 @@ class _Group:
         return f"{word}_{short}"
 
 
-def _nbytes(tensors: Sequence[Any]) -> int:
-    return sum(each.numel() * each.element_size() for each in tensors)
+def _flat(rows: Sequence[Sequence[Any]]) -> list[Any]:
+    return [each for parts in rows for each in parts]
 
 
 def _tensors_in(given: Any, tensor: type) -> Iterator[Any]:
