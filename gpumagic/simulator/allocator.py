@@ -38,7 +38,6 @@ from gpumagic.simulator.allocator_snapshot import (
     History,
     Recording,
     snapshot_of,
-    verify,
 )
 
 if TYPE_CHECKING:
@@ -375,11 +374,6 @@ class CachingAllocator:
         self._memory.number_from(youngest * abs(step), abs(step))
         self.configure(self.settings)
         return owned
-
-    def verify(self) -> None:
-        """Raise AssertionError where blocks, lists and counters disagree."""
-        pools = self._small, self._large, *self._private.halves()
-        verify(pools, self._memory.heads, self._held.awaited(), self.counters)
 
     # ------------------------------------------------------------ setting
 

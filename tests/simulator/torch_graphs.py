@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from gpumagic.simulator.backend.race_warnings import DataRace
+from tests.simulator.allocator_check import verify
 
 NOT_PERMITTED = "operation not permitted when stream is capturing"
 
@@ -204,7 +205,7 @@ def test_a_capture_leaves_nothing_behind(box, leave):
     gc.collect()  # an error of the capture has held it in a circle
     torch.cuda.empty_cache()
 
-    box.machine.gpus[0].allocator.verify()
+    verify(box.machine.gpus[0].allocator)
     assert torch.cuda.memory_reserved() == 20 << 20
     assert torch.cuda.memory_allocated() == given.nbytes
     assert torch.cuda.memory_stats()["active.all.current"] == 1
