@@ -44,22 +44,7 @@ _NOT_INITIALIZED = 3
 
 
 class SimulatedDriver:
-    """A `Driver` for a machine of simulated GPUs.
-
-    Args:
-        gpus: Its GPUs in the order of their numbers and PCI addresses.
-
-        others: For each GPU the other people's processes on it, as pairs of a
-            process number and the bytes it uses. What is missing has none.
-
-        environment: Where CUDA_VISIBLE_DEVICES is looked up.
-
-        host: Which host of several this is; its GPUs are others than theirs.
-
-    Raises:
-        GpuMagicError: The other processes do not fit into a GPU, or the variable
-            leaves no simulated GPU visible.
-    """
+    """A `Driver` for a machine of simulated GPUs."""
 
     def __init__(
         self,
@@ -241,14 +226,6 @@ class Latch:
     it when it is started. A value that hides every GPU and was there before the
     simulation is overlooked until it is seen changed: hiding the real GPUs is a way
     to come to the simulated ones. Any other value counts.
-
-    Args:
-        devices: The machine's GPUs in the order of their numbers.
-
-        environment: Where the variable is looked up.
-
-    Raises:
-        GpuMagicError: The value that is there names no simulated GPU.
     """
 
     __slots__ = (

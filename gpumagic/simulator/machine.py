@@ -28,17 +28,7 @@ if TYPE_CHECKING:
 
 
 class Machine:
-    """GPUs behind one host clock.
-
-    Args:
-        models: The GPUs, in the order of the machine.
-
-        tracker: Follows who touches what in which order.
-
-        settings: Of the caching allocators.
-
-        others: What other processes hold of each GPU, as pid and bytes.
-    """
+    """GPUs behind one host clock."""
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ import pytest
 from gpumagic.simulator.allocator_segments import AddressSpace, OutOfSimulatedMemory
 from gpumagic.simulator.allocator_settings import AllocatorSettings
 from gpumagic.simulator.allocator_snapshot import Recording
+from tests.simulator.allocator_check import verify
 from tests.simulator.simulated_device import (
     DEFAULT,
     GIB,
@@ -132,7 +133,7 @@ def test_every_step_leaves_what_torch_would_have(conf, rows):
     bench = Bench(allocator_of(conf=conf))
     for number, (step, expected) in enumerate(rows):
         step(bench)
-        bench.allocator.verify()
+        verify(bench.allocator)
         assert bench.state() == expected, f"after step {number}"
 
 
@@ -167,7 +168,7 @@ def test_fragments_of_one_segment_do_not_serve_a_larger_request():
     assert bench.state()[1:] == (96 * MIB, 1, 4, 50_331_648)
     stats = bench.allocator.memory_stats()
     assert (stats["num_ooms"], stats["num_alloc_retries"]) == (1, 1)
-    bench.allocator.verify()
+    verify(bench.allocator)
 
 
 def test_of_equal_free_blocks_the_oldest_segments_is_taken():
@@ -208,13 +209,13 @@ def test_verify_notices_what_cannot_be():
     """A figure that does not fit the blocks, or a block out of its list, is found."""
     allocator = allocator_of()
     block = allocator.allocate(1, DEFAULT)
-    allocator.verify()
+    verify(allocator)
     allocator.counters.small.allocation.shift(1)
     with pytest.raises(AssertionError, match="is counted as 2 and is 1"):
-        allocator.verify()
+        verify(allocator)
     block.state = "inactive"
     with pytest.raises(AssertionError, match="was not merged"):
-        allocator.verify()
+        verify(allocator)
 
 
 # ------------------------------------------------------------ streams
@@ -232,7 +233,7 @@ def test_memory_that_another_stream_uses_waits_for_it():
     assert device.calls[1:] == [("record", SIDE), ("record", THIRD)]
     assert _active(allocator) == (0, MIB, MIB)
     assert allocator.memory_snapshot()[0]["blocks"][0]["state"] == "active_pending_free"
-    allocator.verify()
+    verify(allocator)
 
     device.finished = {SIDE}  # one of two is not enough
     other = allocator.allocate(MIB, DEFAULT)
@@ -242,7 +243,7 @@ def test_memory_that_another_stream_uses_waits_for_it():
 
     assert allocator.allocate(MIB, DEFAULT).address == block.address
     assert _active(allocator) == (2 * MIB, 2 * MIB, 2 * MIB)
-    allocator.verify()
+    verify(allocator)
 
 
 def _active(allocator):
@@ -324,7 +325,7 @@ def test_what_is_unused_can_be_returned_without_a_wait(chosen):
     assert blocks[3].address in {
         each["address"] for each in allocator.memory_snapshot()
     }
-    allocator.verify()
+    verify(allocator)
 
 
 def test_pages_are_returned_with_all_that_is_unused():
@@ -378,7 +379,7 @@ def test_garbage_collection_returns_what_was_unused_longest(threshold, returned)
 
     frees = [("free", size * MIB) for size in returned]
     assert device.calls == [*frees, ("malloc", 16 * MIB)]
-    allocator.verify()
+    verify(allocator)
 
 
 def test_garbage_is_collected_only_above_the_threshold_of_a_fraction():
@@ -525,12 +526,12 @@ def test_only_pages_that_are_wholly_free_go_back():
         "segment_unmap",
         start + 40 * MIB,
     )
-    allocator.verify()
+    verify(allocator)
     bench.take(35 * MIB)  # only 30 MiB lie between the two
     assert bench.blocks[3].address == start + 90 * MIB
     bench.take(30 * MIB)
     assert bench.blocks[4].address == start + 30 * MIB
-    allocator.verify()
+    verify(allocator)
 
 
 @pytest.mark.parametrize("other", ["garbage_collection_threshold:0.5", ""])
@@ -544,7 +545,7 @@ def test_expanding_can_be_switched_while_memory_is_held(other):
     allocator.free(first)
     allocator.free(second)
     allocator.allocate(80 * MIB, DEFAULT)
-    allocator.verify()
+    verify(allocator)
 
 
 def test_free_pages_serve_nothing_once_expanding_is_off():
@@ -566,7 +567,7 @@ def test_free_pages_serve_nothing_once_expanding_is_off():
     allocator.configure(on)
     bench.take(20 * MIB)
     assert bench.blocks[3].address == bench.blocks[0].address
-    allocator.verify()
+    verify(allocator)
 
 
 def test_oversize_blocks_of_both_kinds_go_back():
@@ -587,4 +588,4 @@ def test_oversize_blocks_of_both_kinds_go_back():
         allocator.free(block)
     allocator.allocate(120 * MIB, DEFAULT)
     assert allocator.reserved_bytes == 120 * MIB
-    allocator.verify()
+    verify(allocator)

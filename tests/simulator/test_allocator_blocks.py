@@ -6,6 +6,7 @@ import pytest
 
 from gpumagic.simulator.allocator_blocks import SHARED
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
+from tests.simulator.allocator_check import verify
 from tests.simulator.simulated_device import DEFAULT, MIB, SIDE, Device, allocator_of
 
 GRAPH, OTHER = (1, 0), (2, 0)
@@ -34,7 +35,7 @@ def test_a_diverted_request_is_served_by_its_pool_alone():
     assert pools == [(0, 0), GRAPH]
     allocator.divert(GRAPH, every_stream)
     assert allocator.allocate(32 * MIB, DEFAULT).address == inside.address
-    allocator.verify()
+    verify(allocator)
 
 
 def test_a_diversion_is_for_the_streams_that_it_accepts():
@@ -87,7 +88,7 @@ def test_a_pool_is_emptied_once_nobody_uses_it():
     allocator.empty_cache()
     assert allocator.reserved_bytes == 0
     assert allocator.pool_uses(GRAPH) == 0
-    allocator.verify()
+    verify(allocator)
 
 
 def test_a_pool_is_kept_as_long_as_anybody_uses_it():
@@ -125,13 +126,13 @@ def test_no_event_is_made_and_none_is_asked_for_during_a_capture():
     allocator.empty_cache()
     assert device.calls == [("malloc", 2 * MIB)]
     assert allocator.memory_stats()["active.all.current"] == 3
-    allocator.verify()
+    verify(allocator)
 
     allocator.end_diversion(GRAPH)
     assert device.calls[1:] == [("record", SIDE)]
     allocator.allocate(MIB, DEFAULT)
     assert allocator.memory_stats()["active.all.current"] == 2
-    allocator.verify()
+    verify(allocator)
 
 
 def test_memory_runs_out_at_once_during_a_capture():
@@ -153,4 +154,4 @@ def test_memory_runs_out_at_once_during_a_capture():
     allocator.end_diversion(GRAPH)
     allocator.allocate(50 * MIB, DEFAULT)
     assert allocator.memory_stats()["num_alloc_retries"] == 1
-    allocator.verify()
+    verify(allocator)

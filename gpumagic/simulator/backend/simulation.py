@@ -135,7 +135,7 @@ class Simulation:
         self.foresee = HostMemory(self).foresee
         self.pinning_time = PinningTime()
         self.polling = Polling(self)
-        self.ranks = Ranks(self)
+        self.ranks = Ranks()
         self.on = True
         self.side_streams = False  # whether any was ever used
         self.keep_books()

@@ -198,18 +198,9 @@ class Switch:
         def before_cell(*_: Any) -> None:
             interrupts.take_over()
 
-        def after_cell(*_: Any) -> None:
-            # Others may ask when this process came to a collective, while it idles.
-            for group in tuple(self._simulation.ranks.groups):
-                group.tell()
-
-        for part, when in (
-            ("signals on the simulated GPU", {"before": before_cell}),
-            ("collectives of the simulated GPU", {"after": after_cell}),
-        ):
-            cells = CellEvents(shell, part, **when)
-            undo.callback(cells.take_out)
-            cells.put_in()
+        cells = CellEvents(shell, "signals on the simulated GPU", before=before_cell)
+        undo.callback(cells.take_out)
+        cells.put_in()
 
     def _restore_saved(self, undo: contextlib.ExitStack) -> None:
         """Let `torch.load` find its way to the device."""
