@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from gpumagic.devices.protocols import (
     CudaState,
     Gpu,
-    GpuLink,
     GpuLoad,
     GpuProcess,
     Initialisation,
@@ -109,16 +108,6 @@ class SimulatedDriver:
             return ()
         return tuple(self._load(index) for index in self.latch.visible())
 
-    def links(self) -> tuple[GpuLink, ...]:
-        """How the GPUs that were fixed are joined to the host; empty before that.
-
-        The model knows how fast its link is; the generation is the first one that
-        allows for it, and never goes down.
-        """
-        if not self.cuda_started():
-            return ()
-        return tuple(self._link(index) for index in self.latch.visible())
-
     def overlooks(self, mask: str | None) -> bool:
         """Whether a value of CUDA_VISIBLE_DEVICES is as good as none."""
         return self.latch.overlooks(mask)
@@ -149,33 +138,10 @@ class SimulatedDriver:
             pci_address=gpu.pci_address,
         )
 
-    def _link(self, index: int) -> GpuLink:
-        gpu, model = self._identities[index], self._gpus[index].model
-        generation = None if model.unified_memory else _generation(model.links)
-        lanes = None if generation is None else _LANES
-        return GpuLink(
-            index,
-            uuid=gpu.uuid,
-            pci_address=gpu.pci_address,
-            generation=generation,
-            width=lanes,
-            most_generation=generation,
-            most_width=lanes,
-            c2c=False,
-        )
-
     def _own_process(self, used_bytes: int) -> tuple[GpuProcess, ...]:
         # In a forked child the memory is still its parent's.
         pid = self.latch.pid() or os.getpid()
         return (GpuProcess(pid, used_bytes, "compute"),) if used_bytes else ()
-
-
-def _generation(links: Links) -> int | None:
-    """The first generation of PCI Express that allows for such a rate."""
-    for generation, bytes_per_s in _PCIE_BYTES_PER_S:
-        if links.pinned_h2d_bytes_per_s <= bytes_per_s:
-            return generation
-    return None
 
 
 def identity(model: GpuModel, index: int, host: int = 0) -> Gpu:
