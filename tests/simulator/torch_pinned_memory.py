@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import threading
 import warnings
 import weakref
 
@@ -59,19 +58,6 @@ def test_memory_is_pinned_by_every_way(box):
         torch.ones(2, device="sim").pin_memory()
 
 
-def test_memory_is_pinned_in_the_strides_of_another(box):
-    """empty_like and empty_strided pin too, in the strides that were asked for."""
-    x = torch.ones(3, 4).t()
-
-    for made in (
-        torch.empty_like(x, pin_memory=True),
-        torch.zeros_like(x, pin_memory=True),
-        torch.empty_strided((4, 3), (1, 4), pin_memory=True),
-    ):
-        assert made.is_pinned()
-        assert made.stride() == (1, 4)
-
-
 def test_pinned_memory_is_used_again(box):
     """Locking takes time once; later it is a copy by the host, longer for more."""
     torch.ones(1, device="sim")  # starts the device
@@ -85,20 +71,6 @@ def test_pinned_memory_is_used_again(box):
 
     assert took[0] > took[1] + 100_000
     assert took[1] == pytest.approx(2 * took[2], rel=0.01)
-
-
-def test_a_thread_that_pins_does_not_hold_up_the_program(box):
-    """What a loader's thread copies into pinned memory is no time of the host's."""
-    torch.ones(1, device="sim")  # starts the device
-    source = torch.zeros(BYTES, dtype=torch.uint8)
-    source.pin_memory()
-    before = box.time_s
-
-    pinning = threading.Thread(target=source.pin_memory)
-    pinning.start()
-    pinning.join()
-
-    assert box.time_s == before
 
 
 def test_pageable_memory_is_slower_and_waits(box):

@@ -258,18 +258,6 @@ def test_tensors_are_spread_and_collected(device):
     assert [each.tolist() for each in ones] == [[1, 1, 1], [2, 2, 2]]
 
 
-def test_into_tensors_that_are_there(device):
-    """With `out`, the tensors that are given hold what was spread or collected."""
-    whole, out = torch.arange(6.0, device=device), on_each(device)
-    collected = torch.zeros(6, device=f"{device}:1")
-
-    comm.scatter(whole, out=out)
-    comm.gather(out, out=collected)
-    assert collected.tolist() == whole.tolist()
-    comm.broadcast(out[1], out=out)
-    assert [each.tolist() for each in out] == [[3, 4, 5]] * 2
-
-
 def test_many_small_tensors_are_sent_together(device):
     """Coalesced, tensors of mixed types keep their order, values and versions."""
     many = [
@@ -352,17 +340,6 @@ def test_the_parts_of_data_parallel_work_by_themselves(device):
     assert all(each.grad is not None for each in model.parameters())
 
 
-def test_of_all_this_nothing_stays():
-    """Switched off, torch has its own functions again, or none as before."""
-    before = vars(torch._C).copy(), vars(dist)["init_process_group"]
-    with gpumagic.simulate("2xh100", as_cuda=True):
-        assert vars(torch._C)["_broadcast"] is not before[0].get("_broadcast")
-
-    assert vars(torch._C).keys() == before[0].keys()
-    assert vars(torch._C).get("_broadcast") is before[0].get("_broadcast")
-    assert dist.init_process_group is before[1]
-
-
 # ------------------------------------------------------------- several processes
 
 
@@ -414,13 +391,3 @@ def test_a_group_of_one_reduces_on_its_gpu(device, tmp_path):
         assert dist.is_nccl_available()
     finally:
         dist.destroy_process_group()
-
-
-@pytest.mark.usefixtures("kept_box")
-def test_an_event_of_cuda_has_no_device_until_it_is_recorded():
-    """A program may ask for it to tell whether it was recorded, and where."""
-    event = torch.cuda.Event()
-    assert event.device is None
-    with torch.cuda.device(1):
-        event.record()
-    assert event.device == torch.device("cuda", 1)
