@@ -39,8 +39,8 @@ from gpumagic.report.places import Places
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from gpumagic.cuda_sync_time.answer_run import TimingReport
     from gpumagic.cuda_sync_time.api import Watched
-    from gpumagic.cuda_sync_time.report import TimingReport
     from gpumagic.devices.tracing import Tracing
     from gpumagic.gpu_open.trace_events import TraceEvents
     from gpumagic.gpu_open.trace_records import RankTrace

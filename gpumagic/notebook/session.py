@@ -88,7 +88,7 @@ class Session:
 
     def said_before(self, report: Any, words: Words) -> Words:
         """Which of a report's notes the one before it had already."""
-        kind = type(report).__module__
+        kind = type(report).__module__.rpartition(".")[0]
         shown, known, said = self._said.get(kind, (None, frozenset(), frozenset()))
         if shown is None or shown() is not report:
             known = words & said

@@ -31,7 +31,7 @@ OFFERED = {
     "%cuda_sync_time --vs ba": {"baseline"},
     "%tensor_info train_": {"train_dl", "train_short"},
     "%%cuda_sync_time --": {"--repeat", "--profile", "--vs"},
-    "%cuda_sync_time --b": {"--before", "--budget", "--bytes"},
+    "%cuda_sync_time --l": {"--lines", "--live"},
     "%gpu_mem --": {"--lines", "--exact", "--cache"},
     "%gpu_open --": {"--compare", "--replay", "--fit"},
     "%gpu_open kep": {"kept.json"},

@@ -18,7 +18,7 @@ from gpumagic.cuda_sync_time.observers import (
     points_of,
     profile_of,
 )
-from gpumagic.cuda_sync_time.report import Flag, FlagKind, SyncPoint
+from gpumagic.cuda_sync_time.report import Flag, FlagKind
 from gpumagic.report.events import DEVICE_KINDS, SpanKind, SyncCall, Trace, TraceSpan
 from gpumagic.report.places import CodeLine
 
@@ -80,7 +80,6 @@ def test_times_are_those_of_counting_moments(spans):
     assert profile.overlapped_s == sum(count >= 2 for count in at_once)
     assert profile.copying_s == len(copies)
     assert profile.hidden_copy_s == len(copies & kernels)
-    assert profile.idle_s == at_once.count(0)
     assert {(s.device, s.stream): s.busy_s for s in profile.streams} == {
         queue: len(each) for queue, each in busy.items()
     }
@@ -107,40 +106,6 @@ def test_in_flight_is_the_longest_queue_of_any_moment(spans):
 
     assert (profile.in_flight or 0) == max(lengths)
     assert profile.launches == len(spans)
-
-
-def test_two_streams_that_overlap():
-    """Two kernels that share two of their seconds were busy six and overlapped two."""
-    spans = kernel(0, 4, stream=7), kernel(2, 6, stream=13)
-
-    profile = profile_of(trace_of(*spans, length_s=10.0))
-
-    assert (profile.busy_s, profile.overlapped_s, profile.idle_s) == (6, 2, 4)
-    assert [(s.stream, s.spans, s.busy_s) for s in profile.streams] == [
-        (7, 1, 4),
-        (13, 1, 4),
-    ]
-
-
-def test_work_of_one_stream_never_overlaps_itself():
-    """Kernels of one stream that begin before the one ahead ends are no overlap."""
-    profile = profile_of(trace_of(kernel(0, 4), kernel(3, 6)))
-
-    assert (profile.busy_s, profile.overlapped_s) == (6, 0)
-
-
-def test_a_copy_is_hidden_only_behind_kernels():
-    """A copy beside another copy, or beside a fill, hides behind nothing."""
-    spans = (
-        kernel(0, 4, kind=COPY, stream=7),
-        kernel(0, 4, kind=COPY, stream=13),
-        kernel(0, 4, kind=FILL, stream=17),
-        kernel(3, 9, stream=21),
-    )
-
-    profile = profile_of(trace_of(*spans))
-
-    assert (profile.copying_s, profile.hidden_copy_s) == (4, 1)
 
 
 def test_the_host_keeps_no_device_busy():
@@ -173,13 +138,6 @@ def test_kernels_are_in_the_order_of_their_time():
     assert top[0].longest_s == pytest.approx(0.5)
     assert [each.name for each in top[1:3]] == ["kernel 13", "kernel 12"]
     assert top[-1].name == "kernel 00"
-
-
-def test_kernels_without_a_launch_of_their_own_are_not_counted_as_queued():
-    """The kernels of a replayed graph say nothing of the length of a queue."""
-    profile = profile_of(trace_of(*[kernel(1.0, 2.0)] * 5))
-
-    assert (profile.launches, profile.in_flight) == (5, None)
 
 
 def test_a_graph_fills_no_queue():
@@ -221,16 +179,6 @@ def test_a_full_queue_is_flagged():
 
     assert flags_of(full) == (Flag(FlagKind.QUEUE_FULL, amount=1000),)
     assert flags_of(nearly) == ()
-
-
-def test_why_devices_are_missing_is_passed_on():
-    """The problem, the hint and the file reach the profile as they are."""
-    trace = trace_of(problem="no GPU activity", hint="close nsys")
-
-    profile = profile_of(trace, saved_as="run.json")
-
-    assert (profile.problem, profile.hint) == ("no GPU activity", "close nsys")
-    assert profile.saved_as == "run.json"
 
 
 def test_ten_times_the_spans_take_about_ten_times_as_long():
@@ -292,22 +240,6 @@ def test_waits_lie_where_they_ended():
         (".item()", 8.0, 8.0),
     ]
     assert watcher.spans("xpu", started_ns=0) == ()
-
-
-def test_calls_of_one_line_are_one_point():
-    """Waits of one line and kind are counted and added up."""
-    calls = [SyncCall(".item()", FIRST, 0.25), SyncCall(".item()", FIRST, 0.5)]
-
-    assert points_of(calls) == (SyncPoint(".item()", FIRST, 2, 0.75),)
-
-
-def test_what_differs_on_one_line_stays_apart():
-    """Two ways to wait on one line are two points."""
-    calls = [SyncCall(".item()", FIRST, 1.0), SyncCall("copy to the host", FIRST, 2.0)]
-
-    points = points_of(calls)
-
-    assert [each.what for each in points] == ["copy to the host", ".item()"]
 
 
 def test_unknown_costs_come_last_in_the_order_of_appearance():

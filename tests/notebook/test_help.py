@@ -26,9 +26,8 @@ SO_FAR = {
     "gpu_select": "-n 2|--min-free 2GiB|--wait 10m|--dry-run|--force|--restart"
     "|--simulate h100",
     "tensor_info": "--view 6,4|--gpu|--alias|--values",
-    "cuda_sync_time": "-n 4|-r 4|--repeat|--budget 2s|--latency|--throughput|--setup x"
-    "|--before x|--cold|--syncs|--profile|--trace f|--races|--flops|--bytes 2GiB"
-    "|--name a|--vs a|--calibrate",
+    "cuda_sync_time": "--repeat|--syncs|--profile"
+    "|--trace f|--races|--flops|--name a|--vs a|--lines|--live",
     "gpu_mem": "--lines|--exact|--top 4|--outputs|--errors|--gc|--cache",
     "gpu_open": "--compare|--replay|--fit 3GiB|--setting x|--memory 2GiB",
     "pin_loader": "--device cpu|--out x|--workers 2|--prefetch 2|--step f|--budget 2s"
@@ -155,16 +154,6 @@ def test_both_ways_of_asking_show_the_same(loaded, name, capsys, monkeypatch):
     ("typed", "problem", "hint"),
     [
         (
-            "%cuda_sync_time --budget soon 1",
-            "%cuda_sync_time --budget: 'soon' is not a duration",
-            "write 2s, 300ms or 10m",
-        ),
-        (
-            "%%cuda_sync_time --bytes many\n1",
-            "%%cuda_sync_time --bytes: 'many' is not a size",
-            "write 20GiB, 512MiB or 1000000",
-        ),
-        (
             "%pin_loader x --budget soon",
             "%pin_loader --budget: 'soon' is not a duration",
             "write 2s, 300ms or 10m",
@@ -195,9 +184,9 @@ def test_both_ways_of_asking_show_the_same(loaded, name, capsys, monkeypatch):
             "did you mean --repeat?",
         ),
         (
-            "%cuda_sync_time --la 1",
-            "%cuda_sync_time has no option --la",
-            "did you mean --latency?",
+            "%cuda_sync_time --lin 1",
+            "%cuda_sync_time has no option --lin",
+            "did you mean --lines?",
         ),
         (
             "%gpu_mem --log",
