@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.report import robust
 from gpumagic.report.record import Record, Report
@@ -478,7 +478,15 @@ class LoaderReport(Report):
     @property
     def headline(self) -> str:
         """The answer in one sentence."""
-        return str(self.drawing().title)
+        from gpumagic.pin_loader.answer_loader import headline
+
+        return headline(self)
+
+    def drawing(self) -> Any:
+        """The verdict and one screen."""
+        from gpumagic.pin_loader.answer_loader import draw_loader
+
+        return draw_loader(self)
 
     def __repr__(self) -> str:
         return f"LoaderReport({self.headline!r})"
@@ -537,4 +545,12 @@ class WatchReport(Report):
     @property
     def headline(self) -> str:
         """The answer in one sentence."""
-        return str(self.drawing().title)
+        from gpumagic.pin_loader.answer_watch import watch_headline
+
+        return watch_headline(self)
+
+    def drawing(self) -> Any:
+        """The verdict and one screen."""
+        from gpumagic.pin_loader.answer_watch import draw_watch
+
+        return draw_watch(self)
