@@ -5,7 +5,8 @@ Of workers only what was measured is said; a number that was not tried is not ju
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.drawing import (
     Badge,
@@ -27,6 +28,7 @@ from gpumagic.pin_loader.report import (
     WORTH_IT,
     LimitKind,
     Pinned,
+    Rates,
     Remedy,
     Severity,
     State,
@@ -35,6 +37,7 @@ from gpumagic.pin_loader.report import (
 )
 from gpumagic.pin_loader.report import Part as StepPart
 from gpumagic.report import robust
+from gpumagic.report.record import Report
 from gpumagic.report.robust import Verdict, inverse
 from gpumagic.report.units import (
     bytes_text,
@@ -64,10 +67,10 @@ if TYPE_CHECKING:
         Leaf,
         Limit,
         LoaderFacts,
-        LoaderReport,
         Loading,
-        Rates,
+        Rebuilding,
         Remark,
+        Sameness,
         Samples,
         Setting,
         WorkerSearch,
@@ -82,6 +85,38 @@ _BOTTLENECKS = {
 _MOST_TIMES = 100
 _MUCH_STARTING = 0.25  # of the time of a batch
 _NO_ACCELERATOR = "there is no accelerator to pin for"
+
+
+@dataclass(frozen=True)
+class LoaderReport(Report):
+    """A loader from diagnosis to proof; what was not reached is None."""
+
+    state: State
+    setting: Setting
+    loader: LoaderFacts
+    reason: Remark | None = None  # why it ended so, and what to do
+    anatomy: Anatomy | None = None
+    guard: Guard | None = None
+    rates: Rates = field(default_factory=Rates)
+    workers: WorkerSearch | None = None
+    bound: Bound | None = None
+    rebuilding: Rebuilding | None = None
+    sameness: Sameness | None = None
+    end_to_end: EndToEnd | None = None
+    remarks: tuple[Remark, ...] = ()
+    out: str | None = None  # the name of the new loader, where there is one
+
+    @property
+    def headline(self) -> str:
+        """The answer in one sentence."""
+        return headline(self)
+
+    def drawing(self) -> Any:
+        """The verdict and one screen."""
+        return draw_loader(self)
+
+    def __repr__(self) -> str:
+        return f"LoaderReport({self.headline!r})"
 
 
 def draw_loader(report: LoaderReport) -> Drawing:

@@ -22,7 +22,8 @@ from gpumagic.report.places import Code
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumagic.pin_loader.report import LoaderReport, WatchReport
+    from gpumagic.pin_loader.answer_loader import LoaderReport
+    from gpumagic.pin_loader.answer_watch import WatchReport
     from gpumagic.pin_loader.stages import Progress
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpumagic.drawing.progress import Progress
     from gpumagic.notebook.cells import Outcome
     from gpumagic.notebook.magics import GpuMagics
-    from gpumagic.pin_loader.report import LoaderReport
+    from gpumagic.pin_loader.answer_loader import LoaderReport
 
 
 class Notebook:

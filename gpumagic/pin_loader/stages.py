@@ -23,6 +23,7 @@ from gpumagic.pin_loader import bound as bounds
 from gpumagic.pin_loader import feed as feeding
 from gpumagic.pin_loader import limits, loops, pickled, same, workers
 from gpumagic.pin_loader import load as loading
+from gpumagic.pin_loader.answer_loader import LoaderReport
 from gpumagic.pin_loader.leaves import anatomy_of
 from gpumagic.pin_loader.loader import (
     USUAL_PREFETCH,
@@ -36,7 +37,6 @@ from gpumagic.pin_loader.random_state import kept
 from gpumagic.pin_loader.report import (
     WORTH_IT,
     LoaderKind,
-    LoaderReport,
     Part,
     Pinned,
     Rebuilding,

@@ -18,8 +18,9 @@ from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.devices.waiting import is_in_use
 from gpumagic.errors import DeviceError, GpuMagicError, first_line
+from gpumagic.pin_loader.answer_watch import WatchReport
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.report import CopyLine, Remark, Setting, WatchReport
+from gpumagic.pin_loader.report import CopyLine, Remark, Setting
 from gpumagic.pin_loader.waits import (
     Feeder,
     Feeders,

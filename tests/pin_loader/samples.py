@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpumagic.devices.host import Room
+from gpumagic.pin_loader.answer_loader import LoaderReport
+from gpumagic.pin_loader.answer_watch import WatchReport
 from gpumagic.pin_loader.bound import after_proof, bound_of
 from gpumagic.pin_loader.limits import Demand, Headroom, guard
 from gpumagic.pin_loader.report import (
@@ -20,7 +22,6 @@ from gpumagic.pin_loader.report import (
     Leaf,
     LoaderFacts,
     LoaderKind,
-    LoaderReport,
     Loading,
     Pinned,
     Rates,
@@ -33,7 +34,6 @@ from gpumagic.pin_loader.report import (
     State,
     Step,
     Stopped,
-    WatchReport,
     Way,
     WhyPageable,
     WorkerSearch,

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 
 from gpumagic.drawing import Details, Table
-from gpumagic.pin_loader.answer_loader import workers_clause
+from gpumagic.pin_loader.answer_loader import LoaderReport, workers_clause
 from gpumagic.pin_loader.report import (
-    LoaderReport,
     Loading,
     Pinned,
     Samples,

@@ -14,16 +14,16 @@ from gpumagic.devices.busy import Busy
 from gpumagic.devices.opening import open_runtime
 from gpumagic.errors import GpuMagicError, UsageProblem
 from gpumagic.pin_loader import DevicePrefetcher, load, workers
+from gpumagic.pin_loader.answer_loader import LoaderReport
+from gpumagic.pin_loader.answer_watch import WatchReport
 from gpumagic.pin_loader.report import (
     Limit,
     LimitKind,
-    LoaderReport,
     Pinned,
     Remedy,
     Severity,
     State,
     Stopped,
-    WatchReport,
 )
 from tests.pin_loader.clocks import paced
 from tests.report.test_introspection import Refusing
