@@ -131,11 +131,7 @@ class _PythonCode(RuntimeError):
 
 
 class _NoPythonCode:
-    """A profiler under which a function written in Python ends before it begins.
-
-    Attributes:
-        count: How often that has happened.
-    """
+    """A profiler under which a function written in Python ends before it begins."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -26,9 +26,6 @@ class _LoadedLibrary:
     """A library by the name under which it is loaded, once somebody has loaded it.
 
     Asking never loads it. It remains right in a forked child.
-
-    Args:
-        name: What its users ask the loader for.
     """
 
     __slots__ = (

@@ -233,7 +233,7 @@ def _environment(facts: Facts) -> Iterator[Finding]:
         elif name == _GUARD and value == "1":
             found = (
                 f"{value}, as gpumagic sets it, so that torch.cuda.is_available() "
-                "starts nothing; %gpu_select --no-guard takes it back"
+                "starts nothing; %unload_ext gpumagic takes it back"
             )
             yield Finding(name, found, Verdict.OK)
         else:

@@ -23,7 +23,6 @@ OFFERED = {
     "%gpu_": {"%gpu_doctor", "%gpu_mem", "%gpu_open", "%gpu_select"},
     "%gpu_doctor --": {"--json", "--quiet", "--help"},
     "%gpu_select --": {"--dry-run", "--simulate", "--restart"},
-    "%gpu_select --hazards ": {"report", "poison", "off"},
     "%gpu_select --simulate h": {"h100", "h200"},
     "%gpu_select f": {"free"},
     "%gpu_mem ma": {"map"},

@@ -1,10 +1,5 @@
 """Whether a library is loaded, and how seldom that needs a look at the disk."""
 
-import ctypes
-
-import pytest
-
-from gpumagic.devices.cuda_start import load_counter
 from tests.devices.probing import NOTHING_LOADED, PREPARE
 from tests.fakes.run import run_python
 
@@ -41,36 +36,6 @@ def test_the_disk_is_searched_again_only_after_something_was_loaded():
     )
 
     assert run.json() == [2, 1, 0]
-
-
-def test_where_the_loader_does_not_count_every_question_is_a_look():
-    """Without the count a library may have come at any time."""
-    run = run_python(
-        PREPARE
-        + COUNT_LOOKS
-        + """
-    from gpumagic.devices import cuda_start
-    cuda_start.load_counter = lambda: lambda: None
-    before = looks_for(3)
-    initialise()
-    show(before, kept.started())
-    """,
-        **NOTHING_LOADED,
-    )
-
-    assert run.json() == [3, True]
-
-
-@pytest.mark.parametrize("failure", [AttributeError, OSError, TypeError])
-def test_a_loader_that_cannot_be_asked_counts_nothing(monkeypatch, failure):
-    """Where the question is missing, as on macOS and Windows, the count is unknown."""
-
-    def fail(_):
-        raise failure
-
-    monkeypatch.setattr(ctypes, "PyDLL", fail)
-
-    assert load_counter()() is None
 
 
 def test_the_loader_counts_up():

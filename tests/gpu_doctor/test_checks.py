@@ -510,7 +510,7 @@ def test_the_way_to_other_gpus_is_one_that_this_machine_has(simulated, way):
     """A simulated machine is switched on anew, a real one needs a restart."""
     started = CudaState(Initialisation.INITIALISED, code=0, device_count=1)
 
-    anew = "%gpu_select 0 --simulate 2xh100 --as-cuda" if simulated else ""
+    anew = "%gpu_select 0 --simulate 2xh100" if simulated else ""
     (first,) = ONE_GPU.inventory.gpus
     two = with_gpus(ONE_GPU, first, dataclasses.replace(first, index=1))
     facts = on(two, cuda=started, simulated=simulated, anew=anew)

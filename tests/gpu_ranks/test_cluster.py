@@ -921,7 +921,6 @@ def test_different_collectives_of_simulated_gpus(four):
     assert set(whys(report).values()) <= {"raised", "interrupted"}
     errors = [each.text for each in report.unfinished if each.why == "raised"]
     assert any("as the same collective" in each for each in errors)
-    assert any("sends" in (each.mismatch or "") for each in report.waiting)
 
 
 def test_everybody_holds_memory_on_gpu_0(four):

@@ -199,7 +199,6 @@ def test_the_matcher_goes_with_the_extension():
         ("%gpu_select --simulate h", ["h100", "h100-pcie", "h200"]),
         ("%gpu_select --simulate 2xh2", ["2xh200"]),
         ("%gpu_select --simulate o", ["off"]),
-        ("%gpu_select --hazards po", ["poison"]),
         ("%pin_loader x --workers ", ["auto"]),
         ("%gpu_open --rep", ["--replay"]),
     ],
@@ -257,7 +256,6 @@ def test_gpus_complete_by_number_and_by_uuid(bare_shell, monkeypatch):
         assert_offered(bare_shell, "%gpu_select ", ["0", "1", "all", "free", "none"])
         assert_offered(bare_shell, "%gpu_select GPU", ["GPU-1a2b"])
         assert_offered(bare_shell, "%gpu_select 1,", ["1,0"])
-        assert_offered(bare_shell, "%gpu_select free --exclude ", ["0", "1"])
     finally:
         extension.unload(bare_shell)
 

@@ -23,9 +23,8 @@ MOST_USUAL = 10
 OF_ALL = "-o|--output|-v r|--variable r|--show how|--all|-q|--quiet|--json"
 SO_FAR = {
     "gpu_doctor": "",
-    "gpu_select": "-n 2|--min-free 2GiB|--max-util 30|--name A100|--exclude 0|--mine-ok"
-    "|--wait 10m|--as uuid|--dry-run|--verify|--force|--reset|--restart|--guard"
-    "|--no-guard|--simulate h100|--memory 2GiB|--hazards poison|--as-cuda",
+    "gpu_select": "-n 2|--min-free 2GiB|--wait 10m|--dry-run|--force|--restart"
+    "|--simulate h100",
     "tensor_info": "--view 6,4|--gpu|--alias|--values",
     "cuda_sync_time": "--repeat|--syncs|--profile"
     "|--trace f|--races|--flops|--name a|--vs a|--lines|--live",

@@ -16,75 +16,36 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.simulator.accesses import Accesses
 from gpumagic.simulator.backend.addresses import operand_of
-from gpumagic.simulator.races import HOST, Kind, Race, overlap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
-    from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.accesses import Operand
+    from gpumagic.simulator.backend.in_flight import Flight
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.hazards import Mark
-    from gpumagic.simulator.races import Bytes
 
-# The factories that can be asked for pinned memory.
+# The factories that can be asked for pinned memory, and the methods of a tensor.
 _FACTORIES = (
-    "arange",
-    "empty",
-    "empty_like",
-    "empty_strided",
-    "eye",
-    "full",
-    "full_like",
-    "linspace",
-    "logspace",
-    "ones",
-    "ones_like",
-    "rand",
-    "rand_like",
-    "randint",
-    "randint_like",
-    "randn",
-    "randn_like",
-    "randperm",
-    "tensor",
-    "zeros",
-    "zeros_like",
-)
-# And the methods of a tensor that can.
+    "arange", "empty", "empty_like", "empty_strided", "eye", "full", "full_like",
+    "linspace", "logspace", "ones", "ones_like", "rand", "rand_like", "randint",
+    "randint_like", "randn", "randn_like", "randperm", "tensor", "zeros", "zeros_like",
+)  # fmt: skip
 _METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
 
 
 class PinnedBuffer:
-    """The mark on a pinned storage, and who uses its memory.
-
-    Attributes:
-        accesses: By operations of the device.
-
-        storage: Where it is.
-
-        flights: The copies under way, in their order.
-
-        aliases: The tensors on it that are known, by their identity.
-
-        unexplained: How many more there are that Python knows nothing of.
-    """
+    """The mark on a pinned storage, and who uses its memory."""
 
     __slots__ = (
-        "__weakref__",
-        "accesses",
-        "aliases",
-        "flights",
-        "storage",
-        "unexplained",
-    )
+        "__weakref__", "accesses", "aliases", "flights", "storage", "unexplained"
+    )  # fmt: skip
 
     def __init__(self, storage: Any) -> None:
-        self.accesses = Accesses(storage.nbytes())
+        self.accesses = Accesses(storage.nbytes())  # by operations of the device
         self.storage = weakref.ref(storage)
-        self.flights: list[Flight] = []
-        self.aliases: dict[int, weakref.ref[Any]] = {}
-        self.unexplained = 0
+        self.flights: list[Flight] = []  # under way, in their order
+        self.aliases: dict[int, weakref.ref[Any]] = {}  # tensors on it, by identity
+        self.unexplained = 0  # how many more there are that Python knows nothing of
 
     def operand(self, tensor: Any) -> Operand:
         """The bytes of a tensor on this storage, as the tracker wants them."""
@@ -259,128 +220,3 @@ class Stretch(NamedTuple):
         """A tensor of this geometry on a storage of the CPU."""
         empty = torch.empty(0, dtype=self.dtype, device="cpu")
         return empty.set_(storage, self.offset, self.size, self.stride)
-
-
-class Flight:
-    """One copy under way; it lives as long as the pinned memory does.
-
-    Attributes:
-        order: The stream that carries it out, in the tracker.
-
-        mark: Where it stands in that stream.
-
-        place: Where the user asked for it.
-
-        span: Its bytes of the pinned memory.
-
-        stretch: Its geometry there.
-
-        arriving: What will be in the pinned memory once it has come, where readers
-            that come too early are given poison.
-
-        arrives: Whether it writes the pinned memory.
-
-        expected: What is there as long as the host leaves it alone; None where
-            there was no room to remember it, or enough is known.
-
-        told: Whether its user knows that it is not waited for.
-
-        target: The device's storage that it is sent to, and the geometry there.
-
-        arrays: The numpy arrays of it that were made meanwhile, and where.
-    """
-
-    __slots__ = (
-        "arrays",
-        "arrives",
-        "arriving",
-        "expected",
-        "mark",
-        "order",
-        "place",
-        "span",
-        "stretch",
-        "target",
-        "told",
-    )
-
-    def __init__(
-        self,
-        order: int,
-        mark: Mark,
-        place: PlaceMark | None,
-        span: Bytes,
-        stretch: Stretch,
-        *,
-        arrives: bool,
-    ) -> None:
-        self.order = order
-        self.mark = mark
-        self.place = place
-        self.span = span
-        self.stretch = stretch
-        self.arrives = arrives
-        self.arriving: Any = None
-        self.expected: Any = None
-        self.told = False
-        self.target: tuple[weakref.ref[Any], Stretch] | None = None
-        self.arrays: list[tuple[weakref.ref[Any], PlaceMark | None]] = []
-
-    def meets(self, span: Bytes) -> bool:
-        """Whether it has a byte in common with these."""
-        return (
-            self.span[0] < span[1]
-            and span[0] < self.span[1]
-            and overlap(self.span, span)
-        )
-
-    def race(
-        self, place: PlaceMark | None, span: Bytes, *, writes: bool, found: bool = False
-    ) -> Race:
-        """What it is to touch its memory before it is done."""
-        kind = Kind.WRITE_AFTER_READ
-        if found:
-            kind = Kind.CHANGED_UNSEEN
-        elif self.arrives:
-            kind = Kind.WRITE_AFTER_WRITE if writes else Kind.READ_AFTER_WRITE
-        return Race(
-            kind=kind,
-            earlier_stream=self.order,
-            earlier_place=self.place,
-            earlier_writes=self.arrives,
-            later_stream=HOST,
-            later_place=place,
-            later_writes=writes,
-            low=max(self.span[0], span[0]),
-            high=min(self.span[1], span[1]),
-        )
-
-
-def span_of(tensor: Any, buffer: PinnedBuffer) -> Bytes:
-    """The bytes of a tensor on pinned memory."""
-    return operand_of(tensor, buffer)[0][1:]
-
-
-def read_as_arrays(flight: Flight) -> Iterator[Race]:
-    """Reads by arrays that were made and let go before anything was there."""
-    places = [place for reference, place in flight.arrays if reference() is None]
-    for place in places[:1]:
-        yield flight.race(place, flight.span, writes=False)
-
-
-def same_bits(torch: Any, one: Any, other: Any) -> bool:
-    """Whether two tensors of one type and shape have the same bytes."""
-    if one.dtype.is_complex:
-        one, other = torch.view_as_real(one), torch.view_as_real(other)
-    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    integer = integers[one.element_size()]
-    if _in_eights(one) and _in_eights(other):  # three times as fast as bytes
-        one, other, integer = one.view(-1), other.view(-1), torch.int64
-    return bool(torch.equal(one.view(integer), other.view(integer)))
-
-
-def _in_eights(tensor: Any) -> bool:
-    """Whether a tensor's bytes come in whole eights, one behind the other."""
-    item = tensor.element_size()
-    begin, end = tensor.storage_offset() * item, tensor.numel() * item
-    return bool(tensor.is_contiguous() and begin % 8 == end % 8 == 0)

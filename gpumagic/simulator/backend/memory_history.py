@@ -1,15 +1,10 @@
-"""torch's private names for CUDA, answered where other code calls them, else refused.
-
-They go to a driver that is not there. Most then say so; some of those for memory pools
-end the process instead, and with it a notebook.
-"""
+"""torch's memory history, its snapshot and its settings, on the simulated GPU."""
 
 from __future__ import annotations
 
 import functools
 import pickle
 import sys
-import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +12,7 @@ from gpumagic.errors import GpuMagicError
 from gpumagic.report.places import Place
 from gpumagic.simulator.allocator_settings import AllocatorSettings
 from gpumagic.simulator.allocator_snapshot import Context, Recording
-from gpumagic.simulator.backend.refusals import NotSimulated, refusing
+from gpumagic.simulator.backend.refusals import NotSimulated
 from gpumagic.simulator.observing import StorageDeaths
 
 if TYPE_CHECKING:
@@ -27,7 +22,6 @@ if TYPE_CHECKING:
     from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.allocator_snapshot import Calls
-    from gpumagic.simulator.backend.as_cuda_tensors import Replacement
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.backend.torch_sim import TorchSim
 
@@ -47,34 +41,6 @@ _ACTIONS = (
     "oom",
     "snapshot",
 )
-_PREFIX = "_cuda_"
-_WAY_ON = "it is not for programs; torch.cuda has public words for most of this"
-_CUDA = 1  # a device's type, as torch's C++ counts them
-# Settings, and facts about the build: no driver is asked, or its absence is the answer.
-_WITHOUT_A_DRIVER = (
-    "cudaCachingAllocator_enable",
-    "cudaCachingAllocator_is_enabled",
-    "getAllocatorBackend",
-    "getArchFlags",
-    "getCompiledVersion",
-    "getCublas",
-    "getDeviceCount",
-    "getHipblasltVersion",
-    "get_conv_benchmark_empty_cache",
-    "get_cudnn_benchmark_limit",
-    "get_sync_debug_mode",
-    "hasPrimaryContext",
-    "init",
-    "isHistoryEnabled",
-    "isInBadFork",
-    "resetCublas",
-    "setCublas",
-    "set_cudnn_benchmark_limit",
-    "set_sync_debug_mode",
-    "tunableop",
-    "record_untuned",
-)
-_FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType)
 
 
 def memory_names(
@@ -258,54 +224,3 @@ def _settings(simulation: Simulation) -> Callable[[str], None]:
                 gpu.allocator.configure(settings)
 
     return _set_allocator_settings
-
-
-def private_names(simulation: Simulation, torch_sim: TorchSim) -> Iterator[Replacement]:
-    """What to put in the place of torch's own: object, name, replacement."""
-    core = simulation.torch._C
-    answers = _answers(simulation, torch_sim)
-    for name, value in tuple(vars(core).items()):
-        if not name.startswith(_PREFIX) or not isinstance(value, _FUNCTIONS):
-            continue
-        short = name.removeprefix(_PREFIX)
-        if short in answers:
-            yield core, name, answers[short]
-        elif not short.startswith(_WITHOUT_A_DRIVER):
-            yield core, name, refusing(f"torch._C.{name}", _WAY_ON)
-
-
-def _answers(
-    simulation: Simulation, torch_sim: TorchSim
-) -> dict[str, Callable[..., Any]]:
-    """Those that Python code of torch, and of others, calls past `torch.cuda`."""
-
-    def ids(stream: Any) -> tuple[int, int, int]:
-        return stream.stream_id, stream.device_index, _CUDA
-
-    def set_stream(stream_id: int, device_index: int, device_type: int = _CUDA) -> None:
-        del device_type
-        stream = simulation.torch.cuda.Stream
-        torch_sim.set_stream(stream(stream_id=stream_id, device_index=device_index))
-
-    def exchange(device: int) -> int:
-        before = torch_sim.current_device()
-        if device >= 0:
-            torch_sim.set_device(device)
-        return before
-
-    return {
-        "getDevice": torch_sim.current_device,
-        "setDevice": torch_sim.set_device,
-        "exchangeDevice": exchange,
-        "maybeExchangeDevice": exchange,
-        "synchronize": torch_sim.synchronize,
-        "emptyCache": torch_sim.empty_cache,
-        "resetPeakMemoryStats": torch_sim.reset_peak_memory_stats,
-        "resetAccumulatedMemoryStats": torch_sim.reset_accumulated_memory_stats,
-        "getCurrentStream": lambda device: ids(torch_sim.current_stream(device)),
-        "getDefaultStream": lambda device: ids(torch_sim.default_stream(device)),
-        "getCurrentRawStream": lambda device: (
-            torch_sim.current_stream(device).cuda_stream
-        ),
-        "setStream": set_stream,
-    }
