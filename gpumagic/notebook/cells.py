@@ -317,20 +317,6 @@ class RepeatableCell:
 
     All of its statements are one code object, so that a run costs a tenth of a
     microsecond beyond what the code itself takes.
-
-    Args:
-        shell: The interactive shell whose namespace and rules apply.
-
-        body: The code.
-
-        magic_line: The magic line itself, shown as line 1 in tracebacks.
-
-    Attributes:
-        name: The file name under which tracebacks know it.
-
-        is_empty: Whether there is nothing to run.
-
-        needs_await: Whether some statement awaits at top level.
     """
 
     def __init__(self, shell: Any, body: str, *, magic_line: str = "") -> None:

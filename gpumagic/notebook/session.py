@@ -104,15 +104,7 @@ def _put(name: str, value: str | None) -> None:
 
 
 class CellLog(Generic[_Told, _Entry, _Log]):
-    """Entries of the last cells; the oldest go when there are too many.
-
-    Args:
-        entries_of: What is noted of a cell's report; the report itself is not kept.
-
-        report_of: Makes the report of the whole log.
-
-        columns: What a file has of each entry.
-    """
+    """Entries of the last cells; the oldest go when there are too many."""
 
     def __init__(
         self,

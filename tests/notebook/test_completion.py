@@ -161,31 +161,6 @@ def test_what_is_left_to_ipython(shell, line):
     assert found is None or found.words == []
 
 
-@pytest.mark.parametrize("line", ["%run_probe lo", "%run_probe --json lo"])
-def test_words_stand_beside_code(shell, line):
-    """Where code can stand, its names are offered with the words, and no magics."""
-    offered = words_at_end(shell, line)
-    assert {"log", "loss", "loader"} <= offered
-    assert not CAN_KEEP_OUT or not any(each.startswith("%") for each in offered)
-
-
-@pytest.mark.parametrize("line", ["%%run_probe lo", "%run_probe loss, lo"])
-def test_words_are_for_the_beginning_of_a_line_form(shell, line):
-    """In front of a cell, and behind code, a word of ours would be refused."""
-    offered = words_at_end(shell, line)
-    assert {"loss", "loader"} <= offered
-    assert "log" not in offered
-
-
-def test_the_matcher_goes_with_the_extension():
-    """After the undoing the completer has no matcher more than before."""
-    shell = SimpleNamespace(Completer=SimpleNamespace(custom_matchers=[]))
-    with ExitStack() as undo:
-        Completion(shell, Session(TwoGpus), {"probe"}).install(undo)
-        assert len(shell.Completer.custom_matchers) == 1
-    assert shell.Completer.custom_matchers == []
-
-
 # ---------------------------------------------------------------- our own magics
 
 
@@ -224,14 +199,6 @@ def test_code_completes_behind_the_magics_that_take_it(loaded, line, words):
     assert not CAN_KEEP_OUT or not any(each.startswith("%") for each in offered)
 
 
-def test_the_words_are_those_that_are_understood(loaded):
-    """What Tab offers for %gpu_mem is what it says it knows."""
-    failed = loaded.run_cell("%gpu_mem xyzzy").error_in_exec
-    completion = Completion(loaded, Session(TwoGpus), {"gpu_mem"})
-    listed = failed.hint.removeprefix("say one of ").removesuffix(", or nothing")
-    assert completion.candidates("%gpu_mem ").words == sorted(listed.split(", "))
-
-
 def test_recordings_complete_behind_the_magic_that_opens_them(
     loaded, tmp_path, monkeypatch
 ):
@@ -267,13 +234,6 @@ def test_code_that_is_kept_completes_by_its_name(loaded):
     for option in ("--vs", "--name"):
         found = completion.candidates(f"%cuda_sync_time {option} ")
         assert found.words == ["base"]
-
-
-def test_nothing_is_kept_before_the_first_run(loaded):
-    """Asking for kept code starts nothing, and offers no variable in its place."""
-    completion = Completion(loaded, Session(TwoGpus), {"cuda_sync_time"})
-    assert completion.candidates("%cuda_sync_time --vs ").words == []
-    assert loaded.magics_manager.registry["TimeMagics"]._notebook is None
 
 
 @pytest.mark.parametrize(

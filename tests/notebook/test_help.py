@@ -20,24 +20,6 @@ from gpumagic.notebook.arguments import (
 NAMES = [room.folder for room in ROOMS]
 WITH_WORDS = ["cuda_sync_time", "gpu_doctor", "gpu_mem", "gpu_ranks"]
 MOST_USUAL = 10
-OF_ALL = "-o|--output|-v r|--variable r|--show how|--all|-q|--quiet|--json"
-SO_FAR = {
-    "gpu_doctor": "",
-    "gpu_select": "-n 2|--min-free 2GiB|--wait 10m|--dry-run|--force|--restart"
-    "|--simulate h100",
-    "tensor_info": "--view 6,4|--gpu|--alias|--values",
-    "cuda_sync_time": "--repeat|--syncs|--profile"
-    "|--trace f|--races|--flops|--name a|--vs a|--lines|--live",
-    "gpu_mem": "--lines|--exact|--top 4|--outputs|--errors|--gc|--cache",
-    "gpu_open": "--compare|--replay|--fit 3GiB|--setting x|--memory 2GiB",
-    "pin_loader": "--device cpu|--out x|--workers 2|--prefetch 2|--step f|--budget 2s"
-    "|--diagnose|--force|--watch",
-}
-TYPED_SO_FAR = [
-    (name, typed)
-    for name, lines in SO_FAR.items()
-    for typed in f"{lines}|{OF_ALL}".strip("|").split("|")
-]
 
 
 @pytest.fixture(scope="module")
@@ -91,19 +73,6 @@ def test_few_options_stand_in_front_of_the_others(loaded, name):
 
     assert len(usual) <= MOST_USUAL
     assert {"--show", "--all"} <= {each.option_strings[-1] for each in usual}
-
-
-@pytest.mark.parametrize(("name", "typed"), TYPED_SO_FAR)
-def test_what_people_have_typed_goes_on_being_read(loaded, name, typed):
-    """No spelling of an option is taken away, wherever the help lists it by now."""
-    parser = loaded.find_line_magic(name).parser
-
-    options = parse(parser, f"%{name}", typed)
-
-    spelling, _, value = typed.partition(" ")
-    action = options_of(parser)[spelling]
-    assert getattr(options, action.dest) not in (None, (), [])
-    assert (action.nargs in {0, "?"}) == (not value)
 
 
 @pytest.mark.parametrize("name", NAMES)
