@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpumagic.devices.visibility import Device, Visible
-    from gpumagic.simulator.models import GpuModel, Links
+    from gpumagic.simulator.models import GpuModel
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
