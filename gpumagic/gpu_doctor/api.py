@@ -255,7 +255,5 @@ def _without_nvidia(facts: Facts) -> str:
     if torch is not None and facts.platform == "darwin arm64":
         return "Ready: the Apple GPU, which torch calls 'mps'."
     if torch is not None and (torch.hip or torch.xpu):
-        return (
-            "No NVIDIA GPU here; of others only torch can tell, once it is started."
-        )
+        return "No NVIDIA GPU here; of others only torch can tell, once it is started."
     return "No GPU here: work runs on the CPU."
