@@ -33,6 +33,9 @@ _REMEMBERED_BYTES = 1 << 28
 _MOST_FLIGHTS = 4096
 # They read a tensor, and no operator of it could be seen.
 _READ_UNSEEN = frozenset(("tolist", "__repr__", "__format__", "__reduce_ex__"))
+_ASK_THEIR_CLASS = frozenset(
+    ("__repr__", "__deepcopy__", "__format__", "__reduce_ex__")
+)
 _ARRAYS = frozenset(("numpy", "__array__"))  # they give a view, if they can
 # They hand out memory in which nobody is seen any more.
 _RAW = _ARRAYS | {"__dlpack__", "data_ptr", "storage", "untyped_storage"}
@@ -294,7 +297,8 @@ class Flights:
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Call a function of torch with watched tensors as if they were not."""
         name = getattr(func, "__name__", "")
-        watched = [each for each in _flat((args, kwargs)) if type(each) in self._plain]
+        # Only these ask for the class; others look meanwhile, from other threads.
+        watched = args[:1] if name in _ASK_THEIR_CLASS else ()
         if name in _READ_UNSEEN:
             self.touched(args[0], writes=False)
         try:
