@@ -136,17 +136,21 @@ class Flights:
     ) -> None:
         """Pinned memory is being written by a copy from the device."""
         with self.unwatched():
-            span = buffer.operand(target)[1:]
-            met = [each for each in buffer.flights if each.meets(span)]
-            races = [*self._changes(met)]  # what the host has done before
-            target.copy_(values)
-            for each in met:
-                if each.expected is not None:
-                    each.expected = self._bytes_of(each)
-            if races:
-                self._simulation.tell(races)
+            self._write(target, buffer, values)
             if stream is not None and self._simulation.tracking:
                 self._take_off(target, buffer, stream, arrives=True)
+
+    def _write(self, target: Any, buffer: PinnedBuffer, values: Any) -> None:
+        """Fill pinned memory, which is no change of the host's."""
+        span = buffer.operand(target)[1:]
+        met = [each for each in buffer.flights if each.meets(span)]
+        races = [*self._changes(met)]  # what the host has done before
+        target.copy_(values)
+        for each in met:
+            if each.expected is not None:
+                each.expected = self._bytes_of(each)
+        if races:
+            self._simulation.tell(races)
 
     def _take_off(
         self,
@@ -335,17 +339,21 @@ class Flights:
         read, written = ((), (operand,)) if writes else ((operand,), ())
         with self._simulation.books() as tracker:
             met = self._met(buffer, span, writes=writes)
+            races = tracker.operate(HOST, read, written, place)
             # A tracker may have forgotten, that has seen so much use of one buffer.
-            untold = [each for each in met if not each.told][-1:]
-            races = tracker.operate(HOST, read, written, place) or [
-                flight.race(place, span, writes=writes) for flight in untold
-            ]
-            if races:  # what its hint would cure as well is not told again
-                for flight in (*met, *filter(self._is_behind, self._flights)):
-                    flight.told = True
+            untold = None if races else next((f for f in met[::-1] if not f.told), None)
+            if untold is not None:
+                races = [untold.race(place, span, writes=writes)]
+            if races:
+                self._is_told(met)
         if races:
             self._simulation.tell(races)
         return bool(met)
+
+    def _is_told(self, met: Sequence[Flight]) -> None:
+        """What the hint of a race would cure as well is not told again."""
+        for flight in (*met, *filter(self._is_behind, self._flights)):
+            flight.told = True
 
     def _met(self, buffer: PinnedBuffer, span: Bytes, *, writes: bool) -> list[Flight]:
         """The copies under way that this is too early for."""
