@@ -117,18 +117,21 @@ def _add_recordings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", help="traces, or one or two snapshots")
     for option, does in (
         ("--compare", "two traces are two runs: what got slower?"),
-        ("--replay", "of a snapshot: would other settings have helped?"),
         ("--json", "as JSON"),
     ):
         parser.add_argument(option, action="store_true", help=does)
     for option, metavar, does in (
         ("--fit", "SIZE", "of a snapshot: would that have fitted?"),
-        ("--memory", "SIZE", "with --replay or --fit: what the device has"),
         ("--html", "FILE", "write a page as well"),
     ):
         parser.add_argument(option, metavar=metavar, help=does)
-    setting = "with --replay: under which"
-    parser.add_argument("--setting", action="append", metavar="TEXT", help=setting)
+    parser.add_argument(
+        "--replay",
+        nargs="?",
+        const="",
+        metavar="WITH",
+        help="of a snapshot: would other settings have helped? or this, or this size",
+    )
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -4,42 +4,39 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_open.changes import compare as changes_between
+from gpumagic.errors import GpuMagicError, MissingPackage
+from gpumagic.gpu_open.answer_recording import SnapshotReport, TraceReport
 from gpumagic.gpu_open.files import found, kind_of
-from gpumagic.gpu_open.many import rank_in, ranks_in
 from gpumagic.gpu_open.options import Options
-from gpumagic.gpu_open.report import SnapshotReport, TraceReport
-from gpumagic.gpu_open.together import together
 from gpumagic.gpu_open.trace_records import RankTrace
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Sequence
 
     from gpumagic.gpu_open.files import Found, Kind
-    from gpumagic.gpu_open.many import Answer
-    from gpumagic.gpu_open.trace_records import FileRead
+    from gpumagic.gpu_open.memory_records import SnapshotOfDevice
     from gpumagic.report.record import Report
 
-_TRACE: Kind = "trace"
-_SNAPSHOT: Kind = "snapshot"
 _TWO = 2
 _SAVED = b'{"gpumagic":'  # how `gpu_ranks.watch().save()` begins
 _MOST_SAVED_BYTES = 1 << 28
+# What helps most often; each is the text that PYTORCH_CUDA_ALLOC_CONF would have.
+_USUAL = ("expandable_segments:True",)
+_WHERE_IT_FAILED = ("max_split_size_mb:256", "garbage_collection_threshold:0.8")
 
 
 def read(  # noqa: PLR0913 -- one for each option
     *paths: str | os.PathLike[str],
     compare: bool = False,
     replay: bool = False,
-    settings: Sequence[str] = (),
+    setting: str | None = None,
     memory_bytes: int | None = None,
     fit_bytes: int | None = None,
     progress: Callable[[float], object] = lambda _: None,
@@ -59,7 +56,7 @@ def read(  # noqa: PLR0913 -- one for each option
         replay: Whether the requests of a snapshot are to be served again, under other
             settings.
 
-        settings: Which ones, as PYTORCH_CUDA_ALLOC_CONF would say them; with none,
+        setting: Under which one, as PYTORCH_CUDA_ALLOC_CONF would say it; with none,
             those that most often help.
 
         memory_bytes: How much memory the device is to have then.
@@ -73,24 +70,32 @@ def read(  # noqa: PLR0913 -- one for each option
     """
     options = Options(
         compare=compare,
-        replay=replay or bool(settings),
-        settings=tuple(settings),
+        replay=replay or setting is not None,
+        setting=setting,
         memory_bytes=memory_bytes,
         fit_bytes=fit_bytes,
     )
     began_s = time.monotonic()
     among = _named(paths)
     files = among.files
-    _check_comparison(len(files), options)
-    report: TraceReport | SnapshotReport
+    if compare and len(files) != _TWO:
+        raise GpuMagicError(
+            f"--compare needs two files, and {len(files)} were named",
+            "type %gpu_open --compare before.json.gz after.json.gz",
+        )
     if (ranks := _saved_ranks(files)) is not None:
         return ranks
-    if _kind_of_all(files, options) == _TRACE:
-        report = _of_traces(files, options, progress)
-    else:
-        from gpumagic.gpu_open.snapshots import opened as snapshots_opened
-
-        report = snapshots_opened(files, options, progress)
+    kind = _kind_of_all(files, options)
+    try:
+        read_all = _of_traces if kind == "trace" else _of_snapshots
+        report: TraceReport | SnapshotReport = read_all(files, options, progress)
+    except ModuleNotFoundError as error:
+        if error.name != "msgspec":
+            raise
+        raise MissingPackage(
+            "msgspec, which reads recordings, is not installed",
+            "type: %pip install msgspec",
+        ) from None
     left_out = (*among.left_out, *report.left_out)
     return replace(report, read_s=time.monotonic() - began_s, left_out=left_out)
 
@@ -116,27 +121,25 @@ def _named(paths: Sequence[str | os.PathLike[str]]) -> Found:
             "no file was named",
             "type %gpu_open trace.json.gz, %gpu_open traces/, or %gpu_open oom.pickle",
         )
-    real = os.path.realpath  # which follows a link to itself as far as it leads
-    among.files = list({real(each): each for each in among.files}.values())
-    if len(among.files) == 1 < len(paths):
+    files = among.files
+    if len(files) == 1 < len(paths):
         raise GpuMagicError(
-            f"{among.files[0].name} was named {len(paths)} times, and no other file",
-            f"type %gpu_open {among.files[0]}, or name the one to compare it with",
+            f"{files[0].name} was named {len(paths)} times, and no other file",
+            f"type %gpu_open {files[0]}, or name the one to compare it with",
         )
     return among
 
 
 def _saved_ranks(files: Sequence[Path]) -> Report | None:
     """What `gpu_ranks.watch()` has saved; None for anything else."""
-    if len(files) != 1 or not files[0].is_file():
+    file = files[0]
+    if len(files) > 1 or not file.is_file() or file.stat().st_size > _MOST_SAVED_BYTES:
         return None
-    if files[0].stat().st_size > _MOST_SAVED_BYTES:
-        return None
-    data = files[0].read_bytes()
-    if not data.lstrip().startswith(_SAVED):
-        return None
+    with file.open("rb") as opened:
+        if not opened.read(100).lstrip().startswith(_SAVED):
+            return None
     try:
-        said = json.loads(data)
+        said = json.loads(file.read_bytes())
     except (ValueError, RecursionError):
         return None
     # By name: that room stands on this one.
@@ -146,14 +149,25 @@ def _saved_ranks(files: Sequence[Path]) -> Report | None:
 
 
 def _kind_of_all(files: Sequence[Path], options: Options) -> Kind:
-    kinds = _kinds(files)
+    """Which kind all are of; of many, what cannot be read is left out later."""
+    kinds: dict[Kind, Path] = {}
+    errors: list[GpuMagicError] = []
+    for file in files:
+        try:
+            kinds.setdefault(kind_of(file), file)
+        except GpuMagicError as error:
+            if not file.is_file():
+                raise
+            errors.append(error)
+    if not kinds:
+        raise errors[0]
     if len(kinds) > 1:
         raise GpuMagicError(
-            f"{kinds[_TRACE].name} is a trace, {kinds[_SNAPSHOT].name} a snapshot",
+            f"{kinds['trace'].name} is a trace, {kinds['snapshot'].name} a snapshot",
             "open them one after the other",
         )
-    kind = next(iter(kinds))
-    if kind == _TRACE and options.for_snapshots:
+    (kind,) = kinds
+    if kind == "trace" and options.for_snapshots:
         raise GpuMagicError(
             f"{options.for_snapshots} is for memory snapshots, and {files[0].name} is "
             "a trace",
@@ -162,85 +176,95 @@ def _kind_of_all(files: Sequence[Path], options: Options) -> Kind:
     return kind
 
 
-def _kinds(files: Sequence[Path]) -> dict[Kind, Path]:
-    """Which kinds there are, each with a file of it; damaged ones have none.
-
-    A name that is wrong is told at once, and damage where nothing else is there.
-    """
-    kinds: dict[Kind, Path] = {}
-    damaged: list[GpuMagicError] = []
-    for file in files:
-        try:
-            kinds.setdefault(kind_of(file), file)
-        except GpuMagicError as error:
-            if not file.is_file():
-                raise
-            damaged.append(error)
-    if not kinds:
-        raise damaged[0]
-    return kinds
-
-
-def _check_comparison(count: int, options: Options) -> None:
-    if options.compare and count != _TWO:
-        raise GpuMagicError(
-            f"--compare needs two files, and there {'is' if count == 1 else 'are'} "
-            f"{count}",
-            "type %gpu_open --compare before.json.gz after.json.gz",
-        )
-
-
 # ------------------------------------------------------------------------- traces
 
 
 def _of_traces(
     files: Sequence[Path], options: Options, progress: Callable[[float], object]
 ) -> TraceReport:
+    from gpumagic.gpu_open.answer_changes import compare as changes_between
+    from gpumagic.gpu_open.many import rank_in, ranks_in
+    from gpumagic.gpu_open.together import together
+
     if len(files) == 1:
         return TraceReport((rank_in(files[0], progress),))
-    ranks, left_out = _sorted_out(ranks_in(files, progress))
-    if not ranks:
-        raise GpuMagicError(
-            f"none of {len(files)} files can be read: {left_out[0].missing}",
-            f"look at one of them: %gpu_open {files[0]}",
-        )
-    if options.compare and left_out:
+    answers = ranks_in(files, progress)
+    ranks = [each for each in answers if isinstance(each, RankTrace)]
+    left_out = tuple(each for each in answers if not isinstance(each, RankTrace))
+    if all(each.rank is not None for each in ranks):
+        ranks.sort(key=lambda each: each.rank or 0)  # of one rank, as they were named
+    if left_out and (options.compare or not ranks):
         raise GpuMagicError(
             f"{left_out[0].name} cannot be read: {left_out[0].missing}",
-            "copy it again: there is nothing to compare with",
+            "copy it again, or open the file of another rank or step",
         )
-    if _are_two_runs(ranks, options):
-        changes = changes_between(*ranks)
-        return TraceReport(tuple(ranks), comparison=changes, left_out=left_out)
     if len(ranks) == 1:
         return TraceReport(tuple(ranks), left_out=left_out)
-    _check_ranks(ranks)
+    # Two traces of one rank, or of none, are two runs; of two ranks they are one.
+    if len(ranks) == _TWO and (options.compare or ranks[0].rank == ranks[1].rank):
+        changes = changes_between(*ranks)
+        return TraceReport(tuple(ranks), comparison=changes, left_out=left_out)
+    counted = Counter(each.rank for each in ranks if each.rank is not None)
+    for rank in (rank for rank, times in counted.items() if times > 1):
+        names = [each.file.name for each in ranks if each.rank == rank]
+        raise GpuMagicError(
+            f"rank {rank} is in {len(names)} files: {names[0]}, {names[1]}",
+            "open one file of each rank; to compare two runs: %gpu_open --compare A B",
+        )
     return TraceReport(tuple(ranks), together(ranks), left_out=left_out)
 
 
-def _sorted_out(
-    answers: Sequence[Answer],
-) -> tuple[list[RankTrace], tuple[FileRead, ...]]:
-    ranks = [each for each in answers if isinstance(each, RankTrace)]
-    if all(each.rank is not None for each in ranks):
-        ranks.sort(key=lambda each: each.rank or 0)  # of one rank, as they were named
-    return ranks, tuple(each for each in answers if not isinstance(each, RankTrace))
+# ---------------------------------------------------------------------- snapshots
 
 
-def _are_two_runs(ranks: Sequence[RankTrace], options: Options) -> bool:
-    """Two traces of one rank, or of none, are two runs; of two ranks they are one."""
-    if len(ranks) != _TWO:
-        return False
-    return options.compare or ranks[0].rank == ranks[1].rank
+def _of_snapshots(
+    files: Sequence[Path], options: Options, progress: Callable[[float], object]
+) -> SnapshotReport:
+    from gpumagic.gpu_open.many import folder_of
+    from gpumagic.gpu_open.memory_history import device_of, grown
+    from gpumagic.gpu_open.replay import replays, would_fit
+    from gpumagic.gpu_open.snapshot_file import read as read_snapshot
 
-
-def _check_ranks(ranks: Sequence[RankTrace]) -> None:
-    counted = Counter(each.rank for each in ranks if each.rank is not None)
-    twice = next((rank for rank, times in counted.items() if times > 1), None)
-    if twice is None:
-        return
-    names = [each.file.name for each in ranks if each.rank == twice]
-    raise GpuMagicError(
-        f"rank {twice} is in {len(names)} files: {names[0]}, {names[1]}",
-        "open one file of each rank; to compare two runs: %gpu_open --compare A B",
+    if len(files) > _TWO:
+        raise GpuMagicError(
+            f"{len(files)} memory snapshots are too many at once",
+            f"open one, or two to see what grew: %gpu_open {files[0]} {files[-1]}",
+        )
+    snapshots = []
+    for number, file in enumerate(files, 1):
+        snapshots.append(read_snapshot(file))
+        progress(number / (len(files) + 1))
+    last, memory_bytes, fit_bytes = (
+        snapshots[-1],
+        options.memory_bytes,
+        options.fit_bytes,
     )
+    devices = tuple(device_of(last, device) for device in last.devices)
+    return SnapshotReport(
+        files=tuple(
+            replace(each.file, folder=folder_of(file))
+            for each, file in zip(snapshots, files, strict=True)
+        ),
+        devices=devices,
+        settings=last.settings,
+        grown=grown(*snapshots) if len(snapshots) == _TWO else None,
+        replays=tuple(
+            replays(last, each.device, _settings(each, options), memory_bytes)
+            for each in devices
+            if options.replay
+        ),
+        would_fit=tuple(
+            would_fit(each, fit_bytes, memory_bytes, last.settings)
+            for each in devices
+            if fit_bytes is not None
+        ),
+    )
+
+
+def _settings(device: SnapshotOfDevice, options: Options) -> tuple[str, ...]:
+    """Under what it is replayed, beside the setting of the recording."""
+    if options.setting is not None:
+        return (options.setting,)
+    if options.memory_bytes is not None or device.failure is None:
+        return _USUAL
+    return (*_USUAL, *_WHERE_IT_FAILED)

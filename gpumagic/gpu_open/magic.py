@@ -6,7 +6,7 @@ import glob
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import magic_arguments
@@ -14,11 +14,6 @@ from IPython.utils.text import DollarFormatter
 
 from gpumagic.notebook.arguments import argument, examples
 from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from gpumagic.report.record import Report
 
 
 def files(_: OpenMagics, begun: str) -> list[str]:
@@ -64,27 +59,17 @@ class OpenMagics(GpuMagics):
     )
     @argument(
         "--replay",
-        action="store_true",
-        help="A snapshot: would other settings have needed less memory?",
+        nargs="?",
+        const="",
+        metavar="WITH",
+        help="A snapshot: would other settings have needed less memory? With one, as "
+        "PYTORCH_CUDA_ALLOC_CONF would say it, or a size of the GPU, as in 24GiB.",
     )
     @argument(
         "--fit",
-        metavar="SIZE",
-        help="A snapshot: would that have fitted at its end, as in --fit 3GiB?",
-    )
-    @argument(
-        "--setting",
-        more=True,
-        action="append",
-        metavar="TEXT",
-        help="With --replay: as PYTORCH_CUDA_ALLOC_CONF would say it, or default; may "
-        "be given again.",
-    )
-    @argument(
-        "--memory",
-        more=True,
-        metavar="SIZE",
-        help="With --replay or --fit: how much the device is to have, as in 24GiB.",
+        metavar="SIZE[/OF]",
+        help="A snapshot: would that have fitted at its end, as in --fit 3GiB, or "
+        "3GiB/24GiB of a GPU of that size?",
     )
     @output_options
     def gpu_open(self, line: str, cell: str | None = None) -> Any:
@@ -95,18 +80,17 @@ class OpenMagics(GpuMagics):
         cell is one more file.
         """
         __tracebackhide__ = True
-        options = self.read(self.gpu_open, line, cell)
-        typed = [*options.files, *_lines_of(cell or "")]
-        paths = [_filled_in(each, self.shell.user_ns) for each in typed]
-        return self.show(self._opened(paths, options), options)
-
-    def _opened(self, paths: list[str], options: Any) -> Report:
         from gpumagic.gpu_open import api
         from gpumagic.gpu_open.options import options_of
 
+        options = self.read(self.gpu_open, line, cell)
         wanted = vars(options_of(options))
+        lines = filter(None, map(str.strip, (cell or "").splitlines()))
+        names = self.shell.user_ns
+        paths = [_filled_in(each, names) for each in (*options.files, *lines)]
         with self.progress(None, "Reading", quiet=options.quiet) as steps:
-            return api.read(*paths, **wanted, progress=steps.reach)
+            report = api.read(*paths, **wanted, progress=steps.reach)
+        return self.show(report, options)
 
 
 def _filled_in(name: str, names: dict[str, Any]) -> str:
@@ -117,7 +101,3 @@ def _filled_in(name: str, names: dict[str, Any]) -> str:
         return str(DollarFormatter().vformat(name, (), names))
     except Exception:  # noqa: BLE001 -- no variable: then it is the name of a file
         return name
-
-
-def _lines_of(cell: str) -> Iterator[str]:
-    return filter(None, map(str.strip, cell.splitlines()))

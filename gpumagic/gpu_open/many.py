@@ -1,7 +1,7 @@
 """Reads the traces of many ranks at once, each in a process of its own.
 
-Reading is bound by one processor, and a trace unpacked takes some hundred megabytes,
-which go back to the system with the process. What comes back is the rank's record.
+Reading is bound by one processor, and a trace takes twice its size in memory, which
+goes back to the system with the process. What comes back is the rank's record.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -23,8 +22,7 @@ from gpumagic.gpu_open.trace_records import FileRead
 from gpumagic.report.introspection import without_collecting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Callable, Sequence
 
     from gpumagic.gpu_open.trace_records import RankTrace
 
@@ -56,96 +54,50 @@ def ranks_in(
     paths: Sequence[Path], progress: Callable[[float], object]
 ) -> list[Answer]:
     """The rank of each trace, or why it cannot be read."""
-    sizes = [path.stat().st_size for path in paths]
+    sizes = {path: path.stat().st_size for path in paths if path.is_file()}
     at_once = min(_processors(), len(paths), _MOST_AT_ONCE)
-    if at_once < 2 or sum(sizes) < _WORTH_A_PROCESS_BYTES or not sys.executable:
-        return list(_one_by_one(paths, progress))
-    with _Processes.until_done() as processes, ThreadPoolExecutor(at_once) as threads:
-        return _gathered(processes, threads, paths, progress)
-
-
-def _one_by_one(
-    paths: Sequence[Path], progress: Callable[[float], object]
-) -> Iterator[Answer]:
-    for number, path in enumerate(paths, 1):
-        yield _answer(path)
-        progress(number / len(paths))
-
-
-def _gathered(
-    processes: _Processes,
-    threads: ThreadPoolExecutor,
-    paths: Sequence[Path],
-    progress: Callable[[float], object],
-) -> list[Answer]:
-    """Begin with the largest, so that none is left over for the end."""
-    order = sorted(paths, key=lambda path: path.stat().st_size, reverse=True)
-    asked: dict[Future[Answer], Path] = {}
+    if at_once < 2 or sum(sizes.values()) < _WORTH_A_PROCESS_BYTES:
+        answers = []
+        for number, path in enumerate(paths, 1):
+            answers.append(_answer(path))
+            progress(number / len(paths))
+        return answers
+    running: set[subprocess.Popen[bytes]] = set()
+    threads = ThreadPoolExecutor(at_once)
+    # The largest first, so that none is left over for the end.
+    order = sorted(paths, key=lambda path: -sizes.get(path, 0))
+    asked = {threads.submit(_ask, path, running): path for path in order}
     try:
-        asked.update((threads.submit(processes.ask, path), path) for path in order)
-        answers = dict(_as_they_come(asked, progress))
-    except BaseException:
-        processes.end()  # the threads wait for them
-        raise
-    return [answers[path] for path in paths]
-
-
-def _as_they_come(
-    asked: dict[Future[Answer], Path], progress: Callable[[float], object]
-) -> Iterator[tuple[Path, Answer]]:
-    for number, future in enumerate(as_completed(asked), 1):
-        yield asked[future], future.result()
-        progress(number / len(asked))
-
-
-@dataclass
-class _Processes:
-    """Those that are reading."""
-
-    _running: set[subprocess.Popen[bytes]] = field(default_factory=set)
-    _ended: bool = False
-
-    @classmethod
-    @contextmanager
-    def until_done(cls) -> Iterator[_Processes]:
-        """None is left behind, however a block ends."""
-        processes = cls()
-        try:
-            yield processes
-        finally:
-            processes.end()
-
-    def ask(self, path: Path) -> Answer:
-        """Let a new one read a file."""
-        if self._ended:
-            return _unread(path, "not begun")
-        process = subprocess.Popen(  # noqa: S603 -- this Python, our own module
-            [sys.executable, "-P", "-c", _CHILD, _PARENT, str(path)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the one who asked
-        )
-        self._add(process)
-        said, complaint = process.communicate()
-        self._running.discard(process)
-        if process.returncode:
-            last = complaint.decode(errors="replace").strip().splitlines()[-1:]
-            return _unread(path, *(last or [f"its reader ended: {process.returncode}"]))
-        answer: Answer = pickle.loads(said)  # noqa: S301 -- our own process wrote it
-        return answer
-
-    def _add(self, process: subprocess.Popen[bytes]) -> None:
-        """End it at once, if all others have been ended since it was asked for."""
-        self._running.add(process)
-        if self._ended:
+        found = {}
+        for number, future in enumerate(as_completed(asked), 1):
+            found[asked[future]] = future.result()
+            progress(number / len(asked))
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+        for process in list(running):  # those that Ctrl-C leaves behind
             process.kill()
+        threads.shutdown()
+    return [found[path] for path in paths]
 
-    def end(self) -> None:
-        """End those that still run, and begin no more."""
-        self._ended = True
-        for process in list(self._running):
-            process.kill()
+
+def _ask(path: Path, running: set[subprocess.Popen[bytes]]) -> Answer:
+    """Let a new process read a file."""
+    process = subprocess.Popen(  # noqa: S603 -- this Python, our own module
+        [sys.executable, "-P", "-c", _CHILD, _PARENT, str(path)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for the one who asked
+    )
+    running.add(process)
+    said, complaint = process.communicate()
+    running.discard(process)
+    if process.returncode:
+        last = complaint.decode(errors="replace").strip().splitlines()[-1:]
+        why = last[0] if last else f"its reader ended: {process.returncode}"
+        return FileRead(path.name, 0, 0, why)
+    answer: Answer = pickle.loads(said)  # noqa: S301 -- our own process wrote it
+    return answer
 
 
 def answer(path: str) -> None:
@@ -157,11 +109,7 @@ def _answer(path: Path) -> Answer:
     try:
         return rank_in(path)
     except GpuMagicError as error:
-        return _unread(path, error.problem)
-
-
-def _unread(path: Path, why: str) -> FileRead:
-    return FileRead(path.name, 0, 0, why)
+        return FileRead(path.name, 0, 0, error.problem)
 
 
 def _processors() -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
-    from gpumagic.gpu_mem.records import Fragmentation, Segment
+    from gpumagic.gpu_mem.records import Segment
     from gpumagic.report.places import CodeLine
 
 
@@ -65,8 +65,6 @@ class SnapshotOfDevice(Record):
     allocated_bytes: int  # in use, as the allocator rounds
     reserved_bytes: int  # taken from the driver
     segments: tuple[Segment, ...]  # as the snapshot has them
-    # how usable the free memory is; None without segments
-    fragmentation: Fragmentation | None = None
     # what the device has for this process, where an error in the history tells: free
     # and reserved together, then
     total_bytes: int | None = None
@@ -98,43 +96,22 @@ class Growth(Record):
     # whether none of its pieces of the second lie where one of the first did
     is_new: bool = False
 
-
-# What no replay can know; for whoever shows one.
-REPLAY_LIMITS = (
-    "A program with more memory, or less, may ask and free at other times.",
-    "Behind a failure that is new the recording has no requests that would follow.",
-    "What failed and now fits is given back at once: what it led to is unknown.",
-)
-REPLAY_FROM_ANEW = (
-    "What was in use before the recording is asked for first, in order of address."
-)
-REPLAY_COLLECTS = (
-    "garbage_collection_threshold works with set_per_process_memory_fraction alone."
-)
-
-
-@dataclass(frozen=True)
-class AllocatorSetting(Record):
-    """How the allocator is set, as PYTORCH_CUDA_ALLOC_CONF would say it."""
-
-    text: str  # "" is torch's default
-    # how much memory torch may take of the device, without the context and what
-    # others hold; None: as much as is asked for. Where an error of the recording
-    # tells how much there was, a replay fills it in.
-    total_bytes: int | None = None
+    @property
+    def more_bytes(self) -> int:
+        """What it holds more."""
+        return self.after_bytes - self.before_bytes
 
 
 @dataclass(frozen=True)
 class Replayed(Record):
-    """The recorded requests, served by torch's rules under a setting."""
+    """The requests of a history under a setting: as recorded, or served again."""
 
-    setting: AllocatorSetting  # under which
-    recorded: bool  # whether it is the setting of the recording itself
-    # of that one: whether each recorded address and segment came out; None of the
-    # others
-    exact: bool | None
-    requests: int  # how many were served
-    peak_allocated_bytes: int  # the most in use
+    # as PYTORCH_CUDA_ALLOC_CONF would say it; "" is torch's default
+    setting: str
+    # how much memory torch may take of the device, without the context and what
+    # others hold; None: as much as is asked for
+    total_bytes: int | None
+    recorded: bool  # whether it is what the recording itself tells
     peak_reserved_bytes: int  # the most taken from the driver
     # how many were taken from the driver altogether; of expandable ones, how often
     # memory was mapped
@@ -142,14 +119,6 @@ class Replayed(Record):
     # the last event at which memory ran out, of the number that `Failure.event` is; 0
     # is before the first, None if it never did
     failed_event: int | None = None
-    asked_bytes: int | None = None  # what was asked for there
-    retries: int = 0  # how often the cache was emptied to make room
-    # of the recorded setting: how many recorded addresses, segments and levels of
-    # memory came out otherwise; None of the others
-    differing: int | None = None
-    # whether what was in use before the recording was asked for first, in order of
-    # address, as its history is not known
-    from_anew: bool = False
 
 
 @dataclass(frozen=True)
@@ -157,10 +126,11 @@ class ReplayOf(Record):
     """The replays of one device's history."""
 
     device: int  # which one
-    replays: tuple[Replayed, ...] = ()  # the recorded setting first
-    # so much is enough under the recorded setting, and 2 MiB less is not. By chance
-    # much less may be, as a cache that is emptied may help.
-    needed_bytes: int | None = None
+    replays: tuple[Replayed, ...] = ()  # what was recorded first
+    # what the rules reserve under the recorded setting, to be held against what it
+    # did reserve
+    again_bytes: int | None = None
+    again_failed: bool = False  # whether memory runs out by them as well
     why_not: str | None = None  # why nothing could be replayed; None if it could
     notes: tuple[str, ...] = ()  # what of the recording cannot be told, in sentences
 

@@ -73,15 +73,11 @@ def together(ranks: Sequence[RankTrace]) -> Together:
         members=found.members,
         common_clock=clock is Clock.SHARED,
     )
-    added_s = _added_s(labelled, offsets, clock)
     slowest, ratio, more_s = _slowest(waits)
     apart = [each.apart_ns / _NS for each in waits.latest.values()]
     errors = [each.error_ns for each in offsets.values() if each.error_ns is not None]
     return Together(
-        ranks=tuple(
-            _share(label, rank, waits, added_s.get(label))
-            for label, rank in labelled.items()
-        ),
+        ranks=tuple(_share(label, rank, waits) for label, rank in labelled.items()),
         world_size=max(
             (rank.world_size for rank in ranks if rank.world_size), default=None
         ),
@@ -140,10 +136,8 @@ def _length_s(rank: RankTrace) -> float:
     return rank.host_length_s or 0.0
 
 
-def _share(
-    label: int, rank: RankTrace, waits: Waits[int], offset_s: float | None
-) -> RankShare:
-    share, zero_ns = waits.shares[label], rank.zero_ns or 0
+def _share(label: int, rank: RankTrace, waits: Waits[int]) -> RankShare:
+    share = waits.shares[label]
     return RankShare(
         rank=label,
         length_s=_length_s(rank),
@@ -152,13 +146,8 @@ def _share(
         moves_s=share.moves_ns / _NS,
         blamed_s=share.blamed_ns / _NS,
         last=share.last,
-        offset_s=offset_s,
         busy_s=rank.busy_s,
         host_late_s=None if rank.idle is None else rank.idle.host_late_s,
-        waiting=tuple(
-            ((from_ns - zero_ns) / _NS, (until_ns - zero_ns) / _NS)
-            for from_ns, until_ns in waits.waiting[label]
-        ),
         waits_more_s=share.more_ns / _NS,
     )
 
@@ -190,21 +179,6 @@ def _clock(ranks: Mapping[int, RankTrace], offsets: Mapping[int, Offset]) -> Clo
         for offset in offsets.values()
     )
     return Clock.SHARED if shared else Clock.ALIGNED
-
-
-def _added_s(
-    ranks: Mapping[int, RankTrace], offsets: Mapping[int, Offset], clock: Clock
-) -> dict[int, float]:
-    """What puts the times of each rank on the common clock; the first begins at 0."""
-    if clock is Clock.APART:
-        return {}
-    zeros_ns = {
-        label: (rank.zero_ns or 0) + (0 if clock is Clock.SHARED else offsets[label].ns)
-        for label, rank in ranks.items()
-        if clock is Clock.SHARED or label in offsets
-    }
-    first_ns = min(zeros_ns.values())
-    return {label: (zero_ns - first_ns) / _NS for label, zero_ns in zeros_ns.items()}
 
 
 # ------------------------------------------------------------------- who is slow

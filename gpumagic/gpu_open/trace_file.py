@@ -1,99 +1,198 @@
 """Reads a trace of torch's profiler, of any version and device, into plain rows.
 
-What the entries mean is `devices/kineto.py`'s: it reads the traces that are made here.
+`msgspec` decodes entry by entry, and of each only the fields that are needed: of the
+file itself, which is whole in memory, that takes half as much once more. What calls do,
+and what is device work, is `devices/kineto.py`'s: it reads the traces that are made
+here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import re
 from bisect import bisect_right
 from collections import Counter
-from decimal import Decimal
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import msgspec
 
 from gpumagic.devices import kineto
-from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_open import trace_words as words
-from gpumagic.gpu_open.entries import Entries
-from gpumagic.gpu_open.files import MOST_BYTES, unpacking
+from gpumagic.errors import GpuMagicError, first_line
+from gpumagic.gpu_open.files import ends_early, opened
 from gpumagic.gpu_open.trace_events import HostEvent, TraceEvents, Work
 from gpumagic.gpu_open.trace_records import FileRead
 from gpumagic.report.events import SpanKind
 from gpumagic.report.introspection import without_collecting
-from gpumagic.report.units import share_text, shortened
+from gpumagic.report.units import printable, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from gpumagic.gpu_open.files import Unpacking
+    from gpumagic.gpu_open.files import Opened
 
-    Progress: TypeAlias = Callable[[float], object]
-
-_ID = "External id"  # an entry's own
 _MOST_UNKNOWN = 20
-_MOST_NS = 2**61  # so that two of them added are a number of 64 bits
-_EXACT_US = 2**40  # a float below it is still exact when multiplied
+_AT_ONCE = 10_000  # entries, before it is told how far it is
+_MOST_NUMBER = 2**61  # so that two of them added are a number of 64 bits
 _FIRST_NS = 10**18  # in 2001: a clock that is later counts from 1970 on
+
+# By the category of an entry, in small letters: as Kineto spells it, and our own.
+_WORK = {**kineto.DEVICE_WORK, "copy": SpanKind.COPY, "fill": SpanKind.FILL}
+# Of ours, by names that `kineto.kind_of_call` understands.
+_SIMULATED_CALLS = {"launch": "Launch {}", "wait": "{} (Synchronize)"}
+_OPERATORS = frozenset({kineto.OPERATION, "host"})
+# Known, and nothing that anybody did: what a device was doing for an annotation, or was
+# waiting for; what the profiler itself took; the time that it was on.
+_NO_ROWS = frozenset(
+    {"gpu_user_annotation", "cuda_sync", "cuda_event", "overhead", "trace"}
+)
+_STEP = "ProfilerStep#"
+_COLLECTIVE = "record_param_comms"
+_COMMUNICATES = re.compile(
+    r"""^\W*(void\ +)?(nccl|rccl|hccl|hcom_|msccl|oneccl|ccl::|nvshmem|deep_ep::)
+    | ^\W*(void\ +)?c10d::(?!checkForNaN)  # that one only looks at its own
+    | nccl(Dev)?Kernel | mscclpp | oneapi::ccl
+    | cross_device_reduce | multimem_ | (one|two)_shot_all_?reduce
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+# What the profiler calls the types of what is sent, and their bytes.
+_BYTES = {
+    **dict.fromkeys(("byte", "char", "bool"), 1),
+    **dict.fromkeys(("short", "half", "bfloat16"), 2),
+    **dict.fromkeys(("int", "float"), 4),
+    **dict.fromkeys(("long", "double", "complexfloat"), 8),
+    "complexdouble": 16,
+}
+_RANK = (
+    re.compile(r"(?<![a-z])rank[-_= ]?(\d{1,6})(?![\d])", re.IGNORECASE),
+    # Accelerate's ProfileKwargs, and Lightning's PyTorchProfiler.
+    re.compile(r"^profile_(\d{1,6})\.json"),
+    re.compile(r"^(?:fit|validate|test|predict)-.*?-(\d{1,6})\.\d{10,}\.pt\.trace\."),
+)
+# Kineto writes some figures that are no JSON.
+_NO_NUMBER = re.compile(rb'(?<=":)\s*[+-]?(?:inf|nan|NaN|Infinity)(?=\s*[,}])')
+
+_SENT = {
+    "collective": "Collective name",
+    "count": "In msg nelems",
+    "dtype": "dtype",
+    "group": "Process Group Name",
+    "description": "Process Group Description",
+    "members": "Process Group Ranks",
+    "group_size": "Group size",
+    "number": "Seq",
+}
+
+
+class _Args(
+    msgspec.Struct,
+    gc=False,
+    rename=_SENT | {"sequence": "Sequence number"},
+):
+    """What an entry tells beside its times, as far as anybody here asks for it."""
+
+    device: Any = None
+    stream: Any = None
+    correlation: Any = None
+    bytes: Any = None
+    size: Any = None
+    launched_us: Any = None
+    sequence: Any = None
+    collective: Any = None
+    count: Any = None
+    dtype: Any = None
+    group: Any = None
+    description: Any = None
+    members: Any = None
+    group_size: Any = None
+    number: Any = None
+
+
+class _Entry(msgspec.Struct, gc=False):
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: Any = None
+    tid: Any = None
+    ts: float | None = None
+    dur: float = 0.0
+    args: _Args | None = None
+
+
+class _File(msgspec.Struct, rename="camel"):
+    trace_events: list[msgspec.Raw]
+    distributed_info: Any = None
+    device_properties: Any = None
+    base_time_nanoseconds: Any = None
+    other_data: Any = None
+
+
+_NOTHING = _Args()
 
 
 def read(
-    path: str | Path,
-    progress: Progress | None = None,
-    *,
-    most_bytes: int = MOST_BYTES,
+    path: str | Path, progress: Callable[[float], object] | None = None
 ) -> TraceEvents:
     """Read one file."""
-    with unpacking(path, most_bytes=most_bytes) as file, without_collecting():
-        if file.kind != "trace":
+    file = opened(path)
+    shown = shortened(file.name, 60)
+    if file.kind != "trace":
+        problem = f"{shown} is a memory snapshot, no trace"
+        raise GpuMagicError(problem, f"type: %gpu_open {shown}")
+    with without_collecting():
+        found = _decoded(file, shown)
+        if not found.trace_events:
             raise GpuMagicError(
-                f"{_shown(file)} is a memory snapshot, no trace",
-                f"type: %gpu_open {_shown(file)}",
+                f"there is no event in {shown}",
+                "open the file of another rank or step; a profiler writes it when it "
+                "stops",
             )
-        entries = Entries(_told(file, progress), words.KEYS)
-        rows = _Rows()
-        for each in entries:
-            rows.take(each)
-        if not entries.count:
-            raise _nothing_there(file, entries)
-        return rows.events(file, entries)
+        rows = _Rows(_since_ns(found))
+        nbytes = len(file.data)
+        try:
+            rows.take(found.trace_events, progress)
+        except msgspec.ValidationError as error:
+            why = printable(first_line(error), 80)
+            problem = f"{shown} is not as torch writes a trace: {why}"
+            raise GpuMagicError(
+                problem, "open the file as torch has written it"
+            ) from None
+        found.trace_events = []
+        file.data.clear()  # so that there is room for what is made of it
+        return rows.events(shortened(file.name, 200), nbytes, found)
 
 
-def _told(file: Unpacking, progress: Progress | None) -> Iterator[bytes]:
-    for piece in file:
-        yield piece
-        if progress is not None:
-            progress(file.share)
+def _decoded(file: Opened, shown: str) -> _File:
+    """What stands beside the entries, and they themselves unread."""
+    if file.data.startswith(b"\xef\xbb\xbf"):  # as Windows marks UTF-8
+        del file.data[:3]
+    data: bytearray | bytes = file.data
+    is_list = data[:64].lstrip()[:1] == b"["
+    try:
+        for attempt in range(2):
+            try:
+                if is_list:
+                    return _File(msgspec.json.decode(data, type=list[msgspec.Raw]))
+                return msgspec.json.decode(data, type=_File)
+            except msgspec.ValidationError:
+                raise
+            except msgspec.DecodeError as error:
+                if attempt or "truncated" in str(error):
+                    raise
+                data = _NO_NUMBER.sub(b"null", data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        if "truncated" in str(error):
+            raise ends_early(file.name) from None
+        why = printable(first_line(error), 80)
+        raise GpuMagicError(
+            f"{shown} is not whole JSON: {why}",
+            "copy it again, or open the file of another rank or step",
+        ) from None
+    raise AssertionError
 
-
-def _shown(file: Unpacking) -> str:
-    return shortened(file.name, 60)
-
-
-def _nothing_there(file: Unpacking, entries: Entries) -> GpuMagicError:
-    why = "its list of events is empty"
-    if entries.is_cut or file.missing:
-        why = "it ends before its first event does"
-    elif entries.is_damaged:
-        why = "what it begins with is damaged"
-    return GpuMagicError(
-        f"there is no event in {_shown(file)}: {why}",
-        "open the file of another rank or step; a profiler writes it when it stops",
-    )
-
-
-class _Name(NamedTuple):
-    """What a name tells, found out once for each."""
-
-    text: str
-    is_mark: bool
-    is_ours: bool
-    communicates: bool
-
-
-_Entry: TypeAlias = "dict[str, Any]"
-_Taker: TypeAlias = "Callable[[_Name, int, int, _Entry], None]"
 
 # Rows before calls are known: plain tuples, as very many are made. Name, start and end
 # in nanoseconds, then of a call its thread, of both the correlation by which they find
@@ -101,9 +200,10 @@ _Taker: TypeAlias = "Callable[[_Name, int, int, _Entry], None]"
 _Call: TypeAlias = "tuple[str, int, int, int, int | None, int | None]"
 _Piece: TypeAlias = (
     "tuple[str, int, int, int | None, int | None, SpanKind, bool,"
-    " int | None, int | None, _Entry | None]"
+    " int | None, int | None, dict[str, Any] | None]"
 )
 _Told: TypeAlias = "tuple[int, int, dict[str, Any]]"  # start, end, arguments
+_Row = TypeVar("_Row", bound="tuple[Any, ...]")
 _event = functools.partial(tuple.__new__, HostEvent)
 _work = functools.partial(tuple.__new__, Work)
 
@@ -111,227 +211,187 @@ _work = functools.partial(tuple.__new__, Work)
 class _Rows:
     """Sorts entries into rows; what is none is counted."""
 
-    def __init__(self) -> None:
+    def __init__(self, since_ns: int | None) -> None:
+        self._since_ns = since_ns
         self._work: list[_Piece] = []
         self._calls: list[_Call] = []
         self._operators: list[HostEvent] = []
         self._marks: list[HostEvent] = []
         self._python: list[HostEvent] = []
-        self._began: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
         self._told: dict[int, list[_Told]] = {}  # by thread
-        self._names: dict[str, _Name] = {}
+        self._names: dict[str, str] = {}  # each kept once
+        self._sends: dict[str, bool] = {}
         self._threads: dict[Any, int] = {}
         self._unknown: Counter[str] = Counter()
-        self._left_out = 0
-        self._takers: dict[str, _Taker] = {}
+        self._takers = self._known_takers()
+        self._count = 0
 
-    # ---------------------------------------------------------------- one by one
+    def _known_takers(self) -> dict[str, Callable[..., None]]:
+        """What makes a row of an entry, by its category in small letters."""
+        host = functools.partial
+        return {
+            **{kind: host(self._take_work, its) for kind, its in _WORK.items()},
+            **dict.fromkeys((*_SIMULATED_CALLS, "hip"), self._take_call),
+            **dict.fromkeys(_OPERATORS, self._take_operator),
+            kineto.MARK: host(self._take_host, self._marks),
+            "python_function": host(self._take_host, self._python),
+            **dict.fromkeys(_NO_ROWS, _take_nothing),
+        }
 
-    def take(self, entries: Iterable[Any]) -> None:
-        """Make rows of entries, whatever they are."""
-        takers, names = self._takers, self._names
-        for entry in entries:
-            try:
-                if entry["ph"] != "X":
-                    self._take_other(entry)
+    def take(
+        self,
+        entries: Sequence[msgspec.Raw],
+        progress: Callable[[float], object] | None = None,
+    ) -> None:
+        """Make rows of entries."""
+        decode = msgspec.json.Decoder(_Entry).decode
+        takers, names, zero_ns = self._takers, self._names, self._since_ns or 0
+        self._count = len(entries)
+        for begin in range(0, self._count, _AT_ONCE):
+            if progress is not None:
+                progress(begin / self._count)
+            for raw in entries[begin : begin + _AT_ONCE]:
+                entry = decode(raw)
+                began = entry.ts
+                if entry.ph != "X" or began is None:
                     continue
-                began, took = entry["ts"], entry["dur"]
-                start_ns = began * 1000 if type(began) is int else _ns(began)
-                end_ns = start_ns + _ns(took)
-                if not -_MOST_NS < start_ns <= end_ns < _MOST_NS:
-                    self._left_out += 1
+                # The product of a large one with 1000 would not be exact.
+                whole = int(began)
+                start_ns = zero_ns + whole * 1000 + round((began - whole) * 1000)
+                end_ns = start_ns + round(entry.dur * 1000)
+                if not -_MOST_NUMBER < start_ns <= end_ns < _MOST_NUMBER:
+                    self._unknown["without a time that can be true"] += 1
                     continue
-                taker = takers.get(entry.get("cat", "")) or self._taker_for(entry)
-                name = entry["name"]
-                taker(names.get(name) or self._name(name), start_ns, end_ns, entry)
-            except (
-                TypeError,
-                ValueError,
-                LookupError,
-                ArithmeticError,
-                AttributeError,
-            ):
-                self._left_out += 1
+                name = names.setdefault(entry.name, entry.name)
+                taker = takers.get(entry.cat) or self._taker_for(entry.cat)
+                taker(name, start_ns, end_ns, entry, entry.args or _NOTHING)
 
-    def _take_other(self, entry: _Entry) -> None:
-        """Of what is no span, two make one, and some names a process."""
-        phase = entry["ph"]
-        if phase == "B":
-            _ns(entry["ts"])
-            self._began.setdefault((entry["pid"], entry["tid"]), []).append(entry)
-        elif phase == "E":
-            began = self._began[entry["pid"], entry["tid"]].pop()
-            # Seldom: microseconds digit by digit lose nothing in a difference.
-            took_us = Decimal(_ns(entry["ts"]) - _ns(began["ts"])) / 1000
-            self.take([{**began, "ph": "X", "dur": took_us}])
-        elif phase not in words.NO_SPANS:
-            self._unknown[f"phase {shortened(words.clean(phase), 20)}"] += 1
-
-    def _taker_for(self, entry: _Entry) -> _Taker:
-        """What makes rows of entries of a kind."""
-        kind = entry.get("cat") or words.BY_PROCESS.get(entry.get("pid", ""))
-        if not kind:
-            self._unknown["without a kind"] += 1
-            return _take_nothing
+    def _taker_for(self, kind: str) -> Callable[..., None]:
         small = kind.lower()
-        taker: _Taker
-        if small in words.WORK:
-            taker = functools.partial(self._take_work, words.WORK[small])
-        elif small.startswith(words.MTIA):
-            taker = self._take_work_of_mtia
-        elif small in words.CALLS or small.endswith(kineto.CALLS):
+        taker = self._takers.get(small)
+        if taker is None and small.endswith(kineto.CALLS):
             taker = self._take_call
-        elif small in words.OPERATORS:
-            taker = self._take_operator
-        elif small == kineto.MARK:
-            taker = functools.partial(self._take_host, self._marks)
-        elif small == words.PYTHON:
-            taker = functools.partial(self._take_host, self._python)
-        elif small in words.NO_ROWS:
-            taker = _take_nothing
-        else:
-            self._unknown[shortened(words.clean(kind), 40)] += 1
+        if taker is None:
+            self._unknown[printable(kind, 40) or "without a kind"] += 1
             return _take_nothing
-        if "cat" in entry:
-            self._takers[kind] = taker
+        self._takers[kind] = taker
         return taker
 
-    def _name(self, name: str) -> _Name:
-        clean = words.clean(name)
-        named = self._names[name] = _Name(
-            clean,
-            is_mark=clean.startswith(words.MARKED),
-            is_ours=clean.startswith(kineto.OWN_TRACES),
-            communicates=words.communicates(clean),
-        )
-        return named
-
-    def _take_work(
-        self, kind: SpanKind, name: _Name, start_ns: int, end_ns: int, entry: _Entry
+    def _take_work(  # noqa: PLR0913, PLR0917 -- as all that take
+        self,
+        kind: SpanKind,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        entry: _Entry,
+        args: _Args,
     ) -> None:
-        args = entry.get("args") or {}
-        get = args.get
-        device, stream, key = get("device"), get("stream"), get("correlation")
-        nbytes, sent = get("bytes"), None
-        if "launched_us" in args:  # of ours: a call ends when its work is in the queue
-            key = _ns(args["launched_us"])
-        if kind is SpanKind.KERNEL and name.communicates:
-            nbytes, sent = words.sent_bytes(args), _plain(args)
+        key, nbytes, sent = args.correlation, args.bytes, None
+        if args.launched_us is not None:
+            # Of ours: a call ends when its work is in the queue.
+            key = (self._since_ns or 0) + round(args.launched_us * 1000)
+        if kind is SpanKind.KERNEL:
+            sends = self._sends.get(name)
+            if sends is None:
+                sends = self._sends[name] = bool(_COMMUNICATES.search(name))
+            if sends:
+                sent = _sent(args)
+                nbytes = _sent_bytes(sent)
+        device, stream = args.device, args.stream
         self._work.append(
             (
-                name.text,
+                name,
                 start_ns,
                 end_ns,
                 key if type(key) is int and key > 0 else None,
-                words.whole(nbytes),
+                _whole(nbytes),
                 kind,
                 sent is not None,
-                words.whole(entry.get("pid") if device is None else device),
-                words.whole(entry.get("tid") if stream is None else stream),
+                _whole(entry.pid if device is None else device),
+                _whole(entry.tid if stream is None else stream),
                 sent,
             )
         )
 
-    def _take_work_of_mtia(
-        self, name: _Name, start_ns: int, end_ns: int, entry: _Entry
-    ) -> None:
-        if name.text.startswith(words.MTIA_COPIES):
-            args = entry.get("args") or {}
-            entry = {**entry, "args": {**args, "bytes": args.get("size")}}
-            self._take_work(SpanKind.COPY, name, start_ns, end_ns, entry)
-        elif not name.text.startswith(words.MTIA_EVENTS):  # recorded and waited for
-            self._take_work(SpanKind.KERNEL, name, start_ns, end_ns, entry)
-
     def _take_call(
-        self, name: _Name, start_ns: int, end_ns: int, entry: _Entry
+        self, name: str, start_ns: int, end_ns: int, entry: _Entry, args: _Args
     ) -> None:
-        args = entry.get("args") or {}
-        thread, key = entry.get("tid"), args.get("correlation")
-        text, nbytes = name.text, None
-        if "size" in args:  # HIP tells it with the call only, and as text
-            nbytes = int(args["size"]) if str(args["size"]).isdecimal() else None
-        if entry["cat"] in words.SIMULATED_CALLS:
-            text, key = words.SIMULATED_CALLS[entry["cat"]].format(text), end_ns
+        key, size = args.correlation, args.size
+        if entry.cat in _SIMULATED_CALLS:
+            name, key = _SIMULATED_CALLS[entry.cat].format(name), end_ns
         self._calls.append(
             (
-                text,
+                name,
                 start_ns,
                 end_ns,
-                thread if type(thread) is int else self._thread(thread),
+                self._thread(entry.tid),
                 key if type(key) is int and key > 0 else None,
-                nbytes,
+                # HIP tells it with the call only, and as text.
+                int(size) if str(size).isdecimal() else None,
             )
         )
 
     def _take_operator(
-        self, name: _Name, start_ns: int, end_ns: int, entry: _Entry
+        self, name: str, start_ns: int, end_ns: int, entry: _Entry, args: _Args
     ) -> None:
-        if name.is_ours:
+        if name.startswith(kineto.OWN_TRACES):
             return
-        thread, args = entry.get("tid"), entry.get("args")
-        number = args.get("Sequence number") if args else None
-        if number is not None and not (
-            type(number) is int and 0 <= number < kineto.OF_NO_FORWARD
-        ):
+        number, thread = args.sequence, self._thread(entry.tid)
+        if type(number) is not int or not 0 <= number < kineto.OF_NO_FORWARD:
             number = None
-        if type(thread) is not int:
-            thread = self._thread(thread)
-        if name.text == words.COLLECTIVE and args:
-            told = start_ns, end_ns, _plain(args)
+        if name == _COLLECTIVE:
+            told = start_ns, end_ns, _sent(args)
             self._told.setdefault(thread, []).append(told)
-        row = _event((name.text, start_ns, end_ns, thread, number))
-        (self._marks if name.is_mark else self._operators).append(row)
+        self._operators.append(_event((name, start_ns, end_ns, thread, number)))
 
     def _take_host(
         self,
         rows: list[HostEvent],
-        name: _Name,
+        name: str,
         start_ns: int,
         end_ns: int,
         entry: _Entry,
+        _: _Args,
     ) -> None:
-        thread = self._thread(entry.get("tid"))
-        rows.append(_event((name.text, start_ns, end_ns, thread, None)))
+        thread = self._thread(entry.tid)
+        rows.append(_event((name, start_ns, end_ns, thread, None)))
 
     def _thread(self, number: Any) -> int:
         """The thread's number; a name has one of its own, below zero."""
         if type(number) is int:
             return number
-        return self._threads.setdefault(number, -1 - len(self._threads))
+        return self._threads.setdefault(str(number), -1 - len(self._threads))
 
     # ---------------------------------------------------------------- altogether
 
-    def events(self, file: Unpacking, entries: Entries) -> TraceEvents:
+    def events(self, name: str, nbytes: int, found: _File) -> TraceEvents:
         """All rows in order, with what the file tells beside them."""
-        values = entries.values
-        since_ns = self._since_ns(values.get("baseTimeNanoseconds"))
-        calls = [_event((*row[:4], None)) for row in _in_order(self._calls)]
-        events = TraceEvents(
-            FileRead(
-                shortened(file.name, 200),
-                entries.nbytes,
-                entries.count,
-                self._missing(file, entries),
-                tuple(self._unknown.most_common(_MOST_UNKNOWN)),
-            ),
+        of_all = found.distributed_info
+        of_all = of_all if isinstance(of_all, dict) else {}
+        rank = _whole(of_all.get("rank"))
+        if rank is None:
+            named = (each.search(name) for each in _RANK)
+            rank = next((int(each[1]) for each in named if each), None)
+        names = _device_names(found.device_properties)
+        machine = _machine(found)
+        if machine is not None:
+            devices = (row[7] for row in self._work)
+            names = {each: machine for each in devices if each is not None}
+        unknown = tuple(self._unknown.most_common(_MOST_UNKNOWN))
+        return TraceEvents(
+            FileRead(name, nbytes, self._count, unknown=unknown),
             self._called(),
-            calls,
+            [_event((*row[:4], None)) for row in self._calls],
             _in_order(self._operators),
             _in_order(self._marks),
             _in_order(self._python),
             main_thread=self._main_thread(),
-            rank=words.rank_of(values, file.name),
-            world_size=words.of_all_ranks(values, "world_size"),
-            device_names=words.device_names(values),
+            rank=rank,
+            world_size=_whole(of_all.get("world_size")),
+            device_names=names,
+            simulated=machine is not None,
+            since_1970=self._since_ns is not None,
         )
-        if words.is_simulated(values):
-            events.simulated = True
-            events.device_names = self._simulated_names(values)
-            since_ns = words.simulated_beginning(values)
-        if since_ns is not None:
-            events.since_1970 = True
-            _shift(events, since_ns)
-        return events
 
     def _called(self) -> list[Work]:
         """Work in order, each piece with its call."""
@@ -341,7 +401,7 @@ class _Rows:
         callers = kineto.callers_of(
             (row[3] for row in work),
             ((row[4], row[2]) for row in calls),
-            graphs={row[4] for row in calls if words.launches_a_graph(row[0])},
+            graphs={row[4] for row in calls if kineto.launches_a_graph(row[0])},
         )
         rows = []
         for name, start_ns, end_ns, key, nbytes, kind, sends, *where, args in work:
@@ -351,7 +411,7 @@ class _Rows:
                 sent = calls[call][5] if nbytes is None else nbytes
             elif call is not None and sends:
                 more = {**self._told_at(calls[call]), **(args or {})}
-                sent = words.sent_bytes(more)
+                sent = _whole(_sent_bytes(more))
             rows.append(
                 _work((name, kind, sends, start_ns, end_ns, *where, sent, call, more))
             )
@@ -361,95 +421,79 @@ class _Rows:
         """What the operator tells that the call was made in; kernels tell less."""
         told = self._told.get(call[3], [])
         at = bisect_right(told, call[1], key=itemgetter(0)) - 1
-        if at < 0 or told[at][1] < call[1]:
-            return {}
-        return {key: value for key, value in told[at][2].items() if key != _ID}
+        return told[at][2] if at >= 0 and told[at][1] >= call[1] else {}
 
     def _main_thread(self) -> int | None:
-        steps = (row[3] for row in self._marks if row[0].startswith(words.STEP))
-        names = {row[0] for row in self._calls}
-        starts = {name for name in names if words.launches(name)}
-        launches = (row[3] for row in self._calls if row[0] in starts)
-        for threads in (steps, launches, (row[3] for row in self._operators)):
+        """The one that steps are marked on, or that launched most."""
+        launches = {
+            name: kineto.kind_of_call(name) is SpanKind.LAUNCH
+            for name in {row[0] for row in self._calls}
+        }
+        for threads in (
+            (row[3] for row in self._marks if row[0].startswith(_STEP)),
+            (row[3] for row in self._calls if launches[row[0]]),
+            (row[3] for row in self._operators),
+        ):
             most = Counter(threads).most_common(1)
             if most:
                 return most[0][0]
         return None
 
-    def _since_ns(self, base: Any) -> int | None:
-        """What is to be added to count from 1970 on; None where that is not known."""
-        rows = self._operators or self._work or self._marks or self._calls
-        starts = [row[1] for row in rows[len(rows) // 2 :][:1]]
-        if starts and starts[0] > _FIRST_NS:
-            return 0
-        return base if type(base) is int and _FIRST_NS < base < _MOST_NS else None
-
-    def _simulated_names(self, values: dict[str, Any]) -> dict[int, str]:
-        label = words.clean(values["otherData"]["machine"])
-        devices = (row[7] for row in self._work)
-        return {device: label for device in devices if device is not None}
-
-    def _missing(self, file: Unpacking, entries: Entries) -> str | None:
-        """What could not be read, in sentences."""
-        said, read = [], _counted(entries.count)
-        if file.missing:
-            said.append(f"{file.missing}; {read} could be read")
-        elif entries.is_listed and (entries.is_cut or entries.is_damaged):
-            said.append(
-                f"the file has no end, but all of its entries: {entries.count:,}"
-            )
-        elif entries.is_cut:
-            said.append(f"the file was cut after {read}: the rest is missing")
-        elif entries.is_damaged:
-            share = 1 - entries.place / max(entries.nbytes, 1)
-            # Of a file that was given up nobody knows how long it would have been.
-            rest = f" ({share_text(share)})" if file.share == 1 else ""
-            said.append(f"the file is damaged after {read}: the rest{rest} is missing")
-        left_out = self._left_out + entries.left_out
-        left_out += sum(len(began) for began in self._began.values())
-        if left_out:
-            said.append(
-                f"{_counted(left_out)} left out: "
-                "no event, or without a time that can be true"
-            )
-        return "; ".join(said) or None
-
 
 # -------------------------------------------------------------------- small things
 
 
-def _counted(entries: int) -> str:
-    return f"{entries:,} {'entry' if entries == 1 else 'entries'}"
+def _since_ns(found: _File) -> int | None:
+    """What is to be added to count from 1970 on; None where that is not known."""
+    if _machine(found) is not None:
+        return _whole(found.other_data.get("began_ns"))
+    base = found.base_time_nanoseconds
+    for raw in found.trace_events[:100]:
+        with contextlib.suppress(msgspec.DecodeError):
+            entry = msgspec.json.decode(raw, type=_Entry)
+            if entry.ph == "X" and (entry.ts or 0.0) * 1000 > _FIRST_NS:
+                return 0
+    return base if type(base) is int and _FIRST_NS < base < _MOST_NUMBER else None
+
+
+def _machine(found: _File) -> str | None:
+    """What `simulator/tracing.py` says of the machine; None of a real one."""
+    told = found.other_data
+    name = told.get("machine") if isinstance(told, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def _take_nothing(*_: Any) -> None:
     """Known, and nothing that anybody did."""
 
 
-def _ns(microseconds: Any) -> int:
-    """A time in nanoseconds, as exactly as the file has it."""
-    if type(microseconds) is int:
-        return microseconds * 1000
-    if type(microseconds) is float:
-        if microseconds < _EXACT_US:
-            return round(microseconds * 1000)
-        # Both parts are exact; their product with 1000 at once would not be.
-        whole = int(microseconds)
-        return whole * 1000 + round((microseconds - whole) * 1000)
-    if type(microseconds) is Decimal:
-        return round(microseconds * 1000)
-    raise TypeError
+def _whole(value: Any) -> int | None:
+    """A number that can be a count; None for anything else."""
+    is_one = type(value) is int and -_MOST_NUMBER < value < _MOST_NUMBER
+    return value if is_one else None
 
 
-def _plain(args: dict[str, Any]) -> dict[str, Any]:
-    """The same with floats, where numbers were read digit by digit."""
+def _sent(args: _Args) -> dict[str, Any]:
+    """What an entry tells of what ranks did together, in the words of the file."""
+    told = ((key, getattr(args, field)) for field, key in _SENT.items())
+    return {key: value for key, value in told if value is not None}
+
+
+def _sent_bytes(sent: dict[str, Any]) -> int | None:
+    """How much this rank put into it."""
+    count, size = sent.get("In msg nelems"), _BYTES.get(str(sent.get("dtype")).lower())
+    return None if type(count) is not int or size is None else count * size
+
+
+def _device_names(told: Any) -> dict[int, str]:
+    """What the devices of the machine are called, by their numbers."""
     return {
-        words.clean(key): float(value) if type(value) is Decimal else value
-        for key, value in args.items()
+        each["id"]: each["name"]
+        for each in (told if isinstance(told, list) else [])
+        if isinstance(each, dict)
+        and type(each.get("id")) is int
+        and isinstance(each.get("name"), str)
     }
-
-
-_Row = TypeVar("_Row", bound="tuple[Any, ...]")
 
 
 def _in_order(rows: list[_Row]) -> list[_Row]:
@@ -457,18 +501,3 @@ def _in_order(rows: list[_Row]) -> list[_Row]:
     rows.sort(key=itemgetter(2), reverse=True)
     rows.sort(key=itemgetter(1))
     return rows
-
-
-def _shift(events: TraceEvents, by_ns: int) -> None:
-    """Count all times from another moment on."""
-    if not by_ns:
-        return
-    events.work = [
-        row._replace(start_ns=row.start_ns + by_ns, end_ns=row.end_ns + by_ns)
-        for row in events.work
-    ]
-    for rows in (events.calls, events.operators, events.marks, events.python):
-        rows[:] = [
-            HostEvent(name, start_ns + by_ns, end_ns + by_ns, thread, sequence)
-            for name, start_ns, end_ns, thread, sequence in rows
-        ]

@@ -23,12 +23,12 @@ _LONGEST_TYPED = 90  # a longer path would fill the line that says what to do
 
 @dataclass(frozen=True)
 class FileRead(Record):
-    """A file, and how much of it could be read."""
+    """A file that was read, or why it was left out."""
 
     name: str  # without its folder
     nbytes: int  # how much was read of it, unpacked
     events: int  # how many entries were read
-    # what could not be read, in a sentence; None if it is whole
+    # why it could not be read, in a sentence; None if it was
     missing: str | None = None
     # kinds of entries that nobody here knows, and how many there are
     unknown: tuple[tuple[str, int], ...] = ()
@@ -233,12 +233,8 @@ class RankShare(Record):
     # collectives overlap
     blamed_s: float
     last: int  # how often it was the last to come
-    # what is added to its times to put them on the common clock
-    offset_s: float | None = None
     busy_s: float | None = None  # as of the rank
     host_late_s: float | None = None  # as of the rank
-    # when it waited, from and until, by its own times
-    waiting: tuple[tuple[float, float], ...] = ()
     # how much longer it may have waited, at most, as it is not known to the moment
     # when something else ran
     waits_more_s: float = 0.0
@@ -296,6 +292,11 @@ class Change(Record):
     before_s: float | None
     after_s: float | None
 
+    @property
+    def more_s(self) -> float:
+        """How much longer it took."""
+        return (self.after_s or 0.0) - (self.before_s or 0.0)
+
 
 @dataclass(frozen=True)
 class Comparison(Record):
@@ -311,3 +312,15 @@ class Comparison(Record):
     # whether all figures are those of a step in the median, as both traces have steps
     # and their numbers differ
     per_step: bool = False
+
+    @property
+    def more_s(self) -> float:
+        """How much longer the second took."""
+        return (self.length_after_s or 0.0) - (self.length_before_s or 0.0)
+
+    @property
+    def more_idle_s(self) -> float:
+        """How much longer the device was idle in it; 0 where that is not known."""
+        if self.busy_before_s is None or self.busy_after_s is None:
+            return 0.0
+        return self.more_s - (self.busy_after_s - self.busy_before_s)

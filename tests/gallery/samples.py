@@ -591,7 +591,7 @@ RICHEST = (
     "cuda_sync_time-profile-many-streams",
     "gpu_doctor-eight-gpus",
     "gpu_doctor-mixed-and-out-of-reach",
-    "gpu_open-rank-cut",
+    "gpu_open-rank-loader",
     "gpu_open-ranks-straggler",
     "gpu_ranks-seats-shared",
     "gpu_ranks-times-straggler",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from random import Random
-from types import SimpleNamespace
 
+from gpumagic.gpu_open.snapshot_file import Snapshot
+from gpumagic.gpu_open.trace_records import FileRead
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
 from gpumagic.simulator.allocator_snapshot import Recording
 from tests.simulator.simulated_device import DEFAULT, MIB, SIDE, allocator_of
@@ -124,9 +125,10 @@ class Program:
 
     def snapshot(self, settings=...):
         """As it is read from a file."""
-        segments = self.allocator.memory_snapshot()
-        return SimpleNamespace(
-            segments=segments,
-            device_traces=[self.allocator.history],
-            settings=self.conf if settings is ... else settings,
+        file = FileRead("x", 0, 0)
+        return Snapshot(
+            self.allocator.memory_snapshot(),
+            [self.allocator.history],
+            self.conf if settings is ... else settings,
+            file,
         )

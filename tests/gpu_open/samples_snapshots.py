@@ -9,10 +9,9 @@ from __future__ import annotations
 import dataclasses
 from itertools import accumulate
 
-from gpumagic.gpu_mem.fragmentation import fragmentation_of
-from gpumagic.gpu_mem.records import Block, BlockState, Counters, Segment
+from gpumagic.gpu_mem.records import Block, BlockState, Segment
+from gpumagic.gpu_open.answer_recording import SnapshotReport
 from gpumagic.gpu_open.memory_records import (
-    AllocatorSetting,
     Failure,
     Growth,
     LineMemory,
@@ -22,7 +21,6 @@ from gpumagic.gpu_open.memory_records import (
     SnapshotOfDevice,
     WouldFit,
 )
-from gpumagic.gpu_open.report import SnapshotReport
 from gpumagic.gpu_open.trace_records import FileRead
 from gpumagic.report.places import CodeLine
 
@@ -182,13 +180,11 @@ def device_of(segments, device=0, **more):
     """A device with these segments."""
     allocated = sum(each.allocated_bytes for each in segments)
     reserved = sum(each.nbytes for each in segments)
-    counters = Counters(device, active_bytes=allocated, requested_bytes=allocated)
     known = {
         "device": device,
         "allocated_bytes": allocated,
         "reserved_bytes": reserved,
         "segments": segments,
-        "fragmentation": fragmentation_of(segments, counters),
         "peak_reserved_bytes": reserved,
         "complete": True,
     }
@@ -301,31 +297,6 @@ NO_HISTORY = report_of(
     ),
     settings=None,
 )
-HISTORY_CUT = report_of(
-    device_of(
-        _TRAINING_SEGMENTS,
-        **{
-            **course_of(
-                (None, held(1.6), {"before": True}),
-                (STEP, rising(0.7, 7), taken(8200, 41.0, 44, each_step=True)),
-                (MLP, rising(0.3, 7), taken(4100, 12.0, 61)),
-                events=100_000,
-            ),
-            "complete": False,
-        },
-    )
-)
-NOT_TOGETHER = report_of(
-    device_of(_TRAINING_SEGMENTS, **{**_TRAINING, "fits_together": False}),
-    files=(
-        file_of(
-            "cut.pickle",
-            12_480,
-            missing="it ends after 12,480 entries, within the next one",
-            unknown=(("user_defined", 31), ("snapshot_v2", 2)),
-        ),
-    ),
-)
 NOTHING = report_of(name="empty.pickle", read_s=None)
 HOSTILE_ONE = report_of(
     device_of(
@@ -358,37 +329,6 @@ _SHARDS = tuple(
     for at in range(3)
 )
 SEVERAL_DEVICES = report_of(*_SHARDS)
-STREAMS = report_of(
-    device_of(
-        (
-            *many(6, (100, ATTENTION), (20, None)),
-            *many(3, (40, LOADER), (80, None), stream=2, address=4 * GIB),
-            *many(2, (60, MODEL), (20, None), stream=1, pool="3", address=8 * GIB),
-            *many(4, (1, STEP), (1, None), pool="small", address=12 * GIB),
-        ),
-        **course_of(
-            (ATTENTION, rising(0.6), taken(400, 4.0, 90)),
-            (LOADER, rising(0.12, 12), taken(120, 4.8, 14, each_step=True)),
-            (MODEL, held(0.12), taken(40, 0.1)),
-            events=4_096,
-        ),
-    )
-)
-EXPANDABLE_ONE = report_of(
-    device_of(
-        (
-            segment((800, ATTENTION), (300, None), (900, MODEL), expandable=True),
-            segment((1, STEP), (1, None), pool="small", address=GIB, expandable=True),
-        ),
-        **course_of(
-            (ATTENTION, rising(0.9, 2), taken(300, 3.0, 60)),
-            (MODEL, held(0.88), taken(148, 0.88)),
-            events=2_200,
-        ),
-    ),
-    settings=EXPANDABLE,
-)
-
 # ------------------------------------------------------------------------ growth
 
 _TWO = (file_of("before.pickle", 9_800), file_of("after.pickle", 31_400))
@@ -409,147 +349,85 @@ GROWN = SnapshotReport(
         Growth(0, LOSSES, gib(0.15), gib(1.3), 30, 260),
         Growth(0, STEP, 0, gib(0.04), 0, 2, is_new=True),
         Growth(0, None, gib(0.01), gib(0.02), 9, 14),
-        Growth(0, MLP, gib(0.02), gib(0.01), 4, 2),
     ),
     read_s=1.31,
 )
-NEW_ONES = SnapshotReport(
-    _TWO,
-    _SHARDS[1:],
-    "",
-    grown=(
-        Growth(1, ATTENTION, gib(0.2), gib(0.5), 20, 50, is_new=True),
-        Growth(0, ATTENTION, gib(0.2), gib(0.4), 20, 40, is_new=True),
-        *(
-            Growth(0, line(f"block.py, {at}"), 0, at * MIB, 0, at, is_new=True)
-            for at in range(12, 6, -1)
-        ),
-    ),
-)
 NOTHING_GREW = SnapshotReport(_TWO, (_LEAKING,), "", grown=(), read_s=1.2)
-GROWN_WITHOUT_STACKS = SnapshotReport(
-    _TWO, (_LEAKING,), "", grown=(Growth(0, None, gib(1), gib(3), 900, 2700),)
-)
-
 # ------------------------------------------------------------------------ replays
 
 
 def replayed(text, reserved, segments, failed=None, **more):
     """The requests under a setting."""
-    known = {
-        "recorded": False,
-        "exact": None,
-        "requests": 9_312,
-        "peak_allocated_bytes": gib(4.61 if not failed else 3.9),
-        "asked_bytes": 2 * GIB if failed else None,
-    }
-    total = more.pop("total", gib(6.55))
+    told = {"total_bytes": gib(6.55), "recorded": False, "failed_event": failed}
     return Replayed(
-        setting=AllocatorSetting(text, total),
-        peak_reserved_bytes=gib(reserved),
-        segments=segments,
-        failed_event=failed,
-        **{**known, **more},
+        text, peak_reserved_bytes=gib(reserved), segments=segments, **{**told, **more}
     )
 
 
-_AS_RECORDED = replayed("", 6.15, 214, 18_211, recorded=True, exact=True, retries=2)
+def replays_of(*replays, again=6.1, device=0, **more):
+    """The replays of a device, and what the rules reserve under the first."""
+    failed = replays[0].failed_event is not None
+    told = {"again_bytes": gib(again), "again_failed": failed, **more}
+    return ReplayOf(device, replays, **told)
+
+
+_AS_RECORDED = replayed("", 6.15, 214, 18_211, recorded=True)
+_UNLIMITED = replayed("", 5.9, 40, total_bytes=None, recorded=True)
 REPLAY_HELPS = report_of(
     _DEVICE_OUT,
     name="oom.pickle",
     replays=(
-        ReplayOf(
-            0,
-            (
-                _AS_RECORDED,
-                replayed(EXPANDABLE, 6.52, 2),
-                replayed("max_split_size_mb:128", 5.6, 190, 18_211, retries=1),
-                replayed("garbage_collection_threshold:0.8", 5.3, 214, 18_211),
-                replayed("roundup_power2_divisions:8", 5.1, 201, 15_904),
-            ),
-            needed_bytes=gib(7.4),
+        replays_of(
+            _AS_RECORDED,
+            replayed(EXPANDABLE, 6.52, 2),
+            replayed("max_split_size_mb:128", 5.6, 190, 18_211),
+            replayed("garbage_collection_threshold:0.8", 5.3, 214, 18_211),
+            replayed("roundup_power2_divisions:8", 5.1, 201, 15_904),
         ),
     ),
 )
 REPLAY_NO_HELP = report_of(
     _DEVICE_OUT,
     name="oom.pickle",
-    replays=(
-        ReplayOf(
-            0,
-            (
-                _AS_RECORDED,
-                replayed(EXPANDABLE, 6.5, 2, 18_211),
-                replayed("max_split_size_mb:128", 5.6, 190, 18_211, retries=1),
-            ),
-            needed_bytes=gib(8.9),
-        ),
-    ),
+    replays=(replays_of(_AS_RECORDED, replayed(EXPANDABLE, 6.5, 2, 18_211)),),
 )
 REPLAY_SAVES = report_of(
     *_SHARDS[:2],
     replays=tuple(
-        ReplayOf(
-            at,
-            (
-                replayed("", 5.9, 40, recorded=True, exact=True, total=None),
-                replayed(EXPANDABLE, 4.8, 2, total=None),
-                replayed("max_split_size_mb:64", 6.1, 61, total=None),
-            ),
+        replays_of(
+            _UNLIMITED,
+            replayed(EXPANDABLE, 4.8, 2, total_bytes=None),
+            again=5.9,
+            device=at,
         )
         for at in range(2)
-    ),
-)
-REPLAY_NO_GAIN = report_of(
-    _SHARDS[0],
-    replays=(
-        ReplayOf(
-            0,
-            (
-                replayed(EXPANDABLE, 4.7, 2, recorded=True, exact=True, total=None),
-                replayed("", 5.2, 44, total=None),
-            ),
-        ),
     ),
 )
 REPLAY_NOT_EXACT = report_of(
     _DEVICE_OUT,
     name="oom.pickle",
     replays=(
-        ReplayOf(
-            0,
-            (
-                dataclasses.replace(
-                    _AS_RECORDED, exact=False, differing=412, from_anew=True
-                ),
-                replayed(EXPANDABLE, 6.52, 2),
-            ),
-            needed_bytes=gib(7.4),
+        replays_of(
+            _AS_RECORDED,
+            replayed(EXPANDABLE, 6.52, 2),
+            again=5.2,
+            again_failed=False,
         ),
     ),
 )
 WITH_24_GIB = report_of(
     _DEVICE_OUT,
     name="oom.pickle",
-    replays=(
-        ReplayOf(
-            0,
-            (_AS_RECORDED, replayed("", 7.3, 260, total=24 * GIB)),
-            needed_bytes=gib(7.4),
-        ),
-    ),
+    replays=(replays_of(_AS_RECORDED, replayed("", 7.3, 260, total_bytes=24 * GIB)),),
 )
 WITH_4_GIB = report_of(
     _SHARDS[0],
     replays=(
-        ReplayOf(
-            0,
-            (
-                replayed("", 5.9, 40, recorded=True, exact=True, total=None),
-                replayed("", 3.9, 31, 1_904, total=4 * GIB),
-                replayed(EXPANDABLE, 3.9, 2, 2_100, total=4 * GIB),
-            ),
-            needed_bytes=gib(5.7),
+        replays_of(
+            _UNLIMITED,
+            replayed("", 3.9, 31, 1_904, total_bytes=4 * GIB),
+            replayed(EXPANDABLE, 3.9, 2, 2_100, total_bytes=4 * GIB),
+            again=5.9,
             notes=("How the allocator was set is not recorded.",),
         ),
     ),
@@ -557,12 +435,6 @@ WITH_4_GIB = report_of(
 REPLAY_IMPOSSIBLE = dataclasses.replace(
     NO_HISTORY,
     replays=(ReplayOf(0, why_not="the file has no history of allocations"),),
-)
-REPLAY_ALONE = report_of(
-    _SHARDS[0],
-    replays=(
-        ReplayOf(0, (replayed("", 5.9, 40, recorded=True, exact=True, total=None),)),
-    ),
 )
 
 # ---------------------------------------------------------------------------- fit
@@ -597,36 +469,23 @@ FITS_INTO_CACHE = report_of(
     ),
 )
 FITS_UNKNOWN = report_of(_WITH_CACHE, would_fit=(would_fit(fits=None),))
-FITS_REPLAYED = dataclasses.replace(
-    FITS_NOT, devices=_SHARDS[:1], replays=REPLAY_HELPS.replays
-)
-
 SAMPLES = (
     ("snapshot-oom", OUT_OF_MEMORY),
     ("snapshot-oom-no-stacks", OUT_WITHOUT_STACKS),
-    ("snapshot-oom-replayed", FITS_REPLAYED),
     ("snapshot-training", TRAINING),
     ("snapshot-no-history", NO_HISTORY),
-    ("snapshot-history-cut", HISTORY_CUT),
-    ("snapshot-not-whole", NOT_TOGETHER),
     ("snapshot-nothing", NOTHING),
     ("snapshot-hostile", HOSTILE_ONE),
     ("snapshot-devices", SEVERAL_DEVICES),
-    ("snapshot-streams", STREAMS),
-    ("snapshot-expandable", EXPANDABLE_ONE),
     ("snapshot-grown", GROWN),
-    ("snapshot-grown-new", NEW_ONES),
-    ("snapshot-grown-no-stacks", GROWN_WITHOUT_STACKS),
     ("snapshot-grown-nothing", NOTHING_GREW),
     ("snapshot-replay", REPLAY_HELPS),
     ("snapshot-replay-no-help", REPLAY_NO_HELP),
     ("snapshot-replay-saves", REPLAY_SAVES),
-    ("snapshot-replay-no-gain", REPLAY_NO_GAIN),
     ("snapshot-replay-not-exact", REPLAY_NOT_EXACT),
     ("snapshot-replay-memory", WITH_24_GIB),
     ("snapshot-replay-less-memory", WITH_4_GIB),
     ("snapshot-replay-impossible", REPLAY_IMPOSSIBLE),
-    ("snapshot-replay-alone", REPLAY_ALONE),
     ("snapshot-fit", FITS),
     ("snapshot-fit-not", FITS_NOT),
     ("snapshot-fit-cache", FITS_INTO_CACHE),
@@ -636,29 +495,20 @@ SAMPLES = (
 HEADINGS = {
     "snapshot-oom": "A snapshot of a training that ran out of memory",
     "snapshot-oom-no-stacks": "The same where the history has no stacks",
-    "snapshot-oom-replayed": "Whether it would have fitted, with a replay beside it",
     "snapshot-training": "A snapshot of a training: whose the peak is",
     "snapshot-no-history": "A snapshot without a history",
-    "snapshot-history-cut": "A history that begins late",
-    "snapshot-not-whole": "A file that ends early, and whose parts do not agree",
     "snapshot-nothing": "A snapshot in which nothing was in use",
     "snapshot-hostile": "A snapshot with names that are made to break a page",
     "snapshot-devices": "A snapshot of three devices",
-    "snapshot-streams": "A snapshot with several streams and pools",
-    "snapshot-expandable": "A snapshot with expandable segments",
     "snapshot-grown": "Two snapshots: the line that keeps more and more",
-    "snapshot-grown-new": "Two snapshots of two devices: what is made anew",
-    "snapshot-grown-no-stacks": "Two snapshots without stacks",
     "snapshot-grown-nothing": "Two snapshots between which nothing grew",
     "snapshot-replay": "A replay: one setting would have gone through",
     "snapshot-replay-no-help": "A replay: no setting would have gone through",
     "snapshot-replay-saves": "A replay: a setting that reserves less",
-    "snapshot-replay-no-gain": "A replay: the recorded setting is the best",
     "snapshot-replay-not-exact": "A replay that is only an estimate",
     "snapshot-replay-memory": "A replay with more memory",
     "snapshot-replay-less-memory": "A replay with less memory",
     "snapshot-replay-impossible": "A snapshot that cannot be replayed",
-    "snapshot-replay-alone": "A replay of the recorded setting alone",
     "snapshot-fit": "It would have fitted on one of two devices",
     "snapshot-fit-not": "It would not have fitted",
     "snapshot-fit-cache": "It would have fitted into torch's cache",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from gpumagic.gpu_open.report import TraceReport
+from gpumagic.gpu_open.answer_recording import TraceReport
 from gpumagic.gpu_open.trace_records import (
     Change,
     Clock,
@@ -174,16 +174,6 @@ TINY = replace(
     phases=(),
 )
 
-SYNCING = replace(
-    HOST_BOUND,
-    idle=Idle(
-        295 * MS,
-        0.0,
-        29 * MS,
-        (HostWork("aten::item", 251 * MS), HostWork("aten::linear", 44 * MS)),
-    ),
-)
-
 
 def all_reduce(number, start_ms, end_ms, during="backward", name="all_reduce"):
     """One collective of the whole job."""
@@ -226,44 +216,6 @@ NO_DEVICE = RankTrace(
     lines=(),
 )
 
-CUT = replace(
-    GPU_BOUND,
-    file=file(
-        missing="it ends in the middle of an entry, after 402,118 of them",
-        unknown=(("mtia_ccp_events", 1_204), ("overhead", 12)),
-    ),
-)
-
-CIJK = (
-    "Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32_MI16x16x1_SN_LDSB0_AFC1_AFEM1_"
-    "AFEM1_ASEM1_CLR1_CADS0_EPS0_GRVWA2_GRVWB2_GSUAMB_ISA90a_IU1_K1_LBSPPA128"
-)
-AMD = RankTrace(
-    file=FileRead("mi250.json.gz", 210_000, 220),
-    device_name="AMD Instinct MI250X",
-    length_s=2.31 * MS,
-    busy_s=131 * US,
-    compute_s=122 * US,
-    communication_s=0.0,
-    hidden_communication_s=0.0,
-    copy_s=9 * US,
-    idle_s=2.179 * MS,
-    launches=16,
-    streams=1,
-    kernels=(
-        kernel(CIJK, "matrix product", 3, 0.0302, 0.0121),
-        kernel(ADD, "elementwise", 4, 0.0209, 0.0091),
-    ),
-    idle=Idle(
-        2.1 * MS, 0.0, 0.079 * MS, (HostWork("Optimizer.step#SGD.step", 1.2 * MS),)
-    ),
-    lanes=(
-        lane("host", (0, 2.31, "", "host code"), count=91),
-        lane("stream 0", (0, 0.05, CIJK, "kernel"), (2.2, 2.31, ADD, "kernel")),
-    ),
-    devices=1,
-)
-
 UNEXPLAINED = replace(
     HOST_BOUND,
     idle=Idle(96 * MS, 0.0, 228 * MS, HOST_BOUND.idle.host_was_in[:1], 196 * MS),
@@ -271,9 +223,6 @@ UNEXPLAINED = replace(
 BETWEEN = replace(
     GPU_BOUND, busy_s=0.4, idle_s=0.12, idle=Idle(0.0, 0.0, 0.12, between_s=0.116)
 )
-OF_ANOTHER_PROGRAM = RankTrace(file=file("chrome.json", unknown=(("devtools", 50),)))
-NOT_RECORDED = replace(NO_DEVICE, launches=1_862)
-NOTHING_TO_DO = replace(NO_DEVICE, launches=0, device_name="NVIDIA H100 80GB HBM3")
 
 STEPS = replace(
     GPU_BOUND,
@@ -309,25 +258,10 @@ STEPS = replace(
     ),
 )
 
-STACKS = replace(
-    GPU_BOUND,
-    simulated=True,
-    device_name="simulated H100 SXM",
-    lines=tuple(
-        LineSum(CodeLine(f"train.py, line {number}", source), launches, ms * MS)
-        for number, source, launches, ms in (
-            (88, "scores = q @ k.transpose(-2, -1) / math.sqrt(d)", 960, 201),
-            (41, "loss.backward()", 3_120, 188),
-            (90, None, 480, 61),
-        )
-    ),
-    kernels=(kernel(HOSTILE, "elementwise", 3, 1.0, 0.5), *KERNELS),
-)
-
 MADE_TO_BREAK = replace(
     COMMUNICATING,
     rank=None,
-    file=file(f"{HOSTILE}{'x' * 300}", missing=HOSTILE, unknown=((HOSTILE, 3),)),
+    file=file(f"{HOSTILE}{'x' * 300}", unknown=((HOSTILE, 3),)),
     device_name=HOSTILE,
     idle=Idle(30 * MS, 4 * MS, 4 * MS, (HostWork(HOSTILE, 30 * MS),)),
     kernels=(kernel(HOSTILE, HOSTILE, 1, 9.0, 9.0), *KERNELS),
@@ -353,74 +287,32 @@ def place(rank, *millis, last=4):
         moves_ms * MS,
         blamed_ms * MS,
         last,
-        offset_s=0.0,
         busy_s=length_s * 0.96,
         host_late_s=1.1 * MS,
     )
 
 
-STEPS_SEEN, STEP_MS = 3, 139
-
-
-def arrivals(rank, slow):
-    """When a rank comes to each collective, and when the last one does, in ms."""
-    last_ms = 29 if slow is not None else 2
-    slow_at = slow if isinstance(slow, tuple) else (slow,) * STEPS_SEEN
-    for at in range(STEPS_SEEN):
-        begins_ms = at * STEP_MS + STEP_MS - 44
-        own_ms = 29 if rank == slow_at[at] else rank % 3
-        yield at, begins_ms + own_ms, begins_ms + last_ms
-
-
-def work_of(rank, slow):
-    """A rank that computes forward and backward, and reduces when all are there."""
-    spans, collectives = [], []
-    for at, comes, last in arrivals(rank, slow):
-        spans += [
-            (at * STEP_MS, comes, GEMM, "kernel"),
-            (last + 8, last + 14, ADD, "kernel"),
-        ]
-        collectives.append(all_reduce(at, comes, last + 8))
-    sent = tuple(
-        (each.start_s / MS, each.end_s / MS, NCCL, "communication")
-        for each in collectives
-    )
+def work_of(rank):
+    """A rank of eight, that reduces three times."""
     return replace(
         GPU_BOUND,
         file=file(f"trace_rank{rank}.json.gz"),
         rank=rank,
         world_size=8,
-        lanes=(lane("stream 7", *spans, count=800), lane("stream 20", *sent)),
-        collectives=tuple(collectives),
-    )
-
-
-def waits_of(shares, slow):
-    """The same shares with when each rank waited."""
-    return tuple(
-        replace(
-            each,
-            waiting=tuple(
-                (comes * MS, last * MS)
-                for _, comes, last in arrivals(each.rank, slow)
-                if comes < last
-            ),
-        )
-        for each in shares
+        collectives=tuple(
+            all_reduce(at, at * 139 + 95, at * 139 + 132) for at in range(3)
+        ),
     )
 
 
 STRAGGLER = TraceReport(
-    ranks=tuple(work_of(rank, 3) for rank in range(8)),
+    ranks=tuple(work_of(rank) for rank in range(8)),
     together=Together(
-        ranks=waits_of(
-            (
-                place(rank, 384, 0, 32, 117, last=4)
-                if rank == 3
-                else place(rank, 245 + rank % 3, 117 - rank % 3, 32, 0, last=0)
-                for rank in range(8)
-            ),
-            3,
+        ranks=tuple(
+            place(rank, 384, 0, 32, 117, last=4)
+            if rank == 3
+            else place(rank, 245 + rank % 3, 117 - rank % 3, 32, 0, last=0)
+            for rank in range(8)
         ),
         world_size=8,
         matched=4,
@@ -441,11 +333,9 @@ STRAGGLER = TraceReport(
 )
 
 EQUAL = TraceReport(
-    ranks=tuple(work_of(rank, None) for rank in range(8)),
+    ranks=tuple(work_of(rank) for rank in range(8)),
     together=Together(
-        ranks=waits_of(
-            (place(rank, 380 + rank, 4 + rank % 3) for rank in range(8)), None
-        ),
+        ranks=tuple(place(rank, 380 + rank, 4 + rank % 3) for rank in range(8)),
         world_size=8,
         matched=180,
         unmatched=0,
@@ -456,28 +346,22 @@ EQUAL = TraceReport(
     ),
 )
 
-IN_TURN = (0, 7, 4)
 TAKING_TURNS = TraceReport(
-    ranks=tuple(work_of(rank, IN_TURN) for rank in range(8)),
+    ranks=tuple(work_of(rank) for rank in range(8)),
     together=replace(
         EQUAL.together,
-        ranks=waits_of(
-            (
-                place(rank, 300 + rank, 81 + rank % 3, 31, 11 + rank, last=20 + rank)
-                for rank in range(8)
-            ),
-            IN_TURN,
+        ranks=tuple(
+            place(rank, 300 + rank, 81 + rank % 3, 31, 11 + rank, last=20 + rank)
+            for rank in range(8)
         ),
         skew_s=11 * MS,
     ),
 )
 
 OF_128 = TraceReport(
-    ranks=tuple(work_of(rank, 1) for rank in range(2)),
+    ranks=tuple(work_of(rank) for rank in range(2)),
     together=Together(
-        ranks=waits_of(
-            (place(0, 262, 96, 58, 4, last=3), place(1, 360, 4, 54, 92, last=33)), 1
-        ),
+        ranks=(place(0, 262, 96, 58, 4, last=3), place(1, 360, 4, 54, 92, last=33)),
         world_size=128,
         matched=36,
         unmatched=12,
@@ -502,9 +386,9 @@ def _of_many(rank):
 
 
 MANY = TraceReport(
-    ranks=tuple(replace(work_of(rank, 77), world_size=128) for rank in range(128)),
+    ranks=tuple(replace(work_of(rank), world_size=128) for rank in range(128)),
     together=Together(
-        ranks=waits_of(map(_of_many, range(128)), 77),
+        ranks=tuple(map(_of_many, range(128))),
         world_size=128,
         matched=180,
         unmatched=0,
@@ -522,16 +406,11 @@ MANY = TraceReport(
 APART = TraceReport(
     ranks=(
         *(replace(each, zero_ns=None) for each in STRAGGLER.ranks[:3]),
-        replace(
-            STRAGGLER.ranks[3],
-            file=file("trace_rank3.json.gz", missing="it ends after 210,000 entries"),
-        ),
+        STRAGGLER.ranks[3],
     ),
     together=replace(
         STRAGGLER.together,
-        ranks=tuple(
-            replace(each, offset_s=None) for each in STRAGGLER.together.ranks[:4]
-        ),
+        ranks=STRAGGLER.together.ranks[:4],
         differences=(Difference("host late", 120 * MS, 8 * MS),),
         clock=Clock.APART,
         clock_error_s=None,
@@ -575,9 +454,8 @@ def change(name, kind, counts, before_ms, after_ms):
 
 CHANGES = (
     change(GEMM, "matrix product", (180, 180), 121, 181),
-    change(ADD, "elementwise", (960, 1_440), 22, 31.4),
-    change(MUL, "elementwise", (480, 720), 11, 15.1),
-    change(SOFTMAX, "softmax", (240, 240), 21.7, 20.9),
+    change("vectorized_elementwise_kernel", "elementwise", (1_440, 2_160), 33, 46.5),
+    change("softmax_warp_forward", "softmax", (240, 240), 21.7, 20.9),
     change("triton_poi_fused_add_0", "fused", (None, 12), None, 0.8),
     change("fused_dropout_kernel", "random numbers", (160, None), 0.481, None),
 )
@@ -606,29 +484,15 @@ def compared(length_ms, busy_ms, kernels, **more):
 
 
 SLOWER = compared((318, 394), (301, 372), CHANGES)
-FASTER = compared(
-    (394, 318),
-    (372, 301),
-    tuple(
-        replace(
-            each,
-            count_before=each.count_after,
-            count_after=each.count_before,
-            before_s=each.after_s,
-            after_s=each.before_s,
-        )
-        for each in CHANGES
-    ),
-)
-SAME = compared((318, 321), (301, 302), CHANGES[3:4])
+SAME = compared((318, 321), (301, 302), CHANGES[2:3])
 PER_STEP = compared(
     (318, 394),
     (301, 372),
-    (*CHANGES[:3], change(NCCL, "communication", (24, 24), 40.1, 40.2)),
+    (*CHANGES[:2], change(NCCL, "communication", (24, 24), 40.1, 40.2)),
     per_step=True,
 )
 IDLER = replace(
-    compared((318, 394), (301, 299), CHANGES[3:4]),
+    compared((318, 394), (301, 299), CHANGES[2:3]),
     ranks=(GPU_BOUND, replace(TWO[1], device_name="NVIDIA H100 80GB HBM3")),
 )
 
@@ -648,21 +512,13 @@ SAMPLES = (
     ("rank-gpu-bound", TraceReport((GPU_BOUND,), read_s=4.1)),
     ("rank-loader", TraceReport((HOST_BOUND,), read_s=3.9)),
     ("rank-tiny-kernels", TraceReport((TINY,))),
-    ("rank-syncs", TraceReport((SYNCING,))),
     ("rank-communicates", TraceReport((COMMUNICATING,))),
     ("rank-no-device", TraceReport((NO_DEVICE,))),
-    ("rank-cut", TraceReport((CUT,))),
     ("rank-unexplained", TraceReport((UNEXPLAINED,))),
     ("rank-between", TraceReport((BETWEEN,))),
-    ("rank-of-another", TraceReport((OF_ANOTHER_PROGRAM,))),
-    ("rank-not-recorded", TraceReport((NOT_RECORDED,))),
-    ("rank-nothing-to-do", TraceReport((NOTHING_TO_DO,))),
-    ("rank-amd", TraceReport((AMD,))),
     ("rank-odd-step", TraceReport((STEPS,))),
-    ("rank-stacks", TraceReport((STACKS,))),
     ("rank-hostile", TraceReport((MADE_TO_BREAK,))),
     ("ranks-straggler", STRAGGLER),
-    ("ranks-equal", EQUAL),
     ("ranks-in-turn", TAKING_TURNS),
     ("ranks-two-of-128", OF_128),
     ("ranks-128", MANY),
@@ -671,7 +527,6 @@ SAMPLES = (
     ("ranks-unmatched", UNMATCHED),
     ("ranks-left-out", replace(STRAGGLER, left_out=LEFT_OUT)),
     ("runs-slower", SLOWER),
-    ("runs-faster", FASTER),
     ("runs-same", SAME),
     ("runs-per-step", PER_STEP),
     ("runs-idler", IDLER),
@@ -681,21 +536,13 @@ HEADINGS = {
     "rank-gpu-bound": "A trace of one process, which keeps the GPU busy",
     "rank-loader": "The GPU waits for the DataLoader",
     "rank-tiny-kernels": "Kernels are shorter than their launches",
-    "rank-syncs": "The GPU waits for the host, which waits for the GPU",
     "rank-communicates": "A third of the time goes into communication alone",
     "rank-no-device": "A trace without any work of a GPU",
-    "rank-cut": "A file that ends in the middle, with entries of unknown kinds",
     "rank-unexplained": "What the file cannot explain stands beside what it can",
     "rank-between": "The GPU waits from each of many short kernels to the next",
-    "rank-of-another": "A trace that another program has written",
-    "rank-not-recorded": "A trace that has the launches, and not what they launched",
-    "rank-nothing-to-do": "A trace of a GPU that nobody has used meanwhile",
-    "rank-amd": "A short trace of an AMD GPU",
     "rank-odd-step": "One step took much longer than all others",
-    "rank-stacks": "A trace with stacks tells which lines launched what",
     "rank-hostile": "Names that are made to break a page",
     "ranks-straggler": "Eight ranks, one of which is slow in backward",
-    "ranks-equal": "Eight ranks that are alike",
     "ranks-in-turn": "Now one rank is late, now another",
     "ranks-two-of-128": "Two ranks of a job of 128",
     "ranks-128": "128 ranks, one of which waits for its input",
@@ -704,7 +551,6 @@ HEADINGS = {
     "ranks-unmatched": "Two ranks that did nothing together",
     "ranks-left-out": "Files of the folder that could not be opened",
     "runs-slower": "Two runs, the second of which is slower",
-    "runs-faster": "Two runs, the second of which is faster",
     "runs-same": "Two runs that take the same time",
     "runs-per-step": "Two runs with different numbers of steps",
     "runs-idler": "Two runs, in the second of which the GPU is idle for longer",

@@ -10,7 +10,6 @@ from IPython.core.interactiveshell import InteractiveShell
 from gpumagic import __main__ as command
 from gpumagic.errors import GpuMagicError, UsageProblem
 from gpumagic.gpu_open.magic import OpenMagics, files
-from gpumagic.gpu_open.report import SnapshotReport
 from gpumagic.notebook.session import Session
 from tests.gpu_open.written import write_job, write_snapshot, write_trace
 
@@ -102,21 +101,31 @@ def test_each_line_of_a_cell_is_one_more_file(shell):
     assert [each.file.name for each in report.ranks] == ["after.json", "before.json"]
 
 
-def test_sizes_and_settings_are_read_as_they_are_typed(shell):
+@pytest.mark.parametrize(
+    ("line", "settings", "total"),
+    [
+        ("oom.pickle --replay", 4, None),
+        ("--replay oom.pickle", 4, None),
+        ("oom.pickle --replay default", ["expandable_segments:False", ""], None),
+        ("oom.pickle --replay max_split_size_mb:64", 2, None),
+        ("oom.pickle --replay 24GiB", 3, 24 << 30),
+    ],
+)
+def test_behind_replay_stands_a_setting_a_size_or_a_file(shell, line, settings, total):
     """The word `default` is torch's own setting, which has no text."""
-    report = opened(
-        shell,
-        "oom.pickle --setting max_split_size_mb:64 --setting default --memory 24GiB "
-        "--fit 1.5MiB",
-    )
+    (found,) = opened(shell, line).replays
+    texts = [each.setting for each in found.replays]
+    assert settings in (texts, len(texts))
+    assert total in {None, found.replays[1].total_bytes}
 
-    assert isinstance(report, SnapshotReport)
-    settings = {each.setting.text for each in report.replays[0].replays[1:]}
-    assert settings == {"expandable_segments:False", "max_split_size_mb:64", ""}
-    assert {each.setting.total_bytes for each in report.replays[0].replays[1:]} == {
-        24 << 30
-    }
-    assert report.would_fit[0].nbytes == 3 << 19
+
+@pytest.mark.parametrize(
+    ("typed", "free"), [("1.5MiB", 5 << 20), ("1.5MiB/24GiB", (24 << 30) - (20 << 20))]
+)
+def test_what_is_to_fit_may_name_the_memory_of_the_device(shell, typed, free):
+    """Else it is what the error of the history tells."""
+    (found,) = opened(shell, f"oom.pickle --fit {typed}").would_fit
+    assert (found.nbytes, found.free_bytes) == (3 << 19, free)
 
 
 @pytest.mark.parametrize(
@@ -131,12 +140,11 @@ def test_sizes_and_settings_are_read_as_they_are_typed(shell):
         ("before.json --fit 3GiB", "--fit is for memory snapshots", "leave it out"),
         ("--compare --replay a b", "--replay for memory snapshots", "leave one"),
         ("--compare before.json", "needs two files", "--compare before"),
-        ("oom.pickle --memory 24GiB", "--memory alone", "add --replay"),
-        ("oom.pickle --fit much", "'much'", ""),
+        ("oom.pickle --fit much", "'much'", "write"),
         ("oom.pickle --fit 3", "'3' has no unit", "write 3GiB"),
         ("oom.pickle --fit 0", "asks for no memory", "--fit 3GiB"),
         ("before.json ./before.json", "was named 2 times", "compare it with"),
-        ("oom.pickle --replay --setting expandible_segments:True", "expandible", ""),
+        ("oom.pickle --replay expandible_segments:True", "expandible", ""),
         ("oom.pickle --reply", "no option --reply", "--replay"),
         ("before.json --trace x", "no option --trace", ""),
     ],
@@ -172,10 +180,10 @@ def test_parts_are_shown_at_once_or_of_the_last_report(shell, shown):
     assert "The time counts from" in shown[-1].drawing().text()
 
     (path,) = shell.run_line_magic("gpu_open", "-o -q before.json").ranks
-    shell.run_line_magic("gpu_open", "--show file")
+    shell.run_line_magic("gpu_open", "--show how")
     assert path.file.name in shown[-1].drawing().text()
     shell.run_line_magic("gpu_open", "--all")
-    assert "What was read" in shown[-1].drawing().text()
+    assert "How it was measured" in shown[-1].drawing().text()
     with pytest.raises(GpuMagicError, match="no part 'memory'"):
         shell.run_line_magic("gpu_open", "--show memory")
 
@@ -225,7 +233,7 @@ def test_the_command_writes_a_page(capsys, here):
     assert status == 0
     assert page.startswith("<!doctype html>")
     assert out.partition("\n")[0].split(";")[0] in page
-    assert "What was read" in page or "How it was measured" in page
+    assert "How it was measured" in page
     assert "<script" not in page
 
 
@@ -239,8 +247,8 @@ def test_the_command_gives_plain_values(capsys):
 
 def test_the_command_shows_parts(capsys):
     """As the magic does: some, or all."""
-    assert "What was read" in run(capsys, "before.json", "--show", "file")[1]
-    assert "What was read" in run(capsys, "before.json", "--all")[1]
+    assert "By their full names" in run(capsys, "before.json", "--show", "kernels")[1]
+    assert "By their full names" in run(capsys, "before.json", "--all")[1]
 
 
 @pytest.mark.parametrize(

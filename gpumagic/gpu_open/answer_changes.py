@@ -1,0 +1,247 @@
+"""Two runs of the same code: how much slower, and which kernels made it so."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from statistics import median
+from typing import TYPE_CHECKING
+
+from gpumagic.cuda_sync_time.view_profile import kernel_name
+from gpumagic.drawing import Bar, BarPair, Column, Details, Note, Property, Table
+from gpumagic.drawing.palette import VERMILLION
+from gpumagic.gpu_open.answer_trace import LONGEST_NAME, how, kernel_text, share
+from gpumagic.gpu_open.trace_records import Change, Comparison
+from gpumagic.report.units import range_text, seconds_text, share_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from gpumagic.drawing import Part
+    from gpumagic.gpu_open.answer_recording import TraceReport
+    from gpumagic.gpu_open.trace_records import RankTrace
+
+    _Row = tuple[str, str, int, float]  # name, kind, how often, seconds
+
+_SAME = 1.03  # one recording of each tells no smaller difference from chance
+_LONGEST_IN_TITLE = 28
+_TELLS = 0.25  # of the difference: a kernel with so much is named
+_OTHERS = 0.1  # of the time: kernels that only one run has
+_RUNS_ALIKE = 1.05  # that often more than before is as often
+_MOST = 50
+# A trace keeps the dearest operators alone where there are many.
+_CUT_FROM = 50
+_NUMBERED = re.compile(r"^(triton_\w*?[a-z])_\d[\dcde]*$")  # Inductor numbers its own
+_ONE_EACH = (
+    "One recording of each run does not tell small changes from chance. "
+    "Up to 3 % counts as the same."
+)
+_PER_STEP = "The runs have different numbers of steps: figures are of a median step."
+
+
+def compare(before: RankTrace, after: RankTrace) -> Comparison:
+    """What changed from one trace to the next."""
+    counts = len(before.steps), len(after.steps)
+    per_step = min(counts) > 0 and counts[0] != counts[1]
+    by = counts if per_step else (1, 1)
+    runs = before, after
+    lengths_s = [each.length_s for each in runs]
+    busy_s = [each.busy_s for each in runs]
+    if per_step:
+        lengths_s = [median([step.length_s for step in each.steps]) for each in runs]
+        busy_s = [median([step.busy_s or 0.0 for step in e.steps]) for e in runs]
+    kernels, operators = (
+        _changes(rows(before), rows(after), by) for rows in (_kernels, _operators)
+    )
+    if max(len(before.operators), len(after.operators)) >= _CUT_FROM:
+        # What is not listed may have been called all the same.
+        operators = tuple(e for e in operators if e.count_before and e.count_after)
+    (first_s, second_s), (busy_1_s, busy_2_s) = lengths_s, busy_s
+    return Comparison(
+        first_s, second_s, busy_1_s, busy_2_s, kernels, operators, per_step
+    )
+
+
+def _kernels(rank: RankTrace) -> Iterator[_Row]:
+    for each in rank.kernels:
+        yield _short(each.name), each.kind, each.count, each.total_s
+
+
+def _operators(rank: RankTrace) -> Iterator[_Row]:
+    for each in rank.operators:
+        yield each.name, "operator", each.count, each.self_s
+
+
+def _short(name: str) -> str:
+    """However many types and shapes a kernel was made for."""
+    return _NUMBERED.sub(r"\1", kernel_name(name))
+
+
+def _changes(
+    before: Iterable[_Row],
+    after: Iterable[_Row],
+    by: tuple[int, int],
+) -> tuple[Change, ...]:
+    """One row for each name, the largest differences first."""
+    sums: dict[tuple[str, str], list[list[float]]] = defaultdict(
+        lambda: [[0, 0.0], [0, 0.0]]
+    )
+    for run, rows in enumerate((before, after)):
+        for name, kind, count, seconds in rows:
+            sums[name, kind][run][0] += count / by[run]
+            sums[name, kind][run][1] += seconds / by[run]
+    changes = []
+    for (name, kind), each in sums.items():
+        counts = [max(round(count), 1) if count else None for count, _ in each]
+        times = [seconds if count else None for count, seconds in each]
+        changes.append(Change(name, kind, *counts, *times))
+    return tuple(sorted(changes, key=lambda each: (-abs(each.more_s), each.name)))
+
+
+# ------------------------------------------------------------------------ the verdict
+
+
+def headline(comparison: Comparison) -> str:
+    """Which run is slower by how much, and what made most of it."""
+    before_s, after_s = comparison.length_before_s, comparison.length_after_s
+    if not before_s or not after_s:
+        return "one of the two has no GPU work: nothing can be compared"
+    both_s = seconds_text(before_s), seconds_text(after_s)
+    told = f"({range_text(*both_s, ' -> ')})"
+    ratio, kernels = after_s / before_s, comparison.kernels
+    if 1 / _SAME < ratio < _SAME:
+        what = "a step takes" if comparison.per_step else "both take"
+        said = f"{what} the same time{' in both' * comparison.per_step} {told}"
+        if kernels and abs(kernels[0].more_s) > (_SAME - 1) * before_s:
+            name = kernel_text(kernels[0].name, _LONGEST_IN_TITLE)
+            said += f", though {name} took {_difference(kernels[0].more_s)}"
+        return said
+    what = "a step of the second" if comparison.per_step else "the second"
+    times, way = (ratio, "slower") if ratio > 1 else (1 / ratio, "faster")
+    return f"{what} is {times:.2f}x {way} {told}: {_why(comparison)}"
+
+
+def _why(comparison: Comparison) -> str:
+    """The kernel that did it, or the idle time, or a kind of kernels."""
+    more_s, idle_s = comparison.more_s, comparison.more_idle_s
+    first = _culprit(comparison)
+    most_s = abs(first.more_s) if first is not None else 0.0
+    if idle_s * more_s > 0 and abs(idle_s) > most_s:
+        return f"the GPU was idle for {_difference(idle_s)}"
+    if first is not None and most_s >= _TELLS * abs(more_s):
+        name = kernel_text(first.name, _LONGEST_IN_TITLE)
+        if first.before_s is None:
+            return f"{name} is new and took {seconds_text(first.after_s)}"
+        if first.after_s is None:
+            return f"{name} is gone, which took {seconds_text(first.before_s)}"
+        return f"{name} took {_difference(first.more_s)} ({_runs(first)} runs)"
+    by_kind: dict[str, float] = defaultdict(float)
+    for each in comparison.kernels:
+        by_kind[each.kind] += each.more_s * (1 if more_s > 0 else -1)
+    kind = max(by_kind, key=lambda each: by_kind[each], default="")
+    if not kind or by_kind[kind] < _TELLS * abs(more_s):
+        return "many kernels changed a little"
+    return f"{kind} took {_difference(by_kind[kind] * (1 if more_s > 0 else -1))}"
+
+
+def _culprit(comparison: Comparison) -> Change | None:
+    """What changed most in the direction of the whole."""
+    more_s = comparison.more_s
+    return next((each for each in comparison.kernels if each.more_s * more_s > 0), None)
+
+
+def _difference(seconds: float) -> str:
+    return f"{seconds_text(abs(seconds))} {'more' if seconds > 0 else 'less'}"
+
+
+def _runs(each: Change) -> str:
+    """How often it ran, before and after."""
+    return range_text(f"{each.count_before or 0:,}", f"{each.count_after or 0:,}")
+
+
+# ------------------------------------------------------------------------- the screen
+
+
+def parts(report: TraceReport, comparison: Comparison) -> Iterator[Part]:
+    """Both lengths, what changed most, what to do; operators are folded."""
+    per_step = comparison.per_step
+    caption = "A median step" if per_step else "From the first GPU work to the last"
+    before = comparison.length_before_s, comparison.busy_before_s
+    after = comparison.length_after_s, comparison.busy_after_s
+    bars = (
+        Bar("the first", before[0], _busy(*before)),
+        Bar("the second", after[0], _busy(*after), VERMILLION),
+    )
+    yield BarPair(caption, bars)
+    if comparison.kernels:
+        caption = f"What changed on the GPU{', in a step of each' * per_step}"
+        yield _table(caption, "Kernel", comparison.kernels, LONGEST_NAME, "kernels")
+    yield from _notes(report, comparison)
+    if comparison.operators:
+        table = _table("", "Operator", comparison.operators, 2 * LONGEST_NAME)
+        yield Details("What changed on the host, by operator", (table,), "operators")
+    yield how(report, (), *((_PER_STEP,) * per_step), _ONE_EACH)
+
+
+def _busy(length_s: float | None, busy_s: float | None) -> str:
+    return f"{seconds_text(length_s)}, busy {share_text(share(busy_s, length_s))}"
+
+
+def _table(
+    caption: str, heading: str, rows: Sequence[Change], longest: int, name: str = ""
+) -> Table:
+    def time(seconds: float | None) -> str:
+        return "-" if seconds is None else seconds_text(seconds)
+
+    properties = (
+        Property(Column(heading), lambda each: kernel_text(each.name, longest)),
+        Property(
+            Column("Change", number=True),
+            lambda each: "+" * (each.more_s > 0) + seconds_text(each.more_s),
+        ),
+        Property(Column("Before", number=True), lambda each: time(each.before_s)),
+        Property(Column("After", number=True), lambda each: time(each.after_s)),
+        Property(Column("Runs", number=True), _runs),
+    )
+    return Table.of(caption, properties, rows[:_MOST], len(rows), name=name)
+
+
+def _notes(report: TraceReport, comparison: Comparison) -> Iterator[Note]:
+    devices = {each.device_name for each in report.ranks if each.device_name}
+    if len(devices) > 1:
+        told = " and ".join(sorted(devices))
+        yield Note("warning", f"the two ran on different devices: {told}")
+    before_s, after_s = comparison.length_before_s, comparison.length_after_s
+    if not before_s or not after_s:
+        return
+    if not 1 / _SAME < after_s / before_s < _SAME:
+        yield from _what_to_do(report, comparison)
+    new = [each for each in comparison.kernels if each.before_s is None]
+    gone = [each for each in comparison.kernels if each.after_s is None]
+    if sum(abs(each.more_s) for each in (*new, *gone)) > _OTHERS * before_s:
+        text = (
+            f"other kernels do the work: {len(new):,} are new, {len(gone):,} are gone"
+        )
+        yield Note("note", text, "another torch, GPU, type or shape of tensors?")
+
+
+def _what_to_do(report: TraceReport, comparison: Comparison) -> Iterator[Note]:
+    more_s, idle_s = comparison.more_s, comparison.more_idle_s
+    if idle_s * more_s > 0 and abs(idle_s) > _TELLS * abs(more_s):
+        text = f"the GPU was idle for {_difference(idle_s)} in the second"
+        which = report.ranks[-1 if idle_s > 0 else 0]
+        hint = f"`%gpu_open {which.file.typed}` tells what it waited for"
+        yield Note("note", text, hint)
+    first = _culprit(comparison)
+    if first is None or not first.count_before or not first.count_after:
+        return
+    if abs(first.more_s) < _TELLS * abs(more_s):
+        return
+    runs = first.count_after / first.count_before
+    if 1 / _RUNS_ALIKE < runs < _RUNS_ALIKE:
+        text = f"ran as often, and {'longer' if more_s > 0 else 'shorter'} each time"
+        hint = "other sizes or types of tensors, or a slower clock: compare the shapes"
+    else:
+        text = f"ran {runs:.2f}x as often"
+        hint = "--show operators tells what is called more often"
+    yield Note("note", f"{kernel_text(first.name)} {text}", hint)

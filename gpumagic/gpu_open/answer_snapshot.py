@@ -1,0 +1,436 @@
+"""What a memory snapshot tells: how it failed, or how full it was, and whose it was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.drawing import (
+    Areas,
+    Column,
+    Details,
+    Grid,
+    Layer,
+    Note,
+    Paragraph,
+    Property,
+    Strips,
+    Table,
+    how_measured,
+)
+from gpumagic.gpu_mem.fragmentation import holes_of, stuck_bytes
+from gpumagic.gpu_mem.view_map import MOST_IN_SIGHT, picture_of
+from gpumagic.report.units import (
+    bytes_text,
+    part_text,
+    seconds_text,
+    share_text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gpumagic.drawing import Cell, Key, Part
+    from gpumagic.drawing.areas import Role
+    from gpumagic.gpu_open.memory_records import Failure, LineMemory, SnapshotOfDevice
+    from gpumagic.gpu_open.answer_recording import SnapshotReport
+
+_MOST_IN_LEGEND = 2
+_ROWS = (7, 5, 3)  # of the table, beside so many notes
+_SHORT_LIVED = 10  # events: what lives longer is no scratch
+_SAME = 0.01  # of the peak
+_MUCH = 0.05  # of the peak
+_STUCK, _WORTH_A_NOTE = 0.1, 64 << 20  # of what is reserved, and in bytes
+_GROWS = 0.75  # of what it holds in the end, a line that grows has not had half-way
+_LONGEST_PLACE = 40
+_MANY_LINES = 100  # so many are cut, and the last is the rest
+_BEFORE, _OTHERS, NO_LINE = "before the recording", "all others", "no line known"
+_EXPANDABLE = "expandable_segments:True"
+_RECORD = "torch.cuda.memory._record_memory_history"
+
+
+# ------------------------------------------------------------------------ the verdict
+
+
+def headline(report: SnapshotReport) -> str:
+    """How much there is, or how it failed, and whose it is."""
+    devices = ranked(report.devices)
+    if not devices:
+        return "torch held no memory on any device"
+    of = devices[0]
+    several = f"{device_name(of.device)}: " if len(devices) > 1 else ""
+    if of.failure is not None:
+        return f"{several}{_failed(of, of.failure)}"
+    now = (
+        f"{bytes_text(of.allocated_bytes)} in use of "
+        f"{bytes_text(of.reserved_bytes)} reserved"
+    )
+    if of.peak_bytes is None:
+        return f"{several}{now}, and no history of how it came about"
+    most = whose_peak(of)
+    whose = "" if most is None else f", {share_text(most[1])} of it {_made_in(most[0])}"
+    peak = f"peak {bytes_text(of.peak_bytes)} {event_text(of.peak_event)}"
+    return f"{several}{now}; {peak}{whose}"
+
+
+def ranked(devices: Sequence[SnapshotOfDevice]) -> list[SnapshotOfDevice]:
+    """What ran out of memory first, then the fullest."""
+    return sorted(
+        devices, key=lambda each: (each.failure is None, -each.reserved_bytes)
+    )
+
+
+def _made_in(line: LineMemory) -> str:
+    if line.line is not None:
+        return f"from {place(line.line.where)}"
+    return f"from {_BEFORE}" if line.before else "from no known line"
+
+
+def _failed(of: SnapshotOfDevice, failure: Failure) -> str:
+    asked = f"{bytes_text(failure.asked_bytes)} asked for"
+    said = f"out of memory {event_text(failure.event)}: {asked}"
+    most = whose_peak(of)
+    if most is None:
+        return f"{said}, {bytes_text(failure.allocated_bytes)} in use"
+    line, share = most
+    peak = of.peak_bytes or 0
+    is_peak = abs(peak - failure.allocated_bytes) <= _SAME * peak
+    held = "what was held" if is_peak else "the peak before it"
+    made = "was there before the recording"
+    if not line.before:
+        known = f"is made in {place(line.line.where)}" if line.line else ""
+        made = known or "comes from no known line"
+    return f"{said}; {share_text(share)} of {held} {made}"
+
+
+def whose_peak(of: SnapshotOfDevice) -> tuple[LineMemory, float] | None:
+    """What had most of the peak, and which share of it; all others are nobody.
+
+    Without stacks, only what was there before says anything.
+    """
+    known = [each for each in of.lines if line_name(each, of) != _OTHERS]
+    most = max(known, key=lambda each: each.at_peak_bytes, default=None)
+    if most is None or not of.peak_bytes or not most.at_peak_bytes:
+        return None
+    if most.line is None and not most.before and not of.has_stacks:
+        return None
+    return most, most.at_peak_bytes / of.peak_bytes
+
+
+# -------------------------------------------------------------------------- the screen
+
+
+def parts(report: SnapshotReport) -> Iterator[Part]:
+    """A picture, whose the memory is, and what to do."""
+    devices = ranked(report.devices)
+    notes = list(_notes(report, devices[0])) if devices else []
+    for of in devices[:1]:
+        rows = min(_ROWS[min(len(notes), 2)], len(of.lines))
+        picture = areas(of, rows)
+        if picture is not None:
+            yield picture
+        elif of.segments:
+            yield map_of(of)
+        if of.lines and (of.has_stacks or picture is not None):
+            yield _lines_table(of, picture, rows)
+    yield from notes
+    yield from folded(devices)
+    yield how(report)
+
+
+def folded(devices: Sequence[SnapshotOfDevice]) -> Iterator[Details]:
+    """What else is known of the first device, and of the others."""
+    for of in devices[:1]:
+        if of.lines:
+            summary = f"What each line took and gave back, {len(of.lines):,} in all"
+            yield Details(summary, (_lines_table(of, areas(of), None),), "lines")
+        if of.segments:
+            summary = "The segments, and what lies in them"
+            yield Details(summary, (map_of(of), _groups_table(of)), "map")
+    if devices[1:]:
+        summary = f"All {len(devices)} devices"
+        yield Details(summary, (_by_device(devices),), "devices")
+
+
+def map_of(of: SnapshotOfDevice) -> Strips:
+    """The segments to scale."""
+    return picture_of(of.segments, device_name(of.device), MOST_IN_SIGHT)
+
+
+def areas(of: SnapshotOfDevice, rows_in_sight: int = 0) -> Areas | None:
+    """What was in use from event to event, by line; None without a history."""
+    course = of.course
+    if course is None or not course.events or not any(map(any, course.levels_bytes)):
+        return None
+    layers = []
+    for at, levels in zip(course.lines, course.levels_bytes, strict=True):
+        name = _OTHERS if at is None else line_name(of.lines[at], of)
+        role: Role = ""
+        if name in (_BEFORE, _OTHERS):
+            role = "before" if name == _BEFORE else "together"
+        layers.append(Layer(name, tuple(map(float, levels)), role))
+    shown = [at is not None and at < rows_in_sight for at in course.lines]
+    others = [n for n, each in enumerate(layers) if not each.role and not shown[n]]
+    in_table = [n for n, is_shown in enumerate(shown) if is_shown]
+    later = f", {seconds_text(course.length_s)} later" if course.length_s else ""
+    whose = "by line" if of.has_stacks else "from event to event"
+    return Areas(
+        f"In use on {device_name(of.device)}, {whose}",
+        tuple(layers),
+        ("event 1", f"event {course.events:,}{later}"),
+        f"the peak, {event_text(of.peak_event)}",
+        at=lambda share: f"event {round(share * course.events):,}",
+        text_of=bytes_text,
+        told_elsewhere=frozenset((*in_table, *others[_MOST_IN_LEGEND:])),
+    )
+
+
+def _lines_table(
+    of: SnapshotOfDevice, picture: Areas | None, most: int | None
+) -> Table:
+    """What each line had at the peak and has now, and what it took."""
+    keys: dict[int | None, Key] = {}
+    if picture is not None and of.course is not None:
+        keys = dict(zip(of.course.lines, picture.keys, strict=True))
+    places = {id(each): at for at, each in enumerate(of.lines)}
+
+    def name(line: LineMemory) -> Cell:
+        key = keys.get(places[id(line)])
+        if key is None:
+            return line_name(line, of)
+        return f"{key.swatch.mark} {key.text}" if most is None else key
+
+    properties = [Property(Column("Line"), name)]
+    if of.events:
+        properties.append(sizes("At the peak", lambda each: each.at_peak_bytes))
+    properties.append(sizes("Now", lambda each: each.now_bytes))
+    if of.events:
+        taken = Column("Taken", number=True)
+        properties.append(Property(taken, lambda each: f"{each.taken:,}x"))
+        properties.append(Property(Column("Events lived"), _lived))
+    return Table.of("", properties, of.lines[:most])
+
+
+def _lived(line: LineMemory) -> str:
+    if not line.taken:
+        return "from before on" if line.before else ""
+    if not line.given_back or line.lived_events is None:
+        return "still in use"
+    return f"{line.lived_events:,}{', each step' if line.each_step else ''}"
+
+
+def _groups_table(of: SnapshotOfDevice) -> Table:
+    groups: dict[tuple[str, int], list[int]] = {}
+    for each in of.segments:
+        its = groups.setdefault((each.pool, each.stream), [0, 0, 0, 0])
+        its[0] += 1
+        its[1] += each.nbytes
+        its[2] += each.allocated_bytes
+        its[3] = max(its[3], *holes_of(each), 0)
+    pool = {"small": "small blocks", "large": "large blocks"}
+    properties = (
+        Property(
+            Column("Pool and stream"),
+            lambda key: (
+                f"{pool.get(key[0], f'private pool {key[0]}')}, stream {key[1]}"
+            ),
+        ),
+        Property(Column("Segments", number=True), lambda key: f"{groups[key][0]:,}"),
+        sizes("Reserved", lambda key: groups[key][1]),
+        sizes("In use", lambda key: groups[key][2]),
+        sizes("Largest hole", lambda key: groups[key][3]),
+    )
+    ordered = sorted(groups, key=lambda key: -groups[key][1])
+    return Table.of("By stream and pool", properties, ordered)
+
+
+def _by_device(devices: Sequence[SnapshotOfDevice]) -> Table:
+    properties = (
+        Property(Column("Device"), lambda each: device_name(each.device)),
+        sizes("In use", lambda each: each.allocated_bytes),
+        sizes("Reserved", lambda each: each.reserved_bytes),
+        sizes("Peak", lambda each: each.peak_bytes),
+        Property(Column("Events", number=True), lambda each: f"{each.events:,}"),
+        Property(Column("Out of memory"), lambda each: "yes" if each.failure else "no"),
+    )
+    return Table.of("", properties, devices)
+
+
+# ------------------------------------------------------------------------------ notes
+
+
+def _notes(report: SnapshotReport, of: SnapshotOfDevice) -> Iterator[Note]:
+    """What leads to an action, the most urgent first."""
+    name = report.files[-1].typed if report.files else "FILE"
+    if of.failure is not None:
+        yield _failure_note(of, of.failure, name)
+    if not of.fits_together:
+        yield Note(
+            "warning",
+            "history and segments do not agree: shares of lines may be off",
+            "record again, and write the snapshot before recording ends",
+        )
+    yield from _growing_note(of, name)
+    yield from _stuck_note(of, report.settings)
+    if not of.events:
+        hint = f"before the run, call {_RECORD}()"
+        text = "no history was recorded, so nobody knows how it came about"
+        yield Note("note", text, hint, "no history")
+    elif not of.has_stacks:
+        text = "the history has no stacks, so no line is known"
+        yield Note("note", text, f'{_RECORD}(stacks="python")', "no stacks")
+    if of.events and not of.complete:
+        before = sum(each.at_peak_bytes for each in of.lines if each.before)
+        text = f"recorded too late, or too little: {bytes_text(before)} is from before"
+        hint = f"{_RECORD}(max_entries=1_000_000)"
+        yield Note("note", text, hint, "history begins late")
+    again = (each for each in of.lines if each.line and each.each_step)
+    for each in again:
+        if each.at_peak_bytes > _MUCH * (of.peak_bytes or 0):
+            hint = (
+                "one buffer for all steps spares that: torch.empty before, out= within"
+            )
+            if (each.lived_events or 0) > _SHORT_LIVED:
+                hint = (
+                    "if it waits for backward: torch.utils.checkpoint keeps less of it"
+                )
+            said = f"takes and frees the same, {each.taken:,} times"
+            yield Note("note", f"{line_name(each, of)} {said}", hint)
+            return
+
+
+def _failure_note(of: SnapshotOfDevice, failure: Failure, name: str) -> Note:
+    """Who asked, and what there was: holes are known of the end of a history alone."""
+    who = f"{place(failure.line.where)} failed" if failure.line else "it failed"
+    had = [f"{bytes_text(failure.allocated_bytes)} was in use"]
+    if failure.event == of.events:
+        had = [f"torch's largest hole was {bytes_text(largest_free(of))}"]
+    if failure.free_bytes is not None:
+        had.insert(0, f"{bytes_text(failure.free_bytes)} was free")
+    hint = f"what would have helped: %gpu_open {name} --replay"
+    return Note("problem", f"{who}: {' and '.join(had)}", hint)
+
+
+def _growing_note(of: SnapshotOfDevice, name: str) -> Iterator[Note]:
+    """The first line that holds more and more, which one snapshot shows already."""
+    most = whose_peak(of)
+    in_title = most[0] if most and of.failure is not None else None
+    for each in of.lines:
+        middle = _half_way(of, each)
+        is_much = each.now_bytes > _MUCH * (of.peak_bytes or 0)
+        if each is not in_title and each.line and middle is not None and is_much:
+            yield Note(
+                "warning",
+                f"{line_name(each, of)} holds ever more: {bytes_text(middle)} "
+                f"half-way, {bytes_text(each.now_bytes)} in the end",
+                f"what stays after a step: %gpu_open {name} later.pickle",
+            )
+            return
+
+
+def _half_way(of: SnapshotOfDevice, line: LineMemory) -> int | None:
+    """The most that a line held in the first half; None unless it holds ever more."""
+    at = next((n for n, each in enumerate(of.lines) if each is line), None)
+    course = of.course
+    if course is None or line.given_back or not line.taken or at not in course.lines:
+        return None
+    levels = course.levels_bytes[course.lines.index(at)]
+    middle = len(levels) // 2
+    held = max(levels[:middle], default=0)
+    begins = any(levels[: middle // 2])
+    return held if begins and held < _GROWS * line.now_bytes else None
+
+
+def _stuck_note(of: SnapshotOfDevice, settings: str | None) -> Iterator[Note]:
+    """What is reserved and can neither be given back nor serve a large tensor."""
+    beside = [each for each in of.segments if stuck_bytes(each)]
+    held = sum(map(stuck_bytes, beside))
+    if held < max(_STUCK * of.reserved_bytes, _WORTH_A_NOTE):
+        return
+    largest = max(hole for each in beside for hole in holes_of(each))
+    text = (
+        f"{part_text(held, of.reserved_bytes)} reserved is free in holes of at most "
+        f"{bytes_text(largest)}"
+    )
+    hint = "--show map has the segments"
+    if _EXPANDABLE not in (settings or ""):
+        hint = f"{_EXPANDABLE} leaves fewer; {hint}"
+    yield Note("warning", text, hint)
+
+
+# ---------------------------------------------- what other answers of snapshots share
+
+
+def device_name(device: int) -> str:
+    """As torch calls it."""
+    return f"cuda:{device}"
+
+
+def place(where: str) -> str:
+    """A line of code in few letters: of a long path its end is what tells it."""
+    if len(where) <= _LONGEST_PLACE:
+        return where
+    return f"...{where[3 - _LONGEST_PLACE :]}"
+
+
+def line_name(line: LineMemory, of: SnapshotOfDevice) -> str:
+    """Whose memory it is, as tables and pictures call it."""
+    if line.line is not None:
+        where = place(line.line.where)
+        return f"{where}, before" if line.before else where
+    if line.before:
+        return _BEFORE
+    is_rest = len(of.lines) > _MANY_LINES and line is of.lines[-1]
+    return _OTHERS if is_rest else NO_LINE
+
+
+def event_text(event: int | None) -> str:
+    """When, by the number in the history."""
+    if event is None:
+        return "at an unknown event"
+    return f"at event {event:,}" if event else "before the first event"
+
+
+def largest_free(of: SnapshotOfDevice) -> int:
+    """The largest piece that torch has and nobody uses."""
+    return max((hole for each in of.segments for hole in holes_of(each)), default=0)
+
+
+def sizes(heading: str, of: Callable[[Any], int | None]) -> Property:
+    """A column of sizes."""
+
+    def told(row: Any) -> Cell:
+        nbytes = of(row)
+        return None if nbytes is None else bytes_text(nbytes)
+
+    return Property(Column(heading, number=True), told)
+
+
+def how(report: SnapshotReport, *further: str) -> Details:
+    """How the figures came about."""
+    said = [
+        "Sizes are those of blocks, as the allocator rounds them.",
+        "Of what has been given back it may have handed out up to 1 MiB more.",
+        "An event is an allocation, its being given back, or an error.",
+        "What was there before the recording is worked out backwards from its end.",
+        "A line is the innermost that is not torch's, nor Python's own.",
+        *further,
+    ]
+    settings = report.settings if report.settings != "" else "torch's default"
+    grids = [
+        Grid(
+            "",
+            (
+                ("file", each.name),
+                ("read", f"{bytes_text(each.nbytes)}, {each.events:,} entries"),
+                (
+                    "of unknown kinds",
+                    ", ".join(f"{n:,} {kind}" for kind, n in each.unknown) or "none",
+                ),
+                ("allocator settings", settings),
+            ),
+        )
+        for each in report.files
+    ]
+    if report.read_s is not None:
+        said.append(f"Reading took {seconds_text(report.read_s)}.")
+    return how_measured(*grids, Paragraph("\n".join(said)))

@@ -1,0 +1,203 @@
+"""What golden files do not hold: first lines at their borders, hints, rare states."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpumagic.gpu_open.memory_records import LineMemory
+from gpumagic.gpu_open.answer_recording import SnapshotReport, TraceReport
+from gpumagic.gpu_open.trace_records import HostWork, Idle, RankTrace
+from tests.gpu_open import samples_snapshots, samples_traces
+from tests.gpu_open.samples_traces import (
+    GPU_BOUND,
+    HOST_BOUND,
+    MANY,
+    MS,
+    NO_DEVICE,
+    SLOWER,
+    STEPS,
+    STRAGGLER,
+    file,
+)
+
+
+def drawn(rank):
+    """The screen of one rank."""
+    return TraceReport((rank,)).drawing()
+
+
+def hints(drawing):
+    """What is said to be done, of all notes."""
+    return " ".join(note.hint for note in drawing.notes)
+
+
+# ---------------------------------------------------------------------- one process
+
+
+@pytest.mark.parametrize(
+    ("changes", "title"),
+    [
+        ({}, "520 ms, the GPU was busy 98.3 % of it, mostly matrix product kernels"),
+        ({"rank": 3}, "rank 3: 520 ms"),
+        ({"kernels": ()}, "only with copies"),
+        (
+            {"communication_s": 0.1, "hidden_communication_s": 0.04},
+            "11.5 % only with communication",
+        ),
+        ({"idle": Idle(0.1, 0.0, 0.0)}, "; the host was late for 100 ms"),
+        ({"idle": Idle(0.0, 0.1, 0.0)}, "; 100 ms idle between two streams"),
+        (
+            {"idle": Idle(0.0, 0.0, 0.1, between_s=0.1)},
+            "100 ms idle from one kernel to the next",
+        ),
+        (
+            {"idle": Idle(0.03, 0.0, 0.1)},
+            "late for 30.0 ms, 100 ms idle for unknown reasons",
+        ),
+        ({"idle": Idle(0.0, 0.0, 0.1)}, "; why it was idle for 100 ms is unknown"),
+    ],
+)
+def test_title_says_how_long_how_busy_and_what_held_it_back(changes, title):
+    """Negligible things are left out, and nothing unexplained is put on the host."""
+    rank = replace(GPU_BOUND, **{"rank": None, **changes})
+    assert title in drawn(rank).title
+
+
+@pytest.mark.parametrize(
+    ("rank", "title", "hint"),
+    [
+        (NO_DEVICE, "no GPU work is in this trace; the host ran", "Activity.CUDA"),
+        (replace(NO_DEVICE, launches=9), "no GPU work", "another profiler"),
+        (replace(NO_DEVICE, launches=0), "no GPU work", "works on the GPU"),
+        (replace(NO_DEVICE, device_name="A100"), "no GPU work", "first profile on"),
+        (
+            RankTrace(file(unknown=(("devtools", 50),))),
+            "nothing of torch's profiler",
+            "export_chrome_trace",
+        ),
+        (RankTrace(file()), "no GPU work is in this trace", "Activity.CUDA"),
+    ],
+)
+def test_why_there_is_no_gpu_work_is_said_as_far_as_the_file_tells(rank, title, hint):
+    """With what to do about it."""
+    drawing = drawn(rank)
+    assert drawing.title.startswith(title)
+    assert hint in hints(drawing)
+    assert drawing.whole().text()
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("enumerate(DataLoader)#_Iter.__next__", "%pin_loader"),
+        ("aten::item", "--syncs"),
+        ("Optimizer.step#Adam.step", "fused=True"),
+        ("CompiledFunction", "reduce-overhead"),
+        ("save_checkpoint", "less often"),
+        ("autograd::engine::evaluate_function: AddmmBackward0", "torch.compile"),
+        (None, "with_stack=True"),
+    ],
+)
+def test_hint_fits_what_the_host_was_in(name, hint):
+    """By its name; what is only an operator is launched too often."""
+    idle = Idle(0.3, 0.0, 0.0, (HostWork(name, 0.29),))
+    assert hint in hints(drawn(replace(HOST_BOUND, idle=idle)))
+
+
+def test_first_step_that_is_odd_warmed_up():
+    """And of two steps none is odd."""
+    first = replace(STEPS.steps[7], number=0, start_s=-1.0)
+    slow = replace(STEPS, steps=(first, *STEPS.steps[8:]))
+    assert "the first steps warm up" in hints(drawn(slow))
+    two = replace(STEPS, steps=STEPS.steps[6:8])
+    assert not any("median of" in note.text for note in drawn(two).notes)
+
+
+# -------------------------------------------------------------- many ranks, two runs
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"busy_s": 0.2, "waits_s": 0.0}, "leave their GPUs idle"),
+        ({"waits_s": 0.2, "busy_s": 0.7}, "wait for each other"),
+        ({"moves_s": 0.3, "waits_s": 0.0, "busy_s": 0.7}, "do nothing but move data"),
+        ({"waits_s": 0.0, "moves_s": 0.0, "busy_s": 0.7}, "compute"),
+    ],
+)
+def test_what_costs_equal_ranks_most_is_said_first(changes, words):
+    """Where none stands out."""
+    shares = tuple(
+        replace(each, own_s=0.6, length_s=0.7, **changes)
+        for each in STRAGGLER.together.ranks
+    )
+    equal = replace(STRAGGLER.together, ranks=shares, slowest=None, differences=())
+    title = replace(STRAGGLER, together=equal).drawing().title
+    assert title.startswith(f"no rank stands out: 8 ranks {words}")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "title"),
+    [
+        (0.1, 0.102, "both take the same time (100 -> 102 ms)"),
+        (0.1, 0.0, "one of the two has no GPU work"),
+        (None, 0.1, "one of the two has no GPU work"),
+        (0.2, 0.1, "the second is 2.00x faster (200 -> 100 ms)"),
+    ],
+)
+def test_which_run_is_slower(before, after, title):
+    """One recording of each tells no small difference."""
+    runs = {"length_before_s": before, "length_after_s": after}
+    changed = replace(SLOWER.comparison, **runs)
+    assert replace(SLOWER, comparison=changed).drawing().title.startswith(title)
+
+
+def test_kernel_that_only_one_run_has_is_new_or_gone():
+    """It is no difference of one kernel."""
+    (first, *_) = SLOWER.comparison.kernels
+    for change, said in (
+        ({"count_before": None, "before_s": None}, "is new and took 181 ms"),
+        ({"count_before": None, "before_s": None, "kind": "x"}, "is new"),
+    ):
+        changed = replace(SLOWER.comparison, kernels=(replace(first, **change),))
+        assert said in replace(SLOWER, comparison=changed).drawing().title
+
+
+# ------------------------------------------------------------------------- snapshots
+
+
+def test_what_ran_out_of_memory_comes_first_then_the_fullest():
+    """Its device is named where there are several."""
+    full, out = samples_snapshots.TRAINING.devices[0], samples_snapshots._DEVICE_OUT
+    report = SnapshotReport((), (replace(full, device=3), out), "")
+    assert report.drawing().title.startswith("cuda:0: out of memory")
+    small = replace(full, device=3, reserved_bytes=1)
+    report = replace(report, devices=(small, replace(full, device=5)))
+    assert report.drawing().title.startswith("cuda:5: ")
+
+
+def test_memory_from_before_may_be_the_most_of_the_peak():
+    """Which is said also where no line is known."""
+    of = samples_snapshots.TRAINING.devices[0]
+    before = LineMemory(None, True, 5 << 30, 5 << 30, 0, 0, 0)
+    of = replace(of, lines=(before, *of.lines), peak_event=0, has_stacks=False)
+    title = SnapshotReport((), (of,)).drawing().title
+    assert (
+        "peak 3.87 GiB before the first event" in title or "before the first" in title
+    )
+    assert "from before the recording" in title
+
+
+def test_everything_folded_has_a_word_and_there_are_six_at_most():
+    """One picture, one table, three notes in sight."""
+    for _, report in (*samples_traces.SAMPLES, *samples_snapshots.SAMPLES):
+        drawing = report.drawing()
+        folded = [p for p in drawing.parts if hasattr(p, "summary")]
+        assert all(each.name for each in folded)
+        assert len(drawing.folded) <= 6
+        assert len(drawing.notes) <= 3
+        assert len(drawing.parts) - len(folded) - len(drawing.notes) <= 2
+    assert MANY.drawing().notes
+    assert MS
