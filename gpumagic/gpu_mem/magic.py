@@ -53,7 +53,7 @@ class MemoryMagics(GpuMagics):
     )
     @word("on", "From now on a line after each cell that moves memory.")
     @word("off", "No more of these lines.")
-    @word("log [FILE]", "All cells watched so far; saved as .csv or .json.")
+    @word("log", "All cells watched so far.")
     @word("map", "Segments and blocks of the caching allocator.")
     @word("leaks", "What could be let go of.")
     @word("free", "Let go of it.")

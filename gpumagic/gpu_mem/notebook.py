@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
@@ -17,13 +18,12 @@ from gpumagic.gpu_mem.records import LedgerEntry
 from gpumagic.gpu_mem.report import BriefReport, LedgerReport
 from gpumagic.notebook.cell_hooks import Mode, running_cell
 from gpumagic.notebook.magics import show_text
-from gpumagic.notebook.session import CellLog
 from gpumagic.report.places import Code
 from gpumagic.report.units import parse_bytes
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from gpumagic.gpu_mem.report import CellReport, LeakReport
     from gpumagic.notebook.cells import Outcome
@@ -34,20 +34,7 @@ _WATCHING = (
     "A line after each cell that moves memory of a GPU from now on; "
     "%gpu_mem off ends that"
 )
-_COLUMNS: dict[str, Callable[[LedgerEntry], Any]] = {
-    "cell": lambda entry: entry.code.cell,
-    "code": lambda entry: entry.code.text,
-    "device": lambda entry: f"{entry.kind}:{entry.device}",
-    "label": lambda entry: entry.label,
-    "allocated_bytes": lambda entry: entry.allocated_bytes,
-    "reserved_bytes": lambda entry: entry.reserved_bytes,
-    "allocated_delta": lambda entry: entry.allocated_delta,
-    "peak_low_bytes": lambda entry: entry.peak.low_bytes,
-    "peak_high_bytes": lambda entry: entry.peak.high_bytes,
-    "peak": lambda entry: entry.peak.kind.value,
-    "failed": lambda entry: entry.failed,
-    "badges": lambda entry: "; ".join(kind.value for kind in entry.badges),
-}
+_MOST_ENTRIES = 1000
 
 
 class Notebook:
@@ -63,7 +50,7 @@ class Notebook:
         self._shell = magics.shell
         self._names = KnownNames(self._shell.user_ns, self._shell)
         self._memory = Memory(self._names, lambda: session.driver)
-        self._cells = CellLog(_entries_of, LedgerReport, _COLUMNS)
+        self._cells: deque[LedgerEntry] = deque(maxlen=_MOST_ENTRIES)
         self._last_oom = LastOom(self._shell)
         self._looks = Looks()
         self._every_cell = session.every_cell(self._shell)
@@ -93,8 +80,9 @@ class Notebook:
     def _report(self, options: Options) -> Report:
         memory = self._memory
         match options.word, options.value:
-            case "log", file:
-                report: Report = self._log(file)
+            case "log", _:
+                entries, watched = tuple(self._cells), self._mode.is_on
+                report: Report = LedgerReport(entries, automatic=watched)
             case "map", _:
                 report = memory.map()
             case "leaks", _:
@@ -134,7 +122,7 @@ class Notebook:
             watch.end(error=outcome.error)
             self._last_oom.cell_ended(code.cell, outcome.error)
             report = watch.report(code, value=outcome.value, error=outcome.error)
-            self._cells.add(report)
+            self._cells += _entries_of(report)
             self._looks.add(code.cell, report.holdings)
             return self._magics.show(report, typed)
 
@@ -154,14 +142,9 @@ class Notebook:
     def _tell(self, watch: OneCell, code: Code) -> None:
         report: CellReport = watch.report(code)
         self._last_oom.cell_ended(code.cell)
-        self._cells.add(report)
+        self._cells += _entries_of(report)
         if report.changes or report.badges:
             display(BriefReport(report))
-
-    def _log(self, file: str | None) -> LedgerReport:
-        if file is not None:
-            self._cells.save(file)
-        return self._cells.report(automatic=self._mode.is_on, saved_as=file)
 
 
 def _entries_of(report: CellReport) -> Iterator[LedgerEntry]:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 _WORDS = ("on", "off", "log", "map", "leaks", "free", "why", "fit", "live")
 LIVE = "live"  # of the cell that runs, in whichever form
-_TAKE_A_VALUE = ("log", "fit")
 # Which words an option belongs to; "" is a cell.
 _BELONGS = {
     "lines": ("",),
@@ -29,7 +28,7 @@ class Options:
     """What is wanted."""
 
     word: str = ""  # what is asked; empty for how things stand, and for a cell
-    value: str | None = None  # what stands behind the word: a size, or a file
+    value: str | None = None  # what stands behind the word: a size
     # whether the peak of a cell is wanted exactly, for which each allocation is seen
     exact: bool = False
     # whether each line's part is wanted, which is as good as `exact`
@@ -88,7 +87,7 @@ def _check_words(word: str, values: list[str], *, above_a_cell: bool) -> None:
             f"%gpu_mem has no word {word}",
             did_you_mean(word, _WORDS) or f"say one of {', '.join(_WORDS)}, or nothing",
         )
-    most = 1 if word in _TAKE_A_VALUE else 0
+    most = 1 if word == "fit" else 0
     if len(values) > most:
         # A size that was typed with a blank in it is one word without.
         fitting = ["".join(values)] if word == "fit" else values[:most]

@@ -82,9 +82,7 @@ class LedgerReport(Report):
     """All watched cells of the notebook, oldest first."""
 
     entries: tuple[LedgerEntry, ...]
-    dropped: int = 0
     automatic: bool = False
-    saved_as: str | None = None
 
 
 @dataclass(frozen=True)

@@ -68,24 +68,14 @@ def ledger_parts(report: LedgerReport) -> Iterator[Part]:
         yield Note("note", "every cell is being watched", "%gpu_mem off", "watched")
     else:
         yield Note("note", "cells are watched when asked", "%gpu_mem on", "not watched")
-    if report.saved_as:
-        yield Note("note", f"saved as {report.saved_as}")
     if report.entries:
-        older = Paragraph(f"{_older(report)} before these were forgotten.")
-        parts = (
-            _ledger_table(report, _MOST_ROWS),
-            *((older,) if report.dropped else ()),
-        )
-        yield Details("All cells, with their notes", parts, "cells")
+        table = _ledger_table(report, _MOST_ROWS)
+        yield Details("All cells, with their notes", (table,), "cells")
     if curves[1:]:
         yield Details("How the other devices went", tuple(curves[1:]), "devices")
     if report.entries:
         said = "Change and peak of each cell are what %%gpu_mem measured there."
         yield how_measured(Paragraph(said))
-
-
-def _older(report: LedgerReport) -> str:
-    return count_text(report.dropped, "older entry", "older entries")
 
 
 def ledger_label(report: LedgerReport) -> str:

@@ -656,8 +656,6 @@ MIXED_LEDGER = LedgerReport(
         ),
         entry(7, 1, 0.5, 2, code=Code(HOSTILE)),
     ),
-    dropped=120,
-    saved_as="memory.csv",
 )
 LONG_LEDGER = LedgerReport(
     tuple(entry(n, 1 + n % 9, 0.1, 2 + n % 9) for n in range(1, 61))

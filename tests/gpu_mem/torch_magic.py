@@ -6,7 +6,6 @@ Run by test_in_process.py, in a process of its own.
 
 from __future__ import annotations
 
-import csv
 import sys
 import threading
 import weakref
@@ -27,7 +26,6 @@ from gpumagic.gpu_mem.report import (
     FitReport,
     FreeReport,
     LeakReport,
-    LedgerReport,
     MapReport,
     MemoryReport,
     WhyReport,
@@ -288,21 +286,6 @@ def test_every_cell_is_a_line_until_it_is_switched_off(shell, shown):
     assert brief[0].cell.changes[0].allocated_delta == 4 * MIB
 
 
-def test_the_log_can_be_saved(shell, shown, tmp_path):
-    """One line for each cell and device."""
-    file = tmp_path / "memory.csv"
-    run(shell, "%%gpu_mem\ny = x + 1")
-
-    report = run(shell, f"%gpu_mem -o -q log {file}")
-
-    assert isinstance(report, LedgerReport)
-    assert [each.allocated_delta for each in report.entries] == [4 * MIB]
-    with file.open(encoding="utf-8", newline="") as opened:
-        (row,) = csv.DictReader(opened)
-    assert row["allocated_delta"] == str(4 * MIB)
-    assert row["device"] == "sim:0"
-
-
 @pytest.mark.parametrize(
     ("cell", "problem"),
     [
@@ -314,7 +297,6 @@ def test_the_log_can_be_saved(shell, shown, tmp_path):
         ("%gpu_mem fit 6 GiB", "GiB is one word too many"),
         ("%gpu_mem --lines", "--lines has no meaning here"),
         ("%gpu_mem map --cache", "--cache has no meaning here"),
-        ("%gpu_mem log memory.txt", "not as memory.txt"),
         ("%%gpu_mem map\nran = True", "map is a word of its own"),
         ("%%gpu_mem --outputs\nran = True", "--outputs has no meaning here"),
         ("%%gpu_mem --linse\nran = True", "has no option --linse"),
