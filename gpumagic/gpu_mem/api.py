@@ -124,7 +124,6 @@ def measure(
     name: str = "with block",
     *,
     namespace: Mapping[str, Any] | None = None,
-    exact: bool = False,
     lines: bool = False,
     top: int = 10,
 ) -> Iterator[Measured]:
@@ -139,14 +138,13 @@ def measure(
 
         namespace: The names to look for; by default those of the main module.
 
-        exact: Whether the peak is wanted exactly, for which each allocation is seen.
-
-        lines: Whether each line's part is wanted.
+        lines: Whether the exact peak and each line's part are wanted, for which each
+            allocation is seen.
 
         top: How many names are to be shown.
     """
     measured, code = Measured(), Code(name)
-    options = Options(exact=exact, lines=lines, top=top)
+    options = Options(lines=lines, top=top)
     watch = OneCell(_names(namespace), options)
     watch.begin()
     try:

@@ -86,7 +86,6 @@ class OneCell:
         self._searches = search
         self._run = CellRun(
             runtime_now,
-            exact=self._options.exact,
             lines=self._options.lines,
             host_bytes=self._host_bytes if search else None,
         )
@@ -208,9 +207,8 @@ class CellRun:
         open_runtime: Finds the best runtime that there is now; asked again at the
             end, since the cell may import torch or start a device.
 
-        exact: Whether the peak is wanted exactly, for which each allocation is seen.
-
-        lines: Whether each line's part is wanted, which is as good as `exact`.
+        lines: Whether the exact peak and each line's part are wanted, for which each
+            allocation is seen.
 
         host_bytes: What the notebook's names hold of the host's memory: asked where
             there is no other device. None: nothing is looked for there.
@@ -223,7 +221,6 @@ class CellRun:
         self,
         open_runtime: Callable[[], Runtime],
         *,
-        exact: bool = False,
         lines: bool = False,
         host_bytes: Callable[[], int | None] | None = lambda: None,
         in_cell: Callable[[str], bool] | None = None,
@@ -242,7 +239,7 @@ class CellRun:
         self._stretches = Stretches(self._look_again)
         self._before: dict[int, Counters] = {}
         self._after: dict[int, Counters] = {}
-        self._recording = Recording(lines=lines) if exact or lines else None
+        self._recording = Recording() if lines else None
         self._problems: tuple[str, ...] = ()
         self._engine_peaks: Mapping[int, int] = {}
         self._oom_device: int | None = None

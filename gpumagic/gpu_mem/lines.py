@@ -38,19 +38,16 @@ class Recording:
 
         remarks: Why not, in sentences.
 
-    Args:
-        lines: Whether each allocation needs its line.
     """
 
-    def __init__(self, *, lines: bool) -> None:
+    def __init__(self) -> None:
         self.trace: MemoryTrace | None = None
         self.remarks: tuple[str, ...] = ()
-        self._lines = lines
         self._recorder: MemoryRecorder | None = None
 
     def start(self, runtime: Runtime) -> None:
         """Record from now on, if that can be done."""
-        chosen = recorder_for(runtime, lines=self._lines)
+        chosen = recorder_for(runtime)
         if chosen.remark is not None:
             self.remarks += (chosen.remark,)
         if chosen.recorder is None:
@@ -91,7 +88,7 @@ class Chosen(NamedTuple):
     remark: str | None = None
 
 
-def recorder_for(runtime: Runtime, *, lines: bool) -> Chosen:
+def recorder_for(runtime: Runtime) -> Chosen:
     """A recorder for what is going to run; it is not started by this.
 
     Recording starts no device and imports nothing, so that a device which the cell
@@ -100,7 +97,7 @@ def recorder_for(runtime: Runtime, *, lines: bool) -> Chosen:
     torch = loaded_torch()
     if torch is None:
         return Chosen(remark=_too_early("torch was not imported"))
-    places = places_beside(torch) if lines else None
+    places = places_beside(torch)
     if runtime.simulated:
         return _of_the_simulator()
     if runtime.kind == "cpu":
@@ -118,7 +115,7 @@ def _of_the_simulator() -> Chosen:
     return Chosen(MemoryWatch(simulated_box()))  # type: ignore[arg-type]
 
 
-def _of_cuda(torch: Any, runtime: Runtime, places: Places | None) -> Chosen:
+def _of_cuda(torch: Any, runtime: Runtime, places: Places) -> Chosen:
     from gpumagic.devices.memory_history import CudaHistory, why_no_history
 
     if not runtime.started():

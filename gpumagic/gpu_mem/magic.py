@@ -61,13 +61,7 @@ class MemoryMagics(GpuMagics):
     @word("live", "A panel while this cell runs.")
     @word("fit SIZE", "Whether that would fit now, as in fit 6GiB.")
     @argument(
-        "--lines", action="store_true", help="Of a cell: what each line took, and left."
-    )
-    @argument(
-        "--exact",
-        more=True,
-        action="store_true",
-        help="Of a cell: its exact peak, and whose it was.",
+        "--lines", action="store_true", help="Of a cell: lines, and its exact peak."
     )
     @argument(
         "--top",

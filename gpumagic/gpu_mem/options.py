@@ -15,7 +15,6 @@ LIVE = "live"  # of the cell that runs, in whichever form
 # Which words an option belongs to; "" is a cell.
 _BELONGS = {
     "lines": ("",),
-    "exact": ("",),
     "outputs": ("free",),
     "errors": ("free",),
     "gc": ("free", "leaks"),
@@ -29,10 +28,7 @@ class Options:
 
     word: str = ""  # what is asked; empty for how things stand, and for a cell
     value: str | None = None  # what stands behind the word: a size
-    # whether the peak of a cell is wanted exactly, for which each allocation is seen
-    exact: bool = False
-    # whether each line's part is wanted, which is as good as `exact`
-    lines: bool = False
+    lines: bool = False  # whether a cell's lines and its exact peak are wanted
     top: int = 10  # how many names are to be shown
     # drop results that hold memory from `Out`, `_`, `__`, `___` and IPython's hidden
     # copies

@@ -42,7 +42,7 @@ PEAKS_IN_WORDS = {
     PeakKind.EXACT: "The peak is exact, by the allocator's own counter.",
     PeakKind.BOUND: (
         "The peak lies between two bounds: an earlier cell had reached more. "
-        "%%gpu_mem --exact finds it."
+        "%%gpu_mem --lines finds it."
     ),
     PeakKind.SINCE_RESET: "The cell reset the peaks: this is the peak from then on.",
     PeakKind.REPLAYED: (
@@ -223,7 +223,7 @@ BADGE_TEXTS = {
         "peaks reset",
         "note",
         "the cell has reset the peaks of {device}: the peak is known only from then on",
-        "%%gpu_mem --exact finds the peak of the whole cell",
+        "%%gpu_mem --lines finds the peak of the whole cell",
     ),
     BadgeKind.SUMS_RESET: NoteText(
         "sums reset",

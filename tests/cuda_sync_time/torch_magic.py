@@ -391,7 +391,7 @@ def test_a_cell_without_code_is_silent_where_that_is_asked_for(shell, capsys):
     "magic",
     [
         "%%gpu_mem",
-        "%%gpu_mem --lines --exact",
+        "%%gpu_mem --lines",
         "%%gpu_doctor",
         "%%gpu_select",
         "%%pin_loader --watch",

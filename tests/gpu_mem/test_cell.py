@@ -286,7 +286,7 @@ def test_torch_that_the_cell_imports(runtime, monkeypatch):
     """The runtime is looked for again at the end, and torch is not imported for it."""
     torch = sys.modules.pop("torch")
     found = iter([CpuRuntime(), runtime])
-    run = CellRun(lambda: next(found), exact=True)
+    run = CellRun(lambda: next(found), lines=True)
 
     run.begin()
     assert "torch" not in sys.modules
@@ -402,7 +402,7 @@ def trace(*events, lines=True, **options):
 def test_a_replay_where_the_counters_do_not_know(runtime, record):
     """With each allocation seen, a bound becomes a figure."""
     recorder = record(trace(MemoryEvent(True, 1, 90), MemoryEvent(False, 1, 90)))
-    run = CellRun(lambda: runtime, exact=True)
+    run = CellRun(lambda: runtime, lines=True)
 
     run.begin()
     assert recorder.running
@@ -444,7 +444,7 @@ def test_fewer_were_recorded_than_counted(runtime, record):
 def test_the_course_of_a_cell_begins_with_what_was_in_use(runtime, record):
     """Each step is one of the recording; the counters say from where it goes."""
     record(trace(MemoryEvent(True, 1, 90, LINE), MemoryEvent(False, 1, 90, LINE)))
-    run = CellRun(lambda: runtime, exact=True, in_cell=lambda file: file == LINE.file)
+    run = CellRun(lambda: runtime, lines=True, in_cell=lambda file: file == LINE.file)
 
     run.begin()
     runtime.count(0, 100, 500, 1090, 11)
@@ -561,10 +561,10 @@ def test_without_a_wish_no_operation_is_looked_at(host):
 
     depths = []
 
-    for exact in (False, True):
+    for lines in (False, True):
         host(
             lambda: depths.append(len(dispatch._get_current_dispatch_mode_stack())),
-            exact=exact,
+            lines=lines,
         )
 
     assert depths == [0, 1]
@@ -604,16 +604,6 @@ def test_lines_on_the_host(host):
     assert change.peak == Peak(PeakKind.REPLAYED, 8000, 8000)
 
 
-def test_an_exact_peak_on_the_host_has_no_lines(host):
-    """Only the peak was wished for."""
-    import torch
-
-    run = host(lambda: torch.ones(1000) + 1, exact=True, held=(100, 100))
-
-    assert run.lines() is None
-    assert run.changes()[0].peak == Peak(PeakKind.REPLAYED, 8100, 8100)
-
-
 def test_the_course_on_the_host(host):
     """It goes from what names held through each storage that was made."""
     import torch
@@ -623,13 +613,13 @@ def test_the_course_on_the_host(host):
         second = first + 1
         del first, second
 
-    run = host(cell, exact=True, held=(100, 100))
+    run = host(cell, lines=True, held=(100, 100))
 
     (course,) = run.courses(tuple)
     assert course.highest_bytes == (100, 4100, 8100, 4100, 100)
     assert [
         (each.nbytes, each.was_left, each.from_before) for each in course.at_peak
-    ] == [(8000, False, False), (100, True, True)]
+    ] == [(4000, False, False), (4000, False, False), (100, True, True)]
 
 
 def test_backward_on_the_host(host):

@@ -376,20 +376,6 @@ def test_ours_is_bounded_and_without_c_frames():
     assert trace.events == {0: [], 1: [MemoryEvent(True, 1, 512, Spot(CELL, 3))]}
 
 
-def test_without_lines_no_stack_is_taken():
-    """An exact peak alone records no context, which costs next to nothing."""
-    torch = History()
-    recorder = CudaHistory(torch, None)
-
-    recorder.start()
-    torch.entries[0].append(entry("alloc", 1, 512, (CELL, 3)))
-    trace = recorder.stop()
-
-    assert torch.calls[0][1]["context"] is None
-    assert not trace.lines
-    assert trace.events[0] == [MemoryEvent(True, 1, 512)]
-
-
 def test_the_users_own_recording_is_only_read():
     """It is neither switched nor cleared, and only the cell's own time is read."""
     torch, clock = History(on=True), Clock()
@@ -427,7 +413,7 @@ def test_frames_of_c_in_the_users_own_recording_are_no_lines(monkeypatch):
     torch.__path__ = ["/env/lib/python3.11/site-packages/torch"]
     monkeypatch.setattr(recording, "loaded_torch", lambda: torch)
     runtime = SimpleNamespace(kind="cuda", simulated=False, started=lambda: True)
-    recorder, remark = recorder_for(runtime, lines=True)
+    recorder, remark = recorder_for(runtime)
 
     recorder.start()
     frames = [(file, 0) for file in NOT_PYTHON]

@@ -162,7 +162,7 @@ def test_a_reset_of_a_machine_that_the_cell_switches_on(box):
 
 
 def test_the_exact_peak_of_random_cells(box):
-    """With `exact` every peak is the engine's, to the byte, and lines add up."""
+    """Of a recorded cell every peak is the engine's, to the byte, and lines add up."""
 
     def check(program, run):
         (change,) = run.changes()
@@ -416,8 +416,7 @@ def levels_of(history, begun):
     return levels
 
 
-@pytest.mark.parametrize("options", [{"exact": True}, {"lines": True}])
-def test_the_course_is_that_of_the_engines_own_history(run, box, options):
+def test_the_course_is_that_of_the_engines_own_history(run, box):
     """Each step and the peak are those that the simulated GPU has noted itself."""
     draw, kept = random.Random(3), []  # noqa: S311
 
@@ -435,7 +434,7 @@ def test_the_course_is_that_of_the_engines_own_history(run, box, options):
     torch.sim.memory_allocated()  # what has died is given back
     begun = allocator.allocated_bytes
     allocator.record_history(Recording())
-    result = run(cell, **options)
+    result = run(cell, lines=True)
     history = list(allocator.history)
     allocator.record_history(None)
 
@@ -455,7 +454,7 @@ def test_names_at_the_peak_are_those_that_hold_it_then(box):
     model = torch.nn.Linear(512, 512, bias=False).to("sim")
     kept = []
 
-    with gpu_mem.measure(namespace={"model": model, "kept": kept}, exact=True) as cell:
+    with gpu_mem.measure(namespace={"model": model, "kept": kept}, lines=True) as cell:
         gone = torch.empty(1 << 20, device="sim")
         kept.append(torch.empty(1 << 19, device="sim"))
         del gone
