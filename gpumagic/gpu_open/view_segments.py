@@ -5,21 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.drawing import Column, Details, Note, Property, Table
-from gpumagic.gpu_mem.fragmentation import holes_of, stuck_bytes
-from gpumagic.gpu_mem.records import Setting
-from gpumagic.gpu_mem.report import MapReport
-from gpumagic.gpu_mem.view_fragmentation import (
+from gpumagic.gpu_mem.answer_map import (
+    MOST_IN_SIGHT,
+    MapReport,
+    block_details,
     fragmentation_parts,
     group_name,
     held_back,
     held_back_table,
-)
-from gpumagic.gpu_mem.view_map import (
-    MOST_IN_SIGHT,
-    block_details,
     picture_of,
     pictures,
 )
+from gpumagic.gpu_mem.fragmentation import holes_of, stuck_bytes
+from gpumagic.gpu_mem.records import Setting
 from gpumagic.gpu_mem.view_terms import figures
 from gpumagic.gpu_open.view_course import device_name
 from gpumagic.report.units import bytes_text, count_text, part_text

@@ -30,7 +30,7 @@ SO_FAR = {
     "cuda_sync_time": "-n 4|-r 4|--repeat|--budget 2s|--latency|--throughput|--setup x"
     "|--before x|--cold|--syncs|--profile|--trace f|--races|--flops|--bytes 2GiB"
     "|--name a|--vs a|--calibrate",
-    "gpu_mem": "--lines|--top 4|--outputs|--errors|--gc|--cache",
+    "gpu_mem": "--lines|--top 4|--gc|--cache",
     "gpu_open": "--compare|--replay|--fit 3GiB|--setting x|--memory 2GiB",
     "pin_loader": "--device cpu|--out x|--workers 2|--prefetch 2|--step f|--budget 2s"
     "|--diagnose|--force|--watch",
