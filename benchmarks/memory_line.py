@@ -26,9 +26,9 @@ from IPython.core.interactiveshell import InteractiveShell
 import gpumagic
 from benchmarks.runner import Comparison, Subject, side_by_side, timed
 from gpumagic.devices.opening import open_runtime, runtime_now
+from gpumagic.gpu_mem.balance import find_holdings
 from gpumagic.gpu_mem.cell import CellRun
-from gpumagic.gpu_mem.holdings import find_holdings
-from gpumagic.gpu_mem.name_sources import KnownNames
+from gpumagic.gpu_mem.names import KnownNames
 from gpumagic.report.units import seconds_text
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _a_cell(shell: InteractiveShell, code: str, line: _Line) -> float:
 
 def _not_drawn(subject: Subject) -> Subject:
     def run() -> float:
-        with patch("gpumagic.gpu_mem.notebook.display", lambda *_, **__: None):
+        with patch("gpumagic.gpu_mem.magic.display", lambda *_, **__: None):
             return subject()
 
     return run

@@ -92,10 +92,10 @@ def pytest_collection_finish():
     There are thousands of them: each cell that is measured would look through all.
     """
     gc.enable()
-    from gpumagic.gpu_mem import name_sources
+    from gpumagic.gpu_mem import names
 
-    installed, tests = name_sources._library_folders, str(Path(__file__).parent)
-    name_sources._library_folders = lambda: (*installed(), tests)
+    installed, tests = names._library_folders, str(Path(__file__).parent)
+    names._library_folders = lambda: (*installed(), tests)
 
 
 def pytest_collection_modifyitems(items):

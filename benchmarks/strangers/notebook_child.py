@@ -50,7 +50,7 @@ WAYS = (
         after="%cuda_sync_time off\n%cuda_sync_time log",
     ),
     Way("%%gpu_mem", over="%%gpu_mem"),
-    Way("%%gpu_mem --lines --exact", over="%%gpu_mem --lines --exact"),
+    Way("%%gpu_mem --lines", over="%%gpu_mem --lines"),
     Way("%%cuda_sync_time", over="%%cuda_sync_time"),
     Way("%%cuda_sync_time --syncs", over="%%cuda_sync_time --syncs"),
     Way("%%cuda_sync_time --races", over="%%cuda_sync_time --races"),

@@ -6,9 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpumagic.gpu_mem.api import fit, holders, measure, memory_map, snapshot
+    from gpumagic.gpu_mem.api import fit, holders, memory_map, snapshot, watch
 
-__all__ = ["fit", "holders", "measure", "memory_map", "snapshot"]
+__all__ = ["fit", "holders", "memory_map", "snapshot", "watch"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,17 +9,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.host import available_bytes
 from gpumagic.devices.opening import runtime_now
-from gpumagic.devices.torch_private import loaded_torch
+from gpumagic.gpu_mem.answer_leaks import LeakReport
+from gpumagic.gpu_mem.answer_map import MapReport
+from gpumagic.gpu_mem.answer_now import TOP, MemoryReport
+from gpumagic.gpu_mem.answer_why import (
+    FitReport,
+    Held,
+    Verdict,
+    WhyReport,
+    next_steps,
+    steps_for_caught,
+)
+from gpumagic.gpu_mem.balance import find_holdings
 from gpumagic.gpu_mem.cell import OneCell
 from gpumagic.gpu_mem.counters import badges_now, setting_of
-from gpumagic.gpu_mem.device_memory import device_memories, host_memory
+from gpumagic.gpu_mem.device_memory import device_memories
 from gpumagic.gpu_mem.fragmentation import fragmentation_of, segment_blockers
 from gpumagic.gpu_mem.free import free
-from gpumagic.gpu_mem.holdings import find_holdings
 from gpumagic.gpu_mem.leaks import find_leaks
-from gpumagic.gpu_mem.name_sources import KnownNames
-from gpumagic.gpu_mem.oom import of_the_run, others_in
-from gpumagic.gpu_mem.options import Options
+from gpumagic.gpu_mem.names import KnownNames
+from gpumagic.gpu_mem.oom import of_the_run
 from gpumagic.gpu_mem.records import (
     Counters,
     DeviceMemory,
@@ -28,24 +37,13 @@ from gpumagic.gpu_mem.records import (
     Leak,
     Segment,
 )
-from gpumagic.gpu_mem.report import (
-    FitReport,
-    LeakReport,
-    MapReport,
-    MemoryReport,
-    WhyReport,
-)
 from gpumagic.gpu_mem.segments import (
-    Untold,
-    named,
-    names_by_address,
-    segments_of,
-    why_untold,
+    Unavailable,
+    segments_with_names,
+    why_unavailable,
 )
-from gpumagic.gpu_mem.why import Held, next_steps, steps_for_caught
-from gpumagic.gpu_mem.would_fit import answer_now, are_expandable, causes_now
+from gpumagic.gpu_mem.would_fit import answer_now, verdict_now
 from gpumagic.report.frontend import running_shell
-from gpumagic.report.introspection import without_collecting
 from gpumagic.report.places import Code
 from gpumagic.report.units import parse_bytes
 
@@ -53,10 +51,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from gpumagic.devices.protocols import Driver, Runtime
+    from gpumagic.gpu_mem.answer_cell import CellReport
+    from gpumagic.gpu_mem.answer_leaks import FreeReport
     from gpumagic.gpu_mem.records import CaughtOoms, Holdings, OomFacts
-    from gpumagic.gpu_mem.report import CellReport, FreeReport
 
-_NOT_STARTED = "no device has been used yet, so that there is nothing to look at"
+_NOT_STARTED = "no GPU memory is in use yet"
 _USE_ONE = "make a tensor on one: x = torch.ones(3, device=gpumagic.device())"
 _HOST_ONLY = "there is no GPU in use: torch keeps no segments of the host's memory"
 _SIMULATE = 'gpumagic.simulate("h100") gives a GPU to look at'
@@ -64,7 +63,7 @@ _MOST_HOLDERS = 5
 _OnDevice = TypeVar("_OnDevice", Segment, Holder, Leak)
 
 
-class Measured:
+class Watched:
     """What a `with` block came to.
 
     Attributes:
@@ -76,7 +75,7 @@ class Measured:
 
 
 def snapshot(
-    namespace: Mapping[str, Any] | None = None, *, top: int = 10
+    namespace: Mapping[str, Any] | None = None, *, top: int = TOP
 ) -> MemoryReport:
     """How things stand now, and the names that hold most.
 
@@ -120,43 +119,40 @@ def fit(size: int | str) -> FitReport:
 
 
 @contextmanager
-def measure(
+def watch(
     name: str = "with block",
     *,
     namespace: Mapping[str, Any] | None = None,
-    exact: bool = False,
     lines: bool = False,
-    top: int = 10,
-) -> Iterator[Measured]:
+    top: int = TOP,
+) -> Iterator[Watched]:
     """Look at memory round a `with` block; its report is there when it has ended.
 
-        with gpumagic.gpu_mem.measure() as measured:
+        with gpumagic.gpu_mem.watch() as watched:
             loss = model(batch).sum()
-        print(measured.report)
+        print(watched.report)
 
     Args:
         name: What the report calls the block.
 
         namespace: The names to look for; by default those of the main module.
 
-        exact: Whether the peak is wanted exactly, for which each allocation is seen.
-
-        lines: Whether each line's part is wanted.
+        lines: Whether the exact peak and each line's part are wanted, for which each
+            allocation is seen.
 
         top: How many names are to be shown.
     """
-    measured, code = Measured(), Code(name)
-    options = Options(exact=exact, lines=lines, top=top)
-    watch = OneCell(_names(namespace), options)
-    watch.begin()
+    watched, code = Watched(), Code(name)
+    cell = OneCell(_names(namespace), lines=lines, top=top)
+    cell.begin()
     try:
-        yield measured
+        yield watched
     except BaseException as error:
-        watch.end(error=error)
-        measured.report = watch.report(code, error=error)
+        cell.end(error=error)
+        watched.report = cell.report(code, error=error)
         raise
-    watch.end()
-    measured.report = watch.report(code)
+    cell.end()
+    watched.report = cell.report(code)
 
 
 def _names(namespace: Mapping[str, Any] | None) -> KnownNames:
@@ -181,17 +177,21 @@ class Memory:
         self._names = names
         self._find_driver = find_driver
 
-    def snapshot(self, *, top: int = 10) -> MemoryReport:
+    def snapshot(self, *, top: int = TOP) -> MemoryReport:
         """How things stand, and the names that hold most."""
         runtime = runtime_now()
-        devices = self.devices(runtime)
+        devices = self._devices(runtime)
         idle = not runtime.started()
-        holdings = None if idle else self.holdings(runtime, devices)
+        holdings = None if idle else self._holdings(runtime, devices)
+        if runtime.kind == "cpu" and holdings is not None:
+            # Nobody counts more there than what names hold.
+            held = sum(nbytes for _, nbytes in holdings.allocated_bytes)
+            counters = Counters(0, allocated_bytes=held)
+            devices = (DeviceMemory(counters, free_bytes=available_bytes()),)
         return MemoryReport(
             setting=setting_of(runtime),
-            devices=devices or _the_host(runtime, holdings),
+            devices=devices,
             holdings=holdings,
-            host=host_memory(loaded_torch()),
             badges=badges_now(runtime.kind, devices),
             top=top,
             why_not=_NOT_STARTED if idle else None,
@@ -201,38 +201,23 @@ class Memory:
     def holdings_now(self) -> Holdings:
         """Whose memory it is, on every device in use."""
         runtime = runtime_now()
-        return self.holdings(runtime, self.devices(runtime))
-
-    @without_collecting()
-    def holdings(
-        self, runtime: Runtime, devices: tuple[DeviceMemory, ...] = ()
-    ) -> Holdings:
-        """Whose memory it is."""
-        allocated = {
-            each.counters.device: each.counters.allocated_bytes for each in devices
-        }
-        return find_holdings(
-            self._names.sources(runtime.kind),
-            allocated,
-            snapshot=runtime.memory_snapshot(),
-        )
+        return self._holdings(runtime, self._devices(runtime))
 
     def map(self) -> MapReport:
         """Every segment and block, with the names that lie there."""
         runtime = runtime_now()
         segments = self._segments(runtime)
         reason = _why_no_blocks(runtime, segments)
-        devices = () if reason else self.devices(runtime)
+        devices = () if reason.problem else self._devices(runtime)
         known = segments or ()
         return MapReport(
             setting=setting_of(runtime),
             segments=known,
             fragmentation=tuple(fragmentation_of(known, d.counters) for d in devices),
-            why_not=None if reason is None else reason.problem,
-            hint=None if reason is None else reason.hint,
+            why_not=reason.problem or None,
+            hint=reason.hint,
         )
 
-    @without_collecting()
     def leaks(self, *, gc: bool = False) -> LeakReport:
         """What could be let go of."""
         runtime = runtime_now()
@@ -246,9 +231,9 @@ class Memory:
             remarks=found.remarks,
         )
 
-    def free(self, options: Options) -> FreeReport:
+    def free(self, *, cache: bool = False) -> FreeReport:
         """Let go of it."""
-        return free(self._names.shell, runtime_now(), options)
+        return free(self._names.shell, runtime_now(), cache=cache)
 
     def fit(self, nbytes: int) -> FitReport:
         """Whether so many bytes would fit now, on each device in use."""
@@ -256,26 +241,35 @@ class Memory:
         told, setting = self._segments(runtime), setting_of(runtime)
         segments, reason = told or (), _why_no_blocks(runtime, told)
         leaks = find_leaks(self._names.shell, runtime)
-        found = [
-            (answer, causes_now(None, answer, device, segments, leaks))
-            for device in (() if reason else self.devices(runtime))
-            for answer in (answer_now(nbytes, device, segments, runtime),)
+        devices = () if reason.problem else self._devices(runtime)
+        answers = tuple(answer_now(nbytes, d, segments, runtime) for d in devices)
+        verdicts = [
+            verdict_now(None, answer, device, segments, leaks)
+            for answer, device in zip(answers, devices, strict=True)
         ]
-        causes = tuple(dict.fromkeys(cause for _, own in found for cause in own))
+        verdict = Verdict(
+            tuple(dict.fromkeys(cause for each in verdicts for cause in each.causes)),
+            any(each.is_capped for each in verdicts),
+            sum(each.pools_bytes for each in verdicts),
+        )
+        failed = any(each.place == "nowhere" for each in answers)
+        steps = next_steps(
+            verdict,
+            setting=setting,
+            held=Held(leaks.leaks),
+            expandable=_are_expandable(segments),
+            pinning=segment_blockers(segments),
+        )
         return FitReport(
             setting=setting,
             requested_bytes=nbytes,
-            answers=tuple(answer for answer, _ in found),
-            causes=causes,
-            next_steps=next_steps(
-                causes,
-                setting=setting,
-                expandable=are_expandable(segments),
-                pinning=segment_blockers(segments),
-                held=Held(leaks.leaks),
-            ),
-            why_not=None if reason is None else reason.problem,
-            hint=None if reason is None else reason.hint,
+            answers=answers,
+            causes=verdict.causes,
+            is_capped=verdict.is_capped,
+            pools_bytes=verdict.pools_bytes,
+            next_steps=steps if failed else (),
+            why_not=reason.problem or None,
+            hint=reason.hint,
         )
 
     def why(self, oom: OomFacts | None, caught: CaughtOoms | None = None) -> WhyReport:
@@ -286,15 +280,16 @@ class Memory:
         if failure is None:
             return WhyReport(setting, None)
         device = failure.device
-        memory = self._device_of(device, runtime)
+        counted = {each.counters.device: each for each in self._devices(runtime)}
+        memory = counted.get(device or 0)
         told = self._segments(runtime)
         segments = _on(device, told or ())
         answer, asked = None, None if oom is None else oom.requested_bytes
         if memory is not None and told is not None and asked is not None:
             answer = answer_now(asked, memory, segments, runtime)
         found = find_leaks(self._names.shell, runtime, is_own=of_the_run(oom, caught))
-        causes = causes_now(oom, answer, memory, segments, found) if oom else ()
-        known = self.holdings(runtime, () if memory is None else (memory,)).holders
+        verdict = verdict_now(oom, answer, memory, segments, found)
+        known = self._holdings(runtime, () if memory is None else (memory,)).holders
         holders, leaks = _on(device, known), _on(device, found.leaks)
         held = Held(
             leaks,
@@ -307,12 +302,24 @@ class Memory:
                 if each.kind is HolderKind.VARIABLE
             ),
         )
-        expandable, pinning = are_expandable(segments), segment_blockers(segments)
+        expandable, pinning = _are_expandable(segments), segment_blockers(segments)
+        steps = steps_for_caught(held)
+        if oom is not None:
+            steps = next_steps(
+                verdict,
+                setting=setting,
+                held=held,
+                expandable=expandable,
+                pinning=pinning,
+                oom=oom,
+            )
         return WhyReport(
             setting=setting,
             oom=oom,
             caught=caught,
-            causes=causes,
+            causes=verdict.causes if oom else (),
+            is_capped=verdict.is_capped,
+            pools_bytes=verdict.pools_bytes,
             answer=answer,
             memory=memory,
             holders=holders[:_MOST_HOLDERS],
@@ -320,46 +327,28 @@ class Memory:
             pinning=pinning,
             expandable_segments=expandable,
             own_bytes=held.own_bytes,
-            next_steps=steps_for_caught(held)
-            if oom is None
-            else next_steps(
-                causes,
-                setting=setting,
-                expandable=expandable,
-                pinning=pinning,
-                others=others_in(oom.text),
-                held=held,
-                in_pieces_bytes=oom.reserved_unallocated_bytes,
-            ),
+            next_steps=steps,
         )
 
     # ---------------------------------------------------------------- its parts
 
-    def devices(self, runtime: Runtime) -> tuple[DeviceMemory, ...]:
-        """The devices in use."""
+    def _devices(self, runtime: Runtime) -> tuple[DeviceMemory, ...]:
         return device_memories(runtime, self._find_driver())
 
-    def _device_of(self, device: int | None, runtime: Runtime) -> DeviceMemory | None:
-        devices, at = self.devices(runtime), device or 0
-        return next((each for each in devices if each.counters.device == at), None)
+    def _holdings(
+        self, runtime: Runtime, devices: tuple[DeviceMemory, ...]
+    ) -> Holdings:
+        counted = {d.counters.device: d.counters.allocated_bytes for d in devices}
+        sources, snapshot = self._names.sources(runtime.kind), runtime.memory_snapshot()
+        return find_holdings(sources, counted, snapshot=snapshot)
 
-    @without_collecting()
     def _segments(self, runtime: Runtime) -> tuple[Segment, ...] | None:
-        """With names; None where the allocator does not tell of them."""
-        snapshot = runtime.memory_snapshot()
-        if snapshot is None:
-            return None
-        names = names_by_address(self._names.sources(runtime.kind), snapshot)
-        return named(segments_of(snapshot), names)
+        return segments_with_names(runtime, self._names.sources(runtime.kind))
 
 
-def _the_host(runtime: Runtime, holdings: Holdings | None) -> tuple[DeviceMemory, ...]:
-    """The CPU as a device, of which nobody counts more than what names hold."""
-    if runtime.kind != "cpu" or holdings is None:
-        return ()
-    held_bytes = sum(nbytes for _, nbytes in holdings.allocated_bytes)
-    counters = Counters(0, allocated_bytes=held_bytes)
-    return (DeviceMemory(counters, free_bytes=available_bytes()),)
+def _are_expandable(segments: tuple[Segment, ...]) -> bool | None:
+    """Whether new segments can grow; None where there are none to tell by."""
+    return any(each.expandable for each in segments) if segments else None
 
 
 def _on(device: int | None, things: Iterable[_OnDevice]) -> tuple[_OnDevice, ...]:
@@ -369,10 +358,10 @@ def _on(device: int | None, things: Iterable[_OnDevice]) -> tuple[_OnDevice, ...
 
 def _why_no_blocks(
     runtime: Runtime, segments: tuple[Segment, ...] | None
-) -> Untold | None:
-    """Why nothing can be said of blocks; None where they are known."""
+) -> Unavailable:
+    """Why nothing can be said of blocks; no problem where they are known."""
     if runtime.kind == "cpu":
-        return Untold(_HOST_ONLY, _SIMULATE)
+        return Unavailable(_HOST_ONLY, _SIMULATE)
     if not runtime.started() or not runtime.devices_in_use():
-        return Untold(_NOT_STARTED, _USE_ONE)
-    return why_untold(runtime) if segments is None else None
+        return Unavailable(_NOT_STARTED, _USE_ONE)
+    return why_unavailable(runtime) if segments is None else Unavailable("", None)

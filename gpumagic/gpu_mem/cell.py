@@ -1,13 +1,19 @@
-"""Measures one cell: what it did to the memory, and whose names hold it now.
+"""Measures one cell: what it did to the memory, its peak, and whose names hold it now.
 
 It is told as two calls round the user's code and not as a function that is given the
 code, because a cell may be awaited between them, or end in an error.
+
+torch has one peak for each device, and resetting it would take it from the user. It
+need not be reset: a new record is the cell's own, and without one the peak lies
+between bounds that the other counters give. A reset by the cell ends a stretch, within
+which the counters are whole: so somebody looks just before and after each reset.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.around_cell import CellRuntime
@@ -16,6 +22,15 @@ from gpumagic.devices.memory_counters import watch_resets
 from gpumagic.devices.opening import runtime_now
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import error_line
+from gpumagic.gpu_mem.answer_cell import CellReport
+from gpumagic.gpu_mem.answer_now import TOP
+from gpumagic.gpu_mem.balance import (
+    compared,
+    find_holdings,
+    held_bytes,
+    of_devices,
+    sizes,
+)
 from gpumagic.gpu_mem.counters import (
     badges_between,
     badges_of_allocator,
@@ -23,48 +38,37 @@ from gpumagic.gpu_mem.counters import (
     read_all,
     setting_of,
 )
-from gpumagic.gpu_mem.course import course_of, pieces_of
-from gpumagic.gpu_mem.holdings import (
-    compared,
-    find_holdings,
-    held_bytes,
-    of_devices,
-    sizes,
-)
-from gpumagic.gpu_mem.lines import Recording, lines_of, replay
-from gpumagic.gpu_mem.options import Options
-from gpumagic.gpu_mem.peak import Stretches, peak_unseen, with_replay
 from gpumagic.gpu_mem.records import (
+    PEAKS,
+    SUMS,
     Counters,
     DeviceChange,
     Peak,
     PeakKind,
     Setting,
     difference,
+    peaks_were_reset,
+    sums_were_reset,
 )
-from gpumagic.gpu_mem.report import CellReport
-from gpumagic.gpu_mem.segments import named, names_by_address, segments_of
 from gpumagic.report.places import in_running_cell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from gpumagic.devices.memory_events import MemoryTrace
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.gpu_mem.name_sources import Key, KnownNames
-    from gpumagic.gpu_mem.records import (
-        CellBadge,
-        Course,
-        Holdings,
-        LineUse,
-        Segment,
-    )
+    from gpumagic.gpu_mem.balance import Key
+    from gpumagic.gpu_mem.names import KnownNames
+    from gpumagic.gpu_mem.records import CellBadge, Course, Holdings, LineUse, Segment
     from gpumagic.report.places import Code
+
+    Looks = Mapping[int, Counters]
 
 _WORTH_A_SEARCH = 1 << 20
 _OOM = "OutOfMemoryError"
 _LOSES_OLDEST = "cuda"  # a recording that is full; others take nothing more
 _OOM_DEVICE = re.compile(r"\bGPU (\d+)\b")
+_NO_PEAK = Peak(PeakKind.UNKNOWN)
 
 
 class OneCell:
@@ -73,23 +77,26 @@ class OneCell:
     Args:
         names: Where names are looked for.
 
-        options: What is wanted of it: how exactly, and how many names.
+        lines: Whether the exact peak and each line's part are wanted.
+
+        top: How many names are to be shown.
 
         search: Whether to look for names at all.
     """
 
     def __init__(
-        self, names: KnownNames, options: Options | None = None, *, search: bool = True
+        self,
+        names: KnownNames,
+        *,
+        lines: bool = False,
+        top: int = TOP,
+        search: bool = True,
     ) -> None:
         self._names = names
-        self._options = options or Options()
+        self._top = top
         self._searches = search
-        self._run = CellRun(
-            runtime_now,
-            exact=self._options.exact,
-            lines=self._options.lines,
-            host_bytes=self._host_bytes if search else None,
-        )
+        host_bytes = self._host_bytes if search else None
+        self._run = CellRun(runtime_now, lines=lines, host_bytes=host_bytes)
         self._sizes: dict[Key, int] = {}
         self._sized: str | None = None  # the kind of device
 
@@ -100,7 +107,7 @@ class OneCell:
             if runtime.started():
                 counted = {c.device: c.allocated_bytes for c in read_all(runtime)}
                 self._sized = runtime.kind
-                self._sizes = sizes(self._holdings(runtime.kind, counted))
+                self._sizes = sizes(self._holdings(counted))
         self._run.begin()
 
     def end(self, *, error: BaseException | None = None) -> None:
@@ -108,48 +115,42 @@ class OneCell:
         self._run.end(error)
 
     def report(
-        self,
-        code: Code,
-        *,
-        value: Any = None,
-        error: BaseException | None = None,
+        self, code: Code, *, value: Any = None, error: BaseException | None = None
     ) -> CellReport:
         """What came of it."""
         run = self._run
         changes = tuple(
             each for each in run.changes() if each.moved or each.allocated_delta is None
         )
+        # The cell's value, by the name that IPython is going to give it.
+        shown = {} if value is None else {f"Out[{code.cell}]": value}
         return CellReport(
             code=code,
             setting=run.setting,
             changes=changes,
             badges=run.badges(),
-            holdings=self._held_now(changes, code, value, error),
+            holdings=self._held_now(changes, shown, error),
             lines=run.lines(),
             lines_partial=run.lines_partial,
             failed=run.failed,
-            top=self._options.top,
+            top=self._top,
             remarks=run.remarks,
-            courses=run.courses(lambda: self._segments(code, value, error)),
+            courses=run.courses(lambda: self._segments(shown, error)),
         )
 
     def _segments(
-        self, code: Code, value: Any, error: BaseException | None
+        self, shown: dict[str, Any], error: BaseException | None
     ) -> tuple[Segment, ...]:
         """What lies where now, with names; nothing where no allocator tells of it."""
-        snapshot = runtime_now().memory_snapshot()
-        if snapshot is None:
-            return ()
-        shown = _as_shown(code, value)
+        from gpumagic.gpu_mem.segments import segments_with_names
+
         sources = self._names.sources(self._run.kind, shown, error)
-        names = names_by_address(sources, snapshot)
-        return named(segments_of(snapshot), names)
+        return segments_with_names(runtime_now(), sources) or ()
 
     def _held_now(
         self,
         changes: tuple[DeviceChange, ...],
-        code: Code,
-        value: Any,
+        shown: dict[str, Any],
         error: BaseException | None,
     ) -> Holdings | None:
         deltas = [each.allocated_delta for each in changes]
@@ -157,24 +158,22 @@ class OneCell:
         moved = any(each is None or abs(each) >= _WORTH_A_SEARCH for each in deltas)
         if not self._searches or not moved:
             return None
-        found = self._holdings(
-            self._run.kind,
-            {each.device: each.after.allocated_bytes for each in changes},
-            shown=_as_shown(code, value),
-            error=error,
-        )
-        before = self._sizes if self._sized == self._run.kind else {}
-        return of_devices(compared(before, found), {c.device for c in changes})
+        counted = {each.device: each.after.allocated_bytes for each in changes}
+        kind = self._run.kind
+        found = self._holdings(counted, kind=kind, shown=shown, error=error)
+        before = self._sizes if self._sized == kind else {}
+        return of_devices(compared(before, found), counted)
 
     def _holdings(
         self,
-        kind: str,
         allocated: Mapping[int, int | None],
+        *,
+        kind: str | None = None,
         shown: Mapping[str, Any] | None = None,
         error: BaseException | None = None,
     ) -> Holdings:
         return find_holdings(
-            self._names.sources(kind, shown, error),
+            self._names.sources(kind or runtime_now().kind, shown, error),
             allocated,
             tell_blocks=lambda: runtime_now().memory_snapshot(),
         )
@@ -182,11 +181,6 @@ class OneCell:
     def _host_bytes(self) -> int | None:
         """What the names hold of the host's memory."""
         return held_bytes(self._names.sources("cpu"))
-
-
-def _as_shown(code: Code, value: Any) -> dict[str, Any]:
-    """The cell's value by the name that IPython is going to give it."""
-    return {} if value is None else {f"Out[{code.cell}]": value}
 
 
 # ------------------------------------------------------------ counters before and after
@@ -208,9 +202,8 @@ class CellRun:
         open_runtime: Finds the best runtime that there is now; asked again at the
             end, since the cell may import torch or start a device.
 
-        exact: Whether the peak is wanted exactly, for which each allocation is seen.
-
-        lines: Whether each line's part is wanted, which is as good as `exact`.
+        lines: Whether the exact peak and each line's part are wanted, for which each
+            allocation is seen.
 
         host_bytes: What the notebook's names hold of the host's memory: asked where
             there is no other device. None: nothing is looked for there.
@@ -223,7 +216,6 @@ class CellRun:
         self,
         open_runtime: Callable[[], Runtime],
         *,
-        exact: bool = False,
         lines: bool = False,
         host_bytes: Callable[[], int | None] | None = lambda: None,
         in_cell: Callable[[str], bool] | None = None,
@@ -233,7 +225,6 @@ class CellRun:
         self.setting = Setting(CpuRuntime.kind)
         self.kind = CpuRuntime.kind
         self._ran_on = CellRuntime(open_runtime)
-        self._wants_lines = lines
         self._host_bytes = host_bytes
         self._in_cell = in_cell
         self._marks: Any = None
@@ -242,7 +233,11 @@ class CellRun:
         self._stretches = Stretches(self._look_again)
         self._before: dict[int, Counters] = {}
         self._after: dict[int, Counters] = {}
-        self._recording = Recording(lines=lines) if exact or lines else None
+        self._recording: Any = None
+        if lines:
+            from gpumagic.gpu_mem.lines import Recording
+
+            self._recording = Recording()
         self._problems: tuple[str, ...] = ()
         self._engine_peaks: Mapping[int, int] = {}
         self._oom_device: int | None = None
@@ -250,9 +245,8 @@ class CellRun:
     def begin(self) -> None:
         """Look, and start to record if that is wanted; never fails for want of it."""
         runtime, box = self._ran_on.begin(), simulated_box()
-        self._resets_seen = self._watches.enter_context(
-            watch_resets(self._stretches.over_a_reset)
-        )
+        over_a_reset = watch_resets(self._stretches.over_a_reset)
+        self._resets_seen = self._watches.enter_context(over_a_reset)
         if runtime.simulated and box is not None:
             self._marks = box.mark_peaks()
         self._before = self._look(runtime)
@@ -279,14 +273,24 @@ class CellRun:
         self._in_cell = self._in_cell or in_running_cell()
         self.setting, self.kind = setting_of(runtime), runtime.kind
         self.failed = error_line(error)
-        self._oom_device = _oom_device(error)
-        self._check_whole()
+        if type(error).__name__ == _OOM:
+            found = _OOM_DEVICE.search(str(error))
+            self._oom_device = int(found[1]) if found else 0
+        if trace := self._trace:
+            self.lines_partial = trace.partial or any(
+                self._missed(device, trace) for device in trace.events
+            )
 
     # ------------------------------------------------------------- what is told
 
     def changes(self) -> tuple[DeviceChange, ...]:
         """Each device in use; one that the cell was the first to use began at zero."""
-        return tuple(self._change(device) for device in self._after)
+        found = []
+        for device, after in self._after.items():
+            before = self._before.get(device) or from_zero(after)
+            whole = self._stretches.whole(after)
+            found.append(DeviceChange(before, whole, self._peak(before, after)))
+        return tuple(found)
 
     def badges(self) -> tuple[CellBadge, ...]:
         """What should be seen at once, device by device."""
@@ -304,18 +308,15 @@ class CellRun:
     def lines(self) -> tuple[LineUse, ...] | None:
         """A row for each line and device; None where that was not to be seen."""
         trace = self._trace
-        if not self._wants_lines or trace is None or not trace.lines:
+        if trace is None or not trace.lines:
             return None
+        from gpumagic.gpu_mem.lines import lines_of
+
         in_cell = self._in_cell or in_running_cell()
         return tuple(
             row
             for device in self._after
-            for row in lines_of(
-                device,
-                trace.events.get(device, ()),
-                before_peak=replay(trace.events.get(device, ()), 0).before_peak,
-                in_cell=in_cell,
-            )
+            for row in lines_of(device, trace.events.get(device, ()), in_cell)
         )
 
     def courses(
@@ -327,6 +328,8 @@ class CellRun:
         begun = {device: self._begun(device) for device in moved}
         if all(nbytes is None for nbytes in begun.values()):
             return ()
+        from gpumagic.gpu_mem.lines import course_of, pieces_of
+
         segments = find_segments()
         in_cell = self._in_cell or in_running_cell()
         return tuple(
@@ -349,8 +352,8 @@ class CellRun:
             return None
         if not (self.lines_partial and self.kind == _LOSES_OLDEST):
             return (self._before.get(device) or from_zero(after)).allocated_bytes
-        steps = replay(trace.events[device], 0)
-        return difference(after.allocated_bytes, steps.end_bytes)
+        moved = (e.nbytes if e.taken else -e.nbytes for e in trace.events[device])
+        return difference(after.allocated_bytes, sum(moved))
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -362,7 +365,8 @@ class CellRun:
 
     @property
     def _trace(self) -> MemoryTrace | None:
-        return None if self._recording is None else self._recording.trace
+        trace: MemoryTrace | None = getattr(self._recording, "trace", None)
+        return trace
 
     def _forget_beginning(self) -> None:
         self._before, self._marks = {}, None
@@ -387,46 +391,21 @@ class CellRun:
         runtime = self._ran_on.now()
         return {} if runtime.kind == CpuRuntime.kind else self._look(runtime)
 
-    def _change(self, device: int) -> DeviceChange:
-        after = self._stretches.whole(self._after[device])
-        before = self._before.get(device) or from_zero(after)
-        return DeviceChange(before, after, self._peak(before, self._after[device]))
-
     def _peak(self, before: Counters, after: Counters) -> Peak:
-        counted = self._counted(after)
-        trace, device = self._trace, after.device
-        if trace is None or counted.kind is PeakKind.EXACT:
-            return counted
-        if self.lines_partial or before.allocated_bytes is None:
-            return counted
-        course = replay(trace.events.get(device, ()), before.allocated_bytes)
-        return with_replay(
-            counted,
-            before,
-            after,
-            peak_bytes=course.peak_bytes,
-            end_bytes=course.end_bytes,
-        )
-
-    def _counted(self, after: Counters) -> Peak:
-        """What is known without having seen each allocation."""
         engines = self._engine_peaks.get(after.device)
         if engines is not None:
             return Peak(PeakKind.EXACT, engines, engines)
         if self._resets_seen or after.device in self._before:
-            return self._stretches.peak(after)
-        return peak_unseen(after)
-
-    def _check_whole(self) -> None:
-        """Compare what was recorded with what the allocators have counted."""
-        trace = self._trace
-        if trace is None:
-            return
-        self.lines_partial = trace.partial or any(
-            self._missed(device, trace) for device in trace.events
-        )
+            counted = self._stretches.peak(after)
+        else:
+            counted = peak_unseen(after)
+        if self._trace is None or self.lines_partial or before.allocated_bytes is None:
+            return counted
+        events = self._trace.events.get(after.device, ())
+        return with_replay(counted, before, after, events)
 
     def _missed(self, device: int, trace: MemoryTrace) -> bool:
+        """Whether the allocator has counted more than was recorded."""
         after = self._after.get(device)
         if after is None or after.taken is None:
             return False
@@ -435,12 +414,151 @@ class CellRun:
         return sum(each.taken for each in trace.events[device]) < counted
 
 
-# -------------------------------------------------------------- the error that ended it
+# ------------------------------------------------------------- the peak of a stretch
 
 
-def _oom_device(error: BaseException | None) -> int | None:
-    """The device on which this error says that no memory was left."""
-    if type(error).__name__ != _OOM:
+def peak_between(before: Counters, after: Counters) -> Peak:
+    """The peak of what ran between two looks at one device."""
+    now, then = after.peak_bytes, before.peak_bytes
+    low = _highest_seen(before, after)
+    if now is None or then is None or low is None:
+        return _NO_PEAK
+    if peaks_were_reset(before, after):
+        return Peak(PeakKind.BOUND, max(now, low))
+    if after.taken_bytes is None:
+        # Such an allocator is not torch's own, and its peak is only a bound.
+        return _between(low, now)
+    if now > then:
+        return Peak(PeakKind.EXACT, now, now)
+    gross = difference(after.taken_bytes, before.taken_bytes)
+    if gross is None or sums_were_reset(before, after):
+        return _between(low, now)
+    # Nor was there more than if the cell had given nothing back until its end.
+    return _between(low, min(now, (before.allocated_bytes or 0) + gross))
+
+
+def peak_unseen(after: Counters) -> Peak:
+    """The peak since a device's first use, if resets since then were not seen.
+
+    Such a reset leaves no trace where there was nothing before. But memory was only
+    taken from the driver for what did not fit into what there was.
+    """
+    low = after.peak_bytes
+    sums = after.taken_bytes, after.reserved_bytes, after.flushed_bytes
+    if low is None or None in sums:
+        return _NO_PEAK
+    taken, reserved, flushed = (each or 0 for each in sums)
+    if sums_were_reset(from_zero(after), after):
+        return Peak(PeakKind.BOUND, low)
+    return _between(low, max(low, min(taken, reserved + flushed)))
+
+
+def with_replay(counted: Peak, before: Counters, after: Counters, events: Any) -> Peak:
+    """A peak that knows each allocation, if the counters do not know it exactly."""
+    if counted.kind is PeakKind.EXACT:
+        return counted
+    end = peak = before.allocated_bytes or 0
+    for event in events:
+        end += event.nbytes if event.taken else -event.nbytes
+        peak = max(peak, end)
+    low = _highest_seen(before, after)
+    if counted.kind is not PeakKind.UNKNOWN:
+        known = max(peak, low or 0)
+        most = known if counted.high_bytes is None else min(known, counted.high_bytes)
+        return Peak(PeakKind.REPLAYED, most, most)
+    if low is None or after.allocated_bytes is None:
+        return _NO_PEAK
+    # On the host what is allocated is known by names, which may miss some of it.
+    unseen = end - after.allocated_bytes
+    lowest = max(low, peak - max(unseen, 0))
+    highest = max(lowest, peak - min(unseen, 0))
+    kind = PeakKind.REPLAYED if lowest == highest else PeakKind.BOUND
+    return Peak(kind, lowest, highest)
+
+
+def _highest(one: Peak, other: Peak) -> Peak:
+    """The peak of two stretches of one cell."""
+    if PeakKind.UNKNOWN in (one.kind, other.kind):
+        return _NO_PEAK
+    low = max(one.low_bytes or 0, other.low_bytes or 0)
+    if one.high_bytes is None or other.high_bytes is None:
+        return Peak(PeakKind.BOUND, low)
+    return _between(low, max(one.high_bytes, other.high_bytes))
+
+
+def _between(low: int, high: int) -> Peak:
+    if low >= high:
+        return Peak(PeakKind.EXACT, low, low)
+    return Peak(PeakKind.BOUND, low, high)
+
+
+def _highest_seen(before: Counters, after: Counters) -> int | None:
+    if before.allocated_bytes is None or after.allocated_bytes is None:
         return None
-    found = _OOM_DEVICE.search(str(error))
-    return int(found[1]) if found else 0
+    return max(before.allocated_bytes, after.allocated_bytes)
+
+
+class Stretches:
+    """Goes on from stretch to stretch, and keeps what came of those that are over.
+
+    Args:
+        look: Reads the counters of each device in use; it does not raise.
+    """
+
+    def __init__(self, look: Callable[[], Looks]) -> None:
+        self._look = look
+        self._since: Looks = {}
+        self._peaks: dict[int, Peak] = {}
+        self._highest: dict[int, dict[str, int]] = {}
+        self._lost: dict[int, dict[str, int]] = {}
+
+    def begin(self, looks: Looks) -> None:
+        """The first stretch begins with these."""
+        self._since = looks
+
+    @contextlib.contextmanager
+    def over_a_reset(self) -> Iterator[None]:
+        """A reset, which ends a stretch and begins the next."""
+        before = self._look()
+        self._peaks |= {device: self.peak(each) for device, each in before.items()}
+        try:
+            yield
+        finally:
+            self._since = self._look()
+            for device, after in self._since.items():
+                self._note_reset(before.get(device), after)
+
+    def peak(self, after: Counters) -> Peak:
+        """The most at once on a device until this look."""
+        earlier, since = self._peaks.get(after.device), self._since.get(after.device)
+        if earlier is None:
+            return peak_between(since or from_zero(after), after)
+        if since is None:  # it could not be asked after a reset
+            return _NO_PEAK
+        return _highest(earlier, peak_between(since, after))
+
+    def whole(self, after: Counters) -> Counters:
+        """The counters as they would be, had nobody reset them."""
+        highest, lost = (
+            each.get(after.device, {}) for each in (self._highest, self._lost)
+        )
+        now = {name: getattr(after, name) for name in (*highest, *lost)}
+        figures = {
+            name: max(value, highest.get(name, 0)) + lost.get(name, 0)
+            for name, value in now.items()
+            if value is not None
+        }
+        return replace(after, **figures)
+
+    def _note_reset(self, before: Counters | None, after: Counters) -> None:
+        device = after.device
+        if before is None:  # it could not be asked
+            self._peaks[device] = _NO_PEAK
+            return
+        peaks = self._highest.setdefault(device, dict.fromkeys(PEAKS, 0))
+        for name in PEAKS:
+            peaks[name] = max(peaks[name], getattr(before, name) or 0)
+        lost = self._lost.setdefault(device, dict.fromkeys(SUMS, 0))
+        for name in SUMS:
+            fall = difference(getattr(before, name), getattr(after, name))
+            lost[name] += max(fall or 0, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.memory_counters import (
     allocator_backend,
@@ -11,18 +11,10 @@ from gpumagic.devices.memory_counters import (
     figure,
 )
 from gpumagic.devices.simulated import simulated_box, word_of
-from gpumagic.gpu_mem.records import (
-    BadgeKind,
-    CellBadge,
-    Counters,
-    Setting,
-    peaks_were_reset,
-    sums_were_reset,
-)
+from gpumagic.gpu_mem.records import BadgeKind, CellBadge, Counters, Setting
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-    from typing import Any
+    from collections.abc import Collection, Mapping
 
     from gpumagic.devices.protocols import Runtime
     from gpumagic.gpu_mem.records import DeviceMemory
@@ -44,10 +36,8 @@ _KEYS = {
     "taken": ("allocation.all.allocated",),
     "retries": ("num_alloc_retries",),
     "ooms": ("num_ooms",),
-    "stream_waits": ("num_sync_all_streams",),
     "driver_calls": ("num_device_alloc", "num_device_free"),
     "flushed_bytes": ("reserved_bytes.all.freed",),
-    "stuck_bytes": ("inactive_split_bytes.all.current",),
 }
 # What CUDA's own pools tell; torch reports zero for all else of them.
 _OF_POOLS = ("allocated_bytes", "reserved_bytes", "peak_bytes", "peak_reserved_bytes")
@@ -55,7 +45,6 @@ _GROWING = {
     BadgeKind.RETRY: "retries",
     BadgeKind.OOM_CAUGHT: "ooms",
     BadgeKind.DRIVER_CALLS: "driver_calls",
-    BadgeKind.STREAM_WAITS: "stream_waits",
     BadgeKind.FLUSHED: "flushed_bytes",
 }
 
@@ -105,8 +94,7 @@ def setting_of(runtime: Runtime) -> Setting:
 
 
 def _sum(figures: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:
-    found = [figure(figures, key) for key in keys]
-    known = [each for each in found if each is not None]
+    known = [each for key in keys if (each := figure(figures, key)) is not None]
     return sum(known) if len(known) == len(keys) else None
 
 
@@ -117,9 +105,8 @@ def badges_now(kind: str, devices: Collection[DeviceMemory]) -> tuple[CellBadge,
     """The badges of how things stand."""
     badges = list(badges_of_allocator(kind, [each.counters for each in devices]))
     for each in devices:
-        number = each.counters.device
-        if each.counters.pending_bytes:
-            pending = each.counters.pending_bytes
+        number, pending = each.counters.device, each.counters.pending_bytes
+        if pending:
             badges.append(CellBadge(BadgeKind.PENDING, number, pending))
         if each.is_silent:
             badges.append(CellBadge(BadgeKind.SILENT, number))
@@ -131,50 +118,38 @@ def badges_now(kind: str, devices: Collection[DeviceMemory]) -> tuple[CellBadge,
 def badges_of_allocator(
     kind: str, devices: Collection[Counters]
 ) -> tuple[CellBadge, ...]:
-    """What the allocator of these devices does not count, and why."""
-    backend = allocator_backend(kind) if devices else None
-    if backend not in (None, NATIVE):
-        return (CellBadge(BadgeKind.BACKEND, names=(str(backend),)),)
-    if not caching_is_off(kind):
+    """Whether the allocator of these devices does not count all of it."""
+    if not devices:
         return ()
-    unknown = (each.device for each in devices if each.allocated_bytes is None)
-    return tuple(CellBadge(BadgeKind.NOT_CACHED, device) for device in unknown)
+    unknown = any(each.allocated_bytes is None for each in devices)
+    is_off = unknown and caching_is_off(kind)
+    if is_off or allocator_backend(kind) not in (None, NATIVE):
+        return (CellBadge(BadgeKind.UNCOUNTED),)
+    return ()
 
 
 def badges_between(
     before: Counters | None, after: Counters, *, ended_by_oom: bool = False
 ) -> tuple[CellBadge, ...]:
-    """The badges of one device, in the order of their kinds."""
-    earlier = Counters(after.device) if before is None else before
-    badges = [*_grown(earlier, after, int(ended_by_oom)), *_states(earlier, after)]
-    if before is None:
-        badges.append(CellBadge(BadgeKind.STARTED, after.device))
-    return tuple(sorted(badges, key=_place))
+    """The badges of one device, in the order of their kinds.
 
-
-def _grown(before: Counters, after: Counters, own_ooms: int) -> Iterator[CellBadge]:
+    What comes of another is left out: a retry gives the cache back, and a cache that
+    went back is taken from the driver again.
+    """
+    earlier = before or Counters(after.device)
     grown = {}
     for kind, name in _GROWING.items():
-        now, then = getattr(after, name) or 0, getattr(before, name) or 0
+        now, then = getattr(after, name) or 0, getattr(earlier, name) or 0
         # Less than before: reset in between, and counted anew since.
         grown[kind] = now if now < then else now - then
-    grown[BadgeKind.OOM_CAUGHT] -= own_ooms
-    # Each retry waits for them once: what is more was asked for by the code.
-    grown[BadgeKind.STREAM_WAITS] -= grown[BadgeKind.RETRY]
-    for kind, amount in grown.items():
-        if amount > 0:
-            yield CellBadge(kind, after.device, amount)
-
-
-def _states(before: Counters, after: Counters) -> Iterator[CellBadge]:
-    device = after.device
-    if after.pending_bytes:
-        yield CellBadge(BadgeKind.PENDING, device, after.pending_bytes)
-    if peaks_were_reset(before, after):
-        yield CellBadge(BadgeKind.PEAK_RESET, device)
-    if sums_were_reset(before, after):
-        yield CellBadge(BadgeKind.SUMS_RESET, device)
-
-
-def _place(badge: CellBadge) -> int:
-    return list(BadgeKind).index(badge.kind)
+    grown[BadgeKind.OOM_CAUGHT] -= int(ended_by_oom)
+    if grown[BadgeKind.RETRY] > 0:
+        grown[BadgeKind.FLUSHED] = grown[BadgeKind.DRIVER_CALLS] = 0
+    elif grown[BadgeKind.FLUSHED] > 0:
+        grown[BadgeKind.DRIVER_CALLS] = 0
+    grown[BadgeKind.PENDING] = after.pending_bytes or 0
+    badges = [CellBadge(k, after.device, n) for k, n in grown.items() if n > 0]
+    if before is None:
+        badges.append(CellBadge(BadgeKind.STARTED, after.device))
+    order = list(BadgeKind)
+    return tuple(sorted(badges, key=lambda badge: order.index(badge.kind)))

@@ -10,12 +10,13 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.in_use import KINDS_OF_THE_DRIVER
+from gpumagic.devices.nvml_utilisation import in_container
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.devices.visible_devices import same_uuid
 from gpumagic.devices.waiting import is_in_use
 from gpumagic.gpu_mem.counters import read
-from gpumagic.gpu_mem.records import DeviceMemory, HostMemory
+from gpumagic.gpu_mem.records import DeviceMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,52 +44,30 @@ def device_memories(runtime: Runtime, driver: Driver) -> tuple[DeviceMemory, ...
         return ()
     in_use = runtime.devices_in_use()
     places = _places(driver) if runtime.kind in KINDS_OF_THE_DRIVER else []
-    foreign_numbers = not driver.simulated and _in_container()
+    foreign_numbers = not driver.simulated and in_container()
     return tuple(
         _memory_of(
-            runtime,
-            device,
-            places[device] if device < len(places) else None,
-            foreign_numbers=foreign_numbers,
+            runtime, device, dict(enumerate(places)).get(device), foreign_numbers
         )
         for device in in_use
     )
-
-
-def host_memory(torch: Any) -> HostMemory | None:
-    """Page-locked memory that torch keeps for CUDA; None where it does not count it."""
-    cuda: Any = getattr(torch, "cuda", None)
-    ask = getattr(cuda, "host_memory_stats", None)
-    if ask is None or not cuda.is_initialized():
-        return None
-    try:
-        stats = ask()
-    except (AttributeError, RuntimeError):  # a build without CUDA
-        return None
-    # Which of two names means all that is kept has changed with the versions.
-    names = ("active_bytes", "allocated_bytes")
-    if "active_bytes.current" not in stats:
-        names = ("allocated_bytes", "reserved_bytes")
-    allocated, reserved = (stats.get(f"{name}.current") for name in names)
-    if allocated is None and reserved is None:
-        return None
-    return HostMemory(allocated, reserved)
 
 
 def _memory_of(
     runtime: Runtime,
     device: int,
     place: Gpu | MigSlice | None,
-    *,
-    foreign_numbers: bool,
+    foreign_numbers: bool,  # noqa: FBT001 -- it is handed on
 ) -> DeviceMemory:
-    told = _free_and_total(runtime, device)
+    told = None
+    with contextlib.suppress(RuntimeError):  # a device in error answers nothing
+        told = runtime.memory_bytes(device)
     free, total = told or (
         getattr(place, "memory_free_bytes", None),
         getattr(place, "memory_total_bytes", None),
     )
-    processes = getattr(place, "processes", None)
-    its = _processes(processes, foreign_numbers=foreign_numbers)
+    listed = getattr(place, "processes", None)
+    its = _processes(listed, foreign_numbers=foreign_numbers)
     return DeviceMemory(
         counters=read(runtime, device),
         name=runtime.device_name(device),
@@ -156,19 +135,7 @@ def _processes(
     )
 
 
-def _in_container() -> bool:
-    from gpumagic.devices.nvml_utilisation import in_container
-
-    return in_container()
-
-
 # ------------------------------------------------------------ what torch says of it
-
-
-def _free_and_total(runtime: Runtime, device: int) -> tuple[int, int] | None:
-    with contextlib.suppress(RuntimeError):  # a device in error answers nothing
-        return runtime.memory_bytes(device)
-    return None
 
 
 def _cap_bytes(runtime: Runtime, device: int, total: int | None) -> int | None:

@@ -21,7 +21,8 @@ from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from gpumagic.devices.torch_private import loaded_torch
-from gpumagic.gpu_mem.lines import places_beside
+from gpumagic.report.introspection import is_truly
+from gpumagic.report.places import Places
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
@@ -58,10 +59,9 @@ def held_errors(shell: Any | None) -> list[HeldError]:
     found: dict[int, tuple[Error, list[str]]] = {}
     places = list(_error_places(shell))
     for place in sorted(places, key=lambda each: not is_error(each.held)):
-        if not (is_error(place.held) or _is_traceback(place.held)):
-            continue
-        known = _of_same_frames(place.held, found)
-        found.setdefault(known, (place.held, []))[1].append(place.name)
+        if _is_error_or_traceback(place.held):
+            known = _of_same_frames(place.held, found)
+            found.setdefault(known, (place.held, []))[1].append(place.name)
     debugger = [place.name for place in places if type(place.held) is FrameType]
     return [
         HeldError(error, (*names, *(debugger if number == 0 else ())))
@@ -76,10 +76,14 @@ def errors_in_variables(shell: Any | None) -> dict[str, list[Error]]:
     hidden = getattr(shell, "user_ns_hidden", {})
     found = {}
     for name, value in list(shell.user_ns.items()):
-        if value is not hidden.get(name) and not _is_output(name):
-            errors = _errors_among(value)
-            if errors:
-                found[name] = errors
+        if type(name) is not str or not name.strip("_0123456789"):
+            continue  # no name, or that of a result
+        if name in ("Out", "_oh") or value is hidden.get(name):
+            continue
+        several = type(value) in (list, tuple)
+        errors = list(value[:_MOST_ERRORS]) if several else [value]
+        if errors and all(map(_is_error_or_traceback, errors)):
+            found[name] = errors
     return found
 
 
@@ -93,7 +97,9 @@ def stray_errors(known: Iterable[Error]) -> list[BaseException]:
     alive = [
         each
         for each in gc.get_objects()
-        if is_error(each) and id(each) not in found and _has_frames(each)
+        if is_error(each)
+        and id(each) not in found
+        and vars(BaseException)["__traceback__"].__get__(each) is not None
     ]
     inner = {id(each) for one in alive for each in list(errors_within(one))[1:]}
     return [each for each in alive if id(each) not in inner]
@@ -171,7 +177,7 @@ def _places_of_formatters(shell: Any) -> Iterator[ErrorPlace]:
         if not hasattr(type(formatter), "structured_traceback"):
             continue
         for name, held in list(vars(formatter).items()):
-            if is_error(held) or _is_traceback(held):
+            if _is_error_or_traceback(held):
                 empty = setter(formatter, name, None)
                 yield ErrorPlace(f"shell.{owner}.{name}", held, empty)
         yield from _places_of_debugger(owner, getattr(formatter, "pdb", None))
@@ -190,16 +196,6 @@ def _places_of_debugger(owner: str, debugger: Any | None) -> Iterator[ErrorPlace
         if kept.get(name):
             empty = setter(debugger, name, nothing)
             yield ErrorPlace(f"shell.{owner}.pdb.{name}", None, empty)
-
-
-def _errors_among(value: Any) -> list[Error]:
-    """The value if it is an error, or its elements if all of them are."""
-    several = list(value[:_MOST_ERRORS]) if type(value) in (list, tuple) else [value]
-    return several if all(is_error(e) or _is_traceback(e) for e in several) else []
-
-
-def _is_output(name: Any) -> bool:
-    return not str(name).strip("_0123456789") or name in ("Out", "_oh")
 
 
 def setter(owner: Any, name: str, value: Any) -> Callable[[], object]:
@@ -257,7 +253,7 @@ def frames_with_locals(
     for each in errors_within(error):
         yield from _carried(each)
     frames = [each for each in _frames_kept_by(error) if not _is_machinery(each)]
-    places = places_beside(loaded_torch())
+    places = _places()
     frames.sort(key=lambda each: not places.is_users(each.f_code.co_filename))
     for frame in frames:
         for name, value in locals_of(frame, live).items():
@@ -292,7 +288,10 @@ def errors_within(error: Error | FrameType) -> Iterator[Error | FrameType]:
         seen.add(id(each))
         yield each
         if is_error(each):
-            waiting += _behind(each)
+            inner: Any = each
+            members = inner.exceptions if is_truly(each, BaseExceptionGroup) else ()
+            behind = (inner.__cause__, inner.__context__, *members)
+            waiting += (other for other in behind if other is not None)
 
 
 def locals_of(frame: FrameType, live: Container[int] = frozenset()) -> dict[str, Any]:
@@ -317,7 +316,7 @@ def running_locals() -> Iterator[tuple[str, Any]]:
     that of a second thread, or call.
     """
     met = Counter[str]()
-    places = places_beside(loaded_torch())
+    places = _places()
     seen = set[int]()
     for innermost in sys._current_frames().values():
         for frame in reversed(list(_with_callers(innermost))):
@@ -345,29 +344,18 @@ def _running_locals_of(frame: FrameType) -> dict[str, Any]:
     return found
 
 
+def _places() -> Places:
+    """Tells the user's files from those of libraries."""
+    return Places(tuple(map(str, getattr(loaded_torch(), "__path__", ()))))
+
+
 def is_error(value: Any) -> bool:
     """Whether this is an exception; proxies and those that lie are asked nothing."""
-    return issubclass(type(value), BaseException)
+    return is_truly(value, BaseException)
 
 
-def _has_frames(error: Any) -> bool:
-    """Whether an exception has a traceback, and its frames with it."""
-    return vars(BaseException)["__traceback__"].__get__(error) is not None
-
-
-def _is_traceback(value: Any) -> bool:
-    """Whether this is a traceback."""
-    return type(value) is TracebackType
-
-
-def _behind(error: Any) -> list[Error]:
-    members = getattr(error, "exceptions", ()) if _is_group(error) else ()
-    errors = (error.__cause__, error.__context__, *members)
-    return [each for each in errors if each is not None]
-
-
-def _is_group(error: Any) -> bool:
-    return issubclass(type(error), BaseExceptionGroup)
+def _is_error_or_traceback(value: Any) -> bool:
+    return type(value) is TracebackType or is_error(value)
 
 
 def _frames(error: Any) -> Iterator[FrameType]:
@@ -375,7 +363,7 @@ def _frames(error: Any) -> Iterator[FrameType]:
     if type(error) is FrameType:
         yield error
         return
-    step = error if _is_traceback(error) else error.__traceback__
+    step = error if type(error) is TracebackType else error.__traceback__
     while step is not None:
         yield step.tb_frame
         step = step.tb_next

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from gpumagic.gpu_mem.records import BlockState, Fragmentation, Pinning
@@ -23,18 +22,14 @@ def fragmentation_of(segments: Iterable[Segment], counters: Counters) -> Fragmen
     own = [each for each in segments if each.device == counters.device]
     holes = [hole for each in own for hole in holes_of(each)]
     reserved, free = sum(each.nbytes for each in own), sum(holes)
-    allocated = sum(each.allocated_bytes for each in own)
+    largest = max(holes, default=0)
     return Fragmentation(
         device=counters.device,
         reserved_bytes=reserved,
         free_bytes=free,
-        idle_share=_share(reserved - allocated, reserved),
-        stuck_share=_share(sum(map(stuck_bytes, own)), reserved),
-        largest_hole_bytes=max(holes, default=0),
-        external=_rest(_share(max(holes, default=0), free)),
-        spread=_rest(_share(sum(hole * hole for hole in holes), free * free)),
-        rounding_share=_share(counters.rounding_bytes, counters.active_bytes),
-        stranded_bytes=free - _free_where_most_is(own),
+        stuck_share=sum(map(stuck_bytes, own)) / reserved if reserved else None,
+        largest_hole_bytes=largest,
+        external=1 - largest / free if free else None,
     )
 
 
@@ -55,7 +50,9 @@ def returnable_bytes(segment: Segment, *, after_waiting: bool = False) -> int:
     """
     runs = list(free_runs(segment, after_waiting=after_waiting))
     if segment.expandable:
-        return sum(_whole_pages(*run, step_bytes(segment)) for run in runs)
+        page = step_bytes(segment)
+        whole = (end // page - -(-begin // page) for begin, end in runs)
+        return sum(max(each, 0) * page for each in whole)
     return segment.nbytes if runs == [(0, segment.nbytes)] else 0
 
 
@@ -99,31 +96,6 @@ def kept_in_pools_bytes(segments: Iterable[Segment], device: int) -> int:
     return sum(hole for each in pools for hole in holes_of(each))
 
 
-def _free_where_most_is(segments: Sequence[Segment]) -> int:
-    """The free bytes of the stream and pool that most of the memory belongs to."""
-    reserved: Counter[tuple[int, str]] = Counter()
-    free: Counter[tuple[int, str]] = Counter()
-    for each in segments:
-        reserved[each.stream, each.pool] += each.nbytes
-        free[each.stream, each.pool] += sum(holes_of(each))
-    return free[max(reserved, key=lambda group: reserved[group])] if reserved else 0
-
-
-def _whole_pages(begin: int, end: int, page: int) -> int:
-    return max(end // page - -(-begin // page), 0) * page
-
-
-def _share(part: int | None, whole: int | None) -> float | None:
-    return part / whole if whole and part is not None else None
-
-
-def _rest(share: float | None) -> float | None:
-    return None if share is None else 1 - share
-
-
-# -------------------------------------------------- what keeps segments from going back
-
-
 def segment_blockers(segments: Iterable[Segment], most: int = 5) -> tuple[Pinning, ...]:
     """Blocks that keep free memory from going back to the driver.
 
@@ -131,16 +103,11 @@ def segment_blockers(segments: Iterable[Segment], most: int = 5) -> tuple[Pinnin
     """
     found = []
     for segment in segments:
-        kept_bytes = stuck_bytes(segment)
-        blocks = [b for b in segment.blocks if b.state is not BlockState.FREE]
-        found += [
-            (
-                kept_bytes / len(blocks),
-                Pinning(segment.nbytes, b.nbytes, kept_bytes, b.names, b.line),
-            )
-            for b in blocks
-            if kept_bytes
-        ]
+        kept = stuck_bytes(segment)
+        used = [b for b in segment.blocks if b.state is not BlockState.FREE]
+        for b in used if kept else ():
+            pinning = Pinning(segment.nbytes, b.nbytes, kept, b.names, b.line)
+            found.append((kept / len(used), pinning))
     found.sort(key=lambda each: -each[0])
     return tuple(pinning for _, pinning in found[:most])
 

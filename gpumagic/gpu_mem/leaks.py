@@ -14,10 +14,8 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.torch_private import loaded_torch
-from gpumagic.gpu_mem.attribution import (
-    CountedMemory,
-    search,
-)
+from gpumagic.gpu_mem.answer_leaks import FREE
+from gpumagic.gpu_mem.balance import CountedMemory, search
 from gpumagic.gpu_mem.counters import read_all
 from gpumagic.gpu_mem.error_holders import (
     errors_in_variables,
@@ -28,26 +26,19 @@ from gpumagic.gpu_mem.error_holders import (
     running_locals,
     stray_errors,
 )
-from gpumagic.gpu_mem.name_sources import in_classes
-from gpumagic.gpu_mem.output_holders import output_places, shown_results
+from gpumagic.gpu_mem.names import in_classes, output_places, shown_results
 from gpumagic.gpu_mem.records import Leak, LeakKind
 from gpumagic.gpu_mem.walk import ON_DEMAND, Budget, Walk
+from gpumagic.report.introspection import class_has, is_truly
 from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        Callable,
-        Collection,
-        Iterable,
-        Iterator,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from gpumagic.devices.protocols import Runtime
     from gpumagic.devices.storages import StorageKey
-    from gpumagic.gpu_mem.attribution import Reached
-    from gpumagic.gpu_mem.error_holders import Error, HeldLocal
+    from gpumagic.gpu_mem.balance import Reached
+    from gpumagic.gpu_mem.error_holders import Error
 
     IsOwn = Callable[[Error], bool]
     Memory = Mapping[StorageKey, Reached]
@@ -60,12 +51,9 @@ _GRAPHS = (
 )
 _STRAYS = (
     f"{_STRAY} waits in a cycle, or is kept by an object of yours: "
-    "%gpu_mem free --gc frees it in the first case only"
+    f"{FREE} frees it in the first case only"
 )
 _HIDDEN = "{} could not be looked at without running hooks of yours"
-_FREE_ERRORS = "%gpu_mem free --errors"
-_FREE_OUTPUTS = "%gpu_mem free --outputs"
-_FREE_CYCLES = "%gpu_mem free --gc"
 _COLLECT = (list, dict, set, tuple, deque)
 _MORE_PASSES = 3  # a finaliser may let go of another cycle, and that of one more
 _EVERYTHING = Budget(objects=20_000_000, seconds=20.0)
@@ -99,29 +87,32 @@ def find_leaks(
 ) -> FoundLeaks:
     """What could be let go of; only cycles are, where that is asked for."""
     cycles = _collected(runtime) if gc else {}
-    found = _candidates(shell, is_own)
-    roots = [*found.wanted.values(), *(each.value for each in found.unwanted)]
-    walk, _, reached = search(
+    in_variables = errors_in_variables(shell)
+    wanted = _wanted(shell, in_variables)
+    unwanted = (*_of_errors(shell, in_variables, is_own), *_of_outputs(shell))
+    roots = [*wanted.values(), *(each.value for each in unwanted)]
+    walk, _, memory = search(
         ((root,) for root in roots),
         CountedMemory(runtime.kind, runtime.memory_snapshot()),
-        left_out=found.never_entered,
+        left_out=left_out(shell),
         budget=budget,
     )
-    memory = dict(reached.values())
-    each_one = (
-        *_rows_of_unwanted(found.unwanted, len(found.wanted), memory),
-        *_rows_of_graphs(found.wanted, memory),
+    rows = _alike_together(
+        (
+            *_rows_of_unwanted(unwanted, len(wanted), memory),
+            *_rows_of_graphs(wanted, memory),
+        ),
+        memory,
     )
-    rows = _alike_together(each_one, memory)
     others = [row for row in rows if not row.own]
     no_graphs = [row for row in others if row.leak.kind is not LeakKind.GRAPH]
-    leaks = [row.leak for row in others]
     own = [row for row in rows if row.own]
+    leaks = _largest_first(others)
     return FoundLeaks(
-        leaks=_largest_first(leaks),
+        leaks=leaks,
         total_bytes=_by_device(others, memory),
         without_graphs_bytes=_by_device(no_graphs, memory),
-        own=_largest_first(row.leak for row in own),
+        own=_largest_first(own),
         own_bytes=_by_device(own, memory),
         collected_bytes=tuple(sorted(cycles.items())),
         partial=walk.partial,
@@ -144,11 +135,11 @@ def _allocated(runtime: Runtime) -> dict[int, int]:
     return known or alive_bytes(runtime.kind)
 
 
-def _largest_first(leaks: Iterable[Leak]) -> tuple[Leak, ...]:
-    return tuple(sorted(leaks, key=lambda leak: -leak.nbytes))
+def _largest_first(rows: Iterable[_Row]) -> tuple[Leak, ...]:
+    return tuple(sorted((row.leak for row in rows), key=lambda leak: -leak.nbytes))
 
 
-def _remarks(leaks: list[Leak], hidden: int, *, gc: bool) -> Iterator[str]:
+def _remarks(leaks: Iterable[Leak], hidden: int, *, gc: bool) -> Iterator[str]:
     if any(leak.where.endswith(_STRAY) for leak in leaks):
         yield _STRAYS
     if any(leak.kind is LeakKind.GRAPH for leak in leaks):
@@ -159,7 +150,7 @@ def _remarks(leaks: list[Leak], hidden: int, *, gc: bool) -> Iterator[str]:
         yield _NOT_COLLECTED
 
 
-# ---------------------------------------------------- what may hold memory without need
+# ----------------------------------------------------- what is wanted, and what is not
 
 
 class _Candidate(NamedTuple):
@@ -176,42 +167,14 @@ class _Candidate(NamedTuple):
     own: bool = False
 
 
-class _Candidates(NamedTuple):
-    """All of them, beside what is wanted."""
-
-    # the user's variables by name, without those that are errors
-    wanted: dict[str, Any]
-    unwanted: tuple[_Candidate, ...]  # what may be let go of
-    never_entered: frozenset[int]  # the ids of the notebook's own namespaces
-
-
-class _HeldError(NamedTuple):
-    error: Error
-    title: str
-    held_by: tuple[str, ...]
-    undo: str
-    lost: str
-
-
-def _candidates(shell: Any | None, is_own: IsOwn | None = None) -> _Candidates:
-    """What is wanted and what may not be; it holds the values themselves."""
-    namespace = _namespace(shell)
-    in_variables = errors_in_variables(shell)
-    errors = _errors(shell, in_variables)
-    never_entered = left_out(shell)
-    return _Candidates(
-        wanted=_variables(shell, namespace, in_variables),
-        unwanted=(*_of_errors(errors, never_entered, is_own), *_of_outputs(shell)),
-        never_entered=never_entered,
-    )
-
-
 def left_out(shell: Any | None) -> frozenset[int]:
     """The ids of what leads from anything of the notebook's to everything."""
-    return frozenset(map(id, (_namespace(shell), *_own_namespaces(shell))))
-
-
-# ----------------------------------------------------------------- what is wanted
+    if shell is None:
+        return frozenset((id(_namespace(shell)),))
+    history = getattr(getattr(shell, "history_manager", None), "output_hist", None)
+    hidden = getattr(shell, "user_ns_hidden", None)
+    namespace = _namespace(shell)
+    return frozenset(map(id, (namespace, hidden, history, shell.user_ns.get("_oh"))))
 
 
 def _namespace(shell: Any | None) -> dict[str, Any]:
@@ -220,24 +183,15 @@ def _namespace(shell: Any | None) -> dict[str, Any]:
     return names
 
 
-def _own_namespaces(shell: Any | None) -> Iterator[Any]:
-    """What leads from anything of the notebook's to everything of the user's."""
-    if shell is None:
-        return
-    yield getattr(shell, "user_ns_hidden", None)
-    yield getattr(getattr(shell, "history_manager", None), "output_hist", None)
-    yield shell.user_ns.get("_oh")
-
-
-def _variables(
-    shell: Any | None, namespace: dict[str, Any], errors: Collection[str]
-) -> dict[str, Any]:
-    hidden = getattr(shell, "user_ns_hidden", {})
+def _wanted(shell: Any | None, errors: Collection[str]) -> dict[str, Any]:
+    """The user's variables by name, without those that are errors."""
+    namespace, hidden = _namespace(shell), getattr(shell, "user_ns_hidden", {})
     shown = {place.name for place in output_places(shell)}
     variables = {
         name: value
         for name, value in list(namespace.items())
-        if name not in errors
+        if type(name) is str
+        and name not in errors
         and name not in shown
         and not (name in hidden and hidden[name] is value)
     }
@@ -250,83 +204,53 @@ def _variables(
     return running | variables | dict(of_classes)
 
 
-# --------------------------------------------------------------------- the errors
-
-
-def _errors(
-    shell: Any | None, in_variables: Mapping[str, list[Error]]
-) -> list[_HeldError]:
-    """Those that are held for `%debug`, those in variables, and all others."""
-    found, merged = [], set[str]()
+def _of_errors(
+    shell: Any | None,
+    in_variables: Mapping[str, list[Error]],
+    is_own: IsOwn | None,
+) -> Iterator[_Candidate]:
+    """The locals of errors that are held for `%debug`, in variables, and elsewhere."""
+    found: list[tuple[Error, str, tuple[str, ...], str, str]] = []
+    merged = set[str]()
     for number, held in enumerate(held_errors(shell)):
         within = {id(each) for each in errors_within(held.error)}
-        names = _names_of(in_variables, within)
+        names = [
+            n for n, es in in_variables.items() if any(id(e) in within for e in es)
+        ]
         merged.update(names)
-        undo = " and ".join((*(f"del {name}" for name in names), _FREE_ERRORS))
+        undo = " and ".join((*(f"del {name}" for name in names), FREE))
         title = "another error" if number else "the last error"
-        places = (*held.places, *names)
-        found.append(_HeldError(held.error, title, places, undo, "%debug"))
+        found.append((held.error, title, (*held.places, *names), undo, "%debug"))
     for name, errors in in_variables.items():
         title = f"the error{'s' if len(errors) > 1 else ''} in {name}"
-        undo = f"del {name}"
         if name not in merged:
-            found += [_HeldError(each, title, (name,), undo, name) for each in errors]
-    adrift = stray_errors(held.error for held in found)
-    return [*found, *(_HeldError(e, _STRAY, (), _FREE_CYCLES, "") for e in adrift)]
-
-
-def _names_of(
-    in_variables: Mapping[str, list[Error]], within: Collection[int]
-) -> list[str]:
-    return [
-        name
-        for name, errors in in_variables.items()
-        if any(id(each) in within for each in errors)
-    ]
-
-
-def _of_errors(
-    errors: Sequence[_HeldError], live: Collection[int], is_own: IsOwn | None
-) -> Iterator[_Candidate]:
-    asked = (held for held in errors if is_own is not None and is_own(held.error))
-    own = next(asked, None)
-    for number, held in enumerate(errors):
-        for local in frames_with_locals(held.error, live):
-            needed = held is own
-            where = local.where if needed else f"{local.where} of {held.title}"
+            found += ((each, title, (name,), f"del {name}", name) for each in errors)
+    adrift = stray_errors(error for error, *_ in found)
+    found += ((error, _STRAY, (), FREE, "") for error in adrift)
+    own = next((e for e, *_ in found if is_own is not None and is_own(e)), None)
+    live = left_out(shell)
+    for number, (error, title, held_by, undo, lost) in enumerate(found):
+        for local in frames_with_locals(error, live):
+            needed = error is own
+            less = "keep less alive there"
+            if type(local.value) in _COLLECT:
+                less = "keep less there, or move what it collects to the host: .cpu()"
             yield _Candidate(
                 kind=LeakKind.ERROR,
                 value=local.value,
                 owner=f"error {number}",
-                where=where,
-                held_by=held.held_by,
-                undo=_to_need_less(local) if needed else held.undo,
-                lost=held.lost,
+                where=local.where if needed else f"{local.where} of {title}",
+                held_by=held_by,
+                undo=less if needed else undo,
+                lost=lost,
                 own=needed,
             )
 
 
-def _to_need_less(local: HeldLocal) -> str:
-    """What its author can change about a local that a failing run had needed."""
-    if type(local.value) in _COLLECT:
-        return "keep less there, or move what it collects to the host with .cpu()"
-    return "keep less alive there"
-
-
-# -------------------------------------------------------------------- the outputs
-
-
 def _of_outputs(shell: Any | None) -> Iterator[_Candidate]:
     for value, places in shown_results(shell):
-        yield _Candidate(
-            kind=LeakKind.OUTPUT,
-            value=value,
-            owner=places[0],
-            where=places[0],
-            held_by=places,
-            undo=_FREE_OUTPUTS,
-            lost=places[0],
-        )
+        name = places[0]
+        yield _Candidate(LeakKind.OUTPUT, value, name, name, places, FREE, name)
 
 
 # --------------------------------------------------------------- who keeps which memory
@@ -390,10 +314,19 @@ def _rows_of_graphs(wanted: Mapping[str, Any], memory: Memory) -> Iterator[_Row]
     in_graphs = [
         key for key, reached in memory.items() if not reached.direct & of_variables
     ]
-    for bit, (name, value) in enumerate(wanted.items()):
+    for bit, (where, value) in enumerate(wanted.items()):
         keys = [key for key in in_graphs if memory[key].every & 1 << bit]
-        if keys:
-            yield from _rows(_graph_of(name, value), keys, memory)
+        if not keys:
+            continue
+        name = where.partition(" in ")[0]  # of a function's local
+        undo = f"del {name}"
+        if type(value) is list:
+            undo = f"{name} = [each.detach() for each in {name}]"
+        elif class_has(value, "detach"):
+            undo = f"{name} = {name}.detach()"
+        lost = f"a backward pass from {name}"
+        words = LeakKind.GRAPH, value, where, where, (where,), undo, lost
+        yield from _rows(_Candidate(*words), keys, memory)
 
 
 def _rows(each: _Candidate, keys: list[StorageKey], memory: Memory) -> Iterator[_Row]:
@@ -402,18 +335,6 @@ def _rows(each: _Candidate, keys: list[StorageKey], memory: Memory) -> Iterator[
         nbytes = sum(memory[key].nbytes for key in here)
         words = each.where, device, nbytes, each.held_by, each.undo, each.lost
         yield _Row(Leak(each.kind, *words), here, each.own)
-
-
-def _graph_of(where: str, value: Any) -> _Candidate:
-    name = where.partition(" in ")[0]  # of a function's local
-    if type(value) is list:
-        undo = f"{name} = [each.detach() for each in {name}]"
-    elif hasattr(type(value), "detach"):
-        undo = f"{name} = {name}.detach()"
-    else:
-        undo = f"del {name}"
-    lost = f"a backward pass from {name}"
-    return _Candidate(LeakKind.GRAPH, value, where, where, (where,), undo, lost)
 
 
 # ------------------------------------------------------ what lives, and what only waits
@@ -429,7 +350,7 @@ def alive_bytes(kind: str) -> dict[int, int]:
         return {}
     walk = Walk(torch, _EVERYTHING)
     for each in gc.get_objects():
-        if issubclass(type(each), torch.Tensor):
+        if is_truly(each, torch.Tensor):
             walk.enter(each)
     walk.run()
     sums: Counter[int] = Counter()

@@ -1,21 +1,26 @@
-"""Records each allocation of a cell, replays them, and adds them up by line.
+"""Records each allocation of a cell: by line, from step to step, and at the peak.
 
 A failure to record is a remark: the cell runs as it would have done.
+
+Names are known only afterwards. So a piece that was in use at the peak has the name
+that holds it in the end, and one that was given back since has the line that took it.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_private import loaded_torch
-from gpumagic.gpu_mem.records import LineUse
+from gpumagic.gpu_mem.records import AtPeak, BlockState, Course, LineUse
 from gpumagic.report.places import Places, line_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from gpumagic.devices.memory_events import (
         MemoryEvent,
@@ -24,10 +29,19 @@ if TYPE_CHECKING:
         Spot,
     )
     from gpumagic.devices.protocols import Runtime
+    from gpumagic.gpu_mem.records import Segment
+
+    InCell = Callable[[str], bool]
+    Events = Sequence[MemoryEvent]
 
 _NOT_RECORDED = "allocations could not be recorded"
 _RUN_AGAIN = "run the cell again to see its lines and its exact peak"
 _UNKNOWN = ("", "??", "<unknown>")
+_MOST_STRETCHES = 240
+_MOST_AT_PEAK = 20
+_GRADIENT = ".grad"
+# `model.0.weight` and `xs[3]` belong to `model` and to `xs`; `Out[3]` is a name itself.
+_OWNER = re.compile(r"(?!Out\[)([^\W\d]\w*)[.\[].*(?<!\.grad_fn)", re.DOTALL)
 
 
 class Recording:
@@ -37,30 +51,25 @@ class Recording:
         trace: What was seen, once it has ended; None if nothing could be.
 
         remarks: Why not, in sentences.
-
-    Args:
-        lines: Whether each allocation needs its line.
     """
 
-    def __init__(self, *, lines: bool) -> None:
+    def __init__(self) -> None:
         self.trace: MemoryTrace | None = None
         self.remarks: tuple[str, ...] = ()
-        self._lines = lines
         self._recorder: MemoryRecorder | None = None
 
     def start(self, runtime: Runtime) -> None:
         """Record from now on, if that can be done."""
-        chosen = recorder_for(runtime, lines=self._lines)
-        if chosen.remark is not None:
-            self.remarks += (chosen.remark,)
-        if chosen.recorder is None:
+        recorder = recorder_for(runtime)
+        if isinstance(recorder, str):
+            self.remarks += (recorder,)
             return
         try:
-            chosen.recorder.start()
+            recorder.start()
         except RuntimeError as problem:
-            self._note(problem)
+            self.remarks += (f"{_NOT_RECORDED}: {problem}",)
         else:
-            self._recorder = chosen.recorder
+            self._recorder = recorder
 
     def stop(self) -> None:
         """End it; everything is as it was before."""
@@ -70,7 +79,7 @@ class Recording:
         try:
             self.trace = recorder.stop()
         except RuntimeError as problem:  # the device is broken
-            self._note(problem)
+            self.remarks += (f"{_NOT_RECORDED}: {problem}",)
         else:
             self.remarks += self.trace.remarks
 
@@ -80,173 +89,38 @@ class Recording:
             self.trace = None
             self.remarks += (f"the cell has changed devices; {_RUN_AGAIN}",)
 
-    def _note(self, problem: RuntimeError) -> None:
-        self.remarks += (f"{_NOT_RECORDED}: {problem}",)
 
-
-class Chosen(NamedTuple):
-    """A recorder, or why there is none."""
-
-    recorder: MemoryRecorder | None = None
-    remark: str | None = None
-
-
-def recorder_for(runtime: Runtime, *, lines: bool) -> Chosen:
-    """A recorder for what is going to run; it is not started by this.
+def recorder_for(runtime: Runtime) -> MemoryRecorder | str:
+    """A recorder for what is going to run, not started yet; or why there is none.
 
     Recording starts no device and imports nothing, so that a device which the cell
     starts itself is not recorded.
     """
     torch = loaded_torch()
     if torch is None:
-        return Chosen(remark=_too_early("torch was not imported"))
-    places = places_beside(torch) if lines else None
+        return _too_early("torch was not imported")
     if runtime.simulated:
-        return _of_the_simulator()
+        from gpumagic.simulator.observing import MemoryWatch
+
+        return MemoryWatch(simulated_box())  # type: ignore[arg-type]
     if runtime.kind == "cpu":
         from gpumagic.devices.host_allocations import HostAllocations
 
-        return Chosen(HostAllocations(torch, places))
-    if runtime.kind == "cuda":
-        return _of_cuda(torch, runtime, places)
-    return Chosen(remark=f"torch records no allocations on {runtime.kind}")
-
-
-def _of_the_simulator() -> Chosen:
-    from gpumagic.simulator.observing import MemoryWatch
-
-    return Chosen(MemoryWatch(simulated_box()))  # type: ignore[arg-type]
-
-
-def _of_cuda(torch: Any, runtime: Runtime, places: Places | None) -> Chosen:
+        return HostAllocations(torch, places_beside(torch))
+    if not runtime.started():
+        return _too_early("CUDA was not started")
     from gpumagic.devices.memory_history import CudaHistory, why_no_history
 
-    if not runtime.started():
-        return Chosen(remark=_too_early("CUDA was not started"))
     why_not = why_no_history(torch)
+    if runtime.kind != "cuda":
+        why_not = f"torch records none on {runtime.kind}"
     if why_not is not None:
-        return Chosen(remark=f"allocations cannot be recorded: {why_not}")
-    return Chosen(CudaHistory(torch, places))
+        return f"allocations cannot be recorded: {why_not}"
+    return CudaHistory(torch, places_beside(torch))
 
 
 def _too_early(reason: str) -> str:
     return f"nothing was recorded: {reason} when the cell began; {_RUN_AGAIN}"
-
-
-# ------------------------------------------------------------------------------ by line
-
-
-def lines_of(
-    device: int,
-    events: Sequence[MemoryEvent],
-    *,
-    before_peak: int,
-    in_cell: Callable[[str], bool],
-) -> tuple[LineUse, ...]:
-    """A row for each line: those of the cell first, what has no line last."""
-    sums: defaultdict[Spot | None, _Sums] = defaultdict(_Sums)
-    previous: Spot | None = None
-    for event in events:
-        its = sums[event.spot]
-        its.passes += not its.passes or event.spot != previous
-        its.add(event)
-        previous = event.spot
-    for event in alive_after(events, before_peak):
-        sums[event.spot].at_peak_bytes += event.nbytes
-    for event in alive_after(events, len(events)):
-        sums[event.spot].leave(event)
-
-    def place(spot: Spot | None) -> tuple[bool, bool, str, int]:
-        if spot is None:
-            return True, True, "", 0
-        return False, not in_cell(spot.file), spot.file, spot.line or 0
-
-    ordered = sorted(sums, key=place)
-    return tuple(_row(device, spot, sums[spot], in_cell) for spot in ordered)
-
-
-@dataclass
-class _Sums:
-    allocated_bytes: int = 0
-    freed_bytes: int = 0
-    allocations: int = 0
-    at_peak_bytes: int = 0
-    left_bytes: int = 0
-    grown_bytes: int = 0
-    backward: bool = False
-    passes: int = 0
-    pass_of: dict[int, int] = field(default_factory=dict)  # by address
-
-    def leave(self, event: MemoryEvent) -> None:
-        """What loops keep is of their first pass, or replaced by the last one."""
-        self.left_bytes += event.nbytes
-        in_pass = self.pass_of[event.address]
-        if self.passes == 1 or self.passes < 3 * in_pass <= 2 * self.passes:
-            self.grown_bytes += event.nbytes
-
-    def add(self, event: MemoryEvent) -> None:
-        if event.taken:
-            self.pass_of[event.address] = self.passes
-            self.allocations += 1
-            self.allocated_bytes += event.nbytes
-            self.backward |= event.backward
-        else:
-            self.freed_bytes += event.nbytes
-
-
-def _row(
-    device: int, spot: Spot | None, sums: _Sums, in_cell: Callable[[str], bool]
-) -> LineUse:
-    return LineUse(
-        line=None if spot is None else line_in(spot.file, spot.line),
-        number=spot.line if spot is not None and in_cell(spot.file) else None,
-        device=device,
-        allocated_bytes=sums.allocated_bytes,
-        freed_bytes=sums.freed_bytes,
-        allocations=sums.allocations,
-        at_peak_bytes=sums.at_peak_bytes,
-        backward=sums.backward,
-        left_bytes=sums.left_bytes,
-        grown_bytes=sums.grown_bytes,
-    )
-
-
-class _Replayed(NamedTuple):
-    """What came of it."""
-
-    peak_bytes: int  # the most that was allocated at once
-    end_bytes: int  # what was allocated in the end
-    # how many events there were up to the peak, first to reach it; none if there was
-    # never more than at the beginning
-    before_peak: int
-
-
-# ----------------------------------------------------- the course of what was allocated
-
-
-def replay(events: Sequence[MemoryEvent], allocated_bytes: int) -> _Replayed:
-    """Go through what happened."""
-    now = peak = allocated_bytes
-    before_peak = 0
-    for number, event in enumerate(events, 1):
-        now += event.nbytes if event.taken else -event.nbytes
-        if now > peak:
-            peak, before_peak = now, number
-    return _Replayed(peak, now, before_peak)
-
-
-def alive_after(events: Sequence[MemoryEvent], count: int) -> tuple[MemoryEvent, ...]:
-    """Those of the first events that took what was still there after all of them."""
-    alive: dict[int, MemoryEvent] = {}
-    for event in events[:count]:
-        if event.taken:
-            alive[event.address] = event
-        else:
-            alive.pop(event.address, None)
-    return tuple(alive.values())
-
-
-# ------------------------------------------------------------- lines of the user's code
 
 
 class StackPlaces(Places):
@@ -257,7 +131,10 @@ class StackPlaces(Places):
     """
 
     def _judge(self, filename: str) -> bool:
-        verdict = _is_python(filename) and super()._judge(filename)
+        name = filename.rpartition("/")[2]
+        # A cell, a file, or a script that is called as a program is.
+        is_python = name.startswith("<") or name.endswith(".py") or "." not in name
+        verdict = name not in _UNKNOWN and is_python and super()._judge(filename)
         self.users[filename] = verdict
         return verdict
 
@@ -267,9 +144,222 @@ def places_beside(torch: Any) -> StackPlaces:
     return StackPlaces(tuple(map(str, getattr(torch, "__path__", ()))))
 
 
-def _is_python(filename: str) -> bool:
-    name = filename.rpartition("/")[2]
-    if name in _UNKNOWN:
-        return False
-    # A cell, a file, or a script that is called as a program is.
-    return name.startswith("<") or name.endswith(".py") or "." not in name
+# ----------------------------------------------------------------------------- by line
+
+
+@dataclass
+class _Sums:
+    """What one line did."""
+
+    allocated_bytes: int = 0
+    freed_bytes: int = 0
+    at_peak_bytes: int = 0
+    left_bytes: int = 0
+    grown_bytes: int = 0
+    backward: bool = False
+    passes: int = 0
+    pass_of: dict[int, int] = field(default_factory=dict)  # by address
+
+    def add(self, event: MemoryEvent) -> None:
+        if event.taken:
+            self.pass_of[event.address] = self.passes
+            self.allocated_bytes += event.nbytes
+            self.backward |= event.backward
+        else:
+            self.freed_bytes += event.nbytes
+
+    def leave(self, event: MemoryEvent) -> None:
+        """What loops keep is of their first pass, or replaced by the last one."""
+        self.left_bytes += event.nbytes
+        in_pass = self.pass_of[event.address]
+        if self.passes == 1 or self.passes < 3 * in_pass <= 2 * self.passes:
+            self.grown_bytes += event.nbytes
+
+
+def lines_of(device: int, events: Events, in_cell: InCell) -> tuple[LineUse, ...]:
+    """A row for each line: those of the cell first, what has no line last."""
+    sums: defaultdict[Spot | None, _Sums] = defaultdict(_Sums)
+    previous: Spot | None = None
+    for event in events:
+        its = sums[event.spot]
+        its.passes += not its.passes or event.spot != previous
+        its.add(event)
+        previous = event.spot
+    for event in alive_after(events, peak_of(_levels(events, 0))):
+        sums[event.spot].at_peak_bytes += event.nbytes
+    for event in alive_after(events, len(events)):
+        sums[event.spot].leave(event)
+
+    def place(spot: Spot | None) -> tuple[bool, bool, str, int]:
+        if spot is None:
+            return True, True, "", 0
+        return False, not in_cell(spot.file), spot.file, spot.line or 0
+
+    return tuple(
+        LineUse(
+            line=None if spot is None else line_in(spot.file, spot.line),
+            number=_number(spot, in_cell),
+            device=device,
+            allocated_bytes=sums[spot].allocated_bytes,
+            freed_bytes=sums[spot].freed_bytes,
+            at_peak_bytes=sums[spot].at_peak_bytes,
+            left_bytes=sums[spot].left_bytes,
+            grown_bytes=sums[spot].grown_bytes,
+            backward=sums[spot].backward,
+        )
+        for spot in sorted(sums, key=place)
+    )
+
+
+def _number(spot: Spot | None, in_cell: InCell) -> int | None:
+    return spot.line if spot is not None and in_cell(spot.file) else None
+
+
+def _levels(events: Events, allocated_bytes: int) -> list[int]:
+    """How much was in use before the first event, and after each."""
+    changes = (each.nbytes if each.taken else -each.nbytes for each in events)
+    return list(accumulate(changes, initial=allocated_bytes))
+
+
+def peak_of(levels: Sequence[int]) -> int:
+    """After how many events it was most, for the first time."""
+    return levels.index(max(levels))
+
+
+def alive_after(events: Events, count: int) -> tuple[MemoryEvent, ...]:
+    """Those of the first events that took what was still there after all of them."""
+    alive: dict[int, MemoryEvent] = {}
+    for event in events[:count]:
+        if event.taken:
+            alive[event.address] = event
+        else:
+            alive.pop(event.address, None)
+    return tuple(alive.values())
+
+
+# -------------------------------------------------------------------- from step to step
+
+
+class Piece(NamedTuple):
+    """Memory that is in use in the end, and that names hold."""
+
+    name: str  # the first of them
+    nbytes: int
+
+
+def pieces_of(segments: Iterable[Segment], device: int) -> dict[int, Piece]:
+    """By address, the blocks of a device that are in use and have names."""
+    return {
+        segment.address + block.offset_bytes: Piece(block.names[0], block.nbytes)
+        for segment in segments
+        if segment.device == device
+        for block in segment.blocks
+        if block.names and block.state is BlockState.ALLOCATED
+    }
+
+
+def course_of(  # noqa: PLR0913 -- each is known by another
+    device: int,
+    events: Events,
+    *,
+    before_bytes: int,
+    in_cell: InCell,
+    pieces: Mapping[int, Piece],
+    partial: bool = False,
+) -> Course:
+    """The course of one device."""
+    levels = _levels(events, before_bytes)
+    if unseen := max(-min(levels), 0):  # on the host, what no name had was given back
+        levels = [each + unseen for each in levels]
+    step = peak_of(levels)
+    spot = events[step - 1].spot if step else None
+    first, steps = levels[:1], levels[1:]
+    count = min(len(steps), _MOST_STRETCHES)
+    cuts = [number * len(steps) // max(count, 1) for number in range(count + 1)]
+    parts = [first, *(steps[start:stop] for start, stop in pairwise(cuts))]
+    return Course(
+        device=device,
+        steps=len(events),
+        lowest_bytes=tuple(map(min, parts)),
+        highest_bytes=tuple(map(max, parts)),
+        peak_bytes=levels[step],
+        peak_step=step,
+        peak_line=None if spot is None else line_in(spot.file, spot.line),
+        peak_number=_number(spot, in_cell),
+        at_peak=tuple(_at_peak(events, step, levels[step], pieces, in_cell)),
+        partial=partial,
+    )
+
+
+class _Owner(NamedTuple):
+    """Whose some of it is: a name, or a line, or nobody known."""
+
+    name: str
+    spot: Spot | None
+    was_left: bool
+    from_before: bool = False
+
+
+def _at_peak(
+    events: Events,
+    step: int,
+    peak_bytes: int,
+    pieces: Mapping[int, Piece],
+    in_cell: InCell,
+) -> Iterator[AtPeak]:
+    """The owners with what they had, the largest first; they come to the peak."""
+    sums: Counter[_Owner] = Counter()
+    later = {event.address for event in events[step:]}
+    for event in alive_after(events, step):
+        was_left = event.address not in later
+        piece = pieces.get(event.address) if was_left else None
+        name = "" if piece is None else owner_of(piece.name)
+        sums[_Owner(name, None if name else event.spot, was_left)] += event.nbytes
+    room = peak_bytes - sums.total()
+    moved = {event.address for event in events}
+    before: Counter[str] = Counter()
+    for address, piece in pieces.items():
+        if address not in moved:
+            before[owner_of(piece.name)] += piece.nbytes
+    for name, nbytes in before.most_common():
+        # Of what was there before only that can be named which is there in the end.
+        named = min(nbytes, room)
+        sums[_Owner(name, None, was_left=True)] += named
+        room -= named
+    gone = min(_given_back_from_before(events, step), room)
+    sums[_Owner("", None, was_left=False, from_before=True)] += gone
+    sums[_Owner("", None, was_left=True, from_before=True)] += room - gone
+    ordered = [each for each in sums.most_common() if each[1]]
+    for owner, nbytes in ordered[:_MOST_AT_PEAK]:
+        spot = owner.spot
+        line = None if spot is None else line_in(spot.file, spot.line)
+        number, left = _number(spot, in_cell), owner.was_left
+        yield AtPeak(owner.name, nbytes, line, number, left, owner.from_before)
+    if more := ordered[_MOST_AT_PEAK:]:
+        yield AtPeak(f"{len(more)} more", sum(nbytes for _, nbytes in more))
+
+
+def _given_back_from_before(events: Events, count: int) -> int:
+    """What the events after the first ones gave back that none of them had taken."""
+    taken: set[int] = set()
+    given_back = 0
+    for number, event in enumerate(events):
+        if event.taken:
+            taken.add(event.address)
+        elif event.address in taken:
+            taken.discard(event.address)
+        elif number >= count:
+            given_back += event.nbytes
+    return given_back
+
+
+def owner_of(name: str) -> str:
+    """The variable that an expression begins with; gradients are told apart.
+
+    >>> owner_of("model.0.weight"), owner_of("model.0.weight.grad"), owner_of("Out[3]")
+    ('model', 'gradients of model', 'Out[3]')
+    """
+    found = _OWNER.fullmatch(name)
+    if found is None:
+        return name
+    return f"gradients of {found[1]}" if name.endswith(_GRADIENT) else found[1]

@@ -28,17 +28,7 @@ if TYPE_CHECKING:
     from gpumagic.report.places import PlaceMark
 
 # "KB" and "GB" are how some backends write what the others call KiB and GiB.
-_UNITS = {
-    "bytes": 1,
-    "kib": 1 << 10,
-    "mib": 1 << 20,
-    "gib": 1 << 30,
-    "tib": 1 << 40,
-    "kb": 1 << 10,
-    "mb": 1 << 20,
-    "gb": 1 << 30,
-    "tb": 1 << 40,
-}
+_POWERS = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _SIZE = r"([0-9]+(?:\.[0-9]+)?) (bytes|[KMGT]i?B)\b"
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|would exceed allowed memory|can't allocate memory|"
@@ -47,30 +37,26 @@ _OUT_OF_MEMORY = re.compile(
 )
 _BEYOND_ANY_DEVICE = "allocate more than 1EB memory"
 _DEVICE = re.compile(r"\bGPU (\d+) has a total capacity|\bon device (\d+) would exceed")
-_THIS_PROCESS = rf"this process has {_SIZE} memory in use"
 _OTHER_PROCESS = re.compile(rf"\bProcess (\d+) has {_SIZE} memory in use")
-_ALLOWED = re.compile(rf"{_SIZE} allowed; ")
 # Each is looked for on its own: versions and backends differ in what they tell.
 _FIELDS = {
     "requested_bytes": (
         rf"[Tt]ried to allocate {_SIZE}",
         rf"\bRequested\s*: {_SIZE}",
     ),
-    "total_bytes": (
-        rf"total capacity of {_SIZE}",
-        rf"Device limit\s*: {_SIZE}",
-    ),
+    "total_bytes": (rf"total capacity of {_SIZE}", rf"Device limit\s*: {_SIZE}"),
     "free_bytes": (
         rf"of which {_SIZE} is free",
         rf"Free \(according to CUDA\)\s*: {_SIZE}",
     ),
-    "process_bytes": (_THIS_PROCESS,),
+    "process_bytes": (rf"this process has {_SIZE} memory in use",),
     "allocated_bytes": (
         rf"allocated memory {_SIZE} is allocated by PyTorch",
         rf"Currently allocated\s*: {_SIZE}",
     ),
     "reserved_unallocated_bytes": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
     "private_pools_bytes": (rf"{_SIZE} allocated in private pools",),
+    "allowed_bytes": (rf"{_SIZE} allowed; ",),
 }
 
 
@@ -99,7 +85,8 @@ class LastOom:
         self._look = look or _of_every_device
         self._seen = Seen(None, None)
         self._known: set[tuple[int, str]] = set()
-        self._count = _Count()
+        self._counted: dict[int, int] = {}
+        self._machine: Any = None
         self._looked_in: int | None = None
 
     def seen(self, cell: int | None = None) -> Seen:
@@ -122,19 +109,31 @@ class LastOom:
         self._looked_in = cell
 
     def _risen(self) -> dict[int, int]:
-        if self._count.begin_anew():
+        """How many more were counted, device by device, since this was last asked."""
+        if simulated_box() is not self._machine:
+            self._counted, self._machine = {}, simulated_box()
             self._seen = Seen(None, None)  # of a machine that is not there any more
-        return self._count.risen(self._look())
+        more = {}
+        for each in self._look():
+            now, then = each.ooms or 0, self._counted.get(each.device, 0)
+            # Fewer than before: reset in between, and counted anew since.
+            more[each.device] = now if now < then else now - then
+            self._counted[each.device] = now
+        return more
 
     def _note(
         self, more: dict[int, int], error: BaseException | None, watched: int | None
     ) -> None:
-        if any(more.values()):
-            self._forget(error)
-        new = self._new_errors(error)
-        facts = [_facts_of(each) for each in new]
-        for each in facts:
-            _take_one(more, each.device)
+        found = oom_within(error)
+        if found is not None and any(more.values()):
+            # A new one, though it may have the place of one that is gone.
+            self._known.discard(_key(found))
+        facts = [_facts_of(each) for each in self._new_errors(error)]
+        for each in facts:  # an error with words is one of those that were counted
+            known = (device for device, times in more.items() if times)
+            device = next(known, None) if each.device is None else each.device
+            if device in more:
+                more[device] -= 1
         times, device = max(((n, d) for d, n in more.items()), default=(0, 0))
         if times > 0:
             since = None if watched is not None else self._looked_in
@@ -143,12 +142,6 @@ class LastOom:
             self._seen = Seen(facts[0] if facts else None, caught)
         elif facts:
             self._seen = Seen(facts[0], None)
-
-    def _forget(self, error: BaseException | None) -> None:
-        """Take an error for a new one: it can have the place of one that is gone."""
-        found = oom_within(error)
-        if found is not None:
-            self._known.discard(_key(found))
 
     def _new_errors(self, error: BaseException | None) -> list[BaseException]:
         """Those that nobody had seen before, the last one first."""
@@ -162,31 +155,6 @@ class LastOom:
         return new
 
 
-class _Count:
-    """How many the allocators have counted, of the machine that is on."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, int] = {}
-        self._machine: Any = None
-
-    def begin_anew(self) -> bool:
-        """Forget what was counted on another machine; whether there was one."""
-        if simulated_box() is self._machine:
-            return False
-        self._known, self._machine = {}, simulated_box()
-        return True
-
-    def risen(self, counters: Iterable[Counters]) -> dict[int, int]:
-        """By how much more, device by device, since this was last asked."""
-        more = {}
-        for each in counters:
-            now, then = each.ooms or 0, self._known.get(each.device, 0)
-            # Fewer than before: reset in between, and counted anew since.
-            more[each.device] = now if now < then else now - then
-            self._known[each.device] = now
-        return more
-
-
 def _of_every_device() -> Iterator[Counters]:
     """The counters of each device: one that has given back all is not in use."""
     runtime = runtime_now()
@@ -196,14 +164,6 @@ def _of_every_device() -> Iterator[Counters]:
 
 def _key(error: BaseException) -> tuple[int, str]:
     return id(error), str(error)
-
-
-def _take_one(more: dict[int, int], device: int | None) -> None:
-    """An error with words is one of those that were counted."""
-    if device is None:
-        device = next((each for each, times in more.items() if times), None)
-    if device in more:
-        more[device] -= 1
 
 
 # -------------------------------------------------------------------- errors as objects
@@ -297,19 +257,29 @@ def read_oom(text: str) -> OomFacts:
     is what the driver was asked for: "20.00 MiB" is a tensor of 1 to 10 MiB as well.
     What lies free in private pools it counts as allocated.
     """
-    is_one = is_out_of_memory(text)
+    said = text if is_out_of_memory(text) else ""
     sizes: dict[str, Any] = {
-        field: _first_size(patterns, text) if is_one else None
+        field: next(
+            (
+                _bytes(*found.groups())
+                for each in patterns
+                if (found := re.search(each, said))
+            ),
+            None,
+        )
         for field, patterns in _FIELDS.items()
     }
-    if is_one and _BEYOND_ANY_DEVICE in text:
+    if _BEYOND_ANY_DEVICE in said:
         sizes["requested_bytes"] = 1 << 60  # or more
-    device = _DEVICE.search(text) if is_one else None
+    device, others = _DEVICE.search(said), _OTHER_PROCESS.findall(said)
+    if sizes["process_bytes"] is None:
+        others = []
     return OomFacts(
         text=text,
         cell=None,
         line=None,
         device=None if device is None else int(device[1] or device[2]),
+        others=tuple((int(pid), _bytes(*size)) for pid, *size in others),
         **sizes,
     )
 
@@ -319,41 +289,5 @@ def is_out_of_memory(text: str) -> bool:
     return _OUT_OF_MEMORY.search(text) is not None
 
 
-def allowed_bytes(text: str) -> int | None:
-    """The limit of this process that the text names; None where it names none."""
-    return _first_size((_ALLOWED.pattern,), text)
-
-
-def others_in(text: str) -> tuple[tuple[int, int], ...]:
-    """Other processes that the text names, as process number and bytes.
-
-    In a container torch does not recognise its own process and lists it among the
-    others: then nobody can be told from it, and none is returned.
-    """
-    if re.search(_THIS_PROCESS, text) is None:
-        return ()
-    found = _OTHER_PROCESS.finditer(text)
-    return tuple((int(each[1]), _bytes(each[2], each[3])) for each in found)
-
-
-def others_bytes(oom: OomFacts) -> int | None:
-    """What other processes held, as far as the error tells it."""
-    listed = others_in(oom.text)
-    if listed:
-        return sum(nbytes for _, nbytes in listed)
-    total, free, process = oom.total_bytes, oom.free_bytes, oom.process_bytes
-    if total is None or free is None or process is None:
-        return None
-    return max(total - free - process, 0)
-
-
-def _first_size(patterns: tuple[str, ...], text: str) -> int | None:
-    for pattern in patterns:
-        found = re.search(pattern, text)
-        if found is not None:
-            return _bytes(found[1], found[2])
-    return None
-
-
 def _bytes(number: str, unit: str) -> int:
-    return round(float(number) * _UNITS[unit.lower()])
+    return round(float(number) * (1 << 10 * _POWERS[unit[0].lower()]))

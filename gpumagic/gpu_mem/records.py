@@ -1,4 +1,4 @@
-"""What is found of memory, as frozen records; `report.py` puts them together."""
+"""What is found of memory, as frozen records; the answers put them together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
-    from gpumagic.report.places import Code, CodeLine
+    from gpumagic.report.places import CodeLine
 
 PEAKS = ("peak_bytes", "peak_reserved_bytes")
 SUMS = (
@@ -18,7 +18,6 @@ SUMS = (
     "taken",
     "retries",
     "ooms",
-    "stream_waits",
     "driver_calls",
     "flushed_bytes",
 )
@@ -64,31 +63,21 @@ class Counters(Record):
     # how often the driver had none, so that the cache was emptied
     retries: int | None = None
     ooms: int | None = None  # how often that did not help either
-    # how often all streams were waited for to free memory
-    stream_waits: int | None = None
     # how often the driver was asked for memory, or given it back
     driver_calls: int | None = None
     flushed_bytes: int | None = None  # given back to the driver altogether
-    # free parts of segments that are in use (not expandable ones)
-    stuck_bytes: int | None = None
 
     @property
     def pending_bytes(self) -> int | None:
         """Given back, but awaited by another stream."""
         return difference(self.active_bytes, self.allocated_bytes)
 
-    @property
-    def rounding_bytes(self) -> int | None:
-        """Handed out beyond what was asked for."""
-        return difference(self.active_bytes, self.requested_bytes)
-
 
 class PeakKind(enum.Enum):
     """How well the peak of a cell is known."""
 
     EXACT = "exact"
-    BOUND = "between two bounds"
-    SINCE_RESET = "since the cell itself reset the peaks"
+    BOUND = "between two bounds"  # the upper one may be unknown
     REPLAYED = "replayed from each allocation"  # as requested, without rounding
     UNKNOWN = "unknown"
 
@@ -106,8 +95,8 @@ class Peak(Record):
 class DeviceChange(Record):
     """What a cell did to the memory of one device."""
 
-    before: Counters  # the counters before it
-    after: Counters  # and afterwards, as they would be had the cell not reset any
+    before: Counters
+    after: Counters  # as they would be had the cell not reset any
     peak: Peak  # the most at once in between
 
     @property
@@ -142,19 +131,15 @@ class DeviceChange(Record):
 
 
 class BadgeKind(enum.Enum):
-    """Something about a cell's memory that should be seen at once."""
+    """Something about memory that should be seen at once."""
 
     RETRY = "the driver had no memory left, so that the cache was emptied"  # times
     OOM_CAUGHT = "an out-of-memory error was caught inside"  # times
     DRIVER_CALLS = "memory was taken from the driver, or given back"  # calls
-    STREAM_WAITS = "all streams were waited for, as the code emptied the cache"  # times
     PENDING = "memory that was given back is awaited by another stream"  # bytes
     FLUSHED = "the cache was given back to the driver"  # bytes
-    PEAK_RESET = "the cell has reset the peaks"
-    SUMS_RESET = "the cell has reset the sums"
     STARTED = "the device was used for the first time"
-    NOT_CACHED = "caching is switched off, so that nothing is counted"
-    BACKEND = "this allocator keeps no such counters"  # names: the backend
+    UNCOUNTED = "this allocator does not keep every counter"
     SHARED = "other processes use the device"  # how many
     SILENT = "the device does not answer any more"
 
@@ -166,7 +151,6 @@ class CellBadge(Record):
     kind: BadgeKind
     device: int | None = None
     amount: int | None = None
-    names: tuple[str, ...] = ()
 
 
 def difference(one: int | None, other: int | None) -> int | None:
@@ -181,35 +165,26 @@ def peaks_were_reset(before: Counters, after: Counters) -> bool:
 
 def sums_were_reset(before: Counters, after: Counters) -> bool:
     """Whether the sums were: then they fall, or do not explain what is allocated."""
-    return _fell(before, after, SUMS) or not _explained(before, after)
+    then, now = _balance(before), _balance(after)
+    return _fell(before, after, SUMS) or (
+        then is not None and now is not None and then != now
+    )
 
 
 def _fell(before: Counters, after: Counters, names: tuple[str, ...]) -> bool:
-    for name in names:
-        then, now = getattr(before, name), getattr(after, name)
-        if then is not None and now is not None and now < then:
-            return True
-    return False
-
-
-def _explained(before: Counters, after: Counters) -> bool:
-    """Whether what was taken less what was given back is the difference."""
-    then, now = _balance(before), _balance(after)
-    return then is None or now is None or then == now
+    fallen = (
+        difference(getattr(after, name), getattr(before, name)) or 0 for name in names
+    )
+    return any(each < 0 for each in fallen)
 
 
 def _balance(counters: Counters) -> int | None:
-    allocated, taken, given_back = (
-        counters.allocated_bytes,
-        counters.taken_bytes,
-        counters.given_back_bytes,
-    )
-    if allocated is None or taken is None or given_back is None:
-        return None
-    return allocated - taken + given_back
+    """The same at any time, as long as nobody resets the sums."""
+    kept = difference(counters.taken_bytes, counters.given_back_bytes)
+    return difference(counters.allocated_bytes, kept)
 
 
-# ----------------------------------------------------------------- devices and the host
+# -------------------------------------------------------------------------- devices
 
 
 @dataclass(frozen=True)
@@ -262,14 +237,6 @@ class DeviceMemory(Record):
         return max(self.used_bytes - self.process_bytes, 0)
 
 
-@dataclass(frozen=True)
-class HostMemory(Record):
-    """Page-locked memory of the host, as torch caches it."""
-
-    allocated_bytes: int | None = None
-    reserved_bytes: int | None = None
-
-
 # ------------------------------------------------------------------ whose the bytes are
 
 
@@ -283,6 +250,10 @@ class HolderKind(enum.Enum):
     MODULE = "module"  # globals of imported modules
     LIBRARY = "library"  # workspaces of cuBLAS and the like
     UNATTRIBUTED = "unattributed"  # in use, and reached from nowhere
+
+
+# Rows of these kinds stand for no name of the user's.
+NAMELESS = (HolderKind.LIBRARY, HolderKind.UNATTRIBUTED)
 
 
 @dataclass(frozen=True)
@@ -304,7 +275,6 @@ class Holder(Record):
     device: int
     own_bytes: int  # what would come back if only this name went
     reachable_bytes: int  # all that can be reached from it
-    storages: int = 1  # how many pieces of memory that is
     shares_with: str | None = None  # another name that reaches some of the same memory
     parts: tuple[Part, ...] = ()  # its bytes by what they are, largest first
     # how much more it reaches than before the cell; None where that was not compared
@@ -313,29 +283,20 @@ class Holder(Record):
 
 @dataclass(frozen=True)
 class Holdings(Record):
-    """Who holds what. For each device the rows add up to what is allocated.
+    """Who holds what. For each device the rows add up to what is allocated."""
 
-    Attributes:
-        holders: Largest first. Each storage counts for one row only in `own_bytes`
-            and in the sums; the last row of a device is what nobody was found for.
-
-        allocated_bytes: By device, what the rows add up to.
-
-        sums: By device and kind, without what an earlier kind has counted already.
-
-        partial: Whether the search was ended by its budget, or could not look
-            somewhere: then more may belong to the names than is said.
-
-        remarks: What could not be looked at, in sentences.
-    """
-
+    # Largest first. Each storage counts for one row only in `own_bytes` and in the
+    # sums; the last row of a device is what nobody was found for.
     holders: tuple[Holder, ...]
-    allocated_bytes: tuple[tuple[int, int], ...] = ()
+    allocated_bytes: tuple[tuple[int, int], ...] = ()  # by device
+    # by device and kind, without what an earlier kind has counted already
     sums: tuple[tuple[int, HolderKind, int], ...] = ()
+    # whether the search was ended by its budget, or could not look somewhere: then
+    # more may belong to the names than is said
     partial: bool = False
     searched: int = 0  # objects
     seconds: float = 0.0
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # what could not be looked at, in sentences
 
 
 # ---------------------------------------------------------------------- lines and cells
@@ -350,17 +311,16 @@ class LineUse(Record):
     device: int
     allocated_bytes: int
     freed_bytes: int
-    allocations: int
     at_peak_bytes: int  # allocated by this line and alive when the most was allocated
-    # whether its memory was taken by a backward pass that it started
-    backward: bool = False
     # allocated by this line and still in use when the cell had ended, whichever line
     # gave the rest back
-    left_bytes: int | None = None
+    left_bytes: int
     # what it left in the middle third of its passes. What a loop keeps is of its
     # first pass, or is replaced by its last one: that does not grow. Of a line that
     # was run once it is all.
-    grown_bytes: int | None = None
+    grown_bytes: int
+    # whether its memory was taken by a backward pass that it started
+    backward: bool = False
 
     @property
     def net_bytes(self) -> int:
@@ -403,22 +363,6 @@ class Course(Record):
     partial: bool = False  # whether steps are missing, since the recording was full
 
 
-@dataclass(frozen=True)
-class LedgerEntry(Record):
-    """One cell of the notebook."""
-
-    code: Code
-    kind: str
-    label: str
-    device: int
-    allocated_bytes: int | None
-    reserved_bytes: int | None
-    allocated_delta: int | None
-    peak: Peak
-    failed: bool = False
-    badges: tuple[BadgeKind, ...] = ()
-
-
 # ---------------------------------------------------------- what is probably not wanted
 
 
@@ -442,19 +386,6 @@ class Leak(Record):
     held_by: tuple[str, ...] = ()
     undo: str = ""  # what to type to let go of this alone
     lost: str = ""  # what is lost by that: `%debug`, `Out[12]`
-
-
-@dataclass(frozen=True)
-class Growth(Record):
-    """A name that holds more than when it was first looked at."""
-
-    name: str
-    device: int
-    nbytes: int
-    grown_bytes: int
-    times: int = 1  # at how many looks it held more than at the one before
-    since_cell: int | None = None  # the cell of the first look
-    by_hooks: bool = False  # whether most of it is reached from hooks of modules
 
 
 # ---------------------------------------------------------------------- what lies where
@@ -506,33 +437,23 @@ class Fragmentation(Record):
     device: int
     reserved_bytes: int
     free_bytes: int
-    idle_share: float | None  # reserved and not allocated. Slack, and no fragmentation.
     # free, but in segments that are in use, so that the driver cannot have it back
     stuck_share: float | None
     largest_hole_bytes: int  # the largest free piece
     external: float | None  # 1 less largest hole over all that is free
-    # 1 less the sum of squared shares of the holes: many equal holes are 1
-    spread: float | None
-    rounding_share: float | None  # handed out beyond what was asked for
-    # free, but for another stream or pool than the one that most of the memory
-    # belongs to
-    stranded_bytes: int
 
 
 # -------------------------------------------------------- requests, and why they failed
 
 
 class Cause(enum.Enum):
-    """Which sentence an out-of-memory error comes down to."""
+    """Which sentence an out-of-memory error comes down to; none where nothing tells."""
 
     NEVER_FITS = "more than the device has"
     TOO_MUCH_LIVE = "too much is alive"
     FRAGMENTED = "enough is free, but in no piece that is large enough"
-    PRIVATE_POOL = "a graph's own pool holds much"
     OTHERS = "others on the device hold much"
-    LEAKED = "what is not wanted any more would be enough"
-    CAPPED = "this process may not take more"
-    UNKNOWN = "it cannot be told"
+    LEAKED = "freeing likely leaks would be enough"
 
 
 @dataclass(frozen=True)
@@ -580,11 +501,21 @@ class OomFacts(Record):
     allocated_bytes: int | None
     reserved_unallocated_bytes: int | None
     private_pools_bytes: int | None
-    # whether memory was looked at after the error, when frames were still alive but
-    # torch had already given back what it could
-    after: bool = True
     # the line of the cell that was run, where `line` lies elsewhere
     called_from: CodeLine | None = None
+    allowed_bytes: int | None = None  # the limit of this process, where there is one
+    # other processes, as process number and bytes. In a container torch does not
+    # recognise its own process and lists it among them: then none is told.
+    others: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def others_bytes(self) -> int | None:
+        """What other processes held, as far as the error tells it."""
+        if self.others:
+            return sum(nbytes for _, nbytes in self.others)
+        used = difference(self.total_bytes, self.free_bytes)
+        rest = difference(used, self.process_bytes)
+        return None if rest is None else max(rest, 0)
 
 
 @dataclass(frozen=True)

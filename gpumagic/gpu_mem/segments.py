@@ -6,24 +6,27 @@ plugged in, answer the question with an error.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
 import itertools
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.memory_counters import allocator_backend
 from gpumagic.devices.memory_history import users_spot
-from gpumagic.devices.storages import stored_by, without_overrides
+from gpumagic.devices.storages import TensorWords, stored_by, without_overrides
 from gpumagic.devices.torch_private import loaded_torch
-from gpumagic.gpu_mem.attribution import CountedMemory, names_in, search
+from gpumagic.gpu_mem.balance import (
+    CountedMemory,
+    blocks_of,
+    names_in,
+    search,
+    workspaces,
+)
 from gpumagic.gpu_mem.counters import NATIVE
 from gpumagic.gpu_mem.lines import places_beside
-from gpumagic.gpu_mem.name_sources import element_name, graph_name, roots_of
+from gpumagic.gpu_mem.names import element_name, graph_name, roots_of
 from gpumagic.gpu_mem.records import Block, BlockState, HolderKind, Segment
-from gpumagic.gpu_mem.workspaces import workspaces
-from gpumagic.report.introspection import without_collecting
+from gpumagic.report.introspection import attributes_of, is_truly, without_collecting
 from gpumagic.report.places import line_in
 
 if TYPE_CHECKING:
@@ -31,12 +34,11 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.protocols import Runtime
     from gpumagic.devices.storages import StorageKey
-    from gpumagic.gpu_mem.name_sources import Root, Sources
-    from gpumagic.gpu_mem.walk import Walk
-    from gpumagic.report.places import CodeLine, Places
+    from gpumagic.gpu_mem.names import Root, Sources
+    from gpumagic.report.places import CodeLine
 
-Entry: TypeAlias = "Mapping[str, Any]"
-LineOf: TypeAlias = "Callable[[Sequence[Entry]], CodeLine | None]"
+    Entry = Mapping[str, Any]
+    LineOf = Callable[[Sequence[Entry]], CodeLine | None]
 
 _DEFAULT_POOL = (0, 0)
 _STATES = {
@@ -48,86 +50,67 @@ _STATES = {
 _CONTAINERS = (list, tuple, dict)
 _DEEPEST = 3  # containers within each other
 _MOST_ELEMENTS = 1000
-_HINTS = {
-    "cudaMallocAsync": "take PYTORCH_CUDA_ALLOC_CONF out of the environment and "
-    "restart the kernel",
-    "pluggable": "restart the kernel, and leave change_current_allocator out",
-}
+_OTHER_ALLOCATOR = (
+    "restart the kernel without PYTORCH_CUDA_ALLOC_CONF, and without "
+    "change_current_allocator"
+)
+
+
+@without_collecting()
+def segments_with_names(
+    runtime: Runtime, sources: Sources
+) -> tuple[Segment, ...] | None:
+    """What lies where now; None where the allocator does not tell of it."""
+    snapshot = runtime.memory_snapshot()
+    if snapshot is None:
+        return None
+    return named(segments_of(snapshot), names_by_address(sources, snapshot))
 
 
 def segments_of(
-    snapshot: Sequence[Entry],
-    line_of: LineOf | None = None,
+    snapshot: Sequence[Entry], line_of: LineOf | None = None
 ) -> tuple[Segment, ...]:
     """The segments of a memory snapshot of torch, by device and address."""
     streams = _small_numbers((s["device"], s.get("stream", 0)) for s in snapshot)
-    pools = _small_numbers((0, pool) for pool in map(_pool_id, snapshot))
+    pools = _small_numbers((0, _pool_id(each)) for each in snapshot)
     if line_of is None:
-        line_of = functools.partial(_line_of, places=places_beside(loaded_torch()))
-    segments = (
-        _segment(each, streams[each["device"], each.get("stream", 0)], pools, line_of)
-        for each in snapshot
-    )
+        places = places_beside(loaded_torch())
+
+        def line_of(frames: Sequence[Entry]) -> CodeLine | None:
+            spot = users_spot(frames, places)
+            return None if spot is None else line_in(spot.file, spot.line)
+
+    segments = []
+    for each in snapshot:
+        pool = _pool_id(each)
+        is_default = pool == _DEFAULT_POOL
+        segments.append(
+            Segment(
+                device=each["device"],
+                address=each["address"],
+                nbytes=each["total_size"],
+                stream=streams[each["device"], each.get("stream", 0)],
+                pool=str(each["segment_type"] if is_default else pools[0, pool]),
+                expandable=bool(each.get("is_expandable", False)),
+                blocks=tuple(
+                    _block(block, start - each["address"], line_of)
+                    for start, block in blocks_of(each)
+                ),
+            )
+        )
     return tuple(sorted(segments, key=lambda each: (each.device, each.address)))
 
 
-def named(
-    segments: Iterable[Segment], addresses: Mapping[int, tuple[str, ...]]
-) -> tuple[Segment, ...]:
-    """The segments with the names of what lies in their blocks."""
-    ordered = sorted(addresses)
-    return tuple(
-        dataclasses.replace(each, blocks=tuple(_with_names(each, ordered, addresses)))
-        for each in segments
-    )
-
-
-# ------------------------------------------------------------- records of torch's
-
-
-def _segment(
-    entry: Entry,
-    stream: int,
-    pools: Mapping[tuple[int, Any], int],
-    line_of: LineOf,
-) -> Segment:
-    pool = _pool_id(entry)
-    blocks = entry.get("blocks", ())
-    starts = itertools.accumulate((each["size"] for each in blocks), initial=0)
-    return Segment(
-        device=entry["device"],
-        address=entry["address"],
-        nbytes=entry["total_size"],
-        stream=stream,
-        pool=str(entry["segment_type"] if pool is _DEFAULT_POOL else pools[0, pool]),
-        expandable=bool(entry.get("is_expandable", False)),
-        blocks=tuple(
-            _block(each, start, line_of)
-            for each, start in zip(blocks, starts, strict=False)
-        ),
-    )
-
-
-def _block(
-    entry: Entry,
-    start: int,
-    line_of: LineOf,
-) -> Block:
-    state = _STATES[entry["state"]]
+def _block(entry: Entry, offset: int, line_of: LineOf) -> Block:
+    state, nbytes = _STATES[entry["state"]], entry["size"]
     if state is BlockState.FREE:  # size and line would be those of its last owner
-        return Block(start, entry["size"], state)
-    return Block(
-        start,
-        entry["size"],
-        state,
-        requested_bytes=entry.get("requested_size"),
-        line=line_of(entry.get("frames") or ()),
-    )
+        return Block(offset, nbytes, state)
+    line = line_of(entry.get("frames") or ())
+    return Block(offset, nbytes, state, entry.get("requested_size"), line=line)
 
 
 def _pool_id(entry: Entry) -> tuple[int, ...]:
-    pool = tuple(entry.get("segment_pool_id") or _DEFAULT_POOL)
-    return _DEFAULT_POOL if pool == _DEFAULT_POOL else pool
+    return tuple(entry.get("segment_pool_id") or _DEFAULT_POOL)
 
 
 def _small_numbers(things: Iterable[tuple[int, Any]]) -> dict[tuple[int, Any], int]:
@@ -141,25 +124,34 @@ def _small_numbers(things: Iterable[tuple[int, Any]]) -> dict[tuple[int, Any], i
     return numbers
 
 
-# ------------------------------------------------------------------ lines and names
+def named(
+    segments: Iterable[Segment], addresses: Mapping[int, tuple[str, ...]]
+) -> tuple[Segment, ...]:
+    """The segments with the names of what lies in their blocks."""
+    ordered = sorted(addresses)
 
-
-def _line_of(frames: Iterable[Entry], places: Places) -> CodeLine | None:
-    """The user's line that asked for it, where torch has recorded the stack."""
-    spot = users_spot(frames, places)
-    return None if spot is None else line_in(spot.file, spot.line)
-
-
-def _with_names(
-    segment: Segment, ordered: list[int], addresses: Mapping[int, tuple[str, ...]]
-) -> Iterator[Block]:
-    for block in segment.blocks:
-        start = segment.address + block.offset_bytes
+    def names_in_block(start: int, nbytes: int) -> tuple[str, ...]:
         first = bisect_left(ordered, start)
-        last = bisect_left(ordered, start + block.nbytes, first)
-        inside = ordered[first:last] if block.state is not BlockState.FREE else []
-        names = dict.fromkeys(name for each in inside for name in addresses[each])
-        yield dataclasses.replace(block, names=tuple(names))
+        inside = ordered[first : bisect_left(ordered, start + nbytes, first)]
+        return tuple(dict.fromkeys(name for at in inside for name in addresses[at]))
+
+    return tuple(
+        dataclasses.replace(
+            segment,
+            blocks=tuple(
+                block
+                if block.state is BlockState.FREE
+                else dataclasses.replace(
+                    block,
+                    names=names_in_block(
+                        segment.address + block.offset_bytes, block.nbytes
+                    ),
+                )
+                for block in segment.blocks
+            ),
+        )
+        for segment in segments
+    )
 
 
 # --------------------------------------------------------------------- names by address
@@ -182,12 +174,33 @@ def names_by_address(
         if root.kind is HolderKind.VARIABLE and " in " not in root.name
     }
     reached = _as_in_the_balance(sources, roots)
-    named = {(key.device, key.address) for key in reached}
-    libraries = workspaces(sources.kind, named, None, lambda: snapshot)
+    keys = {(key.device, key.address) for key in reached}
+    libraries = workspaces(sources.kind, keys, None, lambda: snapshot)
     return {
         **{each.address: (each.name,) for each in libraries},
         **{key.address: names for key, names in reached.items()},
         **addresses_of(variables),
+    }
+
+
+def _as_in_the_balance(
+    sources: Sources, roots: list[Root]
+) -> dict[StorageKey, tuple[str, ...]]:
+    values = (root.values for root in roots)
+    counted = CountedMemory(sources.kind)
+    walk, starts, memory = search(values, counted, left_out=sources.left_out())
+
+    def called(number: int, *, is_graph: bool) -> str:
+        name = roots[number].name
+        is_tensor = walk.is_tensor(starts[number][0])
+        return graph_name(name, is_tensor=is_tensor) if is_graph else name
+
+    return {
+        key: tuple(
+            called(number, is_graph=not each.direct)
+            for number in names_in(each.direct or each.every)
+        )
+        for key, each in memory.items()
     }
 
 
@@ -201,107 +214,76 @@ def addresses_of(namespace: Mapping[str, Any]) -> dict[int, tuple[str, ...]]:
     torch = loaded_torch()
     if torch is None:
         return {}
-    found: dict[int, list[str]] = {}
     with without_overrides(torch):
-        for name in sorted(namespace, key=lambda name: str(name).startswith("_")):
-            _note_tensors(torch, str(name), namespace[name], found)
+        found = _addresses(torch, namespace)
     return {address: tuple(names) for address, names in found.items()}
 
 
-# ------------------------------------------------------------------- expressions
-
-
-def _note_tensors(
-    torch: Any, name: str, thing: Any, found: dict[int, list[str]]
-) -> None:
-    for part, tensor in _tensors_of(torch, name, thing):
-        address = _address_of(torch, tensor)
-        if address and part not in found.setdefault(address, []):
-            found[address].append(part)
+def _addresses(torch: Any, namespace: Mapping[str, Any]) -> dict[int, dict[str, None]]:
+    found: dict[int, dict[str, None]] = {}
+    words = TensorWords(torch)
+    for name in sorted(namespace, key=lambda name: name.startswith("_")):
+        for part, tensor in _tensors_of(torch, words, name, namespace[name]):
+            stored = stored_by(torch, tensor)
+            if stored is not None and stored.key.kind != "cpu":
+                found.setdefault(stored.key.address, {})[part] = None
+    return found
 
 
 def _tensors_of(
-    torch: Any, name: str, thing: Any, depth: int = 0
+    torch: Any, words: TensorWords, name: str, thing: Any, depth: int = 0
 ) -> Iterator[tuple[str, Any]]:
     """The tensors of a value, each with the expression that leads to it."""
-    kind = type(thing)  # a proxy may lie about its class, not about its type
-    if issubclass(kind, torch.Tensor):
+    if is_truly(thing, torch.Tensor):
         yield name, thing
-    elif issubclass(kind, torch.nn.Module):
-        yield from _tensors_of_module(name, thing)
-    elif any(kind is each for each in _CONTAINERS) and depth < _DEEPEST:
-        pairs = list(thing.items()) if kind is dict else enumerate(thing)
-        for number, (key, element) in enumerate(pairs):
-            if number == _MOST_ELEMENTS:
-                return
+    elif is_truly(thing, torch.nn.Module):
+        yield from _tensors_of_module(words, name, thing, set())
+    elif any(type(thing) is each for each in _CONTAINERS) and depth < _DEEPEST:
+        pairs = list(thing.items()) if type(thing) is dict else enumerate(thing)
+        for key, element in itertools.islice(pairs, _MOST_ELEMENTS):
             part = element_name(key)
             if part is not None:
-                yield from _tensors_of(torch, f"{name}{part}", element, depth + 1)
+                inner = f"{name}{part}"
+                yield from _tensors_of(torch, words, inner, element, depth + 1)
 
 
-def _tensors_of_module(name: str, module: Any) -> Iterator[tuple[str, Any]]:
-    with contextlib.suppress(Exception):  # a module may define these itself
-        for part, parameter in module.named_parameters():
-            yield from _with_gradient(f"{name}.{part}", parameter)
-        for part, buffer in module.named_buffers():
-            yield f"{name}.{part}", buffer
-
-
-def _with_gradient(name: str, parameter: Any) -> Iterator[tuple[str, Any]]:
-    yield name, parameter
-    if parameter.is_leaf and parameter.grad is not None:
-        yield f"{name}.grad", parameter.grad
-
-
-def _address_of(torch: Any, tensor: Any) -> int | None:
-    """Where the memory of a tensor on a device begins."""
-    stored = stored_by(torch, tensor)
-    return None if stored is None or stored.key.kind == "cpu" else stored.key.address
-
-
-# ------------------------------------------------------------------- the balance
-
-
-def _as_in_the_balance(
-    sources: Sources, roots: list[Root]
-) -> dict[StorageKey, tuple[str, ...]]:
-    counted = CountedMemory(sources.kind)
-    walk, starts, memory = search(
-        (root.values for root in roots), counted, left_out=sources.left_out()
-    )
-    names: dict[StorageKey, tuple[str, ...]] = {}
-    for key, reached in memory.values():
-        if key not in names:
-            bits, is_graph = reached.direct or reached.every, not reached.direct
-            names[key] = tuple(
-                _called(walk, roots[n], starts[n], is_graph=is_graph)
-                for n in names_in(bits)
-            )
-    return names
-
-
-def _called(walk: Walk, root: Root, start: list[int], *, is_graph: bool) -> str:
-    if not is_graph:
-        return root.name
-    return graph_name(root.name, is_tensor=walk.is_tensor(start[0]))
+def _tensors_of_module(
+    words: TensorWords, name: str, module: Any, seen: set[int]
+) -> Iterator[tuple[str, Any]]:
+    """Its parameters, gradients and buffers; nothing that a module defines is run."""
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    for kind in ("_parameters", "_buffers", "_modules"):
+        held = (attributes_of(module) or {}).get(kind)
+        for part, each in list(held.items()) if type(held) is dict else ():
+            if type(part) is not str or each is None:
+                continue
+            inner = f"{name}.{part}"
+            if kind == "_modules":
+                yield from _tensors_of_module(words, inner, each, seen)
+                continue
+            yield inner, each
+            if kind == "_parameters" and words.is_leaf(each):
+                gradient = words.grad(each)
+                if gradient is not None:
+                    yield f"{inner}.grad", gradient
 
 
 # ------------------------------------------------------------------- why there are none
 
 
-class Untold(NamedTuple):
+class Unavailable(NamedTuple):
     """Why there is no list of blocks, and what to do."""
 
     problem: str
     hint: str | None
 
 
-def why_untold(runtime: Runtime) -> Untold:
+def why_unavailable(runtime: Runtime) -> Unavailable:
     """Why a device in use has no list of blocks."""
     backend = allocator_backend(runtime.kind)
     if backend in (None, NATIVE):
-        return Untold(f"torch keeps no list of blocks for {runtime.kind}", None)
-    return Untold(
-        f"the allocator {backend} keeps no list of its blocks",
-        _HINTS.get(str(backend)),
-    )
+        return Unavailable(f"torch keeps no list of blocks for {runtime.kind}", None)
+    problem = f"the allocator {backend} keeps no list of its blocks"
+    return Unavailable(problem, _OTHER_ALLOCATOR)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpumagic.gpu_mem.answer_why import verdict_of
 from gpumagic.gpu_mem.counters import max_split_bytes
 from gpumagic.gpu_mem.fragmentation import (
     LARGE_STEP_BYTES,
@@ -17,20 +18,14 @@ from gpumagic.gpu_mem.fragmentation import (
     step_bytes,
 )
 from gpumagic.gpu_mem.records import Answer, BlockState
-from gpumagic.gpu_mem.why import causes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gpumagic.devices.protocols import Runtime
+    from gpumagic.gpu_mem.answer_why import Verdict
     from gpumagic.gpu_mem.leaks import FoundLeaks
-    from gpumagic.gpu_mem.records import (
-        Cause,
-        Counters,
-        DeviceMemory,
-        OomFacts,
-        Segment,
-    )
+    from gpumagic.gpu_mem.records import DeviceMemory, OomFacts, Segment
 
 _BLOCK_BYTES = 512
 _LARGEST_SMALL_BYTES = MIB
@@ -38,12 +33,26 @@ _OWN_SEGMENT_BYTES = 10 * MIB  # from here on a request gets a segment of its ow
 _SPARE_BYTES = 20 * MIB  # what may be left unused of a block that is not split
 
 
-class _Ask(NamedTuple):
-    """What would be asked of the driver."""
+class _Driver(NamedTuple):
+    """What would be asked of the driver, and what it may give; None is unknown."""
 
     least_bytes: int  # new memory, if it goes behind the best free end of a segment
     most_bytes: int  # new memory, if it cannot
-    capped_bytes: int  # what has to be left of the limit of this process
+    whole_bytes: int  # what has to be left of the limit of this process
+    free_bytes: int | None
+    cap_left_bytes: int | None
+
+    def gives(self, released_bytes: int = 0) -> bool | None:
+        """Whether it does, once so many bytes have gone back to it."""
+        cap_left = self.cap_left_bytes
+        if cap_left is not None and self.whole_bytes > cap_left + released_bytes:
+            return False
+        if self.free_bytes is None:
+            return None
+        free_bytes = self.free_bytes + released_bytes
+        if self.least_bytes > free_bytes:
+            return False
+        return True if self.most_bytes <= free_bytes else None
 
 
 def answer_for(  # noqa: PLR0913, a request meets all of these
@@ -65,7 +74,7 @@ def answer_for(  # noqa: PLR0913, a request meets all of these
     piece: close to its last bytes "driver" may be wrong.
     """
     own = [each for each in segments if each.device == device]
-    rounded = -(-requested_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
+    rounded = _in_steps(requested_bytes, _BLOCK_BYTES)
     pool = "small" if rounded <= _LARGEST_SMALL_BYTES else "large"
     group = [each for each in own if (each.stream, each.pool) == (stream, pool)]
     grows = any(each.expandable for each in own) if expandable is None else expandable
@@ -73,17 +82,23 @@ def answer_for(  # noqa: PLR0913, a request meets all of these
     elsewhere = [each for each in own if each.stream != stream and each.pool == pool]
     now, later = (
         _Driver(
-            _asks(rounded, group, grows=grows, released=released),
+            *_asks(rounded, group, grows=grows, released=released),
             device_free_bytes,
             cap_left_bytes,
         )
         for released in (False, True)
     )
     releasable = _releasable_bytes(filter(is_common, own))
+    place: str | None
     if not rounded or _serves(holes, rounded, max_split_bytes):
-        place: str | None = "hole"
+        place = "hole"
     else:
-        place = _place(now.gives(), later.gives(releasable))
+        gives, after = now.gives(), later.gives(releasable)
+        place = "after releasing" if after else "nowhere"
+        if gives is None or after is None:
+            place = None
+        if gives:
+            place = "driver"
     if place == "nowhere" and (
         _may_hold(rounded, group, grows=grows)
         or later.gives(_releasable_bytes(own)) is not False
@@ -94,7 +109,7 @@ def answer_for(  # noqa: PLR0913, a request meets all of these
         requested_bytes=requested_bytes,
         rounded_bytes=rounded,
         hole_bytes=max(holes, default=0),
-        segment_bytes=now.ask.most_bytes,
+        segment_bytes=now.most_bytes,
         device_free_bytes=device_free_bytes,
         releasable_bytes=releasable,
         cap_left_bytes=cap_left_bytes,
@@ -124,19 +139,17 @@ def _serves(holes: Sequence[int], rounded: int, limit: int | None) -> bool:
 
 def _asks(
     rounded: int, group: Sequence[Segment], *, grows: bool, released: bool
-) -> _Ask:
+) -> tuple[int, int, int]:
+    """The least and the most that would be asked of the driver, and a whole segment."""
     whole = segment_bytes(rounded)
     if not grows or not rounded:
-        return _Ask(whole, whole, whole)
+        return whole, whole, whole
     step = SMALL_STEP_BYTES if rounded <= _LARGEST_SMALL_BYTES else LARGE_STEP_BYTES
     ends = [_free_end(each, released=released) for each in group if each.expandable]
     # Which segment grows depends on addresses that a snapshot does not show.
     least_end = ends[0] if len(ends) == 1 else 0
-    least, most = (
-        _in_steps(max(rounded - end, 0), step)
-        for end in (max(ends, default=0), least_end)
-    )
-    return _Ask(least, most, whole)
+    least = _in_steps(max(rounded - max(ends, default=0), 0), step)
+    return least, _in_steps(max(rounded - least_end, 0), step), whole
 
 
 def _free_end(segment: Segment, *, released: bool) -> int:
@@ -146,34 +159,6 @@ def _free_end(segment: Segment, *, released: bool) -> int:
             free = end - begin
             return free % step_bytes(segment) if released else free
     return 0
-
-
-class _Driver(NamedTuple):
-    """What is asked of the driver, and what it may give; None is unknown."""
-
-    ask: _Ask
-    free_bytes: int | None
-    cap_left_bytes: int | None
-
-    def gives(self, released_bytes: int = 0) -> bool | None:
-        """Whether it does, once so many bytes have gone back to it."""
-        cap_left = self.cap_left_bytes
-        if cap_left is not None and self.ask.capped_bytes > cap_left + released_bytes:
-            return False
-        if self.free_bytes is None:
-            return None
-        free_bytes = self.free_bytes + released_bytes
-        if self.ask.least_bytes > free_bytes:
-            return False
-        return True if self.ask.most_bytes <= free_bytes else None
-
-
-def _place(now: bool | None, after_release: bool | None) -> str | None:  # noqa: FBT001, one answer each
-    if now:
-        return "driver"
-    if now is None or after_release is None:
-        return None
-    return "after releasing" if after_release else "nowhere"
 
 
 def _may_hold(rounded: int, group: Sequence[Segment], *, grows: bool) -> bool:
@@ -198,43 +183,34 @@ def answer_now(
     nbytes: int, memory: DeviceMemory, segments: tuple[Segment, ...], runtime: Runtime
 ) -> Answer:
     """Whether it would fit there, by what is known of the device."""
-    counters = memory.counters
+    counters, cap = memory.counters, memory.cap_bytes
+    reserved = counters.reserved_bytes
+    is_known = cap is not None and reserved is not None
     return answer_for(
         nbytes,
         segments,
         device=counters.device,
         device_free_bytes=None if memory.is_silent else memory.free_bytes,
-        cap_left_bytes=_cap_left(memory, counters),
+        cap_left_bytes=max((cap or 0) - (reserved or 0), 0) if is_known else None,
         max_split_bytes=max_split_bytes(runtime, counters.device),
     )
 
 
-def _cap_left(memory: DeviceMemory, counters: Counters) -> int | None:
-    if memory.cap_bytes is None or counters.reserved_bytes is None:
-        return None
-    return max(memory.cap_bytes - counters.reserved_bytes, 0)
-
-
-def are_expandable(segments: tuple[Segment, ...]) -> bool | None:
-    """Whether new segments can grow; None where there are none to tell by."""
-    return any(each.expandable for each in segments) if segments else None
-
-
-def causes_now(
+def verdict_now(
     oom: OomFacts | None,
     answer: Answer | None,
     memory: DeviceMemory | None,
     segments: tuple[Segment, ...],
     leaks: FoundLeaks,
-) -> tuple[Cause, ...]:
+) -> Verdict:
     """What it comes down to; graphs are no leaks here, as they may be needed."""
     if memory is None:
-        return causes_of(oom, answer)
+        return verdict_of(oom, answer)
     device = memory.counters.device
-    return causes_of(
+    return verdict_of(
         oom,
         answer,
         memory,
         leaks_bytes=dict(leaks.without_graphs_bytes).get(device),
-        private_pool_bytes=kept_in_pools_bytes(segments, device),
+        pools_bytes=kept_in_pools_bytes(segments, device),
     )

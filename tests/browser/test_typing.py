@@ -32,7 +32,7 @@ OFFERED = {
     "%tensor_info train_": {"train_dl", "train_short"},
     "%%cuda_sync_time --": {"--repeat", "--profile", "--vs"},
     "%cuda_sync_time --l": {"--lines", "--live"},
-    "%gpu_mem --": {"--lines", "--exact", "--cache"},
+    "%gpu_mem --": {"--lines", "--cache"},
     "%gpu_open --": {"--compare", "--replay", "--fit"},
     "%gpu_open kep": {"kept.json"},
     "%tensor_info --": {"--view", "--alias", "--values"},

@@ -40,7 +40,7 @@ CELLS = (
     "%%cuda_sync_time --syncs -v r\ntotal = 0.0\ntotal += (x @ x).sum().item()",
     "%%cuda_sync_time --profile -v r\ny = x @ x",
     "%%cuda_sync_time --races -v r\ny = x @ x",
-    "%%gpu_mem --lines --exact -v r\nz = x @ x\nw = z + 1",
+    "%%gpu_mem --lines -v r\nz = x @ x\nw = z + 1",
     "%%pin_loader --watch -v r\nfor pixels in loader: pixels.to('sim:0')",
 )
 MISTAKES = (

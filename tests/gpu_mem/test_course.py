@@ -1,20 +1,12 @@
-"""How much was in use from step to step: the figures, and the curve that is drawn."""
+"""How much was in use from step to step: the figures of a curve."""
 
 from __future__ import annotations
 
-import dataclasses
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 from gpumagic.devices.memory_events import MemoryEvent, Spot
-from gpumagic.gpu_mem.course import Piece, course_of, owner_of
-from gpumagic.gpu_mem.records import Course
-from gpumagic.gpu_mem.view import draw
-from gpumagic.gpu_mem.view_course import curve
-from tests.drawing.survives import assert_numbers_agree, assert_survives
-from tests.gpu_mem.samples import BY_STEP, CUDA, GIB, HOST, MIB, UP_AND_DOWN
+from gpumagic.gpu_mem.lines import Piece, course_of, owner_of
 from tests.gpu_mem.test_lines import CELL, programs
 
 
@@ -32,14 +24,6 @@ def followed(events, before=0, pieces=None):
 def rows(course):
     """Whose what was at the peak, and whether it is still there."""
     return {(each.name, each.number, each.was_left): each.nbytes for each in course}
-
-
-def drawn(picture, width=80):
-    """The curve as text."""
-    console = Console(width=width, record=True, color_system=None)
-    with console.capture() as found:
-        console.print(picture)
-    return found.get().splitlines()
 
 
 @settings(deadline=None, max_examples=200)
@@ -132,58 +116,3 @@ def test_owners_are_what_one_can_delete():
 
     assert [*map(owner_of, names)] == ["model", "xs", *names[2:]]
     assert owner_of("model.0.weight.grad") == "gradients of model"
-
-
-# ------------------------------------------------------------------- the picture
-
-
-def test_the_mark_stands_at_the_peak():
-    """In text it stands above the highest column."""
-    course = Course(0, 3, *[(GIB, 2 * GIB, 5 * GIB, 3 * GIB)] * 2, 5 * GIB, 2)
-
-    mark, top, *_, told = drawn(curve(course, CUDA))[1:]
-
-    place = mark.index("▼")
-    assert top[place] == "█"
-    assert top.index("█") <= place <= top.rindex("█")
-    assert told.strip() == "▼ peak 5.00 GiB"
-
-
-def test_small_ups_and_downs_on_much_memory_are_seen():
-    """A scale that begins at what is always in use says where it begins."""
-    picture = curve(BY_STEP.courses[0], CUDA)
-
-    assert picture.floor == 40 * GIB
-    assert picture.caption.endswith("the scale begins at 40.0 GiB")
-    assert len(set(drawn(picture)[2:7])) > 2
-
-
-def test_what_never_changes_is_drawn_from_zero_on():
-    """A scale from the peak to the peak would show memory in use as none."""
-    picture = curve(Course(0, 1, *[(GIB, GIB)] * 2, GIB, 0), CUDA)
-
-    assert picture.floor == 0
-    assert "█" in drawn(picture)[2]
-
-
-def test_host_memory_is_called_so():
-    """Without a GPU the curve is of the memory that tensors have on the host."""
-    picture = curve(UP_AND_DOWN, HOST)
-
-    assert picture.caption == "Host memory in use, step by step"
-
-
-def test_the_picture_is_as_its_words():
-    """Both forms have the same figures, and the HTML is kept where nobody trusts it."""
-    for courses in (BY_STEP.courses, (UP_AND_DOWN,)):
-        drawing = draw(dataclasses.replace(BY_STEP, courses=courses))
-        assert_survives(drawing.html())
-        assert_numbers_agree(drawing)
-
-
-def test_a_long_cell_has_a_small_picture():
-    """Thousands of steps cost no more than the picture has places."""
-    events = [MemoryEvent(number % 3 < 2, number, MIB) for number in range(60_000)]
-    course = followed(events, GIB)
-
-    assert len(curve(course, CUDA).html()) < 12_000

@@ -19,8 +19,8 @@ from gpumagic.devices.protocols import (
 )
 from gpumagic.gpu_mem import device_memory
 from gpumagic.gpu_mem.counters import badges_now
-from gpumagic.gpu_mem.device_memory import device_memories, host_memory
-from gpumagic.gpu_mem.records import HostMemory, Setting
+from gpumagic.gpu_mem.device_memory import device_memories
+from gpumagic.gpu_mem.records import Setting
 from gpumagic.gpu_mem.view_terms import notes
 from gpumagic.gpu_mem.would_fit import answer_now
 
@@ -95,7 +95,7 @@ def driver_with(*processes, **others):
 @pytest.fixture(autouse=True)
 def _a_machine_with_its_own_torch(monkeypatch):
     """Process numbers are this process's own, and torch's words are none but ours."""
-    monkeypatch.setattr(device_memory, "_in_container", lambda: False)
+    monkeypatch.setattr(device_memory, "in_container", lambda: False)
     torch = SimpleNamespace(cuda=SimpleNamespace())
     monkeypatch.setitem(sys.modules, "torch", torch)
 
@@ -158,7 +158,7 @@ def test_lists_that_are_not_whole(processes, count):
 
 def test_in_a_container(monkeypatch):
     """Where numbers are foreign nobody is taken for this process by its number."""
-    monkeypatch.setattr(device_memory, "_in_container", lambda: True)
+    monkeypatch.setattr(device_memory, "in_container", lambda: True)
 
     several, single = memory_with(OWN, OTHER, SCREEN), memory_with(OTHER)
 
@@ -168,7 +168,7 @@ def test_in_a_container(monkeypatch):
 
 def test_numbers_of_a_simulated_machine(monkeypatch):
     """A simulated driver gives this process its own number, in containers as well."""
-    monkeypatch.setattr(device_memory, "_in_container", lambda: True)
+    monkeypatch.setattr(device_memory, "in_container", lambda: True)
     driver = driver_with(OWN, OTHER)
     driver.simulated = True
 
@@ -283,43 +283,3 @@ def test_no_word_for_the_limit():
 
 
 # -------------------------------------------------------------- memory of the host
-
-
-def torch_with(stats, *, started=True):
-    """A torch that counts page-locked memory."""
-
-    def ask():
-        assert started
-        if isinstance(stats, Exception):
-            raise stats
-        return stats
-
-    cuda = SimpleNamespace(host_memory_stats=ask, is_initialized=lambda: started)
-    return SimpleNamespace(cuda=cuda)
-
-
-@pytest.mark.parametrize(
-    ("stats", "found"),
-    [
-        (
-            {"active_bytes.current": 3, "allocated_bytes.current": 4},
-            HostMemory(3, 4),
-        ),
-        (
-            {"allocated_bytes.current": 3, "reserved_bytes.current": 4},
-            HostMemory(3, 4),
-        ),
-        ({}, None),
-        (AttributeError("no such word"), None),
-    ],
-)
-def test_page_locked_memory(stats, found):
-    """Both spellings of the counters are read; without counters nothing is known."""
-    assert host_memory(torch_with(stats)) == found
-
-
-def test_page_locked_memory_is_not_asked_for_early():
-    """Before the start nothing is asked, and older versions cannot be."""
-    assert host_memory(torch_with({}, started=False)) is None
-    assert host_memory(SimpleNamespace(cuda=SimpleNamespace())) is None
-    assert host_memory(None) is None

@@ -14,7 +14,6 @@ from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.gpu_mem import free as freeing
 from gpumagic.gpu_mem.free import free, holding
 from gpumagic.gpu_mem.leaks import find_leaks
-from gpumagic.gpu_mem.options import Options
 from gpumagic.gpu_mem.records import LeakKind
 
 
@@ -127,27 +126,6 @@ def test_without_options_all_but_the_cache_goes():
     assert "collector" in report.dropped[2]
 
 
-@pytest.mark.parametrize(
-    ("options", "left"),
-    [
-        ({"errors": True}, (None, True)),
-        ({"outputs": True}, (True, None)),
-        ({"gc": True}, (True, True)),
-        ({"cache": True}, (True, True)),
-    ],
-)
-def test_an_option_lets_go_of_its_own_alone(options, left):
-    """What was not named stays where it is."""
-    values = [Big(), Big()]
-    gone = [weakref.ref(each) for each in values]
-    shell = Shell(error_with(values[0]), values[1])
-    del values
-
-    free(shell, CpuRuntime(), Options(**options))
-
-    assert tuple(ref() is not None or None for ref in gone) == left
-
-
 def test_results_that_hold_no_memory_stay(collected):
     """A number that was shown is still there, and nothing is said to be lost."""
     shell = Shell(None, 5)
@@ -160,29 +138,12 @@ def test_results_that_hold_no_memory_stay(collected):
     assert collected
 
 
-def test_of_many_results_the_first_are_named():
-    """A long list of what is gone says how many more there are."""
-    shell = Shell()
-    shell.user_ns["_oh"].update({number: Big() for number in range(1, 7)})
-
-    report = free(shell, CpuRuntime(), Options(outputs=True))
-
-    assert report.lost == ("Out[1], Out[2], Out[3] and 3 more of Out",)
-
-
 def test_nothing_is_told_where_nothing_was_held(collected):
     """No step is listed, and nothing is lost."""
     report = free(Shell(), CpuRuntime())
 
     assert report.dropped == report.lost == ()
     assert collected
-
-
-def test_results_alone_need_no_collection(collected):
-    """They are in no cycle of the shell's; the collector takes its time."""
-    free(Shell(None, Big()), CpuRuntime(), Options(outputs=True))
-
-    assert not collected
 
 
 def test_the_counters_are_read_before_and_after():
@@ -225,7 +186,7 @@ def test_a_cache_that_cannot_be_emptied_is_told(monkeypatch):
     torch = types.SimpleNamespace(madeup=module)
     monkeypatch.setitem(sys.modules, "torch", torch)
 
-    report = free(Shell(), Device(lambda: 0), Options(cache=True))
+    report = free(Shell(), Device(lambda: 0), cache=True)
 
     assert report.dropped == ()
     assert report.remarks == (
@@ -235,9 +196,8 @@ def test_a_cache_that_cannot_be_emptied_is_told(monkeypatch):
 
 def test_a_kind_without_a_cache_says_so():
     """On the CPU there is nothing to give back."""
-    report = free(None, CpuRuntime(), Options(cache=True))
+    report = free(None, CpuRuntime(), cache=True)
 
-    assert report.dropped == ()
     assert "no cache" in report.remarks[0]
 
 
@@ -317,7 +277,7 @@ def test_what_python_has_frozen_itself_is_not_told(monkeypatch, frozen, is_told)
     """A few hundred objects are Python's own from its start; many are the user's."""
     monkeypatch.setattr(freeing, "get_freeze_count", lambda: frozen)
 
-    remarks = free(None, CpuRuntime(), Options(gc=True)).remarks
+    remarks = free(None, CpuRuntime()).remarks
 
     assert any("gc.freeze" in each for each in remarks) is is_told
 
@@ -331,7 +291,7 @@ def test_the_cache_of_a_device_that_was_never_used_is_left_alone(monkeypatch):
         kind="xpu", simulated=False, started=lambda: False, devices_in_use=tuple
     )
 
-    report = free(None, unused, Options(cache=True))
+    report = free(None, unused, cache=True)
 
     assert (touched, report.dropped) == ([], ())
     assert any("no cache" in each for each in report.remarks)

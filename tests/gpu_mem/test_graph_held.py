@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from gpumagic.devices import autograd_graph  # noqa: E402
-from gpumagic.gpu_mem.holdings import find_holdings  # noqa: E402
-from gpumagic.gpu_mem.name_sources import Sources  # noqa: E402
+from gpumagic.gpu_mem.balance import find_holdings  # noqa: E402
+from gpumagic.gpu_mem.names import Sources  # noqa: E402
 from gpumagic.gpu_mem.records import HolderKind  # noqa: E402
 from gpumagic.gpu_mem.walk import Budget  # noqa: E402
 from tests.gpu_mem.storages_held import reachable_storages  # noqa: E402

@@ -15,17 +15,16 @@ torch = pytest.importorskip("torch")
 
 from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
 from gpumagic.devices.storages import StorageKey  # noqa: E402
-from gpumagic.gpu_mem import api  # noqa: E402
-from gpumagic.gpu_mem import holdings as holdings_of  # noqa: E402
+from gpumagic.gpu_mem import api, balance  # noqa: E402
 from gpumagic.gpu_mem.api import Memory  # noqa: E402
-from gpumagic.gpu_mem.attribution import BlocksInUse  # noqa: E402
-from gpumagic.gpu_mem.holdings import (  # noqa: E402
+from gpumagic.gpu_mem.balance import (  # noqa: E402
+    CountedMemory,
     compared,
     find_holdings,
     held_bytes,
     sizes,
 )
-from gpumagic.gpu_mem.name_sources import (  # noqa: E402
+from gpumagic.gpu_mem.names import (  # noqa: E402
     KnownNames,
     Sources,
     element_name,
@@ -153,16 +152,6 @@ def test_a_model_with_its_optimizer_is_told_by_what_its_bytes_are():
     assert not found.partial
 
 
-def test_what_two_names_reach_is_no_ones_alone():
-    """Shared memory counts in what both reach, and in the sum once."""
-    x = tensor(100)
-
-    found = find({"x": x, "view": x[10:], "alone": tensor(50)})
-
-    assert rows(found) == {"x": (0, 100), "view": (0, 100), "alone": (50, 50)}
-    assert sums(found) == {HolderKind.VARIABLE: 150}
-
-
 def test_the_rest_is_a_row_so_that_all_adds_up():
     """What no name was found for is the last row, and the sums come to all of it."""
     found = find({"x": tensor(100)}, 1000)
@@ -211,18 +200,10 @@ def test_the_snapshot_tells_sizes_and_what_is_foreign():
     assert found.remarks[0].startswith("40 B")
 
 
-def test_an_allocator_that_tells_no_segments_makes_nothing_foreign():
-    """An empty snapshot is not taken for one without the names' memory."""
-    found = find({"x": tensor(100)}, 100, snapshot=[])
-
-    assert rows(found) == {"x": (100, 100)}
-    assert found.remarks == ()
-
-
 def test_an_address_lies_in_a_block_or_in_none():
     """Before the first block, behind one and on another device there is none."""
     blocks = [{"address": 1000, "size": 512, "state": "active_allocated"}]
-    in_use = BlocksInUse([{"device": 1, "address": 1000, "blocks": blocks}])
+    in_use = CountedMemory("cuda", [{"device": 1, "address": 1000, "blocks": blocks}])
 
     def start_around(device, address):
         found = in_use.around(StorageKey("cuda", device, address))
@@ -245,26 +226,6 @@ def test_a_result_is_one_holder_however_many_places_keep_it():
     expected = {"Out[3]": (300, 300), "Out[1]": (50, 50)}
     assert rows(by_itself) == rows(told) == expected
     assert sums(told) == {HolderKind.OUTPUT: 350}
-
-
-def test_a_shown_variable_counts_for_the_variable():
-    """What a name and a result hold together is the variable's, and no one's alone."""
-    x = tensor(300)
-
-    found = find({"x": x, "_": x, "Out": {2: x}})
-
-    assert rows(found) == {"x": (0, 300), "Out[2]": (0, 300)}
-    assert sums(found) == {HolderKind.VARIABLE: 300}
-
-
-def test_an_underscore_of_the_users_own_is_a_variable():
-    """`_` that the user has assigned is not taken for a result."""
-    mine = tensor(10)
-
-    found = find({"_": mine}, outputs={"Out[1]": tensor(20)})
-
-    kinds = {each.name: each.kind for each in found.holders}
-    assert kinds == {"_": HolderKind.VARIABLE, "Out[1]": HolderKind.OUTPUT}
 
 
 def test_the_locals_of_an_error_are_named_with_their_function():
@@ -317,44 +278,10 @@ def test_all_names_together_hold_each_piece_once():
 
 def test_nothing_is_searched_where_nobody_has_imported_torch(monkeypatch):
     """Nobody can have made a tensor: names, however many, are not looked through."""
-    monkeypatch.setattr(holdings_of, "loaded_torch", lambda: None)
-    monkeypatch.setattr(holdings_of, "search", lambda *_, **__: pytest.fail("searched"))
+    monkeypatch.setattr(balance, "loaded_torch", lambda: None)
+    monkeypatch.setattr(balance, "search", lambda *_, **__: pytest.fail("searched"))
 
     assert held_bytes(Sources({"x": torch.zeros(4)}, "cpu", modules=False)) == 0
-
-
-def test_large_elements_of_a_container_are_its_parts():
-    """The elements that matter are named; small ones are put together."""
-    cache = {"keys": tensor(600), "values": tensor(300), "small": tensor(20), 7: 1}
-    steps = [tensor(10), tensor(500)]
-
-    found = find({"cache": cache, "steps": steps})
-
-    parts = {each.name: each.parts for each in found.holders}
-    assert parts["cache"] == (
-        Part('["keys"]', 600),
-        Part('["values"]', 300),
-        Part("other tensors", 20),
-    )
-    assert parts["steps"] == (Part("[1]", 500), Part("other tensors", 10))
-
-
-def test_elements_that_share_memory_count_once():
-    """The parts of a container add up to what it reaches."""
-    x = tensor(100)
-
-    found = find({"views": [x, x[5:], [x]]})
-
-    assert found.holders[0].parts == (Part("[0]", 100),)
-
-
-def test_the_notebooks_own_names_are_no_holders():
-    """`In`, `Out`, `exit` and what refers to the namespace are passed by."""
-    namespace = {"x": tensor(10), "In": ["x = 1"], "__name__": "__main__"}
-    namespace |= {"names": namespace, "Out": {}, "_oh": {1: tensor(20)}}
-    exec("def function(): return x", namespace)  # noqa: S102 -- as a notebook does
-
-    assert rows(find(namespace)) == {"x": (10, 10)}
 
 
 def test_names_are_written_as_they_would_be_typed():
@@ -366,11 +293,6 @@ def test_names_are_written_as_they_would_be_typed():
     assert element_name(3) == "[3]"
     assert element_name("x" * 99) == f'["{"x" * 23}…"]'
     assert element_name(object()) is None
-
-
-def test_names_that_are_no_text_are_passed_by():
-    """A namespace with odd keys raises nothing."""
-    assert rows(find({1: tensor(10), "x": tensor(20)})) == {"x": (20, 20)}
 
 
 def test_a_spent_budget_is_said():

@@ -12,17 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.devices import memory_counters, memory_history
+from gpumagic.devices import memory_history
 from gpumagic.devices.memory_events import MemoryEvent, Spot
 from gpumagic.devices.memory_history import (
     BackwardCalls,
     CudaHistory,
     events_of,
-    replaced,
     why_no_history,
 )
 from gpumagic.gpu_mem import lines as recording
-from gpumagic.gpu_mem.lines import alive_after, lines_of, recorder_for, replay
+from gpumagic.gpu_mem.lines import lines_of, recorder_for
 from gpumagic.report.places import Places
 
 CELL = "/work/ipykernel_1/2.py"
@@ -50,52 +49,18 @@ def programs(draw):
 
 
 @settings(deadline=None, max_examples=300)
-@given(programs(), st.integers(0, 500))
-def test_the_course_agrees_with_adding_up(events, start):
-    """Peak, end and what was alive at the peak are those of every prefix's sum."""
-    changes = [e.nbytes if e.taken else -e.nbytes for e in events]
-    levels = [start + sum(changes[:count]) for count in range(len(events) + 1)]
-
-    course = replay(events, start)
-
-    assert course.peak_bytes == max(levels)
-    assert course.end_bytes == levels[-1]
-    assert levels[course.before_peak] == max(levels)
-    assert course.before_peak == levels.index(max(levels))
-    alive = alive_after(events, course.before_peak)
-    assert start + sum(each.nbytes for each in alive) == course.peak_bytes
-
-
-@settings(deadline=None, max_examples=300)
 @given(programs())
 def test_the_lines_add_up(events):
     """The rows' net sum is the change, and what is alive at the peak is the rise."""
-    course = replay(events, 0)
+    changes = [e.nbytes if e.taken else -e.nbytes for e in events]
+    levels = [sum(changes[:count]) for count in range(len(events) + 1)]
 
-    rows = lines_of(
-        0, events, before_peak=course.before_peak, in_cell=lambda file: file == CELL
-    )
+    rows = lines_of(0, events, lambda file: file == CELL)
 
-    assert sum(row.net_bytes for row in rows) == course.end_bytes
-    assert sum(row.at_peak_bytes for row in rows) == course.peak_bytes
-    assert sum(row.allocations for row in rows) == sum(e.taken for e in events)
-    assert sum(row.left_bytes for row in rows) == course.end_bytes
+    assert sum(row.net_bytes for row in rows) == levels[-1]
+    assert sum(row.at_peak_bytes for row in rows) == max(levels)
+    assert sum(row.left_bytes for row in rows) == levels[-1]
     assert len({(row.line, row.number) for row in rows}) == len(rows)
-
-
-def test_a_line_left_what_nobody_has_given_back():
-    """Freed in a later line, it is no leak of the line that took it, nor a gift."""
-    leaks, takes, frees = Spot(CELL, 2), Spot(CELL, 3), Spot(CELL, 4)
-    events = [
-        MemoryEvent(True, 1, 10, leaks),
-        MemoryEvent(True, 2, 70, takes),
-        MemoryEvent(False, 2, 70, frees),
-    ]
-
-    rows = lines_of(0, events, before_peak=2, in_cell=lambda file: file == CELL)
-
-    assert [row.left_bytes for row in rows] == [10, 0, 0]
-    assert [row.net_bytes for row in rows] == [10, 70, -70]
 
 
 def loop(passes, *, keeps):
@@ -118,49 +83,12 @@ def loop(passes, *, keeps):
 @pytest.mark.parametrize("keeps", [True, False])
 def test_only_what_more_stays_of_with_each_pass_grows(passes, keeps):
     """What a loop keeps in its steady state is no leak of the line that made it."""
-    rows = lines_of(
-        0, loop(passes, keeps=keeps), before_peak=0, in_cell=lambda file: file == CELL
-    )
+    rows = lines_of(0, loop(passes, keeps=keeps), lambda file: file == CELL)
 
     left = {row.number: row.left_bytes for row in rows}
     grows = {row.number for row in rows if row.grown_bytes}
     assert left == {3: 10, 4: 50, 5: 2 * passes if keeps else 0}
     assert grows == ({4, 5} if keeps else {4})  # a line that ran once has left it all
-
-
-def test_memory_from_before_may_be_given_back():
-    """What is given back without having been taken lowers the level, and no more."""
-    events = [MemoryEvent(False, 9, 30), MemoryEvent(True, 1, 20)]
-
-    assert replay(events, 100) == (100, 90, 0)
-    assert alive_after(events, 2) == (events[1],)
-
-
-def test_rows_are_in_the_order_of_the_cell():
-    """The cell's own lines come first by number, then other files, then no line."""
-    spots = [None, Spot("/z/train.py", 3), Spot(CELL, 10), Spot(CELL, 9)]
-    events = [MemoryEvent(True, n, 1, spot) for n, spot in enumerate(spots)]
-
-    rows = lines_of(1, events, before_peak=4, in_cell=lambda file: file == CELL)
-
-    assert [row.number for row in rows] == [9, 10, None, None]
-    assert rows[2].line.where == "train.py, line 3"
-    assert rows[3].line is None
-    assert {row.device for row in rows} == {1}
-
-
-def test_a_line_is_marked_for_the_backward_pass_it_started():
-    """Memory that a backward pass takes marks the row; what one frees does not."""
-    spot, other = Spot(CELL, 3), Spot(CELL, 4)
-    events = [
-        MemoryEvent(True, 1, 8, other),
-        MemoryEvent(True, 2, 8, spot, backward=True),
-        MemoryEvent(False, 1, 8, other, backward=True),
-    ]
-
-    rows = lines_of(0, events, before_peak=2, in_cell=lambda _: True)
-
-    assert [row.backward for row in rows] == [True, False]
 
 
 # ------------------------------------------------------------------ torch's entries
@@ -249,23 +177,6 @@ def engine(clock):
     return SimpleNamespace(autograd=SimpleNamespace(_engine_run_backward=run))
 
 
-def test_time_tells_which_line_started_the_pass():
-    """What happens during a pass, or next to it, is of the line that called it."""
-    clock = Clock()
-    torch = engine(clock)
-    calls = BackwardCalls(torch, clock)
-    with calls.noted(places()):
-        torch.autograd._engine_run_backward(5000)
-        first = sys._getframe().f_lineno - 1
-        clock.us += 10_000
-        torch.autograd._engine_run_backward(5000)
-
-    found = [calls.at(1_000_000 + us) for us in (-900, 1, 10_900, 20_001, 60_000)]
-
-    assert [spot and spot.line - first for spot in found] == [0, 0, 0, 3, None]
-    assert found[0].file == __file__
-
-
 def test_the_innermost_of_nested_passes():
     """A pass within a pass has its own line, and the outer one all the rest."""
     clock = Clock()
@@ -282,19 +193,6 @@ def test_the_innermost_of_nested_passes():
     assert lines == [2, 3, 2]
 
 
-def test_close_passes_are_told_apart():
-    """A time within a short pass is of that pass, however near the next one is."""
-    clock = Clock()
-    torch = engine(clock)
-    calls = BackwardCalls(torch, clock)
-    base = sys._getframe().f_lineno
-    with calls.noted(places()):
-        torch.autograd._engine_run_backward(10)
-        torch.autograd._engine_run_backward(10)
-
-    assert [calls.at(1_000_000 + us).line - base for us in (5, 25)] == [2, 3]
-
-
 def test_the_engine_is_as_before():
     """After the block torch has its own function, also when a pass has failed."""
     torch = engine(Clock())
@@ -305,28 +203,6 @@ def test_the_engine_is_as_before():
         torch.autograd._engine_run_backward("not a number")
 
     assert torch.autograd._engine_run_backward is before
-
-
-def test_a_torch_without_that_function():
-    """Where torch has no such name nothing is noted, and nothing fails."""
-    torch = SimpleNamespace(autograd=SimpleNamespace())
-    calls = BackwardCalls(torch, Clock())
-
-    with calls.noted(places()):
-        pass
-
-    assert calls.at(1_000_000) is None
-    assert vars(torch.autograd) == {}
-
-
-def test_what_somebody_else_put_there_stays():
-    """A function that was replaced in turn is not taken from who did it."""
-    owner = SimpleNamespace(name=len)
-
-    with replaced(owner, "name", lambda _: max):
-        owner.name = min
-
-    assert owner.name is min
 
 
 # ------------------------------------------------------------------- the history
@@ -376,20 +252,6 @@ def test_ours_is_bounded_and_without_c_frames():
     assert trace.events == {0: [], 1: [MemoryEvent(True, 1, 512, Spot(CELL, 3))]}
 
 
-def test_without_lines_no_stack_is_taken():
-    """An exact peak alone records no context, which costs next to nothing."""
-    torch = History()
-    recorder = CudaHistory(torch, None)
-
-    recorder.start()
-    torch.entries[0].append(entry("alloc", 1, 512, (CELL, 3)))
-    trace = recorder.stop()
-
-    assert torch.calls[0][1]["context"] is None
-    assert not trace.lines
-    assert trace.events[0] == [MemoryEvent(True, 1, 512)]
-
-
 def test_the_users_own_recording_is_only_read():
     """It is neither switched nor cleared, and only the cell's own time is read."""
     torch, clock = History(on=True), Clock()
@@ -427,7 +289,7 @@ def test_frames_of_c_in_the_users_own_recording_are_no_lines(monkeypatch):
     torch.__path__ = ["/env/lib/python3.11/site-packages/torch"]
     monkeypatch.setattr(recording, "loaded_torch", lambda: torch)
     runtime = SimpleNamespace(kind="cuda", simulated=False, started=lambda: True)
-    recorder, remark = recorder_for(runtime, lines=True)
+    recorder = recorder_for(runtime)
 
     recorder.start()
     frames = [(file, 0) for file in NOT_PYTHON]
@@ -436,7 +298,6 @@ def test_frames_of_c_in_the_users_own_recording_are_no_lines(monkeypatch):
     )
     trace = recorder.stop()
 
-    assert remark is None
     assert trace.events[0] == [MemoryEvent(True, 1, 8, Spot(CELL, 4))]
 
 
@@ -451,20 +312,6 @@ def test_a_recording_that_the_cell_starts_is_the_users():
 
     assert torch.on
     assert torch.cuda.memory._record_memory_history == torch.switch
-
-
-def test_a_recording_that_the_cell_ends():
-    """What was recorded is gone then, which is said, and it stays off."""
-    torch = History()
-    recorder = CudaHistory(torch, places())
-
-    recorder.start()
-    torch.cuda.memory._record_memory_history(None)
-    trace = recorder.stop()
-
-    assert not torch.on
-    assert trace.events == {}
-    assert "switched" in trace.remarks[0]
 
 
 def test_a_full_ring_is_partial(monkeypatch):
@@ -518,17 +365,6 @@ def test_a_failing_snapshot_leaves_it_off():
         recorder.stop()
 
     assert not torch.on
-
-
-@pytest.mark.parametrize(("reserved", "is_one"), [(0, False), (512, True)])
-def test_without_caching_there_is_no_history(monkeypatch, reserved, is_one):
-    """Unless something was reserved: then the variable was set too late to count."""
-    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
-    monkeypatch.setattr(memory_counters, "loaded_torch", lambda: None)
-    torch = History()
-    torch.cuda.memory_reserved = lambda: reserved
-
-    assert (why_no_history(torch) is None) is is_one
 
 
 def test_why_there_is_no_history():

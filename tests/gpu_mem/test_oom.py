@@ -9,10 +9,7 @@ import pytest
 
 from gpumagic.gpu_mem.oom import (
     LastOom,
-    allowed_bytes,
     is_out_of_memory,
-    others_bytes,
-    others_in,
     read_oom,
 )
 from gpumagic.gpu_mem.records import Counters, OomFacts
@@ -111,6 +108,8 @@ READ = [
             "process_bytes": round(1.60 * GIB),
             "allocated_bytes": round(1.22 * GIB),
             "reserved_unallocated_bytes": 0,
+            "allowed_bytes": round(11.82 * GIB),
+            "others": ((41, 512 * MIB), (1007, round(21.53 * GIB))),
         },
         id="other processes and a limit, on ROCm",
     ),
@@ -200,8 +199,9 @@ def test_the_simulators_own_text():
     assert (read.total_bytes, read.free_bytes) == (2 * GIB, 11 * MIB)
     assert (read.process_bytes, read.allocated_bytes) == (1536 * MIB, 900 * MIB)
     assert read.reserved_unallocated_bytes == 124 * MIB
-    assert allowed_bytes(read.text) == GIB
-    assert others_in(read.text) == ((77, 512 * MIB),)
+    assert read.allowed_bytes == GIB
+    assert read.others == ((77, 512 * MIB),)
+    assert read.others_bytes == 512 * MIB
 
 
 @pytest.mark.parametrize(
@@ -220,31 +220,6 @@ def test_other_errors(text):
     assert not is_out_of_memory(text)
 
 
-def test_others_by_number():
-    """Other processes are told apart where this one is named, and only there."""
-    assert others_in(SHARED_AND_CAPPED) == (
-        (41, 512 * MIB),
-        (1007, round(21.53 * GIB)),
-    )
-    assert others_in(PRIVATE_POOLS) == ()
-    assert others_in(PLAIN) == ()
-
-
-def test_bytes_of_others():
-    """What is used and not this process's belongs to others; else it is unknown."""
-    named, alone, container = map(read_oom, (SHARED_AND_CAPPED, PLAIN, PRIVATE_POOLS))
-
-    assert others_bytes(named) == 512 * MIB + round(21.53 * GIB)
-    assert others_bytes(alone) == pytest.approx(0.01 * GIB, abs=2)
-    assert others_bytes(container) is None
-
-
-def test_the_limit():
-    """The limit of this process is read where one is set."""
-    assert allowed_bytes(SHARED_AND_CAPPED) == round(11.82 * GIB)
-    assert allowed_bytes(PLAIN) is None
-
-
 def test_rounded_figures_of_an_error_give_others_no_negative_bytes():
     """Sizes in the text are rounded; together they may be more than the device has."""
     oom = read_oom(
@@ -253,7 +228,7 @@ def test_rounded_figures_of_an_error_give_others_no_negative_bytes():
         "process has 18.75 GiB memory in use."
     )
 
-    assert others_bytes(oom) == 0
+    assert oom.others_bytes == 0
 
 
 TEXT = "CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total capacity of"
@@ -282,11 +257,6 @@ def an_error(text=TEXT):
     return RuntimeError(text)
 
 
-def test_nothing_is_known_of_nothing(last):
-    """Counters that have not risen tell of no error."""
-    assert last.seen(1) == (None, None)
-
-
 def test_a_caught_one_is_known_by_its_number(last, ooms):
     """A count that has risen with no error to show for it is one that was caught."""
     last.seen(3)
@@ -297,39 +267,6 @@ def test_a_caught_one_is_known_by_its_number(last, ooms):
     assert facts is None
     assert (caught.device, caught.times) == (1, 2)
     assert (caught.cell, caught.since_cell) == (None, 3)
-
-
-def test_what_was_met_before_the_first_look_counts(last, ooms):
-    """Counters begin at zero with the process, so that nobody need have looked."""
-    ooms[0] = 1
-
-    assert last.seen(5).caught.times == 1
-
-
-def test_the_cell_is_known_where_it_was_watched(last, ooms):
-    """What has risen round one cell was met in it."""
-    ooms[0] += 1
-    last.cell_ended(4)
-
-    assert last.seen(6).caught.cell == 4
-
-
-def test_asking_again_gives_the_same_answer(last, ooms):
-    """An answer does not use up what it tells."""
-    ooms[0] += 1
-
-    assert last.seen(2) == last.seen(3)
-
-
-def test_an_error_with_words_was_not_caught(last, ooms):
-    """The error that ended a cell is one of those that were counted."""
-    ooms[0] += 1
-    last.cell_ended(2, an_error())
-
-    facts, caught = last.seen(3)
-
-    assert facts.requested_bytes == 3 << 30
-    assert caught is None
 
 
 def test_more_than_the_error_itself_were_caught(last, ooms):
@@ -414,17 +351,6 @@ def test_an_error_that_a_variable_has_kept_still_has_its_words(last, shell, ooms
     assert facts.requested_bytes == 3 << 30
     assert caught is None
     assert last.seen(3).facts == facts
-
-
-def test_a_list_of_kept_errors_explains_as_many(last, shell, ooms):
-    """The last of a list is the one that is told, and none of them was lost."""
-    ooms[0] += 2
-    shell.user_ns["kept"] = [an_error(), an_error(TEXT.replace("3.00", "5.00"))]
-
-    facts, caught = last.seen(2)
-
-    assert facts.requested_bytes == 5 << 30
-    assert caught is None
 
 
 def test_a_reset_of_the_counters_loses_none_that_came_after(last, ooms):

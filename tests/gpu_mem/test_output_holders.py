@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from gpumagic.gpu_mem.output_holders import drop_outputs, shown_results
+from gpumagic.gpu_mem.names import drop_outputs, shown_results
 
 
 class Big:
@@ -41,7 +41,7 @@ def test_a_result_is_named_once_with_all_its_places():
     """What one result is held by is one row, and `Out[n]` comes first."""
     shown = shown_results(shell_after(Big(), Big()))
 
-    assert [each.places for each in shown] == [
+    assert [places for _, places in shown] == [
         (
             "Out[1]",
             "__",
@@ -119,7 +119,7 @@ def test_what_reset_has_left_is_found():
     shell.user_ns_hidden["_"] = big
     del big
 
-    places = [each.places for each in shown_results(shell)]
+    places = [places for _, places in shown_results(shell)]
     drop_outputs(shell)
 
     assert places == [("shell.user_ns_hidden['_']",)]
@@ -142,7 +142,7 @@ def test_results_of_the_cell_that_runs_are_found():
     shell = shell_after()
     shell.displayhook.exec_result = Namespace(result=Big())
 
-    assert shown_results(shell)[0].places == ("shell.displayhook.exec_result.result",)
+    assert shown_results(shell)[0][1] == ("shell.displayhook.exec_result.result",)
     drop_outputs(shell)
     assert shell.displayhook.exec_result.result is None
 
@@ -151,7 +151,7 @@ def test_a_python_prompt_has_one_place(monkeypatch):
     """Without IPython the last value is `_` among the builtins."""
     monkeypatch.setattr(builtins, "_", Big(), raising=False)
 
-    assert [each.places for each in shown_results(None)] == [("_",)]
+    assert [places for _, places in shown_results(None)] == [("_",)]
     assert drop_outputs(None) == ("_",)
     assert not hasattr(builtins, "_")
     builtins._ = "something to take back"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_mem.peak import peak_between, peak_unseen, with_replay
+from gpumagic.devices.memory_events import MemoryEvent
+from gpumagic.gpu_mem.cell import peak_between, with_replay
 from gpumagic.gpu_mem.records import (
     Counters,
     Peak,
@@ -40,7 +39,7 @@ def looks(*, before, after):
         # it had all been taken already
         ((50, 50, 100), (0, 50, 400), Peak(PeakKind.EXACT, 50, 50)),
         # the peaks were reset
-        ((10, 50, 100), (20, 30, 200), Peak(PeakKind.SINCE_RESET, 30, 30)),
+        ((10, 50, 100), (20, 30, 200), Peak(PeakKind.BOUND, 30)),
         # only the sums were reset: they bound nothing any more
         ((10, 50, 100), (20, 50, 15), Peak(PeakKind.BOUND, 20, 50)),
         ((10, 50, 100), (20, 70, 15), Peak(PeakKind.EXACT, 70, 70)),
@@ -55,61 +54,6 @@ def looks(*, before, after):
 def test_each_rule(before, after, peak):
     """Each rule for a peak that is not reset gives its kind and its bounds."""
     assert peak_between(*looks(before=before, after=after)) == peak
-
-
-@pytest.mark.parametrize(
-    ("counted", "peak"),
-    [
-        # nothing was given back in between
-        ({"peak": 10, "taken": 10, "reserved": 20}, Peak(PeakKind.EXACT, 10, 10)),
-        # at most all that was taken, had nothing been given back
-        ({"peak": 10, "taken": 15, "reserved": 20}, Peak(PeakKind.BOUND, 10, 15)),
-        # nor more than came from the driver, also where it has it back
-        (
-            {"peak": 10, "taken": 90, "reserved": 20, "flushed": 5},
-            Peak(PeakKind.BOUND, 10, 25),
-        ),
-        # the sums were reset: they do not even explain what there is
-        ({"peak": 10, "taken": 3, "allocated": 10}, Peak(PeakKind.SINCE_RESET, 10, 10)),
-        ({"peak": None}, Peak(PeakKind.UNKNOWN)),
-        ({"peak": 10, "taken": None}, Peak(PeakKind.UNKNOWN)),
-        ({"peak": 10, "flushed": None}, Peak(PeakKind.UNKNOWN)),
-    ],
-)
-def test_each_rule_of_a_first_use_that_nobody_watched(counted, peak):
-    """What the device had done since it was started bounds the peak of the cell."""
-    known = {"taken": 10, "reserved": 10, "flushed": 0, "given_back": 0} | counted
-    after = Counters(0, **{f"{name}_bytes": each for name, each in known.items()})
-
-    assert peak_unseen(after) == peak
-
-
-def test_a_reset_shows_in_any_peak():
-    """The peak of what is reserved falls where that of what is allocated cannot."""
-    before, after = looks(before=(50, 50, 100), after=(50, 50, 100))
-
-    peak = peak_between(
-        replace(before, peak_reserved_bytes=200),
-        replace(after, peak_reserved_bytes=100),
-    )
-
-    assert peak.kind is PeakKind.SINCE_RESET
-
-
-def test_sums_that_were_reset_bound_nothing():
-    """A reset shows although more was taken since than before: it does not add up."""
-    before, after = (
-        Counters(
-            0,
-            allocated_bytes=10,
-            peak_bytes=50,
-            taken_bytes=taken,
-            given_back_bytes=given_back,
-        )
-        for taken, given_back in ((100, 90), (120, 119))
-    )
-
-    assert peak_between(before, after) == Peak(PeakKind.BOUND, 10, 50)
 
 
 class Machine:
@@ -147,6 +91,11 @@ class Machine:
         )
 
 
+def events(taken, given_back):
+    """A piece that is taken, and one that is given back."""
+    return [MemoryEvent(True, 1, taken), MemoryEvent(False, 2, given_back)]
+
+
 STEPS = st.tuples(
     st.sampled_from(["take"] * 4 + ["give"] * 4 + ["reset peaks", "reset sums"]),
     st.integers(1, 40),
@@ -168,16 +117,11 @@ def test_the_true_peak_is_within(earlier, cell):
     peak = peak_between(before, machine.look())
 
     assert peak.kind is not PeakKind.UNKNOWN
-    assert peak.low_bytes <= peak.high_bytes
-    resets = {kind for kind, _ in cell} - {"take", "give"}
-    was_reset = "reset peaks" in resets
-    if not resets:
+    assert (peak.low_bytes == peak.high_bytes) is (peak.kind is PeakKind.EXACT)
+    if peak.high_bytes is None:
+        assert "reset peaks" in {kind for kind, _ in cell}
+    elif not {kind for kind, _ in cell} - {"take", "give"}:
         assert peak.low_bytes <= machine.true_peak <= peak.high_bytes
-        assert peak.kind is not PeakKind.SINCE_RESET
-    assert (peak.low_bytes == peak.high_bytes) is (peak.kind is not PeakKind.BOUND)
-    if peak.kind is PeakKind.SINCE_RESET:
-        assert was_reset
-        assert peak.low_bytes == machine.true_peak
 
 
 def test_a_replay_stands_in_for_bounds():
@@ -185,27 +129,9 @@ def test_a_replay_stands_in_for_bounds():
     before, after = looks(before=(10, 50, 100), after=(20, 50, 200))
     counted = peak_between(before, after)
 
-    assert with_replay(counted, before, after, peak_bytes=33, end_bytes=20) == Peak(
+    assert with_replay(counted, before, after, events(23, 13)) == Peak(
         PeakKind.REPLAYED, 33, 33
     )
-
-
-def test_a_replay_stays_within_the_bounds():
-    """Without the rounding, a replay may be below what was surely there."""
-    before, after = looks(before=(10, 50, 100), after=(40, 50, 200))
-    counted = peak_between(before, after)
-
-    for told, peak in ((33, 40), (60, 50)):
-        replayed = with_replay(counted, before, after, peak_bytes=told, end_bytes=told)
-        assert (replayed.low_bytes, replayed.high_bytes) == (peak, peak)
-
-
-def test_an_exact_peak_needs_no_replay():
-    """The counter, which rounds, is not replaced by what was requested."""
-    before, after = looks(before=(10, 50, 100), after=(20, 70, 200))
-    counted = peak_between(before, after)
-
-    assert with_replay(counted, before, after, peak_bytes=69, end_bytes=20) == counted
 
 
 @pytest.mark.parametrize(
@@ -214,15 +140,13 @@ def test_an_exact_peak_needs_no_replay():
         (120, Peak(PeakKind.REPLAYED, 500, 500)),
         (150, Peak(PeakKind.BOUND, 470, 500)),  # 30 were given back unseen
         (100, Peak(PeakKind.BOUND, 500, 520)),  # 20 came unseen
-        (990, Peak(PeakKind.BOUND, 120, 500)),
     ],
 )
 def test_on_the_host_names_check_the_replay(end, peak):
     """Where names and replay disagree on the end, their difference bounds the peak."""
     before, after = Counters(0, allocated_bytes=100), Counters(0, allocated_bytes=120)
 
-    told = with_replay(
-        Peak(PeakKind.UNKNOWN), before, after, peak_bytes=500, end_bytes=end
-    )
+    seen = events(400, 500 - end)
+    told = with_replay(Peak(PeakKind.UNKNOWN), before, after, seen)
 
     assert told == peak

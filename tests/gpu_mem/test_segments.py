@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import linecache
 import sys
 import weakref
 
@@ -66,15 +65,6 @@ def test_blocks_in_order():
         (3584, 4096, BlockState.PENDING),
     ]
     assert [b.requested_bytes for b in found.blocks] == [500, None, 2036, 4084]
-
-
-def test_order_of_segments():
-    """Segments are ordered by device and address, whatever order torch has."""
-    entries = [segment(8, block(8), device=1), segment(16, block(8)), segment(0)]
-
-    found = segments_of(entries)
-
-    assert [(each.device, each.address) for each in found] == [(0, 0), (0, 16), (1, 8)]
 
 
 def test_small_numbers():
@@ -173,16 +163,6 @@ def test_innermost_line_of_the_user():
     assert found.blocks[1].line is None
 
 
-def test_no_line_of_the_user():
-    """Memory that nothing of the user's asked for has no line."""
-    frames = [frame("??", 0), frame(linecache.__file__, 3)]
-    entry = segment(0, block(512, "active_allocated", frames=frames))
-
-    (found,) = segments_of([entry])
-
-    assert found.blocks[0].line is None
-
-
 # ------------------------------------------------------------------------- names
 
 
@@ -196,17 +176,6 @@ def test_names_by_address():
     (found,) = named(segments_of([entry]), addresses)
 
     assert [b.names for b in found.blocks] == [("a", "b"), (), ("c",)]
-
-
-def test_names_take_the_place_of_older_ones():
-    """Naming once more forgets the names from before."""
-    entry = segment(0, block(512, "active_allocated"))
-
-    first = named(segments_of([entry]), {0: ("x",)})
-    second = named(first, {})
-
-    assert first[0].blocks[0].names == ("x",)
-    assert second[0].blocks[0].names == ()
 
 
 def test_tensors_of_the_host_have_no_address():

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.gpu_mem.workspaces import (
+from gpumagic.gpu_mem.balance import (
     PROBABLY_WORKSPACES,
     WORKSPACES,
     workspace_remark,

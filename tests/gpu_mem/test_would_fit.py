@@ -1,23 +1,14 @@
 """What is said of a request comes true when it is made."""
 
-# ruff: noqa: ARG002 -- there is one device, whatever is asked of
-
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from random import Random
-from types import SimpleNamespace
-from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_mem import api
-from gpumagic.gpu_mem.api import Memory
-from gpumagic.gpu_mem.name_sources import KnownNames
-from gpumagic.gpu_mem.records import Block, BlockState, Cause, Segment
+from gpumagic.gpu_mem.records import Block, BlockState, Segment
 from gpumagic.gpu_mem.segments import segments_of
 from gpumagic.gpu_mem.would_fit import answer_for, segment_bytes
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
@@ -140,13 +131,6 @@ def test_sizes_by_the_allocators_own_settings(nbytes):
     assert segment_bytes(answer.rounded_bytes) == answer.segment_bytes
 
 
-def test_nothing_needs_no_place():
-    """A request of no bytes fits on a full device."""
-    answer = answer_for(0, (), device=0, device_free_bytes=0, cap_left_bytes=0)
-
-    assert (answer.place, answer.rounded_bytes) == ("hole", 0)
-
-
 # ----------------------------------------------------------- by hand: made segments
 
 
@@ -169,19 +153,6 @@ def place_of(mib, *segments, free=0, cap=None, **others):
         cap_left_bytes=None if cap is None else cap * MIB,
         **others,
     ).place
-
-
-def test_only_its_own_group_serves_a_request():
-    """Holes of another device, stream or pool are none; the driver can have them."""
-    others = (
-        segment((50, FREE), (1, ALLOCATED), stream=1),
-        segment((50, FREE), (1, ALLOCATED), device=1),
-        segment((50, FREE), (1, ALLOCATED), pool="1"),
-    )
-
-    assert place_of(30, *others) == "nowhere"
-    assert place_of(30, *others, stream=1) == "hole"
-    assert place_of(30, *others, segment((50, FREE), stream=1)) == "after releasing"
 
 
 def test_what_other_streams_have_free_is_told_apart():
@@ -209,14 +180,6 @@ def test_what_the_driver_has_is_unknown():
     assert place_of(31, hole, free=None, cap=30) == "nowhere"
 
 
-def test_a_limit_counts_what_goes_back():
-    """Under a limit free segments make room as they do on the device."""
-    idle = segment((40, FREE), stream=1)
-
-    assert place_of(50, idle, free=100, cap=20) == "after releasing"
-    assert place_of(62, idle, free=100, cap=20) == "nowhere"
-
-
 def test_waiting_streams_leave_it_open():
     """A hole that appears once other streams are done makes it unknown."""
     lent = segment((10, FREE), (20, PENDING), (1, ALLOCATED))
@@ -224,24 +187,6 @@ def test_waiting_streams_leave_it_open():
     assert place_of(10, lent) == "hole"
     assert place_of(30, lent) is None
     assert place_of(32, lent) == "nowhere"
-
-
-def test_what_waits_goes_back_as_well():
-    """Before memory goes back to the driver all streams are waited for."""
-    lent = segment((20, PENDING), (10, FREE), stream=1)
-
-    assert place_of(30, lent) == "after releasing"
-    assert place_of(32, lent) == "nowhere"
-
-
-def test_large_blocks_that_are_not_split():
-    """Above the limit for splitting, a block serves only what nearly fills it."""
-    idle = segment((300, FREE))
-
-    assert place_of(100, idle, max_split_bytes=200 * MIB) == "after releasing"
-    assert place_of(280, idle, max_split_bytes=200 * MIB) == "after releasing"
-    assert place_of(281, idle, max_split_bytes=200 * MIB) == "hole"
-    assert place_of(100, idle, max_split_bytes=400 * MIB) == "hole"
 
 
 def test_pools_of_graphs_leave_it_open():
@@ -287,107 +232,3 @@ def test_which_segment_grows_is_not_known():
     assert place_of(39, *ends, free=20) is None
     assert place_of(39, *ends, free=40) == "driver"
     assert place_of(60, *ends, free=20) == "nowhere"
-
-
-@pytest.mark.parametrize(("expandable", "asked"), [(False, 26), (True, 40), (None, 26)])
-def test_expandable_from_the_settings(expandable, asked):
-    """Before there is a segment only the settings tell how much is taken."""
-    answer = answer_for(
-        25 * MIB,
-        (),
-        device=0,
-        device_free_bytes=None,
-        cap_left_bytes=None,
-        expandable=expandable,
-    )
-
-    assert answer.segment_bytes == asked * MIB
-
-
-# ------------------------------------------------- with what the device has now
-
-
-@dataclass
-class Now:
-    """A runtime with one device of 80 GiB, of which its allocator has some segments."""
-
-    segments: list[dict[str, Any]]
-    free_bytes: int
-    kind: str = "virtual"
-    simulated: bool = False
-    in_use: bool = True
-
-    def started(self):
-        """Whether it is in use."""
-        return self.in_use
-
-    def devices_in_use(self):
-        """The one."""
-        return (0,)
-
-    def device_name(self, device):
-        """A name."""
-        return f"GPU {device}"
-
-    def memory_snapshot(self):
-        """Its segments."""
-        return self.segments
-
-    def memory_stats(self, device):
-        """What the segments come to."""
-        reserved = sum(each["total_size"] for each in self.segments)
-        active = sum(each["active_size"] for each in self.segments)
-        return {
-            "reserved_bytes.all.current": reserved,
-            "allocated_bytes.all.current": active,
-            "active_bytes.all.current": active,
-        }
-
-    def memory_bytes(self, device):
-        """What the driver says."""
-        return self.free_bytes, 80 * GIB
-
-
-def told(nbytes, *, address, pool=(0, 0), used=0):
-    """A large segment, in torch's own shape, whose first bytes are in use."""
-    states = [("active_allocated", used), ("inactive", nbytes - used)]
-    return {
-        "device": 0,
-        "address": address,
-        "total_size": nbytes,
-        "active_size": used,
-        "segment_type": "large",
-        "segment_pool_id": pool,
-        "stream": 0,
-        "blocks": [{"state": state, "size": size} for state, size in states if size],
-    }
-
-
-@pytest.fixture
-def fit(monkeypatch):
-    """Whether some bytes fit on a device."""
-    driver = SimpleNamespace(simulated=False)
-
-    def fit(device, nbytes):
-        monkeypatch.setattr(api, "runtime_now", lambda: device)
-        return Memory(KnownNames({}), lambda: driver).fit(nbytes)
-
-    return fit
-
-
-def test_what_graphs_keep_for_themselves_is_told_as_the_reason(fit):
-    """Memory that lies free in the pool of a graph would do, and is not given."""
-    kept = [told(10 * GIB, address=1 << 40, pool=(0, 1), used=GIB)]
-
-    report = fit(Now(kept, free_bytes=2 * GIB), 8 * GIB)
-
-    assert Cause.PRIVATE_POOL in report.causes
-
-
-def test_without_a_graph_no_pool_is_blamed(fit):
-    """The same memory in use by tensors is no pool's fault."""
-    kept = [told(10 * GIB, address=1 << 40, used=10 * GIB)]
-
-    report = fit(Now(kept, free_bytes=2 * GIB), 8 * GIB)
-
-    assert Cause.PRIVATE_POOL not in report.causes

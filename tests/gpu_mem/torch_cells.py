@@ -127,23 +127,8 @@ def test_the_peak_of_random_cells(box):
         peak = change.peak
         assert peak == Peak(PeakKind.EXACT, program.highest, program.highest)
         assert change.gross_bytes == program.taken
-        resets = {BadgeKind.PEAK_RESET, BadgeKind.SUMS_RESET}
-        assert not resets & {badge.kind for badge in run.badges()}
 
     run_programs(box, PROGRAMS, resets=True, check=check)
-
-
-def test_a_reset_between_two_steps(run):
-    """A reset in mid-cell does not make the lower of two peaks the exact one."""
-
-    def cell():
-        for mebibytes in (300, 200):
-            torch.sim.reset_peak_memory_stats()
-            torch.empty(mebibytes << 20, dtype=torch.uint8, device="sim")
-
-    (change,) = run(cell).changes()
-
-    assert change.peak == Peak(PeakKind.EXACT, 300 << 20, 300 << 20)
 
 
 def test_a_reset_of_a_machine_that_the_cell_switches_on(box):
@@ -162,7 +147,7 @@ def test_a_reset_of_a_machine_that_the_cell_switches_on(box):
 
 
 def test_the_exact_peak_of_random_cells(box):
-    """With `exact` every peak is the engine's, to the byte, and lines add up."""
+    """Of a recorded cell every peak is the engine's, to the byte, and lines add up."""
 
     def check(program, run):
         (change,) = run.changes()
@@ -202,54 +187,6 @@ def test_the_lines_of_a_training_step(run):
     assert change.allocated_delta == 2 * 4_000_256  # the weight and its gradient
 
 
-def test_what_dies_belongs_to_the_line_where_it_dies(run):
-    """Memory is given back with the next operation, and counted where it died."""
-    torch.ones(1, device="sim")
-    old = [torch.ones(1 << 18, device="sim")]
-
-    def cell():
-        new = torch.ones(1 << 18, device="sim")
-        del new
-        old.clear()
-        torch.ones(1, device="sim")
-
-    lines = by_offset(run(cell, lines=True), cell)
-
-    assert {n: (row.allocated_bytes, row.freed_bytes) for n, row in lines.items()} == {
-        1: (1 << 20, 0),
-        2: (0, 1 << 20),
-        3: (0, 1 << 20),
-        4: (512, 512),
-    }
-
-
-def test_a_library_is_seen_through(run):
-    """The line is that of the user's code which called into torch."""
-
-    def cell():
-        return torch.nn.Linear(512, 512, bias=False, device="sim")
-
-    lines = by_offset(run(cell, lines=True), cell)
-
-    assert lines[1].allocated_bytes == 1 << 20
-
-
-def test_a_file_of_the_users_is_named(run):
-    """What a module of the user's takes is told with its name and line."""
-    code = compile(
-        "def make():\n    kept.append(torch.ones(256, device='sim'))\n",
-        "/home/me/made.py",
-        "exec",
-    )
-    namespace = {"torch": torch, "kept": []}
-    exec(code, namespace)  # noqa: S102 -- a file of the user's that is not the cell
-
-    (row,) = run(namespace["make"], lines=True).lines()
-
-    assert row.number is None
-    assert row.line.where == "made.py, line 2"
-
-
 def test_every_device_has_its_lines(run):
     """Each device is told apart, and one that is used first began at zero."""
 
@@ -264,19 +201,6 @@ def test_every_device_has_its_lines(run):
     assert by_offset(result, cell, 1)[2].allocated_bytes == 1 << 20
     started = [b.device for b in result.badges() if b.kind is BadgeKind.STARTED]
     assert started == [0, 1]
-
-
-def test_a_failing_cell(run, box):
-    """It is told up to its error, and what its frames hold is not given back yet."""
-
-    def cell():
-        kept = torch.ones(1 << 18, device="sim")
-        raise ZeroDivisionError(f"after {kept.nbytes}")
-
-    result = run(cell, error=ZeroDivisionError, lines=True)
-
-    assert result.failed == f"ZeroDivisionError: after {1 << 20}"
-    assert by_offset(result, cell)[1].allocated_bytes == 1 << 20
 
 
 def test_running_out_of_memory_twice():
@@ -416,8 +340,7 @@ def levels_of(history, begun):
     return levels
 
 
-@pytest.mark.parametrize("options", [{"exact": True}, {"lines": True}])
-def test_the_course_is_that_of_the_engines_own_history(run, box, options):
+def test_the_course_is_that_of_the_engines_own_history(run, box):
     """Each step and the peak are those that the simulated GPU has noted itself."""
     draw, kept = random.Random(3), []  # noqa: S311
 
@@ -435,7 +358,7 @@ def test_the_course_is_that_of_the_engines_own_history(run, box, options):
     torch.sim.memory_allocated()  # what has died is given back
     begun = allocator.allocated_bytes
     allocator.record_history(Recording())
-    result = run(cell, **options)
+    result = run(cell, lines=True)
     history = list(allocator.history)
     allocator.record_history(None)
 
@@ -455,7 +378,7 @@ def test_names_at_the_peak_are_those_that_hold_it_then(box):
     model = torch.nn.Linear(512, 512, bias=False).to("sim")
     kept = []
 
-    with gpu_mem.measure(namespace={"model": model, "kept": kept}, exact=True) as cell:
+    with gpu_mem.watch(namespace={"model": model, "kept": kept}, lines=True) as cell:
         gone = torch.empty(1 << 20, device="sim")
         kept.append(torch.empty(1 << 19, device="sim"))
         del gone

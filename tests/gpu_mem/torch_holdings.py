@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import gpumagic
 from gpumagic.devices.opening import open_runtime
-from gpumagic.gpu_mem.holdings import find_holdings
-from gpumagic.gpu_mem.name_sources import Sources
+from gpumagic.gpu_mem.balance import find_holdings
+from gpumagic.gpu_mem.names import Sources
 from gpumagic.gpu_mem.records import HolderKind
 from gpumagic.gpu_mem.walk import Budget
 

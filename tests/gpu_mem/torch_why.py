@@ -187,17 +187,6 @@ def test_an_earlier_error_in_a_variable_has_to_be_deleted(shell):
     assert report.next_steps[0] == "del kept, then run the cell again"
 
 
-def test_results_that_were_shown_before_are_a_leak(shell):
-    """They are let go of as before."""
-    run(shell, "torch.ones(512 << 18, device='sim')")
-    run(shell, "def f(): return torch.ones(256 << 18, device='sim')\nf()")
-
-    report = why(shell)
-
-    assert report.causes[0] is Cause.LEAKED
-    assert [leak.where for leak in report.leaks] == ["Out[1]"]
-
-
 def test_a_result_that_the_run_was_given_is_no_leak(shell):
     """Letting go of it would leave the cell with nothing to work on."""
     run(shell, "torch.ones(512 << 18, device='sim')")
@@ -255,17 +244,6 @@ def test_both_the_cell_that_was_run_and_the_line_are_told(shell):
     assert report.oom.called_from.where == "In [3], line 2"
     assert text.startswith("In [3]: ")
     assert "called from In [3], line 2: evaluate(n)" in text
-
-
-def test_a_line_of_the_very_cell_needs_no_second(shell):
-    """Where the line is in the cell that was run nothing else is named."""
-    run(shell, "def f(): return torch.ones(1 << 30, device='sim')\nf()")
-
-    report = why(shell)
-
-    assert (report.oom.cell, report.oom.line.where) == (1, "In [1], line 1")
-    assert report.oom.called_from is None
-    assert "called from" not in str(report.show())
 
 
 CAUGHT = "try: torch.ones(1 << 30, device='sim')\nexcept RuntimeError: pass\n"

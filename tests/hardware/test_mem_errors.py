@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-_ROOT = Path(__file__).parents[2]
+from tests.hardware.machines import child
+
 _LATE = """
 import os, sys, traceback
 from IPython.core.interactiveshell import InteractiveShell
@@ -27,21 +23,6 @@ shell.run_cell("%%gpu_mem\\nprint('ran')")
 print(flush=True)
 os._exit(0)
 """
-
-
-def child(code, **environment):
-    """The output of a fresh process."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=_ROOT,
-        timeout=300,
-        env=os.environ | environment,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
 
 
 @pytest.mark.parametrize("magic", ["%%cuda_sync_time", "%%pin_loader --watch"])

@@ -112,7 +112,8 @@ def test_this_process_has_set_itself_a_limit(torch, why):
 
     report = why("more = take(0.2)")
 
-    assert report.causes[0] is Cause.CAPPED
+    assert report.is_capped
+    assert "than this process may take" in text(report)
     assert "set_per_process_memory_fraction(1.0)" in report.next_steps[0]
 
 
@@ -140,8 +141,8 @@ def test_a_graph_keeps_what_it_does_not_use(why):
         "more = take(0.6)",
     )
 
-    assert Cause.PRIVATE_POOL in report.causes
-    assert "much of the memory is kept for graphs" in text(report)
+    assert report.pools_bytes > 0
+    assert "kept for graphs" in text(report)
     assert report.oom.private_pools_bytes > 0
 
 

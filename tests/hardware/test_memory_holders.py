@@ -6,8 +6,8 @@ import gc
 
 import pytest
 
-from gpumagic.gpu_mem.holdings import find_holdings
-from gpumagic.gpu_mem.name_sources import Sources
+from gpumagic.gpu_mem.balance import find_holdings
+from gpumagic.gpu_mem.names import Sources
 from gpumagic.gpu_mem.records import HolderKind
 from gpumagic.gpu_mem.walk import Budget
 

@@ -203,7 +203,7 @@ FAULTS = {
     "the first look at memory": "gpumagic.gpu_mem.cell.OneCell.begin",
     "the last look at memory": "gpumagic.gpu_mem.cell.OneCell.end",
     "its line": "gpumagic.gpu_mem.cell.OneCell.report",
-    "making a run": "gpumagic.gpu_mem.notebook.OneCell",
+    "making a run": "gpumagic.gpu_mem.cell.OneCell",
     "before every cell": "gpumagic.notebook.cell_hooks._runs_within_another",
     "after every cell": "gpumagic.notebook.cell_hooks._Cell.tell",
     "who starts CUDA, before": "gpumagic.gpu_select.watch.Watcher._asked",

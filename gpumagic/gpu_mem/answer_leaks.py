@@ -1,0 +1,300 @@
+"""What is held and probably not wanted, what was let go of, and what came back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpumagic.gpu_mem import view_terms as terms
+from gpumagic.gpu_mem.records import difference
+from gpumagic.report.record import Record, Report
+from gpumagic.report.units import UNKNOWN, bytes_text, count_text, how_often, known_sum
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpumagic import drawing as kit
+    from gpumagic.gpu_mem.records import Counters, Leak, Setting
+
+FREE = "%gpu_mem free"
+_MOST_TOLD = 3  # devices
+_MOST_ROWS = 50
+_PARTIAL = "the search was ended early: there may be more"
+_NO_LEAK = "no failed call, shown result or graph keeps memory"
+_WATCH = "which lists, caches or hooks grow is seen from cell to cell"
+_KEPT = (
+    "torch keeps what came back for its next tensors: other processes cannot have it"
+)
+_GIVE = "%gpu_mem free --cache gives it to the device"
+_HOW = (
+    "Looked at are errors and their frames, shown results, and graphs of variables; "
+    "and names that hold more than at an earlier %gpu_mem or %%gpu_mem.\n"
+    "What two of them hold is counted once in the sum."
+)
+_HOW_FREED = (
+    "Before and now are torch's own counters; what is free on it is told by the driver."
+)
+
+
+# ------------------------------------------------------------------------- leaks
+
+
+@dataclass(frozen=True)
+class Growth(Record):
+    """A name that holds more than when it was first looked at."""
+
+    name: str
+    device: int
+    nbytes: int
+    grown_bytes: int
+    times: int = 1  # at how many looks it held more than at the one before
+    since_cell: int | None = None  # the cell of the first look
+    by_hooks: bool = False  # whether most of it is reached from hooks of modules
+
+    @property
+    def called(self) -> str:
+        """As it is shown."""
+        name = terms.short_name(self.name)
+        return f"hooks of {name}" if self.by_hooks else name
+
+    @property
+    def since(self) -> str:
+        """Which look it is compared with."""
+        return "at first" if self.since_cell is None else f"at In [{self.since_cell}]"
+
+
+@dataclass(frozen=True)
+class LeakReport(Report):
+    """What could be let go of, largest first."""
+
+    setting: Setting
+    leaks: tuple[Leak, ...]
+    # by device, counting what two of them hold only once
+    total_bytes: tuple[tuple[int, int], ...] = ()
+    # what has come back by device already, as cycles were collected to look at them
+    collected_bytes: tuple[tuple[int, int], ...] = ()
+    partial: bool = False
+    remarks: tuple[str, ...] = ()
+    # names that hold more than when they were first looked at
+    grown: tuple[Growth, ...] = ()
+
+    def drawing(self) -> kit.Drawing:
+        """The answer, each holder with what to type, and the names that grew."""
+        from gpumagic import drawing as kit
+
+        parts = kit.one_screen(_leak_parts(self))
+        return kit.Drawing(leaks_headline(self), parts, self.setting.label)
+
+
+def leaks_headline(report: LeakReport) -> str:
+    """How much could come back, and from how many holders."""
+    collected = _totals(report.collected_bytes, report.setting)
+    before = f"collecting cycles has freed {collected}; " if collected else ""
+    if not report.leaks:
+        first = next(iter(report.grown), None)
+        if first is None:
+            return before + _NO_LEAK
+        hold, more = "hold" if first.by_hooks else "holds", first.grown_bytes
+        return (
+            f"{before}{first.called} {hold} {bytes_text(more)} more than {first.since}"
+        )
+    least = "at least " if report.partial else ""
+    held = _totals(report.total_bytes, report.setting) or UNKNOWN
+    said = f"{before}{least}{held} is held, and probably not wanted"
+    if len(report.leaks) == 1:
+        return said
+    largest = max(report.leaks, key=lambda leak: leak.nbytes)
+    where = terms.short_name(largest.where)
+    return f"{said}: {bytes_text(largest.nbytes)} by {where}"
+
+
+def _totals(by_device: Sequence[tuple[int, int]], setting: Setting) -> str:
+    totals = [
+        f"{bytes_text(nbytes)} {terms.on_device(setting, device)}"
+        for device, nbytes in by_device[:_MOST_TOLD]
+    ]
+    if more := len(by_device) - len(totals):
+        totals.append(count_text(more, "more device"))
+    return " and ".join(totals)
+
+
+def _leak_parts(report: LeakReport) -> Iterator[kit.Part]:
+    from gpumagic import drawing as kit
+    from gpumagic.drawing.document import MOST_ROWS
+
+    leaks, grown = report.leaks, report.grown
+    if leaks:
+        yield leaks_table(leaks, report.setting).beginning(MOST_ROWS)
+        freed = [leak for leak in leaks if leak.undo.startswith(FREE)]
+        if freed:
+            every = "all of it" if len(freed) == len(leaks) else "all but graphs"
+            yield kit.Note("note", f"one command lets go of {every}", FREE)
+    if grown:
+        yield _grown_table(grown, report.setting).beginning(MOST_ROWS)
+    elif not leaks:
+        yield kit.Note("note", _WATCH, "%%gpu_mem")
+    if report.partial:
+        yield kit.Note("note", _PARTIAL)
+    remarks = [kit.Note("note", remark) for remark in report.remarks]
+    if leaks:
+        pairs = [(leak.where, ", ".join(leak.held_by)) for leak in leaks[:_MOST_ROWS]]
+        grid = kit.Grid("", tuple(pairs))
+        table = leaks_table(leaks, report.setting)
+        parts = (table, grid) if len(leaks) > MOST_ROWS else (grid,)
+        yield kit.Details("Every place that has to let go", parts, "places")
+    else:
+        yield from remarks
+    yield kit.how_measured(kit.Paragraph(_HOW), *(remarks if leaks else ()))
+
+
+def leaks_table(leaks: Sequence[Leak], setting: Setting) -> kit.Table:
+    """A row for each holder."""
+    from gpumagic import drawing as kit
+
+    several = len({leak.device for leak in leaks}) > 1
+    device = terms.words("Device", lambda e: terms.device_name(setting, e.device))
+    properties = (
+        terms.words("Held by", lambda leak: terms.short_name(leak.where)),
+        terms.words("What it is", lambda leak: leak.kind.value),
+        terms.figures("Bytes", lambda leak: leak.nbytes),
+        *((device,) if several else ()),
+        terms.words("To let go of it", lambda leak: leak.undo or "-"),
+        terms.words("Lost by that", lambda leak: leak.lost or "nothing"),
+    )
+    caption = "Held, and probably not wanted"
+    return kit.Table.of(caption, properties, leaks[:_MOST_ROWS], total=len(leaks))
+
+
+def _grown_table(grown: Sequence[Growth], setting: Setting) -> kit.Table:
+    from gpumagic import drawing as kit
+
+    properties = (
+        terms.words("Name", lambda each: each.called),
+        terms.words("Device", lambda each: terms.device_name(setting, each.device)),
+        terms.figures("Holds", lambda each: each.nbytes),
+        terms.figures("More by", lambda each: each.grown_bytes),
+        terms.words("Than", lambda each: each.since),
+        terms.words("Grew", lambda each: how_often(each.times)),
+    )
+    return kit.Table.of("Names that grew", properties, grown, total=len(grown))
+
+
+# ------------------------------------------------------------------ what came back
+
+
+@dataclass(frozen=True)
+class FreeReport(Report):
+    """What was let go of, and what came back."""
+
+    setting: Setting
+    # what was done, in words, in the order in which it was done
+    dropped: tuple[str, ...]
+    before: tuple[Counters, ...]
+    after: tuple[Counters, ...]
+    free_before_bytes: tuple[int | None, ...] = ()
+    free_after_bytes: tuple[int | None, ...] = ()
+    lost: tuple[str, ...] = ()  # what is not there any more: `%debug`, `Out`
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def returns(self) -> tuple[_Return, ...]:
+        """What came back on each device that was read both times."""
+        before = {each.device: each for each in self.before}
+        then = dict(zip(before, self.free_before_bytes, strict=False))
+        devices = (each.device for each in self.after)
+        now = dict(zip(devices, self.free_after_bytes, strict=False))
+        return tuple(
+            _Return(
+                before[each.device],
+                each,
+                difference(now.get(each.device), then.get(each.device)),
+                now.get(each.device),
+            )
+            for each in self.after
+            if each.device in before
+        )
+
+    def drawing(self) -> kit.Drawing:
+        """The answer, the figures of each device, and what is gone."""
+        from gpumagic import drawing as kit
+
+        parts = kit.one_screen(_free_parts(self))
+        return kit.Drawing(free_headline(self), parts, self.setting.label)
+
+
+@dataclass(frozen=True)
+class _Return:
+    """What one device has after letting go."""
+
+    before: Counters
+    after: Counters
+    gained_bytes: int | None  # by its driver's account
+    free_bytes: int | None
+
+    @property
+    def back_bytes(self) -> int | None:
+        """By torch's."""
+        return difference(self.before.allocated_bytes, self.after.allocated_bytes)
+
+
+def free_headline(report: FreeReport) -> str:
+    """How much came back."""
+    setting, found = report.setting, report.returns
+    if not report.dropped:
+        return "there was nothing to let go of"
+    if not found:
+        return "all was let go of; no device is in use that anything could come back to"
+    moved = [e.after.device for e in found if len(found) == 1 or e.back_bytes != 0]
+    where = terms.on_devices(setting, moved or [each.after.device for each in found])
+    together = known_sum([each.back_bytes for each in found])
+    if together is None:
+        return f"all was let go of; how much came back {where} is {UNKNOWN}"
+    if together > 0:
+        return f"{bytes_text(together)} {where} came back"
+    gains = [each for each in found if (each.gained_bytes or 0) > 0]
+    if gains:
+        given = bytes_text(sum(each.gained_bytes or 0 for each in gains))
+        where = terms.on_devices(setting, [each.after.device for each in gains])
+        return f"{given} of torch's cache {where} was given back to the device"
+    return f"all was let go of, and nothing came back {where}"
+
+
+def _free_parts(report: FreeReport) -> Iterator[kit.Part]:
+    from gpumagic import drawing as kit
+    from gpumagic.drawing.document import MOST_ROWS
+
+    setting, found = report.setting, report.returns
+    if found:
+        properties = [
+            terms.words("Device", lambda e: terms.device_name(setting, e.after.device)),
+            terms.figures("Allocated before", lambda e: e.before.allocated_bytes),
+            terms.figures("Now", lambda each: each.after.allocated_bytes),
+            terms.figures("Came back", lambda each: each.back_bytes),
+            terms.figures("To the device", lambda each: each.gained_bytes),
+            terms.figures("Free on it now", lambda each: each.free_bytes),
+        ]
+        if terms.of_host(setting):
+            properties = properties[:4]
+        yield kit.Table.of("What came back", properties, found).beginning(MOST_ROWS)
+    if report.lost:
+        yield kit.Paragraph(f"Not there any more: {terms.listed(report.lost)}.")
+    back = known_sum([each.back_bytes for each in found])
+    if any(_is_kept(each) for each in found):
+        yield kit.Note("note", _KEPT, _GIVE, "kept by torch")
+    in_vain = back is not None and back <= 0
+    if report.dropped and in_vain and not any(e.gained_bytes for e in found):
+        said = "other names may hold the same memory; this shows which"
+        yield kit.Note("note", said, "%gpu_mem")
+    yield from (kit.Note("note", remark) for remark in report.remarks)
+    if report.dropped:
+        steps = (f"{number}. {done}" for number, done in enumerate(report.dropped, 1))
+        parts = (kit.Paragraph("\n".join(steps)),)
+        yield kit.Details("What was let go of, in this order", parts, "steps")
+    if found:
+        yield kit.how_measured(kit.Paragraph(_HOW_FREED))
+
+
+def _is_kept(each: _Return) -> bool:
+    """Whether memory came back that torch has not given to the device."""
+    given = difference(each.before.reserved_bytes, each.after.reserved_bytes)
+    return (each.back_bytes or 0) > 0 and given == 0

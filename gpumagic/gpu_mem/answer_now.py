@@ -1,0 +1,510 @@
+"""How things stand: who has which part of the memory, and whose names hold it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpumagic.gpu_mem import view_terms as terms
+from gpumagic.gpu_mem.records import NAMELESS, Holder, HolderKind, Part
+from gpumagic.report.record import Report
+from gpumagic.report.units import (
+    UNKNOWN,
+    bytes_text,
+    change_text,
+    count_text,
+    devices_text,
+    known_sum,
+    listed,
+    part_text,
+    seconds_text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from gpumagic import drawing as kit
+    from gpumagic.gpu_mem.records import CellBadge, DeviceMemory, Holdings, Setting
+
+TOP = 10  # names
+_MOST_TOLD = 2  # devices in the title
+_FEWEST_ROWS = 3  # a name, the others, and the sum
+_MOST_FOLDED = 20  # names
+_MOST_PARTS = 3
+_WORTH_NAMING = 0.1  # of what the first one holds
+_IN_USE, _FREE, _OTHERS, _OUTSIDE = "in use", "free", "others", "outside torch"
+_LEGEND = (
+    (_IN_USE, "in tensors"),
+    ("cached", "kept by torch for its next tensors"),
+    (_OUTSIDE, "context, kernels, libraries"),
+    (_OTHERS, "other processes"),
+    ("unknown", "in use, by whom is unknown"),
+)
+_ENDS_AT = 1.1  # times what is in use, where a bar shows no more than that
+_WORTH_A_ZOOM = 0.25  # of the device
+_MEANING = (
+    "Holds: all that is reached from a name. Alone: what comes back if only that name "
+    "goes.\nMemory that several names reach needs all of them to go."
+)
+_PARTIAL = (
+    "the search for names was ended early: names hold at least this, and no name "
+    "found is at most this"
+)
+_UNWANTED = {
+    HolderKind.ERROR: "a failed call: %gpu_mem leaks",
+    HolderKind.OUTPUT: "shown results: %gpu_mem leaks",
+    HolderKind.UNATTRIBUTED: "no name that was found",
+}
+
+
+@dataclass(frozen=True)
+class MemoryReport(Report):
+    """How things stand: the balance, and the names that hold most."""
+
+    setting: Setting
+    devices: tuple[DeviceMemory, ...]
+    holdings: Holdings | None = None
+    badges: tuple[CellBadge, ...] = ()
+    top: int = TOP  # how many names are to be shown
+    why_not: str | None = None  # why there is nothing to tell, if there is nothing
+    hint: str | None = None
+
+    def drawing(self) -> kit.Drawing:
+        """The answer, the bars, the names, and behind them the figures."""
+        from gpumagic import drawing as kit
+
+        parts = kit.one_screen(_parts(self))
+        return kit.Drawing(headline(self), parts, self.setting.label)
+
+
+def headline(report: MemoryReport) -> str:
+    """How much is allocated where, and who holds most of it."""
+    devices, setting = report.devices, report.setting
+    if report.why_not is not None:
+        return "nothing can be told of the memory yet"
+    if not devices:
+        return "no device is in use, so that nothing is allocated"
+    allocated = known_sum([each.counters.allocated_bytes for each in devices])
+    where = terms.on_devices(setting, [each.counters.device for each in devices])
+    where = where if terms.of_host(setting) else f"allocated {where}"
+    if first := unwanted(report.holdings):
+        return f"{_out_of(first.nbytes, allocated)} {where} is held by {first.words}"
+    if len(devices) <= _MOST_TOLD:
+        said = ", ".join(_device(each, setting) for each in devices)
+    else:
+        said = f"{_out_of(allocated, known_sum([d.total_bytes for d in devices]))}"
+        said = f"{said} {where}{_where_most(devices, setting)}"
+    held = _who_holds_most(report.holdings)
+    return f"{said}; {held}" if held else said
+
+
+def _device(memory: DeviceMemory, setting: Setting) -> str:
+    allocated, total = memory.counters.allocated_bytes, memory.total_bytes
+    where = terms.on_device(setting, memory.counters.device)
+    if terms.of_host(setting):
+        return f"{bytes_text(allocated)} {where}"
+    if allocated is not None:
+        return f"{_out_of(allocated, total)} allocated {where}"
+    if memory.used_bytes is None:
+        return f"what is allocated {where} is unknown"
+    in_use = _out_of(memory.used_bytes, total)
+    return f"{in_use} used {where}; how much of it by tensors is not counted"
+
+
+def _where_most(devices: Sequence[DeviceMemory], setting: Setting) -> str:
+    """On which device; of equal ones none is said to have most."""
+    first, second, *_ = sorted(
+        devices, key=lambda each: -(each.counters.allocated_bytes or 0)
+    )
+    sizes = [bytes_text(each.counters.allocated_bytes) for each in (first, second)]
+    if sizes[0] == sizes[1]:
+        return ""
+    return f", most on {terms.device_name(setting, first.counters.device)}"
+
+
+def _out_of(part: int | None, whole: int | None) -> str:
+    return bytes_text(part) if whole is None else part_text(part, whole)
+
+
+class Unwanted(NamedTuple):
+    """The largest part of the memory where no name of the user's has it."""
+
+    nbytes: int
+    # how much more that is than before the cell; None where that was not compared
+    delta_bytes: int | None
+    words: str  # what holds it, and what to type
+
+
+def unwanted(holdings: Holdings | None) -> Unwanted | None:
+    """What is held by an error, by shown results or by nobody, if that is most."""
+    if holdings is None:
+        return None
+    sums: Counter[HolderKind] = Counter()
+    for _, kind, nbytes in holdings.sums:
+        sums[kind] += nbytes
+    if holdings.partial:
+        del sums[HolderKind.UNATTRIBUTED]
+    kind = max(_UNWANTED, key=lambda kind: sums[kind])
+    named = (each for each in holdings.holders if each.kind not in _UNWANTED)
+    largest = max((each.reachable_bytes for each in named), default=0)
+    if sums[kind] <= largest:
+        return None
+    deltas = [each.delta_bytes for each in holdings.holders if each.kind is kind]
+    return Unwanted(sums[kind], known_sum(deltas) if deltas else None, _UNWANTED[kind])
+
+
+def _who_holds_most(holdings: Holdings | None) -> str:
+    """Who that is, in half a sentence; empty where nobody is found."""
+    if holdings is None:
+        return ""
+    rows = sorted(together(holdings.holders), key=lambda row: -row.reachable_bytes)
+    named = [each for each in rows if each.kind not in NAMELESS]
+    if not named:
+        return ""
+    first, least = named[0], "at least " if holdings.partial else ""
+    name, held = terms.short_name(first.name), bytes_text(first.reachable_bytes)
+    for library in rows:
+        if library.kind is HolderKind.LIBRARY and library is rows[0]:
+            theirs = bytes_text(library.own_bytes)
+            return f"{library.name} hold {theirs}, {name} {least}{held}"
+    if first.shares_with is not None:
+        other = terms.short_name(first.shares_with)
+        return f"{name} holds {least}{held}, some of it with {other}"
+    for second in named[1:]:
+        big = second.reachable_bytes >= _WORTH_NAMING * first.reachable_bytes
+        if second.shares_with is None and big:
+            both = bytes_text(first.reachable_bytes + second.reachable_bytes)
+            return f"{name} and {terms.short_name(second.name)} hold {least}{both}"
+    return f"{name} holds {least}{held}"
+
+
+# ------------------------------------------------------------------- the screen
+
+
+def _parts(report: MemoryReport) -> Iterator[kit.Part]:
+    from gpumagic import drawing as kit
+    from gpumagic.drawing.document import MOST_ROWS
+
+    devices, setting, holdings = report.devices, report.setting, report.holdings
+    if report.why_not is not None:
+        yield kit.Note("note", report.why_not, report.hint or "")
+        return
+    if not devices:
+        return
+    if not terms.of_host(setting):  # of the host no total is known
+        yield bars(devices, setting)
+    told = terms.notes(report.badges, setting)
+    yield from told
+    if holdings is not None:
+        room = max(MOST_ROWS - len(told) - len(devices) + 1, _FEWEST_ROWS)
+        yield from names_parts(holdings, setting, report.top, room=room)
+    figures = kit.Details("All figures of the memory", (_figures(report),), "counters")
+    yield figures
+    said = "In use is torch's own counter; what is free is told by the driver."
+    if terms.of_host(setting):
+        said = "In use is what names hold; the operating system tells what is free."
+    looked = looked_at(holdings)
+    yield kit.how_measured(kit.Paragraph(f"{said}\n{looked}" if looked else said))
+
+
+def bars(devices: Sequence[DeviceMemory], setting: Setting) -> kit.Stacks:
+    """A bar for each device, to one scale: whose memory it is.
+
+    Where little of it is in use, the bars end soon behind that, and it is said.
+    """
+    from gpumagic import drawing as kit
+
+    end, one = _end_of_bars(devices), len(devices) == 1
+    stacks = []
+    for each in devices:
+        sizes = _sizes(each)
+        pieces = [(kind, float(size)) for kind, size in sizes.items() if size]
+        if each.total_bytes is not None:
+            length = each.total_bytes if end is None else min(end, each.total_bytes)
+            pieces.append((_FREE, max(length - sum(sizes.values()), 0)))
+        beside = _out_of(each.counters.allocated_bytes, each.total_bytes)
+        if one and each.free_bytes is not None:  # the legend tells the others
+            beside = f"{bytes_text(each.free_bytes)} free"
+        name = terms.device_name(setting, each.counters.device)
+        stacks.append(kit.Stack(name, tuple(pieces), beside))
+    first = {kind: f"{bytes_text(n)} " for kind, n in _sizes(devices[0]).items()}
+    legend = tuple((kind, f"{first[kind] if one else ''}{m}") for kind, m in _LEGEND)
+    models = {each.name for each in devices}
+    caption = "Memory now"
+    if end is not None:
+        total = max(each.total_bytes or 0 for each in devices)
+        ends = "the bar ends" if one else "the bars end"
+        caption = f"{caption}: {ends} at {part_text(end, total)}"
+    elif len(models) == 1 and devices[0].name is not None:
+        count = "" if one else f"{len(devices)} x "
+        caption = f"{caption}, {count}{devices[0].name}"
+    return kit.Stacks(caption, tuple(stacks), legend)
+
+
+def _sizes(memory: DeviceMemory) -> dict[str, int]:
+    """Each kind with its size; what is left of the used is by nobody known."""
+    known = (
+        memory.counters.allocated_bytes,
+        memory.cached_bytes,
+        memory.outside_bytes,
+        memory.others_bytes,
+    )
+    sizes = [each or 0 for each in known]
+    rest = max((memory.used_bytes or 0) - sum(sizes), 0)
+    return dict(zip((kind for kind, _ in _LEGEND), (*sizes, rest), strict=True))
+
+
+def _end_of_bars(devices: Sequence[DeviceMemory]) -> int | None:
+    """Where bars end that would be nearly empty; None where they are whole."""
+    total = known_sum([each.total_bytes for each in devices])
+    largest = max(each.total_bytes or 0 for each in devices)
+    used = max(sum(_sizes(each).values()) for each in devices)
+    if total is None or not 0 < used < _WORTH_A_ZOOM * largest:
+        return None
+    return min(1 << int(used * _ENDS_AT).bit_length(), largest)
+
+
+def _figures(report: MemoryReport) -> kit.Part:
+    """The figures behind the bars; of one device the allocator's others as well."""
+    from gpumagic import drawing as kit
+
+    setting, (first, *more) = report.setting, report.devices
+    main = [
+        terms.figures("In use", lambda each: each.counters.allocated_bytes),
+        terms.figures("Cached", lambda each: each.cached_bytes),
+        kit.Property(kit.Column("Outside torch", number=True), _outside),
+        kit.Property(kit.Column("Others", number=True), _others),
+        terms.figures("Free", lambda each: each.free_bytes),
+        terms.figures("Total", lambda each: each.total_bytes),
+    ]
+    if terms.of_host(setting):
+        main = [main[0], main[4]]
+    if more:
+        device = terms.words(
+            "Device", lambda each: terms.device_name(setting, each.counters.device)
+        )
+        return kit.Table.of("", (device, *main), report.devices)
+    besides = (
+        terms.figures("Limit of this process", lambda each: each.cap_bytes),
+        terms.figures("Peak so far", lambda each: each.counters.peak_bytes),
+        terms.figures("Awaited by streams", lambda each: each.counters.pending_bytes),
+        terms.figures("Driver calls", lambda d: d.counters.driver_calls, "{:,}".format),
+        terms.figures("Cache emptied", lambda d: d.counters.retries, "{:,}".format),
+        terms.figures("Out of memory", lambda d: d.counters.ooms, "{:,}".format),
+    )
+    pairs = [(each.column.heading.lower(), each.cell(first)) for each in main]
+    known = ((each.column.heading.lower(), each.cell(first)) for each in besides)
+    pairs += (each for each in known if each[1] is not None)
+    name = [(terms.device_name(setting, first.counters.device), first.name)]
+    return kit.Grid("", (*(name if first.name else ()), *pairs))
+
+
+def _outside(memory: DeviceMemory) -> str | None:
+    if memory.outside_bytes is not None:
+        return bytes_text(memory.outside_bytes)
+    used, reserved = memory.used_bytes, memory.counters.reserved_bytes
+    if used is None or reserved is None:
+        return None
+    return f"at most {bytes_text(max(used - reserved, 0))}"
+
+
+def _others(memory: DeviceMemory) -> str | None:
+    """What other processes hold, and how many they are, as far as either is known."""
+    held = memory.others_bytes
+    if memory.other_processes is None:
+        return None if held is None else bytes_text(held)
+    count = count_text(memory.other_processes, "process", "processes")
+    return f"{UNKNOWN if held is None else bytes_text(held)} ({count})"
+
+
+# -------------------------------------------------------------------- the names
+
+
+def names_parts(
+    holdings: Holdings, setting: Setting, top: int, *, room: int
+) -> Iterator[kit.Part]:
+    """The names that hold most, and behind them all that is known of each."""
+    from gpumagic import drawing as kit
+
+    if not holdings.holders:
+        if any(nbytes != 0 for _, nbytes in holdings.allocated_bytes):
+            yield kit.Paragraph("No name was found that holds any of it.")
+        return  # there is nothing to hold
+    if room:
+        yield names_table(holdings, setting, top, room=room)
+    if holdings.partial:
+        yield kit.Note("note", _PARTIAL, word="search ended early")
+    remarks = (kit.Note("note", remark) for remark in holdings.remarks)
+    sums = kit.Paragraph("\n".join((_MEANING, *_by_kind(holdings, setting))))
+    table = _whole_table(holdings, setting, max(top, _MOST_FOLDED))
+    summary = "All that is known of the names"
+    yield kit.Details(summary, (table, sums, *remarks), "names")
+
+
+def looked_at(holdings: Holdings | None) -> str:
+    """How far the search for names went; empty where there was none."""
+    if holdings is None or not holdings.searched:
+        return ""
+    looked = count_text(holdings.searched, "object")
+    return f"Names were looked for in {looked}, in {seconds_text(holdings.seconds)}."
+
+
+def names_table(
+    holdings: Holdings, setting: Setting, top: int, *, room: int
+) -> kit.Table:
+    """The largest names, what the others hold, and the sum, in so many rows.
+
+    Who asks for more names than usual gets them.
+    """
+    from gpumagic import drawing as kit
+
+    sums = list(_sums(holdings))
+    rows = sorted(together(holdings.holders), key=lambda row: -row.reachable_bytes)
+    room = max(room - len(sums), 1) if top <= TOP else top
+    most = min(top, room if len(rows) <= room else room - 1)
+    shown, more = _shown_of(rows, max(most, 1))
+    columns = tuple(_columns(holdings, setting))
+    table = kit.Table.of("Who holds it", columns, shown)
+    if more:
+        sums.insert(0, (_called_together(more), _alone(more)))
+    cells = []
+    for name, nbytes in sums:  # of several names only one figure can be told
+        alone = (
+            bytes_text(nbytes) if each.column.heading.startswith("Alone") else ""
+            for each in columns[1:]
+        )
+        cells.append((name, *alone))
+    return replace(table, rows=(*table.rows, *cells))
+
+
+def _whole_table(holdings: Holdings, setting: Setting, most: int) -> kit.Table:
+    """Each name on each device, with what it is made of."""
+    from gpumagic import drawing as kit
+
+    holders = holdings.holders
+    columns = [*_columns(holdings, setting)]
+    if any(each.parts for each in holders):
+        columns.append(terms.words("Made of", _made_of))
+    if any(each.shares_with for each in holders):
+        columns.append(terms.words("Shared with", lambda each: each.shares_with or ""))
+    nameless = [each for each in holders if each.kind in NAMELESS]
+    named = [each for each in holders if each.kind not in NAMELESS]
+    rows = (*named[:most], *nameless[:_MOST_FOLDED])
+    return kit.Table.of("Who holds it", columns, rows, total=len(holders))
+
+
+def _columns(holdings: Holdings, setting: Setting) -> Iterator[kit.Property]:
+    """Those that would say nothing in any row are left out."""
+    holders, partial = holdings.holders, holdings.partial
+    several = len({each.device for each in holders}) > 1
+    yield terms.words("Name", _name)
+    if several:
+        yield terms.words("Device", lambda each: _on(each, setting))
+    holds = "Holds at least" if partial else "Holds"
+    yield terms.figures(holds, lambda each: each.reachable_bytes)
+    if any(each.delta_bytes is not None for each in holders):
+        yield terms.figures("Change", lambda each: each.delta_bytes, change_text)
+    yield terms.figures(
+        "Alone so far" if partial else "Alone", lambda each: each.own_bytes
+    )
+
+
+def _on(holder: Holder, setting: Setting) -> str:
+    devices = holder.devices if isinstance(holder, _Together) else (holder.device,)
+    return devices_text(setting.kind, devices)
+
+
+def _name(holder: Holder) -> str:
+    nobody = holder.kind is HolderKind.UNATTRIBUTED
+    return "no name found" if nobody else holder.name
+
+
+def _made_of(holder: Holder) -> str:
+    parts = [f"{each.name} {bytes_text(each.nbytes)}" for each in holder.parts]
+    return listed(parts, ", ", _MOST_PARTS if len(parts) > _MOST_PARTS else None)
+
+
+def _called_together(holders: Sequence[Holder]) -> str:
+    """What several rows are in one."""
+    names = {each.name for each in holders if each.kind not in NAMELESS}
+    rest = any(each.kind in NAMELESS for each in holders)
+    said = count_text(len(names), "more name") if names else "others"
+    return f"{said}, and what has none" if names and rest else said
+
+
+def _sums(holdings: Holdings) -> Iterator[tuple[str, int]]:
+    """What the rows come to, and what lies between that and the allocator's count."""
+    own = _alone(holdings.holders)
+    if not holdings.allocated_bytes:
+        return
+    allocated = sum(nbytes for _, nbytes in holdings.allocated_bytes)
+    if allocated > own:
+        yield "held by several names", allocated - own
+    elif allocated < own:
+        yield "held, but not counted by the allocator", allocated - own
+    yield "allocated", allocated
+
+
+def _alone(holders: Iterable[Holder]) -> int:
+    return sum(each.own_bytes for each in holders)
+
+
+def _by_kind(holdings: Holdings, setting: Setting) -> Iterator[str]:
+    """For each device the sum that is allocated, by what keeps it alive."""
+    for device, allocated in holdings.allocated_bytes:
+        kinds = [
+            f"{kind.value} {bytes_text(nbytes)}"
+            for each, kind, nbytes in holdings.sums
+            if each == device and nbytes
+        ]
+        if kinds:
+            where = terms.on_device(setting, device)
+            yield f"{bytes_text(allocated)} {where}: {'; '.join(kinds)}."
+
+
+@dataclass(frozen=True)
+class _Together(Holder):
+    """A name with all that it holds, on each of its devices."""
+
+    devices: tuple[int, ...] = ()
+
+
+def together(holders: Iterable[Holder]) -> list[_Together]:
+    """Each name once, with the sums of its devices, in the order of the first."""
+    same: dict[tuple[HolderKind, str], list[Holder]] = {}
+    for each in holders:
+        same.setdefault((each.kind, each.name), []).append(each)
+    return [_sum(its) for its in same.values()]
+
+
+def _sum(its: Sequence[Holder]) -> _Together:
+    deltas = [each.delta_bytes for each in its if each.delta_bytes is not None]
+    parts: Counter[str] = Counter()
+    for each in its:
+        parts.update({part.name: part.nbytes for part in each.parts})
+    return _Together(
+        name=its[0].name,
+        kind=its[0].kind,
+        device=its[0].device,
+        own_bytes=_alone(its),
+        reachable_bytes=sum(each.reachable_bytes for each in its),
+        shares_with=next((each.shares_with for each in its if each.shares_with), None),
+        parts=tuple(Part(*each) for each in parts.most_common()),
+        delta_bytes=sum(deltas) if deltas else None,
+        devices=tuple(each.device for each in its),
+    )
+
+
+def _shown_of(
+    rows: list[_Together], top: int
+) -> tuple[list[_Together], list[_Together]]:
+    """So many of them, and the rest; what a cell has changed comes before the rest."""
+    by_change = sorted(rows, key=lambda row: -abs(row.delta_bytes or 0))
+    changed = [row for row in by_change[:top] if row.delta_bytes]
+    others = [row for row in rows if row not in changed]
+    chosen = {id(row) for row in (*changed, *others)[:top]}
+    return (
+        [row for row in rows if id(row) in chosen],
+        [row for row in rows if id(row) not in chosen],
+    )

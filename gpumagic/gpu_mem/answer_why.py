@@ -1,0 +1,740 @@
+"""Why memory ran out, and whether a request fits: causes, the verdict, what to type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumagic.gpu_mem import view_terms as terms
+from gpumagic.gpu_mem.answer_leaks import FREE, leaks_table
+from gpumagic.gpu_mem.answer_now import bars, names_table
+from gpumagic.gpu_mem.fragmentation import blocking_names
+from gpumagic.gpu_mem.records import Cause, Holdings, LeakKind
+from gpumagic.report.record import Report
+from gpumagic.report.units import bytes_text, count_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpumagic import drawing as kit
+    from gpumagic.gpu_mem.records import (
+        Answer,
+        CaughtOoms,
+        DeviceMemory,
+        Holder,
+        Leak,
+        OomFacts,
+        Pinning,
+        Setting,
+    )
+
+_MOST_HOLDERS, _MOST_STEPS, _MOST_NAMES = 6, 3, 2
+_MUCH_OF_THE_DEVICE = 0.1
+_MUCH_OF_WHAT_LIVES = 0.25
+_USUAL_OUTSIDE_BYTES = 2 << 30  # a context, loaded kernels, some buffers
+_SURELY = 0.99  # sizes in the error are rounded to hundredths of their unit
+_WORTH_A_LINE_BYTES = 1 << 20
+_BATCH = "ask for less at once: a smaller batch, a smaller dtype, or parts in a loop"
+_LESS_IN_THE_RUN = (
+    _BATCH,
+    "use torch.no_grad() where no backward pass follows",
+    "use torch.utils.checkpoint where one does",
+)
+_MAP = "%gpu_mem map shows what lies between the free pieces"
+_EXPANDABLE = (
+    "%env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in a fresh kernel, before "
+    "torch is imported"
+)
+_EXPANDABLE_IN_THE_MODEL = (
+    'allocator="expandable_segments:True" besides what you have given '
+    "gpumagic.simulate, after a restart"
+)
+_LIFT = "torch.{kind}.set_per_process_memory_fraction(1.0) lifts this process's limit"
+_POOLS = (
+    "del the graphs that are not needed any more, then torch.{kind}.empty_cache()",
+    'use torch.compile without mode="reduce-overhead", which records graphs',
+)
+_FREEST = "%gpu_select free in a fresh kernel takes the freest GPU"
+_TO_LEARN_MORE = (
+    "let it out once, without try and except: its words say how much was asked for",
+    "%gpu_mem fit 2GiB asks whether so much would fit now",
+)
+_UNKNOWN = "Neither the text of the error nor the memory now tells why."
+_NO_WORDS = (
+    "torch counts such errors, but only the error says how much was asked for.\n"
+    "Most likely the code, or a library that it uses, has caught it."
+)
+_AFTER = (
+    "Memory was looked at after the error: its frames still held their tensors.\n"
+    "torch had already given back what nobody used."
+)
+_STREAM_UNKNOWN = (
+    "the error does not say for which stream it was: no stream can have the holes of "
+    "another"
+)
+
+
+class _Words(NamedTuple):
+    """How a cause is told, with the figures of the error in braces."""
+
+    short: str  # in the title
+    asked: str  # of a request that nobody has made yet
+    sentence: str
+    table: str = "names"  # what it is about
+
+
+_CAUSES = {
+    Cause.NEVER_FITS: _Words(
+        "that is more than {may_take}",
+        "{asked} is more than {may_take}, whatever is freed",
+        "{asked} is more than {may_take}: freeing memory does not help.",
+    ),
+    Cause.TOO_MUCH_LIVE: _Words(
+        "too much else is alive{limits}",
+        "with what is alive now, {asked} more is too much{limits}",
+        "{live} was alive in tensors: {asked} does not fit beside it{limits}.",
+    ),
+    Cause.FRAGMENTED: _Words(
+        "enough was free, but in pieces that are too small",
+        "enough is free, but no piece of it is as large as {asked}",
+        "{free} was free in what torch keeps, but in pieces that are too small{hole}.",
+        "blocks",
+    ),
+    Cause.OTHERS: _Words(
+        "others on the device hold much of its memory",
+        "other processes, or what lies outside torch, hold much",
+        "Other processes hold {others}{outside}: no tensor that is freed here helps.",
+    ),
+    Cause.LEAKED: _Words(
+        "freeing likely leaks would have been enough",
+        "freeing likely leaks would be enough",
+        "{leaked} is held by likely leaks: freeing them is enough.",
+        "leaks",
+    ),
+}
+
+
+# ----------------------------------------------------------------------- the verdict
+
+
+class Verdict(NamedTuple):
+    """All that a request which found no place comes down to."""
+
+    causes: tuple[Cause, ...] = ()  # the most telling first; none where nothing tells
+    is_capped: bool = False  # whether a limit of this process is in the way as well
+    pools_bytes: int = 0  # what graphs, and pools of the user's, keep for themselves
+
+
+def verdict_of(
+    oom: OomFacts | None,
+    answer: Answer | None = None,
+    memory: DeviceMemory | None = None,
+    *,
+    leaks_bytes: int | None = None,
+    pools_bytes: int | None = None,
+) -> Verdict:
+    """Why a request has failed, or would fail now."""
+    if oom is None and (answer is None or answer.place != "nowhere"):
+        return Verdict()
+    room = _room_at(oom, answer, memory, pools_bytes or 0)
+    causes = tuple(dict.fromkeys(room.causes(leaks_bytes or 0)))
+    pools = room.pools if room.is_much(room.pools) else 0
+    return Verdict(causes, room.is_capped, pools)
+
+
+class _Room(NamedTuple):
+    """What there was for a request; None is unknown."""
+
+    asked: int | None  # in one piece
+    made: bool  # the request has been made, and so has failed
+    total: int | None
+    live: int | None  # what tensors hold
+    free: int | None  # what the driver has
+    unused: int | None  # what the allocator has for any request
+    pools: int  # what it has for graphs and pools of the user's alone
+    others: int | None
+    outside: int | None  # what this process has besides
+    cap: int | None  # what this process may take, where it has a limit
+    cap_left: int | None
+
+    def causes(self, leaks: int) -> Iterator[Cause]:
+        """The sentences that are true, some perhaps twice."""
+        asked, total = self.asked, self.total
+        others, outside = self.others or 0, self.outside or 0
+        if asked is None:
+            return
+        most = None if total is None else total - outside
+        if self.cap is not None:
+            most = self.cap if most is None else min(most, self.cap)
+        if most is not None and asked > most:
+            yield Cause.NEVER_FITS
+            return
+        if leaks and asked <= leaks + (self.to_take or 0):
+            yield Cause.LEAKED
+        decisive = self._decisive(asked)
+        if decisive:
+            yield decisive
+        if total is None:
+            return
+        room = self.room
+        short = (self.live or 0) + asked > total - outside - others
+        if room is not None:
+            short = asked > room + self.pools
+        if (
+            short
+            and self.live is not None
+            and (not decisive or self.is_much(self.live))
+        ):
+            yield Cause.TOO_MUCH_LIVE
+        if self.is_much(others + max(outside - _USUAL_OUTSIDE_BYTES, 0)):
+            yield Cause.OTHERS
+
+    def _decisive(self, asked: int) -> Cause | None:
+        """Without what of all this it would have been enough."""
+        room, others = self.room, self.others or 0
+        if room is None:
+            return None
+        if asked <= room:
+            # What the driver had in one piece was hindered by something else.
+            hindered = self.made and asked <= (self.to_take or 0) * _SURELY
+            return None if hindered else Cause.FRAGMENTED
+        if asked <= room + self.pools or self.is_capped:
+            return Cause.TOO_MUCH_LIVE
+        return Cause.OTHERS if self.is_much(others) and asked <= room + others else None
+
+    @property
+    def room(self) -> int | None:
+        """What torch has for any request, and can get."""
+        take = self.to_take
+        return None if take is None or self.unused is None else take + self.unused
+
+    @property
+    def to_take(self) -> int | None:
+        """What the driver has for this process."""
+        if self.free is None or self.cap_left is None:
+            return self.free
+        return max(min(self.free, self.cap_left), 0)
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether there would have been enough without the limit of this process."""
+        asked, free, take = self.asked or 0, self.free or 0, self.to_take or 0
+        unused = self.unused or 0
+        return take < asked <= free or take + unused < asked <= free + unused
+
+    def is_much(self, nbytes: int | None) -> bool:
+        """Whether it is a good part of the device."""
+        if nbytes is None or self.total is None:
+            return False
+        return nbytes >= _MUCH_OF_THE_DEVICE * self.total
+
+
+def _room_at(
+    oom: OomFacts | None,
+    answer: Answer | None,
+    memory: DeviceMemory | None,
+    pools: int,
+) -> _Room:
+    """The figures of the error, and those of now where it has none."""
+    counters = None if memory is None else memory.counters
+    reserved = None if counters is None else counters.reserved_bytes
+    active = None if counters is None else counters.active_bytes
+    cap = None if memory is None else memory.cap_bytes
+    unused = None
+    if reserved is not None and active is not None:
+        unused = max(reserved - active - pools, 0)
+    now = _Room(
+        asked=None if answer is None else answer.rounded_bytes,
+        made=False,
+        total=None if memory is None else memory.total_bytes,
+        live=None if counters is None else counters.allocated_bytes,
+        free=_first(
+            None if answer is None else answer.device_free_bytes,
+            None if memory is None else memory.free_bytes,
+        ),
+        unused=unused,
+        pools=pools,
+        others=None if memory is None else memory.not_ours_bytes,
+        outside=None if memory is None else memory.outside_bytes,
+        cap=cap,
+        cap_left=None if cap is None or reserved is None else max(cap - reserved, 0),
+    )
+    if oom is None:
+        return now
+    live = oom.allocated_bytes
+    if live is not None:  # the error counts the free parts of these pools with it
+        live -= oom.private_pools_bytes or 0
+    then = now._replace(
+        asked=_first(oom.requested_bytes, now.asked),
+        made=True,
+        total=_first(oom.total_bytes, now.total),
+        live=_first(live, now.live),
+        free=_first(oom.free_bytes, now.free),
+        unused=_first(oom.reserved_unallocated_bytes, now.unused),
+        pools=oom.private_pools_bytes or now.pools,
+        others=_first(oom.others_bytes, now.others),
+    )
+    cap = oom.allowed_bytes
+    if cap is None or then.live is None or then.unused is None:
+        return then
+    left = cap - then.live - then.unused - then.pools
+    return then._replace(cap=cap, cap_left=left)
+
+
+def _first(*values: int | None) -> int | None:
+    return next((each for each in values if each is not None), None)
+
+
+# ------------------------------------------------------------------- what to type next
+
+
+class Held(NamedTuple):
+    """What is held, and by whom: of leaks and names the largest first."""
+
+    leaks: tuple[Leak, ...] = ()
+    own_bytes: int = 0  # what the frames of the error hold that is asked about
+    live_bytes: int | None = None
+    own: tuple[Leak, ...] = ()
+    names: tuple[tuple[str, int], ...] = ()
+
+    def ways_to_need_less(self) -> Iterator[str]:
+        """What most of it is that the failing run had made, by its names."""
+        enough = max(_MUCH_OF_WHAT_LIVES * self.own_bytes, _WORTH_A_LINE_BYTES)
+        for each in self.own[:_MOST_NAMES]:
+            if each.nbytes >= enough:
+                yield f"{each.where} holds {bytes_text(each.nbytes)}: {each.undo}"
+
+    def names_to_delete(self) -> str:
+        """Which variables hold most, where any of them holds much."""
+        enough = max(_MUCH_OF_WHAT_LIVES * (self.live_bytes or 0), _WORTH_A_LINE_BYTES)
+        most = [
+            f"{name} {'' if number else 'holds '}{bytes_text(nbytes)}"
+            for number, (name, nbytes) in enumerate(self.names[:_MOST_NAMES])
+            if nbytes >= enough
+        ]
+        if not most:
+            return "%gpu_mem shows which names hold most: del what is not needed"
+        return f"{', '.join(most)}: del what is not needed any more; %gpu_mem shows all"
+
+    def ways_to_let_go(self) -> Iterator[str]:
+        """For errors and results: one command, beside those that variables hold."""
+        undone = [leak.undo for leak in self.leaks if leak.kind is not LeakKind.GRAPH]
+        named = [undo for undo in undone if not undo.startswith(FREE)]
+        yield from (f"{undo}, then run the cell again" for undo in named)
+        if len(named) < len(undone) or not undone:
+            yield f"{FREE}, then run the cell again"
+
+    def ways_to_cut_graphs(self) -> Iterator[str]:
+        """A graph may be needed: only the user knows."""
+        for leak in self.leaks:
+            if leak.kind is LeakKind.GRAPH and leak.nbytes >= _WORTH_A_LINE_BYTES:
+                yield f"{leak.undo}, unless {leak.lost} is still to come"
+
+    def of_the_error_itself(self) -> Iterator[str]:
+        """It comes back, and is needed again: this alone leads in a circle."""
+        if self.own_bytes >= _WORTH_A_LINE_BYTES:
+            yield (
+                f"{FREE} gives back the {bytes_text(self.own_bytes)} that frames of "
+                "this error still hold, but the cell will need them again"
+            )
+
+    def less_alive(self) -> Iterator[str]:
+        """Where the failing run had made much of it, its batch comes before names."""
+        much = _MUCH_OF_WHAT_LIVES * (self.live_bytes or 0)
+        of_the_run = self.own_bytes > 0 and self.own_bytes >= much
+        if of_the_run:
+            yield from (*self.ways_to_need_less(), *_LESS_IN_THE_RUN)
+            yield from self.of_the_error_itself()
+        yield self.names_to_delete()
+        yield from self.ways_to_cut_graphs()
+        yield from _LESS_IN_THE_RUN
+
+
+def next_steps(  # noqa: PLR0913 -- each is something that a step may rest on
+    verdict: Verdict,
+    *,
+    setting: Setting,
+    held: Held,
+    expandable: bool | None = None,
+    pinning: Sequence[Pinning] = (),
+    oom: OomFacts | None = None,
+) -> tuple[str, ...]:
+    """What to do, what gives back the most first."""
+    causes, simulated = verdict.causes, setting.label != ""
+    steps = [_LIFT] if verdict.is_capped else []
+    steps += () if causes else (_MAP,)
+    for cause in causes:
+        if cause is Cause.NEVER_FITS:
+            steps += (_BATCH, "spread it over several GPUs")
+        elif cause is Cause.FRAGMENTED:
+            in_pieces = (oom and oom.reserved_unallocated_bytes) or 0
+            steps += held.ways_to_need_less() if held.own_bytes > in_pieces else ()
+            steps += _unpinning(pinning)
+            way = _EXPANDABLE_IN_THE_MODEL if simulated else _EXPANDABLE
+            steps += [way] if expandable is False else []
+            steps += (_MAP, _BATCH)
+        elif cause is Cause.OTHERS:
+            steps += _away_from_others(oom, simulated=simulated)
+        elif cause is Cause.LEAKED:
+            steps += held.ways_to_let_go()
+        else:
+            steps += (*(_POOLS if verdict.pools_bytes else ()), *held.less_alive())
+    steps += () if Cause.NEVER_FITS in causes else held.ways_to_need_less()
+    steps += (_BATCH,) if Cause.LEAKED in causes and held.own_bytes else ()
+    steps += held.of_the_error_itself()
+    return tuple(dict.fromkeys(step.replace("{kind}", setting.kind) for step in steps))
+
+
+def _unpinning(pinning: Sequence[Pinning]) -> Iterator[str]:
+    names = blocking_names(pinning)
+    if names:
+        keep = "it keeps" if len(names) == 1 else "they keep"
+        yield f"del {', '.join(names)}: {keep} free memory in pieces"
+
+
+def _away_from_others(oom: OomFacts | None, *, simulated: bool) -> Iterator[str]:
+    listed = () if oom is None else oom.others
+    for pid, nbytes in sorted(listed, key=lambda each: -each[1]):
+        yield f"process {pid} holds {bytes_text(nbytes)}: ask whose it is"
+    if not simulated:
+        yield "!nvidia-smi shows whose the other processes are"
+    yield _FREEST
+
+
+def steps_for_caught(held: Held) -> tuple[str, ...]:
+    """What to type where an error was caught, and nobody knows what was asked for."""
+    leaks = any(leak.kind is not LeakKind.GRAPH for leak in held.leaks)
+    return (
+        *(held.ways_to_let_go() if leaks else ()),
+        *_TO_LEARN_MORE,
+        *held.ways_to_need_less(),
+        held.names_to_delete(),
+        *held.ways_to_cut_graphs(),
+        *held.of_the_error_itself(),
+    )
+
+
+def _steps(steps: Sequence[str]) -> Iterator[kit.Part]:
+    """What to type, the best first."""
+    from gpumagic import drawing as kit
+
+    lines = [f"{number}. {step}" for number, step in enumerate(steps, 1)]
+    if lines:
+        first = ("What to do, the best first:", *lines[:_MOST_STEPS])
+        yield kit.Paragraph("\n".join(first))
+    if more := lines[_MOST_STEPS:]:
+        text = kit.Paragraph("\n".join(more))
+        yield kit.Details("More that can be done", (text,), "steps")
+
+
+# ----------------------------------------------------------------------------- why
+
+
+@dataclass(frozen=True)
+class WhyReport(Report):
+    """An out-of-memory error in words; `oom` is None where no words are known."""
+
+    setting: Setting
+    oom: OomFacts | None
+    causes: tuple[Cause, ...] = ()  # all that apply, the most telling first
+    answer: Answer | None = None
+    memory: DeviceMemory | None = None
+    holders: tuple[Holder, ...] = ()
+    # what may be held without need, less what the failing run had needed
+    leaks: tuple[Leak, ...] = ()
+    pinning: tuple[Pinning, ...] = ()
+    expandable_segments: bool | None = None
+    next_steps: tuple[str, ...] = ()  # what to type, the best first
+    # those that were met since the error, or instead of one, of which no error is
+    # left
+    caught: CaughtOoms | None = None
+    # what the frames of this error still hold of that; None is unknown
+    own_bytes: int | None = None
+    is_capped: bool = False  # whether a limit of this process is in the way
+    pools_bytes: int = 0  # what graphs keep for themselves, where it is much
+
+    def drawing(self) -> kit.Drawing:
+        """The verdict, what to do, who has the memory, and what both rest on."""
+        from gpumagic import drawing as kit
+
+        parts = kit.one_screen(_why_parts(self))
+        return kit.Drawing(why_headline(self), parts, self.setting.label)
+
+
+def why_headline(report: WhyReport) -> str:
+    """What was asked for, what was free, and what that comes down to."""
+    oom = report.oom
+    if oom is None:
+        if report.caught is not None:
+            return _caught(report.caught, report.setting)
+        return "no out-of-memory error has been seen in this notebook"
+    cell = "" if oom.cell is None else f"In [{oom.cell}]: "
+    where = terms.on_device(report.setting, oom.device)
+    said = "memory ran out"
+    if oom.requested_bytes is not None:
+        said = f"{bytes_text(oom.requested_bytes)} did not fit"
+    free = _with(" with {} free", _size(oom, "free_bytes"))
+    short = "why cannot be told"
+    if report.causes:
+        short = _CAUSES[report.causes[0]].short.format(**_figures(report))
+    return f"{cell}{said} {where}{free}: {short}"
+
+
+def _caught(caught: CaughtOoms, setting: Setting) -> str:
+    """How often memory ran out without a word, and where as far as that is known."""
+    where, once = terms.on_device(setting, caught.device), caught.times == 1
+    said = f"memory ran out{'' if once else f' {caught.times:,} times'} {where}"
+    if caught.cell is None:
+        since = _with(" since In [{}]", caught.since_cell)
+        return f"{said}{since}; no error that tells of it is left"
+    lost = "error was caught, so its message is lost"
+    if not once:
+        lost = "errors were caught, so their messages are lost"
+    return f"In [{caught.cell}]: {said}, and the {lost}"
+
+
+def cause_sentence(cause: Cause, report: WhyReport) -> str:
+    """What is so, with the figures that are known."""
+    return _CAUSES[cause].sentence.format(**_figures(report))
+
+
+def _figures(report: WhyReport) -> dict[str, str]:
+    """What the sentences are filled in with: nothing, where a figure is unknown."""
+    oom, memory, answer = report.oom, report.memory, report.answer
+    leaks = [each.nbytes for each in report.leaks if each.kind is not LeakKind.GRAPH]
+    most = "At most " if len(leaks) > 1 else ""  # what two of them hold is in both
+    whose = " of the default stream" if _may_be_elsewhere(report) else ""
+    return {
+        **_of_verdict(report),
+        "asked": _size(oom, "requested_bytes") or "what was asked for",
+        "live": _size(oom, "allocated_bytes") or "Too much",
+        "free": _size(oom, "reserved_unallocated_bytes") or "Enough",
+        "hole": _with(f"; the largest{whose} is {{}}", _size(answer, "hole_bytes")),
+        "others": _size(memory, "not_ours_bytes") or "much of the device",
+        "outside": _with(
+            ", and {} of this one lies outside torch",
+            _size(memory, "outside_bytes"),
+        ),
+        "leaked": f"{most}{bytes_text(sum(leaks))}" if leaks else "Enough",
+    }
+
+
+def _of_verdict(report: WhyReport | FitReport) -> dict[str, str]:
+    """The clauses about a limit of this process, and about pools of graphs."""
+    limits = " under the limit of this process" if report.is_capped else ""
+    if report.pools_bytes:
+        limits += f", with {bytes_text(report.pools_bytes)} kept for graphs"
+    may_take = "this process may take" if report.is_capped else "the device has"
+    return {"limits": limits, "may_take": may_take}
+
+
+def _size(thing: object, name: str) -> str:
+    """A figure of something in words; nothing where either is unknown."""
+    nbytes = getattr(thing, name, None)
+    return "" if nbytes is None else bytes_text(nbytes)
+
+
+def _with(text: str, value: object) -> str:
+    return text.format(value) if value not in (None, "") else ""
+
+
+def _may_be_elsewhere(report: WhyReport) -> bool:
+    """Whether the holes that are known may not be those of the request's stream."""
+    answer, asked = report.answer, report.oom.requested_bytes if report.oom else None
+    if answer is None:
+        return False
+    fits_now = asked is not None and (answer.hole_bytes or 0) >= asked
+    return fits_now or answer.elsewhere_bytes > 0
+
+
+def _why_parts(report: WhyReport) -> Iterator[kit.Part]:
+    from gpumagic import drawing as kit
+    from gpumagic.drawing.document import MOST_ROWS
+
+    oom, caught = report.oom, report.caught
+    if oom is None and caught is None:
+        said = "before a large tensor is made, ask whether it fits"
+        yield kit.Note("note", said, "%gpu_mem fit 2GiB", said)
+        return
+    yield from _steps(report.next_steps)
+    if report.memory is not None:
+        yield bars((report.memory,), report.setting)
+    if oom is not None and caught is not None:
+        yield kit.Note("note", f"besides, {_caught(caught, report.setting)}")
+    wanted = _CAUSES[report.causes[0]].table if report.causes else "names"
+    tables = sorted(_tables(report), key=lambda each: each[0] != wanted)
+    for _, table in tables[:1]:
+        yield table.beginning(MOST_ROWS)
+    if oom is None:
+        yield kit.how_measured(kit.Paragraph(_NO_WORDS))
+        return
+    causes = [cause_sentence(cause, report) for cause in report.causes] or [_UNKNOWN]
+    why = kit.Paragraph("\n".join(causes))
+    grid = kit.Grid("", tuple(_facts(report, oom)))
+    yield kit.Details("Why it did not fit, in figures", (why, grid), "figures")
+    for name, table in tables[1:]:
+        yield kit.Details(table.caption, (table,), name)
+    yield kit.Details("What torch said", (kit.Paragraph(oom.text),), "torch")
+    streams = (kit.Note("note", _STREAM_UNKNOWN),) if _may_be_elsewhere(report) else ()
+    yield kit.how_measured(kit.Paragraph(_AFTER), *streams)
+
+
+def _tables(report: WhyReport) -> Iterator[tuple[str, kit.Table]]:
+    """What there is to show, each by its word."""
+    from gpumagic import drawing as kit
+
+    setting = report.setting
+    if report.holders:
+        holdings = Holdings(report.holders)
+        yield "names", names_table(holdings, setting, _MOST_HOLDERS, room=_MOST_HOLDERS)
+    if report.leaks:
+        yield "leaks", leaks_table(report.leaks, setting)
+    if report.pinning:
+        properties = (
+            terms.words("Kept in use by", lambda e: terms.names_or_none(e.names)),
+            terms.figures("Its size", lambda each: each.block_bytes),
+            terms.figures("Segment", lambda each: each.segment_bytes),
+            terms.figures("Free, but held back", lambda each: each.free_bytes),
+            terms.words("Allocated in", lambda each: terms.recorded_in(each.line)),
+        )
+        caption = "Blocks that keep large segments from being given back"
+        yield "blocks", kit.Table.of(caption, properties, report.pinning)
+
+
+def _facts(report: WhyReport, oom: OomFacts) -> Iterator[tuple[str, str | None]]:
+    for name, line in (("line", oom.line), ("called from", oom.called_from)):
+        if line is not None:
+            yield name, line.where + _with(": {}", line.source)
+    yield "device", terms.device_name(report.setting, oom.device)
+    for name, figure in (
+        ("asked for", "requested_bytes"),
+        ("free on the device", "free_bytes"),
+        ("the device has", "total_bytes"),
+        ("used by this process", "process_bytes"),
+        ("allocated in tensors", "allocated_bytes"),
+        ("reserved, not allocated", "reserved_unallocated_bytes"),
+    ):
+        yield name, _size(oom, figure) or None
+    if report.answer is not None:
+        yield "largest hole now", _size(report.answer, "hole_bytes") or None
+    if report.expandable_segments is not None:
+        yield "expandable segments", "on" if report.expandable_segments else "off"
+
+
+# ----------------------------------------------------------------------------- fit
+
+
+@dataclass(frozen=True)
+class FitReport(Report):
+    """Whether so many bytes would fit now, on each device in use."""
+
+    setting: Setting
+    requested_bytes: int
+    answers: tuple[Answer, ...]
+    causes: tuple[Cause, ...] = ()
+    next_steps: tuple[str, ...] = ()
+    why_not: str | None = None
+    hint: str | None = None
+    is_capped: bool = False
+    pools_bytes: int = 0
+
+    def drawing(self) -> kit.Drawing:
+        """Yes or no, why not, and what to do."""
+        from gpumagic import drawing as kit
+
+        parts = kit.one_screen(_fit_parts(self))
+        return kit.Drawing(fit_headline(self), parts, self.setting.label)
+
+
+_PLACES: dict[str | None, tuple[str, kit.Tone, str]] = {
+    "hole": ("yes", "ok", "fits on {name} now: torch has a hole of {hole}"),
+    "driver": ("yes", "ok", "fits on {name} now: the driver has {free} free"),
+    "after releasing": (
+        "after releasing",
+        "warning",
+        "fits on {name} once torch has released {held} of unused segments",
+    ),
+    "nowhere": ("no", "problem", "does not fit on {name} now"),
+    None: ("unknown", "unknown", "may fit on {name} or not: too little is known of it"),
+}
+_ANSWERS = (
+    ("Would take", lambda answer: answer.rounded_bytes),
+    ("Largest hole", lambda answer: answer.hole_bytes),
+    ("Else from the driver", lambda answer: answer.segment_bytes),
+    ("Free on device", lambda answer: answer.device_free_bytes),
+    ("Could be released", lambda answer: answer.releasable_bytes),
+    ("Left of the limit", lambda answer: answer.cap_left_bytes),
+)
+_MEANING = (
+    "A request is met from a hole of torch's own if one is large enough, else from the "
+    "driver.\nIf that has none, unused segments are given back first, which is slow."
+)
+
+
+def fit_headline(report: FitReport) -> str:
+    """Yes, no, or after what; on which devices."""
+    asked, answers = bytes_text(report.requested_bytes), report.answers
+    if report.why_not is not None or not answers:
+        return f"whether {asked} fits cannot be told"
+    if len(answers) == 1:
+        (only,) = answers
+        said = _PLACES[only.place][2].format(
+            name=terms.device_name(report.setting, only.device),
+            hole=bytes_text(only.hole_bytes),
+            free=bytes_text(only.device_free_bytes),
+            held=bytes_text(only.releasable_bytes),
+        )
+        return f"{asked} {said}"
+    places = [each.place for each in answers]
+    fitting = [each for each in places if each not in ("nowhere", None)]
+    devices = count_text(len(answers), "device")
+    if not fitting:
+        unsure = "cannot be told to fit on any of"
+        return f"{asked} {unsure if None in places else 'fits on none of'} {devices}"
+    some = "all" if len(fitting) == len(answers) else f"{len(fitting)} of"
+    slow = fitting.count("after releasing")
+    after = f", on {slow} of them only after releasing cached memory" if slow else ""
+    return f"{asked} fits on {some} {devices} now{after}"
+
+
+def _fit_parts(report: FitReport) -> Iterator[kit.Part]:
+    from gpumagic import drawing as kit
+    from gpumagic.drawing.document import MOST_ROWS
+
+    if report.why_not is not None:
+        yield kit.Note("note", report.why_not, report.hint or "")
+        return
+    asked = {"asked": bytes_text(report.requested_bytes), **_of_verdict(report)}
+    said = [_CAUSES[cause].asked.format(**asked) for cause in report.causes]
+    if said:
+        lines = (f"{each[:1].upper()}{each[1:]}." for each in said)
+        yield kit.Paragraph("\n".join(lines))
+    yield from _steps(report.next_steps)
+    if len(report.answers) > 1:
+        yield _fit_table(report, _ANSWERS[1:4]).beginning(MOST_ROWS)
+    if elsewhere := sum(answer.elsewhere_bytes for answer in report.answers):
+        yield kit.Note(
+            "note",
+            f"{bytes_text(elsewhere)} more is free in segments of other streams: only "
+            "tensors made there can have it",
+        )
+    if report.answers:
+        parts = _fit_table(report, _ANSWERS), kit.Paragraph(_MEANING)
+        yield kit.Details("The figures of each device", parts, "figures")
+
+
+def _fit_table(report: FitReport, chosen: Sequence[Any]) -> kit.Table:
+    """What is known of no device has no column."""
+    from gpumagic import drawing as kit
+
+    known = (
+        terms.figures(heading, figure)
+        for heading, figure in chosen
+        if any(figure(answer) is not None for answer in report.answers)
+    )
+    properties = (
+        terms.words("Device", lambda e: terms.device_name(report.setting, e.device)),
+        terms.words("Fits", lambda each: kit.Badge(*_PLACES[each.place][:2])),
+        *known,
+    )
+    return kit.Table.of("Where it could go", properties, report.answers)

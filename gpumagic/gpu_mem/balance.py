@@ -1,0 +1,647 @@
+"""Balances the memory: names with their bytes, adding up to what is allocated.
+
+Names are the bits of a number, so that all names are followed at once, however many
+of them lead to the same model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import re
+import time
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from gpumagic.devices.simulated import simulated_box, word_of
+from gpumagic.devices.storages import StorageKey, Stored
+from gpumagic.devices.torch_private import cublas_workspace_bytes, loaded_torch
+from gpumagic.gpu_mem.answer_leaks import Growth
+from gpumagic.gpu_mem.names import graph_name, roots_of
+from gpumagic.gpu_mem.records import NAMELESS, Holder, HolderKind, Holdings, Part
+from gpumagic.gpu_mem.walk import Budget, Role, Walk, mark_roles
+from gpumagic.report.introspection import without_collecting
+from gpumagic.report.units import bytes_text, count_text
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        Callable,
+        Collection,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
+
+    from gpumagic.gpu_mem.names import Root, Sources
+
+    Snapshot = Sequence[Mapping[str, Any]]
+
+Key: TypeAlias = "tuple[str, HolderKind, int]"
+
+WORKSPACES = "cuBLAS workspaces"
+PROBABLY_WORKSPACES = f"{WORKSPACES} (probably)"
+UNATTRIBUTED = "unattributed"
+_IN_USE = "active_allocated"
+_BY_OBJECTS = (HolderKind.OUTPUT, HolderKind.ERROR, HolderKind.MODULE)
+_WORTH_ANOTHER_SEARCH = 1 << 20
+_TAKES_ONE = re.compile("WorkspaceForHandle|CUDABlasHandle|CUDABlasLtWorkspace")
+_MOST_OF_A_STREAM = 2  # the notebook's thread and that of its backward passes
+_LARGEST_BYTES = 32 << 20  # of a workspace, on a GPU of 2022 and later
+_MOST_WORKSPACES = 4  # cuBLAS and cuBLASLt may have one each, forward and backward
+
+
+@dataclass(slots=True)
+class Reached:
+    """A piece of memory, and who reaches it."""
+
+    nbytes: int
+    direct: int = 0  # the names that reach it through objects
+    every: int = 0  # the names that reach it, also through a graph alone
+    role: Role = Role.OTHER
+
+
+class Found(NamedTuple):
+    """What a search came to."""
+
+    walk: Walk  # all objects, which it keeps alive
+    # for each name the numbers of the objects that it stands for
+    starts: list[list[int]]
+    # each piece of memory with the names that reach it
+    memory: dict[StorageKey, Reached]
+
+
+def search(
+    names: Iterable[Iterable[Any]],
+    counted: CountedMemory,
+    *,
+    left_out: Collection[int] = (),
+    budget: Budget | None = None,
+) -> Found:
+    """Follow all names at once to the memory that they reach."""
+    walk = Walk(loaded_torch(), budget or Budget(), left_out)
+    entered = [map(walk.enter, filter(gc.is_tracked, values)) for values in names]
+    starts = [[each for each in its if each is not None] for its in entered]
+    walk.run()
+    places = {n: p for n, each in walk.stored.items() if (p := counted.place(each))}
+    memory: dict[StorageKey, Reached] = {}
+    if places:
+        mark_roles(walk)
+        direct, every = _bits(walk, starts)
+        for number, place in places.items():
+            if every[number]:
+                its = memory.setdefault(place.key, Reached(place.nbytes))
+                its.nbytes = max(its.nbytes, place.nbytes)
+                its.direct |= direct[number]
+                its.every |= every[number]
+                its.role = min(its.role, walk.roles.get(number, Role.OTHER))
+    return Found(walk, starts, memory)
+
+
+def names_in(bits: int) -> Iterator[int]:
+    """The positions of the names in a number."""
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
+
+
+def _bits(walk: Walk, starts: Sequence[Collection[int]]) -> tuple[list[int], list[int]]:
+    """For each object the names that reach it directly, and at all."""
+    direct = [0] * len(walk)
+    for position, numbers in enumerate(starts):
+        for number in numbers:
+            direct[number] |= 1 << position
+    marked = [number for number, bits in enumerate(direct) if bits]
+    _spread(direct, walk.children, marked, ends=walk.of_graph)
+    if not walk.of_graph:
+        return direct, direct
+    every = direct.copy()
+    _spread(every, walk.children, sorted(walk.of_graph))
+    return direct, every
+
+
+def _spread(
+    bits: list[int],
+    children: list[list[int]],
+    marked: Iterable[int],
+    ends: Collection[int] = (),
+) -> None:
+    """Let every object have the names of all that refer to it."""
+    waiting = deque(marked)
+    is_waiting = bytearray(len(bits))
+    for number in waiting:
+        is_waiting[number] = 1
+    while waiting:
+        number = waiting.popleft()
+        is_waiting[number] = 0
+        if number in ends:
+            continue
+        names = bits[number]
+        for child in children[number]:
+            if names & ~bits[child]:
+                bits[child] |= names
+                if not is_waiting[child]:
+                    is_waiting[child] = 1
+                    waiting.append(child)
+
+
+class CountedMemory:
+    """Says what the memory that a search has found counts as.
+
+    Attributes:
+        foreign: What was met of this kind of device that the allocator has not handed
+            out.
+
+    Args:
+        kind: The kind of device whose memory is looked for.
+
+        snapshot: The allocator's segments. No segments at all is what an allocator says
+            that does not tell them.
+    """
+
+    def __init__(self, kind: str, snapshot: Snapshot | None = None) -> None:
+        self.foreign: dict[StorageKey, int] = {}
+        self._kind = kind
+        blocks = sorted(
+            (segment["device"], start, block["size"])
+            for segment in snapshot or ()
+            for start, block in blocks_of(segment)
+            if block["state"] == _IN_USE
+        )
+        self._knows = bool(snapshot)
+        self._starts = [(device, address) for device, address, _ in blocks]
+        self._sizes = [size for _, _, size in blocks]
+
+    def place(self, stored: Stored) -> Stored | None:
+        """The block that memory lies in; None for what does not count."""
+        if stored.key.kind != self._kind:
+            return None
+        if not self._knows:
+            return stored
+        block = self.around(stored.key)
+        if block is None:
+            self.foreign[stored.key] = stored.nbytes
+        return block
+
+    def around(self, key: StorageKey) -> Stored | None:
+        """The block in use that memory lies in; None where there is none.
+
+        It may begin further inside, as that of a graph's outputs does.
+        """
+        position = bisect_right(self._starts, (key.device, key.address)) - 1
+        if position < 0:
+            return None
+        device, start = self._starts[position]
+        size = self._sizes[position]
+        if device != key.device or key.address >= start + size:
+            return None
+        return Stored(StorageKey(key.kind, device, start), size)
+
+
+def blocks_of(segment: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The blocks of a segment of a snapshot of torch's, each with its address."""
+    address = segment["address"]
+    for block in segment.get("blocks", ()):
+        start = block.get("address", address)
+        yield start, block
+        address = start + block["size"]
+
+
+# ----------------------------------------------------------------------- the balance
+
+
+@without_collecting()
+def find_holdings(
+    sources: Sources,
+    allocated: Mapping[int, int | None],
+    *,
+    budget: Budget | None = None,
+    snapshot: Snapshot | None = None,
+    tell_blocks: Callable[[], Snapshot | None] | None = None,
+) -> Holdings:
+    """Who holds the memory of one kind of device; looking changes nothing."""
+    tell_blocks = tell_blocks or (lambda: snapshot)
+    found = _find(sources, allocated, budget, snapshot, tell_blocks)
+    nameless = (
+        each.reachable_bytes
+        for each in found.holders
+        if each.kind is HolderKind.UNATTRIBUTED or each.name == PROBABLY_WORKSPACES
+    )
+    if max(nameless, default=0) < _WORTH_ANOTHER_SEARCH:
+        return found
+    strays = tuple(sources.stray_errors())
+    if not strays:
+        return found
+    sources = dataclasses.replace(sources, errors=(*sources.errors, *strays))
+    return _find(sources, allocated, budget, snapshot, tell_blocks)
+
+
+def _find(
+    sources: Sources,
+    allocated: Mapping[int, int | None],
+    budget: Budget | None,
+    snapshot: Snapshot | None,
+    tell_blocks: Callable[[], Snapshot | None],
+) -> Holdings:
+    began = time.perf_counter()
+    kind, counted, roots = (
+        sources.kind,
+        CountedMemory(sources.kind, snapshot),
+        roots_of(sources),
+    )
+    left_out = sources.left_out()
+    values = (root.values for root in roots)
+    walk, starts, memory = search(values, counted, left_out=left_out, budget=budget)
+    named = _named(walk, starts, roots, memory)
+    devices = sorted({*allocated, *(key.device for key in memory)})
+    rows = {
+        device: _DeviceRows(
+            device,
+            named,
+            [each for key, each in memory.items() if key.device == device],
+        )
+        for device in devices
+    }
+    missing = ((allocated.get(d) or 0) - each.found_bytes for d, each in rows.items())
+    reached = {(key.device, key.address) for key in memory}
+    libraries = workspaces(kind, reached, max(missing, default=0), tell_blocks)
+    holders: list[Holder] = []
+    totals, sums = [], []
+    remarks = list(_search_remarks(walk, counted))
+    for device, its in rows.items():
+        own = Counter[str]()
+        for each in libraries:
+            if each.device == device:
+                own[each.name] += each.nbytes
+        known, told = its.found_bytes + own.total(), allocated.get(device)
+        total = max(known, told or 0)
+        holders += its.holders()
+        for name, nbytes in own.items():
+            holders.append(Holder(name, HolderKind.LIBRARY, device, nbytes, nbytes))
+        if rest := total - known:
+            nobody = HolderKind.UNATTRIBUTED
+            holders.append(Holder(UNATTRIBUTED, nobody, device, rest, rest))
+        by_kind = its.sums()
+        by_kind[HolderKind.LIBRARY] = own.total()
+        by_kind[HolderKind.UNATTRIBUTED] = rest
+        sums += [(device, each, by_kind[each]) for each in HolderKind if by_kind[each]]
+        totals.append((device, total))
+        remarks += _balance_remarks(kind, device, told, total)
+        remark = workspace_remark(word_of(kind), rest, are_found=bool(own))
+        remarks += [] if remark is None else [remark]
+    return Holdings(
+        holders=tuple(sorted(holders, key=_place_of)),
+        allocated_bytes=tuple(totals),
+        sums=tuple(sums),
+        partial=walk.partial or walk.hidden > 0,
+        searched=len(walk),
+        seconds=time.perf_counter() - began,
+        remarks=tuple(remarks),
+    )
+
+
+def _place_of(row: Holder) -> tuple[bool, bool, int, int, int, bool, str]:
+    """The largest first; what nobody was found for comes last."""
+    of_error = row.kind is HolderKind.ERROR
+    return (
+        row.kind is HolderKind.UNATTRIBUTED,
+        row.kind in NAMELESS,
+        -row.reachable_bytes,
+        -row.own_bytes,
+        row.device,
+        of_error,
+        "" if of_error else row.name,  # in their order, the user's own frames first
+    )
+
+
+@without_collecting()
+def held_bytes(sources: Sources) -> int:
+    """What all names together hold of one kind of device, whichever of them it is."""
+    if loaded_torch() is None:
+        return 0  # what is looked for is tensors: nobody can have made one
+    everything = [value for root in roots_of(sources) for value in root.values]
+    counted = CountedMemory(sources.kind)
+    found = search([everything], counted, left_out=sources.left_out())
+    return sum(each.nbytes for each in found.memory.values())
+
+
+def _key_of(holder: Holder) -> Key:
+    """What a holder is remembered by from one cell to the next."""
+    return holder.name, holder.kind, holder.device
+
+
+def sizes(holdings: Holdings) -> dict[Key, int]:
+    """What each name reaches, to be remembered until the next cell has run."""
+    return {_key_of(each): each.reachable_bytes for each in holdings.holders}
+
+
+def compared(before: Mapping[Key, int], now: Holdings) -> Holdings:
+    """The same holdings, each name with how much more it reaches than before.
+
+    A name that reaches nothing any more is told as well: what it held may have gone
+    over to others.
+    """
+    gone = dict(before)
+    holders = [
+        dataclasses.replace(
+            each, delta_bytes=each.reachable_bytes - gone.pop(_key_of(each), 0)
+        )
+        for each in now.holders
+    ]
+    if not now.partial:
+        holders += [Holder(*key, 0, 0, delta_bytes=-size) for key, size in gone.items()]
+    return dataclasses.replace(now, holders=tuple(holders))
+
+
+def of_devices(holdings: Holdings, devices: Collection[int]) -> Holdings:
+    """The same holdings, without those on other devices."""
+    return dataclasses.replace(
+        holdings,
+        holders=tuple(each for each in holdings.holders if each.device in devices),
+        allocated_bytes=tuple(
+            each for each in holdings.allocated_bytes if each[0] in devices
+        ),
+        sums=tuple(each for each in holdings.sums if each[0] in devices),
+    )
+
+
+# ------------------------------------------------------------------ a row for each name
+
+
+class _Named(NamedTuple):
+    """A name without its objects."""
+
+    name: str
+    kind: HolderKind
+    is_tensor: bool
+
+
+def _named(
+    walk: Walk,
+    starts: Sequence[Sequence[int]],
+    roots: Sequence[Root],
+    memory: Mapping[StorageKey, Reached],
+) -> dict[int, _Named]:
+    """The names that reach some memory, by their bit."""
+    reached = 0
+    for each in memory.values():
+        reached |= each.every
+    return {
+        n: _Named(roots[n].name, roots[n].kind, walk.is_tensor(starts[n][0]))
+        for n in names_in(reached)
+    }
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What one name comes to on one device."""
+
+    own_bytes: int = 0
+    reachable_bytes: int = 0
+    roles: Counter[str] = field(default_factory=Counter)
+    partner: int | None = None
+    shared_bytes: int = 0
+
+    def add(self, memory: Reached, bit: int) -> None:
+        self.reachable_bytes += memory.nbytes
+        self.roles[memory.role.words] += memory.nbytes
+        if memory.every == bit:
+            self.own_bytes += memory.nbytes
+        elif memory.nbytes > self.shared_bytes:
+            self.shared_bytes = memory.nbytes
+            others = (memory.direct & ~bit) or (memory.every & ~bit)
+            self.partner = next(names_in(others))
+
+
+class _DeviceRows:
+    """The rows of one device.
+
+    Attributes:
+        found_bytes: All that names were found for.
+    """
+
+    def __init__(
+        self, device: int, names: Mapping[int, _Named], memories: Sequence[Reached]
+    ) -> None:
+        self._device = device
+        self._names = names
+        self._memories = memories
+        self._bits = dict.fromkeys(HolderKind, 0)
+        for position, each in names.items():
+            self._bits[each.kind] |= 1 << position
+        self.found_bytes = sum(memory.nbytes for memory in memories)
+
+    def sums(self) -> Counter[HolderKind]:
+        """The memory by what keeps it, each piece once."""
+        sums: Counter[HolderKind] = Counter()
+        for memory in self._memories:
+            sums[self._kind_of(memory)] += memory.nbytes
+        return sums
+
+    def _kind_of(self, memory: Reached) -> HolderKind:
+        if memory.direct & self._bits[HolderKind.VARIABLE]:
+            return HolderKind.VARIABLE
+        if memory.every & self._bits[HolderKind.VARIABLE]:
+            return HolderKind.GRAPH
+        by_objects = (each for each in _BY_OBJECTS if memory.direct & self._bits[each])
+        return next(by_objects, HolderKind.GRAPH)
+
+    def holders(self) -> Iterator[Holder]:
+        """A row for each name, and one more for what only its graph keeps."""
+        variables = self._bits[HolderKind.VARIABLE]
+        direct: dict[int, _Tally] = defaultdict(_Tally)
+        graphs: dict[int, _Tally] = defaultdict(_Tally)
+        for memory in self._memories:
+            for position in names_in(memory.every):
+                bit = 1 << position
+                if memory.direct & bit:
+                    direct[position].add(memory, bit)
+                elif not memory.direct & variables:
+                    graphs[position].add(memory, bit)
+        for position, tally in direct.items():
+            named = self._names[position]
+            yield self._holder(named.name, named.kind, tally, _parts(tally.roles))
+        for position, tally in graphs.items():
+            named = self._names[position]
+            name = graph_name(named.name, is_tensor=named.is_tensor)
+            yield self._holder(name, HolderKind.GRAPH, tally, ())
+
+    def _holder(
+        self, name: str, kind: HolderKind, tally: _Tally, parts: tuple[Part, ...]
+    ) -> Holder:
+        partner = None if tally.partner is None else self._names[tally.partner].name
+        return Holder(
+            name=name,
+            kind=kind,
+            device=self._device,
+            own_bytes=tally.own_bytes,
+            reachable_bytes=tally.reachable_bytes,
+            shares_with=partner,
+            parts=parts,
+        )
+
+
+def _parts(roles: Counter[str]) -> tuple[Part, ...]:
+    """Its bytes by what they are used as, where that says something."""
+    if set(roles) <= {Role.OTHER.words}:
+        return ()
+    return tuple(Part(name, nbytes) for name, nbytes in roles.most_common())
+
+
+# ----------------------------------------------------------------- what does not add up
+
+
+def _search_remarks(walk: Walk, counted: CountedMemory) -> Iterator[str]:
+    """What a search had to leave out."""
+    if walk.hidden:
+        count = count_text(walk.hidden, "saved tensor")
+        yield (
+            f"{count} of autograd graphs could not be looked at: this torch would have "
+            "to run the hooks that packed them"
+        )
+    if counted.foreign:
+        held = bytes_text(sum(counted.foreign.values()))
+        yield (
+            f"{held} that names hold are not counted here: torch's caching allocator "
+            "did not hand them out (memory of another library, or of another process)"
+        )
+
+
+def _balance_remarks(
+    kind: str, device: int, told: int | None, total: int
+) -> Iterator[str]:
+    """Names hold more than is allocated, which is no mistake of theirs."""
+    if told is not None and told < total:
+        yield (
+            f"names hold {bytes_text(total - told)} on {word_of(kind)}:{device} beyond "
+            f"the {bytes_text(told)} that the allocator says it has handed out: memory "
+            "of another library, or memory that was given back meanwhile"
+        )
+
+
+# ------------------------------------------------------------------ memory of cuBLAS
+
+
+class Workspace(NamedTuple):
+    """A block that cuBLAS keeps, by its name among the holders.
+
+    Each thread keeps one for each stream on which it has made a product; a backward
+    pass has a thread of its own. Of a simulated GPU they are known. On CUDA torch tells
+    their size alone, so that a nameless block of just that size is one, probably; the
+    stack of a block, where the user's memory history has it whole, makes it certain.
+    """
+
+    device: int
+    address: int
+    nbytes: int
+    name: str = WORKSPACES
+
+
+def workspaces(
+    kind: str,
+    named: Collection[tuple[int, int]],
+    nameless_bytes: int | None,
+    tell_blocks: Callable[[], Snapshot | None],
+) -> tuple[Workspace, ...]:
+    """The workspaces on all devices of a kind, as far as that can be told."""
+    box = simulated_box() if kind == "sim" else None
+    if box is not None:
+        return tuple(
+            Workspace(gpu.index, block.address, block.size)
+            for gpu in box.machine.gpus
+            for block in gpu.workspaces.values()
+            if block is not None
+        )
+    size = cublas_workspace_bytes(loaded_torch()) if kind == "cuda" else None
+    if not size or (nameless_bytes is not None and nameless_bytes < size):
+        return ()
+    return tuple(_in_blocks(tell_blocks() or (), named, size))
+
+
+def _in_blocks(
+    snapshot: Snapshot, named: Collection[tuple[int, int]], size: int
+) -> Iterator[Workspace]:
+    ordered = sorted(named)
+    guessed = Counter[tuple[int, int]]()
+    for segment in snapshot:
+        device = segment["device"]
+        of_stream = device, segment.get("stream", 0)
+        for start, block in blocks_of(segment):
+            end = start + block["size"]
+            first, behind = (bisect_left(ordered, (device, at)) for at in (start, end))
+            if block["state"] != _IN_USE or first < behind:  # a name leads there
+                continue
+            found = Workspace(device, start, block["size"])
+            if any(_TAKES_ONE.search(each["name"]) for each in block.get("frames", ())):
+                yield found
+            elif block.get("requested_size") == size:
+                guessed[of_stream] += 1
+                if guessed[of_stream] <= _MOST_OF_A_STREAM:
+                    yield found._replace(name=PROBABLY_WORKSPACES)
+
+
+def workspace_remark(word: str, rest_bytes: int, *, are_found: bool) -> str | None:
+    """What workspaces are and how they go; also where there may be some."""
+    may_be = 0 < rest_bytes <= _MOST_WORKSPACES * _LARGEST_BYTES
+    if word != "cuda" or not (are_found or may_be):
+        return None
+    which = "" if are_found else "what no name was found for may be "
+    return (
+        f"{which}{WORKSPACES}: the first matrix product of a thread on a stream takes "
+        f"one, of up to {bytes_text(_LARGEST_BYTES)}; a backward pass has a thread of "
+        "its own. torch._C._cuda_clearCublasWorkspaces() frees them"
+    )
+
+
+# ---------------------------------------------------------------- which names grow
+
+_MOST_LOOKS = 10  # of each name
+_WORTH_NAMING = 1 << 20
+_GROW = (HolderKind.VARIABLE, HolderKind.MODULE, HolderKind.GRAPH)
+_HALF = 0.5
+
+
+class Looks:
+    """What each name held at the last few looks: numbers alone."""
+
+    def __init__(self) -> None:
+        self._held: dict[Key, deque[tuple[int | None, int]]] = {}
+
+    def add(self, cell: int | None, holdings: Holdings | None) -> None:
+        """Names were looked at in a cell; round it, where they tell their change."""
+        for each in () if holdings is None else holdings.holders:
+            if each.kind not in _GROW:
+                continue
+            looks = self._held.setdefault(_key_of(each), deque(maxlen=_MOST_LOOKS))
+            if not looks and each.delta_bytes is not None:
+                looks.append((cell, each.reachable_bytes - each.delta_bytes))
+            looks.append((cell, each.reachable_bytes))
+
+    def grown(self, now: Holdings) -> tuple[Growth, ...]:
+        """The names that hold more than ever before, the steadiest growth first."""
+        found = [growth for each in now.holders if (growth := self._growth(each))]
+        return tuple(sorted(found, key=lambda each: (-each.times, -each.grown_bytes)))
+
+    def _growth(self, holder: Holder) -> Growth | None:
+        looks = self._held.get(_key_of(holder), ())
+        if not looks:
+            return None
+        since, began = looks[0]
+        held = [*(nbytes for _, nbytes in looks), holder.reachable_bytes]
+        grown = held[-1] - began
+        if grown < _WORTH_NAMING or held[-1] < max(held):
+            return None
+        hooks = sum(p.nbytes for p in holder.parts if p.name == Role.HOOK.words)
+        return Growth(
+            name=holder.name,
+            device=holder.device,
+            nbytes=held[-1],
+            grown_bytes=grown,
+            times=sum(after > before for before, after in pairwise(held)),
+            since_cell=since,
+            by_hooks=hooks >= _HALF * grown,
+        )
