@@ -108,7 +108,6 @@ def of_answers(
         peaks_bytes=()
         if few
         else tuple(each.peak_bytes for each in memory if each.peak_bytes is not None),
-        names=tuple((name, e.names) for name, e in sorted(done.items()) if e.names),
         group_died=_group_died([*done.values(), *sums.values()], unfinished),
         runs_out_first=None if first is None else first.name,
         odd_in_memory=tuple(odd),

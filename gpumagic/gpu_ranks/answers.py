@@ -59,8 +59,6 @@ class Done:
     memory: RankMemory | None
     phases: Mapping[str, float]
     steps_s: tuple[float, ...]
-    # variables that hold memory, where they were asked for
-    names: tuple[tuple[str, int], ...]
     flight: Flight | None
     # from when on it is known what was done with others; None for all of it
     from_ns: int | None = None
@@ -320,7 +318,6 @@ def _done(fields: _Fields, place: int) -> Done:
         steps_s=tuple(
             _number(each, "steps") for each in fields.listed("steps_s", _MOST_STEPS)
         ),
-        names=tuple(_name(each) for each in fields.listed("names", _MOST_NAMES)),
         flight=_flight(fields.inner("flight")),
         from_ns=fields.whole("from_ns"),
         until_ns=fields.whole("until_ns"),
@@ -385,12 +382,6 @@ def _line(fields: _Fields | None) -> CodeLine | None:
     return (
         None if fields is None or not where else CodeLine(where, fields.text("source"))
     )
-
-
-def _name(row: object) -> tuple[str, int]:
-    if not isinstance(row, list) or len(row) != 2:
-        raise Garbage("one of its names is none")
-    return _cut(row[0], _MOST_LETTERS), _whole(row[1], "bytes", 0)
 
 
 def _alive(fields: _Fields, place: int) -> Alive:

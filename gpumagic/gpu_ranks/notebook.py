@@ -317,7 +317,6 @@ class Notebook:
             lambda _: {
                 "cell": cell,
                 "number": running_cell(self._shell),
-                "names": options.names,
                 "key": f"gpumagic: cell {self._cells} of {self._began_ns}",
                 "ranks": len(targets),
                 "most_whole": self._most_whole,

@@ -87,11 +87,7 @@ def _run(asked: dict[str, Any]) -> None:
                 driver=open_driver,
                 device=on_rank.current_device(),
             ),
-            on_rank.measuring(
-                engine=engine,
-                names=asked["names"],
-                together=together,
-            ) as measured,
+            on_rank.measuring(engine=engine, together=together) as measured,
         ):
             outcome = _run_as_here(shell, asked["cell"])
             measured.error = outcome.error_before_exec or outcome.error_in_exec

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 HOST_VARIABLE = "GPUMAGIC_HOST"  # who is one machine to others, where names mislead
 _NS = 1_000_000_000
 _BEGIN, _END = "gpumagic: all idle, begin", "gpumagic: all idle, end"
-_MOST_NAMES = 10
 _TRACED_S = 10.0  # at most, of all that a GPU does: a minute takes gigabytes
 _MOST_BYTES_READ = 400_000_000  # of a trace: more would take minutes
 _VISIBILITY = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES")
@@ -272,7 +271,6 @@ def _has_torch() -> bool:
 def measuring(
     *,
     engine: int | None = None,
-    names: bool = False,
     together: Callable[[], object] = lambda: None,
 ) -> Iterator[Measured]:
     """Measure a block on this rank; an error of its own goes through."""
@@ -315,7 +313,6 @@ def measuring(
                     "flight": flight(asks_for_calls=error is not None),
                     **times_of(report, seen, called),
                     "memory": None if memory is None else memory_of(memory),
-                    "names": _names() if names else None,
                     "flags": _flags(report),
                 }
             )
@@ -531,11 +528,3 @@ def memory_of(run: CellRun) -> dict[str, Any] | None:
         "limit_bytes": None if limit is None else limit[1],
         "ooms": now.ooms,
     }
-
-
-def _names() -> list[list[Any]]:
-    """The variables that hold most memory now."""
-    from gpumagic import gpu_mem
-
-    found = gpu_mem.holders().holders[:_MOST_NAMES]
-    return [[each.name, each.reachable_bytes] for each in found]

@@ -22,8 +22,6 @@ class Options:
     word: str = ""  # what is asked; empty for where ranks sit, and for a cell
     on: str | None = None  # which engines, as typed; None for all
     memory: bool = False  # whether memory is what is asked of a cell
-    # whether the variables that hold memory are wanted of each rank
-    names: bool = False
     # of the group that is begun; None for what fits the devices
     backend: str | None = None
     dry_run: bool = False  # whether a choice is only told
@@ -47,7 +45,6 @@ def options_of(typed: argparse.Namespace, *, above_a_cell: bool) -> Options:
         )
     for option, places in (
         ("mem", "%%gpu_ranks"),
-        ("names", "%%gpu_ranks"),
         ("hang", "%%gpu_ranks"),
         ("backend", "%gpu_ranks group"),
         ("dry_run", "%gpu_ranks select"),
@@ -62,8 +59,7 @@ def options_of(typed: argparse.Namespace, *, above_a_cell: bool) -> Options:
     return Options(
         word=word,
         on=typed.on,
-        memory=typed.mem or typed.names,
-        names=typed.names,
+        memory=typed.mem,
         backend=typed.backend,
         dry_run=typed.dry_run,
         hang_s=5.0 if typed.hang is None else parse_seconds(typed.hang),

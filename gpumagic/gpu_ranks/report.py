@@ -120,8 +120,6 @@ class RanksReport(Report):
 
         collectives: What they did together, by name, the longest waits first.
 
-        names: By rank, the variables that hold most memory, with their bytes.
-
         group_died: Why the group cannot be used any more; None if it can.
     """
 
@@ -157,7 +155,6 @@ class RanksReport(Report):
     every: tuple[RankTime, ...] = ()
     peaks_bytes: tuple[int, ...] = ()
     collectives: tuple[CollectiveSum, ...] = ()
-    names: tuple[tuple[int, tuple[tuple[str, int], ...]], ...] = ()
     group_died: str | None = None
     waits_more_s: float = 0.0
 

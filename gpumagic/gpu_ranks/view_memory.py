@@ -27,7 +27,6 @@ from gpumagic.gpu_ranks.view_where import (
 from gpumagic.report.robust import median
 from gpumagic.report.units import (
     bytes_text,
-    change_text,
     count_text,
     part_text,
     range_text,
@@ -43,9 +42,7 @@ if TYPE_CHECKING:
 
 _MOST_ODD = 3
 _MOST_BARS = 4
-_MOST_NAMES = 6
 _NEAR = 0.1  # of its limit: so little is left that one more tensor may not fit
-_LONGEST_NAME = 30
 _HOW = (
     "The peak is the most that lay in tensors at one time while the cell ran. Of each "
     "process its fullest device counts. The limit is what that device has."
@@ -107,15 +104,9 @@ def parts(
     odd = _odd(report)
     if known:
         yield _picture(report, known, names)
-    by_name = _names_beside(report, odd)
-    table = _table(report, odd, names)
-    if by_name is not None:
-        yield by_name
-    elif known:
-        yield table
+    if known:
+        yield _table(report, odd, names)
     yield from _notes(report, names)
-    if by_name is not None:
-        yield Details("The odd ones and the others", (table,), "odd")
     yield from folded(report, names)
     yield from told_of_times(report)
     yield how_measured(Grid("", tuple(_facts(report, names))), Paragraph(_HOW))
@@ -127,10 +118,6 @@ def folded(report: RanksReport, names: Names) -> Iterator[Details]:
         rows = [_Row(names.one(each.name), (each,)) for each in report.memory]
         table = Table.of("", _ALL_COLUMNS, rows)
         yield Details(f"Memory of every {names.noun}", (table,), "memory")
-    if report.names:
-        yield Details(
-            "Variables that hold memory", (_every_name(report, names),), "names"
-        )
 
 
 # --------------------------------------------------------------------------- picture
@@ -218,47 +205,6 @@ def _table(report: RanksReport, odd: Sequence[int], names: Names) -> Table:
     return Table.of("After the cell", (_RANK, _PEAK, _LEFT, _NOW, _RESERVED), rows)
 
 
-def _names_beside(report: RanksReport, odd: Sequence[int]) -> Table | None:
-    """What the odd one holds beside the others, where names were asked for."""
-    of_rank = dict(report.names)
-    one = next((name for name in odd if name in of_rank), None)
-    if one is None:
-        return None
-    its = dict(of_rank.pop(one))
-    others = [dict(each) for each in of_rank.values()]
-
-    def usual(name: str) -> float | None:
-        known = [each[name] for each in others if name in each]
-        return median(known) if 2 * len(known) > len(others) > 0 else None
-
-    properties = (
-        Property(Column("Name"), lambda name: shortened(name, _LONGEST_NAME)),
-        Property(
-            Column(f"Rank {one}", number=True), lambda name: bytes_text(its[name])
-        ),
-        Property(
-            Column("Others, median", number=True),
-            lambda name: "none" if usual(name) is None else bytes_text(usual(name)),
-        ),
-        Property(
-            Column("More", number=True),
-            lambda name: change_text(its[name] - (usual(name) or 0)),
-        ),
-    )
-    ordered = sorted(its, key=lambda name: (usual(name) or 0) - its[name])
-    return Table.of(f"What rank {one} holds", properties, ordered[:_MOST_NAMES])
-
-
-def _every_name(report: RanksReport, names: Names) -> Table:
-    rows = [(rank, *entry) for rank, its in report.names for entry in its]
-    properties = (
-        Property(Column("Rank"), lambda row: names.one(row[0])),
-        Property(Column("Name"), lambda row: shortened(row[1], _LONGEST_NAME)),
-        Property(Column("Holds", number=True), lambda row: bytes_text(row[2])),
-    )
-    return Table.of("", properties, rows)
-
-
 # ------------------------------------------------------------------------------ notes
 
 
@@ -277,19 +223,17 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
     yield from _failed(report, names)
     nearest = next((e for e in report.memory if e.name == report.runs_out_first), None)
     if nearest is not None and _is_near(nearest):
-        ask = _asks_for_names(report, nearest.name)
-        hint = f"a smaller batch there, or {ask} for what holds it"
+        hint = f"a smaller batch there; {_holders(report, nearest.name)}"
         yield Note("warning", f"{names.one(nearest.name)} would run out first", hint)
-    elif report.odd_in_memory and not report.names:
+    elif report.odd_in_memory:
         text = "ranks of one job should hold about the same"
-        ask = _asks_for_names(report, report.odd_in_memory[0])
-        yield Note("warning", text, f"{ask} tells which variables hold more")
+        yield Note("warning", text, _holders(report, report.odd_in_memory[0]))
 
 
-def _asks_for_names(report: RanksReport, rank: int) -> str:
-    """What to type; sums have no room for names, so of many ranks one is asked."""
-    on = f" --on {_engine(report, rank)}" if report.bucketed else ""
-    return f"`%%gpu_ranks --names{on}`"
+def _holders(report: RanksReport, rank: int) -> str:
+    """What to type to see what holds memory on a rank."""
+    engine = _engine(report, rank)
+    return f"{LOAD} `%px --targets {engine} %gpu_mem` tells what holds it"
 
 
 def _engine(report: RanksReport, rank: int) -> int:

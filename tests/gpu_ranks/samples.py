@@ -319,18 +319,6 @@ _ODD_MEMORY = replace(
         for each in _MEMORY
     ),
 )
-_NAMES = tuple(
-    (
-        name,
-        (
-            ("model", 13 * GIB),
-            ("optimizer", 24 * GIB),
-            *((("history", 11 * GIB),) if name == 5 else ()),
-            ("batch", 2**28),
-        ),
-    )
-    for name in range(8)
-)
 _OOM = replace(
     _ODD_MEMORY,
     memory=tuple(
@@ -559,7 +547,6 @@ SAMPLES = (
     ),
     ("times-1024", _THOUSAND),
     ("memory-odd", _ODD_MEMORY),
-    ("memory-names", replace(_ODD_MEMORY, names=_NAMES)),
     ("memory-even", replace(STRAGGLER, with_memory=True, runs_out_first=7)),
     ("memory-oom", _OOM),
     ("memory-1024", _THOUSAND_MEMORY),

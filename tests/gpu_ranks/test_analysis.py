@@ -486,21 +486,6 @@ def test_a_rank_that_missed_the_comparison_is_named():
     assert "rank 3 missed the comparison" in str(report)
 
 
-def test_names_are_asked_of_one_where_sums_have_none():
-    """The advice leads to an answer: of many ranks one engine is asked."""
-    gib = 1 << 30
-    peaks = [10 * gib, 10 * gib, 10 * gib, 60 * gib]
-    whole = [
-        done(rank, [], NS, 2 * NS, memory={"peak_bytes": peak})
-        for rank, peak in enumerate(peaks)
-    ]
-    whole[3]["seat"]["engine"] = 7
-
-    for said, typed in ((whole, "--names`"), (summed(whole), "--names --on 7`")):
-        report = analysis.analyse(said, with_memory=True)
-        assert f"`%%gpu_ranks {typed} tells" in str(report)
-
-
 def test_more_odd_ones_are_not_the_others():
     """Of very many ranks those are told that are odd, and not called all others."""
     gib = 1 << 30

@@ -32,7 +32,6 @@ DONE = {
     "memory": {"peak_bytes": 5, "limit_bytes": 9},
     "phases": {"forward": 0.5},
     "steps_s": [0.1, 0.2],
-    "names": [["model", 100]],
     "flight": {"under_way": [["0", 3, "all_reduce"]], "last": [["0", 3, "", ""]]},
 }
 SUMS = {
@@ -89,7 +88,7 @@ def test_any_value_of_any_field(whole, key, value):
 
 @given(
     row=st.lists(anything, max_size=9),
-    key=st.sampled_from(["collectives", "beside", "names", "steps_s", "flags"]),
+    key=st.sampled_from(["collectives", "beside", "steps_s", "flags"]),
 )
 def test_any_row_of_any_list(row, key):
     """So may a row of a list, and what lies in a flight recorder."""

@@ -14,7 +14,6 @@ NOTHING = {
     "what": [],
     "on": None,
     "mem": False,
-    "names": False,
     "backend": None,
     "dry_run": False,
     "hang": None,
@@ -52,14 +51,6 @@ def test_what_does_not_belong_together_is_refused(typed, says):
         options(*typed.pop("words"), **typed)
 
     assert refused.value.hint
-
-
-def test_names_are_of_the_memory():
-    """Who asks for names asks for memory."""
-    found = options(above_a_cell=True, names=True, hang="2s", on="0-3")
-
-    assert found.memory
-    assert (found.hang_s, found.on) == (2.0, "0-3")
 
 
 def test_a_cluster_that_was_stopped(monkeypatch):

@@ -412,11 +412,6 @@ def test_memory_that_nobody_knows_is_not_zero():
     assert "0 B" not in drawing.whole().text()
 
 
-def test_names_tell_what_the_odd_rank_has_more():
-    """Where they were asked for, they stand in sight beside the others' median."""
-    assert "history 11.0 GiB none +11.0 GiB" in text(REPORTS["memory-names"])
-
-
 # -------------------------------------------------------------------------------- how
 
 

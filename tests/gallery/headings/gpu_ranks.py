@@ -33,7 +33,6 @@ HEADINGS = {
     "times-none-finished": "The same error on all ranks",
     "times-1024": "1,024 ranks, one of which is slow",
     "memory-odd": "One rank holds more than the others",
-    "memory-names": "What the odd rank holds, by name",
     "memory-even": "All ranks hold the same",
     "memory-oom": "One rank has run out of memory",
     "memory-1024": "The memory of 1,024 ranks",
