@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -642,8 +642,7 @@ def _views_to_draw() -> dict[str, Callable[[], Drawing]]:
 
 def _of_room(room):
     samples = importlib.import_module(f"tests.{room}.samples").SAMPLES
-    draw = importlib.import_module(f"gpumagic.{room}.view").draw
-    return [(name, partial(draw, report)) for name, report in samples]
+    return [(name, report.drawing) for name, report in samples]
 
 
 @cache

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpumagic.errors import GpuMagicError, UsageProblem
-from gpumagic.gpu_ranks.options import options_of
+from gpumagic.gpu_ranks.notebook import _word_of
 
 NOTHING = {
     "what": [],
@@ -21,15 +21,9 @@ NOTHING = {
 
 
 def options(*words, above_a_cell=False, **typed):
-    """What is read of words and options."""
+    """The word that is read of words and options."""
     every = SimpleNamespace(**NOTHING | typed | {"what": list(words)})
-    return options_of(every, above_a_cell=above_a_cell)
-
-
-@pytest.mark.parametrize("word", ["", "select", "group", "where"])
-def test_each_word(word):
-    """One word says what is asked; none asks where ranks sit."""
-    assert options(*filter(None, [word])).word == word
+    return _word_of(every, above_a_cell=above_a_cell)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +31,7 @@ def test_each_word(word):
     [
         ({"words": ["groups"]}, "no word groups"),
         ({"words": ["group", "now"]}, "one word too many"),
-        ({"words": ["group"], "above_a_cell": True}, "takes no word group"),
+        ({"words": ["group"], "above_a_cell": True}, "no word group"),
         ({"words": [], "mem": True}, "--mem has no meaning here"),
         ({"words": ["select"], "backend": "nccl"}, "--backend has no meaning here"),
         ({"words": [], "dry_run": True}, "--dry-run has no meaning here"),
