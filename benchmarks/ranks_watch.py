@@ -169,14 +169,14 @@ def _timed(
 
 
 def _reading_s(torch: Any, dist: Any) -> float:
-    from gpumagic.gpu_ranks.clocks import now_ns
-    from gpumagic.gpu_ranks.collectives_seen import Seen
+    from gpumagic.gpu_ranks.meeting import now_ns
+    from gpumagic.gpu_ranks.seen import recorded
 
-    seen, gradient = Seen(now_ns(), most=_READS), torch.rand(10)
+    since_ns, gradient = now_ns(), torch.rand(10)
     for _ in range(_READS):
         dist.all_reduce(gradient)
     began_s = time.perf_counter()
-    seen.read()
+    recorded(since_ns, _READS)
     return (time.perf_counter() - began_s) / _READS
 
 
@@ -192,13 +192,16 @@ def _marking_s() -> float:
 
 def _sign_s() -> float:
     from gpumagic.devices.driver import open_driver
-    from gpumagic.gpu_ranks.gathering import Thread, meet
+    from gpumagic.gpu_ranks.gathering import _Beats, meet
+    from gpumagic.gpu_ranks.lookout import Lookout
 
-    thread = Thread(meet(30.0), hang_s=60.0, driver=open_driver)
-    thread.look()
+    ranks = meet(30.0)
+    beats = _Beats(ranks, 60.0)
+    lookout = Lookout(beats.say, open_driver, rank=ranks.rank, quiet_s=60.0)
+    beats.say(lookout.said())
     began_s = time.thread_time()
     for _ in range(_READS):
-        thread.look()
+        beats.say(lookout.said())
     return (time.thread_time() - began_s) / _READS
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_ranks.records import DOCTOR
+from gpumagic.gpu_ranks.answers import DOCTOR
 from gpumagic.report.units import count_text, listed
 
 if TYPE_CHECKING:

@@ -21,8 +21,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError, MissingPackage
-from gpumagic.gpu_ranks.answers import FREE, MIME, VERSION, Alive, read
-from gpumagic.gpu_ranks.records import Unfinished
+from gpumagic.gpu_ranks.answers import (
+    MIME,
+    VERSION,
+    Alive,
+    Unfinished,
+    read_answer,
+)
 from gpumagic.report.units import listed
 
 if TYPE_CHECKING:
@@ -242,8 +247,10 @@ class Asked:
     def _checked(self, engine: int) -> Answer:
         name, result = self.names.get(engine, engine), self.results[engine]
         if engine in self._last:
-            return read(self._last[engine], name)
-        last_word = read(self._alive[engine], name) if engine in self._alive else None
+            return read_answer(self._last[engine], name)
+        last_word = None
+        if engine in self._alive:
+            last_word = read_answer(self._alive[engine], name)
         error = _failed(result) if result.ready() else None
         if error is not None:
             unfinished = _unfinished(name, error)
@@ -254,7 +261,7 @@ class Asked:
             return replace(last_word, deaf=self._is_deaf(engine))
         if last_word is not None:
             return last_word
-        ended = "it ended without an answer" if result.ready() else "no answer yet"
+        ended = "ended without an answer" if result.ready() else "no answer yet"
         return Unfinished(name, "silent", ended)
 
 
@@ -265,7 +272,7 @@ def _unfinished(name: int, error: BaseException) -> Unfinished:
         has = "no gpumagic" if "gpumagic." not in text else "an older gpumagic"
         return Unfinished(name, "garbage", f"it has {has}: pip install -U gpumagic")
     if "EngineError" in {kind, type(error).__name__}:
-        return Unfinished(name, "died", "its engine is gone")
+        return Unfinished(name, "died", "the engine is gone")
     why = "interrupted" if kind == KeyboardInterrupt.__name__ else "raised"
     return Unfinished(name, why, f"{kind}: {text}")
 
@@ -409,17 +416,6 @@ class Engines:
 
     def _send_ctrl_c(self, targets: Sequence[int]) -> None:
         self.client.send_signal(signal.SIGINT, targets=list(targets), block=False)
-
-    def free(self, targets: Sequence[int]) -> None:
-        """Have engines end what they wait for in their groups.
-
-        It is done beside the line that waits, in the thread by which an engine hears
-        of signals; ipyparallel has that way for itself alone. Without it they wait on.
-        """
-        send = getattr(self.client, "_send_control_request", None)
-        if send is not None:
-            with contextlib.suppress(OSError, IndexError):  # one of them is gone
-                send(list(targets), FREE, {}, block=False)
 
     def restart_line(self, targets: Sequence[int], namespace: Mapping[str, Any]) -> str:
         """What to type so that others come in the place of some engines."""

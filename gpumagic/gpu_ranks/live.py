@@ -7,32 +7,29 @@ import time
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Drawing, Table
-from gpumagic.gpu_ranks import analysis
-from gpumagic.gpu_ranks.answers import Alive, Done, Sums
+from gpumagic.gpu_ranks.answer_where import hanging, waiting_text, where_of
+from gpumagic.gpu_ranks.answers import Alive, Done, Unfinished
 from gpumagic.gpu_ranks.engines import HEARS_S
-from gpumagic.gpu_ranks.records import Unfinished
-from gpumagic.gpu_ranks.view_where import (
+from gpumagic.gpu_ranks.unfinished import (
     Names,
-    interrupted_text,
     unfinished_text,
-    waiting_text,
+    until_text,
+    verb,
 )
-from gpumagic.report.units import count_text, listed, part_text, seconds_text
+from gpumagic.report.units import count_text, part_text, seconds_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from gpumagic.drawing.progress import Place
     from gpumagic.gpu_ranks.answers import Answer
     from gpumagic.gpu_ranks.engines import Asked
-    from gpumagic.gpu_ranks.records import Waiting
-    from gpumagic.gpu_ranks.report import WhereReport
 
 _FEWEST_S_BETWEEN = 0.25
 _BEGINS_AFTER_S = 1.0
 _MOST_ROWS = 8
 _NEARLY_FULL = 0.9
-_FAILED = frozenset({"raised", "lost"})
+_FAILED = frozenset({"raised", "lost", "died"})
 
 
 class Panel:
@@ -71,49 +68,27 @@ class Panel:
         took = seconds_text(now_s - self._began_s)
         running, all_of_them = len(asked.running), len(asked.results)
         title = f"{running} of {count_text(all_of_them, 'engine')} run since {took}"
-        where = analysis.where_of(answers)
-        if waiting := self._hanging(where):
-            title = waiting_text(waiting)
-        if gone := [str(each.name) for each in answers if _has_died(each)]:
-            title = f"Engine of rank {listed(gone)} is gone; {title}"
-        elif any(each.why == "raised" for each in where.unfinished):
-            failed = [each for each in where.unfinished if each.why in _FAILED]
+        where = where_of(answers)
+        if waiting := hanging(where, self._hang_s):
+            title = waiting_text(waiting[0])
+        failed = [each for each in where.unfinished if each.why in _FAILED]
+        if any(each.why != "lost" for each in failed):
             title = f"{unfinished_text(failed, Names())}; {title}"
         if self._interrupted_s is not None:
-            title = _after_ctrl_c(
-                answers,
-                {asked.names.get(each, each) for each in asked.interrupted},
-                has_time=now_s - self._interrupted_s > HEARS_S,
-            )
+            has_time = now_s - self._interrupted_s > HEARS_S
+            title = _after_ctrl_c(answers, len(asked.interrupted), has_time=has_time)
         return Drawing(title, (_table(answers),))
 
-    def _hanging(self, where: WhereReport) -> Waiting | None:
-        """The collective that has long been open, as a rank has not called it."""
-        return next(
-            (
-                each
-                for each in where.waiting
-                if each.waited_s is not None and each.waited_s >= self._hang_s
-            ),
-            None,
-        )
 
-
-def _after_ctrl_c(
-    answers: Sequence[Answer], sent_to: Collection[int], *, has_time: bool
-) -> str:
+def _after_ctrl_c(answers: Sequence[Answer], sent_to: int, *, has_time: bool) -> str:
     """Who has come back, and who does not hear it, once there was time to."""
     running = [each.name for each in answers if isinstance(each, Alive)]
     if not has_time or not running:
-        return f"Ctrl-C was sent to {count_text(len(sent_to), 'engine')}"
-    there = [each.name for each in answers if not _has_died(each)]
-    back = [name for name in there if name in sent_to and name not in running]
-    until = (analysis.until_text(e) for e in answers if isinstance(e, Alive))
-    return interrupted_text(running, back, next(filter(None, until), ""))
-
-
-def _has_died(answer: Answer) -> bool:
-    return isinstance(answer, Unfinished) and answer.why == "died"
+        return f"Ctrl-C was sent to {count_text(sent_to, 'engine')}"
+    until = (until_text(each) for each in answers if isinstance(each, Alive))
+    said = f"{Names().several(running)} {verb(running, 'does', 'do')} not hear Ctrl-C"
+    timeout = next((f" ({each})" for each in until if each), "")
+    return f"{said}: press it again to stop waiting{timeout}"
 
 
 def _table(answers: Sequence[Answer]) -> Table:
@@ -136,25 +111,16 @@ def _full(answer: Answer) -> str:
 
 
 def _row(answer: Answer) -> tuple[str, str, str]:
-    if isinstance(answer, Done | Sums):
+    if isinstance(answer, Done):
         return "at the end" if answer.error is None else "has failed", "", ""
     if isinstance(answer, Unfinished):
         return "begins" if answer.why == "silent" else f"has {answer.why}", "", ""
     if not isinstance(answer, Alive):
         return "at the end", "", ""
     line = "" if answer.line is None else answer.line.where
-    return _state(answer), line, _steps(answer)
-
-
-def _state(alive: Alive) -> str:
-    """Waiting or working; backward waits for others without being in torch's Python."""
-    if alive.inside:
-        return f"waits in {alive.inside}"
-    return "waits for others" if alive.working is False else "works"
-
-
-def _steps(each: Alive) -> str:
-    if each.progress is None:
-        return ""
-    done, total = each.progress
-    return f"{done:,}" if total is None else f"{done:,} of {total:,}"
+    state = "waits for others" if answer.working is False else "works"
+    state = f"waits in {answer.inside}" if answer.inside else state
+    if answer.progress is None:
+        return state, line, ""
+    done, total = answer.progress
+    return state, line, f"{done:,}" if total is None else f"{done:,} of {total:,}"

@@ -12,18 +12,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from gpumagic.devices.now import Looking
 from gpumagic.gpu_ranks.answers import VERSION
-from gpumagic.gpu_ranks.flight_recorder import (
-    flight,
-    group_timeout_s,
-    numbers,
-    simulated_wait_s,
-)
+from gpumagic.gpu_ranks.flight_recorder import flight, group_timeout_s, numbers
 from gpumagic.report.frontend import running_cell, running_shell
 from gpumagic.report.places import Places, cell_number, line_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import FrameType, TracebackType
+    from types import FrameType
 
     from gpumagic.devices.protocols import Driver
     from gpumagic.report.places import CodeLine
@@ -33,7 +28,6 @@ _ENDS_S = 5.0  # within which the thread ends, unless a driver keeps it
 THREAD = "gpumagic-lookout"
 _COLLECTIVES = "distributed_c10d.py"
 _WRAPPERS = frozenset({"wrapper", "all_reduce_wrapper"})
-_WAITS = (_COLLECTIVES, "store.py", "work.py")
 
 
 class Lookout:
@@ -42,30 +36,28 @@ class Lookout:
     Args:
         tell: Takes the dictionary; called from the thread.
 
-        rank: Of this process; None without a group.
-
-        engine: Among the engines of a cluster; None without one.
-
-        every_s: How long it is quiet in between.
-
         driver: The machine's, to find loops that count themselves, and memory.
 
+        rank: Of this process; None without a group.
+
         device: The number of its GPU; None for none.
+
+        quiet_s: How long nothing is called until it is asked which call is open, which
+            is dear.
     """
 
     def __init__(  # noqa: PLR0913 -- one for each thing it tells
         self,
         tell: Callable[[dict[str, Any]], object],
+        driver: Callable[[], Driver],
         *,
         rank: int | None,
-        engine: int | None = None,
-        every_s: float = EVERY_S,
-        driver: Callable[[], Driver],
         device: int | None = None,
+        every_s: float = EVERY_S,
+        quiet_s: float = 0.0,
     ) -> None:
-        self._tell = tell
-        self._rank, self._engine = rank, engine
-        self._every_s = every_s
+        self._tell, self._rank = tell, rank
+        self._every_s, self._quiet_s = every_s, quiet_s
         self._looking, self._device = Looking(driver), device
         self._ended = threading.Event()
         self._main = threading.get_ident()
@@ -81,14 +73,15 @@ class Lookout:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join(_ENDS_S)
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._every_s):
+            # What cannot be told is not told; the cell is the user's, and goes on.
+            with contextlib.suppress(Exception):
+                self._tell(self.said())
 
     def said(self) -> dict[str, Any]:
         """Where this rank is just now."""
@@ -100,7 +93,6 @@ class Lookout:
             "version": VERSION,
             "kind": "alive",
             "rank": self._rank,
-            "engine": self._engine,
             "since_s": time.monotonic() - self._began_s,
             "flight": recorded,
             "line": _users_line(frame),
@@ -118,30 +110,22 @@ class Lookout:
         Without a recorder a thread that has not computed since the last look, and is
         in the same function of torch.distributed, is thought to be in the same call.
 
-        To ask for calls takes long: it is done where nothing has been called since the
-        last look, and again only once the thread has computed: one that has not cannot
-        have come out of what it was in.
+        Calls are asked for where none has come since the last look, and again only once
+        the thread has computed: else it cannot have come out of what it was in.
         """
-        if (waited_s := simulated_wait_s()) is not None:
-            return flight(asks_for_calls=False), waited_s
         groups, stands = numbers(), (inside, _computed_ms(self._main))
         at = groups or (inside and stands)
         now_s = time.monotonic()
         if not at or at != self._before:
             self._before, self._since_s, self._flight = at, now_s, None
+        if not self._flight and (not at or now_s - self._since_s <= self._quiet_s):
             return flight(asks_for_calls=False), None
-        if groups is None:
+        if not groups:
             return None, now_s - self._since_s
         if self._flight is None or (self._flight["under_way"] and stands != self._at):
             self._flight, self._at = flight(), stands
         is_open = bool(self._flight and self._flight["under_way"])
         return self._flight, now_s - self._since_s if is_open else None
-
-    def _run(self) -> None:
-        while not self._ended.wait(self._every_s):
-            # What cannot be told is not told; the cell is the user's, and goes on.
-            with contextlib.suppress(Exception):
-                self._tell(self.said())
 
 
 def _computed_ms(thread: int) -> int | None:
@@ -155,20 +139,46 @@ def _computed_ms(thread: int) -> int | None:
     return round(time.clock_gettime(clock_of(thread)) * 1e3)
 
 
+def _inside(frame: FrameType | None) -> str | None:
+    """The outermost function of torch.distributed that is running; None for none."""
+    found = None
+    for each in _outwards(frame):
+        code = each.f_code
+        if code.co_filename.endswith(_COLLECTIVES) and code.co_name not in _WRAPPERS:
+            found = code.co_name
+    return found
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
 def _users_line(frame: FrameType | None) -> dict[str, Any] | None:
     """The innermost line of the user's."""
+    lines = [(each.f_code.co_filename, each.f_lineno) for each in _outwards(frame)]
+    return _innermost(lines)
+
+
+def line_of(error: BaseException) -> dict[str, Any] | None:
+    """The innermost line of the user's that an error came through."""
+    lines: list[tuple[str, int]] = []
+    trace = error.__traceback__
+    while trace is not None:
+        lines.insert(0, (trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        trace = trace.tb_next
+    return _innermost(lines)
+
+
+def _innermost(lines: list[tuple[str, int]]) -> dict[str, Any] | None:
     torch = sys.modules.get("torch")
     places = Places(() if torch is None else (str(Path(torch.__file__ or "").parent),))
-    users = (
-        each for each in _outwards(frame) if places.is_users(each.f_code.co_filename)
-    )
-    inner = next(users, None)
-    if inner is None:
-        return None
-    return line_of_rank(inner.f_code.co_filename, inner.f_lineno).to_dict()
+    users = next((each for each in lines if places.is_users(each[0])), None)
+    return None if users is None else _line_of_rank(*users).to_dict()
 
 
-def line_of_rank(file: str, number: int) -> CodeLine:
+def _line_of_rank(file: str, number: int) -> CodeLine:
     """A line as it is told of a rank: without the number of the cell that it runs.
 
     Of another cell the number is an engine's own: to whoever reads the notebook it
@@ -180,19 +190,3 @@ def line_of_rank(file: str, number: int) -> CodeLine:
     is_this = cell == running_cell(running_shell())
     where = f"line {number}" if is_this else f"an earlier cell, line {number}"
     return replace(line, where=where)
-
-
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def _inside(frame: FrameType | None) -> str | None:
-    """The outermost function of torch.distributed that is running; None for none."""
-    found = None
-    for each in _outwards(frame):
-        code = each.f_code
-        if code.co_filename.endswith(_COLLECTIVES) and code.co_name not in _WRAPPERS:
-            found = code.co_name
-    return found

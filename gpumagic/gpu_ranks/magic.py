@@ -44,12 +44,6 @@ class RanksMagics(GpuMagics):
     @argument("--mem", action="store_true", help="Of a cell: the memory of each rank.")
     @argument("--on", metavar="ENGINES", help="Only on these, as in --on 0,2 or 0-3.")
     @argument(
-        "--names",
-        more=True,
-        action="store_true",
-        help="Of a cell: the variables that hold memory on each rank.",
-    )
-    @argument(
         "--hang",
         more=True,
         metavar="TIME",

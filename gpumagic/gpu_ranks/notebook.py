@@ -9,28 +9,31 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.simulated import simulated_box
-from gpumagic.errors import GpuMagicError
+from gpumagic.errors import GpuMagicError, UsageProblem, did_you_mean
 from gpumagic.gpu_ranks import analysis, choosing
-from gpumagic.gpu_ranks.answers import Alive
-from gpumagic.gpu_ranks.engines import Engines, client_in, hear, let_end, wait_for
+from gpumagic.gpu_ranks.answer_seats import seats_of
+from gpumagic.gpu_ranks.answer_where import where_of
+from gpumagic.gpu_ranks.answers import Seat, Unfinished
+from gpumagic.gpu_ranks.engines import Engines, client_in, hear, wait_for
 from gpumagic.gpu_ranks.live import Panel
-from gpumagic.gpu_ranks.options import GROUP, SELECT, WHERE, options_of
 from gpumagic.gpu_ranks.outputs import show_outputs
-from gpumagic.gpu_ranks.records import Seat, Unfinished
 from gpumagic.notebook.live import place_in
 from gpumagic.report.frontend import running_cell
-from gpumagic.report.units import count_text, listed
+from gpumagic.report.units import count_text, listed, parse_seconds
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
+    from gpumagic.gpu_ranks.answer_seats import SeatsReport
+    from gpumagic.gpu_ranks.answer_times import RanksReport
+    from gpumagic.gpu_ranks.answer_where import WhereReport
     from gpumagic.gpu_ranks.engines import Asked
-    from gpumagic.gpu_ranks.options import Options
-    from gpumagic.gpu_ranks.report import RanksReport, SeatsReport, WhereReport
     from gpumagic.notebook.magics import GpuMagics
 
-_FREED_S, _FREEING_S = 2.0, 8.0
+SELECT, GROUP, WHERE = "select", "group", "where"
+_WORDS = (SELECT, GROUP, WHERE)
+_HANG_S = 5.0  # how long a collective may stay open until it is told
 _LEAVING_S = 20.0  # an engine itself gives up before
 _FRESH_S = 2.5  # within which a rank that runs has said where it is
 
@@ -48,19 +51,25 @@ class Notebook:
         self._place = place_in(self._shell)  # of one line; the next has another
         self._engines: Engines | None = None
         self._last: Asked | None = None  # a cell, or what was not waited for
-        self._open: list[Asked] = []  # what still ran when it was waited for no longer
         self._warm: set[int] = set()
         self._cells = 0
         self._began_ns = time.time_ns()  # engines may have heard of other notebooks
-        self._most_whole = analysis.MOST_TOLD  # ranks; of more each sends its sums
 
     def answer(self, typed: argparse.Namespace, cell: str | None) -> Any:
         """Do what one line asks for."""
         __tracebackhide__ = True
-        options = options_of(typed, above_a_cell=cell is not None)
+        word = _word_of(typed, above_a_cell=cell is not None)
         self._place = place_in(self._shell)
         try:
-            report = self._report(options, cell)
+            engines = self._engines_here()
+            report: SeatsReport | RanksReport | WhereReport
+            if cell is not None:
+                report = self._run(engines, typed, cell)
+            elif word == WHERE:
+                report = self._where()
+            else:
+                seats = {"": self._seats, SELECT: self._select, GROUP: self._group}
+                report = seats[word](engines, typed)
         except BaseException:
             self._place.clear()
             raise
@@ -70,18 +79,6 @@ class Notebook:
             self._place.clear()
         return self._magics.show(report, typed, self._place)
 
-    def _report(self, options: Options, cell: str | None) -> Any:
-        engines = self._engines_here()
-        if cell is not None:
-            return self._run(engines, options, cell)
-        words: dict[str, Callable[[Engines, Options], Any]] = {
-            "": self._seats,
-            SELECT: self._select,
-            GROUP: self._group,
-            WHERE: self._where,
-        }
-        return words[options.word](engines, options)
-
     def _engines_here(self) -> Engines:
         """Those of the cluster here; what was known of another is forgotten."""
         of_px = self._shell.magics_manager.registry.get("ParallelMagics")
@@ -89,25 +86,25 @@ class Notebook:
         client = client_in(self._shell.user_ns, chosen)
         if self._engines is None or self._engines.client is not client:
             self._engines = Engines(client)
-            self._last, self._open, self._warm = None, [], set()
+            self._last, self._warm = None, set()
         return self._engines
 
     # ------------------------------------------------------------------ seats
 
-    def _seats(self, engines: Engines, options: Options) -> SeatsReport:
+    def _seats(self, engines: Engines, typed: argparse.Namespace) -> SeatsReport:
         """Of all that have nothing else to do; the others are named."""
-        targets = engines.chosen(options.on)
+        targets = engines.chosen(typed.on)
         busy = engines.busy(targets)
         asked = self._asked(engines, "seat", [e for e in targets if e not in busy])
         working = tuple(
-            Unfinished(engines.names.get(e, e), "silent", "it is busy") for e in busy
+            Unfinished(engines.names.get(e, e), "silent", "busy") for e in busy
         )
         report = _seats_of(asked)
         return replace(report, unfinished=(*report.unfinished, *working))
 
-    def _select(self, engines: Engines, options: Options) -> SeatsReport:
+    def _select(self, engines: Engines, typed: argparse.Namespace) -> SeatsReport:
         """All or nothing: each engine is asked whether it could before any does."""
-        targets = self._free(engines, options)
+        targets = self._free(engines, typed)
         local = _local_ranks(self._by_host(engines, targets))
         asked = _unless_stopped(self._asked(engines, "choices", targets))
         askers = {engine: _asker(asked, engine) for engine in targets}
@@ -136,98 +133,35 @@ class Notebook:
             return _seats_of(asked)
 
         tried = choose(dry_run=True)
-        if tried.unfinished or options.dry_run:
+        if tried.unfinished or typed.dry_run:
             return tried
         return replace(choose(dry_run=False), chosen=True)
 
-    def _set_free(self, engines: Engines, stuck: Asked) -> None:
-        """Let ranks come back that wait in a group and do not hear Ctrl-C.
-
-        They are told beside the line that waits. Where that does not reach them, those
-        that have come back leave the group: who waits for one of them hears of it.
-        """
-        until_s, gone = time.monotonic() + _FREEING_S, set[int]()
-        while stuck.running and time.monotonic() < until_s:
-            engines.free(stuck.running)
-            let_end(stuck, within_s=_FREED_S)
-            if not stuck.running:
-                return
-            here = {*stuck.results} - {*stuck.running} - gone
-            free = sorted(here - {*engines.busy(sorted(here))}) if here else []
-            if free:
-                self._asked(engines, "leave", free, within_s=_LEAVING_S)
-                gone.update(free)
-                until_s = time.monotonic() + _FREEING_S
-        if stuck.running:
-            raise self._cannot_be_freed(engines, stuck)
-
-    def _leave(self, engines: Engines, targets: Sequence[int]) -> None:
-        """End the groups that engines are in, before they begin another one."""
-        asked = _unless_stopped(
-            self._asked(
-                engines,
-                "leave",
-                targets,
-                lambda _: {"awaited": False},
-                within_s=_LEAVING_S,
-            )
-        )
-        refused = {e: asked.said(e).get("refused") for e in targets}
-        stuck = [e for e in targets if refused[e] or e in asked.running]
-        if stuck:
-            why = refused[stuck[0]] or "it does not answer"
-            raise GpuMagicError(
-                f"{count_text(len(stuck), 'engine')} cannot leave the group: "
-                f"{listed(list(map(str, stuck)))} ({why})",
-                engines.restart_line(stuck, self._shell.user_ns),
-            )
-
-    def _cannot_be_freed(self, engines: Engines, stuck: Asked) -> GpuMagicError:
-        """Who still waits and until when, and what to type."""
-        running = stuck.running
-        alive = [each for each in stuck.checked() if isinstance(each, Alive)]
-        until = next(filter(None, map(analysis.until_text, alive)), "")
-        lines = {each.line.where for each in alive if each.line is not None}
-        at = f", at {lines.pop()}" if len(lines) == 1 else ""
-        return GpuMagicError(
-            f"{count_text(len(running), 'engine')} cannot be freed: "
-            f"{listed(list(map(str, running)))}{at}{f' ({until})' if until else ''}",
-            engines.restart_line(running, self._shell.user_ns),
-        )
-
-    def _group(self, engines: Engines, options: Options) -> SeatsReport:
-        for stuck in self._open:
-            if stuck.interrupted:
-                self._set_free(engines, stuck)
-        hosts = self._by_host(engines, self._free(engines, options))
+    def _group(self, engines: Engines, typed: argparse.Namespace) -> SeatsReport:
+        hosts = self._by_host(engines, self._free(engines, typed))
         local = _local_ranks(hosts)
         # Engines come as they come; ranks of one host follow each other, as meshes of
         # devices take for granted.
         targets, one_host = list(local), len(hosts) == 1
-        if options.backend is not None:
-            self._check_backend(engines, targets, options.backend)
-        self._leave(engines, targets)
-        first = targets[0]
-        meeting = _unless_stopped(
-            self._asked(
-                engines,
-                "meet",
-                [first],
-                lambda _: {"one_host": one_host},
+        left = self._asked(engines, "leave", targets, within_s=_LEAVING_S)
+        _unless_stopped(left)
+        stuck = [e for e in targets if left.said(e).get("refused") or e in left.running]
+        if stuck:
+            raise GpuMagicError(
+                f"{count_text(len(stuck), 'engine')} cannot leave the group: "
+                f"{listed(list(map(str, stuck)))}",
+                engines.restart_line(stuck, self._shell.user_ns),
             )
+        first = targets[0]
+        place = _unless_stopped(
+            self._asked(engines, "meet", [first], lambda _: {"one_host": one_host})
         )
-        place = meeting.said(first)
-        if "port" not in place:
-            (why,) = meeting.checked()
+        if "port" not in place.said(first):
+            (why,) = place.checked()
             raise GpuMagicError(
                 f"engine {first} cannot begin a group: {getattr(why, 'text', '')}",
                 "pip install gpumagic[torch] where the engines are, or --on others",
             )
-        try:
-            address = self._reached(engines, targets, place)
-        except BaseException:
-            engines.request("part", [first], lambda _: {}).begin()  # it closes its port
-            raise
         asked = self._asked(
             engines,
             "join",
@@ -236,57 +170,13 @@ class Notebook:
                 "rank": targets.index(engine),
                 "world_size": len(targets),
                 "local_rank": local[engine],
-                "backend": options.backend,
-                "address": address,
-                "port": place["port"],
-                "most_whole": self._most_whole,
+                "backend": typed.backend,
+                "address": place.said(first)["address"],
+                "port": place.said(first)["port"],
             },
         )
-        report = _seats_of(asked, "raised")
         self._warm |= {e for e in targets if not asked.said(e).get("refused")}
-        return report
-
-    def _check_backend(
-        self, engines: Engines, targets: Sequence[int], backend: str
-    ) -> None:
-        """Refuse one that an engine lacks, while the group before is still there."""
-        asked = _unless_stopped(
-            self._asked(engines, "backends", targets, lambda _: {"backend": backend})
-        )
-        for engine in targets:
-            if lacks := asked.said(engine).get("refused"):
-                raise GpuMagicError(
-                    f"engine {engine} has {str(lacks)[:300]}",
-                    "`%gpu_ranks group` without --backend takes what fits the devices",
-                )
-
-    def _reached(
-        self, engines: Engines, targets: Sequence[int], place: Mapping[str, Any]
-    ) -> str:
-        """The first address of rank 0 that all get through to."""
-        addresses, port = place["addresses"], place["port"]
-        if len(addresses) == 1:
-            return str(addresses[0])
-        others = targets[1:]
-        tried = _unless_stopped(
-            self._asked(
-                engines,
-                "reach",
-                others,
-                lambda _: {"addresses": addresses, "port": port},
-            )
-        )
-        got = {each: tried.said(each).get("reached") or () for each in others}
-        for address in addresses:
-            if all(address in its for its in got.values()):
-                return str(address)
-        worst = min(others, key=lambda each: len(got[each]))
-        host = tried.said(worst).get("host")
-        raise GpuMagicError(
-            f"engine {worst} ({host}) gets through to no address that all reach of "
-            f"{place['host']}: tried {listed(addresses)}, port {port}",
-            "let the hosts reach each other's TCP ports (firewall), or --on others",
-        )
+        return replace(_seats_of(asked, "raised"), is_on_hosts=not one_host)
 
     def _by_host(self, engines: Engines, targets: Sequence[int]) -> list[list[int]]:
         """The engines of each host, in their order."""
@@ -303,8 +193,10 @@ class Notebook:
 
     # ------------------------------------------------------------------- cells
 
-    def _run(self, engines: Engines, options: Options, cell: str) -> RanksReport:
-        targets = self._free(engines, options)
+    def _run(
+        self, engines: Engines, typed: argparse.Namespace, cell: str
+    ) -> RanksReport:
+        targets = self._free(engines, typed)
         cold = [each for each in targets if each not in self._warm]
         if cold:
             _unless_stopped(self._asked(engines, "warm", cold))
@@ -317,51 +209,51 @@ class Notebook:
             lambda _: {
                 "cell": cell,
                 "number": running_cell(self._shell),
-                "names": options.names,
                 "key": f"gpumagic: cell {self._cells} of {self._began_ns}",
                 "ranks": len(targets),
-                "most_whole": self._most_whole,
             },
-            hang_s=options.hang_s,
+            hang_s=_HANG_S if typed.hang is None else parse_seconds(typed.hang),
         )
         self._last = asked
         show_outputs(asked.results)
         first = next((line for line in cell.splitlines() if line.strip()), "")
-        return analysis.of_answers(
-            asked.checked(), code=first.strip(), with_memory=options.memory
+        report = analysis.of_answers(
+            asked.checked(), code=first.strip(), with_memory=typed.mem
         )
+        if not asked.running:
+            return report
+        restart = engines.restart_line(asked.running, self._shell.user_ns)
+        return replace(report, restart=restart)
 
-    def _where(self, engines: Engines, options: Options) -> WhereReport:
-        if options.on is not None:
-            engines.chosen(options.on)
+    def _where(self) -> WhereReport:
         if self._last is None:
             raise GpuMagicError(
                 "nothing has been run on the engines from here",
                 "run the cell under %%gpu_ranks: of %%px nobody can be asked",
             )
         hear(self._last, within_s=_FRESH_S)
-        return analysis.where_of(self._last.checked())
+        return where_of(self._last.checked())
 
     # ------------------------------------------------------------------ asking
 
-    def _free(self, engines: Engines, options: Options) -> list[int]:
+    def _free(self, engines: Engines, typed: argparse.Namespace) -> list[int]:
         """The engines that are meant, unless one of them has something else to do.
 
         What is asked of it would wait behind that, and nobody could say for how long.
         """
-        targets = engines.chosen(options.on)
+        targets = engines.chosen(typed.on)
         busy = engines.busy(targets)
         if busy:
             others = [str(each) for each in engines.chosen(None) if each not in busy]
             use = f"; --on {','.join(others)} uses the others" if others else ""
-            deaf = {e for each in self._open if each.interrupted for e in each.running}
-            tell = "`%gpu_ranks where` tells what runs"
-            if deaf.issuperset(busy) and options.word != GROUP:
-                tell = "`%gpu_ranks group` ends what they wait for"
+            hint = f"`%gpu_ranks where` tells what runs{use}"
+            deaf = self._last.running if self._last and self._last.interrupted else []
+            if {*deaf} & {*busy}:
+                hint = engines.restart_line(deaf, self._shell.user_ns)
             raise GpuMagicError(
                 f"{count_text(len(busy), 'engine')} still busy with what was begun "
                 f"before: {listed(list(map(str, busy)))}",
-                f"{tell}{use}",
+                hint,
             )
         return targets
 
@@ -380,15 +272,37 @@ class Notebook:
         try:
             _wait(engines, asked, Panel(self._place, hang_s=hang_s), within_s)
         finally:
-            self._keep_open(asked)
+            if asked.running:  # it can be asked where it is
+                self._last = asked
         engines.forget(asked)
         return asked
 
-    def _keep_open(self, asked: Asked) -> None:
-        """Note what still runs: it can be asked where it is, and be freed."""
-        self._open = [each for each in (*self._open, asked) if each.running]
-        if asked.running:
-            self._last = asked
+
+def _word_of(typed: argparse.Namespace, *, above_a_cell: bool) -> str:
+    """The word that was typed, unless something does not belong to it."""
+    word, *more = typed.what or ("",)
+    sign = "%%" if above_a_cell else "%"
+    here = f"{sign}gpu_ranks {word}".rstrip()
+    if word and (above_a_cell or word not in _WORDS):
+        raise UsageProblem(
+            f"{sign}gpu_ranks has no word {word}",
+            did_you_mean(word, _WORDS) or "%gpu_ranks? lists the words",
+        )
+    if more:
+        raise UsageProblem(f"{here}: {more[0]} is one word too many", "leave it out")
+    for option, place in (
+        ("mem", "%%gpu_ranks"),
+        ("hang", "%%gpu_ranks"),
+        ("backend", "%gpu_ranks group"),
+        ("dry_run", "%gpu_ranks select"),
+    ):
+        if getattr(typed, option) and here != place:
+            spelt = f"--{option.replace('_', '-')}"
+            raise UsageProblem(
+                f"%gpu_ranks: {spelt} has no meaning here",
+                f"it belongs to {place}: type {place} {spelt}",
+            )
+    return str(word)
 
 
 def _unless_stopped(asked: Asked) -> Asked:
@@ -430,14 +344,14 @@ def _asker(asked: Asked, engine: int) -> choosing.Asker:
         host,
         (host, machine),
         tuple(choosing.Choice(*row) for row in rows),
-        (said.get("gpu") or {}).get("uuid"),
+        said.get("gpu"),
         said.get("launcher"),
     )
 
 
 def _seats_of(asked: Asked, why_not: str = "refused") -> SeatsReport:
     """A report of the seats, and of who gave none, or did not do what was asked."""
-    report = analysis.seats_of(asked.checked())
+    report = seats_of(asked.checked())
     refused = tuple(
         Unfinished(asked.names.get(engine, engine), why_not, str(why)[:300])
         for engine in asked.results

@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda_sync_time.report import FlagKind
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.opening import runtime_now
@@ -28,16 +27,14 @@ from gpumagic.errors import DeviceError, GpuMagicError, error_line
 from gpumagic.gpu_mem.cell import CellRun
 from gpumagic.gpu_mem.counters import read as read_counters
 from gpumagic.gpu_open.communication import marks_on_the_host
-from gpumagic.gpu_ranks.answers import MOST_BYTES, MOST_COLLECTIVES, VERSION
-from gpumagic.gpu_ranks.clocks import own_clock
-from gpumagic.gpu_ranks.collectives_seen import last_numbers, with_groups
+from gpumagic.gpu_ranks.answers import MOST_BYTES, VERSION, most_collectives
 from gpumagic.gpu_ranks.flight_recorder import flight
-from gpumagic.gpu_ranks.lookout import line_of_rank
-from gpumagic.report.events import bridged
-from gpumagic.report.places import Places
+from gpumagic.gpu_ranks.lookout import line_of
+from gpumagic.gpu_ranks.meeting import distributed_here, own_clock
+from gpumagic.gpu_ranks.seen import Mark, last_numbers, with_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from gpumagic.cuda_sync_time.answer_run import TimingReport
     from gpumagic.cuda_sync_time.api import Watched
@@ -49,11 +46,11 @@ if TYPE_CHECKING:
 HOST_VARIABLE = "GPUMAGIC_HOST"  # who is one machine to others, where names mislead
 _NS = 1_000_000_000
 _BEGIN, _END = "gpumagic: all idle, begin", "gpumagic: all idle, end"
-_MOST_NAMES = 10
 _TRACED_S = 10.0  # at most, of all that a GPU does: a minute takes gigabytes
 _MOST_BYTES_READ = 400_000_000  # of a trace: more would take minutes
 _VISIBILITY = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES")
 _MOST_CHOICES = 64
+_OF_ALL = frozenset({"PROFILED", "WATCHED"})  # what each rank's own timing notes
 _LAUNCHERS = (  # what each sets for every task
     ("SLURM_PROCID", "Slurm"),
     ("OMPI_COMM_WORLD_RANK", "Open MPI"),
@@ -87,7 +84,7 @@ def seat(engine: int | None = None) -> dict[str, Any]:
         "machine": own_clock(),
         "pid": os.getpid(),
         "local_rank": local_rank,
-        "gpu": None if row is None else _gpu(row),
+        **(_gpu(row) if row is not None else {}),
         "also_on": _also_on(row),
         "driver": open_driver().inventory().driver_version,
         "torch": getattr(sys.modules.get("torch"), "__version__", None),
@@ -141,10 +138,8 @@ def _machine() -> SelectReport:
 
 def group() -> tuple[int | None, int | None, str | None]:
     """Rank, size and backend of this process's group; None without one."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available():
-        return None, None, None
-    if not distributed.is_initialized():
+    distributed = distributed_here()
+    if distributed is None:
         return None, None, None
     return (
         distributed.get_rank(),
@@ -190,9 +185,9 @@ def _current(told: SelectReport, local_rank: int | None) -> Row | None:
 
 def _gpu(row: Row) -> dict[str, Any]:
     return {
-        "uuid": row.uuid,
-        "name": row.name,
-        "number": row.physical,
+        "gpu": row.uuid,
+        "gpu_name": row.name,
+        "gpu_number": row.physical,
         "confirmed": row.actual is not None,
     }
 
@@ -272,7 +267,6 @@ def _has_torch() -> bool:
 def measuring(
     *,
     engine: int | None = None,
-    names: bool = False,
     together: Callable[[], object] = lambda: None,
 ) -> Iterator[Measured]:
     """Measure a block on this rank; an error of its own goes through."""
@@ -284,7 +278,8 @@ def measuring(
     with _folder_of_a_trace() as folder:
         file = Path(folder) / "trace.json"
         # Of a device all is traced: without operators its collectives have no groups.
-        marks_alone = _has_torch() and runtime_now().kind == CpuRuntime.kind
+        on_host = runtime_now().kind == CpuRuntime.kind or simulated_box() is not None
+        marks_alone = _has_torch() and on_host
         traces = marks_alone or (_has_torch() and _may_trace())
         whole = str(file) if traces and not marks_alone else None
         try:
@@ -305,7 +300,7 @@ def measuring(
             report = None if timing is None else timing.report
             seen = _read(file)
             error = measured.error
-            measured.said = _fitting(
+            measured.said = fitting(
                 {
                     "version": VERSION,
                     "kind": "done",
@@ -315,7 +310,6 @@ def measuring(
                     "flight": flight(asks_for_calls=error is not None),
                     **times_of(report, seen, called),
                     "memory": None if memory is None else memory_of(memory),
-                    "names": _names() if names else None,
                     "flags": _flags(report),
                 }
             )
@@ -377,48 +371,24 @@ def _marks(file: Path) -> Iterator[Tracing | None]:
                 tracing.save(file)
 
 
-def _flags(timing: TimingReport | None) -> list[str]:
+def _flags(timing: TimingReport | None) -> dict[str, str]:
     """What its timing found, but not that it was traced, as all are."""
     found = () if timing is None else timing.flags
-    return [each.kind.name for each in found if each.kind is not FlagKind.PROFILED]
+    told = {each.kind.name: each.kind.value for each in found}
+    return {name: text for name, text in told.items() if name not in _OF_ALL}
 
 
-def _fitting(said: dict[str, Any]) -> dict[str, Any]:
-    """The same with fewer collectives, the first ones, if it would be too long.
-
-    What was done beside them is told less exactly before that.
-    """
-    while len(json.dumps(said)) > MOST_BYTES and said.get("collectives"):
-        if said.get("beside"):
-            said["beside"] = _fewer(said["beside"])
-        else:
-            said["collectives"] = said["collectives"][: len(said["collectives"]) // 2]
-    return said
-
-
-def _fewer(beside: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The same with far fewer gaps, which count as part; of none, nothing."""
-    spans = [list(zip(row[1::2], row[2::2], strict=True)) for row in beside]
-    gaps = sum(map(len, spans)) - len(spans)
-    if not gaps:
-        return []
-    return [
-        [row[0], *(at for span in its for at in span)]
-        for row, its in zip(beside, bridged(spans, gaps // 8), strict=True)
-    ]
-
-
-def line_of(error: BaseException) -> dict[str, Any] | None:
-    """The innermost line of the user's that an error came through."""
-    torch = sys.modules.get("torch")
-    places = Places(() if torch is None else (str(Path(torch.__file__ or "").parent),))
-    found, trace = None, error.__traceback__
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if places.is_users(file):
-            found = line_of_rank(file, trace.tb_lineno)
-        trace = trace.tb_next
-    return None if found is None else found.to_dict()
+def fitting(said: dict[str, Any], ranks: int = 1) -> dict[str, Any]:
+    """The same with its last collectives alone, where they would be too many."""
+    rows = said.get("collectives") or []
+    most = min(len(rows), most_collectives(ranks))
+    while True:
+        lost, kept = rows[: len(rows) - most], rows[len(rows) - most :]
+        if lost:
+            said = said | {"collectives": kept, "from_ns": lost[-1][5]}
+        if not most or len(json.dumps(said)) <= MOST_BYTES:
+            return said
+        most //= 2
 
 
 def _read(file: Path) -> tuple[TraceEvents, RankTrace] | None:
@@ -442,15 +412,17 @@ def times_of(
 ) -> dict[str, Any]:
     """What a block took, and what was done with others meanwhile, as it travels."""
     elapsed_s = None if timing is None else timing.run.elapsed_s
-    clock = "host" if simulated_box() is None else "simulated"
-    said: dict[str, Any] = {"elapsed_s": elapsed_s, "clock": clock}
+    if simulated_box() is not None:
+        elapsed_s = None  # by the clock of a model, which others do not have
+    said: dict[str, Any] = {"elapsed_s": elapsed_s}
     if trace is None:
         return said | {"began_ns": 0, "ended_ns": round((elapsed_s or 0.0) * _NS)}
     events, rank = trace
     began_ns, ended_ns = _window(events, elapsed_s)
     marks = marks_on_the_host(events)
     if marks and len(marks) == len(rank.collectives):
-        seen = with_groups(rank.collectives, marks, called, began_ns)
+        named = [Mark(each.name, each.start_ns, each.end_ns) for each in marks]
+        seen = with_groups(rank.collectives, named, called, began_ns)
         rank = replace(rank, collectives=tuple(seen))
     profile = None if timing is None else timing.profile
     if profile is not None and profile.is_cut:
@@ -458,21 +430,20 @@ def times_of(
     return said | {
         "began_ns": began_ns,
         "ended_ns": ended_ns,
-        **_rows(rank, began_ns, ended_ns),
+        "collectives": _rows(rank, began_ns, ended_ns),
         "phases": dict(rank.phases),
         "steps_s": [step.length_s for step in rank.steps],
     }
 
 
-def _rows(rank: RankTrace, began_ns: int, ended_ns: int) -> dict[str, Any]:
-    """What was done with others between beginning and end, and what beside it.
+def _rows(rank: RankTrace, began_ns: int, ended_ns: int) -> list[list[Any]]:
+    """What was done with others between beginning and end, as it travels.
 
     What has no number of its group's own is counted from the beginning on: ranks may
     have done more or less with each other before it.
     """
     zero_ns, counted = rank.zero_ns or 0, Counter[str | None]()
     rows: list[list[Any]] = []
-    beside: list[list[int]] = []
     for each in rank.collectives:
         start_ns = zero_ns + round(each.start_s * _NS)
         end_ns = zero_ns + round(each.end_s * _NS)
@@ -482,13 +453,12 @@ def _rows(rank: RankTrace, began_ns: int, ended_ns: int) -> dict[str, Any]:
         if each.name not in _OF_TWO:
             number = each.number if each.numbered else counted[each.group]
             counted[each.group] += 1
+        row = [each.group or "", number, each.name, each.nbytes, start_ns, end_ns]
         beside_ns = round((each.hidden_s or 0.0) * _NS)
-        row = [each.group, number, each.name, each.nbytes, start_ns, end_ns]
-        if each.hidden and len(rows) < MOST_COLLECTIVES:
-            ends_s = (at_s - each.start_s for span in each.hidden for at_s in span)
-            beside.append([len(rows), *(round(at_s * _NS) for at_s in ends_s)])
-        rows.append([*row, each.during, beside_ns])
-    return {"collectives": rows[:MOST_COLLECTIVES], "beside": beside}
+        ends_s = (at_s - each.start_s for span in each.hidden for at_s in span)
+        spans = [max(round(at_s * _NS), 0) for at_s in ends_s]
+        rows.append([*row, each.during or "", beside_ns, spans])
+    return rows
 
 
 def _window(events: TraceEvents, elapsed_s: float | None) -> tuple[int, int]:
@@ -531,11 +501,3 @@ def memory_of(run: CellRun) -> dict[str, Any] | None:
         "limit_bytes": None if limit is None else limit[1],
         "ooms": now.ooms,
     }
-
-
-def _names() -> list[list[Any]]:
-    """The variables that hold most memory now."""
-    from gpumagic import gpu_mem
-
-    found = gpu_mem.holders().holders[:_MOST_NAMES]
-    return [[each.name, each.reachable_bytes] for each in found]

@@ -1,7 +1,7 @@
 """Watches a block of code on all ranks of a job, without a notebook.
 
 Whatever has started the ranks, each of them runs the block, and rank 0 has the report.
-What is measured on each is in `watched_block`, how it comes to rank 0 in `gathering`.
+How it comes to rank 0 is in `gathering`.
 """
 
 from __future__ import annotations
@@ -13,29 +13,42 @@ import json
 import math
 import os
 import sys
+import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from gpumagic.devices import torch_private
+from gpumagic.devices.alarm import Alarm
 from gpumagic.devices.driver import open_driver
 from gpumagic.errors import GpuMagicError, error_line
-from gpumagic.gpu_ranks import analysis, answers, gathering
-from gpumagic.gpu_ranks.collectives_seen import UNKNOWN, on_one_clock
-from gpumagic.gpu_ranks.records import Unfinished
-from gpumagic.gpu_ranks.watched_block import WatchedBlock
-from gpumagic.report.places import CodeLine
+from gpumagic.gpu_ranks import analysis, gathering, on_rank
+from gpumagic.gpu_ranks.answers import (
+    RECORDER,
+    VERSION,
+    Alive,
+    Answer,
+    Unfinished,
+    most_collectives,
+    read_answer,
+)
+from gpumagic.gpu_ranks.flight_recorder import flight
+from gpumagic.gpu_ranks.lookout import line_of
+from gpumagic.gpu_ranks.meeting import now_ns
+from gpumagic.gpu_ranks.seen import is_recorded, recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
     from types import TracebackType
 
-    from gpumagic.gpu_ranks.report import RanksReport
+    from gpumagic.gpu_ranks.answer_times import RanksReport
 
-SAVED, KIND = 1, "ranks"  # of the file: its version, and what is in it
+SAVED, KIND = 2, "ranks"  # of the file: its version, and what is in it
+KERNELS, PROFILER = "kernels", "profiler"
 _NS = 1_000_000_000
-_MOST_WHOLE = analysis.MOST_TOLD  # ranks; of more each sends its sums
+_TRACED_S = 20.0  # at most, of kernels alone
+_PROFILER_ERRORS = (RuntimeError, ValueError, AssertionError)
 _MOST_STEPS = 1_000
 _LONGEST_S = 7 * 86_400.0
 
@@ -51,13 +64,10 @@ class Watched:
         self.report: RanksReport | None = None
         self._saved: dict[str, Any] | None = None
         self._steps: list[int] = []
-        self._at_step: Callable[[], None] | None = None
 
     def step(self) -> None:
         """Say that a step has ended; all ranks do so alike."""
         self._steps.append(time.perf_counter_ns())
-        if self._at_step is not None:
-            self._at_step()
 
     def to_dict(self) -> dict[str, Any] | None:
         """What `opened` makes the report of, as plain values; None but on rank 0."""
@@ -197,8 +207,7 @@ class _Block:
 def _watched(asked: _Asked) -> Iterator[Watched]:
     watched, pid = Watched(), os.getpid()
     ranks = gathering.meet(asked.patience_s)
-    block = WatchedBlock(ranks, memory=asked.memory, profile=asked.profile)
-    watched._at_step = block.step  # noqa: SLF001 -- of this file
+    block = _Measurement(ranks, asked)
     try:
         with (
             gathering.telling(ranks, hang_s=asked.hang_s, driver=open_driver),
@@ -208,130 +217,242 @@ def _watched(asked: _Asked) -> Iterator[Watched]:
     finally:
         if os.getpid() == pid:
             try:
-                _hand_over(watched, ranks, block, asked.patience_s)
+                _hand_over(watched, ranks, block.said, asked)
             except Exception as error:  # noqa: BLE001 -- a training must not end by it
                 gathering.tell(f"there is no report: {error_line(error)}")
-            finally:
-                gathering.part(ranks)
 
 
 def _hand_over(
-    watched: Watched, ranks: gathering.Ranks, block: WatchedBlock, patience_s: float
+    watched: Watched, ranks: gathering.Ranks, said: dict[str, Any], asked: _Asked
 ) -> None:
-    said = block.said | {"steps_s": watched._steps_s()}  # noqa: SLF001 -- of this file
-    if ranks.size > _MOST_WHOLE:
-        said = gathering.summed(ranks, said, patience_s) or said
+    said = on_rank.fitting(said, ranks.size)
+    since_ns = max(said["began_ns"], said.get("from_ns") or 0)
+    said |= ranks.offset(asked.patience_s, (said["ended_ns"] - since_ns) / _NS)
+    said |= {"steps_s": watched._steps_s()}  # noqa: SLF001 -- of this file
     if ranks.rank != 0:
-        gathering.hand_in(ranks, said, patience_s)
+        gathering.hand_in(ranks, said, asked.patience_s)
         return
-    came, absent = gathering.collect(ranks, said, patience_s)
+    came, absent = gathering.collect(ranks, said, asked.patience_s)
     watched._saved = {  # noqa: SLF001
         "gpumagic": SAVED,
         "kind": KIND,
-        "with_memory": block.with_memory,
+        "with_memory": asked.memory,
         "answers": came,
         "absent": absent,
     }
     watched.report = opened(watched._saved)  # noqa: SLF001
 
 
-# ------------------------------------------------------------- of all, now or later
-
-
 def opened(saved: Mapping[str, Any]) -> RanksReport:
     """The report of what `save` wrote or `to_dict` gave."""
     version, kind = saved.get("gpumagic"), saved.get("kind")
+    said, absent = saved.get("answers"), saved.get("absent")
     if kind != KIND or version != SAVED:
         raise GpuMagicError(
             f"this is no block of many ranks of version {SAVED}: "
             f"{str(kind)[:20]}, version {str(version)[:20]}",
             "open it with the gpumagic that wrote it",
         )
-    said, absent = _listed(saved, "answers"), _listed(saved, "absent")
-    fit = [isinstance(answers.read(each, 0), answers.Done) for each in said]
-    placed = on_one_clock(
-        [each for each, is_fit in zip(said, fit, strict=True) if is_fit]
-    )
-    unfit = [each for each, is_fit in zip(said, fit, strict=True) if not is_fit]
-    every = [*placed, *unfit]
-    told = [each for each in every if isinstance(each, dict)]
-    read = [answers.read(each, place) for place, each in enumerate(every)]
-    report = analysis.of_answers(
-        [*read, *map(_last_word, absent)], with_memory=bool(saved.get("with_memory"))
-    )
-    known = {each.name: each for each in map(_absence, absent)}
-    errors = [each.get("offset_error_ns") for each in placed]
-    stretch = [s for e in told if isinstance(s := e.get("told_s"), float)]
-    if report.told_s is not None:
-        stretch.append(report.told_s)
-    untold = {
-        its.name
-        for its, each in zip(read, every, strict=True)
-        if isinstance(each, dict) and each.get("told_s") == 0
-    }
-    return replace(
-        _without_times(report, untold),
-        unfinished=tuple(known.get(each.name, each) for each in report.unfinished),
-        clock_error_s=None
-        if len(placed) < 2 or None in errors
-        else max(map(int, filter(None, errors)), default=0) / _NS,
-        told_by=next((str(e["told_by"])[:30] for e in told if e.get("told_by")), ""),
-        moves_known=all(each.get("ends") != UNKNOWN for each in told),
-        sends=sum(each["sends"] for each in placed if _counts(each.get("sends"))),
-        told_s=max(stretch, default=None),
-    )
+    read = [
+        read_answer(each, place)
+        for place, each in enumerate(said if isinstance(said, list) else [])
+    ]
+    read += map(_last_word, absent if isinstance(absent, list) else [])
+    return analysis.of_answers(read, with_memory=bool(saved.get("with_memory")))
 
 
-def _without_times(report: RanksReport, untold: set[int]) -> RanksReport:
-    """The same without those of ranks that share no stretch of time with all others.
-
-    What they did by themselves cannot be told from waiting then.
-    """
-    if not untold:
-        return report
-    return replace(
-        report,
-        times=tuple(each for each in report.times if each.name not in untold),
-        every=tuple(each for each in report.every if each.name not in untold),
-        slowest=None,
-        ratio=None,
-        during=None,
-        differently=(),
-        one_collective=None,
-    )
-
-
-def _counts(said: object) -> bool:
-    return isinstance(said, int) and said > 0
-
-
-def _listed(saved: Mapping[str, Any], key: str) -> list[Any]:
-    found = saved.get(key)
-    return found if isinstance(found, list) else []
-
-
-def _absence(said: object) -> Unfinished:
-    """Why a rank has given no answer, as it was saved."""
+def _last_word(said: object) -> Answer:
+    """Of a rank without an answer where it was last, or why there is none."""
     row = said if isinstance(said, dict) else {}
-    name, line = row.get("name"), row.get("line")
-    where = line.get("where") if isinstance(line, dict) else None
-    source = line.get("source") if isinstance(line, dict) else None
-    why = row.get("why")
-    return Unfinished(
-        name if isinstance(name, int) else -1,
-        why if why in gathering.WHYS else "garbage",
-        str(row.get("text") or "")[:300],
-        CodeLine(str(where)[:300], None if source is None else str(source)[:300])
-        if where
-        else None,
-    )
+    name = row.get("name")
+    name = name if isinstance(name, int) else -1
+    word = read_answer(row.get("said"), name)
+    if row.get("why") == "silent" and isinstance(word, Alive) and word.name == name:
+        return word
+    why = row.get("why") if row.get("why") in {"died", "silent"} else "garbage"
+    line = word.line if isinstance(word, Alive) else None
+    return Unfinished(name, str(why), str(row.get("text") or "")[:300], line)
 
 
-def _last_word(said: object) -> answers.Answer:
-    """What a rank without an answer has said last, which tells where it hangs."""
-    absence = _absence(said)
-    word = answers.read(
-        said.get("said") if isinstance(said, dict) else None, absence.name
-    )
-    is_its = isinstance(word, answers.Alive) and word.name == absence.name
-    return word if is_its else absence
+# --------------------------------------------------------------- what one rank measures
+
+
+class _Measurement:
+    """What a block did on this rank.
+
+    It costs a training next to nothing, since what is known anyway is read: torch's
+    flight recorder knows when each collective was called, CUDA how long the kernels of
+    NCCL took. Only where there is no recorder, or more is asked than it knows, the
+    block is profiled whole.
+    """
+
+    def __init__(self, ranks: gathering.Ranks, asked: _Asked) -> None:
+        self._ranks, self._asked = ranks, asked
+        self.said: dict[str, Any] = {}  # what came of it, once the block has ended
+        self._pid = os.getpid()
+
+    def _is_here(self) -> bool:
+        """Whether it is this process that has begun: a child of it measures nothing."""
+        return os.getpid() == self._pid
+
+    @contextlib.contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Measure; what came of it is in `said`, however the block ends."""
+        told_by = _way(profile=self._asked.profile)
+        way = {RECORDER: self._recorded, KERNELS: self._kernels}.get(
+            told_by, self._profiled
+        )
+        seat = on_rank.seat() | {"rank": self._ranks.rank}
+        seen: dict[str, Any] = {}
+        raised: BaseException | None = None
+        self.said = {
+            "version": VERSION,
+            "kind": "done",
+            "seat": seat,
+            "told_by": told_by,
+            "began_ns": now_ns(),
+        }
+        try:
+            with way(seen):
+                self.said["began_ns"] = now_ns()
+                try:
+                    yield
+                except BaseException as error:
+                    raised = error
+                    raise
+                finally:
+                    self.said["ended_ns"] = max(now_ns(), self.said["began_ns"])
+        except Exception as error:
+            if error is raised or not self._is_here():
+                raise
+            # What is ours has failed at the end: neither the block nor its error has.
+            gathering.tell(f"nothing tells of collectives: {error_line(error)}")
+            seen = {"told_by": ""}
+            if raised is not None:
+                raise raised from None
+        finally:
+            if self._is_here():
+                self.said |= {
+                    "error": error_line(raised),
+                    "error_line": None if raised is None else line_of(raised),
+                    "flight": None if raised is None else flight(),
+                    **seen,
+                }
+
+    @contextlib.contextmanager
+    def _recorded(self, seen: dict[str, Any]) -> Iterator[None]:
+        """By the flight recorder, which knows when each collective was called."""
+        since_ns = now_ns()
+        with self._memory(seen):
+            gathering.start_together(self._ranks)
+            try:
+                yield
+            finally:
+                if self._is_here():
+                    most = most_collectives(self._ranks.size)
+                    rows, from_ns = recorded(since_ns, most)
+                    seen |= {"collectives": rows, "has_ends": False, "from_ns": from_ns}
+
+    @contextlib.contextmanager
+    def _kernels(self, seen: dict[str, Any]) -> Iterator[None]:
+        """By the kernels of NCCL, which wait on the GPU until all ranks are there."""
+        import torch
+
+        from gpumagic.devices import torch_profiler
+
+        profile = None
+
+        def cut() -> bool:
+            """Trace no further, as a training may run for days."""
+            if torch.cuda.is_initialized() and torch_private.is_capturing(
+                torch, "cuda"
+            ):
+                return False  # which waiting for the GPU would break
+            with contextlib.suppress(*_PROFILER_ERRORS):
+                torch_profiler.stop(torch, profile)
+            seen["until_ns"] = now_ns()
+            return True
+
+        alarm = Alarm(_TRACED_S, cut)
+        with self._memory(seen):
+            with contextlib.suppress(GpuMagicError, *_PROFILER_ERRORS):
+                torch_profiler.require_startable(torch)
+                profile = torch_profiler.started(torch, "cuda", devices_alone=True)
+            gathering.start_together(self._ranks)
+            if profile is not None:
+                alarm.set()
+            try:
+                yield
+            finally:
+                alarm.off()
+                if torch.cuda.is_initialized():
+                    with contextlib.suppress(RuntimeError):  # an error of the block's
+                        torch.cuda.synchronize()
+                seen |= {"ended_ns": now_ns(), "told_by": ""}
+                if profile is not None:
+                    # The user's own profiler may have taken its place meanwhile.
+                    with contextlib.suppress(OSError, GpuMagicError, *_PROFILER_ERRORS):
+                        if "until_ns" not in seen:
+                            torch_profiler.stop(torch, profile)
+                        read = _read_trace(torch_profiler.exported(profile))
+                        if "until_ns" in seen and "ended_ns" in read:
+                            seen["until_ns"] = read["ended_ns"]
+                        seen |= read | {"told_by": KERNELS}
+
+    @contextlib.contextmanager
+    def _profiled(self, seen: dict[str, Any]) -> Iterator[None]:
+        """By a profile of everything: the simulated GPU's, or what has no recorder."""
+        measured = None
+        # Before the profile, or it would be in it.
+        with contextlib.suppress(GpuMagicError, *_PROFILER_ERRORS):
+            on_rank.warm_up()
+        gathering.start_together(self._ranks)
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(GpuMagicError):
+                measured = stack.enter_context(on_rank.measuring())
+            try:
+                yield
+            finally:
+                seen["told_by"] = "" if measured is None else PROFILER
+        # Not reached where the block fails: then its times are not looked at either.
+        if measured is not None and measured.said is not None:
+            seen |= measured.said | {
+                "seat": on_rank.seat() | {"rank": self._ranks.rank}
+            }
+
+    @contextlib.contextmanager
+    def _memory(self, seen: dict[str, Any]) -> Iterator[None]:
+        if not self._asked.memory:
+            yield
+            return
+        with on_rank.counted() as run:
+            yield
+        seen["memory"] = on_rank.memory_of(run)
+
+
+def _way(*, profile: bool) -> str:
+    """What tells of collectives here."""
+    _, _, backend = on_rank.group()
+    if profile:
+        return PROFILER
+    if backend is not None and "nccl" in backend:
+        return KERNELS
+    recorded = backend is None or ("gloo" in backend and is_recorded())
+    return RECORDER if recorded else PROFILER
+
+
+def _read_trace(text: str) -> dict[str, Any]:
+    """What a trace of kernels alone tells."""
+    from gpumagic.gpu_open.rank_trace import rank_of
+    from gpumagic.gpu_open.trace_file import read
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        file.write_text(text, encoding="utf-8")
+        events = read(file)
+    rank = rank_of(events)
+    told = on_rank.times_of(None, (events, rank), {})
+    kept = ["collectives"]
+    if rank.zero_ns is None:  # its times are by no clock of ours
+        kept += ["began_ns", "ended_ns"]
+    return {key: told[key] for key in kept}

@@ -37,11 +37,9 @@ def block():
     return report and [str(report), report.clock_error_s]
 
 os.environ.pop("GLOO_SOCKET_IFNAME")  # which jobs of NCCL need not have
-reached = block()
-os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 # Not among what all print: srun cuts long lines, and others' come between.
 with open("told-%d" % dist.get_rank(), "w") as file:
-    json.dump([reached, block()], file)
+    json.dump(block(), file)
 dist.destroy_process_group()
 """
 
@@ -114,31 +112,18 @@ def job(site):
         check=False,
         timeout=120,
     )
-    said = (site / "said").read_text()
     answers = [site / f"told-{rank}" for rank in range(4)]
-    assert all(each.exists() for each in answers), said
-    told = [json.loads(each.read_text()) for each in answers]
-    return told, said
+    assert all(each.exists() for each in answers), (site / "said").read_text()
+    return [json.loads(each.read_text()) for each in answers]
 
 
 def test_job_that_watches_itself(job):
     """Its hosts meet by the network of the job, where their names stand for nothing."""
-    told, _ = job
-    text, clock_error_s = told[0][0]
+    (text, clock_error_s), *others = job
 
     assert "rank 3 (node1) took" in text
     assert 0 < clock_error_s < 0.005
-    assert [told[rank] for rank in (1, 2, 3)] == [[None, None]] * 3
-
-
-def test_job_whose_hosts_do_not_get_through(job):
-    """Nobody waits for a group that cannot be; the job goes on, and has its report."""
-    told, said = job
-    text, clock_error_s = told[0][1]
-
-    assert said.count("gloo does not get from host to host") == 1
-    assert text
-    assert clock_error_s is None
+    assert others == [None] * 3
 
 
 def hosts_in(said):
@@ -167,6 +152,7 @@ def test_select_among_gpus_of_a_node(engines):
 
 def test_ranks_of_one_host_follow_each_other(engines):
     """Engines come in any order; their ranks are dealt out host by host."""
+    engines.run("%px import os; os.environ['GLOO_SOCKET_IFNAME'] = 'eth0'")
     said = engines.run("%gpu_ranks group").splitlines()
     found = hosts_in("\n".join(said))
 

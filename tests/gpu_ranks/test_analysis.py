@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import random
-import sys
 import time
 from collections import Counter
-from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumagic.gpu_ranks import analysis, reducing, scale
-from gpumagic.gpu_ranks import answers as answers_of_ranks
-from gpumagic.gpu_ranks.records import Misplaced, Unfinished
-from gpumagic.gpu_ranks.view import draw
+from gpumagic.gpu_ranks import analysis
+from gpumagic.gpu_ranks.answer_seats import Misplaced, seats_of
+from gpumagic.gpu_ranks.answer_where import where_of
+from gpumagic.gpu_ranks.answers import VERSION, read_answer
 from gpumagic.report.events import length, merged, without
 
 NS = 1_000_000_000
@@ -28,11 +24,16 @@ def done(rank, rows, began_ns, ended_ns, **more):
     """What a rank says of a cell."""
     host = more.pop("host", "node0")
     return {
-        "version": 1,
+        "version": VERSION,
         "kind": "done",
-        "seat": {"version": 1, "kind": "seat", "rank": rank, "host": host, "pid": rank},
+        "seat": {
+            "version": VERSION,
+            "kind": "seat",
+            "rank": rank,
+            "host": host,
+            "pid": rank,
+        },
         "elapsed_s": (ended_ns - began_ns) / NS,
-        "clock": "host",
         "began_ns": began_ns,
         "ended_ns": ended_ns,
         "collectives": rows,
@@ -61,16 +62,15 @@ def played(works_ns, moves_ns, *, begins_ns=None, ahead_ns=None, beside=None, **
     now = list(begins_ns or [NS] * len(works_ns))
     ahead = ahead_ns or [0] * len(works_ns)
     began, rows = list(now), [[] for _ in ranks]
-    works_on = [[] for _ in ranks]
     for number, moves in enumerate(moves_ns):
         came = [now[rank] + works_ns[rank][number] for rank in ranks]
         end = max(came) + moves
         for rank in ranks:
             span = came[rank] + ahead[rank], end + ahead[rank]
             its = beside(came[rank], end) if beside else ()
-            rows[rank].append(["0", number, "all_reduce", 8, *span, "", length(its)])
-            works_on[rank].append(
-                [number, *(at - came[rank] for each in its for at in each)]
+            spans = [at - came[rank] for each in its for at in each]
+            rows[rank].append(
+                ["0", number, "all_reduce", 8, *span, "", length(its), spans]
             )
         now = [end] * len(works_ns)
     ends = [now[rank] + works_ns[rank][-1] for rank in ranks]
@@ -80,7 +80,6 @@ def played(works_ns, moves_ns, *, begins_ns=None, ahead_ns=None, beside=None, **
             rows[rank],
             began[rank] + ahead[rank],
             ends[rank] + ahead[rank],
-            **({"beside": works_on[rank]} if beside else {}),
             **{key: value[rank] for key, value in more.items()},
         )
         for rank in ranks
@@ -148,8 +147,7 @@ def test_what_all_know_is_told_where_traces_were_cut():
 
 
 @pytest.mark.parametrize("place", ["beginning", "middle", "end", "pieces"])
-@pytest.mark.parametrize("above_the_limit", [False, True])
-def test_work_beside_a_collective_hides_no_straggler(place, above_the_limit):
+def test_work_beside_a_collective_hides_no_straggler(place):
     """Wherever it was, waits are those before the last one came and nothing else ran.
 
     It is the transfer that a rank computes beside, where it is at the end.
@@ -169,8 +167,8 @@ def test_work_beside_a_collective_hides_no_straggler(place, above_the_limit):
         return [(at, min(at + took, end))]
 
     said = played(works, moves, beside=beside)
-    report = analysis.analyse(summed(said) if above_the_limit else said)
-    found = {each.name: each for each in report.every or report.times}
+    report = analysis.analyse(said)
+    found = {each.name: each for each in report.times}
     waited = [0] * 4
     for number in range(8):
         came = [each["collectives"][number][4] for each in said]
@@ -185,45 +183,6 @@ def test_work_beside_a_collective_hides_no_straggler(place, above_the_limit):
         parts = each.own_s + each.waits_s + each.moves_s
         assert parts == pytest.approx(each.elapsed_s, abs=1e-9)
     assert found[2].blamed_s >= (0.4 if place == "end" else 0.3)
-
-
-def summed(answers):
-    """What goes out of each rank once its figures have been compared with the others'.
-
-    The least over all ranks is what a reduction among them gives. Each begins again
-    with every reduction that is known, until it asks for one that is not.
-    """
-    checked = [answers_of_ranks.read(each, at) for at, each in enumerate(answers)]
-    where = scale.layout(map(scale.extents, checked))
-    known = []
-    while True:
-        found = [_compared(done, where, known) for done in checked]
-        if all(isinstance(each, scale.Compared) for each in found):
-            return [
-                scale.sums_of(said, done, its, where)
-                for said, done, its in zip(answers, checked, found, strict=True)
-            ]
-        known.append([min(each) for each in zip(*found, strict=True)])
-
-
-class _Asks(Exception):
-    """A rank wants the least of this row."""
-
-
-def _compared(done, where, known):
-    """What came of comparing, or the row that comes next."""
-    left = iter(known)
-
-    def least_of(row):
-        least = next(left, None)
-        if least is None and row:
-            raise _Asks(row)
-        return least or []
-
-    try:
-        return scale.compared(done, where, least_of)
-    except _Asks as asks:
-        return asks.args[0]
 
 
 def crowd(random_of, ranks, collectives):
@@ -243,7 +202,6 @@ def crowd(random_of, ranks, collectives):
     slow = random_of.randrange(ranks)
     truth = [dict.fromkeys(("own", "waits", "moves", "blamed"), 0) for _ in now]
     numbers, waited_for = Counter(), [[] for _ in range(ranks)]
-    works_on = [[] for _ in range(ranks)]
     for _ in range(collectives):
         group = random_of.choice(list(groups))
         kind = random_of.choice(["all_reduce", "broadcast"])
@@ -257,10 +215,8 @@ def crowd(random_of, ranks, collectives):
         for rank, at in came.items():
             beside = worked_on(random_of, at, left)
             span = at + ahead[rank], left + ahead[rank], "", length(beside)
-            works_on[rank].append(
-                [len(rows[rank]), *(end - at for each in beside for end in each)]
-            )
-            rows[rank].append([group, numbers[group], kind, 8, *span])
+            spans = [end - at for each in beside for end in each]
+            rows[rank].append([group, numbers[group], kind, 8, *span, spans])
             waits[rank] = without([(at, max(came.values()))], beside)
             moved = without([(max(came.values()), left)], beside)
             truth[rank]["own"] += works[rank] + length(beside)
@@ -279,8 +235,7 @@ def crowd(random_of, ranks, collectives):
         # Two groups may wait for one rank at the same time.
         truth[rank]["blamed"] = length(merged(waited_for[rank]))
         ended = now[rank] + rest + ahead[rank]
-        more = {"beside": [each for each in works_on[rank] if len(each) > 1]}
-        said.append(done(rank, rows[rank], began[rank] + ahead[rank], ended, **more))
+        said.append(done(rank, rows[rank], began[rank] + ahead[rank], ended))
     return said, truth
 
 
@@ -297,118 +252,14 @@ def worked_on(random_of, came, left):
     collectives=st.integers(1, 25),
 )
 def test_groups_within_the_group(random_of, ranks, collectives):
-    """Own work, waits, moves and blame are the truth, by all that was done and by sums.
-
-    They add up to the time of each rank.
-    """
+    """Own work, waits, moves and blame are the truth, and add up to each one's time."""
     said, truth = crowd(random_of, ranks, collectives)
-    whole = analysis.analyse(said)
-    of_sums = analysis.analyse(json.loads(json.dumps(summed(said))))
 
-    for report in (whole, of_sums):
-        for each in report.every or report.times:
-            for what, true_ns in truth[each.name].items():
-                assert getattr(each, f"{what}_s") * NS == pytest.approx(true_ns, abs=1)
-            parts = each.own_s + each.waits_s + each.moves_s
-            assert parts == pytest.approx(each.elapsed_s, abs=1e-9)
-    assert (of_sums.matched, of_sums.unmatched) == (whole.matched, whole.unmatched)
-    assert of_sums.slowest == whole.slowest
-    assert of_sums.collectives == whole.collectives
-
-
-@given(random_of=RANDOM)
-def test_overlapping_sums_tell_the_same(random_of):
-    """Collectives beside work and beside each other, missing and misnamed ones too.
-
-    So do those of a group that one rank alone is in.
-    """
-    said = []
-    for rank in range(4):
-        rows, beside = [], []
-        for number in range(6):
-            came = NS + number * 10 * MS + random_of.randint(0, 9 * MS)
-            ended = NS + (number + 2) * 10 * MS
-            its = worked_on(random_of, came, ended)
-            name = random_of.choice(["all_reduce"] * 9 + ["broadcast"])
-            group = random_of.choice(["0"] * 9 + [f"alone {rank}"])
-            row = [group, number, name, None, came, ended, "", length(its)]
-            for _ in range(random_of.choice([1] * 9 + [0, 2])):
-                if random_of.random() < 0.8:  # else nothing but its length is known
-                    ends = (end - came for each in its for end in each)
-                    beside += [[len(rows), *ends]]
-                rows.append(row)
-        said.append(done(rank, rows, NS, NS + 100 * MS, beside=beside))
-    whole = analysis.analyse(said)
-    of_sums = analysis.analyse(summed(said))
-
-    assert (of_sums.matched, of_sums.unmatched) == (whole.matched, whole.unmatched)
-    assert of_sums.waits_more_s == pytest.approx(whole.waits_more_s, abs=1e-9)
-    for one, other in zip(whole.times, of_sums.every, strict=True):
-        for what in ("own_s", "waits_s", "moves_s", "blamed_s", "last"):
-            assert getattr(one, what) == pytest.approx(getattr(other, what), abs=1e-9)
-
-
-@given(random_of=RANDOM, ranks=st.integers(3, 7))
-def test_of_too_many_pieces_the_longest_are_told(random_of, ranks):
-    """Blame is told at least then; all else stays what it is."""
-    said, _ = crowd(random_of, ranks, 20)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scale, "_MOST_ENDS", 30)
-        few = analysis.analyse(summed(said)).every
-    every = analysis.analyse(summed(said)).every
-
-    for least, exact in zip(few, every, strict=True):
-        assert least.blamed_s <= exact.blamed_s
-        assert replace(least, blamed_s=exact.blamed_s) == exact
-        assert exact.blamed_s == 0 or least.blamed_s > 0
-
-
-class Store:
-    """What ranks write down for each other."""
-
-    def __init__(self):
-        self.values = {}
-
-    def set(self, key, value):
-        """Write it."""
-        self.values[key] = value.encode()
-
-    def get(self, key):
-        """Read it."""
-        return self.values[key]
-
-    def add(self, key, more):
-        """Count."""
-        count = int(self.values.get(key, 0)) + more
-        self.values[key] = count
-        return count
-
-    def check(self, keys):
-        """Whether all are there."""
-        return all(key in self.values for key in keys)
-
-    def compare_set(self, key, _, value):
-        """Write it, unless something is there."""
-        self.values.setdefault(key, value.encode())
-
-    def delete_key(self, key):
-        """Forget it."""
-        del self.values[key]
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_ranks_that_compare_other_figures_send_all(rank):
-    """Of two versions nothing is compared, whichever of them rank 0 has."""
-    store = Store()
-    if rank == 0:
-        store.set("ready/1", json.dumps({"beside": "", "extents": {"0": [0, 3]}}))
-        store.add("ready", 1)
-    else:
-        store.set("plan", json.dumps({"groups": {"0": [0, 0, 4]}, "beside": ""}))
-    ranks = SimpleNamespace(rank=rank, size=2, store=store, clocks=(), beside="")
-
-    said = done(rank, [], NS, 2 * NS)
-    assert reducing.summed(said, ranks, reducing.Others(5.0)) is None
+    for each in analysis.analyse(said).times:
+        for what, true_ns in truth[each.name].items():
+            assert getattr(each, f"{what}_s") * NS == pytest.approx(true_ns, abs=1)
+        parts = each.own_s + each.waits_s + each.moves_s
+        assert parts == pytest.approx(each.elapsed_s, abs=1e-9)
 
 
 def test_what_was_done_together_by_name():
@@ -424,120 +275,6 @@ def test_what_was_done_together_by_name():
     assert reduces.waits_s == pytest.approx((0.0, 0.06))
     assert reduces.moves_s == pytest.approx((0.002, 0.002))
     assert (barriers.name, barriers.nbytes, barriers.last) == ("barrier", None, 2)
-
-
-def test_nobody_waits_where_a_store_cannot_settle_it():
-    """A store without a way to say what all do ends the waiting, and all is sent."""
-    asked = iter((True,))
-
-    def compare_set(*_):
-        raise NotImplementedError
-
-    store = SimpleNamespace(
-        set=lambda *_: None,
-        add=lambda *_: 1,
-        check=lambda _: False,
-        compare_set=compare_set,
-    )
-    ranks = SimpleNamespace(rank=1, size=100, store=store, clocks=(), beside="")
-    others = reducing.Others(60.0, lambda: next(asked))
-
-    with pytest.raises(NotImplementedError):
-        reducing.summed(done(1, [], NS, 2 * NS), ranks, others)
-
-
-def test_ctrl_c_leaves_no_group_that_others_are_elsewhere_in(monkeypatch):
-    """Who was interrupted among reductions makes a new group with all others."""
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(reducing, "_of_engine", [object()])
-    monkeypatch.setattr(reducing, "summed", interrupted)
-    job = SimpleNamespace(get_rank=lambda: 0, get_world_size=lambda: 100)
-    monkeypatch.setitem(sys.modules, "torch.distributed", job)
-
-    assert reducing.summed_on_engine({}, "cell 1", None) is None
-    assert reducing._of_engine == []
-
-
-def test_sums_tell_as_much_of_memory_as_an_answer():
-    """What is shown of few ranks is known of many."""
-    memory = {
-        "allocated_bytes": 1,
-        "reserved_bytes": 2,
-        "peak_bytes": 3,
-        "limit_bytes": 4,
-        "ooms": 5,
-    }
-    whole = [done(rank, [], NS, 2 * NS, memory=memory) for rank in range(2)]
-
-    told = [analysis.analyse(each).memory for each in (whole, summed(whole))]
-    assert told[0] == told[1]
-
-
-def test_a_rank_that_missed_the_comparison_is_named():
-    """It finished, and its times are not among the others': that is said."""
-    whole = [done(rank, [], NS, 2 * NS) for rank in range(4)]
-
-    report = analysis.analyse([*summed(whole[:3]), whole[3]])
-
-    assert (report.left_out, report.unfinished) == ((3,), ())
-    assert "rank 3 missed the comparison" in str(report)
-
-
-def test_names_are_asked_of_one_where_sums_have_none():
-    """The advice leads to an answer: of many ranks one engine is asked."""
-    gib = 1 << 30
-    peaks = [10 * gib, 10 * gib, 10 * gib, 60 * gib]
-    whole = [
-        done(rank, [], NS, 2 * NS, memory={"peak_bytes": peak})
-        for rank, peak in enumerate(peaks)
-    ]
-    whole[3]["seat"]["engine"] = 7
-
-    for said, typed in ((whole, "--names`"), (summed(whole), "--names --on 7`")):
-        report = analysis.analyse(said, with_memory=True)
-        assert f"`%%gpu_ranks {typed} tells" in str(report)
-
-
-def test_more_odd_ones_are_not_the_others():
-    """Of very many ranks those are told that are odd, and not called all others."""
-    gib = 1 << 30
-    said = [
-        done(
-            rank, [], NS, 2 * NS, memory={"peak_bytes": (60 if rank < 9 else 10) * gib}
-        )
-        for rank in range(100)
-    ]
-    told = str(analysis.analyse(summed(said), with_memory=True))
-    assert "6 more odd ones" in told
-    assert "6 others" not in told
-
-
-def test_a_sum_fits_into_a_kilobyte():
-    """However much a rank has to say: what can be missed is left out, sums never."""
-    rows = [
-        [str(at % 3), at, f"collective_of_kind_{at}", 1 << 40, NS + at, 2 * NS, ""]
-        for at in range(40)
-    ]
-    seat = {"rank": 1, "host": "h" * 200, "pid": 1, "gpu": {"uuid": "G" * 200}}
-    more = {"phases": {"p" * 30: 0.1}, "flags": ["F" * 30] * 20}
-    said = [done(0, rows, NS, 3 * NS), done(1, rows, NS, 3 * NS, **more)]
-    said[1]["seat"] = seat
-
-    short = summed(said)
-
-    assert all(len(json.dumps(each)) <= 1000 for each in short)
-    assert [each.elapsed_s for each in analysis.analyse(short).every] == [2.0, 2.0]
-
-
-def test_groups_that_are_too_long_are_told_as_far_as_they_fit():
-    """A rank whose numbers are beyond all measure takes no memory for it."""
-    rows = [["0", at, "all_reduce", 8, NS, NS + 1, ""] for at in (0, 1, 10**12)]
-    short = summed([done(rank, rows, NS, 2 * NS) for rank in range(2)])
-
-    assert [each["matched"] for each in short] == [2, 2]
 
 
 def test_a_clock_three_seconds_ahead():
@@ -561,7 +298,7 @@ def test_a_clock_three_seconds_ahead():
 def test_what_the_slow_rank_did_differently():
     """It is what its own timing found, and that of most others did not."""
     works = [[20 * MS] * 3, [20 * MS] * 3, [60 * MS] * 3]
-    flags = [["SYNCS"], ["SYNCS"], ["SYNCS", "THROTTLED"]]
+    flags = [{"SYNCS": "a"}, {"SYNCS": "a"}, {"SYNCS": "a", "THROTTLED": "b"}]
 
     assert analysis.analyse(played(works, [MS] * 2, flags=flags)).differently == (
         "THROTTLED",
@@ -593,16 +330,6 @@ def test_more_is_needed_where_nobody_waited(longer_ns, before, slowest):
     assert report.phases_told is False
     if slowest is not None:
         assert bool(report.times[2].blamed_s) is bool(before)
-
-
-def test_parts_of_a_step_are_told_apart_where_a_rank_has_told_them():
-    """Only then "in none of them alone" is more than not known."""
-    works = [[20 * MS] * 3, [20 * MS] * 3, [60 * MS] * 3]
-    phases = [{"forward": 0.03, "backward": 0.03}] * 2
-    phases.append({"forward": 0.09, "backward": 0.09})
-    report = analysis.analyse(played(works, [MS] * 2, phases=phases))
-
-    assert report.phases_told
 
 
 def test_memory_first_to_run_out_and_odd_one():
@@ -637,12 +364,12 @@ def test_who_raised_first_is_told_from_those_that_lost_it():
 
     whys = {each.name: each.why for each in report.unfinished}
     assert whys == {0: "lost", 1: "lost", 2: "raised", 3: "raised"}
-    told = draw(report).title
+    told = str(report)
     assert told.startswith(
         "none of 4 ranks finished; rank 2 raised ValueError: no such"
     )
-    assert "(train.py, line 31)" in told
-    assert told.endswith("2 others lost it")
+    assert "(train.py, line 31)" in " ".join(told.split())
+    assert "2 others lost it" in " ".join(told.split())
 
 
 def test_who_raised_first_is_told_across_hosts():
@@ -698,39 +425,17 @@ def test_a_thousand_ranks():
         report = analysis.analyse(answers[:ranks])
         took_s[ranks] = time.process_time() - began_s
         assert report.ranks == ranks
-        assert [each.name for each in report.times] == [200]
+        assert report.slowest == 200
 
     assert took_s[1024] <= 10 * took_s[256]
 
 
-def test_a_thousand_sums():
-    """A kilobyte a rank says the same as all that they did, in a dozen lines."""
-    random_of = random.Random(3)  # noqa: S311
-    # Apart from each other, in all, as hosts of one kind are.
-    least, most = MS * 6 // 5, MS * 9 // 5
-    works = [[random_of.randint(least, most) for _ in range(31)] for _ in range(1024)]
-    works[200] = [2 * each for each in works[200]]
-    answers = played(works, [MS] * 30)
-    short = summed(answers)
-    sent = [json.dumps(each) for each in short]
-    report = analysis.analyse(map(json.loads, sent))
-    drawn = draw(report).text(80)
-    whole = analysis.analyse(answers)
-
-    assert max(map(len, sent)) <= 1000
-    assert report.bucketed
-    assert (report.slowest, report.matched) == (200, 30)
-    assert [each.name for each in report.times] == [200]
-    in_sight = [line for line in drawn.splitlines() if line.strip()]
-    assert len(in_sight) <= 14  # two are of the picture
-    assert report.ratio == pytest.approx(whole.ratio)
-    assert report.collectives == whole.collectives
-    for one, other in zip(report.every, whole.every, strict=True):
-        assert one.waits_s == pytest.approx(other.waits_s, abs=1e-9)
-        assert one.blamed_s == pytest.approx(other.blamed_s, abs=1e-9)
-
-
 # ------------------------------------------------------------------ who is missing
+
+
+def where(answers):
+    """Who is missing, of what ranks have said."""
+    return where_of([read_answer(said, at) for at, said in enumerate(answers)])
 
 
 def alive(rank, *, open_=None, last=None, **more):
@@ -739,7 +444,7 @@ def alive(rank, *, open_=None, last=None, **more):
         "under_way": [] if open_ is None else [["0", *open_]],
         "last": [] if last is None else [["0", last, "", ""]],
     }
-    said = {"version": 1, "kind": "alive", "rank": rank, "since_s": 9.0}
+    said = {"version": VERSION, "kind": "alive", "rank": rank, "since_s": 9.0}
     return said | {"flight": flight} | more
 
 
@@ -749,7 +454,7 @@ REDUCE = (5, "all_reduce", "[[8]]")
 def test_who_has_not_called():
     """Who is behind the others is missing, with its line."""
     line = {"where": "line 3", "source": "time.sleep(12)"}
-    report = analysis.where(
+    report = where(
         [
             alive(0, open_=REDUCE, last=5, stuck_s=12.0),
             alive(1, last=4, line=line),
@@ -764,19 +469,12 @@ def test_who_has_not_called():
     assert waiting.lines[0][1].source == "time.sleep(12)"
 
 
-def test_who_has_never_called_anything():
-    """A rank that is not in the recorder at all is missing too."""
-    (waiting,) = analysis.where([alive(0, open_=REDUCE, last=5), alive(1)]).waiting
-
-    assert waiting.missing == (1,)
-
-
 def test_who_has_ended_or_died():
     """So are those that wait for nobody any more."""
     ended = done(1, [], 0, 1, flight={"under_way": [], "last": [["0", 4, "", ""]]})
-    dead = {"version": 1, "kind": "song", "rank": 2}
+    dead = {"version": VERSION, "kind": "song", "rank": 2}
 
-    report = analysis.where([alive(0, open_=REDUCE, last=5), ended, dead])
+    report = where([alive(0, open_=REDUCE, last=5), ended, dead])
 
     assert report.waiting[0].missing == (1, 2)
     assert dict(report.waiting[0].lines)[1].where == "the end of the cell"
@@ -793,15 +491,10 @@ def test_calls_that_do_not_fit(other, says):
     """Another operation or size under the same number is told, though nobody misses."""
     ranks = [alive(0, open_=REDUCE, last=5), alive(1, open_=REDUCE, last=5)]
 
-    (waiting,) = analysis.where([*ranks, alive(2, open_=other, last=5)]).waiting
+    (waiting,) = where([*ranks, alive(2, open_=other, last=5)]).waiting
 
     assert waiting.mismatch == says
     assert not waiting.missing
-
-
-def test_nobody_waits():
-    """Ranks that are at different places and in no collective do not wait."""
-    assert not analysis.where([alive(0, last=7), alive(1, last=4)]).waiting
 
 
 def test_who_waits_for_one_other_does_not_work():
@@ -809,7 +502,7 @@ def test_who_waits_for_one_other_does_not_work():
 
     Not so one that is in a collective to which all have come: there data moves.
     """
-    report = analysis.where(
+    report = where(
         [
             alive(0, last=7, working=True, line={"where": "line 1"}),
             alive(1, last=7, working=False, line={"where": "line 2"}),
@@ -828,7 +521,7 @@ def test_on_a_gpu_the_first_open_one_counts():
     """Hosts run ahead of devices: what is stuck is the first that has not ended."""
     ahead = alive(0, open_=(3, "all_reduce", ""), last=9)
 
-    (waiting,) = analysis.where([ahead, alive(1, last=2)]).waiting
+    (waiting,) = where([ahead, alive(1, last=2)]).waiting
 
     assert (waiting.number, waiting.missing) == (3, (1,))
 
@@ -838,16 +531,14 @@ def test_on_a_gpu_the_first_open_one_counts():
 
 def seat(rank, **more):
     """Where a rank sits."""
-    gpu = more.pop("gpu", None)
-    told = {"uuid": gpu, "number": 0, "confirmed": True} if gpu else None
-    said = {"version": 1, "kind": "seat", "rank": rank, "host": "a", "pid": rank}
-    return said | {"gpu": told} | more
+    said = {"version": VERSION, "kind": "seat", "rank": rank, "host": "a", "pid": rank}
+    return read_answer(said | more, rank)
 
 
 def test_what_is_wrong_with_seats():
     """Two on one GPU, everybody on GPU 0, drivers, torches, network: each is found."""
     kinds = [
-        {each.kind for each in analysis.seats(seats).findings}
+        {each.kind for each in seats_of(seats).findings}
         for seats in (
             [seat(0, gpu="G0"), seat(1, gpu="G0")],
             [seat(0, gpu="G0"), seat(1, gpu="G1", also_on=["G0"])],
@@ -868,20 +559,3 @@ def test_what_is_wrong_with_seats():
         {Misplaced.NO_GPU},
         set(),
     ]
-
-
-def test_of_very_many_ranks_a_dead_one_ends_the_group():
-    """Ranks that have sent sums were in a group as well."""
-    died = Unfinished(3, "died", "its engine is gone")
-    sums = SimpleNamespace(seat=SimpleNamespace(rank=0))
-
-    assert analysis._group_died([sums], [died]) == "rank 3 died"
-    assert analysis._group_died([SimpleNamespace(seat=None)], [died]) is None
-
-
-def test_an_older_notebook_is_answered_whole():
-    """It does not say how many ranks are very many."""
-    from gpumagic.gpu_ranks import on_engine
-
-    said = {"kind": "done"}
-    assert on_engine._summed_if_many(said, {"ranks": 2, "key": "cell 1"}) is said

@@ -85,30 +85,8 @@ def test_given_by_the_batch_system():
     assert not are_given({0: asker(*_EIGHT, gpu="GPU-0")})
 
 
-def test_each_group_names_its_own_network(monkeypatch):
-    """What the last group was told is taken back; what the user says stays."""
-    pytest.importorskip("psutil", reason="psutil is not installed")
-    from gpumagic.gpu_ranks import joining
-
-    monkeypatch.setattr(joining, "_networks", [])
-    leads_to = {"10.0.0.1": "a", "10.1.0.1": "b"}.get
-    monkeypatch.setattr(joining.networks, "interface", leads_to)
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    named = []
-    for address in ("10.0.0.1", "10.1.0.1", "127.0.0.1"):
-        joining._name_network(address)
-        named.append(os.environ.get("GLOO_SOCKET_IFNAME"))
-    assert named == ["a", "b", None]
-
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "mine")
-    joining._name_network("10.0.0.1")
-    joining._name_network("127.0.0.1")
-    assert os.environ["GLOO_SOCKET_IFNAME"] == "mine"
-
-
 def test_who_cannot_join_has_its_variables_as_they_were(monkeypatch):
     """A launcher's variables without a group are taken for ranks that never met."""
-    pytest.importorskip("psutil", reason="psutil is not installed")
     dist = pytest.importorskip("torch.distributed", reason="torch is not installed")
     from gpumagic.gpu_ranks import joining
 
@@ -117,7 +95,6 @@ def test_who_cannot_join_has_its_variables_as_they_were(monkeypatch):
 
     monkeypatch.setattr(dist, "TCPStore", unreachable)
     monkeypatch.setattr(joining.on_rank, "warm_up", lambda: None)
-    monkeypatch.setattr(joining.networks, "interface", lambda _: "a")
     monkeypatch.setenv("RANK", "5")
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     before = dict(os.environ)
@@ -129,7 +106,6 @@ def test_who_cannot_join_has_its_variables_as_they_were(monkeypatch):
         "address": "10.0.0.1",
         "port": 1,
         "backend": "gloo",
-        "most_whole": 64,
     }
 
     assert "RuntimeError" in joining.join(asked)["refused"]
@@ -144,7 +120,7 @@ gpumagic.simulate("2xh100").off()
 place = joining.meet({"engine": 0, "one_host": True})
 said = joining.join(
     {"engine": 0, "rank": 0, "world_size": 1, "local_rank": 0, "backend": None}
-    | {"address": "127.0.0.1", "port": place["port"], "most_whole": 64}
+    | {"address": "127.0.0.1", "port": place["port"]}
 )
 print(said.get("refused"), said["backend"])
 """
@@ -152,7 +128,6 @@ print(said.get("refused"), said["backend"])
 
 def test_a_group_begins_where_simulated_gpus_were():
     """To torch their device stays when they are off, and has no backend."""
-    pytest.importorskip("psutil", reason="psutil is not installed")
     pytest.importorskip("torch", reason="torch is not installed")
     own_process.require_simulator()
     ran = subprocess.run(

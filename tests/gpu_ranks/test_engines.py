@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_ranks import engines, live
-from gpumagic.gpu_ranks.answers import Alive
+from gpumagic.gpu_ranks import engines
+from gpumagic.gpu_ranks.answers import VERSION
 from gpumagic.gpu_ranks.engines import Asked, Engines, client_in
 
 
@@ -170,7 +170,7 @@ def running(*, is_over=False):
 
 def alive(engine):
     """What an engine says while it runs."""
-    return {"version": 1, "kind": "alive", "rank": engine, "since_s": 3.0}
+    return {"version": VERSION, "kind": "alive", "rank": engine, "since_s": 3.0}
 
 
 def test_who_was_sent_ctrl_c_just_now_is_not_called_deaf():
@@ -223,13 +223,3 @@ def test_what_was_sent_is_known_though_ctrl_c_comes_meanwhile():
 
     with pytest.raises(KeyError):
         Asked({}.__getitem__, [0]).begin()
-
-
-def test_only_who_was_sent_ctrl_c_has_come_back():
-    """A rank that had ended its cell before is not said to have."""
-    waits = Alive(0, 3.0, None, None, None, None, working=False)
-    ended = [SimpleNamespace(name=name) for name in (1, 2)]
-    said = live._after_ctrl_c([waits, *ended], {0, 2}, has_time=True)
-
-    assert said.startswith("rank 0 does not hear Ctrl-C: press it again")
-    assert said.endswith("; rank 2 came back")

@@ -15,7 +15,7 @@ pytest.importorskip("ipyparallel", reason="ipyparallel is not installed")
 pytest.importorskip("torch", reason="torch is not installed")
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_ranks.records import Misplaced
+from gpumagic.gpu_ranks.answer_seats import Misplaced
 from tests.fakes.build import scenario_file
 from tests.fakes.run import machine_environment
 from tests.gpu_ranks.notebooks import Notebook

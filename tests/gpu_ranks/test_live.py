@@ -9,8 +9,7 @@ import pytest
 
 from gpumagic.devices import now
 from gpumagic.gpu_ranks import live, lookout
-from gpumagic.gpu_ranks.answers import Alive
-from gpumagic.gpu_ranks.records import Unfinished
+from gpumagic.gpu_ranks.answers import Alive, Unfinished
 
 GIB = 1 << 30
 
@@ -29,7 +28,7 @@ class Screen:
 
 def alive(name, **more):
     """A rank that works."""
-    return Alive(name, 3.0, None, None, None, None, working=True, **more)
+    return Alive(name, 3.0, working=True, **more)
 
 
 @pytest.fixture
@@ -120,7 +119,7 @@ def test_a_driver_that_does_not_answer_keeps_no_cell(monkeypatch):
         assert freed.wait(60)
 
     told = []
-    looks = lookout.Lookout(told.append, rank=0, every_s=0.001, driver=hangs)
+    looks = lookout.Lookout(told.append, hangs, rank=0, every_s=0.001)
     monkeypatch.setattr(looks, "said", hangs)
     with looks:
         assert begun.wait(60)

@@ -8,13 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from gpumagic.errors import GpuMagicError, UsageProblem
-from gpumagic.gpu_ranks.options import options_of
+from gpumagic.gpu_ranks.notebook import _word_of
 
 NOTHING = {
     "what": [],
     "on": None,
     "mem": False,
-    "names": False,
     "backend": None,
     "dry_run": False,
     "hang": None,
@@ -22,15 +21,9 @@ NOTHING = {
 
 
 def options(*words, above_a_cell=False, **typed):
-    """What is read of words and options."""
+    """The word that is read of words and options."""
     every = SimpleNamespace(**NOTHING | typed | {"what": list(words)})
-    return options_of(every, above_a_cell=above_a_cell)
-
-
-@pytest.mark.parametrize("word", ["", "select", "group", "where"])
-def test_each_word(word):
-    """One word says what is asked; none asks where ranks sit."""
-    assert options(*filter(None, [word])).word == word
+    return _word_of(every, above_a_cell=above_a_cell)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +31,7 @@ def test_each_word(word):
     [
         ({"words": ["groups"]}, "no word groups"),
         ({"words": ["group", "now"]}, "one word too many"),
-        ({"words": ["group"], "above_a_cell": True}, "takes no word group"),
+        ({"words": ["group"], "above_a_cell": True}, "no word group"),
         ({"words": [], "mem": True}, "--mem has no meaning here"),
         ({"words": ["select"], "backend": "nccl"}, "--backend has no meaning here"),
         ({"words": [], "dry_run": True}, "--dry-run has no meaning here"),
@@ -52,14 +45,6 @@ def test_what_does_not_belong_together_is_refused(typed, says):
         options(*typed.pop("words"), **typed)
 
     assert refused.value.hint
-
-
-def test_names_are_of_the_memory():
-    """Who asks for names asks for memory."""
-    found = options(above_a_cell=True, names=True, hang="2s", on="0-3")
-
-    assert found.memory
-    assert (found.hang_s, found.on) == (2.0, "0-3")
 
 
 def test_a_cluster_that_was_stopped(monkeypatch):

@@ -80,7 +80,7 @@ def test_what_is_only_sent_is_said_to_be_unknown(
 ) -> None:
     """Of a pipeline the recorder knows nothing: no rank is said to wait for nobody."""
     text = found["sends"][0]["text"]
-    assert "nothing tells who waited" in text
+    assert "waiting cannot be measured" in text
     assert "watch(profile=True)" in text
 
 

@@ -29,14 +29,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import gpumagic
-from gpumagic.gpu_ranks import (
-    clocks,
-    collectives_seen,
-    gathering,
-    watch,
-    watched_block,
-    watching,
-)
+from gpumagic.gpu_ranks import meeting, seen, watch, watching
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
@@ -115,63 +108,62 @@ def slow_ddp(rank: int) -> None:
     note("slow_ddp", watched)
 
 
-def many(rank: int) -> None:
-    """More collectives than the recorder keeps, with and without steps."""
-    del rank
-    for case, pause_s in (("many_steps", 0.08), ("many", 0.0)):
-        with watch() as watched:
-            for _ in range(35):
-                time.sleep(pause_s)
-                for _ in range(10):
-                    dist.all_reduce(_TENSOR)
-                if case == "many_steps":
-                    watched.step()
-        note(case, watched)
+def many(_: int) -> None:
+    """More collectives than the recorder keeps."""
+    with watch() as watched:
+        for _ in range(35):
+            for _ in range(10):
+                dist.all_reduce(_TENSOR)
+    note("many", watched)
 
 
-def summed(rank: int) -> None:
-    """As many ranks as send sums alone, in groups of two of which one is busier."""
-    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    mine = pairs[rank // 2]
-    dist.all_reduce(_TENSOR, group=mine)
-    for case, most in (("whole", 64), ("summed", 2)):
-        watching._MOST_WHOLE = most
-        with watch() as watched:
-            for _ in steps(calls=1):
-                for _ in range(1 + rank // 2):
-                    if rank == 2:  # last each time, as who is last of others is chance
-                        time.sleep(SLOW_S / 2)
-                    dist.all_reduce(_TENSOR, group=mine)
-        answers = (watched.to_dict() or {"answers": []})["answers"]
-        note(case, watched, kinds=[each["kind"] for each in answers])
-    watching._MOST_WHOLE = 64
-
-
-def summed_beside(rank: int) -> None:
-    """Ranks that go on beside what they do together, and compare all of it."""
-    watching._MOST_WHOLE = 2
-    real, said = gathering.summed, []
-    gathering.summed = lambda ranks, its, s: said.append(its) or real(ranks, its, s)
-    with watch(profile=True) as watched:
-        for _ in range(4):
+def ahead(rank: int) -> None:
+    """One rank's clock is three seconds ahead, and on another machine."""
+    real_now, real_created = meeting.now_ns, seen._created_ns
+    real_clock = meeting.own_clock
+    if rank == 3:
+        ahead_ns = lambda: real_now() + AHEAD_NS  # noqa: E731
+        meeting.now_ns = watching.now_ns = ahead_ns
+        seen._created_ns = lambda each: real_created(each) + AHEAD_NS
+        meeting.own_clock = watching.on_rank.own_clock = lambda: "another machine"
+    with watch() as watched:
+        for _ in steps():
             if rank == 2:
                 time.sleep(SLOW_S)
-            reduced = []
-            for _ in range(3):
-                reduced.append(dist.all_reduce(_TENSOR, async_op=True))
-                time.sleep(0.006)
-            for each in reduced:
-                each.wait()
-    note("summed_beside", watched, said=said[0])
-    gathering.summed, watching._MOST_WHOLE = real, 64
+    offsets = [
+        each.get("offset_ns")
+        for each in (watched.to_dict() or {"answers": []})["answers"]
+    ]
+    note("ahead", watched, offsets=offsets)
+    meeting.now_ns = watching.now_ns = real_now
+    seen._created_ns, meeting.own_clock = real_created, real_clock
+    watching.on_rank.own_clock = real_clock
 
 
-def summed_ahead(rank: int) -> None:
-    """The same where one rank's clock is ahead, and where one raises."""
-    watching._MOST_WHOLE = 2
-    ahead(rank, "summed_ahead")
-    raises(rank, "summed_raises")
-    watching._MOST_WHOLE = 64
+def unrecorded(rank: int) -> None:
+    """A torch without a recorder."""
+    real, watching.is_recorded = watching.is_recorded, lambda: False
+    with watch() as watched:
+        for _ in steps():
+            if rank == 2:
+                time.sleep(SLOW_S)
+    watching.is_recorded = real
+    note("unrecorded", watched)
+
+
+def simulated(rank: int) -> None:
+    """Ranks with simulated GPUs, one of which is slow on its host."""
+    box = gpumagic.simulate("4xh100")
+    x = torch.ones(8, device="sim")
+    with watch() as watched:
+        for _ in range(8):
+            if rank == 2:
+                time.sleep(SLOW_S)
+            y = (x * 2).sum().item()
+            dist.all_reduce(_TENSOR)
+    del y
+    note("simulated", watched)
+    box.off()
 
 
 def raises(rank: int, case: str = "raises") -> None:
@@ -186,39 +178,6 @@ def raises(rank: int, case: str = "raises") -> None:
     except ValueError as error:
         seen = str(error)
     note(case, watched, seen=seen)
-
-
-def ahead(rank: int, case: str = "ahead") -> None:
-    """One rank's clock is three seconds ahead, and on another machine."""
-    real_now, real_created = clocks.now_ns, collectives_seen._created_ns
-    real_clock = clocks.own_clock
-    if rank == 3:
-        ahead_ns = lambda: real_now() + AHEAD_NS  # noqa: E731
-        clocks.now_ns = watched_block.now_ns = ahead_ns
-        collectives_seen._created_ns = lambda each: real_created(each) + AHEAD_NS
-        clocks.own_clock = lambda: "another machine"
-    with watch() as watched:
-        for _ in steps():
-            if rank == 2:
-                time.sleep(SLOW_S)
-    offsets = [
-        each.get("offset_ns")
-        for each in (watched.to_dict() or {"answers": []})["answers"]
-    ]
-    note(case, watched, offsets=offsets)
-    clocks.now_ns = watched_block.now_ns = real_now
-    collectives_seen._created_ns, clocks.own_clock = real_created, real_clock
-
-
-def unrecorded(rank: int) -> None:
-    """A torch without a recorder."""
-    real, watched_block.is_recorded = watched_block.is_recorded, lambda: False
-    with watch() as watched:
-        for _ in steps():
-            if rank == 2:
-                time.sleep(SLOW_S)
-    watched_block.is_recorded = real
-    note("unrecorded", watched)
 
 
 def hangs(rank: int) -> None:
@@ -246,21 +205,6 @@ def fails_within(rank: int) -> None:
     note("fails_within", watched, error=error)
 
 
-def simulated_hang(rank: int) -> None:
-    """One of the simulated GPUs does not come to a collective for long."""
-    x = torch.ones(8, device="sim")
-    asleep = OUT / "asleep"  # a busy machine may keep a rank from its block for long
-    with watch(hang_s=1.0) as watched:
-        if rank == 1:
-            asleep.touch()
-            time.sleep(3)
-        while not asleep.exists():
-            time.sleep(0.01)
-        dist.all_reduce(x)
-        x[0].item()
-    note("simulated_hang", watched)
-
-
 def killed(rank: int) -> None:
     """One rank is killed; the launcher tells the others to end, too early."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -283,11 +227,7 @@ def main(cases: list[str], all_forked: Barrier) -> None:
     looks up who connects, and a child forked meanwhile waits in glibc for ever.
     """
     all_forked.wait()
-    simulated = cases[0].startswith("simulated")
-    if simulated:
-        gpumagic.simulate("4xh100")
-    backend = "nccl" if simulated else "gloo"
-    dist.init_process_group(backend, timeout=dt.timedelta(seconds=60))
+    dist.init_process_group("gloo", timeout=dt.timedelta(seconds=60))
     for case in cases:
         globals()[case](dist.get_rank())
 

@@ -31,7 +31,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-from gpumagic.gpu_ranks import collectives_seen, watch
+from gpumagic.gpu_ranks import seen, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -275,7 +275,7 @@ def digest(found: Any) -> str:
 
 def calls() -> dict[str, int]:
     """How often each group was called; groups are in the order of their making."""
-    return collectives_seen.last_numbers()
+    return seen.last_numbers()
 
 
 def once(case: str, watched: Any = None) -> dict[str, Any]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumagic.gpu_ranks.gloo_marks import Mark, RecordedCall, groups_of_threads, placed
+from gpumagic.gpu_open.trace_records import Collective
+from gpumagic.gpu_ranks import seen
+from gpumagic.gpu_ranks.seen import Mark, RecordedCall, calls_of_marks
 
 MS = 1_000_000
 THREADS = {"0": (10, 11), "1": (20, 21)}
@@ -34,10 +37,15 @@ def played(random_of, count, *, waits):
         end = start + random_of.randint(MS // 10, 9 * MS)
         free[thread] = end
         off = random_of.randint(-MS // 3, MS // 3)  # of the profiler's clock
-        marks.append(Mark(name, start + off, end + off, thread))
+        marks.append(Mark(name, start + off, end + off))
         truth.append(group)
         now = end if waits else now
     return marks, calls, truth
+
+
+def groups(found):
+    """Those of the calls that marks were found to be of."""
+    return [None if each is None else each.group for each in found]
 
 
 @given(random_of=st.randoms(use_true_random=False), count=st.integers(1, 30))
@@ -45,53 +53,47 @@ def test_calls_in_turn_are_all_known(random_of, count):
     """Who calls one thing after another is told of every collective."""
     marks, calls, truth = played(random_of, count, waits=True)
 
-    groups = groups_of_threads(marks, calls, {}, is_whole=True)
-
-    assert [each.group for each in placed(marks, calls, groups, is_whole=True)] == truth
+    assert groups(calls_of_marks(marks, calls, None)) == truth
 
 
 @given(random_of=st.randoms(use_true_random=False), count=st.integers(1, 30))
 def test_what_overlaps_is_told_rightly_or_not_at_all(random_of, count):
     """No collective is given to a group that it is not of."""
     marks, calls, truth = played(random_of, count, waits=False)
+    alone = truth[0] if len(set(truth)) == 1 else None
 
-    for is_whole in (True, False):
-        groups = groups_of_threads(marks, calls, {}, is_whole=is_whole)
-        found = placed(marks, calls, groups, is_whole=is_whole)
-        assert [each.group for each in found] in (truth, [None] * count)
+    assert groups(calls_of_marks(marks, calls, alone)) in (truth, [None] * count)
 
 
-def test_threads_that_were_known_before():
-    """What could be one or the other is known by what its threads did before."""
-    calls = [
-        RecordedCall("gloo:all_reduce", group, at) for at, group in enumerate("01")
-    ]
-    marks = [Mark("gloo:all_reduce", 5, 9, 20), Mark("gloo:all_reduce", 6, 7, 10)]
-    before = {10: "0", 20: "1"}
-
-    groups = groups_of_threads(marks, calls, before, is_whole=True)
-
-    found = placed(marks, calls, groups, is_whole=True)
-    assert [each.group for each in found] == ["1", "0"]
-
-
-def test_a_host_that_calls_more_has_gone_on():
+def test_a_host_that_calls_more_has_gone_on(monkeypatch):
     """It has worked until its last call, and what comes after may be waiting."""
     name = "gloo:all_reduce"
-    calls = [RecordedCall(name, "0", 0), RecordedCall(name, "0", 30 * MS)]
-    marks = [Mark(name, 0, 50 * MS, 1), Mark(name, 50 * MS, 51 * MS, 1)]
+    entries = [
+        {"profiling_name": name, "time_created_ns": at, "record_id": at}
+        for at in (0, 30 * MS)
+    ]
+    monkeypatch.setattr(seen.flight_recorder, "calls", lambda: entries)
+    monkeypatch.setattr(seen, "last_numbers", lambda: {"0": 2})
+    marks = [Mark(name, 0, 50 * MS), Mark(name, 50 * MS, 51 * MS)]
+    seconds = [(each.start_ns / 1e9, each.end_ns / 1e9) for each in marks]
+    own = [Collective(name, None, 0, False, *each) for each in seconds]
 
-    found = placed(marks, calls, {1: "0"}, is_whole=True)
+    found = seen.with_groups(own, marks, {"0": 0}, 0)
 
-    assert [each.beside_ns for each in found] == [30 * MS, 0]
+    assert [each.group for each in found] == ["0", "0"]
+    assert [each.hidden_s or 0.0 for each in found] == pytest.approx([0.03, 0.0])
 
 
-def test_a_mark_that_ends_late_is_no_overlap():
-    """A host goes on a moment before the thread says that it is through."""
-    name = "gloo:all_reduce"
-    calls = [RecordedCall(name, "0", 0), RecordedCall(name, "0", 50 * MS - 1)]
-    marks = [Mark(name, 0, 50 * MS, 1), Mark(name, 50 * MS, 51 * MS, 1)]
+def test_of_many_calls_the_last_are_told(monkeypatch):
+    """From the first of these on all is known; what the ring has lost is said too."""
+    entries = [
+        {"time_created_ns": at, "record_id": at, "process_group": ["0", ""]}
+        | {"profiling_name": "gloo:barrier", "collective_seq_id": at}
+        for at in range(5, 15)
+    ]
+    monkeypatch.setattr(seen.flight_recorder, "calls", lambda: entries)
 
-    found = placed(marks, calls, {1: "0"}, is_whole=True)
-
-    assert [each.beside_ns for each in found] == [0, 0]
+    assert seen.recorded(8, 100)[1] is None
+    assert len(seen.recorded(8, 100)[0]) == 7
+    assert seen.recorded(8, 3)[1] == 12
+    assert seen.recorded(0, 100)[1] == 5

@@ -1,0 +1,517 @@
+"""The time of a cell on all ranks: who is slow, what that costs the others, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumagic.gpu_ranks.answer_where import Waiting, waiting_text
+from gpumagic.gpu_ranks.answers import (
+    LOAD,
+    MANY,
+    RECORDER,
+    RankMemory,
+    Seat,
+    Unfinished,
+)
+from gpumagic.gpu_ranks.unfinished import (
+    Names,
+    unfinished_headline,
+    unfinished_notes,
+    unfinished_table,
+)
+from gpumagic.report.record import Record, Report
+from gpumagic.report.units import (
+    bytes_text,
+    range_text,
+    ratio_text,
+    seconds_text,
+    share_text,
+    shortened,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpumagic.drawing import Note, Part, Span, Table
+
+OWN, WAITS, MOVES = "own work", "waits for others", "communication"
+_LANES = 4  # in sight
+_FIRST = 16  # of very many ranks
+_MUCH_WAITING = 0.05  # of the time of all
+_ODD_STEP = 1.5  # times the median of all steps
+_FINEST = 200  # of the time of all: a gap that nobody would see
+
+_PROFILE = f"{LOAD} `%%px` above `%%cuda_sync_time --profile` tells its kernels"
+_PARTS = "`watch(profile=True)` tells in which part of a step"
+_LINES = f"{LOAD} `%%cuda_sync_time --lines` below `%%gpu_ranks` tells by which line"
+_ONCE_MORE = "run the cell once more for the time without it"
+_FLAG_HINTS = {
+    "LIMITED": "`nvidia-smi -q -d PERFORMANCE` on its host names the reason",
+    "CLOCK": "`nvidia-smi -q -d CLOCK` on its host, and another's beside it",
+    "SHARED": f"{LOAD} `%px %gpu_select` shows which processes are on its GPU",
+    "COMPILED": _ONCE_MORE,
+    "FIRST_USE": _ONCE_MORE,
+    "LIBRARY_STARTED": _ONCE_MORE,
+}
+_HOW = (
+    "Each rank was timed from all idle to all idle. Waits that overlap count once. "
+    "No common clock is needed for waits; lanes stand on one."
+)
+_MOVES_UNKNOWN = (
+    "How long data moved is not recorded: it is part of own work, and waits are told "
+    "at most."
+)
+
+
+@dataclass(frozen=True)
+class RankTime(Record):
+    """What one rank did with the time of a cell."""
+
+    name: int  # which one
+    elapsed_s: float  # from the beginning of the cell to all idle
+    own_s: float  # without waits and what moved
+    waits_s: float  # how long it waited for others in what they did together
+    moves_s: float  # how long data moved
+    blamed_s: float  # how long others waited for it
+    last: int  # how often it was the last to come
+    began_s: float | None = None  # on the common clock; None without one
+    # when it waited, on its own clock from the beginning of the cell, as pairs; None
+    # of very many ranks
+    waits: tuple[tuple[float, float], ...] | None = None
+    moves: tuple[tuple[float, float], ...] | None = None  # likewise when data moved
+    # what its own timing found: in a word, and in a sentence
+    flags: tuple[tuple[str, str], ...] = ()
+
+
+class TimeRow(NamedTuple):
+    """A rank in a table, or several that are told as one."""
+
+    name: str
+    shares: tuple[RankTime, ...]
+
+
+@dataclass(frozen=True)
+class CollectiveSum(Record):
+    """What ranks did together under one name."""
+
+    name: str  # "all_reduce", ...
+    count: int  # how often each rank was in it
+    nbytes: int | None  # what each rank put in, in all; None if unknown
+    waits_s: tuple[float, float]  # how long ranks waited in it, the least and the most
+    moves_s: tuple[float, float]  # how long data moved, likewise
+    last: int | None = None  # who came last most often; None if all came at once
+
+
+@dataclass(frozen=True)
+class RanksReport(Report):
+    """A cell, or a block of code, on all ranks."""
+
+    times: tuple[RankTime, ...]  # by rank
+    seats: tuple[Seat, ...] = ()  # where they sit
+    memory: tuple[RankMemory, ...] = ()  # by rank
+    with_memory: bool = False  # whether memory was what was asked for
+    unfinished: tuple[Unfinished, ...] = ()  # ranks without a whole answer
+    ranks: int = 0  # how many there were
+    matched: int = 0  # how many collectives were found on all ranks of their groups
+    unmatched: int = 0  # how many were not
+    # the rank whose own work took longest; None where none stands out
+    slowest: int | None = None
+    ratio: float | None = None  # its own work over that in the median
+    during: str | None = None  # where it lies: "forward", "input", ...; None if unknown
+    phases_told: bool = False  # whether parts of a step were told apart
+    one_collective: int | None = None  # the one that all of it comes before
+    clock_error_s: float | None = None  # of the common clock; None without one
+    told_by: str = ""  # what has told of collectives where no notebook ran the code
+    # whether it is known how long data moved; else that is part of own work
+    moves_known: bool = True
+    # the part of the time that all is known of; None for all of it, 0 for nothing
+    told_s: float | None = None
+    took_s: float | None = None  # how long it took altogether, where that is a part
+    waiting: tuple[Waiting, ...] = ()  # where a collective was still open at the end
+    steps_s: tuple[tuple[int, tuple[float, ...]], ...] = ()  # of each step, by rank
+    code: str = ""  # what was run, its first line
+    # what the timing of the slowest rank found, and that of most others did not
+    differently: tuple[str, ...] = ()
+    runs_out_first: int | None = None  # whose peak came nearest to its limit
+    # ranks whose peak is far from that of the others, the farthest first
+    odd_in_memory: tuple[int, ...] = ()
+    collectives: tuple[CollectiveSum, ...] = ()  # by name, the longest waits first
+    group_died: str | None = None  # why the group cannot be used any more
+    # how much longer a rank may have waited at most, as not all is known to the moment
+    waits_more_s: float = 0.0
+    restart: str = ""  # what to type so that others take the place of those that hang
+
+    def drawing(self) -> Any:
+        """What was asked decides what is told first."""
+        from gpumagic.drawing import Drawing, one_screen
+        from gpumagic.gpu_ranks import answer_memory
+
+        if self.with_memory and (self.memory or not self.times):
+            title, parts = answer_memory.headline(self), answer_memory.parts(self)
+        else:
+            title, parts = headline(self), _parts(self)
+        simulated = bool(self.seats) and all(each.simulated for each in self.seats)
+        return Drawing(title, one_screen(parts), "simulated" if simulated else "")
+
+    @property
+    def slow(self) -> RankTime | None:
+        """What the slowest did."""
+        return next((each for each in self.times if each.name == self.slowest), None)
+
+    @property
+    def elapsed_s(self) -> float:
+        """How long the slowest of those took that have told their time."""
+        return max((each.elapsed_s for each in self.times), default=0.0)
+
+    @property
+    def waiting_share(self) -> float:
+        """Which part of the time of all was waiting."""
+        all_s = sum(each.elapsed_s for each in self.times)
+        return sum(each.waits_s for each in self.times) / all_s if all_s > 0 else 0.0
+
+    @property
+    def in_script(self) -> bool:
+        """Whether a launcher has started these ranks, and not a cluster of engines."""
+        started = bool(self.seats) and all(each.engine is None for each in self.seats)
+        return started or bool(self.told_by)
+
+
+# ------------------------------------------------------------------------ verdict
+
+
+def headline(report: RanksReport) -> str:
+    """Who did not finish; else the slow rank and its price, or that none is."""
+    names = Names(report.seats)
+    if report.unfinished:
+        return unfinished_headline(report.unfinished, report.ranks, names)
+    if report.told_s == 0:
+        return "no time is known of all ranks at once, so nothing tells who was slow"
+    if not report.times:
+        return f"no {names.noun} has told its time"
+    told = seconds_text(report.elapsed_s)
+    if report.took_s is not None and seconds_text(report.took_s) != told:
+        told = f"{told} known of {seconds_text(report.took_s)}"
+    if report.ranks == 1:
+        return f"{told} on one {names.noun}"
+    if report.slow is None and not report.matched:
+        return f"{told} on {report.ranks:,} {names.noun}s; {_unmatched(report)}"
+    return f"{told}; {_who_is_slow(report, names)}"
+
+
+def _who_is_slow(report: RanksReport, names: Names) -> str:
+    slow, several = report.slow, report.ranks > 2
+    if slow is None:
+        own_s = [each.own_s for each in report.times]
+        own = range_text(seconds_text(min(own_s)), seconds_text(max(own_s)))
+        waiting = f"{share_text(report.waiting_share)} of the time was waiting"
+        return f"no {names.noun} stands out: own work took {own}, {waiting}"
+    than = "the median" if several else "as long as the other"
+    ratio = "longest" if report.ratio is None else f"{ratio_text(report.ratio)} {than}"
+    said = f"{names.at(slow.name)} took {ratio} for its own work{_where(report)}"
+    if not slow.blamed_s:
+        return f"{said}; nobody waited for it"
+    blamed, others = seconds_text(slow.blamed_s), "others" if several else "other"
+    share = share_text(slow.blamed_s / report.elapsed_s)
+    return f"{said}; the {others} waited {blamed} for it ({share})"
+
+
+def _where(report: RanksReport) -> str:
+    """In which part of a step it lies, or before which collective."""
+    if report.during:
+        known = {"host late": ", as its host was late", "input": ", in its input"}
+        known["optimizer"] = ", in the optimizer"
+        return known.get(report.during, f", in {report.during}")
+    if report.one_collective is not None:
+        return f", all before collective {report.one_collective + 1:,}"
+    return ""
+
+
+def _unmatched(report: RanksReport) -> str:
+    if report.unmatched:
+        return "nothing they did together could be matched"
+    if report.told_by == RECORDER and report.clock_error_s is None:
+        return "no clock is common, so nothing tells who waited"
+    return "no collective ran, so waiting cannot be measured"
+
+
+# ------------------------------------------------------------------------- screen
+
+
+def _parts(report: RanksReport) -> Iterator[Part]:
+    """Ranks on one clock, as bars or as a distribution; the odd ones; what to do."""
+    from gpumagic.drawing import Details, Histogram
+    from gpumagic.gpu_open import view_shares
+
+    names = Names(report.seats)
+    if len(report.times) > MANY:
+        own_s = [each.own_s for each in report.times]
+        yield Histogram(f"Own work of {len(own_s):,} ranks", own_s, seconds_text)
+    elif report.times:
+        yield _picture(report, names)
+    if report.times:
+        rows = view_shares.odd_rows(
+            report.times, report.slow, lambda each: names.at(each.name)
+        )
+        partial = " (of those that finished)" if report.unfinished else ""
+        yield _table(report, f"What each did with its time{partial}", rows)
+    yield from _notes(report, names)
+    tables = [*unfinished_table(report.unfinished)]
+    if report.times:
+        tables.insert(0, _every_rank(report, names))
+    if tables:
+        yield Details(f"Every {names.noun}", tuple(tables), "ranks")
+    if report.collectives:
+        table = _collectives(report, names)
+        yield Details("What ranks did together", (table,), "collectives")
+    if report.steps_s:
+        yield Details("Steps of each rank", (_steps(report, names),), "steps")
+    yield _how(report, names)
+
+
+def _table(report: RanksReport, caption: str, rows: Sequence[Any], *more: Any) -> Table:
+    from gpumagic.gpu_open import view_shares
+
+    at_least = _more_waits(report) is not None
+    known = report.moves_known
+    found: Table = view_shares.table(
+        caption, rows, *more, moves_known=known, at_least=at_least
+    )
+    return found
+
+
+def _more_waits(report: RanksReport) -> str | None:
+    from gpumagic.gpu_open import view_shares
+
+    return view_shares.more_waits(report.waits_more_s, report.elapsed_s)
+
+
+def _picture(report: RanksReport, names: Names) -> Part:
+    """Lanes where there is a common clock, else bars."""
+    from gpumagic.drawing import Lane, Span, Timeline
+    from gpumagic.gpu_open import view_shares
+
+    class OfRank(Lane):
+        """Beside it stands the share of its own work."""
+
+        @cached_property
+        def busy_s(self) -> float:
+            own = (each for each in self.drawn if each.kind == OWN)
+            return sum(each.end_s - each.start_s for each in own)
+
+    shown = view_shares.in_sight(report.times, report.slow, _LANES)
+    some = f"{len(shown)} of {len(report.times)} ranks: "
+    caption = some if len(shown) < len(report.times) else "Each rank: "
+    if any(each.began_s is None or each.waits is None for each in shown):
+        named = ((names.one(each.name), each, each.elapsed_s) for each in shown)
+        said = f"{caption}what it worked, and how it waited"
+        bars: Part = view_shares.bars(said, named, OWN)
+        return bars
+    until_s = max(each.elapsed_s + (each.began_s or 0.0) for each in report.times)
+    return Timeline(
+        f"{caption}when it worked, and when it waited",
+        tuple(OfRank(names.one(each.name), tuple(_spans(each))) for each in shown),
+        (OWN, WAITS, MOVES),
+        Span(0.0, until_s),
+        share=OWN,
+    )
+
+
+def _spans(each: RankTime) -> Iterator[Span]:
+    """All of its time is own work but for what it did with others."""
+    from gpumagic.drawing import Span
+    from gpumagic.gpu_open import view_shares
+
+    began_s = at_s = each.began_s or 0.0
+    together = [
+        Span(began_s + start_s, began_s + end_s, "", kind)
+        for kind, spans in ((WAITS, each.waits), (MOVES, each.moves))
+        for start_s, end_s in spans or ()
+    ]
+    together.sort(key=lambda span: (span.start_s, span.end_s))
+    for span in view_shares.joined(together, each.elapsed_s / _FINEST):
+        if span.start_s > at_s:
+            yield Span(at_s, span.start_s, "", OWN)
+        yield span
+        at_s = max(at_s, span.end_s)
+    if at_s < began_s + each.elapsed_s:
+        yield Span(at_s, began_s + each.elapsed_s, "", OWN)
+
+
+# -------------------------------------------------------------------------- notes
+
+
+def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
+    from gpumagic.drawing import Note
+    from gpumagic.gpu_ranks.answer_memory import memory_text
+
+    for each in report.waiting:
+        yield Note("problem", waiting_text(each, names))
+    if report.unfinished:
+        yield from unfinished_notes(
+            report.unfinished,
+            names,
+            told={name for each in report.waiting for name, _ in each.lines},
+            died=report.group_died,
+            in_script=report.in_script,
+            restart=report.restart,
+        )
+        if report.slow is not None:
+            said = _who_is_slow(report, names)
+            yield Note("note", f"of those that finished: {said}")
+    if report.told_s == 0:
+        text = "recorders keep only so many calls, of each rank those of another time"
+        yield Note("warning", text, "TORCH_FR_BUFFER_SIZE=20000 keeps more")
+    yield from _advice(report, names)
+    yield from _odd_step(report, names)
+    if report.with_memory and report.times:
+        yield Note("note", memory_text(report, names))
+    both = report.matched + report.unmatched
+    if report.matched and report.unmatched > both / 10 and not report.unfinished:
+        text = f"{report.unmatched:,} of {both:,} collectives tell nothing of waits"
+        yield Note("note", text, "they are not on all ranks of their group")
+    if report.told_by == RECORDER and not report.matched and report.ranks > 1:
+        text = "what one rank sends another is not recorded"
+        hint = "`watch(profile=True)` tells how long each rank was in it"
+        yield Note("note", text, hint)
+
+
+def _advice(report: RanksReport, names: Names) -> Iterator[Note]:
+    from gpumagic.drawing import Note
+    from gpumagic.gpu_open import view_shares
+
+    slow = report.slow
+    if slow is None:
+        if not report.unfinished and report.waiting_share > _MUCH_WAITING:
+            yield Note("note", view_shares.IN_TURN, view_shares.HINT_IN_TURN)
+        return
+    who = names.one(slow.name)
+    for flag in report.differently:
+        text = f"on {who} alone: {dict(slow.flags)[flag]}"
+        yield Note("warning", text, _FLAG_HINTS.get(flag, _PROFILE))
+    if report.differently or report.unfinished or not slow.blamed_s:
+        return
+    if report.during:
+        text = f"nothing else was odd on {who} while it ran"
+        yield Note("warning", text, view_shares.HINTS.get(report.during, _PROFILE))
+    elif report.one_collective is not None:
+        text = f"{who} did something once that others did not"
+        hint = "look for an `if rank == ...`: saving, logging, evaluating on one rank"
+        yield Note("warning", text, hint)
+    elif report.phases_told:
+        on_gpus = any(each.gpu for each in report.seats) or not report.seats
+        hint = view_shares.HINTS["host late"]
+        hint = view_shares.HINT_SLOWER_IN_ALL if on_gpus else hint
+        yield Note("warning", f"{who} {view_shares.SLOWER_IN_ALL}", hint)
+    else:
+        text = f"{who} came last to {slow.last:,} of {report.matched:,} collectives"
+        yield Note("warning", text, _PARTS if report.in_script else _LINES)
+
+
+def _odd_step(report: RanksReport, names: Names) -> Iterator[Note]:
+    """One step that took much longer than all others, and on whom."""
+    from gpumagic.drawing import Note
+
+    steps = [
+        (length_s, at, name)
+        for name, lengths_s in report.steps_s
+        for at, length_s in enumerate(lengths_s)
+    ]
+    usual_s = median(each[0] for each in steps) if len(steps) > 1 else 0.0
+    longest_s, at, name = max(steps, default=(0.0, 0, 0))
+    if longest_s > _ODD_STEP * usual_s > 0:
+        its, usual = seconds_text(longest_s), seconds_text(usual_s)
+        text = f"step {at + 1:,} took {its} on {names.one(name)}, {usual} in the median"
+        yield Note("note", text, "--show steps has those of each rank")
+
+
+# ------------------------------------------------------------------------- folded
+
+
+def _every_rank(report: RanksReport, names: Names) -> Table:
+    """Those for which others waited longest first; without any, by their own work."""
+    from gpumagic.drawing import Column, Property
+    from gpumagic.gpu_open import view_shares
+    from gpumagic.gpu_ranks.answer_seats import seat_columns
+
+    ordered = sorted(report.times, key=lambda each: (-each.blamed_s, -each.own_s))
+    more = [view_shares.ranged("Came last", lambda each: each.last, "{:,}".format)]
+    if report.seats:
+        more += seat_columns(report.seats)
+    if any(each.flags for each in report.times):
+        noted = lambda row: "; ".join(dict(row.shares[0].flags).values())  # noqa: E731
+        more.append(Property(Column("Noted"), noted))
+    rows = [TimeRow(names.one(each.name), (each,)) for each in ordered]
+    table = _table(report, "", rows, *more)
+    return table.beginning(_FIRST) if len(rows) > MANY else table
+
+
+def _collectives(report: RanksReport, names: Names) -> Table:
+    from gpumagic.drawing import Column, Property, Table
+
+    properties = (
+        Property(Column("Communication"), lambda each: shortened(each.name, 40)),
+        Property(Column("Count", number=True), lambda each: f"{each.count:,}"),
+        Property(
+            Column("Bytes of each", number=True), lambda each: bytes_text(each.nbytes)
+        ),
+        Property(Column("Waits", number=True), lambda each: _range(each.waits_s)),
+        Property(Column("Moves", number=True), lambda each: _range(each.moves_s)),
+        Property(
+            Column("Came last"),
+            lambda each: "all at once" if each.last is None else names.one(each.last),
+        ),
+    )
+    return Table.of("", properties, report.collectives)
+
+
+def _range(seconds: Sequence[float]) -> str:
+    return range_text(seconds_text(min(seconds)), seconds_text(max(seconds)))
+
+
+def _steps(report: RanksReport, names: Names) -> Table:
+    from gpumagic.drawing import Column, Property, Table
+
+    properties = (
+        Property(Column("Rank"), lambda row: names.one(row[0])),
+        Property(Column("Steps", number=True), lambda row: f"{len(row[1]):,}"),
+        Property(
+            Column("Median", number=True), lambda row: seconds_text(median(row[1]))
+        ),
+        Property(Column("From, to", number=True), lambda row: _range(row[1])),
+        Property(
+            Column("Longest", number=True),
+            lambda row: f"step {row[1].index(max(row[1])) + 1:,}",
+        ),
+    )
+    return Table.of("", properties, report.steps_s)
+
+
+def _how(report: RanksReport, names: Names) -> Part:
+    from gpumagic.drawing import Grid, Paragraph, how_measured
+    from gpumagic.gpu_open import view_shares
+
+    facts = [(f"{names.noun}s", f"{report.ranks:,}")]
+    if both := report.matched + report.unmatched:
+        facts.append(("collectives matched", f"{report.matched:,} of {both:,}"))
+    if more := _more_waits(report):
+        facts.append(("waits", more))
+    clock = "each rank has its own, so no lanes can be drawn side by side"
+    if report.clock_error_s is not None:
+        off = seconds_text(report.clock_error_s)
+        clock = (
+            f"put together to within {off}" if report.clock_error_s else "one for all"
+        )
+    facts.append(("clock", clock))
+    if report.told_by:
+        facts.append(("told by", report.told_by))
+    if report.told_s is not None:
+        known = f"a stretch of {seconds_text(report.told_s)}, the same of all ranks"
+        facts.append(("known", known))
+    if report.code:
+        facts.append(("code", shortened(report.code, 60)))
+    said = [view_shares.WAITS, view_shares.OWN_WORK, view_shares.BLAMED, _HOW]
+    said += [] if report.moves_known else [_MOVES_UNKNOWN]
+    return how_measured(Grid("", tuple(facts)), Paragraph(" ".join(said)))

@@ -1,0 +1,255 @@
+"""Who gave no whole answer and why; and what ranks are called in sentences."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpumagic.gpu_ranks.answers import Alive, Done, Unfinished
+from gpumagic.report.units import count_text, seconds_text, shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from gpumagic.drawing import Note, Table
+    from gpumagic.gpu_ranks.answers import Answer, Seat
+    from gpumagic.report.places import CodeLine
+
+_ROW = 4  # ranks in a row from which on the first and the last are named
+_MOST = 4  # rows of ranks that are named
+_MANY = 16  # ranks; a sentence has room for their number only
+_REBUILD = "`%gpu_ranks group` begins it anew among those that are left"
+_RESTART_JOB = (
+    "start the job anew from what it saved last: `torchrun --max-restarts=3` does so"
+)
+# What backends say where it is another rank that is gone, or has not come in time.
+_LOST = (
+    "connection closed by",
+    "connection reset by",
+    "connection refused",
+    "broken pipe",
+    "timed out waiting",
+    "socket timeout",
+    "collective operation timeout",
+    "nccl communicator was aborted",
+    "remote process exited",
+    "ncclremoteerror",
+)
+_WHY = {  # of one and of several, the gravest last
+    "lost": ("lost another", "lost another"),
+    "silent": ("does not answer", "do not answer"),
+    "interrupted": ("was interrupted", "were interrupted"),
+    "deaf": ("does not hear Ctrl-C", "do not hear Ctrl-C"),
+    "refused": ("refuses", "refuse"),
+    "garbage": ("sent what cannot be read", "sent what cannot be read"),
+    "raised": ("raised", "raised"),
+    "died": ("died", "died"),
+}
+
+
+def unfinished_of(read: Iterable[Answer]) -> tuple[Unfinished, ...]:
+    """Who gave no whole answer; of those that raised, the first one first."""
+    found: list[tuple[int, Unfinished]] = []
+    for each in read:
+        if isinstance(each, Unfinished):
+            found.append((-1, each))
+        elif isinstance(each, Alive):
+            doing = f"still in {each.inside}" if each.inside else "it still runs"
+            why, text = ("deaf", until_text(each)) if each.deaf else ("silent", doing)
+            found.append((-1, Unfinished(each.name, why, text, each.line)))
+        elif isinstance(each, Done) and each.error is not None:
+            interrupted = each.error.startswith(KeyboardInterrupt.__name__)
+            why = "interrupted" if interrupted else "raised"
+            its = Unfinished(each.name, why, each.error, each.error_line)
+            found.append((each.ended_ns + (each.offset_ns or 0), its))
+    found.sort(key=lambda each: (each[0], each[1].name))
+    every = [each for _, each in found]
+    if all(map(_has_lost_another, every)):
+        return tuple(every)
+    return tuple(replace(e, why="lost") if _has_lost_another(e) else e for e in every)
+
+
+def _has_lost_another(unfinished: Unfinished) -> bool:
+    """Whether a rank has failed but for another one that is not there."""
+    text = unfinished.text.lower()
+    return unfinished.why == "raised" and any(each in text for each in _LOST)
+
+
+def until_text(alive: Alive) -> str:
+    """Until when one that does not hear may wait, where a group ends that."""
+    if not alive.stuck_s or not alive.timeout_s:
+        return ""
+    left_s = max(alive.timeout_s - alive.stuck_s, 0.0)
+    return f"the group's timeout comes in {seconds_text(left_s)}"
+
+
+# ------------------------------------------------------------------------ names
+
+
+class Names:
+    """What ranks are called: with their host where there are several."""
+
+    def __init__(self, seats: Iterable[Seat] = ()) -> None:
+        self._seats = {each.name: each for each in seats}
+        self._several_hosts = len({each.host for each in self._seats.values()}) > 1
+
+    @property
+    def noun(self) -> str:
+        """Where there is no group, nobody has a rank."""
+        seats = self._seats.values()
+        no_group = bool(seats) and all(each.rank is None for each in seats)
+        return "engine" if no_group else "rank"
+
+    def one(self, name: int) -> str:
+        """As in "rank 3"."""
+        return f"{self.noun} {name}"
+
+    def at(self, name: int) -> str:
+        """The same with its host, where there are several."""
+        seat = self._seats.get(name)
+        at = f" ({seat.host})" if seat is not None and self._several_hosts else ""
+        return f"{self.one(name)}{at}"
+
+    def several(self, names: Iterable[int]) -> str:
+        """As in "ranks 1 and 3", "ranks 0, 1, 3", "ranks 0 to 6", "1,022 ranks"."""
+        every = sorted(set(names))
+        if len(every) == 1:
+            return self.one(every[0])
+        if len(every) > _MANY and every[-1] - every[0] >= len(every):
+            return f"{len(every):,} {self.noun}s"
+        return f"{self.noun}s {numbers_text(every)}"
+
+
+def numbers_text(numbers: Iterable[int]) -> str:
+    """Numbers of ranks, as in "1 and 3", "0, 1, 3", "0 to 6, 8"."""
+    rows: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if rows and rows[-1][-1] == number - 1:
+            rows[-1].append(number)
+        else:
+            rows.append([number])
+    told: list[str] = []
+    for row in rows[:_MOST]:
+        told += [f"{row[0]} to {row[-1]}"] if len(row) >= _ROW else map(str, row)
+    if more := sum(map(len, rows[_MOST:])):
+        return f"{', '.join(told)} and {more:,} more"
+    pair = len(told) == 2 and all(each.isdigit() for each in told)
+    return " and ".join(told) if pair else ", ".join(told)
+
+
+def verb(names: Sequence[object], one: str, several: str) -> str:
+    """That of one rank, or of several."""
+    return one if len(names) == 1 else several
+
+
+def clean(text: str, most: int = 60) -> str:
+    """A text of somebody else's on one line."""
+    return shortened(" ".join(text.split()), most)
+
+
+def line_text(line: CodeLine) -> str:
+    """A line of code with its place."""
+    source = clean(line.source or "")
+    return f"{line.where}, {source}" if source else line.where
+
+
+# ---------------------------------------------------------------------- sentences
+
+
+def unfinished_headline(
+    unfinished: Sequence[Unfinished], ranks: int, names: Names
+) -> str:
+    """How many finished, and what became of the gravest of the others."""
+    if deaf := [each for each in unfinished if each.why == "deaf"]:
+        causes = [each for each in unfinished if each.why in {"died", "raised"}]
+        until = next((f": {clean(each.text)}" for each in deaf if each.text), "")
+        said = (
+            f"{names.several(each.name for each in deaf)} {verb(deaf, *_WHY['deaf'])}"
+        )
+        before = f"{unfinished_text(causes, names)}; " if causes else ""
+        return f"{before}{said}{until}"
+    finished = ranks - len({each.name for each in unfinished})
+    said = f"{finished if finished > 0 else 'none':{',' if finished > 0 else ''}}"
+    said = f"{said} of {count_text(ranks, names.noun)} finished"
+    return f"{said}; {unfinished_text(unfinished, names)}"
+
+
+def unfinished_text(unfinished: Sequence[Unfinished], names: Names) -> str:
+    """Who gave no answer and why, the gravest kind of them; and how many more."""
+    alike: dict[tuple[str, str], list[Unfinished]] = defaultdict(list)
+    for each in unfinished:
+        alike[each.why, each.text].append(each)
+    gravity = [*_WHY]
+    (why, text), gravest = max(alike.items(), key=lambda row: gravity.index(row[0][0]))
+    first = {each.name for each in gravest}
+    said = f"{names.several(first)} {_why_text(why, text, gravest)}"
+    lost = {each.name for each in unfinished if each.why == "lost"} - first
+    line = gravest[0].line
+    if lost and line is not None and len(first) == 1:
+        said = f"{said} ({line.where})"
+    more = len({each.name for each in unfinished} - first - lost)
+    said = f"{said}; {count_text(more, 'other')} did not finish" if more else said
+    return f"{said}; {count_text(len(lost), 'other')} lost it" if lost else said
+
+
+def _why_text(why: str, text: str, names: Sequence[object]) -> str:
+    said = verb(names, *_WHY[why])
+    if why in {"deaf", "interrupted"} or not text:
+        return f"{said} an error" if why == "raised" else said
+    return f"{said}{' ' if why == 'raised' else ': '}{clean(text, 100)}"
+
+
+def why_text(unfinished: Unfinished) -> str:
+    """What became of one, in two words."""
+    return _WHY[unfinished.why][0]
+
+
+def unfinished_notes(  # noqa: PLR0913 -- each is a fact of its own
+    unfinished: Sequence[Unfinished],
+    names: Names,
+    *,
+    told: Collection[int] = (),
+    died: str | None = None,
+    in_script: bool = False,
+    restart: str = "",
+) -> Iterator[Note]:
+    """What is not in the first line: where they were, and how to go on."""
+    from gpumagic.drawing import Note
+
+    lines: dict[str, list[int]] = defaultdict(list)
+    for each in unfinished:
+        if each.line is not None and each.why != "lost" and each.name not in told:
+            lines[line_text(each.line)].append(each.name)
+    for line, there in [*lines.items()][:2]:
+        was = verb(there, "was", "were")
+        yield Note("problem", f"{names.several(there)} {was} at {line}")
+    whys = {each.why for each in unfinished}
+    anew = _RESTART_JOB if in_script else _REBUILD
+    if died is not None or "died" in whys:
+        why = clean(died or "one of its ranks is gone")
+        yield Note("problem", f"the group cannot be used any more: {why}", anew)
+    if "deaf" in whys:
+        text = "they wait in C++, where Ctrl-C arrives only once that has ended"
+        yield Note("problem", text, restart or "restart these engines")
+    elif "interrupted" in whys and died is None:
+        text = "ranks that were interrupted may disagree on what comes next"
+        yield Note("warning", text, anew)
+
+
+def unfinished_table(unfinished: Sequence[Unfinished]) -> Iterator[Table]:
+    """All who gave no whole answer, where the first line has not named all."""
+    from gpumagic.drawing import Column, Property, Table
+
+    if len({(each.why, each.text) for each in unfinished}) < 2:
+        return
+    properties = (
+        Property(Column("Rank"), lambda each: str(each.name)),
+        Property(Column("Did not finish"), why_text),
+        Property(Column("Said last"), lambda each: clean(each.text, 200) or None),
+        Property(
+            Column("At"),
+            lambda each: None if each.line is None else line_text(each.line),
+        ),
+    )
+    yield Table.of("Who did not finish", properties, unfinished)
