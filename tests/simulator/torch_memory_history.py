@@ -108,11 +108,6 @@ def test_a_recording_can_be_bounded_cleared_and_ended():
     record(enabled=None)
     kept.append(make())
     assert entries() == []
-    record(True, True, 2, True)  # the words of older programs
-    kept.append(make())
-    taken = entries()[-1]
-    assert own_calls(taken["frames"]) == ["make"]
-    assert entries()[-1]["action"] == "snapshot"
 
 
 @pytest.mark.parametrize(

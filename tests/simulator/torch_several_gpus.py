@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import threading
 
 import pytest
 import torch
@@ -214,22 +213,6 @@ def test_replicas_run_at_the_same_time_and_always_alike():
     both = min(first_to, second_to) - max(first_from, second_from)
     assert both > 0.7 * (second_to - second_from)
     assert [a_run() for _ in range(3)] == [(time_s, busy)] * 3
-
-
-@pytest.mark.usefixtures("kept_box")
-def test_replicas_may_wait_for_each_other():
-    """A module whose replicas meet in the middle is not held up for good."""
-    meeting = threading.Barrier(2)
-
-    class Meeting(nn.Linear):
-        def forward(self, x):
-            half = super().forward(x)
-            meeting.wait(timeout=60)
-            return half * 2
-
-    model = nn.DataParallel(Meeting(2, 2).cuda())
-
-    assert model(torch.ones(4, 2)).shape == (4, 2)
 
 
 # ------------------------------------------------------------------- torch.cuda.comm

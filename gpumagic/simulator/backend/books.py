@@ -189,7 +189,6 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
     operate = simulation.machine.tracker.operate
     synchronize_stream = simulation.machine.synchronize_stream
     observers = simulation.machine.wait_observers
-    own = simulation.here
     task = simulation.torch._C._current_graph_task_id
     dtype_words = simulation.dtype_words
     blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
@@ -210,8 +209,6 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
     ) -> tuple[list[Any], Sequence[Race]]:
         """Enter one operation into the books; its outputs become tensors."""
         __tracebackhide__ = True
-        if own.next_turn is not None:
-            own.next_turn()
         place = None
         if tracking:
             frame = getframe(_OUR_FRAMES)

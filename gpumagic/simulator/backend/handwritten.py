@@ -61,8 +61,6 @@ def handwritten(simulation: Simulation) -> dict[str, Callable[..., Any]]:
         # An encoder takes no padding out, for there are no nested tensors.
         "_nested_tensor_from_mask_left_aligned": lambda *_: False,
         **dict.fromkeys(_NOT_DENSE, refusing(*NO_SPARSE)),
-        "cudnn_convolution": _convolution(simulation),
-        "cudnn_convolution_transpose": _transposed_convolution(simulation),
         **{name: _geometry(simulation, name) for name in _GEOMETRY},
     }
 
@@ -204,38 +202,6 @@ class _Memory:
                 f"Storage size calculation overflowed with sizes={[*size]}"
             )
         return int(nbytes)
-
-
-def _convolution(simulation: Simulation) -> Callable[..., Any]:
-    """By cuDNN's own name: the convolution that it is."""
-    convolution = simulation.torch.ops.aten.convolution.default
-
-    def kernel(
-        source: Any, weight: Any, padding: Any, stride: Any, dilation: Any, groups: int,
-        *_: bool,
-    ) -> Any:  # fmt: skip
-        none = [0] * len(padding)
-        return convolution(
-            source, weight, None, stride, padding, dilation, False, none, groups
-        )
-
-    return kernel
-
-
-def _transposed_convolution(simulation: Simulation) -> Callable[..., Any]:
-    """Likewise the transposed one."""
-    convolution = simulation.torch.ops.aten.convolution.default
-
-    def kernel(
-        source: Any, weight: Any, padding: Any, output_padding: Any, stride: Any,
-        dilation: Any, groups: int, *_: bool,
-    ) -> Any:  # fmt: skip
-        return convolution(
-            source, weight, None, stride, padding, dilation, True, output_padding,
-            groups,
-        )  # fmt: skip
-
-    return kernel
 
 
 def _index_put(simulation: Simulation, name: str) -> Callable[..., Any]:

@@ -69,14 +69,7 @@ class History:
         self._torch_sim = torch_sim
         self._calls = CallsOfBlocks(simulation)
 
-    def record(self, enabled: Any = "all", *args: Any, **options: Any) -> None:
-        """Record from now on what the allocators do; None ends it."""
-        if isinstance(enabled, bool):
-            self._record_as_once(enabled, *args, **options)
-        else:
-            self._record(enabled, *args, **options)
-
-    def _record(
+    def record(
         self,
         enabled: str | None = "all",
         context: str | None = "all",
@@ -88,6 +81,7 @@ class History:
         global_record_annotations: bool = False,
         skip_actions: Sequence[str] | None = None,
     ) -> None:
+        """Record from now on what the allocators do; None ends it."""
         del device, compile_context, global_record_annotations  # also torch: all GPUs
         _require("state", enabled, ("state", "all", None))
         _require("context", context, (*_CONTEXTS,))
@@ -102,24 +96,6 @@ class History:
             else None,
             clear=clear_history,
         )
-
-    def _record_as_once(
-        self,
-        enabled: bool,
-        record_context: bool = True,
-        trace_alloc_max_entries: int = 1,
-        trace_alloc_record_context: bool = False,
-        *_: Any,
-        clear_history: bool = False,
-        **__: Any,
-    ) -> None:
-        """With the parameters of the first versions."""
-        context = Context.STATE if record_context else Context.NEVER
-        if trace_alloc_record_context:
-            context = Context.ALLOC
-        most = max(trace_alloc_max_entries, 1)
-        recording = Recording(most, context, self._calls.gather)
-        self._switch(recording if enabled else None, clear=clear_history)
 
     def _switch(self, recording: Recording | None, *, clear: bool) -> None:
         self._torch_sim.init()

@@ -175,7 +175,6 @@ class Operation:
     """
 
     __slots__ = (
-        "_base",
         "_torch",
         "_waiting",
         "blocks",
@@ -215,7 +214,6 @@ class Operation:
         self.call: Callable[..., Any] = _binding(torch, name) or made or overload._op
         has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
         self.missing = made is None and not has_kernel(name, "CPU")
-        self._base = base
         self._torch = torch
         self.rule: Rule = rule_for(name)
         functional = base.removesuffix("_")
@@ -287,14 +285,12 @@ class Operation:
             return result
 
     def widened(self, args: Sequence[Any], named: dict[str, Any]) -> Any:
-        """What CUDA computes, and the CPU has just said that it does not.
+        """In a wider type, as the CPU has just said that it does not have this one.
 
-        `NotImplemented` if CUDA does not, either. No frame may hold the error: in a
-        circle with it, the tensors of a call that has failed would live on.
+        `NotImplemented` where there is none. No frame may hold the error: in a circle
+        with it, the tensors of a call that has failed would live on.
         """
-        return Precision(self._torch).widened(
-            self._base, self.call, self.written, args, named
-        )
+        return Precision(self._torch).widened(self.call, self.written, args, named)
 
     def rule_by_shape(self, twins: Sequence[Any], *, dense: bool) -> Rule:
         """What it costs on operands of these shapes."""

@@ -253,10 +253,10 @@ class BackwardStreams:
             self._remember(current)
         return current
 
-    def start(self, roots: Sequence[Any]) -> _Pass | None:
-        """A pass begins at these tensors; answers with the one that it is part of."""
+    def start(self) -> _Pass | None:
+        """A pass begins; answers with the one that it is part of."""
         outer = self._thread.inside
-        self._thread.inside = _Pass(dict(self._simulation.here.streams), roots)
+        self._thread.inside = _Pass(dict(self._simulation.here.streams))
         return outer
 
     def finish(self, outer: _Pass | None) -> None:
@@ -285,13 +285,8 @@ class BackwardStreams:
         """Make the stream of a node's forward operation the current one in it."""
         streams = self._simulation.here.streams
         number: int = node._sequence_nr()
-        which: int | tuple[int, int] = number
-        if number == _OF_A_LEAF and self._forward:
-            leaf = _leaf_of(node)
-            number = self._first_use(inside, leaf)
-            which = leaf, number
-        if inside.node != which:
-            inside.node = which
+        if number not in {_OF_A_LEAF, inside.node}:
+            inside.node = number
             inside.entered.clear()
             streams.clear()
             stream = self._forward.get(number)
@@ -305,11 +300,6 @@ class BackwardStreams:
             inside.last = stream
             inside.used[stream] = None
 
-    def _first_use(self, inside: _Pass, leaf: int) -> int:
-        if inside.first_uses is None:
-            inside.first_uses = _first_uses(inside.roots)
-        return inside.first_uses.get(leaf, _OF_A_LEAF)
-
     def _wait(self, stream: SimulatedStream, other: SimulatedStream) -> None:
         if stream is not other:
             with self._simulation.books():
@@ -322,12 +312,7 @@ class _Pass:
     Attributes:
         callers: The current streams of whoever began it.
 
-        roots: What it began at.
-
-        first_uses: The number of the first node that used each leaf, by the leaf's
-            identity; None as long as nobody has asked.
-
-        node: The number of the node that it is in, or the leaf and that number.
+        node: The number of the node that it is in.
 
         entered: The GPUs that this node has used.
 
@@ -339,20 +324,14 @@ class _Pass:
     __slots__ = (
         "callers",
         "entered",
-        "first_uses",
         "last",
         "node",
-        "roots",
         "used",
     )
 
-    def __init__(
-        self, callers: dict[SimulatedGpu, SimulatedStream], roots: Sequence[Any]
-    ) -> None:
+    def __init__(self, callers: dict[SimulatedGpu, SimulatedStream]) -> None:
         self.callers = callers
-        self.roots = roots
-        self.first_uses: dict[int, int] | None = None
-        self.node: int | tuple[int, int] | None = None
+        self.node: int | None = None
         self.entered: set[SimulatedGpu] = set()
         self.last: SimulatedStream | None = None
         self.used: dict[SimulatedStream, None] = {}
@@ -365,38 +344,13 @@ class _Thread(threading.local):
     numbered = 0
 
 
-def _first_uses(roots: Sequence[Any]) -> dict[int, int]:
-    """The number of the first node that used each leaf, by the leaf's identity."""
-    found: dict[int, int] = {}
-    nodes = (getattr(each, "node", None) or each.grad_fn for each in roots)
-    seen = {each for each in nodes if each is not None}
-    left = [*seen]
-    while left:
-        node = left.pop()
-        number = node._sequence_nr()
-        for each, _ in node.next_functions:
-            if each is None:
-                continue
-            if each._sequence_nr() == _OF_A_LEAF:
-                leaf = _leaf_of(each)
-                found[leaf] = min(found.get(leaf, number), number)
-            elif each not in seen:
-                seen.add(each)
-                left.append(each)
-    return found
-
-
-def _leaf_of(node: Any) -> int:
-    return id(getattr(node, "variable", None))
-
-
 def finishing(run_backward: Any, simulation: Simulation) -> Any:
     """A backward pass that ends by ordering its streams with the caller's."""
     import functools
 
     @functools.wraps(run_backward)
     def run(roots: Any, *arguments: Any, **options: Any) -> Any:
-        outer = simulation.backward.start(roots)
+        outer = simulation.backward.start()
         try:
             return run_backward(roots, *arguments, **options)
         except RuntimeError as error:

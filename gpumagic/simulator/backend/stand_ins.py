@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ class StandIns:
                 replacement = staticmethod(replacement)
         setattr(target, name, replacement)
         if type(original) in _FUNCTIONS:
+            if isinstance(replacement, types.FunctionType):  # pickled by its name
+                functools.update_wrapper(replacement, original)
             self._let_torch_know(original, replacement)
 
     def put_known(self, target: Any, replacements: dict[str, Any]) -> None:

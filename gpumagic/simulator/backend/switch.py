@@ -30,7 +30,6 @@ from gpumagic.simulator.backend.pinning import (
     pinning_factories,
     pinning_methods,
 )
-from gpumagic.simulator.backend.precision import transforms
 from gpumagic.simulator.backend.refusals import (
     compiling,
     refuse_in_child,
@@ -165,7 +164,6 @@ class Switch:
         # Also where gradients are wanted, or a subclass would be asked first.
         above = {
             **attention_entry(simulation),
-            **dict(transforms(torch)),
             "_has_compatible_shallow_copy_type": holds_either(torch),
         }
         for short, kernel in above.items():
