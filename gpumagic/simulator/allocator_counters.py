@@ -7,8 +7,10 @@ import weakref
 # What torch reports where blocks of every size may be split.
 _NO_LIMIT = -1
 
-# The families of torch's figures, without the two that mostly follow from these.
+# The families of torch's figures.
 _FAMILIES = (
+    "active",
+    "active_bytes",
     "allocated_bytes",
     "allocation",
     "inactive_split",
@@ -54,11 +56,6 @@ class Count:
     def reset_accumulated(self) -> None:
         """Forget how it got here."""
         self.carried, self.freed = self.current, 0
-
-    def copy_from(self, other: Count) -> None:
-        """Become what another count of the same pool is."""
-        self.current, self.peak = other.current, other.peak
-        self.freed, self.carried = other.freed, other.carried
 
 
 class Mark:
@@ -129,14 +126,6 @@ class Total:
         self.small.reset_accumulated()
         self.large.reset_accumulated()
 
-    def copy(self) -> Total:
-        """A figure of its own that has come the same way."""
-        twin = Total()
-        twin.lately = self.peak
-        twin.small.copy_from(self.small)
-        twin.large.copy_from(self.large)
-        return twin
-
     def _catch_up(self) -> None:
         """Let a new moment begin."""
         self._users = self.peak
@@ -148,18 +137,8 @@ class Total:
 class Tally:
     """The counts of one pool, told what happens to its blocks."""
 
-    __slots__ = (
-        "active",
-        "active_bytes",
-        "allocated_bytes",
-        "allocation",
-        "inactive_split",
-        "inactive_split_bytes",
-        "requested_bytes",
-        "reserved_bytes",
-        "segment",
-    )
-
+    active: Count
+    active_bytes: Count
     allocation: Count
     allocated_bytes: Count
     requested_bytes: Count
@@ -167,56 +146,29 @@ class Tally:
     inactive_split_bytes: Count
     segment: Count
     reserved_bytes: Count
-    # None as long as no block was ever held: active is then what is allocated.
-    active: Count | None
-    active_bytes: Count | None
+
+    __slots__ = _FAMILIES
 
     def hand_out(
         self, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
-        """A block has got an owner. Written out, as it runs for every tensor."""
-        count = self.allocation
-        count.current = now = count.current + 1
-        if now > count.peak or now + count.twin.current > count.total.lately:
-            count.note_peak(now)
-        count = self.allocated_bytes
-        count.current = now = count.current + size
-        if now > count.peak or now + count.twin.current > count.total.lately:
-            count.note_peak(now)
-        count = self.requested_bytes
-        count.current = now = count.current + requested
-        if now > count.peak or now + count.twin.current > count.total.lately:
-            count.note_peak(now)
+        """A block has got an owner, or lost it where the size is negative."""
+        one = 1 if size > 0 else -1
+        self.allocation.shift(one)
+        self.allocated_bytes.shift(size)
+        self.active.shift(one)
+        self.active_bytes.shift(size)
+        self.requested_bytes.shift(requested)
         if splits:
             self.inactive_split.shift(splits)
-        if split_bytes < 0:  # mostly: it is taken out of a part
-            count = self.inactive_split_bytes
-            count.current += split_bytes
-            count.freed -= split_bytes
-        elif split_bytes:
+        if split_bytes:
             self.inactive_split_bytes.shift(split_bytes)
-        if self.active is not None:
-            self._shift_active(1, size)
 
     def take_back(
         self, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
         """A block has lost its owner and is free at once."""
-        count = self.allocation
-        count.current -= 1
-        count.freed += 1
-        count = self.allocated_bytes
-        count.current -= size
-        count.freed += size
-        count = self.requested_bytes
-        count.current -= requested
-        count.freed += requested
-        if splits:
-            self.inactive_split.shift(splits)
-        if split_bytes:
-            self.inactive_split_bytes.shift(split_bytes)
-        if self.active is not None:
-            self._shift_active(-1, -size)
+        self.hand_out(-size, -requested, splits, split_bytes)
 
     def hold(self, size: int) -> None:
         """A block has lost its owner and waits for other streams."""
@@ -225,20 +177,16 @@ class Tally:
 
     def let_go(self, size: int, requested: int, splits: int, split_bytes: int) -> None:
         """A block that was held is free."""
+        self.active.shift(-1)
+        self.active_bytes.shift(-size)
         self.requested_bytes.shift(-requested)
         self.inactive_split.shift(splits)
         self.inactive_split_bytes.shift(split_bytes)
-        self._shift_active(-1, -size)
 
     def shift_reserved(self, segments: int, nbytes: int) -> None:
         """Segments have come from the driver, or gone where the number is negative."""
         self.segment.shift(segments)
         self.reserved_bytes.shift(nbytes)
-
-    def _shift_active(self, blocks: int, nbytes: int) -> None:
-        if self.active is not None and self.active_bytes is not None:
-            self.active.shift(blocks)
-            self.active_bytes.shift(nbytes)
 
 
 class Counters:
@@ -250,27 +198,8 @@ class Counters:
         for family, total in self.totals.items():
             setattr(self.small, family, total.small)
             setattr(self.large, family, total.large)
-        for tally in (self.small, self.large):
-            tally.active = tally.active_bytes = None
         self.oversize_allocations, self.oversize_segments = Total(), Total()
         self._zero_events()
-
-    def tell_active_apart(self) -> None:
-        """From now on what is active may be more than what is allocated."""
-        if self.small.active is not None:
-            return
-        blocks = self.totals["active"] = self.totals["allocation"].copy()
-        nbytes = self.totals["active_bytes"] = self.totals["allocated_bytes"].copy()
-        self.small.active, self.small.active_bytes = blocks.small, nbytes.small
-        self.large.active, self.large.active_bytes = blocks.large, nbytes.large
-
-    def families(self) -> dict[str, Total]:
-        """Every figure that is counted by pool, by torch's name of its family."""
-        active = {
-            "active": self.totals["allocation"],
-            "active_bytes": self.totals["allocated_bytes"],
-        }
-        return active | self.totals
 
     def reset_peaks(self) -> None:
         """Let every peak be what is there now."""
@@ -295,7 +224,7 @@ class Counters:
             "num_ooms": self.out_of_memories,
             "num_sync_all_streams": self.synchronisations,
         }
-        for family, total in self.families().items():
+        for family, total in self.totals.items():
             figures |= _figures(f"{family}.all", total)
             figures |= _figures(f"{family}.small_pool", total.small)
             figures |= _figures(f"{family}.large_pool", total.large)
