@@ -65,8 +65,7 @@ def kept_by(torch: Any, node: Any, words: NodeWords) -> Kept:
     things = [each for each, _ in words.edges(node) if each is not None]
     if words.variable is not None:
         things.append(words.variable(node))
-    saved = getattr(getattr(torch._C, "_autograd", None), "SavedTensor", None)
-    if not hasattr(saved, "data"):  # this torch tells nothing without unpacking it
+    if not tells_saved(torch):
         return Kept(things, len(words.saved))
     for get in words.saved:
         found = _answer(get, node)
@@ -74,6 +73,12 @@ def kept_by(torch: Any, node: Any, words: NodeWords) -> Kept:
             # The hooks may hold memory as well, as those of checkpointing do.
             things += [_answer(_DATA, each), _answer(_HOOK, each)]
     return Kept([each for each in things if each is not None], 0)
+
+
+def tells_saved(torch: Any) -> bool:
+    """Whether this torch tells what was saved without unpacking it."""
+    saved = getattr(getattr(torch._C, "_autograd", None), "SavedTensor", None)
+    return hasattr(saved, "data")
 
 
 def _answer(get: Callable[[Any], Any], node: Any) -> Any:
