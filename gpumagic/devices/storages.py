@@ -139,8 +139,7 @@ def _address(torch: Any, tensor: Any) -> int:
     found = int(ask(tensor))
     if not found:  # one without elements has no address, on whatever storage it is
         return int(torch.Tensor.untyped_storage(tensor).data_ptr())
-    offset = torch.Tensor.storage_offset(tensor)
-    return found - int(offset) * int(torch.Tensor.element_size(tensor))
+    return found - int(tensor.storage_offset()) * int(tensor.element_size())
 
 
 class TensorWords:

@@ -33,6 +33,9 @@ _REMEMBERED_BYTES = 1 << 28
 _MOST_FLIGHTS = 4096
 # They read a tensor, and no operator of it could be seen.
 _READ_UNSEEN = frozenset(("tolist", "__repr__", "__format__", "__reduce_ex__"))
+_ASK_THEIR_CLASS = frozenset(
+    ("__repr__", "__deepcopy__", "__format__", "__reduce_ex__")
+)
 _ARRAYS = frozenset(("numpy", "__array__"))  # they give a view, if they can
 # They hand out memory in which nobody is seen any more.
 _RAW = _ARRAYS | {"__dlpack__", "data_ptr", "storage", "untyped_storage"}
@@ -133,17 +136,21 @@ class Flights:
     ) -> None:
         """Pinned memory is being written by a copy from the device."""
         with self.unwatched():
-            span = buffer.operand(target)[1:]
-            met = [each for each in buffer.flights if each.meets(span)]
-            races = [*self._changes(met)]  # what the host has done before
-            target.copy_(values)
-            for each in met:
-                if each.expected is not None:
-                    each.expected = self._bytes_of(each)
-            if races:
-                self._simulation.tell(races)
+            self._write(target, buffer, values)
             if stream is not None and self._simulation.tracking:
                 self._take_off(target, buffer, stream, arrives=True)
+
+    def _write(self, target: Any, buffer: PinnedBuffer, values: Any) -> None:
+        """Fill pinned memory, which is no change of the host's."""
+        span = buffer.operand(target)[1:]
+        met = [each for each in buffer.flights if each.meets(span)]
+        races = [*self._changes(met)]  # what the host has done before
+        target.copy_(values)
+        for each in met:
+            if each.expected is not None:
+                each.expected = self._bytes_of(each)
+        if races:
+            self._simulation.tell(races)
 
     def _take_off(
         self,
@@ -294,7 +301,8 @@ class Flights:
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Call a function of torch with watched tensors as if they were not."""
         name = getattr(func, "__name__", "")
-        watched = [each for each in _flat((args, kwargs)) if type(each) in self._plain]
+        # Only these ask for the class; others look meanwhile, from other threads.
+        watched = args[:1] if name in _ASK_THEIR_CLASS else ()
         if name in _READ_UNSEEN:
             self.touched(args[0], writes=False)
         try:
@@ -331,17 +339,21 @@ class Flights:
         read, written = ((), (operand,)) if writes else ((operand,), ())
         with self._simulation.books() as tracker:
             met = self._met(buffer, span, writes=writes)
+            races = tracker.operate(HOST, read, written, place)
             # A tracker may have forgotten, that has seen so much use of one buffer.
-            untold = [each for each in met if not each.told][-1:]
-            races = tracker.operate(HOST, read, written, place) or [
-                flight.race(place, span, writes=writes) for flight in untold
-            ]
-            if races:  # what its hint would cure as well is not told again
-                for flight in (*met, *filter(self._is_behind, self._flights)):
-                    flight.told = True
+            untold = None if races else next((f for f in met[::-1] if not f.told), None)
+            if untold is not None:
+                races = [untold.race(place, span, writes=writes)]
+            if races:
+                self._is_told(met)
         if races:
             self._simulation.tell(races)
         return bool(met)
+
+    def _is_told(self, met: Sequence[Flight]) -> None:
+        """What the hint of a race would cure as well is not told again."""
+        for flight in (*met, *filter(self._is_behind, self._flights)):
+            flight.told = True
 
     def _met(self, buffer: PinnedBuffer, span: Bytes, *, writes: bool) -> list[Flight]:
         """The copies under way that this is too early for."""

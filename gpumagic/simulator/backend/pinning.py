@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import Counter, deque
+from collections import deque
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,6 +31,9 @@ _FACTORIES = (
     "randint_like", "randn", "randn_like", "randperm", "tensor", "zeros", "zeros_like",
 )  # fmt: skip
 _METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
+
+
+_LOOKED_AT = 64  # blocks, for one that is free
 
 
 class PinnedBuffer:
@@ -62,14 +65,6 @@ class PinningTime(threading.local):
     spent_ns = 0
 
 
-class Life(weakref.ref[Any]):
-    """Dies with a pinned buffer, and knows how large that was."""
-
-    __slots__ = ("size",)
-
-    size: int
-
-
 def pinned_buffer(tensor: Any) -> PinnedBuffer | None:
     """The mark on a host tensor's storage; None where it is pageable."""
     return getattr(tensor.untyped_storage(), "_gpumagic_pinned", None)
@@ -82,14 +77,10 @@ class Pinning:
         self._simulation = simulation
         self._torch = simulation.torch
         aten = simulation.torch.ops.aten
-        self._empty_strided = aten.empty_strided.default._op
+        self._empty_like = aten.empty_like.default._op
         self._copy = aten.copy_.default._op
-        # By size: blocks that torch would keep for the next one that wants as much.
-        self._kept: Counter[int] = Counter()
-        self._lives: set[Life] = set()
-        # A death is noted by a C function: an interrupt that fell into bytecode of
-        # ours would be swallowed, for nobody can be told of it there.
-        self._died: deque[Any] = deque()
+        # By size: blocks that torch would keep, each with its latest owner.
+        self._blocks: dict[int, deque[weakref.ref[PinnedBuffer]]] = {}
 
     def is_pinned(self, tensor: Any, device: Any = None) -> bool:  # noqa: ARG002
         """`tensor.is_pinned()`."""
@@ -98,11 +89,7 @@ class Pinning:
     def pin(self, tensor: Any, device: Any = None) -> Any:  # noqa: ARG002
         """`tensor.pin_memory()` of one that is not: a marked copy."""
         began_ns = perf_counter_ns()
-        pinned = self._empty_strided(
-            tensor.size(),
-            _dense_strides(tensor),
-            dtype=tensor.dtype,
-        )
+        pinned = self._empty_like(tensor)
         self._copy_into(pinned, tensor)
         self._simulation.pinning_time.spent_ns += perf_counter_ns() - began_ns
         machine = self._simulation.machine
@@ -118,50 +105,20 @@ class Pinning:
     def _mark(self, tensor: Any) -> Any:
         storage = tensor.untyped_storage()
         buffer = storage._gpumagic_pinned = PinnedBuffer(storage)
-        life = Life(buffer, self._died.append)
-        life.size = _rounded(storage.nbytes())
-        self._lives.add(life)
-        self._lock(life.size)
-        return tensor
-
-    def _lock(self, size: int) -> None:
-        """Take time for memory that is new; what was pinned once is used again."""
-        self._take_back()
-        if self._kept[size]:
-            self._kept[size] -= 1
-            return
+        # Pinned memory is taken in powers of two, and used again if one is free.
+        size = 1 << max(storage.nbytes() - 1, 0).bit_length()
+        blocks = self._blocks.setdefault(size, deque())
+        free = False
+        for _ in range(min(len(blocks), _LOOKED_AT)):
+            owner = blocks.popleft()
+            if free := owner() is None:
+                break
+            blocks.append(owner)
+        blocks.append(weakref.ref(buffer))
         machine = self._simulation.machine
-        if machine.gpus:
+        if machine.gpus and not free:  # locking takes time
             machine.scheduler.elapse(machine.gpus[0].costs.host_alloc_ns(size))
-
-    def _take_back(self) -> None:
-        while self._died:
-            life = self._died.popleft()
-            self._lives.discard(life)
-            self._kept[life.size] += 1
-
-
-def _rounded(nbytes: int) -> int:
-    """Pinned memory is taken in powers of two, and kept by size."""
-    return 1 << max(nbytes - 1, 0).bit_length()
-
-
-def _dense_strides(tensor: Any) -> tuple[int, ...]:
-    """Those of a copy that keeps the order of dimensions, as torch's own does."""
-    if tensor.is_contiguous() or _is_dense(tensor):
-        return (*tensor.stride(),)
-    return contiguous_strides(tensor.size())
-
-
-def _is_dense(tensor: Any) -> bool:
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
-        if size == 1:
-            continue
-        if stride != expected:
-            return False
-        expected *= size
-    return True
+        return tensor
 
 
 def contiguous_strides(size: Any) -> tuple[int, ...]:

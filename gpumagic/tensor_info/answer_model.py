@@ -1,4 +1,4 @@
-"""Draws what a model holds: totals, what is odd, a tree, and what to do."""
+"""What does a model hold: totals, what is odd, a tree, and what to do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpumagic.tensor_info.sentences import shape_text
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
-    from gpumagic.drawing import Part
+    from gpumagic.drawing import NoteKind, Part
     from gpumagic.tensor_info.report import ModelReport, Node, Oddity
 
 # Modules in a Sequential or a ModuleList are typed as items of it.
@@ -34,7 +34,7 @@ _MOST_LINES = 11
 _MOST_ALL_LINES = 2_000
 _NAMED_AT_MOST = 2
 _USUAL_KINDS = ("parameter", "tensor", "state", "attribute")
-_MOST_ODD = 50
+_MOST_ODD, _MOST_ODD_IN_TITLE = 50, 3
 _HOW = "No operation was run on any tensor, and nothing is kept of them but figures."
 _HOW_VALUES = "The elements of every tensor were read once, where they lie."
 _ONCE = "What several names reach is counted once, in each line and in the whole."
@@ -65,34 +65,29 @@ def short_count(count: int) -> str:
 
 def model_headline(report: ModelReport) -> str:
     """The totals, and how much of it is odd."""
-    if not report.root.tensors:
-        return f"{report.expression}: {report.kind} without a tensor"
-    odd = [_OF_WHOLE[each.kind].format(_how_many(report, each)) for each in report.odd]
-    shown = f"; {', '.join(odd[:3])}" if odd else ""
-    return f"{report.expression}: {', '.join(_totals(report))}{shown}"
-
-
-def _totals(report: ModelReport) -> Iterator[str]:
     root = report.root
+    if not root.tensors:
+        return f"{report.expression}: {report.kind} without a tensor"
     noun, count = "parameter", root.parameters
-    if not root.parameters:
+    if not count:
         noun, count = "element", root.elements
-    yield f"{short_count(count)} {noun}{'s' if count != 1 else ''}"
-    if state := [each for each in report.roles if each.name == "state"]:
-        yield f"{bytes_text(state[0].stored_bytes)} of state"
-    yield bytes_text(root.stored_bytes) + (" in all" if state else "")
+    said = [f"{short_count(count)} {noun}{'s' if count != 1 else ''}"]
+    state = [each for each in report.roles if each.name == "state"]
+    said += [f"{bytes_text(each.stored_bytes)} of state" for each in state]
+    said.append(bytes_text(root.stored_bytes) + (" in all" if state else ""))
     if len(root.devices) == 1:
-        yield f"{listed(_float_dtypes(report), most=2)} on {root.devices[0]}"
+        said.append(f"{listed(_float_dtypes(root), most=2)} on {root.devices[0]}")
+    odd = []
+    for each in report.odd[:_MOST_ODD_IN_TITLE]:
+        count_of_it = "all" if _is_all(report, each) else f"{len(each.names):,}"
+        odd.append(_OF_WHOLE[each.kind].format(count_of_it))
+    shown = f"; {', '.join(odd)}" if odd else ""
+    return f"{report.expression}: {', '.join(said)}{shown}"
 
 
-def _float_dtypes(report: ModelReport) -> list[str]:
+def _float_dtypes(root: Node) -> list[str]:
     """The dtypes that one asks about: counters of steps and the like are integers."""
-    dtypes = report.root.dtypes
-    return [each for each in dtypes if "float" in each] or list(dtypes)
-
-
-def _how_many(report: ModelReport, odd: Oddity) -> str:
-    return "all" if _is_all(report, odd) else f"{len(odd.names):,}"
+    return [each for each in root.dtypes if "float" in each] or list(root.dtypes)
 
 
 def _is_all(report: ModelReport, odd: Oddity) -> bool:
@@ -101,37 +96,26 @@ def _is_all(report: ModelReport, odd: Oddity) -> bool:
 
 def model_parts(report: ModelReport) -> Iterator[Part]:
     """The tree, what it takes, what to do; then all levels and all that is odd."""
-    root = _branch(report, report.root, report.root)
-    if report.root.children:
-        shown = _opened(root, report.depth)
-        tree = Tree(_caption(report), _headings(report), shown)
+    whole = report.root
+    noun = "parameters" if _counts_parameters(report) else "elements"
+    root = _branch(report, whole, whole)
+    caption = f"{noun.capitalize()} and bytes of each part, and its share of the bytes"
+    tree = Tree(caption, (noun, ""), _opened(root))
+    if whole.children:
         yield tree
-    is_mixed = len(_float_dtypes(report)) > 1 or len(report.root.devices) > 1
-    if is_mixed:
+    if len(_float_dtypes(whole)) > 1 or len(whole.devices) > 1:
         yield _amounts(report)
     if not report.complete:
         yield Note("warning", "the walk was cut short: there is more than is counted")
-    for each in report.odd:
-        yield from _note(report, each)
+    yield from filter(None, (_note(report, each) for each in report.odd))
     yield from (Note("note", remark) for remark in report.remarks)
-    if report.root.children:
-        everything = replace(tree, root=_cut(root, _MOST_ALL_LINES), whole=True)
+    if whole.children:
+        everything = replace(tree, root=_cut(root, [_MOST_ALL_LINES]), whole=True)
         yield AllLevels("The whole tree", (everything,), "tree")
-    if len(report.types) > 1 and not is_mixed:
-        yield Details("What it takes", (_amounts(report),), "types")
     if report.odd:
         yield Details("All that is odd", tuple(_odd(report)), "odd")
     said = _HOW_VALUES if report.values else _HOW
     yield how(Paragraph(f"{said}\n{_ONCE}"))
-
-
-def _caption(report: ModelReport) -> str:
-    noun = _headings(report)[0].capitalize()
-    return f"{noun} and bytes of each part, and its share of the bytes"
-
-
-def _headings(report: ModelReport) -> tuple[str, ...]:
-    return ("parameters" if _counts_parameters(report) else "elements", "")
 
 
 def _counts_parameters(report: ModelReport) -> bool:
@@ -140,18 +124,21 @@ def _counts_parameters(report: ModelReport) -> bool:
 
 def _branch(report: ModelReport, node: Node, whole: Node) -> Branch:
     """One node as a line; several alike in a row are one."""
-    below = []
+    below: list[Branch] = []
     for _, same in groupby(node.children, key=_alike):
         run = list(same)
+        lines = [_branch(report, each, whole) for each in run]
         if len(run) > 1 and _is_empty(run[0]):
-            below.append(_without_tensors(report, run, whole))
-        elif len(run) > 1 and run[0].children and all(map(_is_numbered, run)):
-            below.append(_run(report, run, whole))
+            names = listed([each.name for each in run], most=_NAMED_AT_MOST)
+            below.append(replace(lines[0], name=names, below=tuple(lines)))
+        elif len(run) > 1 and run[0].children and run[0].name[-1:].isdigit():
+            below.append(_together(report, run, lines[0], whole))
         else:
-            below += [_branch(report, each, whole) for each in run]
+            below += lines
+    name = node.kind if node.size is None else shape_text(node.size)
     return Branch(
-        _name(node),
-        _figures(report, node),
+        f"{node.name} {name}".rstrip(),
+        (f"{_count(report, node):,}", bytes_text(node.stored_bytes)),
         node.stored_bytes / whole.stored_bytes if whole.stored_bytes else 0.0,
         _said(report, node),
         tuple(below),
@@ -162,29 +149,19 @@ def _is_empty(node: Node) -> bool:
     return not (node.tensors or node.children or node.same_as)
 
 
-def _without_tensors(report: ModelReport, run: Sequence[Node], whole: Node) -> Branch:
-    """Parts in a row that hold nothing, as one line."""
-    below = tuple(_branch(report, each, whole) for each in run)
-    names = listed([each.name for each in run], most=_NAMED_AT_MOST)
-    return replace(below[0], name=names, below=below)
-
-
-def _is_numbered(node: Node) -> bool:
-    return node.name[-1:].isdigit()
-
-
-def _run(report: ModelReport, run: Sequence[Node], whole: Node) -> Branch:
+def _together(
+    report: ModelReport, run: Sequence[Node], first: Branch, whole: Node
+) -> Branch:
     """Parts in a row that are built alike: one line, and the first of them below."""
-    first = _branch(report, run[0], whole)
+    stored = sum(each.stored_bytes for each in run)
+    count = sum(_count(report, each) for each in run)
     last = run[-1].name
     number = last[len(last.rstrip("0123456789")) :]
-    together = sum(each.stored_bytes for each in run)
-    count = sum(_count(report, each) for each in run)
     return replace(
         first,
         name=f"{run[0].name} to {number}: {len(run)} x {run[0].kind or 'alike'}",
-        figures=(f"{count:,}", bytes_text(together)),
-        share=together / whole.stored_bytes if whole.stored_bytes else 0.0,
+        figures=(f"{count:,}", bytes_text(stored)),
+        share=stored / whole.stored_bytes if whole.stored_bytes else 0.0,
     )
 
 
@@ -196,21 +173,8 @@ def _alike(node: Node) -> Hashable:
     """The same for nodes that differ in their names alone, or hold nothing."""
     if _is_empty(node):
         return ()
-    own = (node.kind, node.size, node.odd, node.dtypes, node.devices, node.same_as)
-    figures = (node.parameters, node.trainable, node.elements, node.stored_bytes)
-    values = (node.nan_count, node.inf_count)
     within = tuple((each.name, _alike(each)) for each in node.children)
-    return own, figures, values, within
-
-
-def _name(node: Node) -> str:
-    if node.size is not None:
-        return f"{node.name} {shape_text(node.size)}"
-    return f"{node.name} {node.kind}".rstrip()
-
-
-def _figures(report: ModelReport, node: Node) -> tuple[str, ...]:
-    return f"{_count(report, node):,}", bytes_text(node.stored_bytes)
+    return replace(node, name="", children=()), within
 
 
 def _said(report: ModelReport, node: Node) -> str:
@@ -234,14 +198,15 @@ def _said(report: ModelReport, node: Node) -> str:
     return "; ".join(filter(None, said))
 
 
-def _opened(root: Branch, depth: int | None) -> Branch:
-    """The tree with so many levels open, or as many lines as a screen takes."""
-    if depth is not None:
-        return _to_depth(root, depth)
+def _opened(root: Branch) -> Branch:
+    """The tree with as many lines open as a screen takes."""
     opened = {id(root)}
     count = 1 + len(root.below)
     if count > _MOST_LINES:
-        return replace(root, below=_fewer(root.below), is_open=True)
+        shown, others = root.below[: _MOST_LINES - 2], root.below[_MOST_LINES - 2 :]
+        share = sum(each.share for each in others)
+        more = Branch(f"{len(others):,} more", ("", ""), share, "", others)
+        return replace(root, below=(*shown, more), is_open=True)
     waiting = list(root.below)
     while waiting:
         # The largest part tells most; tensors themselves are asked for.
@@ -262,37 +227,17 @@ def _with_open(branch: Branch, opened: set[int]) -> Branch:
     return replace(branch, below=below, is_open=True)
 
 
-def _to_depth(branch: Branch, depth: int) -> Branch:
-    if depth <= 0:
-        return branch
-    below = tuple(_to_depth(each, depth - 1) for each in branch.below)
-    return replace(branch, below=below, is_open=True)
-
-
-def _fewer(below: tuple[Branch, ...]) -> tuple[Branch, ...]:
-    """The first parts, and the others as one line."""
-    shown, others = below[: _MOST_LINES - 2], below[_MOST_LINES - 2 :]
-    share = sum(each.share for each in others)
-    return (*shown, Branch(f"{len(others):,} more", ("", ""), share, "", others))
-
-
-def _cut(branch: Branch, most: int) -> Branch:
+def _cut(branch: Branch, left: list[int]) -> Branch:
     """The tree with so many lines at most, and a word where it was cut."""
-    left = most
-
-    def cut(each: Branch) -> Branch:
-        nonlocal left
-        left -= 1
-        below = []
-        for number, inner in enumerate(each.below):
-            if left <= 0:
-                rest = len(each.below) - number
-                below.append(Branch(f"{rest:,} more", ("", ""), 0.0))
-                break
-            below.append(cut(inner))
-        return replace(each, below=tuple(below))
-
-    return cut(branch)
+    left[0] -= 1
+    below = []
+    for number, inner in enumerate(branch.below):
+        if left[0] <= 0:
+            rest = len(branch.below) - number
+            below.append(Branch(f"{rest:,} more", ("", ""), 0.0))
+            break
+        below.append(_cut(inner, left))
+    return replace(branch, below=tuple(below))
 
 
 def _amounts(report: ModelReport) -> Table:
@@ -308,55 +253,46 @@ def _amounts(report: ModelReport) -> Table:
     return Table.of("What it takes", properties, (*report.types, *roles), name="types")
 
 
-def _note(report: ModelReport, odd: Oddity) -> Iterator[Note]:
-    """What an oddity means, and what to type; silent where there is nothing to do."""
-    names = listed([f"{each}" for each in _paths(report, odd)], most=_NAMED_AT_MOST)
-    first = _paths(report, odd)[0]
-    expression = report.expression
+def _note(report: ModelReport, odd: Oddity) -> Note | None:
+    """What an oddity means, and what to type; None where there is nothing to do."""
+    paths = _paths(report, odd.names)
+    names, first = listed(paths, most=_NAMED_AT_MOST), paths[0]
+    said = odd.said[0] if odd.said else ""
+    kind: NoteKind = "note"
+    hint = ""
     match odd.kind:
         case "NaN or inf":
+            kind, text = "problem", f"{said} in {first}"
             # What an optimizer remembers has no path that could be typed.
-            is_code = "[...]" not in first
-            hint = f"%tensor_info --values {first}" if is_code else ""
-            yield Note("problem", f"{odd.said[0]} in {first}", hint)
+            hint = "" if "[...]" in first else f"%tensor_info --values {first}"
         case "several devices":
-            where = listed(report.root.devices)
-            yield Note(
-                "warning",
-                f"tensors lie on {where}: {names} {odd.said[0]}",
-                f"{expression}.to({report.types[0].name.rpartition(' ')[2]!r})"
-                if report.kind.startswith("module")
-                else "",
-            )
+            kind = "warning"
+            text = f"tensors lie on {listed(report.root.devices)}: {names} {said}"
+            if report.kind.startswith("module"):
+                most = report.types[0].name.rpartition(" ")[2]
+                hint = f"{report.expression}.to({most!r})"
         case "several dtypes":
-            yield Note("note", f"of another dtype: {names} {odd.said[0]}")
+            text = f"of another dtype: {names} {said}"
         case "not registered":
-            name = first.rpartition(".")[2]
-            yield Note(
-                "warning",
-                f".to() leaves {names} where it is, as it is no parameter or buffer",
-                f"self.register_buffer({name!r}, ...)",
-            )
+            kind, name = "warning", first.rpartition(".")[2]
+            text = f".to() leaves {names} where it is, as it is no parameter or buffer"
+            hint = f"self.register_buffer({name!r}, ...)"
         case "shared in part":
-            yield Note("note", f"memory in common, not all of it: {names}")
+            text = f"memory in common, not all of it: {names}"
         case "not contiguous":
-            yield Note("note", f"not contiguous: {names}", f"%tensor_info {first}")
+            text, hint = f"not contiguous: {names}", f"%tensor_info {first}"
         case "tied":
-            yield Note("note", f"{first} {_tie(report, odd)}: counted once")
-        case "frozen" if not _is_all(report, odd):
+            other = _paths(report, [said.removeprefix("is ")])[0]
+            text = f"{first} is {other}: counted once"
+        case _:
             share = f"{odd.elements:,} of {report.root.parameters:,}"
             count = count_text(len(odd.names), "tensor")
             text = f"{share} parameters require no gradients, in {count}"
-            yield Note("note", text)
+    return None if _is_all(report, odd) else Note(kind, text, hint)
 
 
-def _tie(report: ModelReport, odd: Oddity) -> str:
-    first = _as_code(odd.said[0].removeprefix("is "))
-    return f"is {report.expression}{first}"
-
-
-def _paths(report: ModelReport, odd: Oddity) -> list[str]:
-    return [f"{report.expression}{_as_code(name)}" for name in odd.names]
+def _paths(report: ModelReport, paths: Sequence[str]) -> list[str]:
+    return [f"{report.expression}{_as_code(path)}" for path in paths]
 
 
 def _as_code(path: str) -> str:
@@ -372,6 +308,5 @@ def _odd(report: ModelReport) -> Iterator[Table]:
     columns = (Column("Tensor"), Column("What is odd"))
     for odd in report.odd:
         said = odd.said or (odd.kind,) * len(odd.names)
-        pairs = list(zip(_paths(report, odd), said, strict=True))
-        shown = tuple(pairs[:_MOST_ODD])
-        yield Table(odd.kind, columns, shown, len(pairs))
+        pairs = list(zip(_paths(report, odd.names), said, strict=True))
+        yield Table(odd.kind, columns, tuple(pairs[:_MOST_ODD]), len(pairs))
