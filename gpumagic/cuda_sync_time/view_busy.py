@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -77,22 +77,6 @@ class SeenLane(Lane):
         """The lane in one sentence."""
         said = super().words(scale)
         return said if self.is_known else said.replace(": busy", ": busy at least", 1)
-
-
-@dataclass(frozen=True)
-class _PooledLane(SeenLane):
-    """A lane that is drawn by the stretch, and told as it is."""
-
-    whole: Lane = field(default_factory=lambda: Lane(""))
-
-    @cached_property
-    def busy_s(self) -> float:
-        """That of the whole lane."""
-        return self.whole.busy_s
-
-    def words(self, scale: Scale) -> str:
-        """The whole lane in one sentence."""
-        return self.whole.words(scale)
 
 
 @dataclass(frozen=True)
@@ -175,7 +159,7 @@ def _fit_for_text(lane: Lane, most: int) -> Lane:
     while len(drawn) > most * _HARDLY_MORE and shortest_s < length_s:
         shortest_s *= _HARDLY_MORE
         drawn = _pooled(lane, shortest_s)
-    return _PooledLane(lane.name, drawn, lane)
+    return SeenLane(lane.name, drawn)
 
 
 def _pooled(lane: Lane, shortest_s: float) -> tuple[Span, ...]:
