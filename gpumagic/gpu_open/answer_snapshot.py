@@ -17,8 +17,8 @@ from gpumagic.drawing import (
     Table,
     how_measured,
 )
+from gpumagic.gpu_mem.answer_map import MOST_IN_SIGHT, picture_of
 from gpumagic.gpu_mem.fragmentation import holes_of, stuck_bytes
-from gpumagic.gpu_mem.view_map import MOST_IN_SIGHT, picture_of
 from gpumagic.report.units import (
     bytes_text,
     part_text,
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from gpumagic.drawing import Cell, Key, Part
     from gpumagic.drawing.areas import Role
-    from gpumagic.gpu_open.memory_records import Failure, LineMemory, SnapshotOfDevice
     from gpumagic.gpu_open.answer_recording import SnapshotReport
+    from gpumagic.gpu_open.memory_records import Failure, LineMemory, SnapshotOfDevice
 
 _MOST_IN_LEGEND = 2
 _ROWS = (7, 5, 3)  # of the table, beside so many notes
