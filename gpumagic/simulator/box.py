@@ -12,11 +12,11 @@ from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError, did_you_mean
 from gpumagic.report.units import bytes_text, count_text, parse_bytes
 from gpumagic.simulator.allocator_settings import AllocatorSettings
+from gpumagic.simulator.answer_box import GpuState, RacesReport, SimulationReport
 from gpumagic.simulator.driver import SimulatedDriver
 from gpumagic.simulator.hazards import Tracker
 from gpumagic.simulator.machine import Machine, MachineRequest, Seat
 from gpumagic.simulator.models import parse_nodes, parse_request
-from gpumagic.simulator.report import GpuState, RacesReport, SimulationReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

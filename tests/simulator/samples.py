@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpumagic.report.events import SeenRace
 from gpumagic.report.places import CodeLine
-from gpumagic.simulator.report import GpuState, RacesReport, SimulationReport
+from gpumagic.simulator.answer_box import GpuState, RacesReport, SimulationReport
 
 GIB = 2**30
 

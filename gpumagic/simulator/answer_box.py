@@ -1,21 +1,12 @@
-"""Draws a simulated machine: what it is, how it stands, what to doubt."""
+"""What is the simulated machine, how does it stand, and which races has it found?"""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from gpumagic.drawing import (
-    Column,
-    Drawing,
-    Meter,
-    Note,
-    Paragraph,
-    Property,
-    Table,
-    how_measured,
-    one_screen,
-)
+from gpumagic.report.record import Record, Report
 from gpumagic.report.units import (
     bytes_text,
     count_text,
@@ -23,13 +14,12 @@ from gpumagic.report.units import (
     part_text,
     seconds_text,
 )
-from gpumagic.simulator.report import RacesReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.drawing import Part
-    from gpumagic.simulator.report import GpuState, SimulationReport
+    from gpumagic.drawing import Meter, Part, Table
+    from gpumagic.report.events import SeenRace
 
 _MOST_NAMES = 6
 _MOST_RACES = 20
@@ -44,12 +34,80 @@ _HOW_RACES = (
 )
 
 
-def draw(report: SimulationReport | RacesReport) -> Drawing:
-    """The machine, or the races that it has found, with its label."""
-    if isinstance(report, RacesReport):
-        parts = one_screen(_races(report))
-        return Drawing(_races_headline(report), parts, report.label)
-    return Drawing(_headline(report), one_screen(_parts(report)), report.label)
+@dataclass(frozen=True)
+class GpuState(Record):
+    """One of its GPUs."""
+
+    number: int
+    index: int | None  # what this process calls it; None: not used yet, or hidden
+    label: str
+    memory_bytes: int
+    used_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    streams: int
+    guessed: tuple[str, ...]  # operations run on it whose cost is a guess
+
+
+@dataclass(frozen=True)
+class SimulationReport(Report):
+    """The whole of it; every figure is that of a model."""
+
+    label: str
+    on: bool
+    device_type: str | None  # the word in front of the colon of its devices
+    started: bool  # used, so that the choice of GPUs is fixed
+    visible: int  # how many of its GPUs this process sees
+    time_s: float  # the machine's own clock
+    gpus: tuple[GpuState, ...]
+    races: int
+    hazards: str  # what is done about them
+
+    @property
+    def headline(self) -> str:
+        """The answer in one sentence."""
+        return _headline(self)
+
+    def drawing(self) -> Any:
+        """The answer, and what it rests on."""
+        from gpumagic.drawing import Drawing, one_screen
+
+        return Drawing(self.headline, one_screen(_parts(self)), self.label)
+
+
+@dataclass(frozen=True, repr=False)
+class RacesReport(Report):
+    """The data races that were found so far, in the order in which they were.
+
+    It has a length, is iterated and indexed like a tuple of them.
+    """
+
+    label: str
+    races: tuple[SeenRace, ...]
+    looked_for: bool = True
+
+    def __len__(self) -> int:
+        return len(self.races)
+
+    def __iter__(self) -> Iterator[SeenRace]:
+        return iter(self.races)
+
+    def __getitem__(self, index: int) -> SeenRace:
+        return self.races[index]
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    @property
+    def headline(self) -> str:
+        """The answer in one sentence."""
+        return _races_headline(self)
+
+    def drawing(self) -> Any:
+        """The answer, and what it rests on."""
+        from gpumagic.drawing import Drawing, one_screen
+
+        return Drawing(self.headline, one_screen(_races(self)), self.label)
 
 
 def _headline(report: SimulationReport) -> str:
@@ -67,6 +125,8 @@ def _headline(report: SimulationReport) -> str:
 
 
 def _parts(report: SimulationReport) -> Iterator[Part]:
+    from gpumagic.drawing import Note, Paragraph, how_measured
+
     if report.races:
         yield Note(
             "warning",
@@ -93,6 +153,8 @@ def _guessed(report: SimulationReport) -> list[str]:
 
 
 def _gpus(report: SimulationReport) -> Table:
+    from gpumagic.drawing import Column, Property, Table
+
     unnamed = "hidden" if report.started else "not used yet"
 
     def device(gpu: GpuState) -> str:
@@ -114,6 +176,8 @@ def _gpus(report: SimulationReport) -> Table:
 
 
 def _in_use(gpu: GpuState) -> Meter:
+    from gpumagic.drawing import Meter
+
     share = gpu.used_bytes / gpu.memory_bytes
     return Meter(share, part_text(gpu.used_bytes, gpu.memory_bytes))
 
@@ -130,6 +194,8 @@ def _races_headline(report: RacesReport) -> str:
 
 def _races(report: RacesReport) -> Iterator[Part]:
     """Each pair of places once, however often they met."""
+    from gpumagic.drawing import Note, Paragraph, how_measured
+
     told = Counter(report.races)
     for race, times in list(told.items())[:_MOST_RACES]:
         often = f" ({times} times)" if times > 1 else ""
