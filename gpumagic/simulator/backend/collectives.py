@@ -9,6 +9,7 @@ when this GPU has come until the last one has and the time of the model has pass
 from __future__ import annotations
 
 import collections
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +28,7 @@ from gpumagic.simulator.meetings import CollectiveCall, GroupCall, Roll
 from gpumagic.simulator.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.engines import Work
@@ -80,6 +81,9 @@ class Collectives:
         self._together: list[Any] | None = None
         self._called = 0
         self._gpu: SimulatedGpu | None = None  # the first that was used
+        # how many collectives each has called
+        self._came = simulation.torch.distributed.PrefixStore("came", given.store)
+        self.timeout = f"{given.timeout.total_seconds():g} s"
         work = simulation.torch.distributed.Work
         self._handle: Any = type("Work", (_Work, work), {"_base": work})
         # Making a group waits for all members: so do the clocks of their hosts.
@@ -106,7 +110,7 @@ class Collectives:
         gpu = self._gpu_of((*inputs, *outputs)[0])
         come = self._come(gpu, self._next_call(what.name.lower(), nbytes))
         filled = self._empty_like(outputs)
-        with self._simulation.ranks.roll.waiting(come.call):
+        with self._waiting(come.call):
             latest_ns = self._meet(come)
             move([self._read(each) for each in inputs], filled)
         self._fill(outputs, filled)
@@ -121,7 +125,7 @@ class Collectives:
             here = self._members[self.place] % visible
             gpu = self._simulation.gpu(here if index is None else index)
         come = self._come(gpu, self._next_call(_BARRIER, 4))
-        with self._simulation.ranks.roll.waiting(come.call):
+        with self._waiting(come.call):
             latest_ns = self._meet(come)
         what = Collective.ALL_REDUCE
         entered = self._enter(what, come, latest_ns, (), (), "Sum_f32")
@@ -149,7 +153,7 @@ class Collectives:
 
         def enter() -> tuple[Work, Mark]:
             head, filled = self._torch.zeros(2, dtype=int), self._empty_like(tensors)
-            with self._simulation.ranks.roll.waiting(call):
+            with self._waiting(call):
                 self._receive([head], source, 2 * call.number)
                 sent_ns, nbytes = head.tolist()
                 if nbytes != call.nbytes:
@@ -168,15 +172,35 @@ class Collectives:
         while not work.is_completed():
             pause.wait(pause_s)  # `time.sleep` would move the clock of the machine
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        try:
-            work.wait()
-        except RuntimeError as error:
-            raise DeviceError(
-                "another rank has left, or did not come: "
-                + str(error).partition("\n")[0],
-                "all ranks of the group have to call it; timeout= of "
-                "init_process_group says how long they are waited for",
-            ) from None
+        work.wait()
+
+    @contextlib.contextmanager
+    def _waiting(self, call: GroupCall) -> Iterator[None]:
+        """The host waits in a collective, during a block."""
+        with self._simulation.ranks.roll.waiting(call):
+            try:
+                yield
+            except RuntimeError as error:
+                missing = self._who_is_missing(call)
+                said = f"rank {missing} did not come to {call} within {self.timeout}"
+                if not missing:
+                    said = f"{call} failed: {str(error).partition(chr(10))[0]}"
+                raise DeviceError(
+                    said,
+                    "all ranks of the group have to call it; timeout= of "
+                    "init_process_group",
+                ) from None
+
+    def _who_is_missing(self, call: GroupCall) -> str:
+        """The members that have called fewer collectives than this one."""
+        places = range(self.count)
+        came = [
+            self._came.check([str(place)])
+            and int(self._came.get(str(place))) >= call.number
+            for place in places
+        ]
+        away = [self._members[place] for place in places if not came[place]]
+        return ", ".join(map(str, away))
 
     # ------------------------------------------------------------ called together
 
@@ -204,6 +228,7 @@ class Collectives:
         self._called += 1
         call = GroupCall(self._group, self._called - 1, name, nbytes)
         self._simulation.ranks.roll.called(call)
+        self._came.set(str(self.place), str(call.number))
         return call
 
     def _come_to_one(self, tensors: Sequence[Any], source: int, to: int) -> _Come:

@@ -114,6 +114,7 @@ class _Group:
     def set_timeout(self, timeout: Any) -> None:
         """How long the others are waited for."""
         self._gloo._set_default_timeout(timeout)
+        self._run.timeout = f"{timeout.total_seconds():g} s"
 
     def _start_coalescing(self, device: Any) -> None:
         del device
