@@ -95,6 +95,9 @@ cuda-shell: .venv-cuda/.ready  ## IPython there, with four GPUs or SCENARIO=idle
 hardware: $(VENV)/.dev  ## the tests that need a GPU
 	$(BIN)/python -m pytest tests/hardware -m hardware
 
+size: $(VENV)/.dev  ## how large the house is, by room; notes what fell in tests/size.json
+	@$(BIN)/python -m tests.size
+
 bench: $(VENV)/.dev  ## put us beside our peers; writes benchmarks/results/
 	$(BIN)/python -m benchmarks
 

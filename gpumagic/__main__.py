@@ -15,21 +15,15 @@ from gpumagic.gpu_select import command
 from gpumagic.notebook.arguments import add_parts, options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from typing import NoReturn
 
     from gpumagic.report.record import Report
 
 # What a notebook types, and a terminal for the same.
-_COMMANDS = {
-    "%gpu_doctor words": "words",
-    "%gpu_doctor": "doctor",
-    "%gpu_open": "open",
-    "%gpu_select": "select",
-}
-_MAGIC = re.compile(
+_TYPED = re.compile(
     r"%gpu_select --simulate(?: (?P<machine>\w+))?|%(?P<shell>ls) |"
-    rf"(?P<magic>{'|'.join(_COMMANDS)})\b(?! --(?:reset|restart|dry|guard|no-guard))"
+    r"%gpu_(?P<magic>doctor words|doctor|open|select)\b(?! --(?:restart|dry))"
 )
 
 
@@ -63,57 +57,59 @@ def _in_a_terminal(text: str) -> str:
 
     def typed(found: re.Match[str]) -> str:
         if found["magic"]:
-            return f"{_called()} {_COMMANDS[found['magic']]}"
+            return f"{_called()} {found['magic'].rpartition(' ')[2]}"
         if found["shell"]:
             return f"{found['shell']} "
         return f'gpumagic.simulate("{found["machine"] or "h100"}") in Python'
 
-    return _MAGIC.sub(typed, text)
+    return _TYPED.sub(typed, text)
 
 
 def _read(words: list[str]) -> argparse.Namespace:
     parser = _Parser(prog=_called(), description=__doc__)
-    parser.add_argument(
-        "--version", action="version", version=f"gpumagic {__version__}"
-    )
+    version = f"gpumagic {__version__}"
+    parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    doctor = commands.add_parser(
-        "doctor", help="say what is here for GPU work and whether it fits together"
+    helps = {
+        "doctor": "say what is here for GPU work and whether it fits together",
+        "words": "say what a word of the reports means",
+        "demo": "run the tour notebook on this machine and write it as HTML",
+        "open": "say what a trace or a memory snapshot tells: open FILE...",
+        "select": "choose GPUs for a program: select free -n 1 -- python train.py",
+    }
+    doctor, explain, demo, recording, choose = (
+        commands.add_parser(name, help=does) for name, does in helps.items()
     )
     doctor.add_argument("--json", action="store_true", help="as JSON")
-    add_parts(doctor)
     doctor.set_defaults(run=_doctor)
-    explain = commands.add_parser("words", help="say what a word of the reports means")
     explain.add_argument("term", nargs="*", help="nothing: all of them")
-    add_parts(explain)
     explain.set_defaults(run=_words)
-    demo = commands.add_parser(
-        "demo", help="run the tour notebook on this machine and write it as HTML"
-    )
     demo.add_argument("--out", metavar="FILE", help="where to write the HTML")
     demo.set_defaults(run=_demo)
-    recording = commands.add_parser(
-        "open", help="say what a trace or a memory snapshot tells: open FILE..."
-    )
     _add_recordings(recording)
-    choose = commands.add_parser(
-        "select", help="choose GPUs for a program: select free -n 1 -- python train.py"
-    )
+    recording.set_defaults(run=_open)
     command.add_arguments(choose)
-    add_parts(choose)
     choose.set_defaults(run=_select)
-    words, program = _before_and_after("--", words)
+    for each in (doctor, explain, recording, choose):
+        add_parts(each)
+    place = words.index("--") if "--" in words else len(words)
+    words, program = words[:place], words[place + 1 :]
     if words and not words[0].startswith("-") and words[0] not in commands.choices:
-        raise _unknown(parser, "command", words[0], commands.choices)
+        raise _unknown(parser, f"command {words[0]}", list(commands.choices))
     options, unknown = parser.parse_known_args(words)
-    if options.run is _select:
-        command.check_place_of_program(words[1:], [*options.what, *unknown], program)
     if unknown:
         kind = "option" if unknown[0].startswith("-") else "argument"
-        known = options_of(commands.choices[words[0]])
-        raise _unknown(commands.choices[words[0]], kind, unknown[0], known)
+        known = commands.choices[words[0]]
+        raise _unknown(known, f"{kind} {unknown[0]}", list(options_of(known)))
     options.program = program
     return options
+
+
+def _unknown(
+    parser: argparse.ArgumentParser, what: str, known: list[str]
+) -> GpuMagicError:
+    hint = did_you_mean(what.rpartition(" ")[2], known) or f"type {parser.prog} --help"
+    return GpuMagicError(f"{parser.prog} has no {what}", hint)
 
 
 def _add_recordings(parser: argparse.ArgumentParser) -> None:
@@ -131,35 +127,15 @@ def _add_recordings(parser: argparse.ArgumentParser) -> None:
         ("--html", "FILE", "write a page as well"),
     ):
         parser.add_argument(option, metavar=metavar, help=does)
-    parser.add_argument(
-        "--setting", action="append", metavar="TEXT", help="with --replay: under which"
-    )
-    add_parts(parser)
-    parser.set_defaults(run=_open)
-
-
-def _before_and_after(mark: str, words: list[str]) -> tuple[list[str], list[str]]:
-    if mark not in words:
-        return words, []
-    place = words.index(mark)
-    return words[:place], words[place + 1 :]
-
-
-def _unknown(
-    parser: argparse.ArgumentParser, kind: str, word: str, known: Iterable[str]
-) -> GpuMagicError:
-    hint = did_you_mean(word, known) or f"type {parser.prog} --help"
-    return GpuMagicError(f"{parser.prog} has no {kind} {word}", hint)
+    setting = "with --replay: under which"
+    parser.add_argument("--setting", action="append", metavar="TEXT", help=setting)
 
 
 def _doctor(options: argparse.Namespace) -> int:
     from gpumagic.gpu_doctor import examine
 
     report = examine()
-    if options.json:
-        sys.stdout.write(json.dumps(report.to_dict(), indent=2) + "\n")
-    else:
-        _write(report, options)
+    _write(report, options)
     return int(any(each.verdict.value == "problem" for each in report.findings))
 
 
@@ -171,6 +147,7 @@ def _words(options: argparse.Namespace) -> int:
 
 
 def _open(options: argparse.Namespace) -> int:
+    from gpumagic.drawing.html import page
     from gpumagic.gpu_open import api
     from gpumagic.gpu_open.options import options_of
     from gpumagic.notebook.live import progress
@@ -179,35 +156,30 @@ def _open(options: argparse.Namespace) -> int:
     with progress(None, None, "Reading") as steps:
         report = api.read(*options.files, **wanted, progress=steps.reach)
     if options.html:
-        _write_page(report, options.html)
-    if options.json:
-        sys.stdout.write(json.dumps(report.to_dict(), indent=2) + "\n")
-    else:
-        _write(report, options)
+        drawing = report.drawing()
+        try:
+            html = page(drawing.title, drawing.html())
+            Path(options.html).write_text(html, encoding="utf-8")
+        except OSError as error:
+            raise GpuMagicError(
+                f"{options.html} cannot be written: {error.strerror}",
+                "name another file",
+            ) from error
+    _write(report, options)
     return 0
 
 
-def _write_page(report: Report, file: str) -> None:
-    """Write a report as a page, with all that it has folded."""
-    from gpumagic.drawing.html import page
-
-    drawing = report.drawing()
-    try:
-        Path(file).write_text(page(drawing.title, drawing.html()), encoding="utf-8")
-    except OSError as error:
-        raise GpuMagicError(
-            f"{file} cannot be written: {error.strerror}", "name another file"
-        ) from error
-
-
 def _write(report: Report, options: argparse.Namespace) -> None:
-    """Write a report with the parts that were asked for."""
-    shown = report.as_asked(options.show, whole=options.all)
-    sys.stdout.write(_in_a_terminal(shown.drawing().terminal() + "\n"))
+    """Write a report with the parts that were asked for, or as JSON."""
+    if getattr(options, "json", False):
+        sys.stdout.write(json.dumps(report.to_dict(), indent=2) + "\n")
+    else:
+        shown = report.as_asked(options.show, whole=options.all)
+        sys.stdout.write(_in_a_terminal(shown.drawing().terminal() + "\n"))
 
 
 def _select(options: argparse.Namespace) -> int:
-    return command.run(options, options.program, _in_a_terminal)
+    return command.run(options, options.program, lambda report: _write(report, options))
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -30,18 +30,13 @@ def test_every_room_is_wired_and_nothing_else():
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.folder)
 def test_a_room_has_all_its_parts(room):
-    """Its answers draw themselves, and its magic carries its name."""
-    files = (PACKAGE / room.folder).glob("*.py")
-    answers = [f.stem for f in files if f.stem.startswith(("report", "answer_"))]
-    folder = f"gpumagic.{room.folder}"
-    magic = importlib.import_module(f"{folder}.magic")
-    kinds = [
-        kind
-        for name in answers
-        for kind in vars(importlib.import_module(f"{folder}.{name}")).values()
-        if isinstance(kind, type) and kind is not Report
-    ]
-    assert any(issubclass(kind, Report) for kind in kinds)
+    """A magic in line and cell form, and a report that draws itself or has a view."""
+    names = sorted(path.stem for path in (PACKAGE / room.folder).glob("*.py"))
+    modules = [importlib.import_module(f"gpumagic.{room.folder}.{n}") for n in names]
+    kinds = [each for module in modules for each in vars(module).values()]
+    reports = [each for each in kinds if isinstance(each, type)]
+    assert any(issubclass(each, Report) and each is not Report for each in reports)
+    magic = importlib.import_module(f"gpumagic.{room.folder}.magic")
     assert room.folder in getattr(magic, room.magics).magics["line"]
     assert room.folder in getattr(magic, room.magics).magics["cell"]
 

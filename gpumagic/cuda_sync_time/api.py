@@ -6,10 +6,11 @@ import itertools
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda_sync_time.bench import Bench, Candidate
+from gpumagic.cuda_sync_time import bench
+from gpumagic.cuda_sync_time.bench import Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun, RaceRun
-from gpumagic.cuda_sync_time.options import Options
+from gpumagic.cuda_sync_time.options import BUDGET_S, Options
 from gpumagic.cuda_sync_time.report import Mode
 from gpumagic.devices.driver import open_driver
 from gpumagic.report.places import Code
@@ -17,21 +18,15 @@ from gpumagic.report.places import Code
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gpumagic.cuda_sync_time.bench import Body
-    from gpumagic.cuda_sync_time.report import (
-        ComparisonReport,
-        RaceReport,
-        RepeatedReport,
-        TimingReport,
-    )
+    from gpumagic.cuda_sync_time.answer_compare import ComparisonReport
+    from gpumagic.cuda_sync_time.answer_races import RaceReport
+    from gpumagic.cuda_sync_time.answer_repeat import RepeatedReport
+    from gpumagic.cuda_sync_time.answer_run import TimingReport
+    from gpumagic.cuda_sync_time.sampling import Body
 
 
 class Watched:
-    """What a `with` block came to.
-
-    Attributes:
-        report: None until the block has ended.
-    """
+    """What a `with` block came to; the report is None until the block has ended."""
 
     def __init__(self) -> None:
         self.report: TimingReport | None = None
@@ -46,7 +41,6 @@ def measure(  # noqa: PLR0913 -- one for each option
     trace_file: str | None = None,
     lines: bool = False,
     flops: bool = False,
-    nbytes: int | None = None,
 ) -> TimingReport:
     """Run a function once, and say how long it really took.
 
@@ -65,21 +59,13 @@ def measure(  # noqa: PLR0913 -- one for each option
 
         flops: Whether to run it once more, counting its operations.
 
-        nbytes: What one run moves, to be held against the device's peak.
-
     Raises:
         Exception: What the function has raised, and what the wait for it has.
     """
     options = Options(
-        syncs=syncs,
-        profile=profile,
-        trace_file=trace_file,
-        lines=lines,
-        flops=flops,
-        nbytes=nbytes,
+        syncs=syncs, profile=profile, trace_file=trace_file, lines=lines, flops=flops
     )
-    instruments = Instruments(open_driver)
-    run = OneRun(instruments, options)
+    run = OneRun(Instruments(open_driver), options)
     run.begin()
     try:
         function()
@@ -90,7 +76,7 @@ def measure(  # noqa: PLR0913 -- one for each option
     if run.late_error is not None:
         raise run.late_error
     report = run.report(_code(function, name))
-    return Bench(instruments).with_roofline(report, _repeating(function), options)
+    return bench.with_roofline(report, _repeating(function), options)
 
 
 @contextmanager
@@ -145,13 +131,9 @@ def repeat(  # noqa: PLR0913 -- one for each option
     *,
     name: str | None = None,
     samples: int | None = None,
-    calls: int | None = None,
-    budget_s: float = 1.0,
+    budget_s: float = BUDGET_S,
     mode: str | None = None,
-    cold: bool = False,
-    before: Callable[[], object] | None = None,
     flops: bool = False,
-    nbytes: int | None = None,
 ) -> RepeatedReport:
     """Run a function again and again; the median with its interval.
 
@@ -162,35 +144,21 @@ def repeat(  # noqa: PLR0913 -- one for each option
 
         samples: How many; by default until the interval is narrow.
 
-        calls: Calls in each sample; by default by the floor of this machine.
-
         budget_s: How long all of it may take; longer where a run alone is, or where
             the values of a simulated device take this machine long.
 
         mode: "latency" waits after each call, "throughput" after many.
 
-        cold: Whether caches are flushed between samples.
-
-        before: Called before each sample, untimed.
-
         flops: Whether to run it once more, counting its operations.
-
-        nbytes: What one call moves, to be held against the device's peak.
     """
     options = Options(
         samples=samples,
-        calls=calls,
         budget_s=budget_s,
         mode=None if mode is None else Mode(mode),
-        cold=cold,
-        before=before,
         flops=flops,
-        nbytes=nbytes,
     )
-    bench = Bench(Instruments(open_driver))
-    body = _repeating(function)
-    report = bench.repeat(Candidate(_code(function, name), body), options)
-    return bench.with_roofline(report, body, options)
+    candidate = Candidate(_code(function, name), _repeating(function))
+    return bench.repeat(Instruments(open_driver), candidate, options)
 
 
 def compare(  # noqa: PLR0913 -- one for each option
@@ -199,12 +167,8 @@ def compare(  # noqa: PLR0913 -- one for each option
     *,
     names: tuple[str, str] | None = None,
     samples: int | None = None,
-    calls: int | None = None,
-    budget_s: float = 1.0,
+    budget_s: float = BUDGET_S,
     mode: str | None = None,
-    cold: bool = False,
-    before: Callable[[], object] | None = None,
-    calibrate: bool = False,
 ) -> ComparisonReport:
     """Run two functions in turn, and say which one is faster, if that can be told.
 
@@ -217,31 +181,17 @@ def compare(  # noqa: PLR0913 -- one for each option
 
         samples: How many pairs; by default by their noise and the budget.
 
-        calls: Calls of each in a pair.
-
         budget_s: How long all of it may take; longer where a run alone is, or where
             the values of a simulated device take this machine long.
 
         mode: "latency" waits after each call, "throughput" after many.
-
-        cold: Whether caches are flushed between samples.
-
-        before: Called before each sample, untimed.
-
-        calibrate: Whether to compare the base with itself as well, which shows what
-            the noise of this machine alone comes to.
     """
     options = Options(
-        samples=samples,
-        calls=calls,
-        budget_s=budget_s,
-        mode=None if mode is None else Mode(mode),
-        cold=cold,
-        before=before,
-        calibrate=calibrate,
+        samples=samples, budget_s=budget_s, mode=None if mode is None else Mode(mode)
     )
     base_name, newer_name = names or (None, None)
-    return Bench(Instruments(open_driver)).compare(
+    return bench.compare(
+        Instruments(open_driver),
         Candidate(_code(base, base_name), _repeating(base)),
         Candidate(_code(newer, newer_name), _repeating(newer)),
         options,

@@ -8,19 +8,12 @@ from gpumagic.report.units import UNKNOWN, seconds_text
 
 _UNITS = (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0))
 _MINUTE_S = 59.5
-_DIGITS = 3
 _NEARLY = 1.05
 _DUST = 1e-9  # what sums and differences of times leave behind their last digit
-_WHOLE, _TENTHS = 100.0, 10.0
 
 
 def measured(seconds: float | None, floor_s: float | None) -> str:
     """A measured time with three digits, and nothing finer than a tenth of the floor.
-
-    Args:
-        seconds: The time; None, and what is no number, is unknown.
-
-        floor_s: What an empty cell is measured as; None where that is unknown.
 
     >>> measured(0.0843, 21e-6), measured(0.000403, 21e-6), measured(4e-6, 21e-6)
     ('84.3 ms', '400 us', 'below 21 us (the floor)')
@@ -33,7 +26,7 @@ def measured(seconds: float | None, floor_s: float | None) -> str:
         return seconds_text(seconds)
     if seconds < floor_s * (1 - _DUST):
         return f"below {floor_text(floor_s)} (the floor)"
-    step_s = _power_above(floor_s / 10)
+    step_s = float(10.0 ** math.ceil(math.log10(floor_s / 10) - _DUST))
     if _rounded(seconds, step_s) < floor_s:
         return floor_text(floor_s)  # what is above the floor does not look below it
     return _to_step(seconds, step_s)
@@ -51,12 +44,7 @@ def floor_text(floor_s: float | None) -> str:
 
 
 def ratio_text(ratio: float | None, finest: float = 0.01) -> str:
-    """How many times one is the other.
-
-    Args:
-        ratio: The quotient; None is unknown.
-
-        finest: The smallest difference that is known, such as an interval's width.
+    """How many times one is the other; `finest` is the smallest difference known.
 
     >>> ratio_text(1.3141), ratio_text(12.34), ratio_text(210.6)
     ('1.31', '12.3', '211')
@@ -65,30 +53,16 @@ def ratio_text(ratio: float | None, finest: float = 0.01) -> str:
     """
     if ratio is None or not math.isfinite(ratio):
         return UNKNOWN
-    if ratio >= _WHOLE:
+    if ratio >= 100:
         return f"{ratio:,.0f}"
-    if ratio >= _TENTHS:
+    if ratio >= 10:
         return f"{ratio:.1f}"
-    return f"{ratio:.{3 if finest < _WHOLE * 1e-4 else 2}f}"
-
-
-def times_text(ratio: float) -> str:
-    """How many times, for a figure that is told in passing.
-
-    >>> times_text(210.6), times_text(12.34), times_text(1.3141), times_text(1.01)
-    ('211', '12', '1.3', '1.0')
-    """
-    return f"{ratio:,.0f}" if ratio >= _TENTHS else f"{ratio:.1f}"
+    return f"{ratio:.{3 if finest < 0.01 else 2}f}"
 
 
 def nearly_same(ratio: float) -> bool:
     """Whether a ratio is too near to one to be told in passing."""
     return 1 / _NEARLY < ratio < _NEARLY
-
-
-def _power_above(size: float) -> float:
-    """The smallest power of ten that is no less."""
-    return float(10.0 ** math.ceil(math.log10(size) - _DUST))
 
 
 def _to_step(seconds: float, step_s: float) -> str:
@@ -113,4 +87,4 @@ def _rounded(seconds: float, step_s: float) -> float:
 
 def _third_digit(seconds: float) -> float:
     """What the third digit of a time counts."""
-    return float(10.0 ** (math.floor(math.log10(seconds) + _DUST) + 1 - _DIGITS))
+    return float(10.0 ** (math.floor(math.log10(seconds) + _DUST) - 2))

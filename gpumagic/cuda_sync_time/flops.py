@@ -1,12 +1,10 @@
-"""Counts the floating point operations of a run, in a further run of its own.
+"""Holds the floating point operations of a run against what its devices compute.
 
-torch counts what it is told to do, operator by operator, before it is done. So the
+torch counts what it is told to do, operator by operator, in a further run. So the
 figure is exact for matrix products, convolutions and attention, and everything else
 counts as nothing: element-wise operations, sums, normalisations, kernels that torch
 does not know, and what is replayed from a captured graph. A causal mask is not counted
-as half of the work.
-
-The run has all its effects once more.
+as half of the work. The run has all its effects once more.
 """
 
 from __future__ import annotations
@@ -14,99 +12,93 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda_sync_time import tf32
-from gpumagic.devices import torch_private
-from gpumagic.errors import error_line
-from gpumagic.report.record import Record
+from gpumagic.cuda_sync_time.report import Roofline
+from gpumagic.devices.simulated import simulated_box
+from gpumagic.errors import GpuMagicError, error_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from gpumagic.cuda_sync_time.report import Setting
+
 _HOOKS_WARNING = "Using `torch.compile\\(module\\)` when there are global hooks"
-_WITH_TF32 = ("cuda", "sim")
 # A whole recurrent network in one call.
 _IN_ONE_PIECE = ("_cudnn_rnn", "miopen_rnn", "mkldnn_rnn_layer", "_lstm_mps")
-_CPU_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+# The table of peaks names types in its own way.
+_WORDS = {
+    "float64": "fp64",
+    "float32": "fp32",
+    "tf32": "tf32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+}
 
 
-@dataclass(frozen=True)
-class Counted(Record):
-    """The floating point operations of one run."""
-
-    flops: int | None  # all that could be counted; None if that would not be the truth
-    # the share of each operator of torch, largest first
-    by_operation: tuple[tuple[str, int], ...] = ()
-    # in which type most of them are computed: "bfloat16", "float32", or "tf32" where
-    # torch may round to it. None if none were counted.
-    dtype: str | None = None
-    devices: int = 1  # on how many devices they are computed
-    problem: str | None = None  # why they could not be counted
-    hint: str | None = None  # what to do about it
-
-
-def count_flops(run: Callable[[], object], torch: Any) -> Counted:
-    """Run the code once more, and count.
+def roofline(
+    run: Callable[[], object], torch: Any, setting: Setting, seconds: float
+) -> Roofline:
+    """Run the code once more, count, and hold that against the devices' peak.
 
     Code of torch.compile runs as if it was not compiled: it then has the same
-    operations, can be counted, and keeps what has been compiled for later.
-
-    Where there is no count, it says why. An error of the code is a reason as well: it
-    costs the count alone.
+    operations, can be counted, and keeps what has been compiled for later. An error of
+    the code costs the count alone.
     """
-    refused = _refusal(torch)
-    if refused is not None:
-        return refused
     tally = Tally(torch)
     try:
         with _uncompiled(torch), tally.counting():
             run()
     except KeyboardInterrupt:
-        return Counted(None, problem="the run that counts was interrupted")
+        return Roofline(seconds, problem="the run that counts was interrupted")
     except Exception as error:  # noqa: BLE001 -- the user's own, and the time stands
-        return _failed(error)
-    return _counted(tally)
-
-
-def _counted(tally: Tally) -> Counted:
+        said = error_line(error)
+        return Roofline(
+            seconds,
+            problem=f"counting runs the code once more, and there it raised {said}",
+            hint="make the code repeatable: what it changes must not be in its own way",
+        )
     if tally.in_one_piece:
         names = ", ".join(sorted(tally.in_one_piece))
-        return Counted(
-            None,
+        return Roofline(
+            seconds,
             problem=f"a recurrent network ran as one call ({names}), which torch does "
             "not count",
             hint="count a cell without it, or work its operations out by hand",
         )
     if not tally.flops.total():
-        return Counted(
-            None,
+        return Roofline(
+            seconds,
             problem="no matrix product, convolution or attention ran, and nothing else "
             "is counted",
-            hint="code that mostly moves bytes is judged by them: --bytes 512MiB",
         )
-    return Counted(
+    devices = max(len(tally.devices), 1)
+    dtype = tally.types.most_common(1)[0][0]
+    peak = _peak_of_one(setting, dtype)
+    return Roofline(
+        seconds,
         tally.flops.total(),
         tuple(tally.flops.most_common()),
-        tally.types.most_common(1)[0][0],
-        max(len(tally.devices), 1),
+        dtype,
+        None if peak is None else peak * devices,
+        devices,
     )
 
 
-def _refusal(torch: Any) -> Counted | None:
-    """Up to torch 2.5 counting would keep compiled code from ever being used again."""
-    if hasattr(torch.compiler, "set_stance"):
+def _peak_of_one(setting: Setting, dtype: str) -> float | None:
+    """The rate of a large product on the devices in use; None of mixed or unknown."""
+    from gpumagic.simulator.models import find_model
+
+    names = {name for _, name in setting.devices}
+    if len(names) != 1 or setting.kind == "cpu" or dtype not in _WORDS:
         return None
-    if torch_private.compilations(torch) == 0:
+    box = simulated_box() if setting.label else None
+    try:
+        model = box.machine.gpus[0].model if box else find_model(str(names.pop()))
+    except GpuMagicError:
         return None
-    return Counted(
-        None,
-        problem="torch.compile has been used in this process, and in this version of "
-        "torch counting would slow compiled code down for good",
-        hint="count before anything is compiled, or update torch to 2.6 or newer",
-    )
+    return model.matmul_flops_per_s(_WORDS[dtype])
 
 
 @contextlib.contextmanager
@@ -121,57 +113,34 @@ def _uncompiled(torch: Any) -> Iterator[None]:
         yield
 
 
-def _failed(error: Exception) -> Counted:
-    return Counted(
-        None,
-        problem="counting runs the code once more, and there it raised "
-        f"{error_line(error)}",
-        hint="make the code repeatable: what it changes must not be in its own way",
-    )
-
-
 class Tally:
-    """Torch's own counter, beside which the types of the operands are noted.
-
-    Attributes:
-        flops: By operator, as torch calls it.
-
-        types: The same operations by the type that they are computed in.
-
-        in_one_piece: Calls of which nothing says how many operations they are.
-    """
+    """Torch's own counter, beside which the types of the operands are noted."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self.flops: Counter[str] = Counter()
-        self.types: Counter[str] = Counter()
+        self.flops: Counter[str] = Counter()  # by operator, as torch calls it
+        self.types: Counter[str] = Counter()  # by the type that they are computed in
         self.devices: set[str] = set()
-        self.in_one_piece: set[str] = set()
+        self.in_one_piece: set[str] = set()  # calls of which nothing says how many
 
     def counting(self) -> AbstractContextManager[Any]:
         """The block in which everything is counted."""
-        from torch.utils.flop_counter import FlopCounterMode
-
-        mode: AbstractContextManager[Any] = FlopCounterMode(
-            display=False, custom_mapping=self._formulas()
-        )
-        return mode
-
-    def _formulas(self) -> dict[Any, Callable[..., int]]:
         from torch.utils import flop_counter
 
         aten = self._torch.ops.aten
-        known = dict(flop_counter.flop_registry)
-        known |= _attention_on_the_cpu(aten, flop_counter)
+        known = dict(flop_counter.flop_registry) | _attention_on_the_cpu(aten)
         formulas = {
-            operator: self._noting(_name(operator), formula)
+            operator: self._noting(str(operator).removeprefix("aten."), formula)
             for operator, formula in known.items()
         }
         for name in _IN_ONE_PIECE:
             operator = getattr(aten, name, None)
             if operator is not None:
                 formulas[operator] = self._noting_one_piece(name)
-        return formulas
+        mode: AbstractContextManager[Any] = flop_counter.FlopCounterMode(
+            display=False, custom_mapping=formulas
+        )
+        return mode
 
     def _noting(self, name: str, formula: Callable[..., int]) -> Callable[..., int]:
         def count(*operands: Any, **options: Any) -> int:
@@ -190,16 +159,16 @@ class Tally:
         return _given_tensors(count)
 
     def _type_word(self, name: str, operands: tuple[Any, ...]) -> str:
-        tensors = (each for each in operands if isinstance(each, self._torch.Tensor))
+        torch = self._torch
+        tensors = (each for each in operands if isinstance(each, torch.Tensor))
         tensor = next(tensors, None)
         if tensor is None:
             return "float32"
         self.devices.add(str(tensor.device))
         word = str(tensor.dtype).removeprefix("torch.")
-        if word == "float32" and tensor.device.type in _WITH_TF32:
-            convolves = "convolution" in name
-            asked = tf32.convolutions_round if convolves else tf32.products_round
-            return "tf32" if asked(self._torch) else word
+        if word == "float32" and tensor.device.type in ("cuda", "sim"):
+            rounds = convolutions_round if "convolution" in name else products_round
+            return "tf32" if rounds(torch) else word
         return word
 
 
@@ -209,26 +178,45 @@ def _given_tensors(formula: Callable[..., int]) -> Callable[..., int]:
     return formula
 
 
-def _attention_on_the_cpu(aten: Any, flop_counter: Any) -> dict[Any, Any]:
+def _attention_on_the_cpu(aten: Any) -> dict[Any, Any]:
     """The same formulas as for a GPU; torch leaves the operator of the CPU out."""
+    from torch.utils import flop_counter
 
     def forward(*operands: Any, **_: Any) -> Any:
-        query, key, value = (each.shape for each in operands[:3])
-        return flop_counter.sdpa_flop_count(query, key, value)
+        shapes = (each.shape for each in operands[:3])
+        return flop_counter.sdpa_flop_count(*shapes)
 
     def backward(*operands: Any, **_: Any) -> Any:
         shapes = (each.shape for each in operands[:4])
         return flop_counter.sdpa_backward_flop_count(*shapes)
 
-    formulas = ((_CPU_ATTENTION, forward), (f"{_CPU_ATTENTION}_backward", backward))
-    found = ((getattr(aten, name, None), formula) for name, formula in formulas)
-    return {operator: formula for operator, formula in found if operator is not None}
+    name = "_scaled_dot_product_flash_attention_for_cpu"
+    formulas = {name: forward, f"{name}_backward": backward}
+    found = {getattr(aten, each, None): formulas[each] for each in formulas}
+    return {operator: found[operator] for operator in found if operator is not None}
 
 
-def _name(operator: Any) -> str:
-    """As torch calls it: "mm", "convolution_backward".
+# TF32 makes a product several times faster. There are two switches, one for matrix
+# products and one for convolutions, and two ways to turn each. The newer way (torch
+# 2.9) is asked first: once somebody has used it, the older one may raise.
 
-    >>> _name("aten.mm")
-    'mm'
-    """
-    return str(operator).removeprefix("aten.")
+
+def products_round(torch: Any) -> bool:
+    """Whether a matrix product of float32 may be rounded to TF32."""
+    return _rounds(torch.backends.cuda.matmul, torch.backends.cuda.matmul)
+
+
+def convolutions_round(torch: Any) -> bool:
+    """Whether a convolution of float32 may be rounded; by default it may."""
+    cudnn = torch.backends.cudnn
+    return _rounds(getattr(cudnn, "conv", None), cudnn)
+
+
+def _rounds(newer: Any, older: Any) -> bool:
+    precision = getattr(newer, "fp32_precision", None)
+    if precision is not None:
+        return bool(precision == "tf32")
+    try:
+        return bool(older.allow_tf32)
+    except RuntimeError:  # both ways have been used, and contradict each other
+        return False

@@ -28,13 +28,7 @@ if TYPE_CHECKING:
 class Instruments:
     """What all measurements of one notebook, or of one script, share.
 
-    Attributes:
-        floors: What an empty cell is measured as.
-
-    Args:
-        find_driver: The machine's driver, or the simulated one where that is on.
-
-        runtime: The one to use, where it is not to be found.
+    A `runtime` is given where it is not to be found.
     """
 
     def __init__(

@@ -45,18 +45,10 @@ class LineTracer:
 
     What is running at a moment is a place in a tree: a line, below the line that has
     called its function. Only these places are kept, and when one was come to.
-
-    Attributes:
-        is_cut: Whether there were more steps than are kept.
-
-    Args:
-        places: Tell whose a file is.
-
-        now_ns: The clock.
     """
 
     def __init__(self, places: Places, now_ns: Callable[[], int]) -> None:
-        self.is_cut = False
+        self.is_cut = False  # whether there were more steps than are kept
         self._places = places
         self._now_ns = now_ns
         self._sequence = _counter_of_nodes()
@@ -201,8 +193,7 @@ class _Sums:
 class LineWatcher(Observer):
     """Notes lines while a run is timed.
 
-    Args:
-        in_cell: Asked when the run has ended: whether a file is the cell itself.
+    `in_cell` is asked when the run has ended: whether a file is the cell itself.
     """
 
     def __init__(self, in_cell: Callable[[], Callable[[str], bool]]) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import builtins
-import dataclasses
 import re
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from IPython.display import display
 
-from gpumagic.cuda_sync_time.bench import Bench, Candidate
+from gpumagic.cuda_sync_time import bench
+from gpumagic.cuda_sync_time.answer_log import LogReport, entry_of
+from gpumagic.cuda_sync_time.answer_run import BriefReport
+from gpumagic.cuda_sync_time.bench import Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
-from gpumagic.cuda_sync_time.log import new_log
 from gpumagic.cuda_sync_time.one_run import OneRun, RaceRun
 from gpumagic.cuda_sync_time.options import Options
-from gpumagic.cuda_sync_time.report import BriefReport
 from gpumagic.errors import UsageProblem, did_you_mean
 from gpumagic.notebook.arguments import options_of
 from gpumagic.notebook.cell_hooks import Mode, running_cell
@@ -24,15 +25,13 @@ from gpumagic.report.places import Code
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
 
-    from gpumagic.cuda_sync_time.log import Timed
-    from gpumagic.cuda_sync_time.report import LogReport
+    from gpumagic.cuda_sync_time.answer_log import LogEntry, Timed
     from gpumagic.notebook.cells import Outcome
     from gpumagic.notebook.magics import GpuMagics
 
+_LOGGED = 1000  # cells; older ones are forgotten
 _WORDS = ("on", "off", "log")
-_LOG = re.compile(r"log(?:\s+(\S+\.\w+))?")
 _OPTIONS_BEHIND = re.compile(r"(log|on|off)\s+(--?[a-zA-Z].*)")
 # An expression, and behind it nothing but what looks like options with their values.
 _OPTIONS_LAST = re.compile(r"(.*?[\w)\]])\s+((--?[a-z][\w-]*)(?:[\s=]+[\w./-]+)*)")
@@ -48,20 +47,16 @@ class _Asked(NamedTuple):
 
 
 class Notebook:
-    """The log, the named codes and the instruments of one notebook.
-
-    Args:
-        magics: Through which reports are shown and bodies run.
-    """
+    """The log, the named codes and the instruments of one notebook."""
 
     def __init__(self, magics: GpuMagics) -> None:
         session = magics.session
+        self.kept: dict[str, Candidate] = {}  # by the names that `--vs` knows
         self._magics = magics
         self._shell = magics.shell
-        self._log = new_log()
+        self._log: deque[LogEntry] = deque(maxlen=_LOGGED)
+        self._timed = 0  # cells so far, be they still in the log or not
         self._instruments = Instruments(lambda: session.driver)
-        self._bench = Bench(self._instruments)
-        self._named: dict[str, Candidate] = {}
         self._every_cell = session.every_cell(self._shell)
         self._mode = Mode(
             "cuda_sync_time",
@@ -69,11 +64,6 @@ class Notebook:
             self._tell,
             is_timer=True,
         )
-
-    @property
-    def kept_names(self) -> list[str]:
-        """What `--vs` can compare with."""
-        return list(self._named)
 
     def stop(self) -> None:
         """Time no more cells by itself."""
@@ -87,61 +77,51 @@ class Notebook:
         code = "" if code.startswith("#") else code
         if cell is None and code in ("on", "off"):
             return self._switch(on=code == "on")
-        if cell is None and (said := _LOG.fullmatch(code)):
-            return self._magics.show(self._log_report(said[1]), parsed)
-        behind = _OPTIONS_BEHIND.fullmatch(code) if cell is None else None
-        if behind and behind[1] not in self._shell.user_ns:
-            word, its_options = behind.groups()
-            raise UsageProblem(
-                f"{its_options} stands behind {word}, where options are taken for code",
-                f"options come first: %cuda_sync_time {its_options} {word}",
-            )
+        if cell is None and code == "log":
+            dropped = self._timed - len(self._log)
+            log = LogReport(tuple(self._log), dropped, self._mode.is_on)
+            return self._magics.show(log, parsed)
         if cell is not None and code:
             raise UsageProblem(
                 f"%%cuda_sync_time times the lines below; {code} stands beside it",
-                f"write it below, or --setup {code!r} to have it run first, untimed",
+                "write it below, or in a cell of its own before",
             )
         body = code if cell is None else cell
         options = Options.of(parsed, typed="%" if cell is None else "%%")
         asked = _Asked(options, parsed, f"{options.magic} {line}", body)
-        if not _has_code(body):
+        lines = (each.strip() for each in body.splitlines())
+        if not any(each and not each.startswith("#") for each in lines):
             return self._nothing_to_time(asked, cell)
         if cell is None:
-            self._check_word(code)
-            self._check_order(code)
-            self._check_syntax(code)
+            self._check(code)
         if parsed.live:
             self._magics.show_live(keeps=False)
-        if options.repeating:
+        if options.repeats:
             return self._repeat(asked)
-        return self._look_for_races(asked) if options.races else self._run_once(asked)
+        return self._run_once(asked)
 
-    def _check_word(self, code: str) -> None:
-        """Say which word was meant by a name that nothing has."""
-        is_known = code in self._shell.user_ns or hasattr(builtins, code)
-        if not code.isidentifier() or is_known:
-            return
-        if hint := did_you_mean(code, _WORDS):
+    def _check(self, code: str) -> None:
+        """Say what is wrong with an expression, or was meant to be no expression."""
+        names = self._shell.user_ns
+        is_known = code in names or hasattr(builtins, code)
+        hint = "" if is_known else did_you_mean(code, _WORDS)
+        if hint and code.isidentifier():
             raise UsageProblem(
                 f"{code} is neither a word of %cuda_sync_time nor a name", hint
             )
-
-    def _check_order(self, code: str) -> None:
-        """Say that options come first, where Python would read `x - -repeat`."""
-        known = options_of(self._magics.cuda_sync_time.parser)
-        if not (found := _OPTIONS_LAST.fullmatch(code)):
-            return
-        expression, behind, option = found.groups()
-        name = option.lstrip("-").replace("-", "_")
-        if option in known and name not in self._shell.user_ns:
-            raise UsageProblem(
-                f"{behind} stands behind the expression, where it is taken for code",
-                f"options come first: %cuda_sync_time {behind} {expression}",
-            )
-
-    def _check_syntax(self, code: str) -> None:
-        """Say what is wrong with an expression; IPython would show our frames."""
-        try:
+        behind = _OPTIONS_BEHIND.fullmatch(code) or _OPTIONS_LAST.fullmatch(code)
+        if behind and behind[1] not in names:
+            # Python would read `x - -repeat`.
+            before, options = behind[1], behind[2]
+            option = options.split()[0].partition("=")[0]
+            is_known = option in options_of(self._magics.cuda_sync_time.parser)
+            is_name = option.lstrip("-").replace("-", "_") in names
+            if before in _WORDS or (is_known and not is_name):
+                raise UsageProblem(
+                    f"{options} stands behind {before}, where it is taken for code",
+                    f"options come first: %cuda_sync_time {options} {before}",
+                )
+        try:  # IPython would show our frames
             self._shell.compile.ast_parse(self._shell.transform_cell(code))
         except SyntaxError as error:
             raise UsageProblem(
@@ -156,7 +136,6 @@ class Notebook:
                 "%cuda_sync_time has no code to time",
                 "write an expression behind it: %cuda_sync_time f(x)",
             )
-        self._set_up(asked.options)
         if not asked.parsed.quiet:
             magic = asked.options.magic
             show_text(f"Nothing to time: there is no code below {magic}")
@@ -167,9 +146,10 @@ class Notebook:
         __tracebackhide__ = True
         options = asked.options
         again = self._repeatable(asked) if options.runs_again else None
-        self._set_up(options)
-        run = OneRun(self._instruments, options)
         code = self._code(asked)
+        if options.races:
+            return self._look_for_races(asked, code)
+        run = OneRun(self._instruments, options)
 
         def after(outcome: Outcome) -> Any:
             run.end(
@@ -179,9 +159,9 @@ class Notebook:
             )
             report = run.report(code)
             if outcome.error is None and run.late_error is None:
-                report = self._bench.with_roofline(report, again, options)
+                report = bench.with_roofline(report, again, options)
                 self._keep(code, again)
-            self._log.add(report)
+            self._note(report)
             shown = self._magics.show(report, asked.parsed)
             if outcome.error is None and run.late_error is not None:
                 raise run.late_error
@@ -191,11 +171,9 @@ class Notebook:
             asked.typed, asked.body, before=run.begin, after=after
         )
 
-    def _look_for_races(self, asked: _Asked) -> Any:
+    def _look_for_races(self, asked: _Asked, code: Code) -> Any:
         __tracebackhide__ = True
-        self._set_up(asked.options)
         run = RaceRun(self._instruments)
-        code = self._code(asked)
 
         def after(outcome: Outcome) -> Any:
             run.end(error=outcome.error)
@@ -215,54 +193,36 @@ class Notebook:
         if again.needs_await:
             raise UsageProblem(
                 f"{options.magic}: a body that awaits cannot be repeated",
-                "leave --repeat and what goes with it away: once, it can be timed",
+                "leave --repeat and --vs away: once, it can be timed",
             )
-        options = dataclasses.replace(options, before=self._before(asked))
-        self._set_up(options)
         code = self._code(asked)
-        report = self._measured(
-            options, Candidate(code, again), base, quiet=asked.parsed.quiet
-        )
+        report = self._measured(asked, Candidate(code, again), base)
         self._keep(code, again)
-        self._log.add(report)
+        self._note(report)
         return self._magics.show(report, asked.parsed)
 
     def _measured(
-        self, options: Options, newer: Candidate, base: Candidate | None, *, quiet: bool
+        self, asked: _Asked, newer: Candidate, base: Candidate | None
     ) -> Timed:
         """The report, or the code's own error with the code's own traceback."""
         __tracebackhide__ = True
-        error = None
-        waiting = self._magics.progress(None, "Measuring", quiet=quiet)
+        error, instruments, options = None, self._instruments, asked.options
+        waiting = self._magics.progress(None, "Measuring", quiet=asked.parsed.quiet)
         try:
-            with waiting as measured:
-                if base is not None:
-                    return self._bench.compare(base, newer, options, measured.reach)
-                report = self._bench.repeat(newer, options, measured.reach)
+            with waiting as steps:
+                if base is None:
+                    return bench.repeat(instruments, newer, options, steps.reach)
+                return bench.compare(instruments, base, newer, options, steps.reach)
         except BaseException as raised:  # noqa: BLE001 -- it goes on at once
             error = raised
-        if error is not None:
-            for candidate in (newer, *((base,) if base is not None else ())):
-                error = own_part(candidate.body, error)
-            raise error
-        return self._bench.with_roofline(report, newer.body, options)
+        for candidate in (newer, *((base,) if base is not None else ())):
+            error = own_part(candidate.body, error)
+        raise error
 
     # --------------------------------------------------------- codes and words
 
     def _repeatable(self, asked: _Asked) -> RepeatableCell:
         return RepeatableCell(self._shell, asked.body, magic_line=asked.typed)
-
-    def _set_up(self, options: Options) -> None:
-        """Run what is to be run first, untimed."""
-        __tracebackhide__ = True
-        if options.setup:
-            RepeatableCell(self._shell, options.setup)()
-
-    def _before(self, asked: _Asked) -> Callable[[], object] | None:
-        code = asked.options.before_code
-        if not code:
-            return None
-        return RepeatableCell(self._shell, code, magic_line=asked.typed)
 
     def _code(self, asked: _Asked) -> Code:
         name = asked.options.name
@@ -270,12 +230,16 @@ class Notebook:
 
     def _keep(self, code: Code, again: RepeatableCell | None) -> None:
         if code.name is not None and again is not None:
-            self._named[code.name] = Candidate(code, again)
+            self.kept[code.name] = Candidate(code, again)
+
+    def _note(self, report: Timed) -> None:
+        self._log.append(entry_of(report))
+        self._timed += 1
 
     def _candidate(self, name: str) -> Candidate:
-        if name in self._named:
-            return self._named[name]
-        known = ", ".join(self._named)
+        if name in self.kept:
+            return self.kept[name]
+        known = ", ".join(self.kept)
         if not known:
             raise UsageProblem(
                 f"--vs {name}: no code has been kept under a name yet",
@@ -283,7 +247,7 @@ class Notebook:
             )
         raise UsageProblem(
             f"--vs {name}: there is no code of that name; kept are {known}",
-            did_you_mean(name, self._named) or f"type --vs {next(iter(self._named))}",
+            did_you_mean(name, self.kept) or f"type --vs {next(iter(self.kept))}",
         )
 
     # ------------------------------------------------------------ every cell
@@ -298,16 +262,5 @@ class Notebook:
 
     def _tell(self, run: OneRun, code: Code) -> None:
         report = run.report(code)
-        self._log.add(report)
+        self._note(report)
         display(BriefReport(report))
-
-    def _log_report(self, file: str | None) -> LogReport:
-        if file is not None:
-            self._log.save(file)
-        return self._log.report(automatic=self._mode.is_on, saved_as=file)
-
-
-def _has_code(body: str) -> bool:
-    """Whether there is more than blank lines and comments."""
-    lines = (line.strip() for line in body.splitlines())
-    return any(line and not line.startswith("#") for line in lines)

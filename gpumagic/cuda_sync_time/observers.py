@@ -1,4 +1,4 @@
-"""What looks on while a run is timed: the tracer, and the watcher of waits.
+"""What looks on while a run is timed: tracer, watchers of waits and of calls.
 
 All of a profile is summed from the intervals themselves. Tables that add up durations
 count twice what ran at the same time.
@@ -27,12 +27,13 @@ from gpumagic.cuda_sync_time.report import (
 )
 from gpumagic.devices.alarm import Alarm
 from gpumagic.devices.around_cell import Observer
-from gpumagic.devices.simulated import SIMULATED, watch_work
+from gpumagic.devices.simulated import SIMULATED, simulated_box, watch_work
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.report.events import (
     DEVICE_KINDS,
     SpanKind,
+    SyncCall,
     Trace,
     TraceSpan,
     Window,
@@ -41,11 +42,10 @@ from gpumagic.report.events import (
 from gpumagic.report.places import Places, code_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from gpumagic.devices.protocols import Runtime
     from gpumagic.devices.tracing import Tracing
-    from gpumagic.report.events import SyncCall
     from gpumagic.report.places import CodeLine, PlaceMark
 
     Queue: TypeAlias = tuple[int, int | None]  # a device, one of its streams
@@ -58,6 +58,11 @@ _UNTOUCHED = ("cpu", SIMULATED)
 # which no profiler shows.
 FULL_QUEUE = 1000
 _TOO_LATE = "this cell itself has imported torch, or started the device"
+# What hands a value of a tensor to Python, and so waits for it.
+_READS = (
+    *("item", "tolist", "cpu", "numpy"),
+    *("__bool__", "__float__", "__int__", "__index__"),
+)
 
 
 class SyncWatcher(Observer):
@@ -94,11 +99,7 @@ class SyncWatcher(Observer):
     def spans(self, kind: str, started_ns: int) -> tuple[TraceSpan, ...]:
         """When the host waited; a wait of unknown cost has an end and no length."""
         calls = () if self._calls is None or self._missed(kind) else self._calls
-        return tuple(
-            _span_of(call, (call.ended_ns - started_ns) / 1e9)
-            for call in calls
-            if call.ended_ns is not None
-        )
+        return spans_of(calls, started_ns)
 
     def flags(self, kind: str) -> tuple[Flag, ...]:
         """How looking on has to be taken into account."""
@@ -112,43 +113,67 @@ class SyncWatcher(Observer):
         return self._calls is not None and kind not in ("cpu", self._kind)
 
 
-def _span_of(call: SyncCall, end_s: float) -> TraceSpan:
-    start_s = max(end_s - (call.waited_s or 0.0), 0.0)
-    return TraceSpan(call.what, SpanKind.WAIT, start_s, max(end_s, start_s), thread=0)
+class CallWatcher(Observer):
+    """Notes how long the code waits for batches and, on CUDA, for values, by line.
 
+    It is put round a few functions of torch for the length of a cell, and takes no
+    more than a microsecond each time. The simulated GPU tells its waits by itself, and
+    whoever lists all waits needs no others.
+    """
 
-class LoaderWatcher(Observer):
-    """Notes how long the thread that runs the code waits for batches, by line."""
-
-    def __init__(self) -> None:
+    def __init__(self, *, for_values: bool = True) -> None:
+        self._for_values = for_values
         self._undo = ExitStack()
-        self._waits_ns: defaultdict[PlaceMark | None, list[int]] = defaultdict(list)
+        self._calls: defaultdict[str, list[tuple[Any, Any, int, int]]]
+        self._calls = defaultdict(list)
+        self._places = Places()
+        self._thread, self._is_within = 0, False
+        self._now_ns: Callable[[], int] = time.perf_counter_ns
 
     def start(self, runtime: Runtime) -> None:
-        """Note them from now on; torch alone has such loaders."""
+        """Note them from now on."""
+        torch = loaded_torch()
         loaders = sys.modules.get("torch.utils.data.dataloader")
+        self._places = Places(tuple(map(str, getattr(torch, "__path__", ()))))
+        self._thread, self._now_ns = threading.get_ident(), runtime.now_ns
         # The base of the iterators has no public name, and nothing else sees each.
         iterators = getattr(loaders, "_BaseDataLoaderIter", None)
-        fetch = None if iterators is None else vars(iterators).get("__next__")
-        if fetch is None:
+        if hasattr(iterators, "__next__"):
+            self._put_round(iterators, "__next__", "DataLoader")
+        version = getattr(torch, "version", None)
+        has_cuda = getattr(version, "cuda", None) or getattr(version, "hip", None)
+        if torch is None or not (has_cuda and self._for_values) or simulated_box():
             return
-        places = Places(tuple(map(str, getattr(loaded_torch(), "__path__", ()))))
-        thread, now_ns = threading.get_ident(), runtime.now_ns
+        for name in _READS:
+            bare = name.strip("_")
+            what = f".{name}()" if name == bare else f"{bare}()"
+            self._put_round(torch.Tensor, name, what)
 
-        @functools.wraps(fetch)
-        def next_of(iterator: Any) -> Any:
-            if threading.get_ident() != thread:
-                return fetch(iterator)
-            began_ns = now_ns()
-            batch = fetch(iterator)
-            self._waits_ns[places.here(2)].append(now_ns() - began_ns)
-            return batch
+    def _put_round(self, owner: Any, name: str, what: str) -> None:
+        original, inherited = getattr(owner, name), name not in vars(owner)
+        of_values, calls = what != "DataLoader", self._calls[what]
+
+        @functools.wraps(original)
+        def noting(it: Any, *args: Any, **options: Any) -> Any:
+            elsewhere = self._is_within or threading.get_ident() != self._thread
+            if elsewhere or (of_values and not it.is_cuda):
+                return original(it, *args, **options)
+            self._is_within, began_ns = True, self._now_ns()
+            try:
+                return original(it, *args, **options)
+            finally:
+                self._is_within, ended_ns = False, self._now_ns()
+                places = self._places
+                calls.append((places.here(2), places.caller(), began_ns, ended_ns))
 
         def put_back() -> None:
-            if vars(iterators)["__next__"] is next_of:
-                type.__setattr__(iterators, "__next__", fetch)
+            if vars(owner).get(name) is noting:
+                if inherited:
+                    type.__delattr__(owner, name)
+                else:
+                    type.__setattr__(owner, name, original)
 
-        type.__setattr__(iterators, "__next__", next_of)
+        type.__setattr__(owner, name, noting)
         self._undo.callback(put_back)
 
     def code_ended(self) -> None:
@@ -159,14 +184,25 @@ class LoaderWatcher(Observer):
         """Note no more."""
         self._undo.close()
 
-    def longest(self) -> SyncPoint | None:
-        """The line that has waited longest, if any has."""
-        waits = self._waits_ns
-        mark = max(waits, key=lambda each: sum(waits[each]), default=None)
-        if mark is None:
-            return None
-        seconds = sum(waits[mark]) / 1e9
-        return SyncPoint("DataLoader", code_line(mark), len(waits[mark]), seconds)
+    def loading(self) -> SyncPoint | None:
+        """The line that waited longest for batches, if one did."""
+        return next(iter(points_of(self._told("DataLoader"))), None)
+
+    def reads(self) -> list[SyncCall]:
+        """The waits for values, as they came."""
+        values = [what for what in self._calls if what != "DataLoader"]
+        told = (each for what in values for each in self._told(what))
+        return sorted(told, key=lambda each: each.ended_ns or 0)
+
+    def _told(self, what: str) -> list[SyncCall]:
+        @functools.cache
+        def line(mark: PlaceMark | None) -> Any:
+            return code_line(mark)
+
+        return [
+            SyncCall(what, line(here), (ended - began) / 1e9, ended, line(caller))
+            for here, caller, began, ended in self._calls.get(what, ())
+        ]
 
 
 class Onlooker(Observer):
@@ -213,19 +249,7 @@ class Onlooker(Observer):
 
 
 class Tracer(Observer):
-    """Traces what runs when.
-
-    Attributes:
-        began_unix_ns: When the trace began, once there is a profile of it; None where
-            its clock is a model's.
-
-    Args:
-        file: Where the whole trace is saved, if it is.
-
-        devices_only: Whether there is nothing to trace where there is no device.
-
-        most_s: How long the trace is at most; None as long as the run.
-    """
+    """Traces what runs when; for `devices_only` nothing where there is no device."""
 
     traces = True
 
@@ -236,6 +260,7 @@ class Tracer(Observer):
         devices_only: bool = False,
         most_s: float | None = None,
     ) -> None:
+        # When the trace began, once there is a profile; None on a model's clock.
         self.began_unix_ns: int | None = None
         self._file = file
         self._alarm = None if most_s is None else Alarm(most_s, self._cut)
@@ -367,6 +392,17 @@ def _check_folder(file: str | None) -> None:
             f"the trace cannot be saved as {file}: there is no such folder",
             "make the folder first, or name another file",
         )
+
+
+def spans_of(calls: Iterable[SyncCall], started_ns: int) -> tuple[TraceSpan, ...]:
+    """When the host waited; a wait of unknown cost has an end and no length."""
+    spans = []
+    for call in calls:
+        if call.ended_ns is not None:
+            end_s = max((call.ended_ns - started_ns) / 1e9, 0.0)
+            start_s = max(end_s - (call.waited_s or 0.0), 0.0)
+            spans.append(TraceSpan(call.what, SpanKind.WAIT, start_s, end_s, thread=0))
+    return tuple(spans)
 
 
 def points_of(calls: Sequence[SyncCall]) -> tuple[SyncPoint, ...]:

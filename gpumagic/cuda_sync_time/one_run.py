@@ -5,31 +5,27 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from gpumagic.cuda_sync_time.answer_races import RaceReport
+from gpumagic.cuda_sync_time.answer_run import TimingReport
 from gpumagic.cuda_sync_time.environment_changes import EnvironmentWatch
 from gpumagic.cuda_sync_time.instruments import unseen_flags
 from gpumagic.cuda_sync_time.lines import LineWatcher
 from gpumagic.cuda_sync_time.observers import (
-    LoaderWatcher,
+    CallWatcher,
     Onlooker,
     SyncWatcher,
     Tracer,
+    points_of,
+    spans_of,
 )
 from gpumagic.cuda_sync_time.options import Options
-from gpumagic.cuda_sync_time.report import (
-    Activity,
-    DeviceTime,
-    Flag,
-    FlagKind,
-    LineTime,
-    RaceReport,
-    Run,
-    TimingReport,
-)
+from gpumagic.cuda_sync_time.report import Activity, DeviceTime, Flag, FlagKind, Run
 from gpumagic.devices.around_cell import (
     AroundCell,
     Trouble,
     wait_for_earlier_cells,
 )
+from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import error_line
 from gpumagic.report.places import in_running_cell
 
@@ -37,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.cuda_sync_time.instruments import Instruments
-    from gpumagic.cuda_sync_time.report import Profile
+    from gpumagic.cuda_sync_time.report import LineTime, Profile
     from gpumagic.devices.around_cell import Ended
     from gpumagic.report.events import SeenRace, TraceSpan
     from gpumagic.report.places import Code
@@ -46,25 +42,11 @@ _REPORTED_LATE = "reported at the end of the cell; the failing launch was earlie
 _TAIL_BEYOND_FLOOR_S = 50e-6
 _TAIL_TOLD = 0.02  # of the time
 
-_NO_STREAMS = "on the CPU one call is done before the next begins: nothing can race"
-_SIMULATE = (
-    'gpumagic.simulate("h100") gives streams that can; its device is called "sim"'
-)
-
 
 class OneRun:
     """Times what runs between `begin` and `end`.
 
-    Attributes:
-        late_error: What the wait at the end has raised, if the code itself has not:
-            an error of the device, or KeyboardInterrupt. The caller raises it.
-
-    Args:
-        instruments: Where runtime and driver are found, and the floor is kept.
-
-        options: What is wanted beside the time.
-
-        draws: Whether the report is to have a picture of who was busy when.
+    `draws` is whether the report is to have a picture of who was busy when.
     """
 
     def __init__(
@@ -75,13 +57,19 @@ class OneRun:
         draws: bool = True,
     ) -> None:
         options = options or Options()
+        # What the wait at the end has raised, if the code itself has not: an error of
+        # the device, or KeyboardInterrupt. The caller raises it.
         self.late_error: BaseException | None = None
         self._instruments = instruments
         self._environment = EnvironmentWatch(lambda: instruments.driver)
-        self._tracer = _tracer(options)
+        self._tracer: Tracer | None = None
+        if options.traces:
+            self._tracer = Tracer(options.trace_file, most_s=options.trace_s)
+        elif options.lines:
+            self._tracer = Tracer(devices_only=True)
         self._waits = SyncWatcher() if options.syncs else None
         self._lines = LineWatcher(in_running_cell) if options.lines else None
-        self._loading = LoaderWatcher()
+        self._calls = CallWatcher(for_values=self._waits is None and draws)
         self._onlooker = Onlooker() if draws and self._tracer is None else None
         observers = (
             self._environment,
@@ -89,7 +77,7 @@ class OneRun:
             self._onlooker,
             self._waits,
             self._lines,
-            self._loading,
+            self._calls,
         )
         self._around = AroundCell(
             instruments.runtime, [each for each in observers if each is not None]
@@ -125,40 +113,48 @@ class OneRun:
         if ended is None:
             raise RuntimeError("this run has not ended")
         runtime, floor_s = ended.runtime, self._floor_s(ended)
-        run = self._run(ended)
+        run = Run(
+            elapsed_s=ended.elapsed_s,
+            naive_s=ended.naive_s,
+            tail_s=ended.tail_s,
+            backlog_s=self._around.backlog_s,
+            events=tuple(DeviceTime(*each) for each in ended.device_times),
+            uses_device=ended.uses_device,
+            simulated_in_s=ended.host_s if ended.found.simulated else None,
+        )
         profile = None if self._tracer is None else self._tracer.profile()
-        flags = [
-            *self._flags_of_waiting(ended),
-            *self._environment.flags,
-            *_tail_flag(run, floor_s or 0.0),
-            *unseen_flags(runtime),
-        ]
+        flags = [*self._flags(ended, run, floor_s or 0.0), *unseen_flags(runtime)]
         if self._waits is not None:
             flags += self._waits.flags(runtime.kind)
         if self._tracer is not None:
             flags += self._tracer.flags(profile)
         if self._lines is not None:
             flags += self._lines.flags()
+        order = list(FlagKind)
+        reads = self._calls.reads() if ended.uses_device else []
         return TimingReport(
             code=code,
             setting=self._instruments.setting(runtime, floor_s=floor_s),
             run=run,
-            flags=tuple(sorted(flags, key=_place_among_flags)),
+            flags=tuple(sorted(flags, key=lambda flag: order.index(flag.kind))),
             failed=ended.failed,
             syncs=None if self._waits is None else self._waits.points(runtime.kind),
+            reads=points_of(reads),
             profile=profile,
-            activity=self._activity(ended),
+            activity=self._activity(ended, spans_of(reads, ended.started_ns)),
             lines=self._by_line(profile),
-            loading=self._loading.longest(),
+            loading=self._calls.loading(),
+            guessed=_guessed() if ended.found.simulated else (),
         )
 
     def _by_line(self, profile: Profile | None) -> tuple[LineTime, ...] | None:
-        if self._lines is None:
+        if self._lines is None or self._tracer is None:
             return None
-        began_ns = None if self._tracer is None else self._tracer.began_unix_ns
-        return self._lines.lines(_spans(profile), began_ns)
+        # No devices at all where they are missing from the trace.
+        spans = None if profile is None or profile.problem else profile.spans
+        return self._lines.lines(spans, self._tracer.began_unix_ns)
 
-    def _activity(self, ended: Ended) -> Activity | None:
+    def _activity(self, ended: Ended, reads: tuple[TraceSpan, ...]) -> Activity | None:
         """All that is known, on a simulated machine; else the waits that were seen."""
         if self._onlooker is None:
             return None
@@ -166,7 +162,9 @@ class OneRun:
         if seen is not None and ended.found.simulated:
             return seen
         kind = ended.runtime.kind
-        waits = self._waits and self._waits.spans(kind, ended.started_ns)
+        waits = reads
+        if self._waits is not None:
+            waits = self._waits.spans(kind, ended.started_ns)
         return Activity(waits, ended.elapsed_s) if waits else None
 
     def _floor_s(self, ended: Ended) -> float | None:
@@ -178,18 +176,7 @@ class OneRun:
         except RuntimeError:  # the device is broken
             return None
 
-    def _run(self, ended: Ended) -> Run:
-        return Run(
-            elapsed_s=ended.elapsed_s,
-            naive_s=ended.naive_s,
-            tail_s=ended.tail_s,
-            backlog_s=self._around.backlog_s,
-            events=tuple(DeviceTime(*each) for each in ended.device_times),
-            uses_device=ended.uses_device,
-            simulated_in_s=ended.host_s if ended.found.simulated else None,
-        )
-
-    def _flags_of_waiting(self, ended: Ended) -> Iterator[Flag]:
+    def _flags(self, ended: Ended, run: Run, floor_s: float) -> Iterator[Flag]:
         around, trouble = self._around, ended.trouble
         if around.has_backlog:
             yield Flag(FlagKind.BACKLOG, amount=around.backlog_s)
@@ -198,35 +185,23 @@ class OneRun:
         if trouble is not None and trouble is not Trouble.CAPTURING:
             names = (ended.said,) if ended.said else ()
             yield Flag(FlagKind[trouble.name], names=names)
+        told_s = max(floor_s + _TAIL_BEYOND_FLOOR_S, run.elapsed_s * _TAIL_TOLD)
+        if run.tail_s is not None and run.tail_s > told_s:
+            yield Flag(FlagKind.TAIL, amount=run.tail_s)
+        yield from self._environment.flags
 
 
-def _tracer(options: Options) -> Tracer | None:
-    if options.traces:
-        return Tracer(options.trace_file, most_s=options.trace_s)
-    return Tracer(devices_only=True) if options.lines else None
-
-
-def _spans(profile: Profile | None) -> tuple[TraceSpan, ...] | None:
-    """What lines are held against: None where devices are missing from it."""
-    return None if profile is None or profile.problem else profile.spans
-
-
-def _tail_flag(run: Run, floor_s: float) -> list[Flag]:
-    told_s = max(floor_s + _TAIL_BEYOND_FLOOR_S, run.elapsed_s * _TAIL_TOLD)
-    if run.tail_s is None or run.tail_s <= told_s:
-        return []
-    return [Flag(FlagKind.TAIL, amount=run.tail_s)]
-
-
-def _place_among_flags(flag: Flag) -> int:
-    return list(FlagKind).index(flag.kind)
+def _guessed() -> tuple[str, ...]:
+    """Operations that ran on the simulated machine and whose cost is a guess."""
+    box = simulated_box()
+    gpus = () if box is None else box.machine.gpus
+    return tuple(sorted({name for gpu in gpus for name in gpu.unmodelled}))
 
 
 class RaceRun:
     """Looks for races in what runs between `begin` and `end`; it claims no time.
 
-    Args:
-        instruments: Where the runtime is found; torch is imported for it.
+    torch is imported for it.
     """
 
     def __init__(self, instruments: Instruments) -> None:
@@ -249,14 +224,11 @@ class RaceRun:
     def report(self, code: Code) -> RaceReport:
         """What was seen."""
         runtime = self._runtime
-        on_device = runtime.kind != "cpu"
         watcher = "the simulated GPU" if runtime.simulated else "torch's sanitizer"
         return RaceReport(
             code=code,
             setting=self._instruments.setting(runtime),
             races=tuple(self._races),
-            watcher=watcher if on_device else "",
+            watcher=watcher if runtime.kind != "cpu" else "",
             failed=self._failed,
-            problem=None if on_device else _NO_STREAMS,
-            hint=None if on_device else _SIMULATE,
         )

@@ -1,41 +1,36 @@
-"""The options of one measurement, checked before anything runs.
-
-The magic reads them from a line, a script's arguments are the same ones, and whatever
-measures takes what it needs from here.
-"""
+"""The options of one measurement, checked before anything runs."""
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.report import Mode
 from gpumagic.errors import UsageProblem
-from gpumagic.report.units import parse_bytes, parse_seconds
+from gpumagic.report.units import parse_seconds
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
 
 BUDGET_S = 1.0
+WAYS = tuple(mode.value for mode in Mode)
+TIME = r"\d+(?:\.\d+)?(?:ms|s|min|m|h)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How code is to be measured, and what is wanted beside its time."""
 
+    repeats: bool = False  # whether the code is run again and again
     # how many; None until the interval is narrow or the budget is spent
     samples: int | None = None
-    calls: int | None = None  # calls in each sample; None as many as the clock needs
     # how long all of it may take, after the first run; longer where a run alone is,
     # or where the values of a simulated device take this machine long
     budget_s: float = BUDGET_S
     # what a sample is; None throughput for short calls, latency for others
     mode: Mode | None = None
-    # whether the caches of the devices are flushed before each sample
-    cold: bool = False
-    # called before each sample, untimed and waited for
-    before: Callable[[], object] | None = None
     syncs: bool = False  # whether to list what made the host wait, by line
     profile: bool = False  # whether to trace what runs when
     trace_file: str | None = None  # where to save that trace, which implies `profile`
@@ -44,42 +39,34 @@ class Options:
     lines: bool = False
     races: bool = False  # whether to look for missing waits, and to claim no time
     flops: bool = False  # whether to run the code once more, counting its operations
-    # what one run moves, to be held against the device's peak
-    nbytes: int | None = None
     name: str | None = None  # what the code is called, and in a notebook is kept as
     versus: str | None = None  # the name of the code that it is compared with
-    calibrate: bool = False  # whether to compare that one with itself as well
-    setup: str | None = None  # code to be run first, once, untimed
-    before_code: str | None = None  # what `before` runs, as typed
     magic: str = ""  # what was typed: `%cuda_sync_time` or `%%cuda_sync_time`
-    # each option typed that makes the code run again and again
-    repeating: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.samples is not None and self.samples < 1:
+            raise self._problem("no sample is asked for", "say --repeat 1")
+        if self.budget_s <= 0:
+            raise self._problem("a budget of no time runs nothing", "say --repeat 1s")
 
     @classmethod
     def of(cls, line: argparse.Namespace, *, typed: str) -> Options:
         """Read and check what stands in a line; `typed` is "%" or "%%"."""
         options = cls(
-            samples=line.samples,
-            calls=line.calls,
-            budget_s=BUDGET_S if line.budget is None else parse_seconds(line.budget),
-            mode=None if line.mode is None else Mode(line.mode),
-            cold=line.cold,
+            repeats=line.repeat is not None or line.vs is not None,
             syncs=line.syncs,
             profile=line.profile,
             trace_file=line.trace,
             lines=line.lines,
             races=line.races,
             flops=line.flops,
-            nbytes=None if line.nbytes is None else parse_bytes(line.nbytes),
             name=line.name,
             versus=line.vs,
-            calibrate=line.calibrate,
-            setup=line.setup,
-            before_code=line.before,
             magic=f"{typed}cuda_sync_time",
-            repeating=tuple(_repeating(line)),
         )
-        options._check()
+        options._check_together()
+        for how in filter(None, (line.repeat or "").split(",")):
+            options = options._repeated(how)
         return options
 
     @property
@@ -92,66 +79,44 @@ class Options:
         """Whether the code may run once more after the timed run."""
         return self.flops or self.name is not None
 
-    def _check(self) -> None:
-        for option, value in (("-n", self.calls), ("-r", self.samples)):
-            if value is not None and value < 1:
-                raise self._problem(
-                    f"{option} {value} runs nothing", f"say at least {option} 1"
-                )
-        if self.budget_s <= 0:
-            raise self._problem("a budget of no time runs nothing", "say --budget 1s")
-        self._require_one_run()
-        if self.calibrate and self.versus is None:
-            raise self._problem(
-                "--calibrate measures the noise of a comparison, and there is none",
-                "say with what to compare: --vs NAME --calibrate",
-            )
-        if self.cold and self.mode is Mode.THROUGHPUT:
-            raise self._problem(
-                "--cold flushes the caches between calls, and --throughput leaves "
-                "nothing between them",
-                "leave one of them away",
-            )
-        if self.versus is not None and (self.flops or self.nbytes is not None):
-            raise self._problem(
-                "--vs compares two codes, and a roofline is about one",
-                "leave --vs away, or --flops and --bytes",
-            )
+    def _repeated(self, how: str) -> Options:
+        """The same with one word on how to repeat."""
+        if how in WAYS:
+            return dataclasses.replace(self, mode=Mode(how))
+        if how.isdecimal():
+            return dataclasses.replace(self, samples=int(how))
+        if re.fullmatch(TIME, how):
+            return dataclasses.replace(self, budget_s=parse_seconds(how))
+        raise self._problem(
+            f"--repeat={how} is no way to repeat",
+            "say --repeat=100, --repeat=5s, --repeat=latency or --repeat=throughput",
+        )
 
-    def _require_one_run(self) -> None:
+    def _check_together(self) -> None:
         observing = {
             "--syncs": self.syncs,
             "--profile": self.traces,
             "--lines": self.lines,
             "--races": self.races,
         }
-        observers = [option for option, said in observing.items() if said]
-        if observers and self.repeating:
+        observers = [option for option, is_typed in observing.items() if is_typed]
+        if observers and self.repeats:
+            many = "--repeat" if self.versus is None else "--vs"
             raise self._problem(
-                f"{observers[0]} looks at one run, and {self.repeating[0]} asks for "
-                "many",
+                f"{observers[0]} looks at one run, and {many} asks for many",
                 "leave one of them away",
             )
-        timed = self.flops or self.nbytes is not None or self.name is not None
-        if self.races and (len(observers) > 1 or timed):
+        if self.races and (len(observers) > 1 or self.runs_again):
             raise self._problem(
                 "--races slows the code down and claims no time, so it stands alone",
                 "leave the other options away, or --races",
             )
+        if self.versus is not None and self.flops:
+            raise self._problem(
+                "--vs compares two codes, and --flops is about one",
+                "leave one of them away",
+            )
 
     def _problem(self, problem: str, hint: str) -> UsageProblem:
-        return UsageProblem(f"{self.magic}: {problem}", hint)
-
-
-def _repeating(line: argparse.Namespace) -> Iterator[str]:
-    said = {
-        "--repeat": line.repeat,
-        "-n": line.calls is not None,
-        "-r": line.samples is not None,
-        "--budget": line.budget is not None,
-        f"--{line.mode}": line.mode is not None,
-        "--before": line.before is not None,
-        "--cold": line.cold,
-        "--vs": line.vs is not None,
-    }
-    return (option for option, is_said in said.items() if is_said)
+        magic = f"{self.magic}: " if self.magic else ""
+        return UsageProblem(f"{magic}{problem}", hint)

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic.cuda_sync_time import samples_shape
 from gpumagic.cuda_sync_time.environment_changes import flags_between
 from gpumagic.cuda_sync_time.report import Flag, FlagKind
-from gpumagic.cuda_sync_time.sample_until_stable import warm_up
 from gpumagic.cuda_sync_time.sampling import Sampler
-from gpumagic.report.robust import Comparison, Pair, Verdict, logs_of, verdict_of
+from gpumagic.report.robust import Comparison, Pair, Verdict, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,28 +21,25 @@ if TYPE_CHECKING:
 
     from gpumagic.cuda_sync_time.options import Options
     from gpumagic.cuda_sync_time.report import Mode
+    from gpumagic.cuda_sync_time.sampling import Body
     from gpumagic.devices.protocols import Runtime
 
 _MOST_PAIRS = 500
 
 
 class Compared(NamedTuple):
-    """What a comparison came to.
-
-    `mode` is what a sample is, and `calls` is how many calls of a code it has; `runs`
-    is how often both codes ran altogether; `flags` is what has to be known besides.
-    """
+    """What a comparison came to."""
 
     result: Comparison
-    mode: Mode
-    calls: int
-    runs: int
+    mode: Mode  # what a sample is
+    calls: int  # of a code in each sample
+    runs: int  # of both codes altogether
     flags: tuple[Flag, ...]
 
 
 def compare(  # noqa: PLR0913 -- two codes, and all that one code needs
-    base: Callable[[int], object],
-    newer: Callable[[int], object],
+    base: Body,
+    newer: Body,
     runtime: Runtime,
     options: Options,
     *,
@@ -56,29 +51,39 @@ def compare(  # noqa: PLR0913 -- two codes, and all that one code needs
 
     Both are warmed up, and both samples of a pair have the same calls. Pairs come as
     base, newer, newer, base or the other way round, by chance: what gets faster or
-    slower all the time, and what it means to be the second, then cancels.
-
-    A body is called with how often it is to run; `samples` is the number of pairs. Who
-    goes first is decided by `random`, never by Python's own generator, which is the
-    user's.
+    slower all the time, and what it means to be the second, then cancels. Who goes
+    first is decided by `random`, never by Python's own generator, which is the user's.
     """
-    sampler = Sampler((base, newer), runtime, options, progress=progress)
+    sampler = Sampler(
+        (base, newer), runtime, options, floor_s=floor_s, progress=progress
+    )
     with sampler.undisturbed():
-        warm = warm_up(sampler, runtime, options, floor_s=floor_s)
+        warm = sampler.warm_up()
         pairs: list[Pair] = [(base_s, newer_s) for base_s, newer_s in warm.kept]
-        for newer_first in _orders(random):
-            if _is_enough(len(pairs), sampler, options):
-                break
-            pairs.append(_pair(sampler, newer_first=newer_first))
+        _fill(pairs, sampler, options, random)
         flags = flags_between(warm.environment, sampler.environment())
     result = verdict_of(pairs)
     if not warm.steady:
         flags += (Flag(FlagKind.UNSTEADY),)
-    flags += tuple(samples_shape.worth_flags(logs_of(pairs)))
     wants_more = result.verdict is Verdict.CANNOT_TELL and options.samples is None
     if wants_more and sampler.budget.spent:
-        flags += (sampler.budget.out_of_time(),)
+        flags += (Flag(FlagKind.OUT_OF_TIME),)
     return Compared(result, sampler.mode, sampler.calls, sampler.runs, flags)
+
+
+def _fill(
+    pairs: list[Pair], sampler: Sampler, options: Options, random: Random
+) -> None:
+    """Take pairs until there are enough."""
+    for newer_first in _orders(random):
+        if _is_enough(len(pairs), sampler, options):
+            return
+        if newer_first:
+            newer_s = sampler.sample(1)
+            pairs.append((sampler.sample(0), newer_s))
+        else:
+            base_s = sampler.sample(0)
+            pairs.append((base_s, sampler.sample(1)))
 
 
 def _is_enough(count: int, sampler: Sampler, options: Options) -> bool:
@@ -93,11 +98,3 @@ def _orders(random: Random) -> Iterator[bool]:
         newer_first = random.random() < 0.5
         yield newer_first
         yield not newer_first
-
-
-def _pair(sampler: Sampler, *, newer_first: bool) -> Pair:
-    if newer_first:
-        newer = sampler.sample(1)
-        return sampler.sample(0), newer
-    base = sampler.sample(0)
-    return base, sampler.sample(1)

@@ -7,20 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gpumagic.errors import GpuMagicError
 from gpumagic.report import robust
-from gpumagic.report.record import Record, Report
-from gpumagic.report.units import parse_seconds, seconds_text
+from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
-    from gpumagic.report.events import OperatorTime, SeenRace, TraceSpan
-    from gpumagic.report.places import Code, CodeLine
-    from gpumagic.report.robust import Comparison, Interval
-
-# A wait of less than this part of the time says that the device kept up.
-_HARDLY_WAITED = 0.05
-_MOSTLY_WAITED = 0.5
-_ABOVE_THE_FLOOR = 1.1  # no figure is finer than a tenth of it
+    from gpumagic.report.events import OperatorTime, TraceSpan
+    from gpumagic.report.places import CodeLine
+    from gpumagic.report.robust import Interval
 
 
 class FlagKind(enum.Enum):
@@ -36,10 +29,8 @@ class FlagKind(enum.Enum):
     UNSEEN = "CUDA was started by something that is not torch"
     INTERRUPTED = "the wait at the end was interrupted"
     CAPTURING = "a graph was being captured, so that nothing could be waited for"
-    DEVICE_LEFT = "the cell has left another device current"  # number of the device
-    STREAM_LEFT = "the cell has left another stream current"  # number of the device
+    DEVICE_LEFT = "the cell has left another device current"
     THREADS = "threads that it started are still running"  # names
-    COLLECTED = "Python's garbage collector ran"  # times
     # Of the machine, while it ran.
     DRIVER_CALLS = "memory was taken from the driver"  # calls
     GIVEN_BACK = (
@@ -54,27 +45,21 @@ class FlagKind(enum.Enum):
     # Of the way of measuring.
     PROFILED = "the profiler was running, which takes time of its own"
     WATCHED = "waits were being noted, which takes time of its own"
-    UNWATCHED = "waits could not be noted"  # reason
     LINES = "lines were being noted, which takes time of its own"
+    UNWATCHED = "waits could not be noted"  # reason
     LINES_CUT = "the last part of the run has no lines"
     LINES_OF_THE_HOST = "what lines launched could not be traced"  # reason
     QUEUE_FULL = "a launch queue was full"  # most entries in flight on one stream
     # Of several runs.
-    SPREAD = "the samples differ much"  # IQR as a share of the median
-    DRIFT = "the samples drift"  # last third over first third, less one
-    TWO_HUMPS = "the samples form two groups"  # the medians of the groups
-    CORRELATED = "each sample resembles the one before"  # autocorrelation
-    UNSTEADY = "warming up did not become steady"
+    UNSTEADY = "the samples were still moving"
     OUT_OF_TIME = "the budget was spent before the interval was narrow"
-    VALUES_TOOK = "computing the simulated values has spent the budget"  # seconds
-    FEW = "too few samples for an interval"  # how many
 
 
 @dataclass(frozen=True)
 class Flag(Record):
     """Something a reader has to know, with its figure."""
 
-    kind: FlagKind  # what it is
+    kind: FlagKind
     amount: float | None = None  # the figure that `FlagKind` speaks of
     names: tuple[str, ...] = ()  # names or reasons that belong to it
     device: int | None = None  # the device that it is about, where it is about one
@@ -175,7 +160,6 @@ class Samples(Record):
     first_s: float | None = None
     warmup_calls: int = 0  # calls before the first sample, the very first among them
     warmup_s: float = 0.0
-    cold: bool = False
 
     @property
     def runs(self) -> int:
@@ -196,17 +180,6 @@ class Samples(Record):
     def quartiles(self) -> tuple[float, float]:
         """A quarter of the samples is below the first, a quarter above the second."""
         return robust.quartiles(self.seconds)
-
-    @property
-    def spread(self) -> float | None:
-        """The interquartile range as a share of the median."""
-        low, high = self.quartiles
-        return (high - low) / self.median_s if self.median_s > 0 else None
-
-    @cached_property
-    def outliers(self) -> tuple[int, int]:
-        """How many lie beyond Tukey's inner fences, and beyond the outer ones."""
-        return robust.outliers(self.seconds)
 
 
 @dataclass(frozen=True)
@@ -260,11 +233,6 @@ class Profile(Record):
         """Whether it has the devices' part, be it that they did nothing."""
         return bool(self.launches) or (self.problem is None and self.length_s > 0)
 
-    @property
-    def idle_s(self) -> float:
-        """How long no device did anything."""
-        return max(self.length_s - self.busy_s, 0.0)
-
 
 @dataclass(frozen=True)
 class Activity(Record):
@@ -279,88 +247,29 @@ class Activity(Record):
 
 
 @dataclass(frozen=True)
-class Peaks(Record):
-    """What this device reaches, measured here and now."""
-
-    dtype: str
-    flops_per_s: float | None  # of a large matrix product in this type
-    bytes_per_s: float | None  # read plus written, by a long copy within the device
-    simulated: bool = False
-
-
-@dataclass(frozen=True)
 class Roofline(Record):
-    """How near the run came to what the device can do."""
+    """How near the run came to what its devices compute at most."""
 
-    seconds: float  # the time that they are held against
-    peaks: Peaks | None
+    seconds: float  # the time that the operations are held against
     # floating point operations of one run, counted in a pass of its own; matrix
     # products, convolutions and attention only. None was not counted.
     flops: int | None = None
-    nbytes: int | None = None  # bytes moved in one run, as the user declared them
     # the operations that were counted, by their share of `flops`
     counted: tuple[tuple[str, int], ...] = ()
+    dtype: str = ""  # what most of them are computed in
+    # the rate of a large matrix product in that type, of all devices that worked on
+    # it; None where no model of the device is known
+    peak_flops_per_s: float | None = None
+    devices: int = 1
     problem: str | None = None  # why they could not be counted, if they could not
     hint: str | None = None
-    devices: int = 1  # how many devices like that of `peaks` worked on it
-
-    @property
-    def peak_flops_per_s(self) -> float | None:
-        """The most that the devices compute together."""
-        most = None if self.peaks is None else self.peaks.flops_per_s
-        return None if most is None else most * self.devices
-
-    @property
-    def peak_bytes_per_s(self) -> float | None:
-        """The most that the devices read and write together."""
-        most = None if self.peaks is None else self.peaks.bytes_per_s
-        return None if most is None else most * self.devices
 
     @property
     def flops_per_s(self) -> float | None:
         """What was achieved."""
-        return _rate(self.flops, self.seconds)
-
-    @property
-    def bytes_per_s(self) -> float | None:
-        """What was achieved."""
-        return _rate(self.nbytes, self.seconds)
-
-    @property
-    def intensity(self) -> float | None:
-        """Operations for each byte."""
-        if not self.flops or not self.nbytes:
+        if self.flops is None or self.seconds <= 0:
             return None
-        return self.flops / self.nbytes
-
-    @property
-    def roof_flops_per_s(self) -> float | None:
-        """The most that this intensity allows on these devices."""
-        flops, nbytes = self.peak_flops_per_s, self.peak_bytes_per_s
-        if flops is None or self.intensity is None or nbytes is None:
-            return flops
-        return min(flops, self.intensity * nbytes)
-
-
-def _rate(amount: int | None, seconds: float) -> float | None:
-    if amount is None or seconds <= 0:
-        return None
-    return amount / seconds
-
-
-@dataclass(frozen=True)
-class LogEntry(Record):
-    """One timed cell of the notebook."""
-
-    code: Code
-    kind: str  # the word before the colon of a device, as in `Setting`
-    label: str
-    seconds: float
-    naive_s: float | None = None  # what `%%time` would have said, of one run
-    runs: int = 1
-    spread: float | None = None  # of several runs, as in `Samples`
-    failed: bool = False
-    flags: tuple[FlagKind, ...] = ()
+        return self.flops / self.seconds
 
 
 @dataclass(frozen=True)
@@ -377,163 +286,3 @@ class LineTime(Record):
     launches: int | None = None  # how many they were
     # what the backward of its operations took, wherever it was called
     backward_s: float | None = None
-
-
-@dataclass(frozen=True)
-class TimingReport(Report):
-    """One run of a cell."""
-
-    code: Code
-    setting: Setting
-    run: Run
-    flags: tuple[Flag, ...] = ()
-    # the error that the code raised, in one line. The time is then the time until it
-    # was raised.
-    failed: str | None = None
-    # lines that made the host wait; None if nobody looked
-    syncs: tuple[SyncPoint, ...] | None = None
-    profile: Profile | None = None
-    roofline: Roofline | None = None
-    activity: Activity | None = None  # who was busy when, where there is no `profile`
-    # what each line took; None if nobody looked
-    lines: tuple[LineTime, ...] | None = None
-    # the line that waited longest for batches of a DataLoader, if one did
-    loading: SyncPoint | None = None
-
-    @property
-    def seconds(self) -> float:
-        """The figure that a log shows."""
-        run = self.run
-        if run.simulated_in_s is not None and not run.uses_device:
-            return run.simulated_in_s  # a simulated clock shows nothing of it
-        return run.elapsed_s
-
-    @property
-    def busy_s(self) -> float | None:
-        """How long at least one device was busy; None where nobody saw that."""
-        if self.profile is not None:
-            return self.profile.busy_s if self.profile.sees_devices else None
-        return None if self.activity is None else self.activity.busy_s
-
-    def zoom(self, start: str | float, end: str | float) -> Zoom:
-        """A part of the picture of who was busy when; nothing is measured again.
-
-        The last line of a cell shows it, as `print` does.
-        """
-        start_s, end_s = map(_seconds, (start, end))
-        length_s = self.run.elapsed_s
-        if not self.run.uses_device and self.profile is None:
-            raise GpuMagicError(
-                "this run has no timeline: it has used no device",
-                "%%cuda_sync_time --profile draws what the host did",
-            )
-        if not 0 <= start_s < min(end_s, length_s):
-            raise GpuMagicError(
-                f"nothing lies between {start} and {end}: "
-                f"this run took {seconds_text(length_s)}",
-                'from an earlier time to a later one: report.zoom("0s", '
-                f'"{seconds_text(length_s / 2).replace(" ", "")}")',
-            )
-        return Zoom(self, start_s, end_s)
-
-    @property
-    def bound(self) -> Bound:
-        """What it spent its time on; a wait that an empty cell has, too, is none."""
-        run = self.run
-        if not run.uses_device:
-            return Bound.HOST_ONLY
-        share = run.waited_s / run.elapsed_s if run.elapsed_s > 0 else 0.0
-        if share < _HARDLY_WAITED or not self.tells(run.waited_s):
-            return Bound.HOST
-        return Bound.DEVICE if share > _MOSTLY_WAITED else Bound.OVERLAPPED
-
-    def tells(self, seconds: float) -> bool:
-        """Whether a time is more than an empty cell shows, as far as digits tell."""
-        floor_s = self.setting.floor_s or 0.0
-        return seconds > floor_s * _ABOVE_THE_FLOOR
-
-
-def _seconds(time: str | float) -> float:
-    return parse_seconds(time) if isinstance(time, str) else float(time)
-
-
-@dataclass(frozen=True)
-class Zoom(Report):
-    """A part of the picture of who was busy when."""
-
-    timing: TimingReport
-    start_s: float
-    end_s: float
-
-
-@dataclass(frozen=True)
-class BriefReport(Report):
-    """One run of a cell in a line, for when every cell is timed."""
-
-    timing: TimingReport
-
-
-@dataclass(frozen=True)
-class RepeatedReport(Report):
-    """Many runs of a cell."""
-
-    code: Code
-    setting: Setting
-    samples: Samples
-    flags: tuple[Flag, ...] = ()
-    roofline: Roofline | None = None
-
-    @property
-    def seconds(self) -> float:
-        """The figure that a log shows."""
-        return self.samples.median_s
-
-
-@dataclass(frozen=True)
-class ComparisonReport(Report):
-    """Two codes, measured in turn.
-
-    Attributes:
-        noise: The base against itself on this machine just now, where it was asked
-            for: an effect inside its interval means nothing.
-    """
-
-    base: Code
-    code: Code
-    setting: Setting
-    mode: Mode
-    calls: int
-    runs: int
-    result: Comparison
-    noise: Comparison | None = None
-    flags: tuple[Flag, ...] = ()
-
-    @property
-    def seconds(self) -> float:
-        """The figure that a log shows: one call of the newer code."""
-        return robust.median([newer for _, newer in self.result.pairs])
-
-
-@dataclass(frozen=True)
-class RaceReport(Report):
-    """A cell that was run to find missing waits. No time is claimed for it."""
-
-    code: Code
-    setting: Setting
-    races: tuple[SeenRace, ...]
-    # what looked: "torch's sanitizer", "the simulated GPU"; empty where nothing could
-    # be looked at
-    watcher: str
-    failed: str | None = None
-    problem: str | None = None  # why nothing could be found out, if so
-    hint: str | None = None
-
-
-@dataclass(frozen=True)
-class LogReport(Report):
-    """All timed cells of the notebook, oldest first."""
-
-    entries: tuple[LogEntry, ...]
-    dropped: int = 0  # how many older ones are forgotten
-    automatic: bool = False  # whether every cell is timed
-    saved_as: str | None = None

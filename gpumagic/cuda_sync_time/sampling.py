@@ -1,8 +1,9 @@
-"""Takes samples of code that runs again and again, from all idle to all idle.
+"""Runs code again and again until its median is known well or the budget is spent.
 
 A body is code that is called with how often it is to run. Three stages follow each
-other: the first run alone, warming up (`sample_until_stable.py`), and the samples.
-What has to be done besides is done between samples, where nothing is timed.
+other: the first run alone, warming up, and the samples. What has to be done besides is
+done between samples, where nothing is timed. A stretch is some rounds in a row, each of
+one sample of every code.
 
 Two clocks run. Where a device is simulated, the measured one is the model's, and this
 machine, which works its values out, is slower: people wait for both.
@@ -12,16 +13,17 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
+from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.environment_changes import Environment
-from gpumagic.cuda_sync_time.report import Flag, FlagKind, Mode
+from gpumagic.cuda_sync_time.environment_changes import Environment, flags_between
+from gpumagic.cuda_sync_time.report import Flag, FlagKind, Mode, Samples
 from gpumagic.devices import torch_private
-from gpumagic.devices.simulated import word_of
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError
-from gpumagic.report.units import bytes_text
+from gpumagic.report import robust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -29,59 +31,179 @@ if TYPE_CHECKING:
     from gpumagic.cuda_sync_time.options import Options
     from gpumagic.devices.protocols import Runtime
 
+    Body = Callable[[int], object]
+    Stretch = list[tuple[float, ...]]  # of rounds
 
+FEWEST_SAMPLES = 10
+MOST_SAMPLES = 1000
 _FEWEST_FOR_AN_INTERVAL = 6  # of 95 % confidence
 _PATIENCE = 10  # budgets, where it is this machine that simulates slowly
-_UNKNOWN_L2_BYTES = 128 << 20
-_FLUSHES = 2  # a buffer of so many times the cache leaves nothing else in it
+_NARROW = 0.01  # half the interval, as a share of the median
+# An interval can be narrow by luck, and then it misses the median more often than it
+# says. So it is looked at now and then, and must be found narrow twice in a row.
+_GROWTH = 1.1  # of the samples, between two looks
+# Nor is a slow movement seen in a moment: clocks and caches settle within 0.3 s.
+_SHORTEST_S, _SHORTEST_SHARE = 0.5, 0.5  # of the budget
+UNLIKELY = 2.576  # standard deviations that chance exceeds once in a hundred times
+_STEADY = 0.02  # of the time: less than this between two medians is no movement
+
+# The budget counts from the end of the first run, which may compile for minutes.
+# Half of it is for warming up, which ends much earlier if all is steady soon.
+_WARMUP_SHARE = 0.5
+_LONGEST_WARMUP_S = 1.0
+_SHORTEST_WARMUP_S = 0.05
+_STRETCH_SHARE = 0.025  # of the longest warm-up; long enough to see a clock rise
+_FEWEST_ROUNDS = 5  # in a stretch
+_PROBES = 2  # rounds that tell how many calls a sample has to have
+_MOST_CALLS = 1 << 20  # where no number of calls takes any time
+_SHORT_CALL_S = 1e-3  # below it, waiting for each call would be much of the time
+_FLOORS = 100  # a sample is at least so many times as long as an empty one
+_TICK_S = 1e-9  # what the clocks count in
+
+
+def take(
+    body: Body,
+    runtime: Runtime,
+    options: Options,
+    *,
+    floor_s: float,
+    progress: Callable[[float], object] | None = None,
+) -> tuple[Samples, tuple[Flag, ...]]:
+    """Sample code until its median is known well, or the budget is spent.
+
+    However long it takes, the code runs at least twice: the first run, and a sample.
+    Progress is called between samples with the share that is done. Beside the samples
+    stands what has to be known of them.
+    """
+    sampler = Sampler((body,), runtime, options, floor_s=floor_s, progress=progress)
+    with sampler.undisturbed():
+        warm = sampler.warm_up()
+        seconds = [each for (each,) in warm.kept]
+        moving: list[float] = []
+        in_time = _fill(seconds, moving, sampler, options)
+        flags = flags_between(warm.environment, sampler.environment())
+    samples = Samples(
+        mode=sampler.mode,
+        seconds=tuple(seconds),
+        calls=sampler.calls,
+        first_s=warm.firsts_s[0],
+        warmup_calls=warm.runs + sampler.calls * len(moving),
+        warmup_s=warm.seconds + sampler.calls * sum(moving),
+    )
+    if not warm.steady or (moving and not _seen_long(seconds, sampler, options)):
+        flags += (Flag(FlagKind.UNSTEADY),)
+    return samples, flags if in_time else (*flags, Flag(FlagKind.OUT_OF_TIME))
+
+
+def _fill(
+    seconds: list[float], moving: list[float], sampler: Sampler, options: Options
+) -> bool:
+    """Sample until there are enough; whether they are so before the budget is spent.
+
+    While samples still move, the older half of them was warming up, and goes there.
+    """
+    if options.samples is not None:
+        while len(seconds) < options.samples:
+            seconds.append(sampler.sample(0))
+        return True
+    look_at, was_narrow = FEWEST_SAMPLES, False
+    while not sampler.budget.has_to_end(len(seconds)):
+        seconds.append(sampler.sample(0))
+        if len(seconds) < look_at:
+            continue
+        is_narrow, is_full = _is_narrow(seconds), len(seconds) >= MOST_SAMPLES
+        seen_long = _seen_long(seconds, sampler, options)
+        if (is_full and not seen_long) or _still_moves(seconds):
+            _move_half(seconds, moving)
+            is_narrow = False
+        elif is_full or (is_narrow and was_narrow and (seen_long or _equal(seconds))):
+            return True
+        look_at = min(math.ceil(len(seconds) * _GROWTH), MOST_SAMPLES)
+        was_narrow = is_narrow
+    while len(seconds) >= 2 * FEWEST_SAMPLES and _still_moves(seconds):
+        _move_half(seconds, moving)
+    return _is_narrow(seconds)
+
+
+def _seen_long(seconds: Sequence[float], sampler: Sampler, options: Options) -> bool:
+    """Whether they go over so much time that a slow movement would be seen."""
+    shortest_s = min(_SHORTEST_S, _SHORTEST_SHARE * options.budget_s)
+    return sampler.calls * sum(seconds) >= shortest_s
+
+
+def _move_half(seconds: list[float], moving: list[float]) -> None:
+    half = len(seconds) // 2
+    moving += seconds[:half]
+    del seconds[:half]
+
+
+def _still_moves(seconds: Sequence[float]) -> bool:
+    """Whether the newer half differs from the older one, by a part that matters."""
+    older, newer = seconds[: len(seconds) // 2], seconds[len(seconds) // 2 :]
+    before, now = robust.median(older), robust.median(newer)
+    clear = abs(robust.rank_shift(older, newer)) > UNLIKELY
+    return clear and abs(now - before) > _NARROW / 4 * before
+
+
+def _equal(seconds: Sequence[float]) -> bool:
+    """Whether they hardly differ at all, as on a model's clock."""
+    return max(seconds) - min(seconds) <= 2 * _TICK_S
+
+
+def _is_narrow(seconds: Sequence[float]) -> bool:
+    interval = robust.honest_interval(seconds)
+    if interval is None:
+        return False
+    half = (interval.high - interval.low) / 2
+    return half <= _NARROW * robust.median(seconds)
+
+
+# ------------------------------------------------------------------ taking samples
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """What warming up came to."""
+
+    firsts_s: tuple[float, ...]  # the very first run of each body, alone
+    runs: int  # how often the bodies ran until then, all together
+    seconds: float  # how long that took on the measured clock
+    steady: bool  # whether the medians stayed where they were
+    environment: Environment  # what must not move from here on
+    kept: Stretch  # rounds that have to do as samples, since no time is left
 
 
 class Sampler:
     """Samples one or several codes, with the same mode and calls for all of them.
 
-    Args:
-        bodies: Each is called with how often its code is to run.
-
-        runtime: Whose devices and whose clock.
-
-        options: How it is to be done.
-
-        progress: Called between samples with the share that is done.
-
-    Attributes:
-        mode: What a sample is; final after warming up.
-
-        calls: Calls of a body in each sample; final after warming up.
-
-        runs: How often the bodies have run so far, all together.
-
-        budget: What is left of the time; it begins when the first runs are over.
+    Mode and calls are final after warming up; the budget begins when the first runs
+    are over.
     """
 
     def __init__(
         self,
-        bodies: Sequence[Callable[[int], object]],
+        bodies: Sequence[Body],
         runtime: Runtime,
         options: Options,
         *,
+        floor_s: float,
         progress: Callable[[float], object] | None = None,
     ) -> None:
         self.mode = options.mode or Mode.LATENCY
-        self.calls = options.calls or 1
-        self.runs = 0
+        self.calls = 1
+        self.runs = 0  # of the bodies so far, all together
         self.budget = Budget(options, runtime)
         self._bodies, self._runtime, self._options = bodies, runtime, options
-        self._progress = progress
+        self._floor_s, self._progress = floor_s, progress
         self._sampled = 0  # what counts, of all bodies together
-        self._watch = Stopwatch(runtime, preparation(options, runtime))
         self._collects = False
+        self._round_s = self._round_here_s = 0.0  # how long the latest round took
 
     @contextlib.contextmanager
     def undisturbed(self) -> Iterator[None]:
         """What sampling takes: Python's collector is as it was afterwards.
 
-        An error or an interrupt goes through; the devices are idle then, and what was
-        sampled is lost.
+        An error or an interrupt goes through; the devices are idle then.
         """
         self._collects = gc.isenabled()
         try:
@@ -94,30 +216,6 @@ class Sampler:
             if self._collects:
                 gc.enable()
 
-    def first_runs(self) -> tuple[float, ...]:
-        """Time each body alone; the budget begins when that is over.
-
-        From then on Python collects no garbage by itself.
-        """
-        firsts_s = tuple(self._watch.time(body, 1) for body in self._bodies)
-        self.runs = len(self._bodies)
-        if self._options.cold and not self._runtime.devices_in_use():
-            raise nothing_to_flush("this code has used no device")
-        if self._runtime.simulated:
-            self._require_work(firsts_s)
-        gc.collect()
-        gc.disable()
-        self.budget = Budget(self._options, self._runtime)
-        return firsts_s
-
-    def round(self) -> tuple[float, ...]:
-        """Time one sample of each body; whether they count is said later."""
-        return tuple(map(self._sample, range(len(self._bodies))))
-
-    def keep(self, rounds: int) -> None:
-        """Count so many rounds as samples."""
-        self._sampled = rounds * len(self._bodies)
-
     def sample(self, index: int) -> float:
         """Time one sample of one body; the seconds for one call."""
         self._sampled += 1
@@ -129,72 +227,175 @@ class Sampler:
         return Environment(
             counters={each: self._runtime.memory_stats(each) for each in devices},
             compilations=0 if torch is None else torch_private.compilations(torch),
-            collections=gc.get_stats()[-1]["collections"],
         )
 
     def _sample(self, index: int) -> float:
-        one_by_one = self.mode is Mode.LATENCY
-        take = self._watch.time_waiting if one_by_one else self._watch.time
-        seconds = take(self._bodies[index], self.calls) / self.calls
+        body, one_by_one = self._bodies[index], self.mode is Mode.LATENCY
+        seconds = self._timed(body, self.calls, one_by_one=one_by_one) / self.calls
         self.runs += self.calls
-        self._tidy()
+        # Young garbage goes when it would have gone: it may hold device memory.
+        if self._collects and 0 < gc.get_threshold()[0] < gc.get_count()[0]:
+            gc.collect(0)
         if self._progress is not None:
             rounds = self._sampled / len(self._bodies)
             self._progress(self.budget.share_done(rounds))
         return seconds
 
-    def _require_work(self, firsts_s: Sequence[float]) -> None:
-        if min(firsts_s) <= Stopwatch(self._runtime).time(_nothing, 1):
+    def _timed(self, body: Body, calls: int, *, one_by_one: bool = False) -> float:
+        """The seconds that so many calls take together, from idle to idle."""
+        synchronize, now_ns = self._runtime.synchronize, self._runtime.now_ns
+        synchronize()
+        start_ns = now_ns()
+        if one_by_one and calls > 1:
+            for _ in range(calls):
+                body(1)
+                synchronize()
+        else:
+            body(calls)
+            synchronize()
+        return (now_ns() - start_ns) / 1e9
+
+    # ------------------------------------------------------------------ warming up
+
+    def warm_up(self) -> WarmUp:
+        """Run until mode and calls are found and the medians stay where they are.
+
+        Code that leaves no time for it within the budget is not warmed up further:
+        what was taken to find out has to do.
+        """
+        begun = Elapsed(self._runtime)
+        firsts_s = self._first_runs()
+        runs, seconds, environment = self.runs, begun.measured_s, self.environment()
+        stretch = self._stretch(min(_PROBES, self._options.samples or _PROBES))
+        grown = self._fit(stretch)
+        if self._is_late and not grown:
+            self._sampled = len(stretch) * len(self._bodies)
+            return WarmUp(firsts_s, runs, seconds, True, environment, stretch)
+        steady = self._settle(stretch, grown=grown)
+        seconds, environment = begun.measured_s, self.environment()
+        return WarmUp(firsts_s, self.runs, seconds, steady, environment, [])
+
+    def _first_runs(self) -> tuple[float, ...]:
+        """Time each body alone; then the budget begins, and nothing is collected."""
+        firsts_s = tuple(self._timed(body, 1) for body in self._bodies)
+        self.runs = len(self._bodies)
+        if self._runtime.simulated and min(firsts_s) <= self._timed(_nothing, 1):
             raise DeviceError(
                 "the code leaves the simulated GPU alone, whose clock does not count "
                 "what Python does by itself",
                 "box.off() first: then this machine's own clock times it",
             )
+        gc.collect()
+        gc.disable()
+        self.budget = Budget(self._options, self._runtime)
+        return firsts_s
 
-    def _tidy(self) -> None:
-        """Collect young garbage when Python would have: it may hold device memory."""
-        if self._collects and 0 < gc.get_threshold()[0] < gc.get_count()[0]:
-            gc.collect(0)
+    def _settle(self, stretch: Stretch, *, grown: bool) -> bool:
+        """Find mode and calls, and go on until the medians stay where they are."""
+        shortest_s = min(_SHORTEST_WARMUP_S, _longest_warmup_s(self._options) / 10)
+        before: Stretch = []
+        steady = True
+        while True:
+            if grown and not self.budget.spent:
+                before, stretch = [], self._stretch(_PROBES)
+                grown = self._fit(stretch)
+                continue
+            is_full = len(stretch) >= _FEWEST_ROUNDS
+            if before and is_full:
+                pairs = tuple(zip(_columns(before), _columns(stretch), strict=True))
+                alike = all(_are_alike(*each) for each in pairs)
+                steady = not any(_moved(*each) for each in pairs)
+                if alike and self.budget.passed_s >= shortest_s:
+                    return True
+            if self._is_late:
+                return steady
+            before = stretch if is_full else []
+            stretch = self._stretch(_FEWEST_ROUNDS)
+            grown = self._fit(stretch)
+
+    def _stretch(self, fewest: int) -> Stretch:
+        """Sample all bodies in turn for a while, within the time of warming up."""
+        begun, shortest_s = Elapsed(self._runtime), 0.0
+        if fewest > _PROBES:
+            shortest_s = _STRETCH_SHARE * _longest_warmup_s(self._options)
+        rounds: Stretch = []
+        while len(rounds) < fewest or begun.seconds < shortest_s:
+            late = self._is_late and len(rounds) >= _PROBES
+            if rounds and (self.budget.spent or late):
+                break
+            this = Elapsed(self._runtime)
+            rounds.append(tuple(map(self._sample, range(len(self._bodies)))))
+            self._round_s, self._round_here_s = this.measured_s, this.here_s
+        return rounds
+
+    @property
+    def _is_late(self) -> bool:
+        """Whether warming up has to end, for its own limit or for what is to come."""
+        passed_s, options = self.budget.passed_s, self._options
+        rest_s = FEWEST_SAMPLES * max(self._round_s, self._round_here_s)
+        return (
+            passed_s >= _longest_warmup_s(options)
+            or passed_s + rest_s > options.budget_s
+        )
+
+    def _fit(self, stretch: Stretch) -> bool:
+        """Choose mode and calls by the quickest calls of each body."""
+        before = self.mode, self.calls
+        # Of two calls one may have compiled something; of five the middle is right.
+        usual = min if len(stretch) < _FEWEST_ROUNDS else robust.median
+        quickest_s = min(map(usual, _columns(stretch)))
+        if self._options.mode is None and quickest_s < _SHORT_CALL_S:
+            self.mode = Mode.THROUGHPUT
+        if self.mode is Mode.THROUGHPUT:
+            self.calls *= self._growth(quickest_s)
+        return (self.mode, self.calls) != before
+
+    def _growth(self, quickest_s: float) -> int:
+        """How many times the calls of a sample have to be what they are."""
+        budget_s = self._options.budget_s
+        longest_s = (1 - _WARMUP_SHARE) * budget_s / FEWEST_SAMPLES
+        # Under a simulated clock the calls must not depend on how fast this machine
+        # happens to be, as far as anybody can wait: the figures would, too.
+        here_s = budget_s if self._runtime.simulated else longest_s
+        most = min(
+            _MOST_CALLS // self.calls,
+            longest_s / max(self._round_s, _TICK_S),
+            here_s / max(self._round_here_s, _TICK_S),
+        )
+        times = 1
+        while quickest_s * self.calls * times < _FLOORS * self._floor_s:
+            if 2 * times > most:
+                break
+            times *= 2
+        return times
 
 
 def _nothing(calls: int) -> None:
     """In the place of code, to see what a sample of nothing takes."""
 
 
-class Stopwatch:
-    """Times code from all devices idle to all devices idle.
+def _longest_warmup_s(options: Options) -> float:
+    """When warming up ends even if it has not become steady."""
+    return min(_LONGEST_WARMUP_S, _WARMUP_SHARE * options.budget_s)
 
-    What is to be done before each sample is waited for, and not timed.
-    """
 
-    def __init__(
-        self, runtime: Runtime, prepare: Callable[[], object] | None = None
-    ) -> None:
-        self._now_ns = runtime.now_ns
-        self._synchronize = runtime.synchronize
-        self._prepare = prepare
+def _columns(stretch: Stretch) -> list[tuple[float, ...]]:
+    return list(zip(*stretch, strict=True))
 
-    def time(self, body: Callable[[int], object], calls: int) -> float:
-        """The seconds that so many calls take together."""
-        if self._prepare is not None:
-            self._prepare()
-        synchronize, now_ns = self._synchronize, self._now_ns
-        synchronize()
-        start_ns = now_ns()
-        body(calls)
-        synchronize()
-        return (now_ns() - start_ns) / 1e9
 
-    def time_waiting(self, body: Callable[[int], object], calls: int) -> float:
-        """The seconds that so many calls take if each one is waited for."""
-        synchronize = self._synchronize
+def _are_alike(before: Sequence[float], now: Sequence[float]) -> bool:
+    """Whether the medians of two stretches of time differ by less than two percent."""
+    was = robust.median(before)
+    return abs(robust.median(now) - was) <= _STEADY * was
 
-        def one_by_one(calls: int) -> None:
-            for _ in range(calls):
-                body(1)
-                synchronize()
 
-        return self.time(body if calls == 1 else one_by_one, calls)
+def _moved(before: Sequence[float], now: Sequence[float]) -> bool:
+    """Whether they differ by more, and by more than chance does."""
+    clear = abs(robust.rank_shift(before, now)) > UNLIKELY
+    return clear and not _are_alike(before, now)
+
+
+# ------------------------------------------------------------------------- two clocks
 
 
 class Elapsed:
@@ -227,7 +428,7 @@ class Budget:
     """The time that sampling may take by its options, which runs from now on."""
 
     def __init__(self, options: Options, runtime: Runtime) -> None:
-        self._options, self._runtime = options, runtime
+        self._options, self._simulated = options, runtime.simulated
         self._passed = Elapsed(runtime)
 
     @property
@@ -246,92 +447,15 @@ class Budget:
         A model's times are few before its values have cost this machine the budget.
         So that they say anything at all, its patience is longer then.
         """
+        budget_s, passed = self._options.budget_s, self._passed
         if not self.spent or count < 1:
             return False
-        waits = self._is_spent_on_values and self._passed.here_s < self._patience_s
+        on_values = self._simulated and passed.measured_s < budget_s
+        waits = on_values and passed.here_s < _PATIENCE * budget_s
         return count >= _FEWEST_FOR_AN_INTERVAL or not waits
-
-    def out_of_time(self) -> Flag:
-        """What has spent the budget, for those who wanted more samples."""
-        if self._is_spent_on_values:
-            return Flag(FlagKind.VALUES_TOOK, amount=self._passed.here_s)
-        return Flag(FlagKind.OUT_OF_TIME)
 
     def share_done(self, rounds: float) -> float:
         """How much of all is done with so many samples of each code."""
-        options = self._options
-        if options.samples is not None:
-            return min(rounds / options.samples, 1.0)
-        share = self.passed_s / options.budget_s
-        if self._runtime.simulated:
-            enough = rounds / _FEWEST_FOR_AN_INTERVAL
-            patience = self._passed.here_s / self._patience_s
-            by_values = min(share, max(enough, patience))
-            share = max(self._passed.measured_s / options.budget_s, by_values)
-        return min(share, 1.0)
-
-    @property
-    def _patience_s(self) -> float:
-        return _PATIENCE * self._options.budget_s
-
-    @property
-    def _is_spent_on_values(self) -> bool:
-        """Whether it is this machine, computing simulated values, that has spent it."""
-        return (
-            self._runtime.simulated
-            and self.spent
-            and self._passed.measured_s < self._options.budget_s
-        )
-
-
-def cold_flush(runtime: Runtime, torch: Any) -> Callable[[], None]:
-    """What overwrites the caches of the devices in use; its buffers go with it."""
-    buffers: dict[int, Any] = {}
-
-    def flush() -> None:
-        for device in runtime.devices_in_use():
-            if device not in buffers:
-                buffers[device] = _buffer(torch, word_of(runtime.kind), device)
-            buffers[device].zero_()
-
-    return flush
-
-
-def preparation(options: Options, runtime: Runtime) -> Callable[[], object] | None:
-    """What is done before each sample: the user's part, then the caches."""
-    if not options.cold:
-        return options.before
-    if runtime.kind == "cpu":
-        raise nothing_to_flush("this code runs on the CPU")
-    flush, before = cold_flush(runtime, loaded_torch()), options.before
-    if before is None:
-        return flush
-
-    def prepare() -> None:
-        before()
-        flush()
-
-    return prepare
-
-
-def _buffer(torch: Any, kind: str, device: int) -> Any:
-    ask = getattr(getattr(torch, kind), "get_device_properties", None)  # not in MPS
-    properties = None if ask is None else ask(device)
-    cache_bytes = getattr(properties, "L2_cache_size", None) or _UNKNOWN_L2_BYTES
-    nbytes = _FLUSHES * cache_bytes
-    try:
-        return torch.empty(nbytes, dtype=torch.uint8, device=f"{kind}:{device}")
-    except RuntimeError as error:  # out of memory is one
-        raise DeviceError(
-            f"there is no room on {kind}:{device} for the {bytes_text(nbytes)} that "
-            "overwrite its cache",
-            "free memory there, or leave --cold away",
-        ) from error
-
-
-def nothing_to_flush(why: str) -> DeviceError:
-    """The error of those who want caches flushed where there are none."""
-    return DeviceError(
-        f"--cold flushes the caches of devices, and {why}",
-        "leave --cold away",
-    )
+        if self._options.samples is not None:
+            return min(rounds / self._options.samples, 1.0)
+        return min(self.passed_s / self._options.budget_s, 1.0)

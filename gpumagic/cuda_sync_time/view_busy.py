@@ -6,14 +6,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.digits import measured
 from gpumagic.drawing import Lane, Span, Timeline
 from gpumagic.drawing.timeline import Scale
 from gpumagic.report.events import DEVICE_KINDS, SpanKind, stretches
 from gpumagic.report.units import (
     UNKNOWN,
     count_text,
-    devices_text,
     seconds_text,
     share_text,
 )
@@ -23,7 +21,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions, RenderResult
 
-    from gpumagic.cuda_sync_time.report import DeviceTime, Setting, TimingReport
+    from gpumagic.cuda_sync_time.answer_run import TimingReport
+    from gpumagic.cuda_sync_time.report import Setting
     from gpumagic.report.events import TraceSpan
 
 CAPTION = "Who was busy when"
@@ -43,7 +42,6 @@ _IDLE = frozenset({WAITS, FOR_OTHERS, PERHAPS})  # what does not count as busy
 _AT_WORK = "at work"
 _CELLS_EACH = 4  # of the width of a terminal, for each span of several kinds
 _HARDLY_MORE = 1.3  # times as many spans as there should be; their widths differ
-_FEW = 2  # devices, each of which has a line of its own
 _HOST_LANES = 3
 
 StreamKey = tuple[int, int]  # a device, its stream; -1 is an unknown one
@@ -137,7 +135,10 @@ def picture(
     report: TimingReport, *, most: int, part: tuple[float, float] | None = None
 ) -> Picture:
     """The host's lanes first, then those of the devices."""
-    length_s = length_of(report)
+    seen = report.profile or report.activity
+    length_s = max(report.run.elapsed_s, 0.0)
+    if seen is not None and seen.length_s > 0:
+        length_s = seen.length_s  # on the clock of what was seen of it
     host = list(_host_lanes(report, length_s))
     lanes = [*host, *_device_lanes(report, length_s, most - len(host))]
     window = Span(0.0, length_s)
@@ -147,27 +148,6 @@ def picture(
     caption = f"{CAPTION}, {seconds_text(part[0])} to {seconds_text(part[1])}"
     cut = tuple(SeenLane(lane.name, tuple(_cut(lane, window))) for lane in lanes)
     return Picture(caption, cut, ORDER, window)
-
-
-def length_of(report: TimingReport) -> float:
-    """How long the run is on the clock of what was seen of it."""
-    seen = report.profile or report.activity
-    if seen is not None and seen.length_s > 0:
-        return seen.length_s
-    return max(report.run.elapsed_s, 0.0)
-
-
-def spans_of(report: TimingReport) -> tuple[TraceSpan, ...]:
-    """What was seen, by the profiler or without it."""
-    seen = report.profile or report.activity
-    return () if seen is None else seen.spans
-
-
-def seconds_of(report: TimingReport, kind: SpanKind) -> float:
-    """How long one thread of the host did that before the code returned."""
-    until_s = report.run.naive_s
-    its = (each for each in spans_of(report) if each.kind is kind and not each.thread)
-    return sum(max(min(each.end_s, until_s) - each.start_s, 0.0) for each in its)
 
 
 def _cut(lane: Lane, window: Span) -> Iterator[Span]:
@@ -217,7 +197,7 @@ def _pool(group: Sequence[Span]) -> Iterator[Span]:
 def _host_lanes(report: TimingReport, length_s: float) -> Iterator[Lane]:
     """The thread that ran the code, and those that launched something as well."""
     threads: dict[int, list[TraceSpan]] = {0: []}
-    for span in spans_of(report):
+    for span in report.spans:
         if span.kind not in DEVICE_KINDS:
             threads.setdefault(span.thread or 0, []).append(span)
     returned_s = min(max(report.run.naive_s, 0.0), length_s)
@@ -277,7 +257,7 @@ def _device_lanes(report: TimingReport, length_s: float, room: int) -> list[Lane
     if report.busy_s is None:
         return list(_as_far_as_known(report, length_s))
     streams: dict[StreamKey, list[Span]] = {}
-    for each in spans_of(report):
+    for each in report.spans:
         if each.kind in DEVICE_KINDS and each.device is not None:
             key = each.device, -1 if each.stream is None else each.stream
             streams.setdefault(key, []).append(drawn_span(each))
@@ -339,16 +319,18 @@ def _as_far_as_known(report: TimingReport, length_s: float) -> Iterator[Lane]:
     A device works as long as its stream is not done though the code has returned, and
     a single one as long as the host waits for it.
     """
-    run = report.run
-    devices = done_alike(report)
-    alone = len({number for numbers, _ in devices for number in numbers}) <= 1
+    run, kind = report.run, report.setting.kind
+    done: dict[int | None, float | None]
+    done = {number: None for number, _ in report.setting.devices}
+    done |= {each.device: each.elapsed_s for each in run.events}
+    alone = len(done) <= 1
     returned_s = min(max(run.naive_s, 0.0), length_s)
     waited = [
         (each.start_s, each.end_s)
-        for each in spans_of(report)
+        for each in report.spans
         if each.kind is SpanKind.WAIT and each.start_s < each.end_s <= returned_s
     ]
-    for numbers, done_s in devices:
+    for number, done_s in done.items() or [(None, None)]:
         sure = list(waited) if alone else []
         until_s = returned_s
         if done_s is not None:
@@ -360,8 +342,7 @@ def _as_far_as_known(report: TimingReport, length_s: float) -> Iterator[Lane]:
         )
         unknown_until_s = length_s if _may_go_on(report, done_s) else until_s
         below = [Span(0.0, unknown_until_s, "", PERHAPS)]
-        kind = report.setting.kind
-        name = devices_text(kind, numbers) if numbers else kind
+        name = kind if number is None else f"{kind}:{number}"
         yield SeenLane(name, tuple(laid_over(below, above)))
 
 
@@ -371,29 +352,3 @@ def _may_go_on(report: TimingReport, done_s: float | None) -> bool:
     if done_s is None:
         return report.tells(run.waited_s)
     return report.tells(run.tail_s or 0.0)
-
-
-def done_alike(report: TimingReport) -> list[tuple[tuple[int, ...], float | None]]:
-    """Devices, and when the stream was done that the cell began on; None is unknown.
-
-    Of very few each is told; of more, those together whose figures read the same. A
-    device first used in the cell has no events.
-    """
-    setting = report.setting
-    events = list(report.run.events)
-    known = {each.device for each in events}
-    first_used = [number for number, _ in setting.devices if number not in known]
-    alike: dict[str, list[DeviceTime]] = {}
-    for each in events:
-        text = measured(each.elapsed_s, setting.floor_s)
-        key = text if len(events) > _FEW else f"{each.device}"
-        alike.setdefault(key, []).append(each)
-    groups: list[tuple[tuple[int, ...], float | None]] = []
-    for its in alike.values():
-        done = [each.elapsed_s for each in its if each.elapsed_s is not None]
-        groups.append((tuple(each.device for each in its), max(done, default=None)))
-    if len(first_used) > _FEW:
-        groups.append((tuple(first_used), None))
-    else:
-        groups += (((number,), None) for number in first_used)
-    return groups or [((), None)]

@@ -1,90 +1,49 @@
-"""What a profile adds: what took most of the time, how busy it was, every lane."""
+"""What a profile adds: what took most of the time, and how busy it was."""
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic.cuda_sync_time.view_busy import drawn_span, stream_lanes
-from gpumagic.drawing import (
-    Column,
-    Details,
-    Grid,
-    Lane,
-    Meter,
-    Note,
-    Property,
-    Span,
-    Table,
-    Timeline,
-)
-from gpumagic.drawing.timeline import MOST_LANES
-from gpumagic.report.events import DEVICE_KINDS, SpanKind
+from gpumagic.drawing import Column, Details, Grid, Meter, Property, Table
 from gpumagic.report.units import seconds_text, share_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from gpumagic.cuda_sync_time.report import Profile, Setting, TopKernel
     from gpumagic.drawing import Cell, Part
     from gpumagic.report.events import OperatorTime
 
-_SUBMITTING = frozenset({SpanKind.LAUNCH, SpanKind.WAIT})
 _NAMESPACES = re.compile(r"(?:\w+::|\(anonymous namespace\)::)+(?=\w)")
 _PARAMETERS = re.compile(r"(?<=\w)\(.*\)$")  # a copy has a blank before them
 _WRAPPERS = frozenset({"Kernel", "Kernel2", "device_kernel"})  # of cutlass
-_KERNELS = "What took most of the GPU's time"
-
-
-def profile_notes(profile: Profile) -> Iterator[Note]:
-    """What is missing from it, and where it was saved."""
-    if profile.problem:
-        yield Note("warning", profile.problem, profile.hint or "")
-    if profile.saved_as:
-        yield Note("note", f"{profile.saved_as} is for https://ui.perfetto.dev")
 
 
 def profile_details(profile: Profile, setting: Setting) -> Iterator[Details]:
-    """The figures behind the picture, all names in full, and every lane."""
+    """The figures behind the picture, and all names in full."""
     if profile.launches:
-        parts: list[Part] = [Grid("", tuple(_shares(profile)))]
-        if profile.streams:
-            parts.append(_streams(profile, setting))
+        parts: list[Part] = [Grid("", tuple(_shares(profile, setting)))]
         if profile.kernels:
-            parts.append(_by_name(profile))
+            properties = (
+                Property(Column("Kernel or copy"), lambda each: each.name),
+                *_COUNT_AND_TOTAL,
+                Property(
+                    Column("Longest", number=True),
+                    lambda each: seconds_text(each.longest_s),
+                ),
+            )
+            caption = "All kernels, by their full names"
+            parts.append(Table.of(caption, properties, profile.kernels))
         yield Details("How busy the GPU was, and with what", tuple(parts), "busy")
     if profile.operators and profile.launches:
         table = replace(operators_table(profile.operators), caption="")
         yield Details("Operators on the CPU", (table,), "operators")
-    if profile.spans:
-        yield Details("Every thread and stream", (timeline(profile, setting),), "lanes")
 
 
-def timeline(profile: Profile, setting: Setting) -> Timeline:
-    """Host lanes first, then the streams; of very many the busiest ones."""
-    host: dict[tuple[int, str], list[Span]] = {}
-    streams: dict[tuple[int, int], list[Span]] = {}
-    for each in profile.spans:
-        drawn = drawn_span(each)
-        if each.kind in DEVICE_KINDS and each.device is not None:
-            key = each.device, -1 if each.stream is None else each.stream
-            streams.setdefault(key, []).append(drawn)
-        else:
-            what = "waits, launches" if each.kind in _SUBMITTING else ""
-            host.setdefault((each.thread or 0, what), []).append(drawn)
-    lanes = [Lane(_host_name(key), tuple(host[key])) for key in sorted(host)]
-    lanes.extend(stream_lanes(streams, setting, MOST_LANES - len(lanes)))
-    return Timeline("", tuple(lanes), (), Span(0.0, profile.length_s))
-
-
-def _host_name(lane: tuple[int, str]) -> str:
-    thread, what = lane
-    name = f"host, thread {thread}" if thread else "host"
-    return f"{name}: {what}" if what else name
-
-
-def _shares(profile: Profile) -> Iterator[tuple[str, Cell]]:
+def _shares(profile: Profile, setting: Setting) -> Iterator[tuple[str, Cell]]:
     length = profile.length_s
 
     def timed(seconds: float) -> str:
@@ -92,7 +51,7 @@ def _shares(profile: Profile) -> Iterator[tuple[str, Cell]]:
         return f"{seconds_text(seconds)}, {share} of the time"
 
     yield "at least one stream busy", timed(profile.busy_s)
-    yield "no stream busy", timed(profile.idle_s)
+    yield "no stream busy", timed(max(length - profile.busy_s, 0.0))
     yield "two streams or more at once", timed(profile.overlapped_s)
     if profile.copying_s > 0:
         hidden = share_text(min(profile.hidden_copy_s / profile.copying_s, 1.0))
@@ -101,18 +60,9 @@ def _shares(profile: Profile) -> Iterator[tuple[str, Cell]]:
     yield "kernels, copies and fills", f"{profile.launches:,}"
     if profile.in_flight is not None:
         yield "most in the queue of a stream", f"{profile.in_flight:,}"
-
-
-def _streams(profile: Profile, setting: Setting) -> Table:
-    properties = (
-        Property(
-            Column("Stream"),
-            lambda each: f"{setting.kind}:{each.device} stream {each.stream}",
-        ),
-        Property(Column("Count", number=True), lambda each: f"{each.spans:,}"),
-        Property(Column("Busy", number=True), lambda each: seconds_text(each.busy_s)),
-    )
-    return Table.of("", properties, profile.streams)
+    for each in profile.streams:
+        name = f"{setting.kind}:{each.device} stream {each.stream} busy"
+        yield name, timed(each.busy_s)
 
 
 # --------------------------------------------------------------------- kernels
@@ -144,25 +94,30 @@ class _Named(NamedTuple):
     """All kernels of one name."""
 
     name: str
-    kind: str
     times: int
     total_s: float
     bound: str | None
 
 
+_COUNT_AND_TOTAL = (
+    Property(Column("Count", number=True), lambda each: f"{each.times:,}"),
+    Property(Column("Total", number=True), lambda each: seconds_text(each.total_s)),
+)
+
+
 def _by_short_name(profile: Profile) -> list[_Named]:
     """However many types and shapes each was made for; the dearest first."""
-    alike: dict[tuple[str, str], list[TopKernel]] = {}
+    alike: defaultdict[tuple[str, str], list[TopKernel]] = defaultdict(list)
     for each in profile.kernels:
-        alike.setdefault((kernel_name(each.name), each.kind), []).append(each)
+        alike[kernel_name(each.name), each.kind].append(each)
     named = [
         _Named(
-            *key,
+            name,
             times=sum(each.times for each in its),
             total_s=sum(each.total_s for each in its),
             bound=max(its, key=lambda each: each.total_s).bound,
         )
-        for key, its in alike.items()
+        for (name, _), its in alike.items()
     ]
     return sorted(named, key=lambda each: -each.total_s)
 
@@ -173,34 +128,32 @@ def dearest(profile: Profile) -> tuple[str, float | None]:
     return first.name, _of_busy_time(profile, first.total_s)
 
 
-def kernel_table(profile: Profile) -> Table:
+def kernel_table(profile: Profile, guessed: Collection[str] = ()) -> Table:
     """A row for each name, with what bounds it where that is known."""
-    bound = Property(Column("Limited by"), lambda each: each.bound or "-")
     known = any(each.bound for each in profile.kernels)
+
+    def name(each: _Named) -> str:
+        return f"{each.name} (guess)" if each.name in guessed else each.name
+
+    def share(each: _Named) -> Meter:
+        of_all = _of_busy_time(profile, each.total_s)
+        return Meter(of_all, share_text(of_all), is_short=known)
+
+    bound = Property(Column("Limited by"), lambda each: each.bound or "-")
     properties = (
-        Property(Column("Kernel or copy"), lambda each: each.name),
-        Property(Column("Count", number=True), lambda each: f"{each.times:,}"),
-        Property(Column("Total", number=True), lambda each: seconds_text(each.total_s)),
-        Property(
-            Column("Of busy time"),
-            lambda each: _meter(profile, each.total_s, is_short=known),
-        ),
+        Property(Column("Kernel or copy"), name),
+        *_COUNT_AND_TOTAL,
+        Property(Column("Of busy time"), share),
         *((bound,) if known else ()),
     )
-    return Table.of(_KERNELS, properties, _by_short_name(profile), name="kernels")
+    caption = "What took most of the GPU's time"
+    return Table.of(caption, properties, _by_short_name(profile), name="kernels")
 
 
-def _by_name(profile: Profile) -> Table:
-    properties = (
-        Property(Column("Kernel or copy"), lambda each: each.name),
-        Property(Column("Kind"), lambda each: each.kind),
-        Property(Column("Count", number=True), lambda each: f"{each.times:,}"),
-        Property(Column("Total", number=True), lambda each: seconds_text(each.total_s)),
-        Property(
-            Column("Longest", number=True), lambda each: seconds_text(each.longest_s)
-        ),
-    )
-    return Table.of("All kernels, by their full names", properties, profile.kernels)
+def _of_busy_time(profile: Profile, seconds: float) -> float | None:
+    """Which share of the time of all streams that is."""
+    busy = sum(each.busy_s for each in profile.streams) or profile.busy_s
+    return min(seconds / busy, 1.0) if busy > 0 else None
 
 
 def operators_table(operators: Sequence[OperatorTime]) -> Table:
@@ -222,14 +175,3 @@ def operators_table(operators: Sequence[OperatorTime]) -> Table:
         ),
     )
     return Table.of("Operators on the CPU", properties, operators, name="operators")
-
-
-def _of_busy_time(profile: Profile, seconds: float) -> float | None:
-    """Which share of the time of all streams that is."""
-    busy = sum(each.busy_s for each in profile.streams) or profile.busy_s
-    return min(seconds / busy, 1.0) if busy > 0 else None
-
-
-def _meter(profile: Profile, seconds: float, *, is_short: bool) -> Meter:
-    share = _of_busy_time(profile, seconds)
-    return Meter(share, share_text(share), is_short=is_short)

@@ -44,13 +44,7 @@ def is_available(torch: Any, kind: str) -> bool:
 
 
 class AcceleratorRuntime:
-    """A `Runtime` on the devices of one torch module.
-
-    Args:
-        torch: The torch module itself.
-
-        kind: The word in front of the colon of its devices.
-    """
+    """A `Runtime` on the devices of one torch module."""
 
     simulated = False
 
@@ -246,15 +240,7 @@ def _cannot_pin(reason: str) -> DeviceError:
 
 
 class CudaRuntime(AcceleratorRuntime):
-    """A `Runtime` on `torch.cuda`.
-
-    Args:
-        torch: The torch module itself.
-
-        driver_initialised: Whether cuInit has been called, by whomever. torch's
-            own `is_initialized()` does not notice what is not torch's, nor even
-            what torch does from C++, such as pinning.
-    """
+    """A `Runtime` on `torch.cuda`."""
 
     def __init__(
         self,
@@ -298,9 +284,6 @@ class SimulatedRuntime(AcceleratorRuntime):
 
     The simulated device offers torch's own words, so that it is like any other
     accelerator. What differs is that its times and bytes come from a model.
-
-    Args:
-        torch: The torch module itself.
     """
 
     kind = SIMULATED

@@ -20,12 +20,6 @@ class Alarm:
     somebody's code by then. Where that waits in C, it rings when that returns; in a
     thread that is not the main one never. It rings as a signal does that nobody uses,
     but none is sent: so no call of the system is broken off.
-
-    Args:
-        after_s: How long after it was set.
-
-        call: Called then; whether it could do what it was to do, else it is called
-            again soon.
     """
 
     def __init__(self, after_s: float, call: Callable[[], bool]) -> None:

@@ -50,12 +50,6 @@ class CellRuntime:
     """What a cell runs on: found before it, and looked for again after it.
 
     The cell may import torch, start a device, or switch a simulated machine on or off.
-
-    Attributes:
-        runtime: The one of the beginning; until then that of the CPU.
-
-    Args:
-        open_runtime: The best that there is now; nothing is started by it.
     """
 
     def __init__(self, open_runtime: Callable[[], Runtime]) -> None:
@@ -86,11 +80,7 @@ class CellRuntime:
 
 
 class Observer:
-    """Looks on while a cell runs. Each call is made in this order, the last one always.
-
-    Attributes:
-        traces: Whether it notes each call to a device: then few polls are made.
-    """
+    """Looks on while a cell runs: called in this order, the last one always."""
 
     traces = False
 
@@ -144,30 +134,7 @@ class Ended:
 
 
 class AroundCell:
-    """What is done before a cell and after it.
-
-    Attributes:
-        backlog_s: The wait before it, for what earlier cells had queued; None where no
-            device had been started.
-
-        has_backlog: Whether that was more than a wait for nothing takes.
-
-        began_capturing: Whether a graph was being captured when it began.
-
-        is_idle: Whether the devices are known to be idle.
-
-    Args:
-        open_runtime: The best runtime that there is now; asked again at the end, since
-            the cell may import torch or start a device.
-
-        observers: They look on, those that trace first.
-
-        after_swap: What a cell is said to have run on that has switched a simulated
-            machine on or off; its time is the host's.
-
-        waits_after_error: Whether devices are waited for, for a short time, after the
-            code has raised an error.
-    """
+    """What is done before a cell and after it."""
 
     def __init__(
         self,

@@ -22,13 +22,6 @@ class Busy:
     """Keeps the current stream of a device busy for as long as is said.
 
     Making one starts the device and measures it for some milliseconds.
-
-    Args:
-        runtime: The device's kind.
-
-        device: Its number.
-
-        name: What the work is called in traces, where it can have a name.
     """
 
     def __init__(self, runtime: Runtime, device: int, *, name: str = "busy") -> None:

@@ -124,16 +124,7 @@ def watched_at(torch: Any, kind: str, key: str) -> Iterator[list[SeenCopy]]:
 
 
 class _Kernel:
-    """Stands where a kernel of `copy_` could be, and notes what arrives from the host.
-
-    Attributes:
-        seen: The copies so far.
-
-    Args:
-        torch: The torch module itself.
-
-        kind: The devices that are copied to.
-    """
+    """Stands where a kernel of `copy_` could be, and notes what comes from the host."""
 
     def __init__(self, torch: Any, kind: str) -> None:
         self.seen: list[SeenCopy] = []

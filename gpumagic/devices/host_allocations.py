@@ -39,11 +39,6 @@ class HostAllocations:
 
     Memory that was there before counts when it is given back, if it belonged to a
     tensor that Python knew, or an operation has met it.
-
-    Args:
-        torch: The torch module itself.
-
-        places: Finds the user's lines; None where no lines are wanted.
     """
 
     def __init__(self, torch: Any, places: Places | None) -> None:

@@ -57,18 +57,7 @@ def why_no_history(torch: Any) -> str | None:
 
 
 class CudaHistory:
-    """Records by torch's memory history; ask `why_no_history` first.
-
-    Attributes:
-        reads_only: Whether the user's own recording is on, and is only read.
-
-    Args:
-        torch: The torch module itself; CUDA has been started.
-
-        places: Finds the user's code; None where no lines are wanted.
-
-        now_us: The clock that torch stamps its entries with.
-    """
+    """Records by torch's memory history; ask `why_no_history` first."""
 
     def __init__(
         self,
@@ -201,13 +190,7 @@ class _Pass(NamedTuple):
 
 
 class BackwardCalls:
-    """Notes the backward passes of a block.
-
-    Args:
-        torch: The torch module itself.
-
-        now_us: The clock to note them on.
-    """
+    """Notes the backward passes of a block."""
 
     def __init__(self, torch: Any, now_us: Callable[[], int]) -> None:
         self._torch = torch

@@ -48,11 +48,7 @@ class LoopNow(NamedTuple):
 
 
 class Looking:
-    """Looks at what is in use, and starts nothing.
-
-    Args:
-        driver: Gives the driver of the machine.
-    """
+    """Looks at what is in use, and starts nothing."""
 
     def __init__(self, driver: Callable[[], Driver]) -> None:
         self._driver = driver

@@ -13,13 +13,7 @@ from gpumagic.devices.cuda_start import StartProbe
 
 if TYPE_CHECKING:
     from gpumagic.devices.nvml_utilisation import LoadReader
-    from gpumagic.devices.protocols import (
-        CudaState,
-        GpuLink,
-        GpuLoad,
-        Inventory,
-        VisibleDevice,
-    )
+    from gpumagic.devices.protocols import CudaState, GpuLoad, Inventory, VisibleDevice
 
 
 class NvidiaDriver:
@@ -91,13 +85,6 @@ class NvidiaDriver:
         return (
             self._loads.read(visible_devices) if visible_devices and self._loads else ()
         )
-
-    def links(self) -> tuple[GpuLink, ...]:
-        """How the GPUs that CUDA shows are joined to the host now."""
-        from gpumagic.devices import nvml_utilisation
-
-        visible_devices = self.visible_devices() or ()
-        return nvml_utilisation.read_links(visible_devices) if visible_devices else ()
 
     def overlooks(self, mask: str | None) -> bool:
         """Only no value is as good as none."""

@@ -10,6 +10,7 @@ machine, in an order of its own, whatever this process may see of it.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 import warnings
 from dataclasses import fields
@@ -155,10 +156,6 @@ def explain(
 # ---------------------------------------------------------------- the GPU itself
 
 
-def _name(nvml: Any, gpu: Any) -> str:
-    return text(nvml.nvmlDeviceGetName(gpu))
-
-
 def uuid(nvml: Any, gpu: Any) -> str:
     """NVML's name for a GPU or a slice, with GPU- or MIG- in front."""
     return text(nvml.nvmlDeviceGetUUID(gpu))
@@ -168,15 +165,6 @@ def pci_address(nvml: Any, gpu: Any) -> str:
     """As CUDA and lspci write it; NVML itself writes the domain in eight digits."""
     pci = nvml.nvmlDeviceGetPciInfo(gpu)
     return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
-
-
-def _compute_capability(nvml: Any, gpu: Any) -> tuple[int, int]:
-    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(gpu)
-    return int(major), int(minor)
-
-
-def _compute_mode(nvml: Any, gpu: Any) -> str:
-    return _COMPUTE_MODES[nvml.nvmlDeviceGetComputeMode(gpu)]
 
 
 # ---------------------------------------------------------------- how it does
@@ -216,10 +204,6 @@ def _temperature_c(nvml: Any, gpu: Any) -> int:
     return int(degrees)
 
 
-def _power_w(nvml: Any, gpu: Any) -> float:
-    return float(nvml.nvmlDeviceGetPowerUsage(gpu)) / 1000
-
-
 # ---------------------------------------------------------------- its processes
 
 
@@ -229,15 +213,13 @@ def _processes(nvml: Any, gpu: Any) -> tuple[GpuProcess, ...]:
     graphics: list[Any] = []
     with contextlib.suppress(Exception):
         graphics = running(nvml, gpu, "Graphics")
-    computing = {row.pid for row in compute}
+    known = {row.pid for row in compute}
+    rows = [(row, "compute") for row in compute]
+    rows += [(row, "graphics") for row in graphics if row.pid not in known]
     return tuple(
-        [_process(row, "compute") for row in compute]
-        + [_process(row, "graphics") for row in graphics if row.pid not in computing]
+        GpuProcess(row.pid or None, _size(row.usedGpuMemory), kind)
+        for row, kind in rows
     )
-
-
-def _process(row: Any, kind: str) -> GpuProcess:
-    return GpuProcess(row.pid or None, _size(row.usedGpuMemory), kind)
 
 
 def running(nvml: Any, gpu: Any, kind: str) -> list[Any]:
@@ -258,13 +240,8 @@ def running(nvml: Any, gpu: Any, kind: str) -> list[Any]:
 # ---------------------------------------------------------------- its slices
 
 
-def _mig_enabled(nvml: Any, gpu: Any) -> bool:
-    current, _pending = nvml.nvmlDeviceGetMigMode(gpu)
-    return bool(current == _MIG_ENABLED)
-
-
 def _mig(nvml: Any, gpu: Any) -> tuple[MigSlice, ...]:
-    if not _mig_enabled(nvml, gpu):
+    if nvml.nvmlDeviceGetMigMode(gpu)[0] != _MIG_ENABLED:
         return ()
     slices = []
     for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
@@ -278,50 +255,39 @@ def _slice(nvml: Any, part: Any) -> MigSlice:
     unknown: dict[str, Any] = dict.fromkeys(each.name for each in fields(MigSlice))
     known = answers(_SLICE, [], nvml, part)
     memory = known.pop("memory", {})
-    return MigSlice(**(unknown | memory | known))
-
-
-def _gpu_instance(nvml: Any, part: Any) -> int:
-    return int(nvml.nvmlDeviceGetGpuInstanceId(part))
-
-
-def _compute_instance(nvml: Any, part: Any) -> int:
-    return int(nvml.nvmlDeviceGetComputeInstanceId(part))
-
-
-def _slice_size(nvml: Any, part: Any) -> int:
-    return int(nvml.nvmlDeviceGetAttributes_v2(part).memorySizeMB * 2**20)
-
-
-def _slice_memory(nvml: Any, part: Any) -> dict[str, int | None]:
-    memory = _memory(nvml, part)
     memory.pop("memory_reserved_bytes", None)
-    return memory
+    return MigSlice(**(unknown | memory | known))
 
 
 # ---------------------------------------------------------------- the questions
 
 _GPU = (
-    ("name", _name),
+    ("name", lambda nvml, gpu: text(nvml.nvmlDeviceGetName(gpu))),
     ("uuid", uuid),
     ("pci_address", pci_address),
     ("memory", _memory),
     ("utilisation_share", utilisation_share),
     ("temperature_c", _temperature_c),
-    ("power_w", _power_w),
-    ("compute_capability", _compute_capability),
-    ("compute_mode", _compute_mode),
+    ("power_w", lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000),
+    (
+        "compute_capability",
+        lambda n, gpu: (*n.nvmlDeviceGetCudaComputeCapability(gpu),),
+    ),
+    ("compute_mode", lambda n, gpu: _COMPUTE_MODES[n.nvmlDeviceGetComputeMode(gpu)]),
     ("processes", _processes),
-    ("mig_enabled", _mig_enabled),
+    ("mig_enabled", lambda n, gpu: n.nvmlDeviceGetMigMode(gpu)[0] == _MIG_ENABLED),
     ("mig", _mig),
 )
 
 _SLICE = (
     ("uuid", uuid),
-    ("gpu_instance", _gpu_instance),
-    ("compute_instance", _compute_instance),
-    ("memory", _slice_memory),
-    ("memory_total_bytes", _slice_size),  # if it is told, it is the one that counts
+    ("gpu_instance", lambda nvml, part: nvml.nvmlDeviceGetGpuInstanceId(part)),
+    ("compute_instance", lambda nvml, part: nvml.nvmlDeviceGetComputeInstanceId(part)),
+    ("memory", _memory),
+    (  # if it is told, it is the one that counts
+        "memory_total_bytes",
+        lambda nvml, it: int(nvml.nvmlDeviceGetAttributes_v2(it).memorySizeMB * 2**20),
+    ),
 )
 
 
@@ -354,10 +320,6 @@ def _inventory(nvml: Any) -> Inventory:
 # ---------------------------------------------------------------- versions
 
 
-def _driver_version(nvml: Any) -> str:
-    return text(nvml.nvmlSystemGetDriverVersion())
-
-
 def _cuda_version(nvml: Any) -> str:
     number = first(
         nvml.nvmlSystemGetCudaDriverVersion_v2, nvml.nvmlSystemGetCudaDriverVersion
@@ -365,14 +327,10 @@ def _cuda_version(nvml: Any) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def _nvml_version(nvml: Any) -> str:
-    return text(nvml.nvmlSystemGetNVMLVersion())
-
-
 _VERSIONS = (
-    ("driver_version", _driver_version),
+    ("driver_version", lambda nvml: text(nvml.nvmlSystemGetDriverVersion())),
     ("cuda_version", _cuda_version),
-    ("nvml_version", _nvml_version),
+    ("nvml_version", lambda nvml: text(nvml.nvmlSystemGetNVMLVersion())),
 )
 
 
@@ -381,8 +339,16 @@ _VERSIONS = (
 
 def load_pynvml() -> Any:
     """The module pynvml, if it is the one that nvidia-ml-py installs."""
+    nvml: Any = sys.modules.get("pynvml")
     try:
-        nvml = _import_pynvml()
+        # Only for the first import: entering catch_warnings makes Python forget which
+        # warnings it has shown, and the user would see them again.
+        if nvml is None:
+            with warnings.catch_warnings():
+                # The deprecated distribution named pynvml works all the same.
+                deprecated = "The pynvml package is deprecated"
+                warnings.filterwarnings("ignore", deprecated, FutureWarning)
+                nvml = importlib.import_module("pynvml")
     except Exception as failure:
         raise MissingPackage(
             f"the Python module pynvml cannot be imported: {failure}",
@@ -398,20 +364,6 @@ def load_pynvml() -> Any:
             "pip install --force-reinstall nvidia-ml-py, and restart the kernel",
         )
     return nvml
-
-
-def _import_pynvml() -> Any:
-    # Only for the first import: entering catch_warnings makes Python forget which
-    # warnings it has shown, and the user would see them again.
-    if sys.modules.get("pynvml"):
-        return sys.modules["pynvml"]
-    with warnings.catch_warnings():
-        # The deprecated distribution named pynvml works all the same.
-        warnings.filterwarnings(
-            "ignore", "The pynvml package is deprecated", FutureWarning
-        )
-        import pynvml
-    return pynvml
 
 
 # ---------------------------------------------------------------- failures

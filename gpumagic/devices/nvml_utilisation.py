@@ -1,4 +1,4 @@
-"""How busy GPUs are and how they are joined to the host, asked of NVML.
+"""How busy GPUs are and what holds them back, asked of NVML.
 
 Loads are asked before and after a cell, so it has to be quick. Only GPUs that this
 process uses are touched: another one may be asleep, and the driver would wake it,
@@ -22,7 +22,7 @@ from gpumagic.devices.nvml import (
     utilisation_share,
     uuid,
 )
-from gpumagic.devices.protocols import GpuLink, GpuLoad
+from gpumagic.devices.protocols import GpuLoad
 from gpumagic.devices.visible_devices import same_uuid
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.protocols import VisibleDevice
 
-_PCI_DEVICES = Path("/sys/bus/pci/devices")
-_UNKNOWN_NODE = -1  # what Linux writes on machines with one node
 _SM_CLOCK = 1
 _OWN_NAMESPACE = Path("/proc/self/ns/pid")
 _FIRST_NAMESPACE = "pid:[4026531836]"  # the machine's own; the number never changes
@@ -72,42 +70,43 @@ class LoadReader:
 
         Never raises, and initialises no CUDA.
         """
-        with _opened() as nvml:
-            if nvml is None:
-                return ()
-            self._keep_open(nvml)
-            return tuple(GpuLoad(**each) for each in _answers_of(nvml, shown, _LOAD))
+        with self._opened() as nvml:
+            asked = [_asked(nvml, each, _LOAD) for each in shown]
+            return tuple(GpuLoad(**known) for known in asked if "index" in known)
 
     def uses(self, shown: Sequence[VisibleDevice]) -> dict[int, GpuUse]:
         """How busy and how full these GPUs are, by their place; cheap, never raises.
 
         A slice of a GPU is left out: NVML tells of the whole GPU only.
         """
-        with _opened() as nvml:
-            if nvml is None:
-                return {}
-            self._keep_open(nvml)
-            return dict(_uses_of(nvml, shown))
+        with self._opened() as nvml:
+            asked = [_asked(nvml, each, _USE) for each in shown]
+        uuids = [known.pop("uuid", None) for known in asked]
+        return {
+            number: GpuUse(**asked[number])
+            for number, device in enumerate(shown)
+            if same_uuid(uuids[number], device.uuid)
+        }
 
-    def _keep_open(self, nvml: Any) -> None:
-        """NVML counts who has opened it; so one more keeps it open."""
-        if self._kept_open_in_pid == os.getpid():
-            return
-        with contextlib.suppress(Exception):
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Any | None]:
+        """NVML, open for the length of a block; None where it cannot be opened."""
+        try:
+            nvml = load_pynvml()
             nvml.nvmlInit()
-            self._kept_open_in_pid = os.getpid()
-            weakref.finalize(self, _close, nvml, os.getpid())
-
-
-def read_links(shown: Iterable[VisibleDevice]) -> tuple[GpuLink, ...]:
-    """The links of these GPUs now; one that cannot be asked is left out.
-
-    Never raises, initialises no CUDA, and touches no other GPU.
-    """
-    with _opened() as nvml:
-        if nvml is None:
-            return ()
-        return tuple(GpuLink(**each) for each in _answers_of(nvml, shown, _LINK))
+        except Exception:  # noqa: BLE001 -- the contract of those who ask: never raise
+            yield None
+            return
+        try:
+            # NVML counts who has opened it; so one more keeps it open.
+            if self._kept_open_in_pid != os.getpid():
+                with contextlib.suppress(Exception):
+                    nvml.nvmlInit()
+                    self._kept_open_in_pid = os.getpid()
+                    weakref.finalize(self, _close, nvml, os.getpid())
+            yield nvml
+        finally:
+            _close(nvml, os.getpid())
 
 
 def limiters(reasons: int) -> tuple[str, ...]:
@@ -143,55 +142,22 @@ def _close(nvml: Any, pid: int) -> None:
             nvml.nvmlShutdown()
 
 
-@contextlib.contextmanager
-def _opened() -> Iterator[Any | None]:
-    """NVML, open for the length of a block; None where it cannot be opened."""
-    try:
-        nvml = load_pynvml()
-        nvml.nvmlInit()
-    except Exception:  # noqa: BLE001 -- the contract of those who ask: never raise
-        yield None
-        return
-    try:
-        yield nvml
-    finally:
-        with contextlib.suppress(Exception):
-            nvml.nvmlShutdown()
+def _asked(
+    nvml: Any,
+    device: VisibleDevice,
+    questions: tuple[tuple[str, Callable[..., Any]], ...],
+) -> dict[str, Any]:
+    """What NVML tells of a GPU; nothing where it cannot be asked.
 
-
-def _handle_of(nvml: Any, device: VisibleDevice) -> Any | None:
-    """By address, which a slice shares with its GPU; by UUID where it is unknown."""
+    It is found by its address, which a slice shares with its GPU, or by its UUID.
+    """
     with contextlib.suppress(Exception):
-        return first(
+        gpu = first(
             lambda: nvml.nvmlDeviceGetHandleByPciBusId(device.pci_address),
             lambda: nvml.nvmlDeviceGetHandleByUUID(f"GPU-{device.uuid}"),
         )
-    return None
-
-
-def _answers_of(
-    nvml: Any,
-    shown: Iterable[VisibleDevice],
-    questions: tuple[tuple[str, Callable[..., Any]], ...],
-) -> Iterator[dict[str, Any]]:
-    """What NVML tells of each GPU that it can be asked about."""
-    for device in shown:
-        handle = _handle_of(nvml, device)
-        known = {} if handle is None else answers(questions, [], nvml, handle)
-        if "index" in known:
-            yield known
-
-
-def _index(nvml: Any, gpu: Any) -> int:
-    return int(nvml.nvmlDeviceGetIndex(gpu))
-
-
-def _sm_clock_mhz(nvml: Any, gpu: Any) -> int:
-    return int(nvml.nvmlDeviceGetClockInfo(gpu, _SM_CLOCK))
-
-
-def _sm_clock_max_mhz(nvml: Any, gpu: Any) -> int:
-    return int(nvml.nvmlDeviceGetMaxClockInfo(gpu, _SM_CLOCK))
+        return answers(questions, [], nvml, gpu)
+    return {}
 
 
 def _limiters(nvml: Any, gpu: Any) -> tuple[str, ...]:
@@ -208,14 +174,6 @@ def _other_processes(nvml: Any, gpu: Any) -> int | None:
     return count_others(pids, own_pid=os.getpid(), in_container=in_container())
 
 
-def _uses_of(nvml: Any, shown: Sequence[VisibleDevice]) -> Iterator[tuple[int, GpuUse]]:
-    for number, device in enumerate(shown):
-        handle = _handle_of(nvml, device)
-        known = {} if handle is None else answers(_USE, [], nvml, handle)
-        if same_uuid(known.pop("uuid", None), device.uuid):
-            yield number, GpuUse(**known)
-
-
 _USE = (
     ("uuid", uuid),
     ("busy_share", utilisation_share),
@@ -223,58 +181,14 @@ _USE = (
     ("total_bytes", lambda nvml, gpu: int(nvml.nvmlDeviceGetMemoryInfo(gpu).total)),
 )
 _LOAD = (
-    ("index", _index),
+    ("index", lambda nvml, gpu: int(nvml.nvmlDeviceGetIndex(gpu))),
     ("uuid", uuid),
-    ("sm_clock_mhz", _sm_clock_mhz),
-    ("sm_clock_max_mhz", _sm_clock_max_mhz),
+    ("sm_clock_mhz", lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, _SM_CLOCK)),
+    (
+        "sm_clock_max_mhz",
+        lambda nvml, gpu: nvml.nvmlDeviceGetMaxClockInfo(gpu, _SM_CLOCK),
+    ),
     ("limiters", _limiters),
     ("other_processes", _other_processes),
     ("pci_address", pci_address),
-)
-
-
-def node_of(address: str, devices: Path = _PCI_DEVICES) -> int | None:
-    """The memory node that a PCI device is attached to; None where Linux knows none."""
-    try:
-        node = int((devices / address.lower() / "numa_node").read_text())
-    except (OSError, ValueError):
-        return None
-    return None if node == _UNKNOWN_NODE else node
-
-
-def _generation(nvml: Any, gpu: Any) -> int:
-    return int(nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu))
-
-
-def _width(nvml: Any, gpu: Any) -> int:
-    return int(nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu))
-
-
-def _most_generation(nvml: Any, gpu: Any) -> int:
-    return int(nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu))
-
-
-def _most_width(nvml: Any, gpu: Any) -> int:
-    return int(nvml.nvmlDeviceGetMaxPcieLinkWidth(gpu))
-
-
-def _numa_node(nvml: Any, gpu: Any) -> int | None:
-    # NVML has a word for it as well, which tells of the GPU's own memory.
-    return node_of(pci_address(nvml, gpu))
-
-
-def _c2c(nvml: Any, gpu: Any) -> bool:
-    return bool(nvml.nvmlDeviceGetC2cModeInfoV(gpu).isC2cEnabled)
-
-
-_LINK = (
-    ("index", _index),
-    ("uuid", uuid),
-    ("pci_address", pci_address),
-    ("generation", _generation),
-    ("width", _width),
-    ("most_generation", _most_generation),
-    ("most_width", _most_width),
-    ("numa_node", _numa_node),
-    ("c2c", _c2c),
 )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices import torch_private
 from gpumagic.devices.accelerator import (
@@ -21,30 +20,16 @@ from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError, MissingPackage, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from gpumagic.devices.protocols import Runtime
 
-_OTHER_WORDS = {
-    "gpu": "cuda",
-    "nvidia": "cuda",
-    "amd": "cuda",
-    "hip": "cuda",
-    "rocm": "cuda",
-    "intel": "xpu",
-    "apple": "mps",
-    "metal": "mps",
-}
 
-
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One kind of device that could be used."""
 
     kind: str  # the word in front of the colon of a torch device
-    # why it cannot be used with this torch; None if it can
-    why_not: Callable[[Any], str | None]
-    # makes the runtime; called only where `why_not` has nothing to say
+    why_not: Callable[[Any], str | None]  # None if it can be used
     open: Callable[[Any], Runtime]
 
 
@@ -53,34 +38,26 @@ def open_runtime(kind: str | None = None, *, torch: Any = None) -> Runtime:
     if kind == "cpu":
         return CpuRuntime()
     torch = torch or import_torch()
-    known = candidates(torch)
-    if kind == word_of("sim"):
-        kind = "sim"
-    return _best(known, torch) if kind is None else _named(kind, known, torch)
+    if kind is None:
+        return _best(torch)
+    wanted = SIMULATED if kind == word_of(SIMULATED) else kind
+    reasons = {each.kind: each.why_not(torch) for each in candidates(torch)}
+    for each in candidates(torch):
+        if each.kind == wanted and reasons[wanted] is None:
+            return each.open(torch)
+    found = "; ".join(f"{word}: {why or 'there'}" for word, why in reasons.items())
+    usable = ", ".join(word for word, why in reasons.items() if why is None)
+    hint = "" if wanted in reasons else did_you_mean(wanted, reasons)
+    raise DeviceError(
+        f"no device {kind!r} to use here ({found})",
+        hint or f"to use what is there, say {usable}",
+    )
 
 
 def runtime_now() -> Runtime:
     """The best there is without importing anything: the CPU until torch is there."""
     torch = loaded_torch()
-    return CpuRuntime() if torch is None else open_runtime(torch=torch)
-
-
-def candidates(torch: Any) -> tuple[Candidate, ...]:
-    """Every kind of device that this torch knows of, best first."""
-    return (
-        # NVIDIA's, and AMD's under ROCm: what nearly everyone has.
-        Candidate("cuda", why_no_cuda, CudaRuntime),
-        # Intel's and Apple's never share a machine, so their order is free.
-        _accelerator("xpu"),
-        _accelerator("mps"),
-        # Only where somebody has asked for it.
-        Candidate("sim", why_not_simulated, SimulatedRuntime),
-        # Whatever an extension has registered: after torch's own, as it may be
-        # there only to try something out.
-        *map(_accelerator, _foreign_backends(torch)),
-        # Always there, so it ends the search.
-        Candidate("cpu", lambda _: None, lambda _: CpuRuntime()),
-    )
+    return CpuRuntime() if torch is None else _best(torch)
 
 
 def best_device(torch: Any = None) -> Any:
@@ -89,12 +66,26 @@ def best_device(torch: Any = None) -> Any:
     A simulated GPU that stands in for CUDA is called "cuda".
     """
     torch = torch or import_torch()
-    return torch.device(word_of(open_runtime(torch=torch).kind))
+    return torch.device(word_of(_best(torch).kind))
 
 
-def _foreign_backends(torch: Any) -> list[str]:
-    name = torch_private.registered_backend(torch)
-    return [] if name in (None, SIMULATED) else [str(name)]
+def candidates(torch: Any) -> tuple[Candidate, ...]:
+    """Every kind of device that this torch knows of, best first."""
+    registered = torch_private.registered_backend(torch)
+    return (
+        # NVIDIA's, and AMD's under ROCm: what nearly everyone has.
+        Candidate("cuda", why_no_cuda, CudaRuntime),
+        # Intel's and Apple's never share a machine, so their order is free.
+        _accelerator("xpu"),
+        _accelerator("mps"),
+        # Only where somebody has asked for it.
+        Candidate(SIMULATED, why_not_simulated, SimulatedRuntime),
+        # Whatever an extension has registered: after torch's own, as it may be
+        # there only to try something out.
+        *(() if registered in (None, SIMULATED) else (_accelerator(str(registered)),)),
+        # Always there, so it ends the search.
+        Candidate("cpu", lambda _: None, lambda _: CpuRuntime()),
+    )
 
 
 def _accelerator(kind: str) -> Candidate:
@@ -107,32 +98,12 @@ def _accelerator(kind: str) -> Candidate:
     return Candidate(kind, why_not, lambda torch: AcceleratorRuntime(torch, kind))
 
 
-def _best(known: Sequence[Candidate], torch: Any) -> Runtime:
+def _best(torch: Any) -> Runtime:
     if why_not_simulated(torch) is None:
         return SimulatedRuntime(torch)  # nobody has it on without wanting it
-    usable = [each.open(torch) for each in known if each.why_not(torch) is None]
+    usable = [x.open(torch) for x in candidates(torch) if x.why_not(torch) is None]
     # The CPU counts as started whatever is there: it is only the last resort.
-    accelerators = usable[:-1]
-    return next((each for each in accelerators if each.started()), usable[0])
-
-
-def _named(kind: str, known: Sequence[Candidate], torch: Any) -> Runtime:
-    reasons = {each.kind: each.why_not(torch) for each in known}
-    for each in known:
-        if each.kind == kind and reasons[kind] is None:
-            return each.open(torch)
-    found = "; ".join(f"{word}: {why or 'there'}" for word, why in reasons.items())
-    raise DeviceError(f"no device {kind!r} to use here ({found})", _hint(kind, reasons))
-
-
-def _hint(kind: str, reasons: dict[str, str | None]) -> str:
-    if kind not in reasons:
-        meant = _OTHER_WORDS.get(kind.lower())
-        guess = f"did you mean {meant}?" if meant else did_you_mean(kind, reasons)
-        if guess:
-            return guess
-    usable = ", ".join(word for word, why in reasons.items() if why is None)
-    return f"to use what is there, say {usable}"
+    return next((each for each in usable[:-1] if each.started()), usable[0])
 
 
 def import_torch() -> Any:

@@ -132,25 +132,6 @@ class GpuLoad(Record):
     pci_address: str | None = None
 
 
-@dataclass(frozen=True)
-class GpuLink(Record):
-    """The way between a GPU and the host, at one moment."""
-
-    index: int  # NVML's number
-    uuid: str | None = None  # NVML's, with its GPU- in front
-    # where it is plugged in; of a slice it is the same as of its GPU
-    pci_address: str | None = None
-    # of PCI Express, now: an idle link goes down to the first
-    generation: int | None = None
-    width: int | None = None  # how many lanes are in use now
-    most_generation: int | None = None  # what GPU and slot can both do
-    most_width: int | None = None  # likewise
-    numa_node: int | None = None  # the memory node of the host that it is attached to
-    # whether NVLink-C2C joins it to the processor, which is then the way of the bytes
-    # instead of PCI Express
-    c2c: bool | None = None
-
-
 class Driver(Protocol):
     """What the machine has."""
 
@@ -178,13 +159,6 @@ class Driver(Protocol):
 
         A GPU that cannot be asked is left out. It is cheap enough to be asked before
         and after a cell: GPUs that this process does not see are not touched.
-        """
-
-    def links(self) -> tuple[GpuLink, ...]:
-        """How those that CUDA shows are joined to the host now; empty before it runs.
-
-        Ask while a copy runs: an idle link goes down to the first generation. A GPU
-        that cannot be asked is left out.
         """
 
     def overlooks(self, mask: str | None) -> bool:

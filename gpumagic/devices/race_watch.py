@@ -195,13 +195,14 @@ def _spoken(torch: Any, stream: int) -> str:
 
 def _variable_of(torch: Any, stream: int) -> str | None:
     """The name that the user has given a stream, in the notebook or the script."""
-    variables = vars(sys.modules["__main__"]).copy()
-    streams = {
-        value.cuda_stream: name
-        for name, value in variables.items()
-        if isinstance(value, torch.cuda.Stream) and name[0] != "_"
-    }
-    return streams.get(stream)
+    for name, value in vars(sys.modules["__main__"]).copy().items():
+        # Nothing of the user's is run to find out: no property, no `__eq__`.
+        bases = type.__getattribute__(type(value), "__mro__")
+        a_stream = any(each is torch.cuda.Stream for each in bases)
+        named = type(name) is str and not name.startswith("_")
+        if named and a_stream and value.cuda_stream == stream:
+            return name
+    return None
 
 
 def _verb(access: Access) -> str:

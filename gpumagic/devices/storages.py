@@ -10,6 +10,8 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpumagic.devices.torch_private import loaded_torch
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
@@ -71,21 +73,22 @@ def stored_by(torch: Any, tensor: Any) -> Stored | None:
 
 def stored_in(storage: Any) -> Stored | None:
     """The memory of a storage that somebody holds without a tensor."""
+    words: Any = getattr(loaded_torch(), "UntypedStorage", None)
     try:
-        nbytes, device = storage.nbytes(), storage.device
+        nbytes, device = words.nbytes(storage), words.device.__get__(storage)
         if not nbytes or device.type == "meta":
             return None
         if (memory := getattr(storage, "_gpumagic", None)) is not None:
             return _simulated(memory, device)
-        return _stored(device, int(storage.data_ptr()), nbytes)
-    except (RuntimeError, TypeError):
+        return _stored(device, int(words.data_ptr(storage)), nbytes)
+    except (RuntimeError, TypeError, AttributeError):
         return None
 
 
 def tensors_within(torch: Any, tensor: Any) -> Iterator[Any]:
     """The tensors that one without a storage is made of, handed out as views."""
     try:
-        for name in _PARTS.get(str(tensor.layout), ()):
+        for name in _PARTS.get(str(torch.Tensor.layout.__get__(tensor)), ()):
             with torch.no_grad():
                 part = getattr(torch.Tensor, name)(tensor)
             yield part
@@ -140,11 +143,7 @@ def _address(torch: Any, tensor: Any) -> int:
 
 
 class TensorWords:
-    """The properties of tensors, as torch defines them and no subclass.
-
-    Attributes:
-        base: The tensor that a view was made of, which lives as long as the view.
-    """
+    """The properties of tensors, as torch defines them and no subclass."""
 
     def __init__(self, torch: Any) -> None:
         self.is_leaf = torch.Tensor.is_leaf.__get__

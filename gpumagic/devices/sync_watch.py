@@ -219,11 +219,7 @@ def _filters() -> list[Any]:
 
 
 class _AskedFor(threading.local):
-    """Whether this thread is in a wait that was asked for.
-
-    Attributes:
-        now: Whether it is.
-    """
+    """Whether this thread is in a wait that was asked for."""
 
     now = False
 
@@ -333,12 +329,6 @@ def call_in_words(expression: str | None) -> str:
 
 def wait_in_words(seen: str, expression: str | None) -> str:
     """A short name for a wait of which the machine has seen something as well.
-
-    Args:
-        seen: What that was: `.item()`, `copy to the host`, `nonzero`.
-
-        expression: What was worked out when it waited, as it was typed; None if
-            that is not known.
 
     >>> wait_in_words(".item()", "loss > 1"), wait_in_words(".item()", "step(x)")
     ('a tensor as a condition', 'step(): .item()')

@@ -80,13 +80,6 @@ class _ProfilerTracing:
     The window lies between two marks in the trace itself. They are stamped by the
     clock of everything else there, so no conversion between clocks blurs it; what a
     mark itself takes, some microseconds, lies outside but for its last or first one.
-
-    Args:
-        torch: The torch module itself.
-
-        kind: The word in front of the colon of a torch device.
-
-        marks_alone: Whether the operators of the host are left out.
     """
 
     def __init__(self, torch: Any, kind: str, *, marks_alone: bool = False) -> None:

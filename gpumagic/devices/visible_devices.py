@@ -1,8 +1,4 @@
-"""What the CUDA driver shows a process in which it has been started.
-
-The oracle runs this file in a process of its own, without the rest of the package:
-it needs ctypes alone. Nothing here starts the driver.
-"""
+"""What the CUDA driver shows a process in which it has been started."""
 
 from __future__ import annotations
 

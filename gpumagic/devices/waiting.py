@@ -62,20 +62,7 @@ class _Lane:
 
 
 class Window:
-    """Opened when the devices in use are idle, closed when they are idle again.
-
-    Attributes:
-        uses_device: Whether there is a device that can be waited for.
-
-        started_ns: When it was opened, on the runtime's clock.
-
-    Args:
-        runtime: Whose devices are waited for; the CPU has none to wait for.
-
-        waits: Whether anything may be waited for at all.
-
-        traced: Whether a tracer notes what is asked of the devices meanwhile.
-    """
+    """Opened when the devices in use are idle, closed when they are idle again."""
 
     def __init__(
         self, runtime: Runtime, *, waits: bool = True, traced: bool = False

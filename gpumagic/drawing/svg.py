@@ -16,6 +16,8 @@ from gpumagic.drawing.ink import clean
 from gpumagic.drawing.palette import text_on
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gpumagic.drawing.palette import Swatch
 
 _SVG = "http://www.w3.org/2000/svg"
@@ -99,6 +101,18 @@ def words(text: str, x: float, y: float, fill: str) -> Html:
         fill=fill,
         font_size=11,
         font_family="sans-serif",
+    )
+
+
+def texts(labels: Iterable[Html], fill: str) -> Html:
+    """Labels in the middle of their places, all in one colour."""
+    return element(
+        "g",
+        *labels,
+        fill=fill,
+        font_size=11,
+        font_family="sans-serif",
+        text_anchor="middle",
     )
 
 

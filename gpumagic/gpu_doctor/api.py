@@ -30,13 +30,12 @@ from gpumagic.gpu_doctor.report import (
 )
 from gpumagic.report import words as words_of_reports
 from gpumagic.report.frontend import front_end, running_shell
-from gpumagic.report.units import count_text
+from gpumagic.report.units import count_text, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.devices.protocols import Driver, Gpu, Inventory
-    from gpumagic.devices.torch_build import TorchBuild
     from gpumagic.gpu_doctor.report import Finding
 
 _VARIABLES = (
@@ -47,15 +46,10 @@ _VARIABLES = (
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_NVML_BASED_CUDA_CHECK",
-    "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "ZE_AFFINITY_MASK",
 )
-_PYNVML_SUPPLIERS = ("nvidia-ml-py", "pynvml", "nvidia-ml-py3")
 _COMPILERS = ("cc", "gcc", "clang", "cl")
-_READ = "CUDA_"  # the variables that CUDA reads, and no topic besides
-_CUDA_HERE, _STARTED = "CUDA in this process", "started"
 _TOO_LATE = " Too late to count: CUDA had started before, and reads them at its start."
+_CUDA_HERE, _STARTED = "CUDA in this process", "started"
 
 
 def examine(driver: Driver | None = None, shell: Any = None) -> DoctorReport:
@@ -112,9 +106,8 @@ def compare(before: Facts, after: Facts) -> DoctorReport:
     """A report on what is different between two moments."""
     findings = findings_of(after)
     changes = tuple(_changes(before, after))
-    states = {before.cuda.state, after.cuda.state}
-    started = states == {Initialisation.INITIALISED}
-    headline = headline_of_changes(changes, cuda_had_started=started)
+    late = before.cuda.state is Initialisation.INITIALISED
+    headline = headline_of_changes(changes, cuda_had_started=late)
     return DoctorReport(headline, findings, after, changes)
 
 
@@ -132,7 +125,6 @@ def gather(driver: Driver | None = None, shell: Any = None) -> Facts:
         environment={
             name: os.environ[name] for name in _VARIABLES if name in os.environ
         },
-        distributions=_pynvml_suppliers(),
         platform=f"{sys.platform} {platform.machine()}",
         compiler=next(filter(None, map(shutil.which, _COMPILERS)), None),
         simulated=driver.simulated,
@@ -159,11 +151,6 @@ def _mask_is_too_late(driver: Driver, inventory: Inventory) -> bool:
     return len(seen.uuids) != len(shown) or not all(
         same_uuid(uuid, each.uuid) for uuid, each in zip(seen.uuids, shown, strict=True)
     )
-
-
-def _pynvml_suppliers() -> dict[str, str]:
-    found = {name: _version_of(name) for name in _PYNVML_SUPPLIERS}
-    return {name: version for name, version in found.items() if version is not None}
 
 
 def _version_of(distribution: str) -> str | None:
@@ -231,25 +218,16 @@ def headline_of_changes(
             "Nothing changed: CUDA, torch and the variables that steer CUDA are as "
             "before."
         )
-    late = cuda_had_started and any(each.topic.startswith(_READ) for each in changes)
-    topics = [each.topic for each in changes if not _is_start(each)]
+    started = (_CUDA_HERE, _STARTED)
+    topics = [x.topic for x in changes if (x.topic, x.after) != started]
     if len(topics) < len(changes):
-        also = f" Also changed: {_and(topics)}." if topics else ""
+        also = f" Also changed: {listed(topics)}." if topics else ""
         return f"CUDA was started: the choice of GPUs is fixed from here on.{also}"
-    first = changes[0]
-    said = _and(topics)
+    first, said = changes[0], listed(topics)
     if len(changes) == 1:
         said = f"{first.topic} went from {first.before} to {first.after}"
+    late = cuda_had_started and any(each.startswith("CUDA_") for each in topics)
     return f"Changed: {said}.{_TOO_LATE if late else ''}"
-
-
-def _is_start(change: Change) -> bool:
-    return (change.topic, change.after) == (_CUDA_HERE, _STARTED)
-
-
-def _and(names: list[str]) -> str:
-    *before, last = names
-    return f"{', '.join(before)} and {last}" if before else last
 
 
 def _with_gpus(facts: Facts, gpus: tuple[Gpu, ...]) -> str:
@@ -276,12 +254,6 @@ def _without_nvidia(facts: Facts) -> str:
         return f"Ready: torch can use the accelerator {torch.accelerator!r}."
     if torch is not None and facts.platform == "darwin arm64":
         return "Ready: the Apple GPU, which torch calls 'mps'."
-    if maker := _other_maker(torch):
-        return f"No NVIDIA GPU here. Only torch can tell whether a GPU of {maker} is."
+    if torch is not None and (torch.hip or torch.xpu):
+        return "No NVIDIA GPU here; of others only torch can tell, once it is started."
     return "No GPU here: work runs on the CPU."
-
-
-def _other_maker(torch: TorchBuild | None) -> str | None:
-    if torch is None:
-        return None
-    return "AMD" if torch.hip else "Intel" if torch.xpu else None

@@ -20,7 +20,6 @@ _NEWEST_PYTHON = (3, 14)
 _BLOCKING = "CUDA_LAUNCH_BLOCKING"
 _GUARD = "PYTORCH_NVML_BASED_CUDA_CHECK"
 _SIMULATE = "%gpu_select --simulate h100"
-_PART_IN_USE = 0.05  # more than a driver keeps on an idle GPU
 
 _GET_TORCH = "https://pytorch.org/get-started/locally"
 _OLDEST_TORCH = (2, 4)
@@ -72,68 +71,50 @@ def _torch(facts: Facts) -> Iterator[Finding]:
 
 
 def _fit(torch: TorchBuild, facts: Facts) -> Finding:
-    """Whether this build of torch goes with the driver and with us."""
+    """Whether this build of torch goes with the driver, the GPUs and us."""
     driver = facts.inventory.cuda_version
-    found = f"{torch.version}, {built_for(torch)}"
-    if facts.simulated:  # any build runs on it
-        return _tested(torch, f"{found}; it runs on the simulated GPU")
-    if facts.inventory.gpus and torch.cuda is None:
-        up_to = f" (this driver runs CUDA up to {driver})" if driver else ""
-        hint = f"install a build for CUDA: {_GET_TORCH}{up_to}"
-        found += ", so it cannot use the GPU"
-        return Finding("torch", found, Verdict.PROBLEM, hint)
-    if (
-        torch.cuda
-        and driver
-        and version_numbers(torch.cuda)[0] > version_numbers(driver)[0]
-    ):
-        found += f", but this driver only runs CUDA up to {driver}"
-        newest = version_numbers(driver)[0]
-        hint = f"update the driver, or install a torch built for CUDA {newest}"
-        return Finding("torch", found, Verdict.PROBLEM, hint)
-    if too_old := _without_kernels(torch, facts):
-        words = f"{in_words(too_old)} {'is' if len(too_old) == 1 else 'are'}"
-        found += f", for which {words} too old"
-        hint = f"install a torch built for CUDA {_LAST_FOR_OLD}: {_GET_TORCH}"
-        others = len(too_old) < len(answering(facts))
-        verdict = Verdict.WARNING if others else Verdict.PROBLEM
-        return Finding("torch", found, verdict, hint)
-    if () < version_numbers(torch.version) < _OLDEST_TORCH:  # () is an unknown version
-        hint = "gpumagic is made for torch 2.4 and newer: update torch"
-        return Finding("torch", found, Verdict.WARNING, hint)
-    return _tested(torch, found)
-
-
-def _tested(torch: TorchBuild, found: str) -> Finding:
-    """Nothing speaks against it; whether we have ever seen one as new is said."""
-    tested = f"{', '.join(TESTED[:-1])} and {TESTED[-1]}"
-    if version_numbers(torch.version) <= version_numbers(TESTED[-1]):
-        found += f"; gpumagic is tested with {tested}"
-        return Finding("torch", found, Verdict.OK)
-    hint = f"gpumagic has not been tested with it, but with {tested}"
-    return Finding("torch", found, Verdict.NOTE, hint)
-
-
-def _without_kernels(torch: TorchBuild, facts: Facts) -> list[Gpu]:
-    """The GPUs that CUDA 13 and newer compile nothing for any more."""
-    if not torch.cuda or version_numbers(torch.cuda)[0] < _DROPPED_OLD:
-        return []
-    return [
+    built, runs = version_numbers(torch.cuda or ""), version_numbers(driver or "")
+    found, verdict, hint = f"{torch.version}, {built_for(torch)}", Verdict.OK, ""
+    old = [
         gpu
         for gpu in answering(facts)
-        if gpu.compute_capability is not None
-        and gpu.compute_capability < _OLDEST_CAPABILITY
+        if built[:1] >= (_DROPPED_OLD,)
+        and (gpu.compute_capability or _OLDEST_CAPABILITY) < _OLDEST_CAPABILITY
     ]
+    if facts.simulated:  # any build runs on it
+        found += "; it runs on the simulated GPU"
+    elif facts.inventory.gpus and not built:
+        up_to = f" (this driver runs CUDA up to {driver})" if driver else ""
+        verdict, hint = (
+            Verdict.PROBLEM,
+            f"install a build for CUDA: {_GET_TORCH}{up_to}",
+        )
+        found += ", so it cannot use the GPU"
+    elif built and runs and built[0] > runs[0]:
+        found += f", but this driver only runs CUDA up to {driver}"
+        verdict = Verdict.PROBLEM
+        hint = f"update the driver, or install a torch built for CUDA {runs[0]}"
+    elif old:
+        found += f", which has no kernels for {in_words(old)}"
+        hint = f"install a torch built for CUDA {_LAST_FOR_OLD}: {_GET_TORCH}"
+        others = len(old) < len(answering(facts))
+        verdict = Verdict.WARNING if others else Verdict.PROBLEM
+    elif () < version_numbers(torch.version) < _OLDEST_TORCH:  # () is unknown
+        verdict, hint = Verdict.WARNING, "gpumagic is made for torch 2.4 and newer"
+    elif version_numbers(torch.version) > version_numbers(TESTED[-1]):
+        verdict, hint = (
+            Verdict.NOTE,
+            f"gpumagic is tested with torch up to {TESTED[-1]}",
+        )
+    return Finding("torch", found, verdict, hint)
 
 
 def _driver(facts: Facts) -> Iterator[Finding]:
     inventory = facts.inventory
-    if inventory.unasked:
-        found = "unknown: NVML for Python cannot ask it"
-        yield Finding("NVIDIA driver", found, Verdict.UNKNOWN)
-        return
     if inventory.problem is not None:
         verdict = Verdict.NOTE if inventory.absent else Verdict.PROBLEM
+        if inventory.unasked:  # it may be fine, and pynvml is not
+            verdict = Verdict.WARNING
         hint = inventory.hint or ""
         if inventory.absent:
             hint = f"{hint}; for a simulated GPU: {_SIMULATE}".removeprefix("; ")
@@ -143,27 +124,6 @@ def _driver(facts: Facts) -> Iterator[Finding]:
     if inventory.cuda_version:
         found += f", runs CUDA up to {inventory.cuda_version}"
     yield Finding("NVIDIA driver", found, Verdict.OK)
-
-
-def _nvml(facts: Facts) -> Iterator[Finding]:
-    supplier = facts.distributions.get("nvidia-ml-py")
-    strays = sorted(set(facts.distributions) - {"nvidia-ml-py"})
-    found = f"nvidia-ml-py {supplier}" if supplier else "nvidia-ml-py is not installed"
-    if facts.inventory.nvml_version:
-        found += f", NVML {facts.inventory.nvml_version}"
-    if facts.inventory.unasked and facts.inventory.problem is not None:
-        hint = facts.inventory.hint or ""
-        yield Finding("NVML for Python", facts.inventory.problem, Verdict.WARNING, hint)
-    elif strays:
-        names = " ".join(strays)
-        found += f"; deprecated beside it: {names}"
-        hint = f"pip uninstall {names}, then pip install --force-reinstall nvidia-ml-py"
-        yield Finding("NVML for Python", found, Verdict.WARNING, hint)
-    elif supplier is None:
-        hint = "pip install nvidia-ml-py"
-        yield Finding("NVML for Python", found, Verdict.WARNING, hint)
-    else:
-        yield Finding("NVML for Python", found, Verdict.OK)
 
 
 def _cuda(facts: Facts) -> Iterator[Finding]:
@@ -195,7 +155,7 @@ def _cuda(facts: Facts) -> Iterator[Finding]:
             topic,
             f"tried to start and failed (code {facts.cuda.code})",
             Verdict.PROBLEM,
-            "mend the cause, then restart the kernel: torch remembers the failure",
+            "fix the cause, then restart the kernel: torch remembers the failure",
         ),
         Initialisation.UNKNOWN: Finding(
             topic, "the driver library cannot be asked here", Verdict.UNKNOWN
@@ -223,17 +183,13 @@ def _environment(facts: Facts) -> Iterator[Finding]:
         elif name == "CUDA_VISIBLE_DEVICES" and hides_all(value):
             hint = f"unset {name} before the kernel starts to see the GPUs"
             yield Finding(name, f"{value!r} hides every GPU", Verdict.WARNING, hint)
-        elif name == _BLOCKING and value not in ("", "0") and facts.simulated:
-            # The model's launches never wait.
-            found = f"{value}, which the simulated GPU takes no notice of"
-            yield Finding(name, found, Verdict.NOTE)
-        elif name == _BLOCKING and value not in ("", "0"):
+        elif name == _BLOCKING and value not in ("", "0") and not facts.simulated:
             hint = "unset it to measure times: every launch now waits for the GPU"
             yield Finding(name, value, Verdict.WARNING, hint)
         elif name == _GUARD and value == "1":
             found = (
                 f"{value}, as gpumagic sets it, so that torch.cuda.is_available() "
-                "starts nothing; %gpu_select --no-guard takes it back"
+                "starts nothing; %unload_ext gpumagic takes it back"
             )
             yield Finding(name, found, Verdict.OK)
         else:
@@ -254,65 +210,32 @@ def _gpus(facts: Facts) -> Iterator[Finding]:
         yield Finding("GPUs", "none, though the driver runs", Verdict.NOTE, hint)
 
 
-def _numbering(facts: Facts) -> Iterator[Finding]:
-    """CUDA numbers the fastest GPU first, NVML and nvidia-smi do not."""
+def _surprises(facts: Facts) -> Iterator[Finding]:
+    """GPUs that are numbered or used otherwise than one would think."""
     models = {gpu.name for gpu in answering(facts)}
+    # CUDA numbers the fastest GPU first, NVML and nvidia-smi do not.
     if len(models) > 1 and facts.environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         found = "the models differ, so cuda:0 need not be GPU 0 of nvidia-smi"
         hint = "choose by %gpu_select, or start with CUDA_DEVICE_ORDER=PCI_BUS_ID"
         yield Finding("GPU numbers", found, Verdict.NOTE, hint)
-
-
-def _modes(facts: Facts) -> Iterator[Finding]:
-    """GPUs that are split, or that do not take every process."""
     for gpu in answering(facts):
+        topic = f"GPU {gpu.index}"
         if gpu.mig_enabled:
             found = f"split by MIG, with {count_text(len(gpu.mig), 'slice')}"
             hint = "%gpu_select lists the slices: choose one by its UUID"
-            yield Finding(f"GPU {gpu.index}", found, Verdict.NOTE, hint)
+            yield Finding(topic, found, Verdict.NOTE, hint)
         if gpu.compute_mode not in (None, "default"):
             found = f"compute mode {gpu.compute_mode}: it does not take every process"
-            yield Finding(f"GPU {gpu.index}", found, Verdict.NOTE)
-
-
-def _memory(facts: Facts) -> Iterator[Finding]:
-    # Of a GPU that is split, who has but a slice of it is told nothing.
-    whole = (gpu for gpu in answering(facts) if not gpu.mig_enabled)
-    if any(gpu.memory_total_bytes is None for gpu in whole):
-        found = "not told by the driver: the GPU may share the memory of the host"
-        hint = "watch the free memory of the machine instead"
-        yield Finding("GPU memory", found, Verdict.NOTE, hint)
-
-
-def _processes(facts: Facts) -> Iterator[Finding]:
-    topic, hint = "GPU processes", "judge by the memory in use whether a GPU is free"
-    gpus = [gpu for gpu in answering(facts) if gpu.memory_total_bytes is not None]
-    if any(gpu.processes is None for gpu in answering(facts)):
-        found = "not listed by the driver here"
-        yield Finding(topic, found, Verdict.NOTE, hint if gpus else "")
-    elif any(_used_by_nobody(gpu) for gpu in gpus):
-        found = "none listed on a GPU whose memory is in use: they may run outside here"
-        yield Finding(topic, found, Verdict.NOTE, hint)
-
-
-def _used_by_nobody(gpu: Gpu) -> bool:
-    used, total = gpu.memory_used_bytes or 0, gpu.memory_total_bytes or 0
-    return gpu.processes == () and used > _PART_IN_USE * total
-
-
-def _accelerators(facts: Facts) -> Iterator[Finding]:
-    topic, torch = "Other accelerators", facts.torch
-    if torch is None:
-        yield Finding(topic, "unknown without torch", Verdict.UNKNOWN)
-    elif torch.accelerator is not None:
-        yield Finding(topic, f"torch can use {torch.accelerator!r}", Verdict.OK)
-    elif facts.platform == "darwin arm64" and not torch.imported:
-        yield Finding(topic, "the Apple GPU, which torch calls 'mps'", Verdict.OK)
-    elif torch.hip or torch.xpu:
-        found = f"unknown: this torch is {built_for(torch)}; asking would start them"
-        yield Finding(topic, found, Verdict.UNKNOWN)
-    else:
-        yield Finding(topic, "none that this torch could use", Verdict.OK)
+            yield Finding(topic, found, Verdict.NOTE)
+    for gpu in answering(facts):
+        used, total = gpu.memory_used_bytes or 0, gpu.memory_total_bytes or 0
+        if gpu.processes is None or (not gpu.processes and used > total / 20):
+            found = "not listed by the driver here"
+            if gpu.processes is not None:
+                found = "none listed on a GPU in use: they may run outside here"
+            hint = "judge by the memory in use whether a GPU is free"
+            yield Finding("GPU processes", found, Verdict.NOTE, hint)
+            return
 
 
 def _compiler(facts: Facts) -> Iterator[Finding]:
@@ -351,14 +274,9 @@ CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _ipython,
     _torch,  # what most problems are about
     _driver,
-    _nvml,
     _cuda,  # the state that cannot be taken back
     _environment,
     _gpus,
-    _numbering,
-    _modes,
-    _memory,
-    _processes,
-    _accelerators,
+    _surprises,
     _compiler,  # only developers need it
 )

@@ -34,7 +34,6 @@ class Facts(Record):
     inventory: Inventory
     cuda: CudaState
     environment: dict[str, str]  # the variables that steer CUDA, where set
-    distributions: dict[str, str]  # those that supply the module pynvml
     platform: str
     compiler: str | None
     simulated: bool = False

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpumagic.devices.visibility import visible
-    from gpumagic.gpu_select.api import reset, select, status
+    from gpumagic.gpu_select.api import select, status
 
-__all__ = ["reset", "select", "status", "visible"]
+__all__ = ["select", "status", "visible"]
 
 _PLACES = {
-    "reset": "gpumagic.gpu_select.api",
     "select": "gpumagic.gpu_select.api",
     "status": "gpumagic.gpu_select.api",
     "visible": "gpumagic.devices.visibility",

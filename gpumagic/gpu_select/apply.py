@@ -1,56 +1,63 @@
 """Carries a request out, all or nothing; answers where it comes too late.
 
-    resolve -> write as a mask -> predict -> verify -> set
+    which places are meant -> the mask -> what it will show -> set it
 
-All of it happens or none. CUDA is never started by it.
+CUDA is never started by it.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from gpumagic.devices.visibility import BY_PCI_ADDRESS
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_select import claims, variables, vendors
-from gpumagic.gpu_select.choice import Choice, NotEnough, everything, named
-from gpumagic.gpu_select.free_gpus import freest
-from gpumagic.gpu_select.machine import places, rank_of
-from gpumagic.gpu_select.options import How
-from gpumagic.gpu_select.processes import is_mine
+from gpumagic.gpu_select import claims, variables
+from gpumagic.gpu_select.free import (
+    Choice,
+    NotEnough,
+    Opinion,
+    freest,
+    out_of_reach,
+    usage_of,
+)
+from gpumagic.gpu_select.machine import (
+    Place,
+    places,
+    rank_of,
+    require_gpus,
+    resolve,
+    together,
+)
 from gpumagic.gpu_select.report import Action, Remark, Severity, Verdict
-from gpumagic.gpu_select.reporting import headline_of, report_of, started_by
 from gpumagic.gpu_select.request import Kind, read
 from gpumagic.gpu_select.situation import (
     allowed_places,
     limiting_mask,
     look,
     rank_shown,
+    report_of,
     simulated_anew,
 )
-from gpumagic.gpu_select.usage import neighbours
 from gpumagic.gpu_select.variables import MPS, ORDER, VISIBLE
+from gpumagic.report.units import bytes_text, count_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gpumagic.devices.protocols import Driver
     from gpumagic.devices.visibility import Visible
-    from gpumagic.gpu_select.choice import Opinion
-    from gpumagic.gpu_select.claims import HeldClaims
-    from gpumagic.gpu_select.machine import Place
+    from gpumagic.gpu_select.claims import Claims
     from gpumagic.gpu_select.report import SelectReport
     from gpumagic.gpu_select.request import Request
     from gpumagic.gpu_select.restart import Kept
-    from gpumagic.gpu_select.situation import Situation
+    from gpumagic.gpu_select.situation import Situation, Witness
 
-_A_SCRIPT = How()
 _PAUSE_S = 5.0  # between two looks while waiting for a GPU to become free
 _RESTART = "type the same with --restart, which keeps it over a restart of the kernel"
-_EVERY_GPU: dict[str, str | None] = {VISIBLE: None, ORDER: "PCI_BUS_ID"}
 
 
 class NotSelected(GpuMagicError):
@@ -61,48 +68,53 @@ class NotSelected(GpuMagicError):
         self.report = report
 
 
-def apply(request: Request, driver: Driver, how: How = _A_SCRIPT) -> SelectReport:
-    """Carry out a request that has been read."""
-    if request.wait_s and request.kind is not Kind.FREE:
-        raise GpuMagicError(
-            f"--wait is for free GPUs, and {request.text} says which",
-            "type %gpu_select free --wait, with the time",
-        )
-    situation = look(driver, how.witness)
-    if (other := vendors.other_vendor(situation.inventory)) is not None:
-        return vendors.select(other, request)
-    attempt = Attempt(request, situation, how)
-    if request.only_tried:
-        return attempt.carry_out()
-    if situation.verdict is Verdict.FIXED:
-        return _answer_too_late(attempt)
-    torch_only = situation.verdict is Verdict.FIXED_FOR_TORCH and not request.force
-    if torch_only or situation.verdict is Verdict.LOST:
-        raise attempt.refusal(*why_too_late(situation, request.text))
+def apply(
+    request: Request,
+    driver: Driver,
+    witness: Witness | None = None,
+    waiting: Callable[[float, str], object] | None = None,
+) -> SelectReport:
+    """Carry out a request that has been read.
+
+    `waiting` is called while waiting with the seconds since the last call and what is
+    still in the way.
+    """
+    situation = look(driver, witness)
+    attempt = Attempt(request, situation, witness, waiting)
+    verdict = situation.verdict
+    if not request.only_tried:
+        if verdict is Verdict.FIXED:
+            return _answer_too_late(attempt)
+        for_torch = verdict is Verdict.FIXED_FOR_TORCH and not request.force
+        if for_torch or verdict is Verdict.LOST:
+            raise attempt.refusal(*_why_too_late(situation, request.text))
     return attempt.carry_out()
 
 
 def take_up(
-    kept: Kept, read_line: Callable[[str], Request], driver: Driver, how: How
+    kept: Kept,
+    read_line: Callable[[str], Request],
+    driver: Driver,
+    witness: Witness | None,
 ) -> SelectReport:
     """Choose again what was chosen before a restart; `read_line` as the magic does."""
     request = read(kept.uuids) if kept.uuids else read_line(kept.text)
-    request = replace(request, form=kept.form, force=kept.force)
-    report = replace(apply(request, driver, how), action=Action.KEPT)
-    return replace(report, request=kept.text, headline=headline_of(report))
+    report = apply(replace(request, force=kept.force), driver, witness)
+    return replace(report, action=Action.KEPT, request=kept.text)
 
 
+@dataclass
 class Attempt:
     """A request that is carried out on the machine as it is found."""
 
-    def __init__(self, request: Request, situation: Situation, how: How) -> None:
-        self.request = request
-        self.situation = situation
-        self.how = how
-        self._remarks: list[Remark] = []
+    request: Request
+    situation: Situation
+    witness: Witness | None = None
+    waiting: Callable[[float, str], object] | None = None
+    _remarks: list[Remark] = field(default_factory=list)
 
     def carry_out(self) -> SelectReport:
-        """Choose, predict, verify and set, waiting for free GPUs where asked to."""
+        """Choose, predict and set, waiting for free GPUs where asked to."""
         deadline = time.monotonic() + self.request.wait_s
         while True:
             try:
@@ -113,37 +125,32 @@ class Attempt:
                     raise self.refusal(
                         error.problem, error.hint, error.opinions
                     ) from None
-                self._wait(min(_PAUSE_S, left_s), error.problem)
+                pause_s = min(_PAUSE_S, left_s)
+                if self.waiting is not None:
+                    self.waiting(pause_s, error.problem)
+                time.sleep(pause_s)
+                self.situation = look(self.situation.driver, self.witness)
 
     def choice(
         self,
-        *,
+        claimed: dict[str, str] | None = None,
         among: Sequence[Place] | None = None,
-        claimed: Mapping[str, str] | None = None,
     ) -> Choice:
-        """The places that the request means.
+        """The places that the request means; `among` in place of the inherited limit.
 
-        `among` stands in place of the limit of this process; `claimed` is what other
-        notebooks have taken, and who.
+        `claimed` is what other processes have chosen, and who.
         """
         inventory = self.situation.inventory
         if among is None and not self.request.force:
             among = allowed_places(self.situation)
         match self.request.kind:
             case Kind.NAMED:
-                return named(self.request.names, inventory, among)
+                return named(self.request.names, self.situation, among)
             case Kind.ALL:
-                return everything(inventory, among)
+                return everything(self.situation, among)
             case Kind.NONE:
-                return Choice((), ())
-        return freest(
-            self.request,
-            inventory,
-            allowed=among,
-            claimed=claimed or {},
-            is_mine=is_mine,
-            pick=random.SystemRandom().choice,
-        )
+                return Choice(())
+        return freest(self.request, inventory, allowed=among, claimed=claimed or {})
 
     def report(
         self,
@@ -159,7 +166,6 @@ class Attempt:
             opinions=opinions,
             remarks=self._remarks,
             request=self.request.text,
-            shell=self.how.shell,
         )
 
     def refusal(
@@ -168,111 +174,133 @@ class Attempt:
         """The error that says why nothing was changed."""
         return NotSelected(problem, hint, self.report(Action.REFUSED, opinions))
 
-    # ---------------------------------------------------------------- other notebooks
-
     def _take(self) -> SelectReport:
         """Choose while no other notebook can, so that two never take the same."""
-        if self.situation.driver.simulated or self.request.kind is Kind.NONE:
+        self._remarks.clear()
+        if self.situation.driver.simulated:
             return self._settle(self.choice(), None)
-        with claims.held_open() as held:
-            claimed = {uuid: str(claim) for uuid, claim in held.others().items()}
-            choice = self.choice(claimed=claimed)
-            self._note_claims(choice, claimed, held)
+        with claims.one_at_a_time() as held:
+            known = [each.uuid for each in places(self.situation.inventory)]
+            claimed = held.of_others(uuid for uuid in known if uuid)
+            choice = self.choice(claimed)
+            if held.problem is not None:
+                self._note(f"another notebook may take the same GPU: {held.problem}")
             if self.request.kind is Kind.NAMED:
-                self._remarks += neighbours(choice.places, is_mine)
+                self._remarks += _neighbours(choice.places, claimed)
             return self._settle(choice, held)
 
-    def _note_claims(
-        self, choice: Choice, claimed: Mapping[str, str], held: HeldClaims
-    ) -> None:
-        if held.problem is not None:
-            self._note(f"another notebook may take the same GPU: {held.problem}")
-        for place in choice.places:
-            if place.uuid is not None and place.uuid in claimed:
-                self._note(f"{place.label} is claimed by {claimed[place.uuid]}")
-
-    def _wait(self, pause_s: float, why: str) -> None:
-        if self.how.waiting is not None:
-            self.how.waiting(pause_s, why)
-        time.sleep(pause_s)
-        self._remarks.clear()
-        self.situation = look(self.situation.driver, self.how.witness)
-
-    # ---------------------------------------------------------------- the variables
-
-    def _settle(self, choice: Choice, held: HeldClaims | None) -> SelectReport:
+    def _settle(self, choice: Choice, held: Claims | None) -> SelectReport:
         """Set what is chosen, unless that was only to be tried."""
-        values = self._values(choice)
-        predicted = self.situation.prediction(values[VISIBLE], values[ORDER])
-        self._check_words(choice, predicted)
-        if self.request.verify and not self.situation.driver.simulated:
-            self._verify(values, predicted)
+        situation, chosen = self.situation, choice.places
+        mask = self._mask(chosen)
+        predicted = situation.prediction(mask, BY_PCI_ADDRESS)
+        ranks = [rank_of(place, predicted) for place in chosen]
+        if self.request.kind is not Kind.ALL and ranks != list(range(len(ranks))):
+            raise RuntimeError(f"{chosen} came out as {predicted}")  # a fault of ours
         if (tried := self.request.only_tried) is not None:
             return self.report(tried, choice.opinions, predicted)
+        values = {VISIBLE: mask, ORDER: BY_PCI_ADDRESS}
         unchanged = all(os.environ.get(name) == values[name] for name in values)
-        uuids = [place.uuid for place in choice.places if place.uuid]
         with variables.changed(values):
             if held is not None:
-                held.take(uuids)
-            self.situation = look(self.situation.driver, self.how.witness)
+                held.take(place.uuid for place in chosen if place.uuid)
+            self.situation = look(situation.driver, self.witness)
             action = Action.UNCHANGED if unchanged else Action.SELECTED
             return self.report(action, choice.opinions)
 
-    def _values(self, choice: Choice) -> dict[str, str | None]:
-        if self.request.kind is Kind.ALL and self._needs_no_mask():
-            return _EVERY_GPU
-        written = variables.mask_for(
-            choice.places,
-            self.situation.inventory,
-            form=self.request.form,
-            mps=MPS in os.environ,
-        )
+    def _mask(self, chosen: Sequence[Place]) -> str | None:
+        """The value that shows these; None where every GPU is seen without one."""
+        situation = self.situation
+        limited = limiting_mask(situation) is not None and not self.request.force
+        sliced = any(gpu.mig for gpu in situation.inventory.gpus)
+        if self.request.kind is Kind.ALL and not limited and not sliced:
+            return None
+        written = variables.mask_for(chosen, situation.inventory, mps=MPS in os.environ)
         if written.why:
             self._note(written.why)
-        value = written.value
-        if self.situation.driver.overlooks(value):
-            value = f" {value}"  # means the same, and is not the inherited text
-        return {VISIBLE: value, ORDER: written.order}
-
-    def _needs_no_mask(self) -> bool:
-        """Whether every GPU is seen where the variable is not set at all."""
-        limited = limiting_mask(self.situation) is not None and not self.request.force
-        sliced = any(gpu.mig for gpu in self.situation.inventory.gpus)
-        return not limited and not sliced and self.request.form is None
-
-    def _check_words(self, choice: Choice, predicted: Visible) -> None:
-        """A mask that does not say what was chosen is a fault of ours."""
-        ranks = [rank_of(place, predicted) for place in choice.places]
-        if self.request.kind is not Kind.ALL and ranks != list(range(len(ranks))):
-            raise RuntimeError(f"{choice.places} came out as {predicted}")
-
-    def _verify(self, values: Mapping[str, str | None], predicted: Visible) -> None:
-        """Raise where CUDA in a child process sees anything but what is predicted."""
-        from gpumagic.devices.oracle import ask_child
-        from gpumagic.devices.visible_devices import same_uuid
-
-        asked: dict[str, str | None] = {**os.environ, **values}
-        found = ask_child(
-            {name: text for name, text in asked.items() if text is not None}
-        )
-        shown = [device.uuid for device in found]
-        if len(shown) != len(predicted.uuids) or not all(
-            ours is None or theirs is None or same_uuid(ours, theirs)
-            for ours, theirs in zip(predicted.uuids, shown, strict=True)
-        ):
-            raise self.refusal(
-                f"{VISIBLE}={values[VISIBLE]} shows CUDA in a child process "
-                f"{_listed(shown)}, and not {_listed(predicted.uuids)}",
-                "type the same with --as uuid",
-            )
-        self._note("verified: CUDA in a child process saw the same")
+        # With a blank it means the same, and is not the inherited text.
+        overlooked = situation.driver.overlooks(written.value)
+        return f" {written.value}" if overlooked else written.value
 
     def _note(self, text: str) -> None:
         self._remarks.append(Remark(Severity.NOTE, text))
 
 
-def _listed(uuids: Sequence[str | None]) -> str:
-    return ", ".join(uuid or "one without a UUID" for uuid in uuids) or "no GPU"
+def _neighbours(
+    chosen: Iterable[Place], claimed: Mapping[str, str]
+) -> Iterable[Remark]:
+    """That others have claimed a place, or are on it."""
+    for usage in map(usage_of, chosen):
+        place = usage.place
+        if place.uuid is not None and place.uuid in claimed:
+            said = f"{place.label} is claimed by {claimed[place.uuid]}"
+            yield Remark(Severity.NOTE, said)
+        others = (usage.processes or 0) - usage.own_processes
+        if others > 0:
+            who = count_text(others, "other process", "other processes")
+            free = usage.free_bytes
+            left = "" if free is None else f"; {bytes_text(free)} of its memory is free"
+            yield Remark(
+                Severity.WARNING,
+                f"{place.label} is in use by {who}{left}",
+                "%gpu_select free chooses others, while this can still be changed",
+            )
+
+
+# ---------------------------------------------------------------- what is meant
+
+
+def named(
+    names: Sequence[str], situation: Situation, allowed: Sequence[Place] | None
+) -> Choice:
+    """The places that names mean, within what this process may choose from."""
+    chosen = list[Place]()
+    for name in names:
+        place = resolve(name, situation.inventory)
+        if place in chosen:
+            raise GpuMagicError(
+                f"{place.label} is named twice: CUDA would then hide every GPU",
+                "name it once",
+            )
+        if not place.is_within(allowed):
+            raise GpuMagicError(
+                f"{place.label} is outside of what this kernel was given "
+                f"({together(allowed or ())})",
+                f"type %gpu_select {name} --force to leave that limit",
+            )
+        chosen.append(place)
+    if len(chosen) > 1 and any(place.part is not None for place in chosen):
+        raise GpuMagicError(
+            f"{together(chosen)} cannot be had together: a process sees whole GPUs, "
+            "or one MIG slice",
+            "name one slice alone, or whole GPUs",
+        )
+    return Choice(tuple(chosen), tuple(Opinion(x, taken=True, why="") for x in chosen))
+
+
+def everything(situation: Situation, allowed: Sequence[Place] | None) -> Choice:
+    """All that one process can see: the whole GPUs, or else the first slice."""
+    require_gpus(situation.inventory)
+    there = places(situation.inventory)
+    if allowed is not None:
+        there = tuple(x for each in allowed for x in there if x.is_within([each]))
+    if not there:
+        given = "" if allowed is None else f" ({together(allowed)} is the limit)"
+        raise GpuMagicError(
+            f"no GPU of this machine can be used{given}"
+            f"{out_of_reach(situation.inventory)}",
+            "type %gpu_doctor to see more"
+            if allowed is None
+            else "type %gpu_select all --force to leave that limit",
+        )
+    whole = tuple(place for place in there if place.part is None)
+    chosen = whole or there[:1]
+    why = "one process sees one slice, or whole GPUs: to have this one, name it"
+    opinions = (
+        Opinion(place, place in chosen, "" if place in chosen else why)
+        for place in there
+    )
+    return Choice(chosen, tuple(opinions))
 
 
 # ---------------------------------------------------------------- too late
@@ -280,59 +308,58 @@ def _listed(uuids: Sequence[str | None]) -> str:
 
 def _answer_too_late(attempt: Attempt) -> SelectReport:
     """The report, if what is visible is what is asked for."""
-    choice = _choice(attempt)
-    ranks = [rank_shown(place, attempt.situation) for place in choice.places]
-    free = attempt.request.kind is Kind.FREE  # in what order they come is chance
-    shown = range(len(attempt.situation.shown or ()))
+    situation, request = attempt.situation, attempt.request
+    choice = _choice_too_late(attempt)
+    ranks = [rank_shown(place, situation) for place in choice.places]
+    shown = range(len(situation.shown or ()))
+    free = request.kind is Kind.FREE  # in what order they come is chance
     if set(ranks) == set(shown) if free else ranks == list(shown):
         return attempt.report(Action.UNCHANGED, choice.opinions)
-    problem, restart = why_too_late(attempt.situation, attempt.request.text)
-    if not ranks or None in ranks:
-        raise attempt.refusal(problem, restart, choice.opinions)
-    word = attempt.situation.word
-    among = ", ".join(
-        f"{place.label} is {word}:{rank}"
-        for place, rank in zip(choice.places, ranks, strict=True)
-    )
-    soft = f"{among}: torch.{word}.set_device({ranks[0]}) makes it the current one"
-    raise attempt.refusal(problem, f"{soft}; or {restart}", choice.opinions)
-
-
-def why_too_late(situation: Situation, request: str) -> tuple[str, str]:
-    """Why nothing can be chosen any more, and what to do."""
-    who = started_by(situation.start)
-    said = f" {who}" if who else ""
-    if situation.verdict is Verdict.LOST:
-        problem = "CUDA is lost: this process was forked from one that had started it"
-        hint = (
-            "choose in the parent before it uses CUDA, or start this process by "
-            'multiprocessing.get_context("spawn")'
+    problem, hint = _why_too_late(situation, request.text)
+    if ranks and None not in ranks:
+        word = situation.word
+        among = ", ".join(
+            f"{place.label} is {word}:{rank}"
+            for place, rank in zip(choice.places, ranks, strict=True)
         )
-    elif situation.verdict is Verdict.FIXED_FOR_TORCH:
-        problem = f"torch has looked for GPUs{said}, found none, and looks no more"
-        hint = f"{_RESTART}; or with --force, for libraries other than torch"
-    elif situation.driver.simulated:
-        problem = "the simulated GPUs are in use: which of them are visible is fixed"
-        hint = f"have the machine anew: {simulated_anew(request)}"
-    else:
-        problem = f"CUDA has started{said}: which GPUs are visible is fixed"
-        hint = _RESTART
-    return problem, hint
+        current = f"torch.{word}.set_device({ranks[0]}) makes it the current one"
+        hint = f"{among}: {current}; or {hint}"
+    raise attempt.refusal(problem, hint, choice.opinions)
 
 
-def _choice(attempt: Attempt) -> Choice:
+def _choice_too_late(attempt: Attempt) -> Choice:
     """What is asked for; of free ones those that are visible, if there are enough."""
-    if attempt.request.kind is not Kind.FREE:
-        return attempt.choice()
     situation = attempt.situation
-    visible = [
-        place
-        for place in places(situation.inventory)
-        if rank_shown(place, situation) is not None
-    ]
-    with suppress(NotEnough):
-        return attempt.choice(among=visible)
+    if attempt.request.kind is Kind.FREE:
+        visible = [
+            place
+            for place in places(situation.inventory)
+            if rank_shown(place, situation) is not None
+        ]
+        with suppress(NotEnough):
+            return attempt.choice(among=visible)
     try:
         return attempt.choice()
     except NotEnough as error:
         raise attempt.refusal(error.problem, error.hint, error.opinions) from None
+
+
+def _why_too_late(situation: Situation, request: str) -> tuple[str, str]:
+    """Why nothing can be chosen any more, and what to do."""
+    who = f" {situation.start}".rstrip() if situation.start is not None else ""
+    if situation.verdict is Verdict.LOST:
+        return (
+            "CUDA is lost: this process was forked from one that had started it",
+            "choose in the parent, before it uses CUDA",
+        )
+    if situation.verdict is Verdict.FIXED_FOR_TORCH:
+        return (
+            f"torch has looked for GPUs{who}, found none, and looks no more",
+            f"{_RESTART}; or with --force, for libraries other than torch",
+        )
+    if situation.driver.simulated:
+        return (
+            "the simulated GPUs are in use: which of them are visible is fixed",
+            f"have the machine anew: {simulated_anew(request)}",
+        )
+    return f"CUDA has started{who}: which GPUs are visible is fixed", _RESTART

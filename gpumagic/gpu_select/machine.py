@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpumagic.devices.visibility import usable
 from gpumagic.errors import GpuMagicError
 from gpumagic.report.units import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Sequence
 
     from gpumagic.devices.protocols import Gpu, Inventory
     from gpumagic.devices.visibility import Visible
 
-_SHORT_UUID = len("GPU-12345678")
-_SLICE = "MIG-"
-_PCI = "pci:"
-_SIMULATE = "to work without one, type %gpu_select --simulate h100"
+_LOOK = "type %gpu_select without a word to see what there is"
 # A bus alone, or [domain:]bus:device[.function]; every part is hexadecimal.
 _ADDRESS = re.compile(
     r"(?:(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-7]))?"
@@ -64,6 +61,13 @@ class Place:
         number = f"GPU {self.gpu.index}"
         return number if self.part is None else f"slice {self.part} of {number}"
 
+    def is_within(self, others: Sequence[Place] | None) -> bool:
+        """Whether it is one of these, or a slice of one; None is no limit."""
+        return others is None or any(
+            self.gpu.index == other.gpu.index and other.part in (None, self.part)
+            for other in others
+        )
+
 
 def places(inventory: Inventory) -> tuple[Place, ...]:
     """All that can be chosen, by number: slices where MIG is on, whole GPUs else."""
@@ -94,43 +98,14 @@ def rank_of(place: Place, seen: Visible) -> int | None:
     return None
 
 
-# ---------------------------------------------------------------- what a name means
-
-
-def resolve(name: str, inventory: Inventory) -> Place:
-    """The one place that a name means."""
-    found = find(name, inventory)
-    gpu = found.gpu
-    if gpu.problem is not None:
-        raise GpuMagicError(
-            f"GPU {gpu.index} is out of reach: {gpu.problem}", gpu.hint or ""
-        )
-    if found.part is not None or not (gpu.mig or gpu.mig_enabled):
-        return found
-    if len(gpu.mig) != 1:
-        raise _no_single_slice(gpu)
-    return Place(gpu, 0)
-
-
-def find(name: str, inventory: Inventory) -> Place:
-    """What a name points at: a slice, or any GPU, also one that cannot be used."""
-    require_gpus(inventory)
-    if name.lower().startswith(_PCI):
-        return _by_address(name, inventory)
-    if name.upper().startswith(_SLICE):
-        return _by_beginning(name, list(_slice_names(inventory)), inventory)
-    if name.upper().startswith("GPU-"):
-        return _by_beginning(name, list(_gpu_names(inventory)), inventory)
-    return _by_number(name, inventory)
-
-
 def require_gpus(inventory: Inventory) -> None:
     """Raise where the machine has no GPU, with what the driver says of it."""
     if not inventory.gpus:
         hint = inventory.hint or "type %gpu_doctor to see what was looked for"
+        instead = "to work without one, type %gpu_select --simulate h100; "
         raise GpuMagicError(
             inventory.problem or "this machine has no NVIDIA GPU",
-            f"{_SIMULATE}; {hint}" if inventory.absent else hint,
+            f"{instead if inventory.absent else ''}{hint}",
         )
 
 
@@ -147,7 +122,34 @@ def together(places: Iterable[Place]) -> str:
     return listed([place.label for place in those]) or "no GPU"
 
 
-# ---------------------------------------------------------------- numbers
+# ---------------------------------------------------------------- what a name means
+
+
+def resolve(name: str, inventory: Inventory) -> Place:
+    """The one place that a name means: "2", "GPU-1a2b", "MIG-...", "pci:3b:00.0"."""
+    require_gpus(inventory)
+    if name.startswith("pci:"):
+        found = _by_address(name, inventory)
+    elif name.startswith(("GPU-", "MIG-")):
+        found = _by_uuid(name, inventory)
+    else:
+        found = _by_number(name, inventory)
+    gpu = found.gpu
+    if gpu.problem is not None:
+        raise GpuMagicError(
+            f"GPU {gpu.index} is out of reach: {gpu.problem}", gpu.hint or _LOOK
+        )
+    if found.part is not None or not (gpu.mig or gpu.mig_enabled):
+        return found
+    if len(gpu.mig) == 1:
+        return Place(gpu, 0)
+    uuids = [part.uuid or "one without a UUID" for part in gpu.mig]
+    ways = f"name one: type %gpu_select {listed(uuids, 'or')}"
+    raise GpuMagicError(
+        f"GPU {gpu.index} is in MIG mode and has {len(gpu.mig) or 'no'} slices, of "
+        "which a process sees one",
+        ways if uuids else "choose another GPU, or make a slice first",
+    )
 
 
 def _by_number(name: str, inventory: Inventory) -> Place:
@@ -155,87 +157,37 @@ def _by_number(name: str, inventory: Inventory) -> Place:
         if str(gpu.index) == name:
             return Place(gpu)
     there = together(Place(gpu) for gpu in inventory.gpus)
-    has = "one GPU" if len(inventory.gpus) == 1 else f"{len(inventory.gpus)} GPUs"
-    raise GpuMagicError(
-        f"there is no GPU {name}: this machine has {has}, {there}",
-        "type %gpu_select without a word to see them",
-    )
+    raise GpuMagicError(f"there is no GPU {name}: this machine has {there}", _LOOK)
 
 
-# ---------------------------------------------------------------- UUIDs
-
-
-class _Named(NamedTuple):
-    name: str | None
-    place: Place
-
-
-def _gpu_names(inventory: Inventory) -> Iterator[_Named]:
-    for gpu in inventory.gpus:
-        yield _Named(gpu.uuid, Place(gpu))
-
-
-def _slice_names(inventory: Inventory) -> Iterator[_Named]:
-    """The slices by their UUIDs, and by what they were called before driver 470."""
-    for gpu in inventory.gpus:
-        for number, part in enumerate(gpu.mig):
-            place = Place(gpu, number)
-            yield _Named(part.uuid, place)
-            instances = (part.gpu_instance, part.compute_instance)
-            if gpu.uuid is not None and None not in instances:
-                old = "/".join([gpu.uuid, *map(str, instances)])
-                yield _Named(_SLICE + old, place)
-
-
-def _by_beginning(name: str, names: list[_Named], inventory: Inventory) -> Place:
-    known = {_bare(each.name): each.place for each in names if each.name is not None}
-    if (whole := known.get(_bare(name))) is not None:
-        return whole
-    begins = (place for full, place in known.items() if full.startswith(_bare(name)))
-    found = list(dict.fromkeys(begins))
-    if len(found) > 1:
-        fitting = listed([place.uuid or place.label for place in found], " or ")
+def _by_uuid(name: str, inventory: Inventory) -> Place:
+    """By the beginning; the case of letters does not count, nor do dashes."""
+    all_places = [Place(gpu) for gpu in inventory.gpus]
+    if name.startswith("MIG-"):
+        all_places = [
+            Place(gpu, part) for gpu in inventory.gpus for part in range(len(gpu.mig))
+        ]
+    begun = _bare(name)
+    known = {place: _bare(place.uuid) for place in all_places if place.uuid}
+    found = [place for place, uuid in known.items() if uuid.startswith(begun)]
+    whole = [place for place in found if known[place] == begun]
+    if len(whole or found) == 1:
+        return (whole or found)[0]
+    if found:
         raise GpuMagicError(
             f"{name!r} is the beginning of more than one UUID: {together(found)}",
-            f"type more of it: {fitting}",
+            f"type more of it: {listed([str(place.uuid) for place in found], ' or ')}",
         )
-    if not found:
-        raise _no_such_uuid(name, names, inventory)
-    return found[0]
+    what = "slice" if name.startswith("MIG-") else "GPU"
+    raise GpuMagicError(f"no {what} has a UUID that begins {name!r}", _LOOK)
 
 
 def _bare(name: str) -> str:
-    """What counts of a UUID: the case of letters does not, nor do dashes."""
     return name.lower().replace("-", "")
 
 
-def _no_such_uuid(
-    name: str, names: list[_Named], inventory: Inventory
-) -> GpuMagicError:
-    what = "slice" if name.upper().startswith(_SLICE) else "GPU"
-    nameless = [each.place for each in names if each.place.uuid is None]
-    unknown = f"; the UUID of {together(nameless)} is not known" if nameless else ""
-    here = list(dict.fromkeys(each.place for each in names))
-    numbers = {str(gpu.index) for gpu in inventory.gpus}
-    if what == "GPU" and (number := name[len("GPU-") :]) in numbers:
-        hint = f"for GPU {number} type %gpu_select {number}"
-    elif not here:
-        hint = "type %gpu_select without a word to see what there is"
-    else:
-        hint = f"there is {listed([_introduced(place) for place in here])}"
-    return GpuMagicError(f"no {what} has a UUID that begins {name!r}{unknown}", hint)
-
-
-def _introduced(place: Place) -> str:
-    uuid = place.uuid or "UUID unknown"
-    return f"{place.label} ({uuid if place.part is not None else uuid[:_SHORT_UUID]})"
-
-
-# ---------------------------------------------------------------- PCI addresses
-
-
 def _by_address(name: str, inventory: Inventory) -> Place:
-    wanted = _address(name[len(_PCI) :])
+    wanted = _address(name.removeprefix("pci:"))
     if wanted is None:
         raise GpuMagicError(
             f"{name!r} is not a PCI address",
@@ -244,12 +196,10 @@ def _by_address(name: str, inventory: Inventory) -> Place:
     found = [gpu for gpu in inventory.gpus if _fits(wanted, gpu)]
     if len(found) == 1:
         return Place(found[0])
-    there = [
-        f"GPU {gpu.index} at {gpu.pci_address or 'an unknown address'}"
-        for gpu in found or inventory.gpus
-    ]
     many = "more than one GPU is" if found else "no GPU is"
-    raise GpuMagicError(f"{many} at {name}", f"there is {listed(there)}")
+    raise GpuMagicError(
+        f"{many} at {name}", "type %gpu_select --show addresses to see where they are"
+    )
 
 
 def _address(text: str) -> tuple[int | None, ...] | None:
@@ -266,20 +216,4 @@ def _fits(wanted: tuple[int | None, ...], gpu: Gpu) -> bool:
     address = _address(gpu.pci_address or "")
     return address is not None and all(
         want is None or want == have for want, have in zip(wanted, address, strict=True)
-    )
-
-
-# ---------------------------------------------------------------- GPUs in MIG mode
-
-
-def _no_single_slice(gpu: Gpu) -> GpuMagicError:
-    where = f"GPU {gpu.index} is in MIG mode and has"
-    if not gpu.mig:
-        return GpuMagicError(
-            f"{where} no slices", "choose another GPU, or make a slice first"
-        )
-    uuids = [part.uuid or "one whose UUID is not known" for part in gpu.mig]
-    return GpuMagicError(
-        f"{where} {len(gpu.mig)} slices, of which a process sees one",
-        f"name one: type %gpu_select {listed(uuids, 'or')}",
     )

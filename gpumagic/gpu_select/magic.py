@@ -22,18 +22,14 @@ if TYPE_CHECKING:
 
 
 def choices(magics: SelectMagics, begun: str) -> list[str]:
-    """What can be chosen: a word alone, or GPUs."""
-    return ["all", "free", "none", *gpus(magics, begun)]
-
-
-def gpus(magics: SelectMagics, begun: str) -> list[str]:
-    """Numbers and UUIDs, behind the commas that are there already."""
+    """A word alone, or numbers and UUIDs behind the commas that are there already."""
     before, comma, last = begun.rpartition(",")
     known = magics.session.driver.inventory().gpus
     uuids = [each.uuid for each in known if each.uuid and last]  # long: when begun
     names = [*(str(each.index) for each in known), *uuids]
     said = before.split(",")
-    return [f"{before}{comma}{name}" for name in names if name not in said]
+    offered = [f"{before}{comma}{name}" for name in names if name not in said]
+    return ["all", "free", "none", *offered]
 
 
 def machines(_: SelectMagics, begun: str) -> list[str]:
@@ -82,49 +78,10 @@ class SelectMagics(GpuMagics):
         "--min-free", metavar="SIZE", help="With free: memory needed, such as 20GiB."
     )
     @argument(
-        "--max-util",
-        more=True,
-        type=float,
-        metavar="PERCENT",
-        help="With free: busy at most.",
-    )
-    @argument(
-        "--name",
-        more=True,
-        metavar="TEXT",
-        help="With free: a part of the model's name.",
-    )
-    @argument(
-        "--exclude",
-        more=True,
-        metavar="GPUS",
-        offers=gpus,
-        help="With free: what is not to be taken.",
-    )
-    @argument(
-        "--mine-ok",
-        more=True,
-        action="store_true",
-        help="With free: memory of your own processes counts as free.",
-    )
-    @argument(
         "--wait", metavar="TIME", help="With free: how long to wait for it, as in 10m."
     )
     @argument(
-        "--as",
-        more=True,
-        dest="as_",
-        choices=("index", "uuid"),
-        help="How CUDA_VISIBLE_DEVICES names the GPUs.",
-    )
-    @argument(
         "--dry-run", more=True, action="store_true", help="Say what would be set."
-    )
-    @argument(
-        "--verify",
-        more=True,
-        action="store_true",
-        help="Let a child process start CUDA first, to see that it finds the same.",
     )
     @argument(
         "--force",
@@ -133,29 +90,9 @@ class SelectMagics(GpuMagics):
         help="Leave the limit that the kernel was started with.",
     )
     @argument(
-        "--reset",
-        more=True,
-        action="store_true",
-        help="As it was when the kernel was started.",
-    )
-    @argument(
         "--restart",
         action="store_true",
         help="Keep the choice over a restart of the kernel.",
-    )
-    @argument(
-        "--guard",
-        more=True,
-        action="store_true",
-        default=None,
-        help="Let torch.cuda.is_available() ask without starting CUDA (default).",
-    )
-    @argument(
-        "--no-guard",
-        more=True,
-        dest="guard",
-        action="store_false",
-        help="Leave torch.cuda.is_available() as torch has it.",
     )
     @argument(
         "--simulate",
@@ -163,21 +100,6 @@ class SelectMagics(GpuMagics):
         offers=machines,
         help="Switch a simulated machine on, such as h100 or 4xh100; off: switch it "
         "off.",
-    )
-    @argument(
-        "--memory", more=True, metavar="SIZE", help="Of each simulated GPU, as in 2GiB."
-    )
-    @argument(
-        "--hazards",
-        more=True,
-        choices=("report", "poison", "off"),
-        help="What races on the simulated GPU come to.",
-    )
-    @argument(
-        "--as-cuda",
-        more=True,
-        action="store_true",
-        help='Let code that says "cuda" run on the simulated GPU.',
     )
     @output_options
     def gpu_select(self, line: str, cell: str | None = None) -> Any:
@@ -201,28 +123,15 @@ class SelectMagics(GpuMagics):
         return self.run_body(f"%%gpu_select {line}", cell)
 
     def _read(self, line: str) -> Request:
-        from gpumagic.gpu_select.options import Options
-        from gpumagic.gpu_select.request import read
-
-        words = self.read(self.gpu_select, line)
-        return read(words.what, Options.typed(words))
+        return _request(self.read(self.gpu_select, line))
 
     def _answer(self, options: argparse.Namespace) -> SelectReport:
         if options.simulate is not None:
-            self.notebook.simulate(
-                options.simulate,
-                as_cuda=options.as_cuda,
-                memory=options.memory,
-                hazards=options.hazards or "report",
-            )
-        if options.guard is not None:
-            self.notebook.guard.turn(on=options.guard)
-        if options.reset:
-            _require_no_words(options)
-            return self.notebook.reset()
-        request = _request(options)
-        if request is None:
+            self.notebook.simulate(options.simulate)
+        if not options.what:
+            _require_nothing_else(options)
             return self.notebook.status()
+        request = _request(options)
         if options.restart:
             return self.notebook.restart(request)
         if not request.wait_s:
@@ -235,29 +144,25 @@ class SelectMagics(GpuMagics):
             )
 
 
-def _require_no_words(options: argparse.Namespace) -> None:
-    if options.what:
+def _require_nothing_else(options: argparse.Namespace) -> None:
+    names = ("n", "min_free", "wait", "dry_run", "force", "restart")
+    if any(getattr(options, name) for name in names):
         from gpumagic.errors import UsageProblem
 
-        words = " ".join(options.what)
-        raise UsageProblem(
-            f"%gpu_select: --reset goes back to the start, and {words} goes elsewhere",
-            f"type %gpu_select --reset, or %gpu_select {words}",
-        )
-
-
-def _request(options: argparse.Namespace) -> Request | None:
-    """What is asked for; None if nothing is."""
-    from gpumagic.errors import UsageProblem
-    from gpumagic.gpu_select.options import Options
-    from gpumagic.gpu_select.request import read
-
-    said = Options.typed(options)
-    if options.what:
-        return read(options.what, said)
-    if said.any_said or options.restart:
         raise UsageProblem(
             "%gpu_select: these options need to be told which GPUs",
             "say which, as in %gpu_select free -n 2",
         )
-    return None
+
+
+def _request(options: argparse.Namespace) -> Request:
+    from gpumagic.gpu_select.request import read
+
+    return read(
+        options.what,
+        n=options.n,
+        min_free=options.min_free,
+        wait=options.wait,
+        dry_run=options.dry_run,
+        force=options.force,
+    )

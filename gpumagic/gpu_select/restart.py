@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import platform
 import shlex
-import sys
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.notebook.faults import CellEvents
-from gpumagic.report.frontend import front_end, is_terminal, running_shell
+from gpumagic.report.frontend import front_end, is_terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from gpumagic.gpu_select.report import SelectReport
+    from gpumagic.gpu_select.request import Request
 
 _LIFETIME_S = 3600.0
-_FORMS = ("index", "uuid")
-_PREFIX = "restart-"
-_ONLY_OWNER = 0o700
 _SESSION = "JPY_SESSION_NAME"
 _REPLY_S = 0.2  # until the reply of the cell is out
 _PATIENCE_S = 5.0  # as long as Jupyter itself waits for a kernel to end
@@ -33,174 +30,118 @@ class Kept(NamedTuple):
     """A request that was made before the restart."""
 
     text: str  # the request in the user's words
-    uuids: tuple[str, ...]  # the GPUs and slices that it meant, in its order
-    when: float  # when it was made, in seconds since 1970
-    form: str | None = None  # how the variable was to name them, if that was said
+    uuids: tuple[str, ...]  # what it meant, in its order; none where one is unknown
     force: bool = False  # whether it was to leave the limit of the process
 
 
-def key(shell: Any = None) -> str | None:
-    """What stays the same when this kernel is restarted; None where nothing does.
-
-    In VS Code, which makes a new connection file for each start, it is the path of
-    the notebook, elsewhere the name of the connection file, or the session's.
-    """
-    shell = shell or running_shell()
-    if shell is None or is_terminal(shell):
-        return None
-    notebook = shell.user_ns.get("__vsc_ipynb_file__")
-    if isinstance(notebook, str) and notebook:
-        return notebook
-    return _connection_file() or os.environ.get("JPY_SESSION_NAME") or None
-
-
-def keep(  # noqa: PLR0913 -- one for each thing that is kept
-    folder: Path,
-    text: str,
-    uuids: Iterable[str],
-    key: str,
-    *,
-    form: str | None = None,
-    force: bool = False,
-) -> None:
-    """Keep a request for the next process with this key; the last one counts."""
-    import json
-
-    from gpumagic.gpu_select.claims import make_folder
-
-    now = time.time()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    make_folder(folder, _ONLY_OWNER)
-    _sweep(folder, now)
-    said = {"text": text, "uuids": list(uuids), "form": form, "force": force}
-    content = {**said, "when": now, **_place_and_process()}
-    file = _file(folder, key)
+def keep(file: Path, key: str, request: Request, report: SelectReport) -> None:
+    """Keep a request, with what it has come to, for the next process with this key."""
+    uuids = [row.uuid for row in report.mapped("predicted")]
+    content = {
+        "key": key,
+        "text": request.text,
+        "uuids": uuids if all(uuids) else [],
+        "force": request.force,
+        "when": time.time(),
+        "process": _this_process(),
+    }
     new = file.with_suffix(f".{os.getpid()}")
     try:
-        with open(_open_private(new), "w", encoding="utf-8") as stream:
-            json.dump(content, stream)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.parent.chmod(0o700)
+        _sweep(file.parent)
+        new.touch(0o600)
+        new.write_text(json.dumps(content), encoding="utf-8")
         new.replace(file)
-    except OSError:
-        new.unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise GpuMagicError(
+            f"the choice cannot be kept over a restart: {error}",
+            f"restart the kernel, then type %gpu_select {request.text} first",
+        ) from None
 
 
-def take(folder: Path, key: str) -> Kept | None:
+def take(file: Path, key: str) -> Kept | None:
     """What the process before this one has kept, which is used up by it.
 
-    What is older than an hour, comes from another machine or boot, or cannot be
-    read, is thrown away. What this very process has kept stays: there has been no
-    restart yet.
+    What is older than an hour, comes from another machine, or cannot be read, is
+    thrown away. What this very process has kept stays: there has been no restart yet.
     """
-    file = _file(folder, key)
     try:
-        text = file.read_text(encoding="utf-8", errors="replace")
+        content = json.loads(file.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return None
-    content = _parsed(text)
-    here = _place_and_process()
-    if content is not None and all(content.get(name) == here[name] for name in here):
-        return None
+    except (ValueError, RecursionError):
+        content = None
+    here = _this_process()
+    kept = None
+    match content:
+        case {
+            "key": str(own),
+            "text": str(text),
+            "uuids": [*uuids],
+            "force": bool(force),
+            "when": int() | float() as when,
+            "process": [host, *_] as process,
+        } if own == key and all(isinstance(each, str) for each in uuids):
+            if process == here:
+                return None
+            if host == here[0] and time.time() - when <= _LIFETIME_S:
+                kept = Kept(text, tuple(uuids), force)
     try:
         file.unlink()
     except OSError:
         return None  # another process was faster, or it would be used twice
-    return _kept(content, here) if content is not None else None
+    return kept
 
 
-def _connection_file() -> str | None:
-    """The name of the kernel's connection file, if this is ipykernel."""
-    application = getattr(sys.modules.get("ipykernel.kernelapp"), "IPKernelApp", None)
-    if application is None or not application.initialized():
-        return None
-    return Path(application.instance().connection_file).name or None
-
-
-def _file(folder: Path, key: str) -> Path:
-    import hashlib
-
-    name = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[:32]
-    return folder / f"{_PREFIX}{name}.json"
-
-
-def _open_private(file: Path) -> int:
-    file.unlink(missing_ok=True)
-    return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-
-
-def _sweep(folder: Path, now: float) -> None:
+def _sweep(folder: Path) -> None:
     """Take away what nobody has come for."""
-    for file in folder.glob(f"{_PREFIX}*"):
-        with suppress(OSError):
-            if now - file.stat().st_mtime > _LIFETIME_S:
-                file.unlink()
+    for old in folder.glob("restart-*"):
+        if time.time() - old.stat().st_mtime > _LIFETIME_S:
+            old.unlink(missing_ok=True)
 
 
-def _place_and_process() -> dict[str, Any]:
-    import platform
-
-    from gpumagic.gpu_select.processes import this_process
-
-    process = this_process()
-    return {
-        "host": platform.node(),
-        "boot": process.boot,
-        "namespace": process.namespace,
-        "pid": process.pid,
-        "start_ticks": process.start_ticks,
-    }
-
-
-def _parsed(text: str) -> dict[str, Any] | None:
-    import json
-
+def _this_process() -> list[Any]:
+    """The machine, the process's number, and when it started: numbers come again."""
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
-
-
-def _kept(content: dict[str, Any], here: dict[str, Any]) -> Kept | None:
-    text, uuids, when = (content.get(name) for name in ("text", "uuids", "when"))
-    if any(content.get(name) != here[name] for name in ("host", "boot")):
-        return None
-    if not isinstance(text, str) or not isinstance(when, int | float):
-        return None
-    if not isinstance(uuids, list) or not all(isinstance(each, str) for each in uuids):
-        return None
-    if not time.time() - when <= _LIFETIME_S:
-        return None
-    form = content.get("form")
-    form = form if form in _FORMS else None
-    return Kept(text, tuple(uuids), float(when), form, content.get("force") is True)
+        stat = Path("/proc/self/stat").read_text(errors="replace")
+    except OSError:
+        return [platform.node(), os.getpid(), None]
+    return [platform.node(), os.getpid(), stat.rpartition(")")[2].split()[19]]
 
 
 # ---------------------------------------------------------------- the restart
 
 
-def restart(shell: Any, *, what: str = "your choice") -> str:
+def restart(shell: Any, *, what: str) -> str:
     """Restart this kernel if it will be brought up again, and say what comes next.
 
     The kernel ends once the cell's reply is out; no other cell runs in it. Where
     nobody would start it again, nothing is ended, and the user is told what to do.
     """
     then = f"then %load_ext gpumagic takes {what} again"
-    if shell is None or is_terminal(shell):
-        return f"Nothing is kept here: leave, and start again with {what} set."
     if comes_back(shell):
         _Ending(shell).begin()
         return (
             "The kernel ends now, and Jupyter starts it again within a few seconds, "
             f"perhaps saying that it has died; {then}."
         )
-    return f"Restart the kernel now ({_way(shell)}); {then}."
+    way = {
+        "VS Code": "Restart, above the notebook",
+        "Google Colab": "Runtime, Restart session",
+        "Kaggle": "Run, Restart session",
+        "Spyder": "Consoles, Restart kernel",
+    }.get(front_end(shell), "Kernel, Restart")
+    return f"Restart the kernel now ({way}); {then}."
 
 
 def without_keeping(report: SelectReport) -> str:
     """What to type where no request can be kept, a terminal for one."""
-    mask = shlex.quote(_mask(report))
-    variables = f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={mask}"
+    chosen = report.mapped("predicted")
+    mask = ",".join(row.uuid or str(row.physical) for row in chosen) or "-1"
+    variables = f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={shlex.quote(mask)}"
     return f"Nothing is kept here: leave, and start again with {variables} ipython"
 
 
@@ -209,10 +150,24 @@ def comes_back(shell: Any) -> bool:
     session = os.environ.get(_SESSION)
     return (
         session is not None
+        and not is_terminal(shell)
         and front_end(shell) == "JupyterLab or Notebook"
         and hasattr(getattr(shell, "kernel", None), "io_loop")
         and not _is_inherited(session)
     )
+
+
+def _is_inherited(session: str) -> bool:
+    """Whether the name is that of a notebook in which this kernel was started.
+
+    A server gives each kernel its name and has none itself. A kernel that a notebook
+    has started has got it from there, and nobody watches over it.
+    """
+    try:
+        parent = Path(f"/proc/{os.getppid()}/environ").read_bytes()
+    except OSError:
+        return False
+    return os.fsencode(f"{_SESSION}={session}") in parent.split(b"\0")
 
 
 class _Ending:
@@ -246,39 +201,3 @@ def _refuse(_: list[str]) -> list[str]:
         "this cell has not run: the kernel is being restarted",
         "run it again once the kernel is back",
     )
-
-
-def _is_inherited(session: str) -> bool:
-    """Whether the name is that of a notebook in which this kernel was started.
-
-    A server gives each kernel its name and has none itself. A kernel that a notebook
-    has started has got it from there, and nobody watches over it.
-    """
-    try:
-        parent = Path(f"/proc/{os.getppid()}/environ").read_bytes()
-    except OSError:
-        return False
-    return os.fsencode(f"{_SESSION}={session}") in parent.split(b"\0")
-
-
-def _way(shell: Any) -> str:
-    return {
-        "VS Code": "Restart, above the notebook",
-        "Google Colab": "Runtime, Restart session",
-        "Kaggle": "Run, Restart session",
-        "Spyder": "Consoles, Restart kernel",
-    }.get(front_end(shell), "Kernel, Restart")
-
-
-def _mask(report: SelectReport) -> str:
-    """Numbers where they mean the same to all who read them, UUIDs else."""
-    rows = report.rows
-    chosen = sorted(
-        (row for row in rows if row.predicted is not None),
-        key=lambda row: row.predicted or 0,
-    )
-    by_address = sorted(rows, key=lambda row: row.pci_address or "")
-    whole = all(row.pci_address and row.uuid and not row.is_slice for row in rows)
-    if whole and [row.physical for row in by_address] == list(range(len(rows))):
-        return ",".join(str(row.physical) for row in chosen) or "-1"
-    return ",".join(row.uuid or str(row.physical) for row in chosen) or "-1"

@@ -1,9 +1,8 @@
-"""Gathers all that decides which GPUs a process sees, as it is at one moment."""
+"""Gathers all that decides which GPUs a process sees, and makes its report."""
 
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,18 +10,29 @@ from gpumagic.devices.protocols import CudaState, Initialisation, Inventory
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.visibility import seen_under
 from gpumagic.devices.visible_devices import same_uuid
-from gpumagic.gpu_select import linter, variables
-from gpumagic.gpu_select.machine import places, rank_of
-from gpumagic.gpu_select.report import Guard, Start, TorchLatch, Variable, Verdict
-from gpumagic.gpu_select.torch_looks import torch_latch
+from gpumagic.gpu_select import variables
+from gpumagic.gpu_select.free import Opinion, computing
+from gpumagic.gpu_select.machine import Place, places, rank_of
+from gpumagic.gpu_select.report import (
+    Action,
+    Remark,
+    Row,
+    SelectReport,
+    Severity,
+    Start,
+    TorchLatch,
+    Variable,
+    Verdict,
+)
 from gpumagic.gpu_select.variables import MPS, ORDER, VISIBLE
-from gpumagic.gpu_select.watch import GUARD, GUARD_ON
+from gpumagic.gpu_select.watch import torch_latch
 from gpumagic.report.places import Place as CodePlace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
     from gpumagic.devices.protocols import Driver, VisibleDevice
     from gpumagic.devices.visibility import Visible
-    from gpumagic.gpu_select.machine import Place
 
 
 class Witness(Protocol):
@@ -51,14 +61,26 @@ class Situation:
     @property
     def word(self) -> str:
         """What stands in front of the colon of a torch device."""
-        return "sim" if self.driver.simulated and not _as_cuda() else "cuda"
+        as_cuda = bool(getattr(simulated_box(), "as_cuda", False))
+        return "sim" if self.driver.simulated and not as_cuda else "cuda"
 
     @property
     def verdict(self) -> Verdict:
-        """Whether GPUs can still be chosen."""
-        return _verdict(self)
+        """Whether GPUs can still be chosen: the first rule that holds."""
+        state, torch = self.cuda.state, self.torch
+        rules = (
+            (Verdict.FIXED, state is Initialisation.INITIALISED),
+            (Verdict.LOST, state is Initialisation.FORKED_CHILD),
+            (Verdict.NOTHING, not self.inventory.gpus),
+            (Verdict.OPEN, self.driver.simulated),  # it tries again at the next use
+            (Verdict.FIXED_FOR_TORCH, torch is TorchLatch.LOOKED_IN_VAIN),
+            (Verdict.FIXED, torch in (TorchLatch.STARTED, TorchLatch.LOOKED)),
+            (Verdict.FAILED, state is Initialisation.FAILED),
+            (Verdict.UNKNOWN, state is Initialisation.UNKNOWN),
+        )
+        return next((verdict for verdict, holds in rules if holds), Verdict.OPEN)
 
-    def prediction(self, mask: str | None = None, order: str | None = None) -> Visible:
+    def prediction(self, mask: str | None, order: str | None) -> Visible:
         """What a process sees under these values."""
         in_force = None if self.driver.overlooks(mask) else mask
         mps = MPS in os.environ
@@ -66,8 +88,9 @@ class Situation:
 
     def prediction_now(self) -> Visible:
         """What this process sees under the variables as they are."""
-        mask, order = map(linter.in_force, (self.visible_variable, self.order_variable))
-        return self.prediction(mask, order)
+        return self.prediction(
+            self.visible_variable.in_force, self.order_variable.in_force
+        )
 
 
 def look(driver: Driver, witness: Witness | None = None) -> Situation:
@@ -93,31 +116,26 @@ def look(driver: Driver, witness: Witness | None = None) -> Situation:
 
 def _start(driver: Driver, witness: Witness | None) -> Start | None:
     """Who started CUDA; a simulated machine has noted that itself."""
-    if driver.simulated:
-        mark = getattr(simulated_box(), "first_use", None)
-        return None if mark is None else _noted(CodePlace(*mark))
-    return None if witness is None else witness.start()
-
-
-def _noted(place: CodePlace) -> Start:
-    source = place.source
-    if source and "get_ipython()" in source:  # what IPython has made of a magic
-        source = None
-    if place.cell is not None:
-        return Start(place.cell, place.line, source)
-    return Start(source=source, by=str(place))
+    if not driver.simulated:
+        return None if witness is None else witness.start()
+    mark = getattr(simulated_box(), "first_use", None)
+    if mark is None:
+        return None
+    place = CodePlace(*mark)
+    if place.cell is None:
+        return Start(source=place.source, by=str(place))
+    return Start(place.cell, place.line, place.source)
 
 
 def rank_shown(place: Place, situation: Situation) -> int | None:
     """The k with which the driver itself shows a place as cuda:k."""
     for k, device in enumerate(situation.shown or ()):
-        if is_shown_as(device, place):
+        if _is_shown_as(device, place):
             return k
     return None
 
 
-def is_shown_as(device: VisibleDevice, place: Place) -> bool:
-    """Whether what the driver shows is this place."""
+def _is_shown_as(device: VisibleDevice, place: Place) -> bool:
     if device.uuid is not None and place.uuid is not None:
         return same_uuid(place.uuid, device.uuid)
     whole = place.part is None and device.pci_address is not None
@@ -130,36 +148,13 @@ def simulated_anew(request: str) -> str:
     return "" if box is None else str(box.anew(request))
 
 
-def _as_cuda() -> bool:
-    """Whether code that says "cuda" runs on the simulated GPU."""
-    return bool(getattr(simulated_box(), "as_cuda", False))
-
-
-def _verdict(situation: Situation) -> Verdict:
-    """The first that holds; where none does, the choice is open."""
-    state, torch = situation.cuda.state, situation.torch
-    rules = (
-        (Verdict.FIXED, state is Initialisation.INITIALISED),
-        (Verdict.LOST, state is Initialisation.FORKED_CHILD),
-        (Verdict.NOTHING, not situation.inventory.gpus),
-        (Verdict.OPEN, situation.driver.simulated),  # it tries again at the next use
-        (Verdict.FIXED_FOR_TORCH, torch is TorchLatch.LOOKED_IN_VAIN),
-        (Verdict.FIXED, torch in (TorchLatch.STARTED, TorchLatch.LOOKED)),
-        (Verdict.FAILED, state is Initialisation.FAILED),
-        (Verdict.UNKNOWN, state is Initialisation.UNKNOWN),
-    )
-    return next((verdict for verdict, holds in rules if holds), Verdict.OPEN)
-
-
 # ---------------------------------------------------------------- the limit inherited
 
 
 def limiting_mask(situation: Situation) -> str | None:
     """The value that the process was started with; None if it sets no limit."""
     known, value = variables.at_start(VISIBLE)
-    if not known or situation.driver.overlooks(value):
-        return None
-    return value
+    return None if not known or situation.driver.overlooks(value) else value
 
 
 def allowed_places(situation: Situation) -> tuple[Place, ...] | None:
@@ -177,29 +172,110 @@ def allowed_places(situation: Situation) -> tuple[Place, ...] | None:
     return tuple(sorted(ranked, key=lambda place: ranked[place]))
 
 
-# ---------------------------------------------------------------- the guard
+# ---------------------------------------------------------------- the report
 
 
-def guard_state(inventory: Inventory, mask: str | None) -> Guard:
-    """Whether the guard is on, and why it does not help here, if it does not."""
-    value = os.environ.get(GUARD)
-    if value != GUARD_ON:
-        own = f"{GUARD} is set to {value!r}" if value is not None else None
-        return Guard(on=False, defeated_by=own)
-    return Guard(on=True, defeated_by=_defeat(inventory, mask))
+def report_of(  # noqa: PLR0913 -- each has a default and a name
+    situation: Situation,
+    action: Action,
+    *,
+    predicted: Visible | None = None,
+    opinions: Iterable[Opinion] = (),
+    remarks: Iterable[Remark] = (),
+    request: str | None = None,
+) -> SelectReport:
+    """The situation as a report."""
+    seen = predicted or situation.prediction_now()
+    there = places(situation.inventory)
+    rows = tuple(_rows(situation, seen, {each.place: each for each in opinions}))
+    unlisted = tuple(
+        device.name or device.uuid or device.pci_address or "a GPU without a name"
+        for device in situation.shown or ()
+        if not any(_is_shown_as(device, place) for place in there)
+    )
+    agree = all(row.predicted == row.actual for row in rows) and not unlisted
+    return SelectReport(
+        action=action,
+        verdict=situation.verdict,
+        rows=rows,
+        variables=(situation.visible_variable, situation.order_variable),
+        driver=situation.cuda,
+        torch=situation.torch,
+        start=situation.start,
+        remarks=(*remarks, *_remarks(situation)),
+        certain=seen.certain,
+        confirmed=None if situation.shown is None else agree,
+        unlisted=unlisted,
+        request=request,
+        simulated=situation.driver.simulated,
+        word=situation.word,
+        way_out=_way_out(situation, seen),
+    )
 
 
-def _defeat(inventory: Inventory, mask: str | None) -> str | None:
-    if (mask or "").startswith("MIG-"):
-        return "CUDA_VISIBLE_DEVICES names a MIG slice, which torch asks CUDA about"
-    if inventory.problem is not None:
-        return f"NVML does not answer: {inventory.problem}"
-    torch = sys.modules.get("torch")
-    core, cuda = getattr(torch, "_C", None), getattr(torch, "cuda", None)
-    if core is None or cuda is None:
-        return None  # not imported yet, so nothing is known of it
-    if not hasattr(core, "_cuda_getDeviceCount"):
-        return "this torch is built without CUDA"
-    if not hasattr(cuda, "_nvml_based_avail"):
-        return "this torch is too old to ask NVML"
-    return None
+def _way_out(situation: Situation, seen: Visible) -> str:
+    """How to have what the variables name; nothing where there is no choice at all."""
+    there = places(situation.inventory)
+    if len(there) < 2:
+        return ""
+    ranks = {place: rank_of(place, seen) for place in there}
+    named = [place for place in there if ranks[place] is not None]
+    named.sort(key=lambda place: ranks[place] or 0)
+    words = ",".join(
+        str(place.gpu.index) if place.part is None else place.uuid or place.label
+        for place in named or there[-1:]
+    )
+    if situation.driver.simulated:
+        return simulated_anew(words)
+    return f"%gpu_select {words} --restart"
+
+
+def _rows(
+    situation: Situation, seen: Visible, opinions: Mapping[Place, Opinion]
+) -> Iterator[Row]:
+    there = places(situation.inventory)
+    lost = situation.verdict is Verdict.LOST
+    for place in there:
+        opinion = opinions.get(place)
+        yield replace(
+            _row(place),
+            predicted=None if lost else rank_of(place, seen),
+            actual=rank_shown(place, situation),
+            chosen=opinion is not None and opinion.taken,
+            why="" if opinion is None else opinion.why,
+        )
+    shown = {place.gpu.index for place in there}
+    for gpu in situation.inventory.gpus:
+        if gpu.index not in shown:
+            why = gpu.problem or "in MIG mode, without slices"
+            yield replace(_row(Place(gpu)), why=why)
+
+
+def _row(place: Place) -> Row:
+    gpu = place.gpu
+    row = Row(gpu.index, gpu.name, place.uuid, gpu.pci_address)
+    if place.part is not None:
+        part = gpu.mig[place.part]
+        free, total = part.memory_free_bytes, part.memory_total_bytes
+        return replace(
+            row, is_slice=True, memory_free_bytes=free, memory_total_bytes=total
+        )
+    return replace(
+        row,
+        memory_free_bytes=gpu.memory_free_bytes,
+        memory_total_bytes=gpu.memory_total_bytes,
+        utilisation_share=gpu.utilisation_share,
+        process_count=None if gpu.processes is None else len(computing(gpu)),
+    )
+
+
+def _remarks(situation: Situation) -> Iterator[Remark]:
+    problem, hint = situation.inventory.problem, situation.inventory.hint
+    if problem is not None and not situation.inventory.absent:
+        yield Remark(Severity.PROBLEM, problem, hint or "")
+    if not situation.driver.simulated:
+        yield from variables.remarks(
+            situation.visible_variable,
+            situation.order_variable,
+            situation.prediction_now(),
+        )

@@ -5,19 +5,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.devices.visibility import BY_PCI_ADDRESS
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_select.machine import numbers_are_safe, together
-from gpumagic.gpu_select.report import Variable
+from gpumagic.gpu_select.report import Remark, Severity, Variable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from gpumagic.devices.protocols import Inventory
+    from gpumagic.devices.visibility import Visible
     from gpumagic.gpu_select.machine import Place
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -27,6 +27,7 @@ MPS = "CUDA_MPS_PIPE_DIRECTORY"  # where a daemon serves this process
 _AT_START = Path("/proc/self/environ")
 # Both hide every GPU, but some libraries take an empty value for one not set.
 _NOTHING = "-1"
+_ORDERS = (BY_PCI_ADDRESS, "FASTEST_FIRST")
 
 
 def look_up(name: str) -> Variable:
@@ -36,15 +37,8 @@ def look_up(name: str) -> Variable:
     there; what `os.putenv` or a library puts there does not arrive in `os.environ`.
     """
     c_known, c = _in_c(name)
-    at_start_known, first = at_start(name)
-    return Variable(
-        name=name,
-        python=os.environ.get(name),
-        c=c,
-        c_known=c_known,
-        at_start=first,
-        at_start_known=at_start_known,
-    )
+    known, first = at_start(name)
+    return Variable(name, os.environ.get(name), c, c_known, first, known)
 
 
 def at_start(name: str) -> tuple[bool, str | None]:
@@ -98,73 +92,42 @@ def _put(name: str, value: str | None) -> None:
 
 
 def _put_back(variable: Variable) -> None:
-    _put(variable.name, variable.python)
-    if not variable.c_known or variable.c == variable.python:
-        return
-    if variable.c is None:
-        os.unsetenv(variable.name)
-    else:
-        os.putenv(variable.name, variable.c)
+    name, c = variable.name, variable.c
+    _put(name, variable.python)
+    if variable.c_known and c != variable.python:
+        os.unsetenv(name) if c is None else os.putenv(name, c)
 
 
 # ---------------------------------------------------------------- what a choice writes
 
 
-@dataclass(frozen=True)
-class Mask:
-    """Values to set."""
+class Mask(NamedTuple):
+    """A value for CUDA_VISIBLE_DEVICES, never empty."""
 
-    value: str  # for CUDA_VISIBLE_DEVICES; never empty
-    order: str  # for CUDA_DEVICE_ORDER, without which numbers mean other GPUs
-    why: str  # why it is not written as it would be by default; empty if it is
+    value: str
+    why: str = ""  # why it holds UUIDs, if it does
 
 
-def mask_for(
-    places: Sequence[Place], inventory: Inventory, *, form: str | None, mps: bool
-) -> Mask:
-    """The values that make exactly these places visible, in this order.
+def mask_for(places: Sequence[Place], inventory: Inventory, *, mps: bool) -> Mask:
+    """The value that makes exactly these places visible, in this order.
 
     Numbers are the default, for every library reads them; UUIDs are written where
     a number would not do.
     """
     if not places:
-        return Mask(_NOTHING, BY_PCI_ADDRESS, "")
-    against = _against_numbers(places, inventory)
-    if form == "index":
-        if against:
-            raise GpuMagicError(
-                f"numbers cannot be written: {against}", "type --as uuid"
-            )
-        served = "numbers, as asked for, although an MPS daemon may give its own"
-        return _by_number(places, served if mps else "")
-    if form == "uuid":
-        return _by_uuid(places, "UUIDs, as asked for", against)
-    if form is not None:
-        raise GpuMagicError(
-            f"{form!r} is no form of a mask", "type --as index or --as uuid"
-        )
-    if against:
-        return _by_uuid(places, f"UUIDs, because {against}", against)
-    if mps:
-        return _by_uuid(places, "UUIDs, because an MPS daemon numbers GPUs by itself")
-    return _by_number(places)
-
-
-def _by_number(places: Sequence[Place], why: str = "") -> Mask:
-    """Numbers are only written where CUDA's are NVML's."""
-    value = ",".join(str(place.gpu.index) for place in places)
-    return Mask(value, BY_PCI_ADDRESS, why)
-
-
-def _by_uuid(places: Sequence[Place], why: str, against_numbers: str = "") -> Mask:
+        return Mask(_NOTHING)
+    why = _against_numbers(places, inventory)
+    if mps and not why:
+        why = "an MPS daemon numbers GPUs by itself"
+    if not why:
+        return Mask(",".join(str(place.gpu.index) for place in places))
     nameless = [place for place in places if place.uuid is None]
     if nameless:
         raise GpuMagicError(
             f"a UUID is needed, and that of {together(nameless)} is not known",
-            "choose another GPU" if against_numbers else "type --as index",
+            "choose another GPU",
         )
-    uuids = [place.uuid for place in places if place.uuid is not None]
-    return Mask(",".join(uuids), BY_PCI_ADDRESS, why)
+    return Mask(",".join(str(place.uuid) for place in places), f"UUIDs, because {why}")
 
 
 def _against_numbers(places: Sequence[Place], inventory: Inventory) -> str:
@@ -174,10 +137,48 @@ def _against_numbers(places: Sequence[Place], inventory: Inventory) -> str:
     # The only GPU of a machine is 0 to everyone, whatever else is unknown of it.
     if numbers_are_safe(inventory) or len(inventory.gpus) == 1:
         return ""
-    hidden = [gpu for gpu in inventory.gpus if gpu.problem is not None]
-    if hidden:
-        numbers = ", ".join(str(gpu.index) for gpu in hidden)
-        return f"CUDA may not count GPU {numbers}, which is out of reach"
-    if not all(gpu.pci_address for gpu in inventory.gpus):
-        return "a PCI address is not known, by which CUDA numbers GPUs"
-    return "CUDA numbers these GPUs otherwise than nvidia-smi does"
+    return "CUDA may number these GPUs otherwise than nvidia-smi does"
+
+
+# ---------------------------------------------------------------- what they are set to
+
+
+def remarks(variable: Variable, order: Variable, seen: Visible) -> Iterator[Remark]:
+    """What is wrong with the variables as they are set, or surprising."""
+    for each in (variable, order):
+        if each.c_known and each.python != each.c:
+            yield Remark(
+                Severity.WARNING,
+                f"{each.name} is {_said(each.python)} to Python and {_said(each.c)} "
+                "to C, which is what CUDA reads: os.putenv or a library has changed "
+                "it for C alone",
+                "choose with %gpu_select, which sets both",
+            )
+    value, given = variable.in_force, variable.at_start
+    if order.in_force not in (None, *_ORDERS):
+        yield Remark(
+            Severity.WARNING,
+            f"{ORDER} is {_said(order.in_force)}, which CUDA does not know",
+            f"choose with %gpu_select, which sets it to {BY_PCI_ADDRESS}",
+        )
+    reasons = [each for each in seen.reasons if each != "there is no GPU"]
+    if reasons and (value or "").strip() != _NOTHING:
+        hidden = Severity.WARNING if seen.physical else Severity.PROBLEM
+        yield Remark(
+            Severity.NOTE if value is None else hidden,
+            f"{VISIBLE} is {_said(value)}: {'; '.join(reasons)}",
+            "choose with %gpu_select, which writes what all drivers read alike",
+        )
+    if given is not None and any(letter.isdigit() for letter in given):
+        job = os.environ.get("SLURM_JOB_ID")
+        giver = f"by Slurm (job {job})" if job else "by whatever has started it"
+        yield Remark(
+            Severity.NOTE,
+            f"this process was started with {VISIBLE}={given}, {giver}: that is what "
+            "there is to choose from",
+            "add --force to a choice to go beyond it",
+        )
+
+
+def _said(value: str | None) -> str:
+    return "not set" if value is None else repr(value[:80])

@@ -1,9 +1,9 @@
-"""Draws a choice: the answer, which GPU is cuda:0, and on request what decides."""
+"""Draws a choice: which GPU is cuda:0, and on request why, and what decides."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.drawing import (
     Badge,
@@ -18,15 +18,14 @@ from gpumagic.drawing import (
     how_measured,
     one_screen,
 )
-from gpumagic.gpu_select.report import Action, Severity, Verdict
-from gpumagic.gpu_select.view_deciding import truth_panel
-from gpumagic.report.units import bytes_text, count_text, part_text, share_text
+from gpumagic.gpu_select.report import Action, Severity, TorchLatch, Verdict
+from gpumagic.report.units import bytes_text, count_text, listed, part_text, share_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Cell, NoteKind, Part
-    from gpumagic.gpu_select.report import Remark, Row, SelectReport
+    from gpumagic.gpu_select.report import Row, SelectReport, Start, Variable
 
 _NOTED: dict[Severity, NoteKind] = {
     Severity.PROBLEM: "problem",
@@ -34,13 +33,11 @@ _NOTED: dict[Severity, NoteKind] = {
     Severity.NOTE: "note",
 }
 _MOST_UNLISTED = 4
-_NOT_VISIBLE = "not visible"
 _HOW = (
     "NVML tells of the GPUs, the driver library of what is visible. Choosing never "
     "starts CUDA.\nUntil CUDA starts, which GPU is which is predicted from the "
     "variables. Then it is what the driver shows."
 )
-_UNBROKEN = ("Busy", "Processes")
 
 
 def draw(report: SelectReport) -> Drawing:
@@ -53,25 +50,18 @@ def _parts(report: SelectReport) -> Iterator[Part]:
     """Where something was refused, the reasons are in sight, elsewhere the GPUs."""
     refused = report.action is Action.REFUSED
     why = reasons_table(report)
-    if report.rows and _helps_to_choose(report):
-        gpus = remap_table(report)
-        folded = refused and bool(why.rows)
-        yield _behind_its_caption(gpus) if folded else gpus
+    # A refusal ends with two lines that say what to type: what does not help to choose
+    # otherwise only keeps the reader from them.
+    if report.rows and (not refused or why.rows or report.verdict is Verdict.OPEN):
+        gpus = gpus_table(report)
+        yield _behind_its_caption(gpus) if refused and why.rows else gpus
     if why.rows:
         yield why if refused else _behind_its_caption(why)
-    yield from _difference(report)
-    for severity, kind in _NOTED.items():
-        for remark in report.remarks:
-            if remark.severity is severity:
-                yield _note(kind, remark)
-    yield from _doubt(report)
-    yield from _way_out(report)
-    yield from _unguarded(report)
-    yield from _unlisted(report)
+    yield from _notes(report)
     if report.rows:
         yield Details("PCI addresses and UUIDs", (address_table(report),), "addresses")
     if report.action is Action.STATUS:
-        yield _behind_its_caption(truth_panel(report))
+        yield _behind_its_caption(state_table(report))
     yield how_measured(Paragraph(_HOW))
 
 
@@ -79,94 +69,50 @@ def _behind_its_caption(table: Table) -> Details:
     return Details(table.caption, (replace(table, caption=""),), table.name)
 
 
-def _helps_to_choose(report: SelectReport) -> bool:
-    """Whether the GPUs are worth their rows.
-
-    A refusal ends with two lines that say what to type. What stands above them only
-    keeps the reader from them, unless it helps to choose otherwise.
-    """
-    if report.action is not Action.REFUSED:
-        return True
-    return report.verdict is Verdict.OPEN or any(row.why for row in report.rows)
-
-
-def _note(kind: NoteKind, remark: Remark) -> Note:
-    return Note(kind, remark.text, remark.next_step)
-
-
-def _difference(report: SelectReport) -> Iterator[Note]:
-    count = sum(differing(row, report) for row in report.rows)
-    if count:
+def _notes(report: SelectReport) -> Iterator[Note]:
+    differing = sum(differs(row, report) for row in report.rows)
+    way_out = report.way_out
+    if differing:
+        if report.simulated:
+            hint = f"have the machine anew: {way_out}"
+        elif way_out:
+            hint = f"add --restart to a choice to make it count: {way_out}"
+        else:
+            hint = "restart the kernel for them to count"
         yield Note(
             "problem",
             "the driver shows otherwise than the variables say now "
-            f"({count_text(count, 'row')} above): this process uses what it shows",
-            _to_make_it_count(report),
+            f"({count_text(differing, 'row')} above): this process uses what it shows",
+            hint,
         )
-
-
-def _to_make_it_count(report: SelectReport) -> str:
-    """What to type for the GPUs that the variables name now."""
-    if not report.way_out:
-        return "restart the kernel for them to count; there is no other GPU to choose"
-    if report.simulated:
-        return f"have the machine anew: {report.way_out}"
-    return f"add --restart to a choice to make it count: {report.way_out}"
-
-
-def _doubt(report: SelectReport) -> Iterator[Note]:
-    if report.certain or report.confirmed is not None or not report.rows:
-        return
-    yield Note(
-        "note",
-        "the prediction is not certain: drivers may read these variables otherwise",
-        "add --verify to a choice to ask CUDA in a process of its own",
-    )
-
-
-def _way_out(report: SelectReport) -> Iterator[Note]:
-    """What another choice takes, where it is too late for one."""
-    asked, late = report.action is Action.STATUS, report.verdict is Verdict.FIXED
-    agrees = not any(differing(row, report) for row in report.rows)
-    if asked and late and agrees and report.way_out:
+    for severity, kind in _NOTED.items():
+        for remark in report.remarks:
+            if remark.severity is severity:
+                yield Note(kind, remark.text, remark.next_step)
+    if not report.certain and report.confirmed is None and report.rows:
+        said = "the prediction is not certain: drivers may read the variables otherwise"
+        yield Note("note", said)
+    late = report.verdict is Verdict.FIXED and report.action is Action.STATUS
+    if late and way_out and not differing:
         needs = "a new machine" if report.simulated else "a restart"
-        yield Note("note", f"another choice needs {needs}", f"as in {report.way_out}")
-
-
-def _unguarded(report: SelectReport) -> Iterator[Note]:
-    """That a stray question can take the choice away, while there is one."""
-    guard = report.guard
-    if report.action is not Action.STATUS or report.verdict is not Verdict.OPEN:
-        return
-    if guard is not None and not guard.on:
-        said = "torch.cuda.is_available() starts CUDA here: the guard is off"
-        yield Note("note", said, "%gpu_select --guard")
-
-
-def _unlisted(report: SelectReport) -> Iterator[Note]:
-    names = report.unlisted
-    if not names:
-        return
-    shown = ", ".join(names[:_MOST_UNLISTED])
-    more = len(names) - _MOST_UNLISTED
-    yield Note(
-        "note",
-        f"the driver also shows what NVML does not list: {shown}"
-        + (f" and {more} more" if more > 0 else ""),
-    )
+        yield Note("note", f"another choice needs {needs}", f"as in {way_out}")
+    if report.unlisted:
+        names = listed(report.unlisted, ", ", _MOST_UNLISTED)
+        yield Note("note", f"the driver also shows what NVML does not list: {names}")
 
 
 # ---------------------------------------------------------------- which GPU is which
 
 
-def remap_table(report: SelectReport) -> Table:
+def gpus_table(report: SelectReport) -> Table:
     """The visible ones as torch counts them, then those that are not visible."""
     rows = _sorted(report)
-    model, memory = _common_model(rows), _common_memory(rows)
+    model = _common([row.name for row in rows if row.name])
+    memory = _common([row.memory_total_bytes for row in rows if row.memory_total_bytes])
     columns: dict[str, Sequence[Cell]] = {
-        _state(report): [_rank(row, report) for row in rows],
-        "GPU": [_number(row, report.rows) for row in rows],
-        "Now": [_visible(report.word, row.actual) for row in rows],
+        _heading(report): [_rank(row, report) for row in rows],
+        "GPU": [report.number(row) for row in rows],
+        "Now": [_device(report, row.actual) for row in rows],
         "Model": [row.name for row in rows],
         "Memory free": [_memory(row, alike=memory is not None) for row in rows],
         "Busy": [_busy(row) for row in rows],
@@ -176,10 +122,11 @@ def remap_table(report: SelectReport) -> Table:
         del columns["Now"]
     if model is not None or not any(row.name for row in rows):
         del columns["Model"]
-    unbroken = _UNBROKEN if any(row.is_slice for row in rows) else ("GPU", *_UNBROKEN)
+    sliced = any(row.is_slice for row in rows)
+    numbers = ("Busy", "Processes") if sliced else ("GPU", "Busy", "Processes")
     return Table(
-        _caption(rows, model, memory),
-        tuple(Column(each, number=each in unbroken) for each in columns),
+        _caption(report, model, memory),
+        tuple(Column(each, number=each in numbers) for each in columns),
         tuple(zip(*columns.values(), strict=True)),
         name="gpus",
     )
@@ -187,38 +134,33 @@ def remap_table(report: SelectReport) -> Table:
 
 def address_table(report: SelectReport) -> Table:
     """The other names of each GPU, by which it can be chosen as well."""
-    rows = _sorted(report)
     said = (
-        Property(Column("GPU"), lambda row: _number(row, report.rows)),
+        Property(Column("GPU"), report.number),
         Property(Column("PCI"), lambda row: row.pci_address),
         Property(Column("UUID"), lambda row: row.uuid),
     )
-    return Table.of("", said, rows)
+    return Table.of("", said, _sorted(report))
 
 
 def reasons_table(report: SelectReport) -> Table:
     """What is said of each: why it was chosen or refused, or cannot be had."""
     said = (
-        Property(Column("GPU"), lambda row: _number(row, report.rows)),
+        Property(Column("GPU"), report.number),
         Property(Column("Reason"), lambda row: row.why),
     )
-    return Table.of(
-        "Why", said, [row for row in _sorted(report) if row.why], name="why"
-    )
+    rows = [row for row in _sorted(report) if row.why]
+    return Table.of("Why", said, rows, name="why")
 
 
-def differing(row: Row, report: SelectReport) -> bool:
+def differs(row: Row, report: SelectReport) -> bool:
     """Whether the driver shows a GPU otherwise than the variables say."""
-    if not _asked(report) or report.only_tried_too_late:
-        return False
-    counted = report.confirmed is False or row.predicted is not None
-    return counted and row.predicted != row.actual
+    counts = _asked(report) and not report.only_tried_too_late
+    return counts and row.predicted != row.actual
 
 
 def _asked(report: SelectReport) -> bool:
     """Whether the driver has told what it shows."""
-    told = any(row.actual is not None for row in report.rows)
-    return told or report.confirmed is not None
+    return report.confirmed is not None
 
 
 def _sorted(report: SelectReport) -> list[Row]:
@@ -229,73 +171,56 @@ def _sorted(report: SelectReport) -> list[Row]:
     return sorted(report.rows, key=place)
 
 
-# ---------------------------------------------------------------- words
-
-
-def _caption(rows: Sequence[Row], model: str | None, memory: int | None) -> str:
-    slices = sum(row.is_slice for row in rows)
-    gpus = len(rows) - slices
-    counts = [count_text(gpus, "GPU")] if gpus else []
-    if slices:
-        counts.append(count_text(slices, "MIG slice"))
-    each = f"{bytes_text(memory)}{' each' if len(rows) > 1 else ''}" if memory else None
-    about = ", ".join(filter(None, (model, each)))
-    known = all(row.name for row in rows)
-    said = f": {about}{'' if known else ' (where known)'}" if about else ""
-    return f"{' and '.join(counts)}{said}"
-
-
-def _state(report: SelectReport) -> str:
-    if not _asked(report) or report.only_tried_too_late:
-        return "Predicted"
-    differs = any(differing(row, report) for row in report.rows)
-    return "Actual" if differs else "Confirmed"
-
-
-def _rank(row: Row, report: SelectReport) -> Cell:
-    word = report.word
-    if differing(row, report):
-        predicted, actual = (_device(word, k) for k in (row.predicted, row.actual))
-        return Badge(f"{actual}, not {predicted}", "problem")
-    return _visible(word, _decisive(row, report))
-
-
 def _decisive(row: Row, report: SelectReport) -> int | None:
     """The rank that is shown: a dry run is asked about what would be."""
     counts = _asked(report) and not report.only_tried_too_late
     return row.actual if counts else row.predicted
 
 
-def _visible(word: str, rank: int | None) -> str:
-    return _NOT_VISIBLE if rank is None else _device(word, rank)
+def _heading(report: SelectReport) -> str:
+    if not _asked(report) or report.only_tried_too_late:
+        return "Predicted"
+    return "Actual" if any(differs(x, report) for x in report.rows) else "Confirmed"
 
 
-def _device(word: str, rank: int | None) -> str:
-    return "hidden" if rank is None else f"{word}:{rank}"
+def _rank(row: Row, report: SelectReport) -> Cell:
+    if not differs(row, report):
+        return _device(report, _decisive(row, report))
+    said = [
+        "hidden" if rank is None else f"{report.word}:{rank}"
+        for rank in (row.actual, row.predicted)
+    ]
+    return Badge(", not ".join(said), "problem")
 
 
-def _number(row: Row, rows: Iterable[Row]) -> str:
-    """The number of nvidia-smi; a slice by its place among those of its GPU."""
-    if not row.is_slice:
-        return str(row.physical)
-    slices = [each for each in rows if each.physical == row.physical]
-    if len(slices) == 1:
-        return f"{row.physical} slice"
-    place = next(place for place, each in enumerate(slices) if each is row)
-    return f"{row.physical} slice {place}"
+def _device(report: SelectReport, rank: int | None) -> str:
+    return "not visible" if rank is None else f"{report.word}:{rank}"
 
 
-# ---------------------------------------------------------------- figures
+def _caption(report: SelectReport, model: str | None, memory: int | None) -> str:
+    rows = report.rows
+    slices = sum(row.is_slice for row in rows)
+    counts = [(len(rows) - slices, "GPU"), (slices, "MIG slice")]
+    there = " and ".join(count_text(count, noun) for count, noun in counts if count)
+    each = " each" if len(rows) > 1 else ""
+    memory_text = "" if memory is None else f"{bytes_text(memory)}{each}"
+    said = ", ".join(filter(None, (model, memory_text)))
+    known = "" if all(row.name for row in rows) else " (where known)"
+    return f"{there}: {said}{known}" if said else there
 
 
-def _common_model(rows: Iterable[Row]) -> str | None:
-    names = {row.name for row in rows if row.name}
-    return names.pop() if len(names) == 1 else None
+def _common(values: Sequence[Any]) -> Any:
+    """The one value that all have, if there is one."""
+    return values[0] if len(set(values)) == 1 else None
 
 
-def _common_memory(rows: Iterable[Row]) -> int | None:
-    sizes = {row.memory_total_bytes for row in rows if row.memory_total_bytes}
-    return sizes.pop() if len(sizes) == 1 else None
+def _busy(row: Row) -> str | None:
+    share = row.utilisation_share
+    return None if share is None else share_text(share)
+
+
+def _processes(row: Row) -> str | None:
+    return None if row.process_count is None else str(row.process_count)
 
 
 def _memory(row: Row, *, alike: bool) -> Meter | None:
@@ -309,10 +234,82 @@ def _memory(row: Row, *, alike: bool) -> Meter | None:
     return Meter(free / total, text)
 
 
-def _busy(row: Row) -> str | None:
-    share = row.utilisation_share
-    return None if share is None else share_text(share)
+# ---------------------------------------------------------------- what decides
+
+_VERDICTS = {
+    Verdict.OPEN: "the variables are read when CUDA starts, and it has not",
+    Verdict.FIXED: "the variables were read when CUDA started, for good",
+    Verdict.FIXED_FOR_TORCH: "torch keeps its answer, whatever the variables become",
+    Verdict.LOST: "CUDA does not follow a process into its fork",
+    Verdict.FAILED: "CUDA was to start, and could not",
+    Verdict.NOTHING: "no GPU was found that could be chosen",
+    Verdict.UNKNOWN: "the driver library cannot be asked",
+}
+# By the values of `Initialisation`, which belongs to the devices.
+_DRIVER = {
+    "not loaded": "no driver library in this process",
+    "not initialised": "loaded, and nobody has called cuInit",
+    "initialised": "cuInit has run: what is visible is fixed",
+    "forked child": "cuInit has run in the parent",
+    "failed": "cuInit was called and did not succeed",
+}
+_TORCH = {
+    TorchLatch.ABSENT: "it has no part in this yet",
+    TorchLatch.OPEN: "it looks for GPUs once, and keeps the answer",
+    TorchLatch.STARTED: "its contexts are on the GPUs that it found",
+    TorchLatch.LOOKED: "looking has started CUDA",
+    TorchLatch.LOOKED_IN_VAIN: "it does not look again until a restart",
+    TorchLatch.UNKNOWN: "it was imported before gpumagic was loaded",
+    TorchLatch.WITHOUT_CUDA: "it uses no GPU, whatever is visible",
+}
 
 
-def _processes(row: Row) -> str | None:
-    return None if row.process_count is None else str(row.process_count)
+def state_table(report: SelectReport) -> Table:
+    """Everything that has a say, each with its state and what was found."""
+    columns = (Column("Topic"), Column("State"), Column("Found"))
+    return Table("What decides", columns, tuple(_lines(report)), name="state")
+
+
+def _lines(report: SelectReport) -> Iterator[tuple[str, Cell, Cell]]:
+    yield "Verdict", report.verdict.value, _VERDICTS[report.verdict]
+    state = report.driver.state.value
+    facts = [
+        _DRIVER.get(state, "it cannot be asked"),
+        f"the file is {report.driver.library}" if report.driver.library else "",
+    ]
+    yield "Driver library", state, "; ".join(filter(None, facts))
+    yield "torch", report.torch.value, _TORCH[report.torch]
+    start, verdict = report.start, report.verdict
+    if start is not None:
+        # A look may be in vain after CUDA has started: then the start counts.
+        vain = start.in_vain and verdict is not Verdict.FIXED
+        yield "Who looked in vain" if vain else "Who started CUDA", "seen", _who(start)
+    elif verdict in (Verdict.FIXED, Verdict.FIXED_FOR_TORCH, Verdict.FAILED):
+        yield "Who started CUDA", None, "it was not watched"
+    for each in report.variables:
+        yield each.name, *_variable(each)
+
+
+def _who(start: Start) -> str:
+    """The cell, the line and the call, as far as they are known."""
+    source = (start.source or "").strip()
+    return ": ".join(filter(None, (str(start), source if source != start.by else "")))
+
+
+def _variable(variable: Variable) -> tuple[Cell, str]:
+    """Its state, and its value in every place where it can be looked up."""
+    values = {"in Python": variable.python}
+    if variable.c_known:
+        values["in C"] = variable.c
+    if variable.at_start_known:
+        values["at the start"] = variable.at_start
+    state: Cell = "not set" if variable.python is None else "set"
+    if variable.c_known and variable.c != variable.python:
+        state = Badge("Python and C differ", "problem")
+    if len(set(values.values())) == 1:
+        values = {"": variable.python}
+    said = (
+        f"{'not set' if value is None else repr(value)} {place}".strip()
+        for place, value in values.items()
+    )
+    return state, "; ".join(said)

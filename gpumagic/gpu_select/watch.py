@@ -1,17 +1,19 @@
-"""Watches for who starts CUDA, and guards against a question that would.
+"""Watches for who starts CUDA: after each cell, each import, each look of torch's.
 
-After each cell and each import the driver is asked one cheap question; torch is
-watched at the place where it looks for GPUs. With the answer all of it is gone.
+The driver is asked one cheap question; torch is watched where it looks for GPUs, in
+two functions of its C part. With the answer all of it is gone.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
 import linecache
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.notebook.faults import CellEvents, tell_fault
 from gpumagic.report.frontend import cell_numbers
@@ -23,15 +25,31 @@ if TYPE_CHECKING:
     from types import FrameType, FunctionType, ModuleType
 
     from gpumagic.gpu_select.report import Start, TorchLatch
-    from gpumagic.gpu_select.torch_looks import TorchLooks
-    from gpumagic.notebook.session import Session
 
-GUARD = "PYTORCH_NVML_BASED_CUDA_CHECK"
-GUARD_ON = "1"
 _PART = "the watch for who starts CUDA"
-_HOOK = "exec_module"
+_LOOKS = ("_cuda_getDeviceCount", "_cuda_init")
 _LEADING_BLANK_LINES = re.compile(r"\A(?:[ \t]*\n)+")
 _NAME_IN_IPYTHON_7 = re.compile(r"<ipython-input-(\d+)-")
+
+
+def torch_latch(
+    *, looked: bool = False, in_vain: bool = False, unseen: bool = True
+) -> TorchLatch:
+    """What is known of torch's look for GPUs, of which it keeps the answer."""
+    from gpumagic.gpu_select.report import TorchLatch
+
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return TorchLatch.ABSENT
+    if not hasattr(getattr(torch, "_C", None), "_cuda_getDeviceCount"):
+        return TorchLatch.WITHOUT_CUDA
+    if getattr(getattr(torch, "cuda", None), "is_initialized", bool)():
+        return TorchLatch.STARTED
+    if in_vain:
+        return TorchLatch.LOOKED_IN_VAIN
+    if looked:
+        return TorchLatch.LOOKED
+    return TorchLatch.UNKNOWN if unseen else TorchLatch.OPEN
 
 
 class Watcher:
@@ -58,7 +76,6 @@ class Watcher:
         self._may_have_started = may_have_started
         self._shell: Any = None
         self._pid = os.getpid()
-        self._cell_at_install = 0
         self._cell_runs = False
         self._started_before = False
         self._start: Start | None = None
@@ -70,15 +87,9 @@ class Watcher:
         self._finder = ImportFinder(self)
         self._torch_looks: TorchLooks | None = None
 
-    @property
-    def looked_in_vain(self) -> bool:
-        """Whether torch has looked for GPUs here and found none."""
-        return self._vain_look is not None
-
     def install(self, shell: Any, undo: ExitStack) -> None:
         """Watch from now on, until CUDA has started or this is undone."""
         self._shell = shell
-        self._cell_at_install = _last_cell(shell)
         self._cell_runs = self._line(sys._getframe()) is not None  # noqa: SLF001
         self._torch_was_there = "torch" in sys.modules
         self._started_before = self._may_have_started() and bool(self._has_started())
@@ -99,23 +110,21 @@ class Watcher:
             self._watch_torch()
 
     def start(self) -> Start | None:
-        """Who started CUDA, or looked for GPUs in vain; None if nobody has.
-
-        Where CUDA had started before `install`, it is a guess from the history.
-        """
+        """Who started CUDA, or looked for GPUs in vain; None if nobody has."""
         if self._started_before:
-            return self._guess()
+            from gpumagic.gpu_select.report import Start
+
+            return Start(by="something that ran before gpumagic was loaded")
         if self._start is None and self._watching and self._has_started():
             self._note_cell(sys._getframe(1))  # noqa: SLF001 -- the cell that asks
         return self._start or self._vain_look
 
     def torch_latch(self) -> TorchLatch:
         """Whether torch has looked for GPUs; imports and starts nothing."""
-        from gpumagic.gpu_select.torch_looks import torch_latch
-
-        unseen = self._torch_was_there or not self._watching
         return torch_latch(
-            looked=self._looked, in_vain=self.looked_in_vain, unseen=unseen
+            looked=self._looked,
+            in_vain=self._vain_look is not None,
+            unseen=self._torch_was_there or not self._watching,
         )
 
     # ---------------------------------------------------------------- cells
@@ -161,6 +170,11 @@ class Watcher:
         if name == "torch":
             self._watch_torch()
 
+    def _watch_torch(self) -> None:
+        if self._torch_looks is None:
+            self._torch_looks = TorchLooks(sys.modules.get("torch"), self)
+        self._torch_looks.put_in()
+
     # ---------------------------------------------------------------- torch
 
     def looking(self) -> bool | None:
@@ -182,26 +196,13 @@ class Watcher:
         first_in_vain = in_vain and self._vain_look is None
         if not starts and not first_in_vain:
             return
-        found = self._made(self._line(frame), by=self._cause(frame), in_vain=in_vain)
+        line = self._line(frame)
+        by = _caused_by(frame, self._shell) or (line and line.source)
+        found = self._made(line, by=by, in_vain=in_vain)
         if first_in_vain:
             self._vain_look = found
         if starts:
             self._start = found
-
-    def _cause(self, frame: FrameType) -> str | None:
-        from gpumagic.gpu_select.torch_looks import caused_by
-
-        try:
-            return caused_by(frame, lambda each: is_cell(self._shell, each))
-        except Exception:  # noqa: BLE001 -- what was found is told without it
-            return None
-
-    def _watch_torch(self) -> None:
-        from gpumagic.gpu_select.torch_looks import TorchLooks
-
-        if self._torch_looks is None:
-            self._torch_looks = TorchLooks(sys.modules.get("torch"), self)
-        self._torch_looks.put_in()
 
     # ----------------------------------------------------------------- notes
 
@@ -218,10 +219,9 @@ class Watcher:
 
     def _note_cell(self, frame: FrameType) -> None:
         """CUDA has started, and something earlier in the running cell has done it."""
-        in_cell = self._line(frame) is not None
         cell = _last_cell(self._shell)
-        typed = _cells_of(self._shell).get(cell, "") if in_cell else ""
-        self._note(only_line(cell, typed))
+        in_cell = self._line(frame) is not None
+        self._note(only_line(cell, _text_of(self._shell, cell) if in_cell else ""))
 
     def _note(self, line: CellLine | None, by: str | None = None) -> None:
         # A child that was forked off goes its own ways.
@@ -246,16 +246,6 @@ class Watcher:
         except Exception:  # noqa: BLE001 -- the user's call must go on
             return None
 
-    def _guess(self) -> Start:
-        from gpumagic.gpu_select.history import guess
-        from gpumagic.gpu_select.report import Start
-
-        cells = _cells_of(self._shell).items()
-        before = {cell: text for cell, text in cells if cell <= self._cell_at_install}
-        return guess(before) or Start(
-            by="something that ran before gpumagic was loaded"
-        )
-
     def _stop(self) -> None:
         """Take out whatever has been put in; a second time there is nothing."""
         if not self._watching:
@@ -266,6 +256,72 @@ class Watcher:
             self._torch_looks.take_out()
         if self._cells is not None:
             self._cells.take_out()
+
+
+# ---------------------------------------------------------------- torch's looks
+
+
+class TorchLooks:
+    """Stands between torch and the functions with which it looks for GPUs.
+
+    The module may be half imported.
+    """
+
+    def __init__(self, torch: Any, watcher: Watcher) -> None:
+        self._core = getattr(torch, "_C", None)
+        self._watcher = watcher
+        self._put_in: dict[str, tuple[Any, Any]] = {}
+
+    def put_in(self) -> None:
+        """Wrap what this build of torch has."""
+        for name in _LOOKS:
+            plain = getattr(self._core, name, None)
+            if plain is not None and name not in self._put_in:
+                ours = _noting(plain, self._watcher)
+                # One that cannot be replaced is left alone: an import must go on.
+                with contextlib.suppress(AttributeError, TypeError):
+                    setattr(self._core, name, ours)
+                    self._put_in[name] = plain, ours
+
+    def take_out(self) -> None:
+        """Put back torch's own, unless somebody else has replaced ours since."""
+        while self._put_in:
+            name, (plain, ours) = self._put_in.popitem()
+            if getattr(self._core, name, None) is ours:
+                setattr(self._core, name, plain)
+
+
+def _noting(plain: Callable[..., Any], watcher: Watcher) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def look(*args: Any, **options: Any) -> Any:
+        __tracebackhide__ = True
+        before = watcher.looking()
+        try:
+            found = plain(*args, **options)
+        except Exception:
+            watcher.looked(sys._getframe(1), before=before, in_vain=True)  # noqa: SLF001
+            raise
+        # Only the count is a number; what starts torch answers nothing.
+        watcher.looked(sys._getframe(1), before=before, in_vain=found == 0)  # noqa: SLF001
+        return found
+
+    return look
+
+
+def _caused_by(frame: FrameType | None, shell: Any) -> str | None:
+    """The import of the user's that made torch look, or torch's public function."""
+    outermost = None
+    while frame is not None and not _is_cell(shell, frame):
+        module = str(frame.f_globals.get("__name__", ""))
+        root = module.partition(".")[0]
+        if frame.f_code.co_name == "<module>" and root not in {"torch", "__main__"}:
+            return f"import {root}"
+        name = frame.f_code.co_qualname
+        if root == "torch":
+            private = "<" in name or any(x[:1] == "_" for x in name.split("."))
+            outermost = None if private else f"{module}.{name}()"
+        frame = frame.f_back
+    return outermost
 
 
 # ---------------------------------------------------------------- around imports
@@ -305,35 +361,31 @@ class ImportFinder:
         """What the finders behind this one find."""
         if path is not None:
             return None
-        for finder in self._behind():
-            if not hasattr(finder, "find_spec"):
-                return None  # of an older kind: Python knows how to ask it
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                _watch(spec.loader, self._watcher)
-                found: ModuleSpec = spec
-                return found
-        return None
-
-    def _behind(self) -> list[Any]:
         finders: list[Any] = list(sys.meta_path)
         places = [place for place, each in enumerate(finders) if each is self]
-        return finders[places[0] + 1 :] if places else []
+        for finder in finders[places[0] + 1 :] if places else []:
+            if not hasattr(finder, "find_spec"):
+                return None  # of an older kind: Python knows how to ask it
+            spec: ModuleSpec | None = finder.find_spec(name, path, target)
+            if spec is not None:
+                _watch(spec.loader, self._watcher)
+                return spec
+        return None
 
 
 def _watch(loader: Any, watcher: Watcher) -> None:
     """Put a hook on a loader that lasts until it is called."""
-    if isinstance(loader, type) or not hasattr(loader, _HOOK):
+    if isinstance(loader, type) or not hasattr(loader, "exec_module"):
         return
     own = getattr(loader, "__dict__", None)
-    if own is None or _HOOK in own:
+    if own is None or "exec_module" in own:
         return
 
     def run(module: ModuleType) -> None:
         __tracebackhide__ = True
         # Off first: some loaders serve many modules, nested ones too.
-        if own.get(_HOOK) is run:
-            own.pop(_HOOK, None)
+        if own.get("exec_module") is run:
+            own.pop("exec_module", None)
         name = str(getattr(module, "__name__", ""))
         before = watcher.importing(name)
         try:
@@ -341,7 +393,7 @@ def _watch(loader: Any, watcher: Watcher) -> None:
         finally:
             watcher.imported(name, before)
 
-    own[_HOOK] = _as_importlib(run)
+    own["exec_module"] = _as_importlib(run)
 
 
 def _as_importlib(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -365,24 +417,12 @@ _as_importlib(ImportFinder.find_spec)
 # ---------------------------------------------------------------- lines of cells
 
 
-class CellLine:
-    """A line of a cell that was run in this shell.
+class CellLine(NamedTuple):
+    """A line of a cell that was run in this shell."""
 
-    Attributes:
-        cell: Its number, as in `In[cell]`.
-
-        line: The number of the line, counted as IPython's tracebacks do: from 1,
-            without blank lines at the top of the cell.
-
-        source: The line's text as the user typed it; None where that is gone.
-    """
-
-    __slots__ = ("cell", "line", "source")
-
-    def __init__(self, cell: int, line: int, source: str | None) -> None:
-        self.cell = cell
-        self.line = line
-        self.source = source
+    cell: int  # its number, as in `In[cell]`
+    line: int  # from 1, without blank lines at the top, as in IPython's tracebacks
+    source: str | None  # as the user typed it; None where that is gone
 
 
 def _line_of(shell: Any, frame: FrameType | None) -> CellLine | None:
@@ -394,14 +434,14 @@ def _line_of(shell: Any, frame: FrameType | None) -> CellLine | None:
     while frame is not None:
         if frame.f_globals is shell.user_global_ns:
             found = _known_line(shell, frame)
-            if found is not None and is_cell(shell, frame):
+            if found is not None and _is_cell(shell, frame):
                 return found
             in_function = in_function or found
         frame = frame.f_back
     return in_function
 
 
-def is_cell(shell: Any, frame: FrameType) -> bool:
+def _is_cell(shell: Any, frame: FrameType) -> bool:
     """Whether a frame is a cell's own code, and not that of a function in it."""
     in_notebook = frame.f_globals is shell.user_global_ns
     return in_notebook and frame.f_locals is shell.user_ns
@@ -426,13 +466,10 @@ def _last_cell(shell: Any) -> int:
     return max(0, len(_typed(shell)) - 1)
 
 
-def _cells_of(shell: Any) -> dict[int, str]:
-    """The cells that this shell has run as typed, less blank lines at their top."""
-    return {
-        number: _as_counted(source)
-        for number, source in enumerate(_typed(shell))
-        if source.strip()
-    }
+def _text_of(shell: Any, cell: int) -> str:
+    """A cell as typed, less blank lines at its top."""
+    typed = _typed(shell)
+    return _as_counted(typed[cell]) if cell < len(typed) else ""
 
 
 def _typed(shell: Any) -> list[str]:
@@ -445,46 +482,15 @@ def _as_counted(cell: str) -> str:
 
 def _known_line(shell: Any, frame: FrameType) -> CellLine | None:
     name, line = frame.f_code.co_filename, frame.f_lineno
-    cell = _cell_number(shell, name)
+    cell = cell_numbers(shell).get(name)
+    if cell is None and (match := _NAME_IN_IPYTHON_7.match(name)):
+        cell = int(match[1])
     source = linecache.getline(name, line).strip()
-    if cell is None and source and is_cell(shell, frame):
+    if cell is None and source and _is_cell(shell, frame):
         cell = _last_cell(shell)  # a kernel with IPython 7 names its files otherwise
     if cell is None:
         return None
     if "get_ipython()" in source:  # what IPython has made of a magic
-        typed = _cells_of(shell).get(cell, "").splitlines()
+        typed = _text_of(shell, cell).splitlines()
         source = typed[line - 1].strip() if line <= len(typed) else ""
     return CellLine(cell, line, source or None)
-
-
-def _cell_number(shell: Any, filename: str) -> int | None:
-    numbers = cell_numbers(shell)
-    if filename in numbers:
-        return numbers[filename]
-    match = _NAME_IN_IPYTHON_7.match(filename)
-    return int(match[1]) if match else None
-
-
-# ---------------------------------------------------------------- the guard
-
-
-class GuardSwitch:
-    """Turns the guard on and off; the session undoes it on unload.
-
-    With its variable set, torch asks NVML instead of CUDA where it can. It reads the
-    variable at every call.
-    """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._users_own = os.environ.get(GUARD)
-
-    def install(self) -> None:
-        """Turn it on, unless the user has set the variable himself."""
-        if self._users_own is None:
-            self.turn(on=True)
-
-    def turn(self, *, on: bool) -> None:
-        """Turn it on or off, whatever the variable was before."""
-        off = None if self._users_own == GUARD_ON else self._users_own
-        self._session.set_variable(GUARD, GUARD_ON if on else off)

@@ -26,19 +26,12 @@ if TYPE_CHECKING:
     Offers = Iterable[str] | Callable[[Any, str], Iterable[str]]
 
 _BELOW_ZERO = re.compile(r"-\.?\d")
-_OF_AN_OPTION = r"argument (?P<spellings>[^:]+): (?P<said>.*)"
-_NOT_READ = r"invalid (int|float) value: (?P<text>.*)"
-_NO_CHOICE = r"invalid choice: (?P<text>.*) \(choose from"
-_EXAMPLES = {
-    "TIME": "10s",
-    "SIZE": "2GiB",
-    "N": "4",
-    "K": "4",
-    "R": "4",
-    "PERCENT": "50",
-}
+# What argparse says of a value, and what kind of value it missed.
+_OF_AN_OPTION = re.compile(r"argument (?P<spellings>[^:]+): (?P<said>.*)", re.DOTALL)
+_NOT_READ = re.compile(r"invalid (int|float) value: (?P<text>.*)", re.DOTALL)
+_NO_CHOICE = re.compile(r"invalid choice: (?P<text>.*) \(choose from", re.DOTALL)
 _NUMBERS = {"int": "a whole number", "float": "a number"}
-
+_EXAMPLES = {"TIME": "10s", "SIZE": "2GiB", "N": "4", "K": "4", "PERCENT": "50"}
 # A word: runs of plain characters and of quoted text, up to a blank.
 _WORD = re.compile(r"""(?:[^\s"']+|"[^"]*"|'[^']*')+""")
 _HELP = ("-h", "--help")
@@ -69,8 +62,7 @@ class argument(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - as IPython's
         takes: str = "",
         **keywords: Any,
     ) -> None:
-        self.spellings = spellings
-        self.keywords = keywords
+        self.spellings, self.keywords = spellings, keywords
         self.ours = {"offers": offers, "more": more, "takes": takes}
 
     def add_to_parser(
@@ -82,20 +74,13 @@ class argument(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - as IPython's
 
 
 class word(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - beside `argument`
-    """A word that the line form answers, when it stands behind the name.
+    """A word that the line form answers, such as `log [FILE]`, and what it does.
 
-    Args:
-        spelling: The word, and what may stand behind it: `log [FILE]`.
-
-        does: A few words on it, for the help.
-
-        offers: What Tab puts behind it, as for an `argument`.
+    `offers` is what Tab puts behind it, as for an `argument`.
     """
 
     def __init__(self, spelling: str, does: str, *, offers: Offers = ()) -> None:
-        self.spelling = spelling
-        self.does = does
-        self.offers = offers
+        self.spelling, self.does, self.offers = spelling, does, offers
 
     def add_to_parser(
         self, parser: argparse.ArgumentParser, _: argparse.ArgumentParser | None
@@ -107,11 +92,7 @@ class word(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - beside `argument
 
 
 class examples(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - beside `argument`
-    """Lines to begin with, which the help shows first.
-
-    Args:
-        lines: Each line as it is typed, with what it does.
-    """
+    """Lines to begin with, each with what it does; the help shows them first."""
 
     def __init__(self, lines: Mapping[str, str]) -> None:
         self.lines = lines
@@ -128,10 +109,8 @@ class examples(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - beside `argu
 
 def parse(parser: argparse.ArgumentParser, name: str, line: str) -> argparse.Namespace:
     """Read a line that holds options and plain words only."""
-    said = _without_comment(line).rstrip().rstrip(";")
-    words = [_unquoted(word) for word in _words(said, name)]
     options = options_of(parser)
-    words = list(_with_values_attached(options, words))
+    words = list(_with_values_attached(options, _words(line, name)))
     try:
         namespace, unknown = parser.parse_known_args(words)
     except GpuMagicError as error:  # raised by an option's own `type`
@@ -152,9 +131,11 @@ def split_code(
 
     The first word that is no known option, or a `--`, ends the options.
     """
-    words = list(_option_words(parser, line))
+    roles = _roles(parser, line)
+    words = list(takewhile(lambda role: role[1] is not None, roles))
     end = words[-1][0].end() if words else 0
-    if words and not name.startswith("%%") and not _has_code(line[end:]):
+    has_code = bool(line[end:].partition("#")[0].strip(" ;"))
+    if words and not name.startswith("%%") and not has_code:
         end = _end_before_code(words)
     options, code = line[:end], line[end:]
     if re.match(r"\s*--(\s|$)", code):
@@ -234,14 +215,7 @@ def next_place(
     return [word[0] for word, its_option in before if its_option is None], option
 
 
-def _usage_hint(name: str) -> str:
-    """What to type to see all options."""
-    return f"type {name} --help to see all options"
-
-
-def _roles(
-    parser: argparse.ArgumentParser, line: str
-) -> Iterator[tuple[re.Match[str], argparse.Action | None]]:
+def _roles(parser: argparse.ArgumentParser, line: str) -> Iterator[_Role]:
     """Each word with the option that it names or gives a value to, if it does."""
     options = options_of(parser)
     option: argparse.Action | None = None
@@ -254,14 +228,11 @@ def _roles(
         else:
             spelling, _, attached = word[0].partition("=")
             option = options.get(spelling.rstrip(";"))  # it silences the line
-            awaited = 0 if attached or option is None else _values_taken(option)
+            nargs = 0 if option is None else option.nargs
+            awaited = nargs if isinstance(nargs, int) else int(nargs is None)
+            awaited = 0 if attached else awaited
             may_follow = not attached
         yield word, option
-
-
-def _option_words(parser: argparse.ArgumentParser, line: str) -> list[_Role]:
-    """The leading words that are options or the values of options."""
-    return list(takewhile(lambda role: role[1] is not None, _roles(parser, line)))
 
 
 def _is_value(option: argparse.Action, word: re.Match[str], options: Options) -> bool:
@@ -283,10 +254,6 @@ def _is_value(option: argparse.Action, word: re.Match[str], options: Options) ->
     return False
 
 
-def _has_code(text: str) -> bool:
-    return bool(text.partition("#")[0].strip(" ;"))
-
-
 def _end_before_code(words: list[_Role]) -> int:
     """Where the options end, if what looks like a value is all the code there is."""
     (*before, last) = words
@@ -296,72 +263,61 @@ def _end_before_code(words: list[_Role]) -> int:
     return last[0].end()
 
 
-def _values_taken(action: argparse.Action) -> int:
-    return action.nargs if isinstance(action.nargs, int) else int(action.nargs is None)
-
-
 def _looks_like_option(word: str) -> bool:
     """`-x` and `--words`, but not the code `-x.sum()` or `-1`."""
-    return re.fullmatch(r"--?[A-Za-z][\w-]*(=.*)?", word) is not None and (
-        word.startswith("--") or len(word) == len("-x")
-    )
+    return re.fullmatch(r"(-[A-Za-z]|--[A-Za-z][\w-]*)(=.*)?", word) is not None
 
 
 def _words(line: str, name: str) -> list[str]:
-    words = _WORD.findall(line)
-    left_over = _WORD.sub("", line).strip()
-    if left_over:
+    """The words as the program should see them: `--label='a b'` as `--label=a b`."""
+    for word in _WORD.finditer(line):
+        if word[0].startswith("#"):
+            line = line[: word.start()]
+            break
+    line = line.rstrip().rstrip(";")
+    if left_over := _WORD.sub("", line).strip():
         raise UsageProblem(
             f"{name}: the quotation mark {left_over[0]} is not closed",
             f"close it, or leave it out: {line.strip()}",
         )
-    return words
+    quoted = re.compile(r"\"([^\"]*)\"|'([^']*)'")
+    words = _WORD.findall(line)
+    return [
+        quoted.sub(lambda found: found[1] or found[2] or "", each) for each in words
+    ]
 
 
-def _without_comment(line: str) -> str:
-    for word in _WORD.finditer(line):
-        if word[0].startswith("#"):
-            return line[: word.start()]
-    return line
-
-
-def _unquoted(word: str) -> str:
-    """`--label='a b'` as the program should see it: `--label=a b`."""
-    return re.sub(r"\"([^\"]*)\"|'([^']*)'", lambda m: m[1] or m[2] or "", word)
+def _usage_hint(name: str) -> str:
+    """What to type to see all options."""
+    return f"type {name} --help to see all options"
 
 
 def _unknown_word(
     parser: argparse.ArgumentParser, name: str, word: str
 ) -> UsageProblem:
-    spelling = word.partition("=")[0]
-    kind = "option" if spelling.startswith("-") else "word"
-    hint = _nearest(spelling, _known_words(parser)) or _usage_hint(name)
-    return UsageProblem(f"{name} has no {kind} {spelling}", hint)
-
-
-def _nearest(spelling: str, known: list[str]) -> str:
-    """What was meant: a word that begins so, or one that is written nearly so.
+    """What is not known, with what was meant: begun so, or written nearly so.
 
     Without their dashes, which all options have in common: with them `--wat` is
     taken for `--repeat`.
     """
     import difflib
 
-    bare = {word.lstrip("-"): word for word in known}
+    choices = [
+        str(choice)
+        for action in actions_of(parser)
+        for choice in (() if action.option_strings else action.choices or ())
+    ]
+    answered = (each.split()[0] for each in words_of(parser))
+    known = [*options_of(parser), *_HELP, *choices, *answered]
+    bare = {each.lstrip("-"): each for each in known}
+    spelling = word.partition("=")[0]
     typed = spelling.lstrip("-")
     meant = [each for each in bare if each.startswith(typed) and len(typed) > 1]
     meant = meant or difflib.get_close_matches(typed, bare, n=1, cutoff=0.6)
-    return f"did you mean {' or '.join(bare[each] for each in meant)}?" if meant else ""
-
-
-def _known_words(parser: argparse.ArgumentParser) -> list[str]:
-    choices: list[Any] = [
-        choice
-        for action in actions_of(parser)
-        for choice in (action.choices or () if not action.option_strings else ())
-    ]
-    words = (word.split()[0] for word in words_of(parser))
-    return [*options_of(parser), *_HELP, *map(str, choices), *words]
+    offered = " or ".join(bare[each] for each in meant)
+    kind = "option" if spelling.startswith("-") else "word"
+    hint = f"did you mean {offered}?" if meant else _usage_hint(name)
+    return UsageProblem(f"{name} has no {kind} {spelling}", hint)
 
 
 # -------------------------------------------------------------------- values of options
@@ -387,7 +343,7 @@ def _with_values_attached(options: Options, words: list[str]) -> Iterator[str]:
 
 def _in_our_words(options: Options, name: str, said: str) -> UsageProblem | None:
     """What argparse says of a value, with what to type instead; None of all else."""
-    about = re.fullmatch(_OF_AN_OPTION, said, re.DOTALL)
+    about = _OF_AN_OPTION.fullmatch(said)
     spelling = about["spellings"].split("/")[-1] if about else ""
     if about is None or spelling not in options:
         return None
@@ -395,10 +351,10 @@ def _in_our_words(options: Options, name: str, said: str) -> UsageProblem | None
     example = f"write {spelling} {_example(action)}"
     if verdict == "expected one argument":
         return UsageProblem(f"{name} {spelling}: there is no value behind it", example)
-    if found := re.fullmatch(_NOT_READ, verdict, re.DOTALL):
+    if found := _NOT_READ.fullmatch(verdict):
         problem = f"{name} {spelling}: {found['text']} is not {_NUMBERS[found[1]]}"
         return UsageProblem(problem, example)
-    if (found := re.match(_NO_CHOICE, verdict, re.DOTALL)) and action.choices:
+    if (found := _NO_CHOICE.match(verdict)) and action.choices:
         choices = " or ".join(f"{spelling} {choice}" for choice in action.choices)
         problem = f"{name} {spelling}: {found['text']} is not one of its words"
         return UsageProblem(problem, f"write {choices}")
@@ -426,6 +382,5 @@ def _example(action: argparse.Action) -> str:
     if action.choices:
         return str(next(iter(action.choices)))
     metavar = str(action.metavar or action.dest.upper())
-    if action.type in (int, float) and metavar not in _EXAMPLES:
-        return _EXAMPLES["N"]
-    return _EXAMPLES.get(metavar, metavar)
+    number = _EXAMPLES["N"] if action.type in (int, float) else metavar
+    return _EXAMPLES.get(metavar, number)

@@ -63,11 +63,7 @@ class Mode:
 
 
 class EveryCell:
-    """The modes of one shell, and what is put into the shell for them.
-
-    Args:
-        shell: The interactive shell.
-    """
+    """The modes of one shell, and what is put into the shell for them."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
@@ -161,11 +157,7 @@ class EveryCell:
 
 
 class _Cell:
-    """One cell of the user's, with the runs of those modes that look at it.
-
-    Attributes:
-        depth: How many cells are being run from within it, one within the other.
-    """
+    """One cell of the user's, with the runs of those modes that look at it."""
 
     def __init__(
         self,
@@ -305,13 +297,6 @@ class _Layer:
 
     Whoever has put something over it meanwhile keeps that: then this one stays below,
     and hands on what it is given.
-
-    Args:
-        owner: The object.
-
-        name: Of the attribute.
-
-        around: Called with the function below and what this one is given.
     """
 
     def __init__(self, owner: Any, name: str, around: Callable[..., Any]) -> None:

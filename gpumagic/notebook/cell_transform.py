@@ -23,15 +23,7 @@ _MAGIC_LINE = re.compile(r"%%(\w+)[ \t]*(.*?)\s*\Z", re.DOTALL)
 
 
 class CellTransform:
-    """An input transform that knows the names of our cell magics.
-
-    Args:
-        shell: Its own.
-
-        names: Of the magics.
-
-        elsewhere: Those whose cells other processes run, which await by themselves.
-    """
+    """An input transform that knows the names of our cell magics."""
 
     # Not asked by IPython when it only wonders whether an input is complete: its
     # rule for the end of a cell magic looks at the first line, which we may change.

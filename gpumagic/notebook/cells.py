@@ -82,7 +82,7 @@ def run(
     __tracebackhide__ = True
     compiled = compile_cell(shell, body, magic_line=magic_line)
     if compiled.needs_await:
-        return _run_and_await(compiled, before, after)
+        return _run_and_await(shell, compiled, before, after)
     if before is not None:
         before()
     return _conclude(execute(compiled), after)
@@ -157,6 +157,7 @@ async def execute_async(compiled: CompiledCell) -> Outcome:
 
 
 async def _run_and_await(
+    shell: Any,
     compiled: CompiledCell,
     before: Callable[[], object] | None,
     after: Callable[[Outcome], object] | None,
@@ -164,7 +165,25 @@ async def _run_and_await(
     __tracebackhide__ = True
     if before is not None:
         before()
-    return _conclude(await execute_async(compiled), after)
+    outcome = await execute_async(compiled)
+    if isinstance(outcome.error, StopIteration):
+        _report_failure(outcome, after)
+        return _show_as_the_cells(shell, outcome.error)
+    return _conclude(outcome, after)
+
+
+def _show_as_the_cells(shell: Any, error: BaseException) -> None:
+    """Let IPython show an error that no coroutine can raise: Python would replace it.
+
+    IPython's own frame, which awaits us, has the result that tells of the error.
+    """
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != "run_code":
+        frame = frame.f_back
+    result = None if frame is None else frame.f_locals.get("result")
+    if result is not None:
+        result.error_in_exec = error
+    shell.showtraceback((type(error), error, error.__traceback__))
 
 
 def _conclude(outcome: Outcome, after: Callable[[Outcome], object] | None) -> Any:
@@ -298,20 +317,6 @@ class RepeatableCell:
 
     All of its statements are one code object, so that a run costs a tenth of a
     microsecond beyond what the code itself takes.
-
-    Args:
-        shell: The interactive shell whose namespace and rules apply.
-
-        body: The code.
-
-        magic_line: The magic line itself, shown as line 1 in tracebacks.
-
-    Attributes:
-        name: The file name under which tracebacks know it.
-
-        is_empty: Whether there is nothing to run.
-
-        needs_await: Whether some statement awaits at top level.
     """
 
     def __init__(self, shell: Any, body: str, *, magic_line: str = "") -> None:

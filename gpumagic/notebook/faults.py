@@ -15,17 +15,7 @@ if TYPE_CHECKING:
 
 
 class Hook:
-    """A callback that is taken out at its first fault.
-
-    Args:
-        callback: What is called; Ctrl-C within it goes on, as it is the user's.
-
-        part: What of ours it belongs to, in the user's words.
-
-        take_out: Called after a fault, before it is told.
-
-        otherwise: What is answered in its place from then on.
-    """
+    """A callback that is taken out at its first fault."""
 
     def __init__(
         self,
@@ -54,19 +44,7 @@ class Hook:
 
 
 class CellEvents:
-    """What is called before and after each cell; both go out at the first fault.
-
-    Args:
-        shell: The interactive shell.
-
-        part: What of ours it belongs to, in the user's words.
-
-        before: Called with what IPython knows of a cell that is about to run.
-
-        after: Called with the outcome of one.
-
-        on_fault: Takes out what belongs together with these two.
-    """
+    """What is called before and after each cell; both go out at the first fault."""
 
     def __init__(
         self,

@@ -167,13 +167,6 @@ class Panel:
     A thread looks and draws, and draws the last picture as well: so Ctrl-C, which
     Python raises in the main thread, leaves neither a thread nor half a panel. It asks
     less than a hundredth of a core, however long it takes to look.
-
-    Args:
-        shell: The shell whose cell runs.
-
-        driver: Gives the driver of the machine.
-
-        keeps: Whether the last picture stays; else the answer stands in its place.
     """
 
     def __init__(

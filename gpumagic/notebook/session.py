@@ -88,7 +88,7 @@ class Session:
 
     def said_before(self, report: Any, words: Words) -> Words:
         """Which of a report's notes the one before it had already."""
-        kind = type(report).__module__
+        kind = type(report).__module__.rpartition(".")[0]
         shown, known, said = self._said.get(kind, (None, frozenset(), frozenset()))
         if shown is None or shown() is not report:
             known = words & said
@@ -104,15 +104,7 @@ def _put(name: str, value: str | None) -> None:
 
 
 class CellLog(Generic[_Told, _Entry, _Log]):
-    """Entries of the last cells; the oldest go when there are too many.
-
-    Args:
-        entries_of: What is noted of a cell's report; the report itself is not kept.
-
-        report_of: Makes the report of the whole log.
-
-        columns: What a file has of each entry.
-    """
+    """Entries of the last cells; the oldest go when there are too many."""
 
     def __init__(
         self,

@@ -5,7 +5,8 @@ Of workers only what was measured is said; a number that was not tried is not ju
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.drawing import (
     Badge,
@@ -27,6 +28,7 @@ from gpumagic.pin_loader.report import (
     WORTH_IT,
     LimitKind,
     Pinned,
+    Rates,
     Remedy,
     Severity,
     State,
@@ -35,9 +37,9 @@ from gpumagic.pin_loader.report import (
 )
 from gpumagic.pin_loader.report import Part as StepPart
 from gpumagic.report import robust
+from gpumagic.report.record import Report
 from gpumagic.report.robust import Verdict, inverse
 from gpumagic.report.units import (
-    UNKNOWN,
     bytes_text,
     count_text,
     listed,
@@ -65,10 +67,10 @@ if TYPE_CHECKING:
         Leaf,
         Limit,
         LoaderFacts,
-        LoaderReport,
         Loading,
-        Rates,
+        Rebuilding,
         Remark,
+        Sameness,
         Samples,
         Setting,
         WorkerSearch,
@@ -83,6 +85,38 @@ _BOTTLENECKS = {
 _MOST_TIMES = 100
 _MUCH_STARTING = 0.25  # of the time of a batch
 _NO_ACCELERATOR = "there is no accelerator to pin for"
+
+
+@dataclass(frozen=True)
+class LoaderReport(Report):
+    """A loader from diagnosis to proof; what was not reached is None."""
+
+    state: State
+    setting: Setting
+    loader: LoaderFacts
+    reason: Remark | None = None  # why it ended so, and what to do
+    anatomy: Anatomy | None = None
+    guard: Guard | None = None
+    rates: Rates = field(default_factory=Rates)
+    workers: WorkerSearch | None = None
+    bound: Bound | None = None
+    rebuilding: Rebuilding | None = None
+    sameness: Sameness | None = None
+    end_to_end: EndToEnd | None = None
+    remarks: tuple[Remark, ...] = ()
+    out: str | None = None  # the name of the new loader, where there is one
+
+    @property
+    def headline(self) -> str:
+        """The answer in one sentence."""
+        return headline(self)
+
+    def drawing(self) -> Any:
+        """The verdict and one screen."""
+        return draw_loader(self)
+
+    def __repr__(self) -> str:
+        return f"LoaderReport({self.headline!r})"
 
 
 def draw_loader(report: LoaderReport) -> Drawing:
@@ -957,7 +991,6 @@ def _time_parts(report: LoaderReport) -> Iterator[Part]:
                 Column("Host held", number=True),
                 Column("Done after", number=True),
                 Column("Rate", number=True),
-                Column("Of the link", number=True),
             ),
             tuple(_copy_row(each, rates) for each in rates.copies),
         )
@@ -987,14 +1020,12 @@ def _range(what: str, samples: Samples) -> str:
 def _copy_row(mode: CopyMode, rates: Rates) -> tuple[Cell, ...]:
     device_s = None if mode.device is None else mode.device.median_s
     rate = rates.nbytes / device_s if rates.nbytes and device_s else None
-    link = rates.link_bytes_per_s
     return (
         "pinned" if mode.pinned else "pageable",
         "blocking" if mode.blocking else "non_blocking",
         time_text(mode.host.median_s),
         time_text(device_s),
         rate_text(rate, "B/s", "G"),
-        share_text(rate / link) if rate is not None and link else UNKNOWN,
     )
 
 

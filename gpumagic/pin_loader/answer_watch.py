@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.drawing import (
     Column,
@@ -21,6 +22,7 @@ from gpumagic.drawing import (
 )
 from gpumagic.pin_loader.answer_loader import notes_of, place_lines
 from gpumagic.report import robust
+from gpumagic.report.record import Report
 from gpumagic.report.units import (
     NOT_MEASURED,
     bytes_text,
@@ -38,9 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.pin_loader.report import CopyLine, DataWait, WatchReport
+    from gpumagic.pin_loader.report import CopyLine, DataWait, Remark, Setting
     from gpumagic.report.events import SeenRace
-    from gpumagic.report.places import CodeLine
+    from gpumagic.report.places import Code, CodeLine
 
 _MOST_LINES = 12
 _MOST_IN_SIGHT = 4
@@ -55,6 +57,35 @@ _WHAT_COPIES_ARE = """\
 Blocking: copies without non_blocking=True.
 A copy from pageable memory can hold the host either way.
 Host held: until the calls had returned, with the host's own part in it."""
+
+
+@dataclass(frozen=True)
+class WatchReport(Report):
+    """A training cell that was watched while it ran; its times are a little longer."""
+
+    code: Code
+    setting: Setting
+    elapsed_s: float  # from all idle to all idle, on the device's clock
+    host_s: float  # on this machine's clock, which waits for data are on
+    copies: tuple[CopyLine, ...] = ()
+    waits: tuple[DataWait, ...] = ()
+    copying_s: float | None = None  # copies to a device were under way
+    hidden_s: float | None = None  # of that beside kernels
+    kernel_s: float | None = None
+    races: tuple[SeenRace, ...] = ()
+    failed: str | None = None  # the error that the code raised, in one line
+    remarks: tuple[Remark, ...] = ()
+    problem: str | None = None  # why there is no trace
+    hint: str | None = None
+
+    @property
+    def headline(self) -> str:
+        """The answer in one sentence."""
+        return watch_headline(self)
+
+    def drawing(self) -> Any:
+        """The verdict and one screen."""
+        return draw_watch(self)
 
 
 def draw_watch(report: WatchReport) -> Drawing:

@@ -22,7 +22,8 @@ from gpumagic.report.places import Code
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumagic.pin_loader.report import LoaderReport, WatchReport
+    from gpumagic.pin_loader.answer_loader import LoaderReport
+    from gpumagic.pin_loader.answer_watch import WatchReport
     from gpumagic.pin_loader.stages import Progress
 
 
@@ -70,7 +71,6 @@ def improve(  # noqa: PLR0913 -- one for each option
     out: str | None = None,
     device: Any = None,
     workers: int | str | None = None,
-    prefetch: int | None = None,
     step: Callable[[Any], object] | None = None,
     budget_s: float = 10.0,
     force: bool = False,
@@ -90,8 +90,6 @@ def improve(  # noqa: PLR0913 -- one for each option
         workers: How many processes load; "auto" takes the fewest that are as good as
             the best. By default as many as before: others are tried, and told.
 
-        prefetch: How many batches each of them prepares ahead.
-
         step: What the loop calls with each batch; it is really called.
 
         budget_s: About how long all measurements together may take. Each is made once
@@ -106,7 +104,6 @@ def improve(  # noqa: PLR0913 -- one for each option
         out=out or f"{name or 'loader'}_pinned",
         device=device,
         workers=workers,
-        prefetch=prefetch,
         step=step,
         budget_s=budget_s,
         force=force,
@@ -119,7 +116,6 @@ def pin(
     *,
     device: Any = None,
     workers: int | None = None,
-    prefetch: int | None = None,
     force: bool = False,
 ) -> DevicePrefetcher:
     """The loader rebuilt, pinned and copied ahead, compared in value but not timed.
@@ -131,16 +127,12 @@ def pin(
 
         workers: How many processes load; by default as many as before.
 
-        prefetch: How many batches each of them prepares ahead.
-
         force: Whether to make it even where it would take much memory, or give others.
 
     Raises:
         LoaderRefused: It would take too much memory, or not give the same.
     """
-    options = Options(
-        device=device, workers=workers, prefetch=prefetch, force=force, out="pinned"
-    )
+    options = Options(device=device, workers=workers, force=force, out="pinned")
     made = investigate(loader, options, PINNING)
     if made.loader is None:
         reason = made.report.reason
@@ -184,7 +176,7 @@ def look_or_improve(
 ) -> Improved:
     """Go through the stages, as the magic does."""
     if options.diagnose:
-        options = dataclasses.replace(options, workers=None, prefetch=None, force=False)
+        options = dataclasses.replace(options, workers=None, force=False)
     if is_truly(loader, DevicePrefetcher) and options.workers is not None:
         loader = loader.loader  # it is made anew, with other workers
     return investigate(loader, options, STAGES, progress)

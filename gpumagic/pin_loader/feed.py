@@ -18,7 +18,6 @@ from gpumagic.devices.torch_private import empty_host_cache
 from gpumagic.errors import DeviceError, GpuMagicError, UsageProblem
 from gpumagic.pin_loader.batch import tensors_in, to_device
 from gpumagic.pin_loader.report import CopyMode, Rates, Remark, Samples, Step
-from gpumagic.report import robust
 from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
@@ -31,10 +30,6 @@ _PIN_SHARE, _COPIES_SHARE, _STEP_SHARE = 0.15, 0.35, 0.35
 _WARM_UPS, _TURNS, _FEWEST_TURNS = 2, 20, 3
 _IN_A_ROW = 4  # so that the host's work for one step hides behind the one before
 _SAMPLES = 10
-_LARGEST_BYTES, _SMALLEST_BYTES = 256 << 20, 4 << 20
-_SIMULATED_BYTES = 16 << 20  # the model is linear, and the bytes are really moved
-_SHARE_OF_ROOM = 8
-_LINK_WARM_UPS, _LINK_COPIES = 3, 12
 _UNSAFE = ("mps",)  # torch itself forces pinning off there
 _NO_LEAVES = Remark(
     "the batch has no dense tensors on the host, so there is nothing to copy",
@@ -50,7 +45,6 @@ def measure_feed(  # noqa: PLR0913 -- what is measured, and with what
     load: Loading | None = None,
     step: Callable[[Any], object] | None = None,
     budget_s: float = 2.0,
-    room_bytes: int | None = None,
 ) -> Rates:
     """Measure what a batch costs on its way, part by part; it starts the device.
 
@@ -61,8 +55,6 @@ def measure_feed(  # noqa: PLR0913 -- what is measured, and with what
     with given_back(runtime, device):
         if leaves:
             found = _copied(found, leaves, runtime, device, budget_s)
-            link = _link_rate(runtime, device, room_bytes)
-            found = dataclasses.replace(found, link_bytes_per_s=link)
         else:
             found = dataclasses.replace(found, remarks=(_NO_LEAVES,))
         measured = _step_of(found, batch, runtime, device, step, budget_s)
@@ -199,42 +191,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _link_rate(runtime: Runtime, device: int, room_bytes: int | None) -> float | None:
-    """Bytes in a second of one large pinned copy, by the device's own clock."""
-    import torch
-
-    if not runtime.can_pin():
-        return None
-    place, stream = torch.device(runtime.kind, device), runtime.current_stream(device)
-    for nbytes in _sizes(runtime, device, room_bytes):
-        with contextlib.suppress(DeviceError, RuntimeError, MemoryError):
-            host = runtime.pin(torch.empty(nbytes, dtype=torch.uint8))
-            there = torch.empty(nbytes, dtype=torch.uint8, device=place)
-            break
-    else:
-        return None
-    seconds = []
-    for turn in range(_LINK_WARM_UPS + (1 if runtime.simulated else _LINK_COPIES)):
-        start = runtime.record(stream)
-        there.copy_(host, non_blocking=True)
-        took_s = runtime.elapsed_s(start, runtime.record(stream))
-        if turn >= _LINK_WARM_UPS and took_s:
-            seconds.append(took_s)
-    return nbytes / robust.median(seconds) if seconds else None
-
-
-def _sizes(runtime: Runtime, device: int, room_bytes: int | None) -> Iterator[int]:
-    """As large as there is room for, then half of it and so on."""
-    nbytes = _SIMULATED_BYTES if runtime.simulated else _LARGEST_BYTES
-    free = runtime.memory_bytes(device)
-    rooms = [room_bytes, None if free is None else free[0]]
-    most = min((each // _SHARE_OF_ROOM for each in rooms if each), default=nbytes)
-    while nbytes >= _SMALLEST_BYTES:
-        if nbytes <= most:
-            yield nbytes
-        nbytes //= 2
 
 
 # --------------------------------------------------------------------- the device

@@ -147,22 +147,10 @@ def _hint(kind: LimitKind, wanted: Demand, available: int, *, force: bool) -> st
 
 
 def _smaller(kind: LimitKind, wanted: Demand, available: int) -> str:
-    """The largest setting that fits, as it is typed."""
-    batch_bytes = max(wanted.needs(kind) / wanted.batches, 1)
-    for share in (WARN_SHARE, REFUSE_SHARE):
-        most = int(share * available / batch_bytes) - 1 - wanted.pinned
-        for workers in range(wanted.workers, 0, -1):
-            prefetch = min(most // workers, wanted.prefetch_factor)
-            if prefetch >= 1:
-                takes = _takes(kind, wanted, workers, prefetch)
-                typed = f"--workers {workers} --prefetch {prefetch}"
-                return f"type {typed}, which takes {takes}"
-        alone = dataclasses.replace(wanted, workers=0)
-        if wanted.workers and alone.needs(kind) <= share * available:
-            return f"type --workers 0, which takes {_takes(kind, wanted, 0, 1)}"
+    """The most workers that fit, as it is typed."""
+    for workers in range(wanted.workers - 1, -1, -1):
+        smaller = dataclasses.replace(wanted, workers=workers)
+        needed = smaller.needs(kind)
+        if needed <= WARN_SHARE * available:
+            return f"type --workers {workers}, which takes {bytes_text(needed)}"
     return "make the batches smaller: not even a loader without workers fits"
-
-
-def _takes(kind: LimitKind, wanted: Demand, workers: int, prefetch: int) -> str:
-    smaller = dataclasses.replace(wanted, workers=workers, prefetch_factor=prefetch)
-    return bytes_text(smaller.needs(kind))

@@ -50,7 +50,7 @@ class NotALoader(GpuMagicError):
 
 
 class Known(NamedTuple):
-    """A class that cannot be made anew by its constructor, or is better let alone."""
+    """A class that is copied, or let alone, where its constructor would do harm."""
 
     package: str  # the first part of its module's name; empty is any
     name: str  # its own, or that of a base
@@ -60,81 +60,31 @@ class Known(NamedTuple):
     inner: str = ""  # the attribute with the loader within
 
 
-_BY_DEVICE = "it copies each batch to the device itself"
-_WITHIN = "give the loader within it pin_memory=True"
-_PREPARED = (
-    "pass DataLoaderConfiguration(non_blocking=True) to the Accelerator, and "
-    "pin_memory=True to the loader before `prepare`"
-)
-_ENDLESSLY = "its batch sampler never ends, and only its own class counts the epochs"
 _NODES = "its samplers cannot be made anew from what it keeps"
 KNOWN = (
     # A new one would shard what is sharded already; a dispatcher hangs if tried alone.
-    Known(
-        "accelerate",
-        "DataLoaderDispatcher",
-        Way.AS_IT_IS,
-        "it reads for all processes, and hands each its part on the device",
-        _PREPARED,
-        "base_dataloader",
+    *(
+        Known(
+            "accelerate",
+            name,
+            Way.AS_IT_IS,
+            "accelerate has prepared it, and copies its batches to the device",
+            "pass DataLoaderConfiguration(non_blocking=True) to the Accelerator, and "
+            "pin_memory=True to the loader before `prepare`",
+            "base_dataloader",
+        )
+        for name in ("DataLoaderDispatcher", "DataLoaderAdapter")
     ),
     Known(
-        "accelerate",
-        "DataLoaderAdapter",
+        "gpumagic",
+        "DevicePrefetcher",
         Way.AS_IT_IS,
-        "accelerate has prepared it, and copies its batches to the device",
-        _PREPARED,
-        "base_dataloader",
-    ),
-    Known("gpumagic", "DevicePrefetcher", Way.AS_IT_IS, _BY_DEVICE, "", "loader"),
-    Known("timm", "PrefetchLoader", Way.AS_IT_IS, _BY_DEVICE, _WITHIN, "loader"),
-    Known(
-        "torch_geometric",
-        "PrefetchLoader",
-        Way.AS_IT_IS,
-        "it pins each batch in the main thread, and copies it to the device itself",
-        "hand the loader within it to %pin_loader instead",
-        "loader",
-    ),
-    Known(
-        "lightning",
-        "_FabricDataLoader",
-        Way.AS_IT_IS,
-        "Fabric copies each batch to the device itself",
-        "pass pin_memory=True to the loader before `setup_dataloaders`",
-        "_dataloader",
-    ),
-    Known(
-        "",  # lightning, pytorch_lightning
-        "CombinedLoader",
-        Way.AS_IT_IS,
-        "Lightning's trainer rebuilds its loaders and copies their batches itself",
-        "pass pin_memory=True to each of its loaders",
-    ),
-    Known(
-        "fastai",
-        "DataLoader",
-        Way.AS_IT_IS,
-        "fastai copies each batch to its device itself",
-        "pass pin_memory=True to `dataloaders(...)`",
-    ),
-    Known(
-        "nvidia",
-        "_DaliBaseIterator",
-        Way.AS_IT_IS,
-        "a DALI pipeline gives batches that are on the device already",
-    ),
-    Known(
-        "ffcv",
-        "Loader",
-        Way.AS_IT_IS,
-        "FFCV has buffers of its own, and copies with its ToDevice",
+        "it copies each batch to the device itself",
+        inner="loader",
     ),
     # What they were given is not kept: data, neighbours, node sampler.
     Known("torch_geometric", "NodeLoader", Way.COPIED, _NODES),
     Known("torch_geometric", "LinkLoader", Way.COPIED, _NODES),
-    Known("timm", "MultiEpochsDataLoader", Way.COPIED, _ENDLESSLY),
-    Known("ultralytics", "InfiniteDataLoader", Way.COPIED, _ENDLESSLY),
 )
 _USUAL = Known("", "DataLoader", Way.REBUILT, "")
 _FOREIGN = Known(
@@ -452,7 +402,6 @@ _WITHOUT_WORKERS = {
 }
 _CHOOSING = ("batch_size", "sampler", "batch_sampler", "drop_last")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-_SHORT_EPOCH = 100  # batches; starting workers takes as long as loading a few
 
 
 class Rebuilt(NamedTuple):
@@ -754,22 +703,4 @@ def _remarks(loader: Any, words: dict[str, Any]) -> Iterator[Remark]:
         yield Remark(
             f"old and new loader share their {type(sampler).__name__}",
             "go on calling `sampler.set_epoch(epoch)` before each epoch",
-        )
-    persistent = words.get("persistent_workers", loader.persistent_workers)
-    length = length_of(loader)
-    if workers and not persistent and length is not None and length < _SHORT_EPOCH:
-        yield Remark(
-            f"an epoch is only {length} batches long, and each one starts its workers "
-            "anew",
-            "pass persistent_workers=True to keep them",
-        )
-    if words and has_live_workers(loader):
-        yield Remark(
-            "the workers of the old loader stay alive for as long as it is there",
-            "delete it once you have the new one",
-        )
-    if callable(getattr(type(loader), "state_dict", None)):
-        yield Remark(
-            "`state_dict()` of the loader counts batches fetched ahead as seen",
-            "save `state_dict()` of the prefetcher instead",
         )

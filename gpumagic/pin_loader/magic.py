@@ -64,23 +64,10 @@ class LoaderMagics(GpuMagics):
         help="Where batches go (the current one).",
     )
     @argument(
-        "--out",
-        more=True,
-        metavar="NAME",
-        help="What the new loader is called (NAME_pinned).",
-    )
-    @argument(
         "--workers",
         metavar="N",
         offers=("auto",),
         help="So many worker processes; auto takes as many as pay.",
-    )
-    @argument(
-        "--prefetch",
-        more=True,
-        type=int,
-        metavar="N",
-        help="Batches each worker prepares ahead.",
     )
     @argument(
         "--step",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import keyword
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.opening import runtime_now
@@ -21,14 +19,11 @@ from gpumagic.report.units import parse_seconds, with_article
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
 
     from gpumagic.drawing.progress import Progress
     from gpumagic.notebook.cells import Outcome
     from gpumagic.notebook.magics import GpuMagics
-    from gpumagic.pin_loader.report import LoaderReport
-
-_OURS = str(Path(__file__).resolve().parents[1])
+    from gpumagic.pin_loader.answer_loader import LoaderReport
 
 
 class Notebook:
@@ -51,10 +46,7 @@ class Notebook:
             )
         if line.name is None:
             raise self._which()
-        try:
-            report = self._report(options_of(line), line.step, quiet=line.quiet)
-        except KeyboardInterrupt as stopped:
-            raise without_our_frames(stopped) from None
+        report = self._report(options_of(line), line.step, quiet=line.quiet)
         return self._magics.show(report, line)
 
     # ------------------------------------------------------------------ a loader
@@ -117,7 +109,7 @@ class Notebook:
         if there is not None and not is_truly(there, DevicePrefetcher):
             raise UsageProblem(
                 f"{out} is the name of {_kind_of(there)} already",
-                "say another name: --out my_loader",
+                f"give that another name first: my_loader = {out}",
             )
 
     def _which(self) -> UsageProblem:
@@ -183,7 +175,6 @@ def options_of(line: argparse.Namespace) -> Options:
         out=_out(line),
         device=_device(line.device),
         workers=_workers(line.workers),
-        prefetch=line.prefetch,
         budget_s=parse_seconds(line.budget),
         diagnose=line.diagnose,
         force=line.force,
@@ -193,22 +184,14 @@ def options_of(line: argparse.Namespace) -> Options:
 
 
 def _check(options: Options) -> None:
-    if options.prefetch is not None and options.prefetch < 1:
-        raise _problem(f"--prefetch {options.prefetch} is too few", "--prefetch 1")
     if options.budget_s <= 0:
         raise _problem("a budget of no time measures nothing", "--budget 10s")
-    if options.prefetch is not None and options.workers == 0:
-        raise _problem(
-            "--prefetch is what each worker prepares, and --workers 0 has none",
-            "--workers auto, or leave --prefetch away",
-        )
 
 
 def watch_only(line: argparse.Namespace) -> None:
     """Refuse the options that have no meaning in front of a cell."""
     for option, said in (
         ("--workers", line.workers is not None),
-        ("--out", line.out is not None),
         ("--step", line.step is not None),
         ("--diagnose", line.diagnose),
         ("--force", line.force),
@@ -228,10 +211,7 @@ def _is_name(text: str) -> bool:
 def _out(line: argparse.Namespace) -> str | None:
     if line.diagnose:
         return None
-    out = str(line.out or f"{line.name.replace('.', '_')}_pinned")
-    if not _is_name(out):
-        raise _problem(f"{out} is no name of a variable", "--out train_dl_pinned")
-    return out
+    return f"{line.name.replace('.', '_')}_pinned"
 
 
 def _device(text: str | None) -> str | None:
@@ -277,29 +257,3 @@ def _attributes(found: Any) -> list[str]:
 
 def _kind_of(thing: object) -> str:
     return with_article(class_name(thing))
-
-
-def without_our_frames(error: KeyboardInterrupt) -> KeyboardInterrupt:
-    """The error with torch's frames and the user's; ours say nothing to anybody."""
-    kept: TracebackType | None = None
-    for each in reversed(list(_links(error.__traceback__))):
-        if not each.tb_frame.f_code.co_filename.startswith(_OURS):
-            kept = TracebackType(kept, each.tb_frame, each.tb_lasti, _line_of(each))
-    return error.with_traceback(kept)
-
-
-def _line_of(link: TracebackType) -> int:
-    """Where it stood; Ctrl-C can fall upon a jump that Python gave no line."""
-    code = link.tb_frame.f_code
-    before = [
-        line
-        for start, _, line in code.co_lines()
-        if line is not None and start <= link.tb_lasti
-    ]
-    return link.tb_lineno or (before or [code.co_firstlineno])[-1]
-
-
-def _links(traceback: TracebackType | None) -> Iterator[TracebackType]:
-    while traceback is not None:
-        yield traceback
-        traceback = traceback.tb_next

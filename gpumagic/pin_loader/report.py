@@ -1,22 +1,20 @@
 """What `%pin_loader` finds, as frozen records: figures, and how well they are known.
 
-Small records come first; `LoaderReport` and `WatchReport`, at the end, put them
-together. Their verdicts and screens are in `answer_loader` and `answer_watch`.
+`answer_loader` and `answer_watch` put them together to reports, judge and draw them.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gpumagic.report import robust
-from gpumagic.report.record import Record, Report
+from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
-    from gpumagic.report.events import SeenRace
-    from gpumagic.report.places import Code, CodeLine
+    from gpumagic.report.places import CodeLine
     from gpumagic.report.robust import Comparison
 
 
@@ -314,7 +312,6 @@ class Rates(Record):
     load: Loading | None = None
     pin_copy: Samples | None = None  # the batch, into pinned memory that is reused
     copies: tuple[CopyMode, ...] = ()
-    link_bytes_per_s: float | None = None  # what one large pinned copy reached
     step: Step | None = None
     nbytes: int | None = None  # of the batch
     remarks: tuple[Remark, ...] = ()
@@ -457,34 +454,6 @@ class State(enum.Enum):
     NO_ACCELERATOR = "no-accelerator"
 
 
-@dataclass(frozen=True)
-class LoaderReport(Report):
-    """A loader from diagnosis to proof; what was not reached is None."""
-
-    state: State
-    setting: Setting
-    loader: LoaderFacts
-    reason: Remark | None = None  # why it ended so, and what to do
-    anatomy: Anatomy | None = None
-    guard: Guard | None = None
-    rates: Rates = field(default_factory=Rates)
-    workers: WorkerSearch | None = None
-    bound: Bound | None = None
-    rebuilding: Rebuilding | None = None
-    sameness: Sameness | None = None
-    end_to_end: EndToEnd | None = None
-    remarks: tuple[Remark, ...] = ()
-    out: str | None = None  # the name of the new loader, where there is one
-
-    @property
-    def headline(self) -> str:
-        """The answer in one sentence."""
-        return str(self.drawing().title)
-
-    def __repr__(self) -> str:
-        return f"LoaderReport({self.headline!r})"
-
-
 # ------------------------------------------------------------- a watched cell
 
 
@@ -514,28 +483,3 @@ class DataWait(Record):
     def total_s(self) -> float:
         """All waits together."""
         return sum(self.waits.seconds)
-
-
-@dataclass(frozen=True)
-class WatchReport(Report):
-    """A training cell that was watched while it ran; its times are a little longer."""
-
-    code: Code
-    setting: Setting
-    elapsed_s: float  # from all idle to all idle, on the device's clock
-    host_s: float  # on this machine's clock, which waits for data are on
-    copies: tuple[CopyLine, ...] = ()
-    waits: tuple[DataWait, ...] = ()
-    copying_s: float | None = None  # copies to a device were under way
-    hidden_s: float | None = None  # of that beside kernels
-    kernel_s: float | None = None
-    races: tuple[SeenRace, ...] = ()
-    failed: str | None = None  # the error that the code raised, in one line
-    remarks: tuple[Remark, ...] = ()
-    problem: str | None = None  # why there is no trace
-    hint: str | None = None
-
-    @property
-    def headline(self) -> str:
-        """The answer in one sentence."""
-        return str(self.drawing().title)

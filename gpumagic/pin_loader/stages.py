@@ -18,11 +18,12 @@ from gpumagic.devices.driver import open_driver
 from gpumagic.devices.in_use import KINDS_OF_THE_DRIVER
 from gpumagic.devices.opening import open_runtime
 from gpumagic.devices.simulated import simulated_box, word_of
-from gpumagic.errors import DeviceError, GpuMagicError, UsageProblem
+from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.pin_loader import bound as bounds
 from gpumagic.pin_loader import feed as feeding
 from gpumagic.pin_loader import limits, loops, pickled, same, workers
 from gpumagic.pin_loader import load as loading
+from gpumagic.pin_loader.answer_loader import LoaderReport
 from gpumagic.pin_loader.leaves import anatomy_of
 from gpumagic.pin_loader.loader import (
     USUAL_PREFETCH,
@@ -36,7 +37,6 @@ from gpumagic.pin_loader.random_state import kept
 from gpumagic.pin_loader.report import (
     WORTH_IT,
     LoaderKind,
-    LoaderReport,
     Part,
     Pinned,
     Rebuilding,
@@ -81,7 +81,6 @@ class Options:
     out: str | None = None  # the name of the new one
     device: Any = None  # where batches go; None is the current one of the best kind
     workers: int | str | None = None  # "auto" to find out, None to leave them
-    prefetch: int | None = None  # batches that each worker prepares ahead
     step: Callable[[Any], object] | None = None  # called with a batch
     budget_s: float = 10.0
     diagnose: bool = False  # nothing is made, and no device is started
@@ -215,7 +214,7 @@ class Case:
 
     def guard_with(self, count: int) -> Guard:
         """What so many workers would take of the machine."""
-        ahead = self.options.prefetch or self.facts.prefetch_factor or USUAL_PREFETCH
+        ahead = self.facts.prefetch_factor or USUAL_PREFETCH
         demand = limits.Demand(self.anatomy, count, ahead, self.pins)
         return limits.guard(demand, force=self.options.force)
 
@@ -295,7 +294,8 @@ def _look_at_a_batch(case: Case) -> Ending | None:
     if case.facts.pin_memory and not case.starts_nothing:
         case.make_current()
     asked_s = time.monotonic()
-    with batches_of(case.trial_copy(workers=min(case.now, 1))) as batches:
+    one = case.trial_copy(workers=min(case.now, 1), prefetch_factor=1)
+    with batches_of(one) as batches:
         try:
             case.batch = next(batches)
         except StopIteration:
@@ -364,8 +364,7 @@ def load(case: Case) -> Ending | None:
 
 def _measured(case: Case, count: int, budget_s: float) -> Loading:
     """Loading with so many workers; without any it is asked where nobody minds."""
-    prefetch = case.options.prefetch if count else None
-    with_so_many = case.trial_copy(workers=count, prefetch_factor=prefetch)
+    with_so_many = case.trial_copy(workers=count)
     patience_s = max(case.options.budget_s, loading.PATIENCE_S / 6)
     if count or not case.now:
         return loading.measure_loading(
@@ -403,8 +402,6 @@ def feed(case: Case) -> Ending | None:
         return Ending(State.DIAGNOSED)
     case.make_current()
     case.undo.enter_context(feeding.given_back(case.runtime, case.device or 0))
-    guard = case.found.guard
-    rooms = [each.available for each in guard.limits if each.available] if guard else []
     rates = feeding.measure_feed(
         case.batch,
         case.runtime,
@@ -412,7 +409,6 @@ def feed(case: Case) -> Ending | None:
         load=case.found.rates.load,
         step=case.step,
         budget_s=case.options.budget_s * 0.2,
-        room_bytes=min(rooms, default=None),
     )
     case.note(rates=rates)
     return None
@@ -476,7 +472,6 @@ def make(case: Case) -> Ending | None:
         case.loader,
         pin_memory=True if case.pins else None,
         workers=None if case.workers == case.now else case.workers,
-        prefetch_factor=case.options.prefetch if case.workers else None,
     )
     passed = any(leaf.why is WhyPageable.PASSED_THROUGH for leaf in case.anatomy.leaves)
     case.new, ours = made.loader, passed and case.pins
@@ -649,11 +644,6 @@ def _open(loader: Any, options: Options, step: feeding.CountedStep | None) -> Ca
         there = f"{kind}:0" if count == 1 else f"{kind}:0 to {kind}:{count - 1}"
         raise DeviceError(
             f"there is no {kind}:{number}: there is {there}", f"say --device {kind}:0"
-        )
-    if options.prefetch and not facts.workers and not options.workers:
-        raise UsageProblem(
-            "prefetch is what each worker prepares ahead, and this loader has none",
-            "ask for workers as well: --workers auto, or leave --prefetch away",
         )
     setting = _setting(runtime, driver, number)
     found = LoaderReport(State.FASTER, setting, facts)

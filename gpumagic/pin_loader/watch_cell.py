@@ -7,7 +7,6 @@ to type to wait for none.
 
 from __future__ import annotations
 
-import ast
 from collections import defaultdict
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,8 +18,9 @@ from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.devices.waiting import is_in_use
 from gpumagic.errors import DeviceError, GpuMagicError, first_line
+from gpumagic.pin_loader.answer_watch import WatchReport
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.report import CopyLine, Remark, Setting, WatchReport
+from gpumagic.pin_loader.report import CopyLine, Remark, Setting
 from gpumagic.pin_loader.waits import (
     Feeder,
     Feeders,
@@ -33,7 +33,7 @@ from gpumagic.pin_loader.waits import (
 )
 from gpumagic.report.events import TracedCopies, traced_copies
 from gpumagic.report.introspection import is_truly
-from gpumagic.report.places import Place, code_line
+from gpumagic.report.places import code_line
 from gpumagic.report.units import bytes_text, seconds_text, share_text, shortened
 
 if TYPE_CHECKING:
@@ -360,7 +360,7 @@ def _setting_of(runtime: Runtime) -> Setting:
 
 _MOST_REMARKS = 3
 _LEAST_SHARE = 0.05  # of all bytes; what is less is not worth a change
-_MOVING = ("to", "cuda", "copy_")  # methods that take non_blocking
+_NOT_BLOCKING = "`.to(device, non_blocking=True)`"
 _LONGEST = 80
 _WAYS = ((False, False), (True, False), (False, True))  # pinned, non_blocking
 _MUCH_COPYING = 0.05  # of the time
@@ -442,12 +442,12 @@ def _about(there: Sequence[SeenCopy], feeder: Feeder | None) -> Remark:
     what = f"{_said(there)} copies {bytes_text(all_bytes(there))} from"
     if there[0].pinned:
         text = f"{what} pinned memory and waits all the same, {held}"
-        return Remark(text, f"write {_not_blocking(there)}")
+        return Remark(text, f"write {_NOT_BLOCKING}")
     if there[0].non_blocking:
         text = f"{what} pageable memory, {held}: non_blocking=True gains nothing there"
         return Remark(text, _pinning(feeder))
     text = f"{what} pageable memory and waits for it, {held}"
-    return Remark(text, f"{_pinning(feeder)}; then write {_not_blocking(there)}")
+    return Remark(text, f"{_pinning(feeder)}; then write {_NOT_BLOCKING}")
 
 
 def _pinning(feeder: Feeder | None) -> str:
@@ -472,41 +472,6 @@ def _said(found: Sequence[SeenCopy]) -> str:
     if source is None:
         return line.where
     return f"{line.where}, `{shortened(source, _LONGEST)}`,"
-
-
-def _not_blocking(found: Sequence[SeenCopy]) -> str:
-    """The call as it should be typed, where it is one that takes the word."""
-    mark = found[0].mark
-    expression = None if mark is None else Place(*mark).expression
-    typed = None if expression is None else with_non_blocking(expression)
-    return f"`{typed}`" if typed else "a `.to(device, non_blocking=True)` of its own"
-
-
-def with_non_blocking(expression: str) -> str | None:
-    """A call as it was typed, but not blocking; None if it is no such call.
-
-    >>> with_non_blocking("x.to(device)"), with_non_blocking("x.cuda()")
-    ('x.to(device, non_blocking=True)', 'x.cuda(non_blocking=True)')
-    """
-    typed = " ".join(expression.split())
-    try:
-        call = ast.parse(typed, mode="eval").body
-    except SyntaxError:
-        return None
-    if not (
-        isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Attribute)
-        and call.func.attr in _MOVING
-        and typed.isascii()  # Python counts columns in bytes
-    ):
-        return None
-    for keyword in call.keywords:
-        if keyword.arg == "non_blocking":
-            value = keyword.value
-            return f"{typed[: value.col_offset]}True{typed[value.end_col_offset :]}"
-    others = call.args or call.keywords
-    before = typed[:-1].rstrip().removesuffix(",")
-    return f"{before}{', ' if others else ''}non_blocking=True)"
 
 
 def sharing_remarks(

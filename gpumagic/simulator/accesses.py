@@ -31,12 +31,7 @@ _MOST = 1024  # of each pool
 
 
 class Accesses:
-    """The accesses of one storage that a later one may still conflict with.
-
-    Args:
-        size_bytes: The storage's size; a dense write of all of it makes whatever
-            came before irrelevant.
-    """
+    """The accesses of one storage that a later one may still conflict with."""
 
     __slots__ = ("reads", "size_bytes", "stream", "writes")
 

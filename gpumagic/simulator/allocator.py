@@ -38,7 +38,6 @@ from gpumagic.simulator.allocator_snapshot import (
     History,
     Recording,
     snapshot_of,
-    verify,
 )
 
 if TYPE_CHECKING:
@@ -62,27 +61,7 @@ class SegmentOrder(enum.Enum):
 
 
 class CachingAllocator:
-    """The memory of one simulated device.
-
-    Args:
-        device: Its index, as it stands in error texts.
-
-        capacity_bytes: What CUDA reports as the device's total.
-
-        context_bytes: What this process takes besides, also as a function.
-
-        driver: Whom to ask for time and events.
-
-        settings: How to round, split and keep.
-
-        processes: What other processes hold, as pid and bytes. No error text names a
-            process whose pid is `None`; without the function, as on a device without
-            a monitor, none names any, not even this one.
-
-        now_us: The clock that recorded actions are stamped with.
-
-        addresses: Where the driver puts segments; without it they are made up.
-    """
+    """The memory of one simulated device."""
 
     def __init__(  # noqa: PLR0913, a device is made of these
         self,
@@ -395,11 +374,6 @@ class CachingAllocator:
         self._memory.number_from(youngest * abs(step), abs(step))
         self.configure(self.settings)
         return owned
-
-    def verify(self) -> None:
-        """Raise AssertionError where blocks, lists and counters disagree."""
-        pools = self._small, self._large, *self._private.halves()
-        verify(pools, self._memory.heads, self._held.awaited(), self.counters)
 
     # ------------------------------------------------------------ setting
 

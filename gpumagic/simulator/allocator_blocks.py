@@ -290,13 +290,7 @@ class Pool:
 
 
 class HeldBlocks:
-    """Blocks that lie still until the device has passed an event on every stream.
-
-    Args:
-        driver: Whom to ask for events.
-
-        let_go: What to do with a block that waits for nothing any more.
-    """
+    """Blocks that lie still until the device has passed an event on every stream."""
 
     def __init__(self, driver: DriverCalls, let_go: Callable[[Block], None]) -> None:
         # Events in the order of their stream, with the block that waits for each.
@@ -374,17 +368,14 @@ class PrivatePool:
 
 
 class PrivatePools:
-    """All private pools of an allocator, and what is diverted to them just now.
-
-    Attributes:
-        diverted: Which pool takes what is asked for on which streams; the latest
-            comes last, and goes first.
-    """
+    """All private pools of an allocator, and what is diverted to them just now."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
         self._pools: dict[PoolId, PrivatePool] = {}
         self._splits_finely = False
+        # which pool takes what is asked for on which streams; the latest comes last,
+        # and goes first
         self.diverted: list[tuple[PrivatePool, Callable[[int], bool]]] = []
 
     def keep(self, identity: PoolId) -> PrivatePool:

@@ -43,31 +43,7 @@ _EXPANDABLE_ADDRESSES_OF_ONE_DEVICE = 1 << 43
 
 
 class DeviceMemory:
-    """A device's memory, of which segments are taken whole and given back whole.
-
-    Args:
-        device: Its index, as it stands in error texts.
-
-        capacity_bytes: What CUDA reports as the device's total.
-
-        context_bytes: What this process takes besides, also as a function.
-
-        processes: What other processes hold; see `CachingAllocator`.
-
-        driver: Whom to tell of segments.
-
-        counters: Where to count them.
-
-        history: Where to note them.
-
-        settings: What counts as oversize, and when garbage is collected.
-
-        addresses: Where the driver puts segments.
-
-    Attributes:
-        heads: The first block of every segment, by address; that of an expandable one
-            may have no memory.
-    """
+    """A device's memory, of which segments are taken whole and given back whole."""
 
     def __init__(  # noqa: PLR0913, a device is made of these
         self,
@@ -85,6 +61,8 @@ class DeviceMemory:
         self.device = device
         self.capacity_bytes = capacity_bytes
         self.allowed_bytes: int | None = None  # once this process has been limited
+        # the first block of every segment, by address; that of an expandable one may
+        # have no memory
         self.heads: dict[int, Block] = {}
         self.has_expandable = False  # whether there ever was an expandable segment
         self._context_bytes = context_bytes
@@ -533,13 +511,7 @@ class Shortage:
 
 
 class OutOfSimulatedMemory(Exception):
-    """A simulated device cannot give what was asked of it.
-
-    Args:
-        text: The sentence of `torch.OutOfMemoryError`.
-
-        shortage: The figures behind it; `None` where the request is beyond any device.
-    """
+    """A simulated device cannot give what was asked of it."""
 
     def __init__(self, text: str, shortage: Shortage | None = None) -> None:
         super().__init__(text)

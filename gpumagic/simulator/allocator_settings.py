@@ -38,16 +38,12 @@ _UNMODELLED = {
     "per_process_memory_fraction": "1.0",
     "throw_on_cudamalloc_oom": "False",
 }
-# ... and what changes nothing here, if it has a value that torch takes.
+# ... and what changes nothing here.
 _WITHOUT_EFFECT = (
-    "graph_capture_record_stream_reuse",
-    "pinned_num_register_threads",
-    "pinned_reserve_segment_size_mb",
-    "pinned_use_background_threads",
-    "pinned_use_cuda_host_register",
-    "release_lock_on_cudamalloc",
-)
-_MOST_THREADS = 128  # that register pinned memory
+    "graph_capture_record_stream_reuse", "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb", "pinned_use_background_threads",
+    "pinned_use_cuda_host_register", "release_lock_on_cudamalloc",
+)  # fmt: skip
 _KNOWN = (*_FIELDS, *_UNMODELLED, *_WITHOUT_EFFECT)
 
 
@@ -153,30 +149,17 @@ def _setting(key: str, value: str) -> dict[str, Any]:
             return {key: _divisions(key, value)}
         case "expandable_segments":
             return {key: _truth(key, value)}
-    _check_without_effect(key, value)
-    return {}
-
-
-def _check_without_effect(key: str, value: str) -> None:
-    """Pass what changes nothing here; refuse what would, and what nobody knows."""
-    if key in _UNMODELLED:
-        if value != _UNMODELLED[key]:
-            raise GpuMagicError(
-                f"the simulated GPU does not model {key}:{value}",
-                f"leave {key} out of PYTORCH_ALLOC_CONF",
-            )
-    elif key == "pinned_num_register_threads":
-        if _power_of_two(key, value) > _MOST_THREADS:
-            raise _misfit(key, value, f"at most {_MOST_THREADS}")
-    elif key == "pinned_reserve_segment_size_mb":
-        _whole(key, value, 0)
-    elif key in _WITHOUT_EFFECT:
-        _truth(key, value)
-    else:
+    if key not in _KNOWN:
         raise GpuMagicError(
             f"torch's allocator has no setting {key!r}",
             did_you_mean(key, _KNOWN) or _EXAMPLE,
         )
+    if _UNMODELLED.get(key, value) != value:
+        raise GpuMagicError(
+            f"the simulated GPU does not model {key}:{value}",
+            f"leave {key} out of PYTORCH_ALLOC_CONF",
+        )
+    return {}
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:

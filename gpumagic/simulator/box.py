@@ -43,15 +43,7 @@ _OTHER_STAYS = (
 
 
 class Box:
-    """A simulated machine that is switched on; a `with` block switches it off.
-
-    Attributes:
-        label: What all of its figures are labelled with, "simulated H100 SXM".
-
-        driver: The machine as a driver tells of it.
-
-        seat: Where this process sits, where several share the machine.
-    """
+    """A simulated machine that is switched on; a `with` block switches it off."""
 
     def __init__(  # noqa: PLR0913 -- each of them is a word of its own
         self,
@@ -71,15 +63,18 @@ class Box:
             )
         nodes, each = parse_nodes(request)
         model, count = parse_request(each)
+        # where this process sits, where several share the machine
         self.seat = Seat.among(nodes, count, host, rank, os.environ)
         if memory is not None:
             model = _with_memory(model, memory)
         self.hazards = hazards
         self.as_cuda = False
+        # what all of its figures are labelled with, "simulated H100 SXM"
         self.label = model.label
         self.machine = Machine(
             [model] * count, Tracker(), AllocatorSettings.asked_for(allocator), others
         )
+        # the machine as a driver tells of it
         self.driver = SimulatedDriver(
             self.machine.all_gpus, others=others, host=self.seat.host
         )

@@ -8,8 +8,8 @@ operation alone on an idle device; who waits for whom is the scheduler's busines
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from gpumagic.report.record import Record
 from gpumagic.simulator.kernel_times import KernelTimes
@@ -52,45 +52,28 @@ class Direction(enum.IntEnum):
     PEER = 2
 
 
-def _call(cost_ns: int, *, within: float, source: str) -> Any:
-    """A cost with the factor it is uncertain by, and where it comes from."""
-    return field(default=cost_ns, metadata={"within": within, "source": source})
-
-
 @dataclass(frozen=True)
 class HostCosts(Record):
-    """What calls cost the host; `dataclasses.fields` tells how sure each is."""
+    """What calls cost the host, the factor it is uncertain by, and its source."""
 
-    raw_launch_ns: int = _call(3_000, within=1.7, source="1.6 to 6.6 us in six reports")
-    eager_elementwise_ns: int = _call(
-        5_000, within=1.6, source="2.65 us on a desktop, 7.3 on a server"
-    )
-    eager_matmul_ns: int = _call(
-        10_000, within=1.5, source="the floor of small torch matmuls"
-    )
-    view_ns: int = _call(1_500, within=2, source="estimate")
-    autograd_forward_ns: int = _call(2_000, within=2, source="estimate")
-    autograd_backward_ns: int = _call(4_000, within=2, source="estimate")
-    compiled_call_ns: int = _call(44_000, within=2, source="tritonbench, GB200")
-    compiled_kernel_ns: int = _call(6_800, within=2, source="tritonbench, GB200")
-    graph_replay_ns: int = _call(8_000, within=2, source="estimate")
-    graph_node_ns: int = _call(1_300, within=1.3, source="gpu-benches; on the device")
-    event_record_ns: int = _call(1_000, within=2, source="rmm, cudarc")
-    event_wait_ns: int = _call(1_000, within=2, source="cudarc")
-    query_ns: int = _call(1_000, within=2, source="as an event's record; estimate")
-    wait_stream_ns: int = _call(
-        4_000, within=2, source="an event made, recorded, waited for, destroyed"
-    )
-    synchronize_stream_ns: int = _call(3_000, within=2, source="2.25 to 5.4 us")
-    synchronize_device_ns: int = _call(4_000, within=2, source="2.5 to 17.5 us")
-    async_copy_ns: int = _call(6_000, within=1.5, source="5.3 to 9.4 us")
-    sync_copy_ns: int = _call(18_000, within=1.5, source="a profiler log of an A100")
-    mem_get_info_ns: int = _call(10_000, within=1.3, source="sglang")
-    allocator_hit_ns: int = _call(1_000, within=2, source="estimate")
-    # `.item()` is these three round the copy of one element.
-    item_dispatch_ns: int = _call(2_000, within=2, source="estimate")
-    item_copy_ns: int = _call(6_000, within=1.5, source="as an asynchronous copy")
-    item_wait_ns: int = _call(3_000, within=2, source="as a stream's synchronisation")
+    raw_launch_ns: int = 3_000  # x1.7: 1.6 to 6.6 us in six reports
+    eager_elementwise_ns: int = 5_000  # x1.6: 2.65 us on a desktop, 7.3 on a server
+    eager_matmul_ns: int = 10_000  # x1.5: the floor of small torch matmuls
+    view_ns: int = 1_500  # x2: estimate
+    autograd_forward_ns: int = 2_000  # x2: estimate
+    autograd_backward_ns: int = 4_000  # x2: estimate
+    graph_replay_ns: int = 8_000  # x2: estimate
+    graph_node_ns: int = 1_300  # x1.3: gpu-benches; on the device
+    event_record_ns: int = 1_000  # x2: rmm, cudarc
+    event_wait_ns: int = 1_000  # x2: cudarc
+    query_ns: int = 1_000  # x2: as an event's record; estimate
+    wait_stream_ns: int = 4_000  # x2: an event made, recorded, waited for, destroyed
+    synchronize_stream_ns: int = 3_000  # x2: 2.25 to 5.4 us
+    synchronize_device_ns: int = 4_000  # x2: 2.5 to 17.5 us
+    async_copy_ns: int = 6_000  # x1.5: 5.3 to 9.4 us
+    sync_copy_ns: int = 18_000  # x1.5: a profiler log of an A100
+    mem_get_info_ns: int = 10_000  # x1.3: sglang
+    allocator_hit_ns: int = 1_000  # x2: estimate
 
 
 @dataclass(frozen=True)
@@ -99,12 +82,10 @@ class FirstUse(Record):
 
     context_bytes: int
     cublas_workspace_bytes: int  # of each stream, from the caching allocator
-    cublaslt_workspace_bytes: int
     context_ns: int = 150 * _MS  # 0.11 to 0.18 s; seconds with many GPUs
     module_load_ns: int = 10 * _MS  # the first kernel of a library's module
     first_launch_ns: int = 100 * _US  # of each further kernel
     cublas_ns: int = 20 * _MS  # one profiler log
-    cublas_bytes: int = 10 * _MIB  # an estimate; beside the allocator
     cudnn_ns: int = 200 * _MS  # an estimate within x5
 
 
@@ -113,8 +94,6 @@ class CostModel:
 
     __slots__ = (
         "_copies",
-        "_device_copy",
-        "_memset",
         "first_use",
         "host",
         "kernel",
@@ -127,8 +106,6 @@ class CostModel:
         self.first_use = _first_use(model)
         self.kernel = KernelTimes(model).of
         self._copies = _copy_lines(model)
-        self._memset = _NS_PER_S / model.copied_bytes_per_s
-        self._device_copy = 2 * self._memset  # read and written
 
     def kernel_ns(self, rule: Rule, dtype: str, work: Amount, bytes_: float) -> int:
         """The time of one kernel on the device; `kernel` tells more of it."""
@@ -147,14 +124,6 @@ class CostModel:
         pageable = self._copies[Direction.H2D, False]
         pinned = self._copies[Direction.H2D, True]
         return int(nbytes * pageable - min(nbytes, _IN_FLIGHT_BYTES) * pinned)
-
-    def device_to_device_ns(self, nbytes: int) -> int:
-        """The time of a copy within the device."""
-        return int(_COPY_START_NS + nbytes * self._device_copy)
-
-    def memset_ns(self, nbytes: int) -> int:
-        """The time of setting memory on the device."""
-        return int(_COPY_START_NS + nbytes * self._memset)
 
     def malloc_ns(self, nbytes: int) -> int:
         """What `cudaMalloc` costs the host; it waits for nothing."""
@@ -193,11 +162,7 @@ def _copy_lines(model: GpuModel) -> Mapping[tuple[Direction, bool], float]:
 def _first_use(model: GpuModel) -> FirstUse:
     major, _ = model.compute_capability
     context = model.multiprocessors * _CONTEXT_BYTES_PER_MULTIPROCESSOR
-    large_ampere = major == 8 and model.memory_bytes >= 22 * _GIB
     return FirstUse(
         context_bytes=max(_SMALLEST_CONTEXT_BYTES, context),
         cublas_workspace_bytes=32 * _MIB if major >= 9 else 8 * _MIB + 128 * _KIB,
-        cublaslt_workspace_bytes=(
-            32 * _MIB if major >= 9 else 4 * _MIB if large_ampere else _MIB
-        ),
     )

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from gpumagic.devices.protocols import (
     CudaState,
     Gpu,
-    GpuLink,
     GpuLoad,
     GpuProcess,
     Initialisation,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpumagic.devices.visibility import Device, Visible
-    from gpumagic.simulator.models import GpuModel, Links
+    from gpumagic.simulator.models import GpuModel
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -44,22 +43,7 @@ _NOT_INITIALIZED = 3
 
 
 class SimulatedDriver:
-    """A `Driver` for a machine of simulated GPUs.
-
-    Args:
-        gpus: Its GPUs in the order of their numbers and PCI addresses.
-
-        others: For each GPU the other people's processes on it, as pairs of a
-            process number and the bytes it uses. What is missing has none.
-
-        environment: Where CUDA_VISIBLE_DEVICES is looked up.
-
-        host: Which host of several this is; its GPUs are others than theirs.
-
-    Raises:
-        GpuMagicError: The other processes do not fit into a GPU, or the variable
-            leaves no simulated GPU visible.
-    """
+    """A `Driver` for a machine of simulated GPUs."""
 
     def __init__(
         self,
@@ -124,16 +108,6 @@ class SimulatedDriver:
             return ()
         return tuple(self._load(index) for index in self.latch.visible())
 
-    def links(self) -> tuple[GpuLink, ...]:
-        """How the GPUs that were fixed are joined to the host; empty before that.
-
-        The model knows how fast its link is; the generation is the first one that
-        allows for it, and never goes down.
-        """
-        if not self.cuda_started():
-            return ()
-        return tuple(self._link(index) for index in self.latch.visible())
-
     def overlooks(self, mask: str | None) -> bool:
         """Whether a value of CUDA_VISIBLE_DEVICES is as good as none."""
         return self.latch.overlooks(mask)
@@ -164,33 +138,10 @@ class SimulatedDriver:
             pci_address=gpu.pci_address,
         )
 
-    def _link(self, index: int) -> GpuLink:
-        gpu, model = self._identities[index], self._gpus[index].model
-        generation = None if model.unified_memory else _generation(model.links)
-        lanes = None if generation is None else _LANES
-        return GpuLink(
-            index,
-            uuid=gpu.uuid,
-            pci_address=gpu.pci_address,
-            generation=generation,
-            width=lanes,
-            most_generation=generation,
-            most_width=lanes,
-            c2c=False,
-        )
-
     def _own_process(self, used_bytes: int) -> tuple[GpuProcess, ...]:
         # In a forked child the memory is still its parent's.
         pid = self.latch.pid() or os.getpid()
         return (GpuProcess(pid, used_bytes, "compute"),) if used_bytes else ()
-
-
-def _generation(links: Links) -> int | None:
-    """The first generation of PCI Express that allows for such a rate."""
-    for generation, bytes_per_s in _PCIE_BYTES_PER_S:
-        if links.pinned_h2d_bytes_per_s <= bytes_per_s:
-            return generation
-    return None
 
 
 def identity(model: GpuModel, index: int, host: int = 0) -> Gpu:
@@ -241,14 +192,6 @@ class Latch:
     it when it is started. A value that hides every GPU and was there before the
     simulation is overlooked until it is seen changed: hiding the real GPUs is a way
     to come to the simulated ones. Any other value counts.
-
-    Args:
-        devices: The machine's GPUs in the order of their numbers.
-
-        environment: Where the variable is looked up.
-
-    Raises:
-        GpuMagicError: The value that is there names no simulated GPU.
     """
 
     __slots__ = (

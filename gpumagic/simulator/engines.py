@@ -10,8 +10,6 @@ The rules, for the entries of one stream in their order:
   So a wait for something long past changes nothing.
 - A record starts when it is submitted, or when a work in its place could if that is
   later, and ends `record_ns` after that.
-- A meeting with other processes starts when a work in its place could and ends when
-  the last of them has come and it has taken its time; it occupies no engine.
 - A wait ends when it has been submitted, the entry before it has ended, and its
   target has ended; `cross_stream_ns` after that, if the target is on another stream.
 
@@ -34,7 +32,7 @@ import enum
 from collections import deque
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from gpumagic.report.events import GroupPlace
@@ -50,6 +48,7 @@ class Engine(enum.IntEnum):
     H2D = 1
     D2H = 2
     PEER = 3
+    LINK = 4  # collectives, which hold nothing up
 
 
 class CopyName(str):
@@ -174,39 +173,6 @@ class Wait(Work):
         self.target: Work | None = target  # None once decided: chains would pile up
 
 
-class Peers(Protocol):
-    """The other processes of a meeting, each with a machine of its own."""
-
-    def arrived(self, start_ns: int) -> None:
-        """Tell them when this process has come."""
-
-    def end(self, bound_ns: int, promise_ns: int) -> tuple[int, bool]:
-        """When the meeting ends, as soon as anything new is known of that."""
-
-
-class Meeting(Work):
-    """An entry that begins for each process when it comes, and ends for all at once.
-
-    Its end is asked for when something depends on it, so that nobody waits for a
-    process that comes late while there is other work.
-    """
-
-    __slots__ = ("bound_ns", "peers")
-
-    def __init__(  # noqa: PLR0913, PLR0917 -- as its base
-        self,
-        stream: Stream,
-        peers: Peers,
-        duration_ns: int,
-        submitted_ns: int,
-        number: int,
-        name: str,
-    ) -> None:
-        super().__init__(stream, None, duration_ns, 0, submitted_ns, number, name)
-        self.peers = peers
-        self.bound_ns = 0  # it does not end before
-
-
 class Load:
     """What one engine of one device is doing, and what is in line for it."""
 
@@ -262,8 +228,7 @@ class Engines:
         self._loads: dict[int, tuple[Load, ...]] = {}
         self._all_free_ns = 0  # when every engine has done what it has started
         self._blocked: dict[Work, list[Stream]] = {}  # by the target of their wait
-        self._meetings: dict[Meeting, None] = {}  # begun, and nobody knows the end
-        self._told_ns = 0  # what was decided early, for others to know
+        self._told_ns = 0  # what was decided early, for other processes to know
         # A heap of (moment, tie-break, engine, work that becomes eligible). Without a
         # work it is the moment when the engine has room for what it holds up.
         self._agenda: list[tuple[int, int, Load, Work | None]] = []
@@ -284,49 +249,29 @@ class Engines:
                 raise RuntimeError("submitted before a moment that is already decided")
             stream.ready_ns = max(stream.ready_ns, self.horizon_ns + 1)
         if self.live:
-            self.settle(now_ns, asking=False)
+            self.settle(now_ns)
         self.live[stream] = None
 
-    def come_to(self, meeting: Meeting, now_ns: int, *, asking: bool) -> None:
-        """Decide when a meeting begins for this process, so that it can be told.
+    def decide(self, work: Work, now_ns: int) -> None:
+        """Decide when a work ends, though the host may still submit something sooner.
 
-        The host may still submit something for an earlier moment: on a stream that
-        has nothing else to do that then starts later than it could have.
+        On a stream that has nothing else to do that then starts later than it could.
         """
-        self.settle(now_ns, meeting, asking=asking, only_start=True)
+        self.settle(now_ns, work)
         self._told_ns = max(self._told_ns, self.horizon_ns)
 
-    def settle(
-        self,
-        now_ns: int,
-        target: Work | None = None,
-        *,
-        asking: bool = True,
-        only_start: bool = False,
-    ) -> None:
+    def settle(self, now_ns: int, target: Work | None = None) -> None:
         """Decide all starts up to now; with a target, all until it is decided."""
         if not self.live or self._settle_alone(now_ns, target):
             return
-        reached = _begun if only_start else _decided
         for stream in tuple(self.live):
             if not stream.announced:
                 self._announce(stream, now_ns)
         agenda = self._agenda
         until_ns = now_ns if target is None else _FOR_EVER
-        while not reached(target):
-            moment_ns = agenda[0][0] if agenda else _FOR_EVER
-            meeting = self._due(min(moment_ns, until_ns)) if self._meetings else None
-            if meeting is not None:
-                if not asking:
-                    return
-                self._ask(meeting, now_ns)
-            elif agenda and moment_ns <= until_ns:
-                self._happen(moment_ns, now_ns)
-                if self._settle_alone(now_ns, target):
-                    return
-            elif asking and target is not None and self._meetings:  # all else is done
-                self._ask(min(self._meetings, key=_bound), now_ns)
-            else:
+        while not _decided(target) and agenda and agenda[0][0] <= until_ns:
+            self._happen(agenda[0][0], now_ns)
+            if self._settle_alone(now_ns, target):
                 return
 
     # -------------------------------------------------- one stream has work
@@ -344,19 +289,16 @@ class Engines:
         first_ns = first.submitted_ns + self._latencies.launch_ns
         if max(first_ns, stream.ready_ns) < self._all_free_ns:
             return False
-        if isinstance(first, Meeting):
-            return False
         self._run(stream, now_ns, target)
         if self._agenda:  # it held at most this stream's first entry
             self._agenda.clear()
         stream.announced = False
         if not stream.undecided:
             self.live.clear()
-            return True
-        return not isinstance(stream.undecided[0], Meeting)
+        return True
 
     def _run(self, stream: Stream, now_ns: int, target: Work | None) -> None:
-        """Decide the entries of a stream that meets nobody."""
+        """Decide the entries of a stream that is alone."""
         until_ns = now_ns if target is None else _FOR_EVER
         launch_ns, gap_ns = self._latencies.launch_ns, self._latencies.gap_ns
         end_ns, ready_ns = stream.end_ns, stream.ready_ns
@@ -366,8 +308,6 @@ class Engines:
             work = undecided[0]
             engine = work.engine
             if engine is None:
-                if isinstance(work, Meeting):
-                    break
                 stream.end_ns, stream.ready_ns = end_ns, ready_ns
                 self._pass_mark(stream, work)
                 end_ns, ready_ns = stream.end_ns, stream.ready_ns
@@ -422,9 +362,6 @@ class Engines:
                 )
                 load = stream.loads[entry.engine]
                 heappush(self._agenda, (eligible_ns, entry.number, load, entry))
-                return released
-            if isinstance(entry, Meeting):
-                self._come(stream, entry)
                 return released
             target = entry.target if isinstance(entry, Wait) else None
             if target is not None and target.end_ns is None:
@@ -484,53 +421,6 @@ class Engines:
             stream.ends.append(stream.end_ns)
         return self._blocked.pop(entry, [])
 
-    # --------------------------------------------- meetings with other processes
-
-    def _come(self, stream: Stream, meeting: Meeting) -> None:
-        """A meeting begins for this process: when, nothing else can change."""
-        if meeting.start_ns is None:
-            eligible_ns = meeting.submitted_ns + self._latencies.launch_ns
-            start_ns = meeting.start_ns = max(eligible_ns, stream.ready_ns)
-            meeting.bound_ns = start_ns + meeting.duration_ns
-            self._meetings[meeting] = None
-            meeting.peers.arrived(start_ns)
-
-    def _due(self, moment_ns: int) -> Meeting | None:
-        """The first meeting that may end by then and hold up what an engine does."""
-        due = [each for each in self._meetings if each.bound_ns <= moment_ns]
-        due = [each for each in due if self._holds_up_work(each)]
-        return min(due, key=_bound, default=None)
-
-    def _holds_up_work(self, meeting: Meeting) -> bool:
-        """Whether a work stands behind it, on its stream or one that waits for it."""
-        streams = [meeting.stream]
-        seen = {meeting.stream}
-        for stream in streams:  # it grows
-            for entry in stream.undecided:
-                if entry.engine is not None:
-                    return True
-                behind = [e for e in self._blocked.get(entry, ()) if e not in seen]
-                seen.update(behind)
-                streams += behind
-        return False
-
-    def _ask(self, meeting: Meeting, now_ns: int) -> None:
-        """Ask for the end of a meeting; blocks until more is known than before."""
-        promise_ns = min(each.bound_ns for each in self._meetings)
-        end_ns, known = meeting.peers.end(meeting.bound_ns, promise_ns)
-        meeting.bound_ns = end_ns
-        if not known:
-            return
-        del self._meetings[meeting]
-        stream = meeting.stream
-        meeting.end_ns = end_ns
-        meeting.duration_ns = end_ns - (meeting.start_ns or 0)
-        stream.end_ns, stream.ready_ns = end_ns, end_ns + self._latencies.gap_ns
-        if self.trace is not None:
-            self.trace.append(meeting)
-        for released in (stream, *self._leave(stream, now_ns)):
-            self._announce(released, now_ns)
-
     # ------------------------------------------------------------- for both
 
     def _pass_mark(self, stream: Stream, mark: Work) -> None:
@@ -548,14 +438,6 @@ class Engines:
             mark.target = None
         mark.start_ns, mark.end_ns = start_ns, end_ns
         stream.end_ns = end_ns
-
-
-def _begun(work: Work | None) -> bool:
-    return work is not None and work.start_ns is not None
-
-
-def _bound(meeting: Meeting) -> int:
-    return meeting.bound_ns
 
 
 def _decided(work: Work | None) -> bool:

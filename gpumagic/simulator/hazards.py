@@ -49,13 +49,6 @@ class Tracker:
 
     Memory is bounded, so a storage used in more than a hundred different pieces
     loses its oldest accesses: a race can be missed, none is made up.
-
-    Attributes:
-        former: The accesses of memory that was given back too early.
-
-        vacancies: By address, who used it last, of the stream it was allocated for.
-
-        after_host_waits: Called whenever the host has waited for anything.
     """
 
     __slots__ = (
@@ -71,8 +64,11 @@ class Tracker:
         self._clocks: list[list[int]] = [[0]]  # the host's is the first
         self._number = 0
         self._alone = NOBODY  # the only stream that has operated so far
+        # called whenever the host has waited for anything
         self.after_host_waits: list[Callable[[], object]] = []
+        # the accesses of memory that was given back too early
         self.former = FormerAccesses()
+        # by address, who used it last, of the stream it was allocated for
         self.vacancies: dict[int, tuple[int, int, Any]] = {}
 
     # ------------------------------------------------------------------ order

@@ -28,17 +28,7 @@ if TYPE_CHECKING:
 
 
 class Machine:
-    """GPUs behind one host clock.
-
-    Args:
-        models: The GPUs, in the order of the machine.
-
-        tracker: Follows who touches what in which order.
-
-        settings: Of the caching allocators.
-
-        others: What other processes hold of each GPU, as pid and bytes.
-    """
+    """GPUs behind one host clock."""
 
     def __init__(
         self,
@@ -205,25 +195,15 @@ class MachineRequest(Record):
     def anew(self, request: str) -> str:
         """What to type for the same machine once more, with another choice of GPUs.
 
-        >>> MachineRequest("4xh100", as_cuda=True).anew("3")
-        '%gpu_select 3 --simulate 4xh100 --as-cuda'
+        >>> MachineRequest("4xh100").anew("3")
+        '%gpu_select 3 --simulate 4xh100'
 
         Args:
             request: The choice, as `%gpu_select` takes it.
         """
-        if (
-            self.others
-            or self.allocator is not None
-            or (self.host, self.rank) != (None, None)
-        ):  # the magic has no options for these
-            return f"{self.call()}, then %gpu_select {request}"
-        memory = "".join(str(self.memory).split())
-        options = [
-            *(["--as-cuda"] if self.as_cuda else []),
-            *([] if self.memory is None else [f"--memory {memory}"]),
-            *([] if self.hazards == "report" else [f"--hazards {self.hazards}"]),
-        ]
-        return " ".join([f"%gpu_select {request} --simulate {self.machine}", *options])
+        if self == MachineRequest(self.machine):
+            return f"%gpu_select {request} --simulate {self.machine}"
+        return f"{self.call()}, then %gpu_select {request}"
 
     def call(self) -> str:
         """What to type for the same machine in another process."""

@@ -1,8 +1,10 @@
-"""The GPUs that can be simulated: what is known of each, and how surely.
+"""The GPUs that can be simulated, each with the sources of its figures.
 
-Sources are named as projects on GitHub, data sheets ("data sheet": not checked on
-hardware) or "estimate" where there is no direct evidence. "XLA" is the folder of
-device descriptions in openxla/xla, whose values were reported by the devices.
+"Sheet" is a data sheet, not checked on hardware; "XLA" the folder of device
+descriptions in openxla/xla, reported by the devices; other names are projects on
+GitHub. Links: pinned 12.3, 25 and 57 GB/s over PCI Express 3, 4, 5 (gpu-benches,
+nvbandwidth); pageable 7 and 6 GB/s on servers (WeatherGenerator, pytorch), uncertain
+by 1.5 to the device and by 4 from it. Shares of int8 and fp64 are estimates throughout.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 from gpumagic.errors import GpuMagicError, did_you_mean
 from gpumagic.report.record import Record
-from gpumagic.report.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -64,7 +65,6 @@ class GpuModel(Record):
     links: Links
     aliases: tuple[str, ...] = ()
     unified_memory: bool = False  # CPU and GPU share one memory
-    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def label(self) -> str:
@@ -96,12 +96,7 @@ class GpuModel(Record):
 
     def with_memory(self, memory_bytes: int) -> GpuModel:
         """The same GPU with another amount of memory."""
-        asked = f"{bytes_text(memory_bytes)}, as asked for"
-        return dataclasses.replace(
-            self,
-            memory_bytes=memory_bytes,
-            sources={**self.sources, "memory_bytes": asked},
-        )
+        return dataclasses.replace(self, memory_bytes=memory_bytes)
 
     def names(self) -> Iterator[str]:
         """Every name that finds it."""
@@ -186,19 +181,8 @@ def _bare(name: str) -> str:
 
 
 _MIB: Final = 1 << 20
-_GIB: Final = 1 << 30
 _GB: Final = 1e9
-_TERA: Final = 1e12
-
-_SHEET: Final = "data sheet, dense"
-_PAGEABLE: Final = (
-    "pageable 7 and 6 GB/s on servers (WeatherGenerator, pytorch), uncertain x1.5 to"
-    " the device and x4 from it"
-)
-_PCIE_3: Final = f"pinned 12.3 (gpu-benches, FlexGen); {_PAGEABLE}"
-_PCIE_4: Final = f"pinned 25 (nvbandwidth, A100); {_PAGEABLE}"
-_PCIE_5: Final = f"pinned 57 by copy engine (nvbandwidth); {_PAGEABLE}"
-_NVLINK_4: Final = f"{_PCIE_5}; peer 378 one way (nccl)"
+_TYPES: Final = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 
 
 def _links(h2d: float, d2h: float, peer: float | None) -> Links:
@@ -207,303 +191,116 @@ def _links(h2d: float, d2h: float, peer: float | None) -> Links:
     return Links(h2d * _GB, d2h * _GB, 7 * _GB, 6 * _GB, between)
 
 
-def _tera(**per_type: float) -> Mapping[str, float]:
-    return {word: figure * _TERA for word, figure in per_type.items()}
+def _by_type(figures: str, unit: float = 1.0) -> Mapping[str, float]:
+    """Figures in the order of `_TYPES`; "-" where there is none."""
+    pairs = zip(_TYPES, figures.split(), strict=True)
+    return {word: float(figure) * unit for word, figure in pairs if figure != "-"}
 
 
-def _shares(**per_type: float) -> Mapping[str, float]:
-    return per_type
+def _gpu(  # noqa: PLR0913, PLR0917 -- a row of the table
+    names: str,
+    title: str,
+    product: str,
+    capability: tuple[int, int],
+    multiprocessors: int,
+    memory_bytes: int,
+    l2_bytes: int,
+    memory: tuple[float, float],
+    tera: str,
+    shares: str,
+    links: Links,
+    *,
+    unified_memory: bool = False,
+) -> GpuModel:
+    """One GPU; its memory as GB/s of the sheet, and the share that a copy reaches."""
+    key, *aliases = names.split()
+    gb_per_s, efficiency = memory
+    return GpuModel(
+        key, title, product, capability, multiprocessors, memory_bytes, l2_bytes,
+        gb_per_s * _GB, efficiency, _by_type(tera, 1e12), _by_type(shares), links,
+        (*aliases,), unified_memory,
+    )  # fmt: skip
 
 
-_HOPPER_PEAKS: Final = _tera(
-    fp64=67, fp32=67, tf32=494.7, fp16=989.4, bf16=989.4, fp8=1978.9, int8=1979
-)
-_AMPERE_PEAKS: Final = _tera(
-    fp64=19.5, fp32=19.5, tf32=156, fp16=312, bf16=312, int8=624
-)
-_AMPERE_EFFICIENCY: Final = _shares(
-    fp64=0.90, fp32=0.95, tf32=0.80, fp16=0.84, bf16=0.84, int8=0.84
-)
-_AMPERE_SOURCES: Final = {
-    "multiprocessors": "XLA",
-    "l2_bytes": "XLA",
-    "peak_flops": _SHEET,
-    "compute_efficiency": "torch matmuls (zzc0721, ml-engineering), +-5 %; tf32, fp64"
-    " and int8 are estimates",
-    "links": f"{_PCIE_4}; peer 276 over NVLink (nvbandwidth)",
-}
+_HOPPER: Final = "67 67 494.7 989.4 989.4 1978.9 1979"
+_AMPERE: Final = "19.5 19.5 156 312 312 - 624"
+_OF_AMPERE: Final = "0.90 0.95 0.80 0.84 0.84 - 0.84"
+_NVLINK_3, _NVLINK_4 = _links(25.1, 26.0, 276), _links(57, 57, 378)
 
 CATALOGUE: Final = (
-    GpuModel(
-        key="h100",
-        title="H100 SXM",
-        product="NVIDIA H100 80GB HBM3",
-        aliases=("h100-sxm", "h100-sxm5", "h100-80gb"),
-        compute_capability=(9, 0),
-        multiprocessors=132,
-        memory_bytes=84_942_979_072,
-        l2_bytes=50 * _MIB,
-        memory_bytes_per_s=3352 * _GB,
-        memory_efficiency=0.90,
-        peak_flops=_HOPPER_PEAKS,
-        compute_efficiency=_shares(
-            fp64=0.90, fp32=0.78, tf32=0.84, fp16=0.83, bf16=0.83, fp8=0.74, int8=0.74
-        ),
-        links=_links(57, 57, 378),
-        sources={
-            "multiprocessors": "measured on an H100; XLA",
-            "memory_bytes": "XLA",
-            "l2_bytes": "measured on an H100; XLA",
-            "memory_bytes_per_s": "XLA",
-            "memory_efficiency": "3000 GB/s measured on an H100, +-5 %",
-            "peak_flops": _SHEET,
-            "compute_efficiency": "torch matmuls (zzc0721), 798 TFLOP/s in bf16"
-            " measured on an H100, +-5 %; fp8 ml-engineering; fp64, int8 estimates",
-            "links": _NVLINK_4,
-        },
+    # Multiprocessors, cache, 3000 GB/s and 798 TFLOP/s in bf16 measured on an H100,
+    # +-5 %; memory XLA; other shares torch matmuls (zzc0721), fp8 ml-engineering.
+    _gpu(
+        "h100 h100-sxm h100-sxm5 h100-80gb", "H100 SXM", "NVIDIA H100 80GB HBM3",
+        (9, 0), 132, 84_942_979_072, 50 * _MIB, (3352, 0.90),
+        _HOPPER, "0.90 0.78 0.84 0.83 0.83 0.74 0.74", _NVLINK_4,
     ),
-    GpuModel(
-        key="h100-pcie",
-        title="H100 PCIe",
-        product="NVIDIA H100 PCIe",
-        compute_capability=(9, 0),
-        multiprocessors=114,
-        memory_bytes=84_942_979_072,
-        l2_bytes=50 * _MIB,
-        memory_bytes_per_s=2039 * _GB,
-        memory_efficiency=0.86,
-        peak_flops=_tera(
-            fp64=51, fp32=51.2, tf32=378, fp16=756, bf16=756, fp8=1513, int8=1513
-        ),
-        compute_efficiency=_shares(
-            fp64=0.90, fp32=0.72, tf32=0.64, fp16=0.64, bf16=0.64, fp8=0.57, int8=0.57
-        ),
-        links=_links(57, 57, 48),
-        sources={
-            "multiprocessors": "XLA",
-            "memory_bytes": "XLA",
-            "l2_bytes": "XLA",
-            "memory_bytes_per_s": "XLA, the card with HBM2e",
-            "memory_efficiency": "gpu-benches, FluidX3D, device-benchmarks, +-10 %",
-            "peak_flops": _SHEET,
-            "compute_efficiency": "torch matmuls (zzc0721), +-10 % by power; fp8,"
-            " int8 scaled from the H100 SXM, fp64 an estimate",
-            "links": f"{_PCIE_5}; peer over PCIe 5 an estimate",
-        },
+    # XLA; the share of memory gpu-benches, FluidX3D, device-benchmarks, of products
+    # torch matmuls (zzc0721), both +-10 %; peer over PCIe 5 an estimate.
+    _gpu(
+        "h100-pcie", "H100 PCIe", "NVIDIA H100 PCIe",
+        (9, 0), 114, 84_942_979_072, 50 * _MIB, (2039, 0.86),
+        "51 51.2 378 756 756 1513 1513", "0.90 0.72 0.64 0.64 0.64 0.57 0.57",
+        _links(57, 57, 48),
     ),
-    GpuModel(
-        key="h200",
-        title="H200",
-        product="NVIDIA H200",
-        aliases=("h200-sxm",),
-        compute_capability=(9, 0),
-        multiprocessors=132,
-        memory_bytes=151_397_597_184,
-        l2_bytes=60_000_000,
-        memory_bytes_per_s=4800 * _GB,
-        memory_efficiency=0.90,
-        peak_flops=_HOPPER_PEAKS,
-        compute_efficiency=_shares(
-            fp64=0.90, fp32=0.77, tf32=0.84, fp16=0.82, bf16=0.82, fp8=0.76, int8=0.76
-        ),
-        links=_links(57, 57, 378),
-        sources={
-            "multiprocessors": "measured on an H200",
-            "memory_bytes": "XLA; out-of-memory texts say about 139.8 GiB",
-            "l2_bytes": "measured on an H200; XLA says 50 MiB",
-            "memory_bytes_per_s": "XLA",
-            "memory_efficiency": "4300 GB/s measured on an H200, +-5 %",
-            "peak_flops": _SHEET,
-            "compute_efficiency": "torch matmuls (zzc0721) and 769-798 TFLOP/s in bf16"
-            " measured on an H200, +-5 %; fp8 ml-engineering; tf32 as on the H100;"
-            " fp64, int8 estimates",
-            "links": _NVLINK_4,
-        },
+    # Multiprocessors, cache, 4300 GB/s and 769-798 TFLOP/s in bf16 measured on an H200,
+    # +-5 %; memory XLA and out-of-memory texts; tf32 as on the H100.
+    _gpu(
+        "h200 h200-sxm", "H200", "NVIDIA H200",
+        (9, 0), 132, 151_397_597_184, 60_000_000, (4800, 0.90),
+        _HOPPER, "0.90 0.77 0.84 0.82 0.82 0.76 0.76", _NVLINK_4,
     ),
-    GpuModel(
-        key="a100",
-        title="A100 80GB",
-        product="NVIDIA A100-SXM4-80GB",
-        aliases=("a100-80gb", "a100-sxm", "a100-sxm-80gb"),
-        compute_capability=(8, 0),
-        multiprocessors=108,
-        memory_bytes=85_100_068_864,
-        l2_bytes=40 * _MIB,
-        memory_bytes_per_s=2039 * _GB,
-        memory_efficiency=0.85,
-        peak_flops=_AMPERE_PEAKS,
-        compute_efficiency=_AMPERE_EFFICIENCY,
-        links=_links(25.1, 26.0, 276),
-        sources={
-            **_AMPERE_SOURCES,
-            "memory_bytes": "XLA",
-            "memory_bytes_per_s": "XLA",
-            "memory_efficiency": "gpu-benches 1737-1894, FluidX3D 1565 GB/s, +-5 %",
-        },
+    # XLA; gpu-benches 1737-1894, FluidX3D 1565 GB/s; torch matmuls (zzc0721,
+    # ml-engineering); peer 276 over NVLink (nvbandwidth); all +-5 %.
+    _gpu(
+        "a100 a100-80gb a100-sxm a100-sxm-80gb", "A100 80GB", "NVIDIA A100-SXM4-80GB",
+        (8, 0), 108, 85_100_068_864, 40 * _MIB, (2039, 0.85),
+        _AMPERE, _OF_AMPERE, _NVLINK_3,
     ),
-    GpuModel(
-        key="a100-40gb",
-        title="A100 40GB",
-        product="NVIDIA A100-SXM4-40GB",
-        aliases=("a100-sxm-40gb",),
-        compute_capability=(8, 0),
-        multiprocessors=108,
-        memory_bytes=42_298_834_944,
-        l2_bytes=40 * _MIB,
-        memory_bytes_per_s=1555 * _GB,
-        memory_efficiency=0.85,
-        peak_flops=_AMPERE_PEAKS,
-        compute_efficiency=_AMPERE_EFFICIENCY,
-        links=_links(25.1, 26.0, 276),
-        sources={
-            **_AMPERE_SOURCES,
-            "memory_bytes": "bottlerocket",
-            "memory_bytes_per_s": "data sheet",
-            "memory_efficiency": "gpu-benches 1358-1539, FluidX3D 1300 GB/s, +-5 %",
-        },
+    # Memory bottlerocket; gpu-benches 1358-1539, FluidX3D 1300 GB/s; else as above.
+    _gpu(
+        "a100-40gb a100-sxm-40gb", "A100 40GB", "NVIDIA A100-SXM4-40GB",
+        (8, 0), 108, 42_298_834_944, 40 * _MIB, (1555, 0.85),
+        _AMPERE, _OF_AMPERE, _NVLINK_3,
     ),
-    GpuModel(
-        key="rtx4090",
-        title="RTX 4090",
-        product="NVIDIA GeForce RTX 4090",
-        aliases=("4090", "rtx-4090"),
-        compute_capability=(8, 9),
-        multiprocessors=128,
-        memory_bytes=24_197 * _MIB,
-        l2_bytes=72_000_000,
-        memory_bytes_per_s=1008 * _GB,
-        memory_efficiency=0.90,
-        peak_flops=_tera(
-            fp64=1.3, fp32=82.6, tf32=82.6, fp16=165.2, bf16=165.2, fp8=330, int8=660.6
-        ),
-        compute_efficiency=_shares(
-            fp64=0.90, fp32=0.64, tf32=1.0, fp16=1.0, bf16=1.0, fp8=1.0, int8=1.0
-        ),
-        links=_links(25, 25, None),
-        sources={
-            "multiprocessors": "waredb",
-            "memory_bytes": "23.61-23.65 GiB in out-of-memory texts (VGen, flux-webui)",
-            "l2_bytes": "waredb",
-            "memory_bytes_per_s": "waredb",
-            "memory_efficiency": "device-benchmarks 912, FluidX3D 860 GB/s, +-7 %",
-            "peak_flops": f"{_SHEET}; fp8 is twice that with the short accumulator",
-            "compute_efficiency": "torch matmuls (zzc0721), +-7 %: it clocks higher"
-            " than the data sheet says; fp8, int8, fp64 estimates",
-            "links": f"pinned 24-26 (nvbandwidth); {_PAGEABLE}, 9 on one desktop; the"
-            " maker allows no peer access",
-        },
+    # waredb; memory from out-of-memory texts; device-benchmarks 912, FluidX3D 860 GB/s;
+    # torch matmuls (zzc0721), +-7 %: it clocks higher than the sheet; no peer access.
+    _gpu(
+        "rtx4090 4090 rtx-4090", "RTX 4090", "NVIDIA GeForce RTX 4090",
+        (8, 9), 128, 24_197 * _MIB, 72_000_000, (1008, 0.90),
+        "1.3 82.6 82.6 165.2 165.2 330 660.6", "0.90 0.64 1.0 1.0 1.0 1.0 1.0",
+        _links(25, 25, None),
     ),
-    GpuModel(
-        key="l4",
-        title="L4",
-        product="NVIDIA L4",
-        compute_capability=(8, 9),
-        multiprocessors=58,
-        memory_bytes=22_559 * _MIB,
-        l2_bytes=48_000_000,
-        memory_bytes_per_s=300 * _GB,
-        memory_efficiency=0.78,
-        peak_flops=_tera(
-            fp64=0.47, fp32=30.3, tf32=60.6, fp16=121, bf16=121, fp8=242, int8=242
-        ),
-        compute_efficiency=_shares(
-            fp64=0.90, fp32=0.40, tf32=0.43, fp16=0.47, bf16=0.47, fp8=0.47, int8=0.47
-        ),
-        links=_links(25, 25, 24),
-        sources={
-            "multiprocessors": "pcpartcomparison; 60 elsewhere is the full chip",
-            "memory_bytes": "22.03 GiB (evo2)",
-            "l2_bytes": "fpsbench",
-            "memory_bytes_per_s": "fpsbench",
-            "memory_efficiency": "device-benchmarks 235, FluidX3D 228 GB/s, +-10 %",
-            "peak_flops": _SHEET,
-            "compute_efficiency": "torch matmuls (zzc0721), +-25 %: power limits it,"
-            " and the first second runs 1.25 x faster; fp8, int8, fp64 estimates",
-            "links": f"{_PCIE_4}; peer over PCIe 4 22-26 (nvbandwidth)",
-        },
+    # pcpartcomparison, evo2, fpsbench; device-benchmarks 235, FluidX3D 228 GB/s; torch
+    # matmuls (zzc0721), +-25 %: power limits it, and the first second runs 1.25 x.
+    _gpu(
+        "l4", "L4", "NVIDIA L4",
+        (8, 9), 58, 22_559 * _MIB, 48_000_000, (300, 0.78),
+        "0.47 30.3 60.6 121 121 242 242", "0.90 0.40 0.43 0.47 0.47 0.47 0.47",
+        _links(25, 25, 24),
     ),
-    GpuModel(
-        key="t4",
-        title="T4",
-        product="Tesla T4",
-        compute_capability=(7, 5),
-        multiprocessors=40,
-        memory_bytes=15_843_721_216,
-        l2_bytes=4 * _MIB,
-        memory_bytes_per_s=320 * _GB,
-        memory_efficiency=0.72,
-        peak_flops=_tera(fp64=0.25, fp32=8.1, fp16=65, int8=130),
-        compute_efficiency=_shares(
-            fp64=0.90, fp32=0.50, fp16=0.62, bf16=0.28, int8=0.62
-        ),
-        links=_links(12.3, 12.3, 10),
-        sources={
-            "multiprocessors": "deviceQuery (chiemon)",
-            "memory_bytes": "deviceQuery (chiemon)",
-            "l2_bytes": "deviceQuery (chiemon)",
-            "memory_bytes_per_s": "deviceQuery (chiemon): 5001 MHz at 256 bit",
-            "memory_efficiency": "device-benchmarks 240, FluidX3D 207 GB/s, +-15 %",
-            "peak_flops": _SHEET,
-            "compute_efficiency": "torch matmuls (zzc0721, device-benchmarks), +-15 %;"
-            " bf16 is emulated at 2.0-2.5 TFLOP/s; int8, fp64 estimates",
-            "links": f"{_PCIE_3}; peer over PCIe 3 an estimate",
-        },
+    # deviceQuery (chiemon); device-benchmarks 240, FluidX3D 207 GB/s; torch matmuls
+    # (zzc0721, device-benchmarks), +-15 %; bf16 is emulated; peer an estimate.
+    _gpu(
+        "t4", "T4", "Tesla T4",
+        (7, 5), 40, 15_843_721_216, 4 * _MIB, (320, 0.72),
+        "0.25 8.1 - 65 - - 130", "0.90 0.50 - 0.62 0.28 - 0.62",
+        _links(12.3, 12.3, 10),
     ),
-    GpuModel(
-        key="v100",
-        title="V100 SXM2",
-        product="Tesla V100-SXM2-16GB",
-        aliases=("v100-16gb", "v100-sxm", "v100-sxm2"),
-        compute_capability=(7, 0),
-        multiprocessors=80,
-        memory_bytes=16_935_682_048,
-        l2_bytes=6 * _MIB,
-        memory_bytes_per_s=898 * _GB,
-        memory_efficiency=0.85,
-        peak_flops=_tera(fp64=7.8, fp32=15.7, fp16=125, int8=62),
-        compute_efficiency=_shares(
-            fp64=0.90, fp32=0.90, fp16=0.82, bf16=0.66, int8=0.82
-        ),
-        links=_links(12.35, 12.3, 47),
-        sources={
-            "multiprocessors": "XLA",
-            "memory_bytes": "XLA",
-            "l2_bytes": "XLA",
-            "memory_bytes_per_s": "XLA",
-            "memory_efficiency": "gpu-benches 788-897 GB/s, +-12 %",
-            "peak_flops": f"{_SHEET}; int8 by four-way dot products",
-            "compute_efficiency": "torch matmuls (zzc0721), DeepBench, +-12 %; bf16 is"
-            " emulated at 10.3 TFLOP/s; int8, fp64 estimates",
-            "links": f"{_PCIE_3}; peer over two NVLinks an estimate",
-        },
+    # XLA; gpu-benches 788-897 GB/s; torch matmuls (zzc0721), DeepBench, +-12 %; bf16 is
+    # emulated; int8 by four-way dot products; peer over two NVLinks an estimate.
+    _gpu(
+        "v100 v100-16gb v100-sxm v100-sxm2", "V100 SXM2", "Tesla V100-SXM2-16GB",
+        (7, 0), 80, 16_935_682_048, 6 * _MIB, (898, 0.85),
+        "7.8 15.7 - 125 - - 62", "0.90 0.90 - 0.82 0.66 - 0.82",
+        _links(12.35, 12.3, 47),
     ),
-    GpuModel(
-        key="jetson",
-        title="Jetson AGX Orin",
-        product="Orin",
-        aliases=("orin", "agx-orin", "jetson-agx-orin", "jetson-orin"),
-        compute_capability=(8, 7),
-        multiprocessors=16,
-        memory_bytes=61 * _GIB,
-        l2_bytes=4 * _MIB,
-        memory_bytes_per_s=204.8 * _GB,
-        memory_efficiency=0.80,
-        peak_flops=_tera(fp64=0.08, fp32=5.3, tf32=21, fp16=42.6, bf16=42.6, int8=85),
-        compute_efficiency=_shares(
-            fp64=0.90, fp32=0.63, tf32=0.59, fp16=0.63, bf16=0.63, int8=0.63
-        ),
-        links=Links(82 * _GB, 82 * _GB, 82 * _GB, 82 * _GB),
-        unified_memory=True,
-        sources={
-            "multiprocessors": "tensorrt-insight",
-            "memory_bytes": "estimate: what the system leaves of 64 GB",
-            "l2_bytes": "tensorrt-insight",
-            "memory_bytes_per_s": "data sheet",
-            "memory_efficiency": "estimate, x1.5",
-            "peak_flops": "fp32 from the technical brief; int8 half of the sparse"
-            " figure; the others are estimates",
-            "compute_efficiency": "scaled from an Orin Nano, x1.5",
-            "links": "estimate: a copy within the one memory, read and written",
-        },
+    # tensorrt-insight, technical brief; memory what the system leaves of 64 GB; shares
+    # scaled from an Orin Nano, x1.5; a copy reads and writes the one memory.
+    _gpu(
+        "jetson orin agx-orin jetson-agx-orin jetson-orin", "Jetson AGX Orin", "Orin",
+        (8, 7), 16, 61 << 30, 4 * _MIB, (204.8, 0.80),
+        "0.08 5.3 21 42.6 42.6 - 85", "0.90 0.63 0.59 0.63 0.63 - 0.63",
+        Links(82 * _GB, 82 * _GB, 82 * _GB, 82 * _GB), unified_memory=True,
     ),
-)
+)  # fmt: skip

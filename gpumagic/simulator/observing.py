@@ -260,15 +260,13 @@ class StorageDeaths(Generic[T]):
     """Notes where tensors die, until their memory is given back.
 
     That is with the next operation, as one books it. A tensor's death is its storage's.
-
-    Attributes:
-        marks: What was answered when the storage of a block died.
     """
 
     def __init__(self, simulation: Simulation, where: Callable[[], T]) -> None:
         self._simulation = simulation
         self._where = where
         self._alive: dict[Block, weakref.ref[Any]] = {}
+        # what was answered when the storage of a block died
         self.marks: dict[Block, T] = {}
 
     def begin(self) -> None:

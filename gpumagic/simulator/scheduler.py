@@ -19,8 +19,6 @@ from gpumagic.simulator.engines import (
     Engine,
     Engines,
     Latencies,
-    Meeting,
-    Peers,
     Stream,
     Wait,
     Work,
@@ -40,15 +38,13 @@ class Scheduler:
 
     Nothing here takes a lock: calls from several threads are one at a time by the
     caller's care.
-
-    Attributes:
-        wait_observers: Told after each call in which the host waits for a device,
-            also when nothing was left to wait for.
     """
 
     def __init__(self, latencies: Latencies | None = None) -> None:
         self.latencies = latencies or Latencies()
         self.now_ns = 0
+        # told after each call in which the host waits for a device, also when nothing
+        # was left to wait for
         self.wait_observers: list[WaitObserver] = []
         self._queue_length = self.latencies.queue_length
         self._engines = Engines(self.latencies)
@@ -118,20 +114,22 @@ class Scheduler:
         stream.last = mark = Wait(stream, record, self.now_ns, number)
         stream.undecided.append(mark)
 
-    def meet(
-        self, stream: Stream, peers: Peers, duration_ns: int, host_ns: int, name: str
-    ) -> Meeting:
-        """Submit what other processes take part in."""
-        number = self._open(stream, host_ns)
-        meeting = Meeting(stream, peers, duration_ns or 1, self.now_ns, number, name)
-        stream.last = meeting
-        stream.undecided.append(meeting)
-        return meeting
+    def come_to(self, stream: Stream, host_ns: int) -> int:
+        """When a collective on this stream begins that the host calls now."""
+        self.now_ns += host_ns
+        if stream.undecided:
+            self._engines.decide(stream.undecided[-1], self.now_ns)
+        return max(self.now_ns + self.latencies.launch_ns, stream.ready_ns)
 
-    def come_to(self, meeting: Meeting, *, asking: bool = True) -> None:
-        """Let the others know when this process comes to a meeting; the clock stays."""
-        if meeting.start_ns is None:
-            self._engines.come_to(meeting, self.now_ns, asking=asking)
+    def occupy(self, stream: Stream, end_ns: int, name: str) -> Work:
+        """Submit what holds up its own stream alone, until a moment that is known."""
+        number = self._open(stream, 0)
+        start_ns = max(self.now_ns + self.latencies.launch_ns, stream.ready_ns)
+        took_ns = max(end_ns - start_ns, 1)
+        work = Work(stream, Engine.LINK, took_ns, 0, self.now_ns, number, name)
+        stream.last = work
+        stream.undecided.append(work)
+        return work
 
     # ------------------------------------------------------ what the host does
 

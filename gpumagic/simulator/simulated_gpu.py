@@ -44,15 +44,7 @@ _DIRECTIONS = {
 
 
 class SimulatedGpu:
-    """One GPU of the machine.
-
-    Attributes:
-        index: The number that the process knows it by, `k` in `sim:k`.
-
-        number: The number that the machine knows it by.
-
-        slower: How much longer its kernels take than those of another of its kind.
-    """
+    """One GPU of the machine."""
 
     __slots__ = (
         "_handed_out",
@@ -86,6 +78,7 @@ class SimulatedGpu:
         self.model = model
         self.costs = CostModel(model)
         self.started = False
+        # how much longer its kernels take than those of another of its kind
         self.slower = 1.0
         self.allocator = CachingAllocator(
             number,
@@ -267,28 +260,18 @@ class SimulatedGpu:
 
 
 class SimulatedStream:
-    """One stream, as each part of the engine knows it.
-
-    Attributes:
-        gpu: The GPU that it runs on.
-
-        number: What torch calls its id; 0 is the default stream.
-
-        queue: Its work, in the scheduler.
-
-        order: Its place in the order of accesses, in the tracker.
-    """
+    """One stream, as each part of the engine knows it."""
 
     __slots__ = ("gpu", "number", "order", "priority", "queue")
 
     def __init__(
         self, gpu: SimulatedGpu, number: int, priority: int, queue: Stream, order: int
     ) -> None:
-        self.gpu = gpu
-        self.number = number
+        self.gpu = gpu  # the GPU that it runs on
+        self.number = number  # what torch calls its id; 0 is the default stream
         self.priority = priority
-        self.queue = queue
-        self.order = order
+        self.queue = queue  # its work, in the scheduler
+        self.order = order  # its place in the order of accesses, in the tracker
 
 
 class TimedDriverCalls:

@@ -20,7 +20,6 @@ from gpumagic.simulator.engines import (
     CopyName,
     Engine,
     KernelName,
-    Meeting,
 )
 from gpumagic.simulator.models import MOST_GPUS
 from gpumagic.simulator.scheduler import Scheduler
@@ -250,7 +249,7 @@ class SimulatedTracing:
 
 
 def _kind_of(work: Work) -> SpanKind:
-    kernel = work.engine is Engine.COMPUTE or isinstance(work, Meeting)
+    kernel = work.engine in (Engine.COMPUTE, Engine.LINK)
     return SpanKind.KERNEL if kernel else SpanKind.COPY
 
 

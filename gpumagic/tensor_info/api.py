@@ -10,34 +10,24 @@ from gpumagic.errors import GpuMagicError
 from gpumagic.report.introspection import class_name
 from gpumagic.tensor_info import geometry as layout
 from gpumagic.tensor_info import merging, overlap
-from gpumagic.tensor_info.names import alias_report
-from gpumagic.tensor_info.objects import read, read_each
 from gpumagic.tensor_info.pairs import pair_of
+from gpumagic.tensor_info.read import read
 from gpumagic.tensor_info.report import (
     AliasReport,
     CompareReport,
     ModelReport,
     TensorReport,
-    ValueSummary,
     ViewReport,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gpumagic.tensor_info.geometry import Geometry
-    from gpumagic.tensor_info.inventory import Leaf
-    from gpumagic.tensor_info.tensors import Reading
-
-_WARP_BASES = ("address", "zero")
+    from gpumagic.tensor_info.read import Reading
 
 
 def describe(
-    x: Any,
-    *,
-    warp_base: str = "address",
-    values: bool = False,
-    expression: str = "tensor",
+    x: Any, *, values: bool = False, expression: str = "tensor"
 ) -> TensorReport:
     """How one tensor lies in memory.
 
@@ -45,11 +35,7 @@ def describe(
     asked for.
 
     Args:
-        x: A torch tensor of any kind, a numpy array, or what hands out its memory
-            on the CPU through DLPack.
-
-        warp_base: What to take for the address of its memory where sectors are
-            counted: its own "address", or "zero".
+        x: A torch tensor of any kind, or a numpy array.
 
         values: Whether to read the elements as well.
 
@@ -58,12 +44,7 @@ def describe(
     Raises:
         GpuMagicError: It is no tensor; says what it is.
     """
-    if warp_base not in _WARP_BASES:
-        raise GpuMagicError(
-            f"warp_base={warp_base!r} is no base", 'give "address" or "zero"'
-        )
-    reading = read(x, expression)
-    return _report(x, reading, expression, warp_base=warp_base, values=values)
+    return _report(x, read(x, expression), expression, values=values)
 
 
 def explain_view(x: Any, shape: int | Sequence[int]) -> ViewReport:
@@ -77,9 +58,8 @@ def explain_view(x: Any, shape: int | Sequence[int]) -> ViewReport:
     Raises:
         GpuMagicError: It is no tensor, or one whose strides mean nothing.
     """
-    expression = "tensor"
-    reading = read(x, expression)
-    return _view_report(reading, _report_of(reading, expression), _as_shape(shape))
+    reading = read(x, "tensor")
+    return _view_report(reading, _report_of(reading, "tensor"), shape)
 
 
 def compare(
@@ -87,7 +67,6 @@ def compare(
     expressions: Sequence[str] | None = None,
     view: int | Sequence[int] | None = None,
     warp: bool = False,
-    warp_base: str = "address",
     values: bool = False,
 ) -> CompareReport:
     """Several tensors beside each other: what differs, and what they share.
@@ -103,28 +82,24 @@ def compare(
 
         warp: Whether the report is to show what a warp reads.
 
-        warp_base: As for `describe`.
-
         values: Whether to read the elements as well.
 
     Raises:
         GpuMagicError: None of them is a tensor.
     """
-    names = tuple(expressions or (f"tensor {number}" for number in range(len(xs))))
-    if len(names) != len(xs):
-        raise GpuMagicError(
-            f"{len(xs)} tensors have {len(names)} expressions",
-            "give one expression for each tensor",
-        )
     if not xs:
         raise GpuMagicError("there is nothing to compare", "name a tensor or more")
-    found, remarks = read_each(xs, names)
+    names = expressions or [f"tensor {number}" for number in range(len(xs))]
+    found, remarks = _read_each(xs, names)
     readings = [reading for _, _, reading in found]
-    reports = [
-        _report(x, reading, name, warp_base=warp_base, values=values)
-        for x, name, reading in found
-    ]
-    views, not_viewed = _views(readings, reports, view)
+    reports = [_report(x, reading, name, values=values) for x, name, reading in found]
+    views = []
+    for reading, report in zip(readings, reports, strict=True):
+        if view is not None:
+            try:
+                views.append(_view_report(reading, report, view))
+            except GpuMagicError as error:
+                remarks.append(f"{error.problem}: {error.hint}")
     return CompareReport(
         tensors=tuple(reports),
         pairs=tuple(
@@ -133,7 +108,7 @@ def compare(
         ),
         views=tuple(views),
         warp=warp,
-        remarks=(*remarks, *(": ".join(filter(None, each)) for each in not_viewed)),
+        remarks=tuple(remarks),
     )
 
 
@@ -163,18 +138,18 @@ def aliases(
     Raises:
         GpuMagicError: None of those that are asked for is a tensor.
     """
-    asked, refusals = ([], ()) if only is None else read_each(only, expressions)
-    wanted = None if only is None else [reading.memory for _, _, reading in asked]
+    from gpumagic.tensor_info.names import alias_report
+
+    if only is None:
+        return alias_report(namespace, None, budget_s)
+    asked, refusals = _read_each(only, expressions or ["x"] * len(only))
+    wanted = [reading.memory for _, _, reading in asked]
     report = alias_report(namespace, wanted, budget_s)
     return dataclasses.replace(report, remarks=(*refusals, *report.remarks))
 
 
 def overview(
-    thing: Any,
-    *,
-    values: bool = False,
-    depth: int | None = None,
-    expression: str = "model",
+    thing: Any, *, values: bool = False, expression: str = "model"
 ) -> ModelReport:
     """What a model, a state dict, an optimizer or a container of tensors holds.
 
@@ -186,9 +161,6 @@ def overview(
             level of which tensors lie.
 
         values: Whether to count the NaNs and infinities of each tensor, too.
-
-        depth: How many levels the text shows; as many as one screen has room for,
-            if not given.
 
         expression: What to call it.
 
@@ -204,170 +176,84 @@ def overview(
             f"{expression} is no model and no container, but a {class_name(thing)}",
             f"describe it as a tensor: %tensor_info {expression}",
         )
-    walk = Walk(_count_values if values else None)
+    walk = Walk(values=values)
     whole = walk.through(thing, expression)
     if not walk.leaves and not kind.startswith(("module", "optimizer")):
         read(thing, expression)  # which says what it is
-    report = model_report(expression, kind, walk, whole)
-    return dataclasses.replace(report, depth=depth)
+    return model_report(expression, kind, walk, whole)
 
 
-def _count_values(tensor: Any, leaf: Leaf) -> None:
-    from gpumagic.tensor_info.values import not_finite
-
-    leaf.nan_count, leaf.inf_count, leaf.unread = not_finite(tensor)
-
-
-def _report(
-    x: Any, reading: Reading, expression: str, *, warp_base: str, values: bool
-) -> TensorReport:
-    summary: ValueSummary | None = None
-    remarks: tuple[str, ...] = ()
-    if values:
-        from gpumagic.tensor_info.values import summarise
-
-        summary, remarks = summarise(x)
-    return _report_of(
-        reading, expression, warp_base=warp_base, values=summary, remarks=remarks
-    )
-
-
-def _views(
-    readings: list[Reading],
-    reports: list[TensorReport],
-    shape: int | Sequence[int] | None,
-) -> tuple[list[ViewReport], list[tuple[str, str]]]:
-    views: list[ViewReport] = []
+def _read_each(
+    things: Sequence[Any], names: Sequence[str]
+) -> tuple[list[tuple[Any, str, Reading]], list[str]]:
+    """Read those that are tensors; what is none costs one remark."""
+    found: list[tuple[Any, str, Reading]] = []
+    # Their words alone: an error leads to this frame, and so to the tensors.
     refusals: list[tuple[str, str]] = []
-    if shape is None:
-        return views, refusals
-    for reading, report in zip(readings, reports, strict=True):
+    for thing, name in zip(things, names, strict=True):
         try:
-            views.append(_view_report(reading, report, _as_shape(shape)))
+            found.append((thing, name, read(thing, name)))
         except GpuMagicError as error:
             refusals.append((error.problem, error.hint))
-    return views, refusals
+    if refusals and not found:
+        raise GpuMagicError(*refusals[0])
+    return found, [f"{problem}: {hint}" for problem, hint in refusals]
 
 
 def _view_report(
-    reading: Reading, report: TensorReport, shape: tuple[int, ...]
+    reading: Reading, report: TensorReport, shape: int | Sequence[int]
 ) -> ViewReport:
-    if reading.geometry is None or not reading.has_layout:
+    if reading.geometry is None:
         raise GpuMagicError(
             f"{report.expression} is a {report.kind}: its strides mean nothing",
-            "ask about the tensors that it is made of"
-            if reading.inner
-            else "ask about a plain tensor",
+            "ask about a plain tensor, or about those that it is made of",
         )
-    finding = merging.view(reading.geometry, shape)
-    return ViewReport(
-        tensor=report,
-        **{
-            field.name: getattr(finding, field.name)
-            for field in dataclasses.fields(finding)
-        },
-    )
+    asked = (shape,) if isinstance(shape, int) else tuple(map(int, shape))
+    return ViewReport(**vars(merging.view(reading.geometry, asked)), tensor=report)
 
 
-def _as_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    return (shape,) if isinstance(shape, int) else tuple(map(int, shape))
+def _report(x: Any, reading: Reading, expression: str, *, values: bool) -> TensorReport:
+    report = _report_of(reading, expression)
+    if not values:
+        return report
+    from gpumagic.tensor_info.values import summarise
+
+    summary, why = summarise(x)
+    said = (f"the values cannot be read: {why}",) if why else ()
+    remarks = (*report.remarks, *said)
+    return dataclasses.replace(report, values=summary, remarks=remarks)
 
 
-def _report_of(
-    reading: Reading,
-    expression: str,
-    *,
-    warp_base: str = "address",
-    values: ValueSummary | None = None,
-    remarks: tuple[str, ...] = (),
-) -> TensorReport:
+def _report_of(reading: Reading, expression: str) -> TensorReport:
     """The report on one object, and on what it is made of."""
-    geometry = reading.geometry if reading.has_layout else None
+    g = reading.geometry
     figures: dict[str, Any] = {}
-    if geometry is not None:
+    address = None if reading.memory is None else reading.memory.address
+    if g is not None:
+        verdict, distinct = overlap.inside(g), overlap.distinct_elements(g)
         figures = {
-            **_layout(geometry),
-            **_places(geometry, reading.storage_bytes),
-            **_warp(geometry, reading, warp_base),
+            "numel": g.numel,
+            "is_contiguous": layout.is_contiguous(g),
+            "is_channels_last": layout.is_channels_last(g),
+            "operators_treat_as": layout.treat_as(g),
+            "dim_order": layout.dim_order(g),
+            "free_merges": merging.merges(g),
+            "view_flat": merging.flat(g),
+            "overlap": verdict.verdict,
+            "overlap_why": verdict.why,
+            "distinct_elements": distinct,
+            "first_element": g.first_element,
+            "last_element": g.last_element,
+            "holes_in_span": overlap.holes_in_span(g),
+            "logical_bytes": g.logical_bytes,
+            "touched_bytes": None if distinct is None else distinct * g.itemsize,
+            "span_bytes": g.span_bytes,
+            "address": None if address is None else address + g.offset * g.itemsize,
+            "warp_along_dim": layout.warp_reads(g, address or 0),
         }
-    return TensorReport(
-        expression=expression,
-        kind=reading.kind,
-        dtype=reading.dtype,
-        device=reading.device,
-        itemsize=reading.itemsize,
-        size=reading.size,
-        stride=reading.stride,
-        stride_bytes=reading.stride_bytes,
-        storage_offset=reading.storage_offset,
-        storage_bytes=reading.storage_bytes,
-        is_view=reading.is_view,
-        base_shape=reading.base_shape,
-        neg_bit=reading.neg_bit,
-        conj_bit=reading.conj_bit,
-        requires_grad=reading.requires_grad,
-        on_accelerator=reading.on_accelerator,
-        simulated=reading.simulated,
-        values=values,
-        inner=tuple(
-            _report_of(part, f"{expression}: {name}", warp_base=warp_base)
-            for name, part in reading.inner
-        ),
-        remarks=(*reading.remarks, *remarks),
-        **figures,
+    known = {field.name for field in dataclasses.fields(TensorReport)}
+    told = {name: value for name, value in vars(reading).items() if name in known}
+    told["inner"] = tuple(
+        _report_of(part, f"{expression}: {name}") for name, part in reading.inner
     )
-
-
-def _layout(g: Geometry) -> dict[str, Any]:
-    """How it is walked: verdicts, orders and what they come to."""
-    contiguous = layout.is_contiguous(g)
-    return {
-        "numel": g.numel,
-        "is_contiguous": contiguous,
-        "strides_canonical": layout.canonical(g),
-        "is_channels_last": layout.is_channels_last(g),
-        "operators_treat_as": layout.treat_as(g),
-        "format_ambiguous": layout.ambiguity(g),
-        "dim_order": layout.dim_order(g),
-        "dim_order_unique": layout.dim_order_unique(g),
-        "non_overlapping_and_dense": layout.non_overlapping_and_dense(g),
-        "contiguous_allocates_bytes": 0 if contiguous else g.logical_bytes,
-        "free_merges": merging.merges(g),
-        "view_flat": merging.flat(g),
-    }
-
-
-def _places(g: Geometry, storage_bytes: int | None) -> dict[str, Any]:
-    """Which part of its storage it reaches."""
-    verdict = overlap.inside(g)
-    distinct = overlap.distinct_elements(g)
-    touched_bytes = None if distinct is None else distinct * g.itemsize
-    unused = None
-    if storage_bytes is not None and touched_bytes is not None:
-        unused = storage_bytes - touched_bytes
-    return {
-        "overlap": verdict.verdict,
-        "overlap_why": verdict.why,
-        "distinct_elements": distinct,
-        "first_element": g.first_element,
-        "last_element": g.last_element,
-        "holes_in_span": overlap.holes_in_span(g),
-        "logical_bytes": g.logical_bytes,
-        "touched_bytes": touched_bytes,
-        "span_bytes": g.span_bytes,
-        "unused_storage_bytes": None if unused is None or unused < 0 else unused,
-        "byte_offset_mod_16": g.offset * g.itemsize % 16,
-    }
-
-
-def _warp(g: Geometry, reading: Reading, warp_base: str) -> dict[str, Any]:
-    """What a warp reads, from the real address where that is wanted and known."""
-    start = None if reading.memory is None else reading.memory.address
-    if warp_base == "address" and start is None:
-        warp_base = "unknown"
-    base = start if warp_base == "address" and start is not None else 0
-    return {
-        "address": None if start is None else start + g.offset * g.itemsize,
-        "warp_along_dim": layout.warp_reads(g, base),
-        "warp_base": warp_base,
-    }
+    return TensorReport(expression=expression, **told, **figures)

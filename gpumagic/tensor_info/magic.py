@@ -69,12 +69,6 @@ class TensorMagics(GpuMagics):
         help="Read the elements, too; on a device that runs and copies.",
     )
     @argument(
-        "--depth",
-        type=int,
-        metavar="LEVELS",
-        help="Show so many levels of a model; by default as many as a screen takes.",
-    )
-    @argument(
         "code",
         nargs="?",
         metavar="CODE",
@@ -123,32 +117,43 @@ class TensorMagics(GpuMagics):
     def _report_or_problem(
         self, asked: tuple[Any, ...], options: argparse.Namespace
     ) -> tuple[CompareReport | AliasReport | ModelReport | None, str, str]:
+        from dataclasses import replace
+
         from gpumagic.tensor_info import expressions
 
         shell = self.shell
-        found = expressions.evaluate(
-            asked, shell.user_global_ns, shell.user_ns, offered=self._namespace()
-        )
+        found = expressions.evaluate(asked, shell.user_global_ns, shell.user_ns)
         if found.failures and not found.values:
             hint = expressions.hint_for(found.failures)
             return None, "\n".join(found.failures), hint
         try:
-            if options.alias:
-                return self._aliases(found), "", ""
-            if _is_model(found, options):
-                return _overview(found, options), "", ""
-            return _comparison(found, options), "", ""
+            report = self._report_on(found.values, found.texts, options)
         except GpuMagicError as error:
             return None, error.problem, error.hint
+        return replace(report, remarks=(*found.failures, *report.remarks)), "", ""
 
-    def _aliases(self, found: Any) -> AliasReport:
-        import dataclasses
+    def _report_on(
+        self,
+        values: tuple[Any, ...],
+        texts: tuple[str, ...],
+        options: argparse.Namespace,
+    ) -> CompareReport | AliasReport | ModelReport:
+        from gpumagic.tensor_info import api
+        from gpumagic.tensor_info.inventory import holds_tensors
 
-        from gpumagic.tensor_info.api import aliases
-
-        only, texts = found.values or None, found.texts
-        report = aliases(self._namespace(), only=only, expressions=texts)
-        return dataclasses.replace(report, remarks=(*report.remarks, *found.failures))
+        if options.alias:
+            only = values or None
+            return api.aliases(self._namespace(), only=only, expressions=texts)
+        asked_of_a_tensor = options.view is not None or options.gpu
+        if len(values) == 1 and not asked_of_a_tensor and holds_tensors(values[0]):
+            return api.overview(values[0], values=options.values, expression=texts[0])
+        return api.compare(
+            *values,
+            expressions=texts,
+            view=options.view,
+            warp=options.gpu,
+            values=options.values,
+        )
 
     def _namespace(self) -> dict[str, Any]:
         """The names that are the user's own, and what earlier cells have put out."""
@@ -176,37 +181,3 @@ class TensorMagics(GpuMagics):
             if names
             else f"make a tensor x first, then type {typed}",
         )
-
-
-def _is_model(found: Any, options: argparse.Namespace) -> bool:
-    """Whether all that was asked about is one thing that holds tensors."""
-    from gpumagic.tensor_info.inventory import holds_tensors
-
-    asked_of_a_tensor = options.view is not None or options.gpu or found.failures
-    if asked_of_a_tensor or len(found.values) != 1:
-        return False
-    return bool(holds_tensors(found.values[0]))
-
-
-def _overview(found: Any, options: argparse.Namespace) -> ModelReport:
-    from gpumagic.tensor_info.api import overview
-
-    (thing,), (expression,) = found.values, found.texts
-    return overview(
-        thing, values=options.values, depth=options.depth, expression=expression
-    )
-
-
-def _comparison(found: Any, options: argparse.Namespace) -> CompareReport:
-    import dataclasses
-
-    from gpumagic.tensor_info.api import compare
-
-    report = compare(
-        *found.values,
-        expressions=found.texts,
-        view=options.view,
-        warp=options.gpu,
-        values=options.values,
-    )
-    return dataclasses.replace(report, remarks=(*found.failures, *report.remarks))

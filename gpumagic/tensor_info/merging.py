@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import mul
 from typing import TYPE_CHECKING
 
-from gpumagic.tensor_info.geometry import Geometry, dim_order, fresh_strides
-from gpumagic.tensor_info.report import Merge
+from gpumagic.tensor_info.geometry import dim_order, fresh_strides
+from gpumagic.tensor_info.report import Merge, View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from gpumagic.tensor_info.geometry import Geometry
 
-
-@dataclass(frozen=True)
-class ViewFinding:
-    """What `.view(shape)` does; the fields are those of the report of that name."""
-
-    shape: tuple[int, ...]
-    view: bool
-    stride: tuple[int, ...] | None = None
-    reshape_copies_bytes: int = 0
-    blocked_new_dim: int | None = None
-    blocked_between_old_dims: tuple[int, int] | None = None
-    stride_found: int | None = None
-    stride_needed: int | None = None
-    last_index: tuple[int, ...] | None = None
-    last_element: int | None = None
-    next_element: int | None = None
-    next_expected: int | None = None
-    shapes_that_work: tuple[tuple[int, ...], ...] = ()
-    permutation_that_works: tuple[int, ...] | None = None
-    problem: str = ""
+    Shape = tuple[int, ...]
 
 
 def merges(g: Geometry) -> tuple[Merge, ...]:
@@ -60,7 +40,7 @@ def flat(g: Geometry) -> bool:
     return len(merges(g)) <= 1
 
 
-def mixed_dims(size: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+def mixed_dims(size: Shape, shape: Shape) -> Shape:
     """The dims that another shape neither keeps, nor merges as wholes, nor splits.
 
     >>> mixed_dims((2, 12, 6), (2, 6, 12)), mixed_dims((2, 12, 6), (24, 2, 3))
@@ -80,7 +60,7 @@ def mixed_dims(size: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]
     return tuple(mixed)
 
 
-def view(g: Geometry, shape: tuple[int, ...]) -> ViewFinding:
+def view(g: Geometry, shape: Shape) -> View:
     """Whether `.view(shape)` works, with torch's strides, or what is in its way.
 
     One -1 is worked out. A shape that no tensor of this many elements can have is a
@@ -89,20 +69,17 @@ def view(g: Geometry, shape: tuple[int, ...]) -> ViewFinding:
     runs = merges(g)
     problem = _what_is_wrong(g.numel, shape)
     if problem:
-        others = _without_a_copy(g.size, runs, shape) if g.numel else []
-        return ViewFinding(
-            shape, view=False, problem=problem, shapes_that_work=tuple(others)
-        )
-    shape = _filled_in(g.numel, shape)
+        others = _without_a_copy(g.size, runs, shape) if g.numel else ()
+        return View(shape, view=False, problem=problem, shapes_that_work=others)
+    known = math.prod(count for count in shape if count != -1)
+    shape = tuple(g.numel // known if count == -1 else count for count in shape)
     if not g.numel:
         stride = g.stride if shape == g.size else fresh_strides(shape)
-        return ViewFinding(shape, view=True, stride=stride)
+        return View(shape, view=True, stride=stride)
     return _laid_over(g, runs, shape)
 
 
-def _laid_over(
-    g: Geometry, runs: tuple[Merge, ...], shape: tuple[int, ...]
-) -> ViewFinding:
+def _laid_over(g: Geometry, runs: tuple[Merge, ...], shape: Shape) -> View:
     """Fit the new dims into the runs, both from the right.
 
     A new dim of size 1 gets the stride that torch gives it: that of the run it
@@ -121,17 +98,19 @@ def _laid_over(
         stride[dim] = step * done
         left //= shape[dim]
         done *= shape[dim]
-    return ViewFinding(shape, view=True, stride=tuple(stride))
+    return View(shape, view=True, stride=tuple(stride))
 
 
 def _blocked(
-    g: Geometry, runs: tuple[Merge, ...], shape: tuple[int, ...], dim: int, inner: int
-) -> ViewFinding:
+    g: Geometry, runs: tuple[Merge, ...], shape: Shape, dim: int, inner: int
+) -> View:
     """Say where the walk along the new dim leaves the step of the inner run."""
     outer_dim, inner_dim = runs[inner - 1].dims[-1], runs[inner].dims[0]
     needed = runs[inner].numel * runs[inner].step
+    by_step = sorted(range(g.ndim), key=lambda dim: -abs(g.stride[dim]))
+    order = dim_order(g) or tuple(by_step)
     last = (0,) * (outer_dim + 1) + tuple(n - 1 for n in g.size[outer_dim + 1 :])
-    return ViewFinding(
+    return View(
         shape,
         view=False,
         reshape_copies_bytes=g.logical_bytes,
@@ -143,20 +122,9 @@ def _blocked(
         last_element=g.place(last),
         next_element=g.offset + g.stride[outer_dim],
         next_expected=g.offset + needed,
-        shapes_that_work=tuple(_without_a_copy(g.size, runs, shape)),
-        permutation_that_works=_permutation(g),
+        shapes_that_work=_without_a_copy(g.size, runs, shape),
+        permutation_that_works=order if flat(g.permuted(order)) else None,
     )
-
-
-def _permutation(g: Geometry) -> tuple[int, ...] | None:
-    """An order of the dims in which all are walked as one; None if there is none."""
-    by_step = sorted(range(g.ndim), key=lambda dim: -abs(g.stride[dim]))
-    order = dim_order(g) or tuple(by_step)
-    return order if flat(g.permuted(order)) else None
-
-
-if TYPE_CHECKING:
-    Shape = tuple[int, ...]
 
 
 def _what_is_wrong(numel: int, shape: Shape) -> str:
@@ -177,46 +145,30 @@ def _what_is_wrong(numel: int, shape: Shape) -> str:
     return ""
 
 
-def _filled_in(numel: int, shape: Shape) -> Shape:
-    """The shape with its -1 worked out; it must be one that fits."""
-    known = math.prod(count for count in shape if count != -1)
-    return tuple(numel // known if count == -1 else count for count in shape)
-
-
-def _without_a_copy(size: Shape, runs: tuple[Merge, ...], asked: Shape) -> list[Shape]:
-    """The telling shapes that `.view` takes, the nearest to what was asked first.
-
-    `runs` are the dims as they are walked. What was asked for need not fit.
-    """
-    near = _split_at_runs(runs, asked)
-    all_merged = tuple(run.numel for run in runs)
-    found = [near] if near else []
-    found += [_merged(size, runs), all_merged]
-    return [each for each in dict.fromkeys(found) if each not in {size, asked}]
-
-
-def _merged(size: Shape, runs: tuple[Merge, ...]) -> Shape:
-    """The size with every run as one dim; dims of 1 stay, unless inside a run."""
+def _without_a_copy(
+    size: Shape, runs: tuple[Merge, ...], asked: Shape
+) -> tuple[Shape, ...]:
+    """The telling shapes that `.view` takes, the nearest to what was asked first."""
     starts = {run.dims[0]: run for run in runs}
     inside = {dim for run in runs for dim in range(run.dims[0] + 1, run.dims[-1] + 1)}
-    return tuple(
+    merged = tuple(
         starts[dim].numel if dim in starts else count
         for dim, count in enumerate(size)
         if dim not in inside
     )
+    all_merged = tuple(run.numel for run in runs)
+    found: list[Shape] = [merged, all_merged]
+    # What was asked for with its dims split where a run ends, if that can be.
+    cuts = sorted(_cuts(all_merged) | _cuts(asked))
+    fits = math.prod(asked) == cuts[-1]
+    if fits and not any(far % near for near, far in pairwise(cuts)):
+        found.insert(0, tuple(far // near for near, far in pairwise(cuts))[::-1])
+    return tuple(each for each in dict.fromkeys(found) if each not in {size, asked})
 
 
-def _split_at_runs(runs: tuple[Merge, ...], asked: Shape) -> Shape | None:
-    """What was asked with dims split where a run ends; None if that cannot be."""
-    cuts = sorted(_cuts(run.numel for run in runs) | _cuts(asked))
-    if math.prod(asked) != cuts[-1] or any(far % near for near, far in pairwise(cuts)):
-        return None
-    return tuple(far // near for near, far in pairwise(cuts))[::-1]
-
-
-def _cuts(counts: Iterable[int]) -> set[int]:
+def _cuts(counts: Shape) -> set[int]:
     """After how many elements one index or another is back at 0."""
-    return set(accumulate(reversed(tuple(counts)), mul, initial=1))
+    return set(accumulate(reversed(counts), mul, initial=1))
 
 
 def _text(shape: Shape) -> str:

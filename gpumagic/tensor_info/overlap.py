@@ -1,4 +1,8 @@
-"""Says whether one tensor overlaps itself, what two share, and what several cover."""
+"""Says whether one tensor overlaps itself, what two share, and what several cover.
+
+Views whose rows are alike are told by closed forms; of all others the places are
+marked, up to ten million. What lies beyond is "at least" so much, or not decided.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +11,29 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic.tensor_info.offsets import (
-    MOST_BITS,
-    Walk,
-    Walks,
-    as_a_set,
-    distinct,
-    divisor,
-    in_units,
-    indices,
-    met_by_pair,
-    places_as_bits,
-    reach,
-    shared_offsets,
-    split_at,
-    surely_meet,
-    walks_of,
-)
+from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpumagic.tensor_info.geometry import Geometry
 
-_Sizes = tuple[int | None, int | None]
+MOST_PLACES = 10_000_000
+
+
+class Walk(NamedTuple):
+    """A step and how many stops it makes, the start among them; both are positive."""
+
+    step: int
+    stops: int
+
+    @property
+    def reach(self) -> int:
+        """How far the last step leads."""
+        return self.step * (self.stops - 1)
+
+
+Walks = tuple[Walk, ...]
 
 
 @dataclass(frozen=True)
@@ -42,81 +45,127 @@ class Overlap:
 
 
 def inside(g: Geometry) -> Overlap:
-    """Whether any element of the tensor has more than one index.
-
-    Decided exactly for up to two dims that are not walked as one, and for nearly
-    all others; where the search would take too long it is "not decided".
-    """
+    """Whether any element of the tensor has more than one index."""
     if g.numel < 2:
         return Overlap("no", "there are no two elements")
-    repeated = [dim for dim in g.walked_dims if g.stride[dim] == 0]
-    if repeated:
-        dim = repeated[0]
-        count = g.size[dim]
-        return Overlap("yes", f"dim {dim} has stride 0: its {count} indices are one")
-    walks = walks_of(g)
-    if _each_clears_the_shorter(walks):
+    for dim in g.walked_dims:
+        if g.stride[dim] == 0:
+            said = f"dim {dim} has stride 0: its {g.size[dim]} indices are one"
+            return Overlap("yes", said)
+    walks = _walks(g)
+    if _are_nested(walks):
         return Overlap("no", "each stride is longer than all shorter ones can reach")
-    return _of_two_dims(g) or _by_counting(walks)
+    if said := _of_two_dims(g):
+        return Overlap("yes", said)
+    count = _distinct(walks)
+    total = math.prod(walk.stops for walk in walks)
+    answers = {
+        None: Overlap("not decided", "there are too many places to mark each"),
+        total: Overlap("no", "no two sums of the strides are equal"),
+    }
+    together = "steps along several dims together lead to one place"
+    return answers.get(count, Overlap("yes", together))
 
 
-def _each_clears_the_shorter(walks: Walks) -> bool:
-    far = 0
+def distinct_elements(g: Geometry) -> int | None:
+    """How many elements of the storage are reached; None where it is not decided."""
+    return _distinct(_walks(g)) if g.numel else 0
+
+
+def holes_in_span(g: Geometry) -> int | None:
+    """The elements between the first and the last that no index reaches."""
+    count = distinct_elements(g)
+    return None if count is None else g.span_elements - count
+
+
+def byte_range(g: Geometry, start_bytes: int) -> tuple[int, int]:
+    """The first byte that a tensor reaches, and the first behind its last."""
+    low = start_bytes + (g.first_element or 0) * g.itemsize
+    return low, low + g.span_bytes
+
+
+def _walks(g: Geometry) -> Walks:
+    """The walks to every place, the shortest step first; a negative step is as good."""
+    dims = zip(g.stride, g.size, strict=True)
+    found: list[Walk] = []
+    for step, count in sorted((abs(step), n) for step, n in dims if step and n > 1):
+        if found and step == found[-1].step * found[-1].stops:
+            found[-1] = Walk(found[-1].step, found[-1].stops * count)
+        else:
+            found.append(Walk(step, count))
+    return tuple(found)
+
+
+def _as_a_set(walks: Walks) -> Walks:
+    """Fewer walks to the same places: overlapping windows along a dim become one."""
+    kept: list[Walk] = []
     for walk in walks:
-        if walk.step <= far:
-            return False
-        far += walk.reach
-    return True
+        for at, wide in enumerate(kept):
+            times, rest = divmod(walk.step, wide.step)
+            if rest == 0 and times <= wide.stops:
+                kept[at] = Walk(wide.step, wide.stops + times * (walk.stops - 1))
+                break
+        else:
+            kept.append(walk)
+    return tuple(kept)
 
 
-def _of_two_dims(g: Geometry) -> Overlap | None:
-    """The overlap that two dims alone make, in words; None if no two do."""
+def _are_nested(walks: Walks) -> bool:
+    """Whether each step leaps over all that the shorter ones reach."""
+    return all(walk.step > _reach(walks[:number]) for number, walk in enumerate(walks))
+
+
+def _reach(walks: Walks) -> int:
+    return sum(walk.reach for walk in walks)
+
+
+def _of_two_dims(g: Geometry) -> str:
+    """How two dims alone lead to one place, in words; empty if no two do."""
     for one, other in combinations(g.walked_dims, 2):
-        walks = [Walk(abs(g.stride[dim]), g.size[dim]) for dim in (one, other)]
-        if all(met_by_pair(*walks)):
-            common = math.gcd(g.stride[one], g.stride[other])
-            times = [walk.step // common for walk in reversed(walks)]
-            return Overlap(
-                "yes",
-                f"{_steps(times[0])} of dim {one} and {_steps(times[1])} of dim "
-                f"{other} end in the same place",
+        common = math.gcd(g.stride[one], g.stride[other])
+        # So many steps of the first lead as far as so many of the second.
+        first = abs(g.stride[other]) // common
+        second = abs(g.stride[one]) // common
+        if first < g.size[one] and second < g.size[other]:
+            return (
+                f"{count_text(first, 'step')} of dim {one} and "
+                f"{count_text(second, 'step')} of dim {other} end in the same place"
             )
-    return None
+    return ""
 
 
-def _by_counting(walks: Walks) -> Overlap:
-    """What is left when no two dims collide: collisions of three and more."""
-    total = indices(walks)
-    places = reach(walks) // divisor(walks) + 1
-    if total > places:
-        return Overlap("yes", f"{total} indices have only {places} places to go to")
-    collide = _collide(walks, total)
-    if collide is None:
-        return Overlap("not decided", "the strides interlock in too many ways to try")
-    if collide:
-        return Overlap("yes", "steps along several dims together lead to one place")
-    return Overlap("no", "no two sums of the strides are equal")
+def _distinct(walks: Walks) -> int | None:
+    walks = _as_a_set(walks)
+    if _are_nested(walks):
+        return math.prod(walk.stops for walk in walks)
+    unit = math.gcd(*(walk.step for walk in walks))
+    places = _reach(walks) // unit + 1
+    if places > MOST_PLACES:
+        return None
+    return _marked(walks, unit, places).bit_count()
 
 
-def _collide(walks: Walks, total: int) -> bool | None:
-    met = shared_offsets(walks, walks, 0)
-    if met is not None:
-        return met > total
-    count = distinct(walks)
-    return None if count is None else count < total
-
-
-def _steps(count: int) -> str:
-    return f"{count} step" if count == 1 else f"{count} steps"
+def _marked(walks: Walks, unit: int, places: int) -> int:
+    """A number with a bit for each of so many places, set where a walk leads."""
+    bits = 1
+    for walk in walks:
+        step = walk.step // unit
+        stops, done = min(walk.stops, places // step + 1), 1
+        while done < stops:
+            more = min(done, stops - done)
+            bits |= bits << more * step
+            done += more
+    return bits & ((1 << places) - 1)
 
 
 @dataclass(frozen=True)
 class Shared:
     """What two tensors have in common, in the words of the report on a pair."""
 
-    elements_overlap: str  # "yes", "no", "not decided"
+    elements_overlap: bool | None
     shared_bytes: int | None
     relation: str
+    at_least: bool = False  # whether there may be more than `shared_bytes`
 
 
 class _Places(NamedTuple):
@@ -127,111 +176,95 @@ class _Places(NamedTuple):
 
     @property
     def high(self) -> int:
-        return self.low + reach(self.walks)
+        return self.low + _reach(self.walks)
 
     @property
     def without_gaps(self) -> bool:
-        return not self.walks or (len(self.walks) == 1 and self.walks[0].step == 1)
+        return all(walk.step == 1 for walk in self.walks)
 
     def covers(self, other: _Places) -> bool:
         """Whether these places have no gaps and all of the other's are among them."""
-        within = self.low <= other.low and other.high <= self.high
-        return self.without_gaps and within
+        return self.without_gaps and self.low <= other.low and other.high <= self.high
 
-    def split_like(self, other: _Places) -> _Places:
-        """The same places, with rows as the other has them."""
-        steps = [walk.step for walk in other.walks]
-        return self._replace(walks=split_at(self.walks, steps))
+    def rows(self, step: int, origin: int) -> tuple[int, int, _Places] | None:
+        """The first row, how many, and the places in each; None if they are not alike.
 
-    def bits(self, low: int) -> int | None:
-        """A number with a bit for each place from `low` on; None if too long."""
-        if self.high - low >= MOST_BITS:
+        A row begins at each multiple of `step` from `origin` on.
+        """
+        first, rest = divmod(self.low - origin, step)
+        inner, count = self.walks, 1
+        if inner and inner[-1].step == step:
+            *shorter, (_, count) = inner
+            inner = tuple(shorter)
+        elif inner and step % inner[-1].step == 0:
+            *shorter, (last, stops) = inner
+            each = step // last
+            if stops > each and stops % each == 0:
+                inner, count = (*shorter, Walk(last, each)), stops // each
+        if rest + _reach(inner) >= step:
             return None
-        bits = places_as_bits(self.walks, 1)
-        return None if bits is None else bits << (self.low - low)
+        return first, count, _Places(rest, inner)
 
-
-def distinct_elements(g: Geometry) -> int | None:
-    """How many elements of the storage are reached; None where it is not decided."""
-    if not g.numel:
-        return 0
-    return distinct(walks_of(g))
-
-
-def holes_in_span(g: Geometry) -> int | None:
-    """The elements between the first and the last that no index reaches."""
-    count = distinct_elements(g)
-    return None if count is None else g.span_elements - count
+    def marked(self, low: int, places: int) -> int:
+        """A bit for each of so many places from `low` on."""
+        start = self.low - low
+        if start >= places:
+            return 0
+        return _marked(self.walks, 1, places - start) << start
 
 
 def shared(first: Geometry, second: Geometry, distance_bytes: int) -> Shared:
     """What two tensors in one address space have in common."""
     if not first.numel or not second.numel:
-        return Shared("no", 0, "disjoint")
+        return Shared(elements_overlap=False, shared_bytes=0, relation="disjoint")
     unit = math.gcd(first.itemsize, second.itemsize, distance_bytes)
-    one = _places(first, 0, unit)
-    other = _places(second, distance_bytes, unit)
+    one, other = _places(first, 0, unit), _places(second, distance_bytes, unit)
     if one.high < other.low or other.high < one.low:
-        return Shared("no", 0, "disjoint")
-    return _compared(one, other, unit)
+        return Shared(elements_overlap=False, shared_bytes=0, relation="disjoint")
+    sizes = _distinct(one.walks), _distinct(other.walks)
+    common, at_least = _common(one, other)
+    if common is None:
+        same = one == other
+        return Shared(same or None, None, "identical" if same else "unknown")
+    if not common:
+        return Shared(elements_overlap=False, shared_bytes=0, relation="interleaved")
+    relation = "unknown"
+    if not at_least and None not in sizes:
+        relation = {
+            (True, True): "identical",
+            (False, True): "contains",
+            (True, False): "contained",
+            (False, False): "partial",
+        }[common == sizes[0], common == sizes[1]]
+    return Shared(True, common * unit, relation, at_least)
 
 
 def _places(g: Geometry, start_bytes: int, unit: int) -> _Places:
-    low_bytes, _ = byte_range(g, start_bytes)
-    walks = in_units(walks_of(g), g.itemsize // unit)
-    return _Places(low_bytes // unit, as_a_set(walks))
+    low, _ = byte_range(g, start_bytes)
+    units = g.itemsize // unit
+    wide = tuple(Walk(walk.step * units, walk.stops) for walk in _walks(g))
+    return _Places(low // unit, _as_a_set((Walk(1, units), *wide)))
 
 
-def _compared(one: _Places, other: _Places, unit: int) -> Shared:
-    sizes = distinct(one.walks), distinct(other.walks)
-    if one == other:
-        size_bytes = None if sizes[0] is None else sizes[0] * unit
-        return Shared("yes", size_bytes, "identical")
-    if one.covers(other) or other.covers(one):
-        smaller = sizes[1] if one.covers(other) else sizes[0]
-        return _found(1, smaller, sizes, unit)
-    one, other = one.split_like(other), other.split_like(one)
-    ways = one.walks, other.walks, other.low - one.low
-    met = shared_offsets(*ways)
-    each_once = sizes == (indices(one.walks), indices(other.walks))
-    if met == 0 or (met and each_once):
-        return _found(met, met, sizes, unit)
-    common = _common_by_bits(one, other)
-    if met is None and common is None and surely_meet(*ways):
-        met = 1
-    return _found(met if common is None else common, common, sizes, unit)
-
-
-def _common_by_bits(one: _Places, other: _Places) -> int | None:
-    """How many places both reach; None where there are too many to look at."""
-    low = min(one.low, other.low)
-    bits, other_bits = one.bits(low), other.bits(low)
-    if bits is None or other_bits is None:
-        return None
-    return (bits & other_bits).bit_count()
-
-
-def _found(meet: int | None, common: int | None, sizes: _Sizes, unit: int) -> Shared:
-    """The verdict, if it is known whether they meet and perhaps in how many places."""
-    if meet is None:
-        return Shared("not decided", None, "unknown")
-    if not meet:
-        return Shared("no", 0, "interleaved")
-    if common is None:
-        return Shared("yes", None, "unknown")
-    return Shared("yes", common * unit, _relation(common, sizes))
-
-
-def _relation(common: int, sizes: _Sizes) -> str:
-    if None in sizes:
-        return "unknown"
-    whole = common == sizes[0], common == sizes[1]
-    return {
-        (True, True): "identical",
-        (False, True): "contains",
-        (True, False): "contained",
-        (False, False): "partial",
-    }[whole]
+def _common(one: _Places, other: _Places) -> tuple[int | None, bool]:
+    """How many places both reach, and whether there may be more; None if unknown."""
+    for some, all_of_it in ((one, other), (other, one)):
+        if one == other or all_of_it.covers(some):
+            return _distinct(some.walks), False
+    step = max(walk.step for walk in (*one.walks, *other.walks))
+    for origin in (one.low, other.low):
+        rows, its_rows = one.rows(step, origin), other.rows(step, origin)
+        if rows is not None and its_rows is not None:
+            (first, count, inner), (second, its_count, its_inner) = rows, its_rows
+            end = min(first + count, second + its_count)
+            both = max(end - max(first, second), 0)
+            common, at_least = _common(inner, its_inner) if both else (0, False)
+            return None if common is None else common * both, at_least
+    low, high = min(one.low, other.low), min(one.high, other.high)
+    places = min(high - low + 1, MOST_PLACES)
+    marks = one.marked(low, places) & other.marked(low, places)
+    is_cut = low + places <= high
+    return marks.bit_count() or (None if is_cut else 0), is_cut
 
 
 class Placed(NamedTuple):
@@ -242,66 +275,34 @@ class Placed(NamedTuple):
 
 
 def covered_bytes(tensors: Iterable[Placed]) -> int | None:
-    """The bytes that at least one tensor reaches; None where telling takes too long."""
+    """The bytes that at least one tensor reaches; None where they are too many."""
     placed = [each for each in tensors if each.geometry.numel]
     unit = math.gcd(*(math.gcd(g.itemsize, start) for g, start in placed)) or 1
     each = {_places(*some, unit) for some in placed}
-    solid = _merged((some.low, some.high + 1) for some in each if some.without_gaps)
+    solid: list[tuple[int, int]] = []
+    for start, end in sorted((s.low, s.high + 1) for s in each if s.without_gaps):
+        if solid and start <= solid[-1][1]:
+            solid[-1] = solid[-1][0], max(end, solid[-1][1])
+        else:
+            solid.append((start, end))
     gapped = [
         some
         for some in each
-        if not some.without_gaps and not _within(solid, some.low, some.high)
+        if not some.without_gaps
+        and not any(start <= some.low and some.high < end for start, end in solid)
     ]
-    count = _counted(solid, gapped)
-    return None if count is None else count * unit
-
-
-def byte_range(g: Geometry, start_bytes: int) -> tuple[int, int]:
-    """The first byte that a tensor reaches, and the first behind its last."""
-    if not g.numel:
-        return start_bytes, start_bytes
-    low = (g.first_element or 0) * g.itemsize + start_bytes
-    return low, low + g.span_bytes
-
-
-def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def _within(ranges: list[tuple[int, int]], low: int, high: int) -> bool:
-    return any(start <= low and high < end for start, end in ranges)
-
-
-def _counted(solid: list[tuple[int, int]], gapped: list[_Places]) -> int | None:
-    whole = sum(end - start for start, end in solid)
+    if len(each) == len(gapped) == 1:
+        count = _distinct(gapped[0].walks)
+        return None if count is None else count * unit
     if not gapped:
-        return whole
-    first = gapped[0]
-    alone = not any(start <= first.high and first.low < end for start, end in solid)
-    if len(gapped) == 1 and alone:
-        count = distinct(first.walks)
-        return None if count is None else whole + count
-    return _marked(solid, gapped)
-
-
-def _marked(solid: list[tuple[int, int]], gapped: list[_Places]) -> int | None:
-    """One bit for each place, set where anything reaches it."""
-    low = min([start for start, _ in solid] + [some.low for some in gapped])
-    high = max([end for _, end in solid] + [some.high + 1 for some in gapped])
-    if high - low > MOST_BITS:
+        return sum(end - start for start, end in solid) * unit
+    low = min(some.low for some in each)
+    places = max(some.high for some in each) - low + 1
+    if places > MOST_PLACES:
         return None
     marks = 0
     for start, end in solid:
         marks |= ((1 << end - start) - 1) << start - low
     for some in gapped:
-        bits = some.bits(low)
-        if bits is None:
-            return None
-        marks |= bits
-    return marks.bit_count()
+        marks |= some.marked(low, places)
+    return marks.bit_count() * unit

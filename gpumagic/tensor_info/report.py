@@ -6,7 +6,7 @@ What a kind of tensor does not have, or what cannot be told, is None.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpumagic.report.record import Record, Report
 
@@ -26,7 +26,6 @@ class WarpRead(Record):
 
     dim: int
     lanes: int
-    requested_bytes: int
     unique_bytes: int
     sectors: int  # of 32 bytes
     lines: int  # of 128 bytes
@@ -46,18 +45,13 @@ class TensorReport(Report):
     itemsize: int | None = None
     size: tuple[int, ...] | None = None
     stride: tuple[int, ...] | None = None
-    stride_bytes: tuple[int, ...] | None = None
     storage_offset: int | None = None
     numel: int | None = None
 
     is_contiguous: bool | None = None  # as torch says
-    strides_canonical: bool | None = None  # as a fresh tensor of this size has them
     is_channels_last: bool | None = None  # as torch says
     operators_treat_as: str | None = None  # the memory format of what they return
-    format_ambiguous: str | None = None  # why both formats fit; None if they do not
     dim_order: tuple[int, ...] | None = None  # slowest first; None if not dense
-    dim_order_unique: bool | None = None
-    non_overlapping_and_dense: bool | None = None
 
     overlap: str | None = None  # "yes", "no", "not decided"
     overlap_why: str = ""
@@ -70,10 +64,7 @@ class TensorReport(Report):
     touched_bytes: int | None = None
     span_bytes: int | None = None
     storage_bytes: int | None = None
-    unused_storage_bytes: int | None = None
-    byte_offset_mod_16: int | None = None
     address: int | None = None  # of the first element; None where there is none
-    contiguous_allocates_bytes: int | None = None
 
     free_merges: tuple[Merge, ...] | None = None
     view_flat: bool | None = None  # whether .view(-1) works
@@ -85,12 +76,25 @@ class TensorReport(Report):
     requires_grad: bool | None = None
     on_accelerator: bool = False
     simulated: bool = False
+    # from its address, or from 0 where there is none
     warp_along_dim: tuple[WarpRead, ...] | None = None
-    warp_base: str = "address"  # or "zero", or "unknown": then zero was taken
 
     values: ValueSummary | None = None  # only where they were asked for
     inner: tuple[TensorReport, ...] = ()  # what a wrapper is made of
     remarks: tuple[str, ...] = ()  # what could not be told, and why
+
+    @property
+    def contiguous_allocates_bytes(self) -> int | None:
+        """What `.contiguous()` copies."""
+        return 0 if self.is_contiguous else self.logical_bytes
+
+    @property
+    def unused_storage_bytes(self) -> int | None:
+        """What it keeps alive and does not reach; None where that is not known."""
+        if self.storage_bytes is None or self.touched_bytes is None:
+            return None
+        unused = self.storage_bytes - self.touched_bytes
+        return unused if unused >= 0 else None
 
 
 @dataclass(frozen=True)
@@ -107,9 +111,6 @@ class ValueSummary(Record):
     nan_count: int | None
     inf_count: int | None  # of both signs
     zero_count: int | None
-    sampled: int | None = None  # of how many elements, if not of all
-    first: tuple[str, ...] = ()
-    negative_inf_count: int | None = None
     first_nan: tuple[int, ...] | None = None  # its index
     first_inf: tuple[int, ...] | None = None
     heat: HeatMap | None = None
@@ -124,19 +125,18 @@ class HeatMap(Record):
     size: tuple[int, int]
     block: tuple[int, int]  # the rows and columns of one tile
     means: tuple[tuple[float | None, ...], ...]  # None where nothing is finite
-    marks: tuple[tuple[str, ...], ...]  # "nan", "inf", "-inf" where a block has any
+    marks: tuple[tuple[str, ...], ...]  # "nan", "inf" where a block has any
     magnitudes: bool = False  # of complex values
 
 
 @dataclass(frozen=True)
-class ViewReport(Report):
-    """Whether `.view(shape)` works on a tensor, and if not, what is in its way."""
+class View(Record):
+    """Whether `.view(shape)` works, and if not, what is in its way."""
 
-    tensor: TensorReport
     shape: tuple[int, ...]  # with -1 filled in
     view: bool
-    stride: tuple[int, ...] | None  # of the view
-    reshape_copies_bytes: int  # 0 where reshape gives a view
+    stride: tuple[int, ...] | None = None  # of the view
+    reshape_copies_bytes: int = 0  # 0 where reshape gives a view
     blocked_new_dim: int | None = None
     blocked_between_old_dims: tuple[int, int] | None = None
     stride_found: int | None = None  # of the outer of the two old dims
@@ -151,6 +151,13 @@ class ViewReport(Report):
 
 
 @dataclass(frozen=True)
+class ViewReport(View, Report):
+    """The same of one tensor."""
+
+    tensor: TensorReport = field(kw_only=True)
+
+
+@dataclass(frozen=True)
 class Pair(Record):
     """Two tensors beside each other, by their places in the comparison."""
 
@@ -160,11 +167,10 @@ class Pair(Record):
     storage_ranges_intersect: bool | None
     shared_bytes: int | None  # bytes that elements of both lie in
     elements_overlap: bool | None  # None where it could not be decided
-    base_links_them: bool | None
     relation: str  # "identical", "contains", "contained", "partial",
     # "interleaved", "disjoint", "unknown"
+    at_least: bool = False  # whether more bytes may be shared
     same_layout: bool | None = None
-    common_order: tuple[int, ...] | None = None  # in which an operator walks both
 
 
 @dataclass(frozen=True)
@@ -201,7 +207,6 @@ class Group(Record):
     used_bytes: int | None  # that some of the names reach
     kept_for_nothing_bytes: int | None
     names: tuple[Name, ...]
-    relations: tuple[Pair, ...]  # by the places in `names`
     hidden_holders: int | None = None  # at least so many beside the names
     advice: str = ""
 
@@ -273,7 +278,6 @@ class ModelReport(Report):
     roles: tuple[Amount, ...]  # parameters, buffers, state ...
     types: tuple[Amount, ...]  # by dtype and device
     odd: tuple[Oddity, ...] = ()
-    depth: int | None = None  # levels that were asked for
     values: bool = False  # whether the elements were read
     complete: bool = True  # False where the walk was cut short
     remarks: tuple[str, ...] = ()

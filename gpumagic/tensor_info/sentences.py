@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpumagic.report.units import bytes_text, listed, with_article
-from gpumagic.tensor_info.geometry import fresh_strides
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gpumagic.tensor_info.report import TensorReport
 
-_FEW_DIMS = 4
 _MOST_DIMS = 6
 
 # What is kept for nothing is worth a word from this size on.
@@ -22,9 +20,11 @@ _WORTH_FREEING_BYTES = 4096
 def shape_text(size: Sequence[int]) -> str:
     """A size as people say it.
 
-    >>> shape_text((4, 6)), shape_text(())
-    ('4 x 6', '0-d')
+    >>> shape_text((4, 6)), shape_text(()), shape_text((2,) * 9)
+    ('4 x 6', '0-d', '2 x 2 x ... x 2 (9 dims)')
     """
+    if len(size) > _MOST_DIMS:
+        return f"{shape_text(size[:2])} x ... x {size[-1]:,} ({len(size)} dims)"
     return " x ".join(f"{each:,}" for each in size) or "0-d"
 
 
@@ -46,43 +46,17 @@ def dims_text(dims: Sequence[int]) -> str:
     return f"{'dims' if len(dims) > 1 else 'dim'} {listed(list(map(str, dims)))}"
 
 
-def copied(expression: str) -> str:
-    """Code that takes a copy, under the same name where it is one.
-
-    >>> copied("x"), copied("x[:, 0]")
-    ('x = x.clone()', 'y = x[:, 0].clone()')
-    """
-    name = expression if expression.isidentifier() else "y"
-    return f"{name} = {expression}.clone()"
-
-
 def headline(report: TensorReport) -> str:
     """What the tensor is, how it lies, and what that costs."""
+    where = f"on {report.device}" if report.device else None
     if report.size is None:
-        what = with_article(report.kind) if report.kind else "no tensor"
-        where = f"on {report.device}" if report.device else None
-        known = [each for each in (what, report.dtype, where) if each]
-        return f"{report.expression}: {', '.join(known)}"
-    figures = [_short_shape(report.size), report.dtype or ""]
-    figures += [f"on {report.device}"] if report.device else []
-    said = " ".join(each for each in figures if each)
-    return f"{report.expression}: {said}, {_verdict(report)}"
-
-
-def _short_shape(size: Sequence[int]) -> str:
-    """A size in a few letters, however many dims it has."""
-    if len(size) <= _MOST_DIMS:
-        return shape_text(size)
-    return f"{shape_text(size[:2])} x ... x {size[-1]:,} ({len(size)} dims)"
-
-
-def _verdict(report: TensorReport) -> str:
-    """The nature of a tensor, with the one figure that matters most."""
-    nature_text, cost = with_article(nature(report)), _cost(report)
-    if cost:
-        return f"{nature_text}{cost}"
-    size = report.logical_bytes
-    return nature_text if size is None else f"{nature_text} of {bytes_text(size)}"
+        known = with_article(report.kind), report.dtype, where
+        return f"{report.expression}: {', '.join(filter(None, known))}"
+    what = " ".join(filter(None, (shape_text(report.size), report.dtype, where)))
+    cost = _cost(report)
+    if not cost and report.logical_bytes is not None:
+        cost = f" of {bytes_text(report.logical_bytes)}"
+    return f"{report.expression}: {what}, {with_article(_nature(report))}{cost}"
 
 
 def _cost(report: TensorReport) -> str:
@@ -95,13 +69,20 @@ def _cost(report: TensorReport) -> str:
         kept, used = bytes_text(report.storage_bytes), bytes_text(touched)
         return f" that keeps {kept} alive and uses {used}"
     if logical and touched and logical > touched:
-        read = f"{bytes_text(touched)} in memory, read as {bytes_text(logical)}"
-        return f"; {read}"
+        return f"; {bytes_text(touched)} in memory, read as {bytes_text(logical)}"
     copy = report.contiguous_allocates_bytes
     if report.is_contiguous is False and copy:
-        known_as = ", channels_last" if report.is_channels_last else ", not contiguous"
-        return f"{known_as}; .contiguous() copies {bytes_text(copy)}"
+        return f", {layout(report)}; .contiguous() copies {bytes_text(copy)}"
     return ""
+
+
+def layout(report: TensorReport) -> str | None:
+    """Whether the elements lie in the order of their indices."""
+    if report.is_contiguous is None:
+        return None
+    if report.is_contiguous:
+        return "contiguous"
+    return "channels_last" if report.is_channels_last else "not contiguous"
 
 
 def misfit_bytes(report: TensorReport) -> int | None:
@@ -121,97 +102,22 @@ def kept_bytes(report: TensorReport) -> int | None:
     return unused if unused >= max(_WORTH_FREEING_BYTES, touched) else None
 
 
-def nature(report: TensorReport) -> str:
+def _nature(report: TensorReport) -> str:
     """What kind of tensor this is, by the way it walks through memory."""
     noun = "view" if report.is_view and report.kind == "tensor" else report.kind
-    manner = _manner(report)
-    if not manner and report.is_contiguous and "contiguous" not in noun:
+    manner, order = "", report.dim_order
+    turned = report.is_contiguous is False and order is not None
+    steps = zip(report.size or (), report.stride or (), strict=False)
+    if report.numel == 0:
+        manner = "empty"
+    elif any(size > 1 and step == 0 for size, step in steps):
+        manner = "expanded"
+    elif report.overlap == "yes":
+        manner = "self-overlapping"
+    elif report.holes_in_span:
+        manner = "sliced"
+    elif order is not None and turned and order != tuple(range(len(order))):
+        manner = "transposed" if len(order) == 2 else "permuted"
+    elif report.is_contiguous:
         manner = "contiguous"
     return f"{manner} {noun}".strip()
-
-
-def _manner(report: TensorReport) -> str:
-    if not report.numel:
-        return "empty" if report.numel == 0 else ""
-    if repeats(report):
-        return "expanded"
-    if report.overlap == "yes":
-        return "self-overlapping"
-    if report.holes_in_span:
-        return "sliced"
-    order = report.dim_order
-    if order and report.is_contiguous is False and order != tuple(range(len(order))):
-        return "transposed" if len(order) == 2 else "permuted"
-    return ""
-
-
-def repeats(report: TensorReport) -> tuple[int, ...]:
-    """The dims of stride 0 that show the same elements again."""
-    dims = zip(report.size or (), report.stride or (), strict=False)
-    return tuple(dim for dim, (size, step) in enumerate(dims) if size > 1 and step == 0)
-
-
-def misfits(report: TensorReport) -> dict[int, int]:
-    """The dims that do not step as in a fresh tensor, each with the step it would have.
-
-    A dim of size 1 takes no step, so that its stride is no misfit.
-    """
-    return {
-        dim: fresh
-        for dim, size, step, fresh in _dims(report)
-        if size > 1 and step != fresh
-    }
-
-
-def odd_strides(report: TensorReport) -> tuple[int, ...]:
-    """The dims of size 1 whose unused stride is not that of a fresh tensor."""
-    return tuple(
-        dim for dim, size, step, fresh in _dims(report) if size == 1 and step != fresh
-    )
-
-
-def _dims(report: TensorReport) -> list[tuple[int, int, int, int]]:
-    """Each dim with its size, its stride and the stride of a fresh tensor."""
-    size, stride = report.size, report.stride
-    if size is None or stride is None:
-        return []
-    return list(zip(range(len(size)), size, stride, fresh_strides(size), strict=True))
-
-
-def contiguity(report: TensorReport) -> str:
-    """Whether the elements lie in the order of their indices, and if not, who steps."""
-    if report.is_contiguous is None:
-        return ""
-    if report.is_contiguous:
-        return f"contiguous{_not_canonical(report)}"
-    verdict = "channels_last" if report.is_channels_last else "not contiguous"
-    steps = _steps(report)
-    return f"{verdict}: {steps}" if steps else verdict
-
-
-def _not_canonical(report: TensorReport) -> str:
-    odd = odd_strides(report)
-    if report.strides_canonical is not False or not odd or report.stride is None:
-        return ""
-    said = ", ".join(
-        f"dim {dim} (size 1) has stride {report.stride[dim]:,}" for dim in odd
-    )
-    return f", not canonical: {said}"
-
-
-def _steps(report: TensorReport) -> str:
-    moving = {dim: step for dim, size, step, _ in _dims(report) if size > 1}
-    wrong = misfits(report)
-    dims = moving if len(moving) <= _FEW_DIMS else wrong
-    shown = [f"dim {dim} steps {moving[dim]:,}" for dim in list(dims)[:_FEW_DIMS]]
-    more = len(dims) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
-
-
-def elements_text(count: int, itemsize: int) -> str:
-    """A number of elements with its bytes.
-
-    >>> elements_text(6, 4)
-    '6 el = 24 B'
-    """
-    return f"{count:,} el = {count * itemsize:,} B"

@@ -1,7 +1,7 @@
-"""torch's private names: each behind a feature test, with what is done without it.
+"""torch's private names, each behind a feature test, and its own look at a tensor.
 
-Every function takes the torch module. Nothing here runs an operation on a tensor,
-except that the parts of a sparse tensor are handed out as views.
+A class of the user's may override whatever a tensor is asked. Here torch's own
+functions are asked, so that looking runs none of the user's code.
 """
 
 # ruff: noqa: SLF001 -- the one module of this room that looks inside torch
@@ -9,12 +9,23 @@ except that the parts of a sparse tensor are handed out as views.
 from __future__ import annotations
 
 import sys
+import types
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
+
+from gpumagic.report.introspection import attributes_of, is_truly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
+
+_SPARSE_PARTS = {
+    "sparse_coo": ("_indices", "_values"),
+    "sparse_csr": ("crow_indices", "col_indices", "values"),
+    "sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "sparse_bsc": ("ccol_indices", "row_indices", "values"),
+}
 
 
 def torch_if_imported() -> Any:
@@ -29,28 +40,20 @@ def without_overrides(torch: Any) -> AbstractContextManager[Any]:
     return nullcontext() if quiet is None else quiet()
 
 
+def own(torch: Any, tensor: Any, name: str) -> Any:
+    """An attribute or a method as `torch.Tensor` has it, whatever the class has."""
+    if is_fake(tensor):
+        return getattr(tensor, name)  # torch's own class, which knows its device
+    return getattr(torch.Tensor, name).__get__(tensor)
+
+
 def storage_address(torch: Any, tensor: Any) -> int | None:
-    """Where the storage begins; None where telling could copy a lazy clone.
+    """Where the storage begins; a lazy copy stays one. None where torch does not say.
 
     Ask only for tensors that have memory: fake ones warn.
     """
     ask = getattr(torch._C, "_data_address", None)
-    if ask is not None:
-        return int(ask(tensor))
-    pointer = getattr(torch.Tensor, "const_data_ptr", None)
-    if pointer is None and is_lazy_copy(torch, tensor) is False:
-        pointer = torch.Tensor.data_ptr
-    if pointer is None:
-        return None
-    offset_bytes = int(tensor.storage_offset() * tensor.element_size())
-    found = int(pointer(tensor))
-    return found - offset_bytes if found else 0
-
-
-def is_lazy_copy(torch: Any, tensor: Any) -> bool | None:
-    """Whether the tensor is copied when it is first written (None: not known)."""
-    ask = getattr(torch._C, "_is_cow_tensor", None)
-    return None if ask is None else bool(ask(tensor))
+    return None if ask is None else int(ask(tensor))
 
 
 def storage_holders(torch: Any, storage: Any) -> int | None:
@@ -62,88 +65,37 @@ def storage_holders(torch: Any, storage: Any) -> int | None:
     return None if ask is None else int(ask(storage._cdata)) - 1
 
 
-def identity(tensor: Any) -> int | None:
+def identity(torch: Any, tensor: Any) -> int:
     """What tells two tensors apart that torch hands out as one Python object."""
-    found = getattr(tensor, "_cdata", None)
-    return None if found is None else int(found)
-
-
-def base_of(tensor: Any) -> Any:
-    """The tensor that a view was made of, as torch remembers it; else None."""
-    return getattr(tensor, "_base", None)
-
-
-def is_view(torch: Any, tensor: Any) -> bool | None:
-    """Whether torch remembers a base of this tensor."""
-    ask = getattr(torch.Tensor, "_is_view", None)
-    return None if ask is None else bool(ask(tensor))
-
-
-def is_zero(torch: Any, tensor: Any) -> bool:
-    """Whether it is one of autograd's zeros, which have no memory."""
-    ask = getattr(torch.Tensor, "_is_zerotensor", None)
-    return ask is not None and bool(ask(tensor))
+    return int(own(torch, tensor, "_cdata"))
 
 
 def is_fake(tensor: Any) -> bool:
     """Whether the tensor only pretends, as under `torch.compile`."""
     fakes = sys.modules.get("torch._subclasses.fake_tensor")
     fake = getattr(fakes, "FakeTensor", None)
-    return fake is not None and isinstance(tensor, fake)
+    return fake is not None and is_truly(tensor, fake)
 
 
-def is_uninitialised(torch: Any, tensor: Any) -> bool:
-    """Whether it is a parameter that a lazy module has not made yet."""
-    ask = getattr(torch.nn.parameter, "is_lazy", None)
-    return ask is not None and bool(ask(tensor))
-
-
-def functional_inside(torch: Any, tensor: Any) -> tuple[bool, Any]:
-    """Whether it is a functional tensor, and the one within if that can be told."""
-    ask = getattr(torch, "_is_functional_tensor", None)
-    if ask is None or not ask(tensor):
-        return False, None
-    open_ = getattr(torch, "_from_functional_tensor", None)
-    return True, None if open_ is None else open_(tensor)
-
-
-def transform_inside(torch: Any, tensor: Any) -> tuple[str, Any]:
-    """The transform of `torch.func` that wraps a tensor, and the tensor within."""
-    words = getattr(torch._C, "_functorch", None)
-    is_wrapped = getattr(words, "is_functorch_wrapped_tensor", None)
-    if is_wrapped is None or not is_wrapped(tensor):
-        return "", None
-    is_batched = getattr(words, "is_batchedtensor", lambda _: False)
-    open_ = getattr(words, "get_unwrapped", lambda _: None)
-    return "vmap" if is_batched(tensor) else "grad", open_(tensor)
-
-
-def nested_sizes(tensor: Any) -> list[tuple[int, ...]] | None:
-    """The sizes of the tensors in a nested one of layout strided."""
-    ask = getattr(tensor, "_nested_tensor_size", None)
-    return None if ask is None else [tuple(map(int, row)) for row in ask().tolist()]
-
-
-def sparse_parts(tensor: Any, layout: str) -> Iterator[tuple[str, Any]]:
+def sparse_parts(torch: Any, tensor: Any, layout: str) -> Iterator[tuple[str, Any]]:
     """The dense tensors that a sparse one is made of, as views."""
-    names = {
-        "sparse_coo": ("_indices", "_values"),
-        "sparse_csr": ("crow_indices", "col_indices", "values"),
-        "sparse_bsr": ("crow_indices", "col_indices", "values"),
-        "sparse_csc": ("ccol_indices", "row_indices", "values"),
-        "sparse_bsc": ("ccol_indices", "row_indices", "values"),
-    }
-    for name in names.get(layout, ()):
-        yield f"{name}()", getattr(tensor, name)()
+    for name in _SPARSE_PARTS.get(layout, ()):
+        yield f"{name}()", own(torch, tensor, name)()
 
 
 def wrapped_parts(torch: Any, tensor: Any) -> Iterator[tuple[str, Any]]:
-    """The tensors inside of a wrapper that says of itself what it is made of."""
-    flatten = getattr(tensor, "__tensor_flatten__", None)
-    for name in flatten()[0] if flatten is not None else ():
-        part = getattr(tensor, name, None)
-        if isinstance(part, torch.Tensor):
-            yield name, part
+    """The tensors that a wrapper holds, as attributes or in slots."""
+    held = dict(attributes_of(tensor) or {})
+    for base in type.__getattribute__(type(tensor), "__mro__"):
+        for name, slot in type.__getattribute__(base, "__dict__").items():
+            if type(slot) is types.MemberDescriptorType:
+                try:
+                    held[name] = slot.__get__(tensor)
+                except AttributeError:  # never set
+                    continue
+    for name, part in held.items():
+        if is_truly(part, torch.Tensor):
+            yield str.__str__(name), part
 
 
 def simulated_memory(storage: Any) -> tuple[bool, int | None]:
@@ -153,32 +105,6 @@ def simulated_memory(storage: Any) -> tuple[bool, int | None]:
     return memory is not None, getattr(block, "address", None)
 
 
-def missing_words(torch: Any) -> tuple[str, ...]:
-    """What cannot be told as it should, because this torch lacks a private name."""
-    effects = {
-        "_data_address": "the address is known only where asking for it copies nothing",
-        "_is_cow_tensor": "whether this is a lazy copy is not known",
-    }
-    return tuple(
-        f"this torch has no torch._C.{name}: {effect}"
-        for name, effect in effects.items()
-        if not hasattr(torch._C, name)
-    )
-
-
-def counts_holders(torch: Any) -> bool:
-    """Whether torch tells how many tensors hold a storage."""
-    return hasattr(torch._C, "_storage_Use_Count")
-
-
 def optimizer_class() -> Any:
     """The class of torch's optimizers, where somebody has imported it."""
     return getattr(sys.modules.get("torch.optim.optimizer"), "Optimizer", None)
-
-
-def is_wrapped(torch: Any, tensor: Any) -> bool:
-    """Whether a tensor of torch's own class stands for another, as in a transform."""
-    ask = getattr(torch, "_is_functional_tensor", None)
-    words = getattr(torch._C, "_functorch", None)
-    within = getattr(words, "is_functorch_wrapped_tensor", None)
-    return any(each is not None and each(tensor) for each in (ask, within))

@@ -66,8 +66,8 @@ WHICH_GPUS = (
 HOW_LONG = (
     Typed("%cuda_sync_time x @ x", "simulated H100 SXM"),
     Typed("%%cuda_sync_time\nfor _ in range(20):\n    y = x @ x", "%%time would say"),
-    Typed("%cuda_sync_time --name base --budget 300ms (x + 1) * 2", "a call"),
-    Typed("%cuda_sync_time --vs base --budget 300ms (x + 1).mul_(2)", "base"),
+    Typed("%cuda_sync_time --name base --repeat 300ms (x + 1) * 2", "a call"),
+    Typed("%cuda_sync_time --vs base --repeat 300ms (x + 1).mul_(2)", "base"),
     Typed(
         "%%cuda_sync_time --syncs\n"
         "total = 0.0\n"
@@ -84,11 +84,9 @@ HOW_LONG = (
         "    total = filled.sum()",
         "nothing makes it wait",
     ),
-    Typed(
-        "%cuda_sync_time --budget 300ms --flops --bytes 12MiB x @ x", "simulated H100"
-    ),
+    Typed("%cuda_sync_time --repeat 300ms --flops x @ x", "simulated H100"),
     Typed("%cuda_sync_time log", "In ["),
-    Typed("%cuda_sync_time --budget soon x @ x", "'soon'", fails=True),
+    Typed("%cuda_sync_time --repeat=soon x @ x", "=soon", fails=True),
 )
 
 WHERE_IT_WENT = (

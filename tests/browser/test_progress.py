@@ -47,8 +47,8 @@ torch.set_num_threads(2)
 
 # Each would go on for an hour: only an interrupt can end it within a test.
 LONG = {
-    "%cuda_sync_time": "%cuda_sync_time -r 99999 sum(range(3_000_000))",
-    "%%cuda_sync_time": "%%cuda_sync_time -r 99999\nsum(range(3_000_000))",
+    "%cuda_sync_time": "%cuda_sync_time --repeat 99999 sum(range(3_000_000))",
+    "%%cuda_sync_time": "%%cuda_sync_time --repeat 99999\nsum(range(3_000_000))",
     "%pin_loader": "%pin_loader slow_dl --budget 10m",
 }
 

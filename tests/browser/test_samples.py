@@ -32,8 +32,6 @@ WIDE_BY_WORDS = frozenset(
         "gpu_select-dry-run-too-late",
         "gpu_select-hostile",
         "gpu_select-mig-slice",
-        "gpu_select-mixed-models",
-        "gpu_select-uncertain",
     )
 )
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.cuda_sync_time.flops import count_flops
+from gpumagic.cuda_sync_time.flops import convolutions_round, products_round, roofline
+from gpumagic.cuda_sync_time.report import Setting
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
+HERE = Setting("cpu", devices=((0, "a processor"),))
+
+
+def counted_in(run, setting=HERE):
+    """The operations of a run that took a second."""
+    return roofline(run, torch, setting, 1.0)
 
 
 # ---------------------------------------------------------------- what is counted
@@ -25,20 +30,11 @@ def test_a_matrix_product_is_two_operations_a_step(rows, columns, depth):
     """The count of a product is 2 m n k, whatever the sizes."""
     left, right = torch.ones(rows, depth), torch.ones(depth, columns)
 
-    counted = count_flops(lambda: left @ right, torch)
+    counted = counted_in(lambda: left @ right)
 
     assert counted.flops == 2 * rows * columns * depth
-    assert counted.by_operation == (("mm", counted.flops),)
+    assert counted.counted == (("mm", counted.flops),)
     assert counted.problem is None
-
-
-def test_backward_is_counted_with_forward():
-    """Both gradients of a product are products of the same size."""
-    left, right = (torch.ones(32, 32, requires_grad=True) for _ in range(2))
-
-    counted = count_flops(lambda: (left @ right).sum().backward(), torch)
-
-    assert counted.flops == 3 * 2 * 32**3
 
 
 def test_operations_come_with_their_shares_largest_first():
@@ -46,54 +42,30 @@ def test_operations_come_with_their_shares_largest_first():
     convolve, join = torch.nn.Conv2d(3, 8, 3), torch.nn.Linear(8 * 36, 4)
     images = torch.ones(2, 3, 8, 8)
 
-    counted = count_flops(lambda: join(convolve(images).flatten(1)).sum(), torch)
+    counted = counted_in(lambda: join(convolve(images).flatten(1)).sum())
 
     forward = 2 * 2 * 36 * 8 * 3 * 9
-    assert counted.by_operation == (
+    assert counted.counted == (
         ("convolution", forward),
         ("addmm", 2 * 2 * 8 * 36 * 4),
     )
-    assert counted.flops == sum(flops for _, flops in counted.by_operation)
+    assert counted.flops == sum(flops for _, flops in counted.counted)
 
 
 def test_attention_on_the_cpu_is_counted_as_on_a_gpu():
     """Two products forward, five backward, though torch leaves this operator out."""
     query = torch.ones(2, 3, 16, 8, requires_grad=True)
 
-    counted = count_flops(
+    counted = counted_in(
         lambda: (
             functional.scaled_dot_product_attention(query, query, query)
             .sum()
             .backward()
         ),
-        torch,
     )
 
     product = 2 * 2 * 3 * 16 * 16 * 8
     assert counted.flops == 7 * product
-
-
-def test_inference_mode_is_counted():
-    """Composite operations arrive whole there, and are taken apart."""
-    if torch.__version__.startswith("2.4."):
-        pytest.skip("torch 2.4 does not show them in inference mode")
-    layer, sample = torch.nn.Linear(8, 4), torch.ones(2, 8)
-
-    def run():
-        with torch.inference_mode():
-            layer(sample)
-
-    assert count_flops(run, torch).flops == 2 * 2 * 8 * 4
-
-
-def test_the_type_is_the_one_with_most_operations():
-    """A small product in double precision does not decide for a large one in bf16."""
-    small = torch.ones(4, 4, dtype=torch.float64)
-    large = torch.ones(32, 32, dtype=torch.bfloat16)
-
-    counted = count_flops(lambda: (small @ small, large @ large), torch)
-
-    assert counted.dtype == "bfloat16"
 
 
 def test_autocast_counts_in_the_type_that_is_computed_in():
@@ -104,7 +76,7 @@ def test_autocast_counts_in_the_type_that_is_computed_in():
         with torch.autocast("cpu", torch.bfloat16):
             return sample @ sample
 
-    assert count_flops(run, torch).dtype == "bfloat16"
+    assert counted_in(run).dtype == "bfloat16"
 
 
 # ---------------------------------------------------------------- what is not counted
@@ -112,11 +84,10 @@ def test_autocast_counts_in_the_type_that_is_computed_in():
 
 def test_where_nothing_can_be_counted_nothing_is_claimed():
     """Element-wise work is not called zero operations; the text says what counts."""
-    counted = count_flops(lambda: torch.ones(100).exp().sum(), torch)
+    counted = counted_in(lambda: torch.ones(100).exp().sum())
 
     assert counted.flops is None
     assert "nothing else is counted" in counted.problem
-    assert "--bytes" in counted.hint
 
 
 @pytest.mark.skipif(
@@ -126,7 +97,7 @@ def test_a_recurrent_network_in_one_piece_is_not_undercounted():
     """One call that torch does not count makes the whole count unknown."""
     network, sample = torch.nn.LSTM(8, 8), torch.ones(5, 2, 8)
 
-    counted = count_flops(lambda: (network(sample), sample[0] @ sample[1].T), torch)
+    counted = counted_in(lambda: (network(sample), sample[0] @ sample[1].T))
 
     assert counted.flops is None
     assert "mkldnn_rnn_layer" in counted.problem
@@ -146,30 +117,11 @@ def test_an_error_costs_the_count_alone(error, words):
     def run():
         raise error
 
-    counted = count_flops(run, torch)
+    counted = counted_in(run)
 
     assert counted.flops is None
     assert counted.problem.endswith(words) or words in counted.problem
-    assert count_flops(lambda: torch.ones(2, 2) @ torch.ones(2, 2), torch).flops == 16
-
-
-def test_the_code_runs_once():
-    """Its effects happen once more, and no more than that."""
-    calls = []
-
-    count_flops(lambda: calls.append(1), torch)
-
-    assert calls == [1]
-
-
-def test_nothing_is_printed_and_no_random_number_drawn(capsys):
-    """Counting leaves the user's generator and output alone."""
-    before = torch.get_rng_state()
-
-    count_flops(lambda: torch.ones(2, 2) @ torch.ones(2, 2), torch)
-
-    assert torch.equal(torch.get_rng_state(), before)
-    assert capsys.readouterr() == ("", "")
+    assert counted_in(lambda: torch.ones(2, 2) @ torch.ones(2, 2)).flops == 16
 
 
 # ---------------------------------------------------------------- compiled code
@@ -207,7 +159,7 @@ def test_compiled_code_is_counted_uncompiled(backend):
     function = torch.compile(lambda each: (each @ each).relu(), backend=backend)
     function(sample)
 
-    counted = count_flops(lambda: function(sample), torch)
+    counted = counted_in(lambda: function(sample))
     function(sample)
 
     assert counted.flops == 2 * 8**3
@@ -220,58 +172,50 @@ def test_counting_first_does_not_keep_code_from_being_compiled(backend):
     sample = torch.ones(8, 8)
     function = torch.compile(lambda each: (each @ each).sin(), backend=backend)
 
-    count_flops(lambda: function(sample), torch)
+    counted_in(lambda: function(sample))
     compiled_by_counting = backend.compiled
     function(sample)
 
     assert (compiled_by_counting, backend.compiled) == (0, 1)
 
 
-@needs_stance
-def test_compiling_a_module_while_counting_warns_of_nothing(backend):
-    """The counter's own hooks are no reason for a warning."""
-    layer, sample = torch.nn.Linear(4, 4), torch.ones(2, 4)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        counted = count_flops(
-            lambda: torch.compile(layer, backend=backend)(sample), torch
-        )
-
-    assert counted.flops == 2 * 2 * 4 * 4
+# ------------------------------------------------------------------------- peaks
 
 
-def old_torch(frames):
-    """A torch of before 2.6 in which so many pieces of code have been compiled."""
-    counters = {"frames": {"total": frames}} if frames else {}
-    return SimpleNamespace(
-        Tensor=torch.Tensor,
-        ops=torch.ops,
-        compiler=SimpleNamespace(),
-        _dynamo=SimpleNamespace(utils=SimpleNamespace(counters=counters)),
-    )
+@pytest.mark.parametrize(
+    ("names", "known"),
+    [(["NVIDIA H100 80GB HBM3"] * 2, True), (["H100", "A100"], False), (["?"], False)],
+)
+def test_the_peak_is_that_of_the_model_of_all_devices(names, known):
+    """A card that nobody knows, or several kinds of cards, have none."""
+    setting = Setting("cuda", devices=tuple(enumerate(names)))
+    sample = torch.ones(8, 8, dtype=torch.bfloat16)
+
+    found = counted_in(lambda: sample @ sample, setting)
+
+    assert (found.peak_flops_per_s is not None) == known
+    assert not known or 5e14 < found.peak_flops_per_s < 1e15
+    assert counted_in(lambda: sample @ sample).peak_flops_per_s is None
 
 
-def test_an_old_torch_that_has_compiled_something_is_not_counted():
-    """There counting would slow compiled code for good, so the code does not run."""
-    calls = []
+def test_each_switch_of_tf32_is_read_by_the_way_that_was_used():
+    """The newer way is asked first; both ways at once contradict each other."""
 
-    counted = count_flops(lambda: calls.append(1), old_torch(frames=3))
+    class Torn:
+        @property
+        def allow_tf32(self):
+            raise RuntimeError("mixed")
 
-    assert calls == []
-    assert "torch.compile" in counted.problem
-    assert "2.6" in counted.hint
+    def torch_with(matmul, cudnn):
+        cuda = SimpleNamespace(matmul=matmul)
+        return SimpleNamespace(backends=SimpleNamespace(cuda=cuda, cudnn=cudnn))
 
+    newer = SimpleNamespace(fp32_precision="tf32", allow_tf32=False)
+    older = SimpleNamespace(allow_tf32=True)
+    conv = SimpleNamespace(conv=SimpleNamespace(fp32_precision="ieee"), allow_tf32=True)
 
-def test_an_old_torch_that_has_compiled_nothing_is_counted():
-    """There is nothing that could be slowed."""
-    sample = torch.ones(4, 4)
-
-    assert count_flops(lambda: sample @ sample, old_torch(frames=0)).flops == 128
-
-
-def test_the_module_can_be_imported_without_torch():
-    """Only counting needs torch."""
-    module = sys.modules["gpumagic.cuda_sync_time.flops"]
-
-    assert "torch" not in vars(module)
+    assert products_round(torch_with(newer, older))
+    assert products_round(torch_with(older, older))
+    assert not products_round(torch_with(Torn(), older))
+    assert convolutions_round(torch_with(older, older))
+    assert not convolutions_round(torch_with(older, conv))

@@ -18,8 +18,8 @@ from gpumagic.cuda_sync_time.observers import (
     points_of,
     profile_of,
 )
-from gpumagic.cuda_sync_time.report import Flag, FlagKind, SyncPoint
-from gpumagic.report.events import DEVICE_KINDS, SpanKind, SyncCall, Trace, TraceSpan
+from gpumagic.cuda_sync_time.report import Flag, FlagKind
+from gpumagic.report.events import SpanKind, SyncCall, Trace, TraceSpan
 from gpumagic.report.places import CodeLine
 
 KERNEL, COPY, FILL = SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL
@@ -80,7 +80,6 @@ def test_times_are_those_of_counting_moments(spans):
     assert profile.overlapped_s == sum(count >= 2 for count in at_once)
     assert profile.copying_s == len(copies)
     assert profile.hidden_copy_s == len(copies & kernels)
-    assert profile.idle_s == at_once.count(0)
     assert {(s.device, s.stream): s.busy_s for s in profile.streams} == {
         queue: len(each) for queue, each in busy.items()
     }
@@ -109,55 +108,6 @@ def test_in_flight_is_the_longest_queue_of_any_moment(spans):
     assert profile.launches == len(spans)
 
 
-def test_two_streams_that_overlap():
-    """Two kernels that share two of their seconds were busy six and overlapped two."""
-    spans = kernel(0, 4, stream=7), kernel(2, 6, stream=13)
-
-    profile = profile_of(trace_of(*spans, length_s=10.0))
-
-    assert (profile.busy_s, profile.overlapped_s, profile.idle_s) == (6, 2, 4)
-    assert [(s.stream, s.spans, s.busy_s) for s in profile.streams] == [
-        (7, 1, 4),
-        (13, 1, 4),
-    ]
-
-
-def test_work_of_one_stream_never_overlaps_itself():
-    """Kernels of one stream that begin before the one ahead ends are no overlap."""
-    profile = profile_of(trace_of(kernel(0, 4), kernel(3, 6)))
-
-    assert (profile.busy_s, profile.overlapped_s) == (6, 0)
-
-
-def test_a_copy_is_hidden_only_behind_kernels():
-    """A copy beside another copy, or beside a fill, hides behind nothing."""
-    spans = (
-        kernel(0, 4, kind=COPY, stream=7),
-        kernel(0, 4, kind=COPY, stream=13),
-        kernel(0, 4, kind=FILL, stream=17),
-        kernel(3, 9, stream=21),
-    )
-
-    profile = profile_of(trace_of(*spans))
-
-    assert (profile.copying_s, profile.hidden_copy_s) == (4, 1)
-
-
-def test_the_host_keeps_no_device_busy():
-    """Spans of the host are kept in the profile and count nowhere."""
-    spans = [
-        TraceSpan("aten::mm", kind, 0.0, 5.0, thread=0)
-        for kind in SpanKind
-        if kind not in DEVICE_KINDS
-    ]
-
-    profile = profile_of(trace_of(*spans))
-
-    assert profile.spans == tuple(spans)
-    assert (profile.busy_s, profile.launches, profile.streams) == (0, 0, ())
-    assert profile.in_flight is None
-
-
 def test_kernels_are_in_the_order_of_their_time():
     """Runs of one name are added up, and those with most time come first."""
     spans = [
@@ -173,24 +123,6 @@ def test_kernels_are_in_the_order_of_their_time():
     assert top[0].longest_s == pytest.approx(0.5)
     assert [each.name for each in top[1:3]] == ["kernel 13", "kernel 12"]
     assert top[-1].name == "kernel 00"
-
-
-def test_kernels_without_a_launch_of_their_own_are_not_counted_as_queued():
-    """The kernels of a replayed graph say nothing of the length of a queue."""
-    profile = profile_of(trace_of(*[kernel(1.0, 2.0)] * 5))
-
-    assert (profile.launches, profile.in_flight) == (5, None)
-
-
-def test_a_graph_fills_no_queue():
-    """However much it holds: its launch is one entry, of which nobody tells."""
-    spans = [
-        kernel(5.0 + i, 6.0 + i, launched_s=0.0, of_graph=True) for i in range(1000)
-    ]
-
-    profile = profile_of(trace_of(*spans, length_s=2000.0))
-
-    assert (profile.launches, profile.in_flight) == (1000, None)
 
 
 def test_what_another_thread_waits_for_once_the_code_has_ended_is_ours():
@@ -221,35 +153,6 @@ def test_a_full_queue_is_flagged():
 
     assert flags_of(full) == (Flag(FlagKind.QUEUE_FULL, amount=1000),)
     assert flags_of(nearly) == ()
-
-
-def test_why_devices_are_missing_is_passed_on():
-    """The problem, the hint and the file reach the profile as they are."""
-    trace = trace_of(problem="no GPU activity", hint="close nsys")
-
-    profile = profile_of(trace, saved_as="run.json")
-
-    assert (profile.problem, profile.hint) == ("no GPU activity", "close nsys")
-    assert profile.saved_as == "run.json"
-
-
-def test_ten_times_the_spans_take_about_ten_times_as_long():
-    """The time grows with the number of spans, and not with its square."""
-
-    def seconds(count):
-        spans = tuple(
-            kernel(float(i), i + 1.5, stream=i % 4, launched_s=i - 1.0)
-            for i in range(count)
-        )
-        trace = Trace(spans, float(count))
-        runs = []
-        for _ in range(3):
-            began = time.process_time()
-            profile_of(trace)
-            runs.append(time.process_time() - began)
-        return min(runs)
-
-    assert seconds(20_000) < 40 * seconds(2_000)
 
 
 FIRST, SECOND = CodeLine("In [1], line 1", "a.item()"), CodeLine("In [1], line 2")
@@ -292,36 +195,6 @@ def test_waits_lie_where_they_ended():
         (".item()", 8.0, 8.0),
     ]
     assert watcher.spans("xpu", started_ns=0) == ()
-
-
-def test_calls_of_one_line_are_one_point():
-    """Waits of one line and kind are counted and added up."""
-    calls = [SyncCall(".item()", FIRST, 0.25), SyncCall(".item()", FIRST, 0.5)]
-
-    assert points_of(calls) == (SyncPoint(".item()", FIRST, 2, 0.75),)
-
-
-def test_what_differs_on_one_line_stays_apart():
-    """Two ways to wait on one line are two points."""
-    calls = [SyncCall(".item()", FIRST, 1.0), SyncCall("copy to the host", FIRST, 2.0)]
-
-    points = points_of(calls)
-
-    assert [each.what for each in points] == ["copy to the host", ".item()"]
-
-
-def test_unknown_costs_come_last_in_the_order_of_appearance():
-    """What costs is told first; what costs nobody knows how much keeps its order."""
-    calls = [
-        SyncCall("one", SECOND),
-        SyncCall("two", FIRST),
-        SyncCall("three", FIRST, 0.0),
-        SyncCall("four", FIRST, 1.0),
-    ]
-
-    points = points_of(calls)
-
-    assert [each.what for each in points] == ["four", "three", "one", "two"]
 
 
 def test_one_unknown_cost_leaves_the_whole_unknown():

@@ -13,16 +13,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.cuda_sync_time import instruments, view_run
-from gpumagic.cuda_sync_time.bench import Bench, Candidate
+from gpumagic.cuda_sync_time import bench, instruments
+from gpumagic.cuda_sync_time.bench import Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun, RaceRun
 from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.report import Bound, FlagKind
 from gpumagic.devices import around_cell, waiting
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.devices.waiting import HELPER_NAME, POLLS_IN_A_TRACE
-from gpumagic.errors import DeviceError, GpuMagicError
+from gpumagic.devices.waiting import HELPER_NAME
+from gpumagic.errors import DeviceError
 from gpumagic.report.places import Code
 from tests.devices.standin_runtime import HostTime, StandinDevice
 
@@ -95,14 +95,9 @@ def report_on(run, **ending):
     return run.report(Code("x"))
 
 
-def flags(report):
-    """Its flags but for that of Python's collector, which may come at any time."""
-    return [each for each in report.flags if each.kind is not FlagKind.COLLECTED]
-
-
 def kinds(report):
     """The kinds of its flags."""
-    return [flag.kind for flag in flags(report)]
+    return [flag.kind for flag in report.flags]
 
 
 def press_ctrl_c_in_the_wait(device, waiter=MAIN):
@@ -130,21 +125,8 @@ def test_a_gpu_that_another_library_has_started_is_not_passed_over(monkeypatch):
     report = report_on(run)
 
     assert FlagKind.UNSEEN in kinds(report)
-    assert view_run.headline(report).endswith("on the host; a GPU was not waited for")
+    assert report.headline.endswith("on the host; a GPU was not waited for")
     assert "work on the GPU is not part of the time" in str(report)
-
-
-def test_samples_of_a_gpu_that_cannot_be_waited_for_say_so(monkeypatch):
-    """Many runs have the same flag as one."""
-    monkeypatch.setattr(instruments, "driver_initialised", lambda: True)
-    bench = Bench(Instruments(NoDriver, CpuRuntime()))
-    code = Candidate(Code("sum(range(1000))"), lambda calls: sum(range(1000 * calls)))
-
-    alone = bench.repeat(code, Options(samples=3))
-    compared = bench.compare(code, code, Options(samples=3))
-
-    assert FlagKind.UNSEEN in kinds(alone)
-    assert FlagKind.UNSEEN in kinds(compared)
 
 
 def test_on_the_cpu_it_is_the_time_of_the_host():
@@ -161,16 +143,6 @@ def test_on_the_cpu_it_is_the_time_of_the_host():
     assert report.run.events == ()
     assert report.setting.kind == "cpu"
     assert FlagKind.TAIL not in kinds(report)
-
-
-def test_stamps_nearer_to_the_code_are_used():
-    """What the caller has read from the host's clock is the time of the code."""
-    run = OneRun(Instruments(NoDriver, CpuRuntime()))
-    run.begin()
-    began_ns = time.perf_counter_ns()
-    report = report_on(run, started_ns=began_ns, ended_ns=began_ns + 1234)
-
-    assert report.run.elapsed_s == pytest.approx(1.234e-6)
 
 
 def test_torch_is_neither_imported_nor_missed():
@@ -196,16 +168,6 @@ def test_torch_is_neither_imported_nor_missed():
     assert run.returncode == 0, run.stderr
 
 
-def test_there_is_nothing_to_profile_before_torch(monkeypatch):
-    """It is said before the code runs, and torch is not imported for it."""
-    monkeypatch.setattr("gpumagic.cuda_sync_time.observers.loaded_torch", lambda: None)
-    run = OneRun(Instruments(NoDriver, CpuRuntime()), Options(profile=True))
-
-    with pytest.raises(GpuMagicError, match="not been imported") as caught:
-        run.begin()
-    assert caught.value.hint
-
-
 def test_a_device_that_the_cell_starts_is_found_at_the_end(device):
     """What is waited for is the runtime of the end: torch may come with the cell."""
     found = [CpuRuntime(), device]
@@ -226,14 +188,13 @@ def test_a_device_that_the_cell_starts_is_found_at_the_end(device):
 def test_a_device_that_is_broken_is_told_before_many_runs_and_before_races(device):
     """As before one run: whose error it is, and what to do; the code does not run."""
     device.error = RuntimeError(ASSERT)
-    instruments = Instruments(NoDriver, device)
+    tools = Instruments(NoDriver, device)
     candidate = Candidate(Code("x"), lambda _: pytest.fail("the code has run"))
-    bench = Bench(instruments)
 
     for begin in (
-        lambda: bench.repeat(candidate, Options()),
-        lambda: bench.compare(candidate, candidate, Options()),
-        RaceRun(instruments).begin,
+        lambda: bench.repeat(tools, candidate, Options()),
+        lambda: bench.compare(tools, candidate, candidate, Options()),
+        RaceRun(tools).begin,
     ):
         with pytest.raises(DeviceError, match="earlier cell has left an error"):
             begin()
@@ -252,19 +213,6 @@ def test_work_on_any_stream_is_waited_for(device, start):
     assert report.run.elapsed_s >= 0.3
     assert FlagKind.TAIL in kinds(report)
     assert report.run.naive_s < report.run.elapsed_s
-
-
-def test_a_short_run_is_waited_for_here_and_a_long_one_by_a_helper(device, start):
-    """A thread is not worth its price until the run has lasted for a while."""
-    report_on(start())
-    short = set(device.waited_by)
-    device.waited_by.clear()
-    run = start()
-    device.busy(0.1)
-    run.end()
-
-    assert HELPER_NAME not in short
-    assert device.waited_by[-1] == HELPER_NAME
 
 
 def test_the_start_of_the_helper_is_no_work_of_another_stream(
@@ -293,32 +241,6 @@ def test_the_start_of_the_helper_is_no_work_of_another_stream(
     assert FlagKind.TAIL in kinds(both)
 
 
-def test_what_is_traced_is_asked_a_few_times_only(device, start):
-    """Each question is a call in the user's trace, so a helper waits instead."""
-    polls = {}
-    for profile in (False, True):
-        run = start(profile=profile)
-        device.polls = 0
-        device.busy(0.2)
-        device.busy(0.7, device.side)
-        run.end()
-        polls[profile] = device.polls
-        report = run.report(Code("x"))
-        assert report.run.elapsed_s >= 0.7
-        assert 0.2 < report.run.tail_s < report.run.elapsed_s
-
-    assert polls[False] > POLLS_IN_A_TRACE >= polls[True]
-
-
-def test_a_traced_run_that_is_over_needs_no_helper(device, start):
-    """Starting a thread would take longer than the run."""
-    run = start(profile=True)
-    device.waited_by.clear()
-    run.end()
-
-    assert set(device.waited_by) == {threading.current_thread().name}
-
-
 @pytest.mark.parametrize(("stream", "waiter"), [("main", HELPER_NAME), ("side", MAIN)])
 def test_ctrl_c_comes_through_while_it_is_traced(device, start, stream, waiter):
     """The helper is left behind, and the tracer is not told to wait for the device."""
@@ -333,29 +255,6 @@ def test_ctrl_c_comes_through_while_it_is_traced(device, start, stream, waiter):
     assert "end" not in device.log
     assert device.log[-1] == "trace no more"
     assert "not waited for to the end" in report.profile.problem
-
-
-def test_the_helper_reads_the_clock_itself(device, start):
-    """The end is when the device was idle, not when somebody came to look."""
-    looks = {}
-
-    def now_ns():
-        now = device.host.perf_counter_ns()
-        looks.setdefault(threading.current_thread().name, []).append(now)
-        return now
-
-    run = start()
-    device.busy(0.06)
-    device.busy(0.08, device.side)
-    ends = device.side.until
-    device.now_ns = now_ns
-    run.end()
-    idle_ns = looks[HELPER_NAME][-1]
-    report = run.report(Code("x"))
-
-    assert idle_ns / 1e9 >= ends
-    elapsed_ns = idle_ns - run._around._host_started_ns
-    assert report.run.elapsed_s == elapsed_ns / 1e9
 
 
 @pytest.mark.parametrize(("stream", "waiter"), [("main", MAIN), ("side", HELPER_NAME)])
@@ -374,45 +273,6 @@ def test_ctrl_c_comes_through_a_wait(device, start, stream, waiter):
     assert report.failed == "KeyboardInterrupt"
     assert report.run.tail_s is None
     assert report.setting.floor_s is None  # measuring it would wait
-
-
-def test_ctrl_c_comes_through_where_there_are_no_events(device, start):
-    """Without events the helper waits from the start."""
-    device.has_events = False
-    run = start()
-    device.busy(LONG_S)
-    press_ctrl_c_in_the_wait(device, HELPER_NAME)
-
-    run.end()
-
-    assert device.at_work
-    assert isinstance(run.late_error, KeyboardInterrupt)
-
-
-def test_ctrl_c_comes_through_the_wait_before_the_run(device, start):
-    """A long backlog can be left; the observers have not even begun."""
-    device.busy(LONG_S)
-    press_ctrl_c_in_the_wait(device)
-
-    with pytest.raises(KeyboardInterrupt):
-        start(syncs=True)
-    assert device.at_work
-    assert "watch" not in device.log
-
-
-def test_the_helper_is_no_thread_of_the_cell(device, start):
-    """Left waiting by a Ctrl-C, it is not told as a thread that the cell started."""
-    run = start()
-    device.busy(0.06)
-    device.busy(LONG_S, device.side)
-    press_ctrl_c_in_the_wait(device, HELPER_NAME)
-    report = report_on(run)
-
-    helpers = [each for each in threading.enumerate() if each.name == HELPER_NAME]
-    assert helpers
-    assert all(each.daemon for each in helpers)
-    told = [flag.names for flag in report.flags if flag.kind is FlagKind.THREADS]
-    assert HELPER_NAME not in sum(told, ())
 
 
 # --------------------------------------------------- devices that lack words
@@ -457,7 +317,7 @@ def test_an_error_that_comes_to_light_at_the_end_is_handed_out(device, start):
 
     assert run.late_error is error
     assert "the failing launch was earlier" in error.__notes__[0]
-    assert [flag.names for flag in flags(report)] == [
+    assert [flag.names for flag in report.flags] == [
         ("CUDA error: device-side assert triggered",)
     ]
     assert kinds(report) == [FlagKind.ERROR_AT_END]
@@ -473,21 +333,6 @@ def test_an_error_of_the_wait_never_hides_the_code_s_own(device, start):
     assert run.late_error is None
     assert kinds(report) == [FlagKind.NOT_DRAINED]
     assert report.failed == "ValueError: mine"
-
-
-def test_an_error_in_the_helper_arrives_as_well(device, start):
-    """The helper's exception is that of the wait."""
-    run = start()
-    device.busy(0.06)
-    error = RuntimeError(ASSERT)
-
-    def broken():
-        raise error
-
-    device.synchronize = broken
-    run.end()
-
-    assert run.late_error is error
 
 
 def test_after_an_error_the_wait_is_short(device, start, monkeypatch):
@@ -553,35 +398,6 @@ def test_observers_begin_and_end_in_order(device, start):
     assert [point.what for point in report.syncs] == [".item()"]
     assert report.profile.length_s == 0.5
     assert kinds(report) == [FlagKind.PROFILED, FlagKind.WATCHED]
-
-
-def test_observers_end_also_after_errors(device, start):
-    """Whatever has failed, nothing looks on."""
-    run = start(syncs=True, profile=True)
-    device.error = RuntimeError(ASSERT)
-    report = report_on(run)
-
-    assert device.log.count("watch no more") == device.log.count("trace no more") == 1
-    assert "device-side assert" in report.profile.problem
-
-
-def test_waits_that_cannot_be_watched_cost_a_flag(device, start):
-    """The time is there, with the reason why the waits are not."""
-    device.unwatchable = DeviceError("torch cannot tell", "leave it off")
-    report = report_on(start(syncs=True))
-
-    (flag,) = flags(report)
-    assert (flag.kind, flag.names) == (FlagKind.UNWATCHED, ("torch cannot tell",))
-    assert report.syncs is None
-
-
-def test_a_tracer_that_does_not_start_stops_the_run(device, start):
-    """The code has not run yet, so the error costs nothing."""
-    device.untraceable = DeviceError("another profiler is running", "stop it")
-
-    with pytest.raises(DeviceError, match="another profiler"):
-        start(syncs=True, profile=True)
-    assert "watch" not in device.log
 
 
 def test_what_fails_before_the_code_runs_leaves_no_observer(device):

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import math
 import random
 import time
@@ -16,11 +15,7 @@ import pytest
 from gpumagic.cuda_sync_time import sampling
 from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.report import FlagKind, Mode
-from gpumagic.cuda_sync_time.sample_until_stable import take
-from gpumagic.cuda_sync_time.sampling import Stopwatch, cold_flush
-from gpumagic.devices import torch_private
-from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.errors import DeviceError
+from gpumagic.cuda_sync_time.sampling import take
 
 FLOOR_S = 20e-6
 
@@ -95,38 +90,6 @@ def kinds(flags):
     return {flag.kind for flag in flags}
 
 
-# ---------------------------------------------------------------- one sample
-
-
-def test_a_sample_begins_and_ends_with_all_idle(runtime):
-    """Work that was queued before is not counted, work that is still running is."""
-    runtime.busy_s = 3.0
-    body = runtime.code(lambda _: 1e-3)
-
-    assert Stopwatch(runtime).time(body, 4) == pytest.approx(4e-3 + 5e-6)
-
-
-def test_what_is_done_before_is_waited_for_and_not_counted(runtime):
-    """A step before each sample takes no part in it."""
-    before = runtime.code(lambda _: 0.5)
-    watch = Stopwatch(runtime, lambda: before(1))
-
-    seconds = watch.time(runtime.code(lambda _: 1e-3), 1)
-
-    assert seconds == pytest.approx(1e-3 + 5e-6)
-    assert runtime.now_s > 0.5
-
-
-def test_waiting_for_each_call_costs_a_wait_for_each(runtime):
-    """Latency of four calls has four waits in it, throughput has one."""
-    body, watch = runtime.code(lambda _: 1e-3), Stopwatch(runtime)
-
-    waiting, together = watch.time_waiting(body, 4), watch.time(body, 4)
-
-    # The last wait of the sample finds nothing to do, and costs what it costs.
-    assert waiting - together == pytest.approx(4 * 5e-6)
-
-
 # --------------------------------------------------------------- mode, calls
 
 
@@ -141,25 +104,6 @@ def test_short_calls_are_measured_many_at_once(runtime):
     assert samples.median_s == pytest.approx(20e-6 + 5e-6 / 128, rel=1e-4)
 
 
-def test_long_calls_are_measured_one_by_one(runtime):
-    """From a millisecond on, each call is waited for."""
-    samples, _ = take(runtime.code(lambda _: 2e-3), runtime, Options(), floor_s=FLOOR_S)
-
-    assert (samples.mode, samples.calls) == (Mode.LATENCY, 1)
-    assert samples.median_s == pytest.approx(2e-3 + 5e-6)
-
-
-def test_what_is_asked_for_is_done(runtime):
-    """Samples, calls and mode are as the user says."""
-    body = runtime.code(lambda _: 20e-6)
-    plan = Options(samples=7, calls=3, mode=Mode.LATENCY)
-
-    samples, _ = take(body, runtime, plan, floor_s=FLOOR_S)
-
-    assert (samples.mode, samples.calls, len(samples.seconds)) == (Mode.LATENCY, 3, 7)
-    assert samples.median_s == pytest.approx(20e-6 + 5e-6 + 5e-6 / 3, rel=1e-3)
-
-
 def test_calls_that_compile_at_first_do_not_decide(runtime):
     """The second call takes a second; all the others show what the code is."""
     body = runtime.code(lambda number: 1.0 if number < 2 else 20e-6)
@@ -168,41 +112,6 @@ def test_calls_that_compile_at_first_do_not_decide(runtime):
 
     assert (samples.mode, samples.calls) == (Mode.THROUGHPUT, 128)
     assert samples.first_s == pytest.approx(1.0 + 5e-6)
-
-
-@pytest.mark.parametrize("calls", [None, 4])
-def test_a_step_before_is_done_before_each_sample(runtime, calls):
-    """It makes samples of one call, however short, unless more are asked for."""
-    prepared = runtime.code(lambda _: 1e-3)
-    ran, done = runtime.code(lambda _: 20e-6), runtime.done
-
-    def body(calls):
-        done.append(calls)
-        ran(calls)
-
-    def before():
-        done.append("before")
-        prepared(1)
-
-    samples, _ = take(
-        body, runtime, Options(samples=6, calls=calls, before=before), floor_s=FLOOR_S
-    )
-
-    assert (samples.mode, samples.calls) == (Mode.LATENCY, calls or 1)
-    each = ["before", "wait", *[1, "wait"] * samples.calls]
-    each += ["wait"] if samples.calls > 1 else []
-    assert done[-len(each) :] == each
-    assert done.count("before") * samples.calls >= samples.runs
-
-
-def test_calls_are_not_more_than_the_budget_allows(runtime):
-    """A long floor does not make samples that leave no room for ten."""
-    body = runtime.code(lambda _: 500e-6)
-
-    samples, _ = take(body, runtime, Options(budget_s=0.2), floor_s=1e-3)
-
-    assert samples.calls * 500e-6 <= 0.01
-    assert len(samples.seconds) >= 10
 
 
 def test_code_that_takes_no_time_at_all_comes_to_an_end(monkeypatch):
@@ -229,17 +138,6 @@ def test_the_first_run_stands_alone(runtime):
     assert samples.first_s == pytest.approx(0.7 + 5e-6)
     assert max(samples.seconds) < 3e-3
     assert kinds(flags) == set()
-
-
-def test_every_run_is_counted(runtime):
-    """Warm-up calls and samples together are what the code ran."""
-    ran = []
-    body = runtime.code(lambda number: ran.append(number) or 20e-6)
-
-    samples, _ = take(body, runtime, Options(), floor_s=FLOOR_S)
-
-    assert samples.runs == len(ran)
-    assert samples.warmup_s > 0
 
 
 def test_warming_up_waits_for_a_clock_that_rises(runtime):
@@ -322,15 +220,6 @@ def test_noisy_code_is_sampled_until_the_interval_is_narrow(runtime):
     assert FlagKind.OUT_OF_TIME not in kinds(flags)
 
 
-def test_there_are_a_thousand_samples_at_most(runtime):
-    """However much noise and budget there is."""
-    body = runtime.code(noise(1, 1.0))
-
-    samples, _ = take(body, runtime, Options(budget_s=1e4), floor_s=FLOOR_S)
-
-    assert len(samples.seconds) == 1000
-
-
 def test_a_spent_budget_is_told(runtime):
     """Noise that is too wide for it leaves the interval wider than wished."""
     body = runtime.code(noise(1, 0.3))
@@ -340,6 +229,19 @@ def test_a_spent_budget_is_told(runtime):
     assert FlagKind.OUT_OF_TIME in kinds(flags)
     assert runtime.now_s < 0.35
     assert len(samples.seconds) > 10
+
+
+@pytest.mark.parametrize("count", [1, 3, 9])
+def test_samples_and_mode_are_as_asked(runtime, count):
+    """No more, although there may be no time to warm up; every run is counted."""
+    ran = []
+    body = runtime.code(lambda number: ran.append(number) or 3.0)
+
+    plan = Options(samples=count, mode=Mode.LATENCY)
+    samples, _ = take(body, runtime, plan, floor_s=FLOOR_S)
+
+    assert (samples.mode, len(samples.seconds)) == (Mode.LATENCY, count)
+    assert samples.runs == len(ran) == 1 + count
 
 
 @pytest.mark.parametrize(("takes_s", "fewest"), [(30.0, 1), (0.15, 6)])
@@ -353,19 +255,7 @@ def test_slow_code_is_not_run_to_waste(runtime, takes_s, fewest):
     assert fewest <= len(samples.seconds) <= fewest + 1
     assert samples.runs == len(samples.seconds) + 1
     assert FlagKind.OUT_OF_TIME in kinds(flags) or fewest > 1
-    assert (FlagKind.FEW in kinds(flags)) == (fewest < 6)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_slow_code_is_sampled_as_often_as_asked(runtime, count):
-    """No more, although it is not warmed up; and the budget does not count."""
-    body = runtime.code(lambda _: 3.0)
-
-    samples, flags = take(body, runtime, Options(samples=count), floor_s=FLOOR_S)
-
-    assert len(samples.seconds) == count
-    assert samples.runs == 1 + count
-    assert kinds(flags) == {FlagKind.FEW}
+    assert (samples.interval is None) == (fewest < 6)
 
 
 def test_time_that_only_this_machine_spends_counts(monkeypatch):
@@ -381,7 +271,7 @@ def test_time_that_only_this_machine_spends_counts(monkeypatch):
 
     assert samples.runs < 100
     assert samples.seconds
-    assert kinds(flags) >= {FlagKind.VALUES_TOOK}
+    assert kinds(flags) >= {FlagKind.OUT_OF_TIME}
 
 
 def test_the_interval_holds_the_median_although_it_decides_when_to_stop():
@@ -455,29 +345,6 @@ def test_memory_from_the_driver_during_samples_is_told(runtime):
     assert [f.amount for f in flags if f.kind is FlagKind.DRIVER_CALLS] == [9]
 
 
-def test_memory_from_the_driver_before_the_samples_is_not(runtime):
-    """Whatever the first calls needed is no matter of the samples."""
-
-    def taking(number):
-        runtime.counters["num_device_alloc"] += number < 5
-        return 2e-3
-
-    _, flags = take(runtime.code(taking), runtime, Options(), floor_s=FLOOR_S)
-
-    assert FlagKind.DRIVER_CALLS not in kinds(flags)
-
-
-def test_compiling_during_samples_is_told(runtime, monkeypatch):
-    """Code that compiles again and again is never in a steady state."""
-    compiled = iter(range(100))
-    monkeypatch.setattr(sampling, "loaded_torch", lambda: torch_private)
-    monkeypatch.setattr(torch_private, "compilations", lambda _: next(compiled))
-
-    _, flags = take(runtime.code(lambda _: 2e-3), runtime, Options(), floor_s=FLOOR_S)
-
-    assert FlagKind.COMPILED in kinds(flags)
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 @pytest.mark.parametrize("at", [0, 5, 60])
 def test_an_interrupt_goes_through_and_leaves_all_idle(runtime, error, at):
@@ -507,94 +374,7 @@ def test_an_error_of_the_device_does_not_hide_that_of_the_code(runtime):
         take(body, runtime, Options(), floor_s=FLOOR_S)
 
 
-# ------------------------------------------------------------- cold, progress
-
-
-def test_cold_caches_need_a_device():
-    """On the CPU nothing is flushed, and nothing pretends to be; nothing ran."""
-    ran = []
-
-    with pytest.raises(DeviceError, match="--cold"):
-        take(ran.append, CpuRuntime(), Options(cold=True), floor_s=FLOOR_S)
-
-    assert ran == []
-
-
-def test_cold_caches_need_a_device_that_is_used():
-    """Code that has started no device has no cache to flush."""
-    runtime = NoisyRuntime(devices=())
-
-    with pytest.raises(DeviceError, match="used no device"):
-        take(lambda _: None, runtime, Options(cold=True), floor_s=FLOOR_S)
-
-
-class FakeTorch:
-    """The words of torch that a flush needs."""
-
-    uint8 = "uint8"
-
-    def __init__(self, l2_bytes=None, *, full=False):
-        self.noisy = self
-        self.made, self.zeroed = [], []
-        self._full = full
-        if l2_bytes is not None:
-            self.L2_cache_size = l2_bytes
-
-    def get_device_properties(self, _):
-        """Those of a device: this object has them."""
-        return self
-
-    def empty(self, nbytes, *, dtype, device):
-        """A buffer that notes when it is zeroed."""
-        if self._full:
-            raise RuntimeError("out of memory")
-        assert dtype == "uint8"
-        self.made.append((device, nbytes))
-        zeroed = self.zeroed
-
-        class Buffer:
-            def zero_(self):
-                zeroed.append(device)
-
-        return Buffer()
-
-
-@pytest.mark.parametrize(
-    ("l2_bytes", "nbytes"), [(50 << 20, 100 << 20), (None, 256 << 20)]
-)
-def test_a_flush_overwrites_twice_the_cache_on_each_device(l2_bytes, nbytes):
-    """A device that comes into use later is flushed, too; a buffer is made once."""
-    torch, runtime = FakeTorch(l2_bytes), NoisyRuntime(devices=(0,))
-    flush = cold_flush(runtime, torch)
-
-    flush()
-    runtime.devices = (0, 1)
-    flush()
-
-    assert torch.made == [("noisy:0", nbytes), ("noisy:1", nbytes)]
-    assert torch.zeroed == ["noisy:0", "noisy:0", "noisy:1"]
-
-
-def test_no_room_for_a_flush_is_said_so():
-    """The buffer may not fit beside what the user has there."""
-    flush = cold_flush(NoisyRuntime(), FakeTorch(full=True))
-
-    with pytest.raises(DeviceError, match=r"no room on noisy:0 for the 256 MiB"):
-        flush()
-
-
-def test_a_flush_comes_after_the_users_own_step(runtime, monkeypatch):
-    """What the user does before a sample would warm the caches again."""
-    order = []
-    monkeypatch.setattr(
-        sampling, "cold_flush", lambda *_: lambda: order.append("flush")
-    )
-    plan = Options(samples=3, cold=True, before=lambda: order.append("before"))
-
-    samples, _ = take(runtime.code(lambda _: 2e-3), runtime, plan, floor_s=FLOOR_S)
-
-    assert samples.cold
-    assert order == ["before", "flush"] * (samples.warmup_calls + 3)
+# ------------------------------------------------------------------- progress
 
 
 def test_progress_rises_to_the_budget(runtime):
@@ -606,52 +386,6 @@ def test_progress_rises_to_the_budget(runtime):
 
     assert shares == sorted(shares)
     assert 0.95 < shares[-1] <= 1.0
-
-
-def test_progress_rises_to_the_number_of_samples(runtime):
-    """Where so many samples are wanted, they are what counts, not the budget."""
-    shares = []
-    body, plan = runtime.code(noise(1, 0.3)), Options(budget_s=0.1, samples=400)
-
-    take(body, runtime, plan, floor_s=FLOOR_S, progress=shares.append)
-
-    assert shares[-4:] == [397 / 400, 398 / 400, 399 / 400, 1.0]
-
-
-def test_progress_of_values_that_take_long_goes_on_behind_the_budget(
-    runtime, monkeypatch
-):
-    """It is not at its end while the model waits for six samples of its own."""
-    shares, here_s = [], itertools.count()
-    monkeypatch.setattr(sampling, "perf_counter", lambda: next(here_s) * 0.1)
-
-    samples, _ = take(
-        runtime.code(lambda _: 1e-3),
-        runtime,
-        Options(budget_s=2),
-        floor_s=FLOOR_S,
-        progress=shares.append,
-    )
-
-    assert len(samples.seconds) >= 6
-    assert shares == sorted(shares)
-    assert shares[-1] == 1.0
-    assert shares[-2] < 1.0
-
-
-def test_the_cpu_is_measured_for_real(monkeypatch):
-    """On this machine's own clock, without any device."""
-    monkeypatch.setattr(sampling, "perf_counter", time.perf_counter)
-
-    def body(calls):
-        for _ in range(calls):
-            sum(range(200))
-
-    samples, _ = take(body, CpuRuntime(), Options(budget_s=0.05), floor_s=1e-6)
-
-    assert samples.mode is Mode.THROUGHPUT
-    assert samples.median_s > 0
-    assert samples.runs > len(samples.seconds)
 
 
 def test_a_slow_simulation_is_sampled_until_it_says_something(monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 
@@ -10,7 +9,6 @@ import pytest
 import torch
 
 import gpumagic
-from gpumagic.cuda_sync_time import view_run
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun
 from gpumagic.cuda_sync_time.options import Options
@@ -97,7 +95,7 @@ def test_work_on_the_starting_stream_leaves_no_tail(bench):
     assert report.run.events[0].elapsed_s <= report.run.elapsed_s
     assert report.run.naive_s < OVERHEAD_S
     assert report.bound is Bound.DEVICE
-    assert kinds(report) <= {FlagKind.COLLECTED}
+    assert not kinds(report)
 
 
 def test_the_starting_stream_is_kept_when_the_cell_takes_another(bench):
@@ -113,17 +111,6 @@ def test_the_starting_stream_is_kept_when_the_cell_takes_another(bench):
 
     assert report.run.tail_s == pytest.approx(0.03, rel=0.01)
     assert report.run.events[0].elapsed_s < OVERHEAD_S
-    assert flag(report, FlagKind.STREAM_LEFT).device == 0
-
-
-def test_a_tail_of_less_than_the_floor_is_no_news(bench):
-    """40 us on a side stream are below the floor and 50 us more."""
-    side = torch.sim.Stream()
-
-    report = bench.time(lambda: bench.busy(0.04, side))
-
-    assert report.run.tail_s > 0
-    assert FlagKind.TAIL not in kinds(report)
 
 
 def test_earlier_work_is_waited_for_and_told_and_not_counted(bench):
@@ -135,14 +122,6 @@ def test_earlier_work_is_waited_for_and_told_and_not_counted(bench):
     assert report.run.backlog_s == pytest.approx(0.03, rel=0.01)
     assert flag(report, FlagKind.BACKLOG).amount == report.run.backlog_s
     assert 0.002 <= report.run.elapsed_s < 0.002 + OVERHEAD_S
-
-
-def test_an_idle_device_has_no_backlog_to_tell(bench):
-    """What the wait itself costs is noted, and no flag."""
-    report = bench.time(lambda: None)
-
-    assert 0 < report.run.backlog_s < OVERHEAD_S
-    assert FlagKind.BACKLOG not in kinds(report)
 
 
 def test_the_host_may_take_all_the_time(bench):
@@ -158,40 +137,6 @@ def test_the_host_may_take_all_the_time(bench):
     assert report.run.naive_s == pytest.approx(0.05, rel=0.01)
 
 
-@pytest.mark.parametrize("microseconds", [17, 25, 30, 40, 70, 110, 300])
-def test_without_work_on_the_gpu_the_host_waits_for_nothing(bench, microseconds):
-    """What looking takes, an empty cell's time, is not taken for a wait."""
-    report = bench.time(lambda: bench.box.pass_time(microseconds * 1e-6))
-
-    assert report.run.waited_s == pytest.approx(report.setting.floor_s)
-    assert report.bound is Bound.HOST
-    title = view_run.headline(report)
-    assert "waits" not in title
-    assert "%%time" not in title
-    assert title.endswith("the GPUs do nothing in it")
-
-
-def test_both_may_take_their_part(bench):
-    """50 ms of work behind 30 ms of host leave 20 ms to wait for."""
-
-    def both():
-        bench.busy(50)
-        bench.box.pass_time(0.03)
-
-    report = bench.time(both)
-
-    assert report.bound is Bound.OVERLAPPED
-    assert report.run.waited_s == pytest.approx(0.02, rel=0.02)
-
-
-def test_a_full_queue_makes_the_naive_time_grow(bench):
-    """Beyond the queue's length the host launches at the pace of the device."""
-    report = bench.time(lambda: [bench.busy(1) for _ in range(1500)])
-
-    assert report.run.elapsed_s == pytest.approx(1.5, rel=0.01)
-    assert report.run.naive_s == pytest.approx(1.5 - 1.024, rel=0.02)
-
-
 def test_a_device_that_is_not_current_is_waited_for(bench):
     """Work on the second GPU counts while the first one is current."""
     report = bench.time(lambda: bench.busy(40, device=1))
@@ -203,76 +148,11 @@ def test_a_device_that_is_not_current_is_waited_for(bench):
     assert FlagKind.TAIL not in kinds(report)
 
 
-def test_an_empty_cell_is_measured_as_the_floor(bench):
-    """The floor comes from the same path, and is the same whenever it is asked."""
-    first, second = bench.time(lambda: None), bench.time(lambda: None)
-
-    assert first.run.elapsed_s == first.setting.floor_s == second.setting.floor_s
-    assert second.run.elapsed_s == first.run.elapsed_s > 0
-
-
-def test_fewer_devices_have_a_floor_of_their_own(bench):
-    """Waiting for two GPUs takes longer than for one."""
-    two = bench.time(lambda: None).setting.floor_s
-
-    with gpumagic.simulate("2xh100") as box:
-        torch.zeros(1, device="sim")
-        alone = Bench(box)
-        alone.instruments = bench.instruments
-        one = alone.time(lambda: None).setting.floor_s
-
-    assert 0 < one < two
-
-
 def compute_for(seconds):
     """Python's own work, of which the machine's clock knows nothing."""
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         pass
-
-
-def test_sleeping_is_part_of_the_time(bench):
-    """What the program asks to sleep passes on the machine's clock, exactly."""
-    report = bench.time(lambda: time.sleep(0.01))
-
-    assert 0.01 <= report.run.elapsed_s < 0.01 + OVERHEAD_S
-
-
-def test_the_report_says_where_it_was_measured(bench):
-    """Kind, label, both devices by name, and what simulating has taken for real."""
-    began = time.perf_counter()
-    report = bench.time(lambda: compute_for(0.01))
-    took_s = time.perf_counter() - began
-
-    assert report.setting.kind == "sim"
-    assert report.setting.label == "simulated H100 SXM"
-    assert [device for device, _ in report.setting.devices] == [0, 1]
-    assert report.setting.torch_version == torch.__version__
-    assert 0.01 <= report.run.simulated_in_s <= took_s
-    assert report.run.elapsed_s < OVERHEAD_S
-
-
-def test_stamps_of_the_host_say_nothing_of_the_model_s_clock(bench):
-    """Stamps that a caller took with `perf_counter_ns` are left aside."""
-    run = OneRun(bench.instruments)
-    run.begin()
-    bench.busy(5)
-    run.end(started_ns=time.perf_counter_ns(), ended_ns=time.perf_counter_ns())
-
-    assert 0.005 <= run.report(Code("x")).run.elapsed_s < 0.005 + OVERHEAD_S
-
-
-def test_the_same_cell_takes_the_same_time():
-    """Two machines, one program, one figure to the nanosecond."""
-
-    def elapsed():
-        with gpumagic.simulate("2xh100") as box:
-            x = torch.ones(512, 512, device="sim")
-            return Bench(box).time(lambda: (x @ x).sum().item()).run
-
-    one, other = elapsed(), elapsed()
-    assert one.elapsed_s == other.elapsed_s
-    assert (one.naive_s, one.tail_s) == (other.naive_s, other.tail_s)
 
 
 # ------------------------------------------------------- devices that come late
@@ -289,7 +169,7 @@ def test_nothing_is_started_by_timing(box):
     assert report.run.tail_s is None
     assert report.run.backlog_s is None
     assert not box.machine.started
-    assert kinds(report) <= {FlagKind.COLLECTED}
+    assert not kinds(report)
 
 
 def test_a_first_use_is_waited_for_and_labelled(box):
@@ -308,23 +188,6 @@ def test_a_first_use_is_waited_for_and_labelled(box):
     assert report.run.backlog_s is None
     assert report.run.events == ()
     assert flag(report, FlagKind.FIRST_USE).device == 0
-    assert FlagKind.DEVICE_LEFT not in kinds(report)
-
-
-def test_a_second_device_that_comes_late_is_waited_for(box):
-    """A GPU first used by the cell counts in the time and has no events."""
-    torch.zeros(1, device="sim:0")
-    bench = Bench(box)
-
-    def second():
-        torch.zeros(1, device="sim:1")
-        bench.busy(40, device=1)
-
-    report = bench.time(second)
-
-    assert report.run.waited_s == pytest.approx(0.04, rel=0.01)
-    assert [each.device for each in report.run.events] == [0]
-    assert flag(report, FlagKind.FIRST_USE).device == 1
 
 
 def test_a_machine_that_goes_during_the_cell_leaves_the_host_s_time(box):
@@ -343,104 +206,10 @@ def test_a_machine_that_goes_during_the_cell_leaves_the_host_s_time(box):
     assert report.run.elapsed_s >= 0.002
 
 
-def test_a_machine_that_comes_during_the_cell_leaves_the_host_s_time():
-    """The clock of a machine that was switched on in the cell tells nothing of it."""
-    bench, made = Bench(None), []
-
-    def switch_on():
-        made.append(gpumagic.simulate("h100"))
-        torch.zeros(1, device="sim")
-        time.sleep(0.002)
-
-    try:
-        report = bench.time(switch_on)
-    finally:
-        made[0].off()
-
-    assert report.setting.kind == "cpu"
-    assert report.run.elapsed_s >= 0.002
-
-
 # ------------------------------------------------------------ cells that fail
 
 
-def test_a_cell_that_raises_keeps_its_error_and_its_time(bench):
-    """The time is until the error; what was queued is waited for all the same."""
-
-    def fail():
-        bench.busy(20)
-        bench.box.pass_time(0.01)
-        raise ValueError("no good\nmore of it")
-
-    report = bench.time(fail)
-
-    assert report.failed == "ValueError: no good"
-    assert report.run.elapsed_s == report.run.naive_s == pytest.approx(0.01, rel=0.01)
-    assert bench.time(lambda: None).run.backlog_s < OVERHEAD_S
-
-
-def test_a_report_needs_an_end(bench):
-    """Asked too early it says so."""
-    run = OneRun(bench.instruments)
-    run.begin()
-
-    with pytest.raises(RuntimeError, match="not ended"):
-        run.report(Code("x"))
-
-
 # ---------------------------------------------------------------------- flags
-
-
-def test_another_device_left_current_is_told(bench):
-    """The number of the device that the cell has left current."""
-    report = bench.time(lambda: torch.sim.set_device(1))
-    torch.sim.set_device(0)
-
-    assert flag(report, FlagKind.DEVICE_LEFT).amount == 1
-    assert FlagKind.DEVICE_LEFT not in kinds(bench.time(lambda: None))
-
-
-def test_threads_that_still_run_are_told_by_name(bench):
-    """One that has ended is not; nor is one that ran before."""
-    stop = threading.Event()
-    threads = [
-        threading.Thread(target=stop.wait, name="loader", daemon=True),
-        threading.Thread(target=int, name="ended"),
-    ]
-
-    def start():
-        for thread in threads:
-            thread.start()
-        threads[1].join()
-
-    report, later = bench.time(start), bench.time(lambda: None)
-    stop.set()
-
-    assert flag(report, FlagKind.THREADS).names == ("loader",)
-    assert FlagKind.THREADS not in kinds(later)
-
-
-def test_collections_are_counted(bench):
-    """Going through everything twice is told; making objects is not."""
-    gc.collect()
-
-    report = bench.time(lambda: (gc.collect(), gc.collect()))
-    quiet = bench.time(lambda: [[] for _ in range(5000)])
-
-    assert flag(report, FlagKind.COLLECTED).amount == 2
-    assert FlagKind.COLLECTED not in kinds(quiet)
-
-
-def test_memory_from_the_driver_is_counted(bench):
-    """Two new segments are two calls; what the cache has is none."""
-
-    def allocate():
-        return [torch.empty(64 << 20, dtype=torch.uint8, device="sim") for _ in "ab"]
-
-    new, cached = bench.time(allocate), bench.time(allocate)
-
-    assert flag(new, FlagKind.DRIVER_CALLS).amount == 2
-    assert FlagKind.DRIVER_CALLS not in kinds(cached)
 
 
 def test_an_allocator_that_ran_out_is_told():
@@ -454,15 +223,6 @@ def test_an_allocator_that_ran_out_is_told():
         )
 
     assert flag(report, FlagKind.RETRIES).amount == 1
-
-
-def test_other_processes_on_the_gpu_are_counted():
-    """A GPU that is shared says with how many."""
-    with gpumagic.simulate("h100", others=[[(101, 1 << 30), (102, 1 << 30)]]) as box:
-        torch.zeros(1, device="sim")
-        report = Bench(box).time(lambda: None)
-
-    assert flag(report, FlagKind.SHARED).amount == 2
 
 
 @pytest.fixture
@@ -503,22 +263,6 @@ def test_a_capture_that_the_cell_leaves_open_is_left_alone(as_cuda):
 
     assert flag(report, FlagKind.CAPTURING)
     assert x[0].item() == 2
-
-
-def test_a_whole_capture_within_the_cell_is_no_obstacle(as_cuda):
-    """Captured and replayed in one cell, the replay is waited for."""
-    x, graph = torch.ones(64, device="cuda"), torch.cuda.CUDAGraph()
-
-    def capture():
-        with torch.cuda.graph(graph):
-            x.add_(1)
-        graph.replay()
-        as_cuda.busy(20)
-
-    report = as_cuda.time(capture)
-
-    assert FlagKind.CAPTURING not in kinds(report)
-    assert report.run.waited_s == pytest.approx(0.02, rel=0.01)
 
 
 # ------------------------------------------------------------------ observers
@@ -562,47 +306,6 @@ def busy(report, device):
     ]
 
 
-def test_two_devices_that_take_turns_are_seen_taking_turns(bench):
-    """The times are the engine's own, without a trace that was asked for."""
-
-    def turns():
-        for device in (0, 1, 0):
-            bench.busy(20, device=device)
-            torch.sim.synchronize(device)
-
-    report = bench.time(turns)
-
-    assert busy(report, 0) == [(0.0, 20.0), (40.0, 60.0)]
-    assert busy(report, 1) == [(20.0, 40.0)]
-    assert report.busy_s == pytest.approx(0.06, rel=1e-3)
-    assert "profile" not in report.run.to_dict()
-
-
-def test_a_small_part_looks_like_a_small_part(bench):
-    """Work of 15 in 100 ms is 15 % of the lane, and of the title."""
-
-    def cell():
-        for _ in range(3):
-            bench.busy(5)
-            bench.box.pass_time(0.0333)
-
-    report = bench.time(cell)
-    (drawn,) = (each for each in view_run.run_parts(report) if hasattr(each, "lanes"))
-
-    lane = next(each for each in drawn.lanes if each.name == "sim:0")
-    assert drawn.scale.share(lane).startswith("15.0 %")
-    assert "the GPUs work 15.0 ms of it" in view_run.headline(report)
-
-
-def test_memory_alone_is_no_work(bench):
-    """A loop of `torch.empty` leaves the GPU idle."""
-    report = bench.time(lambda: [torch.empty(9, device="sim") for _ in range(99)])
-
-    assert report.busy_s == 0
-    assert busy(report, 0) == []
-    assert "do nothing in it" in view_run.headline(report)
-
-
 def test_waits_are_drawn_where_the_cell_waited(bench):
     """Title, table and lane have one figure."""
     x = torch.ones(1, device="sim")
@@ -621,7 +324,7 @@ def test_waits_are_drawn_where_the_cell_waited(bench):
     ]
     in_lane_s = sum(each.end_s - each.start_s for each in waits)
     assert in_lane_s == pytest.approx(sum(each.waited_s for each in report.syncs))
-    assert f"wait {seconds_text(in_lane_s)}" in view_run.headline(report)
+    assert f"wait {seconds_text(in_lane_s)}" in report.headline
 
 
 def test_a_device_first_used_in_the_cell_is_in_the_picture(box):
@@ -630,22 +333,9 @@ def test_a_device_first_used_in_the_cell_is_in_the_picture(box):
 
     report = Bench(box).time(lambda: torch.ones(99, device="sim:1"))
 
-    (drawn,) = (each for each in view_run.run_parts(report) if hasattr(each, "lanes"))
+    (drawn,) = (each for each in report.drawing().parts if hasattr(each, "lanes"))
     assert [lane.name for lane in drawn.lanes] == ["host", "sim:0", "sim:1"]
     assert [len(lane.spans) for lane in drawn.lanes[1:]] == [0, 1]
-
-
-def test_a_long_run_is_kept_small_and_as_busy_as_it_was(bench):
-    """Thirty thousand kernels are a thousand stretches of the same work."""
-
-    def cell():
-        for _ in range(30_000):
-            bench.busy(0.01)
-
-    report = bench.time(cell)
-
-    assert len(report.activity.spans) < 3000
-    assert report.busy_s == pytest.approx(0.3, rel=1e-6)
 
 
 def test_nothing_stays_of_looking(bench):
@@ -664,34 +354,8 @@ def test_time_of_pythons_own_is_told_apart_from_the_models(bench):
     """What no model knows is not left out in silence."""
     report = bench.time(lambda: threading.Event().wait(0.1))
 
-    assert "on the simulated clock" in view_run.headline(report)
+    assert "on the simulated clock" in report.headline
     assert "Python's own time is not on the simulated clock" in str(report)
-
-
-def test_a_part_of_the_time_can_be_looked_at(bench):
-    """The part has what ran in it, on the clock of the run."""
-    report = bench.time(lambda: [bench.busy(10), bench.busy(10, device=1)])
-
-    text = str(report.zoom("5ms", "6ms"))
-
-    assert text.startswith("1.00 ms of 10.0 ms: sim:0 100 %, sim:1 100 % busy")
-
-
-def test_a_full_queue_is_seen_by_the_profile(bench):
-    """More in flight than a queue holds is told."""
-    report = bench.time(lambda: [bench.busy(0.1) for _ in range(1500)], profile=True)
-
-    assert FlagKind.QUEUE_FULL in kinds(report)
-
-
-def test_a_trace_is_saved_where_it_was_asked_for(bench, tmp_path):
-    """The file is named in the report; asking for it is asking for a profile."""
-    file = tmp_path / "trace.json"
-
-    report = bench.time(lambda: bench.busy(1), trace_file=str(file))
-
-    assert report.profile.saved_as == str(file)
-    assert file.stat().st_size > 0
 
 
 def test_a_folder_that_is_missing_stops_the_run_before_it_begins(bench, tmp_path):
@@ -713,17 +377,6 @@ def test_a_trace_that_cannot_be_saved_costs_neither_time_nor_profile(bench, tmp_
     assert report.profile.busy_s == pytest.approx(0.007)
     assert "could not be saved" in report.profile.problem
     assert report.profile.saved_as is None
-
-
-def test_observers_end_with_the_run_also_when_the_cell_raises(bench):
-    """No observer of waits is left behind."""
-
-    def fail():
-        raise ValueError("no good")
-
-    bench.time(fail, syncs=True, profile=True)
-
-    assert bench.box.machine.wait_observers == []
 
 
 def test_nothing_of_it_draws_random_numbers_or_moves_counters(bench):

@@ -131,68 +131,6 @@ def test_the_window_is_the_machines_own_time(box, runtime):
     assert 0.25 < kernel.start_s < kernel.end_s <= trace.length_s
 
 
-def test_two_streams_that_overlap(runtime, launch):
-    """The second kernel begins 4 us after the first, the cost of its launch."""
-    side = torch.sim.Stream()
-
-    def code():
-        launch(100)
-        launch(300, stream=side)
-
-    profile = profile_of(traced(runtime, code).trace())
-
-    assert profile.busy_s == pytest.approx(304e-6)
-    assert profile.overlapped_s == pytest.approx(96e-6)
-    assert [(each.stream, each.busy_s) for each in profile.streams] == [
-        (0, pytest.approx(100e-6)),
-        (side.stream_id, pytest.approx(300e-6)),
-    ]
-
-
-def test_a_copy_hidden_behind_a_kernel(runtime, launch):
-    """A copy on a stream of its own is hidden; one that kernels wait for is not."""
-    side = torch.sim.Stream()
-
-    def hidden():
-        launch(500)
-        launch(200, stream=side, engine=Engine.H2D, name="copy")
-
-    def bare():
-        launch(200, engine=Engine.H2D, name="copy")
-        launch(500)
-
-    behind, before = (
-        profile_of(traced(runtime, code).trace()) for code in (hidden, bare)
-    )
-
-    assert behind.copying_s == pytest.approx(200e-6)
-    assert behind.hidden_copy_s == pytest.approx(200e-6)
-    assert before.copying_s == pytest.approx(200e-6)
-    assert before.hidden_copy_s == 0
-    assert [(each.name, each.kind) for each in before.kernels] == [
-        ("kernel", "kernel"),
-        ("copy", "copy"),
-    ]
-
-
-def test_copies_of_torch_are_copies(runtime):
-    """What `.to` and `.cpu` do crosses the link; kernels do not."""
-    host = runtime.pin(torch.ones(1 << 16))
-    runtime.synchronize()
-
-    def code():
-        there = host.to("sim", non_blocking=True)
-        there.cos().cpu()
-
-    trace = traced(runtime, code).trace()
-
-    assert [span.kind for span in of_kind(trace, *DEVICE_KINDS)] == [
-        SpanKind.COPY,
-        SpanKind.KERNEL,
-        SpanKind.COPY,
-    ]
-
-
 def test_the_host_launches_waits_and_works(box, runtime):
     """Launches end where work is submitted; `pass_time` is neither launch nor wait."""
     small = torch.ones(64, 64, device="sim")
@@ -260,17 +198,6 @@ def test_launches_and_waits_do_not_cover_each_other(runtime, launch):
     assert all(one.end_s <= next_.start_s for one, next_ in pairwise(host))
 
 
-def test_devices_have_the_numbers_of_the_process(box, runtime):
-    """The second GPU is device 1, on its default stream."""
-    torch.ones(8, device="sim:1")
-    runtime.synchronize()
-
-    trace = traced(runtime, lambda: torch.ones(8, device="sim:1").exp()).trace()
-
-    assert box.machine.started
-    assert {(s.device, s.stream) for s in of_kind(trace, SpanKind.KERNEL)} == {(1, 0)}
-
-
 @pytest.fixture
 def captured():
     """A machine that stands in for CUDA, as graphs need, and a graph captured on it."""
@@ -282,50 +209,6 @@ def captured():
         runtime = open_runtime("sim")
         runtime.synchronize()
         yield runtime, graph
-
-
-def test_replayed_graphs_are_traced(captured):
-    """The kernels of a graph run on the devices like others, launched by one call."""
-    runtime, graph = captured
-
-    trace = traced(runtime, graph.replay).trace()
-
-    assert len(of_kind(trace, SpanKind.KERNEL)) == 2
-
-
-def test_what_the_user_records_goes_on(box, runtime):
-    """A list of `box.record()` gets all work, before, in and after the block."""
-    small = torch.ones(64, 64, device="sim")
-    runtime.synchronize()
-    works = box.record()
-    small.exp()
-
-    trace = traced(runtime, small.cos).trace()
-    small.sin()
-    runtime.synchronize()
-
-    assert len(works) == 3
-    assert len(of_kind(trace, SpanKind.KERNEL)) == 1
-    assert box.machine.scheduler.trace is works
-
-
-def test_recording_may_begin_in_the_block(box, runtime):
-    """Then the list of the user stays, and the trace misses nothing."""
-    small = torch.ones(64, 64, device="sim")
-    runtime.synchronize()
-    kept = []
-
-    def code():
-        small.exp()
-        runtime.synchronize()
-        kept.append(box.record())
-        small.cos()
-
-    trace = traced(runtime, code).trace()
-
-    assert len(kept[0]) == 1
-    assert len(of_kind(trace, SpanKind.KERNEL)) == 2
-    assert box.machine.scheduler.trace is kept[0]
 
 
 def test_it_can_be_cut_in_the_middle(runtime):
@@ -347,36 +230,6 @@ def test_it_can_be_cut_in_the_middle(runtime):
     assert len(of_kind(trace, SpanKind.KERNEL)) == 1
     assert all(span.end_s <= trace.length_s for span in trace.spans)
     assert trace.is_cut
-
-
-def test_nothing_stays(box, runtime):
-    """Neither of observers nor of hooks, also where the code raised."""
-    scheduler = box.machine.scheduler
-    before = dict(vars(scheduler))
-
-    with pytest.raises(ZeroDivisionError), runtime.trace():
-        _ = 1 / 0
-
-    assert vars(scheduler).keys() == before.keys()
-    assert scheduler.trace is None
-    assert box.machine.wait_observers == []
-
-
-def test_tracing_costs_no_simulated_time(runtime, launch):
-    """The clock moves by as much with a trace as without one."""
-
-    def lasts_ns():
-        began_ns = runtime.now_ns()
-        for _ in range(5):
-            launch(50)
-        runtime.synchronize()
-        return runtime.now_ns() - began_ns
-
-    bare_ns = lasts_ns()
-    with runtime.trace():
-        traced_ns = lasts_ns()
-
-    assert traced_ns == bare_ns
 
 
 def test_the_saved_file_is_whole_and_labelled(runtime, box, tmp_path):

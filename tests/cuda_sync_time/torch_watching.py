@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import sys
-import threading
-import warnings
 
 import pytest
 import torch
 
-import gpumagic
 from gpumagic.devices.opening import open_runtime
-from gpumagic.errors import DeviceError
 
 pytestmark = pytest.mark.usefixtures("box")
 
@@ -178,64 +174,6 @@ def test_printing_is_told_as_printing():
     assert {each.line.source for each in seen} == {"return str(tensor)"}
 
 
-def test_a_full_queue_is_not_a_call_of_the_user(box):
-    """A launch that waits for a slot is seen by observers, but is no sync."""
-    observed = []
-    box.machine.wait_observers.append(lambda what, *_: observed.append(what))
-    x = torch.ones(2, device="sim")
-
-    def flood():
-        with box.slow(gpu=0, by=10_000):
-            x.add_(1)
-        for _ in range(1100):
-            x.add_(1)
-
-    seen = waits_of(flood)
-
-    assert "queue full" in observed
-    assert seen == []
-
-
-def test_the_list_is_whole_where_the_code_raises(box):
-    """A cell that raises has its waits in the list, and nobody watches any more."""
-    x = work()
-
-    with pytest.raises(ZeroDivisionError), box.watch_syncs() as seen:
-        x.sum().item() / 0
-
-    assert [each.what for each in seen] == [".item()"]
-    assert box.machine.wait_observers == []
-
-
-def test_other_threads_are_seen(box):
-    """What another thread waits for is noted, with the line of that thread."""
-    x = work()
-    with box.watch_syncs() as seen:
-        thread = threading.Thread(target=lambda: x.sum().item())
-        thread.start()
-        thread.join()
-
-    assert [each.what for each in seen] == [".item()"]
-    assert "x.sum().item()" in seen[0].line.source
-
-
-def test_observers_get_the_clock(box):
-    """An observer is told when the call began and ended, also with nothing to do."""
-    observed = []
-    box.machine.wait_observers.append(lambda *each: observed.append(each))
-    torch.sim.synchronize()
-    before_ns = box.machine.scheduler.now_ns
-
-    torch.sim.synchronize(0)
-
-    cost_ns = box.machine.gpus[0].costs.host.synchronize_device_ns
-    assert observed[-1] == (
-        "torch.sim.synchronize()",
-        before_ns,
-        before_ns + cost_ns,
-    )
-
-
 def test_giving_memory_back_waits_for_the_whole_device():
     """Each segment that goes back to the driver is a wait for all that is queued."""
     x = torch.ones(SIDE, SIDE, device="sim")
@@ -253,40 +191,6 @@ def test_giving_memory_back_waits_for_the_whole_device():
 
     assert idle.what == busy.what == "cudaFree"
     assert busy.waited_s > idle.waited_s > 0
-
-
-def test_freeing_memory_that_another_stream_used_waits():
-    """The allocator's own wait for another stream is told as what it is."""
-    side = torch.sim.Stream()
-    x = torch.ones(SIDE, SIDE, device="sim")
-    side.wait_stream(torch.sim.current_stream())
-    with torch.sim.stream(side):
-        x.relu()
-    x.record_stream(side)
-    del x
-
-    seen = waits_of(torch.sim.empty_cache)
-
-    assert "freeing memory that another stream used" in {each.what for each in seen}
-
-
-def test_a_machine_that_stands_in_for_cuda_says_cuda():
-    """Code that says "cuda" is told of its waits in that word."""
-    with gpumagic.simulate("h100", as_cuda=True) as box, box.watch_syncs() as seen:
-        torch.ones(2, device="cuda").sum().item()
-        torch.cuda.synchronize()
-
-    assert [each.what for each in seen] == [".item()", "torch.cuda.synchronize()"]
-
-
-def test_a_machine_that_is_off_cannot_be_watched(box):
-    """Watching a machine that was switched off says how to switch one on."""
-    box.off()
-
-    for watch in (box.watch_syncs, box.watch_races):
-        with pytest.raises(DeviceError, match="switched off") as caught, watch():
-            pass
-        assert "gpumagic.simulate" in caught.value.hint
 
 
 def watched(action):
@@ -350,34 +254,6 @@ def test_the_hint_names_the_users_variable(monkeypatch):
     assert race.hint.startswith("side.wait_stream(")
 
 
-def test_no_warning_is_shown_for_what_is_collected(box):
-    """During the block races are told in the list alone; the machine counts them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = watched(sums_too_early)
-
-    assert len(found) == len(box.races) == 1
-
-
-def test_afterwards_races_warn_again():
-    """A race that was collected is told as ever once nobody collects."""
-    watched(sums_too_early)
-
-    with pytest.warns(RuntimeWarning, match="nothing makes it wait"):
-        sums_too_early()
-
-
-def test_a_loop_tells_a_race_once(box):
-    """The same two places are one entry, however often they meet."""
-
-    def again_and_again():
-        for _ in range(3):
-            sums_too_early()
-
-    assert len(watched(again_and_again)) == 1
-    assert len(box.races) == 3
-
-
 def test_a_buffer_read_too_early_on_the_host():
     """What a non_blocking copy has not brought yet is a race with the host."""
     x = torch.ones(1 << 20, device="sim")
@@ -390,27 +266,3 @@ def test_a_buffer_read_too_early_on_the_host():
 
     assert race.later.source == "host.sum()"
     assert "synchronize()" in race.hint
-
-
-def test_races_are_all_told_where_the_code_raises(box):
-    """A cell that raises has its races in the list, and later ones warn again."""
-
-    def raise_after():
-        sums_too_early()
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError), box.watch_races() as found:
-        raise_after()
-
-    assert len(found) == 1
-    with pytest.warns(RuntimeWarning):
-        sums_too_early()
-
-
-def test_a_machine_that_does_not_look_says_so():
-    """Without hazards there is nothing to collect, and the error says what to type."""
-    with gpumagic.simulate("h100", hazards="off") as box:
-        with pytest.raises(DeviceError) as caught, box.watch_races():
-            pass
-
-        assert 'hazards="report"' in caught.value.hint

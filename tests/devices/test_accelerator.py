@@ -9,9 +9,7 @@ import pytest
 from gpumagic.devices.accelerator import (
     AcceleratorRuntime,
     CudaRuntime,
-    is_available,
 )
-from gpumagic.errors import DeviceError
 from tests.devices.contract import QUESTIONS, RuntimeContract
 from tests.devices.standin_torch import (
     UNIT_S,
@@ -95,46 +93,6 @@ class TestXpu(RuntimeContract):
         assert runtime.memory_snapshot() is None
 
 
-class TestMps(RuntimeContract):
-    """Apple's has one device, no streams, and events that cannot be trusted."""
-
-    @pytest.fixture
-    def machine(self):
-        return Machine(devices=1)
-
-    @pytest.fixture
-    def runtime(self, machine):
-        return AcceleratorRuntime(torch_with(mps=machine), "mps")
-
-    @pytest.fixture
-    def unused(self, runtime):
-        return runtime
-
-    def test_it_has_no_events_though_its_module_has(self, runtime):
-        """None instead of a time that may run backwards."""
-        assert runtime.record(None) is None
-
-    def test_it_has_no_pinned_memory(self, runtime, tensor):
-        """The error names the kind."""
-        with pytest.raises(DeviceError, match="for mps"):
-            runtime.pin(tensor)
-
-    def test_it_has_one_device(self, runtime):
-        """The only device is the current one, and in use."""
-        assert runtime.current_device() == 0
-        assert runtime.devices_in_use() == (0,)
-        assert runtime.device_name(0) is None
-
-
-def test_availability_is_found_where_this_torch_says_it():
-    """XPU's module says it itself; torch 2.4 says it of MPS elsewhere."""
-    torch = torch_with(mps=Machine(devices=1))
-
-    assert is_available(torch, "mps")
-    assert not is_available(torch, "xpu")
-    assert not is_available(torch, "npu")
-
-
 @pytest.fixture(params=["cuda", "xpu"])
 def with_events(request, machine):
     """A runtime on two devices that were started, of either kind that has events."""
@@ -152,10 +110,3 @@ def test_device_time_is_told_in_seconds(with_events, machine):
     end = with_events.record(None)
 
     assert with_events.elapsed_s(start, end) == pytest.approx(5 * UNIT_S)
-
-
-def test_memory_is_told_free_first(with_events, machine):
-    """Free bytes come before the total, as torch has them."""
-    machine.submit(1)
-
-    assert with_events.memory_bytes(0) == (60 << 30, 80 << 30)

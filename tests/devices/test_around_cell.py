@@ -4,9 +4,6 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
 import pytest
 
 from gpumagic.devices import around_cell
@@ -68,31 +65,6 @@ def test_each_step_is_made_by_all_observers_before_the_next():
     assert not ended.uses_device
 
 
-def test_one_that_refuses_leaves_none_running():
-    """Its error goes through, after all of them have been closed."""
-    log = []
-    observers = [Noting("tracer", log), Noting("watcher", log, refuses=True)]
-
-    with pytest.raises(GpuMagicError, match="no"):
-        AroundCell(CpuRuntime, observers).begin()
-
-    assert log[-2:] == ["close watcher", "close tracer"]
-
-
-def test_it_knows_devices_and_errors_and_nothing_of_a_room():
-    """Whatever goes round a cell can be built on it."""
-    tree = ast.parse(Path(around_cell.__file__).read_text(encoding="utf-8"))
-    imported = {
-        node.module
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module.startswith("gpumagic")
-    }
-
-    assert all(
-        each.startswith(("gpumagic.devices", "gpumagic.errors")) for each in imported
-    )
-
-
 @pytest.fixture
 def device(monkeypatch):
     """A device in use with a clock of its own; no torch of other tests knows of it."""
@@ -124,19 +96,6 @@ def test_a_runtime_is_looked_for_again_until_a_device_is_in_use(device, in_use):
     assert cell.begin() is cell.now() is device
 
     assert len(opened) == (1 if in_use else 2)
-
-
-def test_a_runtime_is_looked_for_again_once_its_machine_is_another(device, swap):
-    """What was simulated by a machine that is gone is not there any more."""
-    found = iter([device, CpuRuntime()])
-    cell = CellRuntime(lambda: next(found))
-    assert cell.begin() is device
-    assert cell.same_machine
-
-    swap(object())
-
-    assert not cell.same_machine
-    assert cell.now().kind == "cpu"
 
 
 @pytest.mark.parametrize("box", [None, object()])
@@ -182,20 +141,6 @@ def test_a_simulated_device_has_its_own_clock_beside_the_hosts(device):
     assert ended.uses_device
     assert ended.elapsed_s >= 2.0
     assert ended.host_s < 1.0
-
-
-def test_a_device_that_is_not_used_is_found_and_has_run_nothing(device):
-    """Whoever names the machine still has it; there is nothing to wait for."""
-    device.in_use = False
-    around = AroundCell(lambda: device)
-    around.begin()
-
-    ended = around.end()
-
-    assert ended.found is device
-    assert ended.runtime.kind == "cpu"
-    assert not ended.uses_device
-    assert device.log == []
 
 
 def test_who_does_not_wait_after_an_error_tells_that_to_all(device):

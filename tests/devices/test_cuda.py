@@ -7,7 +7,6 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.devices.accelerator import CudaRuntime
-from gpumagic.errors import DeviceError
 from tests.devices.contract import QUESTIONS, RuntimeContract
 from tests.devices.standin_torch import Machine, Tensor, torch_with
 
@@ -72,16 +71,6 @@ def test_before_the_start_nothing_is_known(unused, tensor):
     assert not unused.is_pinned(tensor)
 
 
-def test_a_forked_child_knows_nothing_either(runtime, machine):
-    """A child whose parent had CUDA is told so by torch when it pins, not before."""
-    machine.forked = True
-
-    assert runtime.devices_in_use() == ()
-    runtime.synchronize()
-    with pytest.raises(DeviceError, match="forked subprocess"):
-        runtime.pin(Tensor(machine))
-
-
 @pytest.mark.parametrize("private_names", [True, False])
 def test_synchronising_waits_for_every_device_in_use_and_no_other(
     runtime, machine, torch, private_names
@@ -100,15 +89,6 @@ def test_synchronising_waits_for_every_device_in_use_and_no_other(
     assert machine.done()
 
 
-def test_asking_for_free_memory_makes_no_context(runtime, machine):
-    """The memory of a GPU that is not in use stays unknown."""
-    machine.submit(1)
-
-    assert runtime.memory_bytes(0) == (60 << 30, 80 << 30)
-    assert runtime.memory_bytes(1) is None
-    assert machine.contexts == {0}
-
-
 def test_the_count_is_what_the_driver_has_fixed(runtime, machine, torch):
     """After the start CUDA's own count is used; torch's may follow the variable."""
     assert runtime.device_count() == 3
@@ -118,38 +98,12 @@ def test_the_count_is_what_the_driver_has_fixed(runtime, machine, torch):
     assert runtime.device_count() == 3
 
 
-def test_pinning_is_noticed_as_a_start(unused, machine):
-    """Pinning makes a context, so torch is started first and says so after."""
-    unused.pin(Tensor(machine))
-
-    assert unused.started()
-
-
 def test_memory_that_was_pinned_behind_the_back_of_torch(torch, machine):
     """Once cuInit has been reached by anybody, pinned memory is recognised."""
     pinned = Tensor(machine).pin_memory()
 
     assert not CudaRuntime(torch, lambda: False).is_pinned(pinned)
     assert CudaRuntime(torch, lambda: True).is_pinned(pinned)
-
-
-def test_what_cannot_be_pinned_is_explained_in_one_line(torch, machine):
-    """The first line of torch's own error is in ours, with a hint."""
-    machine.devices = 0
-
-    with pytest.raises(DeviceError) as caught:
-        CudaRuntime(torch).pin(Tensor(machine))
-
-    assert caught.value.problem.endswith("Found no NVIDIA driver on your system.")
-    assert "pin_memory off" in caught.value.hint
-
-
-def test_a_pin_that_does_not_pin_is_an_error(torch, machine, monkeypatch):
-    """Memory that is not page-locked is never handed out as if it were."""
-    monkeypatch.setattr(Tensor, "pin_memory", lambda self: self)
-
-    with pytest.raises(DeviceError, match="not page-locked"):
-        CudaRuntime(torch).pin(Tensor(machine))
 
 
 def test_a_snapshot_leaves_the_history_behind(runtime, machine, torch):
@@ -167,17 +121,3 @@ def test_a_snapshot_leaves_the_history_behind(runtime, machine, torch):
 
     torch.cuda.memory_snapshot = list  # torch 2.4: it takes nothing
     assert runtime.memory_snapshot() == []
-
-
-@pytest.mark.parametrize("word", ["memory_stats", "memory_snapshot"])
-def test_an_allocator_that_does_not_count_is_no_error(runtime, machine, torch, word):
-    """One that was plugged in refuses both questions: what it holds is unknown."""
-    machine.submit(1)
-
-    def refuse(*_, **__):
-        raise RuntimeError("CUDAPluggableAllocator does not yet support it")
-
-    setattr(torch.cuda, word, refuse)
-
-    assert (runtime.memory_stats(0) is None) is (word == "memory_stats")
-    assert (runtime.memory_snapshot() is None) is (word == "memory_snapshot")

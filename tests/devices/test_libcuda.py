@@ -1,13 +1,10 @@
 """The probe of the driver library, on a fake libcuda with the latch of the real."""
 
 import os
-import sys
-from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.devices import mapped_library
-from gpumagic.devices.libcuda import Evidence, Probe, gather_evidence, probe
+from gpumagic.devices.libcuda import Evidence, Probe, probe
 from gpumagic.devices.nvidia import NvidiaDriver
 from gpumagic.devices.protocols import Initialisation
 from tests.devices.probing import NOTHING_LOADED, PREPARE
@@ -52,14 +49,6 @@ def test_without_a_driver_it_is_not_loaded():
     assert run.json() == [state("not loaded")]
 
 
-def test_a_loaded_driver_that_nobody_has_started_is_untouched():
-    """Loading, as the import of torch does it, is not initialising."""
-    run = run_python(PREPARE + "    show(probe(), NvidiaDriver().simulated)")
-
-    assert run.json() == [state("not initialised", code=3), False]
-    assert run.cuinit_calls() == []
-
-
 def test_nothing_of_ours_calls_cuinit():
     """Every question of the driver, with torch imported, leaves CUDA untouched."""
     pytest.importorskip("torch")
@@ -88,59 +77,7 @@ def test_nothing_of_ours_calls_cuinit():
 # ---------------------------------------------------------------- after cuInit
 
 
-def test_initialisation_by_anyone_is_seen_with_the_visible_count():
-    """Once somebody has called cuInit, the probe says so and counts what is visible."""
-    run = run_python(
-        PREPARE + "    show(initialise(), probe(), NvidiaDriver().cuda_state())",
-        env={"CUDA_VISIBLE_DEVICES": "2,1"},
-    )
-
-    code, found, by_driver = run.json()
-    assert code == 0
-    assert found == state("initialised", code=0, device_count=2)
-    assert by_driver == found | {"library": by_driver["library"]}
-
-
-def test_the_mapped_file_is_named_on_request():
-    """The file in the process's memory is what counts; naming it is left to choice."""
-    run = run_python(
-        PREPARE
-        + """
-    driver = NvidiaDriver()
-    by_probe = [probe().library, mapped_library()]
-    by_driver = [driver.cuda_state().library for _ in range(2)]
-    show(os.environ["LD_LIBRARY_PATH"], *by_probe, *by_driver)
-    """
-    )
-
-    path, unnamed, *named = run.json()
-    assert unnamed is None
-    assert len(set(named)) == 1
-    assert os.path.dirname(named[0]) in path.split(":")  # noqa: PTH120
-    assert named[0].endswith("/libcuda.so.1")
-
-
 # ---------------------------------------------------------------- three meanings of 3
-
-
-def test_a_failed_attempt_is_told_by_evidence():
-    """After a cuInit in vain the driver says 3 as before; the caller knows better."""
-    run = run_python(
-        PREPARE
-        + """
-    tried = initialise()
-    driver = NvidiaDriver()
-    show(tried, probe(), probe(gather_evidence(failed_attempt=True)),
-         driver.cuda_state(failed_attempt=True).state.value)
-    """,
-        env={"CUDA_VISIBLE_DEVICES": ""},
-    )
-
-    tried, without, with_evidence, by_driver = run.json()
-    assert tried == 100
-    assert without == state("not initialised", code=3)
-    assert with_evidence == state("failed", code=3)
-    assert by_driver == "failed"
 
 
 def test_the_forked_child_of_an_initialised_process_is_recognised():
@@ -167,26 +104,6 @@ def test_the_forked_child_of_an_initialised_process_is_recognised():
     assert with_evidence == state("forked child", code=3)
     assert without == state("not initialised", code=3)  # why evidence is needed
     assert attempt == 3
-
-
-def test_the_forked_child_of_an_untouched_process_is_untouched():
-    """A fork takes nothing away where there was no CUDA; the child can start it."""
-    run = run_python(
-        PREPARE
-        + """
-    driver = NvidiaDriver()
-    driver.cuda_state()
-    child = os.fork()
-    if child == 0:
-        before = driver.cuda_state().state.value
-        show(before, initialise(), driver.cuda_state().state.value)
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert driver.cuda_state().state.value == "not initialised"
-    """
-    )
-
-    assert run.json() == ["not initialised", 0, "initialised"]
 
 
 PID = os.getpid()
@@ -255,16 +172,6 @@ def test_the_short_question_follows_cuda_from_nothing_to_its_start():
     ]
 
 
-@pytest.mark.parametrize(
-    ("code", "answer"), [(0, True), (3, False), (34, None), (100, False), (999, False)]
-)
-def test_only_success_is_a_start(monkeypatch, code, answer):
-    """Any other answer is "no", but for the library that is not a driver."""
-    monkeypatch.setattr(Probe, "device_count", lambda _: (code, 0))
-
-    assert Probe().started() is answer
-
-
 def test_the_short_question_is_evidence_for_a_later_fork():
     """Asked after every cell, it notes the process in which CUDA was started."""
     run = run_python(
@@ -287,39 +194,6 @@ def test_the_short_question_is_evidence_for_a_later_fork():
 # ---------------------------------------------------------------- evidence of torch
 
 
-@pytest.mark.parametrize("answer", [True, False])
-def test_torchs_own_knowledge_of_a_fork_is_used(monkeypatch, answer):
-    """Where torch is imported, what it noted at the fork counts."""
-    torch_cuda = SimpleNamespace(_is_in_bad_fork=lambda: answer)
-    monkeypatch.setitem(sys.modules, "torch.cuda", torch_cuda)
-
-    assert gather_evidence(17) == Evidence(17, in_bad_fork=answer)
-
-
-def test_a_torch_without_that_knowledge_is_no_evidence(monkeypatch):
-    """A private function that is gone is no failure."""
-    monkeypatch.setitem(sys.modules, "torch.cuda", SimpleNamespace())
-
-    assert gather_evidence() == Evidence()
-
-
-def test_asking_imports_no_torch_and_knows_the_real_one():
-    """Evidence is gathered without torch, and from the real torch if it is there."""
-    pytest.importorskip("torch")
-    run = run_python(
-        PREPARE
-        + """
-    gather_evidence(), NvidiaDriver().cuda_state()
-    imported = "torch" in sys.modules
-    import torch
-    torch.cuda._is_in_bad_fork = lambda: True
-    show(imported, gather_evidence().in_bad_fork)
-    """
-    )
-
-    assert run.json() == [False, True]
-
-
 # ---------------------------------------------------------------- where it cannot tell
 
 
@@ -331,25 +205,6 @@ def test_a_system_that_cannot_tell_what_is_loaded_is_unknown(monkeypatch):
     assert NvidiaDriver().cuda_started() is None
     assert NvidiaDriver().visible_devices() is None
     assert NvidiaDriver().cuda_state().state is Initialisation.UNKNOWN
-
-
-def test_a_library_that_is_not_the_driver_is_unknown(tmp_path):
-    """What is loaded under the driver's name but lacks its functions is no answer."""
-    scenario = tmp_path / "scenario.txt"
-    scenario.write_text("hide=cuDeviceGetCount\n")
-
-    run = run_python(
-        PREPARE + "    show(probe(), NvidiaDriver().cuda_started())", scenario=scenario
-    )
-
-    assert run.json() == [state("unknown"), None]
-
-
-def test_without_a_table_of_mappings_the_file_is_unknown(monkeypatch, tmp_path):
-    """Where the system does not list what is mapped, the library has no name."""
-    monkeypatch.setattr(mapped_library, "_MAPS", tmp_path / "none")
-
-    assert mapped_library.mapped_library() is None
 
 
 def test_the_probe_is_cheap_enough_to_follow_every_cell():

@@ -8,7 +8,7 @@ import weakref
 from types import SimpleNamespace
 
 import pytest
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from gpumagic.devices import now
 from gpumagic.devices.now import Looking
@@ -54,20 +54,6 @@ def test_a_loader_tells_how_far_it_is_while_it_is_watched():
         del batches
         gc.collect()
         assert look.loops() == ()
-
-
-def test_a_stream_has_no_length():
-    """How much is left of it is unknown."""
-
-    class Stream(IterableDataset):
-        def __iter__(self):
-            return iter(range(8))
-
-    look = looking()
-    with look.watching_loaders():
-        batches = iter(DataLoader(Stream()))
-        next(batches)
-        assert [(loop.done, loop.total) for loop in look.loops()] == [(1, None)]
 
 
 def test_loaders_are_as_before_afterwards():
@@ -125,24 +111,3 @@ def test_of_a_simulated_machine_the_devices_in_use_are_told(monkeypatch):
         now.DeviceNow("cuda:0", 5, 6, 10),
         now.DeviceNow("cuda:2", 7, 9, 10),
     )
-
-
-@pytest.mark.parametrize("device", [0, None])
-def test_of_a_simulated_machine_the_fullest_device_is_told(monkeypatch, device):
-    """Whichever is asked about: its figures are there at once, of every device."""
-    _simulated_machine(monkeypatch, d0=6, d1=9, d2=1)
-
-    assert looking().filled(device) == (9, 10)
-
-
-@pytest.mark.parametrize(("used", "total"), [(None, 8), (7, None), (7, 0)])
-def test_a_device_that_tells_half_of_it_is_not_known(monkeypatch, used, total):
-    """How full it is takes both: what is in use, and what there is."""
-    runtime = SimpleNamespace(kind="cuda", simulated=False)
-    monkeypatch.setattr(now, "runtime_now", lambda: runtime)
-    monkeypatch.setattr(now, "simulated_box", lambda: None)
-    look = Looking(lambda: SimpleNamespace(visible_devices=lambda: ("a",)))
-    use = SimpleNamespace(used_bytes=used, total_bytes=total, busy_share=None)
-    look._reader = SimpleNamespace(uses=lambda _: {0: use})
-
-    assert look.filled(0) is None

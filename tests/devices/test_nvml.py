@@ -85,23 +85,6 @@ def test_processes_are_told_apart_by_kind_and_a_size_may_be_unknown():
     assert idle["processes"] == []
 
 
-def test_a_process_that_computes_and_draws_is_one_process(tmp_path):
-    """A process in both of the driver's lists is listed once."""
-    both = "process=compute 77 100\nprocess=graphics 77 100"
-    machine = changed_machine(tmp_path, "four_gpus", gpu=both)
-
-    *_, last = inventory(machine)["gpus"]
-
-    assert last["processes"] == [
-        {"pid": 77, "used_bytes": 100 * MIB, "kind": "compute"}
-    ]
-
-
-def test_the_compute_mode_is_a_word():
-    """A GPU that only one process may use says so."""
-    assert inventory("four_gpus")["gpus"][3]["compute_mode"] == "exclusive process"
-
-
 def test_a_machine_without_gpus_is_no_problem():
     """A driver that lists nothing has been asked with success."""
     found = inventory("no_gpus")
@@ -136,28 +119,6 @@ def test_slices_are_found_between_empty_places():
     ]
 
 
-def test_a_slice_whose_memory_is_not_told_has_the_size_it_was_made_with(tmp_path):
-    """What is free and used is unknown then, and neither zero nor all."""
-    untold = "fail=nvmlDeviceGetMemoryInfo 3\nfail=nvmlDeviceGetMemoryInfo_v2 3"
-    machine = changed_machine(tmp_path, "mig_with_holes", machine=untold)
-
-    part = inventory(machine)["gpus"][2]["mig"][1]
-
-    assert part["memory_total_bytes"] == 19968 * MIB
-    assert part["memory_free_bytes"] is part["memory_used_bytes"] is None
-
-
-def test_an_older_driver_tells_the_memory_of_a_slice_as_well(tmp_path):
-    """Without the second version of the question, and without a slice's attributes."""
-    lacks = "hide=nvmlDeviceGetMemoryInfo_v2\nhide=nvmlDeviceGetAttributes_v2"
-    machine = changed_machine(tmp_path, "mig_with_holes", machine=lacks)
-
-    part = inventory(machine)["gpus"][2]["mig"][1]
-
-    assert part["memory_total_bytes"] == 19968 * MIB
-    assert part["memory_free_bytes"] == (19968 - 1536) * MIB
-
-
 # ---------------------------------------------------------------- GPUs that keep silent
 
 
@@ -174,15 +135,6 @@ def test_what_is_not_supported_is_unknown_and_never_zero():
     assert gpu["processes"] is None
 
 
-def test_a_gpu_that_claims_to_have_no_memory_does_not_know_it(tmp_path):
-    """No GPU has no memory at all: nought bytes in total are an unknown total."""
-    none = "total_mib=0\nreserved_mib=0\nused_mib=0"
-
-    (gpu,) = inventory(changed_machine(tmp_path, "one_gpu", gpu=none))["gpus"]
-
-    assert [gpu[each] for each in MEMORY] == [None] * 4
-
-
 def test_under_wsl_processes_are_unknown_rather_than_none():
     """Where the driver lists no processes, the GPU is not thereby idle."""
     (gpu,) = inventory("wsl")["gpus"]
@@ -190,16 +142,6 @@ def test_under_wsl_processes_are_unknown_rather_than_none():
     assert gpu["processes"] is None
     assert gpu["utilisation_share"] is None
     assert gpu["memory_used_bytes"] == 1500 * MIB
-
-
-def test_processes_outside_the_container_are_listed_as_they_come():
-    """Foreign numbers stay, the number 0 is unknown, unlisted memory still counts."""
-    foreign, hidden, unnumbered = inventory("container_foreign_pids")["gpus"]
-
-    assert [each["pid"] for each in foreign["processes"]] == [3912345]
-    assert hidden["processes"] == []
-    assert hidden["memory_used_bytes"] == 30720 * MIB
-    assert [each["pid"] for each in unnumbered["processes"]] == [None]
 
 
 def test_a_gpu_without_permission_is_still_a_row():
@@ -223,16 +165,6 @@ def test_a_lost_gpu_is_still_a_row_with_what_is_known_of_it():
     assert "reboot" in lost_since["hint"]
     assert lost_since["uuid"] == "GPU-22222222-cccc-4ccc-8ccc-222222222222"
     assert lost_since["memory_total_bytes"] is None
-
-
-def test_a_gpu_that_fails_in_a_new_way_shows_the_drivers_own_words(tmp_path):
-    """A code without a sentence of ours is shown with the driver's text."""
-    failure = "fail=nvmlDeviceGetHandleByIndex_v2 8"
-
-    (gpu,) = inventory(changed_machine(tmp_path, "one_gpu", gpu=failure))["gpus"]
-
-    assert "Insufficient External Power (NVML code 8)" in gpu["problem"]
-    assert "nvidia-smi" in gpu["hint"]
 
 
 @pytest.fixture(scope="module")
@@ -298,22 +230,6 @@ def test_an_old_driver_is_asked_in_its_own_way():
     assert gpu["problem"] is None
 
 
-def test_rows_of_an_unexpected_length_are_not_taken_for_processes():
-    """Where version 3 of the process list is garbled, version 2 is believed."""
-    (gpu,) = inventory("long_process_rows")["gpus"]
-
-    assert [each["pid"] for each in gpu["processes"]] == [4242, 4243, 4244]
-
-
-def test_a_driver_without_the_deprecated_temperature_call_is_asked_by_the_new(tmp_path):
-    """The temperature survives the removal that is announced for CUDA 14."""
-    newer = changed_machine(
-        tmp_path, "one_gpu", machine="hide=nvmlDeviceGetTemperature"
-    )
-
-    assert inventory(newer)["gpus"][0]["temperature_c"] == 41
-
-
 # ---------------------------------------------------------------- no answer at all
 
 
@@ -334,35 +250,6 @@ def test_a_driver_that_does_not_start_is_a_problem_with_a_hint(scenario, problem
     assert (found["gpus"], found["absent"]) == ([], False)
 
 
-@pytest.mark.parametrize(
-    ("code", "problem"),
-    [
-        (4, "may not talk to the NVIDIA driver"),
-        (999, "unknown error"),
-        (25, "version of a call"),
-        (11, "Interrupt Request Issue (NVML code 11)"),
-        (4321, "NVML code 4321"),
-    ],
-)
-def test_every_code_of_a_failing_start_has_a_sentence(tmp_path, code, problem):
-    """Known codes have words of ours, others those of the driver and the number."""
-    machine = changed_machine(tmp_path, "one_gpu", machine=f"init_error={code}")
-
-    found = inventory(machine)
-
-    assert problem in found["problem"]
-    assert found["hint"]
-
-
-def test_a_failure_that_is_not_nvmls_is_a_problem_too():
-    """The inventory raises nothing, whatever goes wrong beneath it."""
-    found = inventory(
-        "one_gpu", before="import pynvml; pynvml.nvmlDeviceGetCount = lambda: 1 / 0"
-    )
-
-    assert found["problem"] == "the NVIDIA driver cannot be asked: division by zero"
-
-
 def test_a_machine_without_a_driver_is_told_from_a_broken_one():
     """Where there is no library there is no driver, which is no fault."""
     found = inventory("one_gpu", load=())
@@ -370,18 +257,6 @@ def test_a_machine_without_a_driver_is_told_from_a_broken_one():
     assert found["absent"] is True
     assert "no NVIDIA driver" in found["problem"]
     assert found["gpus"] == []
-
-
-def test_versions_are_kept_when_the_gpus_cannot_be_counted(tmp_path):
-    """A failure half-way is a problem beside what was read before it."""
-    machine = changed_machine(
-        tmp_path, "one_gpu", machine="fail=nvmlDeviceGetCount_v2 999"
-    )
-
-    found = inventory(machine)
-
-    assert found["driver_version"] == "580.65.06"
-    assert "unknown error" in found["problem"]
 
 
 # ---------------------------------------------------------------- the module pynvml
@@ -409,53 +284,6 @@ def test_a_foreign_or_outdated_pynvml_is_named(tmp_path):
     assert str(tmp_path / "pynvml.py") in found["problem"]
     assert "lacks nvmlDeviceGetMigMode" in found["problem"]
     assert "nvidia-ml-py" in found["hint"]
-
-
-def test_only_the_warning_of_the_deprecated_distribution_is_silenced(tmp_path):
-    """Of the FutureWarnings at the import, one is expected and others are not."""
-    (tmp_path / "pynvml.py").write_text(
-        "import warnings\n"
-        "warnings.warn('The pynvml package is deprecated. Please', FutureWarning)\n"
-        "warnings.warn('something else', FutureWarning)\n"
-    )
-
-    found = inventory(
-        "one_gpu",
-        before="import warnings; warnings.simplefilter('error')",
-        env={"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"},
-    )
-
-    assert found["problem"].endswith("cannot be imported: something else")
-
-
-def test_names_may_come_as_bytes():
-    """Early versions of pynvml give bytes; the record has text."""
-    found = inventory(
-        "one_gpu",
-        before="""
-    import pynvml
-    pynvml.nvmlDeviceGetName = lambda handle: b"Tesla \\xff"
-    pynvml.nvmlDeviceGetUUID = lambda handle: b"GPU-1"
-    pynvml.nvmlSystemGetDriverVersion = lambda: b"450.1"
-    """,
-    )
-
-    assert found["gpus"][0]["name"] == "Tesla \N{REPLACEMENT CHARACTER}"
-    assert (found["gpus"][0]["uuid"], found["driver_version"]) == ("GPU-1", "450.1")
-
-
-def test_an_unknown_size_is_unknown_also_where_pynvml_does_not_say_so():
-    """All ones are no number of bytes, whether or not pynvml has replaced them."""
-    found = inventory(
-        "four_gpus",
-        before="import pynvml; pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value = 1",
-    )
-
-    assert found["gpus"][0]["processes"][1] == {
-        "pid": 977,
-        "used_bytes": None,
-        "kind": "graphics",
-    }
 
 
 def test_nvml_is_left_as_it_was():

@@ -40,31 +40,11 @@ def test_the_version_file_is_read(folder):
     assert "torch" not in sys.modules
 
 
-@pytest.mark.parametrize("text", [None, "def", "cuda = 13"])
-def test_a_version_file_that_says_nothing_leaves_it_unknown(folder, text):
-    """A torch in pieces is there all the same, and what it was built for is unknown."""
-    put(folder / "torch/__init__.py")
-    if text is not None:
-        put(folder / "torch/version.py", text)
-
-    found = read_torch_build()
-
-    assert (found.cuda, found.hip, found.hidden_by) == (None, None, None)
-
-
 def test_a_file_in_its_place_is_named(folder):
     """A script of one's own that is called like the library is what hides it."""
     put(folder / "torch.py")
 
     assert read_torch_build().hidden_by == str(folder / "torch.py")
-
-
-def test_an_empty_folder_of_its_name_is_no_torch(folder, monkeypatch):
-    """What an uninstallation leaves behind is not taken for an installation."""
-    monkeypatch.setattr(sys, "path", [str(folder)])
-    (folder / "torch").mkdir()
-
-    assert read_torch_build() is None
 
 
 def test_a_stand_in_that_python_cannot_find_is_no_torch(monkeypatch):

@@ -18,7 +18,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpumagic.devices import torch_profiler, tracing  # noqa: E402
-from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
 from gpumagic.errors import DeviceError  # noqa: E402
 from gpumagic.report.events import SpanKind  # noqa: E402
 
@@ -66,56 +65,6 @@ def test_only_what_lies_in_the_window_is_seen(square):
         square.sin()
 
     assert names(taken.trace()) == ["aten::cos"]
-
-
-def test_only_operations_that_the_code_called_are_seen(square):
-    """`a @ b` is one span, though torch calls other operations within it."""
-    trace = traced(lambda: (square @ square, square.sum())).trace()
-
-    assert names(trace) == ["aten::matmul", "aten::sum"]
-    assert all(span.thread == 0 for span in trace.spans)
-
-
-def test_times_are_seconds_from_the_beginning():
-    """Spans follow each other within the window, which a sleep makes longer."""
-    matrix = torch.ones(8)
-
-    def code():
-        matrix.cos()
-        time.sleep(0.02)
-        matrix.sin()
-
-    trace = traced(code).trace()
-
-    cos, sin = trace.spans
-    assert 0 <= cos.start_s < cos.end_s <= sin.start_s < sin.end_s <= trace.length_s
-    assert sin.start_s - cos.end_s >= 0.02
-
-
-def test_the_window_is_as_long_as_by_the_clock_of_the_host():
-    """It is longer than what lies inside of the marks, shorter than with them."""
-    stamps = [time.perf_counter()]
-    with tracing.trace(torch, "cpu") as taken:
-        stamps.append(time.perf_counter())
-        taken.begin()
-        stamps.append(time.perf_counter())
-        time.sleep(0.05)
-        stamps.append(time.perf_counter())
-        taken.end()
-        stamps.append(time.perf_counter())
-
-    length_s = taken.trace().length_s
-
-    # A thousandth is left to the conversion between the clocks.
-    assert (stamps[3] - stamps[2]) * 0.999 <= length_s
-    assert length_s <= (stamps[4] - stamps[1]) * 1.001
-
-
-def test_a_cpu_has_no_problem_with_devices(square):
-    """Where no device could have been used, none is missed."""
-    trace = traced(square.cos).trace()
-
-    assert (trace.problem, trace.hint) == (None, None)
 
 
 def test_an_error_of_the_code_stops_the_profiler(square):
@@ -169,26 +118,6 @@ def test_a_profiler_that_is_running_is_left_alone(square):
     assert {"aten::exp", "aten::sin"} <= {each.key for each in mine.key_averages()}
 
 
-def test_a_profiler_of_another_thread_is_noticed():
-    """There can be only one in the process, whichever thread has it."""
-    running, done = threading.Event(), threading.Event()
-
-    def profiled():
-        with torch.profiler.profile():
-            running.set()
-            done.wait(300)
-
-    thread = threading.Thread(target=profiled)
-    thread.start()
-    running.wait(300)
-    try:
-        with pytest.raises(DeviceError, match="running already"):
-            traced(lambda: None)
-    finally:
-        done.set()
-        thread.join()
-
-
 def test_code_with_a_profiler_of_its_own_is_survived(square):
     """Our session is dropped by torch; the cell's profiler works, and we say so."""
     seen = []
@@ -207,26 +136,6 @@ def test_code_with_a_profiler_of_its_own_is_survived(square):
     assert trace.length_s > 0
     with pytest.raises(DeviceError, match="used torch's profiler itself"):
         taken.save(os.devnull)
-
-
-def test_a_torch_without_kineto_is_refused(monkeypatch):
-    """The reason and the way out are said before the code has run."""
-    monkeypatch.setattr(torch.profiler, "kineto_available", lambda: False)
-
-    with pytest.raises(DeviceError, match="without Kineto"):
-        traced(lambda: pytest.fail("the code has run"))
-
-
-def test_a_profiler_that_does_not_start_is_an_expected_error(monkeypatch):
-    """The reason is passed on in one line, and the code does not run."""
-
-    def refuse(**_):
-        raise RuntimeError("CUPTI_ERROR_NOT_INITIALIZED\nmore")
-
-    monkeypatch.setattr(torch.profiler, "profile", refuse)
-
-    with pytest.raises(DeviceError, match=r"did not start: CUPTI_ERROR_\w+\n  ->"):
-        traced(lambda: pytest.fail("the code has run"))
 
 
 def test_cuda_is_not_started_by_tracing(monkeypatch):
@@ -297,23 +206,6 @@ def test_nothing_stays(square, monkeypatch, tmp_path):
     assert set(threading.enumerate()) <= threads  # one of another test may have ended
 
 
-def test_temporary_files_go_where_the_export_fails(square, monkeypatch, tmp_path):
-    """A profiler that cannot write leaves no file and a problem, not an error."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-
-    def full(_, path):
-        Path(path).write_text("{", encoding="utf-8")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", full)
-
-    trace = traced(square.cos).trace()
-
-    assert "No space left" in trace.problem
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_saved_file_is_the_whole_trace(square, tmp_path):
     """It is JSON that opens in Perfetto, with the nested operations as well."""
     path = tmp_path / "run.json"
@@ -322,16 +214,6 @@ def test_the_saved_file_is_the_whole_trace(square, tmp_path):
 
     events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
     assert {"aten::matmul", "aten::mm"} <= {event["name"] for event in events}
-
-
-def test_the_runtime_of_the_cpu_traces(square):
-    """`Runtime.trace()` is this tracing."""
-    with CpuRuntime().trace() as taken:
-        taken.begin()
-        square.cos()
-        taken.end()
-
-    assert names(taken.trace()) == ["aten::cos"]
 
 
 def test_nothing_is_printed():
@@ -363,14 +245,6 @@ def test_the_compiler_is_not_imported_unless_its_graphs_are_asked_for(asked_for)
     run = in_a_process(code, variables)
 
     assert run.stdout == f"{asked_for} True\n", run.stderr
-
-
-def test_devices_alone_are_refused_where_there_are_none_to_see():
-    """Nothing is started that would see nothing."""
-    with pytest.raises(DeviceError, match="no devices of this kind"):
-        torch_profiler.started(torch, "cpu", devices_alone=True)
-
-    assert not torch_profiler.is_running(torch, unknown=True)
 
 
 def in_a_process(code, variables):
@@ -453,15 +327,6 @@ def test_a_used_device_that_cannot_be_seen_is_a_problem(traced_on, square):
     assert names(trace) == ["aten::cos"]
 
 
-def test_the_warming_up_is_one_kernel_that_is_waited_for(traced_on):
-    """It is done before the window, on a device that is in use."""
-    gpu = Gpu()
-
-    traced_on("cuda", gpu, lambda: gpu.calls.append("code"))
-
-    assert gpu.calls == ["spin 0", "synchronize", "code"]
-
-
 @pytest.mark.parametrize(
     ("version", "first_ones"),
     [("12.4", 1), ("12.6", 200), ("13.0", 200), ("13.1", 1), ("14.0", 1), (None, 1)],
@@ -471,16 +336,6 @@ def test_where_the_first_kernels_are_lost_others_come_first(version, first_ones)
     built = SimpleNamespace(version=SimpleNamespace(cuda=version))
 
     assert torch_profiler.kernels_to_lose(built) == first_ones
-
-
-def test_as_many_kernels_come_first_as_may_be_lost(traced_on, monkeypatch):
-    """They are all waited for before the code begins."""
-    monkeypatch.setattr(torch_profiler, "kernels_to_lose", lambda _: 3)
-    gpu = Gpu()
-
-    traced_on("cuda", gpu, lambda: gpu.calls.append("code"))
-
-    assert gpu.calls == ["spin 0"] * 3 + ["synchronize", "code"]
 
 
 @pytest.mark.parametrize(
@@ -521,26 +376,6 @@ def test_kernels_that_were_lost_are_a_problem(
     assert "restart the kernel" in (trace.hint or "restart the kernel")
 
 
-def test_a_device_that_is_not_in_use_is_left_alone(traced_on):
-    """No kernel starts it, and no activity is missed."""
-    gpu = Gpu(started=False)
-
-    trace = traced_on("cuda", gpu)
-
-    assert gpu.calls == []
-    assert trace.problem is None
-
-
-def test_a_device_that_the_code_started_is_expected_to_be_seen(traced_on):
-    """Then nothing is warmed up, but what is missing is missed."""
-    gpu = Gpu(started=False)
-
-    trace = traced_on("cuda", gpu, lambda: setattr(gpu, "started", True))
-
-    assert gpu.calls == []
-    assert trace.problem == "no GPU activity could be traced"
-
-
 def test_a_capture_is_not_traced(traced_on):
     """At its end the profiler waits for the device, which would break the capture."""
     gpu = Gpu(capturing=True)
@@ -549,26 +384,6 @@ def test_a_capture_is_not_traced(traced_on):
         traced_on("cuda", gpu, lambda: pytest.fail("the code has run"))
 
     assert gpu.calls == []
-
-
-def test_a_kind_that_the_profiler_does_not_know_is_named(traced_on):
-    """A profiler that does not see MPS is not hindered by another one."""
-    trace = traced_on("mps", SimpleNamespace(synchronize=lambda: None))
-
-    assert "'mps'" in trace.problem
-
-
-def test_a_warming_up_that_fails_stops_the_profiler(traced_on):
-    """A device in an error state refuses the kernel: the code does not run."""
-    gpu = Gpu()
-
-    def fails(_):
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-    gpu._sleep = fails
-
-    with pytest.raises(DeviceError, match="illegal memory access"):
-        traced_on("cuda", gpu, lambda: pytest.fail("the code has run"))
 
 
 def test_operators_are_counted_as_torch_counts_them():

@@ -79,33 +79,6 @@ def test_what_drivers_agree_on_is_certain(mask, expected):
 
 
 @pytest.mark.parametrize(
-    ("mask", "likely", "why"),
-    [
-        ("0,4,0", (0,), "repetition"),
-        ("0,4,4", (0,), "repetition"),
-        ("GPU-2,GPU-9,GPU-9", (2,), "repetition"),
-        ("GPU-2,GPU-9,GPU-22", (2,), "repetition"),
-        ("0x1", (0,), "another number"),
-        ("-0", (0,), "another number"),
-        ("4294967296", (), "another number"),
-        ("GPU-22222222,1", (2,), "numbers and UUIDs"),
-        ("1,GPU-22222222", (1,), "numbers and UUIDs"),
-        ("GPU-22222222, GPU-33333333", (2,), "blanks"),
-        ("GPU-22222222 ", (), "blanks"),
-        ("gpu-22222222", (), "capital"),
-        (UUIDS[2].upper(), (), "capital"),
-    ],
-)
-def test_what_drivers_may_differ_on_is_uncertain(mask, likely, why):
-    """A value that drivers may read differently has a likely answer and a doubt."""
-    found = visible(mask, FOUR)
-
-    assert found.physical == likely
-    assert not found.certain
-    assert why in " ".join(found.reasons)
-
-
-@pytest.mark.parametrize(
     ("mask", "reason"),
     [
         ("", "an empty value hides every GPU"),
@@ -128,54 +101,6 @@ def test_a_reason_names_the_entry_that_decided(mask, reason):
     assert only.startswith(reason)
 
 
-def test_a_plain_list_needs_no_reason():
-    """What is seen just as it is written is not explained."""
-    assert visible("2,1", FOUR).reasons == ()
-    assert visible(None, FOUR).reasons == ()
-
-
-def test_the_callers_numbers_are_given_back():
-    """A number in the value is a place by PCI address; the answer has the caller's."""
-    devices = [replace(FOUR[2], index=7), replace(FOUR[0], index=5)]
-
-    assert visible("1,0", devices).physical == (5, 7)
-
-
-def test_a_machine_without_gpus_shows_none():
-    """Without GPUs nothing is visible, whatever the value says."""
-    for mask in (None, "", "0", "GPU-1", M0):
-        assert visible(mask, ()).physical == ()
-        assert visible(mask, ()).certain
-
-
-def test_the_bare_beginning_of_a_uuid_is_uncertain_on_one_gpu():
-    """Where there is one GPU, GPU- fits it alone, if the driver takes it at all."""
-    found = visible("GPU-", FOUR[:1])
-
-    assert (found.physical, found.certain) == ((0,), False)
-
-
-def test_a_number_that_may_be_octal_is_uncertain():
-    """On ten GPUs 010 is outside, unless a driver reads it as eight."""
-    found = visible("010", [Gpu(index) for index in range(10)])
-
-    assert (found.physical, found.certain) == ((), False)
-
-
-@pytest.mark.parametrize("mask", ["GPU-9", "GPU-2", "gpu-9", " GPU-9"])
-def test_a_uuid_may_be_that_of_a_gpu_that_does_not_tell_its_own(mask):
-    """While the UUID of some GPU is unknown, a beginning may fit that one too."""
-    found = visible(mask, (*FOUR, Gpu(4)))
-
-    assert not found.certain
-    assert "a UUID of this machine is not known" in found.reasons[0]
-
-
-def test_a_whole_uuid_is_certain_next_to_one_that_is_unknown():
-    """No two GPUs have the same UUID, so a whole one can mean no other."""
-    assert visible(UUIDS[2], (*FOUR, Gpu(4))).certain
-
-
 # ---------------------------------------------------------------- order
 
 
@@ -189,35 +114,7 @@ def test_numbers_are_uncertain_without_pci_order(mask, order):
     assert found.physical == visible(mask, FOUR).physical
 
 
-@pytest.mark.parametrize("mask", ["", "-1", "7", UUIDS[2], "GPU-3,GPU-2"])
-def test_without_numbers_the_order_does_not_matter(mask):
-    """UUIDs mean the same GPUs in any order, and nothing is nothing."""
-    assert visible(mask, FOUR, order=None).certain
-
-
-def test_one_gpu_has_one_order():
-    """Where there is one GPU, its number is 0 in any order."""
-    assert visible("0", FOUR[:1], order=None).certain
-
-
 # ---------------------------------------------------------------- slices
-
-
-@pytest.mark.parametrize(
-    ("mask", "uuid"), [(M1, M1), (M0, M0), ("2", M0), ("GPU-2222", M0), (f"{M1},x", M1)]
-)
-def test_one_slice_is_seen_by_its_name_or_by_its_gpu(mask, uuid):
-    """A slice's own name gives it; the GPU in MIG mode gives its first."""
-    found = visible(mask, WITH_MIG)
-
-    assert (found.physical, found.uuids, found.certain) == ((2,), (uuid,), True)
-
-
-def test_a_single_gpu_in_mig_mode_shows_its_first_slice():
-    """Without a value the only GPU is chosen, and its first slice stands for it."""
-    found = visible(None, [SLICED])
-
-    assert (found.physical, found.uuids, found.certain) == ((2,), (M0,), True)
 
 
 @pytest.mark.parametrize(
@@ -251,14 +148,6 @@ def test_a_name_of_no_slice_or_a_slice_twice_shows_nothing(mask):
     assert (found.physical, found.certain) == ((), True)
 
 
-def test_the_limit_of_slices_is_the_callers():
-    """A driver that shows several slices shows the first so many of the list."""
-    both = visible(f"{M1},{M0}", WITH_MIG, mig_limit=2)
-
-    assert both.uuids == (M1, M0)
-    assert both.physical == (2, 2)
-
-
 def test_an_old_driver_knows_slices_by_their_old_names():
     """Where the driver itself gives the old name, that is the slice's own."""
     old = f"MIG-{UUIDS[2]}/1/0"
@@ -266,23 +155,6 @@ def test_an_old_driver_knows_slices_by_their_old_names():
 
     assert visible(old, [gpu]).uuids == (old,)
     assert visible(old, [gpu]).certain
-
-
-def test_an_old_name_may_be_that_of_a_slice_that_does_not_tell_its_instances():
-    """Without the instances of a slice its old name is unknown, and so the answer."""
-    gpu = replace(SLICED, mig=(MigSlice(M0, None, None, None),))
-
-    assert not visible(f"MIG-{UUIDS[2]}/1/0", [gpu]).certain
-
-
-def test_mig_mode_without_slices_shows_nothing():
-    """A GPU in MIG mode that has no slices yet contributes nothing."""
-    bare = replace(SLICED, mig=())
-
-    found = visible("0,2,1", (*FOUR[:2], bare))
-
-    assert (found.physical, found.certain) == ((0, 1), True)
-    assert found.reasons == ("GPU 2 is in MIG mode and has no slices",)
 
 
 # ---------------------------------------------------------------- a second reader

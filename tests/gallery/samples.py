@@ -555,14 +555,12 @@ PICTURES = (  # how the names of those with a picture begin
     "cuda_sync_time-profile",
     "cuda_sync_time-lines",
     "cuda_sync_time-every",
-    "cuda_sync_time-log-long",
-    "cuda_sync_time-roof",  # a roof, and the timeline behind a click
+    "cuda_sync_time-roof",
     "cuda_sync_time-simulated",
     "cuda_sync_time-syncs",
     "cuda_sync_time-tail",
     "cuda_sync_time-turns",
     "cuda_sync_time-small-work",
-    "cuda_sync_time-waiting",
     "cuda_sync_time-hostile",
     "gpu_open-",  # timelines, and all figures behind clicks
     "gpu_ranks-",  # likewise, and the seats of all ranks

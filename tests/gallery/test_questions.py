@@ -21,9 +21,9 @@ QUESTIONS = (
     (
         "Why can I not choose?",
         "gpu_select-too-late",
-        "CUDA has started by import kornia",
+        "by import kornia",
     ),
-    ("Who has GPU 1?", "gpu_select-free-refused", "claimed by process 4242"),
+    ("Who has GPU 1?", "gpu_select-free-refused", "claimed by pid 4242"),
     ("Is my GPU busy?", "cuda_sync_time-small-work", "the GPU works 600 us of it"),
     ("What slows it down?", "cuda_sync_time-small-work", "launching takes 3.20 ms"),
     ("Do my GPUs work at once?", "cuda_sync_time-turns", "sim:1 ····"),

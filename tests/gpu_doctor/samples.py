@@ -48,7 +48,6 @@ LAPTOP = Facts(
     ),
     cuda=CudaState(Initialisation.NOT_LOADED),
     environment={},
-    distributions={"nvidia-ml-py": "13.615.71"},
     platform="linux x86_64",
     compiler="/usr/bin/cc",
 )
@@ -97,7 +96,6 @@ MIXED = with_gpus(
     dataclasses.replace(H100, index=1, name="<script>alert('gpu')</script>"),
     Gpu(2, problem="this user may not use this GPU", hint="ask for access"),
 )
-UNIFIED = with_gpus(ONE_GPU, Gpu(0, name="NVIDIA GB10"))
 FAILED = on(
     ONE_GPU,
     torch=dataclasses.replace(TORCH, imported=True, accelerator="cuda"),
@@ -110,7 +108,6 @@ SAMPLES = (
     ("one-gpu", report(ONE_GPU)),
     ("eight-gpus", report(EIGHT)),
     ("mixed-and-out-of-reach", report(MIXED)),
-    ("nothing-told", report(UNIFIED)),
     ("torch-without-cuda", report(on(ONE_GPU, torch=LAPTOP.torch))),
     (
         "driver-too-old",
@@ -130,7 +127,6 @@ SAMPLES = (
                 ),
                 cuda=CudaState(Initialisation.FAILED, code=3),
                 environment={"CUDA_VISIBLE_DEVICES": "", "CUDA_LAUNCH_BLOCKING": "1"},
-                distributions={"pynvml": "13.0.1"},
                 compiler=None,
             )
         ),

@@ -16,11 +16,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-LOOK = (
-    "from gpumagic.gpu_select import restart\n"
-    "from gpumagic.gpu_select.notebook import kept_folder\n"
-    "print(restart.key())"
-)
+LOOK = """
+from types import SimpleNamespace
+from gpumagic.gpu_select import restart
+from gpumagic.gpu_select.notebook import kept_file, key_of
+from gpumagic.gpu_select.request import read
+
+key = key_of(get_ipython())
+nothing = SimpleNamespace(mapped=lambda _: [])
+
+def keep():
+    restart.keep(kept_file(key), key, read("2"), nothing)
+
+def take():
+    return restart.take(kept_file(key), key)
+
+print(key)
+"""
 # Of the notebook or the editor in which the tests run.
 _FORGOTTEN = ("JPY_SESSION_NAME", "VSCODE_PID")
 

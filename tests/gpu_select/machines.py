@@ -13,13 +13,10 @@ from gpumagic.devices.protocols import (
     MigSlice,
     VisibleDevice,
 )
-from gpumagic.gpu_select.choice import NotEnough
-from gpumagic.gpu_select.free_gpus import freest
-from gpumagic.gpu_select.options import Options
+from gpumagic.gpu_select.free import NotEnough, freest
 from gpumagic.gpu_select.report import TorchLatch
 from gpumagic.gpu_select.request import read
 
-MINE = 4242  # the process of one's own
 GIB = 2**30
 TOTAL = 80 * GIB
 ADDRESSES = ("0000:18:00.0", "0000:3b:00.0", "0000:86:00.0", "000f:01:00.0")
@@ -72,12 +69,11 @@ def machine(*gpus):
 def choose(inventory, *, allowed=None, claimed=None, pick=min, **options):
     """The choice of free GPUs; of equals the one that `pick` finds by number."""
     return freest(
-        read("free", Options(**options)),
+        read("free", **options),
         inventory,
         allowed=allowed,
         claimed=claimed or {},
-        is_mine=lambda pid: pid == MINE,
-        pick=lambda equals: pick(equals, key=lambda place: place.gpu.index),
+        pick=lambda equals: pick(equals, key=lambda each: each.place.gpu.index),
     )
 
 

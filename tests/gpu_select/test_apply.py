@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.gpu_select import variables
-from gpumagic.gpu_select.apply import How, NotSelected, apply
-from gpumagic.gpu_select.options import Options
+from gpumagic.gpu_select.apply import NotSelected, apply
 from gpumagic.gpu_select.report import Action
 from gpumagic.gpu_select.request import read
 from tests.gpu_select.machines import Driver, Nobody, gpu, machine
 
-HOW = How(witness=Nobody())
-ONE_BUSY = machine(gpu(0, used_gib=70, pids=[7]), *(gpu(index) for index in (1, 2, 3)))
+ONE_BUSY = machine(
+    gpu(0, used_gib=70, pids=[9999997]), *(gpu(index) for index in (1, 2, 3))
+)
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def _no_variables(monkeypatch, tmp_path):
 
 def late(shown, words="free", there=ONE_BUSY, **options):
     """What is answered where CUDA shows these GPUs already."""
-    return apply(read(words, Options(**options)), Driver(there, shown), HOW)
+    return apply(read(words, **options), Driver(there, shown), Nobody())
 
 
 def test_free_gpus_that_are_visible_already_need_no_choice():
@@ -66,7 +66,7 @@ def test_free_gpus_that_are_not_shown_need_a_restart(shown, options):
 def test_too_few_free_gpus_are_told_with_the_reason_for_each():
     """A restart would not help: the refusal is the one of before the start."""
     with pytest.raises(NotSelected) as refused:
-        late((0,), there=machine(gpu(0, used_gib=70, pids=[7])))
+        late((0,), there=machine(gpu(0, used_gib=70, pids=[9999997])))
 
     assert "CUDA has started" not in refused.value.problem
     (row,) = refused.value.report.rows

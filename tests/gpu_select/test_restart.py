@@ -8,24 +8,20 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 
-from gpumagic.devices.protocols import CudaState, Initialisation
+from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_select import restart
-from gpumagic.gpu_select.notebook import kept_folder, something_is_kept
-from gpumagic.gpu_select.report import Action, Row, SelectReport, TorchLatch, Verdict
+from gpumagic.gpu_select.notebook import kept_file, key_of
+from gpumagic.gpu_select.request import read
 from gpumagic.gpu_select.restart import Kept
-from tests import quick_python
+from tests.fakes.run import run_python
 from tests.gpu_select.kernels import LOOK, kernel, lives, run
-
-REPOSITORY = Path(__file__).parents[2]
-KEY = "kernel-1.json"
+from tests.gpu_select.samples import OPEN, gpu
 
 
 @pytest.fixture(autouse=True)
@@ -34,180 +30,141 @@ def _own_home(tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
 
 
-def in_another_process(code: str) -> str:
-    """What a script prints that keeps its state where the test does."""
-    prepare = "from gpumagic.gpu_select import restart\n"
-    prepare += "from gpumagic.gpu_select.notebook import kept_folder\n"
-    return quick_python.run(
-        [sys.executable, "-c", prepare + code],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        check=True,
-    ).stdout.strip()
+class TerminalInteractiveShell(SimpleNamespace):
+    """What IPython in a terminal has for a shell."""
 
 
-def keep_before_restart() -> Path:
+KEY = "kernel-1.json"
+
+
+def report(*rows):
+    """What a trial has chosen."""
+    return replace(OPEN, rows=rows)
+
+
+REPORT = report(gpu(2, predicted=0), gpu(0, predicted=1))
+UUIDS = (gpu(2).uuid, gpu(0).uuid)
+
+
+def keep(key=KEY, **changes):
     """Keep a request as the process before this one did; where it lies."""
-    in_another_process(
-        f"restart.keep(kept_folder(), 'free -n 2', ['GPU-2', 'GPU-0'], {KEY!r})"
-    )
-    (file,) = kept_folder().iterdir()
+    file = kept_file(key)
+    restart.keep(file, key, read("free", n=2), REPORT)
+    content = json.loads(file.read_text())
+    content["process"][1] -= 1
+    file.write_text(json.dumps(content | changes))
     return file
 
 
-def change(file: Path, **changes: object) -> None:
-    """Change what is kept, as another process or time would have kept it."""
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-
-
-def test_what_a_process_has_kept_the_next_one_takes():
+def test_what_a_process_has_kept_the_next_one_takes_once():
     """The request comes back in the user's words, with its GPUs in order."""
-    began = time.time() - 1
-    keep_before_restart()
+    file = keep()
 
-    kept = restart.take(kept_folder(), KEY)
-
-    assert (kept.text, kept.uuids) == ("free -n 2", ("GPU-2", "GPU-0"))
-    assert began <= kept.when <= time.time()
-
-
-def test_a_request_is_used_once():
-    """A second restart starts without it."""
-    file = keep_before_restart()
-    restart.take(kept_folder(), KEY)
+    assert restart.take(file, KEY) == Kept("free -n 2", UUIDS, force=False)
     assert not file.exists()
-    assert restart.take(kept_folder(), KEY) is None
-
-
-def test_another_key_gives_nothing():
-    """A request belongs to one notebook."""
-    keep_before_restart()
-    assert restart.take(kept_folder(), "kernel-2.json") is None
+    assert restart.take(file, KEY) is None
+    assert restart.take(kept_file("kernel-2.json"), "kernel-2.json") is None
 
 
 def test_the_process_that_kept_it_does_not_take_it():
     """Loading the extension again without a restart leaves the request alone."""
-    restart.keep(kept_folder(), "2", ["GPU-2"], KEY)
-    assert restart.take(kept_folder(), KEY) is None
-    assert (
-        in_another_process(f"print(restart.take(kept_folder(), {KEY!r}).text)") == "2"
-    )
-
-
-def test_the_last_request_counts():
-    """Whoever changes their mind before the restart gets what they said last."""
-    keep_before_restart()
-    in_another_process(f"restart.keep(kept_folder(), '1', ['GPU-1'], {KEY!r})")
-    assert restart.take(kept_folder(), KEY).text == "1"
+    file = kept_file(KEY)
+    restart.keep(file, KEY, read("2"), REPORT)
+    assert restart.take(file, KEY) is None
+    assert file.exists()
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"when": time.time() - 2 * 3600}, id="two hours ago"),
+        {"when": time.time() - 2 * 3600},
         {"when": float("nan")},
-        {"host": "another"},
-        {"boot": "another"},
+        {"process": ["another", 1, None]},
         {"uuids": "GPU-1"},
         {"uuids": [1]},
         {"text": None},
+        {"key": "another"},
     ],
     ids=str,
 )
 def test_what_is_old_foreign_or_wrong_is_thrown_away(changes):
     """Nothing is chosen by what may no longer be meant, and it does not stay."""
-    file = keep_before_restart()
-    change(file, **changes)
-    assert restart.take(kept_folder(), KEY) is None
+    file = keep(**changes)
+    assert restart.take(file, KEY) is None
     assert not file.exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"[]", b"\xff", b"[" * 10_000])
 def test_garbage_is_thrown_away(content):
     """A spoilt file does no more than being no request."""
-    file = keep_before_restart()
+    file = keep()
     file.write_bytes(content)
-    assert restart.take(kept_folder(), KEY) is None
+    assert restart.take(file, KEY) is None
     assert not file.exists()
 
 
 def test_what_nobody_comes_for_is_taken_away_by_the_next():
     """Requests of notebooks that were never started again do not pile up."""
-    file = keep_before_restart()
+    file = keep()
     os.utime(file, (0, 0))
-    restart.keep(kept_folder(), "2", ["GPU-2"], "kernel-2.json")
+    keep(key="kernel-2.json")
     assert not file.exists()
+
+
+def test_what_others_have_kept_costs_a_kernel_nothing(tmp_path):
+    """Only a file that could be this kernel's own is looked at on loading."""
+    for number in range(3):
+        keep(key=f"kernel-{number}.json")
+    loaded = run_python(
+        """
+        import json, sys
+        from IPython.core.interactiveshell import InteractiveShell
+
+        InteractiveShell.instance().run_line_magic("load_ext", "gpumagic")
+        print(json.dumps("gpumagic.gpu_select.restart" in sys.modules))
+        """,
+        env={"XDG_STATE_HOME": str(tmp_path), "JPY_SESSION_NAME": "b.ipynb"},
+    )
+    assert loaded.json() is False
 
 
 def test_what_is_kept_is_for_the_user_alone(tmp_path):
     """No other user can read what was asked for."""
     (tmp_path / "gpumagic").mkdir(mode=0o755)
-    restart.keep(kept_folder(), "2", ["GPU-2"], KEY)
-    (file,) = kept_folder().iterdir()
+    file = keep()
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_home_that_cannot_be_written_is_an_oserror(monkeypatch):
-    """The caller is told that nothing is kept; looking finds nothing."""
-    monkeypatch.setenv("XDG_STATE_HOME", "/proc/1")
-    with pytest.raises(OSError, match="/proc/1"):
-        restart.keep(kept_folder(), "2", ["GPU-2"], KEY)
-    assert not something_is_kept()
-    assert restart.take(kept_folder(), KEY) is None
+def test_what_cannot_be_kept_is_an_error_that_leaves_nothing():
+    """The user is told what to type after the restart; no half of a file stays."""
+    kept_file(KEY).mkdir(parents=True)
+    with pytest.raises(GpuMagicError, match="cannot be kept") as caught:
+        keep()
+    assert "then type %gpu_select free -n 2 first" in caught.value.hint
+    assert list(kept_file(KEY).parent.iterdir()) == [kept_file(KEY)]
 
 
-def test_looking_makes_no_folder(tmp_path):
-    """Loading the extension leaves nothing in the home of a user."""
-    assert not something_is_kept()
-    assert restart.take(kept_folder(), KEY) is None
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(
+    ("rows", "mask"),
+    [((gpu(2, predicted=0, uuid="GPU-a"),), "GPU-a"), ((gpu(1),), "-1")],
+)
+def test_in_a_terminal_the_line_to_type_names_what_was_chosen(rows, mask):
+    """What nobody restarts has nothing to keep."""
+    shell = TerminalInteractiveShell(user_ns={})
+    said = restart.without_keeping(report(*rows))
+    assert key_of(shell) is None
+    assert said.endswith(f"=PCI_BUS_ID CUDA_VISIBLE_DEVICES={mask} ipython")
 
 
-@pytest.mark.parametrize("home", ["", "relative/path"])
-def test_a_home_of_state_that_is_no_path_is_the_usual_one(home, monkeypatch, tmp_path):
-    """An empty or relative XDG_STATE_HOME counts as not set."""
-    monkeypatch.setenv("XDG_STATE_HOME", home)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert kept_folder() == tmp_path / ".local/state/gpumagic"
-
-
-@given(st.text(), st.lists(st.text()), st.text())
-@hypothesis_settings(deadline=None, max_examples=50)
-def test_any_request_is_kept_as_it_is(text, uuids, key):
-    """What is kept under a key is what is taken, whatever the characters."""
-    restart.keep(kept_folder(), text, uuids, key)
-    (file,) = kept_folder().iterdir()
-    change(file, pid=0)
-    assert restart.take(kept_folder(), key)[:2] == Kept(text, tuple(uuids), 0.0)[:2]
-
-
-# ---------------------------------------------------------------- the key
-
-
-class TerminalInteractiveShell(SimpleNamespace):
-    """What IPython in a terminal has for a shell."""
-
-
-def test_a_notebook_in_vs_code_is_known_by_its_path(monkeypatch):
-    """VS Code makes a new connection file for each start, and the path stays."""
+def test_a_notebook_is_known_by_what_outlives_a_restart(monkeypatch):
+    """In VS Code by its path, elsewhere by its session where there is no ipykernel."""
+    monkeypatch.setitem(sys.modules, "ipykernel.kernelapp", None)
+    assert key_of(SimpleNamespace(user_ns={})) is None
     monkeypatch.setenv("JPY_SESSION_NAME", "b.ipynb")
+    assert key_of(SimpleNamespace(user_ns={})) == "b.ipynb"
     shell = SimpleNamespace(user_ns={"__vsc_ipynb_file__": "/home/anna/a.ipynb"})
-    assert restart.key(shell) == "/home/anna/a.ipynb"
-
-
-def test_a_kernel_of_another_kind_is_known_by_its_session(monkeypatch):
-    """Where there is no ipykernel, the name of the session is the key."""
-    shell = SimpleNamespace(user_ns={})
-    assert restart.key(shell) is None
-    monkeypatch.setenv("JPY_SESSION_NAME", "b.ipynb")
-    assert restart.key(shell) == "b.ipynb"
-
-
-def test_a_terminal_and_a_script_have_no_key(monkeypatch):
-    """What nobody restarts has nothing to keep, even when a notebook started it."""
-    monkeypatch.setenv("JPY_SESSION_NAME", "b.ipynb")
-    assert restart.key(TerminalInteractiveShell(user_ns={})) is None
-    assert in_another_process("print(restart.key())") == "None"
+    assert key_of(shell) == "/home/anna/a.ipynb"
 
 
 @pytest.mark.kernel
@@ -218,18 +175,18 @@ def test_a_request_outlives_the_restart_of_a_kernel(tmp_path):
             one,
             LOOK,
             "import os; print(os.getpid())",
-            "restart.keep(kept_folder(), '2', ['GPU-2'], restart.key())",
+            "keep()",
         )
         one.restart_kernel()
         second, new_pid, kept = run(
             one,
             LOOK,
             "import os; print(os.getpid())",
-            "print(restart.take(kept_folder(), restart.key()))",
+            "print(take())",
         )
         assert first == second == Path(one.connection_file).name
         assert pid != new_pid
-        assert kept.startswith("Kept(text='2', uuids=('GPU-2',)")
+        assert kept.startswith("Kept(text='2', uuids=()")
         assert run(other, LOOK) != [first]
 
 
@@ -247,12 +204,12 @@ def test_a_kernel_of_a_server_restarts_itself_after_its_reply(tmp_path):
                 "import atexit, pathlib",
                 f"atexit.register(pathlib.Path({str(note)!r}).touch)",
                 LOOK,
-                "restart.keep(kept_folder(), '2', ['GPU-2'], restart.key())",
+                "keep()",
                 f"{RESTART}\nimport asyncio; await asyncio.sleep(1); print('at last')",
             ],
             [
                 LOOK,
-                "print(restart.take(kept_folder(), restart.key()).uuids)",
+                "print(take().text)",
             ],
         )
     )
@@ -261,7 +218,7 @@ def test_a_kernel_of_a_server_restarts_itself_after_its_reply(tmp_path):
     assert before[4][1].endswith("takes GPU 2 again.\nat last")
     assert note.exists()
     assert before[2] == after[0]
-    assert after[1] == ("ok", "('GPU-2',)")
+    assert after[1] == ("ok", "2")
 
 
 @pytest.mark.kernel
@@ -330,7 +287,7 @@ with kernel(Path(sys.argv[1]), JPY_SESSION_NAME="a.ipynb") as manager:
         [sys.executable, "-c", code, str(tmp_path)],
         env={
             **os.environ,
-            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
             "JPY_SESSION_NAME": "a.ipynb",
         },
         capture_output=True,
@@ -352,52 +309,6 @@ def test_in_vs_code_the_user_is_told_where_to_click(monkeypatch):
     )
 
 
-def test_a_terminal_is_not_ended():
-    """IPython in a terminal cannot come back by itself, and says so."""
-    said = restart.restart(TerminalInteractiveShell(user_ns={}), what="GPU 2")
-    assert said.startswith("Nothing is kept here")
-
-
-def report(*rows: Row) -> SelectReport:
-    """What a dry run would have chosen."""
-    return SelectReport(
-        action=Action.DRY_RUN,
-        verdict=Verdict.FIXED,
-        headline="",
-        rows=rows,
-        variables=(),
-        driver=CudaState(Initialisation.INITIALISED),
-        torch=TorchLatch.ABSENT,
-    )
-
-
-@pytest.mark.parametrize(
-    ("rows", "mask"),
-    [
-        ((Row(0, None, "GPU-a", "01"), Row(1, None, "GPU-b", "02", predicted=0)), "1"),
-        (
-            (
-                Row(0, None, "GPU-a", "01", predicted=1),
-                Row(1, None, "GPU-b", "02", predicted=0),
-            ),
-            "1,0",
-        ),
-        (
-            (Row(0, None, "GPU-a", "02", predicted=0), Row(1, None, "GPU-b", "01")),
-            "GPU-a",
-        ),
-        ((Row(0, None, "MIG-a", "01", is_slice=True, predicted=0),), "MIG-a"),
-        ((Row(0, None, "GPU-a", None, predicted=0),), "GPU-a"),
-        ((Row(0, None, "GPU-a", "01"),), "-1"),
-    ],
-)
-def test_the_line_to_type_in_a_terminal_names_what_was_chosen(rows, mask):
-    """Numbers stand there only where they mean the same GPU to CUDA."""
-    assert restart.without_keeping(report(*rows)).endswith(
-        f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={mask} ipython"
-    )
-
-
 def test_only_a_kernel_with_a_session_comes_back(monkeypatch):
     """That a notebook sends the cells does not mean that a server has the kernel."""
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
@@ -409,20 +320,3 @@ def test_only_a_kernel_with_a_session_comes_back(monkeypatch):
     assert not restart.comes_back(shell)
     monkeypatch.setenv("JPY_SESSION_NAME", "a.ipynb")
     assert restart.comes_back(shell)
-
-
-def test_a_request_that_cannot_be_kept_leaves_no_half_of_it(tmp_path, monkeypatch):
-    """Where the file cannot be put in its place, nothing stays of it."""
-    # Given a folder in the place of the file
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    restart.keep(kept_folder(), "free", ["GPU-0"], "kernel-1.json")
-    (file,) = kept_folder().iterdir()
-    file.unlink()
-    file.mkdir()
-
-    # When
-    with pytest.raises(OSError, match=r"[Dd]irectory"):
-        restart.keep(kept_folder(), "free", ["GPU-0"], "kernel-1.json")
-
-    # Then
-    assert list(kept_folder().iterdir()) == [file]

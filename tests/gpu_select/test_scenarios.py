@@ -15,7 +15,7 @@ from tests.fakes.run import run_python
 ASK = """
     import ctypes, json, os
     from gpumagic.errors import GpuMagicError
-    from gpumagic.gpu_select import reset, select, status
+    from gpumagic.gpu_select import select, status
 
     NAMES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
@@ -161,39 +161,6 @@ def test_a_dry_run_and_a_refusal_set_nothing():
     assert after == [None, None]
 
 
-def test_reset_brings_back_what_the_process_was_started_with():
-    """Both variables are as the kernel was given them, not as they were set since."""
-    reset_to = on(
-        "four_gpus",
-        """
-    chosen("2", force=True)
-    tell(told(reset()))
-    """,
-        env={"CUDA_VISIBLE_DEVICES": "1,0", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"},
-    )
-
-    assert reset_to["action"] == "RESET"
-    assert reset_to["environment"] == ["1,0", "FASTEST_FIRST"]
-
-
-def test_reset_gives_up_what_was_claimed(tmp_path):
-    """A choice is claimed for other notebooks to see, until it is given up."""
-    claimed, after = on(
-        "four_gpus",
-        """
-    from pathlib import Path
-    folder = Path(os.environ["TMPDIR"], "gpumagic-claims")
-    chosen("2")
-    claimed = len(list(folder.iterdir()))
-    reset()
-    tell([claimed, len(list(folder.iterdir()))])
-    """,
-        env={"TMPDIR": str(tmp_path)},
-    )
-
-    assert (claimed, after) == (1, 0)
-
-
 def test_a_gpu_that_is_named_is_taken_though_another_claims_it(tmp_path):
     """Who names a GPU gets it, and is told which process has it for its own."""
     pid, taken, other = on(
@@ -218,20 +185,6 @@ def test_a_gpu_that_is_named_is_taken_though_another_claims_it(tmp_path):
     assert len(said) == 1
     assert f"pid {pid}" in said[0]
     assert "is claimed by" not in " ".join(other["remarks"])
-
-
-def test_a_child_process_can_verify_the_choice_before_it_is_set():
-    """With `verify` CUDA is started in a child, and only there."""
-    run = run_python(
-        textwrap.dedent(ASK) + 'tell([os.getpid(), chosen("2,0", verify=True)])',
-        load=("libcuda",),
-        install=("nvml", "libcuda"),
-    )
-    pid, verified = run.json()
-
-    assert verified["action"] == "SELECTED"
-    assert "verified" in " ".join(verified["remarks"])
-    assert [call.pid != pid for call in run.cuinit_calls()] == [True]
 
 
 # ---------------------------------------------------------------- the inherited limit
@@ -300,13 +253,6 @@ def test_unknown_figures_neither_count_as_zero_nor_exclude():
     taken = on("nothing_supported", 'tell(chosen("free", min_free="1GiB"))')
 
     assert taken["predicted"] == [0]
-
-
-def test_in_a_container_memory_speaks_where_processes_are_not_to_be_seen():
-    """Processes of other containers are no reason to think that a GPU is free."""
-    report = on("container_foreign_pids", 'tell(chosen("free", n=1))')
-
-    assert "error" in report or report["predicted"]
 
 
 def test_waiting_ends_with_the_refusal_when_the_time_is_over():
@@ -483,7 +429,7 @@ def test_asking_how_things_stand_imports_nothing_that_chooses():
         import sys
         from gpumagic.gpu_select import status
         status()
-        print([name for name in ("apply", "choice", "claims", "request", "options")
+        print([name for name in ("apply", "claims", "request")
                if f"gpumagic.gpu_select.{name}" in sys.modules])
         print("gpumagic.report.events" in sys.modules)
         """

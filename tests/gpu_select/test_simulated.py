@@ -76,17 +76,6 @@ def test_a_machine_that_cannot_be_had_changes_nothing(cells):
     assert "sim:0 is GPU 2, sim:1 is GPU 0" in after["shown"]
 
 
-def test_under_the_name_of_cuda_they_are_called_so(cells):
-    """With `--as-cuda` the device that the user types is cuda:0."""
-    seen, limited = cells(
-        "%gpu_select none --simulate 2xh100 --as-cuda",
-        "%gpu_select 1",
-    )
-
-    assert seen["shown"].startswith("no GPU is visible (predicted")
-    assert limited["shown"].startswith("cuda:0 is GPU 1")
-
-
 def test_the_line_that_has_started_a_simulated_machine_is_named(cells):
     """It is found by the machine itself; one switched on anew has not started."""
     *_, told, anew = cells(
@@ -116,36 +105,21 @@ USE_CUDA = "import torch; str(torch.ones(3, device='cuda').device)"
 
 @pytest.mark.parametrize("typed", ["%gpu_select 3", "%gpu_select 3 --restart"])
 def test_the_machine_is_had_anew_with_all_of_its_words(typed, cells):
-    """The line of the hint keeps --as-cuda, so that the code which says cuda runs."""
-    line = "%gpu_select 3 --simulate 4xh100 --as-cuda"
-    *_, refused, anew, used = cells(
-        "import gpumagic; _ = gpumagic.simulate('4xh100', as_cuda=True)",
+    """Words that the magic lacks are said by the function: both lines are typed."""
+    call = "gpumagic.simulate('4xh100', as_cuda=True)"
+    *_, refused, _, anew, used = cells(
+        f"import gpumagic; _ = {call}",
         "%gpu_select 2,0",
         USE_CUDA,
         typed,
-        line,
+        f"_ = {call}",
+        "%gpu_select 3",
         USE_CUDA,
     )
 
-    assert f"anew: {line}" in refused["error"].replace("\n", " ")
+    assert f"anew: {call}, then %gpu_select 3" in refused["error"].replace("\n", " ")
     assert anew["shown"].startswith("cuda:0 is GPU 3")
     assert (used["error"], used["result"]) == (None, "cuda:0")
-
-
-def test_words_that_the_magic_lacks_are_said_by_the_function(cells):
-    """Typed one after the other, both lines of the hint give the same machine."""
-    call = "gpumagic.simulate('4xh100', allocator='max_split_size_mb:64')"
-    *_, refused, _, anew = cells(
-        f"import gpumagic; _ = {call}",
-        "%gpu_select 2,0",
-        USE,
-        "%gpu_select 3",
-        f"_ = {call}",
-        "%gpu_select 3",
-    )
-
-    assert f"{call}, then %gpu_select 3" in refused["error"]
-    assert anew["shown"].startswith("sim:0 is GPU 3")
 
 
 def test_a_restart_is_not_asked_for_where_none_is_needed(cells):
@@ -169,9 +143,7 @@ def test_without_torch_the_magic_says_what_is_missing(cells):
 
 def test_the_doctor_says_how_to_have_the_machine_in_use_anew(cells):
     """Its hint can be typed as it stands, with all of the machine's words."""
-    *_, told = cells(
-        "%gpu_select --simulate 2xh100 --as-cuda --memory 2GiB", USE_CUDA, "%gpu_doctor"
-    )
+    *_, told = cells("%gpu_select --simulate 2xh100", USE, "%gpu_doctor")
 
-    line = "%gpu_select 0 --simulate 2xh100 --as-cuda --memory 2GiB"
+    line = "%gpu_select 0 --simulate 2xh100"
     assert line in " ".join(told["shown"].split())

@@ -9,10 +9,9 @@ from tests.gpu_select.watched import watched
 CALLS = [
     ("torch.cuda.is_available()", "torch.cuda.is_available()"),
     ("import torch as t; t.cuda.is_available()", "torch.cuda.is_available()"),
-    ("torch.zeros(3, device='cuda')", "torch.zeros()"),
-    ("x = torch.Tensor().cuda()", "Tensor.cuda()"),
-    ("é = torch.Tensor(); é = 'é', é.cuda()", "Tensor.cuda()"),
-    ("model = torch.nn.Module().cuda()", "Module.cuda()"),
+    ("torch.zeros(3, device='cuda')", "torch.zeros(3, device='cuda')"),
+    ("x = torch.Tensor().cuda()", "x = torch.Tensor().cuda()"),
+    ("model = torch.nn.Module().cuda()", "torch.nn.Module.cuda()"),
     ("import library", "import library"),
     ("import package.part", "import package"),
 ]
@@ -78,14 +77,13 @@ def test_a_look_in_a_thread_is_put_down_to_the_code_of_the_user():
 
 def test_a_look_in_vain_is_remembered():
     """Where torch finds no GPU, CUDA has not started, but torch will not look again."""
-    seen, vain, latch, told, error = watched(
+    seen, latch, told, error = watched(
         """
         watch()
         run("import torch")
         run("x = 1\\ntorch.cuda.is_available()")
         error = run("torch.zeros()").error_in_exec
-        show(watcher.start(), watcher.looked_in_vain, watcher.torch_latch().name, told,
-             str(error))
+        show(watcher.start(), watcher.torch_latch().name, told, str(error))
         """,
         torch=True,
         env={"CUDA_VISIBLE_DEVICES": ""},
@@ -93,7 +91,7 @@ def test_a_look_in_vain_is_remembered():
 
     assert (seen["cell"], seen["line"], seen["in_vain"]) == (2, 2, True)
     assert seen["by"] == "torch.cuda.is_available()"
-    assert (vain, latch, told) == (True, "LOOKED_IN_VAIN", [])
+    assert (latch, told) == ("LOOKED_IN_VAIN", [])
     assert error == "no GPUs"
 
 

@@ -7,6 +7,7 @@ import ctypes
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,15 @@ from gpumagic.devices.protocols import Gpu, Inventory, MigSlice
 from gpumagic.devices.visibility import seen_under
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_select.machine import places
-from gpumagic.gpu_select.variables import VISIBLE, at_start, changed, look_up, mask_for
+from gpumagic.gpu_select.report import Severity, Variable
+from gpumagic.gpu_select.variables import (
+    VISIBLE,
+    at_start,
+    changed,
+    look_up,
+    mask_for,
+    remarks,
+)
 from tests.gpu_select.machines import SLICES, UUIDS, gpu, lost, machine, sliced
 
 NAME = "GPUMAGIC_TEST_VARIABLE"
@@ -103,13 +112,6 @@ def test_what_putenv_sets_is_seen_in_c_alone():
     assert everywhere() == ("2", "0")
 
 
-def test_a_value_that_is_no_text_survives():
-    """Bytes that are no UTF-8 come out as os.environ has them."""
-    os.environb[NAME.encode()] = b"\xff0"
-
-    assert everywhere() == ("\udcff0", "\udcff0")
-
-
 def test_where_c_cannot_be_asked_its_value_is_unknown(monkeypatch):
     """A system without dlopen leaves the C value unknown rather than unset."""
 
@@ -158,15 +160,6 @@ def test_where_the_start_cannot_be_read_it_is_unknown(written, tmp_path, monkeyp
     assert at_start(VISIBLE) == (False, None)
 
 
-def test_only_the_whole_name_counts(tmp_path, monkeypatch):
-    """A variable whose name begins with the one that is meant is another one."""
-    place = tmp_path / "environ"
-    place.write_bytes(b"CUDA_VISIBLE_DEVICES_OLD=1\0CUDA_VISIBLE_DEVICES=a=b\0")
-    monkeypatch.setattr("gpumagic.gpu_select.variables._AT_START", place)
-
-    assert at_start(VISIBLE) == (True, "a=b")
-
-
 # ---------------------------------------------------------------- changing
 
 
@@ -210,107 +203,41 @@ def test_a_value_that_cannot_be_set_leaves_none_of_the_others_set():
     assert (everywhere(), everywhere(OTHER)) == (("old", "old"), (None, None))
 
 
-BACKWARDS = machine(gpu(0, pci_address="b1"), gpu(1, pci_address="17"))
-
-
-def _write(numbers, inventory, *, form=None, mps=False):
-    chosen = [
-        next(place for place in places(inventory) if place.gpu.index == number)
-        for number in numbers
-    ]
-    return mask_for(chosen, inventory, form=form, mps=mps)
-
-
-def _refusal(numbers, inventory, **options):
-    with pytest.raises(GpuMagicError) as caught:
-        _write(numbers, inventory, **options)
-    return caught.value
-
-
-def test_numbers_are_the_default():
-    """Where a number means the same to all, numbers are written without a remark."""
-    mask = _write([2, 0], machine())
-    assert (mask.value, mask.order, mask.why) == ("2,0", "PCI_BUS_ID", "")
-
-
-@pytest.mark.parametrize("form", [None, "index", "uuid"])
-@pytest.mark.parametrize("inventory", [machine(), Inventory()])
-def test_no_gpu_is_never_an_empty_value(inventory, form):
-    """Nothing is written as -1, in whatever form."""
-    assert mask_for((), inventory, form=form, mps=True).value == "-1"
+def written(numbers, inventory, *, mps=False):
+    """The value that shows these GPUs, and why it holds UUIDs."""
+    there = {place.gpu.index: place for place in places(inventory)}
+    return mask_for([there[number] for number in numbers], inventory, mps=mps)
 
 
 @pytest.mark.parametrize(
-    ("inventory", "why"),
+    ("inventory", "numbers", "value", "why"),
     [
-        (BACKWARDS, "CUDA numbers these GPUs otherwise than nvidia-smi"),
-        (machine(gpu(0), gpu(1), lost(2)), "CUDA may not count GPU 2"),
-        (machine(gpu(0), gpu(1, pci_address=None)), "a PCI address is not known"),
+        (machine(), [2, 0], "2,0", ""),
+        (machine(), [], "-1", ""),
+        (Inventory(gpus=(Gpu(0),)), [0], "0", ""),
+        (
+            machine(gpu(0, pci_address="b1"), gpu(1, pci_address="17")),
+            [1],
+            UUIDS[1],
+            "otherwise than nvidia-smi",
+        ),
+        (machine(gpu(0), lost(1)), [0], UUIDS[0], "otherwise than nvidia-smi"),
+        (machine(gpu(0), sliced(2)), [2], SLICES[1].uuid, "slices"),
     ],
 )
-def test_uuids_where_a_number_would_be_ambiguous(inventory, why):
-    """Where numbers are not safe UUIDs are written, and numbers are refused."""
-    mask = _write([1, 0], inventory)
-    assert mask.value == f"{UUIDS[1]},{UUIDS[0]}"
-    assert why in mask.why
-    error = _refusal([1], inventory, form="index")
-    assert why in error.problem
-    assert "--as uuid" in error.hint
-
-
-def test_a_slice_is_written_by_its_uuid():
-    """Slices have no numbers, so that asking for numbers is refused."""
-    there = machine(gpu(0), gpu(1), sliced(2))
-    mask = _write([2], there)
-    assert mask.value == SLICES[0].uuid
-    assert "slices" in mask.why
-    assert "slices" in _refusal([2], there, form="index").problem
+def test_numbers_are_written_where_they_mean_the_same_to_all(
+    inventory, numbers, value, why
+):
+    """Elsewhere UUIDs are, and it is said why; nothing is never an empty value."""
+    assert written(numbers, inventory)[0] == value
+    assert why in written(numbers, inventory).why
 
 
 def test_under_mps_uuids_are_written():
-    """The daemon numbers GPUs by itself; who asks for numbers is told so."""
-    mask = _write([1], machine(), mps=True)
-    assert mask.value == UUIDS[1]
-    assert "MPS" in mask.why
-    forced = _write([1], machine(), form="index", mps=True)
-    assert forced.value == "1"
-    assert "MPS" in forced.why
-
-
-def test_uuids_on_request():
-    """--as uuid writes UUIDs where numbers would do."""
-    mask = _write([1], machine(), form="uuid")
-    assert (mask.value, mask.why) == (UUIDS[1], "UUIDs, as asked for")
-
-
-@pytest.mark.parametrize(
-    ("inventory", "options", "hint"),
-    [
-        (machine(gpu(0), gpu(1, uuid=None)), {"form": "uuid"}, "--as index"),
-        (machine(gpu(0), gpu(1, uuid=None)), {"mps": True}, "--as index"),
-        (machine(gpu(0), gpu(1, uuid=None), lost(2)), {}, "choose another GPU"),
-        (
-            machine(sliced(1, [MigSlice(None, 1, 0, None)])),
-            {},
-            "choose another GPU",
-        ),
-    ],
-)
-def test_an_unknown_uuid_cannot_be_written(inventory, options, hint):
-    """Where a UUID is needed and not known, the error says whose it is."""
-    error = _refusal([1], inventory, **options)
-    assert "GPU 1 is not known" in error.problem
-    assert hint in error.hint
-
-
-def test_an_unknown_form_is_an_error():
-    """Only numbers and UUIDs can be written."""
-    assert "--as uuid" in _refusal([0], machine(), form="pci").hint
-
-
-def test_the_only_gpu_is_number_0_whatever_is_unknown():
-    """A single GPU that tells nothing of itself stays selectable."""
-    assert _write([0], Inventory(gpus=(Gpu(0),))).value == "0"
+    """The daemon numbers GPUs by itself; a UUID that is not known is an error."""
+    assert written([1], machine(), mps=True).value == UUIDS[1]
+    with pytest.raises(GpuMagicError, match="GPU 1 is not known"):
+        written([1], machine(gpu(0), gpu(1, uuid=None)), mps=True)
 
 
 @st.composite
@@ -343,20 +270,58 @@ def _some_of(whole):
     return drawn.map(lambda each: tuple(each[0][: each[1]]))
 
 
-@given(machines(), st.data(), st.sampled_from([None, "index", "uuid"]), st.booleans())
+@given(machines(), st.data(), st.booleans())
 @settings(deadline=None, max_examples=300)
-def test_what_is_written_is_what_will_be_seen(inventory, data, form, mps):
+def test_what_is_written_is_what_will_be_seen(inventory, data, mps):
     """For any machine and choice, the prediction is exactly the choice, and certain."""
     there = places(inventory)
     whole = [place for place in there if place.part is None]
     slices = [(place,) for place in there if place.part is not None]
     chosen = data.draw(st.sampled_from([(), *slices]) | _some_of(whole))
-    try:
-        mask = mask_for(chosen, inventory, form=form, mps=mps)
-    except GpuMagicError:
-        assert form == "index"
-        return
-    seen = seen_under(mask.value, mask.order, inventory)
+
+    mask = mask_for(chosen, inventory, mps=mps)
+
+    seen = seen_under(mask.value, "PCI_BUS_ID", inventory)
     assert seen.certain
     assert seen.physical == tuple(place.gpu.index for place in chosen)
     assert seen.uuids == tuple(place.uuid for place in chosen)
+
+
+# ---------------------------------------------------------------- what they are set to
+
+
+def said(value, order="PCI_BUS_ID", **known):
+    """What is remarked on a machine with four GPUs."""
+    variables = (
+        Variable("CUDA_VISIBLE_DEVICES", value, value, True, None, True),
+        Variable("CUDA_DEVICE_ORDER", order, order, True, None, True),
+    )
+    visible = replace(variables[0], **known)
+    seen = seen_under(visible.in_force, order, machine())
+    return list(remarks(visible, variables[1], seen))
+
+
+@pytest.mark.parametrize(
+    ("value", "known", "severity", "text"),
+    [
+        ('"0,1"', {}, Severity.PROBLEM, "it is neither a number nor a UUID"),
+        ("0-2", {}, Severity.WARNING, "what follows the number is overlooked"),
+        ("", {}, Severity.PROBLEM, "an empty value hides every GPU"),
+        ("0,0", {}, Severity.PROBLEM, "hides every GPU"),
+        ("0", {"c": "1"}, Severity.WARNING, "'0' to Python and '1' to C"),
+        ("0", {"at_start": "0"}, Severity.NOTE, "was started with"),
+        ("0", {"order": "BY_PCI"}, Severity.WARNING, "which CUDA does not know"),
+    ],
+)
+def test_a_value_that_is_wrong_or_surprising_is_told(value, known, severity, text):
+    """It is quoted with what the driver makes of it, and what to do."""
+    (remark,) = said(value, **known)
+
+    assert (remark.severity, bool(remark.next_step)) == (severity, True)
+    assert text in remark.text
+
+
+@pytest.mark.parametrize("value", [None, "0", "2,0", "-1"])
+def test_a_value_that_is_sound_is_not_spoken_of(value):
+    """Nor is one that hides every GPU on purpose."""
+    assert said(value) == []

@@ -9,26 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.drawing import Table
-from gpumagic.gpu_select.report import Action, Guard, Row, Start, TorchLatch, Verdict
-from gpumagic.gpu_select.reporting import headline_of, started_by
-from gpumagic.gpu_select.view import (
-    address_table,
-    differing,
-    draw,
-    reasons_table,
-    remap_table,
-)
-from gpumagic.gpu_select.view_deciding import truth_panel
+from gpumagic.gpu_select.report import Action, Row, Start, TorchLatch, Verdict
+from gpumagic.gpu_select.view import draw, gpus_table, reasons_table, state_table
 from tests.gpu_select.samples import (
     DIFFERING,
     FIXED,
-    GUESSED,
     IN_VAIN,
     LATE,
     OPEN,
     REFUSED,
     SELECTED,
-    SIMULATED_TOO_LATE,
     TRIED_TOO_LATE,
     gpu,
     variables,
@@ -55,26 +45,12 @@ ROWS = st.builds(
 
 def column(report, heading):
     """The cells of one column of the remap table."""
-    table = remap_table(report)
+    table = gpus_table(report)
     place = [each.heading for each in table.columns].index(heading)
     return [row[place] for row in table.rows]
 
 
-def decides(report):
-    """What decides: each topic with its state, as a word, and what was found."""
-    return {
-        topic: (getattr(state, "word", state), found)
-        for topic, state, found in truth_panel(report).rows
-    }
-
-
 # ---------------------------------------------------------------- the table
-
-
-def test_visible_gpus_come_first_as_torch_counts_them():
-    """cuda:0 is the first row; those that are not visible follow by number."""
-    assert column(SELECTED, "GPU") == ["2", "0", "1", "3", "4", "5", "6", "7"]
-    assert column(SELECTED, "Predicted")[:3] == ["cuda:0", "cuda:1", "not visible"]
 
 
 def test_what_the_driver_shows_goes_before_what_was_predicted():
@@ -100,20 +76,11 @@ def test_a_dry_run_after_the_start_shows_what_would_be_beside_what_is():
         "cuda:0",
     ]
     assert "otherwise" not in draw(TRIED_TOO_LATE).text()
-    assert headline_of(TRIED_TOO_LATE) == TRIED_TOO_LATE.headline
-
-
-def test_a_dry_run_of_what_is_so_already_is_confirmed():
-    """Where the driver shows what was asked for, there is nothing to restart for."""
-    agreeing = replace(FIXED, action=Action.DRY_RUN)
-
-    assert headline_of(agreeing).endswith("GPU 0 (confirmed by the driver).")
-    assert "Confirmed" in [each.heading for each in remap_table(agreeing).columns]
 
 
 def test_a_dry_run_after_a_vain_look_says_that_torch_needs_a_restart():
     """Torch keeps its answer: the choice would be one for after a restart."""
-    said = headline_of(replace(IN_VAIN, action=Action.DRY_RUN))
+    said = replace(IN_VAIN, action=Action.DRY_RUN).headline
 
     assert "Torch has looked in vain; after a restart it would be: cuda:0" in said
     assert "Now" not in said
@@ -129,30 +96,11 @@ def test_a_dry_run_after_a_vain_look_says_that_torch_needs_a_restart():
         (Start(cell=4), "in In[4]"),
         (Start(line=2), ""),
         (Start(by="torch.cuda.init()"), "by torch.cuda.init()"),
-        (Start(cell=4, guess=True), "in In[4] (a guess from the history)"),
-        (None, ""),
     ],
 )
 def test_of_a_start_so_much_is_said_as_is_known(start, said):
-    """A line without its cell says nothing, and a guess says that it is one."""
-    assert started_by(start) == said
-
-
-def test_a_simulated_start_is_told_like_a_real_one():
-    """Who has started CUDA is shown, and no file is claimed for its driver."""
-    said = decides(SIMULATED_TOO_LATE)
-
-    assert said["Who started CUDA"] == (
-        "seen",
-        "In[4], line 2: x = torch.ones(8, device='sim')",
-    )
-    assert said["Driver library"][1].endswith("it is part of the simulation, no file")
-
-
-def test_an_agreeing_driver_confirms_every_row():
-    """No row differs where each GPU is what it was predicted to be."""
-    assert not any(differing(row, FIXED) for row in FIXED.rows)
-    assert column(FIXED, "Confirmed")[0] == "cuda:0"
+    """A line without its cell says nothing."""
+    assert str(start) == said
 
 
 def test_the_bar_of_free_memory_is_as_long_as_what_is_free():
@@ -167,36 +115,6 @@ def test_the_bar_of_free_memory_is_as_long_as_what_is_free():
     cells = column(replace(OPEN, rows=rows), "Memory free")
 
     assert [cell.share for cell in cells] == [1.0, 0.25, 0.0]
-
-
-def test_what_is_unknown_is_not_zero():
-    """A GPU that says nothing of itself has no figure at all."""
-    silent = replace(OPEN, rows=(Row(0, predicted=0),))
-
-    for heading in ("Memory free", "Busy", "Processes"):
-        assert column(silent, heading) == [None]
-    assert address_table(silent).rows == (("0", None, None),)
-
-
-def test_slices_are_counted_on_their_gpu():
-    """Slices are told apart by their place, and named so where there is but one."""
-    slices = tuple(gpu(2, uuid=f"MIG-{name}", is_slice=True) for name in "cab")
-
-    assert column(replace(OPEN, rows=slices), "GPU") == [
-        "2 slice 0",
-        "2 slice 1",
-        "2 slice 2",
-    ]
-    assert column(replace(OPEN, rows=slices[:1]), "GPU") == ["2 slice"]
-
-
-def test_the_other_names_of_a_gpu_are_there_when_asked_for():
-    """Address and UUID, whole and in the order of the GPUs in sight."""
-    told = str(SELECTED.show("addresses"))
-
-    assert all(row.uuid in told and row.pci_address in told for row in SELECTED.rows)
-    assert [row[0] for row in address_table(SELECTED).rows] == column(SELECTED, "GPU")
-    assert SELECTED.rows[0].uuid not in str(SELECTED)
 
 
 def test_reasons_have_a_table_of_their_own():
@@ -224,8 +142,7 @@ def test_what_decides_can_be_asked_for_where_somebody_only_looks():
         (Action.STATUS, Verdict.OPEN),
         (Action.STATUS, Verdict.FIXED),
     }
-    assert "Guard" not in str(OPEN)
-    assert "Guard" in str(OPEN.show("state"))
+    assert "Driver library" in str(OPEN.show("state"))
 
 
 def test_a_refusal_shows_why_and_a_choice_shows_the_gpus():
@@ -243,59 +160,6 @@ def test_a_refusal_shows_why_and_a_choice_shows_the_gpus():
     assert "gpus" in REFUSED.parts
 
 
-def test_the_way_to_another_choice_is_told_where_it_is_too_late():
-    """Who looks after CUDA has started is told what to type for another choice."""
-    late = replace(FIXED, way_out="%gpu_select 2,0 --restart")
-
-    assert "%gpu_select 2,0 --restart" in str(late)
-    assert "another choice" not in str(replace(OPEN, way_out="%gpu_select 1"))
-
-
-def test_a_guess_is_called_a_guess():
-    """What was seen is told from what the history suggests."""
-    assert decides(GUESSED)["Who started CUDA"] == (
-        "guess from the history",
-        "In[2], by import bitsandbytes",
-    )
-    assert decides(FIXED)["Who started CUDA"][0] == "seen"
-
-
-def test_who_started_cuda_counts_where_torch_failed_after_it():
-    """With CUDA started, a look in vain is called what it was for the choice."""
-    start = replace(FIXED.start, in_vain=True)
-    assert "Who started CUDA" in decides(replace(FIXED, start=start))
-
-
-def test_who_started_is_unknown_where_nobody_has_watched():
-    """A start without a witness is unknown, and none at all is not spoken of."""
-    unwatched = replace(FIXED, start=None)
-
-    assert decides(unwatched)["Who started CUDA"][0] is None
-    assert "Who started CUDA" not in decides(OPEN)
-
-
-def test_a_value_is_told_once_with_all_the_places_that_have_it():
-    """One line for each variable, whether all places agree or differ."""
-    agreed = decides(replace(OPEN, variables=variables("2", start="2")))
-    differing = decides(replace(OPEN, variables=variables("0", python="2")))
-
-    name = "CUDA_VISIBLE_DEVICES"
-    assert agreed[name] == ("set", "'2' in Python and C, and at the start")
-    assert differing[name] == (
-        "Python and C differ",
-        "'2' in Python; '0' in C; not set at the start",
-    )
-
-
-def test_a_guard_that_does_not_help_says_why():
-    """On, off, or on to no avail."""
-    defeated = replace(OPEN, guard=Guard(on=True, defeated_by="NVML is silent"))
-
-    assert decides(OPEN)["Guard"][0] == "on"
-    assert decides(replace(OPEN, guard=Guard(on=False)))["Guard"][0] == "off"
-    assert decides(defeated)["Guard"] == ("does not help here", "NVML is silent")
-
-
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(ROWS, max_size=5),
@@ -311,3 +175,13 @@ def test_anything_can_be_drawn(rows, verdict, latch, confirmed):
 
     assert drawing.text(80)
     assert drawing.html()
+
+
+def test_a_value_that_python_and_c_see_otherwise_stands_out():
+    """One line for each variable, whether all places agree or differ."""
+    report = replace(OPEN, variables=variables("0", python="2"))
+    found = {topic: (state, said) for topic, state, said in state_table(report).rows}
+
+    state, said = found["CUDA_VISIBLE_DEVICES"]
+    assert state.word == "Python and C differ"
+    assert said == "'2' in Python; '0' in C; not set at the start"

@@ -11,6 +11,7 @@ import gc
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,12 @@ _ROOT = _HERE.parents[1]
 # driver's threads is forked for the workers of a loader (from Python 3.12 on).
 _SAID = ("default::UserWarning", "default:.*multi-threaded:DeprecationWarning")
 _LOOK = "import torch; print(torch.__version__, torch.cuda.is_available())"
+
+
+def pytest_configure() -> None:
+    """Give each worker a machine of its own, with memory of its own."""
+    if is_on() and "PYTEST_XDIST_WORKER" in os.environ:
+        os.environ["GPUMAGIC_FAKE_USAGE"] = tempfile.mkdtemp(prefix="gpumagic-usage-")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m hardware` selects by the marker

@@ -71,9 +71,11 @@ def test_only_pinned_and_not_blocking_lets_the_host_go(torch):
 
     ways()
     with copies_watched(torch, "cuda") as seen:
-        ways()
+        for _ in range(5):
+            ways()
 
-    held = [each.held_s for each in seen]
+    # The least of five: a busy host may hold up any call.
+    held = [min(each.held_s for each in seen[way::3]) for way in range(3)]
     assert held[0] > 5 * held[2]
     assert held[1] > 5 * held[2]
 

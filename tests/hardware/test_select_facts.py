@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from gpumagic.devices.nvml import read_inventory
-from gpumagic.devices.oracle import ask_child
 from gpumagic.devices.visibility import BY_PCI_ADDRESS, visible
 from gpumagic.devices.visible_devices import same_uuid
 
@@ -296,17 +293,3 @@ def test_a_gpu_has_one_identity_in_both_libraries(gpus, keep):
 
     assert same_uuid(gpus[0].uuid, found["first"]["uuid"])
     assert found["first"]["pci_address"] == gpus[0].pci_address
-
-
-def test_the_oracle_tells_what_a_process_sees(gpus, keep):
-    """The child's answer is the real driver's, for one GPU and for none."""
-    times_s = []
-    for _ in range(5):
-        start = time.perf_counter()
-        (found,) = ask_child(environment(gpus[0].uuid))
-        times_s.append(time.perf_counter() - start)
-    keep("the oracle", {"median_s": statistics.median(times_s)})
-
-    assert same_uuid(gpus[0].uuid, found.uuid)
-    assert found.pci_address == gpus[0].pci_address
-    assert ask_child(environment("-1")) == ()

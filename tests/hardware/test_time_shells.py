@@ -60,6 +60,11 @@ graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     y = x * 2
 graph.replay()""",
+    "reads": """\
+%%cuda_sync_time
+for _ in range(3):
+    torch.cuda._sleep(20 * ms)
+    v = x.sum().item()""",
 }
 
 
@@ -102,6 +107,15 @@ def test_a_kernel_is_waited_for(seen):
 def test_the_value_of_the_cell_is_its_own(seen):
     """What the plain cell gives is given."""
     assert seen["value"].result == "65536.0"
+
+
+def test_lines_that_wait_for_values_are_named_without_options(seen):
+    """Where and at what, how often, and what to do about it."""
+    text = " ".join(text_of(seen["reads"]).split())
+
+    assert re.search(r"its lines wait [\d.]+ \ws for the GPU", text)
+    assert re.search(r"In \[\d+\], line 4 waits .* at \.item\(\), 3 times", text)
+    assert "not known" not in text
 
 
 def test_lines_are_told_by_their_numbers(seen):

@@ -43,14 +43,6 @@ code = st.text(
 
 
 @given(code)
-def test_code_without_options_is_untouched(code):
-    """Blanks, quotes, braces and comments stay as they were typed."""
-    parser = Parser(add_help=False)
-    parser.add_argument("-q", action="store_true")
-    assert arguments.split_code(parser, "%t", code)[1] == code
-
-
-@given(code)
 def test_code_behind_options_is_untouched(code):
     """The options are cut off by position."""
     parser = Parser(add_help=False)
@@ -126,18 +118,6 @@ def test_a_value_below_zero_is_no_option(parser, line, number, label):
     assert (options.number, options.label) == (number, label)
 
 
-@pytest.mark.parametrize("line", ["--quite x", "-z x"])
-def test_a_misspelt_option_is_not_taken_for_code(parser, line):
-    """In front of code, too, an unknown option is an error."""
-    with pytest.raises(UsageProblem):
-        arguments.split_code(parser, "%t", line)
-
-
-def test_a_comment_behind_the_options_does_not_count(parser):
-    """`%%magic -q  # why` is `%%magic -q`."""
-    assert arguments.parse(parser, "%t", "-q  # because 'tis loud").quiet
-
-
 def test_quotes_belong_to_the_shell_not_to_the_value(parser):
     """A quoted value arrives without its quotes."""
     assert arguments.parse(parser, "%t", "--label 'a b'").label == "a b"
@@ -154,15 +134,6 @@ def test_any_line_is_read_or_refused(line):
             read(parser, "%t", line)
         except UsageProblem as error:
             assert error.problem  # noqa: PT017 - both outcomes are right here
-
-
-@pytest.mark.parametrize(
-    ("line", "wants"),
-    [("--help", True), ("-h", True), ("-h x", True), ("help", False), ("x -h", False)],
-)
-def test_help_is_asked_for_by_the_first_word(line, wants):
-    """Code such as `f(-h)` is no call for help."""
-    assert arguments.wants_help(line) is wants
 
 
 # ------------------------------------------------------------- a value or code

@@ -185,24 +185,6 @@ def test_the_clock_stops_before_a_traceback_is_drawn(shell, monkeypatch):
     assert shell.showtraceback is slowly
 
 
-@pytest.mark.parametrize("first", ["cuda_sync_time", "gpu_mem"])
-def test_looking_at_memory_is_not_timed(first, shell, monkeypatch):
-    """The clock starts last and stops first, whichever was switched on first."""
-    from gpumagic.cuda_sync_time.one_run import OneRun
-    from gpumagic.gpu_mem.cell import OneCell
-
-    order = []
-    for run in (OneRun, OneCell):
-        for name in ("begin", "end"):
-            _note(monkeypatch, run, name, order)
-    second = {"gpu_mem": "cuda_sync_time", "cuda_sync_time": "gpu_mem"}[first]
-    shell.run_cell(f"%{first} on\n%{second} on")
-
-    shell.run_cell("1")
-
-    assert order == ["OneCell.begin", "OneRun.begin", "OneRun.end", "OneCell.end"]
-
-
 def _note(monkeypatch, run, name, order):
     below = getattr(run, name)
 
@@ -280,23 +262,6 @@ def _broken(*_, **__):
     raise TypeError("a fault of ours")
 
 
-def test_a_fault_is_told_with_what_to_type_and_its_traceback(
-    shell, monkeypatch, capsys
-):
-    """The mode is off after it, the other one goes on, and it can come on again."""
-    shell.run_cell(ON)
-    monkeypatch.setattr("gpumagic.cuda_sync_time.one_run.OneRun.end", _broken)
-
-    shell.run_cell("1")
-
-    told = capsys.readouterr().err
-    assert told.startswith("gpumagic: %cuda_sync_time on has failed and is off now")
-    assert "-> %cuda_sync_time on switches it on again" in told
-    assert "a fault of ours" in told
-    modes = shell.magics_manager.registry["MemoryMagics"].session.every_cell(shell)
-    assert [mode.magic for mode in modes._modes] == ["gpu_mem"]
-
-
 @pytest.mark.kernel
 def test_a_captured_cell_under_both_modes_in_a_kernel():
     """It captures what is its own, and the kernel lives on as before."""
@@ -318,28 +283,6 @@ def test_a_captured_cell_under_both_modes_in_a_kernel():
     assert (seen[3].result, seen[4].result) == ("4", "('x\\n', 0)")
     assert seen[-1].result == "6"
     assert len(seen[2].shown) == 1  # our line, beside what was captured
-
-
-@pytest.mark.kernel
-def test_debugging_and_leaving_under_both_modes_in_a_kernel():
-    """The debugger sees the user's frames; `exit` ends the kernel as ever."""
-    seen = see_in_kernel(
-        [
-            "%load_ext gpumagic",
-            ON,
-            "def f(n):\n    return n / 0\nf(41)",
-            "import builtins\nanswers = iter(['p n', 'q'])\n"  # noqa: ISC004
-            "builtins.input = lambda *_: next(answers)\n%debug",
-            "4",
-            "exit",
-        ]
-    )
-
-    assert seen[2].error == "ZeroDivisionError: division by zero"
-    assert seen[3].status == "ok"
-    assert "41" in seen[3].printed
-    assert seen[4].result == "4"
-    assert seen[5].status == "ok"
 
 
 class _Run:

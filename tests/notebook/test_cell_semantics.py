@@ -55,6 +55,7 @@ CASES: dict[str, str] = {
     ),
     "an async comprehension": "[each async for each in agen()]",
     "an error after an await": "await asyncio.sleep(0)\n1/0",
+    "what no coroutine can raise": "await asyncio.sleep(0)\nraise StopIteration(5)",
     "a traceback": "def divide(n):\n    return 1 / n\n\ndivide(0)",
     "a traceback into an earlier cell": "x = 1\n\ndivide(0)",
     "a traceback under a loop": "for i in range(3):\n    if i == 2:\n        divide(0)",

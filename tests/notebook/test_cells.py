@@ -61,38 +61,6 @@ def test_what_happens_in_which_order(shell):
     assert order == ["before", "body", "value"]
 
 
-def test_a_body_that_does_not_compile_starts_nothing(shell):
-    """No part of the body runs, and neither does `before`."""
-    order = []
-    with pytest.raises(SyntaxError):
-        cells.run(shell, "x = 1\ny = (", before=lambda: order.append("before"))
-    assert order == []
-    assert "x" not in shell.user_ns
-
-
-def test_compiling_is_not_between_the_stamps(shell, clock, monkeypatch):
-    """An outcome's stamps enclose the body alone, all of its statements."""
-    compiling = shell.compile.ast_parse
-
-    def slow_to_compile(*arguments, **options):
-        clock.pass_time(500)
-        return compiling(*arguments, **options)
-
-    monkeypatch.setattr(shell.compile, "ast_parse", slow_to_compile)
-    shell.user_ns["clock"] = clock
-    outcomes = []
-
-    cells.run(
-        shell,
-        "clock.pass_time(20)\nclock.pass_time(3)\nclock.pass_time(1)",
-        before=lambda: clock.pass_time(90),
-        after=outcomes.append,
-    )
-
-    assert outcomes[0].elapsed_s == 0.024
-    assert clock.now_ns == 614_000_000
-
-
 def test_an_error_reaches_after_and_then_the_caller(shell):
     """The report sees the failure; the very exception goes on."""
     outcomes = []
@@ -119,16 +87,6 @@ def test_the_traceback_of_an_error_begins_in_the_body(shell):
     assert in_body == [True]
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_what_ends_a_cell_is_reported_and_passed_on(shell, kind):
-    """Ctrl-C and its like are no reason to lose the report, nor to swallow them."""
-    seen = []
-    shell.user_ns["kind"] = kind
-    with pytest.raises(kind):
-        cells.run(shell, "raise kind", after=lambda outcome: seen.append(outcome.error))
-    assert isinstance(seen[0], kind)
-
-
 def test_a_report_that_fails_does_not_hide_the_error_of_the_cell(shell):
     """The cell's own exception goes on, with a note about ours."""
 
@@ -138,22 +96,6 @@ def test_a_report_that_fails_does_not_hide_the_error_of_the_cell(shell):
     with pytest.raises(ZeroDivisionError) as caught:
         cells.run(shell, "1/0", after=after)
     assert "ours" in caught.value.__notes__[0]
-
-
-def test_a_report_that_fails_after_a_good_cell_is_an_error(shell):
-    """A bug of ours is not silent."""
-
-    def after(_):
-        raise RuntimeError("ours")
-
-    with pytest.raises(RuntimeError, match="ours"):
-        cells.run(shell, "1", after=after)
-
-
-def test_what_after_returns_takes_the_place_of_the_value(shell):
-    """That is how -o hands out a report from a cell magic."""
-    assert cells.run(shell, "1", after=lambda _: "report") == "report"
-    assert cells.run(shell, "1", after=lambda _: None) == 1
 
 
 def test_a_failed_cell_is_not_kept_alive_by_us(shell):
@@ -178,15 +120,6 @@ def test_a_failed_cell_is_not_kept_alive_by_us(shell):
         assert refs[0]() is None
     finally:
         gc.enable()
-
-
-def test_a_value_is_not_kept_alive_by_us(shell):
-    """The last value belongs to the caller alone."""
-    value = cells.run(shell, "type('Big', (), {})()", after=lambda _: None)
-    assert type(value).__name__ == "Big"
-    gone = weakref.ref(value)
-    del value
-    assert gone() is None
 
 
 def test_an_awaiting_body_runs_on_the_loop_that_awaits_it(shell, clock):

@@ -161,31 +161,6 @@ def test_what_is_left_to_ipython(shell, line):
     assert found is None or found.words == []
 
 
-@pytest.mark.parametrize("line", ["%run_probe lo", "%run_probe --json lo"])
-def test_words_stand_beside_code(shell, line):
-    """Where code can stand, its names are offered with the words, and no magics."""
-    offered = words_at_end(shell, line)
-    assert {"log", "loss", "loader"} <= offered
-    assert not CAN_KEEP_OUT or not any(each.startswith("%") for each in offered)
-
-
-@pytest.mark.parametrize("line", ["%%run_probe lo", "%run_probe loss, lo"])
-def test_words_are_for_the_beginning_of_a_line_form(shell, line):
-    """In front of a cell, and behind code, a word of ours would be refused."""
-    offered = words_at_end(shell, line)
-    assert {"loss", "loader"} <= offered
-    assert "log" not in offered
-
-
-def test_the_matcher_goes_with_the_extension():
-    """After the undoing the completer has no matcher more than before."""
-    shell = SimpleNamespace(Completer=SimpleNamespace(custom_matchers=[]))
-    with ExitStack() as undo:
-        Completion(shell, Session(TwoGpus), {"probe"}).install(undo)
-        assert len(shell.Completer.custom_matchers) == 1
-    assert shell.Completer.custom_matchers == []
-
-
 # ---------------------------------------------------------------- our own magics
 
 
@@ -199,7 +174,6 @@ def test_the_matcher_goes_with_the_extension():
         ("%gpu_select --simulate h", ["h100", "h100-pcie", "h200"]),
         ("%gpu_select --simulate 2xh2", ["2xh200"]),
         ("%gpu_select --simulate o", ["off"]),
-        ("%gpu_select --hazards po", ["poison"]),
         ("%pin_loader x --workers ", ["auto"]),
         ("%gpu_open --rep", ["--replay"]),
     ],
@@ -223,14 +197,6 @@ def test_code_completes_behind_the_magics_that_take_it(loaded, line, words):
     offered = words_at_end(loaded, line)
     assert words <= offered
     assert not CAN_KEEP_OUT or not any(each.startswith("%") for each in offered)
-
-
-def test_the_words_are_those_that_are_understood(loaded):
-    """What Tab offers for %gpu_mem is what it says it knows."""
-    failed = loaded.run_cell("%gpu_mem xyzzy").error_in_exec
-    completion = Completion(loaded, Session(TwoGpus), {"gpu_mem"})
-    listed = failed.hint.removeprefix("say one of ").removesuffix(", or nothing")
-    assert completion.candidates("%gpu_mem ").words == sorted(listed.split(", "))
 
 
 def test_recordings_complete_behind_the_magic_that_opens_them(
@@ -257,7 +223,6 @@ def test_gpus_complete_by_number_and_by_uuid(bare_shell, monkeypatch):
         assert_offered(bare_shell, "%gpu_select ", ["0", "1", "all", "free", "none"])
         assert_offered(bare_shell, "%gpu_select GPU", ["GPU-1a2b"])
         assert_offered(bare_shell, "%gpu_select 1,", ["1,0"])
-        assert_offered(bare_shell, "%gpu_select free --exclude ", ["0", "1"])
     finally:
         extension.unload(bare_shell)
 
@@ -269,13 +234,6 @@ def test_code_that_is_kept_completes_by_its_name(loaded):
     for option in ("--vs", "--name"):
         found = completion.candidates(f"%cuda_sync_time {option} ")
         assert found.words == ["base"]
-
-
-def test_nothing_is_kept_before_the_first_run(loaded):
-    """Asking for kept code starts nothing, and offers no variable in its place."""
-    completion = Completion(loaded, Session(TwoGpus), {"cuda_sync_time"})
-    assert completion.candidates("%cuda_sync_time --vs ").words == []
-    assert loaded.magics_manager.registry["TimeMagics"]._notebook is None
 
 
 @pytest.mark.parametrize(

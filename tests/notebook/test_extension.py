@@ -80,21 +80,6 @@ print(json.dumps({{
     assert seen["set"] == [["PYTORCH_NVML_BASED_CUDA_CHECK", "1"]]
 
 
-def test_ctypes_can_be_imported_by_the_cell_after():
-    """Around imports the watcher asks the driver, for which it needs ctypes itself."""
-    seen = in_fresh_shell(
-        """
-absent = "ctypes" not in sys.modules
-shell.run_line_magic("load_ext", "gpumagic")
-ran = shell.run_cell("import ctypes; ctypes.Structure").success
-works = shell.run_cell("from gpumagic.gpu_select import status; status()").success
-print(json.dumps([absent, ran, works]))
-""",
-        run=quick_python.anew,  # a fork has modules of the process it is from
-    )
-    assert seen == [True, True, True]
-
-
 def test_unloading_leaves_the_shell_as_it_was():
     """After load, use and unload every registry of the shell is as before."""
     seen = in_fresh_shell(
@@ -295,34 +280,6 @@ def test_reports_from_before_a_reload_are_still_drawn(see, first):
     assert "-> " in shown[0]
 
 
-def test_a_report_draws_itself_where_the_extension_is_not_loaded():
-    """After `import gpumagic` alone, a notebook shows the picture, print the text."""
-    seen = see_in_kernel(
-        [
-            "import gpumagic; r = gpumagic.gpu_doctor.examine(); display(r)",
-            "print(r)",
-            "r.facts.front_end",
-        ]
-    )
-    assert list(seen[0].shown[0]) == ["text/plain", "text/html"]
-    assert seen[1].printed.strip() == seen[0].shown[0]["text/plain"]
-    assert "Jupyter" in seen[2].result
-
-
-def test_a_display_that_is_asked_for_is_obeyed():
-    """Only the echo of a cell's value is cut short, not what the user displays."""
-    _, seen = see_in_kernel(["%load_ext gpumagic", "r = %gpu_doctor -o\ndisplay(r)"])
-    assert len(seen.shown) == 2
-    assert seen.shown[0] == seen.shown[1]
-
-
-@pytest.mark.parametrize("see", [see_in_terminal, see_in_kernel])
-def test_a_semicolon_silences_the_value(see):
-    """`%gpu_doctor -o;` shows the report without an echo."""
-    _, seen = see(["%load_ext gpumagic", "%gpu_doctor -o;"])
-    assert (seen.status, len(seen.shown), seen.result) == ("ok", 1, None)
-
-
 @pytest.mark.parametrize(
     ("typed", "problem", "hint"),
     [
@@ -348,18 +305,6 @@ def test_bad_input_gives_two_lines_and_changes_nothing(typed, problem, hint):
     assert (seen[1].status, seen[1].shown, seen[2].result) == ("error", [], "False")
 
 
-@pytest.mark.parametrize("typed", ["%gpu_doctor --help", "%gpu_doctor -h"])
-def test_help_shows_what_the_question_mark_shows(typed):
-    """--help and -h show the usage and every option."""
-    seen = see_in_terminal(["%load_ext gpumagic", typed, "%gpu_doctor?"])
-    text = seen[1].shown[0]["text/plain"]
-    for option in ("--json", "-q, --quiet", "-o, --output"):
-        assert option in text
-        assert option in seen[2].printed
-    assert "Looking starts nothing" in text
-    assert not text.startswith("::")
-
-
 def test_unexpected_errors_keep_their_traceback():
     """Only expected failures are shortened; a bug of ours shows where it is."""
     seen = see_in_terminal(
@@ -381,13 +326,3 @@ COMPLETIONS = textwrap.dedent(
     print(json.dumps({line: words(line) for line in LINES}))
     """
 )
-
-
-def test_options_complete():
-    """The options of a magic complete in each of its forms, others' are left alone."""
-    lines = ["%gpu_doctor --", "%%gpu_doctor --j", "r = %gpu_doctor --o", "%time --"]
-    seen = in_fresh_shell(f"LINES = {lines!r}\n{COMPLETIONS}")
-    assert {"--json", "--output", "--quiet"} <= set(seen["%gpu_doctor --"])
-    assert seen["%%gpu_doctor --j"] == ["--json"]
-    assert seen["r = %gpu_doctor --o"] == ["--output"]
-    assert not {"--json", "--output"} & set(seen["%time --"])

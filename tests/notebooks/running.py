@@ -78,6 +78,20 @@ def answered(notebook, exercises):
     return notebook, tries
 
 
+def twice(notebook):
+    """A copy in which each cell of the lesson, exercises apart, is typed twice."""
+    notebook = copy.deepcopy(notebook)
+    cells, is_lesson = [], True
+    for cell in notebook.cells:
+        cells.append(cell)
+        tags = cell.metadata.get("tags", ())
+        is_lesson = is_lesson and "task" not in tags
+        if cell.cell_type == "code" and is_lesson:
+            cells.append(_code(cell.source, tags))
+    notebook.cells = cells
+    return notebook
+
+
 def _code(source, tags=()):
     return nbformat.v4.new_code_cell(source, metadata={"tags": [*tags]})
 

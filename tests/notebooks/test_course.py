@@ -18,6 +18,7 @@ from tests.notebooks.running import (
     said,
     solution_of,
     tagged,
+    twice,
     words_shown,
 )
 from tests.notebooks.students import answers_to
@@ -162,11 +163,11 @@ def cluster(notebook, tmp_path):
 
 @pytest.mark.kernel
 def test_its_checks_know_right_from_wrong(notebook, path, cluster):
-    """It runs to its end, solved, and each check judges what students try."""
+    """It runs to its end, solved, each cell twice; each check judges what is tried."""
     asked, tries = answered(notebook, answers_to(path.stem))
 
     with quick_kernels():
-        ran = {cell.id: cell for cell in executed(asked, *cluster).cells}
+        ran = {cell.id: cell for cell in executed(twice(asked), *cluster).cells}
 
     judged = [(title, word, said(ran[check.id])) for title, word, check in tries]
     assert [each for each in judged if not each[2].startswith(f"{each[1]}: ")] == []

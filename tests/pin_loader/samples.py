@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpumagic.devices.host import Room
+from gpumagic.pin_loader.answer_loader import LoaderReport
+from gpumagic.pin_loader.answer_watch import WatchReport
 from gpumagic.pin_loader.bound import after_proof, bound_of
 from gpumagic.pin_loader.limits import Demand, Headroom, guard
 from gpumagic.pin_loader.report import (
@@ -20,7 +22,6 @@ from gpumagic.pin_loader.report import (
     Leaf,
     LoaderFacts,
     LoaderKind,
-    LoaderReport,
     Loading,
     Pinned,
     Rates,
@@ -33,7 +34,6 @@ from gpumagic.pin_loader.report import (
     State,
     Step,
     Stopped,
-    WatchReport,
     Way,
     WhyPageable,
     WorkerSearch,
@@ -158,7 +158,6 @@ RATES = Rates(
     load=loading(6.2),
     pin_copy=about(8.4),
     copies=copies(),
-    link_bytes_per_s=55.4e9,
     step=Step("train_step", about(12.1)),
     nbytes=IMAGES + LABELS,
 )
@@ -271,12 +270,6 @@ STAND_IN = replace(
     end_to_end=proof(modelled=True),
     bound=bound_of(STOOD_IN, pinned=False, workers=4),
 )
-OF_A_CLASS = replace(
-    FASTER,
-    anatomy=CUSTOM,
-    loader=PINNING,
-    rebuilding=replace(REBUILT, changes=(), pins_itself=True),
-)
 NO_DIFFERENCE = replace(
     FASTER,
     state=State.SAME,
@@ -327,7 +320,6 @@ NO_WORKERS = replace(
     anatomy=PINNED_PAIR,
     bound=bound_of(QUICK, pinned=True, workers=4, search=NONE),
 )
-PARTLY = replace(DIAGNOSED, anatomy=MIXED)
 NOT_STARTED = replace(
     DIAGNOSED,
     rates=Rates(load=loading(6.2)),
@@ -356,15 +348,6 @@ DOUBLED = LoaderReport(
         "let its __iter__ give a part for each worker: itertools.islice(records, "
         "info.id, None, info.num_workers)",
         serious=True,
-    ),
-)
-ONE_SHOT = LoaderReport(
-    State.REFUSED,
-    H100,
-    LOADER,
-    Remark(
-        "its dataset is its own iterator, so that every batch looked at is lost",
-        "make a dataset whose __iter__ begins anew, and a loader of that",
     ),
 )
 DIFFERENT = replace(
@@ -460,13 +443,6 @@ WATCHED_PINNED = replace(
     hidden_s=0.322,
     remarks=(),
 )
-TWO_LOOPS = replace(
-    WATCHED,
-    waits=(
-        waits(),
-        waits(6, 11 * MS, 0.2, loader="val_dl", workers=1, pin_memory=True),
-    ),
-)
 UNTRACED_WATCH = replace(
     WATCHED,
     copying_s=None,
@@ -500,7 +476,6 @@ FAILED_WATCH = replace(
 CPU_WATCH = WatchReport(
     CELL, CPU, elapsed_s=2.0, host_s=2.0, waits=(waits(pin_memory=None, workers=None),)
 )
-NO_LOADER = WatchReport(CELL, H100, elapsed_s=0.5, host_s=0.5, kernel_s=0.2)
 NO_TIME = WatchReport(CELL, CPU, 0.0, 0.0, waits=(DataWait("dl", None, Samples(())),))
 MANY_LINES = replace(
     WATCHED,
@@ -523,7 +498,6 @@ HOSTILE_WATCH = replace(
 SAMPLES = (
     ("fixed", FASTER),
     ("fixed-workers", WORKERS),
-    ("fixed-custom-class", OF_A_CLASS),
     ("fixed-stand-in", STAND_IN),
     ("fixed-hostile", HOSTILE_REPORT),
     ("unproven", FEW_RUNS),
@@ -531,21 +505,15 @@ SAMPLES = (
     ("diagnosed", DIAGNOSED),
     ("diagnosed-more-workers", MORE_WORKERS),
     ("diagnosed-no-workers", NO_WORKERS),
-    ("diagnosed-mixed", PARTLY),
     ("diagnosed-not-started", NOT_STARTED),
     ("nothing", NOTHING),
     ("as-it-is", AS_IT_IS),
     ("refused-ram", TOO_LARGE),
     ("refused-doubled", DOUBLED),
-    ("refused-one-shot", ONE_SHOT),
     ("refused-different", DIFFERENT),
     ("cpu", NO_GPU),
     ("watch", WATCHED),
-    ("watch-two-loops", TWO_LOOPS),
-    ("watch-simulated", SIMULATED_WATCH),
     ("watch-races", RACING),
-    ("watch-failed", FAILED_WATCH),
-    ("watch-no-loader", NO_LOADER),
     ("watch-many", MANY_LINES),
     ("watch-hostile", HOSTILE_WATCH),
 )

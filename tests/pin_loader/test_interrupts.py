@@ -10,9 +10,7 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 
@@ -22,7 +20,6 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 from gpumagic.pin_loader import random_state  # noqa: E402
 from gpumagic.pin_loader.load import measure_loading  # noqa: E402
-from gpumagic.pin_loader.notebook import without_our_frames  # noqa: E402
 from tests.pin_loader.sleepy import Sleepy, children  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
@@ -146,24 +143,3 @@ def _how_long(generator):
 def _no_line_at(code):
     """The place of an instruction that Python gave no line, as it does to jumps."""
     return next(start for start, _, line in code.co_lines() if line is None and start)
-
-
-def test_an_interrupt_at_a_place_without_a_line_is_shown_at_the_line_before():
-    """Of the user's frames none is lost, whatever instruction Ctrl-C fell upon."""
-
-    def users():
-        try:
-            return sys._getframe()
-        finally:
-            signal.getsignal(signal.SIGINT)
-
-    place = _no_line_at(users.__code__)
-    fallen = TracebackType(None, users(), place, -1)  # -1: look for the line yourself
-    assert fallen.tb_lineno is None
-
-    shown = without_our_frames(KeyboardInterrupt().with_traceback(fallen))
-
-    (only,) = traceback.extract_tb(shown.__traceback__)
-    first = users.__code__.co_firstlineno
-    assert (only.name, only.filename) == ("users", __file__)
-    assert first < only.lineno <= first + 4

@@ -107,15 +107,6 @@ def test_if_nothing_fits_the_batches_are_too_large():
     assert found.refusing.hint.startswith("make the batches smaller")
 
 
-def test_very_many_batches_ahead_are_told_at_once():
-    """The largest setting that fits is worked out, not searched for."""
-    room = replace(PLENTY, machine=Room(1 << 34, ""))
-
-    hint = guard(Demand(BATCH, 16, 10_000_000), room).refusing.hint
-
-    assert hint.startswith("type --workers 16 --prefetch ")
-
-
 @given(st.integers(1, 32), st.integers(1, 8), st.integers(20, 40), st.booleans())
 @settings(max_examples=200, deadline=None)
 def test_an_offer_always_fits(workers, prefetch, room, pinned):
@@ -128,8 +119,7 @@ def test_an_offer_always_fits(workers, prefetch, room, pinned):
 
     words = refusing.hint.replace(",", "").split()
     offered = int(words[words.index("--workers") + 1])
-    ahead = int(words[words.index("--prefetch") + 1]) if offered else 1
-    smaller = Demand(BATCH, offered, ahead, pinned)
+    smaller = Demand(BATCH, offered, prefetch, pinned)
 
     assert guard(smaller, there).refusing is None
     assert smaller.batches < wanted.batches

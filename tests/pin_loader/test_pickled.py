@@ -48,47 +48,23 @@ def test_what_can_be_imported_is_fine():
     assert unpicklable(loader, "spawn") is None
 
 
-def made_inside():
-    """A function within a function."""
-
-    def shift(value):
-        return value + 1
-
-    return shift
-
-
-class Redefined:
-    """A class that is going to be defined again."""
-
-
 @pytest.mark.parametrize(
     ("held", "path", "what"),
     [
-        ({"transform": lambda item: item}, "dataset.transform", "is a lambda"),
-        ({"steps": [len, lambda item: item]}, "dataset.steps[1]", "is a lambda"),
-        ({"by_name": {"flip": lambda item: item}}, "dataset.by_name['flip']", "lambda"),
-        ({"part": functools.partial(lambda item: item)}, "dataset.part.func", "lambda"),
-        ({"inner": Plain(shift=made_inside())}, "dataset.inner.shift", "made_inside()"),
-        ({"lines": (line for line in "ab")}, "dataset.lines", "is a generator"),
-        ({"lock": threading.Lock()}, "dataset.lock", "is a lock"),
+        ({"transform": lambda item: item}, "dataset.transform", "lambda"),
+        ({"steps": [len, lambda item: item]}, "dataset.steps", "lambda"),
+        ({"part": functools.partial(lambda item: item)}, "dataset.part", "lambda"),
+        ({"lines": (line for line in "ab")}, "dataset.lines", "generator"),
+        ({"lock": threading.Lock()}, "dataset.lock", "lock"),
     ],
 )
 def test_it_names_what_cannot_be_sent(held, path, what):
-    """The smallest part that cannot be pickled is named by its path."""
+    """The attribute that cannot be pickled is named, with the reason."""
     found = unpicklable(DataLoader(Plain(**held)), "spawn")
 
-    assert found.text.startswith(f"{path} is ")
+    assert found.text.startswith(f"{path} cannot be sent to workers started by spawn")
     assert what in found.text
-    assert "spawn" in found.text
     assert "fork" in found.hint
-
-
-def test_it_names_an_open_file(tmp_path):
-    """An open file cannot be sent."""
-    with (tmp_path / "data").open("w") as file:
-        found = unpicklable(DataLoader(Plain(file=file)), "forkserver")
-
-    assert found.text.startswith("dataset.file is an open file")
 
 
 @pytest.mark.parametrize("name", ["collate_fn", "worker_init_fn"])
@@ -96,7 +72,7 @@ def test_functions_of_the_loader_are_sent_as_well(name):
     """It is not the dataset alone that workers need."""
     loader = DataLoader(Plain(), **{name: lambda items: items})
 
-    assert unpicklable(loader, "spawn").text.startswith(f"{name} is a lambda")
+    assert unpicklable(loader, "spawn").text.startswith(f"{name} cannot be sent")
 
 
 def test_forked_workers_need_nothing_sent():
@@ -158,9 +134,7 @@ def test_classes_of_a_notebook_cannot_be_imported(notebook):
 
     found = unpicklable(loader, "spawn")
 
-    assert found.text.startswith(
-        "class Numbers and function glue are defined in this notebook"
-    )
+    assert found.text.startswith("Numbers and glue are defined in this notebook")
     assert "%%writefile ds.py" in found.hint
     assert pickle.dumps(loader.dataset)
 
@@ -171,31 +145,6 @@ def test_classes_of_a_script_can_be_imported(notebook):
     notebook.__file__ = "train.py"
 
     assert unpicklable(DataLoader(notebook.Numbers()), "spawn") is None
-
-
-def test_an_object_of_a_class_defined_again_is_seen(notebook):
-    """After its cell has run twice, an old object can no longer be sent."""
-    exec(CELL, vars(notebook))  # noqa: S102
-    loader = DataLoader(notebook.Numbers())
-    exec(CELL, vars(notebook))  # noqa: S102
-
-    found = unpicklable(loader, "spawn")
-
-    assert "an older class Numbers, which has been defined again" in found.text
-
-
-def test_tensors_on_a_device_are_not_for_forked_workers():
-    """A dataset that holds memory of a device is foreseen to fail under fork."""
-
-    class OnDevice(torch.Tensor):
-        device = torch.device("cuda:0")
-
-    dataset = Plain(inner=Plain(tables=[torch.zeros(1), OnDevice()]))
-
-    found = unpicklable(DataLoader(dataset), "fork")
-
-    assert found.text.startswith("dataset.inner.tables[1] lies on a device")
-    assert ".cpu()" in found.hint
 
 
 def test_what_refers_to_itself_is_looked_at_once():

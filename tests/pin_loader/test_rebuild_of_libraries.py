@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
-from types import ModuleType
 
 import pytest
 
@@ -14,10 +12,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 from gpumagic.pin_loader.loader import facts_of, rebuild  # noqa: E402
 from gpumagic.pin_loader.random_state import kept  # noqa: E402
-from gpumagic.pin_loader.report import (  # noqa: E402
-    LoaderKind,
-    Way,
-)
+from gpumagic.pin_loader.report import LoaderKind, Way  # noqa: E402
 from gpumagic.pin_loader.same import (  # noqa: E402
     compare,
     difference,
@@ -197,20 +192,6 @@ def test_a_loader_of_neighbours_is_copied():
     assert_the_same(old, made.loader)
 
 
-def test_a_prefetcher_of_another_library_is_left_alone():
-    """It copies batches to the device itself, and needs no second prefetcher."""
-    library = pytest.importorskip("torch_geometric.loader")
-    old = library.PrefetchLoader(DataLoader(Numbers(), 4), device="cpu")
-
-    made = rebuild(old, pin_memory=True)
-    facts = facts_of(old)
-
-    assert (made.loader is old, made.way) == (True, Way.AS_IT_IS)
-    assert "copies it to the device itself" in made.reason
-    assert facts.class_name == "torch_geometric.PrefetchLoader"
-    assert (facts.kind, facts.batch_size) == (LoaderKind.BATCHED, 4)
-
-
 # ------------------------------------------------------------------------------ timm
 
 
@@ -223,24 +204,3 @@ def test_the_repeating_loader_of_timm_is_copied():
 
     assert made.way is Way.COPIED
     assert [len(epoch) for epoch in batches_in(made.loader)] == [len(old)] * 2
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("timm.data.loader", "PrefetchLoader"),
-        ("fastai.data.load", "DataLoader"),
-        ("lightning.fabric.wrappers", "_FabricDataLoader"),
-        ("pytorch_lightning.utilities.combined_loader", "CombinedLoader"),
-        ("ffcv.loader.loader", "Loader"),
-    ],
-)
-def test_libraries_are_known_by_name(module, name):
-    """None of them has to be installed, or is imported, to be known."""
-    stand_in = type(name, (), {"__module__": module, "__iter__": lambda _: iter(())})
-
-    made = rebuild(stand_in())
-
-    assert made.way is Way.AS_IT_IS
-    assert made.reason
-    assert not isinstance(sys.modules.get("fastai"), ModuleType)

@@ -18,7 +18,6 @@ from gpumagic.pin_loader.watch_cell import (
     copy_lines,
     copy_remarks,
     sharing_remarks,
-    with_non_blocking,
 )
 from gpumagic.report.events import Trace, TracedCopies
 from gpumagic.report.places import Code
@@ -349,27 +348,6 @@ def test_a_device_is_not_waited_for_after_an_error():
 
 
 # ------------------------------------------------------------------------ advice
-
-
-@pytest.mark.parametrize(
-    ("typed", "better"),
-    [
-        ("x.to(device)", "x.to(device, non_blocking=True)"),
-        ('x.to("cuda",)', 'x.to("cuda", non_blocking=True)'),
-        ("x.cuda()", "x.cuda(non_blocking=True)"),
-        ("x.to(d, non_blocking=False)", "x.to(d, non_blocking=True)"),
-        ("x.to(d, non_blocking=ok, copy=c)", "x.to(d, non_blocking=True, copy=c)"),
-        ("x[0].to(\n    device,\n)", "x[0].to( device, non_blocking=True)"),
-        ("there.copy_(x)", "there.copy_(x, non_blocking=True)"),
-        ("torch.tensor(x, device=d)", None),
-        ("move(x)", None),
-        ("x[0]", None),
-        ("not python", None),
-    ],
-)
-def test_a_call_is_shown_as_it_should_be_typed(typed, better):
-    """Only calls that take the option are rewritten, and nothing else in them."""
-    assert with_non_blocking(typed) == better
 
 
 def here():

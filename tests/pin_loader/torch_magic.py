@@ -14,16 +14,16 @@ from gpumagic.devices.busy import Busy
 from gpumagic.devices.opening import open_runtime
 from gpumagic.errors import GpuMagicError, UsageProblem
 from gpumagic.pin_loader import DevicePrefetcher, load, workers
+from gpumagic.pin_loader.answer_loader import LoaderReport
+from gpumagic.pin_loader.answer_watch import WatchReport
 from gpumagic.pin_loader.report import (
     Limit,
     LimitKind,
-    LoaderReport,
     Pinned,
     Remedy,
     Severity,
     State,
     Stopped,
-    WatchReport,
 )
 from tests.pin_loader.clocks import paced
 from tests.report.test_introspection import Refusing
@@ -123,7 +123,7 @@ def _once():
 
 @pytest.mark.parametrize(
     "wish",
-    ["train_dl --prefetch 3", "train_dl --device sim:7", "torch", "train_dl --step 3"],
+    ["train_dl --workers x", "train_dl --device sim:7", "torch", "train_dl --step 3"],
 )
 def test_a_wish_that_is_refused_leaves_no_line_of_progress(shell, monkeypatch, wish):
     """Nothing was begun, so that nothing is told to have stopped."""
@@ -411,18 +411,14 @@ def test_the_name_for_an_expression_is_not_that_of_the_loader(shell):
         ("trian_dl", "there is no trian_dl"),
         ("odd.loader", "odd.loader: RuntimeError: loader"),
         ("train_dl --budget -3s", "--budget: '-3s' is not a duration"),
-        ("train_dl --prefetch x", "--prefetch: 'x' is not a whole number"),
         ("torch", "torch"),
         ("train_dl[0]", "is an expression"),
         ("train_dl --step nothing", "--step nothing: there is no such name"),
         ("train_dl --step torch", "this is a module, no function"),
         ("train_dl --step three", "this is an int, no function"),
-        ("train_dl --out three", "three is the name of an int already"),
-        ("train_dl --out torch", "torch is the name of a module already"),
         ("train_dl --device nowhere", "nowhere"),
         ("train_dl --device sim:7 --budget 1s", "sim:7"),
         ("train_dl --step two", "does not take one argument"),
-        ("train_dl --prefetch 4", "this loader has none"),
         ("--watch", "needs a training cell below it"),
     ],
 )
@@ -462,10 +458,10 @@ def test_a_loader_within_a_function_is_said_to_be_out_of_sight(shell):
 
 def test_an_odd_name_is_no_obstacle_for_a_new_one(shell):
     """What stands under the name that is wanted is told by its class."""
-    shell.user_ns["odd"] = Refusing()
+    shell.user_ns["train_dl_pinned"] = Refusing()
 
-    with pytest.raises(UsageProblem, match="odd is the name of a Refusing already"):
-        shell.run_line_magic("pin_loader", "train_dl --out odd")
+    with pytest.raises(UsageProblem, match="is the name of a Refusing already"):
+        shell.run_line_magic("pin_loader", "train_dl")
 
 
 def test_a_cell_below_wants_to_be_watched(shell):

@@ -146,7 +146,7 @@ def test_an_empty_loader_is_told(runtime):
 
 
 def test_each_part_is_measured_as_the_model_has_it(runtime):
-    """Four ways to copy, the link, and a stand-in as long as the slowest part."""
+    """Four ways to copy, and a stand-in as long as the slowest part."""
     batch = next(iter(loader()))
     known = Loading(Samples((2 * MS,) * 3), 0)
 
@@ -157,8 +157,6 @@ def test_each_part_is_measured_as_the_model_has_it(runtime):
     assert len(found.copies) == 4
     assert pageable.host.median_s > 5 * pinned.device.median_s
     assert pinned.host.median_s < pinned.device.median_s
-    rate = found.nbytes / pinned.device.median_s
-    assert rate == pytest.approx(found.link_bytes_per_s, rel=0.1)
     assert found.step.synthetic
     assert found.step.samples.median_s == pytest.approx(2 * MS, rel=0.05)
 

@@ -234,7 +234,7 @@ def test_the_remark_names_line_loader_and_what_to_type():
 
     assert '`there = batch.to("sim")`, copies 4.00 MiB from pageable' in remark.text
     assert "%pin_loader loader" in remark.hint
-    assert remark.hint.endswith('write `batch.to("sim", non_blocking=True)`')
+    assert remark.hint.endswith("write `.to(device, non_blocking=True)`")
 
 
 @pytest.mark.usefixtures("box")

@@ -222,27 +222,6 @@ def simulated(name, rank, size, folder, pause=lambda: None):
     return found
 
 
-def idling(rank, size, folder):
-    """All call it, one looks at the number, and the others do nothing meanwhile."""
-    with gpumagic.simulate(MACHINE, as_cuda=True) as box:
-        torch.cuda.set_device(rank)
-        begin("idling", "nccl", rank, size, folder)
-        x = torch.ones(4, device="cuda")
-        dist.all_reduce(x)
-        looked = folder / "looked"
-        if rank == 0:
-            total = x[0].item()
-            looked.touch()
-        else:
-            for group in box._simulation.ranks.groups:  # as after each cell
-                group.tell()
-            while not looked.exists():
-                threading.Event().wait(0.01)
-            total = x[0].item()
-        dist.destroy_process_group()
-    return total
-
-
 def straggling(rank, size, folder):
     """One GPU of a machine of two nodes is slow; each process has its own."""
     with gpumagic.simulate(f"{size}x2xh100", rank=2 * rank) as box:
@@ -288,5 +267,4 @@ def main(rank, size, folder):
     stop.set()
     straggler = straggling(rank, size, folder)
     found = {"expected": expected, "idle": idle, "busy": busy, "slow": straggler}
-    found["looked"] = idling(rank, size, folder)
     (folder / f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.simulator.allocator_segments import AddressSpace, OutOfSimulatedMemory
-from gpumagic.simulator.allocator_settings import AllocatorSettings
-from gpumagic.simulator.allocator_snapshot import Recording
+from tests.simulator.allocator_check import verify
 from tests.simulator.simulated_device import (
     DEFAULT,
-    GIB,
     MIB,
     SIDE,
     THIRD,
@@ -132,7 +129,7 @@ def test_every_step_leaves_what_torch_would_have(conf, rows):
     bench = Bench(allocator_of(conf=conf))
     for number, (step, expected) in enumerate(rows):
         step(bench)
-        bench.allocator.verify()
+        verify(bench.allocator)
         assert bench.state() == expected, f"after step {number}"
 
 
@@ -150,73 +147,6 @@ def test_a_full_device_gives_back_its_cache_before_it_fails():
     assert bench.allocator.memory_stats()["num_alloc_retries"] == 1
 
 
-def test_fragments_of_one_segment_do_not_serve_a_larger_request():
-    """48 MiB in four pieces are no 13 MiB: the device is full."""
-    bench = Bench(allocator_of(100 * MIB))
-    bench.take(96 * MIB)
-    bench.free(0)
-    for _ in range(8):
-        bench.take(12 * MIB)
-    for number in range(1, 9, 2):
-        bench.free(number)
-
-    with pytest.raises(OutOfSimulatedMemory) as caught:
-        bench.take(13 * MIB)
-
-    assert "Tried to allocate 14.00 MiB." in caught.value.text
-    assert bench.state()[1:] == (96 * MIB, 1, 4, 50_331_648)
-    stats = bench.allocator.memory_stats()
-    assert (stats["num_ooms"], stats["num_alloc_retries"]) == (1, 1)
-    bench.allocator.verify()
-
-
-def test_of_equal_free_blocks_the_oldest_segments_is_taken():
-    """Also where it lies above the others, as in newer versions of torch."""
-    bench = Bench(allocator_of())
-    for _ in range(2):
-        bench.take(20 * MIB)
-    bench.free(0)
-    bench.empty()
-    bench.take(20 * MIB)  # where the first one was
-    bench.free(1)
-    bench.free(2)
-    for _ in range(2):
-        bench.take(20 * MIB)
-
-    _, older, younger, first, second = [each.address for each in bench.blocks]
-    assert younger < older
-    assert (first, second) == (older, younger)
-
-
-def test_nothing_is_needed_for_no_bytes():
-    """An empty tensor takes no block and is not counted."""
-    allocator = allocator_of()
-    assert allocator.allocate(0, DEFAULT) is None
-    assert allocator.memory_stats()["allocation.all.allocated"] == 0
-
-
-def test_a_block_is_freed_once():
-    """A second free is refused instead of corrupting the lists."""
-    allocator = allocator_of()
-    block = allocator.allocate(1, DEFAULT)
-    allocator.free(block)
-    with pytest.raises(ValueError, match="not allocated"):
-        allocator.free(block)
-
-
-def test_verify_notices_what_cannot_be():
-    """A figure that does not fit the blocks, or a block out of its list, is found."""
-    allocator = allocator_of()
-    block = allocator.allocate(1, DEFAULT)
-    allocator.verify()
-    allocator.counters.small.allocation.shift(1)
-    with pytest.raises(AssertionError, match="is counted as 2 and is 1"):
-        allocator.verify()
-    block.state = "inactive"
-    with pytest.raises(AssertionError, match="was not merged"):
-        allocator.verify()
-
-
 # ------------------------------------------------------------ streams
 
 
@@ -232,7 +162,7 @@ def test_memory_that_another_stream_uses_waits_for_it():
     assert device.calls[1:] == [("record", SIDE), ("record", THIRD)]
     assert _active(allocator) == (0, MIB, MIB)
     assert allocator.memory_snapshot()[0]["blocks"][0]["state"] == "active_pending_free"
-    allocator.verify()
+    verify(allocator)
 
     device.finished = {SIDE}  # one of two is not enough
     other = allocator.allocate(MIB, DEFAULT)
@@ -242,43 +172,13 @@ def test_memory_that_another_stream_uses_waits_for_it():
 
     assert allocator.allocate(MIB, DEFAULT).address == block.address
     assert _active(allocator) == (2 * MIB, 2 * MIB, 2 * MIB)
-    allocator.verify()
+    verify(allocator)
 
 
 def _active(allocator):
     stats = allocator.memory_stats()
     families = "allocated_bytes", "active_bytes", "requested_bytes"
     return tuple(stats[f"{each}.all.current"] for each in families)
-
-
-def test_the_stream_of_a_block_needs_no_recording():
-    """Recording the block's own stream changes nothing: its free is at once."""
-    device = Device()
-    allocator = allocator_of(device=device)
-    block = allocator.allocate(MIB, SIDE)
-    allocator.record_stream(block, SIDE)
-    allocator.free(block)
-    assert allocator.memory_stats()["active.all.current"] == 0
-    assert ("record", SIDE) not in device.calls
-
-
-def test_a_stream_that_is_behind_hides_what_came_after_it():
-    """Each stream's events are looked at in order, up to the first unfinished one."""
-    device = Device()
-    allocator = allocator_of(device=device)
-    events = iter(("first", "second"))
-    device.record = lambda _: next(events)
-    blocks = [allocator.allocate(MIB, DEFAULT) for _ in range(2)]
-    for block in blocks:
-        allocator.record_stream(block, SIDE)
-        allocator.free(block)
-
-    device.finished = {"second"}
-    allocator.allocate(512, DEFAULT)
-    assert allocator.memory_stats()["active.all.current"] == 3
-    device.finished = {"first", "second"}
-    allocator.allocate(512, DEFAULT)
-    assert allocator.memory_stats()["active.all.current"] == 2
 
 
 def test_emptying_the_cache_waits_for_held_blocks_first():
@@ -324,7 +224,7 @@ def test_what_is_unused_can_be_returned_without_a_wait(chosen):
     assert blocks[3].address in {
         each["address"] for each in allocator.memory_snapshot()
     }
-    allocator.verify()
+    verify(allocator)
 
 
 def test_pages_are_returned_with_all_that_is_unused():
@@ -378,20 +278,7 @@ def test_garbage_collection_returns_what_was_unused_longest(threshold, returned)
 
     frees = [("free", size * MIB) for size in returned]
     assert device.calls == [*frees, ("malloc", 16 * MIB)]
-    allocator.verify()
-
-
-def test_garbage_is_collected_only_above_the_threshold_of_a_fraction():
-    """Without a fraction, or below its threshold, unused memory stays cached."""
-    for fraction in (None, 1.0):
-        device = Device()
-        conf = "garbage_collection_threshold:0.9"
-        allocator = allocator_of(100 * MIB, conf=conf, device=device)
-        if fraction:
-            allocator.set_fraction(fraction)
-        allocator.free(allocator.allocate(40 * MIB, DEFAULT))
-        allocator.allocate(40 * MIB, SIDE)
-        assert ("free", 40 * MIB) not in device.calls
+    verify(allocator)
 
 
 @pytest.mark.parametrize(
@@ -423,36 +310,6 @@ def test_oversize_blocks_go_back_before_everything_does(wanted, returned, retrie
     assert stats["oversize_segments.freed"] == sum(size > 50 for size in returned)
 
 
-def test_a_smaller_request_returns_the_smallest_oversize_block():
-    """A request that may not use an oversize block gets its memory instead."""
-    device = Device()
-    allocator = allocator_of(280 * MIB, conf="max_split_size_mb:50", device=device)
-    for block in [allocator.allocate(n * MIB, DEFAULT) for n in (60, 80, 140)]:
-        allocator.free(block)
-    device.calls.clear()
-    allocator.allocate(30 * MIB, DEFAULT)
-    assert device.calls == [("free", 60 * MIB), ("malloc", 30 * MIB)]
-
-
-def test_a_fraction_may_be_used_up_to_its_last_byte():
-    """The share that was allowed is allowed in full, and not a segment more."""
-    allocator = allocator_of(100 * MIB)
-    allocator.set_fraction(0.5)
-    assert allocator.allowed_bytes == 50 * MIB
-    allocator.allocate(50 * MIB, DEFAULT)
-    with pytest.raises(OutOfSimulatedMemory):
-        allocator.allocate(1, DEFAULT)
-
-
-@pytest.mark.parametrize("others", [(), ((4711, 3 * GIB), (None, GIB))])
-def test_the_driver_has_what_nobody_else_holds(others):
-    """The context and other processes are missing from what is free."""
-    allocator = allocator_of(context_bytes=lambda: GIB, processes=lambda: others)
-    allocator.allocate(30 * MIB, DEFAULT)
-    held = sum(nbytes for _, nbytes in others)
-    assert allocator.mem_info() == (7 * GIB - held - 30 * MIB, 8 * GIB)
-
-
 # ------------------------------------------------------------ addresses
 
 
@@ -472,119 +329,4 @@ def test_addresses_are_made_up_the_same_way_every_time():
     assert runs[0] == [start, start + 30 * MIB, start + 50 * MIB, start]
 
 
-def test_neighbouring_ranges_grow_together_again():
-    """Ranges given back in any order leave one space from the start."""
-    space = AddressSpace(0)
-    addresses = [space.take(2 * MIB) for _ in range(5)]
-    for position in (1, 3, 2, 0):
-        space.give_back(addresses[position], 2 * MIB)
-    assert space.take(8 * MIB) == 0
-    space.give_back(0, 8 * MIB)
-    space.give_back(addresses[4], 2 * MIB)
-    assert space.take(100 * MIB) == 0
-
-
 # ------------------------------------------------------------- segments that expand
-
-
-def test_pages_are_mapped_behind_what_is_free():
-    """A request that does not fit takes only the pages that its free end lacks."""
-    device = Device()
-    bench = Bench(allocator_of(conf="expandable_segments:True", device=device))
-    bench.take(30 * MIB)
-    bench.take(25 * MIB)  # 10 MiB are free behind the first
-    assert device.calls == [("malloc", 40 * MIB), ("malloc", 20 * MIB)]
-    first, second = bench.blocks
-    assert second.address == first.address + 30 * MIB
-    bench.take(1)
-    assert bench.state() == (55 * MIB + 512, 62 * MIB, 0, 0, 0)
-    assert [each["is_expandable"] for each in bench.allocator.memory_snapshot()] == [
-        True,
-        True,
-    ]
-
-
-def test_only_pages_that_are_wholly_free_go_back():
-    """An emptied cache keeps the page that a block begins in, and tells both parts."""
-    device = Device()
-    allocator = allocator_of(conf="expandable_segments:True", device=device)
-    bench = Bench(allocator)
-    for _ in range(3):
-        bench.take(30 * MIB)
-    allocator.record_history(Recording())
-    bench.free(1)
-    bench.empty()
-    start = bench.blocks[0].address
-    assert allocator.reserved_bytes == 80 * MIB
-    assert [
-        (each["address"] - start, each["total_size"])
-        for each in allocator.memory_snapshot()
-    ] == [(0, 40 * MIB), (60 * MIB, 40 * MIB)]
-    unmapped = allocator.history[2]
-    assert (unmapped["action"], unmapped["addr"]) == (
-        "segment_unmap",
-        start + 40 * MIB,
-    )
-    allocator.verify()
-    bench.take(35 * MIB)  # only 30 MiB lie between the two
-    assert bench.blocks[3].address == start + 90 * MIB
-    bench.take(30 * MIB)
-    assert bench.blocks[4].address == start + 30 * MIB
-    allocator.verify()
-
-
-@pytest.mark.parametrize("other", ["garbage_collection_threshold:0.5", ""])
-def test_expanding_can_be_switched_while_memory_is_held(other):
-    """As in torch's own test: what is collected are segments, and pages stay."""
-    allocator = allocator_of(conf=f"expandable_segments:False,{other}")
-    allocator.set_fraction(120 * MIB / allocator.mem_info()[1])
-    first = allocator.allocate(40 * MIB, DEFAULT)
-    allocator.configure(AllocatorSettings.parse(f"expandable_segments:True,{other}"))
-    second = allocator.allocate(40 * MIB, DEFAULT)
-    allocator.free(first)
-    allocator.free(second)
-    allocator.allocate(80 * MIB, DEFAULT)
-    allocator.verify()
-
-
-def test_free_pages_serve_nothing_once_expanding_is_off():
-    """What cannot live in them gets ordinary memory, until they may serve again."""
-    bench = Bench(allocator_of(conf="expandable_segments:True"))
-    allocator, on = bench.allocator, bench.allocator.settings
-    bench.take(20 * MIB)
-    bench.free(0)
-
-    allocator.configure(AllocatorSettings.parse(""))
-    assert not allocator.serves(20 * MIB, DEFAULT)
-    bench.take(20 * MIB)
-    bench.free(1)
-    bench.take(19 * MIB)
-
-    kinds = [each["is_expandable"] for each in allocator.memory_snapshot()]
-    assert sorted(kinds) == [False, True]
-    assert bench.blocks[2].address == bench.blocks[1].address
-    allocator.configure(on)
-    bench.take(20 * MIB)
-    assert bench.blocks[3].address == bench.blocks[0].address
-    allocator.verify()
-
-
-def test_oversize_blocks_of_both_kinds_go_back():
-    """As in torch's own test: where pages are among what is free, all of it goes."""
-    on, off = (
-        AllocatorSettings.parse(f"expandable_segments:{each},max_split_size_mb:40")
-        for each in (True, False)
-    )
-    allocator = allocator_of(conf="expandable_segments:False,max_split_size_mb:40")
-    allocator.set_fraction(120 * MIB / allocator.mem_info()[1])
-    blocks = []
-    for settings in (off, on, off):
-        allocator.configure(settings)
-        blocks.append(allocator.allocate(40 * MIB, DEFAULT))
-    with pytest.raises(OutOfSimulatedMemory):
-        allocator.allocate(40 * MIB, DEFAULT)
-    for block in blocks:
-        allocator.free(block)
-    allocator.allocate(120 * MIB, DEFAULT)
-    assert allocator.reserved_bytes == 120 * MIB
-    allocator.verify()

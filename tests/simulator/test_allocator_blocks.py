@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.simulator.allocator_blocks import SHARED
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
+from tests.simulator.allocator_check import verify
 from tests.simulator.simulated_device import DEFAULT, MIB, SIDE, Device, allocator_of
 
 GRAPH, OTHER = (1, 0), (2, 0)
@@ -34,7 +34,7 @@ def test_a_diverted_request_is_served_by_its_pool_alone():
     assert pools == [(0, 0), GRAPH]
     allocator.divert(GRAPH, every_stream)
     assert allocator.allocate(32 * MIB, DEFAULT).address == inside.address
-    allocator.verify()
+    verify(allocator)
 
 
 def test_a_diversion_is_for_the_streams_that_it_accepts():
@@ -48,25 +48,6 @@ def test_a_diversion_is_for_the_streams_that_it_accepts():
     pools = [each["segment_pool_id"] for each in allocator.memory_snapshot()]
     assert pools == [(0, 0), GRAPH]
     assert [len(allocator.memory_snapshot(each)) for each in (GRAPH, OTHER)] == [1, 0]
-
-
-@pytest.mark.parametrize(("ended", "left"), [(OTHER, GRAPH), (GRAPH, OTHER)])
-def test_the_latest_diversion_goes_first_and_each_ends_alone(ended, left):
-    """A pool within another takes what is asked for; either may end before the other.
-
-    Whichever it is, memory is shared again after both.
-    """
-    allocator = allocator_of()
-    for pool in (GRAPH, OTHER):
-        allocator.divert(pool, every_stream)
-    first = allocator.allocate(MIB, DEFAULT)
-    allocator.end_diversion(ended)
-    second = allocator.allocate(MIB, DEFAULT)
-    allocator.end_diversion(left)
-    third = allocator.allocate(MIB, DEFAULT)
-
-    pools = [each.pool.identity for each in (first, second, third)]
-    assert pools == [OTHER, left, SHARED]
 
 
 def test_a_pool_is_emptied_once_nobody_uses_it():
@@ -87,25 +68,7 @@ def test_a_pool_is_emptied_once_nobody_uses_it():
     allocator.empty_cache()
     assert allocator.reserved_bytes == 0
     assert allocator.pool_uses(GRAPH) == 0
-    allocator.verify()
-
-
-def test_a_pool_is_kept_as_long_as_anybody_uses_it():
-    """A graph that shares the pool of another keeps it, whichever goes first."""
-    allocator = allocator_of()
-    allocator.divert(GRAPH, every_stream)
-    allocator.free(allocator.allocate(MIB, DEFAULT))
-    allocator.end_diversion(GRAPH)
-    allocator.keep_pool(GRAPH)
-    assert allocator.pool_uses(GRAPH) == 2
-
-    for uses in (1, 0):
-        allocator.empty_cache()
-        assert allocator.reserved_bytes == 2 * MIB
-        allocator.release_pool(GRAPH)
-        assert allocator.pool_uses(GRAPH) == uses
-    allocator.empty_cache()
-    assert allocator.reserved_bytes == 0
+    verify(allocator)
 
 
 def test_no_event_is_made_and_none_is_asked_for_during_a_capture():
@@ -125,13 +88,13 @@ def test_no_event_is_made_and_none_is_asked_for_during_a_capture():
     allocator.empty_cache()
     assert device.calls == [("malloc", 2 * MIB)]
     assert allocator.memory_stats()["active.all.current"] == 3
-    allocator.verify()
+    verify(allocator)
 
     allocator.end_diversion(GRAPH)
     assert device.calls[1:] == [("record", SIDE)]
     allocator.allocate(MIB, DEFAULT)
     assert allocator.memory_stats()["active.all.current"] == 2
-    allocator.verify()
+    verify(allocator)
 
 
 def test_memory_runs_out_at_once_during_a_capture():
@@ -153,4 +116,4 @@ def test_memory_runs_out_at_once_during_a_capture():
     allocator.end_diversion(GRAPH)
     allocator.allocate(50 * MIB, DEFAULT)
     assert allocator.memory_stats()["num_alloc_retries"] == 1
-    allocator.verify()
+    verify(allocator)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gpumagic.simulator.allocator import CachingAllocator
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
 from gpumagic.simulator.allocator_settings import AllocatorSettings
+from tests.simulator.allocator_check import verify
 from tests.simulator.naive_allocator import (
     CAPACITY,
     MIB,
@@ -129,7 +130,7 @@ class Pair:
 
     def compare(self):
         """Both hold the same blocks and have counted the same."""
-        self.real.verify()
+        verify(self.real)
         assert _outline(self.real) == self.naive.outline()
         stats = self.real.memory_stats()
         for key, figure in self.naive.stats.flat().items():
@@ -156,7 +157,7 @@ def test_segments_that_expand_end_as_pages_and_owners_do(steps):
     pair = Pair(None, NaiveExpandable, expandable=True)
     for step in steps:
         pair.do(*step)
-        pair.real.verify()
+        verify(pair.real)
         assert [each[:3] for each in _outline(pair.real)] == pair.naive.outline()
         assert pair.real.reserved_bytes == pair.naive.reserved()
         stats = pair.real.memory_stats()
@@ -178,7 +179,7 @@ def test_what_a_snapshot_shows_can_be_restored(steps, expandable):
             pair.real.empty_cache()
     twin = Pair(None, expandable=expandable).real
     owned = twin.restore(pair.real.memory_snapshot())
-    twin.verify()
+    verify(twin)
     for allocator in (pair.real, twin):
         allocator.reset_peaks()
         allocator.reset_accumulated()
@@ -189,7 +190,7 @@ def test_what_a_snapshot_shows_can_be_restored(steps, expandable):
         twin.free(block)
     twin.empty_cache()
     assert twin.reserved_bytes == 0
-    twin.verify()
+    verify(twin)
 
 
 @settings(max_examples=40, deadline=None)
@@ -218,4 +219,4 @@ def test_everything_that_is_freed_can_be_given_back(steps):
     assert pair.real.mem_info() == (CAPACITY, CAPACITY)
     assert pair.real.memory_snapshot() == []
     assert pair.real.peak_allocated_bytes == peak
-    pair.real.verify()
+    verify(pair.real)

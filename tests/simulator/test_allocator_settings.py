@@ -59,10 +59,6 @@ def test_what_the_model_leaves_alone_is_accepted():
         ("roundup_power2_divisions:3", "not made of powers of two"),
         ("roundup_power2_divisions:[64:8", "not a list of key:value pairs"),
         ("expandable_segments:yes", "not True or False"),
-        ("release_lock_on_cudamalloc:none", "not True or False"),
-        ("pinned_num_register_threads:none", "not made of powers of two"),
-        ("pinned_num_register_threads:1024", "not at most 128"),
-        ("pinned_reserve_segment_size_mb:-1", "not a whole number from 0 on"),
     ],
 )
 def test_what_cannot_be_followed_is_refused_by_name(conf, said):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import doctest
 import random
 
 import pytest
 
-from gpumagic.simulator import allocator_segments
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
 from gpumagic.simulator.allocator_snapshot import Context, Recording
 from tests.simulator.simulated_device import (
@@ -15,7 +13,6 @@ from tests.simulator.simulated_device import (
     GIB,
     MIB,
     SIDE,
-    Device,
     allocator_of,
 )
 
@@ -72,11 +69,6 @@ def test_more_than_an_exabyte_is_refused_in_other_words():
         allocator.allocate(1 << 60, DEFAULT)
     assert caught.value.shortage is None
     assert allocator.memory_stats()["num_ooms"] == 0
-
-
-def test_sizes_are_written_as_torch_writes_them():
-    """The module's own examples are true."""
-    assert doctest.testmod(allocator_segments).failed == 0
 
 
 # ------------------------------------------------------------ figures
@@ -164,23 +156,6 @@ def test_peaks_since_marks():
         assert allocator.peak_since() == ever
 
 
-def test_a_reset_sum_forgets_what_happened():
-    """After reset_accumulated only later rises and falls are summed."""
-    allocator = allocator_of()
-    block = allocator.allocate(30 * MIB, DEFAULT)
-    allocator.empty_cache()
-    allocator.reset_accumulated()
-    stats = allocator.memory_stats()
-    assert stats["allocated_bytes.all.allocated"] == 0
-    assert stats["num_sync_all_streams"] == stats["num_device_alloc"] == 0
-
-    allocator.free(block)
-    stats = allocator.memory_stats()
-    assert stats["allocated_bytes.all.allocated"] == 0
-    assert stats["allocated_bytes.all.freed"] == 30 * MIB
-    assert stats["allocated_bytes.all.current"] == 0
-
-
 def test_a_snapshot_shows_each_segment_with_its_blocks():
     """Segments come by address in torch's shape, with what is owned and requested."""
     allocator = allocator_of(index=2)
@@ -254,15 +229,6 @@ def test_a_history_tells_every_action_in_order():
     assert allocator.history == []
 
 
-def test_a_history_keeps_only_the_latest():
-    """A bounded history drops its oldest entries."""
-    allocator = allocator_of()
-    allocator.record_history(Recording(max_entries=2))
-    allocator.free(allocator.allocate(1, DEFAULT))
-    actions = [each["action"] for each in allocator.history]
-    assert actions == ["free_requested", "free_completed"]
-
-
 @pytest.mark.parametrize(
     ("context", "of_held", "of_actions"),
     [
@@ -296,39 +262,6 @@ def test_calls_are_kept_of_as_much_as_was_asked_for(context, of_held, of_actions
     assert allocator.memory_snapshot()[0]["blocks"][0]["frames"] == []
 
 
-def test_a_block_that_streams_use_is_free_once_they_are_done():
-    """It is asked back at once, and free when somebody looks after the stream."""
-    device = Device()
-    allocator = allocator_of(device=device)
-    block = allocator.allocate(MIB, DEFAULT)
-    allocator.record_stream(block, SIDE)
-    allocator.record_history(Recording())
-
-    allocator.free(block)
-    allocator.let_go_of_done()
-    assert [each["action"] for each in allocator.history] == ["free_requested"]
-    device.finished = {SIDE}
-    allocator.let_go_of_done()
-
-    actions = [(each["action"], each["addr"]) for each in allocator.history]
-    assert actions == [
-        ("free_requested", block.address),
-        ("free_completed", block.address),
-    ]
-    assert allocator.returnable == {block.address}
-
-
-def test_actions_that_are_skipped_leave_no_entry():
-    """Whoever asks only for allocations has room for as many more of them."""
-    allocator = allocator_of()
-    allocator.record_history(
-        Recording(skipped=frozenset({"free_requested", "free_completed"}))
-    )
-    allocator.free(allocator.allocate(1, DEFAULT))
-    actions = [each["action"] for each in allocator.history]
-    assert actions == ["segment_alloc", "alloc"]
-
-
 def test_an_observer_is_told_of_each_block_until_it_is_ignored():
     """It needs no record, and a record goes on when it has gone."""
     allocator, seen = allocator_of(), []
@@ -348,14 +281,3 @@ def test_an_observer_is_told_of_each_block_until_it_is_ignored():
 
     assert seen == [("alloc", 7), ("free_requested", 7), ("free_completed", 7)]
     assert [each["action"] for each in allocator.history] == ["alloc"]
-
-
-def test_a_device_is_called_by_the_number_that_it_has_now():
-    """A choice of GPUs numbers them anew, also where memory is held already."""
-    allocator = allocator_of(index=3)
-    allocator.allocate(1, DEFAULT)
-    allocator.device = 0
-
-    assert allocator.memory_snapshot()[0]["device"] == 0
-    with pytest.raises(OutOfSimulatedMemory, match="GPU 0 has a total capacity"):
-        allocator.allocate(9 * GIB, DEFAULT)

@@ -9,7 +9,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.devices.protocols import CudaState, GpuProcess, Initialisation
@@ -82,16 +81,6 @@ def test_a_gpu_is_told_apart_by_uuid_and_address():
     assert [gpu.index for gpu in gpus] == list(range(16))
 
 
-def test_identities_are_the_same_in_every_run():
-    """A UUID is made of model and number only, so that it can be written down."""
-    first, again = machine(2)[0], machine(2)[0]
-    other = SimulatedDriver([OneGpu(a_model("T4"))], environment={})
-
-    assert first.inventory() == again.inventory()
-    assert first.inventory().gpus[0].uuid == "GPU-b608398e-67b0-5c36-b5b7-9900cf582df0"
-    assert other.inventory().gpus[0].uuid != first.inventory().gpus[0].uuid
-
-
 def test_memory_is_this_process_and_the_others():
     """What is used is the sum of all processes, and the rest is free."""
     gpu = OneGpu(used_bytes=3 * GIB)
@@ -109,34 +98,6 @@ def test_memory_is_this_process_and_the_others():
     )
     assert (idle.memory_used_bytes, idle.processes) == (0, ())
     assert [driver.foreign_bytes(index) for index in (0, 1)] == [5 * GIB, 0]
-
-
-def test_an_inventory_is_of_the_moment():
-    """What has been taken since is seen at the next look."""
-    gpu = OneGpu()
-    driver = SimulatedDriver([gpu], environment={})
-    before = driver.inventory().gpus[0]
-
-    gpu.used = GIB
-
-    assert before.memory_used_bytes == 0
-    assert driver.inventory().gpus[0].memory_used_bytes == GIB
-
-
-def test_what_is_not_modelled_is_unknown():
-    """No temperature, power or utilisation is made up."""
-    gpu = machine(1)[0].inventory().gpus[0]
-
-    assert (gpu.temperature_c, gpu.power_w, gpu.utilisation_share) == (None, None, None)
-    assert gpu.compute_capability == (9, 0)
-    assert (gpu.mig_enabled, gpu.mig, gpu.problem) == (False, (), None)
-
-
-def test_the_inventory_does_not_depend_on_what_is_visible():
-    """The machine is the same whatever this process may see of it."""
-    hidden, _ = machine(mask="2")
-
-    assert hidden.inventory() == machine()[0].inventory()
 
 
 @pytest.mark.parametrize(
@@ -178,25 +139,6 @@ def test_uuids_of_the_inventory_can_be_chosen():
     environment[VARIABLE] = f"{gpus[3].uuid},{gpus[1].uuid[:16]}"
 
     assert driver.latch.visible() == (3, 1)
-
-
-def test_the_order_of_devices_is_that_of_their_numbers():
-    """Numbers are PCI order here, whatever CUDA_DEVICE_ORDER says."""
-    driver, environment = machine(mask="1,0")
-
-    environment["CUDA_DEVICE_ORDER"] = "FASTEST_FIRST"
-
-    assert driver.latch.visible() == (1, 0)
-
-
-def test_the_process_environment_is_read_if_no_other_is_given(monkeypatch):
-    """Without another environment the variable is this process's own."""
-    monkeypatch.delenv(VARIABLE, raising=False)
-    driver = SimulatedDriver([OneGpu(), OneGpu()])
-
-    monkeypatch.setenv(VARIABLE, "1")
-
-    assert driver.latch.visible() == (1,)
 
 
 # ---------------------------------------------------------------- the first use
@@ -251,36 +193,7 @@ def test_a_first_use_without_gpus_fails_and_fixes_nothing():
     assert driver.cuda_state() == state(Initialisation.INITIALISED, code=0, count=1)
 
 
-def test_a_machine_without_gpus_can_be_looked_at():
-    """No GPUs is a machine too; only its first use fails."""
-    driver, _ = machine(0)
-
-    assert driver.inventory().gpus == ()
-    assert driver.latch.initialise() == ()
-
-
 MASKS = st.sampled_from([None, "", "-1", "0", "1,0", "3,9", "0,0", "GPU-", "x"])
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.lists(MASKS, max_size=4), st.sampled_from(["0", "2,1"]), st.lists(MASKS))
-def test_only_the_value_at_the_first_use_counts(before, used, after):
-    """No earlier and no later value of the variable changes what was fixed."""
-    driver, environment = machine()
-
-    def change_to(mask):
-        environment.pop(VARIABLE, None)
-        environment.update({} if mask is None else {VARIABLE: mask})
-        driver.latch.visible()
-
-    for mask in [*before, used]:
-        change_to(mask)
-    fixed = driver.latch.initialise()
-    for mask in after:
-        change_to(mask)
-
-    assert fixed == tuple(int(each) for each in used.split(","))
-    assert driver.latch.visible() == driver.latch.initialise() == fixed
 
 
 # ---------------------------------------------------------------- an inherited value
@@ -293,30 +206,6 @@ def test_an_inherited_value_that_hides_everything_is_overlooked(mask):
 
     assert driver.latch.visible() == (0, 1, 2, 3)
     assert driver.latch.initialise() == (0, 1, 2, 3)
-
-
-def test_a_changed_value_counts_even_if_it_is_changed_back():
-    """What is overlooked is what was there before, not what the user writes here."""
-    driver, environment = machine(mask="-1")
-
-    environment[VARIABLE] = "1"
-    assert driver.latch.visible() == (1,)
-    environment[VARIABLE] = "-1"
-    assert driver.latch.visible() == ()
-
-
-def test_another_value_that_hides_everything_counts():
-    """Only the inherited value itself is overlooked, not every one that hides all."""
-    driver, environment = machine(mask="-1")
-
-    environment[VARIABLE] = ""
-
-    assert driver.latch.visible() == ()
-
-
-def test_any_other_inherited_value_counts():
-    """A selection made before the simulation is switched on is a selection of it."""
-    assert machine(mask="3,1")[0].latch.visible() == (3, 1)
 
 
 @pytest.mark.parametrize("mask", ["7", "GPU-3fb1", "0,0"])
@@ -398,28 +287,3 @@ def test_a_child_forked_before_the_first_use_can_start():
 
     assert found == state(Initialisation.UNTOUCHED).to_dict()
     assert fixed == [2, 1]
-
-
-@needs_fork
-def test_in_a_forked_child_the_memory_is_still_the_parents():
-    """What was taken before the fork is listed under the process that took it."""
-    parent, listed = run("""
-    driver._gpus[2].used = 5
-    driver.latch.initialise()
-    if os.fork() == 0:
-        row = driver.inventory().gpus[2].processes[0]
-        print(json.dumps([os.getppid(), row.pid]), flush=True)
-        os._exit(0)
-    os.wait()
-    """)
-
-    assert listed == parent
-
-
-def test_the_load_of_a_chosen_gpu_is_that_of_the_gpu():
-    """Where a choice has made GPU 2 the first, its load is told of, not GPU 0's."""
-    driver, _ = machine(3, mask="2,0")
-
-    driver.latch.initialise()
-
-    assert [load.index for load in driver.loads()] == [2, 0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -80,89 +78,6 @@ def test_a_side_stream_that_reads_without_waiting_is_a_race(bench, x):
     )
 
 
-def test_waiting_for_the_other_stream_repairs_it(bench, x):
-    """`side.wait_stream(main)` between the fill and the sum orders them."""
-    bench.write(bench.main, x)
-    bench.wait_stream(bench.side, bench.main)
-    assert not bench.read(bench.side, x)
-
-
-def test_the_wait_must_be_on_the_right_side(bench, x):
-    """A wait of the filling stream for the summing one orders nothing here."""
-    bench.write(bench.main, x)
-    bench.wait_stream(bench.main, bench.side)
-    assert bench.read(bench.side, x)
-
-
-def test_an_event_covers_what_came_before_its_record(bench, x):
-    """What a stream was given after the record is not behind the event."""
-    early = bench.tracker.record(bench.main)
-    bench.write(bench.main, x)
-    late = bench.tracker.record(bench.main)
-    bench.tracker.wait(bench.side, early)
-    assert bench.read(bench.side, x)
-    other = Bench()
-    y = Accesses(SIZE)
-    other.write(other.main, y)
-    other.tracker.wait(other.side, late)
-    assert not other.read(other.side, y)
-
-
-def test_order_is_handed_on_through_a_third_stream(bench, x):
-    """Waiting for a stream is waiting for all that it has waited for."""
-    third = bench.tracker.new_stream()
-    bench.write(bench.main, x)
-    bench.wait_stream(bench.side, bench.main)
-    bench.wait_stream(third, bench.side)
-    assert not bench.read(third, x)
-
-
-def test_a_write_must_wait_for_readers_and_writers(bench, x):
-    """A write races with an unordered read and with an unordered write."""
-    bench.read(bench.main, x)
-    assert [race.kind for race in bench.write(bench.side, x)] == [Kind.WRITE_AFTER_READ]
-    third = bench.tracker.new_stream()
-    assert [race.kind for race in bench.write(third, x)] == [Kind.WRITE_AFTER_WRITE]
-
-
-def test_readers_need_not_wait_for_each_other(bench, x):
-    """Any number of streams may read at the same time."""
-    assert not bench.read(bench.main, x)
-    assert not bench.read(bench.side, x)
-
-
-def test_a_reader_that_writes_must_wait_for_the_other_readers(bench, x):
-    """Having read it too does not make a stream the only one."""
-    bench.read(bench.main, x)
-    bench.read(bench.side, x)
-    assert [race.kind for race in bench.write(bench.side, x)] == [Kind.WRITE_AFTER_READ]
-
-
-def test_a_stream_never_races_with_itself(bench, x):
-    """Work of one stream is ordered as it was given."""
-    for _ in range(3):
-        assert not bench.write(bench.main, x)
-        assert not bench.read(bench.main, x)
-
-
-def test_a_lonely_stream_is_remembered_when_another_comes(x):
-    """What was done before there was a second stream still counts."""
-    tracker = Tracker()
-    main = tracker.new_stream()
-    tracker.operate(main, (), (whole(x),), "fill")
-    side = tracker.new_stream()
-    assert tracker.operate(side, (whole(x),), (), "sum")
-
-
-def test_default_streams_of_two_devices_are_two_streams():
-    """A tensor filled on one device's default stream and read on another's races."""
-    tracker = Tracker()
-    first, second = tracker.new_stream(), tracker.new_stream()
-    x = Accesses(SIZE)
-    tracker.operate(first, (), (whole(x),), "fill on cuda:0")
-    assert tracker.operate(second, (whole(x),), (), "read on cuda:1")
-
-
 # ------------------------------------------------------------------- reported once
 
 
@@ -173,14 +88,6 @@ def test_one_missing_wait_is_one_report(bench):
         bench.write(bench.main, storage)
     found = [bench.read(bench.side, storage) for storage in storages]
     assert [len(each) for each in found] == [1] + [0] * 9
-
-
-def test_a_new_mistake_is_a_new_report(bench, x):
-    """What the stream was given after the first report needs a wait of its own."""
-    for _ in range(2):
-        bench.write(bench.main, x)
-        assert len(bench.read(bench.side, x)) == 1
-        bench.wait_stream(bench.main, bench.side)
 
 
 def test_two_missing_waits_of_one_operation_are_two_reports(bench, x):
@@ -222,37 +129,6 @@ def test_every_way_of_waiting_is_told_to_those_who_ask(bench):
     assert heard == [0, 1, 2]
 
 
-def test_refilling_a_pinned_buffer_in_flight_is_a_race(bench, x):
-    """The host must not write what a copy still reads; a wait in between repairs it."""
-    assert not bench.write(HOST, x, "fill")
-    assert not bench.read(bench.main, x, "copy to the device")
-    (race,) = bench.write(HOST, x, "fill again")
-    assert race.kind is Kind.WRITE_AFTER_READ
-    assert not bench.read(bench.main, x)
-    bench.tracker.host_waits_for(bench.main)
-    assert not bench.write(HOST, x)
-
-
-@pytest.mark.parametrize("how", ["event", "stream"])
-def test_what_the_host_waited_for_is_behind_every_stream(bench, x, how):
-    """Work given after a host wait comes after it, on old and on new streams."""
-    bench.write(bench.main, x)
-    if how == "event":
-        bench.tracker.host_waits_for_mark(bench.tracker.record(bench.main))
-    else:
-        bench.tracker.host_waits_for(bench.main)
-    assert not bench.write(bench.side, x)
-    bench.tracker.host_waits_for(bench.side)
-    assert not bench.write(bench.tracker.new_stream(), x)
-
-
-def test_waiting_for_one_device_leaves_the_other_running(bench, x):
-    """A device synchronise covers the streams of that device only."""
-    bench.write(bench.side, x)
-    bench.tracker.host_waits_for_device([bench.main])
-    assert bench.read(HOST, x)
-
-
 def test_the_host_is_behind_a_mark_once_it_has_waited(bench, x):
     """A wait for the event, or for later work of its stream, brings the host there."""
     bench.write(bench.side, x)
@@ -267,26 +143,6 @@ def test_the_host_is_behind_a_mark_once_it_has_waited(bench, x):
 # ------------------------------------------------------------------------- views
 
 
-def test_disjoint_slices_on_two_streams_are_no_race(bench, x):
-    """Two halves may be written at once; a piece over the middle may not."""
-    assert not bench.write(bench.main, x, view=(0, 512, None))
-    assert not bench.write(bench.side, x, view=(512, SIZE, None))
-    third = bench.tracker.new_stream()
-    found = bench.read(third, x, view=(500, 520, None))
-    assert [(race.low, race.high) for race in found] == [(512, 520), (500, 512)]
-
-
-def test_columns_of_a_matrix_on_two_streams_are_no_race(bench, x):
-    """Interleaved columns share no byte; a row crosses them all."""
-    left, right = (
-        strided(8 * half, (16, 2), (SIZE // 16, 4), itemsize=4) for half in (0, 1)
-    )
-    assert not bench.write(bench.main, x, view=left)
-    assert not bench.write(bench.side, x, view=right)
-    third = bench.tracker.new_stream()
-    assert len(bench.read(third, x, view=(0, 64, None))) == 2
-
-
 @pytest.mark.parametrize("part", [(0, 512, None), strided(0, (2,), (SIZE - 4,), 4)])
 def test_a_write_of_a_part_leaves_the_rest_in_danger(bench, x, part):
     """Only a dense write of everything makes earlier accesses irrelevant."""
@@ -296,14 +152,6 @@ def test_a_write_of_a_part_leaves_the_rest_in_danger(bench, x, part):
     bench.write(bench.side, x, "part", view=part)
     (race,) = bench.read(third, x, view=(512, 600, None))
     assert race.earlier_place == "all"
-
-
-@pytest.mark.parametrize("empty", [0, 500, SIZE])
-def test_an_empty_view_races_with_nothing(bench, x, empty):
-    """No bytes, no race, on either side."""
-    assert not bench.write(bench.main, x, view=(empty, empty, None))
-    assert not bench.write(bench.side, x)
-    assert not bench.write(bench.main, x, view=(empty, empty, None))
 
 
 VIEWS = st.one_of(
@@ -380,32 +228,6 @@ REPAIRS = {
 }
 
 
-@pytest.mark.parametrize("repair", REPAIRS.values(), ids=REPAIRS.keys())
-def test_memory_may_be_reused_once_the_other_stream_is_done(bench, x, repair):
-    """`record_stream`, or a wait before the next use, leaves nothing to report."""
-    bench.read(bench.side, x)
-    repair(
-        bench,
-        lambda recorded=(): bench.tracker.released(x, 0, SIZE, bench.main, recorded),
-    )
-    assert not bench.write(bench.main, bench.tracker.reused(0, SIZE, bench.main))
-
-
-def test_only_the_same_bytes_of_the_same_pool_are_in_danger(bench, x):
-    """Neighbours and other streams' pools at that address inherit nothing."""
-    tracker = bench.tracker
-    bench.read(bench.side, x)
-    tracker.released(x, 0, SIZE, bench.main)
-    assert not bench.write(bench.main, tracker.reused(SIZE, SIZE, bench.main))
-    third = tracker.new_stream()
-    assert not bench.write(third, tracker.reused(0, SIZE, third))
-    assert not bench.write(bench.main, tracker.reused(2 * SIZE, SIZE, bench.main))
-    (race,) = bench.write(bench.main, tracker.reused(1000, SIZE, bench.main))
-    assert (race.low, race.high) == (0, 24)
-    bench.read(bench.side, whole_again := tracker.reused(0, 1000, bench.main))
-    assert whole_again.size_bytes == 1000
-
-
 def test_danger_outlives_an_owner_that_touches_nothing(bench, x):
     """The third owner races with the first one's access if the second was idle."""
     bench.read(bench.side, x, "sum")
@@ -415,15 +237,6 @@ def test_danger_outlives_an_owner_that_touches_nothing(bench, x):
     third = bench.tracker.reused(0, SIZE, bench.main)
     (race,) = bench.write(bench.main, third)
     assert (race.kind, race.earlier_place) == (Kind.MEMORY_REUSED, "sum")
-
-
-def test_what_the_allocating_stream_has_waited_for_is_over(bench, x):
-    """The next owner inherits nothing from work that its stream comes after."""
-    bench.read(bench.side, x)
-    bench.tracker.released(x, 0, SIZE, bench.main)
-    bench.wait_stream(bench.main, bench.side)
-    following = bench.tracker.reused(0, SIZE, bench.main)
-    assert not bench.write(bench.tracker.new_stream(), following)
 
 
 def test_the_latest_use_of_the_former_owner_is_named(bench, x):
@@ -460,13 +273,6 @@ def test_the_memory_of_given_back_memory_is_bounded(bench):
         bench.tracker.released(x, address, 1, bench.main)
     assert sum(map(len, bench.tracker.former.values())) <= 1024
     assert bench.write(bench.main, bench.tracker.reused(2999, 1, bench.main))
-
-
-def test_a_forgotten_storage_can_race_no_more(bench, x):
-    """Memory that cannot come back too early leaves nothing behind."""
-    bench.write(bench.side, x)
-    bench.tracker.forget(x)
-    assert not bench.write(bench.main, x)
 
 
 # ---------------------------------------------------------------------- any program
@@ -508,27 +314,6 @@ def test_the_next_owner_waits_for_the_last_if_it_runs_elsewhere(bench, x):
     (race,) = bench.write(bench.side, owner, "use what lies there now")
 
     assert (race.earlier_place, race.later_stream) == ("use it", bench.side)
-
-
-def test_the_next_owner_on_the_same_stream_need_not_wait(bench, x):
-    """A stream follows itself, and so does whoever waits for it."""
-    bench.write(bench.main, x)
-    bench.tracker.vacated(x, 4096, bench.main)
-    owner = bench.tracker.reused(4096, SIZE, bench.main)
-
-    assert not bench.write(bench.main, owner)
-    bench.tracker.wait(bench.side, bench.tracker.record(bench.main))
-    assert not bench.write(bench.side, owner)
-
-
-def test_what_the_host_has_waited_for_disturbs_no_next_owner(bench, x):
-    """After a synchronisation vacated memory is anybody's."""
-    bench.write(bench.main, x)
-    bench.tracker.host_waits_for(bench.main)
-    bench.tracker.vacated(x, 4096, bench.main)
-    owner = bench.tracker.reused(4096, SIZE, bench.main)
-
-    assert not bench.write(bench.side, owner)
 
 
 # ------------------------------------------------------------------------- bounds
@@ -640,10 +425,3 @@ def test_reused_memory_says_how_to_keep_it(bench, x, pool):
     assert "given back while another stream still used them" in problem
     expected = "x.record_stream(side)" if pool == "main" else "side.synchronize()"
     assert hint.startswith(expected)
-
-
-def test_a_race_can_be_saved(bench, x):
-    """A race is a record: plain values for JSON, whatever the places are."""
-    bench.write(bench.main, x, object())
-    (race,) = bench.read(bench.side, x, ("cell", 3))
-    assert json.loads(json.dumps(race.to_dict()))["kind"] == "read after write"

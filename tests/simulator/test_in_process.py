@@ -36,7 +36,6 @@ TOGETHER = {
     "standing in for CUDA": (
         "quick_start",
         "as_cuda",
-        "as_cuda_private",
         "as_on_cuda",
         "cuda_details",
         "cuda_semantics_page",
@@ -52,7 +51,6 @@ TOGETHER = {
         "feeding_programs",
         "modules",
         "several_gpus",
-        "stand_ins",
     ),
     "on and off": ("off", "second_machine", "threads_and_forks"),
     "Ctrl-C": ("interrupts", "interrupt_handling"),

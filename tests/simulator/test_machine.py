@@ -19,12 +19,10 @@ WITHOUT_TORCH = "import sys; sys.modules['torch'] = None\n"
     ("words", "line"),
     [
         ({}, "%gpu_select 3 --simulate 4xh100"),
-        ({"as_cuda": True}, "%gpu_select 3 --simulate 4xh100 --as-cuda"),
         (
-            {"memory": "2 GiB", "hazards": "poison"},
-            "%gpu_select 3 --simulate 4xh100 --memory 2GiB --hazards poison",
+            {"memory": "2 GiB"},
+            f"{CALL}('4xh100', memory='2 GiB'), then %gpu_select 3",
         ),
-        ({"memory": 2**31}, f"%gpu_select 3 --simulate 4xh100 --memory {2**31}"),
         (
             {"as_cuda": True, "allocator": "a:1"},
             f"{CALL}('4xh100', as_cuda=True, allocator='a:1'), then %gpu_select 3",

@@ -83,24 +83,6 @@ def test_a_misspelt_model_is_answered_with_the_list_and_the_nearest(typed):
     assert caught.value.hint == "did you mean h100?"
 
 
-def test_a_number_in_a_misspelt_name_is_no_count():
-    """Of "rtx4091" the whole is repeated, and the nearest whole name offered."""
-    with pytest.raises(GpuMagicError) as caught:
-        parse_request("rtx4091")
-
-    assert "'rtx4091'" in caught.value.problem
-    assert caught.value.hint == "did you mean rtx4090?"
-
-
-def test_a_strange_name_is_answered_with_an_example():
-    """Where nothing is near, the hint shows what could be typed."""
-    with pytest.raises(GpuMagicError) as caught:
-        find_model("banana")
-
-    assert "'banana'" in caught.value.problem
-    assert "2xt4" in caught.value.hint
-
-
 @pytest.mark.parametrize("typed", ["0xh100", "17xh100", "h100x100"])
 def test_a_machine_has_one_to_sixteen_gpus(typed):
     """A count out of range is refused with the range and a request that works."""
@@ -113,31 +95,14 @@ def test_a_machine_has_one_to_sixteen_gpus(typed):
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.key)
-def test_every_figure_is_plausible_and_names_its_source(model):
-    """Rates are positive, efficiencies are shares, and every number has a source."""
+def test_every_figure_is_plausible(model):
+    """Efficiencies are shares, and each type that has units has one."""
     assert model.label == f"simulated {model.title}"
     assert 0.5 < model.memory_efficiency <= 1
     assert all(0 < share <= 1 for share in model.compute_efficiency.values())
     assert set(model.peak_flops) <= set(model.compute_efficiency)
-    assert {
-        "multiprocessors",
-        "memory_bytes",
-        "l2_bytes",
-        "memory_bytes_per_s",
-        "memory_efficiency",
-        "peak_flops",
-        "compute_efficiency",
-        "links",
-    } <= set(model.sources)
     json.dumps(model.to_dict())
     assert hash(model) == hash(find_model(model.key))
-
-
-def test_pinned_memory_is_never_the_slower_one():
-    """No link is faster for pageable than for pinned memory."""
-    for links in (model.links for model in MODELS):
-        assert links.pinned_h2d_bytes_per_s >= links.pageable_h2d_bytes_per_s
-        assert links.pinned_d2h_bytes_per_s >= links.pageable_d2h_bytes_per_s
 
 
 def test_a_type_without_units_is_emulated_slowly():
@@ -155,16 +120,6 @@ def test_allowing_tf32_has_no_effect_where_there_is_none():
     v100 = find_model("v100")
 
     assert v100.matmul_flops_per_s("tf32") == v100.matmul_flops_per_s("fp32")
-
-
-def test_another_amount_of_memory_says_that_it_was_asked_for():
-    """Memory can be chosen; the original keeps its own."""
-    small = find_model("h100").with_memory(8 << 30)
-
-    assert small.memory_bytes == 8 << 30
-    assert "asked for" in small.sources["memory_bytes"]
-    assert find_model("h100").memory_bytes > 8 << 30
-    assert small.title == "H100 SXM"
 
 
 @pytest.mark.parametrize("asked", [2, None, ["h100"]])

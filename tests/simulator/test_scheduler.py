@@ -42,25 +42,6 @@ def test_a_launch_returns_before_its_work_starts(scheduler):
     assert (work.start_ns, work.end_ns, scheduler.now_ns) == (27, 1027, 1027)
 
 
-def test_works_of_one_stream_follow_each_other_after_a_gap(scheduler):
-    """Behind a long work the next starts a gap later, not a launch later."""
-    stream = scheduler.add_stream(0)
-    first, second = (kernel(scheduler, stream, 1000) for _ in range(2))
-    scheduler.wait_for_stream(stream)
-    assert second.start_ns == first.end_ns + 5
-
-
-def test_a_record_ends_when_all_before_it_is_done(scheduler):
-    """On an idle stream it takes its own time only, else it follows the work."""
-    stream = scheduler.add_stream(0)
-    idle = scheduler.record(stream)
-    work = kernel(scheduler, stream, 1000)
-    behind = scheduler.record(stream)
-    scheduler.wait_for(behind)
-    gap_ns = scheduler.latencies.gap_ns
-    assert (idle.end_ns, behind.end_ns) == (3, work.end_ns + gap_ns + 3)
-
-
 def test_a_full_queue_makes_a_launch_cost_what_a_kernel_takes():
     """Launches cost the host their own time until the queue is full, then a kernel."""
     scheduler = Scheduler(Latencies(queue_length=50))
@@ -74,152 +55,6 @@ def test_a_full_queue_makes_a_launch_cost_what_a_kernel_takes():
     assert set(costs[55:]) == {190_000 + scheduler.latencies.gap_ns}
 
 
-@pytest.mark.parametrize("word", ["record", "wait"])
-def test_records_and_waits_take_a_slot_of_the_queue(word):
-    """A record or a wait that finds the queue full blocks the host as well."""
-    scheduler = Scheduler(Latencies(queue_length=2))
-    stream = scheduler.add_stream(0)
-    oldest = kernel(scheduler, stream, 10**6)
-    record = scheduler.record(stream)
-    assert scheduler.now_ns == 0
-    if word == "record":
-        scheduler.record(stream)
-    else:
-        scheduler.wait(stream, record)
-    assert scheduler.now_ns == oldest.end_ns
-
-
-@pytest.mark.parametrize(("share", "overlap"), [(FULL_SHARE, False), (HALF, True)])
-def test_two_kernels_overlap_only_if_both_fit(scheduler, share, overlap):
-    """Full kernels of two streams run in sequence, half ones side by side."""
-    first, second = (
-        kernel(scheduler, scheduler.add_stream(0), 1000, share) for _ in range(2)
-    )
-    scheduler.wait_for_all()
-    assert second.start_ns == (first.start_ns if overlap else first.end_ns)
-
-
-def test_a_kernel_meets_one_that_had_the_device_to_itself(scheduler):
-    """A stream that comes later finds the engine occupied by what runs already."""
-    early, late = scheduler.add_stream(0), scheduler.add_stream(0)
-    running = kernel(scheduler, early, 1000)
-    scheduler.elapse(100)
-    assert not scheduler.done(running)
-    held_up = kernel(scheduler, late, 1000)
-    scheduler.wait_for(held_up)
-    assert held_up.start_ns == running.end_ns
-
-
-def test_devices_do_not_hold_each_other_up(scheduler):
-    """Full kernels on two devices run side by side."""
-    first, second = (
-        kernel(scheduler, scheduler.add_stream(device), 1000) for device in (0, 1)
-    )
-    scheduler.wait_for_all()
-    assert first.start_ns == second.start_ns
-
-
-def test_a_copy_overlaps_a_kernel_of_another_stream_only(scheduler):
-    """Copy engines work beside the compute engine, but a stream keeps its order."""
-    stream, other = scheduler.add_stream(0), scheduler.add_stream(0)
-    work = kernel(scheduler, stream, 1000)
-    beside = scheduler.launch(other, Engine.H2D, 1000)
-    behind = scheduler.launch(stream, Engine.D2H, 1000)
-    scheduler.wait_for_all()
-    assert beside.start_ns == work.start_ns
-    assert behind.start_ns == work.end_ns + 5
-
-
-def test_copies_in_one_direction_take_turns(scheduler):
-    """Two small copies of one direction never overlap, of both directions they do."""
-    engines = Engine.H2D, Engine.H2D, Engine.D2H
-    first, same, opposite = (
-        scheduler.launch(scheduler.add_stream(0), engine, 1000, share=1)
-        for engine in engines
-    )
-    scheduler.wait_for_all()
-    assert same.start_ns == first.end_ns
-    assert opposite.start_ns == first.start_ns
-
-
-def test_equals_start_in_the_order_of_submission(scheduler):
-    """Of works that are eligible at once, the one submitted first starts first."""
-    works = [kernel(scheduler, scheduler.add_stream(0), 10) for _ in range(5)]
-    scheduler.wait_for_all()
-    assert sorted(works, key=lambda work: work.start_ns) == works
-
-
-def test_who_is_eligible_first_starts_first(scheduler):
-    """A work that had to wait in its stream is behind one submitted after it."""
-    stream, copying, other = (scheduler.add_stream(0) for _ in range(3))
-    running = kernel(scheduler, stream, 1000)
-    scheduler.launch(copying, Engine.H2D, 500)
-    early = kernel(scheduler, copying, 10)
-    late = kernel(scheduler, other, 10)
-    scheduler.wait_for_all()
-    assert late.start_ns == running.end_ns
-    assert early.start_ns == late.end_ns
-
-
-def test_a_more_urgent_work_starts_first_but_interrupts_nothing(scheduler):
-    """Behind a running kernel the urgent stream is served before the older one."""
-    normal, late, urgent = (scheduler.add_stream(0, rank) for rank in (0, 0, -1))
-    running = kernel(scheduler, normal, 1000)
-    scheduler.elapse(100)
-    older = kernel(scheduler, late, 1000)
-    scheduler.elapse(100)
-    favoured = kernel(scheduler, urgent, 1000)
-    scheduler.wait_for_all()
-    assert favoured.start_ns == running.end_ns
-    assert older.start_ns == favoured.end_ns
-
-
-def test_what_does_not_fit_holds_up_what_would(scheduler):
-    """A small kernel does not slip past a full one that came before it."""
-    shares = HALF, FULL_SHARE, HALF
-    running, full, small = (
-        kernel(scheduler, scheduler.add_stream(0), 1000, share) for share in shares
-    )
-    scheduler.wait_for_all()
-    assert full.start_ns == running.end_ns
-    assert small.start_ns == full.end_ns
-
-
-def test_a_wait_holds_up_its_stream_until_the_record_of_another(scheduler):
-    """The hop between streams takes time, also from one device to another."""
-    for device in (0, 1):
-        here, there = scheduler.add_stream(0), scheduler.add_stream(device)
-        kernel(scheduler, here, 1000)
-        record = scheduler.record(here)
-        scheduler.wait(there, record)
-        behind = kernel(scheduler, there, 10)
-        scheduler.wait_for_all()
-        assert behind.start_ns == record.end_ns + 30
-
-
-def test_a_wait_for_a_record_of_its_own_stream_has_no_hop(scheduler):
-    """Work behind such a wait starts when it would have started anyway."""
-    stream = scheduler.add_stream(0)
-    kernel(scheduler, stream, 1000)
-    record = scheduler.record(stream)
-    scheduler.wait(stream, record)
-    behind = kernel(scheduler, stream, 10)
-    scheduler.wait_for_stream(stream)
-    assert behind.start_ns == record.end_ns + 5
-
-
-def test_a_wait_is_for_the_record_of_its_moment(scheduler):
-    """Recording the event once more later does not move a wait made before."""
-    here, there = scheduler.add_stream(0), scheduler.add_stream(0)
-    record = scheduler.record(here)
-    scheduler.wait(there, record)
-    behind = kernel(scheduler, there, 10)
-    scheduler.launch(here, Engine.H2D, 10**6)
-    scheduler.record(here)
-    scheduler.wait_for(behind)
-    assert behind.start_ns == record.end_ns + 30
-
-
 def test_a_wait_for_what_never_was_has_no_effect(scheduler):
     """An event never recorded costs its call only, and counts as reached."""
     stream = scheduler.add_stream(0)
@@ -229,23 +64,6 @@ def test_a_wait_for_what_never_was_has_no_effect(scheduler):
     assert scheduler.done(None)
     scheduler.wait_for(None)
     assert scheduler.now_ns == 9
-
-
-def test_a_wait_for_what_is_long_past_changes_no_time(scheduler):
-    """A stream goes on after such a wait exactly as it would have without it."""
-    ends = []
-    for with_wait in (False, True):
-        stream = scheduler.add_stream(len(ends))
-        record = scheduler.record(stream)
-        scheduler.elapse(1000)
-        begin = scheduler.now_ns
-        kernel(scheduler, stream, 100)
-        if with_wait:
-            scheduler.wait(stream, record)
-        kernel(scheduler, stream, 100)
-        scheduler.wait_for_stream(stream)
-        ends.append(scheduler.now_ns - begin)
-    assert ends[0] == ends[1]
 
 
 def test_the_host_waits_for_what_it_names_and_for_nothing_else(scheduler):
@@ -263,15 +81,6 @@ def test_the_host_waits_for_what_it_names_and_for_nothing_else(scheduler):
     scheduler.wait_for_all()
     assert scheduler.now_ns == slowest.end_ns
     assert not scheduler.busy(far)
-
-
-def test_waiting_for_what_is_past_takes_no_time(scheduler):
-    """The host's clock never goes back."""
-    stream = scheduler.add_stream(0)
-    work = kernel(scheduler, stream, 100)
-    scheduler.elapse(5000)
-    scheduler.wait_for(work)
-    assert scheduler.now_ns == 5000
 
 
 # ------------------------------------------------------ looking ahead
@@ -307,18 +116,6 @@ def test_what_could_change_an_end_told_among_several_streams_is_refused(schedule
     assert scheduler.end_of(second) == first.end_ns + 1000
     with pytest.raises(RuntimeError, match="already decided"):
         kernel(scheduler, urgent, 10)
-
-
-def test_waiting_for_one_work_decides_nothing_beyond_it(scheduler):
-    """What is submitted after the wait is served as if all had been known before."""
-    stream, other, urgent = (scheduler.add_stream(0, rank) for rank in (0, 0, -1))
-    first = kernel(scheduler, other, 100)
-    second, third = (kernel(scheduler, stream, 1000) for _ in range(2))
-    scheduler.wait_for(first)
-    favoured = kernel(scheduler, urgent, 10)
-    scheduler.wait_for_all()
-    assert favoured.start_ns == second.end_ns
-    assert third.start_ns == favoured.end_ns
 
 
 def test_a_work_of_another_scheduler_is_refused(scheduler):

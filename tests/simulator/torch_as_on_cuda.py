@@ -94,26 +94,6 @@ def test_an_output_that_names_an_element_twice_is_refused():
         torch.add(grid(), 1, out=out)
 
 
-@pytest.mark.parametrize(
-    "fill",
-    [
-        lambda **to: torch.zeros(3, **to),
-        lambda **to: torch.ones(3, **to),
-        lambda **to: torch.full((3,), 2.0, **to),
-        lambda **to: torch.arange(3, **to),
-        lambda **to: torch.linspace(0, 1, 3, **to),
-        lambda **to: torch.rand(3, **to),
-        lambda **to: torch.empty(3, **to),
-    ],
-)
-def test_a_factory_may_name_the_device_of_its_output(fill):
-    """`device="cuda", out=` names one device, not two."""
-    out = torch.zeros(1, device="cuda")
-
-    assert fill(device="cuda", out=out) is out
-    assert out.shape == (3,)
-
-
 # ---------------------------------------------------------------------- numbers
 
 

@@ -6,9 +6,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
-
-from gpumagic.simulator.backend import autocast
 
 pytestmark = [
     pytest.mark.usefixtures("kept_box"),
@@ -16,17 +13,6 @@ pytestmark = [
 ]
 
 HALVES = (torch.float16, torch.bfloat16)
-# It is called by cuDNN's own name alone, and is not there without it.
-OF_CUDNN = {"aten::_cudnn_rnn"}
-
-
-def test_the_lists_are_complete():
-    """What torch casts on CUDA is cast here, and nothing else."""
-    kernels = autocast.autocast_kernels(torch, "sim", autocast.CastWeights(torch))
-    ours = {f"aten::{name}" for name, _ in kernels}
-    of_cuda = torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA")
-
-    assert ours == {*of_cuda} - OF_CUDNN
 
 
 @pytest.mark.parametrize(
@@ -84,92 +70,6 @@ def test_a_convolution_by_cudnns_name_is_the_convolution():
     assert torch.equal(widened, wide)
     assert torch.equal(gradients[0], weight.grad)
     assert torch.equal(gradients[1], back.grad)
-
-
-def casts_of(work, device, **options):
-    """How often something was cast in an autocast block, on a device."""
-    seen = []
-
-    class Looking(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            seen.append(func)
-            return func(*args, **(kwargs or {}))
-
-    with Looking(), torch.autocast(device, dtype=torch.bfloat16, **options):
-        work()
-    return seen.count(torch.ops.aten._to_copy.default)
-
-
-def uses(first, second, *, of=lambda weight: weight):
-    """Something that uses a weight once in a mode and twice in another."""
-
-    def make(device):
-        weight = nn.Parameter(torch.ones(4, 4, device=device))
-        x = torch.ones(2, 4, device=device, dtype=torch.bfloat16)
-
-        def work():
-            with first():
-                x @ of(weight)
-            with second():
-                x @ of(weight)
-                x @ of(weight)
-
-        return work
-
-    return make
-
-
-GRADS = (torch.enable_grad, torch.no_grad, torch.inference_mode)
-
-
-@pytest.mark.parametrize(
-    ("make", "options"),
-    [
-        *((uses(first, second), {}) for first in GRADS for second in GRADS),
-        (uses(*GRADS[:2]), {"cache_enabled": False}),
-        (uses(*GRADS[:2], of=lambda weight: weight.t()), {}),
-        (uses(*GRADS[:2], of=lambda weight: weight.detach()), {}),
-    ],
-)
-def test_a_weight_is_cast_as_often_as_torch_casts_it(make, options):
-    """Once in a block, at its first use, where torch itself keeps what it casts."""
-    on_sim = casts_of(make("sim"), "sim", **options)
-    assert on_sim == casts_of(make("cpu"), "cpu", **options)
-
-
-def test_a_cast_weight_takes_memory_until_the_block_ends():
-    """A weight used twenty times is in memory once more, not twenty times."""
-    weight = nn.Parameter(torch.ones(512, 512, device="sim"))
-    x = torch.ones(1, 512, device="sim")
-    functional.linear(x, x)  # takes cuBLAS's workspace
-    before = torch.sim.memory_allocated()
-    with torch.autocast("sim", dtype=torch.bfloat16):
-        with torch.no_grad():
-            functional.linear(x, weight)
-        made = torch.sim.memory_allocated()
-        kept = [functional.linear(x, weight) for _ in range(20)]
-        within = torch.sim.memory_allocated()
-    sum(kept).sum().backward()
-    del kept
-
-    assert made - before == weight.numel() * 2
-    assert within - made == 20 * (1024 + 1024)  # a result, and its input cast
-    assert weight.grad[0, 0].item() == 20
-    weight.grad = None
-    assert torch.sim.memory_allocated() == before
-
-
-def test_a_weight_is_cast_anew_in_the_next_block():
-    """A step of the optimizer between two blocks is seen."""
-    weight = nn.Parameter(torch.ones(2, 2, device="sim"))
-    x = torch.ones(1, 2, device="sim")
-    found = []
-    for _ in range(2):
-        with torch.autocast("sim", dtype=torch.bfloat16):
-            found.append((x @ weight)[0, 0].item())
-        with torch.no_grad():
-            weight.mul_(3)
-    assert found == [2.0, 6.0]
 
 
 def test_einsum_and_sums_of_several_tensors():

@@ -90,8 +90,3 @@ def test_processes_share_one_machine_of_several_nodes(found):
     assert len({uuid for each in identities for uuid in each}) == 2 * RANKS
     assert {each["slow"]["algorithm"] for each in found} <= {"TREE", "RING"}
     assert all(each["slow"]["host"] == [6.0, 6.0] for each in found)
-
-
-def test_who_idles_after_its_call_is_not_waited_for(found):
-    """One rank has the number while the others, between two cells, do nothing."""
-    assert [each["looked"] for each in found] == [float(RANKS)] * RANKS

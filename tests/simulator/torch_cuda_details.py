@@ -6,7 +6,6 @@ import io
 
 import pytest
 import torch
-from torch import nn
 
 import gpumagic
 from gpumagic.devices.torch_build import read_torch_build
@@ -136,49 +135,7 @@ def test_a_stream_sleeps_for_cycles():
     assert began.elapsed_time(ended) == pytest.approx(10_000_000 / 1.98e6, rel=0.01)
 
 
-@pytest.mark.usefixtures("kept_box")
-def test_marks_for_nvtx_are_emitted_to_nobody():
-    """A block that would mark each operation runs."""
-    with torch.autograd.profiler.emit_nvtx(record_shapes=True):
-        assert (torch.ones(2, device="cuda") + 1).sum().item() == 4
-
-
 # ----------------------------------------------------------------------- storages
-
-
-STORAGES = {
-    "typed": lambda: torch.ones(2).storage().cuda(1),
-    "untyped": lambda: torch.ones(2).untyped_storage().cuda(1),
-    "to": lambda: torch.ones(2).untyped_storage().to(device="cuda:1"),
-    "of a tensor": lambda: torch.ones(2, device=CUDA_1).untyped_storage(),
-    "by hand": lambda: torch.UntypedStorage(8, device="cuda:1"),
-    "by hand, typed": lambda: torch.TypedStorage(
-        2, dtype=torch.float32, device="cuda:1"
-    ),
-}
-
-
-@pytest.mark.parametrize("make", STORAGES.values(), ids=STORAGES)
-@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
-@pytest.mark.usefixtures("kept_box")
-def test_storages_lie_on_cuda(make):
-    """They are moved and made there, and say so."""
-    storage = make()
-
-    assert (storage.device, storage.is_cuda, storage.get_device()) == (CUDA_1, True, 1)
-    assert storage.nbytes() == storage.cpu().nbytes() == storage.clone().nbytes() == 8
-    assert "device=cuda:1" in repr(storage)
-    assert storage.cpu().device.type == "cpu"
-
-
-@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
-@pytest.mark.usefixtures("kept_box")
-def test_storages_carry_their_numbers():
-    """What arrives is what was sent, there and back."""
-    sent = torch.arange(4.0).storage().cuda()
-
-    assert sent.type() == "torch.cuda.FloatStorage"
-    assert sent.cpu().tolist() == sent.tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
 def test_storages_are_fenced_under_either_name():
@@ -190,17 +147,6 @@ def test_storages_are_fenced_under_either_name():
                 storage.new()
             with pytest.raises(DeviceError):
                 storage.resize_(100)
-
-
-@pytest.mark.usefixtures("kept_box")
-def test_old_types_take_a_device():
-    """`torch.cuda.FloatTensor(..., device=1)` makes tensors on that GPU."""
-    for device in (1, "cuda:1", CUDA_1):
-        made = torch.cuda.FloatTensor(2, 3, device=device)
-        assert (made.shape, made.device) == ((2, 3), CUDA_1)
-    assert torch.cuda.LongTensor([1, 2]).tolist() == [1, 2]
-    with pytest.raises(RuntimeError, match="must be cuda device"):
-        torch.cuda.FloatTensor(1, device="cpu")
 
 
 # ---------------------------------------------------------------------- operators
@@ -250,18 +196,6 @@ def test_copies_are_made_into_lists(copy):
 # ---------------------------------------------------------------- texts, loading
 
 
-@pytest.mark.usefixtures("kept_box")
-def test_errors_of_torch_itself_say_cuda():
-    """Conversions and gradients name the device as the user did."""
-    x = torch.ones(2, device="cuda", requires_grad=True)
-
-    for convert in (torch.Tensor.numpy, torch.Tensor.__array__):
-        with pytest.raises(TypeError, match=r"can't convert cuda:0 device"):
-            convert(x.detach())
-    with pytest.raises(RuntimeError, match="expected device cuda:0 but got cpu"):
-        x.backward(torch.ones(2))
-
-
 def saved_on_the_second_gpu():
     """A file with a tensor that was on cuda:1."""
     file = io.BytesIO()
@@ -280,77 +214,6 @@ def test_a_file_of_a_gpu_that_is_not_there_says_so():
         file.seek(0)
         loaded = torch.load(file, map_location={"cuda:1": "cuda:0"})
         assert loaded.device == torch.device("cuda:0")
-
-
-@pytest.mark.filterwarnings("ignore")  # torch's own: scripts are of old
-@pytest.mark.parametrize("where", ["cuda", "cuda:1", CUDA_1])
-@pytest.mark.usefixtures("kept_box")
-def test_a_script_is_loaded_to_cuda(where):
-    """torch.jit.load puts parameters and buffers where map_location says."""
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval()
-    file = io.BytesIO()
-    torch.jit.save(torch.jit.script(model), file)
-    file.seek(0)
-
-    loaded = torch.jit.load(file, map_location=where)
-
-    expected = torch.device("cuda", torch.device(where).index or 0)
-    devices = {each.device for each in [*loaded.parameters(), *loaded.buffers()]}
-    assert devices == {expected}
-    x = torch.ones(1, 2)
-    torch.testing.assert_close(loaded(x.to(where)).cpu(), model(x))
-
-
-TELLING = {
-    "recurrent input": torch.nn.LSTM(4, 2),
-    "recurrent weights": lambda x: torch.nn.GRU(4, 2).cuda()(x.cpu()),
-    "recurrent state": lambda x: torch.nn.RNN(4, 2).cuda()(x, torch.zeros(1, 2)),
-    "lengths": lambda x: torch.nn.utils.rnn.pack_padded_sequence(
-        x, torch.tensor([4, 3, 2, 1]).cuda(), batch_first=True
-    ),
-    "attention": lambda x: torch.nn.functional.scaled_dot_product_attention(
-        x[None], x[None].cpu(), x[None]
-    ),
-    "window": lambda x: torch.stft(
-        x.reshape(-1), 8, window=torch.ones(8), return_complex=True
-    ),
-    "inverse window": lambda _: torch.istft(
-        torch.ones(5, 9, dtype=torch.cfloat).cuda(), 8, window=torch.ones(8)
-    ),
-    "inner": lambda x: torch.inner(x, x.cpu()),
-    "inner, method": lambda x: x.inner(x.cpu()),
-    "split": lambda x: x.cpu().tensor_split(torch.tensor([1]).cuda()),
-    "weight norm": lambda x: torch._weight_norm(x, x.cpu()),
-    "storage": lambda x: x.set_(x.cpu().untyped_storage()),
-    "storage on the host": lambda x: x.cpu().set_(x.untyped_storage()),
-    "numpy": lambda x: x.numpy(),
-}
-
-
-@pytest.mark.parametrize("wrong", TELLING.values(), ids=TELLING)
-def test_torchs_errors_call_the_device_what_the_user_calls_it(wrong, kept_box):
-    """Where C++ looks at devices before any kernel does."""
-    del kept_box
-    with pytest.raises((RuntimeError, TypeError), match="cuda") as caught:
-        wrong(torch.ones(4, 4, device="cuda"))
-    assert "sim" not in str(caught.value).replace("simulated H100", "")
-
-
-def test_cudnn_takes_what_it_takes_on_cuda(kept_box):
-    """It is there, and asks for a tensor on the GPU of a type that it computes in."""
-    cudnn = torch.backends.cudnn
-    half = torch.ones(1, device="cuda", dtype=torch.float16)
-    assert cudnn.is_available()
-    assert cudnn.version() >= 9000
-    assert cudnn.is_acceptable(half)
-    for wrong in (half.cpu(), half.int(), half.bfloat16()):
-        assert not cudnn.is_acceptable(wrong)
-    with cudnn.flags(enabled=False):
-        assert not cudnn.is_acceptable(half)
-    lstm = torch.nn.LSTM(2, 3).cuda()
-    lstm.flatten_parameters()
-    assert lstm(torch.ones(4, 2, device="cuda"))[0].shape == (4, 3)
-    del kept_box
 
 
 # ------------------------------------------------------------- without as_cuda=True

@@ -443,22 +443,6 @@ def warm_up(work):
     torch.cuda.current_stream().wait_stream(side)
 
 
-def test_a_graph_computes_on_what_its_input_holds(box):
-    """The first example of graphs: fill, replay, read; and again."""
-    static_input = torch.empty((5,), device="cuda")
-    with ordered():
-        warm_up(lambda: static_input * 2)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            static_output = static_input * 2
-
-        for value in (3, 4):
-            static_input.copy_(torch.full((5,), value, device="cuda"))
-            graph.replay()
-            assert static_output.tolist() == [2 * value] * 5
-    assert not box.races
-
-
 def small_network():
     """A network with dropout, and what trains it."""
     torch.manual_seed(0)
@@ -555,78 +539,3 @@ def test_parts_of_a_network_are_captured():
 
     assert paths == {True, False}
     assert graphed == pytest.approx(plain)
-
-
-def test_mixed_precision_is_captured_without_the_step():
-    """Forward and backward are replayed; the scaler, which waits, steps outside."""
-    model, loss_fn, optimizer = small_network()
-    scaler = torch.amp.GradScaler("cuda")
-    static_input, static_target = batches()[0]
-
-    def forward_and_backward():
-        with torch.autocast("cuda", cache_enabled=False):
-            loss = loss_fn(model(static_input), static_target)
-        scaler.scale(loss).backward()
-        return loss
-
-    def plain():
-        optimizer.zero_grad(set_to_none=True)
-        forward_and_backward()
-        scaler.step(optimizer)
-        scaler.update()
-
-    warm_up(plain)
-    optimizer.zero_grad(set_to_none=True)
-    graph, losses = torch.cuda.CUDAGraph(), []
-    with torch.cuda.graph(graph):
-        loss = forward_and_backward()
-    for data, target in batches():
-        static_input.copy_(data)
-        static_target.copy_(target)
-        graph.replay()
-        scaler.step(optimizer)
-        scaler.update()
-        losses.append(loss.item())
-
-    assert losses[-1] < losses[0]
-    with pytest.raises(RuntimeError, match="not permitted"):
-        capture_step(scaler, optimizer)
-
-
-def capture_step(scaler, optimizer):
-    """What the notes say not to do."""
-    with torch.cuda.graph(torch.cuda.CUDAGraph()):
-        scaler.step(optimizer)
-
-
-def test_streams_branch_off_within_a_capture_and_rejoin():
-    """Work on a side stream is captured if it branches off and comes back."""
-    x, side = torch.ones(4, device="cuda"), torch.cuda.Stream()
-    graph = torch.cuda.CUDAGraph()
-
-    with torch.cuda.graph(graph):
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            result = x + 1
-        torch.cuda.current_stream().wait_stream(side)
-    graph.replay()
-
-    assert result.tolist() == [2] * 4
-
-
-def test_graphs_share_a_pool():
-    """A second graph may be told to share the memory of the first."""
-    inputs = [torch.zeros(4, device="cuda") for _ in range(2)]
-    first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-    with torch.cuda.graph(first):
-        one = inputs[0] + 1
-    with torch.cuda.graph(second, pool=first.pool()):
-        two = inputs[1] + 2
-
-    for each, value in zip(inputs, (10.0, 20.0), strict=True):
-        each.copy_(torch.full((4,), value))
-    first.replay()
-    second.replay()
-
-    assert first.pool() == second.pool()
-    assert (one.tolist(), two.tolist()) == ([11.0] * 4, [22.0] * 4)

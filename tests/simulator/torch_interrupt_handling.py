@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import signal
 import threading
 import time
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 import gpumagic
-from gpumagic.simulator.backend import interrupts as interrupts_module
 from gpumagic.simulator.backend.interrupts import Interrupts
 from tests.simulator.interrupting import other_process
 
@@ -141,74 +139,7 @@ def test_replacing_one_simulation_by_another_keeps_interrupts(sender):
     assert signal.getsignal(signal.SIGINT) is before
 
 
-# --------------------------------------------- between two instructions: met there
-
-# Notes the signal and runs no handler, as Ctrl-C does during a long call in C.
-ctrl_c = _thread.interrupt_main
-
-
-@pytest.fixture
-def used():
-    """A simulated machine on which something has been computed."""
-    with gpumagic.simulate("h100"):
-        torch.ones(2, device="sim")
-        yield
-
-
-class Block:
-    """Has to be left through its end."""
-
-    left = 0
-
-    def __enter__(self):
-        """Begin the block."""
-
-    def __exit__(self, *_):
-        self.left += 1
-
-
-@pytest.mark.usefixtures("used")
-def test_a_block_is_left_through_its_end_if_ctrl_c_falls_on_its_last_call():
-    """What was pressed during a long call at the end of a block stops it inside."""
-    block = Block()
-
-    with pytest.raises(KeyboardInterrupt), block:
-        ctrl_c()
-
-    assert block.left == 1
-
-
-@pytest.mark.usefixtures("used")
-def test_cleaning_up_is_not_what_is_interrupted():
-    """The function that a `finally` calls runs to its end."""
-    tidied = []
-
-    def tidy():
-        tidied.append(True)
-
-    def interrupted():
-        try:
-            ctrl_c()
-        finally:
-            tidy()
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-
-    assert tidied == [True]
-
-
-@pytest.mark.usefixtures("used")
-def test_one_ctrl_c_is_one_interrupt():
-    """After it has been raised nothing of it is left."""
-    with pytest.raises(KeyboardInterrupt):
-        ctrl_c()
-
-    assert sum(range(1000)) == 499_500
-    assert (torch.ones(2, device="sim") + 1).tolist() == [2, 2]
-
-
-@pytest.mark.usefixtures("used")
+@pytest.mark.usefixtures("box")
 def test_c_code_that_runs_handlers_is_not_interrupted_inside():
     """It goes on as if nothing had happened; the interrupt falls behind it."""
     done = []
@@ -217,12 +148,3 @@ def test_c_code_that_runs_handlers_is_not_interrupted_inside():
         done.extend(map(signal.raise_signal, (signal.SIGINT,)))
 
     assert done == [None]
-
-
-@pytest.mark.usefixtures("used")
-def test_an_interpreter_laid_out_in_another_way_is_not_read(monkeypatch):
-    """Where its marks are not in their place, the handler goes on requesting."""
-    monkeypatch.setattr(interrupts_module, "_MEETS_AT_ONCE", False)
-    monkeypatch.setattr(interrupts_module, "_INTERPRETER", 0)
-
-    assert not next(interrupts_module._runs_at_once())

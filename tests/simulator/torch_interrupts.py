@@ -10,6 +10,7 @@ import threading
 import pytest
 import torch
 
+from tests.simulator.allocator_check import verify
 from tests.simulator.interrupting import LATEST_S, other_process
 
 INTERRUPTS, FEWER = 400, 50
@@ -108,7 +109,7 @@ def require_exact_books(box):
         assert booked == live_bytes(box, gpu)
         # An interrupt that torch's C++ passes on may cost it a tensor or two.
         assert 0 <= booked - visible_bytes(gpu) <= MOST_LOST_BYTES
-        gpu.allocator.verify()
+        verify(gpu.allocator)
 
 
 def test_a_storm_of_interrupts_leaves_numbers_and_books_right(box, sender):

@@ -9,8 +9,6 @@ import pytest
 import torch
 
 import gpumagic
-from gpumagic.errors import GpuMagicError
-from gpumagic.simulator.backend.refusals import NotSimulated
 
 MIB = 1 << 20
 
@@ -93,26 +91,6 @@ def test_blocks_tell_where_they_were_allocated():
     assert torch.cuda.memory._allocation_traceback(512) is None
 
 
-@pytest.mark.parametrize(
-    ("context", "calls"),
-    [(None, [[], []]), ("alloc", [["make"], ["make"]]), ("all", [["make"], ["drop"]])],
-)
-@pytest.mark.usefixtures("box")
-def test_as_much_is_recorded_as_is_asked_for(context, calls):
-    """Without the calls of frees, a free has those of its allocation, as in torch."""
-    torch.cuda.memory._record_memory_history(
-        context=context, skip_actions=["segment_alloc", "free_completed", "snapshot"]
-    )
-    tensors = [make()]
-    drop(tensors)
-
-    found = entries()
-
-    assert [each["action"] for each in found] == ["alloc", "free_requested"]
-    names = [own_calls(each["frames"]) if each["frames"] else [] for each in found]
-    assert names == calls
-
-
 @pytest.mark.usefixtures("box")
 def test_a_recording_can_be_bounded_cleared_and_ended():
     """The latest entries stay, until somebody clears or ends it."""
@@ -152,20 +130,6 @@ def test_what_torch_does_not_know_is_refused(wrong):
     """A word that torch refuses is refused here, too."""
     with pytest.raises(RuntimeError, match="to be one of"):
         torch.cuda.memory._record_memory_history(**wrong)
-
-
-@pytest.mark.usefixtures("box")
-def test_a_recording_keeps_no_tensor_alive():
-    """Memory comes back while it is recorded, also from tensors made before."""
-    before = [make()]
-    torch.cuda.memory._record_memory_history()
-    tensors = [*before, make()]
-    before.clear()
-    drop(tensors)
-
-    assert torch.cuda.memory_allocated() == 0
-    frees = [each for each in entries() if each["action"] == "free_requested"]
-    assert [own_calls(each["frames"]) for each in frees] == [["drop"], ["drop"]]
 
 
 @pytest.mark.usefixtures("box")
@@ -244,16 +208,6 @@ def test_settings_are_obeyed_from_then_on(word):
     assert splits()
 
 
-@pytest.mark.parametrize("setting", ["backend:cudaMallocAsync", "max_split:20"])
-@pytest.mark.usefixtures("box")
-def test_settings_that_cannot_be_obeyed_are_refused(setting):
-    """A setting is never ignored: it is refused in two lines, and nothing changes."""
-    with pytest.raises(NotSimulated, match=setting.partition(":")[0]):
-        torch.cuda.memory._set_allocator_settings(setting)
-
-    assert splits()
-
-
 @pytest.mark.parametrize("variable", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
 def test_the_environment_is_obeyed(monkeypatch, variable):
     """The allocator has the settings of the process, unless others are asked for."""
@@ -262,16 +216,3 @@ def test_the_environment_is_obeyed(monkeypatch, variable):
         assert not splits()
     with gpumagic.simulate("h100", as_cuda=True, allocator=""):
         assert splits()
-
-
-def test_an_environment_that_cannot_be_obeyed_is_refused(monkeypatch):
-    """What is not modelled is named with its variable, and nothing is switched on."""
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
-
-    with pytest.raises(GpuMagicError) as refused:
-        gpumagic.simulate("h100", as_cuda=True)
-
-    assert "cudaMallocAsync" in str(refused.value)
-    assert "PYTORCH_CUDA_ALLOC_CONF" in str(refused.value)
-    assert 'allocator=""' in str(refused.value)
-    assert not torch.cuda.is_available()

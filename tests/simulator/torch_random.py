@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-
 import pytest
 import torch
 from torch.nn import functional
 
-from gpumagic.simulator.backend import call, generators, host_memory
+from gpumagic.simulator.backend import call, host_memory
 
 pytestmark = pytest.mark.usefixtures("kept_box")
 
@@ -125,95 +122,6 @@ def test_a_generator_of_another_device_is_refused(device):
         torch.randn(2, device="sim:0", generator=torch.Generator(device))
 
 
-HOST_SAMPLERS = {
-    "rand": lambda generator: torch.rand(2, generator=generator),
-    "randn": lambda generator: torch.randn(2, generator=generator),
-    "randint": lambda generator: torch.randint(9, (2,), generator=generator),
-    "randperm": lambda generator: torch.randperm(9, generator=generator),
-    "normal": lambda generator: torch.normal(0.0, 1.0, (2,), generator=generator),
-    "pinned": lambda generator: torch.rand(2, generator=generator, pin_memory=True),
-    "init": lambda generator: torch.nn.init.normal_(
-        torch.empty(2), generator=generator
-    ),
-    **{
-        name: lambda generator, name=name: getattr(torch, name)(
-            torch.ones(2), *[1] * (name == "multinomial"), generator=generator
-        )
-        for name in ("bernoulli", "multinomial", "poisson", "normal")
-    },
-    **{
-        name: lambda generator, name=name: getattr(torch.ones(2), name)(
-            *[0.5] * (name in {"geometric_", "bernoulli_"}), generator=generator
-        )
-        for name in generators._METHODS
-        if name not in {"bernoulli", "multinomial"}
-    },
-}
-
-
-@pytest.mark.parametrize("name", HOST_SAMPLERS)
-def test_the_hosts_numbers_do_not_come_from_a_generator_of_the_device(name):
-    """Whatever draws on the CPU refuses it in torch's words, and draws nothing."""
-    generator = torch.Generator("sim")
-    before = generator.get_state()
-    said = "Expected a 'cpu' device type for generator but found 'sim'"
-    with pytest.raises(RuntimeError, match=said):
-        HOST_SAMPLERS[name](generator)
-
-    assert generator.get_state().equal(before)
-    HOST_SAMPLERS[name](torch.Generator())
-    with torch.device("sim"):
-        torch.rand(2, generator=generator)
-    assert not generator.get_state().equal(before)
-
-
-def test_generators_share_a_state_and_go_apart():
-    """As on CUDA: a state is shared until another is set, or goes on as a copy."""
-
-    def draw(generator):
-        return torch.rand(3, device="sim", generator=generator).tolist()
-
-    generator = torch.Generator("sim:0").manual_seed(2)
-    shared, apart = generator.graphsafe_get_state(), generator.clone_state()
-    first, second = draw(generator), draw(shared)
-    assert (draw(apart), draw(apart)) == (first, second)
-    assert generator.get_offset() == shared.get_offset() == apart.get_offset() == 8
-    other = torch.Generator("sim").manual_seed(2)
-    assert generator.graphsafe_set_state(other) is generator
-    assert draw(generator) == first
-    assert (other.get_offset(), shared.get_offset()) == (4, 8)
-    with pytest.raises(RuntimeError, match=r"Expected a 'sim' device.* found 'cpu'"):
-        generator.graphsafe_set_state(torch.Generator())
-
-
-def pickled(generator):
-    """What comes out of a file that it was written to."""
-    return pickle.loads(pickle.dumps(generator))  # noqa: S301 -- our own
-
-
-def test_a_generator_of_the_device_is_pickled_and_copied_as_one():
-    """It goes on where it was, and its offset does."""
-    generator = torch.Generator("sim:1").manual_seed(2)
-    torch.rand(3, device="sim:1", generator=generator)
-    for made in (pickled(generator), copy.deepcopy(generator)):
-        assert str(made.device) == "sim:1"
-        assert made.get_offset() == 4
-        assert made.get_state().equal(generator.get_state())
-    host = pickled(torch.Generator().manual_seed(3))
-    assert (str(host.device), host.initial_seed()) == ("cpu", 3)
-
-
-def test_an_offset_is_known_and_not_gone_to():
-    """Only the beginning can be gone back to."""
-    generator = torch.Generator("sim").manual_seed(2)
-    first = torch.rand(3, device="sim", generator=generator).tolist()
-    generator.set_offset(4)
-    with pytest.raises(NotImplementedError, match="no offsets of random numbers"):
-        generator.set_offset(12)
-    generator.set_offset(0)
-    assert torch.rand(3, device="sim", generator=generator).tolist() == first
-
-
 def test_each_gpu_has_its_own_numbers():
     """Drawing on one GPU does not move the numbers of the other."""
     torch.manual_seed(0)
@@ -252,15 +160,3 @@ def test_dropout_follows_the_seed():
     assert masks[0].count(0.0) == pytest.approx(250, abs=60)
     assert functional.dropout(x, 0.25, training=False).tolist() == x.tolist()
     assert functional.dropout(x, 1.0).tolist() == [0.0] * 1000
-
-
-def test_random_splits_with_a_generator_of_the_device():
-    """As on CUDA, random_split takes one where the device is the default."""
-    generator = torch.Generator("sim").manual_seed(1)
-    with pytest.raises(RuntimeError, match="Expected a 'cpu' device"):
-        torch.utils.data.random_split(range(10), [7, 3], generator=generator)
-    with torch.device("sim"):
-        parts = torch.utils.data.random_split(range(10), [7, 3], generator=generator)
-
-    assert [len(part) for part in parts] == [7, 3]
-    assert sorted(each for part in parts for each in part.indices) == list(range(10))

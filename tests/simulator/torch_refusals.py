@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 from torch import nn
@@ -252,30 +250,3 @@ def test_devices_that_there_are_not(box):
         _ = torch.sim.nonsense
     with pytest.raises(GpuMagicError, match="time cannot pass by -1"):
         box.pass_time(-1)
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
-def test_a_forked_child_cannot_use_it(box):
-    """After a first use a child says what CUDA says, and the parent goes on."""
-    x = torch.ones(2, device="sim")
-    uses = (
-        lambda: torch.ones(2, device="sim"),
-        lambda: x + 1,
-        x.cpu,
-        torch.sim.synchronize,
-        lambda: torch.sim.set_device(1),
-    )
-
-    child = os.fork()
-    if child == 0:
-        refused = 0
-        for use in uses:
-            try:
-                use()
-            except RuntimeError as error:
-                refused += "Cannot re-initialize CUDA in forked" in str(error)
-        os._exit(refused)
-    _, status = os.waitpid(child, 0)
-
-    assert os.waitstatus_to_exitcode(status) == len(uses)
-    assert (x + 1).tolist() == [2.0, 2.0]

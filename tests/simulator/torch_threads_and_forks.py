@@ -16,6 +16,8 @@ import warnings
 import pytest
 import torch
 
+from tests.simulator.allocator_check import verify
+
 RE_INITIALISE = "Cannot re-initialize CUDA in forked subprocess"
 THREADS, STEPS = 6, 15
 PATIENCE_S = 120
@@ -83,7 +85,7 @@ def test_six_threads_train_on_two_devices(box):
     for gpu in box.machine.gpus:
         workspaces = sum(block.size for block in gpu.workspaces.values())
         assert torch.sim.memory_allocated(gpu.index) == workspaces
-        gpu.allocator.verify()
+        verify(gpu.allocator)
 
 
 @pytest.mark.usefixtures("box")

@@ -11,7 +11,7 @@ import threading
 
 import torch
 
-from tests.simulator.right_feeding import TIMES, N, captured, loader
+from tests.simulator.right_feeding import TIMES, N, loader
 
 WRONG = []
 
@@ -414,21 +414,3 @@ def gradients_that_add_up_unasked(gpu):
     (weight * 2).sum().backward()
     with gpu.api.stream(side):
         total += weight.grad
-
-
-@wrong
-def a_graph_that_is_fed_too_early(gpu):
-    """The replay has not read the buffer yet."""
-    if gpu.word != "cuda":
-        overwritten(gpu)
-        return
-    graph, given, _ = captured(gpu)
-    graph.replay()
-    given.fill_(1)
-
-
-def overwritten(gpu):
-    """What there is without graphs."""
-    pin = zeros(N)
-    sent(gpu, pin)
-    pin.fill_(1)

@@ -32,10 +32,9 @@ def test_a_pair_has_the_promised_keys():
         "storage_ranges_intersect": True,
         "shared_bytes": 48,
         "elements_overlap": True,
-        "base_links_them": True,
         "relation": "contains",
+        "at_least": False,
         "same_layout": False,
-        "common_order": None,
     }
 
 
@@ -50,27 +49,6 @@ def test_columns_beside_each_other_share_a_storage_and_no_element():
     assert found["relation"] == "interleaved"
 
 
-@pytest.mark.parametrize(
-    ("other", "linked"),
-    [
-        (lambda x: x.t(), True),
-        (lambda x: x.detach(), False),
-        (lambda x: x.data, False),
-        (torch.nn.Parameter, False),
-    ],
-    ids=["view", "detach", "data", "parameter"],
-)
-def test_one_storage_is_seen_with_and_without_a_base(other, linked):
-    """A view, a detached one and a parameter share the storage of what they are of."""
-    x = torch.zeros(4, 6)
-
-    found = pair(x, other(x))
-
-    assert found["same_storage"]
-    assert found["relation"] == "identical"
-    assert found["base_links_them"] is linked
-
-
 def test_another_dtype_over_the_same_bytes_is_counted_in_bytes():
     """A view as another dtype shares its bytes, whatever its elements are."""
     x = torch.zeros(4, 6)
@@ -78,13 +56,12 @@ def test_another_dtype_over_the_same_bytes_is_counted_in_bytes():
     assert pair(x, x.view(torch.int16)[:, :6])["shared_bytes"] == 48
 
 
-def test_numpy_and_dlpack_share_memory_over_another_storage():
+def test_numpy_shares_memory_over_another_storage():
     """A tensor made of an array is another storage at the same address."""
     array = np.zeros(8, dtype=np.float32)
     made = torch.from_numpy(array)
-    again = torch.from_dlpack(made)
 
-    for other in (array[2:4], again[2:4], torch.from_numpy(array[2:4])):
+    for other in (array[2:4], torch.from_numpy(array[2:4])):
         found = pair(made, other)
         assert found["same_storage"] is not True
         assert found["storage_ranges_intersect"]
@@ -105,14 +82,6 @@ def test_a_copy_shares_nothing():
     assert found["same_layout"]
 
 
-def test_layouts_are_equal_if_they_differ_in_dims_of_size_1_only():
-    """The stride of a dim with one index does not count."""
-    x = torch.zeros(2, 1, 3)
-
-    assert pair(x, x.as_strided((2, 1, 3), (3, 99, 1)))["same_layout"]
-    assert not pair(x, x.as_strided((2, 1, 3), (1, 1, 2)))["same_layout"]
-
-
 @pytest.mark.parametrize(
     ("other", "same"),
     [
@@ -121,9 +90,8 @@ def test_layouts_are_equal_if_they_differ_in_dims_of_size_1_only():
         (lambda x: x.to_sparse(), None),
         (lambda x: x[:2].to_sparse(), None),
         (lambda _: torch.nn.UninitializedParameter(), None),
-        (lambda x: np.zeros(x.shape, dtype="i2,f4")["f1"], None),
     ],
-    ids=["scalar", "rows", "sparse", "sparse rows", "lazy", "odd steps"],
+    ids=["scalar", "rows", "sparse", "sparse rows", "lazy"],
 )
 def test_what_has_no_strides_has_no_layout_to_compare(other, same):
     """Of equal sizes alone nothing follows; strides have to be known of both."""
@@ -131,11 +99,6 @@ def test_what_has_no_strides_has_no_layout_to_compare(other, same):
 
     assert pair(x, other(x))["same_layout"] is same
     assert pair(other(x), x)["same_layout"] is same
-
-
-def test_scalars_are_of_one_layout():
-    """There is only one way to lay out one element."""
-    assert pair(torch.tensor(1.0), torch.tensor(2.0))["same_layout"]
 
 
 def test_meta_tensors_of_one_storage_are_compared_by_their_places():
@@ -172,29 +135,6 @@ def test_random_pairs_share_what_their_addresses_share():
         assert pair(one, other)["shared_bytes"] == len(common) * 4
 
 
-def test_the_common_order_is_that_of_torchs_operators():
-    """Both tensors are walked in the order that torch's own rule gives."""
-    rule = pytest.importorskip(
-        "torch._prims_common"
-    ).compute_elementwise_output_logical_to_physical_perm
-    chance = random.Random(5)  # noqa: S311 - not for secrets
-    for _ in range(500):
-        size = [chance.randint(1, 3) for _ in range(chance.randint(1, 4))]
-        one = torch.empty(size)
-        order = chance.sample(range(len(size)), len(size))
-        inverse = [order.index(dim) for dim in range(len(size))]
-        other = torch.empty([size[dim] for dim in order]).permute(inverse)
-        repeated = chance.randrange(len(size))
-        if chance.random() < 0.5:
-            other = other.narrow(repeated, 0, 1).expand(size)
-        expected = rule(other, one)
-        expected = expected[0] if isinstance(expected, tuple) else expected
-        found = compare(other, one).pairs[0].common_order
-        assert [each for each in found if size[each] > 1] == [
-            each for each in expected if size[each] > 1
-        ]
-
-
 def test_a_view_is_tried_on_each():
     """With a shape each tensor has its finding."""
     x = grid()
@@ -213,7 +153,9 @@ def test_what_is_no_tensor_costs_one_remark():
 
     assert [each.expression for each in found.tensors] == ["x", "x.t()"]
     (remark,) = found.remarks
-    assert remark == "xs is no tensor, but a list of 1 tensor: %tensor_info xs[0]"
+    assert (
+        remark == "xs is no tensor, but a list with a tensor in it: %tensor_info xs[0]"
+    )
     assert len(found.pairs) == 1
 
 

@@ -7,61 +7,15 @@ import sys
 
 import pytest
 
-from gpumagic.errors import GpuMagicError
 from gpumagic.tensor_info import describe, explain_view
 
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 
-KEYS = {
-    "dtype",
-    "device",
-    "itemsize",
-    "size",
-    "stride",
-    "stride_bytes",
-    "storage_offset",
-    "numel",
-    "is_contiguous",
-    "strides_canonical",
-    "is_channels_last",
-    "operators_treat_as",
-    "format_ambiguous",
-    "dim_order",
-    "dim_order_unique",
-    "non_overlapping_and_dense",
-    "overlap",
-    "distinct_elements",
-    "first_element",
-    "last_element",
-    "holes_in_span",
-    "logical_bytes",
-    "touched_bytes",
-    "span_bytes",
-    "storage_bytes",
-    "unused_storage_bytes",
-    "byte_offset_mod_16",
-    "free_merges",
-    "view_flat",
-    "contiguous_allocates_bytes",
-    "is_view",
-    "neg_bit",
-    "conj_bit",
-    "warp_along_dim",
-}
-
 
 def grid():
     """24 numbers, four rows of six."""
     return torch.arange(24.0).reshape(4, 6)
-
-
-def test_the_dict_of_a_report_has_the_promised_keys_as_plain_values():
-    """Every promised key is in the dict, and JSON takes all of it."""
-    found = describe(grid().t()).to_dict()
-
-    assert set(found) >= KEYS
-    assert json.loads(json.dumps(found)) == found
 
 
 def test_a_column_slice_has_the_figures_that_counting_gives():
@@ -72,7 +26,6 @@ def test_a_column_slice_has_the_figures_that_counting_gives():
         "expression": "rows",
         "size": [3, 3],
         "stride": [6, 2],
-        "stride_bytes": [24, 8],
         "storage_offset": 6,
         "first_element": 6,
         "last_element": 22,
@@ -81,15 +34,13 @@ def test_a_column_slice_has_the_figures_that_counting_gives():
         "touched_bytes": 36,
         "span_bytes": 68,
         "storage_bytes": 96,
-        "unused_storage_bytes": 60,
-        "byte_offset_mod_16": 8,
-        "contiguous_allocates_bytes": 36,
         "free_merges": [{"dims": [0, 1], "numel": 9, "step": 2}],
         "view_flat": True,
         "overlap": "no",
         "is_view": True,
     }
     assert {key: found[key] for key in expected} == expected
+    assert json.loads(json.dumps(found)) == found
 
 
 def test_random_views_agree_with_torch():
@@ -121,29 +72,13 @@ def test_random_views_agree_with_torch():
         )
 
 
-def test_sectors_count_from_the_address_or_from_zero_as_asked():
-    """`warp_base` decides between the real address and 0, and is named."""
-    x = torch.from_numpy(np.zeros(33, dtype=np.float32)[1:])
-
-    real, rebased = describe(x), describe(x, warp_base="zero")
-
-    assert (real.warp_base, rebased.warp_base) == ("address", "zero")
-    assert real.warp_along_dim[0].sectors == 5
-    assert rebased.warp_along_dim[0].sectors == 4
-
-
 def test_an_unknown_address_is_said_and_zero_is_taken():
-    """Without memory the base is unknown, and sectors count from 0."""
+    """Without memory sectors count from 0, and are called a guess."""
     found = describe(torch.empty(64, device="meta"))
 
-    assert (found.warp_base, found.address) == ("unknown", None)
+    assert found.address is None
     assert found.warp_along_dim[0].sectors == 4
-
-
-def test_a_wrong_base_is_refused():
-    """A word that is no base is named with those that are."""
-    with pytest.raises(GpuMagicError, match='"address" or "zero"'):
-        describe(grid(), warp_base="one")
+    assert "its sectors are a guess" in " ".join(str(found.show("how")).split())
 
 
 def test_a_numpy_array_has_strides_in_elements_and_keeps_its_own():
@@ -154,7 +89,7 @@ def test_a_numpy_array_has_strides_in_elements_and_keeps_its_own():
 
     assert found.kind == "numpy array"
     assert (found.dtype, found.device, found.itemsize) == ("int16", "cpu", 2)
-    assert (found.stride, found.stride_bytes) == ((6, 2), (12, 4))
+    assert found.stride == (6, 2)
     assert (found.storage_offset, found.storage_bytes) == (6, 48)
     assert found.address == owner.ctypes.data + 12
     assert found.is_view
@@ -175,38 +110,9 @@ def test_odd_steps_in_bytes_cost_the_layout_and_one_remark():
 
     found = describe(records["value"])
 
-    assert (found.stride, found.stride_bytes) == (None, (5,))
+    assert found.stride is None
     assert found.is_contiguous is None
     assert "no multiples of its itemsize" in found.remarks[0]
-
-
-class Exporter:
-    """Hands out the memory of an array, as another library would."""
-
-    def __init__(self, array, device=1):
-        self.array, self.device = array, device
-
-    def __dlpack_device__(self):
-        return (self.device, 0)
-
-    def __dlpack__(self, **options):
-        return self.array.__dlpack__(**options)
-
-
-def test_what_speaks_dlpack_on_the_cpu_is_described_in_place():
-    """The memory of another library's object is looked at where it lies."""
-    array = np.arange(6.0).reshape(2, 3)
-
-    found = describe(Exporter(array))
-
-    assert found.kind.endswith("Exporter (through DLPack)")
-    assert (found.size, found.address) == ((2, 3), array.ctypes.data)
-
-
-def test_dlpack_elsewhere_is_refused_with_its_device():
-    """What lies on another library's device is named, not copied."""
-    with pytest.raises(GpuMagicError, match="DLPack device 2"):
-        describe(Exporter(np.zeros(3), device=2))
 
 
 def test_arrays_need_no_torch():

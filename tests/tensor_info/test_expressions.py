@@ -25,12 +25,10 @@ def test_commas_outside_of_brackets_split(code):
     assert [each.text for each in split(code)] == CASES[code]
 
 
-@pytest.mark.parametrize(
-    ("code", "word"), [("x +", "expression"), ("a = 1", "statement"), ("x y", "Python")]
-)
-def test_what_is_no_expression_is_refused(code, word):
-    """Broken code and statements are told apart."""
-    with pytest.raises(UsageProblem, match=word):
+@pytest.mark.parametrize("code", ["x +", "a = 1", "x y"])
+def test_what_is_no_expression_is_refused(code):
+    """Broken code and statements are named with what to type."""
+    with pytest.raises(UsageProblem, match="no Python expression"):
         split(code)
 
 
@@ -50,30 +48,3 @@ def test_an_expression_that_raises_costs_one_line():
 
     assert found.values == (1, 2)
     assert found.failures == ("1 / 0: ZeroDivisionError: division by zero",)
-
-
-def test_a_name_that_is_nearly_there_is_offered():
-    """A misspelt name comes with the one that was meant."""
-    found = evaluate(split("weigths"), {}, {"weights": 1})
-
-    assert found.failures[0].endswith("did you mean weights?")
-
-
-def test_a_star_stands_for_all_that_is_in_a_list():
-    """`*xs` is every item of `xs`, each by its place."""
-    found = evaluate(split("*xs, y"), {}, {"xs": [5, 6], "y": 7})
-
-    assert found.texts == ("xs[0]", "xs[1]", "y")
-    assert found.values == (5, 6, 7)
-
-
-def test_an_object_that_cannot_list_its_attributes_costs_one_line_as_well():
-    """The search for the attribute that was meant raises nothing."""
-
-    class Unlisted:
-        def __dir__(self):
-            raise RuntimeError("not to be listed")
-
-    found = evaluate(split("u.shap"), {}, {"u": Unlisted()})
-
-    assert found.failures[0].startswith("u.shap: AttributeError")

@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from gpumagic.tensor_info import geometry
-from gpumagic.tensor_info.geometry import Geometry, fresh_strides, warp_reads
+from gpumagic.tensor_info.geometry import fresh_strides, warp_reads
 from tests.tensor_info.geometries import (
     STORAGE_ELEMENTS,
     flipped,
@@ -32,14 +32,6 @@ def test_first_last_and_span():
         assert (g.span_elements, g.span_bytes) == (span, span * g.itemsize)
 
 
-def test_a_place_by_its_index():
-    """An element lies at the offset plus each index times its stride."""
-    g = of((4, 6), (1, 10), offset=3, itemsize=2)
-    assert g.place((2, 5)) == 3 + 2 + 50
-    assert g.stride_bytes == (2, 20)
-    assert g.logical_bytes == 48
-
-
 def test_permuting_keeps_the_places():
     """In another order of the dims the same places are reached."""
     g = of((2, 3, 4), (1, 20, 5), offset=7)
@@ -55,12 +47,6 @@ def test_fresh_strides_are_those_of_a_new_tensor():
         assert fresh_strides(g.size) == torch.empty(g.size).stride()
 
 
-def test_sizes_and_strides_belong_together():
-    """As many strides as sizes are asked for."""
-    with pytest.raises(ValueError, match="2 sizes, 1 strides"):
-        Geometry((2, 3), (1,), 0, 4)
-
-
 def _tensors(count, seed, **options):
     torch = pytest.importorskip("torch")
     memory = torch.empty(STORAGE_ELEMENTS)
@@ -73,7 +59,7 @@ def _channels_last(torch, g):
 
 
 def test_flags_are_those_of_torch():
-    """Contiguous, channels last, dense, canonical: as torch says of every geometry."""
+    """Contiguous, channels last, dense: as torch says of every geometry."""
     torch = pytest.importorskip("torch")
     is_dense = torch.ops.aten.is_non_overlapping_and_dense
     seen = set()
@@ -88,27 +74,19 @@ def test_flags_are_those_of_torch():
             tensor.is_contiguous(memory_format=_channels_last(torch, g)),
             is_dense(tensor),
         ), g
-        assert geometry.canonical(g) == (fresh_strides(g.size) == tensor.stride())
         seen.add(flags)
     assert len(seen) == 5
 
 
 def test_dim_order_is_that_of_torch():
-    """The order of the dims, and whether it is the only one, are as torch has them."""
-    unique = 0
+    """The order of the dims that take a step is as torch has it."""
     for g, tensor in _tensors(12_000, 8):
-        if not geometry.non_overlapping_and_dense(g):
-            assert geometry.dim_order(g) is geometry.dim_order_unique(g) is None
+        found = geometry.dim_order(g)
+        if found is None:
+            assert not geometry.non_overlapping_and_dense(g)
             continue
-        assert geometry.dim_order(g) == tuple(tensor.dim_order()), g
-        try:
-            tensor.dim_order(ambiguity_check=True)
-        except RuntimeError:
-            assert geometry.dim_order_unique(g) is False, g
-        else:
-            assert geometry.dim_order_unique(g) is True, g
-            unique += 1
-    assert unique > 1000
+        expected = [dim for dim in tensor.dim_order() if g.size[dim] > 1]
+        assert [dim for dim in found if g.size[dim] > 1] == expected or not g.numel, g
 
 
 def test_convolutions_agree_on_the_format():
@@ -143,40 +121,6 @@ def test_only_images_and_volumes_have_channels():
     for g in itertools.chain(some(1_000, 10, ndim=2), some(1_000, 10, ndim=3)):
         assert not geometry.is_channels_last(g)
         assert geometry.treat_as(g) == "contiguous_format"
-        assert geometry.ambiguity(g) is None
-
-
-@pytest.mark.parametrize(
-    ("size", "stride", "words"),
-    [
-        ((2, 1, 4, 5), (20, 20, 5, 1), "C = 1: with one channel"),
-        ((2, 1, 4, 5), (20, 1, 5, 1), "C = 1: with one channel"),
-        ((2, 3, 1, 1), (3, 1, 3, 3), "H = W = 1: with one pixel"),
-        ((2, 3, 1, 1, 1), (3, 1, 3, 3, 3), "D = H = W = 1: with one pixel"),
-        ((1, 3, 4, 5), (3, 1, 15, 3), "N = 1 with a stride of 3, below 60"),
-        ((0, 3, 4, 5), (60, 1, 15, 3), "it has no elements"),
-    ],
-)
-def test_ambiguity_has_a_cause(size, stride, words):
-    """The sizes that make both formats fit are named, or the stride that is misread."""
-    assert geometry.ambiguity(of(size, stride)).startswith(words)
-
-
-def test_ambiguous_where_the_flags_or_the_operators_differ():
-    """A cause is given if and only if both flags are set, or operators disagree."""
-    causes = 0
-    for g in some(20_000, 22, ndim=4):
-        last, row_major = geometry.is_channels_last(g), geometry.is_contiguous(g)
-        unused = geometry.treat_as(g) == "contiguous_format"
-        assert (geometry.ambiguity(g) is not None) == (last and (row_major or unused))
-        causes += geometry.ambiguity(g) is not None
-    assert causes > 100
-
-
-def test_plain_formats_are_not_ambiguous():
-    """An image with channels and pixels is one or the other."""
-    assert geometry.ambiguity(of((2, 3, 4, 5))) is None
-    assert geometry.ambiguity(of((2, 3, 4, 5), (60, 1, 15, 3))) is None
 
 
 def test_a_picture_taken_out_of_a_batch_and_put_back():
@@ -187,15 +131,6 @@ def test_a_picture_taken_out_of_a_batch_and_put_back():
     g = of(picture.shape, picture.stride())
     assert geometry.is_channels_last(g)
     assert geometry.treat_as(g) == "contiguous_format"
-    assert "not for operators" in geometry.ambiguity(g)
-
-
-def test_canonical_is_more_than_contiguous():
-    """Odd strides of dims of size 1 are allowed to contiguous tensors only."""
-    odd = of((1, 4), (99, 1))
-    assert geometry.is_contiguous(odd)
-    assert not geometry.canonical(odd)
-    assert geometry.canonical(of((1, 4)))
 
 
 def _bytes_read(g, dim, base_address):
@@ -215,7 +150,6 @@ def _agrees(g, base_address):
         assert read.fetched_bytes == 32 * read.sectors
         assert read.efficiency == len(found) / read.fetched_bytes
         assert read.lanes == min(32, g.size[read.dim])
-        assert read.requested_bytes == read.lanes * g.itemsize
 
 
 def test_sectors_and_lines_are_those_of_the_bytes():

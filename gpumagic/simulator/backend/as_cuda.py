@@ -1,10 +1,10 @@
 """Stands in for CUDA: code that says "cuda" runs on the simulated GPU, unchanged.
 
-Nothing here is a mode of one thread. Torch itself carries "cuda" down to the
-dispatcher, where the factories of the CUDA key make simulated tensors; what does not
-get so far is replaced, in Python, in the few places where it enters torch. So it holds
-in every thread, and costs nothing where no device is named. Two things are paid for:
-`x.device`, which has to translate, and `x.to`.
+Torch itself carries "cuda" down to the dispatcher, where the factories of the CUDA key
+make simulated tensors; what does not get so far has its device rewritten in Python, by
+the tables below; and `torch.cuda` answers with the functions of `torch.sim`. So it
+holds in every thread, and costs nothing where no device is named, but in `x.device`,
+which has to translate, and in `x.to`.
 
 One trace stays when it is off again: torch remembers that CUDA was started once, and
 no longer asks before it looks for a kernel. So the factories keep a kernel that
@@ -14,23 +14,26 @@ says what torch has said before: there is no CUDA.
 from __future__ import annotations
 
 import contextlib
+import functools
+import sys
+import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.as_cuda_names import cuda_names
-from gpumagic.simulator.backend.as_cuda_private import private_names
-from gpumagic.simulator.backend.as_cuda_tensors import cuda_tensors
-from gpumagic.simulator.backend.autocast import autocast_for_cuda
-from gpumagic.simulator.backend.graph_capture import make_capturable
 from gpumagic.simulator.backend.graphs import Graphs
+from gpumagic.simulator.backend.memory_history import memory_names
+from gpumagic.simulator.backend.refusals import refusing
 from gpumagic.simulator.backend.registration import NAME, lies_there
 from gpumagic.simulator.backend.stand_ins import StandIns, saving_and_loading
+from gpumagic.simulator.backend.torch_sim import public_methods
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.backend.torch_sim import TorchSim
+
+Replacement = tuple[Any, str, Any]  # an object, a name in it, what is put there
 
 CUDA = "cuda"
 _FACTORIES = (
@@ -40,6 +43,28 @@ _FACTORIES = (
     "tril_indices",
     "triu_indices",
 )
+# What asks, before the dispatcher does, which of CUDA's devices is the current one.
+_ASKING = ("tensor", "as_tensor", "asarray", "range", "kaiser_window")
+_SWITCHES = (  # of autocast, which without a device are those of CUDA
+    "get_autocast_dtype",
+    "set_autocast_dtype",
+    "set_autocast_enabled",
+    "is_autocast_enabled",
+)
+_MODULES = ("", ".memory", ".random", ".streams", ".graphs")
+# Written in Python on top of the names that are replaced.
+_HOLDS_AS_IT_IS = frozenset(
+    (
+        "is_tf32_supported",
+        "make_graphed_callables",
+        "memory_summary",
+        "reset_max_memory_allocated",
+        "reset_max_memory_cached",
+        "cast",
+    )
+)
+_CLASSES_REFUSED = ("CUDAPluggableAllocator", "ExternalStream", "MemPool")
+_WAY_ON = "leave it out here, or run this part where there is a real GPU"
 _BEFORE_TORCHS_OWN = 4
 
 
@@ -57,16 +82,21 @@ class EitherName(str):
     __hash__ = str.__hash__
 
 
+class SimulatedVersion(str):
+    """A version of the toolkit, for programs that read one."""
+
+    __slots__ = ()
+    simulated = True  # tells it from that of a torch that was built with CUDA
+
+
 def answer_to_cuda(simulation: Simulation) -> None:
     """Let a simulation take both names for its own; before its kernels are made."""
     simulation.device_type = EitherName(NAME)
     simulation.shown_type = CUDA
-    make_capturable(simulation.machine)
-    simulation.keep_books()  # those before have the tracker's methods at hand
 
 
 @contextlib.contextmanager
-def standing_in(simulation: Simulation, torch_sim: TorchSim, beneath: StandIns) -> Any:
+def standing_in(simulation: Simulation, torch_sim: TorchSim) -> Iterator[None]:
     """While this is entered, code that says "cuda" runs on the simulation."""
     torch = simulation.torch
     names = Names(simulation)
@@ -75,20 +105,19 @@ def standing_in(simulation: Simulation, torch_sim: TorchSim, beneath: StandIns) 
         undo.callback(graphs.abandon)
         undo.callback(_forget_default_device, torch)
         _put_factories(torch, names, undo)
-        stand_ins = StandIns(torch, undo, beneath)
+        stand_ins = StandIns(undo)
         for target, name, replacement in (
-            *cuda_tensors(torch, names),
-            *autocast_for_cuda(torch, names),
-            *private_names(simulation, torch_sim),  # some are answered below
-            *cuda_names(simulation, torch_sim, graphs),
+            *_devices(torch, names),
+            *_autocast(torch),
+            *_words(simulation, torch_sim, graphs),
+            *memory_names(simulation, torch_sim),
         ):
             stand_ins.put(target, name, replacement)
         # The parameters of lazy modules know by identity what may be done with them.
         lazy, moves = torch.nn.parameter.UninitializedTensorMixin, torch.Tensor
         allowed = [*lazy._allowed_methods, moves.to, moves.cuda]
         stand_ins.put(lazy, "_allowed_methods", allowed)
-        stand_ins.follow()
-        undo.enter_context(saved_as_cuda(torch))
+        undo.enter_context(_saved_as_cuda(torch, names))
         yield
 
 
@@ -115,18 +144,45 @@ class Names:
         """The simulated device of a number; None is the current one."""
         return self._device(NAME, self._simulation.gpu(index).index)
 
-    def type_of(self, device_type: Any) -> Any:
-        """The type of device that torch knows by a name."""
-        return NAME if device_type == CUDA else device_type
+    def rewriting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function whose devices are told as ours."""
+        ours = self.ours
+
+        @functools.wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            for option in ("device", "device_for_backend_keys"):
+                if option in options:
+                    options[option] = ours(options[option])
+            return function(*map(ours, args), **options)
+
+        return call
+
+    def shown_by(self, device_of: Callable[[Any], Any]) -> property:
+        """An attribute that tells a device as the user calls it."""
+        shown = self.shown
+
+        def device(tensor: Any) -> Any:
+            found = device_of(tensor)
+            return shown[found.index] if found.type == NAME else found
+
+        return property(device, doc="Where it lies.")
 
 
 # ------------------------------------------------------------------- factories
 
 
 def _put_factories(torch: Any, names: Names, undo: contextlib.ExitStack) -> None:
-    """Let the factories of CUDA make simulated tensors."""
-    _forget_refusals(torch)
-    undo.callback(_refuse_again, torch)
+    """Let the factories of CUDA make simulated tensors; refuse again afterwards."""
+    refusals = vars(torch.sim).pop("cuda_refusals", None)
+    if refusals is not None:
+        refusals._destroy()
+
+    def refuse_again() -> None:
+        refusals = {name: _refusing(torch, name) for name in _FACTORIES}
+        # Kept by what stays anyway.
+        torch.sim.cuda_refusals = _library(torch, refusals)
+
+    undo.callback(refuse_again)
     kernels = {name: _factory(torch, names, name) for name in _FACTORIES}
     undo.callback(_library(torch, kernels)._destroy)
 
@@ -142,7 +198,8 @@ def _library(torch: Any, kernels: dict[str, Callable[..., Any]]) -> Any:
 
 
 def _factory(torch: Any, names: Names, name: str) -> Callable[..., Any]:
-    operator = _operator(torch, name)
+    base, _, overload = name.partition(".")
+    operator = getattr(getattr(torch.ops.aten, base), overload or "default")
 
     def make(*args: Any, **options: Any) -> Any:
         __tracebackhide__ = True
@@ -153,20 +210,6 @@ def _factory(torch: Any, names: Names, name: str) -> Callable[..., Any]:
     return make
 
 
-def _refuse_again(torch: Any) -> None:
-    """From now on "cuda" is refused as torch refuses it."""
-    # Kept by what stays anyway.
-    torch.sim.cuda_refusals = _library(
-        torch, {name: _refusing(torch, name) for name in _FACTORIES}
-    )
-
-
-def _forget_refusals(torch: Any) -> None:
-    refusals = vars(torch.sim).pop("cuda_refusals", None)
-    if refusals is not None:
-        refusals._destroy()
-
-
 def _refusing(torch: Any, name: str) -> Callable[..., Any]:
     def refuse(*_: Any, **__: Any) -> Any:
         torch.cuda._lazy_init()
@@ -175,12 +218,97 @@ def _refusing(torch: Any, name: str) -> Callable[..., Any]:
     return refuse
 
 
-def _operator(torch: Any, name: str) -> Any:
-    base, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.aten, base), overload or "default")
+# --------------------------------------------------------------------- devices
 
 
-# ----------------------------------------------------------------- other parts
+def _devices(torch: Any, names: Names) -> Iterator[Replacement]:
+    """What takes or tells a device."""
+    from torch.utils import _device
+
+    # A default device looks for torch's own factories; it must have seen them.
+    _device._device_constructors()
+    yield _device.DeviceContext, "__torch_function__", _in_default_device(names)
+    for name in _ASKING:
+        yield torch, name, names.rewriting(getattr(torch, name))
+    tensor, base = torch.Tensor, torch._C.TensorBase
+    device_of = base.device.__get__
+    for name in ("new_tensor", "_make_subclass", "_make_wrapper_subclass"):
+        yield tensor, name, names.rewriting(getattr(tensor, name))
+    yield tensor, "device", names.shown_by(device_of)
+    yield tensor, "is_cuda", property(lambda self: device_of(self).type == NAME)
+    yield tensor, "to", _to(base.to, names)
+    yield tensor, "cuda", _cuda(torch, names)
+    fake = torch._subclasses.fake_tensor.FakeTensor
+    yield fake, "fake_device", _fake_device(names)
+    yield fake, "device", names.shown_by(fake.device.fget)
+    storage = torch.UntypedStorage
+    yield storage, "__new__", names.rewriting(storage.__new__)
+    cudnn = torch.backends.cudnn
+    yield cudnn, "is_available", lambda: True
+    yield cudnn, "is_acceptable", lambda _: False  # none of its operators is there
+
+
+def _fake_device(names: Names) -> property:
+    """Where a tensor without numbers would lie, as torch's C++ is to know it.
+
+    On a device that is none, torch's C++ ends the process.
+    """
+
+    def set_device(self: Any, device: Any) -> None:
+        self._fake_device = names.ours(device)
+
+    return property(lambda self: self._fake_device, set_device)
+
+
+def _to(plain: Callable[..., Any], names: Names) -> Callable[..., Any]:
+    ours = names.ours
+
+    @functools.wraps(plain)
+    def to(self: Any, *args: Any, **options: Any) -> Any:
+        if args:
+            args = (ours(args[0]), *args[1:])
+        if "device" in options:
+            options["device"] = ours(options["device"])
+        return plain(self, *args, **options)
+
+    return to
+
+
+def _cuda(torch: Any, names: Names) -> Callable[..., Any]:
+    plain = torch._C.TensorBase.to
+
+    @functools.wraps(torch._C.TensorBase.cuda)
+    def cuda(
+        self: Any,
+        device: Any = None,
+        non_blocking: bool = False,
+        memory_format: Any = torch.preserve_format,
+    ) -> Any:
+        numbered = device is None or isinstance(device, int)
+        where = names.numbered(device) if numbered else names.ours(device)
+        if torch.device(where).type != NAME:
+            raise RuntimeError(f"Invalid device, must be cuda device: {device}")
+        return plain(
+            self, where, non_blocking=non_blocking, memory_format=memory_format
+        )
+
+    return cuda
+
+
+def _in_default_device(names: Names) -> Callable[..., Any]:
+    """What a default device does to a call, also if it is a device of CUDA's."""
+    from torch.utils._device import _device_constructors
+
+    def run(
+        self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        del types
+        kwargs = kwargs or {}
+        if func in _device_constructors() and kwargs.get("device") is None:
+            kwargs["device"] = names.ours(self.device)
+        return func(*args, **kwargs)
+
+    return run
 
 
 def _forget_default_device(torch: Any) -> None:
@@ -190,12 +318,12 @@ def _forget_default_device(torch: Any) -> None:
         torch.set_default_device(None)
 
 
-def saved_as_cuda(torch: Any) -> contextlib.AbstractContextManager[None]:
+def _saved_as_cuda(torch: Any, names: Names) -> contextlib.AbstractContextManager[None]:
     """While this is entered, simulated tensors are saved and loaded as CUDA's."""
     serialization = torch.serialization
 
     def tag(storage: Any) -> str | None:
-        return str(storage.device) if lies_there(storage) else None
+        return str(names.shown[storage.device.index]) if lies_there(storage) else None
 
     def restore(saved: Any, location: str) -> Any:
         if location != "cuda" and not location.startswith("cuda:"):
@@ -205,3 +333,173 @@ def saved_as_cuda(torch: Any) -> contextlib.AbstractContextManager[None]:
         return serialization.default_restore_location(saved, where)
 
     return saving_and_loading(torch, _BEFORE_TORCHS_OWN, tag, restore)
+
+
+# -------------------------------------------------------------------- autocast
+
+
+def _autocast(torch: Any) -> Iterator[Replacement]:
+    """The switches of autocast, under either name."""
+
+    def named(device_type: Any) -> Any:
+        return NAME if device_type == CUDA else device_type
+
+    def switching(switch: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(switch)
+        def ask(*args: Any, **options: Any) -> Any:
+            if "device_type" in options:
+                options["device_type"] = named(options["device_type"])
+            elif not args or isinstance(args[0], bool):
+                args = (NAME, *args)
+            else:
+                args = (named(args[0]), *args[1:])
+            return switch(*args, **options)
+
+        return ask
+
+    for name in _SWITCHES:
+        yield torch, name, switching(getattr(torch, name))
+    get, set_ = torch.get_autocast_dtype, torch.set_autocast_dtype
+    yield torch, "get_autocast_gpu_dtype", lambda: get(NAME)
+    yield torch, "set_autocast_gpu_dtype", lambda dtype: set_(NAME, dtype)
+    autocast = torch.amp.autocast_mode.autocast
+    plain = autocast.__init__
+
+    @functools.wraps(plain)
+    def begin(self: Any, device_type: Any, *args: Any, **options: Any) -> None:
+        plain(self, named(device_type), *args, **options)
+
+    yield autocast, "__init__", begin
+
+
+# ------------------------------------------------------------------ torch.cuda
+
+
+def _words(
+    simulation: Simulation, torch_sim: TorchSim, graphs: Graphs
+) -> Iterator[Replacement]:
+    """`torch.cuda`: each of its names answered, or refused by name."""
+    torch = simulation.torch
+    offered = {
+        **torch_sim.as_mapping(),
+        **_Others(simulation, torch_sim).as_mapping(),
+        **graphs.as_mapping(),
+    }
+    for suffix in _MODULES:
+        module = sys.modules[f"torch.cuda{suffix}"]
+        for name, value in tuple(vars(module).items()):
+            if name in offered:
+                yield module, name, offered[name]
+            elif name in _CLASSES_REFUSED:
+                refuse = refusing(f"torch.cuda.{name}", _WAY_ON)
+                yield module, name, type(name, (), {"__new__": refuse})
+            elif _must_be_refused(name, value):
+                yield module, name, refusing(f"torch.cuda.{name}", _WAY_ON)
+    for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
+        yield torch.cuda.nvtx, name, lambda *_, **__: 0
+    yield torch.cuda.nvtx, "range", contextlib.nullcontext
+    if torch.version.cuda is None:
+        yield torch.version, "cuda", SimulatedVersion("13.0")
+    profile = torch.autograd.profiler.profile
+    yield profile, "__init__", _recording_no_kernels(profile.__init__)
+    yield torch.accelerator, "current_accelerator", lambda *_, **__: torch.device(CUDA)
+    yield torch._C, "_cuda_clearCublasWorkspaces", _clearing_workspaces(simulation)
+    stream = offered["Stream"]
+    yield stream, "is_capturing", lambda self: graphs.captures(self._simulated)
+
+
+def _must_be_refused(name: str, value: Any) -> bool:
+    if name.startswith("_") or name in _HOLDS_AS_IT_IS:
+        return False
+    is_function = isinstance(value, types.FunctionType)
+    return is_function and value.__module__.startswith("torch.cuda")
+
+
+def _recording_no_kernels(init: Callable[..., None]) -> Callable[..., None]:
+    """A profiler that is not told of CUDA: what it would ask is the driver's own.
+
+    At each operation that fails, and C++ writes a traceback.
+    """
+
+    @functools.wraps(init)
+    def begin(self: Any, enabled: bool = True, **options: Any) -> None:
+        on_cuda = options.pop("use_cuda", False) or options.get("use_device") == CUDA
+        if on_cuda:
+            options.update(use_device=None, use_cpu=True)
+        init(self, enabled, **options)
+        if on_cuda:
+            self.use_device = CUDA  # which it waits for at the end
+
+    return begin
+
+
+def _clearing_workspaces(simulation: Simulation) -> Callable[[], None]:
+    def clear() -> None:
+        with simulation.books():
+            for gpu in simulation.machine.gpus:
+                gpu.clear_workspaces()
+
+    return clear
+
+
+class _Others:
+    """Functions of `torch.cuda` that other devices do not have."""
+
+    def __init__(self, simulation: Simulation, torch_sim: TorchSim) -> None:
+        self._simulation = simulation
+        self._torch_sim = torch_sim
+
+    def as_mapping(self) -> dict[str, Any]:
+        """All of them by name."""
+        return {
+            **public_methods(self),
+            "_sleep": self._sleep,
+            "device_of": _device_of(self._torch_sim.device_class),
+            "default_generators": tuple(self._simulation.generators.values()),
+            "_initialized": True,
+        }
+
+    def get_arch_list(self) -> list[str]:
+        """The architectures that kernels are there for: that of the GPU."""
+        major, minor = self._torch_sim.get_device_capability()
+        return [f"sm_{major}{minor}"]
+
+    def get_allocator_backend(self) -> str:
+        """Which allocator is simulated."""
+        return "native"
+
+    def ipc_collect(self) -> None:
+        """Nothing is shared between processes, so nothing is collected."""
+
+    def get_rng_state_all(self) -> list[Any]:
+        """The states of the random numbers of all GPUs."""
+        count = self._torch_sim.device_count()
+        return [self._torch_sim.get_rng_state(index) for index in range(count)]
+
+    def set_rng_state_all(self, new_states: Any) -> None:
+        """Put back the states of the random numbers of all GPUs."""
+        for index, state in enumerate(new_states):
+            self._torch_sim.set_rng_state(state, index)
+
+    def seed(self) -> None:
+        """Seed the current GPU with a number that nobody knows."""
+        self._simulation.generators[self._simulation.here.device].seed()
+
+    def seed_all(self) -> None:
+        """Seed all GPUs with one number that nobody knows."""
+        self.seed()
+        self._torch_sim.manual_seed_all(self._torch_sim.initial_seed())
+
+    def _sleep(self, cycles: int) -> None:
+        simulation = self._simulation
+        gpu = simulation.gpu()
+        with simulation.books():
+            gpu.spin(simulation.stream(gpu), cycles)
+
+
+def _device_of(device: type) -> type:
+    class device_of(device):  # noqa: N801
+        def __init__(self, obj: Any) -> None:
+            super().__init__(obj.get_device() if obj.is_cuda else None)
+
+    return device_of

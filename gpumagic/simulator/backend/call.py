@@ -272,7 +272,7 @@ def give_generator(
     given = named.get("generator")
     if given is None and where < len(inner):
         given = inner[where]
-    source = simulation.random_state(gpu.index, given).draw()
+    source = simulation.random_source(gpu.index, given)
     if where < len(inner):
         inner[where] = source
     else:

@@ -1,23 +1,20 @@
-"""Runs the collectives of one group: numbers by gloo, times by the machine.
+"""Runs the collectives of one group: gloo moves numbers, the model says how long.
 
-The host goes on after a call. What others send comes by `deliveries`; when a
-collective ends on the machine's clock is settled by `meetings`, once that is asked.
+A call is settled at once. All members tell each other when their GPU comes to it, and
+gloo moves the numbers from twin to twin; the host really waits for both. On the
+machine's clock it goes on: the collective lies on a stream of its own, from the moment
+when this GPU has come until the last one has and the time of the model has passed.
 """
 
 from __future__ import annotations
 
-import atexit
 import collections
-import contextlib
-import time
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import GroupPlace
 from gpumagic.simulator.backend.addresses import operand_of
-from gpumagic.simulator.backend.deliveries import Deliveries
-from gpumagic.simulator.backend.handles import work_class
 from gpumagic.simulator.backend.refusals import not_simulated
 from gpumagic.simulator.collective_times import (
     HOST_NS,
@@ -26,99 +23,70 @@ from gpumagic.simulator.collective_times import (
     collective_time,
 )
 from gpumagic.simulator.engines import CollectiveName
-from gpumagic.simulator.meetings import (
-    Circle,
-    CollectiveCall,
-    GroupCall,
-    Pace,
-    Roll,
-    real_pause,
-)
+from gpumagic.simulator.meetings import CollectiveCall, GroupCall, Roll
 from gpumagic.simulator.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpumagic.simulator.accesses import Operand
-    from gpumagic.simulator.backend.deliveries import Moved
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.engines import Meeting
+    from gpumagic.simulator.engines import Work
     from gpumagic.simulator.hazards import Mark
-    from gpumagic.simulator.meetings import Peers
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
-_LONGEST_PAUSE_S = 2e-3
-_FAREWELL_S = 10.0
+    Move = Callable[[list[Any], list[Any]], object]
+
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 2e-3
 _MOST_CALLS = 100_000
-_BARRIER_BYTES = 4
-_MOST_OPEN = 64  # of which nobody may have been told
-_Key = tuple[int, ...]  # of a stream: the GPU, and for pairs who sends to whom
+_BARRIER = "barrier"
+_NAMES = (*(each.name.lower() for each in Collective), _BARRIER)
+_NO_TASK = -1  # outside of any backward pass
+
+
+class Ranks:
+    """What all groups of a process share."""
+
+    def __init__(self) -> None:
+        self.calls: list[CollectiveCall] = []
+        self.roll = Roll()
+        self.host = 0  # which node this process is on
+
+
+class _Come(NamedTuple):
+    """A GPU has come to a collective."""
+
+    gpu: SimulatedGpu
+    call: GroupCall
+    stream: SimulatedStream
+    places: tuple[int, ...]  # of those who take part
+    called_ns: int
+    start_ns: int
 
 
 class Collectives:
-    """The collectives of this process in one group.
+    """The collectives of this process in one group."""
 
-    Args:
-        simulation: Whose tensors they are.
-
-        given: What torch makes groups of.
-
-        prefix: Makes a store within a store.
-    """
-
-    def __init__(self, simulation: Simulation, given: Any, prefix: Any) -> None:
-        self._simulation = simulation
-        self._machine = simulation.machine
+    def __init__(self, simulation: Simulation, gloo: Any, given: Any) -> None:
+        self.simulation = self._simulation = simulation
+        self._torch = simulation.torch
+        self._gloo = gloo
         self._group = str(given.group_id)
-        self._place = given.group_rank
-        members = [*given.global_ranks_in_group] or range(given.group_size)
-        self._members = tuple(int(each) for each in members)
-        shared = simulation.ranks
-        if not given.global_ranks_in_group or shared.pace is None:
-            rank = self._members[self._place]
-            shared.pace = Pace(prefix("pace", given.store), rank)
-        self._circle = Circle(
-            prefix("meetings", given.store),
-            self._members,
-            self._place,
-            shared.pace,
-            given.timeout.total_seconds(),
-            simulation.interrupts.run_asked,
-            shared.roll,
-        )
-        self._streams: dict[_Key, SimulatedStream] = {}
-        self._last: dict[_Key, Peers] = {}
-        self._open: collections.deque[Meeting] = collections.deque(maxlen=_MOST_OPEN)
-        self._numbers: dict[_Key, int] = {}
-        self._works: list[Any] | None = None  # of those called together
+        self.place = int(given.group_rank)
+        self.count = int(given.group_size)
+        members = [*given.global_ranks_in_group] or range(self.count)
+        self._members = tuple(map(int, members))
+        self._streams: dict[tuple[int, ...], SimulatedStream] = {}
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._together: list[Any] | None = None
         self._called = 0
-        self._hosts: Sequence[bytes] = ()
         self._gpu: SimulatedGpu | None = None  # the first that was used
-        self._deliveries = shared.deliveries
-        self._work_class = work_class(simulation.torch)
-        shared.groups.append(self)
-        atexit.register(self.tell_at_exit)
-        self._meet_first()
-
-    def _meet_first(self) -> None:
-        """Making a group waits for all members: so do the clocks of their hosts."""
-        scheduler = self._machine.scheduler
-        store = self._circle.store
-        store.set(f"host/{self._place}", str(self._simulation.ranks.host))
-        now_ns = self._circle.agree_on_latest("made", scheduler.now_ns)
-        scheduler.elapse(now_ns - scheduler.now_ns)
-        places = range(len(self._members))
-        self._hosts = store.multi_get([f"host/{place}" for place in places])
-
-    def set_timeout(self, timeout: Any) -> None:
-        """How long the others are waited for."""
-        object.__setattr__(self._circle, "timeout_s", timeout.total_seconds())
-
-    def next_between(self, source: int, to: int) -> int:
-        """Counts what one sends to another, on both sides alike."""
-        number = self._numbers.get((source, to), 0)
-        self._numbers[source, to] = number + 1
-        return number
+        work = simulation.torch.distributed.Work
+        self._handle: Any = type("Work", (_Work, work), {"_base": work})
+        # Making a group waits for all members: so do the clocks of their hosts.
+        scheduler = simulation.machine.scheduler
+        made = self._exchange([scheduler.now_ns, simulation.ranks.host])
+        scheduler.elapse(max(now_ns for now_ns, _ in made) - scheduler.now_ns)
+        self._hosts = [host for _, host in made]
 
     # ----------------------------------------------------------------- a call
 
@@ -128,259 +96,333 @@ class Collectives:
         inputs: Sequence[Any],
         outputs: Sequence[Any],
         nbytes: int,
-        move: Callable[[list[Any]], Moved],
+        move: Move,
         word: str = "",
-        pair: tuple[int, int, int] | None = None,
     ) -> Any:
-        """Begin a collective; answers with torch's handle of it."""
-        simulation = self._simulation
-        gpu = simulation.tensors.claimed((*inputs, *outputs)[0]).gpu
-        self._gpu = self._gpu or gpu
-        call = self._called_now(what.name.lower(), nbytes, pair)
-        twins = [simulation.tensors.twin_of(each).detach() for each in inputs]
-        contiguous = simulation.torch.contiguous_format
-        moved = move([each.clone(memory_format=contiguous) for each in twins])
-        reads = [self._operand(each) for each in inputs]
-        writes = [self._operand(each) for each in outputs]
-        work = self._begin(what, gpu, call, word, pair, reads, writes)
-        work.keep = (moved.works, inputs, outputs)
-        work.outputs = [*outputs]
-        self._deliveries.add(moved, outputs, work.come_to, call)
-        if self._works is not None:
-            self._works.append(work)
-        return work
+        """Run one of all members; answers with torch's handle of it.
+
+        `move` is given what is read, in one piece, and what to fill on the CPU.
+        """
+        gpu = self._gpu_of((*inputs, *outputs)[0])
+        come = self._come(gpu, self._next_call(what.name.lower(), nbytes))
+        filled = self._empty_like(outputs)
+        with self._simulation.ranks.roll.waiting(come.call):
+            latest_ns = self._meet(come)
+            move([self._read(each) for each in inputs], filled)
+        self._fill(outputs, filled)
+        entered = self._enter(what, come, latest_ns, inputs, outputs, word)
+        return self._handle(self, gpu, lambda: entered, outputs)
 
     def barrier(self, index: int | None) -> Any:
         """All members meet, and the host waits for that."""
         gpu = self._gpu
         if index is not None or gpu is None:
             visible = len(self._simulation.latch.visible())
-            here = self._members[self._place] % visible
+            here = self._members[self.place] % visible
             gpu = self._simulation.gpu(here if index is None else index)
-        call = self._called_now("barrier", _BARRIER_BYTES, None)
-        work = self._begin(Collective.ALL_REDUCE, gpu, call, "Sum_f32", None, [], [])
-        work.host_waits = "dist.barrier()"
-        return work
+        come = self._come(gpu, self._next_call(_BARRIER, 4))
+        with self._simulation.ranks.roll.waiting(come.call):
+            latest_ns = self._meet(come)
+        what = Collective.ALL_REDUCE
+        entered = self._enter(what, come, latest_ns, (), (), "Sum_f32")
+        handle = self._handle(self, gpu, lambda: entered, ())
+        handle.host_waits = "dist.barrier()"
+        return handle
 
-    def _called_now(
-        self, name: str, nbytes: int, pair: tuple[int, int, int] | None
-    ) -> GroupCall:
-        """Enter a call in the roll, if the others mean the same by its number."""
-        if not isinstance(self._machine.scheduler, Scheduler):
+    def send(self, tensors: Sequence[Any], to: int) -> Any:
+        """Send to one, which is not waited for."""
+        come = self._come_to_one(tensors, self.place, to)
+        head = self._torch.tensor([come.start_ns, come.call.nbytes])
+        numbers = [self._read(each).clone() for each in tensors]
+        for tag, sent in enumerate(([head], numbers), 2 * come.call.number):
+            # a thread keeps what is sent, until it has come
+            wait = _waiting(self._gloo.send(sent, to, tag), sent, [])
+            threading.Thread(target=wait, daemon=True).start()
+        what = Collective.SEND_RECEIVE
+        entered = self._enter(what, come, come.start_ns, tensors, ())
+        return self._handle(self, come.gpu, lambda: entered, tensors)
+
+    def receive(self, tensors: Sequence[Any], source: int) -> Any:
+        """Receive from one: whoever waits for the handle waits for what is sent."""
+        come = self._come_to_one(tensors, source, self.place)
+        call = come.call
+
+        def enter() -> tuple[Work, Mark]:
+            head, filled = self._torch.zeros(2, dtype=int), self._empty_like(tensors)
+            with self._simulation.ranks.roll.waiting(call):
+                self._receive([head], source, 2 * call.number)
+                sent_ns, nbytes = head.tolist()
+                if nbytes != call.nbytes:
+                    sent = call._replace(name="send", nbytes=nbytes)
+                    raise self._not_the_same(source, sent, call)
+                self._receive(filled, source, 2 * call.number + 1)
+            self._fill(tensors, filled)
+            latest_ns = max(come.start_ns, sent_ns)
+            return self._enter(Collective.SEND_RECEIVE, come, latest_ns, (), tensors)
+
+        return self._handle(self, come.gpu, enter, tensors)
+
+    def wait(self, work: Any) -> None:
+        """Wait for gloo, so that Ctrl-C need not."""
+        pause_s, pause = _SHORTEST_PAUSE_S, threading.Event()
+        while not work.is_completed():
+            pause.wait(pause_s)  # `time.sleep` would move the clock of the machine
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise DeviceError(
+                "another rank has left, or did not come: "
+                + str(error).partition("\n")[0],
+                "all ranks of the group have to call it; timeout= of "
+                "init_process_group says how long they are waited for",
+            ) from None
+
+    # ------------------------------------------------------------ called together
+
+    def start_together(self) -> None:
+        """What is called from now on is waited for as one."""
+        self._together = []
+
+    def end_together(self) -> Any:
+        """That was all of it."""
+        works, self._together = self._together or [], None
+        if works:
+            works[-1].others = works[:-1]
+        return works[-1] if works else None
+
+    def called(self, handle: Any) -> None:
+        """A handle was made."""
+        if self._together is not None:
+            self._together.append(handle)
+
+    # -------------------------------------------------------------- its parts
+
+    def _next_call(self, name: str, nbytes: int) -> GroupCall:
+        if not isinstance(self._simulation.machine.scheduler, Scheduler):
             raise not_simulated("collectives in a graph", "capture what is around them")
-        number = self._called if pair is None else pair[2]
-        call = GroupCall(self._group, number, name, nbytes, of_two=pair is not None)
-        if pair is None:  # what only two have to do with has no place in the order
-            self._called += 1
-            self._simulation.ranks.roll.called(call)
-        self._circle.agree(_meeting_name(call, pair), str(call))
+        self._called += 1
+        call = GroupCall(self._group, self._called - 1, name, nbytes)
+        self._simulation.ranks.roll.called(call)
         return call
 
-    def _operand(self, tensor: Any) -> Operand:
-        operand, _ = operand_of(tensor, self._simulation.tensors.claimed(tensor))
-        return operand
+    def _come_to_one(self, tensors: Sequence[Any], source: int, to: int) -> _Come:
+        """As with NCCL the order between two counts, and no tag."""
+        pair = source, to
+        number = self._numbers.get(pair, 0)
+        self._numbers[pair] = number + 1
+        nbytes = sum(each.nbytes for each in tensors)
+        name = "send" if source == self.place else "recv"
+        call = GroupCall(self._group, number, name, nbytes, of_two=True)
+        return self._come(self._gpu_of(tensors[0]), call, pair)
 
-    def _begin(
-        self,
-        what: Collective,
-        gpu: SimulatedGpu,
-        call: GroupCall,
-        word: str,
-        pair: tuple[int, int, int] | None,
-        reads: Sequence[Operand],
-        writes: Sequence[Operand],
-    ) -> Any:
-        simulation, machine = self._simulation, self._machine
-        current, place = simulation.stream(gpu), simulation.places.here()
-        key: _Key = (gpu.number, *(pair[:2] if pair else ()))
-        members, hosts = self._members, self._hosts
-        if pair is not None:
-            members = tuple(members[each] for each in pair[:2])
-            hosts = [hosts[each] for each in pair[:2]]
-        told = collective_time(what, call.nbytes, _placement(gpu, hosts))
-        name = "_".join(
-            each
-            for each in (
-                "ncclDevKernel",
-                what.value,
-                word,
-                told.algorithm,
-                told.protocol,
-            )
-            if each
-        )
-        with simulation.books() as tracker:
+    def _gpu_of(self, tensor: Any) -> SimulatedGpu:
+        gpu: SimulatedGpu = self._simulation.tensors.claimed(tensor).gpu
+        self._gpu = self._gpu or gpu
+        return gpu
+
+    def _come(
+        self, gpu: SimulatedGpu, call: GroupCall, pair: tuple[int, ...] = ()
+    ) -> _Come:
+        """The GPU comes to a collective, on the stream of such calls."""
+        machine, key = self._simulation.machine, (gpu.number, *pair)
+        current = self._simulation.stream(gpu)
+        with self._simulation.books():
             gpu.start()
             stream = self._streams.get(key)
             if stream is None:
                 stream = self._streams[key] = gpu.own_stream()
             called_ns = machine.scheduler.now_ns
             machine.wait(stream, current)
-            peers = self._peers(key, members, pair, call, told.ns)
-            spot = GroupPlace(
-                self._group, call.number, what.value, members, call.nbytes
+            start_ns = machine.scheduler.come_to(stream.queue, HOST_NS)
+        places = pair or (*range(self.count),)
+        return _Come(gpu, call, stream, places, called_ns, start_ns)
+
+    def _meet(self, come: _Come) -> int:
+        """When the last of the members comes, if all mean the same.
+
+        To be asked before anything else is sent: what has the wrong size ends gloo,
+        and its process.
+        """
+        call = come.call
+        met = self._exchange([come.start_ns, _NAMES.index(call.name), call.nbytes])
+        for place, (_, name, nbytes) in enumerate(met):
+            theirs = call._replace(name=_NAMES[name], nbytes=nbytes)
+            if theirs != call:
+                raise self._not_the_same(place, theirs, call)
+        return max(start_ns for start_ns, *_ in met)
+
+    def _exchange(self, own: Sequence[int]) -> list[list[int]]:
+        """A few numbers of each member, for all."""
+        given = self._torch.tensor(own, device="cpu")
+        found = [self._torch.empty_like(given) for _ in range(self.count)]
+        self.wait(self._gloo.allgather([found], [given]))
+        return [each.tolist() for each in found]
+
+    def _receive(self, filled: list[Any], source: int, tag: int) -> None:
+        error: list[BaseException] = []
+        wait = _waiting(self._gloo.recv(filled, source, tag), filled, error)
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        thread.join()
+        if error:
+            raise error[0]
+
+    def _read(self, tensor: Any) -> Any:
+        return self._simulation.tensors.twin_of(tensor).detach().contiguous()
+
+    def _empty_like(self, tensors: Sequence[Any]) -> list[Any]:
+        empty = self._torch.empty
+        return [empty(each.shape, dtype=each.dtype, device="cpu") for each in tensors]
+
+    def _fill(self, tensors: Sequence[Any], filled: list[Any]) -> None:
+        with self._torch.no_grad():
+            for each, given in zip(tensors, filled, strict=True):
+                self._simulation.tensors.twin_of(each).copy_(given)
+
+    def _enter(
+        self,
+        what: Collective,
+        come: _Come,
+        latest_ns: int,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        word: str = "",
+    ) -> tuple[Work, Mark]:
+        """Put it on its stream, until its end."""
+        simulation, call = self._simulation, come.call
+        members = tuple(self._members[place] for place in come.places)
+        nodes = collections.Counter(self._hosts[place] for place in come.places)
+        placement = Placement(come.gpu.model, max(nodes.values()), len(nodes))
+        told = collective_time(what, call.nbytes, placement)
+        end_ns = latest_ns + told.ns
+        parts = "ncclDevKernel", what.value, word, told.algorithm, told.protocol
+        name = "_".join(filter(None, parts))
+        spot = GroupPlace(self._group, call.number, what.value, members, call.nbytes)
+        reads, writes = (
+            [operand_of(each, simulation.tensors.claimed(each))[0] for each in tensors]
+            for tensors in (inputs, outputs)
+        )
+        stream, here = come.stream, simulation.places.here()
+        with simulation.books() as tracker:
+            work = simulation.machine.scheduler.occupy(
+                stream.queue, end_ns, CollectiveName(name, spot)
             )
-            meeting = machine.scheduler.meet(
-                stream.queue, peers, told.ns, HOST_NS, CollectiveName(name, spot)
-            )
-            self._open.append(meeting)
-            races = (
-                tracker.operate(stream.order, reads, writes, place)
-                if simulation.tracking
-                else ()
-            )
+            races = tracker.operate(stream.order, reads, writes, here)
             mark = tracker.record(stream.order)
-        if races:
+        if races and simulation.tracking:
             simulation.tell(races)
-        calls = simulation.ranks.calls
-        if len(calls) < _MOST_CALLS:
-            calls.append(
+        if len(simulation.ranks.calls) < _MOST_CALLS:
+            simulation.ranks.calls.append(
                 CollectiveCall(
-                    self._group, call.number, name, call.nbytes, called_ns, members,
-                    told.algorithm, meeting,
+                    self._group, call.number, name, call.nbytes, come.called_ns,
+                    members, told.algorithm, end_ns - work.duration_ns, end_ns,
                 )
             )  # fmt: skip
-        return self._work_class(self, gpu, meeting, mark)
+        return work, mark
 
-    def _peers(
+    def _not_the_same(
+        self, place: int, theirs: GroupCall, own: GroupCall
+    ) -> DeviceError:
+        return DeviceError(
+            f"rank {self._members[place]} calls {theirs}, this rank {own}, as the same "
+            "collective",
+            "all ranks of a group have to call the same ones in the same order",
+        )
+
+
+def _waiting(work: Any, kept: Any, error: list[BaseException]) -> Callable[[], None]:
+    """What a thread does that waits for gloo: Ctrl-C need not, and `kept` stays."""
+
+    def wait(_: Any = kept) -> None:
+        try:
+            work.wait()
+        except Exception as raised:  # noqa: BLE001 -- raised where it is waited for
+            error.append(raised)
+
+    return wait
+
+
+class _Work:
+    """A handle of a collective that was called, as NCCL's."""
+
+    _base: Any
+    others: Sequence[_Work] = ()  # that were called together with it
+    host_waits = ""
+
+    def __init__(
         self,
-        key: _Key,
-        members: tuple[int, ...],
-        pair: tuple[int, int, int] | None,
-        call: GroupCall,
-        took_ns: int,
-    ) -> Peers:
-        circle = self._circle
-        if pair is not None:
-            place = pair[:2].index(self._place)
-            circle = replace(circle, members=members, place=place)
-        name, before = _meeting_name(call, pair), self._last.get(key)
-        peers = circle.next_meeting(name, str(call), took_ns, before, call)
-        self._last[key] = peers
-        return peers
-
-    # ------------------------------------------------------------ called together
-
-    def start_together(self) -> None:
-        """What is called from now on is waited for as one."""
-        self._works = []
-
-    def end_together(self) -> Any:
-        """That was all of it."""
-        works, self._works = self._works or [], None
-        if not works:
-            return None
-        last = works[-1]
-        last.others = works[:-1]
-        return last
-
-    # --------------------------------------------------------------- what follows
-
-    def current_stream_waits(
-        self, gpu: SimulatedGpu, meeting: Meeting, mark: Mark
+        owner: Collectives,
+        gpu: SimulatedGpu,
+        come: Callable[[], tuple[Work, Mark]],
+        outputs: Sequence[Any],
     ) -> None:
-        """Later work of this thread's stream comes after a collective."""
-        stream = self._simulation.stream(gpu)
-        with self._simulation.books() as tracker:
-            wait_ns = gpu.costs.host.wait_stream_ns
-            self._machine.scheduler.wait(stream.queue, meeting, wait_ns)
+        self._base.__init__(self)
+        self._simulation = owner._simulation
+        self._gpu = gpu
+        self._come = come
+        self._entered: tuple[Work, Mark] | None = None
+        self._outputs = [*outputs]
+
+    def _enter(self) -> tuple[Work, Mark]:
+        if self._entered is None:
+            self._entered = self._come()
+        return self._entered
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Let the current stream wait; the host does for a barrier alone."""
+        del timeout
+        for each in self.others:
+            each.wait()
+        (work, mark), simulation = self._enter(), self._simulation
+        stream, scheduler = simulation.stream(self._gpu), simulation.machine.scheduler
+        with simulation.books() as tracker:
+            scheduler.wait(stream.queue, work, self._gpu.costs.host.wait_stream_ns)
             tracker.wait(stream.order, mark)
+            if self.host_waits:
+                began_ns = scheduler.now_ns
+                scheduler.wait_for(work)
+                tracker.host_waits_for_mark(mark)
+                scheduler.host_waited(self.host_waits, began_ns)
+        return True
 
-    def come_to(self, meeting: Meeting) -> None:
-        """Let the others know when this process comes to a meeting."""
-        with self._simulation.books():
-            self._machine.scheduler.come_to(meeting)
+    synchronize = block_current_stream = wait
 
-    def host_waits(self, what: str, meeting: Meeting, mark: Mark) -> None:
-        """The host goes on when a collective has ended."""
-        scheduler = self._machine.scheduler
-        with self._simulation.books() as tracker:
-            began_ns = scheduler.now_ns
-            scheduler.wait_for(meeting)
-            tracker.host_waits_for_mark(mark)
-            scheduler.host_waited(what, began_ns)
-
-    def done(self, gpu: SimulatedGpu, meeting: Meeting) -> bool:
-        """Whether a collective has ended by now."""
-        with self._simulation.books():
-            scheduler = self._machine.scheduler
-            asking_ns = gpu.costs.host.query_ns
-            return self._simulation.polling.ask(
-                lambda: scheduler.done(meeting), asking_ns
+    def is_completed(self) -> bool:
+        """Whether it has ended by now, on the machine's clock."""
+        (work, _), simulation = self._enter(), self._simulation
+        with simulation.books():
+            done = simulation.machine.scheduler.done
+            return simulation.polling.ask(
+                lambda: done(work), self._gpu.costs.host.query_ns
             )
 
-    def tell(self) -> None:
-        """Tell the others of all that this process will come to, as far as known."""
-        if not self._simulation.on:
-            return
-        with self._simulation.books():
-            for meeting in self._open:
-                self._machine.scheduler.come_to(meeting, asking=False)
+    is_success = is_completed
 
-    def tell_at_exit(self) -> None:
-        """The program ends without a word; others may still ask for what it did."""
-        if self in self._simulation.ranks.groups and self._simulation.on:
-            with contextlib.suppress(RuntimeError, DeviceError):  # they may be gone
-                self.tell()
-                self._take_leave()
+    def exception(self) -> None:
+        """There are none."""
 
-    def finish(self) -> None:
-        """Everything ends, and nobody asks this process for anything any more."""
-        groups = self._simulation.ranks.groups
-        if self not in groups or not self._simulation.on:
-            return
-        groups.remove(self)
-        atexit.unregister(self.tell_at_exit)
-        with self._simulation.books():
-            for stream in self._streams.values():
-                self._machine.scheduler.wait_for_stream(stream.queue)
-        self._take_leave()
+    def result(self) -> list[Any]:
+        """The tensors that it writes."""
+        return self._outputs
 
-    def _take_leave(self) -> None:
-        """Wait a while until nobody asks for anything: one of us keeps the store."""
-        circle = self._circle
-        store, count = circle.store, len(self._members)
-        store.set(f"farewell/{self._place}", "")
-        until_s = time.monotonic() + _FAREWELL_S
-        keys = [f"farewell/{place}" for place in range(count)]
-        while not store.check(keys) and time.monotonic() < until_s:
-            circle.pause()
-            real_pause(_LONGEST_PAUSE_S)
+    def get_future(self) -> Any:
+        """A future of those; whoever waits for it lets the current stream wait."""
+        torch = self._simulation.torch
+        if torch._C._current_graph_task_id() != _NO_TASK:
+            # DDP's reducer waits in C++, at the end of the backward pass.
+            torch.autograd.Variable._execution_engine.queue_callback(self.wait)
+        base = torch.futures.Future
 
+        def waiting(method: Any) -> Any:
+            def call(future: Any, *args: Any) -> Any:
+                self.wait()
+                return method(future, *args)
 
-class Ranks:
-    """What all groups of a process share.
+            return call
 
-    Attributes:
-        pace: How far this process is, for the others; None before the first group.
-
-        groups: Those that there are.
-
-        calls: The collectives so far.
-
-        roll: Which have been called, and which one is waited for.
-
-        deliveries: What gloo brings.
-
-        host: Which node this process is on.
-    """
-
-    def __init__(self, simulation: Simulation) -> None:
-        self.pace: Pace | None = None
-        self.groups: list[Collectives] = []
-        self.calls: list[CollectiveCall] = []
-        self.roll = Roll()
-        self.deliveries = Deliveries(simulation, self.roll)
-        self.host = 0
-
-
-def _meeting_name(call: GroupCall, pair: tuple[int, int, int] | None) -> str:
-    if pair is None:
-        return f"all {call.number}"
-    return f"{pair[0]} to {pair[1]}, {pair[2]}"
-
-
-def _placement(gpu: SimulatedGpu, hosts: Sequence[bytes]) -> Placement:
-    """How many nodes there are, and how many GPUs of the fullest take part."""
-    counts = collections.Counter(hosts)
-    return Placement(gpu.model, max(counts.values()), len(counts))
+        names = ("wait", "value", "then")
+        methods = {name: waiting(getattr(base, name)) for name in names}
+        future = type("Future", (base,), methods)()
+        future.set_result(self._outputs)
+        return future

@@ -1,26 +1,26 @@
 """Operators that torch has for CUDA alone, out of those that a CPU has.
 
-Products that add up in another type than they are given, and the steps of batch norms
-whose statistics several GPUs share. Tensors here are on the CPU.
+Products that add up in another type than they are given, dropout in one kernel, and
+the fused cells of LSTM and GRU. Tensors here are on the CPU. What the backward pass of
+a cell needs is in one workspace, in the order in which torch hands it back.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.simulator.backend import attention
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_CHANNELS = 1
+DRAWING = ("native_dropout", attention.FUSED)  # which are given a generator
 
 
 def made_of_others(torch: Any, name: str) -> Callable[..., Any] | None:
     """What computes an operator of this name, if a CPU has no kernel for it."""
     make = _MADE.get(name.removeprefix("aten::"))
     return make(torch) if make is not None else None
-
-
-# ------------------------------------------- products that give another type
 
 
 def _product(name: str) -> Callable[[Any], Callable[..., Any]]:
@@ -36,119 +36,89 @@ def _product(name: str) -> Callable[[Any], Callable[..., Any]]:
     return make
 
 
-# ------------------------------------- batch norm, step by step over several GPUs
+def _dropout(torch: Any) -> Callable[..., Any]:
+    def run(given: Any, probability: float, train: Any, generator: Any = None) -> Any:
+        if train is False:
+            return given.clone(), torch.ones_like(given, dtype=torch.bool)
+        kept = 1 - probability
+        mask = torch.empty_like(given).bernoulli_(kept, generator=generator)
+        return given * mask * (1 / kept if kept else 0.0), mask.bool()
+
+    return run
 
 
-def _stats(torch: Any) -> Callable[..., Any]:
-    def batch_norm_stats(given: Any, eps: float) -> tuple[Any, Any]:
-        wide = _wide(given)
-        axes = _all_but_channels(given)
-        variance = wide.var(axes, unbiased=False)
-        return wide.mean(axes), torch.rsqrt(variance + eps)
-
-    return batch_norm_stats
-
-
-def _elements(_: Any) -> Callable[..., Any]:
-    def batch_norm_elemt(
-        given: Any, weight: Any, bias: Any, mean: Any, invstd: Any, eps: float
-    ) -> Any:
-        del eps  # it is in `invstd`
-        along = _along_channels(given)
-        result = (_wide(given) - along(mean)) * along(invstd)
-        if weight is not None:
-            result = result * along(weight)
+def _lstm(torch: Any) -> Callable[..., Any]:
+    def run(
+        from_input: Any, from_hidden: Any, cell: Any, bias: Any = None,
+        other_bias: Any = None,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        gates = from_input + from_hidden
         if bias is not None:
-            result = result + along(bias)
-        return result.to(given.dtype)
+            gates = gates + bias + other_bias
+        enter, forget, new, leave = gates.chunk(4, 1)
+        enter, forget, leave = enter.sigmoid(), forget.sigmoid(), leave.sigmoid()
+        new = new.tanh()
+        next_cell = forget * cell + enter * new
+        workspace = torch.cat([enter, forget, new, leave], 1)
+        return leave * next_cell.tanh(), next_cell, workspace
 
-    return batch_norm_elemt
-
-
-def _gathered_stats(torch: Any) -> Callable[..., Any]:
-    def batch_norm_gather_stats_with_counts(
-        given: Any,
-        mean: Any,
-        invstd: Any,
-        running_mean: Any,
-        running_var: Any,
-        momentum: float,
-        eps: float,
-        counts: Any,
-    ) -> tuple[Any, Any]:
-        del given
-        counts = torch.as_tensor(counts, dtype=mean.dtype).expand(len(mean))[:, None]
-        total = counts.sum()
-        joint = (mean * counts).sum(0) / total
-        variances = invstd.reciprocal().square() - eps
-        squares = (variances + (mean - joint).square()) * counts
-        variance = squares.sum(0) / total
-        if running_mean is not None:
-            running_mean.lerp_(joint.to(running_mean.dtype), momentum)
-        if running_var is not None:
-            unbiased = squares.sum(0) / (total - 1)
-            running_var.lerp_(unbiased.to(running_var.dtype), momentum)
-        return joint, torch.rsqrt(variance + eps)
-
-    return batch_norm_gather_stats_with_counts
+    return run
 
 
-def _backward_sums(torch: Any) -> Callable[..., Any]:
-    def batch_norm_backward_reduce(
-        grad: Any,
-        given: Any,
-        mean: Any,
-        invstd: Any,
-        weight: Any,
-        for_input: bool,
-        for_weight: bool,
-        for_bias: bool,
-    ) -> tuple[Any, ...]:
-        del for_weight, for_bias  # autograd takes what it needs
-        axes, along = _all_but_channels(given), _along_channels(given)
-        sums = _wide(grad).sum(axes)
-        products = (_wide(grad) * (_wide(given) - along(mean))).sum(axes)
-        kind = sums.dtype if weight is None else weight.dtype
-        none = torch.empty(0)
-        both = (sums, products) if for_input else (none, none)
-        return *both, (products * invstd).to(kind), sums.to(kind)
+def _lstm_backward(torch: Any) -> Callable[..., Any]:
+    def run(
+        grad_hidden: Any, grad_cell: Any, cell: Any, next_cell: Any, workspace: Any,
+        has_bias: bool,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        enter, forget, new, leave = workspace.chunk(4, 1)
+        squashed = next_cell.tanh()
+        if grad_hidden is None:
+            grad_hidden = torch.zeros_like(squashed)
+        through_cell = grad_hidden * leave * (1 - squashed * squashed)
+        if grad_cell is not None:
+            through_cell = through_cell + grad_cell
+        parts = (
+            through_cell * new * enter * (1 - enter),
+            through_cell * cell * forget * (1 - forget),
+            through_cell * enter * (1 - new * new),
+            grad_hidden * squashed * leave * (1 - leave),
+        )
+        gates = torch.cat(parts, 1)
+        return gates, through_cell * forget, gates.sum(0) if has_bias else None
 
-    return batch_norm_backward_reduce
-
-
-def _backward_elements(_: Any) -> Callable[..., Any]:
-    def batch_norm_backward_elemt(
-        grad: Any,
-        given: Any,
-        mean: Any,
-        invstd: Any,
-        weight: Any,
-        sums: Any,
-        products: Any,
-        count: Any,
-    ) -> Any:
-        along, total = _along_channels(given), count.sum()
-        centred = _wide(given) - along(mean)
-        spread = along(invstd.square() * products / total)
-        factor = invstd if weight is None else invstd * weight
-        result = _wide(grad) - along(sums / total) - centred * spread
-        return (result * along(factor)).to(grad.dtype)
-
-    return batch_norm_backward_elemt
+    return run
 
 
-def _wide(tensor: Any) -> Any:
-    """Statistics of halves are kept in single precision."""
-    return tensor.float() if tensor.element_size() == 2 else tensor
+def _gru(torch: Any) -> Callable[..., Any]:
+    def run(
+        from_input: Any, from_hidden: Any, hidden: Any, bias: Any = None,
+        other_bias: Any = None,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        if bias is not None:
+            from_input, from_hidden = from_input + bias, from_hidden + other_bias
+        input_reset, input_update, input_new = from_input.chunk(3, 1)
+        hidden_reset, hidden_update, hidden_new = from_hidden.chunk(3, 1)
+        reset = (input_reset + hidden_reset).sigmoid()
+        update = (input_update + hidden_update).sigmoid()
+        new = (input_new + reset * hidden_new).tanh()
+        workspace = torch.cat([reset, update, new, hidden, hidden_new], 1)
+        return new + update * (hidden - new), workspace
+
+    return run
 
 
-def _all_but_channels(tensor: Any) -> list[int]:
-    return [each for each in range(tensor.dim()) if each != _CHANNELS]
+def _gru_backward(torch: Any) -> Callable[..., Any]:
+    def run(grad: Any, workspace: Any, has_bias: bool) -> tuple[Any, ...]:
+        reset, update, new, hidden, hidden_new = workspace.chunk(5, 1)
+        grad_update = grad * (hidden - new) * update * (1 - update)
+        grad_new = grad * (1 - update) * (1 - new * new)
+        grad_reset = grad_new * hidden_new * reset * (1 - reset)
+        by_input = torch.cat([grad_reset, grad_update, grad_new], 1)
+        by_hidden = torch.cat([grad_reset, grad_update, grad_new * reset], 1)
+        biases = (by_input.sum(0), by_hidden.sum(0)) if has_bias else (None, None)
+        return by_input, by_hidden, grad * update, *biases
 
-
-def _along_channels(tensor: Any) -> Callable[[Any], Any]:
-    shape = [1, -1, *(1 for _ in tensor.shape[2:])]
-    return lambda values: values.view(shape)
+    return run
 
 
 _MADE: dict[str, Callable[[Any], Callable[..., Any]]] = {
@@ -157,10 +127,11 @@ _MADE: dict[str, Callable[[Any], Callable[..., Any]]] = {
         for name in ("mm", "bmm", "addmm", "baddbmm")
         for overload in ("dtype", "dtype_out")
     },
-    "batch_norm_stats": _stats,
-    "batch_norm_elemt": _elements,
-    "batch_norm_gather_stats": _gathered_stats,
-    "batch_norm_gather_stats_with_counts": _gathered_stats,
-    "batch_norm_backward_reduce": _backward_sums,
-    "batch_norm_backward_elemt": _backward_elements,
+    attention.FUSED: attention.forward,
+    f"{attention.FUSED}_backward": attention.backward,
+    "native_dropout": _dropout,
+    "_thnn_fused_lstm_cell": _lstm,
+    "_thnn_fused_lstm_cell_backward_impl": _lstm_backward,
+    "_thnn_fused_gru_cell": _gru,
+    "_thnn_fused_gru_cell_backward": _gru_backward,
 }

@@ -1,237 +1,334 @@
-"""CUDA graphs: work captured once and replayed at the price of one launch."""
+"""CUDA graphs: operations that are recorded once, and replayed by one launch.
+
+An operation is recorded with the twins of its arguments and of its results, so that a
+replay is the same computation into the same memory; and with what it would launch.
+During a capture torch computes as ever, for the shapes' sake; what it has written into
+is put back at the end. A graph is captured on one stream.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.simulator.backend.graph_capture import Nodes
-from gpumagic.simulator.backend.graph_classes import graph_classes
-from gpumagic.simulator.backend.graph_values import Values
+import torch
+
+from gpumagic.simulator.backend.cuda_only import DRAWING, made_of_others
 from gpumagic.simulator.backend.operations import operator_mode
-from gpumagic.simulator.backend.race_warnings import warn_at
 from gpumagic.simulator.backend.refusals import not_simulated
-from gpumagic.simulator.backend.streams import index_of
+from gpumagic.simulator.engines import FULL_SHARE, Work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
+    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.allocator_blocks import PoolId
-    from gpumagic.simulator.backend.generators import RandomState
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.backend.torch_sim import TorchSim
+    from gpumagic.simulator.engines import Engine, Stream
+    from gpumagic.simulator.scheduler import Scheduler
     from gpumagic.simulator.simulated_gpu import SimulatedStream
 
-_EMPTY = (
-    "The CUDA Graph is empty. This usually means that the graph was attempted to be "
-    "captured on wrong device or stream."
-)
+_NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
+_NO_GRAPH = "Called CUDAGraph::{} without a preceding successful capture."
+_READ_AT_REPLAY = ("copy_", "_to_copy")  # host memory; other host numbers go by value
+_NO_NUMBERS = ("empty", "empty_like", "empty_strided", "new_empty", "record_stream")
 
 
 class Graphs:
     """The graphs of one simulation; at most one is being captured."""
 
     def __init__(self, simulation: Simulation, torch_sim: TorchSim) -> None:
-        self._simulation = simulation
-        self._torch_sim = torch_sim
-        self._pools = PoolNames()
+        self.simulation = simulation
+        self.torch_sim = torch_sim
+        self.capture: Capture | None = None
+        self._numbers = itertools.count(1)
         self._stream: Any = None
-        self._capture: Capture | None = None
 
     def as_mapping(self) -> dict[str, Any]:
         """The names of `torch.cuda` that are about graphs."""
-        classes = graph_classes(self)
+        own = {"_graphs": self, "__module__": "torch.cuda.graphs"}
         return {
-            "CUDAGraph": classes["CUDAGraph"],
-            "graph": classes["graph"],
-            "graph_pool_handle": self.pool_handle,
+            "CUDAGraph": type("CUDAGraph", (CUDAGraph,), dict(own)),
+            "graph": type("graph", (graph,), dict(own)),
+            "graph_pool_handle": lambda: (0, next(self._numbers)),
             "is_current_stream_capturing": self.is_capturing,
-            **memory_pools(self._simulation, self._pools),
         }
 
-    def elsewhere(self) -> Iterator[tuple[Any, str, Any]]:
-        """What is about graphs outside of `torch.cuda`: object, name, replacement."""
-        accelerator = self._simulation.torch.accelerator
-        if hasattr(accelerator, "Graph"):  # older ones have none
-            graph = graph_classes(self)["Graph"]
-            yield accelerator, "Graph", graph
-            yield accelerator.graphs, "Graph", graph
-
     def is_capturing(self) -> bool:
-        """Whether the current stream of this thread is being captured."""
-        if self._capture is None or not self._capture.nodes.mine:
-            return False
-        simulation = self._simulation
+        """Whether the current stream is being captured."""
+        simulation = self.simulation
         return self.captures(simulation.stream(simulation.gpu()))
 
     def captures(self, stream: SimulatedStream) -> bool:
         """Whether a stream is being captured."""
-        return self._capture is not None and self._capture.nodes.captures(stream.queue)
+        return self.capture is not None and self.capture.stream is stream
 
-    def pool_handle(self) -> PoolId:
-        """A token for a pool of memory that no other graph uses."""
-        return self._pools.for_user()
-
-    def stream_for_capture(self) -> Any:
+    def stream(self) -> Any:
         """The stream that graphs are captured on where none is named."""
         if self._stream is None:
-            self._stream = self._torch_sim.as_mapping()["Stream"]()
+            self._stream = self.torch_sim.as_mapping()["Stream"]()
         return self._stream
 
-    def prepare(self) -> None:
-        """Let the device finish, and give back what no tensor uses."""
-        self._torch_sim.synchronize()
-        self._torch_sim.empty_cache()
-
-    def require_none(self) -> None:
-        """Say that there can be one capture at a time, if there is one."""
-        if self._capture is not None:
-            raise RuntimeError(
-                self._simulation.says("only one capture may be underway in a process")
-            )
-
-    def random_state(self, generator: Any) -> RandomState:
-        """What a generator draws from now; None is that of the current GPU."""
-        return self._simulation.random_state(self._simulation.here.device, generator)
-
     def begin(self, pool: PoolId | None) -> None:
-        """Capture the work of this thread from now on."""
-        simulation = self._simulation
-        self.require_none()
-        gpu = simulation.gpu()
-        stream = simulation.stream(gpu)
-        if stream is gpu.default_stream:
+        """Record what is done on the current stream from now on."""
+        simulation = self.simulation
+        if self.capture is not None:
+            raise RuntimeError(
+                simulation.says("only one capture may be underway in a process")
+            )
+        stream = simulation.stream(simulation.gpu())
+        if stream is stream.gpu.default_stream:
             raise RuntimeError(
                 simulation.says(
                     "CUDA graphs must be captured on a non-default stream. (However, "
                     "after capture, it's ok to replay them on the default stream.)"
                 )
             )
-        capture = Capture(simulation, stream, pool or self._pools.for_graph())
-        capture.begin()
-        self._capture = capture
+        self.capture = Capture(simulation, stream, pool or (next(self._numbers), 0))
 
     def end(self) -> Capture:
-        """The work of this capture, which is over."""
-        capture, simulation = self._capture, self._simulation
-        if capture is None or not capture.nodes.mine:
-            raise RuntimeError(simulation.says("no capture is underway"))
-        if simulation.stream(capture.gpu) is not capture.origin:
-            raise RuntimeError(
-                simulation.says("Capture must end on the same stream it began on.")
-            )
-        self._capture = None
+        """The capture, which is over."""
+        capture, self.capture = self.capture, None
+        if capture is None:
+            raise RuntimeError(self.simulation.says("no capture is underway"))
         capture.end()
+        if capture.failed:
+            capture.forget()
+            raise torch.AcceleratorError(
+                self.simulation.says(
+                    "CUDA error: operation failed due to a previous error during "
+                    "capture"
+                )
+            )
         return capture
-
-    def warn_of_empty(self, capture: Capture) -> None:
-        """Say that a graph does nothing, as CUDA does."""
-        if capture.nodes.empty:
-            warn_at(self._simulation.places.here(), _EMPTY, UserWarning)
 
     def abandon(self) -> None:
         """End whatever is being captured, for nothing."""
-        capture, self._capture = self._capture, None
+        capture, self.capture = self.capture, None
         if capture is not None:
-            with contextlib.suppress(RuntimeError):
-                capture.end()
+            capture.end()
             capture.forget()
 
-    def replay(self, capture: Capture) -> None:
-        """Do the work of a capture once, on the current stream."""
-        if self._capture is not None:
-            raise not_simulated(
-                "a graph within the capture of another", "replay it outside"
-            )
-        capture.replay()
+
+class _Step(NamedTuple):
+    """One operator on twins, and where its results belong."""
+
+    compute: Callable[..., Any]
+    args: Any
+    options: dict[str, Any]
+    targets: list[tuple[int, Any]]  # by their places among all results
 
 
 class Capture:
-    """One capture: its numbers, its nodes and its memory."""
+    """What was done on a stream while it was captured."""
 
     def __init__(
-        self, simulation: Simulation, origin: SimulatedStream, pool: PoolId
+        self, simulation: Simulation, stream: SimulatedStream, pool: PoolId
     ) -> None:
         self._simulation = simulation
-        self.gpu = origin.gpu
-        self.origin = origin
-        self.pool = pool
-        self.nodes = Nodes(simulation.machine, origin, simulation.says)
-        self._values = Values(simulation)
-        self._mode = _watching(self._values)
-        self._undo = contextlib.ExitStack()
-        self._keeps_pool = False
-
-    def begin(self) -> None:
-        """Watch every operator, and keep it and its memory from the device."""
-        with contextlib.ExitStack() as undo:
-            undo.callback(self._end_diversion)
-            with self._simulation.books():
-                self.gpu.allocator.divert(self.pool, self._takes_memory_for)
-            self._keeps_pool = True
-            undo.callback(self.nodes.end)
-            self.nodes.begin()
-            undo.callback(self._values.end)
-            self._mode.__enter__()
-            undo.callback(self._stop_watching)
-            self._undo = undo.pop_all()
+        self.stream, self.pool, self.failed = stream, pool, False
+        self.nodes: list[tuple[Engine, int, int, str]] = []
+        self._steps: list[_Step] = []
+        self._made: dict[int, Any] = {}  # the bytes of a storage
+        self._before: dict[int, tuple[Any, Any]] = {}  # bytes of a storage, and a copy
+        self._reads: dict[int, Operand] = {}
+        self._writes: dict[int, Operand] = {}
+        sources = simulation.generators.values()
+        self._random = [(each, each.get_state()) for each in sources]
+        machine = simulation.machine
+        self._scheduler = machine.scheduler
+        with simulation.books():
+            stream.gpu.allocator.divert(pool, lambda number: number == stream.number)
+        machine.scheduler = _Recorder(machine.scheduler, self)  # type: ignore[assignment]
+        self._mode = _watching(self._watch)
+        self._mode.__enter__()
 
     def end(self) -> None:
-        """Put back everything but what has been written down."""
-        try:
-            self._undo.close()
-        except RuntimeError:
-            self.forget()
-            raise
+        """Put everything back that was there before."""
+        self._mode.__exit__(None, None, None)
+        self._simulation.machine.scheduler = self._scheduler
+        with self._simulation.books() as tracker:
+            self.stream.gpu.allocator.end_diversion(self.pool)
+            tracker.host_waits_for(self.stream.order)  # nothing of it has run
+        for now, before in self._before.values():
+            now.copy_(before)
+        for made in self._made.values():
+            made.zero_()
+        for random, state in self._random:
+            random.set_state(state)
+        self._before.clear()
+        self._made.clear()
 
     def forget(self) -> None:
         """It is not replayed again: its memory may serve others."""
-        if self._keeps_pool:
-            self._keeps_pool = False
-            self.gpu.allocator.release_pool(self.pool)
-
-    def require_inputs(self) -> None:
-        """Say which inputs are gone; what lies in its own pool may be."""
-        dead = [
-            f"{each.address:#x}"
-            for each in self._values.inputs.values()
-            if each.storage() is None and each.pool != self.pool
-        ]
-        if dead:
-            raise RuntimeError(
-                self._simulation.says(
-                    f"CUDA graph replay detected {len(dead)} dead tensor(s): "
-                    f"{', '.join(dead)}"
-                )
-            )
+        self.stream.gpu.allocator.release_pool(self.pool)
 
     def replay(self) -> None:
-        """Compute everything again, and submit it in one call."""
-        simulation = self._simulation
-        self._values.replay()
-        stream = simulation.stream(self.gpu)
-        with simulation.books():
-            cost_ns = self.gpu.costs.host.graph_replay_ns
-            simulation.machine.scheduler.elapse(cost_ns)
-            races = self.nodes.replay(stream)
+        """Compute everything again, and submit it to the current stream at once."""
+        simulation, pytree = self._simulation, torch.utils._pytree
+        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+            for step in self._steps:
+                results = step.compute(*step.args, **step.options)
+                leaves = pytree.tree_leaves(results) if step.targets else ()
+                for place, target in step.targets:
+                    target.copy_(leaves[place])
+        gpu = self.stream.gpu
+        stream, scheduler = simulation.stream(gpu), simulation.machine.scheduler
+        host, gap_ns = gpu.costs.host, scheduler.latencies.gap_ns
+        node_ns = max(0, host.graph_node_ns - gap_ns)  # that gap is between any two
+        reads, writes = [*self._reads.values()], [*self._writes.values()]
+        with simulation.books() as tracker:
+            scheduler.elapse(host.graph_replay_ns)
+            for engine, duration_ns, share, name in self.nodes:
+                each_ns = duration_ns + node_ns
+                scheduler.launch(stream.queue, engine, each_ns, share, 0, name)
+            here = simulation.places.here()
+            races = tracker.operate(stream.order, reads, writes, here)
         if races:
             simulation.tell(races)
 
-    def _takes_memory_for(self, number: int) -> bool:
-        return self.nodes.mine and self.nodes.captures(self.gpu.streams[number].queue)
+    # ---------------------------------------------------------------- recording
 
-    def _end_diversion(self) -> None:
-        with self._simulation.books():
-            self.gpu.allocator.end_diversion(self.pool)
+    def _watch(self, func: Any, args: Any, options: dict[str, Any]) -> Any:
+        """Compute one operator as ever, and write it down."""
+        pytree = torch.utils._pytree
+        name = func._schema.name.removeprefix("aten::")
+        leaves = pytree.tree_leaves((args, options))
+        ours = [each for each in leaves if self._memory(each)]
+        written = _written(func, args, options)
+        by_value = name not in _READ_AT_REPLAY
+        inner, named = pytree.tree_map(
+            lambda each: self._twin(each, by_value=by_value), (args, options)
+        )
+        named.pop("pin_memory", None)
+        for each in written:
+            self._keep(each)
+        result = func(*args, **options)
+        given = set(map(_storage, ours))
+        fresh = [
+            (place, each)
+            for place, each in enumerate(pytree.tree_leaves(result))
+            if isinstance(each, torch.Tensor)
+            and _storage(each) not in given
+            and (given or self._memory(each))
+        ]
+        made = [each for _, each in fresh if self._memory(each)]
+        self._made.update((_storage(each), self._bytes(each)) for each in made)
+        for each in (*made, *written):
+            self._touch(each, self._writes)
+        for each in ours:
+            self._touch(each, self._reads)
+        if (given or made) and (fresh or written) and name not in _NO_NUMBERS:
+            targets = [(place, self._twin(each)) for place, each in fresh]
+            compute = self._replayed(func, name, leaves)
+            self._steps.append(_Step(compute, inner, named, targets))
+        return result
 
-    def _stop_watching(self) -> None:
-        if self.nodes.mine:  # each thread has modes of its own
-            self._mode.__exit__(None, None, None)
+    def _memory(self, value: Any) -> Any:
+        """What lies on the device under a value; None if nothing does."""
+        if not isinstance(value, torch.Tensor):
+            return None
+        return self._simulation.tensors.memory_of(value)
+
+    def _twin(self, value: Any, *, by_value: bool = False) -> Any:
+        """What stands for a value in a replay."""
+        if self._memory(value):
+            return self._simulation.tensors.twin_of(value)
+        if isinstance(value, torch.Tensor):
+            return value.clone() if by_value and not value.dim() else value
+        if isinstance(value, torch.device):
+            return torch.device("cpu")
+        return None if isinstance(value, torch.Generator) else value
+
+    def _touch(self, tensor: Any, among: dict[int, Operand]) -> None:
+        memory = self._memory(tensor)
+        if memory and id(memory.accesses) not in self._writes:
+            among[id(memory.accesses)] = memory.whole
+            if among is self._writes:
+                self._reads.pop(id(memory.accesses), None)
+
+    def _keep(self, tensor: Any) -> None:
+        key = _storage(tensor)
+        if key not in self._before and key not in self._made:
+            now = self._bytes(tensor)
+            self._before[key] = now, now.clone()
+
+    def _bytes(self, tensor: Any) -> Any:
+        storage = self._twin(tensor).untyped_storage()
+        nothing = torch.empty(0, dtype=torch.uint8, device="cpu")
+        return nothing.set_(storage, 0, (storage.nbytes(),), (1,))
+
+    def _replayed(self, func: Any, name: str, leaves: list[Any]) -> Any:
+        """What to run on twins in the place of an operator."""
+        made = made_of_others(torch, name)
+        if torch.Tag.nondeterministic_seeded not in func.tags and name not in DRAWING:
+            return made or func
+        given = (each for each in leaves if isinstance(each, torch.Generator))
+        gpu = self.stream.gpu.index
+        source = self._simulation.random_source(gpu, next(given, None))
+        default = torch.default_generator
+
+        def draw(*args: Any, **options: Any) -> Any:
+            if made is not None:
+                return made(*args, **options, generator=source)
+            host = default.get_state()
+            default.set_state(source.get_state())
+            try:
+                return func(*args, **options)
+            finally:
+                source.set_state(default.get_state())
+                default.set_state(host)
+
+        return draw
 
 
-def _watching(values: Values) -> Any:
+class _Recorder:
+    """Stands in for the scheduler during a capture: the host alone goes on."""
+
+    def __init__(self, scheduler: Scheduler, capture: Capture) -> None:
+        self._scheduler, self._capture = scheduler, capture
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)
+
+    def launch(
+        self,
+        stream: Stream,
+        engine: Engine,
+        duration_ns: int,
+        share: int = FULL_SHARE,
+        host_ns: int = 0,
+        name: str = "",
+    ) -> Work:
+        """Write down a kernel or a copy."""
+        if stream is not self._capture.stream.queue:
+            self.wait_for()
+        self._scheduler.elapse(host_ns)
+        self._capture.nodes.append((engine, duration_ns, share, name))
+        now_ns = self._scheduler.now_ns
+        return Work(stream, engine, duration_ns, share, now_ns, 0, name)
+
+    def wait_for(self, *_: Any) -> Any:
+        """Nobody may wait for the device, or ask it, while nothing runs there."""
+        self._capture.failed = True
+        says = self._capture._simulation.says
+        raise torch.AcceleratorError(says(_NOT_PERMITTED))
+
+    wait_for_stream = wait_for_device = busy = done = wait_for
+
+    def record(self, *_: Any) -> Any:
+        """Events and other streams are not recorded."""
+        self._capture.failed = True
+        raise not_simulated(
+            "events or several streams in one graph", "capture the work of one stream"
+        )
+
+    wait = record
+
+
+def _watching(watch: Callable[[Any, Any, dict[str, Any]], Any]) -> Any:
     class Watching(operator_mode()):  # type: ignore[misc]  # made with torch
         """Shows each operator, also those of a backward pass, to the capture."""
 
@@ -239,109 +336,102 @@ def _watching(values: Values) -> Any:
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             del types
-            return values.watch(func, args, kwargs or {})
+            return watch(func, args, kwargs or {})
 
     return Watching()
 
 
-class PoolNames:
-    """Names for pools, as torch makes them: those of users begin with 0."""
-
-    def __init__(self) -> None:
-        self._graphs = itertools.count(1)
-        self._users = itertools.count(1)
-
-    def for_graph(self) -> PoolId:
-        """The name of a pool that a graph has for itself."""
-        return next(self._graphs), 0
-
-    def for_user(self) -> PoolId:
-        """The name of a pool that somebody has asked for."""
-        return 0, next(self._users)
+def _written(func: Any, args: Any, options: dict[str, Any]) -> list[Any]:
+    found: list[Any] = []
+    for position, each in enumerate(func._schema.arguments):
+        if each.alias_info is not None and each.alias_info.is_write:
+            value = args[position] if position < len(args) else options.get(each.name)
+            found += value if isinstance(value, (list, tuple)) else [value]
+    return [each for each in found if each is not None]
 
 
-def memory_pools(simulation: Simulation, names: PoolNames) -> dict[str, Any]:
-    """`torch.cuda.MemPool` and `torch.cuda.use_mem_pool`."""
-    return {
-        "MemPool": _pool_class(simulation, names),
-        "use_mem_pool": _use_mem_pool(simulation),
-    }
+def _storage(tensor: Any) -> int:
+    return int(tensor.untyped_storage()._cdata)
 
 
-def _pool_class(simulation: Simulation, names: PoolNames) -> type:
-    class MemPool:
-        """Memory that serves what is made in a block of `use_mem_pool`, and no more.
+class CUDAGraph:
+    """Work that is captured once and replayed as often as wanted."""
 
-        Args:
-            allocator: Of the user's own; there is no memory that it could hand out.
+    _graphs: Graphs  # set in the subclass of each simulation
+    _capture: Capture | None = None
 
-            use_on_oom: Whether others may have it when memory has run out.
+    def __init__(self, keep_graph: bool = False) -> None:
+        del keep_graph
 
-            no_split: Whether its segments are handed out whole.
-        """
+    def __del__(self) -> None:
+        self.reset()
 
-        def __init__(
-            self,
-            allocator: Any = None,
-            use_on_oom: bool = False,
-            no_split: bool = False,
-        ) -> None:
-            for asked, what in (
-                (allocator, "memory pools with an allocator of their own"),
-                (use_on_oom, "memory pools with use_on_oom=True"),
-                (no_split, "memory pools with no_split=True"),
-            ):
-                if asked:
-                    raise not_simulated(what, "torch.cuda.MemPool() works")
-            self._pool = names.for_user()
-            self._gpu = simulation.gpu()
-            self._gpu.allocator.keep_pool(self._pool)
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise not_simulated(f"CUDAGraph.{name}()", "the graph can be replayed")
 
-        def __del__(self) -> None:
-            if hasattr(self, "_gpu"):
-                self._gpu.allocator.release_pool(self._pool)
+    def capture_begin(self, pool: Any = None, *_: Any, **__: Any) -> None:
+        """Capture the work of the current stream from now on."""
+        if self._capture is not None:
+            raise RuntimeError(
+                "This CUDAGraph instance already owns a captured graph. To capture a "
+                "new graph, create a new instance."
+            )
+        self._graphs.begin(pool)
 
-        @property
-        def id(self) -> PoolId:
-            """Its name, as it stands in snapshots."""
-            return self._pool
+    def capture_end(self) -> None:
+        """End the capture; from now on it can be replayed."""
+        self._capture = self._graphs.end()
 
-        @property
-        def allocator(self) -> None:
-            """The user's own allocator: none."""
+    def register_generator_state(self, generator: Any) -> None:
+        """Nothing is left to do: each replay draws anew."""
 
-        def use_count(self) -> int:
-            """How many use it: this object, graphs and blocks that are open."""
-            return self._gpu.allocator.pool_uses(self._pool)
+    def replay(self) -> None:
+        """Do the captured work once, on the current stream."""
+        if self._capture is None:
+            raise RuntimeError(_NO_GRAPH.format("replay"))
+        if self._graphs.capture is not None:
+            raise not_simulated("graph within a graph", "replay it outside")
+        self._capture.replay()
 
-        def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
-            """Its segments."""
-            del include_traces
-            with simulation.books():
-                return [
-                    segment
-                    for gpu in simulation.machine.gpus
-                    for segment in gpu.allocator.memory_snapshot(self._pool)
-                ]
+    def reset(self) -> None:
+        """Forget the captured work."""
+        capture, self._capture = self._capture, None
+        if capture is not None:
+            capture.forget()
 
-    MemPool.__qualname__ = MemPool.__name__
-    MemPool.__module__ = "torch.cuda.memory"
-    return MemPool
+    def pool(self) -> Any:
+        """A token for the memory of this graph."""
+        if self._capture is None:
+            raise RuntimeError(_NO_GRAPH.format("pool()"))
+        return self._capture.pool
 
 
-def _use_mem_pool(simulation: Simulation) -> Any:
-    @contextlib.contextmanager
-    def use_mem_pool(pool: Any, device: Any = None) -> Iterator[None]:
-        """Take the memory of this thread's tensors from a pool."""
-        thread = threading.get_ident()
-        allocator = simulation.gpu(index_of(device, simulation.shown_type)).allocator
-        with simulation.books():
-            allocator.divert(pool.id, lambda _: threading.get_ident() == thread)
+class graph:  # noqa: N801 -- torch's own name
+    """Capture the work of a `with` block."""
+
+    _graphs: Graphs  # set in the subclass of each simulation
+
+    def __init__(
+        self, cuda_graph: Any, pool: Any = None, stream: Any = None, **_: Any
+    ) -> None:
+        self._graph, self._pool = cuda_graph, pool
+        self._stream = stream or self._graphs.stream()
+
+    def __enter__(self) -> None:
+        self._graphs.torch_sim.synchronize()
+        self._graphs.torch_sim.empty_cache()
+        with contextlib.ExitStack() as undo:
+            undo.enter_context(self._stream)
+            self._graph.capture_begin(self._pool)
+            undo.pop_all()
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         try:
-            yield
+            if kind is None:
+                self._graph.capture_end()
+            else:
+                self._graphs.abandon()  # the block's own error says more
         finally:
-            with simulation.books():
-                allocator.end_diversion(pool.id)
-                allocator.release_pool(pool.id)
-
-    return use_mem_pool
+            self._stream.__exit__(kind, *rest)

@@ -1,4 +1,4 @@
-"""Kernels that the general one cannot be: memory, geometry, streams, dropout."""
+"""Kernels that the general one cannot be: memory, geometry, streams."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.simulator.backend.call import General
 from gpumagic.simulator.backend.operations import Operation
 from gpumagic.simulator.backend.pinning import contiguous_strides
+from gpumagic.simulator.backend.refusals import NO_SPARSE, refusing
 from gpumagic.simulator.backend.registration import lies_there
 from gpumagic.simulator.backend.transfers import refuse_layout
 
@@ -35,6 +36,13 @@ _GEOMETRY = (
     "set_.source_Storage_storage_offset",
     "set_.source_Tensor",
 )
+_NOT_DENSE = (
+    "_nested_tensor_from_tensor_list",
+    "_nested_tensor_from_mask",
+    "_nested_from_padded",
+    "_nested_view_from_buffer",
+    "quantize_per_tensor",
+)
 # They write by index, and may be given a number that lies on the host.
 _ASSIGNING = ("index_put_", "_index_put_impl_")
 _MOST_BYTES = (1 << 63) - 1
@@ -50,7 +58,9 @@ def handwritten(simulation: Simulation) -> dict[str, Callable[..., Any]]:
         "_efficientzerotensor": memory.zeros,
         "record_stream": memory.record_stream,
         **{name: _index_put(simulation, name) for name in _ASSIGNING},
-        "native_dropout": _dropout(simulation),
+        # An encoder takes no padding out, for there are no nested tensors.
+        "_nested_tensor_from_mask_left_aligned": lambda *_: False,
+        **dict.fromkeys(_NOT_DENSE, refusing(*NO_SPARSE)),
         "cudnn_convolution": _convolution(simulation),
         "cudnn_convolution_transpose": _transposed_convolution(simulation),
         **{name: _geometry(simulation, name) for name in _GEOMETRY},
@@ -248,31 +258,5 @@ def _index_put(simulation: Simulation, name: str) -> Callable[..., Any]:
                 return target.masked_fill_(fitting, value.item())
         there = ops._to_copy.default(value, device=target.device)
         return general(target, indices, there, accumulate, *more)
-
-    return kernel
-
-
-def _dropout(simulation: Simulation) -> Callable[..., Any]:
-    """Dropout as CUDA's, in one kernel, with the random numbers of the GPU."""
-    torch = simulation.torch
-    operation = Operation(torch, "aten::native_dropout")
-
-    def kernel(given: Any, probability: float, train: Any) -> Any:
-        memory = simulation.tensors.claimed(given)
-        gpu, twin = memory.gpu, simulation.tensors.twin_of(given)
-        if train is False:
-            twins = (twin.clone(), torch.ones_like(twin, dtype=torch.bool))
-        else:
-            kept = 1 - probability
-            mask = torch.empty_like(twin)
-            source = simulation.random_state(gpu.index).draw()
-            mask.bernoulli_(kept, generator=source)
-            scale = 1 / kept if kept else 0.0
-            twins = (twin * mask * scale, mask.bool())
-        nbytes = memory.whole[2]
-        outputs, _ = simulation.launch(
-            gpu, operation, twins, [memory.whole], [], nbytes, dtype=twin.dtype
-        )
-        return (*outputs,)
 
     return kernel

@@ -1,41 +1,107 @@
 """Copies between pinned memory and a device that nobody has waited for yet.
 
-What is under way is a stretch of memory. Whoever touches it through torch is seen by
-its watched aliases (`host_aliases.py`), and everybody else by what was done: the
-bytes are compared with those that were there when the copy was given to its stream.
-Whatever makes the host wait ends the copies that it has waited for, at once, since
-from then on the memory is the user's again.
+Operations between CPU tensors never come by the simulator. So while a copy is under
+way, every tensor on that memory, views as well, has a class of its own: whatever is
+done with it, in any thread, is looked at by the operators that it leads to. Who touches
+the memory past torch is found by its bytes, when the host waits. Whatever makes the
+host wait ends the copies that it has waited for: then the memory is the user's.
 """
 
 from __future__ import annotations
 
-import contextlib
+import gc
 import weakref
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.host_aliases import Aliases
-from gpumagic.simulator.backend.pinning import (
-    Flight,
-    Stretch,
-    pinned_buffer,
-    read_as_arrays,
-    same_bits,
-    span_of,
-)
-from gpumagic.simulator.races import HOST
+from gpumagic.simulator.backend.operations import operator_mode
+from gpumagic.simulator.backend.pinning import Stretch, pinned_buffer
+from gpumagic.simulator.races import HOST, Kind, Race, overlap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.backend.pinning import PinnedBuffer
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.hazards import Mark
-    from gpumagic.simulator.races import Bytes, Race
+    from gpumagic.simulator.races import Bytes
     from gpumagic.simulator.simulated_gpu import SimulatedStream
 
 # What is remembered of memory under way; beyond it, changes are no longer looked for.
 _REMEMBERED_BYTES = 1 << 28
-_FEW = 64
+_MOST_FLIGHTS = 4096
+# They read a tensor, and no operator of it could be seen.
+_READ_UNSEEN = frozenset(("tolist", "__repr__", "__format__", "__reduce_ex__"))
+_ASK_THEIR_CLASS = frozenset(
+    ("__repr__", "__deepcopy__", "__format__", "__reduce_ex__")
+)
+_ARRAYS = frozenset(("numpy", "__array__"))  # they give a view, if they can
+# They hand out memory in which nobody is seen any more.
+_RAW = _ARRAYS | {"__dlpack__", "data_ptr", "storage", "untyped_storage"}
+# They ask for the shape of an argument at most.
+_SHAPE_ONLY = frozenset(
+    ("is_pinned", "is_same_size", "is_set_to", "resize_as_", "set_", "_is_zerotensor")
+)
+# They read what an index or a mask picks out of their first argument.
+_PICK = frozenset(("gather", "index", "index_select", "masked_select", "take"))
+# They write likewise; what they have changed is found by its bytes.
+_PUT = frozenset(
+    (
+        "_index_put_impl_", "index_add_", "index_copy_", "index_fill_", "index_put_",
+        "index_reduce_", "masked_fill_", "masked_scatter_", "put_", "scatter_",
+        "scatter_add_", "scatter_reduce_",
+    )
+)  # fmt: skip
+_COPIES = frozenset(("copy_", "_to_copy"))
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One copy under way."""
+
+    order: int  # the stream that carries it out, in the tracker
+    mark: Mark  # where it stands in that stream
+    place: PlaceMark | None  # where the user asked for it
+    span: Bytes  # its bytes of the pinned memory
+    stretch: Stretch  # its geometry there
+    buffer: weakref.ref[PinnedBuffer]
+    arrives: bool  # whether it writes the pinned memory
+    # what is there as long as the host leaves it alone; None where there was no room
+    # to remember it, or enough is known
+    expected: Any = None
+    # the memory, if somebody may touch it unseen: kept to be looked at in the end
+    kept: Any = None
+    told: bool = False  # whether its user knows that it is not waited for
+    # the numpy arrays of it that were made meanwhile, and where
+    arrays: list[tuple[weakref.ref[Any], PlaceMark | None]] = field(
+        default_factory=list
+    )
+
+    def meets(self, span: Bytes) -> bool:
+        """Whether it has a byte in common with these."""
+        return overlap(self.span, span)
+
+    def race(
+        self, place: PlaceMark | None, span: Bytes, *, writes: bool, found: bool = False
+    ) -> Race:
+        """What it is to touch its memory before it is done."""
+        kind = Kind.WRITE_AFTER_READ
+        if found:
+            kind = Kind.CHANGED_UNSEEN
+        elif self.arrives:
+            kind = Kind.WRITE_AFTER_WRITE if writes else Kind.READ_AFTER_WRITE
+        return Race(
+            kind=kind,
+            earlier_stream=self.order,
+            earlier_place=self.place,
+            earlier_writes=self.arrives,
+            later_stream=HOST,
+            later_place=place,
+            later_writes=writes,
+            low=max(self.span[0], span[0]),
+            high=min(self.span[1], span[1]),
+        )
 
 
 class Flights:
@@ -43,48 +109,23 @@ class Flights:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._torch = simulation.torch
+        self._torch = torch = simulation.torch
         self._tracker = simulation.machine.tracker
-        self._aliases = Aliases(simulation.torch, self)
-        self._busy: list[weakref.ref[PinnedBuffer]] = []
-        self._crowded = _FEW
-        self._remembered_bytes = 0
-        self._kept: dict[int, Any] = {}  # storages, by the identity of their mark
+        self.unwatched = torch._C.DisableTorchFunctionSubclass
+        self._flights: list[Flight] = []
+        self._watching = _mode_that_looks(self)
+        plain = torch.Tensor, torch.nn.Parameter
+        self._watched = {each: _watched(each, self) for each in plain}
+        self._plain = {watched: each for each, watched in self._watched.items()}
         self._tracker.after_host_waits.append(self.land)
 
     # ------------------------------------------------------------ taking off
 
-    def content(self, source: Any, buffer: PinnedBuffer) -> Any:
-        """What a copy finds that comes after those under way on its stream."""
-        arriving = [
-            flight
-            for flight in buffer.flights
-            if flight.arriving is not None and flight.meets(span_of(source, buffer))
-        ]
-        if not arriving:
-            return source
-        stored = source.untyped_storage().clone()
-        for flight in arriving:
-            flight.stretch.on(stored, self._torch).copy_(flight.arriving)
-        return Stretch.of(source).on(stored, self._torch)
-
-    def leave(
-        self, source: Any, buffer: PinnedBuffer, stream: SimulatedStream, target: Any
-    ) -> None:
+    def leave(self, source: Any, buffer: PinnedBuffer, stream: SimulatedStream) -> None:
         """Pinned memory is being read by a copy to the device."""
-        if not self._simulation.tracking:
-            return
-        to = weakref.ref(target.untyped_storage()), Stretch.of(target)
-
-        def leave(order: int, mark: Mark) -> None:
-            flight = self._flight(order, mark, span, stretch, arrives=False)
-            flight.target = to
-            self._take_off(flight, buffer)
-            self._aliases.watch(buffer, noted)
-
-        span, stretch = span_of(source, buffer), Stretch.of(source)
-        noted = self._aliases.note(source, buffer)
-        self._give(stream, leave, buffer)
+        if self._simulation.tracking:
+            with self.unwatched():
+                self._take_off(source, buffer, stream, arrives=False)
 
     def arrive(
         self,
@@ -94,29 +135,50 @@ class Flights:
         stream: SimulatedStream | None,
     ) -> None:
         """Pinned memory is being written by a copy from the device."""
-        tracking = self._simulation.tracking
-        with self._changing(buffer, span_of(target, buffer)):
-            target.copy_(values)
-        if stream is None or not tracking:
-            return
+        with self.unwatched():
+            self._write(target, buffer, values)
+            if stream is not None and self._simulation.tracking:
+                self._take_off(target, buffer, stream, arrives=True)
 
-        def arrive(order: int, mark: Mark) -> None:
-            flight = self._flight(order, mark, span, stretch, arrives=True)
-            if self._simulation.poisons:
-                with self._changing(buffer, span):
-                    flight.arriving = self._lies(flight, buffer).clone()
-                    self._fill(flight, buffer)
-            self._take_off(flight, buffer)
-            self._aliases.watch(buffer, noted)
+    def _write(self, target: Any, buffer: PinnedBuffer, values: Any) -> None:
+        """Fill pinned memory, which is no change of the host's."""
+        span = buffer.operand(target)[1:]
+        met = [each for each in buffer.flights if each.meets(span)]
+        races = [*self._changes(met)]  # what the host has done before
+        target.copy_(values)
+        for each in met:
+            if each.expected is not None:
+                each.expected = self._bytes_of(each)
+        if races:
+            self._simulation.tell(races)
 
-        span, stretch = span_of(target, buffer), Stretch.of(target)
-        noted = self._aliases.note(target, buffer)
-        self._give(stream, arrive, buffer)
-
-    def _give(
-        self, stream: SimulatedStream, take_off: Any, buffer: PinnedBuffer
+    def _take_off(
+        self,
+        tensor: Any,
+        buffer: PinnedBuffer,
+        stream: SimulatedStream,
+        *,
+        arrives: bool,
     ) -> None:
-        """Let a copy take off, or write it down where a graph is captured."""
+        """Let a copy take off; where a graph is captured, at each replay."""
+        span, stretch = buffer.operand(tensor)[1:], Stretch.of(tensor)
+        place = self._simulation.places.here()
+        noted = [tensor] if tensor._base is None else [tensor, tensor._base]
+        buffer.aliases.update({id(each): weakref.ref(each) for each in noted})
+        copied = len(noted)
+        del noted
+
+        def take_off(order: int, mark: Mark) -> None:
+            flight = Flight(
+                order, mark, place, span, stretch, weakref.ref(buffer), arrives
+            )
+            self._remember(flight)
+            self._flights.append(flight)
+            buffer.flights.append(flight)
+            if len(self._flights) > _MOST_FLIGHTS:
+                self._end([self._flights[0]])
+            self._watch(buffer, copied)
+
         nodes = getattr(self._tracker, "nodes", None)
         if nodes is None or not (nodes.mine and nodes.captures_order(stream.order)):
             take_off(stream.order, self._tracker.record(stream.order))
@@ -125,144 +187,173 @@ class Flights:
         def step(replay: Any) -> Sequence[Race]:
             order = replay.order(stream.order)
             if buffer.storage() is not None:
-                self._remember_again(buffer.flights, buffer)  # the numbers are there
+                for each in buffer.flights:  # the numbers are there
+                    each.expected = self._bytes_of(each)
                 take_off(order, self._tracker.record(order))
             return ()
 
         nodes.add(step)
 
-    def _flight(
-        self, order: int, mark: Mark, span: Bytes, stretch: Stretch, *, arrives: bool
-    ) -> Flight:
-        place = self._simulation.places.here()
-        return Flight(order, mark, place, span, stretch, arrives=arrives)
+    def _remember(self, flight: Flight) -> None:
+        """Note what is in the memory under way, as far as there is room for it."""
+        remembered = [each.span for each in self._flights if each.expected is not None]
+        nbytes = sum(high - low for low, high, _ in (*remembered, flight.span))
+        if nbytes <= _REMEMBERED_BYTES:
+            flight.expected = self._bytes_of(flight)
 
-    def _take_off(self, flight: Flight, buffer: PinnedBuffer) -> None:
-        self._remember(flight, buffer)
-        if not buffer.flights:
-            self._busy.append(weakref.ref(buffer))
-            if len(self._busy) > self._crowded:
-                self._count()
-        buffer.flights.append(flight)
+    def _bytes_of(self, flight: Flight) -> Any:
+        """What is in the memory of a copy; None where it was given another size."""
+        buffer = flight.buffer()
+        storage = None if buffer is None else buffer.storage()
+        if storage is None or storage.nbytes() < flight.span[1]:
+            return None
+        found = flight.stretch.on(storage, self._torch).clone()
+        found = found.contiguous().view(-1).view(self._torch.uint8)
+        # In eights it is compared three times as fast as in bytes.
+        return found if len(found) % 8 else found.view(self._torch.int64)
 
-    def _remember(self, flight: Flight, buffer: PinnedBuffer) -> None:
-        """What is in the memory under way, as far as there is room for it."""
-        lies = self._lies(flight, buffer)
-        nbytes = lies.numel() * lies.element_size()
-        if self._remembered_bytes + nbytes > _REMEMBERED_BYTES:
-            self._count()
-        if self._remembered_bytes + nbytes <= _REMEMBERED_BYTES:
-            self._remembered_bytes += nbytes
-            flight.expected = lies.clone()
-
-    def _count(self) -> None:
-        """Forget the memory that has gone, and sum up what is remembered."""
-        there = self._buffers()
-        self._busy[:] = map(weakref.ref, there)
-        self._crowded = max(_FEW, 2 * len(there))
-        self._remembered_bytes = sum(
-            flight.expected.numel() * flight.expected.element_size()
-            for buffer in there
-            for flight in buffer.flights
-            if flight.expected is not None
-        )
-
-    def _buffers(self) -> list[PinnedBuffer]:
-        """The pinned memory that has copies under way, and is still there."""
-        return [buffer for reference in self._busy if (buffer := reference())]
+    @staticmethod
+    def _keep(tensor: Any) -> None:
+        """Somebody may touch this memory unseen; CUDA keeps it as well."""
+        buffer = pinned_buffer(tensor)
+        for flight in () if buffer is None else buffer.flights:
+            if flight.expected is not None:
+                flight.kept = tensor.untyped_storage()
 
     # --------------------------------------------------------------- landing
 
     def land(self) -> None:
         """End what the host has waited for; the books are held."""
-        if self._busy:
-            self._end(self._is_behind)
+        if self._flights:
+            self._end([*filter(self._is_behind, self._flights)])
 
     def end_all(self) -> None:
         """The simulation ends; so does every copy."""
         self._tracker.after_host_waits.remove(self.land)
         with self._simulation.books():
-            self._end(lambda _: True)
+            self._end([*self._flights])
 
     def _is_behind(self, flight: Flight) -> bool:
         return self._tracker.host_is_behind(flight.order, flight.mark)
 
-    def _end(self, is_over: Callable[[Flight], bool]) -> None:
-        races: list[Race] = []
-        for buffer in self._buffers():
-            landed = [*filter(is_over, buffer.flights)]
-            if landed:
-                races += self._end_some(buffer, landed)
-        busy = [buffer for buffer in self._buffers() if buffer.flights]
-        self._busy[:] = map(weakref.ref, busy)
-        if not self._busy:
-            self._remembered_bytes = 0
+    def _end(self, landed: Sequence[Flight]) -> None:
+        races = [*self._changes(landed)]
+        for flight in landed:
+            gone = [place for array, place in flight.arrays if array() is None]
+            races += [flight.race(each, flight.span, writes=False) for each in gone[:1]]
+            buffer = flight.buffer()
+            if buffer is not None:
+                buffer.flights.remove(flight)
+                if not buffer.flights:
+                    for each in _alive(buffer):
+                        self._set_class(each, self._plain)
+        ended = {*landed}
+        self._flights[:] = [each for each in self._flights if each not in ended]
         if races:
             self._simulation.tell(races)
 
-    def keep(self, storage: Any) -> None:
-        """Somebody may touch this memory unseen: keep it, to look at it in the end.
+    def _changes(self, flights: Iterable[Flight]) -> Iterator[Race]:
+        """The copies whose memory is not as it was; each is told once."""
+        for flight in flights:
+            there = None if flight.expected is None else self._bytes_of(flight)
+            if there is not None and not self._torch.equal(there, flight.expected):
+                flight.expected = None
+                if not flight.told:
+                    flight.told = True
+                    place = self._simulation.places.here()
+                    yield flight.race(place, flight.span, writes=True, found=True)
 
-        As on CUDA, where it is not used again before the copies are done.
-        """
-        buffer = getattr(storage, "_gpumagic_pinned", None)
-        if buffer is None or not buffer.flights:
+    # ------------------------------------------------------- watching all tensors
+
+    def _watch(self, buffer: PinnedBuffer, copied: int) -> None:
+        """Watch all tensors on this memory, more than are copied of it."""
+        storage = buffer.storage()
+        if storage is None:
             return
-        kept_bytes = sum(each.nbytes() for each in self._kept.values())
-        if kept_bytes + storage.nbytes() <= _REMEMBERED_BYTES:
-            self._kept[id(buffer)] = storage
+        # All tensors on it, besides the object that is asked.
+        owners = self._torch._C._storage_Use_Count(storage._cdata) - 1
+        if owners > len(_alive(buffer)) + buffer.unexplained:
+            has_storage = self._torch._C._has_storage
+            for each in gc.get_objects():
+                if type(each) in self._watched and each.is_cpu and has_storage(each):
+                    pinned = pinned_buffer(each)
+                    if pinned is not None:
+                        pinned.aliases[id(each)] = weakref.ref(each)
+            # What only torch's C++ holds is not looked for again.
+            buffer.unexplained = max(0, owners - len(_alive(buffer)))
+        alive = _alive(buffer)
+        if buffer.unexplained or len(alive) > copied:
+            self._keep(alive[0])
+        for each in alive:
+            self._set_class(each, self._watched)
 
-    def _end_some(
-        self, buffer: PinnedBuffer, landed: Sequence[Flight]
-    ) -> Sequence[Race]:
-        races = [*self._changes(buffer, landed)]
-        for flight in landed:
-            races += read_as_arrays(flight)
-        buffer.flights[:] = [each for each in buffer.flights if each not in landed]
-        for flight in landed:
-            if flight.arriving is not None:
-                with self._changing(buffer, flight.span):
-                    self._fill(flight, buffer, flight.arriving)
-                    self._poison_again(buffer, flight)
-        if not buffer.flights:
-            self._aliases.release(buffer)
-            self._kept.pop(id(buffer), None)
-        return races
+    def follow(self, result: Any) -> None:
+        """What was made of a watched tensor is watched if it shares its memory."""
+        if isinstance(result, (list, tuple)):
+            for each in result:
+                self.follow(each)
+        elif type(result) in self._watched:
+            buffer = pinned_buffer(result)
+            if buffer is not None and buffer.flights:
+                buffer.aliases[id(result)] = weakref.ref(result)
+                self._set_class(result, self._watched)
 
-    def _fill(self, flight: Flight, buffer: PinnedBuffer, values: Any = None) -> None:
-        """Write into the memory under way; poison, if nothing else is said."""
-        lies = self._lies(flight, buffer)
-        if lies is not None:
-            lies.copy_(self._simulation.poisoned(lies) if values is None else values)
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Call a function of torch with watched tensors as if they were not."""
+        name = getattr(func, "__name__", "")
+        # Only these ask for the class; others look meanwhile, from other threads.
+        watched = args[:1] if name in _ASK_THEIR_CLASS else ()
+        if name in _READ_UNSEEN:
+            self.touched(args[0], writes=False)
+        try:
+            for each in watched:
+                self._set_class(each, self._plain)
+            with self._watching():
+                result = func(*args, **kwargs)
+                if name == "__iter__":
+                    result = [*result]
+        finally:
+            for each in watched:
+                self.follow(each)
+        self.follow(result)
+        if name in _RAW:
+            self._keep(args[0])
+        if name in _ARRAYS:
+            self._taken_as_array(args[0], result)
+        return iter(result) if name == "__iter__" else result
 
-    def _poison_again(self, buffer: PinnedBuffer, landed: Flight) -> None:
-        """Where others are still to arrive, nothing can be read yet."""
-        for flight in buffer.flights:
-            if flight.arriving is not None and flight.meets(landed.span):
-                self._fill(flight, buffer)
+    @staticmethod
+    def _set_class(tensor: Any, classes: dict[type, type]) -> None:
+        tensor.__class__ = classes.get(type(tensor), type(tensor))
 
     # --------------------------------------------------- touched by the host
 
-    def touched(self, tensor: Any, *, writes: bool) -> None:
-        """The host reads or writes a tensor; a race unless all have landed."""
+    def touched(self, tensor: Any, *, writes: bool) -> bool:
+        """The host reads or writes a tensor; whether that comes too early."""
         buffer = pinned_buffer(tensor)
         if buffer is None or not buffer.flights:
-            return
-        span = span_of(tensor, buffer)
+            return False
         place = self._simulation.places.here()
-        operand = (buffer.accesses, *span)
+        operand = buffer.operand(tensor)
+        span = operand[1:]
         read, written = ((), (operand,)) if writes else ((operand,), ())
         with self._simulation.books() as tracker:
             met = self._met(buffer, span, writes=writes)
-            races = tracker.operate(HOST, read, written, place) or [
-                flight.race(place, span, writes=writes) for flight in _last_untold(met)
-            ]
-            for flight in met:
-                self._spoil(flight)
+            races = tracker.operate(HOST, read, written, place)
+            # A tracker may have forgotten, that has seen so much use of one buffer.
+            untold = None if races else next((f for f in met[::-1] if not f.told), None)
+            if untold is not None:
+                races = [untold.race(place, span, writes=writes)]
             if races:
                 self._is_told(met)
         if races:
             self._simulation.tell(races)
+        return bool(met)
+
+    def _is_told(self, met: Sequence[Flight]) -> None:
+        """What the hint of a race would cure as well is not told again."""
+        for flight in (*met, *filter(self._is_behind, self._flights)):
+            flight.told = True
 
     def _met(self, buffer: PinnedBuffer, span: Bytes, *, writes: bool) -> list[Flight]:
         """The copies under way that this is too early for."""
@@ -272,30 +363,7 @@ class Flights:
             if (writes or flight.arrives) and flight.meets(span)
         ]
 
-    def _is_told(self, met: Iterable[Flight]) -> None:
-        """What the hint of a race would cure as well is not told again."""
-        for flight in met:
-            flight.told = True
-        for buffer in self._buffers():
-            for flight in filter(self._is_behind, buffer.flights):
-                flight.told = True
-
-    def _spoil(self, flight: Flight) -> None:
-        """Let what was overwritten before it was sent be seen on the device."""
-        if not self._simulation.poisons or flight.target is None:
-            return
-        reference, stretch = flight.target
-        storage = reference()
-        if storage is None or flight.expected is None:
-            return
-        torch = self._torch
-        there = stretch.on(storage._gpumagic.twin.untyped_storage(), torch)
-        sent = torch.empty_like(there).copy_(flight.expected)
-        if same_bits(torch, there, sent):  # else it has other numbers by now
-            there.copy_(self._simulation.poisoned(there))
-        flight.expected = None
-
-    def taken_as_array(self, tensor: Any, array: Any) -> None:
+    def _taken_as_array(self, tensor: Any, array: Any) -> None:
         """An array was made of a tensor; it reads nothing by itself."""
         buffer = pinned_buffer(tensor)
         if buffer is None or not buffer.flights:
@@ -306,84 +374,123 @@ class Flights:
             self.touched(tensor, writes=False)  # a copy
             return
         place = self._simulation.places.here()
-        for flight in self._met(buffer, span_of(tensor, buffer), writes=False):
+        for flight in self._met(buffer, buffer.operand(tensor)[1:], writes=False):
             flight.arrays.append((weakref.ref(array), place))
 
-    def read_in_part(self, tensor: Any, pick: Any) -> None:
+    def read_in_part(self, tensor: Any, pick: Callable[[Any], Any]) -> bool:
         """The host reads what an index or a mask picks out of a tensor."""
         buffer = pinned_buffer(tensor)
         if buffer is None or not buffer.flights:
-            return
+            return False
         torch, nbytes = self._torch, tensor.untyped_storage().nbytes()
         shadow = torch.zeros(nbytes, dtype=torch.uint8, device="cpu")
-        for flight in self._met(buffer, span_of(tensor, buffer), writes=False):
+        for flight in self._met(buffer, buffer.operand(tensor)[1:], writes=False):
             lies = flight.stretch.on(shadow.untyped_storage(), torch)
             lies.copy_(self._simulation.poisoned(lies))  # no byte of it is zero
-        item = tensor.element_size()
-        strides = [stride * item for stride in tensor.stride()]
-        offset = tensor.storage_offset() * item
-        under_way = shadow.as_strided((*tensor.size(), item), (*strides, 1), offset)
-        if pick(under_way.any(-1)).any():
-            self.touched(tensor, writes=False)
+        under_way = Stretch.of(tensor).on(shadow.untyped_storage(), torch)
+        picked = pick(under_way).contiguous().view(-1).view(torch.uint8)
+        return bool(picked.any()) and self.touched(tensor, writes=False)
 
-    def written_in_part(self, tensor: Any) -> None:
-        """The host has written what an index or a mask picked out of a tensor."""
-        buffer = pinned_buffer(tensor)
-        if buffer is None or not buffer.flights:
-            return
-        met = self._met(buffer, span_of(tensor, buffer), writes=True)
-        with self._simulation.books():
-            races = [*self._changes(buffer, met, found=False)]
-        if races:
-            self._simulation.tell(races)
+    def look(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> tuple[Any, ...]:
+        """See what an operator is about to read or write; answers with what it finds.
 
-    # --------------------------------------------------------------- changes
-
-    def _changes(
-        self, buffer: PinnedBuffer, flights: Iterable[Flight], *, found: bool = True
-    ) -> Iterator[Race]:
-        """The copies whose memory is not as it was; each is told once."""
-        for flight in flights:
-            if flight.expected is None:
-                continue
-            lies = self._lies(flight, buffer)
-            if lies is not None and not same_bits(self._torch, lies, flight.expected):
-                self._spoil(flight)
-                flight.expected = None
-                if not flight.told:
-                    flight.told = True
-                    place = self._simulation.places.here()
-                    yield flight.race(place, flight.span, writes=True, found=found)
-
-    @contextlib.contextmanager
-    def _changing(self, buffer: PinnedBuffer, span: Bytes) -> Iterator[None]:
-        """Memory is changed by a copy: what the host did before is looked for first."""
-        met = [
-            flight
-            for flight in buffer.flights
-            if flight.expected is not None and flight.meets(span)
+        Poison, if that is wanted, in the place of what is read too early.
+        """
+        torch, schema = self._torch, func._schema
+        name = schema.name.removeprefix("aten::")
+        if (
+            name in _SHAPE_ONLY
+            or name.endswith("_like")
+            or name.startswith(("new_", "_new_", "_has_same"))
+            or torch.Tag.inplace_view in func.tags
+            or any(r.alias_info and not r.alias_info.is_write for r in schema.returns)
+        ):
+            return args  # shapes and views read nothing
+        named = {each.name: each for each in schema.arguments}
+        tensors = [
+            (declared, each)
+            for declared, given in (
+                *zip(schema.arguments, args, strict=False),
+                *((named[key], each) for key, each in kwargs.items() if key in named),
+            )
+            for each in _flat(given)
+            if isinstance(each, torch.Tensor)
         ]
-        races = [*self._changes(buffer, met)]
-        yield
-        self._remember_again(met, buffer)
-        if races:
-            self._simulation.tell(races)
+        devices = {each.device.type for _, each in tensors}
+        if kwargs.get("device") is not None:
+            devices.add(kwargs["device"].type)
+        if devices != {"cpu"}:
+            if name in _COPIES:
+                return args  # it orders itself with what is on the stream
+            # The host hands a number to a kernel by its value.
+            tensors = [(declared, each) for declared, each in tensors if not each.dim()]
+        early = set()
+        for declared, each in tensors:
+            writes = declared.alias_info is not None and declared.alias_info.is_write
+            if name in _PUT and each is args[0]:
+                self._keep(each)
+                continue
+            if name in _PICK and each is args[0] and "out" not in kwargs:
+                met = self.read_in_part(each, lambda x: func(x, *args[1:], **kwargs))
+            else:
+                met = self.touched(each, writes=writes)
+            if met and not writes and self._simulation.poisons:
+                early.add(id(each))
+        poisoned = self._simulation.poisoned
+        return tuple(poisoned(each) if id(each) in early else each for each in args)
 
-    def _remember_again(self, flights: Iterable[Flight], buffer: PinnedBuffer) -> None:
-        """What is there now is what is expected."""
-        for flight in flights:
-            lies = self._lies(flight, buffer)
-            if flight.expected is not None and lies is not None:
-                flight.expected = lies.clone()
 
-    def _lies(self, flight: Flight, buffer: PinnedBuffer) -> Any:
-        """The pinned memory of a copy; None where it was given another size."""
-        storage = buffer.storage()
-        if storage is None or storage.nbytes() < flight.span[1]:
-            return None
-        return flight.stretch.on(storage, self._torch)
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = (*value.values(),)
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _flat(each)
+    else:
+        yield value
 
 
-def _last_untold(met: Sequence[Flight]) -> Sequence[Flight]:
-    """What a tracker may have forgotten that has seen so much use of one buffer."""
-    return [flight for flight in met if not flight.told][-1:]
+def _alive(buffer: PinnedBuffer) -> list[Any]:
+    """The tensors on this memory that are known; the others are forgotten."""
+    alive = {key: there() for key, there in tuple(buffer.aliases.items())}
+    for key, tensor in alive.items():
+        if tensor is None:
+            buffer.aliases.pop(key, None)
+    return [each for each in alive.values() if each is not None]
+
+
+def _watched(plain: Any, flights: Flights) -> type:
+    """A class that is `plain` in all but what is noticed."""
+
+    class HostTensor(plain):
+        """A host tensor with a copy under way."""
+
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            del types
+            with flights.unwatched():
+                return flights.call(func, args, kwargs or {})
+
+    def as_plain(method: Any) -> Any:
+        return lambda *args: HostTensor.__torch_function__(method, (), args)
+
+    for name in ("__repr__", "__deepcopy__", "__reduce_ex__"):
+        setattr(HostTensor, name, as_plain(getattr(plain, name)))
+    HostTensor.__name__ = HostTensor.__qualname__ = plain.__name__
+    return HostTensor
+
+
+def _mode_that_looks(flights: Flights) -> type:
+    class Watching(operator_mode()):  # type: ignore[misc]  # made with torch
+        """Looks at the operators behind one call."""
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            del types
+            kwargs = kwargs or {}
+            return func(*flights.look(func, args, kwargs), **kwargs)
+
+    return Watching

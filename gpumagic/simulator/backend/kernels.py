@@ -12,7 +12,7 @@ from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.backend.call import Call, General, give_generator, work_of
 from gpumagic.simulator.backend.host_memory import WATCHED_BYTES, foresee, may_be_large
 from gpumagic.simulator.backend.operations import INDICES, Operation
-from gpumagic.simulator.backend.refusals import not_simulated, refused_layouts
+from gpumagic.simulator.backend.refusals import NO_SPARSE, refusing
 from gpumagic.simulator.backend.registration import KEY
 
 if TYPE_CHECKING:
@@ -32,10 +32,12 @@ _FEW_ELEMENTS = 1 << 10
 
 def kernels_on(simulation: Simulation) -> Callable[[str], Kernel]:
     """What makes the kernel of an operator, or of all others that come to a key."""
-    by_key = {KEY: _fallback(simulation), **refused_layouts()}
+    others = _fallback(simulation)
 
     def make(name: str) -> Kernel:
-        return by_key.get(name) or study(simulation, name)
+        if "::" in name:
+            return study(simulation, name)
+        return others if name == KEY else refusing(*NO_SPARSE)
 
     return make
 
@@ -43,6 +45,11 @@ def kernels_on(simulation: Simulation) -> Callable[[str], Kernel]:
 def study(simulation: Simulation, name: str) -> Kernel:
     """The kernel of one operator."""
     operation = Operation(simulation.torch, name)
+    if operation.missing:
+        return refusing(
+            f"kernel for {name}, which has none for the CPU either",
+            "run this part where there is a real GPU",
+        )
     if operation.outs:
         return IntoOutputs(simulation, operation)
     general = General(simulation, operation)
@@ -61,18 +68,12 @@ def _fallback(simulation: Simulation) -> Kernel:
     Libraries bring kernels for the CPU and for CUDA; that for the CPU computes here.
     """
     kernels: dict[str, Kernel] = {}
-    has_kernel = simulation.torch._C._dispatch_has_kernel_for_dispatch_key
 
     def kernel(operator: Any, *args: Any, **options: Any) -> Any:
         __tracebackhide__ = True
         name = operator.name()
         run = kernels.get(name)
         if run is None:
-            if not has_kernel(name, "CPU"):
-                raise not_simulated(
-                    f"kernel for {name}, which has none for the CPU either",
-                    "run this part where there is a real GPU",
-                )
             run = kernels[name] = study(simulation, name)
         return run(*args, **options)
 
@@ -152,7 +153,7 @@ def _quick(  # noqa: C901, PLR0915 -- said below
         if options:
             dtype = next(each.dtype for each in inner if isinstance(each, tensor))
         else:
-            dtype = inner[0].dtype if several else result.dtype
+            dtype = getattr(inner[0] if several else result, "dtype", None)
         work: Amount = 0.0
         rule = None
         if is_product:  # as the formula has it, at a tenth of its cost

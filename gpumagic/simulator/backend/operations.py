@@ -6,7 +6,8 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.cuda_only import made_of_others
+from gpumagic.simulator.backend import attention
+from gpumagic.simulator.backend.cuda_only import DRAWING, made_of_others
 from gpumagic.simulator.backend.precision import Precision
 from gpumagic.simulator.operators import (
     Kind,
@@ -89,6 +90,7 @@ _SIZES = ("int", "List[int]")
 # Matrix products whose last argument is the right-hand matrix.
 _PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm"))
 _SLOW_IN_HALF = (Kind.MATMUL, Kind.CONVOLUTION)
+_CELLS = "_thnn_fused_"  # CUDA computes them in single precision within
 _SOFTMAXES = (Kind.SOFTMAX, Kind.LOG_SOFTMAX)
 _SHAPED = (Kind.CONVOLUTION, *_SOFTMAXES)
 _CONVOLUTIONS = frozenset(("convolution", "_convolution", "convolution_overrideable"))
@@ -141,6 +143,8 @@ class Operation:
 
         rule: What it costs.
 
+        missing: Whether nothing computes it here.
+
         makes: How many tensors or lists of tensors it makes that were not there before.
 
         pointwise: Whether it makes one that has the shape its arguments broadcast to.
@@ -183,6 +187,7 @@ class Operation:
         "is_product",
         "launches",
         "makes",
+        "missing",
         "mixes",
         "name",
         "outs",
@@ -200,7 +205,7 @@ class Operation:
         "written",
     )
 
-    def __init__(self, torch: Any, name: str) -> None:
+    def __init__(self, torch: Any, name: str) -> None:  # noqa: PLR0915 -- a list
         overload = _overload(torch, name)
         schema = overload._schema
         arguments, returns = schema.arguments, schema.returns
@@ -208,6 +213,8 @@ class Operation:
         self.name = name
         made = made_of_others(torch, name)
         self.call: Callable[..., Any] = _binding(torch, name) or made or overload._op
+        has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
+        self.missing = made is None and not has_kernel(name, "CPU")
         self._base = base
         self._torch = torch
         self.rule: Rule = rule_for(name)
@@ -224,6 +231,10 @@ class Operation:
             self.work = _flop_formula(getattr(torch.ops.aten, functional))
         if functional in _CONVOLUTIONS:
             self.work = _convolution
+        if base.startswith(attention.FUSED):
+            back = base.endswith("_backward")
+            self.work = attention.work(*((3, 2, 1, 11) if back else (1, 1, 0, 6)))
+            self.name = attention.FLASH + ("_backward" if back else "")
         self.copies = base == "clone"
         self.blocks = _counting_blocks(torch, base, self.rule)
         self.single = len(returns) == 1 and str(returns[0].type) == "Tensor"
@@ -244,14 +255,17 @@ class Operation:
             self.makes = 0
         self.pointwise = torch.Tag.pointwise in overload.tags and self.single
         self.over_lists = base.startswith("_foreach_")
-        if self.rule.kind in _SLOW_IN_HALF and made is None:
+        if (self.rule.kind in _SLOW_IN_HALF and made is None) or base.startswith(
+            _CELLS
+        ):
             self.call = Precision(torch).in_single(self.call, self.written)
         if self.is_product:
             self.call = _without_integers(torch, functional, self.call)
         names = {each.name for each in arguments}
-        self.takes_generator = "generator" in names
+        self.takes_generator = "generator" in names or base in DRAWING
         self.generator_at = next(
-            (i for i, each in enumerate(arguments) if each.name == "generator"), 0
+            (i for i, each in enumerate(arguments) if each.name == "generator"),
+            len(arguments),
         )
         self.takes_sizes = self.rule.kind not in OF_THEIR_INPUTS_SIZE and any(
             str(each.type) in _SIZES for each in arguments

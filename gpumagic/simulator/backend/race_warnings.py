@@ -36,18 +36,12 @@ class Ticket(NamedTuple):
 
 
 class RaceWarnings:
-    """The races of one simulation, as its user hears of them.
-
-    Attributes:
-        found: All of them, in their order.
-
-        collectors: Those who take the races that are found, in the place of a
-            warning.
-    """
+    """The races of one simulation, as its user hears of them."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self.found: list[Race] = []
+        self.found: list[Race] = []  # all of them, in their order
+        # those who take the races that are found, in the place of a warning
         self.collectors: list[Callable[[Race], None]] = []
         self._told: set[Ticket] = set()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import platform
 import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import torch_private
@@ -18,7 +17,6 @@ from gpumagic.errors import DeviceError
 from gpumagic.simulator.backend.registration import NAME, lies_there, registered
 
 if TYPE_CHECKING:
-    import contextlib
     from collections.abc import Callable, Iterator, Sequence
 
 _OLDEST_TORCH = (2, 10)
@@ -27,33 +25,10 @@ _NO_CUDA_HINT = (
     'gpumagic.simulate("h100", as_cuda=True)'
 )
 # What is refused in several places: what there is not, and the way on.
-NO_SPARSE = "sparse tensors", "keep the tensor dense, or move it to the CPU first"
-_NO_NESTED = (
-    "nested tensors in the strided layout",
-    "say layout=torch.jagged when you make it",
+NO_SPARSE = (
+    "tensors but dense ones",
+    "keep the tensor dense, or move it to the CPU first",
 )
-_SPARSE = (
-    "_to_sparse",
-    "_to_sparse.sparse_dim",
-    "_to_sparse_csr",
-    "_to_sparse_csc",
-    "_to_sparse_bsr",
-    "_to_sparse_bsc",
-)
-_QUANTISED = (
-    "quantize_per_tensor",
-    "quantize_per_tensor.tensor_qparams",
-    "quantize_per_tensor_dynamic",
-    "quantize_per_channel",
-)
-_NESTED = (
-    "_nested_tensor_from_tensor_list",
-    "_nested_from_padded",
-    "_nested_view_from_buffer",
-)
-_MKLDNN = ("to_mkldnn",)
-_VARLEN = ("_flash_attention_forward", "_flash_attention_backward")
-_PADDING = "src_key_padding_mask"
 # While the simulator is on there is no other GPU that has the second name.
 _SIMULATED = (NAME, "cuda")
 
@@ -116,101 +91,6 @@ def _usable_gpu(torch: Any) -> None:
             "use the real one; or start a kernel that hides it: "
             "ZE_AFFINITY_MASK= jupyter lab",
         )
-
-
-def refused_kernels() -> dict[str, Callable[..., Any]]:
-    """Operators that would fail obscurely, with the words that they fail with."""
-    quantised = (
-        "quantised tensors",
-        "quantise on the CPU, or use bfloat16 or float8 tensors",
-    )
-    varlen = (
-        "flash attention over sequences packed one behind the other",
-        "pad them, and say scaled_dot_product_attention with a mask",
-    )
-    mkldnn = "MKL-DNN tensors", "they are for the CPU: move the tensor there first"
-    return {
-        name: refusing(*what)
-        for what, names in (
-            (NO_SPARSE, _SPARSE),
-            (quantised, _QUANTISED),
-            (mkldnn, _MKLDNN),
-            (varlen, _VARLEN),
-            (_NO_NESTED, _NESTED),
-        )
-        for name in names
-    }
-
-
-def refused_layouts() -> dict[str, Callable[..., Any]]:
-    """Keys under which no operator works, each with what says so."""
-    sparse = refusing(*NO_SPARSE)
-    return {
-        "SparsePrivateUse1": sparse,
-        "SparseCsrPrivateUse1": sparse,
-        "NestedTensorPrivateUse1": refusing(*_NO_NESTED),
-        "QuantizedPrivateUse1": refusing(
-            "quantised tensors", "quantise on the CPU, or use bfloat16 or float8"
-        ),
-    }
-
-
-class _WouldNest(NotSimulated):
-    """A nested tensor is about to be made of a padded one."""
-
-
-def _would_nest(*_: Any, **__: Any) -> Any:
-    what, way_on = _NO_NESTED
-    raise _WouldNest(f"the simulator has no {what}", way_on)
-
-
-class PaddedEncoders(threading.local):
-    """`nn.TransformerEncoder` with padding, in no_grad.
-
-    torch takes the padding out of its input, in a nested tensor, and puts zeros back.
-    Here it stays through all layers, and zeros are put there in the end. TorchScript
-    does neither, and is told that padding is nowhere that it could be taken out.
-    """
-
-    def __init__(self) -> None:
-        self._inside = False
-
-    def kernels(self) -> dict[str, Callable[..., Any]]:
-        """What torch asks before it takes the padding out, and how it does."""
-        return {
-            "_nested_tensor_from_mask_left_aligned": self._left_aligned,
-            "_nested_tensor_from_mask": _would_nest,
-        }
-
-    def put_in(self, torch: Any, undo: contextlib.ExitStack) -> None:
-        """Let encoders be called so; what other modules inherit stays as it is."""
-        run = torch.nn.Module.__call__
-
-        @functools.wraps(run)
-        def call(encoder: Any, *args: Any, **options: Any) -> Any:
-            outer, self._inside = self._inside, True
-            try:
-                return run(encoder, *args, **options)
-            except _WouldNest:
-                pass  # once more, with its padding
-            finally:
-                self._inside = outer
-            try:
-                encoder.use_nested_tensor = False
-                made = run(encoder, *args, **options)
-            finally:
-                encoder.use_nested_tensor = True
-            given = dict(zip(("src", "mask", _PADDING), args, strict=False))
-            is_padding = {**given, **options}[_PADDING] != 0  # -inf where it is float
-            zeros = made.new_zeros(made.shape[-1])
-            at_padding = zeros if encoder.norm is None else encoder.norm(zeros)
-            return made.where(~is_padding[..., None], at_padding)
-
-        undo.callback(delattr, torch.nn.TransformerEncoder, "__call__")
-        torch.nn.TransformerEncoder.__call__ = call
-
-    def _left_aligned(self, _: Any, mask: Any) -> bool:
-        return self._inside and bool((mask[:, 1:] <= mask[:, :-1]).all())
 
 
 def refused_everywhere(torch: Any) -> list[tuple[Any, str, Any]]:

@@ -8,6 +8,7 @@ Several processes have `process_groups`; what gloo would do is refused by name.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import warnings
@@ -19,7 +20,6 @@ from gpumagic.simulator.backend.refusals import refusing
 from gpumagic.simulator.backend.registration import KEY, NAME
 
 if TYPE_CHECKING:
-    import contextlib
     from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.simulator.backend.simulation import Simulation
@@ -66,14 +66,7 @@ class Copies:
 
     def broadcast_out(self, tensor: Any, out: Sequence[Any]) -> list[Any]:
         """The tensor copied into each of these."""
-        for place, each in enumerate(out):
-            self._require_gpu(each, "output", place)
-            if each.shape != tensor.shape:
-                raise RuntimeError(
-                    "Expected all output tensors to have same shape as the source "
-                    f"tensor {[*tensor.shape]}, but output tensor at index {place} has "
-                    f"shape {[*each.shape]}"
-                )
+        self._require_gpus(out)
         for each in out:
             if each is not tensor:
                 each.copy_(tensor, non_blocking=True)
@@ -85,8 +78,6 @@ class Copies:
         """All of these tensors on each GPU, sent in a few large pieces."""
         from torch import _utils
 
-        if any(each.get_device() != devices[0] for each in tensors):
-            raise RuntimeError(f"All tensors must be on devices[0]: {devices[0]}")
         copies: list[list[Any]] = [[] for _ in devices[1:]]
         taken: list[Any] = []
         for chunk in _utils._take_tensors(tensors, buffer_size):
@@ -113,139 +104,64 @@ class Copies:
         streams: Sequence[Any] | None,
     ) -> list[Any]:
         """A part of the tensor on each GPU."""
-        if not devices:
-            raise RuntimeError("Expected at least one device to scatter to")
         if chunk_sizes is None:
             chunks = tensor.chunk(len(devices), dim)
-        elif len(chunk_sizes) != len(devices):
-            raise RuntimeError(
-                "Expected devices and chunk_sizes to be of same length, but got "
-                f"len(devices) = {len(devices)} and len(chunk_sizes) = "
-                f"{len(chunk_sizes)}"
-            )
         else:
             chunks = tensor.split_with_sizes([*chunk_sizes], dim)
         parts = []
         for place, (chunk, index) in enumerate(zip(chunks, devices, strict=False)):
-            if index == tensor.get_device():
-                parts.append(chunk)
-                continue
-            device = self._device(index)
-            with self._on(streams, place, device.index):
-                parts.append(chunk.to(device, non_blocking=True))
+            with self._on(streams, place):
+                parts.append(chunk.to(self._device(index), non_blocking=True))
         return parts
 
     def scatter_out(
         self, tensor: Any, out: Sequence[Any], dim: int, streams: Sequence[Any] | None
     ) -> list[Any]:
         """A part of the tensor in each of these."""
-        if not out:
-            raise RuntimeError("Expected at least one output tensor to scatter to")
-        dim = dim if dim >= 0 else dim + tensor.dim()
-        for place, each in enumerate(out):
-            self._require_gpu(each, "output", place)
-        for place, each in enumerate(out):
-            expected = [*tensor.shape]
-            if each.dim() == len(expected):
-                expected[dim] = each.size(dim)
-            if [*each.shape] != expected:
-                raise RuntimeError(
-                    f"Output tensor at index {place} has incorrect shape: "
-                    f"{[*each.shape]}, but expected {expected} but for dim {dim}"
-                )
-        sizes = [each.size(dim) for each in out]
-        if sum(sizes) != tensor.size(dim):
-            raise RuntimeError(
-                f"Total size for output tensors along scatter dim {dim} does not match "
-                f"the source tensor size: got {sum(sizes)}, but expected "
-                f"{tensor.size(dim)}"
-            )
-        chunks = tensor.split_with_sizes(sizes, dim)
+        self._require_gpus(out)
+        chunks = tensor.split_with_sizes([each.size(dim) for each in out], dim)
         for place, (chunk, each) in enumerate(zip(chunks, out, strict=True)):
-            with self._on(streams, place, each.get_device()):
+            with self._on(streams, place):
                 each.copy_(chunk, non_blocking=True)
         return [*out]
 
     def gather(self, tensors: Sequence[Any], dim: int, destination: int | None) -> Any:
         """These tensors behind each other, on one GPU or on the CPU."""
-        if not tensors:
-            raise RuntimeError("Expected at least one tensor to gather from")
+        self._require_gpus(tensors)
         first = tensors[0]
         shape = [*first.shape]
-        dim = dim if dim >= 0 else dim + len(shape)
-        for place, each in enumerate(tensors):
-            self._require_gpu(each, "input", place)
-            if each.dim() != first.dim():
-                raise RuntimeError(
-                    "Expected all input tensors to have the same number of dimensions, "
-                    f"but tensor at index {place} has {each.dim()} dimensions, "
-                    f"(expected {first.dim()})"
-                )
-            expected = [*first.shape]
-            expected[dim : dim + 1] = each.shape[dim : dim + 1]
-            if [*each.shape] != expected:
-                raise RuntimeError(
-                    f"Input tensor at index {place} has invalid shape "
-                    f"{[*each.shape]}, but expected {expected}"
-                )
         shape[dim] = sum(each.size(dim) for each in tensors)
         device = "cpu" if destination == _CPU else self._device(destination)
         result = self._torch.empty(shape, dtype=first.dtype, device=device)
-        if first.dim() == 4 and all(map(_channels_last, tensors)):
-            result = result.to(memory_format=self._torch.channels_last)
+        last = self._torch.channels_last
+        if first.dim() == 4 and all(
+            each.is_contiguous(memory_format=last) and not each.is_contiguous()
+            for each in tensors
+        ):
+            result = result.to(memory_format=last)
         return self.gather_out(tensors, result, dim)
 
     def gather_out(self, tensors: Sequence[Any], out: Any, dim: int) -> Any:
         """These tensors behind each other, in this one."""
-        sizes = [each.size(dim) for each in tensors]
-        chunks = out.split_with_sizes(sizes, dim)
+        chunks = out.split_with_sizes([each.size(dim) for each in tensors], dim)
         for chunk, each in zip(chunks, tensors, strict=True):
             chunk.copy_(each, non_blocking=out.device.type != "cpu")
         return out
 
-    # ---------------------------------------------------------------- its parts
-
     def _device(self, index: int | None) -> Any:
-        if index is not None and index < 0:
-            raise RuntimeError(f"Expected non-negative device index, but got {index}")
         return self._torch.device(NAME, self._simulation.gpu(index).index)
 
-    def _require_gpu(self, tensor: Any, which: str, place: int) -> None:
-        if tensor.get_device() == _CPU:
-            index = f"{which} tensor" if which == "output" else "tensor"
+    def _require_gpus(self, tensors: Sequence[Any]) -> None:
+        if not tensors or any(each.get_device() == _CPU for each in tensors):
             shown = self._simulation.shown_type.upper()
-            raise RuntimeError(
-                f"Expected all {which} tensors to be {shown} "
-                f"tensors, but {index} at index {place} has device '{tensor.device}'"
-            )
+            raise RuntimeError(f"Expected at least one tensor, and all {shown} tensors")
 
     def _on(
-        self, streams: Sequence[Any] | None, place: int, index: int
+        self, streams: Sequence[Any] | None, place: int
     ) -> contextlib.AbstractContextManager[Any]:
         """The stream for a place, if there is one; else the GPU's current stream."""
-        import contextlib
-
         stream = streams[place] if streams and place < len(streams) else None
-        if stream is None:
-            return contextlib.nullcontext()
-        if stream.device.index != index:
-            raise RuntimeError(
-                f"Expected the device associated with the stream at index {place} (was "
-                f"{stream.device.index}) to match the device supplied at that index "
-                f"(expected {index})"
-            )
-        block: contextlib.AbstractContextManager[Any] = stream
-        return block
-
-
-def _channels_last(tensor: Any) -> bool:
-    import torch
-
-    return bool(
-        tensor.dim() == 4
-        and not tensor.is_contiguous()
-        and tensor.is_contiguous(memory_format=torch.channels_last)
-    )
+        return contextlib.nullcontext() if stream is None else stream
 
 
 def _no_nccl(tensors: Any) -> bool:

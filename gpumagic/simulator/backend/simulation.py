@@ -7,13 +7,13 @@ find there what they need of each other.
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.report.places import Places
 from gpumagic.simulator.backend.books import Books
 from gpumagic.simulator.backend.collectives import Ranks
 from gpumagic.simulator.backend.current_devices import Devices
-from gpumagic.simulator.backend.generators import wrong_generator
 from gpumagic.simulator.backend.host_memory import HostMemory
 from gpumagic.simulator.backend.pinning import PinningTime
 from gpumagic.simulator.backend.polling import Polling
@@ -24,14 +24,13 @@ from gpumagic.simulator.operators import Kind, dtype_word
 from gpumagic.simulator.races import HOST
 
 if TYPE_CHECKING:
-    import weakref
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
-    from gpumagic.simulator.backend.generators import Generator, RandomState
+    from gpumagic.simulator.backend.generators import Generator
     from gpumagic.simulator.backend.interrupts import Interrupts
     from gpumagic.simulator.driver import Latch
     from gpumagic.simulator.machine import Machine
@@ -115,8 +114,10 @@ class Simulation:
         self.interrupts = interrupts
         self.places = Places((str(torch.__path__[0]),))
         self.generators: dict[int, Generator] = {}
-        # Made for the device, by the address of torch's own; some may have died.
-        self.own_generators: dict[int, weakref.ref[Any]] = {}
+        # Made for the device, by the address of torch's own.
+        self.own_generators: weakref.WeakValueDictionary[int, Any] = (
+            weakref.WeakValueDictionary()
+        )
         self.dtype_words = {
             each: dtype_word(str(each).removeprefix("torch."), tf32=False)
             for each in vars(torch).values()
@@ -134,7 +135,7 @@ class Simulation:
         self.foresee = HostMemory(self).foresee
         self.pinning_time = PinningTime()
         self.polling = Polling(self)
-        self.ranks = Ranks(self)
+        self.ranks = Ranks()
         self.on = True
         self.side_streams = False  # whether any was ever used
         self.keep_books()
@@ -150,18 +151,17 @@ class Simulation:
             return gpu.default_stream
         return self.backward.stream_for(gpu)
 
-    def own_generator(self, given: Any) -> Generator | None:
-        """The source of random numbers that was made for the device, if this is one."""
-        # By its address: torch wraps it anew, and the wrapper knows the CPU only.
-        made = self.own_generators.get(given._cdata)
-        return None if made is None else made()
-
-    def random_state(self, gpu: int, given: Any = None) -> RandomState:
+    def random_source(self, gpu: int, given: Any = None) -> Any:
         """Where random numbers come from: the generator given, or the GPU's own."""
-        own = self.generators[gpu] if given is None else self.own_generator(given)
-        if own is None or own.state is None:
-            raise wrong_generator(self.shown_type, given.device.type)
-        return own.state
+        own: Generator | None = self.generators[gpu]
+        if given is not None:
+            own = self.own_generators.get(given._cdata)
+        if own is None:
+            raise RuntimeError(
+                f"Expected a '{self.shown_type}' device type for generator but found "
+                f"'{given.device.type}'"
+            )
+        return own
 
     # ------------------------------------------------------------------ books
 

@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.notebook.faults import CellEvents
 from gpumagic.report.frontend import running_shell
 from gpumagic.simulator.backend.addresses import simulated_addresses
-from gpumagic.simulator.backend.attention import attention_kernels
-from gpumagic.simulator.backend.attention_choice import attention_entry
+from gpumagic.simulator.backend.attention import attention_entry
 from gpumagic.simulator.backend.autocast import (
     KEY as AUTOCAST,
 )
-from gpumagic.simulator.backend.autocast import CastWeights, autocast_kernels
+from gpumagic.simulator.backend.autocast import autocast_kernels
 from gpumagic.simulator.backend.generators import (
     Generator,
-    RandomState,
-    drawing_functions,
-    drawing_methods,
+    GeneratorClass,
 )
 from gpumagic.simulator.backend.handwritten import handwritten
 from gpumagic.simulator.backend.in_flight import Flights
@@ -34,19 +31,15 @@ from gpumagic.simulator.backend.pinning import (
     pinning_methods,
 )
 from gpumagic.simulator.backend.precision import transforms
-from gpumagic.simulator.backend.recurrent import recurrent_cells
 from gpumagic.simulator.backend.refusals import (
-    PaddedEncoders,
     compiling,
     refuse_in_child,
     refused_everywhere,
-    refused_kernels,
 )
 from gpumagic.simulator.backend.registration import KEY, NAME
 from gpumagic.simulator.backend.several_gpus import refused_collectives, several_gpus
 from gpumagic.simulator.backend.simulation import finishing
 from gpumagic.simulator.backend.stand_ins import (
-    ClassOfBoth,
     StandIns,
     saving_and_loading,
 )
@@ -75,8 +68,6 @@ class Switch:
         self._simulation = simulation
         self._torch = simulation.torch
         self._module = module
-        self._weights = CastWeights(simulation.torch)
-        self._encoders = PaddedEncoders()
         self._undo = contextlib.ExitStack()
 
     def on(self, box: Any, *, as_cuda: bool) -> TorchSim:
@@ -90,19 +81,16 @@ class Switch:
             flights = Flights(simulation)
             undo.callback(simulation.end)
             undo.callback(flights.end_all)
-            undo.callback(self._weights.clear)
             classes = make_classes(simulation)
             torch_sim = TorchSim(simulation, classes)
             undo.callback(self._module.routes.lead)
             self._register_kernels(undo, flights)
-            stand_ins = StandIns(torch, undo)
+            stand_ins = StandIns(undo)
             for target, replacements in self._replacements(classes, torch_sim):
                 stand_ins.put_known(target, replacements)
             for target, name, replacement in several_gpus(simulation, torch_sim):
                 stand_ins.put(target, name, replacement)
-            stand_ins.follow()
             refused_collectives(torch, undo)
-            self._encoders.put_in(torch, undo)
             self._set_flags(undo)
             self._take_interrupts(undo)
             self._restore_saved(undo)
@@ -113,7 +101,7 @@ class Switch:
             if as_cuda:
                 from gpumagic.simulator.backend.as_cuda import standing_in
 
-                undo.enter_context(standing_in(simulation, torch_sim, stand_ins))
+                undo.enter_context(standing_in(simulation, torch_sim))
             self._undo = undo.pop_all()
         return torch_sim
 
@@ -138,13 +126,11 @@ class Switch:
         yield torch.accelerator.memory, accelerator
         started = torch_sim.is_initialized
         yield torch._C, {"_accelerator_isAllocatorInitialized": started}
-        drawing, methods = drawing_functions(simulation), drawing_methods(simulation)
-        yield torch, {**drawing, **pinning_factories(torch, drawing)}
+        yield torch, pinning_factories(torch, {})
         run_backward = torch.autograd._engine_run_backward
         backward = finishing(run_backward, simulation)
         yield torch.autograd, {"_engine_run_backward": backward}
-        yield torch.Tensor, {**methods, **pinning_methods(torch), **assigning(torch)}
-        yield torch, {"clear_autocast_cache": self._weights.clearing()}
+        yield torch.Tensor, {**pinning_methods(torch), **assigning(torch)}
         yield torch.Tensor, {"new_tensor": new_tensor(torch)}
         yield time, {"sleep": simulation.polling.sleep()}
         yield signal, simulation.interrupts.stand_ins()
@@ -163,10 +149,6 @@ class Switch:
         transfers = Transfers(simulation, flights)
         own: dict[str, Callable[..., Any]] = {
             **handwritten(simulation),
-            **recurrent_cells(simulation),
-            **attention_kernels(simulation),
-            **refused_kernels(),
-            **self._encoders.kernels(),
             "copy_": transfers.copy_,
             "_foreach_copy_": transfers.copy_all,
             "_to_copy": transfers.to_copy,
@@ -192,9 +174,7 @@ class Switch:
         pinning = Pinning(simulation)
         library.put("is_pinned", pinning.is_pinned, "CPU")
         library.put("_pin_memory", pinning.pin, "CPU")
-        for short, kernel in autocast_kernels(
-            torch, simulation.device_type, self._weights
-        ):
+        for short, kernel in autocast_kernels(torch, simulation.device_type):
             library.put(short, kernel, AUTOCAST)
         self._library = library
 
@@ -218,18 +198,9 @@ class Switch:
         def before_cell(*_: Any) -> None:
             interrupts.take_over()
 
-        def after_cell(*_: Any) -> None:
-            # Others may ask when this process came to a collective, while it idles.
-            for group in tuple(self._simulation.ranks.groups):
-                group.tell()
-
-        for part, when in (
-            ("signals on the simulated GPU", {"before": before_cell}),
-            ("collectives of the simulated GPU", {"after": after_cell}),
-        ):
-            cells = CellEvents(shell, part, **when)
-            undo.callback(cells.take_out)
-            cells.put_in()
+        cells = CellEvents(shell, "signals on the simulated GPU", before=before_cell)
+        undo.callback(cells.take_out)
+        cells.put_in()
 
     def _restore_saved(self, undo: contextlib.ExitStack) -> None:
         """Let `torch.load` find its way to the device."""
@@ -324,11 +295,10 @@ def make_classes(simulation: Simulation) -> Classes:
     streams = {**shared, "_event": event, "_objects": {}}
     any_stream: Any = type("Stream", (Stream,), streams)
     any_stream._class = stream = type("Stream", (any_stream,), dict(of_module))
-    kind: Any = type("Both", (ClassOfBoth, type(Generator)), {})
-    generator = kind("Generator", (Generator,), {**shared, **of_module})
+    generator: Any = GeneratorClass("Generator", (Generator,), {**shared, **of_module})
     seed = simulation.torch.initial_seed()
     for gpu in simulation.machine.all_gpus:
-        own = generator.on(gpu.index, RandomState()).manual_seed(seed)
+        own = generator.on(gpu.index).manual_seed(seed)
         simulation.generators[gpu.index] = own
     return Classes(any_stream, any_event, stream, event, generator)
 

@@ -225,16 +225,13 @@ class Transfers:
             races = tracker.operate(
                 stream.order, reads, (written,), simulation.places.here()
             )
-            sent = source
-            if buffer is not None and not races:
-                sent = self._flights.content(source, buffer)
             if waits:
                 machine.synchronize_stream(stream, what, began_ns)
             elif buffer is not None:
-                self._flights.leave(source, buffer, stream, target)
+                self._flights.leave(source, buffer, stream)
         if races:
             simulation.tell(races)
-        return sent
+        return source
 
     def _leave(
         self,

@@ -63,8 +63,10 @@ public:
         blocked_.insert(target);
         latest_ = *blocked_.rbegin();
         if (is_model_) return;
-        int64_t v = std::min(real() + offset_, ceiling_.load());
-        set(offset_, std::max(*blocked_.begin(), v));
+        change([&](int64_t r, int64_t offset, int64_t ceiling) {
+            int64_t v = std::min(r + offset, ceiling);
+            return Rule{offset, std::max(*blocked_.begin(), v)};
+        });
     }
 
     void unblock(int64_t target)
@@ -80,9 +82,11 @@ public:
             if (!stands_at_ && modelled_ < target) advance(target);
             return;
         }
-        int64_t r = real(), v = std::max(target, std::min(r + offset_, ceiling_.load()));
-        if (stands_at_) v = std::min(r + offset_, ceiling_.load());
-        set(v - r, blocked_.empty() ? INT64_MAX : std::max(*blocked_.begin(), v));
+        change([&](int64_t r, int64_t offset, int64_t ceiling) {
+            int64_t v = std::min(r + offset, ceiling);
+            if (!stands_at_) v = std::max(v, target);
+            return Rule{v - r, blocked_.empty() ? INT64_MAX : std::max(*blocked_.begin(), v)};
+        });
         note_lead();
     }
 
@@ -128,12 +132,16 @@ private:
         int64_t now_ahead = now() - real(), least = lead_;
         while (now_ahead < least && !lead_.compare_exchange_weak(least, now_ahead)) {}
     }
-    // now() reads both as one, without the lock.
-    void set(int64_t offset, int64_t ceiling)
+    struct Rule { int64_t offset, ceiling; };
+    // now() reads both as one, without the lock. The real time that the new rule follows from
+    // is read while readers wait: else one who reads a little later would be ahead of it.
+    template <class Next> void change(Next next)
     {
-        version_.fetch_add(1, std::memory_order_acq_rel);
-        offset_.store(offset, std::memory_order_relaxed);
-        ceiling_.store(ceiling, std::memory_order_relaxed);
+        version_.fetch_add(1, std::memory_order_seq_cst);
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        Rule rule = next(real(), offset_.load(), ceiling_.load());
+        offset_.store(rule.offset, std::memory_order_relaxed);
+        ceiling_.store(rule.ceiling, std::memory_order_relaxed);
         version_.fetch_add(1, std::memory_order_release);
     }
 

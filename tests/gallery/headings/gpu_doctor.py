@@ -7,7 +7,6 @@ HEADINGS = {
     "one-gpu": "A machine with one GPU, ready",
     "eight-gpus": "A server with eight GPUs, ready",
     "mixed-and-out-of-reach": "GPUs of two models, one of them out of reach",
-    "nothing-told": "A GPU of which the driver tells little",
     "torch-without-cuda": "A torch that was built without CUDA",
     "driver-too-old": "A driver that is too old for this torch",
     "everything-wrong": "Everything that can be wrong at once",

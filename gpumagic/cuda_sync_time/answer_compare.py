@@ -1,0 +1,146 @@
+"""Is one code faster than the other? They ran in turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.cuda_sync_time.answer_repeat import nearly_equal, sample_facts
+from gpumagic.cuda_sync_time.digits import measured, ratio_text
+from gpumagic.cuda_sync_time.findings import notes
+from gpumagic.report import robust
+from gpumagic.report.record import Report
+from gpumagic.report.robust import Verdict, inverse
+from gpumagic.report.units import count_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpumagic.cuda_sync_time.report import Flag, Mode, Setting
+    from gpumagic.report.places import Code
+    from gpumagic.report.robust import Comparison
+
+_SAME = 0.01
+
+
+@dataclass(frozen=True)
+class ComparisonReport(Report):
+    """Two codes, measured in turn."""
+
+    base: Code
+    code: Code
+    setting: Setting
+    mode: Mode
+    calls: int
+    runs: int
+    result: Comparison
+    flags: tuple[Flag, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """The figure that a log shows: one call of the newer code."""
+        return robust.median([newer for _, newer in self.result.pairs])
+
+    @property
+    def headline(self) -> str:
+        """The verdict on the newer code, with its interval."""
+        new, base = self._names
+        result = self.result
+        match result.verdict:
+            case Verdict.FASTER:
+                speed = self._ratio(inverse(result.ratio))
+                return f"{new} is {speed} times as fast as {base}{self._between()}"
+            case Verdict.SLOWER:
+                time = self._ratio(result.ratio)
+                return f"{new} takes {time} times as long as {base}{self._between()}"
+            case Verdict.SAME:
+                return f"{new} and {base} take the same time, within 1 %"
+        more = result.more_pairs and count_text(result.more_pairs, "more pair")
+        said = f"cannot tell whether {new} or {base} is faster"
+        return f"{said}: about {more} might" if more else said
+
+    def drawing(self) -> Any:
+        """The interval in a picture, both times, and what to doubt."""
+        from gpumagic.drawing import Drawing, one_screen
+
+        return Drawing(self.headline, one_screen(_parts(self)), self.setting.label)
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        base, new = self.base.name or "the base", self.code.name or "this code"
+        return (new, base) if new != base else (f"the newer {new}", f"the older {base}")
+
+    @property
+    def _is_exact(self) -> bool:
+        """Whether both codes take the same time in each pair, as on a model's clock."""
+        pairs = self.result.pairs
+        return bool(pairs) and all(
+            nearly_equal(seconds, self.setting) for seconds in zip(*pairs, strict=True)
+        )
+
+    def _ratio(self, ratio: float | None) -> str:
+        interval = self.result.interval
+        return ratio_text(ratio, interval.high - interval.low if interval else 0.0)
+
+    def _between(self) -> str:
+        """The interval, in the words of the verdict; nothing where it has no width."""
+        interval = self.result.interval
+        if interval is None or interval.low == interval.high:
+            return ""
+        low, high = interval.low, interval.high
+        if self.result.verdict is Verdict.FASTER:
+            low, high = inverse(high) or 0.0, inverse(low) or 0.0
+        return f" ({self._ratio(low)} to {self._ratio(high)})"
+
+
+def _parts(report: ComparisonReport) -> Iterator[Any]:
+    from gpumagic.drawing import (
+        Grid,
+        Note,
+        Paragraph,
+        Range,
+        Ranges,
+        how_measured,
+    )
+
+    new, base = report._names  # noqa: SLF001 -- of the same file
+    result, exact = report.result, report._is_exact  # noqa: SLF001
+    ratio = report._ratio  # noqa: SLF001
+    if result.interval is not None and not exact:
+        low, high, _ = result.interval
+        text = f"{ratio(result.ratio)} [{ratio(low)} to {ratio(high)}]"
+        yield Ranges(
+            "Time of one over the other",
+            (Range(f"{new} over {base}", low, result.ratio, high, text),),
+            mark=1.0,
+            band=(1 - _SAME, 1 + _SAME),
+            remark="left is faster; the line is 1, and within 1 % of it counts as the "
+            "same",
+        )
+    floor_s = report.setting.floor_s
+    each_s = None if floor_s is None else floor_s / max(report.calls, 1)
+    middle = "" if exact else ", median"
+    times = [robust.median(seconds) for seconds in zip(*result.pairs, strict=True)]
+    names = f"{base}{middle}", f"{new}{middle}"
+    shown = [(name, measured(time, each_s)) for name, time in zip(names, times)]  # noqa: B905 -- no pairs, no times
+    yield Grid("One call", tuple(reversed(shown)))
+    if result.verdict is Verdict.CANNOT_TELL:
+        text = "the interval is too wide for an answer"
+        yield Note("note", text, "--repeat 5s, or --repeat 100, narrows it")
+    yield from notes(report.flags, report.setting)
+    calls = f"{count_text(report.calls, 'call')} of either in each"
+    yield how_measured(
+        Paragraph(
+            "Both run in turn, by chance in one order or the other. The interval holds "
+            "the true ratio with 95 % confidence. Faster or slower is said where it "
+            "leaves out 1; a difference of up to 1 % counts as the same."
+        ),
+        Grid(
+            "",
+            (
+                ("pairs, in turn", f"{len(result.pairs):,}, with {calls}"),
+                ("runs altogether", f"{report.runs:,}"),
+                *sample_facts(report.mode, report.calls, report.setting),
+            ),
+        ),
+    )

@@ -1,0 +1,443 @@
+"""How long did the cell really take, what did the time go to, and what to try?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.cuda_sync_time import verdict
+from gpumagic.cuda_sync_time.digits import floor_text, measured
+from gpumagic.cuda_sync_time.findings import (
+    COSTS_ONCE,
+    OF_LOOKING,
+    is_weighty,
+    notes,
+    short_words,
+    where_measured,
+)
+from gpumagic.cuda_sync_time.report import Bound
+from gpumagic.errors import GpuMagicError
+from gpumagic.report.record import Report
+from gpumagic.report.units import (
+    devices_text,
+    listed,
+    parse_seconds,
+    rate_text,
+    seconds_text,
+    share_text,
+    shortened,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpumagic.cuda_sync_time.report import (
+        Activity,
+        Flag,
+        LineTime,
+        Profile,
+        Roofline,
+        Run,
+        Setting,
+        SyncPoint,
+    )
+    from gpumagic.report.events import SpanKind, TraceSpan
+    from gpumagic.report.places import Code
+
+_HARDLY_WAITED = 0.05  # of the time: less says that the device kept up
+_MOSTLY_WAITED = 0.5
+_ABOVE_THE_FLOOR = 1.1  # no figure is finer than a tenth of it
+_ALONE, _WITH_A_TABLE = 10, 6  # lanes
+_LINES_IN_SIGHT = 8
+_LONGEST_CODE = 34
+
+
+@dataclass(frozen=True)
+class TimingReport(Report):
+    """One run of a cell."""
+
+    code: Code
+    setting: Setting
+    run: Run
+    flags: tuple[Flag, ...] = ()
+    # the error that the code raised, in one line. The time is then the time until it
+    # was raised.
+    failed: str | None = None
+    # lines that made the host wait; None if nobody looked
+    syncs: tuple[SyncPoint, ...] | None = None
+    # where nobody looked: the lines that were seen to wait for a value of a tensor
+    reads: tuple[SyncPoint, ...] = ()
+    profile: Profile | None = None
+    roofline: Roofline | None = None
+    activity: Activity | None = None  # who was busy when, where there is no `profile`
+    # what each line took; None if nobody looked
+    lines: tuple[LineTime, ...] | None = None
+    # the line that waited longest for batches of a DataLoader, if one did
+    loading: SyncPoint | None = None
+    # operations whose simulated time is a guess, be they in this cell or earlier ones
+    guessed: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """The figure that a log shows."""
+        if verdict.is_host_of_simulated(self):  # a simulated clock shows nothing of it
+            return self.run.simulated_in_s or 0.0
+        return self.run.elapsed_s
+
+    @property
+    def busy_s(self) -> float | None:
+        """How long at least one device was busy; None where nobody saw that."""
+        if self.profile is not None:
+            return self.profile.busy_s if self.profile.sees_devices else None
+        return None if self.activity is None else self.activity.busy_s
+
+    @property
+    def spans(self) -> tuple[TraceSpan, ...]:
+        """What was seen, by the profiler or without it."""
+        seen = self.profile or self.activity
+        return () if seen is None else seen.spans
+
+    @property
+    def bound(self) -> Bound:
+        """What it spent its time on; a wait that an empty cell has, too, is none."""
+        run = self.run
+        if not run.uses_device:
+            return Bound.HOST_ONLY
+        share = run.waited_s / run.elapsed_s if run.elapsed_s > 0 else 0.0
+        if share < _HARDLY_WAITED or not self.tells(run.waited_s):
+            return Bound.HOST
+        return Bound.DEVICE if share > _MOSTLY_WAITED else Bound.OVERLAPPED
+
+    def tells(self, seconds: float) -> bool:
+        """Whether a time is more than an empty cell shows, as far as digits tell."""
+        return seconds > (self.setting.floor_s or 0.0) * _ABOVE_THE_FLOOR
+
+    def seconds_of(self, kind: SpanKind) -> float:
+        """How long one thread of the host did that before the code returned."""
+        until_s = self.run.naive_s
+        its = (each for each in self.spans if each.kind is kind and not each.thread)
+        return sum(max(min(each.end_s, until_s) - each.start_s, 0.0) for each in its)
+
+    def text(self, seconds: float | None) -> str:
+        """A measured time, with the digits that its floor leaves."""
+        return measured(seconds, self.setting.floor_s)
+
+    def zoom(self, start: str | float, end: str | float) -> Zoom:
+        """A part of the picture of who was busy when; nothing is measured again.
+
+        The last line of a cell shows it, as `print` does.
+        """
+        start_s, end_s = (
+            parse_seconds(time) if isinstance(time, str) else float(time)
+            for time in (start, end)
+        )
+        length_s = self.run.elapsed_s
+        if not self.run.uses_device and self.profile is None:
+            raise GpuMagicError(
+                "this run has no timeline: it has used no device",
+                "%%cuda_sync_time --profile draws what the host did",
+            )
+        if not 0 <= start_s < min(end_s, length_s):
+            raise GpuMagicError(
+                f"nothing lies between {start} and {end}: "
+                f"this run took {seconds_text(length_s)}",
+                'from an earlier time to a later one: report.zoom("0s", '
+                f'"{seconds_text(length_s / 2).replace(" ", "")}")',
+            )
+        return Zoom(self, start_s, end_s)
+
+    @property
+    def headline(self) -> str:
+        """The true time, what it went to, and what an untrue one would have been."""
+        return verdict.headline(self)
+
+    def drawing(self) -> Any:
+        """The answer, then what it rests on."""
+        from gpumagic.drawing import Drawing, one_screen
+
+        parts = one_screen((*_in_sight(self), *_folded(self)))
+        return Drawing(self.headline, parts, self.setting.label)
+
+
+@dataclass(frozen=True)
+class BriefReport(Report):
+    """One run of a cell in a line, for when every cell is timed."""
+
+    timing: TimingReport
+
+    def drawing(self) -> Any:
+        """The time with its flags."""
+        from gpumagic.drawing import Drawing
+
+        flags = short_words(flag.kind for flag in self.timing.flags)
+        behind = f" [{flags}]" if flags else ""
+        title = f"{verdict.brief(self.timing)}{behind}"
+        return Drawing(title, (), self.timing.setting.label)
+
+
+@dataclass(frozen=True)
+class Zoom(Report):
+    """A part of the picture of who was busy when."""
+
+    timing: TimingReport
+    start_s: float
+    end_s: float
+
+    def drawing(self) -> Any:
+        """This part, and how much of it each device was busy."""
+        from gpumagic.cuda_sync_time.view_busy import picture
+        from gpumagic.drawing import Drawing
+
+        report = self.timing
+        drawn = picture(report, most=_ALONE, part=(self.start_s, self.end_s))
+        shares = [
+            f"{lane.name} {drawn.scale.share(lane)}"
+            for lane in drawn.shown
+            if not lane.name.startswith("host")
+        ]
+        length = seconds_text(self.end_s - self.start_s)
+        busy = f": {listed(shares[:2], ', ')} busy" if shares else ""
+        title = f"{length} of {verdict.time_text(report)}{busy}"
+        return Drawing(title, (drawn,), report.setting.label)
+
+
+# ---------------------------------------------------------------------- the screen
+
+
+def _in_sight(report: TimingReport) -> Iterator[Any]:
+    from gpumagic.cuda_sync_time.view_busy import picture
+
+    tables = _tables(report)
+    if _has_picture(report) and not report.lines:
+        yield picture(report, most=_WITH_A_TABLE if tables else _ALONE)
+    yield from tables[:1]
+    yield from _notes(report)
+    yield from roofline_parts(report.roofline)
+
+
+def _notes(report: TimingReport) -> Iterator[Any]:
+    """What makes the time untrue, then what makes it long, then all else."""
+    from gpumagic.drawing import Note
+
+    if report.failed is not None:
+        text = "the time ends at the error: code that works takes another one"
+        yield Note("problem", text)
+    weighty = [flag for flag in report.flags if is_weighty(flag.kind)]
+    others = [
+        flag
+        for flag in report.flags
+        if not is_weighty(flag.kind) and flag.kind not in OF_LOOKING
+    ]
+    yield from notes(weighty, report.setting)
+    if report.failed is None:
+        once = any(each.kind in COSTS_ONCE for each in weighty)
+        yield from (Note("note", *said) for said in verdict.advice(report, once=once))
+    if report.profile is not None:
+        if report.profile.problem:
+            yield Note("warning", report.profile.problem, report.profile.hint or "")
+        if report.profile.saved_as:
+            where = f"{report.profile.saved_as} is for https://ui.perfetto.dev"
+            yield Note("note", where)
+    yield from notes(others, report.setting)
+
+
+def _has_picture(report: TimingReport) -> bool:
+    profile = report.profile
+    if verdict.too_short(report):
+        return False
+    if report.run.uses_device or profile is None:
+        return report.run.uses_device
+    return bool(profile.spans) and not profile.operators
+
+
+def _tables(report: TimingReport) -> list[Any]:
+    """The one that was asked for most pointedly comes first."""
+    from gpumagic.cuda_sync_time.view_profile import kernel_table, operators_table
+
+    tables = []
+    if report.lines:
+        tables.append(_line_table(report, report.lines))
+    if report.syncs:
+        tables.append(_wait_table(report.syncs))
+    profile = report.profile
+    if profile is not None and profile.kernels:
+        tables.append(kernel_table(profile, report.guessed))
+    elif profile is not None and profile.operators:
+        tables.append(operators_table(profile.operators))
+    return tables
+
+
+def _wait_table(syncs: Sequence[SyncPoint]) -> Any:
+    from gpumagic.drawing import Column, Property, Table
+
+    def place(sync: SyncPoint) -> str:
+        """Where it waits, and which line of the cell led there."""
+        if sync.line is None:
+            return "not in the user's code"
+        led = f", from {sync.caller.where}" if sync.caller else ""
+        return f"{sync.line.where}{led}"
+
+    def waited(sync: SyncPoint) -> str | None:
+        return None if sync.waited_s is None else seconds_text(sync.waited_s)
+
+    properties = (
+        Property(Column("Line"), place),
+        Property(Column("Code"), lambda sync: sync.line.source if sync.line else ""),
+        Property(Column("What waits"), lambda sync: sync.what),
+        Property(Column("Count", number=True), lambda sync: f"{sync.times:,}"),
+        Property(Column("Waited", number=True), waited),
+    )
+    return Table.of("Lines that make the host wait", properties, syncs, name="waits")
+
+
+def _line_table(
+    report: TimingReport, lines: Sequence[LineTime], *, whole: bool = False
+) -> Any:
+    """The dearest lines in the order of the code, or all of them."""
+    from gpumagic.drawing import Column, Meter, Property, Table
+
+    length_s = report.run.elapsed_s
+    most_s = max((each.device_s or 0.0 for each in lines), default=0.0)
+    most_host_s = max((each.host_s for each in lines), default=0.0)
+
+    def bar(seconds: float | None, whole_s: float) -> Any:
+        if not seconds:
+            return None if seconds is None else "-"
+        share = min(seconds / whole_s, 1.0) if whole_s else None
+        return Meter(share, seconds_text(seconds), is_short=True)
+
+    def weight(each: LineTime) -> float:
+        host = each.host_s / most_host_s if most_host_s else 0.0
+        return max(host, (each.device_s or 0.0) / most_s if most_s else 0.0)
+
+    def place(each: LineTime) -> str:
+        is_here = each.number is not None
+        return str(each.number) if is_here else each.line.where.replace(", line ", ":")
+
+    def backward(each: LineTime) -> str:
+        return seconds_text(each.backward_s) if each.backward_s else "-"
+
+    kept = sorted(lines, key=weight, reverse=True)[:_LINES_IN_SIGHT]
+    shown = list(lines) if whole else [each for each in lines if each in kept]
+    caption = "" if whole else "Time by line"
+    if len(shown) < len(lines):
+        caption += f": the {len(shown)} that took most of {len(lines)}"
+    properties = [Property(Column("Line"), place)]
+    if whole:
+        runs = Property(Column("Runs", number=True), lambda each: f"{each.runs:,}")
+        properties.append(runs)
+        if any(each.backward_s for each in lines):
+            properties.append(Property(Column("Backward", number=True), backward))
+    properties.append(Property(Column("Host"), lambda each: bar(each.host_s, length_s)))
+    if any(each.device_s is not None for each in lines):
+        device = Property(Column("GPU"), lambda each: bar(each.device_s, most_s))
+        properties.append(device)
+    properties.append(
+        Property(
+            Column("Code"),
+            lambda each: shortened(each.line.source or "", _LONGEST_CODE),
+        )
+    )
+    return Table.of(caption, tuple(properties), shown)
+
+
+def _folded(report: TimingReport) -> Iterator[Any]:
+    from gpumagic.cuda_sync_time.view_busy import picture
+    from gpumagic.cuda_sync_time.view_profile import profile_details
+    from gpumagic.drawing import Details, Grid, Paragraph, how_measured
+
+    for table in _tables(report)[1:]:
+        yield Details(table.caption, (replace(table, caption=""),), table.name)
+    if report.lines:
+        table = _line_table(report, report.lines, whole=True)
+        meaning = Paragraph(
+            "Host is the time at a line, with all that it has called. GPU is what was "
+            "launched meanwhile, wherever it ran: kernels and copies added up. "
+            "Backward is what the backward of a line's operations took: part of the "
+            "GPU's time of the line that has called backward()."
+        )
+        yield Details("Time of every line", (table, meaning), "lines")
+        if _has_picture(report):
+            drawn = picture(report, most=_ALONE)
+            yield Details(drawn.caption, (replace(drawn, caption=""),), "timeline")
+    if report.profile is not None:
+        yield from profile_details(report.profile, report.setting)
+    yield how_measured(
+        Grid("", tuple(_facts(report))), Paragraph("\n".join(_remarks(report)))
+    )
+
+
+def _facts(report: TimingReport) -> Iterator[tuple[str, str | None]]:
+    """Each figure, and where and with what it was taken."""
+    run, setting = report.run, report.setting
+    if run.uses_device:
+        yield "measured", "from all devices idle to all devices idle, by the host"
+        yield "time", report.text(run.elapsed_s)
+        yield "until the code returned", f"{report.text(run.naive_s)}, as %%time says"
+        yield "wait after that", report.text(run.waited_s)
+        for name, seconds in (
+            ("of that, for other streams", run.tail_s),
+            ("earlier work, not counted", run.backlog_s),
+        ):
+            yield name, "none" if seconds == 0 else report.text(seconds)
+        for event in run.events:
+            where = devices_text(setting.kind, [event.device])
+            yield f"{where}, by events", report.text(event.elapsed_s)
+    else:
+        yield "measured", "from the first line to the last, by the host's clock"
+    yield "an empty cell (the floor)", floor_text(setting.floor_s)
+    if run.simulated_in_s is not None:
+        took = seconds_text(run.simulated_in_s)
+        yield "simulated in", f"{took} of this machine's own time"
+    yield from where_measured(setting).items()
+
+
+def _remarks(report: TimingReport) -> Iterator[str]:
+    """What has to be known of the figures."""
+    looked = [flag for flag in report.flags if flag.kind in OF_LOOKING]
+    if report.setting.floor_s is not None:
+        yield "The floor is not subtracted, and no figure is finer than a tenth of it."
+    for note in notes(looked, report.setting):
+        yield f"{note.text[:1].upper()}{note.text[1:]}: {note.hint}."
+    if report.setting.label:
+        yield "The clock is that of the model: Python's own time is not on it."
+    if _has_picture(report) and report.run.uses_device and report.busy_s is None:
+        yield (
+            "Where the GPU is perhaps busy, only a trace knows: --profile takes one. "
+            "Without it, copies are drawn as kernels."
+        )
+
+
+def roofline_parts(roofline: Roofline | None) -> Iterator[Any]:
+    """What was counted, against what can be computed; or why not."""
+    from gpumagic.drawing import Column, Details, Note, Paragraph, Property, Table
+
+    if roofline is None:
+        return
+    if roofline.flops is None:
+        said = f"operations could not be counted: {roofline.problem}"
+        yield Note("warning", said, roofline.hint or "")
+        return
+    rates = roofline.flops_per_s, roofline.peak_flops_per_s
+    achieved, peak = (rate_text(each, "FLOP/s") for each in rates)
+    reaches = f"a large matrix product in {roofline.dtype} reaches {peak}"
+    if roofline.peak_flops_per_s is None:
+        reaches = f"what this device reaches in {roofline.dtype} is not known"
+    counted = rate_text(roofline.flops, "FLOP")
+    yield Note("note", f"{counted} in one run are {achieved}; {reaches}")
+    flops = roofline.flops or 1
+    properties = (
+        Property(Column("Operation"), lambda each: each[0]),
+        Property(Column("Count", number=True), lambda each: rate_text(each[1], "FLOP")),
+        Property(
+            Column("Share", number=True), lambda each: share_text(each[1] / flops)
+        ),
+    )
+    how = (
+        "Operations were counted in one more run of the code, after the timed one. "
+        "Only matrix products, convolutions and attention count."
+    )
+    table = Table.of("", properties, roofline.counted)
+    yield Details(
+        "Which operations were counted", (Paragraph(how), table), "operations"
+    )

@@ -1,0 +1,396 @@
+"""Judges one run: what the time went to, and what makes it shorter. Text alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpumagic.cuda_sync_time.digits import floor_text, nearly_same
+from gpumagic.cuda_sync_time.findings import COSTS_ONCE
+from gpumagic.cuda_sync_time.report import Bound, FlagKind
+from gpumagic.report.events import DEVICE_KINDS, SpanKind
+from gpumagic.report.units import (
+    count_text,
+    listed,
+    seconds_text,
+    share_of,
+    share_text,
+    shortened,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpumagic.cuda_sync_time.answer_run import TimingReport
+    from gpumagic.cuda_sync_time.report import LineTime, Profile, Roofline
+
+WORTH_SAYING = 0.05  # of the time
+_MOSTLY = 0.5
+_NEARLY_ALL = 0.8
+_FLOORS = 2  # below so many a run cannot be told from an empty cell
+_NO_EMPTY_CELL = 0.25  # of the time is known to be the GPU's work
+_LONGEST_ERROR = 90
+_LONGEST_NAME = 60
+# A cell that took this machine so many times as long has perhaps done other things; but
+# working out a value takes long, too: for each operation, and by what it would compute.
+_OWN_TIMES, _OWN_S, _OWN_EACH_S, _OWN_OF_BUSY = 10, 0.05, 2e-3, 5000
+
+
+def headline(report: TimingReport) -> str:
+    """The true time, what it went to, and what an untrue one would have been."""
+    name = f"{report.code.name}: " if report.code.name else ""
+    if report.failed is not None:
+        said = shortened(report.failed, _LONGEST_ERROR)
+        return f"{name}failed {when(report)} ({said})"
+    said = f"{name}{spent(report)}"
+    return said if too_short(report) else f"{said}{_naive(report)}"
+
+
+def brief(report: TimingReport) -> str:
+    """The same without an untrue time, for when every cell is timed."""
+    name = f"{report.code.name}: " if report.code.name else ""
+    if report.failed is not None:
+        return f"{name}failed {when(report)}"
+    short = too_short(report) and not is_host_of_simulated(report)
+    return f"{name}{time_text(report) if short else spent(report)}"
+
+
+def too_short(report: TimingReport) -> bool:
+    """Whether one run cannot be told from an empty cell."""
+    floor_s, elapsed_s = report.setting.floor_s, report.run.elapsed_s
+    if floor_s is None or elapsed_s >= _FLOORS * floor_s:
+        return False
+    return (report.busy_s or 0.0) <= _NO_EMPTY_CELL * elapsed_s
+
+
+def time_text(report: TimingReport) -> str:
+    """The time, with what it leaves out or is made of."""
+    time = report.text(report.run.elapsed_s)
+    if _leaves_out_python(report):
+        return f"{time} on the simulated clock"
+    return f"{time} (guess)" if _is_guess(report) else time
+
+
+def _is_guess(report: TimingReport) -> bool:
+    """Whether operations whose cost is a guess took a part worth telling."""
+    guessed_s = sum(
+        each.end_s - each.start_s
+        for each in report.spans
+        if each.kind in DEVICE_KINDS and each.name in report.guessed
+    )
+    return guessed_s > WORTH_SAYING * report.run.elapsed_s
+
+
+def when(report: TimingReport) -> str:
+    """After how long it failed."""
+    time = report.text(report.run.elapsed_s)
+    return "at once" if time.startswith("below") else f"after {time}"
+
+
+def _leaves_out_python(report: TimingReport) -> bool:
+    """Whether Python's own time, which no model has, may be most of what passed."""
+    run, own_s = report.run, report.run.simulated_in_s
+    busy_s = report.busy_s or 0.0
+    values_s = _OWN_EACH_S * len(report.spans) + _OWN_OF_BUSY * busy_s
+    if own_s is None or own_s < max(_OWN_TIMES * run.elapsed_s, _OWN_S + values_s):
+        return False
+    return busy_s < _MOSTLY * run.elapsed_s
+
+
+def is_host_of_simulated(report: TimingReport) -> bool:
+    """Whether only Python ran, beside a simulated machine whose clock stood still."""
+    return not report.run.uses_device and report.run.simulated_in_s is not None
+
+
+def spent(report: TimingReport) -> str:
+    """The time, and what it went to as told by what was asked for."""
+    time = time_text(report)
+    if report.bound is Bound.HOST_ONLY:
+        if is_host_of_simulated(report):
+            return f"{seconds_text(report.seconds)} on this machine; no GPU was used"
+        blind = any(flag.kind is FlagKind.UNSEEN for flag in report.flags)
+        of_gpus = "a GPU was not waited for" if blind else "no GPU was used"
+        return f"{time} on the host; {of_gpus}"
+    if too_short(report):
+        return f"{time}: hardly more than an empty cell"
+    if reached := _reached(report.roofline):
+        return f"{time}: {reached}"
+    if report.syncs:
+        return f"{time}: {_lines_wait(report)}"
+    known = report.busy_s is not None
+    did = _works(report, report.busy_s or 0.0) if known else _works_perhaps(report)
+    return f"{time}: {did}{_started(report)}"
+
+
+def _reached(roofline: Roofline | None) -> str:
+    if roofline is None or not roofline.peak_flops_per_s or not roofline.flops_per_s:
+        return ""
+    share = roofline.flops_per_s / roofline.peak_flops_per_s
+    few = roofline.devices == 1
+    whose = "this GPU" if few else f"these {roofline.devices} GPUs"
+    return f"{share_of(share)} what {whose} can compute"
+
+
+def _gpus(report: TimingReport, does: str) -> str:
+    """Who did it: a single one, or some of several."""
+    if len(report.setting.devices) <= 1:
+        return f"the GPU {does}"
+    return f"the GPUs {'do' if does == 'does' else does.removesuffix('s')}"
+
+
+def _works(report: TimingReport, busy_s: float) -> str:
+    """What the GPU and the host did, where all of it was seen."""
+    if busy_s <= 0:
+        return f"{_gpus(report, 'does')} nothing in it"
+    said = f"{_gpus(report, 'works')} {seconds_text(busy_s)} of it"
+    if report.bound is Bound.DEVICE:
+        return f"{said}, the host waits"
+    rest = _beside_work(report, busy_s)
+    return f"{said}, {rest}" if rest else said
+
+
+def _beside_work(report: TimingReport, busy_s: float) -> str:
+    """What the host did for most of the time, or kept the GPU from working by."""
+    whole_s, loading_s = report.run.elapsed_s, _loading_s(report)
+    launching_s = report.seconds_of(SpanKind.LAUNCH)
+    waiting_s = report.seconds_of(SpanKind.WAIT)
+    if waiting_s > _MOSTLY * whole_s:
+        return f"its lines wait {seconds_text(waiting_s)} for that"
+    if loading_s > _MOSTLY * whole_s:
+        return f"its DataLoader takes {seconds_text(loading_s)}"
+    if names := _lets_run_dry(report):
+        return f"its lines wait at {names}"
+    if launching_s > _MOSTLY * whole_s:
+        return f"launching takes {seconds_text(launching_s)}"
+    code_s = report.run.naive_s - launching_s - waiting_s
+    is_idle = busy_s < _NEARLY_ALL * whole_s
+    if is_idle and code_s > _MOSTLY * whole_s and not _started(report):
+        return f"other host code takes {seconds_text(code_s)}"
+    return ""
+
+
+def _started(report: TimingReport) -> str:
+    """What a second run does not meet, where the host took its time."""
+    flags = [flag for flag in report.flags if flag.kind in COSTS_ONCE]
+    if not flags or report.run.naive_s < _MOSTLY * report.run.elapsed_s:
+        return ""
+    if any(flag.kind is FlagKind.COMPILED for flag in flags):
+        return ", compiling takes part of it"
+    libraries = tuple(dict.fromkeys(name for flag in flags for name in flag.names))
+    return f", starting {listed(libraries, ' and ', 2) or 'the GPU'} takes part of it"
+
+
+def _works_perhaps(report: TimingReport) -> str:
+    """The same where only two stamps and a pair of events are known."""
+    run = report.run
+    waited = report.text(run.waited_s)
+    said = f"{_gpus(report, 'works')} at least {waited} of it"
+    if report.bound is Bound.DEVICE:
+        return f"{said}, the host waits"
+    if _reading(report):
+        total_s = sum(each.waited_s or 0.0 for each in report.reads)
+        said = f"its lines wait {seconds_text(total_s)} for the GPU"
+        if report.bound is Bound.HOST:
+            return said
+        return f"{said}, its end {waited}"
+    if report.bound is not Bound.HOST:
+        return said
+    later = (
+        f"was done {waited} later" if report.tells(run.waited_s) else "was done with it"
+    )
+    if report.syncs is not None:
+        return f"nothing in it waits for the GPU, which {later}"
+    return f"the code ran {report.text(run.naive_s)} of it, the GPU {later}"
+
+
+def _reading(report: TimingReport) -> bool:
+    """Whether lines that hand values to Python were seen to wait for long."""
+    total_s = sum(each.waited_s or 0.0 for each in report.reads)
+    return total_s >= WORTH_SAYING * report.run.elapsed_s > 0
+
+
+def _lines_wait(report: TimingReport) -> str:
+    """The waits within the code; those of several threads at once make no sum."""
+    points, run = report.syncs or (), report.run
+    known = [point.waited_s for point in points if point.waited_s is not None]
+    whole_s, least = sum(known), "" if len(known) == len(points) else "at least "
+    times = count_text(sum(point.times for point in points), "time")
+    said = f"its lines wait for the GPU {times}"
+    if known and whole_s <= run.naive_s:
+        said = f"its lines wait {least}{seconds_text(whole_s)} for the GPU"
+    if report.bound is Bound.HOST:
+        return said
+    return f"{said}, its end {report.text(run.waited_s)}"
+
+
+def _naive(report: TimingReport) -> str:
+    """What a clock round the call would have said, where that is wrong."""
+    run = report.run
+    ratio = run.too_little
+    if not run.uses_device or ratio is None or nearly_same(ratio):
+        return ""
+    if not report.tells(run.waited_s):
+        return ""
+    if not report.tells(run.naive_s):
+        return f"; %%time would say less than {floor_text(report.setting.floor_s)}"
+    return f"; %%time would say {report.text(run.naive_s)}"
+
+
+# ----------------------------------------------------------------------- what to try
+
+_NO_LINES = ("queue full", "cudaFree")  # no line asks for these waits
+_DRIVER_WAITS = (FlagKind.GIVEN_BACK, FlagKind.DRIVER_CALLS, FlagKind.RETRIES)
+_GPU_LIMIT = "faster kernels, or less for them to do, make it faster"
+_NAMES_KERNELS = "--profile names the kernels that take most"
+_FEWER_LAUNCHES = (
+    "fewer and larger operations (optimizers: foreach=True or fused=True), "
+    "torch.compile, or a CUDA graph"
+)
+_LAUNCH_LIMIT = (
+    "launching is the limit: each operation costs the host time, however small it is",
+    _FEWER_LAUNCHES,
+)
+_READ_ONCE = (
+    "keep values on the GPU, and read them at the end; --vs tells what it saves"
+)
+_WAITS_COST = (
+    "while a line waits, the host launches nothing ahead: its cost is not the time "
+    "waited"
+)
+
+
+def advice(report: TimingReport, *, once: bool) -> Iterator[tuple[str, ...]]:
+    """What makes it slow, and what to try; of a first run only what is sure."""
+    if report.lines and report.profile is not None:
+        yield from _dearest_line(report.lines, report.profile)
+    if _reading(report):
+        yield _slowest_read(report)
+    if once or report.roofline is not None or is_host_of_simulated(report):
+        return
+    if _leaves_out_python(report):
+        own = seconds_text(report.run.simulated_in_s)
+        yield (
+            f"Python's own time is not on the simulated clock; here it ran {own}",
+            "box.off(), then time it again: this machine's clock counts Python",
+        )
+    elif too_short(report):
+        yield "one run this short cannot be judged", "--repeat takes many in a row"
+    if not too_short(report):
+        yield from _limits(report)
+
+
+def _limits(report: TimingReport) -> Iterator[tuple[str, ...]]:
+    """What keeps it from being shorter."""
+    loading = tuple(_slow_loader(report))
+    yield from loading
+    if report.bound is Bound.HOST_ONLY:
+        return
+    if report.syncs:
+        yield _WAITS_COST, _READ_ONCE
+    elif report.busy_s is not None:
+        yield from _advice_seen(report, report.busy_s)
+    elif not loading and not _reading(report):
+        yield _advice_unseen(report)
+
+
+def _dearest_line(
+    lines: Sequence[LineTime], profile: Profile
+) -> Iterator[tuple[str, ...]]:
+    """The innermost line that has launched most of the GPU's work, if one has."""
+    whole_s = sum(each.total_s for each in profile.kernels)
+    launching = [each for each in lines if each.device_s]
+    most = [each for each in launching if (each.device_s or 0.0) > _MOSTLY * whole_s]
+    if len(launching) > 1 and most:
+        line = min(most, key=lambda each: each.device_s or 0.0)
+        share = share_text(min((line.device_s or 0.0) / whole_s, 1.0))
+        code = shortened(line.line.source or "", _LONGEST_NAME)
+        text = f"{line.line.where} launches {share} of the GPU's work"
+        yield (f"{text}: `{code}`" if code else text,)
+
+
+def _slowest_read(report: TimingReport) -> tuple[str, ...]:
+    """The line that waited longest for values, with who called it."""
+    read = report.reads[0]
+    where = "the code" if read.line is None else read.line.where
+    led = f" (from {read.caller.where})" if read.caller else ""
+    seconds = seconds_text(read.waited_s)
+    times = count_text(read.times, "time")
+    waits = f"{where}{led} waits {seconds} for the GPU at {read.what}, {times}"
+    return (
+        f"{waits}; meanwhile the host launches nothing",
+        "keep values on the GPU, and read them at the end; --syncs names all lines",
+    )
+
+
+def _loading_s(report: TimingReport) -> float:
+    return (report.loading.waited_s or 0.0) if report.loading else 0.0
+
+
+def _slow_loader(report: TimingReport) -> Iterator[tuple[str, ...]]:
+    """The loop that waits for data, where the GPU does not work meanwhile."""
+    loading, whole_s = report.loading, report.run.elapsed_s
+    works = (report.busy_s or 0.0) >= _NEARLY_ALL * whole_s
+    works |= report.bound is Bound.DEVICE
+    if loading is None or works or _loading_s(report) < WORTH_SAYING * whole_s:
+        return
+    where = "the code" if loading.line is None else loading.line.where
+    share = share_of(_loading_s(report) / whole_s)
+    waits = f"{where} waits {seconds_text(loading.waited_s)} for its DataLoader"
+    yield (
+        f"{waits}: {share} the time",
+        "%pin_loader NAME, with the loader's name, makes it faster",
+    )
+
+
+def _advice_unseen(report: TimingReport) -> tuple[str, ...]:
+    run = report.run
+    if run.waited_s >= (1 - WORTH_SAYING) * run.elapsed_s:
+        return _GPU_LIMIT, _NAMES_KERNELS
+    if report.bound is not Bound.HOST:
+        text = "what the GPU did before the code returned is not known"
+        return text, "--profile shows when it was busy"
+    if report.syncs is None:
+        text = "launching is the limit, or lines of the code wait for the GPU"
+        return text, "--syncs tells which"
+    return _LAUNCH_LIMIT
+
+
+def _advice_seen(report: TimingReport, busy_s: float) -> Iterator[tuple[str, ...]]:
+    from gpumagic.cuda_sync_time.view_profile import dearest
+
+    whole_s, profile = report.run.elapsed_s, report.profile
+    if names := _lets_run_dry(report):
+        text = f"the host waits at {names}, and then the GPU has nothing to do"
+        yield text, "--syncs names the lines"
+    elif busy_s >= _NEARLY_ALL * whole_s:
+        if profile is None or not profile.kernels:
+            yield _GPU_LIMIT, _NAMES_KERNELS
+            return
+        name, share = dearest(profile)
+        kernel = shortened(name, _LONGEST_NAME)
+        yield _GPU_LIMIT, f"begin with {kernel}: {share_of(share)} busy time"
+    elif any(flag.kind in _DRIVER_WAITS for flag in report.flags):
+        return  # their own notes say why the host waits
+    elif busy_s > 0 and report.seconds_of(SpanKind.LAUNCH) > _MOSTLY * whole_s:
+        yield _LAUNCH_LIMIT
+
+
+def _lets_run_dry(report: TimingReport) -> str:
+    """The waits after which more was launched, where they and the idle GPU matter."""
+    least_s = WORTH_SAYING * report.run.elapsed_s
+    if report.run.elapsed_s - (report.busy_s or 0.0) < least_s:
+        return ""
+    host = [each for each in report.spans if not each.thread]
+    starts_s = (each.start_s for each in host if each.kind is SpanKind.LAUNCH)
+    last_s = max(starts_s, default=0.0)
+    waits = [
+        each
+        for each in host
+        if each.kind is SpanKind.WAIT
+        and each.end_s <= last_s
+        and each.name not in _NO_LINES
+    ]
+    if sum(each.end_s - each.start_s for each in waits) < least_s:
+        return ""
+    names = {each.name for each in waits}
+    is_one = len(names) == 1 and not max(names)[0].isdigit()  # else "2 names", pooled
+    return names.pop() if is_one else "several calls"

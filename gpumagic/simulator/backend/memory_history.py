@@ -1,0 +1,226 @@
+"""torch's memory history, its snapshot and its settings, on the simulated GPU."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpumagic.errors import GpuMagicError
+from gpumagic.report.places import Place
+from gpumagic.simulator.allocator_settings import AllocatorSettings
+from gpumagic.simulator.allocator_snapshot import Context, Recording
+from gpumagic.simulator.backend.refusals import NotSimulated
+from gpumagic.simulator.observing import StorageDeaths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
+
+    from gpumagic.report.places import PlaceMark
+    from gpumagic.simulator.allocator_blocks import Block
+    from gpumagic.simulator.allocator_snapshot import Calls
+    from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.backend.torch_sim import TorchSim
+
+_MOST_ENTRIES = 1 << 20
+_OURS = str(Path(__file__).parents[1])  # what stands for torch's C++ is no frame
+_OPERATORS = str(Path("torch", "_ops.py"))
+_CONTEXTS = {None: Context.NEVER, "state": Context.STATE, "alloc": Context.ALLOC}
+_CONTEXTS["all"] = Context.ALL
+_ACTIONS = (
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "oom",
+    "snapshot",
+)
+
+
+def memory_names(
+    simulation: Simulation, torch_sim: TorchSim
+) -> Iterator[tuple[Any, str, Any]]:
+    """What to put in the place of torch's own: object, name, replacement."""
+    torch = simulation.torch
+    memory, history = torch.cuda.memory, History(simulation, torch_sim)
+    yield memory, "_record_memory_history", history.record
+    yield memory, "_snapshot", history.snapshot
+    yield memory, "_dump_snapshot", history.dump
+    if hasattr(memory, "_allocation_traceback"):
+        yield memory, "_allocation_traceback", history.calls_of
+    attach = simulation.memory_full.append
+    yield torch._C, "_cuda_attach_out_of_memory_observer", attach
+    settings = _settings(simulation)
+    yield torch._C, "_accelerator_setAllocatorSettings", settings
+    yield memory, "_set_allocator_settings", settings
+
+
+class History:
+    """The record of allocations, and the snapshot that shows it."""
+
+    def __init__(self, simulation: Simulation, torch_sim: TorchSim) -> None:
+        self._simulation = simulation
+        self._torch_sim = torch_sim
+        self._calls = CallsOfBlocks(simulation)
+
+    def record(self, enabled: Any = "all", *args: Any, **options: Any) -> None:
+        """Record from now on what the allocators do; None ends it."""
+        if isinstance(enabled, bool):
+            self._record_as_once(enabled, *args, **options)
+        else:
+            self._record(enabled, *args, **options)
+
+    def _record(
+        self,
+        enabled: str | None = "all",
+        context: str | None = "all",
+        stacks: str = "all",
+        max_entries: int = sys.maxsize,
+        device: Any = None,
+        clear_history: bool = False,
+        compile_context: bool = False,
+        global_record_annotations: bool = False,
+        skip_actions: Sequence[str] | None = None,
+    ) -> None:
+        del device, compile_context, global_record_annotations  # also torch: all GPUs
+        _require("state", enabled, ("state", "all", None))
+        _require("context", context, (*_CONTEXTS,))
+        _require("stacks", stacks, ("python", "all"))
+        for action in skip_actions or ():
+            _require("skipped action", action, _ACTIONS)
+        most = min(max_entries, _MOST_ENTRIES) if enabled == "all" else 1
+        skipped = frozenset(skip_actions or ())
+        self._switch(
+            Recording(max(most, 1), _CONTEXTS[context], self._calls.gather, skipped)
+            if enabled
+            else None,
+            clear=clear_history,
+        )
+
+    def _record_as_once(
+        self,
+        enabled: bool,
+        record_context: bool = True,
+        trace_alloc_max_entries: int = 1,
+        trace_alloc_record_context: bool = False,
+        *_: Any,
+        clear_history: bool = False,
+        **__: Any,
+    ) -> None:
+        """With the parameters of the first versions."""
+        context = Context.STATE if record_context else Context.NEVER
+        if trace_alloc_record_context:
+            context = Context.ALLOC
+        most = max(trace_alloc_max_entries, 1)
+        recording = Recording(most, context, self._calls.gather)
+        self._switch(recording if enabled else None, clear=clear_history)
+
+    def _switch(self, recording: Recording | None, *, clear: bool) -> None:
+        self._torch_sim.init()
+        with self._simulation.books():
+            for gpu in self._simulation.machine.gpus:
+                gpu.allocator.record_history(recording, clear=clear)
+            wants_frees = recording is not None and recording.context >= Context.ALL
+            self._calls.follow(wants_frees)
+
+    def snapshot(self, *_: Any, **__: Any) -> dict[str, Any]:
+        """What the allocators hold, and what they have done."""
+        with self._simulation.books():
+            gpus = tuple(self._simulation.machine.gpus)
+            traces = [gpu.allocator.history for gpu in gpus]
+            allocator = (gpus or self._simulation.machine.all_gpus)[0].allocator
+        return {
+            "segments": self._torch_sim.memory_snapshot(),  # noted behind the traces
+            "device_traces": traces,
+            "allocator_settings": allocator.settings.as_torch_tells(),
+            "external_annotations": [],
+        }
+
+    def dump(self, filename: str = "dump_snapshot.pickle", *_: Any, **__: Any) -> None:
+        """Write the snapshot to a file for torch's own viewer."""
+        with Path(filename).open("wb") as file:
+            pickle.dump(self.snapshot(), file)
+
+    def calls_of(self, data_ptr: int) -> list[dict[str, Any]] | None:
+        """Where what begins at an address was allocated; None if that is not known."""
+        found = (
+            block["frames"]
+            for segment in self._torch_sim.memory_snapshot()
+            for block in segment["blocks"]
+            if block["address"] == data_ptr and block["state"] == "active_allocated"
+        )
+        return next(found, None) or None
+
+
+class CallsOfBlocks:
+    """The calls that led to an allocation, or to the end of a tensor."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._deaths = StorageDeaths(simulation, _calls_here)
+        self._following = False
+
+    def gather(self, action: str, block: Block | None) -> Calls:
+        """The calls of now, or those in which the tensor of this block has died."""
+        marks: tuple[PlaceMark, ...] | None = None
+        if block is not None and action != "alloc":
+            last = action == "free_completed"
+            deaths = self._deaths.marks
+            marks = (deaths.pop if last else deaths.get)(block, None)
+        return functools.partial(_frames, marks or _calls_here())
+
+    def follow(self, following: bool) -> None:
+        """Note the ends of tensors from now on, or do no more."""
+        if following != self._following:
+            self._following = following
+            (self._deaths.begin if following else self._deaths.end)()
+
+
+def _calls_here() -> tuple[PlaceMark, ...]:
+    """Where each function stands that led here, the innermost first."""
+    found: list[PlaceMark] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith(_OURS):
+            found.append((code, frame.f_lasti))
+        elif found and found[-1][0].co_filename.endswith(_OPERATORS):
+            found.pop()  # an operator that a kernel of ours has called
+        frame = frame.f_back
+    return tuple(found)
+
+
+def _frames(marks: tuple[PlaceMark, ...]) -> list[dict[str, Any]]:
+    return [dict(_frame(mark)) for mark in marks]
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _frame(mark: PlaceMark) -> dict[str, Any]:
+    place = Place(*mark)
+    name = place.code.co_name
+    return {"filename": place.file, "line": place.line or 0, "name": name}
+
+
+def _require(what: str, value: Any, known: tuple[Any, ...]) -> None:
+    if value not in known:
+        listed = ", ".join(repr(each) for each in known)
+        raise RuntimeError(f"expected {what} to be one of {listed}, not {value!r}")
+
+
+def _settings(simulation: Simulation) -> Callable[[str], None]:
+    def _set_allocator_settings(env: str) -> None:
+        """Let the allocators do as PYTORCH_ALLOC_CONF would say, from now on."""
+        try:
+            settings = AllocatorSettings.parse(env)
+        except GpuMagicError as refused:  # torch has its own kind of error
+            raise NotSimulated(refused.problem, refused.hint) from None
+        with simulation.books():
+            for gpu in simulation.machine.all_gpus:
+                gpu.allocator.configure(settings)
+
+    return _set_allocator_settings

@@ -1,0 +1,293 @@
+"""What do several tensors share: those beside each other, or all names' memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpumagic.drawing import Column, Details, Note, Paragraph, Property, Table
+from gpumagic.drawing import how_measured as how
+from gpumagic.drawing.extents import Extent, Extents
+from gpumagic.report.units import bytes_text, count_text, listed
+from gpumagic.tensor_info.answer_tensor import how_looked
+from gpumagic.tensor_info.answer_values import values_headline, values_table
+from gpumagic.tensor_info.answer_view import obstacle, view_headline, ways
+from gpumagic.tensor_info.answer_warp import is_drawn, warp_parts
+from gpumagic.tensor_info.axes import visible_tensor
+from gpumagic.tensor_info.figure import Lane, few_places, lane_cells
+from gpumagic.tensor_info.sentences import layout, shape_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpumagic.drawing import Part
+    from gpumagic.tensor_info.report import (
+        AliasReport,
+        CompareReport,
+        Group,
+        Name,
+        Pair,
+        TensorReport,
+    )
+
+_MOST_TOLD = 4
+_RELATIONS = {
+    "identical": "the same elements",
+    "contains": "the first contains the second",
+    "contained": "the first is contained in the second",
+    "partial": "some elements in common",
+    "interleaved": "beside each other in one stretch, no element in common",
+    "disjoint": "no element in common",
+}
+_MIXED = ("partial", "contains", "contained")
+_LAYOUTS = {True: "the same", False: "different", None: None}
+_MOST_GROUPS, _MOST_NAMES = 8, 12
+_NAMED_AT_MOST, _MOST_LANES_IN_SIGHT = 2, 6
+_HOW = (
+    "Looked at were the names of the notebook, and one level within them: lists, "
+    "tuples, dicts, modules.\n"
+    "Memory is told apart by device and address; no operation was run."
+)
+
+
+def comparison_headline(report: CompareReport) -> str:
+    """How many tensors there are, and whether they share elements."""
+    names = listed([each.expression for each in report.tensors], most=_MOST_TOLD)
+    pairs = len(report.pairs)
+    sharing = sum(pair.elements_overlap is True for pair in report.pairs)
+    unknown = sum(pair.elements_overlap is None for pair in report.pairs)
+    if not sharing and unknown:
+        return f"whether {names} share elements is not decided"
+    if not sharing:
+        return f"{names} share no elements"
+    if sharing == pairs:
+        return f"{names} share elements: writing to one changes what others read"
+    return f"{sharing} of {pairs} pairs of {names} share elements"
+
+
+def comparison_parts(report: CompareReport) -> Iterator[Part]:
+    """One memory that is shared, a row for each tensor, and what to do."""
+    tensors = report.tensors
+    yield from _shared_memory(report)
+    read = [(each.expression, each.values) for each in tensors if each.values]
+    if read:
+        names, summaries = zip(*read, strict=True)
+        yield values_table(names, summaries)
+    elif report.views:
+        properties = (
+            Property(Column("Tensor"), lambda each: each.tensor.expression),
+            Property(Column("Answer"), view_headline),
+        )
+        yield Table.of("What was asked", properties, report.views, name="asked")
+    else:
+        yield _rows(tensors)
+    for each in tensors:
+        if each.values and (each.values.nan_count or each.values.inf_count):
+            yield Note("problem", values_headline(each, each.values))
+    mixed = [_both(report, pair) for pair in report.pairs if pair.relation in _MIXED]
+    if mixed:
+        yield Note(
+            "warning",
+            "reading one while writing to the other may mix values: "
+            f"{listed(mixed, ', ', most=1)}",
+            "call .clone() on what is to stay as it is",
+        )
+    yield from (Note("problem", remark) for remark in report.remarks)
+    views: list[Part] = []
+    for view in report.views:
+        views.append(Paragraph(f"{view_headline(view)}."))
+        views += [Note("problem", said) for said in obstacle(view)]
+        views += ways(view)
+    if views:
+        yield Details("Why, and what works", tuple(views), "views")
+    if report.pairs:
+        beside = (_rows(tensors),) if views or read else ()
+        yield Details("Pair by pair", (_pairs(report), *beside), "pairs")
+    shown = [each for each in tensors if report.warp or each.on_accelerator]
+    if any(map(is_drawn, shown)):
+        parts = tuple(warp_parts(shown, named=True))
+        yield Details("What a warp fetches", parts, "warp")
+    yield how_looked(tensors)
+
+
+def _rows(tensors: Sequence[TensorReport]) -> Table:
+    def size(report: TensorReport) -> str | None:
+        return None if report.size is None else shape_text(report.size)
+
+    def stride(report: TensorReport) -> str | None:
+        return None if report.stride is None else str(report.stride)
+
+    def offset(report: TensorReport) -> str | None:
+        at = report.storage_offset
+        return None if at is None else f"{at:,} el"
+
+    properties = (
+        Property(Column("Tensor"), lambda each: each.expression),
+        Property(Column("Size"), size),
+        Property(Column("Dtype"), lambda each: each.dtype),
+        Property(Column("Device"), lambda each: each.device),
+        Property(Column("Stride"), stride),
+        Property(Column("Offset", number=True), offset),
+        Property(Column("Layout"), layout),
+    )
+    return Table.of("Side by side", properties, tensors, name="rows")
+
+
+def _pairs(report: CompareReport) -> Table:
+    def storage(pair: Pair) -> str | None:
+        if pair.same_storage:
+            return "the same"
+        if pair.storage_ranges_intersect:
+            return "two objects over the same addresses"
+        return None if pair.same_storage is None else "two"
+
+    def elements(pair: Pair) -> str:
+        shares = "some elements in common" if pair.elements_overlap else "not known"
+        return _RELATIONS.get(pair.relation, shares)
+
+    def shared(pair: Pair) -> str | None:
+        if pair.shared_bytes is None:
+            return None
+        return ("at least " if pair.at_least else "") + bytes_text(pair.shared_bytes)
+
+    properties = (
+        Property(Column("Pair"), lambda pair: _both(report, pair)),
+        Property(Column("Storage"), storage),
+        Property(Column("Elements"), elements),
+        Property(Column("Shared", number=True), shared),
+        Property(Column("Layout"), lambda pair: _LAYOUTS[pair.same_layout]),
+    )
+    return Table.of("Pair by pair", properties, report.pairs)
+
+
+def _both(report: CompareReport, pair: Pair) -> str:
+    first, second = (report.tensors[at] for at in (pair.first, pair.second))
+    return f"{first.expression} and {second.expression}"
+
+
+def _shared_memory(report: CompareReport) -> Iterator[Part]:
+    """A figure of the memory that most of the tensors lie in."""
+    group = list(range(len(report.tensors)))
+    for pair in report.pairs:
+        if pair.same_storage or pair.storage_ranges_intersect:
+            old, new = sorted((group[pair.first], group[pair.second]), reverse=True)
+            group = [new if each == old else each for each in group]
+    most = max(group, key=group.count)
+    tensors = [
+        each for each, its in zip(report.tensors, group, strict=True) if its == most
+    ]
+    starts = [
+        None
+        if each.address is None
+        else each.address - (each.storage_offset or 0) * (each.itemsize or 1)
+        for each in tensors
+    ]
+    known = [start for start in starts if start is not None]
+    first = min(known, default=0) if len(known) == len(starts) else None
+    lanes = []
+    for tensor, start in zip(tensors, starts, strict=True):
+        visible = visible_tensor(tensor)
+        if visible is not None:
+            begins = 0 if first is None or start is None else start - first
+            lanes.append((tensor, Lane(tensor.expression, visible, begins)))
+    if len(lanes) < 2:
+        return
+    if few_places([lane for _, lane in lanes]):
+        yield lane_cells([lane for _, lane in lanes])
+        return
+    ends = [lane.start_byte + (tensor.storage_bytes or 0) for tensor, lane in lanes]
+    total = max(*ends, *(lane.last_byte for _, lane in lanes))
+    bars = []
+    for tensor, lane in lanes:
+        said = f"byte {lane.first_byte:,} to {lane.last_byte:,}"
+        if holes := tensor.holes_in_span:
+            said += f", {holes:,} el between are not its own"
+        dense = tensor.holes_in_span == 0
+        stretch = lane.first_byte, lane.last_byte
+        bars.append(Extent(lane.name, *stretch, dense=dense, said=said))
+    edges = bytes_text(0), bytes_text(total)
+    yield Extents("One memory, a lane for each tensor", tuple(bars), total, edges)
+
+
+def alias_headline(report: AliasReport) -> str:
+    """Who keeps most for nothing; else how much memory is shared, by how many names."""
+    groups = report.groups
+    if not groups:
+        return "no two names share memory"
+    worst = max(groups, key=lambda group: group.kept_for_nothing_bytes or 0)
+    stored = bytes_text(sum(group.stored_bytes for group in groups))
+    if worst.kept_for_nothing_bytes:
+        kept, used = bytes_text(worst.stored_bytes), bytes_text(worst.used_bytes)
+        keep, use = ("keep", "use") if len(worst.names) > 1 else ("keeps", "uses")
+        return f"{_names(worst)} {keep} {kept} alive and {use} {used}"
+    names = count_text(sum(len(group.names) for group in groups), "name")
+    pieces = count_text(len(groups), "piece of memory", "pieces of memory")
+    share = "is shared" if len(groups) == 1 else "are shared"
+    return f"{pieces}, {stored} in all, {share} by {names}"
+
+
+def alias_parts(report: AliasReport) -> Iterator[Part]:
+    """The largest piece of memory, all pieces in figures, and what frees some."""
+    groups = report.groups
+    if groups:
+        yield _lanes(groups[0], _MOST_LANES_IN_SIGHT)
+        properties = (
+            Property(Column("Names"), _names),
+            Property(Column("Memory"), lambda each: each.device),
+            Property(Column("Size", number=True), lambda g: bytes_text(g.stored_bytes)),
+            Property(Column("Used", number=True), lambda g: _known(g.used_bytes)),
+            Property(
+                Column("Kept for nothing", number=True),
+                lambda group: _known(group.kept_for_nothing_bytes),
+            ),
+        )
+        yield Table.of("Memory under several names", properties, groups, name="pieces")
+    if not report.complete:
+        yield Note("warning", "the search was cut short: there may be more names")
+    for group in groups:
+        if group.advice:
+            said = f"{_names(group)} can let go of memory"
+            yield Note("warning", said, group.advice)
+        if group.hidden_holders:
+            yield Note(
+                "note",
+                f"at least {group.hidden_holders} more hold the memory of "
+                f"{_names(group)}, such as what autograd has saved",
+            )
+    yield from (Note("note", remark) for remark in report.remarks)
+    if groups:
+        lanes = tuple(_lanes(each, _MOST_NAMES) for each in groups[:_MOST_GROUPS])
+        yield Details("Each piece, name by name", lanes, "names")
+    alone = "There are no other tensors."
+    if report.alone:
+        count = count_text(report.alone, "tensor")
+        alone = f"{count} of {bytes_text(report.alone_bytes)} have no other name."
+    yield how(Paragraph(f"{_HOW}\n{alone}"))
+
+
+def _known(count: int | None) -> str | None:
+    return None if count is None else bytes_text(count)
+
+
+def _names(group: Group) -> str:
+    return listed([name.name for name in group.names], most=_NAMED_AT_MOST)
+
+
+def _lanes(group: Group, most: int) -> Extents:
+    size, names = bytes_text(group.stored_bytes), group.names
+    left_out = len(names) - most
+    more = f"; {count_text(left_out, 'more name')} not drawn" if left_out > 0 else ""
+    lanes = tuple(map(_lane, names[:most]))
+    caption = f"{size} on {group.device}{more}"
+    return Extents(caption, lanes, group.stored_bytes, (bytes_text(0), size))
+
+
+def _lane(name: Name) -> Extent:
+    stretch = name.first_byte, name.last_byte
+    dense = name.touched_bytes == name.last_byte - name.first_byte
+    has_gaps = not dense and name.touched_bytes is not None
+    said = (
+        f"{name.kind}, {shape_text(name.size)} {name.dtype}, "
+        f"byte {stretch[0]:,} to {stretch[1]:,}{', with gaps' if has_gaps else ''}"
+        f"{', held by the output of a cell' if name.is_output else ''}"
+    )
+    return Extent(name.name, *stretch, dense=dense, said=said)

@@ -1,0 +1,215 @@
+"""What are the values: what is not finite first, then where they are high.
+
+Light is high and dark is low, and zero is grey where signs meet. The colours are those
+of cividis, whose lightness only rises: they read the same for colour-blind readers and
+on a grey print. NaN and infinities have letters and a border, no colours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpumagic.drawing import Column, Note, Table
+from gpumagic.drawing.palette import WHITE
+from gpumagic.drawing.tiles import Figure, Matrix, Row, Tile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gpumagic.drawing import Part
+    from gpumagic.tensor_info.report import HeatMap, TensorReport, ValueSummary
+
+_STOPS = (
+    "#00224E",
+    "#1A386F",
+    "#434E6C",
+    "#61646F",
+    "#7C7B78",
+    "#999378",
+    "#B8AB70",
+    "#D9C55F",
+    "#FEE838",
+)
+_LEVELS = 20  # steps of colour from end to end
+_MOST = 9  # the digit at the ends
+_LETTERS = {"nan": ("N", "NaN"), "inf": ("I", "inf")}
+
+# A scale of which one tile is nearly the whole would leave the others one colour.
+_OUTLIER, _MOST_OUTLIERS = 5.0, 0.05
+
+
+def values_headline(report: TensorReport, values: ValueSummary) -> str:
+    """What is not finite, with the place of the first; then the range of the rest."""
+    count = "its values"
+    if report.numel is not None:
+        count = f"{report.numel:,} value{'s' if report.numel != 1 else ''}"
+    nans, infinities = values.nan_count or 0, values.inf_count or 0
+    span = ""
+    if values.minimum is not None and values.maximum is not None:
+        low, high = _number(values.minimum), _number(values.maximum)
+        span = f" all {low}" if low == high else f" from {low} to {high}"
+    odd = [f"{n:,} {word}" for n, word in ((nans, "NaN"), (infinities, "inf")) if n]
+    if not odd:
+        said = f";{span}" if span else ""
+        return f"{report.expression}: {count}, no NaN, no inf{said}"
+    first = values.first_nan if nans else values.first_inf
+    at = "" if first is None else f", the first at [{', '.join(map(str, first))}]"
+    said = f"{report.expression}: {' and '.join(odd)} in {count}{at}"
+    return f"{said}; the others{span}" if span else said
+
+
+def values_parts(values: ValueSummary) -> Iterator[Part]:
+    """The tiles, then the figures."""
+    if values.heat is not None:
+        yield heat_figure(values.heat)
+    yield values_table(("",), (values,))
+
+
+def values_table(names: Sequence[str], summaries: Sequence[ValueSummary]) -> Table:
+    """The figures of each; NaN and infinities come first."""
+    columns = [Column("Tensor"), *(Column(head, number=True) for head, _ in _FIGURES)]
+    rows = [
+        (name, *(of(values) for _, of in _FIGURES))
+        for name, values in zip(names, summaries, strict=True)
+    ]
+    # One tensor alone is in the title.
+    start = 1 if len(rows) == 1 else 0
+    shown = tuple(row[start:] for row in rows)
+    return Table("Values; range and mean of the finite", tuple(columns[start:]), shown)
+
+
+def values_note(report: TensorReport) -> Iterator[Note]:
+    """Where to look for what is not finite."""
+    if report.values is not None and report.values.nan_count and report.requires_grad:
+        yield Note(
+            "problem",
+            "a NaN in a parameter stays: find the operation that made it",
+            "torch.autograd.set_detect_anomaly(True)",
+        )
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else f"{value:.6g}"
+
+
+def _count(count: int | None) -> str | None:
+    return None if count is None else f"{count:,}"
+
+
+_FIGURES: tuple[tuple[str, Callable[[ValueSummary], str | None]], ...] = (
+    ("NaN", lambda values: _count(values.nan_count)),
+    ("Inf", lambda values: _count(values.inf_count)),
+    ("Lowest", lambda values: _number(values.minimum)),
+    ("Mean", lambda values: _number(values.mean)),
+    ("Highest", lambda values: _number(values.maximum)),
+    ("Zero", lambda values: _count(values.zero_count)),
+)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What the ends of the colours stand for."""
+
+    low: float  # the darkest
+    high: float  # the lightest
+    beyond: int = 0  # how many tiles are further out than the ends
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Scale:
+        """Zero in the middle where signs meet; a few outliers do not stretch it."""
+        sizes = sorted(map(abs, values)) or [0.0]
+        usual = sizes[int((len(sizes) - 1) * (1 - _MOST_OUTLIERS))]
+        most = usual if usual and sizes[-1] > _OUTLIER * usual else sizes[-1]
+        beyond = sum(size > most for size in sizes)
+        low, high = min(values, default=0.0), max(values, default=0.0)
+        if low < 0 < high:
+            return cls(-most, most, beyond)
+        return cls(max(low, -most), min(high, most), beyond)
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether zero is in the middle."""
+        return self.low < 0 < self.high
+
+    def share(self, value: float) -> float:
+        """Where a value stands between the ends, from 0 to 1."""
+        if self.high <= self.low:
+            return 0.5
+        return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
+
+    def digit(self, value: float) -> str:
+        """The same in a sign and a digit."""
+        if not self.is_signed:
+            return str(round(self.share(value) * _MOST))
+        size = min(round(abs(value) / self.high * _MOST), _MOST)
+        return f"{'-' if value < 0 else '+'}{size}" if size else "0"
+
+
+def heat_figure(heat: HeatMap) -> Figure:
+    """The values as tiles, with both axes and how to read them."""
+    scale = Scale.of([mean for row in heat.means for mean in row if mean is not None])
+
+    def tile(mean: float | None, mark: str) -> Tile:
+        if mark or mean is None:
+            return Tile(_LETTERS[mark][0] if mark else "", "shared", WHITE)
+        return Tile(scale.digit(mean), "used", colour(scale.share(mean)))
+
+    rows = tuple(
+        Row(
+            f"{number * heat.block[0]:,}" if heat.row_dims else "",
+            tuple(map(tile, means, marks)),
+        )
+        for number, (means, marks) in enumerate(
+            zip(heat.means, heat.marks, strict=True)
+        )
+    )
+    # The caption says how many columns a wider tile takes.
+    one_each = heat.block[1] == 1
+    heads = [str(at) if one_each else "" for at in range(len(heat.means[0]))]
+    low, high = f"{scale.low:.3g}", f"{scale.high:.3g}"
+    least, most = (f"-{_MOST}", f"+{_MOST}") if scale.is_signed else ("0", str(_MOST))
+    remarks = [f"{least} is {low}, {most} is {high}"]
+    if scale.beyond:
+        remarks.append(f"{scale.beyond:,} tiles are further out")
+    found = {mark for row in heat.marks for mark in row}
+    for mark, (letter, word) in _LETTERS.items():
+        if mark in found:
+            remarks.append(f"{letter}: {word} in it")
+    matrix = Matrix("", tuple(heads), rows)
+    return Figure(_caption(heat), ((matrix,),), remarks=("; ".join(remarks),))
+
+
+def _caption(heat: HeatMap) -> str:
+    """What a tile is."""
+    kind = "magnitudes" if heat.magnitudes else "values"
+    across = f"{_dims(heat.column_dims)} across"
+    axes = f"{_dims(heat.row_dims)} down, {across}" if heat.row_dims else across
+    rows, columns = heat.block
+    if heat.block == (1, 1):
+        return f"The {kind}, one tile each: {axes}"
+    tile = f"{columns:,}" if rows == 1 else f"{rows:,} x {columns:,}"
+    return f"The {kind}, each tile the mean of {tile}: {axes}"
+
+
+def _dims(dims: Sequence[int]) -> str:
+    return f"dim{'s' if len(dims) > 1 else ''} {'+'.join(map(str, dims))}"
+
+
+def colour(share: float) -> str:
+    """The colour at a share of the way from the lowest to the highest.
+
+    >>> colour(0.0), colour(0.5), colour(1.0)
+    ('#00224E', '#7C7B78', '#FEE838')
+    """
+    # A picture has a shape for each colour: a few are told apart as well as all.
+    at = round(share * _LEVELS) / _LEVELS * (len(_STOPS) - 1)
+    lower = min(int(at), len(_STOPS) - 2)
+    return "#" + "".join(
+        f"{round(one + (other - one) * (at - lower)):02X}"
+        for one, other in zip(_rgb(_STOPS[lower]), _rgb(_STOPS[lower + 1]), strict=True)
+    )
+
+
+def _rgb(code: str) -> tuple[int, ...]:
+    return tuple(int(code[at : at + 2], 16) for at in (1, 3, 5))

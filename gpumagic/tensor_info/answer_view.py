@@ -1,0 +1,95 @@
+"""Does `.view` work on a tensor, and if not, where does the walk break?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpumagic.drawing import Column, Details, Note, Paragraph, Table
+from gpumagic.report.units import bytes_text
+from gpumagic.tensor_info.answer_tensor import dims_table, facts_table, how_looked
+from gpumagic.tensor_info.axes import visible_tensor
+from gpumagic.tensor_info.figure import memory_strip
+from gpumagic.tensor_info.merging import mixed_dims
+from gpumagic.tensor_info.sentences import dims_text, headline, numbers_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpumagic.drawing import Part
+    from gpumagic.tensor_info.report import ViewReport
+
+
+def view_headline(report: ViewReport) -> str:
+    """The answer, and what it costs not to have it."""
+    call = f"{report.tensor.expression}.view{numbers_text(report.shape)}"
+    if report.problem:
+        return f"{call} is not possible: {report.problem}"
+    if report.view:
+        return f"{call} works, and copies nothing"
+    copy = bytes_text(report.reshape_copies_bytes)
+    return f"{call} fails; .reshape would copy {copy}"
+
+
+def view_parts(report: ViewReport, remarks: tuple[str, ...] = ()) -> Iterator[Part]:
+    """Where it breaks, which shapes work, and why; `remarks` are on what failed."""
+    tensor = report.tensor
+    visible = visible_tensor(tensor)
+    if visible is not None and tensor.storage_bytes != 0:
+        marks = {
+            report.next_expected: "expected",
+            report.last_element: "last",
+            report.next_element: "next",
+        }
+        known = {place: word for place, word in marks.items() if place is not None}
+        yield memory_strip(visible, known)
+    if report.view and report.stride is not None:
+        yield Paragraph(
+            f"The strides of the view are {numbers_text(report.stride)}; it shares its "
+            "elements with the tensor."
+        )
+    yield from ways(report)
+    yield from (Note("problem", said) for said in obstacle(report))
+    yield from (Note("problem", remark) for remark in remarks)
+    parts: list[Part] = [Paragraph(f"{headline(tensor)}.")]
+    if tensor.size and tensor.stride is not None:
+        parts.append(dims_table(tensor))
+    yield Details("The tensor", (*parts, facts_table(tensor)), "tensor")
+    yield how_looked((tensor,))
+
+
+def obstacle(report: ViewReport) -> Iterator[str]:
+    """Which dims are in the way, and where in memory it shows."""
+    dims, new = report.blocked_between_old_dims, report.blocked_new_dim
+    if dims is None or new is None:
+        return
+    at = ", ".join(map(str, report.last_index or ()))
+    yield (
+        f"new dim {new} (of {report.shape[new]:,}) must walk old dims {dims[0]} and "
+        f"{dims[1]} together: for that, dim {dims[0]} would need stride "
+        f"{report.stride_needed:,} and has {report.stride_found:,}. "
+        f"After [{at}] at place {report.last_element:,} the next element lies at "
+        f"{report.next_element:,}, not at {report.next_expected:,}."
+    )
+
+
+def ways(report: ViewReport) -> Iterator[Table]:
+    """The code that works in the place of what does not."""
+    if report.view:
+        return
+    name = report.tensor.expression
+    rows = [
+        (f"{name}.view{numbers_text(shape)}", "a view")
+        for shape in report.shapes_that_work
+    ]
+    if report.permutation_that_works is not None:
+        order = numbers_text(report.permutation_that_works)
+        rows.append((f"{name}.permute{order}.view(-1)", "a view, in memory order"))
+    if not report.problem:
+        copy = f"a copy of {bytes_text(report.reshape_copies_bytes)}"
+        mixed = mixed_dims(report.tensor.size or (), report.shape)
+        if mixed:
+            copy += f" that mixes {dims_text(mixed)}; .permute keeps them apart"
+        rows.append((f"{name}.reshape{numbers_text(report.shape)}", copy))
+    if rows:
+        columns = (Column("Code"), Column("Gives"))
+        yield Table("What works", columns, tuple(rows), name="works")

@@ -1,0 +1,296 @@
+"""Reads a tensor or a numpy array without an operation on it, whatever kind it is.
+
+Some look like a plain tensor and are none: their sizes and strides may be notional, or
+have no memory behind them, and torch answers all the same. So the kind comes first.
+What is read are plain numbers, which keep nothing alive.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from gpumagic.errors import first_line
+from gpumagic.report.introspection import class_name, is_array, is_truly
+from gpumagic.tensor_info import torch_private
+from gpumagic.tensor_info.geometry import Geometry
+from gpumagic.tensor_info.objects import no_tensor
+from gpumagic.tensor_info.torch_private import own
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory that elements lie in: one storage, or what an array owns."""
+
+    device: str
+    start: int  # the address that tells it apart from other memory of its device
+    size_bytes: int
+    # the same start as the user's kernels see it: made up on a simulated GPU. None
+    # where it is not known.
+    address: int | None
+    # the tensors known to hold the storage through this object
+    holders: frozenset[int] = frozenset()
+    # how many hold it altogether. None if torch does not tell.
+    all_holders: int | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One object, read once."""
+
+    kind: str
+    dtype: str | None = None
+    device: str | None = None
+    itemsize: int | None = None
+    size: tuple[int, ...] | None = None
+    stride: tuple[int, ...] | None = None
+    storage_offset: int | None = None
+    geometry: Geometry | None = None  # which elements of the memory it reaches
+    memory: Memory | None = None
+    identity: int | None = None  # of the tensor, with memory or without
+    # tells storages of torch apart, with memory or without; two of them may share
+    # memory. None if it is no storage of torch.
+    storage: int | None = None
+    storage_bytes: int | None = None
+    is_view: bool | None = None
+    base_shape: tuple[int, ...] | None = None
+    neg_bit: bool | None = None
+    conj_bit: bool | None = None
+    requires_grad: bool | None = None
+    on_accelerator: bool = False
+    simulated: bool = False
+    inner: tuple[tuple[str, Reading], ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def read(thing: Any, expression: str = "x") -> Reading:
+    """What an object says of itself as a tensor.
+
+    Raises:
+        GpuMagicError: It is none; says what it is, and what to type.
+    """
+    torch = torch_private.torch_if_imported()
+    if torch is not None and is_truly(thing, torch.Tensor):
+        with torch_private.without_overrides(torch):
+            return _read_tensor(torch, thing)
+    if is_array(thing):
+        return _read_array(thing)
+    raise no_tensor(thing, expression)
+
+
+class _Kind(NamedTuple):
+    """What sort of tensor something is."""
+
+    name: str
+    remark: str = ""  # what its owner should know, in one sentence
+    inner: tuple[tuple[str, Any], ...] = ()  # live tensors: a kind is not to be kept
+    has_strides: bool = True  # whether size and stride say where its elements lie
+    has_memory: bool = True  # whether there are bytes of its own behind it
+
+
+class _Questions:
+    """Asks one thing at a time: what cannot be answered costs one remark."""
+
+    def __init__(self) -> None:
+        self.remarks: list[str] = []
+
+    def ask(self, what: str, question: Callable[[], _Answer]) -> _Answer | None:
+        """The answer, or None and a remark that says why there is none."""
+        try:
+            return question()
+        except Exception as error:  # noqa: BLE001 - whatever a backend raises
+            self.remarks.append(f"{what} is not known: {first_line(error)}")
+            return None
+
+    def numbers(self, what: str, question: Callable[[], Any]) -> tuple[int, ...] | None:
+        """A size or the like; None where it has symbols, which must not be fixed."""
+        found = self.ask(what, question)
+        if found is None or all(type(each) is int for each in found):
+            return None if found is None else tuple(found)
+        self.remarks.append(f"{what} has symbols: ({', '.join(map(str, found))})")
+        return None
+
+
+def _read_tensor(torch: Any, tensor: Any) -> Reading:
+    def mine(name: str, *given: Any) -> Any:
+        found = own(torch, tensor, name)
+        return found(*given) if callable(found) else found
+
+    questions = _Questions()
+    ask, numbers = questions.ask, questions.numbers
+    kind = ask("the kind", lambda: _kind_of(torch, tensor, mine))
+    kind = kind or _Kind("tensor", has_strides=False, has_memory=False)
+    device = ask("the device", lambda: mine("device"))
+    itemsize = ask("the itemsize", lambda: int(mine("element_size")))
+    size = stride = offset = geometry = storage = memory = None
+    if not kind.name.startswith(("nested", "uninitialised")):
+        size = numbers("size", lambda: mine("size"))
+    if kind.has_strides:
+        stride = numbers("stride", lambda: mine("stride"))
+        offset = numbers("storage offset", lambda: (mine("storage_offset"),))
+        if None not in (size, stride, offset, itemsize):
+            geometry = Geometry(size, stride, offset[0], itemsize)  # type: ignore[arg-type,index]
+    if kind.has_strides and not kind.inner:
+        storage = ask("the storage", lambda: mine("untyped_storage"))
+    base = ask("the base", lambda: own(torch, tensor, "_base"))
+    simulated, made_up = torch_private.simulated_memory(storage)
+    size_bytes = None if storage is None else int(storage.nbytes())
+    if kind.has_memory and kind.has_strides and storage is not None:
+        start = ask("address", lambda: torch_private.storage_address(torch, tensor))
+        if start and size_bytes:  # all that is empty has the address 0
+            held = (tensor,) if base is None else (tensor, base)
+            memory = Memory(
+                device=str(device),
+                start=start,
+                size_bytes=size_bytes,
+                address=made_up if simulated else start,
+                holders=frozenset(torch_private.identity(torch, one) for one in held),
+                all_holders=torch_private.storage_holders(torch, storage),
+            )
+    dtype = ask("the dtype", lambda: str(mine("dtype")).removeprefix("torch."))
+    return Reading(
+        kind=kind.name,
+        dtype=dtype,
+        device=None if device is None else str(device),
+        itemsize=itemsize,
+        size=size,
+        stride=stride,
+        storage_offset=None if offset is None else offset[0],
+        geometry=geometry,
+        memory=memory,
+        identity=ask("identity", lambda: torch_private.identity(torch, tensor)),
+        storage=None if storage is None else int(storage._cdata),  # noqa: SLF001
+        storage_bytes=size_bytes,
+        is_view=ask("is_view", lambda: bool(mine("_is_view"))),
+        base_shape=None if base is None else tuple(map(int, own(torch, base, "shape"))),
+        neg_bit=ask("the negative bit", lambda: bool(mine("is_neg"))),
+        conj_bit=ask("the conjugate bit", lambda: bool(mine("is_conj"))),
+        requires_grad=ask("requires_grad", lambda: bool(mine("requires_grad"))),
+        on_accelerator=getattr(device, "type", "cpu") not in ("cpu", "meta"),
+        simulated=simulated,
+        inner=tuple((name, _read_tensor(torch, part)) for name, part in kind.inner),
+        remarks=tuple(filter(None, (kind.remark, *questions.remarks))),
+    )
+
+
+def _kind_of(torch: Any, tensor: Any, mine: Callable[..., Any]) -> _Kind:
+    """The kind of a tensor, from the oddest to the plainest."""
+    for recognise in (_without_strides, _without_memory):
+        for kind in recognise(torch, tensor, mine):
+            return kind
+    if is_truly(tensor, torch.nn.Parameter):
+        return _Kind("parameter")
+    is_plain = type(tensor) is torch.Tensor
+    return _Kind("tensor" if is_plain else f"tensor ({class_name(tensor)})")
+
+
+def _without_strides(
+    torch: Any, tensor: Any, mine: Callable[..., Any]
+) -> Iterator[_Kind]:
+    """What has no strides that lead to its elements."""
+    if is_truly(tensor, getattr(torch.nn.parameter, "UninitializedTensorMixin", ())):
+        remark = "a lazy module has not made it yet: run the module once"
+        yield _Kind("uninitialised parameter", remark, has_strides=False)
+    elif mine("is_nested"):
+        remark = "its rows have sizes of their own, and no strides in common"
+        inner = tuple(torch_private.wrapped_parts(torch, tensor))
+        yield _Kind("nested tensor", remark, inner, has_strides=False)
+    elif (layout := str(mine("layout")).removeprefix("torch.")) != "strided":
+        form, _, rest = layout.removeprefix("_").partition("_")
+        inner = tuple(torch_private.sparse_parts(torch, tensor, layout))
+        remark = "it has no strides: x.to_dense() copies it into a plain tensor"
+        name = f"{form} tensor{f' ({rest.upper()})' if rest else ''}"
+        yield _Kind(name, remark, inner, has_strides=False)
+    elif _dispatches_in_python(torch, type(tensor)) and mine("numel"):
+        is_fake = torch_private.is_fake(tensor)
+        if not is_fake and torch_private.storage_address(torch, tensor) == 0:
+            remark = "its size is that of what it stands for; the memory is within"
+            inner = tuple(torch_private.wrapped_parts(torch, tensor))
+            name = f"wrapper ({class_name(tensor)})"
+            yield _Kind(name, remark, inner, has_strides=False)
+
+
+def _without_memory(
+    _torch: Any, tensor: Any, mine: Callable[..., Any]
+) -> Iterator[_Kind]:
+    """What has sizes and strides, and no bytes of its own behind them."""
+    remark = "no memory: sizes, strides and bytes are those of a real one"
+    if torch_private.is_fake(tensor):
+        yield _Kind("fake tensor", remark, has_memory=False)
+    elif mine("device").type == "meta":
+        yield _Kind("meta tensor", remark, has_memory=False)
+    elif mine("numel") and not mine("untyped_storage").nbytes():
+        remark = "its storage was resized to 0 bytes, as sharded training does"
+        yield _Kind("tensor without storage", remark, has_memory=False)
+
+
+def _dispatches_in_python(torch: Any, kind: type) -> bool:
+    for base in type.__getattribute__(kind, "__mro__"):
+        if base is torch.Tensor:
+            return False
+        if "__torch_dispatch__" in type.__getattribute__(base, "__dict__"):
+            return True
+    return False
+
+
+def _read_array(array: Any) -> Reading:
+    """Read a numpy array; one that runs backwards is said to."""
+    kind = sys.modules["numpy"].ndarray
+
+    def of(each: Any, name: str) -> Any:
+        return getattr(kind, name).__get__(each)  # no property of a subclass's
+
+    itemsize, size = int(of(array, "itemsize")), tuple(map(int, of(array, "shape")))
+    steps = tuple(map(int, of(array, "strides")))
+    root = array
+    while is_array(of(root, "base")):
+        root = of(root, "base")
+    owner, memory, storage = of(root, "base"), None, None
+    torch = torch_private.torch_if_imported()
+    if torch is not None and is_truly(owner, torch.Tensor):
+        held = read(owner)
+        if held.memory is not None and held.memory.device == "cpu":
+            memory, storage = held.memory, held.storage
+    first = int(of(array, "__array_interface__")["data"][0])
+    if memory is None:
+        whole = Geometry(of(root, "shape"), of(root, "strides"), 0, 1)
+        start = int(of(root, "__array_interface__")["data"][0])
+        start += whole.first_element or 0
+        reach = whole.span_elements - 1 + itemsize if whole.numel else 0
+        memory = Memory("cpu", start, reach, start)
+    offset_bytes, geometry = first - memory.start, None
+    remarks = []
+    if backwards := [str(dim) for dim, step in enumerate(steps) if step < 0]:
+        remarks.append(
+            f"dim {', '.join(backwards)} runs backwards: torch has no negative "
+            "strides, torch.from_numpy refuses this array, and torch.flip copies"
+        )
+    if not itemsize or any(step % itemsize for step in (offset_bytes, *steps)):
+        remarks.append("its steps in bytes are no multiples of its itemsize")
+    else:
+        stride = tuple(step // itemsize for step in steps)
+        geometry = Geometry(size, stride, offset_bytes // itemsize, itemsize)
+    base = of(array, "base")
+    name = class_name(array)
+    return Reading(
+        kind="numpy array" if name == "ndarray" else f"numpy array ({name})",
+        dtype=str(of(array, "dtype")),
+        device="cpu",
+        itemsize=itemsize,
+        size=size,
+        stride=None if geometry is None else geometry.stride,
+        storage_offset=None if geometry is None else geometry.offset,
+        geometry=geometry,
+        memory=memory if memory.size_bytes else None,
+        storage=storage,
+        storage_bytes=memory.size_bytes,
+        is_view=base is not None,
+        base_shape=tuple(of(base, "shape")) if is_array(base) else None,
+        remarks=tuple(remarks),
+    )

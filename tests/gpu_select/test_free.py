@@ -1,0 +1,272 @@
+"""Free GPUs: the best that fit, equals by chance, and why each other is not taken."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpumagic.devices.protocols import Gpu, GpuProcess, Inventory, MigSlice
+from gpumagic.errors import GpuMagicError
+from gpumagic.gpu_select.free import NotEnough, freest
+from gpumagic.gpu_select.machine import Place
+from gpumagic.gpu_select.request import read
+from tests.fakes.run import run_python
+from tests.gpu_select.machines import (
+    GIB,
+    SLICES,
+    TOTAL,
+    UUIDS,
+    choose,
+    gpu,
+    lost,
+    machine,
+    numbers,
+    refusal,
+    said,
+    sliced,
+)
+
+IDLE = gpu(1, 1)  # not the best where another is idle
+
+
+@pytest.mark.parametrize(
+    ("taken", "why"),
+    [
+        (gpu(0, pids=[9999997]), "1 process on it"),
+        (gpu(0, used_gib=4.1), "4.10 of 80.0 GiB in use by processes that are not"),
+        (
+            gpu(0, used_gib=40, pids=[9999997, 9999998]),
+            "2 processes on it; 40.0 of 80.0 GiB in",
+        ),
+        (gpu(0, used_gib=40, processes=None), "in use by processes that are not"),
+        (gpu(0, used_gib=40, memory_used_bytes=None), "40.0 of 80.0 GiB in use"),
+        (gpu(0, compute_mode="prohibited"), "forbids CUDA"),
+        (
+            gpu(0, pids=[9999997], compute_mode="exclusive process"),
+            "admits one process",
+        ),
+    ],
+)
+def test_a_gpu_in_use_is_not_free(taken, why):
+    """A compute process, or memory beyond what an idle GPU uses, is in the way."""
+    choice = choose(machine(taken, IDLE))
+    assert numbers(choice) == [1]
+    assert why in said(choice.opinions)[0]
+
+
+@pytest.mark.parametrize(
+    ("idle", "why"),
+    [
+        (gpu(0), "80.0 GiB free, no processes, 0 % busy"),
+        (gpu(0, utilisation_share=0.97), "97 % busy"),
+        (gpu(0, processes=None), "processes not listed"),
+        (gpu(0, processes=(GpuProcess(9, 9, "graphics"),)), "no processes"),
+        (Gpu(0), "free memory unknown, processes not listed, utilisation unknown"),
+    ],
+)
+def test_what_is_unknown_or_draws_is_no_reason_against_a_gpu(idle, why):
+    """It is taken, with what is known of it."""
+    choice = choose(machine(idle))
+    assert numbers(choice) == [0]
+    assert why in said(choice.opinions)[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"allowed": [Place(gpu(1))]}, "outside of what this kernel was given"),
+        ({"claimed": {UUIDS[0]: "pid 4242"}}, "claimed by pid 4242"),
+    ],
+)
+def test_a_limit_and_a_claim_are_kept(options, why):
+    """They refuse a GPU that is idle, and are the reason given."""
+    choice = choose(machine(gpu(0), gpu(1)), **options)
+    assert numbers(choice) == [1]
+    assert why in said(choice.opinions)[0]
+
+
+@pytest.mark.parametrize(
+    ("there", "options", "problem", "ways", "none_of"),
+    [
+        (
+            machine(gpu(0, pids=[9999997]), gpu(1), lost(2)),
+            {"n": 2},
+            "2 GPUs were asked for, 1 is free; GPU 2 is out of reach: this GPU is lost",
+            ["-n 1", "--wait 10m", "--min-free 20GiB"],
+            "--force",
+        ),
+        (
+            machine(gpu(0, used_gib=40)),
+            {"min_free": "70GiB"},
+            "1 GPU was asked for, none is free",
+            ["--wait", "less for --min-free"],
+            "-n",
+        ),
+        (machine(gpu(0)), {"min_free": "200GiB"}, "none", ["less for"], "--wait"),
+        (machine(gpu(0)), {"allowed": []}, "none is free", ["--force"], "--wait"),
+        (machine(sliced(2)), {"n": 2}, "none is free", ["-n 1 for a slice"], "--wait"),
+        (machine(lost(0)), {}, "this GPU is lost", ["without a word"], "--wait"),
+    ],
+)
+def test_too_few_are_an_error_whose_ways_out_fit_the_reasons(
+    there, options, problem, ways, none_of
+):
+    """It counts what is free, and has an opinion on every place."""
+    error = refusal(there, **options)
+
+    assert problem in error.problem
+    assert all(way in error.hint for way in ways)
+    assert none_of not in error.hint
+    assert not any(each.taken for each in error.opinions)
+
+
+def test_without_gpus_there_is_nothing_to_choose():
+    """A machine without GPUs is the driver's problem, not one of too few."""
+    with pytest.raises(GpuMagicError, match="no NVIDIA GPU"):
+        choose(Inventory())
+
+
+def test_the_memory_of_a_slice_is_its_own():
+    """A slice in use is refused by its own figures, a free one is taken."""
+    full, empty = (
+        MigSlice(part.uuid, 1, 0, 10 * GIB, (10 - used) * GIB, used * GIB)
+        for part, used in zip(SLICES, (6, 0), strict=True)
+    )
+    choice = choose(machine(sliced(2, [full, empty])))
+    assert [place.part for place in choice.places] == [1]
+    assert "6.00 of 10.0 GiB in use" in choice.opinions[0].why
+
+
+@pytest.mark.parametrize(
+    ("worse", "better"),
+    [
+        (gpu(0, 20), gpu(1, 10, pids=[9999997], utilisation_share=1.0)),
+        (gpu(0, 10, pids=[9999997]), gpu(1, 10.7, utilisation_share=1.0)),
+        (gpu(0, 10, pids=[9999997, 9999998]), gpu(1, 10, pids=[9999997])),
+        (gpu(0, 10, processes=None), gpu(1, 10, pids=[9999997])),
+        (gpu(0, utilisation_share=0.2), gpu(1, utilisation_share=0.1)),
+        (gpu(0, utilisation_share=None), gpu(1, utilisation_share=1.0)),
+        (gpu(0, memory_free_bytes=None), gpu(1, 70, pids=[9999997])),
+    ],
+)
+def test_memory_then_processes_then_utilisation(worse, better):
+    """More free memory wins unless it is noise; then processes, then utilisation."""
+    choice = choose(machine(worse, better), min_free="1B")
+    assert numbers(choice) == [1]
+    assert said(choice.opinions)[0].endswith("free as well")
+
+
+def test_a_whole_gpu_goes_before_a_slice_that_equals_it():
+    """Of places with the same figures the whole GPU is taken."""
+    part = MigSlice("MIG-c", 1, 0, 80 * GIB, memory_free_bytes=80 * GIB)
+    blank = {"processes": None, "utilisation_share": None}
+    assert numbers(choose(machine(sliced(0, [part]), gpu(1, **blank)))) == [1]
+
+
+def test_among_equals_chance_decides():
+    """Thirty who ask at once do not all get the first GPU."""
+    request, there = read("free"), machine()
+    chosen = {
+        freest(request, there, allowed=None, claimed={}).places for _ in range(200)
+    }
+    assert len(chosen) == 4
+
+
+used = st.none() | st.floats(0, 80)
+shares = st.none() | st.integers(0, 100).map(lambda percent: percent / 100)
+process_lists = st.none() | st.integers(0, 3)
+
+
+@st.composite
+def machines(draw):
+    """One to four GPUs, of which anything may be unknown."""
+    gpus = []
+    for index in range(draw(st.integers(1, 4))):
+        used_gib, count = draw(used), draw(process_lists)
+        pids = range(1, 1 + (count or 0))
+        unknown = {} if count is not None else {"processes": None}
+        if used_gib is None:
+            unknown |= {"memory_free_bytes": None, "memory_used_bytes": None}
+        share = draw(shares)
+        made = gpu(index, used_gib or 0, pids, utilisation_share=share, **unknown)
+        gpus.append(made)
+    return machine(*gpus)
+
+
+@given(machines(), st.integers(1, 4), st.randoms())
+@settings(deadline=None)
+def test_no_place_that_is_left_is_clearly_better(inventory, count, chance):
+    """As many are taken as asked for, and none left has more memory beyond noise."""
+    request = read("free", n=count, min_free="1B")
+    fitting = [x for x in inventory.gpus if x.memory_free_bytes != 0]
+    if count > len(fitting):
+        with pytest.raises(NotEnough):
+            freest(request, inventory, allowed=None, claimed={}, pick=chance.choice)
+        return
+
+    choice = freest(request, inventory, allowed=None, claimed={}, pick=chance.choice)
+
+    taken = [place.gpu for place in choice.places]
+    left = [each for each in fitting if each not in taken]
+    assert len(taken) == len(set(taken)) == count
+    for place, rest in ((t, r) for t in taken for r in left):
+        if rest.memory_free_bytes is None:
+            continue
+        assert place.memory_free_bytes is not None
+        assert place.memory_free_bytes >= rest.memory_free_bytes - TOTAL / 100 - 1
+
+
+@given(machines(), st.integers(1, 80), st.integers(1, 80))
+@settings(deadline=None)
+def test_asking_for_more_memory_never_finds_more(inventory, some, more):
+    """A GPU that fits a larger need fits a smaller one."""
+
+    def refused(need):
+        with pytest.raises(NotEnough) as caught:
+            choose(inventory, min_free=need * GIB, n=5)
+        return {x.place for x in caught.value.opinions if "asked for" in x.why}
+
+    low, high = sorted((some, more))
+    assert refused(low) <= refused(high)
+
+
+SNIPPET = """
+    import json
+    from gpumagic.devices.nvml import read_inventory
+    from gpumagic.gpu_select.free import NotEnough, freest
+    from gpumagic.gpu_select.request import read
+    from gpumagic.gpu_select.variables import mask_for
+
+    inventory = read_inventory()
+    request = read("free", **{options!r})
+    first = lambda equals: min(equals, key=lambda each: each.place.gpu.index)
+    try:
+        choice = freest(request, inventory, allowed=None, claimed={{}}, pick=first)
+        mask = mask_for(choice.places, inventory, mps=False).value
+    except NotEnough as error:
+        choice, mask = error, error.problem
+    print(json.dumps([mask, [each.why for each in choice.opinions]]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("scenario", "options", "mask", "said"),
+    [
+        ("four_gpus", {"n": 2}, "1,3", "40.0 of 79.6 GiB in use"),
+        ("four_gpus", {"n": 3}, "3 GPUs were asked for, 2 are free", "2 processes"),
+        ("container_foreign_pids", {"min_free": "60GiB"}, "2", "60.0 GiB asked for"),
+        ("wsl", {}, "none is free", "processes that are not listed"),
+        ("nothing_supported", {}, "0", "free memory unknown"),
+        ("no_permission", {}, "GPU-11111111-bbbb-", "no processes"),
+        ("gpu_lost", {"n": 16}, "is out of reach", "free"),
+        ("mig_with_holes", {"n": 2}, "1,3", "one process sees one slice"),
+    ],
+)
+def test_the_free_ones_of_a_machine(scenario, options, mask, said):
+    """What NVML tells of a machine is enough to choose well, and starts nothing."""
+    run = run_python(SNIPPET.format(options=options), scenario=scenario)
+    written, opinions = run.json()
+    assert mask in written
+    assert any(said in why for why in opinions), opinions
+    assert run.cuinit_calls() == []
