@@ -129,7 +129,9 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
     )
     own_s = {name: share.own_ns / _NS for name, share in waits.shares.items()}
     blamed_s = {name: share.blamed_ns / _NS for name, share in waits.shares.items()}
-    slowest = _standing_out(own_s, blamed_s)
+    slowest = slowest_of(own_s, blamed_s)
+    if not all(each.by_model for each in through.values()):  # a model has no noise
+        slowest = _standing_out(own_s, blamed_s)
     others_s = median([s for n, s in own_s.items() if n != slowest] or [0.0])
     begins = {n: e.began_ns + offsets[n].ns for n, e in through.items() if n in offsets}
     on_one_clock = len(begins) == len(through)
@@ -175,22 +177,27 @@ def _offsets(done: Mapping[int, Done]) -> Mapping[int, Offset]:
     Ranks of one host have one clock, or have told how theirs stands to that of rank 0;
     else clocks are put together by the ends of what ranks did together.
     """
-    if len({(each.seat.host, each.seat.machine) for each in done.values()}) == 1:
+    by_model = any(each.by_model for each in done.values())
+    hosts = {(each.seat.host, each.seat.machine) for each in done.values()}
+    if len(hosts) == 1 and not by_model:
         return {name: Offset(0, 0) for name in done}
     told = {
         name: Offset(each.offset_ns, each.offset_error_ns)
         for name, each in done.items()
         if each.offset_ns is not None
     }
-    if len(told) == len(done) or not all(each.has_ends for each in done.values()):
-        return told if len(told) == len(done) else {}
+    if not by_model and len(told) == len(done):
+        return told
+    if not all(each.has_ends for each in done.values()):
+        return {}
     ends: dict[int, dict[Hashable, int]] = {
         name: {(p.group, p.number): p.ended_ns for p in each.parts if p.number}
         for name, each in done.items()
     }
     found = clock_offsets(ends)
     # One moment that they share says nothing of how far they are off.
-    return {} if any(each.error_ns is None for each in found.values()) else found
+    unsure = any(each.error_ns is None for each in found.values())
+    return {} if unsure and not by_model else found
 
 
 def _known_of_all(

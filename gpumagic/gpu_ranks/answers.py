@@ -127,6 +127,7 @@ class Done:
     began_ns: int
     ended_ns: int
     elapsed_s: float | None = None
+    by_model: bool = False  # whether its clock is that of a simulated machine
     # what is added to its clock to have that of rank 0; None if unknown
     offset_ns: int | None = None
     offset_error_ns: int | None = None

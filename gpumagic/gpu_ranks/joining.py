@@ -22,6 +22,7 @@ _LATER = dt.timedelta(minutes=30)  # with what is asked of the store afterwards
 _TOGETHER_S = 1.0  # then a cell begins without those that have not come
 _ENDS_S = 10.0  # in which torch ends a group
 _HERE = "127.0.0.1"
+_NS = 1_000_000_000
 
 _stores: dict[int, Any] = {}  # of rank 0, by port, until its group has been begun
 _meetings: list[Meeting] = []  # of cells that some ranks may be in
@@ -178,9 +179,16 @@ def meet_all(key: str, ranks: int, *, within_s: float = _TOGETHER_S) -> Meeting 
     if distributed is None or rank is None or world_size != ranks or ranks < 2:
         return None
     store = distributed.PrefixStore(f"gpumagic/{key}", common_store(distributed))
-    meeting = Meeting(store, rank, ranks)
+    meeting, box = Meeting(store, rank, ranks), simulated_box()
+    if box is not None:
+        now_ns = round(box.time_s * _NS)
+        meeting.say(f"simulated clock {rank}", str(now_ns))
     came = meeting.begin(within_s)
-    if came and meeting.has_several_clocks:
+    if came and box is not None:  # who waits lets time pass on a model's clock, too
+        clocks = [f"simulated clock {each}" for each in range(ranks)]
+        there = [int(store.get(each)) for each in clocks if store.check([each])]
+        box.pass_time((max(there) - now_ns) / _NS)
+    elif came and meeting.has_several_clocks:
         meeting.compare()  # who has no part in it would begin before the others
         came = meeting.all_come("compared", within_s)
     if came:  # so nobody is in an earlier cell any more

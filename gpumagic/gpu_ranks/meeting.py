@@ -70,10 +70,10 @@ class Meeting:
     def begin(self, within_s: float) -> bool:
         """Say which clock this is, and wait for all."""
         if self._rank == 0:
-            self._set("clock of rank 0", self._own)
+            self.say("clock of rank 0", self._own)
         if self._add(f"clock {self._own}") == 1:
             self._place = self._add("clocks")
-            self._set(f"clock no. {self._place}", self._own)
+            self.say(f"clock no. {self._place}", self._own)
         return self.all_come("begun", within_s)
 
     def all_come(self, what: str, within_s: float) -> bool:
@@ -84,7 +84,7 @@ class Meeting:
         until_s, everybody = time.monotonic() + within_s, f"all {what}"
         came = self._add(what) >= self._ranks
         if came:
-            self._set(everybody, "")
+            self.say(everybody, "")
         while not came and (left_s := until_s - time.monotonic()) > 0:
             came = self._came(everybody, min(left_s, _LOOK_UP_S))
         return came
@@ -114,7 +114,7 @@ class Meeting:
             elif self._place is not None and self._own != self._of_rank_0():
                 for turn in range(rounds):
                     self._heard(f"{self._place}, asked {turn}")
-                    self._set(f"{self._place}, answered {turn}", str(now_ns()))
+                    self.say(f"{self._place}, answered {turn}", str(now_ns()))
 
     def _ask(self, place: int, rounds: int) -> None:
         clock = self._store.get(f"clock no. {place}").decode()
@@ -123,11 +123,11 @@ class Meeting:
         found = []
         for turn in range(rounds):
             asked_ns = now_ns()
-            self._set(f"{place}, asked {turn}", "")
+            self.say(f"{place}, asked {turn}", "")
             said_ns, heard_ns = int(self._heard(f"{place}, answered {turn}")), now_ns()
             found.append((heard_ns - asked_ns, (asked_ns + heard_ns) // 2 - said_ns))
         took_ns, offset_ns = min(found)
-        self._set(f"offset of {clock}", f"{offset_ns} {took_ns // 2 + 1}")
+        self.say(f"offset of {clock}", f"{offset_ns} {took_ns // 2 + 1}")
 
     def _heard(self, key: str) -> str:
         self._store.wait([key], dt.timedelta(seconds=_ANSWERS_S))
@@ -155,7 +155,8 @@ class Meeting:
         drift_ns = round(drifts_s * _DRIFT_NS)
         return {"offset_ns": offset_ns, "offset_error_ns": error_ns + drift_ns}
 
-    def _set(self, key: str, text: str) -> None:
+    def say(self, key: str, text: str) -> None:
+        """Write something down for the others, on this occasion."""
         self._said.append(key)
         self._store.set(key, text)
 

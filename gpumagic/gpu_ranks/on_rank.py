@@ -278,8 +278,7 @@ def measuring(
     with _folder_of_a_trace() as folder:
         file = Path(folder) / "trace.json"
         # Of a device all is traced: without operators its collectives have no groups.
-        on_host = runtime_now().kind == CpuRuntime.kind or simulated_box() is not None
-        marks_alone = _has_torch() and on_host
+        marks_alone = _has_torch() and runtime_now().kind == CpuRuntime.kind
         traces = marks_alone or (_has_torch() and _may_trace())
         whole = str(file) if traces and not marks_alone else None
         try:
@@ -412,9 +411,8 @@ def times_of(
 ) -> dict[str, Any]:
     """What a block took, and what was done with others meanwhile, as it travels."""
     elapsed_s = None if timing is None else timing.run.elapsed_s
-    if simulated_box() is not None:
-        elapsed_s = None  # by the clock of a model, which others do not have
-    said: dict[str, Any] = {"elapsed_s": elapsed_s}
+    is_simulated = simulated_box() is not None
+    said: dict[str, Any] = {"elapsed_s": elapsed_s, "by_model": is_simulated}
     if trace is None:
         return said | {"began_ns": 0, "ended_ns": round((elapsed_s or 0.0) * _NS)}
     events, rank = trace

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from gpumagic.devices import torch_private
 from gpumagic.devices.alarm import Alarm
 from gpumagic.devices.driver import open_driver
+from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError, error_line
 from gpumagic.gpu_ranks import analysis, gathering, on_rank
 from gpumagic.gpu_ranks.answers import (
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from gpumagic.gpu_ranks.answer_times import RanksReport
 
 SAVED, KIND = 2, "ranks"  # of the file: its version, and what is in it
-KERNELS, PROFILER = "kernels", "profiler"
+KERNELS, PROFILER, SIMULATOR = "kernels", "profiler", "simulator"
 _NS = 1_000_000_000
 _TRACED_S = 20.0  # at most, of kernels alone
 _PROFILER_ERRORS = (RuntimeError, ValueError, AssertionError)
@@ -413,7 +414,7 @@ class _Measurement:
             try:
                 yield
             finally:
-                seen["told_by"] = "" if measured is None else PROFILER
+                seen["told_by"] = "" if measured is None else self.said["told_by"]
         # Not reached where the block fails: then its times are not looked at either.
         if measured is not None and measured.said is not None:
             seen |= measured.said | {
@@ -433,6 +434,8 @@ class _Measurement:
 def _way(*, profile: bool) -> str:
     """What tells of collectives here."""
     _, _, backend = on_rank.group()
+    if simulated_box() is not None:
+        return SIMULATOR
     if profile:
         return PROFILER
     if backend is not None and "nccl" in backend:

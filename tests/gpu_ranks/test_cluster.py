@@ -257,7 +257,8 @@ def test_of_very_many_the_last_collectives_are_compared(four):
     )
     four.on(slice(None), _MANY.format(64, 2_000))
 
-    assert (report.slowest, report.matched, report.unmatched) == (2, 4, 0)
+    assert (report.slowest, report.unmatched) == (2, 0)
+    assert report.matched in (3, 4)  # one may lie across the edge
     assert 0.2 < report.told_s < report.took_s
     assert " known of " in str(report)
 
@@ -749,6 +750,70 @@ def test_memory_of_each_rank(four):
     assert [each.name for each in report.memory] == list(range(last + 1))
     assert report.memory[last].peak_bytes >= (1 + last) << 22
     assert report.runs_out_first == last
+
+
+def test_a_hang_of_simulated_gpus_is_told_and_hears_ctrl_c(four, capsys, shown):
+    """Who waits for whom is said while it lasts; one Ctrl-C brings all ranks back."""
+    four.ask("group")
+    ranks = range(len(four.client.ids))
+    capsys.readouterr()
+    with ctrl_c(shown("has not called it")):
+        began_s = time.monotonic()
+        report = four.cell(
+            "x = torch.ones(64, device='sim')\n"
+            "if dist.get_rank() == 1:\n"
+            "    time.sleep(60)\n"
+            "dist.all_reduce(x)\n"
+            "print(x[0].item())\n",
+            "--hang 1s",
+        )
+        took_s = time.monotonic() - began_s
+    told = capsys.readouterr().out
+
+    waiting = [each for each in ranks if each != 1]
+    assert "rank 1 has not called it: line " in told, told
+    assert "line 3, time.sleep(60)" in told
+    assert took_s < 20
+    assert whys(report) == dict.fromkeys(ranks, "interrupted")
+    (open_call,) = report.waiting
+    assert (open_call.collective, open_call.missing) == ("all_reduce", (1,))
+    assert open_call.waiting == tuple(waiting)
+
+
+def test_the_group_of_simulated_gpus_begins_anew_after_ctrl_c(four):
+    """What was broken off holds nobody up: a new group works at once."""
+    report = four.ask("group")
+    cell = four.cell("x = torch.ones(4, device='sim')\ndist.all_reduce(x); x[0].item()")
+
+    assert not report.unfinished
+    assert not cell.unfinished
+    assert cell.matched == 1
+
+
+def test_of_a_long_cell_the_first_part_is_traced(four):
+    """A trace of hours would fill the memory: what all traced is told, as a part."""
+    ranks = "__import__('gpumagic.gpu_ranks.on_rank', fromlist=['x'])"
+    step = (
+        "    for _ in range(40 if dist.get_rank() == 1 else 10):\n"
+        "        x = (x @ x).clamp(-1, 1)\n"
+        "    dist.all_reduce(x)\n"
+    )
+    four.on(four.client.ids, f"{ranks}._TRACED_S = 4.0")
+    report = four.cell(
+        "import threading\n"
+        "x = torch.ones(256, 256, device='sim')\n"
+        f"for _ in range(5):\n{step}"
+        "x.sum().item()\n"
+        "timer = threading.Timer\n"
+        "while any(isinstance(each, timer) for each in threading.enumerate()):\n"
+        "    time.sleep(0.01)\n"
+        f"for _ in range(20):\n{step}"
+    )
+    four.on(four.client.ids, f"{ranks}._TRACED_S = 10.0")
+
+    assert not report.unfinished
+    assert (report.matched, report.unmatched, report.slowest) == (5, 0, 1)
+    assert report.told_s < 0.8 * report.took_s
 
 
 def test_everybody_holds_memory_on_gpu_0(four):

@@ -64,7 +64,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """Ranks as torchrun starts them, once for all cases: to start takes longest."""
     folder = tmp_path_factory.mktemp("job")
     # A recorder with few calls is asked for those beside which ranks go on.
-    healthy = "even,slow,one,slow_ddp,many,ahead,unrecorded,simulated"
+    healthy = "even,slow,one,slow_ddp,many,ahead,unrecorded"
     jobs = (f"4:{healthy},raises,hangs,fails_within,killed",)
     ran = subprocess.run(
         [sys.executable, "-m", JOB, str(folder), *jobs],
@@ -106,9 +106,7 @@ def test_nobody_is_named_where_all_are_alike(job: Job) -> None:
     assert job.report("even")["matched"] == job.report("slow")["matched"] == 16
 
 
-@pytest.mark.parametrize(
-    "case", ["slow", "slow_ddp", "ahead", "unrecorded", "simulated"]
-)
+@pytest.mark.parametrize("case", ["slow", "slow_ddp", "ahead", "unrecorded"])
 def test_straggler_is_named(job: Job, case: str) -> None:
     """The rank that is slow in each step is the one named, and is waited for."""
     report, late = job.report(case), 1 if case == "slow_ddp" else 2

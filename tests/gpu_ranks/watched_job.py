@@ -28,7 +28,6 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-import gpumagic
 from gpumagic.gpu_ranks import meeting, seen, watch, watching
 
 if TYPE_CHECKING:
@@ -149,21 +148,6 @@ def unrecorded(rank: int) -> None:
                 time.sleep(SLOW_S)
     watching.is_recorded = real
     note("unrecorded", watched)
-
-
-def simulated(rank: int) -> None:
-    """Ranks with simulated GPUs, one of which is slow on its host."""
-    box = gpumagic.simulate("4xh100")
-    x = torch.ones(8, device="sim")
-    with watch() as watched:
-        for _ in range(8):
-            if rank == 2:
-                time.sleep(SLOW_S)
-            y = (x * 2).sum().item()
-            dist.all_reduce(_TENSOR)
-    del y
-    note("simulated", watched)
-    box.off()
 
 
 def raises(rank: int, case: str = "raises") -> None:
