@@ -13,7 +13,7 @@ from rich.text import Text
 from gpumagic.drawing import svg
 from gpumagic.drawing.cells import bar_ink, track_html
 from gpumagic.drawing.html import INSET, Html, element, label, unbroken, words
-from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest, widest_word
+from gpumagic.drawing.ink import GAP, glyphs_for, ink, widest, widest_word
 from gpumagic.drawing.lanes import axis_html, axis_text, legend_html, legend_ink
 from gpumagic.drawing.palette import BLUE, FREE, TRACK, Swatch, swatches
 from gpumagic.drawing.table import (
@@ -23,6 +23,7 @@ from gpumagic.drawing.table import (
     indented,
     narrower,
     row_html,
+    rows_ink,
     table_html,
 )
 
@@ -95,13 +96,11 @@ class BarPair:
             [text.plain for text in texts],
             options.max_width - INDENT - 2 * len(GAP),
         )
-        for bar, name, text in zip(self.bars, labels, texts, strict=True):
-            drawn = bar_ink(self.share(bar), widths[2], options)
+        bars = [bar_ink(self.share(bar), widths[2], options) for bar in self.bars]
+        for bar, drawn in zip(self.bars, bars, strict=True):
             drawn.stylize(bar.fill)
-            for line in side_by_side(
-                (name, text, drawn), widths, console, right=(False, True, False)
-            ):
-                yield indented(line)
+        rows = zip(labels, texts, bars, strict=True)
+        yield from rows_ink(rows, widths, console, right=(False, True, False))
 
 
 def _widths(labels: list[str], texts: list[str], room: int) -> tuple[int, int, int]:
@@ -248,12 +247,9 @@ class Stacks:
         texts = [ink(stack.text, options) for stack in self.stacks]
         room = options.max_width - INDENT - 2 * len(GAP)
         widths = _stack_widths(labels, texts, room)
-        for stack, name, text in zip(self.stacks, labels, texts, strict=True):
-            bar = self._bar_ink(stack, widths[2], options)
-            for line in side_by_side(
-                (name, text, bar), widths, console, right=(False, True, False)
-            ):
-                yield indented(line)
+        bars = [self._bar_ink(stack, widths[2], options) for stack in self.stacks]
+        rows = zip(labels, texts, bars, strict=True)
+        yield from rows_ink(rows, widths, console, right=(False, True, False))
         if ticks := self._ticks():
             left = " " * (widths[0] + widths[1] + 2 * len(GAP))
             yield indented(Text(left + axis_text(ticks, widths[2])))

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gpumagic.drawing import svg
 from gpumagic.drawing.html import Html, captioned, element, unbroken, words
-from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest
+from gpumagic.drawing.ink import GAP, glyphs_for, ink, widest
 from gpumagic.drawing.palette import BLUE, GREY, TRACK
 from gpumagic.drawing.table import (
     INDENT,
@@ -19,6 +19,7 @@ from gpumagic.drawing.table import (
     cell_of,
     indented,
     row_html,
+    rows_ink,
     table_html,
     wide_row_html,
 )
@@ -206,10 +207,8 @@ class Ranges:
         labels = [ink(each.label, options) for each in self.ranges]
         texts = [ink(each.text, options) for each in self.ranges]
         widths = _widths(labels, texts, options.max_width - INDENT - 2 * len(GAP))
-        for one, label, text in zip(self.ranges, labels, texts, strict=True):
-            line = self._line(one, widths[1], options)
-            for row in side_by_side((label, line, text), widths, console):
-                yield indented(row)
+        lines = [self._line(one, widths[1], options) for one in self.ranges]
+        yield from rows_ink(zip(labels, lines, texts, strict=True), widths, console)
         yield indented(ink(self.remark, options, "dim"))
 
     def _line(self, one: Range, cells: int, options: ConsoleOptions) -> Text:

@@ -9,10 +9,10 @@ from rich.text import Text
 
 from gpumagic.drawing import svg
 from gpumagic.drawing.html import Html, words
-from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest
+from gpumagic.drawing.ink import GAP, glyphs_for, ink, widest
 from gpumagic.drawing.lanes import axis_html
 from gpumagic.drawing.palette import BLUE, TRACK, WHITE
-from gpumagic.drawing.table import INDENT, caption_ink, indented, pictures_html
+from gpumagic.drawing.table import INDENT, caption_ink, pictures_html, rows_ink
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -91,6 +91,4 @@ class Extents:
         first, last = self.ends
         axis = Text(f"{first}{last:>{max(width - len(first), 1)}}", overflow="fold")
         rows = [*zip(names, bars, said, strict=True), (Text(), axis, Text())]
-        for row in rows:
-            for line in side_by_side(row, (name, width, told), console):
-                yield indented(line)
+        yield from rows_ink(rows, (name, width, told), console)

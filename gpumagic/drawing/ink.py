@@ -128,15 +128,7 @@ def fit(
 ) -> tuple[int, ...] | None:
     """Widths that share the room, the widest giving way first.
 
-    Args:
-        wants: The width at which nothing in the column wraps.
-
-        least: The width below which the column cannot be read.
-
-        room: What all of them have together.
-
-    Returns:
-        The widths, or None where even the least do not fit.
+    None where even those do not fit below which a column cannot be read.
 
     >>> fit([4, 30], [4, 10], 24), fit([20, 30], [20, 10], 24)
     ((4, 20), None)
@@ -174,11 +166,6 @@ class Indented:
     rich's Padding fills it up to a block, and draws that again wherever it stands
     within another: half of the time that a report takes. As there, a text with
     nothing in it takes no line.
-
-    Args:
-        inside: What is drawn.
-
-        by: So many columns.
     """
 
     def __init__(self, inside: RenderableType, by: int) -> None:

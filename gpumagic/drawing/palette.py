@@ -143,9 +143,6 @@ TOGETHER = Swatch("grey, checked", GREY, "grid", "+", "+")
 def swatches(kinds: Iterable[str]) -> dict[str, Swatch]:
     """How each kind in a picture is drawn: as its meaning is, or as what is left.
 
-    Args:
-        kinds: Those that are no meaning in the order in which they take what is left.
-
     >>> [each.name for each in swatches(["load", "copy"]).values()]
     ['teal, striped', 'orange']
     """

@@ -38,19 +38,8 @@ class Progress:
 
     Front ends flicker, and lag, with more drawings than that. It is gone once all is
     done, as the answer stands there then; where the work was stopped, it says how far
-    it had come.
-
-    Args:
-        total: How many steps there are; None where only shares of all are known.
-
-        label: What is being done, as the beginning of a sentence.
-
-        place: Where it is drawn.
-
-        clock: Seconds that never go back.
-
-        begins_after_s: How long nothing is drawn, for what is mostly over soon. What
-            ends before is never shown.
+    it had come. `total` is None where only shares of all are known. For
+    `begins_after_s` nothing is drawn: what ends before is never shown.
     """
 
     def __init__(

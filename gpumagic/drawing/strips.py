@@ -17,7 +17,7 @@ from gpumagic.drawing.html import (
     unbroken,
     words,
 )
-from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest
+from gpumagic.drawing.ink import GAP, glyphs_for, ink, widest
 from gpumagic.drawing.lanes import hovers_html, legend_html, legend_ink
 from gpumagic.drawing.palette import Swatch, swatches
 from gpumagic.drawing.strip_rows import (
@@ -38,6 +38,7 @@ from gpumagic.drawing.table import (
     indented,
     narrower,
     row_html,
+    rows_ink,
     table_html,
 )
 
@@ -158,15 +159,12 @@ class Strips:
         labels = [ink(row.label, options) for row in self.rows]
         texts = [ink(row.text, options) for row in self.rows]
         widths = _widths(labels, texts, options.max_width - INDENT - 2 * len(GAP))
-        glyphs, fine = glyphs_for(options), False
-        for row, name, text in zip(self.rows, labels, texts, strict=True):
-            scale = self._scale(widths[1])
-            fine = fine or bool(fine_cells(row, scale, widths[1], 1))
-            drawn = line_of(row, scale, widths[1], self._kinds, glyphs)
-            for line in side_by_side(
-                (name, drawn, text), widths, console, right=(False, False, True)
-            ):
-                yield indented(line)
+        glyphs, (_, cells, _) = glyphs_for(options), widths
+        scale = self._scale(cells)
+        fine = any(fine_cells(row, scale, cells, 1) for row in self.rows)
+        drawn = [line_of(row, scale, cells, self._kinds, glyphs) for row in self.rows]
+        rows = zip(labels, drawn, texts, strict=True)
+        yield from rows_ink(rows, widths, console, right=(False, False, True))
         unused = self._unused(glyphs.gap)
         if self.is_explained:
             legend = legend_ink(self._said(), narrower(options), unused)

@@ -23,7 +23,7 @@ from gpumagic.drawing.ink import (
 from gpumagic.drawing.palette import RULE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
@@ -120,6 +120,18 @@ def indented(renderable: RenderableType) -> Indented:
     return Indented(renderable, INDENT)
 
 
+def rows_ink(
+    rows: Iterable[Sequence[Text]],
+    widths: Sequence[int],
+    console: Console,
+    *,
+    right: Sequence[bool] = (),
+) -> Iterator[Indented]:
+    """Rows of cells under their caption, each as so many lines as it takes."""
+    for row in rows:
+        yield from map(indented, side_by_side(row, widths, console, right=right))
+
+
 def narrower(options: ConsoleOptions) -> ConsoleOptions:
     """The room that is there for what is indented."""
     return options.update_width(max(options.max_width - INDENT, 1))
@@ -156,26 +168,18 @@ class Grid:
     ) -> RenderResult:
         yield from caption_ink(self.caption, options)
         room = options.max_width - INDENT
-        for line in self._lines(console, options, room):
-            yield indented(line)
-
-    def _lines(
-        self, console: Console, options: ConsoleOptions, room: int
-    ) -> Iterator[RenderableType]:
-        names = [ink(name, options) for name, _ in self.pairs]
-        values = [cell_ink(value, options) for _, value in self.pairs]
-        widths = _widths(names, values, room - len(GAP))
-        for name, value in zip(names, values, strict=True):
-            if widths:
-                yield from side_by_side((name, value), widths, console)
-            else:
-                yield from (name, indented(value))
-
-
-def _widths(names: list[Text], values: list[Text], room: int) -> tuple[int, ...] | None:
-    columns = [[text.plain for text in texts] for texts in (names, values)]
-    wants = [widest(column) for column in columns]
-    return fit(wants, [min(widest_word(each), 24) for each in columns], room)
+        rows = [
+            (ink(name, options), cell_ink(value, options)) for name, value in self.pairs
+        ]
+        columns = [[row[at].plain for row in rows] for at in (0, 1)]
+        least = [min(widest_word(each), 24) for each in columns]
+        widths = fit([widest(each) for each in columns], least, room - len(GAP))
+        if widths:
+            yield from rows_ink(rows, widths, console)
+            return
+        for name, value in rows:
+            yield indented(name)
+            yield indented(indented(value))
 
 
 @dataclass(frozen=True)
@@ -276,8 +280,10 @@ class Table:
         room = options.max_width - INDENT - len(GAP) * (len(heads) - 1)
         widths = self._widths(heads, rows, room)
         if widths:
-            for line in self._lines((heads, *rows), widths, console, options):
-                yield indented(line)
+            right = [column.number for column in self.columns]
+            yield from rows_ink((heads,), widths, console, right=right)
+            yield indented(underline(widths, glyphs_for(options).rule))
+            yield from rows_ink(rows, widths, console, right=right)
         else:
             yield from self._one_below_the_other()
         if self.remark:
@@ -294,19 +300,6 @@ class Table:
             whole = widest(cells) if column.number else widest_word(cells)
             least.append(min(max(widest_word((head,)), whole), wants[-1]))
         return fit(wants, least, room)
-
-    def _lines(
-        self,
-        rows: tuple[list[Text], ...],
-        widths: tuple[int, ...],
-        console: Console,
-        options: ConsoleOptions,
-    ) -> Iterator[Text]:
-        right = [column.number for column in self.columns]
-        for number, row in enumerate(rows):
-            yield from side_by_side(row, widths, console, right=right)
-            if number == 0:
-                yield underline(widths, glyphs_for(options).rule)
 
     def _one_below_the_other(self) -> RenderResult:
         """For a console too narrow for the columns: each row as a grid."""

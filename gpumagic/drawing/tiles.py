@@ -17,7 +17,7 @@ from rich.text import Text
 from gpumagic.drawing import svg
 from gpumagic.drawing.html import Html, captioned, element, escape, words
 from gpumagic.drawing.ink import GAP, clean, ink, side_by_side, widest
-from gpumagic.drawing.palette import BLACK, GREY, WHITE, text_on
+from gpumagic.drawing.palette import GREY, text_on
 from gpumagic.drawing.table import INDENT, caption_ink, indented
 from gpumagic.report.units import shortened
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 Look = Literal["used", "shared", "ghost", "unused", "gap", "skip", "more", "blank"]
-"""How a tile is meant.
+"""What a tile stands for.
 
 used: an element lies here. shared: several indices do. ghost: the same element once
 more. unused: a place without an element. gap: a run of such places. skip: what is left
@@ -43,7 +43,6 @@ HEAD = "#595959"
 _WIDTH, _LETTER, _PADDING, _NARROWEST = 720, 6.6, 10, 26
 _HEAD_HEIGHT, _TILE_HEIGHT, _BETWEEN = 18, 20, 12
 _MOST_NAME = 28
-_HATCH = "url(#h)"
 _TEXT_BETWEEN = 4
 
 # What a console without these characters is shown in their place.
@@ -64,13 +63,6 @@ UNUSED = Tile("\N{MIDDLE DOT}", "unused")
 UNDECIDED = Tile("?", "blank")
 SKIPPED = Tile("...", "skip")
 MORE = Tile("~", "more")
-
-
-class Key(NamedTuple):
-    """How to read a look, which a picture and characters show by different means."""
-
-    drawn: str  # what it is in the picture, in a few words
-    spelled: str  # what it is in characters; empty where those do not show it
 
 
 @dataclass(frozen=True)
@@ -144,24 +136,17 @@ class Figure:
     caption: str  # what a tile is
     # matrices that stand beside each other, band by band
     bands: tuple[tuple[Matrix, ...], ...]
-    # how to read it, each in a few words; a `Key` where that depends on the form
-    keys: tuple[str | Key, ...] = ()
-    remarks: tuple[str, ...] = ()  # what is not drawn
-
-    @property
-    def legend(self) -> str:
-        """The keys of the picture and the remarks in one line."""
-        drawn = (key.drawn if isinstance(key, Key) else key for key in self.keys)
-        return "; ".join((*drawn, *self.remarks))
+    keys: tuple[str, ...] = ()  # how to read it, and what is not drawn
 
     def html(self) -> Html:
         """Caption, picture, and how to read it."""
         drawn, width, height = _svg(self.caption, self.bands)
-        alt = ". ".join(part for part in (self.caption, self.legend) if part)
+        legend = "; ".join(self.keys)
+        alt = ". ".join(filter(None, (self.caption, legend)))
         return captioned(
             self.caption,
             svg.image(drawn, alt, width, height),
-            *((element("br"), words(self.legend)) if self.legend else ()),
+            *((element("br"), words(legend)) if legend else ()),
             line_height=1.8,
         )
 
@@ -173,8 +158,7 @@ class Figure:
         for band in self.bands:
             for row in _in_rows(band, room, console, options):
                 yield from map(indented, _beside(row))
-        keys = (key.spelled if isinstance(key, Key) else key for key in self.keys)
-        for said in filter(None, (*keys, *self.remarks)):
+        for said in self.keys:
             yield indented(ink(_spelled(said, options), options))
 
 
@@ -219,7 +203,8 @@ def _draw(canvas: _Canvas, piece: _Piece, name: int, left: int, top: int) -> int
     matrix, widths = piece
     lefts = [left + name + sum(widths[:number]) for number in range(len(widths))]
     if matrix.title:
-        canvas.head(_Box(left, top, _room(matrix.title), _HEAD_HEIGHT), matrix.title)
+        box = _Box(left, top, _room(matrix.title), _HEAD_HEIGHT)
+        canvas.put(box, matrix.title, HEAD)
         top += _HEAD_HEIGHT + 2
     if any(matrix.heads):
         heads = zip((left, *lefts), (name, *widths), strict=True)
@@ -227,17 +212,17 @@ def _draw(canvas: _Canvas, piece: _Piece, name: int, left: int, top: int) -> int
             (_cut(matrix.corner), *matrix.heads), heads, strict=True
         ):
             if text:
-                canvas.head(_Box(at, top, width, _HEAD_HEIGHT), text)
+                canvas.put(_Box(at, top, width, _HEAD_HEIGHT), text, HEAD)
         top += _HEAD_HEIGHT
     for row in matrix.rows:
         if row.name:
-            canvas.head(_Box(left, top, name, _TILE_HEIGHT), _cut(row.name))
+            canvas.put(_Box(left, top, name, _TILE_HEIGHT), _cut(row.name), HEAD)
         for number, tile in enumerate(row.tiles):
             after = takewhile(lambda each: each.look == "more", row.tiles[number + 1 :])
             last = number + 1 + len(list(after))
             box = _Box(lefts[number], top, sum(widths[number:last]), _TILE_HEIGHT)
             if tile != BLANK and not (tile.look == "more" and number):
-                canvas.tile(box, tile)
+                canvas.put(box, tile.text, tile.fill or LIGHT)
         top += _TILE_HEIGHT
     return top
 
@@ -250,77 +235,34 @@ class _Box(NamedTuple):
     width: int
     height: int
 
-    def data(self, by: int = 0) -> str:
-        """The rectangle, so much smaller on each side, as the data of a path."""
-        width, height = self.width - 2 * by, self.height - 2 * by
-        return f"M{self.left + by} {self.top + by}h{width}v{height}h-{width}z"
+    @property
+    def data(self) -> str:
+        """The rectangle as the data of a path."""
+        return f"M{self.left} {self.top}h{self.width}v{self.height}h-{self.width}z"
 
 
 class _Canvas:
-    """Collects what is drawn, by how it looks."""
+    """Collects what is drawn, by its fill."""
 
     def __init__(self) -> None:
         self._filled: dict[str, list[str]] = defaultdict(list)
-        self._dashed: list[str] = []
-        self._doubled: list[str] = []
         self._texts: dict[str, list[Html]] = defaultdict(list)
 
-    def head(self, box: _Box, text: str) -> None:
-        """A heading: white on grey."""
-        self._filled[HEAD].append(box.data())
-        self._text(box, text, HEAD)
-
-    def tile(self, box: _Box, tile: Tile) -> None:
-        """A tile as its look demands."""
-        if tile.look in ("unused", "gap"):
-            self._filled[_HATCH].append(box.data())
-            if tile.look == "gap":
-                self._filled[LIGHT].append(box.data(4))
-                self._text(box, tile.text, LIGHT)
-            return
-        fill = tile.fill or (WHITE if tile.look == "ghost" else LIGHT)
-        if tile.look == "ghost":
-            self._dashed.append(box.data(1))
-        else:
-            self._filled[fill].append(box.data())
-        if tile.look == "shared":
-            self._doubled.append(box.data(3))
-        self._text(box, tile.text, fill)
-
-    def shapes(self) -> list[Html]:
-        """Everything, in the order in which it covers what was there before."""
-        drawn = [_hatch()] if _HATCH in self._filled else []
-        for fill, boxes in sorted(self._filled.items(), key=lambda it: it[0] == LIGHT):
-            stroke = {LIGHT: "none", HEAD: WHITE}.get(fill, GREY)
-            drawn.append(_path(boxes, fill, stroke))
-        drawn.append(_path(self._dashed, WHITE, BLACK, stroke_dasharray="3 2"))
-        drawn.append(_path(self._doubled, "none", BLACK))
-        drawn += [svg.texts(each, colour) for colour, each in self._texts.items()]
-        return [shape for shape in drawn if shape]
-
-    def _text(self, box: _Box, text: str, fill: str) -> None:
+    def put(self, box: _Box, text: str, fill: str) -> None:
+        """A text on its fill."""
+        self._filled[fill].append(box.data)
         if text:
             x, y = box.left + box.width // 2, box.top + box.height // 2 + 4
-            self._texts[text_on(fill)].append(element("text", escape(text), x=x, y=y))
+            drawn = element("text", escape(text), x=x, y=y)
+            self._texts[text_on(fill)].append(drawn)
 
-
-def _path(boxes: list[str], fill: str, stroke: str, **more: str | int) -> Html:
-    if not boxes:
-        return Html("")
-    return element("path", d="".join(boxes), fill=fill, stroke=stroke, **more)
-
-
-def _hatch() -> Html:
-    return element(
-        "pattern",
-        element("path", d="M0 0h7v7h-7z", fill=LIGHT),
-        element("path", d="M0 0h2v7h-2z", fill=GREY),
-        id="h",
-        width=7,
-        height=7,
-        patternUnits="userSpaceOnUse",
-        patternTransform="rotate(45)",
-    )
+    def shapes(self) -> list[Html]:
+        """All boxes, then what is written on them."""
+        boxes = (
+            element("path", d="".join(data), fill=fill, stroke=GREY)
+            for fill, data in self._filled.items()
+        )
+        return [*boxes, *(svg.texts(each, to) for to, each in self._texts.items())]
 
 
 # ---------------------------------------------------------------------------- text

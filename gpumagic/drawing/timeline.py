@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from gpumagic.drawing.html import INSET, Html, element, lines, words
-from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest
+from gpumagic.drawing.ink import GAP, glyphs_for, ink, widest
 from gpumagic.drawing.lanes import (
     LINE_WIDTH,
     axis_html,
@@ -28,6 +28,7 @@ from gpumagic.drawing.table import (
     head_html,
     indented,
     narrower,
+    rows_ink,
     table_html,
     wide_row_html,
 )
@@ -48,7 +49,6 @@ _FOREVER_S = 1e12
 
 MOST_LANES = 12
 _COLUMNS = 3
-_PART = " (part)"
 # About 100 bytes of HTML each, most of it what the pointer finds there.
 MOST_STROKES = 240
 # A span and its gap need as many pixels to be seen apart.
@@ -96,15 +96,6 @@ class Lane:
             until = max(until, span.end_s)
         return busy
 
-    def within(self, window: Span) -> Lane:
-        """The same with what ran in that time; what was cut off says so."""
-        spans = tuple(
-            _cut(span, window)
-            for span in self.drawn
-            if span.start_s < window.end_s and span.end_s > window.start_s
-        )
-        return Lane(self.name, spans)
-
     def words(self, scale: Scale) -> str:
         """The lane in one sentence: for the ear, and for the text form."""
         spans = self.drawn
@@ -118,14 +109,6 @@ class Lane:
         if len(spans) > _FEW or not any(span.label for span in spans):
             return said
         return f"{said}: {', '.join(scale.words(span) for span in spans)}"
-
-
-def _cut(span: Span, window: Span) -> Span:
-    start_s, end_s = max(span.start_s, window.start_s), min(span.end_s, window.end_s)
-    if (start_s, end_s) == (span.start_s, span.end_s):
-        return span
-    label = f"{(span.label or span.kind or 'span').removesuffix(_PART)}{_PART}"
-    return replace(span, start_s=start_s, end_s=end_s, label=label)
 
 
 @dataclass(frozen=True)
@@ -199,17 +182,6 @@ class Timeline:
     # from when on times are told; by default from the beginning
     zero_s: float | None = None
     share: str = "busy"  # of what the share stands beside each lane
-
-    def zoomed(self, start_s: float, end_s: float) -> Timeline:
-        """A part of it, on the same clock and in the same colours."""
-        if not start_s < end_s:
-            raise ValueError(f"no time lies between {start_s} s and {end_s} s")
-        zero_s = self.scale.zero_s
-        window = Span(zero_s + start_s, zero_s + end_s)
-        lanes = tuple(lane.within(window) for lane in self.lanes)
-        return replace(
-            self, lanes=lanes, kinds=(*self.swatches,), window=window, zero_s=zero_s
-        )
 
     @property
     def shown(self) -> tuple[Lane, ...]:
@@ -290,9 +262,7 @@ class Timeline:
         lanes = self._lanes_ink(widths[1], glyphs_for(options))
         axis = Text(axis_text(self.scale.ticks(), widths[1]))
         rows = [*zip(names, lanes, shares, strict=True), (Text(), axis, Text())]
-        for row in rows:
-            for line in side_by_side(row, widths, console, right=(False, False, True)):
-                yield indented(line)
+        yield from rows_ink(rows, widths, console, right=(False, False, True))
         yield from map(indented, self._told(options, widths[1]))
 
     def _lanes_ink(self, width: int, glyphs: Glyphs) -> Iterator[Text]:

@@ -9,9 +9,9 @@ from rich.text import Text
 
 from gpumagic.drawing.document import Details
 from gpumagic.drawing.html import INSET, Html, element, escape, lines, words
-from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest
+from gpumagic.drawing.ink import GAP, glyphs_for, ink, widest
 from gpumagic.drawing.palette import BLUE, TRACK
-from gpumagic.drawing.table import INDENT, caption_ink, indented
+from gpumagic.drawing.table import INDENT, caption_ink, rows_ink
 from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
@@ -135,14 +135,12 @@ class Tree:
         told = min(told, max(rest - widths[0] - len(GAP), rest // 3, 0))
         widths[0] = max(min(widths[0], rest - told - len(GAP)), 8)
         right = [False, *(True for _ in self.headings), False, False]
-        for row, said, drawn in zip(columns, saids, bars, strict=True):
-            cells, sizes = list(row), list(widths)
-            if bar:
-                cells, sizes = [*cells, drawn], [*sizes, bar]
-            if told > 0:
-                cells, sizes = [*cells, said], [*sizes, told]
-            for line in side_by_side(cells, sizes, console, right=right[: len(cells)]):
-                yield indented(line)
+        rows = (
+            (*row, *((drawn,) if bar else ()), *((said,) if told > 0 else ()))
+            for row, said, drawn in zip(columns, saids, bars, strict=True)
+        )
+        sizes = [*widths, *([bar] if bar else []), *([told] if told > 0 else [])]
+        yield from rows_ink(rows, sizes, console, right=right[: len(sizes)])
 
     def _row(self, line: _Line, options: ConsoleOptions) -> list[Text]:
         name = ink(line.branch.name, options)

@@ -10,7 +10,7 @@ from gpumagic.drawing.extents import Extent, Extents
 from gpumagic.report.units import bytes_text, count_text, listed
 from gpumagic.tensor_info.answer_tensor import how_looked
 from gpumagic.tensor_info.answer_values import values_headline, values_table
-from gpumagic.tensor_info.answer_view import obstacle, view_headline, ways
+from gpumagic.tensor_info.answer_view import view_headline
 from gpumagic.tensor_info.answer_warp import is_drawn, warp_parts
 from gpumagic.tensor_info.axes import visible_tensor
 from gpumagic.tensor_info.figure import Lane, few_places, lane_cells
@@ -92,15 +92,8 @@ def comparison_parts(report: CompareReport) -> Iterator[Part]:
             "call .clone() on what is to stay as it is",
         )
     yield from (Note("problem", remark) for remark in report.remarks)
-    views: list[Part] = []
-    for view in report.views:
-        views.append(Paragraph(f"{view_headline(view)}."))
-        views += [Note("problem", said) for said in obstacle(view)]
-        views += ways(view)
-    if views:
-        yield Details("Why, and what works", tuple(views), "views")
     if report.pairs:
-        beside = (_rows(tensors),) if views or read else ()
+        beside = (_rows(tensors),) if report.views or read else ()
         yield Details("Pair by pair", (_pairs(report), *beside), "pairs")
     shown = [each for each in tensors if report.warp or each.on_accelerator]
     if any(map(is_drawn, shown)):

@@ -2,7 +2,7 @@
 
 Light is high and dark is low, and zero is grey where signs meet. The colours are those
 of cividis, whose lightness only rises: they read the same for colour-blind readers and
-on a grey print. NaN and infinities have letters and a border, no colours.
+on a grey print. NaN and infinities have letters, on white.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def heat_figure(heat: HeatMap) -> Figure:
 
     def tile(mean: float | None, mark: str) -> Tile:
         if mark or mean is None:
-            return Tile(_LETTERS[mark][0] if mark else "", "shared", WHITE)
+            return Tile(_LETTERS[mark][0] if mark else "", "used", WHITE)
         return Tile(scale.digit(mean), "used", colour(scale.share(mean)))
 
     rows = tuple(
@@ -169,15 +169,15 @@ def heat_figure(heat: HeatMap) -> Figure:
     heads = [str(at) if one_each else "" for at in range(len(heat.means[0]))]
     low, high = f"{scale.low:.3g}", f"{scale.high:.3g}"
     least, most = (f"-{_MOST}", f"+{_MOST}") if scale.is_signed else ("0", str(_MOST))
-    remarks = [f"{least} is {low}, {most} is {high}"]
+    keys = [f"{least} is {low}, {most} is {high}"]
     if scale.beyond:
-        remarks.append(f"{scale.beyond:,} tiles are further out")
+        keys.append(f"{scale.beyond:,} tiles are further out")
     found = {mark for row in heat.marks for mark in row}
     for mark, (letter, word) in _LETTERS.items():
         if mark in found:
-            remarks.append(f"{letter}: {word} in it")
+            keys.append(f"{letter}: {word} in it")
     matrix = Matrix("", tuple(heads), rows)
-    return Figure(_caption(heat), ((matrix,),), remarks=("; ".join(remarks),))
+    return Figure(_caption(heat), ((matrix,),), ("; ".join(keys),))
 
 
 def _caption(heat: HeatMap) -> str:

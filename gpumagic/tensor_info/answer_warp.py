@@ -10,9 +10,9 @@ from rich.text import Text
 
 from gpumagic.drawing import Paragraph, svg
 from gpumagic.drawing.html import Html, words
-from gpumagic.drawing.ink import GAP, glyphs_for, ink, side_by_side, widest
+from gpumagic.drawing.ink import GAP, glyphs_for, ink, widest
 from gpumagic.drawing.palette import BLUE, TRACK
-from gpumagic.drawing.table import INDENT, caption_ink, indented, pictures_html
+from gpumagic.drawing.table import INDENT, caption_ink, pictures_html, rows_ink
 from gpumagic.report.units import count_text, listed, share_text
 from gpumagic.tensor_info.geometry import SECTOR_BYTES
 
@@ -165,5 +165,4 @@ class Sectors:
                 told.append(" " if told else "")
                 told.append("".join(levels[height] for height in heights), BLUE)
             told.append("\n").append(fetch.said)
-            for row in side_by_side((text, told), (name, room - name), console):
-                yield indented(row)
+            yield from rows_ink([(text, told)], (name, room - name), console)

@@ -16,7 +16,6 @@ from gpumagic.drawing.tiles import (
     UNDECIDED,
     UNUSED,
     Figure,
-    Key,
     Matrix,
     Row,
     Tile,
@@ -48,12 +47,9 @@ def index_panel(visible: VisibleTensor) -> Figure:
     looks = {tile.look for each in band for row in each.rows for tile in row.tiles}
     keys = [*_first_to_change(visible)]
     if "ghost" in looks:
-        again = "an element that was drawn already"
-        keys.append(Key(f"dashed, with =: {again}", f"=: {again}"))
-    if "shared" in looks:
-        keys.append(Key("double border: several indices share the element", ""))
+        keys.append("=: an element that was drawn already")
     caption = "Each index with its place in memory, in elements"
-    return Figure(caption, (band,), tuple(keys), tuple(remarks))
+    return Figure(caption, (band,), (*keys, *remarks))
 
 
 def _matrix(visible: VisibleTensor, page: tuple[int, ...]) -> Matrix:
@@ -87,7 +83,7 @@ def _index_tile(visible: VisibleTensor, index: tuple[int, ...]) -> Tile:
     return Tile(str(place), "shared" if is_shared else "used", visible.fill(index))
 
 
-def _first_to_change(visible: VisibleTensor) -> Iterator[str | Key]:
+def _first_to_change(visible: VisibleTensor) -> Iterator[str]:
     fastest = visible.fastest
     if fastest is not None:
         yield f"from place to place, {fastest.name} changes first"
@@ -165,17 +161,14 @@ def _unused(
         yield from (_Column(place, UNUSED) for place in range(start, stop))
 
 
-def _strip_keys(
-    visible: VisibleTensor, columns: tuple[_Column, ...]
-) -> Iterator[str | Key]:
+def _strip_keys(visible: VisibleTensor, columns: tuple[_Column, ...]) -> Iterator[str]:
     looks = {each.tile.look for each in columns}
     yield from _first_to_change(visible)
     if len(visible.axes) > 4:
         yield "#n: element number n in the order of indices"
     marks = {"unused": UNUSED.text, "gap": "a size in place of an index"}
     if known := [mark for look, mark in marks.items() if look in looks]:
-        none = "no element of this tensor"
-        yield Key(f"hatched: {none}", f"{listed(known, ' or ')}: {none}")
+        yield f"{listed(known, ' or ')}: no element of this tensor"
     if any(each.tile is UNDECIDED for each in columns):
         yield "?: whether an element lies here would take long to find out"
     if any(each.times is not BLANK for each in columns):
@@ -223,24 +216,18 @@ def lane_cells(lanes: Sequence[Lane]) -> Figure:
     heads = tuple(str(at if in_bytes else at // unit) for at in starts)
     shared = (Tile(f"{_TIMES}{n}", "skip") if n > 1 else BLANK for n in holders)
     all_rows = (*rows, Row("shared", tuple(shared)))
+    held = sum(n > 1 for n in holders)
     keys = []
     if any(tile.look == "unused" for row in rows for tile in row.tiles):
         left_out = "a place between its elements that the tensor leaves out"
-        keys.append(Key(f"hatched: {left_out}", f"{UNUSED.text}: {left_out}"))
+        keys.append(f"{UNUSED.text}: {left_out}")
     if in_bytes:
-        wide = "wide tiles: one element over several places"
-        keys.append(Key(wide, f"{MORE.text}: the element to the left goes on"))
-    return Figure(
-        "One memory: each place with the index that lands there, tensor by tensor",
-        ((Matrix("byte" if in_bytes else "place", heads, all_rows),),),
-        keys=tuple(keys),
-        remarks=(_holding(sum(n > 1 for n in holders), len(holders), unit),),
-    )
-
-
-def _holding(count: int, places: int, unit: int) -> str:
-    held = "hold elements of more than one tensor"
-    return f"{count} of {places} places, {unit} B each, {held}"
+        keys.append(f"{MORE.text}: the element to the left goes on")
+    shares = "hold elements of more than one tensor"
+    keys.append(f"{held} of {len(holders)} places, {unit} B each, {shares}")
+    caption = "One memory: each place with the index that lands there, tensor by tensor"
+    matrix = Matrix("byte" if in_bytes else "place", heads, all_rows)
+    return Figure(caption, ((matrix,),), tuple(keys))
 
 
 def _extent(lanes: Sequence[Lane]) -> tuple[int, int, int]:

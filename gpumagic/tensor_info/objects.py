@@ -6,7 +6,6 @@ functions of the base class, and for what they themselves hold.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _NAMED_AT_MOST = 4
-_LOOKED_AT_MOST = 10_000
 _CONTAINERS: tuple[type, ...] = (dict, list, tuple)
 _SPELLED: tuple[Any, ...] = (bool, int, float, complex, str, bytes)
 
@@ -105,9 +103,9 @@ def _described(thing: Any, expression: str) -> tuple[str, str]:
         number = f"the number {spelled(thing)}"
         return number, "a number has no memory layout of its own"
     if word := kind_of_container(thing):
-        place = _place_within(thing)
-        hint = f"%tensor_info {expression}{place}" if place else "name another"
-        found = "with a tensor in it" if place else "in which no tensor was found"
+        places = [place for place, value in items_of(thing) if is_tensor(value)]
+        hint = f"%tensor_info {expression}{places[0]}" if places else "name another"
+        found = "with a tensor in it" if places else "without a tensor"
         return f"a {word} {found}", hint
     if is_module(thing):
         names = [name for name, _ in tensors_of_module(thing)][:_NAMED_AT_MOST]
@@ -118,20 +116,3 @@ def _described(thing: Any, expression: str) -> tuple[str, str]:
         return "a weak reference to another object", "name that object itself"
     name = class_name(thing)
     return f"of type {name}", "type the name of a torch tensor or a numpy array"
-
-
-def _place_within(container: Any) -> str:
-    """Where the nearest tensor lies, such as `[0]['w']`; lists may hold themselves."""
-    seen, waiting, left = {id(container)}, deque([("", container)]), _LOOKED_AT_MOST
-    while waiting:
-        place, outer = waiting.popleft()
-        for part, item in items_of(outer):
-            left -= 1
-            if is_tensor(item):
-                return place + part
-            if not left:
-                return ""
-            if id(item) not in seen and kind_of_container(item):
-                seen.add(id(item))
-                waiting.append((place + part, item))
-    return ""

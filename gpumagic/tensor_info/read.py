@@ -251,20 +251,13 @@ def _read_array(array: Any) -> Reading:
     root = array
     while is_array(of(root, "base")):
         root = of(root, "base")
-    owner, memory, storage = of(root, "base"), None, None
-    torch = torch_private.torch_if_imported()
-    if torch is not None and is_truly(owner, torch.Tensor):
-        held = read(owner)
-        if held.memory is not None and held.memory.device == "cpu":
-            memory, storage = held.memory, held.storage
-    first = int(of(array, "__array_interface__")["data"][0])
-    if memory is None:
-        whole = Geometry(of(root, "shape"), of(root, "strides"), 0, 1)
-        start = int(of(root, "__array_interface__")["data"][0])
-        start += whole.first_element or 0
-        reach = whole.span_elements - 1 + itemsize if whole.numel else 0
-        memory = Memory("cpu", start, reach, start)
-    offset_bytes, geometry = first - memory.start, None
+    # Its memory reaches from the lowest element of what owns it to the highest.
+    whole = Geometry(of(root, "shape"), of(root, "strides"), 0, 1)
+    start = int(of(root, "__array_interface__")["data"][0])
+    start += whole.first_element or 0
+    reach = whole.span_elements - 1 + itemsize if whole.numel else 0
+    offset_bytes = int(of(array, "__array_interface__")["data"][0]) - start
+    geometry = None
     remarks = []
     if backwards := [str(dim) for dim, step in enumerate(steps) if step < 0]:
         remarks.append(
@@ -287,9 +280,8 @@ def _read_array(array: Any) -> Reading:
         stride=None if geometry is None else geometry.stride,
         storage_offset=None if geometry is None else geometry.offset,
         geometry=geometry,
-        memory=memory if memory.size_bytes else None,
-        storage=storage,
-        storage_bytes=memory.size_bytes,
+        memory=Memory("cpu", start, reach, start) if reach else None,
+        storage_bytes=reach,
         is_view=base is not None,
         base_shape=tuple(of(base, "shape")) if is_array(base) else None,
         remarks=tuple(remarks),

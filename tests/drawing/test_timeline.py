@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import re
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -205,38 +204,6 @@ def test_window_shows_the_time_before_and_after():
     assert timeline.scale.share(lane) == "25.0 %"
     assert timeline.scale.ticks() == ["0 s", "2.00 s", "4.00 s"]
     assert [width for _, width in titles(timeline)] == [120, 120, 240]
-
-
-def test_a_part_is_drawn_on_the_clock_and_in_the_colours_of_the_whole():
-    """Times are those of the whole picture, and what reaches beyond says so."""
-    whole = Timeline(
-        "C",
-        (
-            Lane("a", (Span(10, 12, "long", "copy"), Span(13, 14, "late", "strange"))),
-            Lane("b", (Span(10, 11, "early", "other"),)),
-        ),
-    )
-
-    part = whole.zoomed(1.0, 3.5)
-
-    assert part.scale.ticks() == ["1.00 s", "2.25 s", "3.50 s"]
-    assert [title for title, _ in titles(part) if title] == [
-        "long (part): 1.00 s, from 1.00 s on",
-        "late (part): 500 ms, from 3.00 s on",
-    ]
-    assert part.scale.share(part.lanes[0]) == "60.0 %"
-    assert part.swatches == whole.swatches
-    assert part.zoomed(2.0, 3.0).zoomed(1.0, 3.5).scale == part.scale
-    assert [lane.name for lane in part.lanes] == ["a", "b"]
-
-
-def test_a_part_of_no_time_is_refused():
-    """What ends before it begins is a mistake, as is what is no time."""
-    whole = Timeline("C", (Lane("a", (Span(0, 1),)),))
-
-    for start_s, end_s in ((1.0, 1.0), (2.0, 1.0), (float("nan"), 1.0)):
-        with pytest.raises(ValueError, match="no time lies between"):
-            whole.zoomed(start_s, end_s)
 
 
 def test_lane_of_nothing_has_nothing_to_point_at():

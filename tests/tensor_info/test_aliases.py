@@ -69,16 +69,6 @@ def test_containers_and_modules_are_searched_one_level_deep():
     ]
 
 
-def test_tied_weights_are_seen_under_both_names():
-    """One parameter in two modules has both names."""
-    first, second = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
-    second.weight = first.weight
-
-    (group,) = aliases({"m": torch.nn.Sequential(first, second)}).groups
-
-    assert names(group) == ["m.0.weight", "m.1.weight"]
-
-
 def test_outputs_are_told_apart_and_counted_once():
     """What only `Out` keeps is one output, last, with the code that frees it."""
     x = grid()
@@ -120,19 +110,6 @@ def test_the_advice_is_true():
     exec(advice.split("`")[1], names)  # noqa: S102 - it is what we advise
 
     assert storage.expired()
-
-
-@pytest.mark.parametrize(
-    ("make", "advice"),
-    [
-        (lambda: np.zeros(1000)[:10], "`x = x.copy()`"),
-        (lambda: torch.zeros(1000, requires_grad=True)[:10], "x.detach().clone()"),
-    ],
-    ids=["numpy", "differentiable"],
-)
-def test_the_copy_is_one_that_lets_go(make, advice):
-    """An array is copied; a tensor with a graph is detached from it first."""
-    assert advice in aliases({"x": make()}).groups[0].advice
 
 
 def test_no_copy_of_a_parameter_is_advised():
@@ -203,16 +180,6 @@ def test_a_search_that_takes_too_long_is_cut_short_and_says_so():
 
     assert not found.complete
     assert "--alias x" in found.remarks[0]
-
-
-def test_groups_can_be_limited_to_some_tensors():
-    """With `only` the groups are those that these tensors lie in."""
-    x, y = grid(), grid()
-    namespace = {"x": x, "x2": x[1:], "y": y, "y2": y[1:]}
-
-    found = aliases(namespace, only=[y.t()])
-
-    assert [names(each) for each in found.groups] == [["y", "y2"]]
 
 
 PIECES = strategies.lists(

@@ -95,15 +95,6 @@ def test_a_numpy_array_has_strides_in_elements_and_keeps_its_own():
     assert found.is_view
 
 
-def test_an_array_that_runs_backwards_is_said_to():
-    """Negative strides are said in words, and its places are still right."""
-    found = describe(np.zeros((3, 4))[::-1])
-
-    assert found.stride == (-4, 1)
-    assert (found.first_element, found.last_element, found.storage_offset) == (0, 11, 8)
-    assert "torch has no negative strides" in found.remarks[0]
-
-
 def test_odd_steps_in_bytes_cost_the_layout_and_one_remark():
     """A field of a structured array has no strides in elements, and says so."""
     records = np.zeros(4, dtype=[("flag", "i1"), ("value", "f4")])
@@ -140,12 +131,3 @@ def test_a_view_is_explained_as_torch_decides_it():
             assert found.view
             assert (found.shape, found.stride) == (expected.shape, expected.stride())
             assert found.reshape_copies_bytes == 0
-
-
-def test_a_blocked_view_names_both_dims():
-    """A transpose as one row is blocked between its two dims."""
-    found = explain_view(grid().t(), 24).to_dict()
-
-    assert (found["shape"], found["view"]) == ([24], False)
-    assert found["blocked_new_dim"] == 0
-    assert found["blocked_between_old_dims"] == [0, 1]

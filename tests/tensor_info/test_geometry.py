@@ -123,16 +123,6 @@ def test_only_images_and_volumes_have_channels():
         assert geometry.treat_as(g) == "contiguous_format"
 
 
-def test_a_picture_taken_out_of_a_batch_and_put_back():
-    """`batch[0][None]` keeps the flag, but operators take it for row-major."""
-    torch = pytest.importorskip("torch")
-    batch = torch.empty(2, 3, 4, 5, memory_format=torch.channels_last)
-    picture = batch[0][None]
-    g = of(picture.shape, picture.stride())
-    assert geometry.is_channels_last(g)
-    assert geometry.treat_as(g) == "contiguous_format"
-
-
 def _bytes_read(g, dim, base_address):
     lows = (
         base_address + (g.offset + lane * g.stride[dim]) * g.itemsize
@@ -167,24 +157,6 @@ def test_full_warps_of_any_step_and_any_start():
         item = chance.choice((1, 2, 4, 8, 16))
         g = of((count,), (chance.randint(-70, 70),), chance.randrange(64), item)
         _agrees(g, chance.choice((0, 4096, 4096 + item, 4096 + 3)))
-
-
-@pytest.mark.parametrize(
-    ("g", "dim", "pieces", "efficiency"),
-    [
-        (of((64, 64)), 1, (4, 1, 4), 1.0),
-        (of((64, 64)), 0, (32, 32, 4), 0.125),
-        (of((64, 32), (64, 2)), 1, (8, 2, 4), 0.5),
-        (of((64, 64), itemsize=2), 0, (32, 32, 2), 0.0625),
-        (of((64,), offset=1), 0, (5, 2, 4), 0.8),
-        (of((64,), (0,)), 0, (1, 1, 1), 0.125),
-    ],
-)
-def test_known_reads(g, dim, pieces, efficiency):
-    """Rows, columns, steps, halves, a shifted start and a broadcast."""
-    read = warp_reads(g, 0)[dim]
-    assert (read.sectors, read.lines, read.ideal_sectors) == pieces
-    assert read.efficiency == pytest.approx(efficiency)
 
 
 def test_nothing_is_read_of_an_empty_tensor():

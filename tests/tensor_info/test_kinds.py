@@ -158,7 +158,7 @@ NO_TENSORS = {
     "number": (lambda: 5, "number 5", "no memory layout"),
     "tuple": (lambda: (3, grid()), "a tuple with a tensor in it", "x[1]"),
     "dict": (lambda: {"a": grid()}, "a dict with a tensor in it", "x['a']"),
-    "empty list": (list, "a list in which no tensor was found", "name another"),
+    "empty list": (list, "a list without a tensor", "name another"),
     "module": (lambda: torch.nn.Linear(2, 3), "(Linear)", "x.weight, x.bias"),
     "text": (lambda: "word", "of type str", "type the name"),
     "class": (lambda: torch.Tensor, "of type", "type the name"),

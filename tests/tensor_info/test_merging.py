@@ -139,16 +139,6 @@ def test_the_shapes_and_the_permutation_offered_work():
     assert min(offered, permuted) > 200
 
 
-def test_runs_of_an_image():
-    """The pixels of a channels-last image are one run and its channels another."""
-    g = of((8, 3, 4, 5), (60, 1, 15, 3))
-    assert merges(g) == (
-        Merge((0,), 8, 60),
-        Merge((1,), 3, 1),
-        Merge((2, 3), 20, 3),
-    )
-
-
 def test_dims_of_size_one_belong_to_no_run():
     """A dim that takes no step neither joins nor parts what lies around it."""
     assert merges(of((4, 1, 6), (6, 99, 1))) == (Merge((0, 2), 24, 1),)

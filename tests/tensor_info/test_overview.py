@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import json
-import sys
 import weakref
 
 import pytest
@@ -75,16 +74,6 @@ def test_a_tied_weight_is_counted_once_and_named():
     assert [child.parameters for child in report.root.children] == [40, 50]
     assert odd(report) == {"tied": (".head.weight",)}
     assert "model.head.weight is model.embed.weight" in str(report)
-
-
-def test_names_are_code_that_can_be_typed():
-    """What lies in a Sequential is an item of it."""
-    model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3)))
-    model[1][0].weight = model[0].weight
-
-    said = overview(model).drawing().notes[0].text
-
-    assert said == "model[1][0].weight is model[0].weight: counted once"
 
 
 def test_a_tie_is_found_in_a_state_dict_too():
@@ -280,19 +269,6 @@ def test_looking_keeps_nothing_alive_and_changes_nothing():
     finally:
         gc.enable()
     assert report.root.nan_count == 0
-
-
-def test_looking_imports_nothing():
-    """No part of torch is brought in by a look that was not there before."""
-    model = net()
-    overview(model)
-    before = set(sys.modules)
-
-    overview(nn.ModuleList([net(), net()]))
-
-    assert {
-        name for name in set(sys.modules) - before if "gpumagic" not in name
-    } == set()
 
 
 def test_layers_that_are_alike_are_one_line():

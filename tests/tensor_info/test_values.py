@@ -167,8 +167,8 @@ def test_a_lighter_colour_is_always_a_higher_value():
     assert len(set(light)) == 21
 
 
-def test_nan_and_inf_are_marked_by_border_and_letter():
-    """A letter in a border, which is explained, says what is not finite."""
+def test_nan_and_inf_are_marked_by_letter():
+    """A letter, which is explained, says what is not finite."""
     x = torch.tensor([[1.0, float("nan")], [float("inf"), -1.0]])
 
     drawing = describe(x, values=True).drawing()

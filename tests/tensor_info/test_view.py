@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpumagic.drawing.extents import Extents
 from gpumagic.drawing.tiles import Figure
 from gpumagic.tensor_info.answer_warp import Fetch
-from gpumagic.tensor_info.report import CompareReport, TensorReport
+from gpumagic.tensor_info.report import TensorReport
 from gpumagic.tensor_info.view import draw
 from tests.drawing.survives import assert_numbers_agree, assert_survives
 from tests.tensor_info import samples
@@ -50,17 +50,6 @@ def test_failing_view_marks_the_jump_in_memory():
     assert walk == {"1": "next", "1073709056": "last"}
 
 
-def test_geometry_beyond_its_storage_is_a_problem():
-    """A tensor that reaches past its storage is called out with both sizes."""
-    report = tensor((4, 6), stored_bytes=80)
-
-    drawing = draw(report)
-
-    assert "reaches beyond its storage" in drawing.title
-    assert drawing.notes[0].kind == "problem"
-    assert "it needs 96 B, and its storage has 80 B" in drawing.notes[0].text
-
-
 @pytest.mark.parametrize(
     ("report", "expected"),
     [
@@ -81,20 +70,6 @@ def test_drawn_sectors_are_the_figures(report, expected):
         assert (len(sectors), len(used)) == (read.sectors, read.lines)
         assert sum(sectors) == read.unique_bytes
     assert drawn == expected
-
-
-def test_tensors_of_two_storages_are_placed_by_address():
-    """A NumPy view of the same memory lies in the same lanes."""
-    first = tensor((6,), expression="t")
-    part = tensor((2,), expression="a", kind="numpy array", address=samples.ADDRESS + 8)
-    pair = dataclasses.replace(samples.pair((first, part), 0, 1), same_storage=False)
-
-    text = draw(CompareReport((first, part), (pair,))).whole().text(2000)
-
-    rows = [line.split() for line in text.splitlines()]
-    assert ["a", "0", "1"] in rows
-    assert ["shared", f"{TIMES}2", f"{TIMES}2"] in rows
-    assert "two objects over the same addresses" in flat(text)
 
 
 def test_a_report_of_nothing_but_a_kind_is_drawn():
