@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gpumagic.drawing.bars import Bar, BarPair, Stack, Stacks
     from gpumagic.drawing.distributions import Histogram, Range, Ranges
     from gpumagic.drawing.progress import Progress
-    from gpumagic.drawing.series import Curve, Plane, Sparkline
+    from gpumagic.drawing.series import Curve, Sparkline
     from gpumagic.drawing.strips import Piece, StripRow, Strips
     from gpumagic.drawing.timeline import Lane, Span, Timeline
     from gpumagic.drawing.tree import AllLevels, Branch, Tree
@@ -62,7 +62,6 @@ __all__ = [
     "Paragraph",
     "Part",
     "Piece",
-    "Plane",
     "Progress",
     "Property",
     "Range",
@@ -86,7 +85,7 @@ _PARTS_OF = {
     "bars": ("Bar", "BarPair", "Stack", "Stacks"),
     "distributions": ("Histogram", "Range", "Ranges"),
     "progress": ("Progress",),
-    "series": ("Curve", "Plane", "Sparkline"),
+    "series": ("Curve", "Sparkline"),
     "strips": ("Piece", "StripRow", "Strips"),
     "timeline": ("Lane", "Span", "Timeline"),
     "tree": ("AllLevels", "Branch", "Tree"),

@@ -18,9 +18,6 @@ from gpumagic.report.record import Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_INNER_FENCE = 1.5  # Tukey's, in interquartile ranges beyond the quartiles
-_OUTER_FENCE = 3.0
-
 _SAME = math.log(1.01)  # a smaller effect is none: it is within what is worth knowing
 _NEAREST = _SAME / 10  # an effect this near to the limit is taken to be so far from it
 _FEWEST_PAIRS = 10
@@ -151,17 +148,6 @@ def symmetric_rank(count: int, confidence: float) -> tuple[int, float] | None:
     return found
 
 
-def outliers(values: Sequence[float]) -> tuple[int, int]:
-    """How many values lie beyond Tukey's fences; whoever counts them, keeps them."""
-    if not values:
-        return 0, 0
-    low, high = quartiles(values)
-    return (
-        _beyond(values, low, high, _INNER_FENCE),
-        _beyond(values, low, high, _OUTER_FENCE),
-    )
-
-
 def ranks_of(values: Sequence[float]) -> list[float]:
     """The place of each value in their order, from 1; equal ones share a mean place."""
     order = sorted(range(len(values)), key=values.__getitem__)
@@ -174,22 +160,6 @@ def ranks_of(values: Sequence[float]) -> list[float]:
             places[index] = shared
         done += len(group)
     return places
-
-
-def rank_trend(values: Sequence[float]) -> float:
-    """Spearman's rank correlation with time: 1 always rising, -1 always falling.
-
-    It is 0 where nothing changes, or where there are less than two values.
-    """
-    places = ranks_of(values)
-    middle = (len(values) + 1) / 2
-    rising = sum(
-        (time - middle) * (place - middle) for time, place in enumerate(places, start=1)
-    )
-    times = sum((time - middle) ** 2 for time in range(1, len(values) + 1))
-    spread = sum((place - middle) ** 2 for place in places)
-    # One root for both: of equal sums it is exact, and a straight line gives 1.
-    return rising / math.sqrt(times * spread) if spread > 0 else 0.0
 
 
 def rank_shift(before: Sequence[float], now: Sequence[float]) -> float:
@@ -235,11 +205,6 @@ def _at(ordered: Sequence[float], share: float) -> float:
     low, high = ordered[below], ordered[above]
     # Equal neighbours must give themselves exactly: low + (high - low) * x does.
     return low + (high - low) * (place - below)
-
-
-def _beyond(values: Sequence[float], low: float, high: float, fence: float) -> int:
-    reach = fence * (high - low)
-    return sum(not low - reach <= value <= high + reach for value in values)
 
 
 Pair = tuple[float, float]

@@ -69,9 +69,6 @@ WORDS: Final[Mapping[str, Group]] = {
         "race": "Two accesses to the same memory, one of them a write, in no certain "
         "order.",
         "rank": "One process of a job that runs as many, mostly with a GPU of its own.",
-        "roof": "The highest rate that the roofline allows this code.",
-        "roofline": "The most that the device can do, by its arithmetic or by its "
-        "memory, whichever is less.",
         "sample": "One timed stretch of one call or of many.",
         "side stream": "Any stream but the one that the cell began on.",
         "simulated clock": "A model says how long the work takes; Python's own time is "
