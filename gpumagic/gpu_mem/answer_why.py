@@ -665,10 +665,6 @@ _ANSWERS = (
     ("Could be released", lambda answer: answer.releasable_bytes),
     ("Left of the limit", lambda answer: answer.cap_left_bytes),
 )
-_MEANING = (
-    "A request is met from a hole of torch's own if one is large enough, else from the "
-    "driver.\nIf that has none, unused segments are given back first, which is slow."
-)
 
 
 def fit_headline(report: FitReport) -> str:
@@ -719,7 +715,7 @@ def _fit_parts(report: FitReport) -> Iterator[kit.Part]:
             "tensors made there can have it",
         )
     if report.answers:
-        parts = _fit_table(report, _ANSWERS), kit.Paragraph(_MEANING)
+        parts = (_fit_table(report, _ANSWERS),)
         yield kit.Details("The figures of each device", parts, "figures")
 
 

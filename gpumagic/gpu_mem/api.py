@@ -165,13 +165,7 @@ def _memory(namespace: Mapping[str, Any] | None) -> Memory:
 
 
 class Memory:
-    """Looks, and keeps nothing.
-
-    Args:
-        names: Where names are looked for.
-
-        find_driver: The machine's driver, or the simulated one where that is on.
-    """
+    """Looks, and keeps nothing."""
 
     def __init__(self, names: KnownNames, find_driver: Callable[[], Driver]) -> None:
         self._names = names

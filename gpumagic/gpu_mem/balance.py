@@ -152,18 +152,11 @@ def _spread(
 class CountedMemory:
     """Says what the memory that a search has found counts as.
 
-    Attributes:
-        foreign: What was met of this kind of device that the allocator has not handed
-            out.
-
-    Args:
-        kind: The kind of device whose memory is looked for.
-
-        snapshot: The allocator's segments. No segments at all is what an allocator says
-            that does not tell them.
+    No segments at all is what an allocator says that does not tell them.
     """
 
     def __init__(self, kind: str, snapshot: Snapshot | None = None) -> None:
+        # of this kind of device, but not handed out by the allocator
         self.foreign: dict[StorageKey, int] = {}
         self._kind = kind
         blocks = sorted(
@@ -418,11 +411,7 @@ class _Tally:
 
 
 class _DeviceRows:
-    """The rows of one device.
-
-    Attributes:
-        found_bytes: All that names were found for.
-    """
+    """The rows of one device."""
 
     def __init__(
         self, device: int, names: Mapping[int, _Named], memories: Sequence[Reached]

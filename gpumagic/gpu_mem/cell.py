@@ -72,17 +72,7 @@ _NO_PEAK = Peak(PeakKind.UNKNOWN)
 
 
 class OneCell:
-    """Looks before and after a cell, at counters and, where it matters, at names.
-
-    Args:
-        names: Where names are looked for.
-
-        lines: Whether the exact peak and each line's part are wanted.
-
-        top: How many names are to be shown.
-
-        search: Whether to look for names at all.
-    """
+    """Looks before and after a cell, at counters and, where it matters, at names."""
 
     def __init__(
         self,
@@ -189,15 +179,6 @@ class OneCell:
 class CellRun:
     """Looks at the counters before and after a cell; looking changes none of them.
 
-    Attributes:
-        failed: The error that the code raised, in one line.
-
-        lines_partial: Whether the recording was full before the cell had ended.
-
-        setting: Where it ran, in the user's words.
-
-        kind: The kind of device there, as the runtime has it.
-
     Args:
         open_runtime: Finds the best runtime that there is now; asked again at the
             end, since the cell may import torch or start a device.
@@ -220,10 +201,10 @@ class CellRun:
         host_bytes: Callable[[], int | None] | None = lambda: None,
         in_cell: Callable[[str], bool] | None = None,
     ) -> None:
-        self.failed: str | None = None
-        self.lines_partial = False
-        self.setting = Setting(CpuRuntime.kind)
-        self.kind = CpuRuntime.kind
+        self.failed: str | None = None  # the error that the code raised, in one line
+        self.lines_partial = False  # whether the recording was full too early
+        self.setting = Setting(CpuRuntime.kind)  # where it ran, in the user's words
+        self.kind = CpuRuntime.kind  # of device there, as the runtime has it
         self._ran_on = CellRuntime(open_runtime)
         self._host_bytes = host_bytes
         self._in_cell = in_cell
@@ -501,8 +482,7 @@ def _highest_seen(before: Counters, after: Counters) -> int | None:
 class Stretches:
     """Goes on from stretch to stretch, and keeps what came of those that are over.
 
-    Args:
-        look: Reads the counters of each device in use; it does not raise.
+    `look` reads the counters of each device in use; it does not raise.
     """
 
     def __init__(self, look: Callable[[], Looks]) -> None:

@@ -233,7 +233,7 @@ def _of_errors(
         for local in frames_with_locals(error, live):
             needed = error is own
             less = "keep less alive there"
-            if type(local.value) in _COLLECT:
+            if any(type(local.value) is each for each in _COLLECT):
                 less = "keep less there, or move what it collects to the host: .cpu()"
             yield _Candidate(
                 kind=LeakKind.ERROR,

@@ -45,17 +45,11 @@ _OWNER = re.compile(r"(?!Out\[)([^\W\d]\w*)[.\[].*(?<!\.grad_fn)", re.DOTALL)
 
 
 class Recording:
-    """Records what runs between two calls; a failure of it is a remark.
-
-    Attributes:
-        trace: What was seen, once it has ended; None if nothing could be.
-
-        remarks: Why not, in sentences.
-    """
+    """Records what runs between two calls; a failure of it is a remark."""
 
     def __init__(self) -> None:
-        self.trace: MemoryTrace | None = None
-        self.remarks: tuple[str, ...] = ()
+        self.trace: MemoryTrace | None = None  # what was seen, once it has ended
+        self.remarks: tuple[str, ...] = ()  # why not, in sentences
         self._recorder: MemoryRecorder | None = None
 
     def start(self, runtime: Runtime) -> None:

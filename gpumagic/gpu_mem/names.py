@@ -48,13 +48,7 @@ _MOST_OF_A_KEY = 24  # characters
 
 
 class KnownNames:
-    """Gathers names anew each time it is asked, and keeps none of their values.
-
-    Args:
-        namespace: The user's names: the very dict that the code runs in.
-
-        shell: The IPython shell with its outputs and errors; None where there is none.
-    """
+    """Gathers names anew each time it is asked, and keeps none of their values."""
 
     def __init__(self, namespace: Mapping[str, Any], shell: Any | None = None) -> None:
         self.namespace = namespace
@@ -252,8 +246,10 @@ def _is_empty_function(value: Any) -> bool:
 
 def _is_of_the_shell(name: str, value: Any) -> bool:
     """Whether a name is IPython's or Python's own, and has not been taken over."""
+    if name[:1] not in "_IOegq":
+        return False
     if name in ("In", "Out"):
-        return type(value) in (dict, list)
+        return any(type(value) is each for each in (dict, list))
     return _OF_THE_SHELL.fullmatch(name) is not None
 
 

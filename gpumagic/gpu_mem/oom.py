@@ -68,13 +68,7 @@ class Seen(NamedTuple):
 
 
 class LastOom:
-    """Remembers what is known of the last one, also when the error itself is gone.
-
-    Args:
-        shell: The IPython shell, which holds the last error; None where there is none.
-
-        look: Reads the counters of the devices in use.
-    """
+    """Remembers what is known of the last one, also when the error itself is gone."""
 
     def __init__(
         self,

@@ -93,32 +93,8 @@ class _Kind(enum.IntEnum):
 class Walk:
     """Everything that was found, each object once, by number.
 
-    It holds the objects themselves: let go of it before memory is looked at.
-
-    Attributes:
-        children: What each object refers to.
-
-        stored: The memory of those that have some.
-
-        roles: What tensors are used as.
-
-        of_graph: The nodes of autograd's graphs.
-
-        states: What optimizers remember of their parameters.
-
-        hooks: What modules call before or after themselves.
-
-        partial: Whether the budget was spent before everything was seen.
-
-        hidden: How many saved tensors could not be looked at.
-
-    Args:
-        torch: The torch module; None where nobody has imported it.
-
-        budget: How far to go.
-
-        leave_out: The ids of objects that are not to be entered, such as the
-            namespace itself.
+    It holds the objects themselves: let go of it before memory is looked at. The ids in
+    `leave_out` are of objects that are not to be entered, such as the namespace itself.
     """
 
     def __init__(
@@ -127,14 +103,14 @@ class Walk:
         budget: Budget,
         leave_out: Collection[int] = (),
     ) -> None:
-        self.children: list[list[int]] = []
-        self.stored: dict[int, Stored] = {}
-        self.roles: dict[int, Role] = {}
-        self.of_graph: set[int] = set()
-        self.states: list[int] = []
-        self.hooks: list[int] = []
-        self.partial = False
-        self.hidden = 0
+        self.children: list[list[int]] = []  # what each object refers to
+        self.stored: dict[int, Stored] = {}  # the memory of those that have some
+        self.roles: dict[int, Role] = {}  # what tensors are used as
+        self.of_graph: set[int] = set()  # the nodes of autograd's graphs
+        self.states: list[int] = []  # what optimizers remember of their parameters
+        self.hooks: list[int] = []  # what modules call before or after themselves
+        self.partial = False  # whether the budget was spent too early
+        self.hidden = 0  # how many saved tensors could not be looked at
         self._torch = torch
         self._budget = budget
         self._torch_classes = () if torch is None else _classes_of(torch)
@@ -271,10 +247,11 @@ class Walk:
     # ------------------------------------------------------------ what is noted
 
     def _add(self, number: int, things: Iterable[Any]) -> None:
-        children = self.children[number]
+        children, known = self.children[number], self._numbers
         for count, thing in enumerate(filter(gc.is_tracked, things), start=1):
-            child = self.enter(thing)
-            if child is not None:
+            child = known.get(id(thing))
+            child = self.enter(thing) if child is None else child
+            if child is not None and child >= 0:
                 children.append(child)
             if count % _MANY == 0 and self._is_spent():
                 return

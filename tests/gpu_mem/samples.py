@@ -206,7 +206,6 @@ NOT_STARTED = MemoryReport(
     why_not="CUDA has not been started in this process, so that it holds no memory",
     hint='x = torch.ones(1, device="cuda") starts it',
 )
-NO_DEVICES = MemoryReport(CUDA, ())
 ON_CPU = MemoryReport(
     HOST,
     (DeviceMemory(Counters(0, gib(1.2)), free_bytes=gib(20.8)),),
@@ -420,23 +419,6 @@ LINES_PARTIAL = dataclasses.replace(
     badges=(),
     courses=(dataclasses.replace(UP_AND_DOWN, partial=True),),
 )
-BY_STEP = dataclasses.replace(
-    BY_LINE,
-    code=FORWARD,
-    lines=None,
-    badges=(),
-    holdings=CHANGED,
-    courses=(
-        course(
-            0,
-            *(40.0, 40.3, 40.9, 41.6, 40.8, 41.2),
-            names=(("model", gib(38)), ("graph of loss", gib(3.6))),
-            line=CodeLine("train.py, line 40", "hidden = self.mlp(x)"),
-        ),
-        course(1, 1.0, 1.2, 1.1),
-    ),
-    changes=(change(0, 40.0, 41.2, Peak(PeakKind.EXACT, gib(41.6), gib(41.6))),),
-)
 EIGHT_DEVICES = dataclasses.replace(
     CELL,
     changes=tuple(change(n, 10 + n, 12 + 2 * n) for n in range(8)),
@@ -488,7 +470,6 @@ CELL_ON_CPU = CellReport(
         ((0, gib(1.2)),),
     ),
 )
-CELL_ON_SIMULATOR = dataclasses.replace(CELL, setting=SIMULATED)
 CELL_WITHOUT_COUNTERS = CellReport(
     FORWARD,
     ASYNC,
@@ -546,24 +527,6 @@ TWELVE = (
     ),
 )
 LEDGER = LedgerReport(TWELVE, automatic=True)
-MIXED_LEDGER = LedgerReport(
-    (
-        *(entry(n, n, 0.5, n) for n in range(1, 5)),
-        *(entry(n, n, 0.5, n, device="cuda:1") for n in range(1, 5)),
-        entry(5, 1, 0.5, 2, device="sim:0", label="simulated H100 SXM"),
-        dataclasses.replace(
-            entry(6, 1, 0.5, 2, device="host memory"),
-            allocated_bytes=None,
-            allocated_delta=None,
-            peak=Peak(PeakKind.UNKNOWN),
-        ),
-        entry(7, 1, 0.5, 2, code=Code(HOSTILE)),
-    ),
-)
-LONG_LEDGER = LedgerReport(
-    tuple(entry(n, 1 + n % 9, 0.1, 2 + n % 9) for n in range(1, 61))
-)
-EMPTY_LEDGER = LedgerReport(())
 
 # ----------------------------------------------------------------------- the map
 
@@ -622,29 +585,10 @@ SEGMENTS = (
     segment(0x7F20_4000_0000, ("a", 20, "static_input"), pool="3"),
 )
 MAP = MapReport(CUDA, SEGMENTS, (fragmentation(),))
-FULL_MAP = MapReport(
-    CUDA,
-    (segment(0, ("a", 20, "x")),),
-    (fragmentation(free_bytes=0, external=None, largest_hole_bytes=0),),
-)
 TWO_MAPS = MapReport(
     CUDA,
     (*SEGMENTS, *(dataclasses.replace(each, device=1) for each in SEGMENTS[:2])),
     (fragmentation(0), fragmentation(1)),
-)
-HOSTILE_MAP = MapReport(
-    dataclasses.replace(CUDA, label=HOSTILE),
-    (
-        segment(
-            0,
-            ("a", 4, HOSTILE, LONG),
-            ("f", 3),
-            ("a", 8, WIDE),
-            pool=HOSTILE,
-            line=CodeLine(HOSTILE, LONG),
-        ),
-    ),
-    (fragmentation(),),
 )
 
 
@@ -690,7 +634,6 @@ NO_MAP = MapReport(
     why_not="the allocator cudaMallocAsync keeps no list of its blocks",
     hint="take PYTORCH_CUDA_ALLOC_CONF out of the environment and restart the kernel",
 )
-EMPTY_MAP = MapReport(CUDA, (), ())
 
 # ---------------------------------------------------------------- leaks, freeing
 
@@ -739,11 +682,6 @@ GROWN = LeakReport(
         Growth("cached", 0, 12 * MIB, 12 * MIB),
     ),
 )
-HOSTILE_LEAKS = LeakReport(
-    CUDA,
-    (Leak(LeakKind.OUTPUT, HOSTILE, 0, 5 * MIB, (LONG, WIDE), HOSTILE, LONG),),
-    ((0, 5 * MIB),),
-)
 FREED = FreeReport(
     CUDA,
     ("the last error, from sys.last_value and 2 more", "12 shown results"),
@@ -771,9 +709,6 @@ FREED_ON_CPU = FreeReport(
     ("12 shown results",),
     (Counters(0, gib(1.2)),),
     (Counters(0, gib(0.4)),),
-)
-FREED_UNKNOWN = FreeReport(
-    CUDA, ("the last error",), (Counters(0),), (Counters(0),), (None,), (None,)
 )
 
 # ------------------------------------------------------------------- why and fit
@@ -858,16 +793,6 @@ CALLED = dataclasses.replace(
         ),
     ),
 )
-ON_A_STREAM = dataclasses.replace(
-    FRAGMENTED,
-    answer=dataclasses.replace(
-        ANSWER,
-        requested_bytes=gib(3),
-        rounded_bytes=gib(3),
-        hole_bytes=gib(4),
-        place="hole",
-    ),
-)
 OTHERS = dataclasses.replace(
     LIVE,
     causes=(Cause.OTHERS,),
@@ -902,7 +827,6 @@ LARGE = dataclasses.replace(
     SMALL, requested_bytes=gib(4), rounded_bytes=gib(4), segment_bytes=gib(4)
 )
 FITS = FitReport(CUDA, gib(2), (SMALL,))
-FITS_DRIVER = FitReport(CUDA, gib(4), (dataclasses.replace(LARGE, place="driver"),))
 FITS_AFTER = FitReport(
     SIMULATED, gib(4), (dataclasses.replace(LARGE, place="after releasing"),)
 )
@@ -912,9 +836,6 @@ FITS_NOWHERE = FitReport(
     (ANSWER,),
     (Cause.TOO_MUCH_LIVE, Cause.LEAKED),
     ("%gpu_mem free", "work on less at once"),
-)
-FITS_NO_STREAM = dataclasses.replace(
-    FITS_NOWHERE, answers=(dataclasses.replace(ANSWER, elsewhere_bytes=gib(2)),)
 )
 FITS_UNKNOWN = FitReport(
     CUDA,
@@ -945,10 +866,8 @@ SAMPLES = (
     ("balance-shared", SHARED_GPU),
     ("balance-eight", EIGHT),
     ("balance-not-started", NOT_STARTED),
-    ("balance-no-devices", NO_DEVICES),
     ("balance-cpu", ON_CPU),
     ("balance-no-counters", WITHOUT_COUNTERS),
-    ("balance-unknown", UNKNOWN),
     ("balance-partial", PARTIAL),
     ("balance-hostile", HOSTILE_NAMES),
     ("balance-little", LITTLE),
@@ -961,37 +880,28 @@ SAMPLES = (
     ("cell-failed-holds", HELD_BY_THE_FAILED),
     ("cell-nothing", NOTHING),
     ("cell-cpu", CELL_ON_CPU),
-    ("cell-simulated", CELL_ON_SIMULATOR),
     ("cell-no-counters", CELL_WITHOUT_COUNTERS),
     ("cell-every-badge", EVERY_BADGE),
     ("cell-hostile", HOSTILE_CELL),
     ("brief", BriefReport(CELL)),
-    ("brief-eight-devices", BriefReport(EIGHT_DEVICES)),
     ("brief-failed", BriefReport(FAILED)),
     ("brief-every-badge", BriefReport(EVERY_BADGE)),
     ("ledger", LEDGER),
-    ("ledger-mixed", MIXED_LEDGER),
-    ("ledger-empty", EMPTY_LEDGER),
     ("map", MAP),
-    ("map-full", FULL_MAP),
     ("map-two-devices", TWO_MAPS),
-    ("map-hostile", HOSTILE_MAP),
     ("map-many-blocks", MANY),
     ("map-many-in-one", ONE_OF_MANY),
     ("map-held-by-one", HELD_BY_ONE),
     ("map-impossible", NO_MAP),
-    ("map-empty", EMPTY_MAP),
     ("leaks", LEAKY),
     ("leaks-partial", PARTIAL_LEAKS),
     ("leaks-none", NO_LEAKS),
     ("leaks-grown", GROWN),
-    ("leaks-hostile", HOSTILE_LEAKS),
     ("free", FREED),
     ("free-to-device", FREED_TO_DEVICE),
     ("free-nothing-back", NOTHING_FREED),
     ("free-nothing", NOTHING_TO_FREE),
     ("free-cpu", FREED_ON_CPU),
-    ("free-unknown", FREED_UNKNOWN),
     ("why-live", CALLED),
     ("why-never", NEVER),
     ("why-fragmented", FRAGMENTED),
@@ -1002,7 +912,6 @@ SAMPLES = (
     ("why-none", NO_OOM),
     ("why-caught", CAUGHT),
     ("fit", FITS),
-    ("fit-driver", FITS_DRIVER),
     ("fit-after", FITS_AFTER),
     ("fit-nowhere", FITS_NOWHERE),
     ("fit-unknown", FITS_UNKNOWN),

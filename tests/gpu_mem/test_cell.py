@@ -6,10 +6,8 @@ from __future__ import annotations
 
 import gc
 import random
-import subprocess
 import sys
 import weakref
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -221,22 +219,6 @@ def test_resets_of_a_torch_that_the_cell_imports(runtime, monkeypatch):
     assert run.changes()[0].peak == Peak(PeakKind.BOUND, 200, 320)
 
 
-def test_a_device_that_the_cell_is_first_to_use(runtime):
-    """It began at zero, and a badge says that it was started."""
-    run = CellRun(lambda: runtime)
-
-    run.begin()
-    runtime.count(2, 64, 512, 512, 1)
-    run.end()
-
-    _, change = run.changes()
-    assert change.device == 2
-    assert change.allocated_delta == 64
-    assert change.reserved_delta is None
-    assert change.peak == Peak(PeakKind.EXACT, 512, 512)
-    assert run.badges() == (CellBadge(BadgeKind.STARTED, 2),)
-
-
 def test_cuda_that_the_cell_starts(runtime):
     """Before the start nothing is asked; afterwards all of it is the cell's."""
     runtime.on = False
@@ -250,22 +232,6 @@ def test_cuda_that_the_cell_starts(runtime):
     assert BadgeKind.STARTED in {badge.kind for badge in run.badges()}
     assert run.lines() is None
     assert "CUDA was not started when the cell began" in run.remarks[0]
-
-
-def test_torch_that_the_cell_imports(runtime, monkeypatch):
-    """The runtime is looked for again at the end, and torch is not imported for it."""
-    torch = sys.modules.pop("torch")
-    found = iter([CpuRuntime(), runtime])
-    run = CellRun(lambda: next(found), lines=True)
-
-    run.begin()
-    assert "torch" not in sys.modules
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    run.end()
-
-    assert [change.device for change in run.changes()] == [0]
-    assert run.changes()[0].allocated_delta == 100
-    assert "torch was not imported when the cell began" in run.remarks[0]
 
 
 def test_the_error_is_kept_in_words_alone(runtime):
@@ -337,19 +303,6 @@ def trace(*events, lines=True, **options):
     return MemoryTrace({0: events}, lines=lines, **options)
 
 
-def test_fewer_were_recorded_than_counted(runtime, record):
-    """The recording says that it is partial, and no peak is made of it."""
-    record(trace(MemoryEvent(True, 1, 90, LINE)))
-    run = CellRun(lambda: runtime, lines=True)
-
-    run.begin()
-    runtime.count(0, 200, 500, 1500, 12)
-    run.end()
-
-    assert run.lines_partial
-    assert run.changes()[0].peak == Peak(PeakKind.BOUND, 200, 500)
-
-
 def test_the_course_of_a_cell_begins_with_what_was_in_use(runtime, record):
     """Each step is one of the recording; the counters say from where it goes."""
     record(trace(MemoryEvent(True, 1, 90, LINE), MemoryEvent(False, 1, 90, LINE)))
@@ -405,19 +358,6 @@ def test_a_device_that_does_not_answer(runtime):
     assert run.changes() == ()
     assert run.failed == "RuntimeError: device-side assert triggered"
     assert "could not be asked" in run.remarks[0]
-
-
-def test_a_recording_ends_even_if_the_counters_fail(runtime, record):
-    """A look that fails leaves nothing switched on."""
-    recorder = record(trace())
-    run = CellRun(lambda: runtime, lines=True)
-    run.begin()
-    runtime.devices_in_use = lambda: 1 / 0
-
-    with pytest.raises(ZeroDivisionError):
-        run.end()
-
-    assert not recorder.running
 
 
 # ------------------------------------------------------------------- on the host
@@ -527,31 +467,6 @@ def test_backward_on_the_host(host):
     assert sum(row.net_bytes for row in run.lines()) == weight.grad.nbytes
 
 
-def test_memory_from_before_that_no_operation_meets(host):
-    """A tensor that was there counts when it dies, for the line, without its code."""
-    import torch
-
-    class Loud(torch.Tensor):
-        @classmethod
-        def __torch_function__(cls, *_, **__):
-            raise AssertionError("looked at by its own code")
-
-    kept = [torch.ones(1000), torch.ones(500).as_subclass(Loud)]
-
-    def cell():
-        kept.append(torch.ones(10))
-        del kept[0]
-        del kept[0]
-
-    run = host(cell, lines=True, held=(6000, 40))
-
-    lines = by_offset(run, cell)
-    assert [lines[n].freed_bytes for n in (1, 2, 3)] == [0, 4000, 2000]
-    (change,) = run.changes()
-    assert sum(row.net_bytes for row in run.lines()) == change.allocated_delta
-    assert change.peak == Peak(PeakKind.REPLAYED, 6040, 6040)
-
-
 def test_a_failing_cell_on_the_host(host):
     """It has its lines up to the error, and no mode is left behind."""
     import torch
@@ -585,80 +500,6 @@ def test_nothing_is_kept_alive_on_the_host(host):
 
     assert gone[-1] == [None, None]
     assert run.lines() is not None
-
-
-def test_a_compiled_function_is_warned_of(host, monkeypatch):
-    """Where the notebook has compiled functions a remark says what the mode does."""
-    import types
-
-    import torch
-
-    from gpumagic.devices import torch_private
-
-    main = types.ModuleType("__main__")
-    monkeypatch.setitem(sys.modules, "__main__", main)
-    # Another test of this process may have compiled something.
-    monkeypatch.setattr(torch_private, "compilations", lambda _: 0)
-    assert host(lambda: torch.ones(1), lines=True).remarks == ()
-
-    def compiled():
-        """A stand-in for what torch.compile makes."""
-
-    compiled._torchdynamo_orig_callable = compiled
-    main.step = compiled
-    run = host(lambda: torch.ones(1), lines=True)
-
-    assert "torch.compile" in run.remarks[0]
-
-
-def test_lines_are_numbered_as_in_the_notebook():
-    """The cell's own lines have its numbers, and functions of others their cell's."""
-    pytest.importorskip("torch")
-    shell = subprocess.run(
-        [sys.executable, "-c", _IN_A_SHELL],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[2],
-    )
-
-    assert shell.returncode == 0, shell.stderr[-4000:]
-    assert shell.stdout.splitlines()[-3:] == [
-        "2 'In [2], line 2' 'x = torch.ones(500)' 2000",
-        "4 'In [2], line 4' 'z = torch.ones(10)' 40",
-        "None 'In [1], line 3' 'return torch.ones(1000)' 4000",
-    ]
-
-
-_IN_A_SHELL = """
-from IPython.core.interactiveshell import InteractiveShell
-from gpumagic.notebook.cells import run as run_body
-from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.gpu_mem.cell import CellRun
-
-shell = InteractiveShell.instance()
-runs = []
-
-def measured(line, cell):
-    run = CellRun(CpuRuntime, lines=True)
-    runs.append(run)
-    return run_body(
-        shell,
-        cell,
-        magic_line="%%measured",
-        before=run.begin,
-        after=lambda outcome: run.end(outcome.error),
-    )
-
-shell.register_magic_function(measured, "cell")
-made = "import torch\\ndef f():\\n    return torch.ones(1000)"
-shell.run_cell(made, store_history=True)
-cell = "%%measured\\nx = torch.ones(500)\\ny = f()\\nz = torch.ones(10)"
-shell.run_cell(cell, store_history=True)
-shell.run_cell("1", store_history=True)
-for row in runs[0].lines():
-    print(row.number, repr(row.line.where), repr(row.line.source), row.net_bytes)
-"""
 
 
 def test_watching_every_cell_asks_for_no_names_where_no_device_is_in_use(monkeypatch):

@@ -10,14 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.gpu_mem.counters import (
     badges_between,
     badges_now,
-    from_zero,
     read,
-    read_all,
-    setting_of,
 )
 from gpumagic.gpu_mem.records import BadgeKind, CellBadge, Counters, DeviceMemory
 
@@ -148,13 +144,6 @@ def test_without_caching_nothing_is_known(torch, monkeypatch, name):
     assert read(StandIn(zero()), 1) == UNKNOWN
 
 
-def test_counters_that_move_are_believed(torch, monkeypatch):
-    """A variable that was set too late to count does not hide what is counted."""
-    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
-
-    assert read(StandIn(FLAT), 1) == ALL
-
-
 def test_cudas_own_pools_tell_little(torch):
     """Of cudaMallocAsync's figures, those torch always reports as zero are None."""
     torch.cuda.get_allocator_backend = lambda: "cudaMallocAsync"
@@ -183,34 +172,6 @@ def test_an_allocator_that_was_plugged_in(torch, stats):
     torch.cuda.get_allocator_backend = lambda: "pluggable"
 
     assert read(StandIn(stats), 1) == UNKNOWN
-
-
-def test_before_the_start_nothing_is_asked(torch):
-    """A device that was not started is not looked at."""
-    runtime = StandIn(FLAT, started=False)
-
-    assert read_all(runtime) == ()
-    assert runtime.asked == 0
-
-
-def test_the_host_counts_nothing():
-    """Host memory is not counted by torch: everything is unknown there."""
-    assert read_all(CpuRuntime()) == (Counters(0),)
-
-
-def test_from_zero_keeps_what_is_unknown():
-    """Before its first use a device had zero of what it counts, and None else."""
-    started = from_zero(Counters(2, allocated_bytes=512, retries=None))
-
-    assert started == Counters(2, allocated_bytes=0)
-
-
-def test_the_setting_names_the_allocator(torch):
-    """The backend is told once the device was started, and not asked before."""
-    assert setting_of(StandIn(FLAT)).backend == "native"
-    assert setting_of(StandIn(FLAT, started=False)).backend is None
-    assert setting_of(CpuRuntime()).backend is None
-    assert setting_of(CpuRuntime()).kind == "cpu"
 
 
 # ------------------------------------------------------------------------ badges

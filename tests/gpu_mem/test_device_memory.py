@@ -133,13 +133,6 @@ def test_without_an_account_of_this_process_outside_is_the_rest():
     assert found.not_ours_bytes == 0
 
 
-def test_alone_on_a_gpu():
-    """Nobody else is zero bytes, and known."""
-    found = memory_with(OWN)
-
-    assert (found.others_bytes, found.other_processes) == (0, 0)
-
-
 @pytest.mark.parametrize(
     ("processes", "count"),
     [
@@ -166,17 +159,6 @@ def test_in_a_container(monkeypatch):
     assert (single.others_bytes, single.other_processes) == (0, 0)
 
 
-def test_numbers_of_a_simulated_machine(monkeypatch):
-    """A simulated driver gives this process its own number, in containers as well."""
-    monkeypatch.setattr(device_memory, "in_container", lambda: True)
-    driver = driver_with(OWN, OTHER)
-    driver.simulated = True
-
-    (found,) = device_memories(Runtime(), driver)
-
-    assert (found.others_bytes, found.other_processes) == (5 * GIB, 1)
-
-
 def test_gpus_are_matched_by_identity():
     """What CUDA calls 0 may be number 1 of the driver; the UUID decides."""
     gpus = (
@@ -189,16 +171,6 @@ def test_gpus_are_matched_by_identity():
     first, second = device_memories(runtime, Driver(gpus, shown))
 
     assert (first.others_bytes, second.others_bytes) == (0, 5 * GIB)
-
-
-def test_by_address_where_there_is_no_uuid():
-    """Without a UUID the PCI address tells which GPU it is."""
-    gpu = Gpu(0, pci_address="0000:01:00.0", processes=(OWN, OTHER))
-    shown = (VisibleDevice("x", None, "0000:01:00.0"),)
-
-    (found,) = device_memories(Runtime(), Driver((gpu,), shown))
-
-    assert found.others_bytes == 5 * GIB
 
 
 @pytest.mark.parametrize("uuid", [UUIDS[1], None])
@@ -221,14 +193,6 @@ def test_a_slice_of_a_gpu(uuid):
     assert found.total_bytes == (10 * GIB if uuid else None)
 
 
-def test_unified_memory():
-    """Where the driver library knows no sizes, what CUDA itself says is shown."""
-    (found,) = device_memories(Runtime(), driver_with())
-
-    assert (found.free_bytes, found.total_bytes) == (60 * GIB, 80 * GIB)
-    assert found.others_bytes is None
-
-
 def test_a_device_in_error():
     """What the driver library says is shown, and that it is no memory to be had."""
     runtime = Runtime(memory={0: RuntimeError("CUDA error")})
@@ -249,16 +213,6 @@ def test_nothing_is_started():
     assert device_memories(CpuRuntime(), driver_with(OWN)) == ()
 
 
-def test_other_makers_have_no_such_driver():
-    """Of other kinds of devices the driver library is not asked."""
-    runtime = Runtime(kind="xpu")
-
-    (found,) = device_memories(runtime, driver_with(OWN, OTHER))
-
-    assert found.total_bytes == 80 * GIB
-    assert (found.others_bytes, found.other_processes) == (None, None)
-
-
 @pytest.mark.parametrize(
     ("share", "cap"), [(0.5, 40 * GIB), (1.0, None), (RuntimeError("gone"), None)]
 )
@@ -275,11 +229,6 @@ def test_the_limit_of_this_process(monkeypatch, share, cap):
     monkeypatch.setitem(sys.modules, "torch", torch)
 
     assert memory_with(OWN).cap_bytes == cap
-
-
-def test_no_word_for_the_limit():
-    """Versions of torch that cannot tell the limit leave it unknown."""
-    assert memory_with(OWN).cap_bytes is None
 
 
 # -------------------------------------------------------------- memory of the host

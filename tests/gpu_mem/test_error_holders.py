@@ -14,7 +14,6 @@ import pytest
 from gpumagic.gpu_mem.error_holders import (
     drop_errors,
     errors_in_variables,
-    errors_within,
     frames_with_locals,
     held_errors,
     locals_of,
@@ -130,14 +129,6 @@ def test_the_members_of_a_group_are_followed():
     assert "logits in failing" in names_held(caught(grouped), big)
 
 
-def test_errors_that_name_each_other_end():
-    """A ring of causes is gone through once."""
-    one, other = ValueError("one"), ValueError("other")
-    one.__cause__, other.__context__ = other, one
-
-    assert list(errors_within(one)) == [one, other]
-
-
 def test_what_an_error_carries_itself_is_named():
     """Arguments, attributes and the object of an AttributeError are alive as well."""
     big = Big()
@@ -221,17 +212,6 @@ def test_namespaces_that_live_anyway_are_left_out():
     assert "logits in failing" in anyway
 
 
-def test_a_module_that_failed_to_import_is_found():
-    """Nobody but its error holds the globals of a module that is not there."""
-    big = Big()
-    module = types.ModuleType("half_made")
-    module.weights = big
-
-    error = caught(exec, "1 / 0", vars(module))
-
-    assert "weights in <module>" in names_held(error, big)
-
-
 # --------------------------------------------------------- looking changes nothing
 
 
@@ -289,38 +269,6 @@ def test_a_look_frees_nothing_of_a_frame_that_was_cleared():
         assert first["logits"] is again["logits"] is big
 
 
-def test_a_dict_among_the_locals_is_not_taken_for_the_locals():
-    """A frame whose first local is a dict of its own names is read rightly."""
-
-    def confusing(logits):
-        other = {"logits": None, "other": None}
-        raise ValueError(len(other) + len(logits))
-
-    big = {"logits": 1}
-    error = caught(confusing, big)
-
-    found = locals_of(innermost(error))
-
-    assert found["logits"] is big
-    assert found["other"] == {"logits": None, "other": None}
-
-
-def test_cells_of_closures_are_read_as_their_values():
-    """A local that an inner function shares is found by its name."""
-
-    def sharing(value):
-        shared = value
-
-        def inner():
-            return shared
-
-        raise ValueError(inner)
-
-    big = Big()
-
-    assert locals_of(innermost(caught(sharing, big)))["shared"] is big
-
-
 # ------------------------------------------------------------------ the holders
 
 
@@ -349,17 +297,6 @@ def test_one_error_is_named_once_with_all_its_places():
             "shell.InteractiveTB.tb",
         )
     ]
-
-
-def test_another_error_of_a_formatter_is_one_of_its_own():
-    """A syntax error that is remembered elsewhere is not counted to the last error."""
-    shell = shell_after(caught(outer, Big()))
-    shell.SyntaxTB.last_syntax_error = caught(compile, "1 +", "cell", "exec")
-
-    held = held_errors(shell)
-
-    assert held[1].places == ("shell.SyntaxTB.last_syntax_error",)
-    assert len(held) == 2
 
 
 def test_dropping_frees_everything_at_once():
@@ -402,21 +339,6 @@ def test_dropping_empties_a_debugger_that_was_left():
     assert "shell.InteractiveTB.pdb.botframe" in named
     assert gone() is None
     assert debugger.stack == []
-
-
-def test_nothing_is_found_where_there_is_nothing():
-    """Neither a fresh shell nor a plain script holds an error."""
-    for shell in (Shell(), None):
-        assert held_errors(shell) == []
-        assert drop_errors(shell) == ()
-
-
-def test_a_script_without_a_shell_has_pythons_own_places():
-    """A plain interpreter keeps the last error under `sys`, and lets go of it."""
-    sys.last_exc = caught(failing, Big())
-
-    assert [each.places for each in held_errors(None)] == [("sys.last_exc",)]
-    assert drop_errors(None) == ("sys.last_exc",)
 
 
 def test_errors_that_the_user_has_kept_stay():

@@ -167,37 +167,6 @@ def test_a_checkpoint_is_not_run_again(any_torch):
         assert 4000 <= rows["loss.grad_fn"] < 8000
 
 
-@pytest.mark.usefixtures("any_torch")
-def test_what_was_changed_since_it_was_saved_raises_nothing():
-    """A saved tensor that is no longer valid for a backward pass is no error here."""
-    x = leaf()
-    middle = x.neg()
-    loss = middle.exp().sin().sum()
-    with torch.no_grad():
-        middle.add_(1)
-
-    assert graph_rows(x=x, middle=middle, loss=loss) == {"loss.grad_fn": (4000, 4000)}
-
-
-def test_a_node_that_is_held_by_itself_is_a_graph():
-    """`loss.grad_fn` in a variable keeps the graph without the loss."""
-    x = leaf()
-    node = x.exp().sin().sum().grad_fn
-
-    assert graph_rows(x=x, node=node) == {"graphs in node": (4000, 4000)}
-
-
-def test_recurrent_layers_are_looked_into():
-    """A layer that saves lists of tensors is no exception."""
-    layer = torch.nn.LSTM(8, 16)
-    out, _ = layer(torch.randn(5, 2, 8))
-
-    found = reachable_storages(out, kind="cpu", budget=PATIENT)
-
-    weights = sum(each.numel() * 4 for each in layer.parameters())
-    assert sum(each.nbytes for each in found.values()) > weights
-
-
 def test_an_attribute_that_only_looks_like_torchs_is_not_read():
     """A class of the user's with `next_functions` is no node, and is not asked."""
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from gpumagic.devices import memory_history
 from gpumagic.devices.memory_events import MemoryEvent, Spot
 from gpumagic.devices.memory_history import (
-    BackwardCalls,
     CudaHistory,
     events_of,
     why_no_history,
@@ -177,34 +176,6 @@ def engine(clock):
     return SimpleNamespace(autograd=SimpleNamespace(_engine_run_backward=run))
 
 
-def test_the_innermost_of_nested_passes():
-    """A pass within a pass has its own line, and the outer one all the rest."""
-    clock = Clock()
-    torch = engine(clock)
-    calls = BackwardCalls(torch, clock)
-    run = sys._getframe().f_lineno
-    with calls.noted(places()):
-        torch.autograd._engine_run_backward(
-            5000, lambda: torch.autograd._engine_run_backward(100)
-        )
-
-    lines = [calls.at(1_000_000 + us).line - run for us in (2000, 5100, 9000)]
-
-    assert lines == [2, 3, 2]
-
-
-def test_the_engine_is_as_before():
-    """After the block torch has its own function, also when a pass has failed."""
-    torch = engine(Clock())
-    before = torch.autograd._engine_run_backward
-    calls = BackwardCalls(torch, Clock())
-
-    with pytest.raises(TypeError), calls.noted(places()):
-        torch.autograd._engine_run_backward("not a number")
-
-    assert torch.autograd._engine_run_backward is before
-
-
 # ------------------------------------------------------------------- the history
 
 
@@ -301,19 +272,6 @@ def test_frames_of_c_in_the_users_own_recording_are_no_lines(monkeypatch):
     assert trace.events[0] == [MemoryEvent(True, 1, 8, Spot(CELL, 4))]
 
 
-def test_a_recording_that_the_cell_starts_is_the_users():
-    """Who switches it on in the cell finds it on afterwards."""
-    torch = History()
-    recorder = CudaHistory(torch, places())
-
-    recorder.start()
-    torch.cuda.memory._record_memory_history("all", stacks="all")
-    recorder.stop()
-
-    assert torch.on
-    assert torch.cuda.memory._record_memory_history == torch.switch
-
-
 def test_a_full_ring_is_partial(monkeypatch):
     """As soon as entries may have been overwritten, the trace says so."""
     monkeypatch.setattr(memory_history, "_MOST_WITHOUT", 3)
@@ -349,22 +307,6 @@ def test_backward_is_of_the_line_that_called_it():
         MemoryEvent(True, 7, 2048, Spot(__file__, line), backward=True),
         MemoryEvent(True, 8, 8),
     ]
-
-
-def test_a_failing_snapshot_leaves_it_off():
-    """An error of the device on reading does not leave the recording on."""
-    torch = History()
-    recorder = CudaHistory(torch, None)
-    recorder.start()
-
-    def broken():
-        raise RuntimeError("CUDA error")
-
-    torch.cuda.memory._snapshot = broken
-    with pytest.raises(RuntimeError):
-        recorder.stop()
-
-    assert not torch.on
 
 
 def test_why_there_is_no_history():

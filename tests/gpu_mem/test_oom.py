@@ -161,25 +161,6 @@ def test_all_that_a_text_tells(text, facts):
     assert is_out_of_memory(text)
 
 
-@pytest.mark.parametrize(
-    ("size", "nbytes"),
-    [
-        ("512 bytes", 512),
-        ("1.50 KB", 1536),
-        ("1.50 KiB", 1536),
-        ("2.00 MB", 2 * MIB),
-        ("0.25 GB", GIB // 4),
-        ("1.00 TiB", 1 << 40),
-        ("1.00 TB", 1 << 40),
-    ],
-)
-def test_units(size, nbytes):
-    """Every unit is a power of 1024, however a backend writes it."""
-    assert (
-        read_oom(f"out of memory. Tried to allocate {size}.").requested_bytes == nbytes
-    )
-
-
 def test_the_simulators_own_text():
     """What the simulator was short of is what is read from its error."""
     shortage = Shortage(
@@ -280,29 +261,6 @@ def test_more_than_the_error_itself_were_caught(last, ooms):
     assert caught.times == 2
 
 
-def test_an_error_with_words_is_one_of_its_own_device(last, ooms):
-    """What another device has counted was not this error."""
-    ooms[0] += 1
-    ooms[1] += 1
-    last.cell_ended(2, an_error(TEXT.replace("GPU 0", "GPU 1")))
-
-    facts, caught = last.seen(3)
-
-    assert facts.device == 1
-    assert (caught.device, caught.times) == (0, 1)
-
-
-def test_the_cell_is_not_claimed_where_others_have_run_since(last, ooms):
-    """An error has ended this cell; what else was counted may be of any before it."""
-    last.seen(1)
-    ooms[0] += 2
-    last.cell_ended(4, an_error(), watched=False)
-
-    caught = last.seen(5).caught
-
-    assert (caught.times, caught.cell, caught.since_cell) == (1, None, 1)
-
-
 def test_an_error_that_has_the_place_of_an_older_one_is_new(last, ooms):
     """Python gives a new error the place of one that is gone, and torch the words."""
     error = an_error()
@@ -351,15 +309,6 @@ def test_an_error_that_a_variable_has_kept_still_has_its_words(last, shell, ooms
     assert facts.requested_bytes == 3 << 30
     assert caught is None
     assert last.seen(3).facts == facts
-
-
-def test_a_reset_of_the_counters_loses_none_that_came_after(last, ooms):
-    """Fewer than before is a count that began anew."""
-    ooms[0] = 5
-    last.seen(2)
-    ooms[0] = 1
-
-    assert last.seen(3).caught.times == 1
 
 
 def test_no_error_is_kept_alive(last, ooms):

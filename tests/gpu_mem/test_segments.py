@@ -87,24 +87,6 @@ def test_small_numbers():
     assert not found[4].expandable
 
 
-def test_what_older_versions_leave_out():
-    """A snapshot without pools, expandable segments, requests and frames is read."""
-    entry = {
-        "device": 0,
-        "address": 0,
-        "total_size": 512,
-        "stream": 0,
-        "segment_type": "small",
-        "blocks": [{"size": 512, "state": "active_allocated"}],
-    }
-
-    (found,) = segments_of([entry])
-
-    assert (found.pool, found.expandable) == ("small", False)
-    assert found.blocks[0].requested_bytes is None
-    assert found.blocks[0].line is None
-
-
 @settings(deadline=None, max_examples=50)
 @given(
     st.lists(

@@ -126,15 +126,6 @@ def test_a_context_counts_for_what_never_fits():
     assert Cause.NEVER_FITS not in causes_of(asked)
 
 
-def test_much_outside_of_the_allocator():
-    """Much that is neither torch's nor others' is told beside the cause."""
-    much = memory(allocated=60_000, active=60_000, reserved=60_100)
-    asked = error(allocated=60_000)
-
-    assert causes_of(asked, memory=much) == (Cause.TOO_MUCH_LIVE, Cause.OTHERS)
-    assert causes_of(error(), memory=memory()) == (Cause.TOO_MUCH_LIVE,)
-
-
 def limited(allowed_mib, **figures):
     """The error of a process that may have only so much."""
     known = {"segment": 1000, "free": 60_000, "allocated": 19_000, "reserved": 19_500}
@@ -301,16 +292,6 @@ def test_whose_the_others_are():
 
     assert first.startswith("process 8 holds 3.00 GiB")
     assert second.startswith("process 7 holds 2.00 GiB")
-
-
-def test_steps_are_those_of_a_model_where_it_is_one():
-    """On a simulated GPU nothing is typed that only a real driver could answer."""
-    fragmented = steps_for(Cause.FRAGMENTED, expandable=False, setting=MODEL)
-    others = steps_for(Cause.OTHERS, setting=MODEL)
-
-    assert "%env" not in fragmented
-    assert "allocator=" in fragmented
-    assert "nvidia-smi" not in others
 
 
 # ------------------------------------------------------------------- what pins

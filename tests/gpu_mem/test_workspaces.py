@@ -101,11 +101,3 @@ def test_what_may_be_workspaces_is_said(word, mebibytes, is_said):
     assert (remark is not None) is is_said
     assert remark is None or "may be cuBLAS workspaces" in remark
     assert remark is None or "up to 32.0 MiB" in remark
-
-
-def test_how_they_go_is_said_where_there_are_some():
-    """Then nothing of the rest is said to be theirs."""
-    remark = workspace_remark("cuda", 0, are_found=True)
-
-    assert "may be" not in remark
-    assert "torch._C._cuda_clearCublasWorkspaces() frees them" in remark

@@ -131,21 +131,6 @@ def test_the_peak_of_random_cells(box):
     run_programs(box, PROGRAMS, resets=True, check=check)
 
 
-def test_a_reset_of_a_machine_that_the_cell_switches_on(box):
-    """Its peak is known from its beginning, whatever the cell resets there."""
-    box.off()
-    run = CellRun(lambda: open_runtime(torch=torch))
-
-    run.begin()
-    with gpumagic.simulate("h100"):
-        for mebibytes in (300, 200):
-            torch.empty(mebibytes << 20, dtype=torch.uint8, device="sim")
-            torch.sim.reset_peak_memory_stats()
-        run.end()
-
-    assert run.changes()[0].peak == Peak(PeakKind.EXACT, 300 << 20, 300 << 20)
-
-
 def test_the_exact_peak_of_random_cells(box):
     """Of a recorded cell every peak is the engine's, to the byte, and lines add up."""
 
@@ -187,26 +172,8 @@ def test_the_lines_of_a_training_step(run):
     assert change.allocated_delta == 2 * 4_000_256  # the weight and its gradient
 
 
-def test_every_device_has_its_lines(run):
-    """Each device is told apart, and one that is used first began at zero."""
-
-    def cell():
-        here = torch.ones(1 << 18, device="sim:0")
-        return here, here.to("sim:1")
-
-    result = run(cell, lines=True)
-
-    assert [change.device for change in result.changes()] == [0, 1]
-    assert by_offset(result, cell, 0)[1].allocated_bytes == 1 << 20
-    assert by_offset(result, cell, 1)[2].allocated_bytes == 1 << 20
-    started = [b.device for b in result.badges() if b.kind is BadgeKind.STARTED]
-    assert started == [0, 1]
-
-
 def test_running_out_of_memory_twice():
     """One error was caught inside, and the one that ended the cell was not."""
-    import gpumagic
-
     with gpumagic.simulate("h100", memory="2GiB"):
         torch.ones(1, device="sim")
         run = CellRun(lambda: open_runtime(torch=torch))
@@ -222,27 +189,6 @@ def test_running_out_of_memory_twice():
         assert badges[BadgeKind.OOM_CAUGHT] == 1
         assert badges[BadgeKind.RETRY] == 2
         assert run.failed.startswith("OutOfMemoryError: CUDA out of memory")
-
-
-def test_pending_memory_is_told(run):
-    """Memory that another stream may still use is told, though no tensor has it."""
-
-    def cell():
-        side = torch.sim.Stream()
-        big = torch.ones(1 << 24, device="sim")
-        big.record_stream(side)
-        side.wait_stream(torch.sim.current_stream())
-        with torch.sim.stream(side):
-            for _ in range(50):
-                big.add_(1)
-        del big
-
-    result = run(cell)
-
-    (change,) = result.changes()
-    badges = {badge.kind: badge.amount for badge in result.badges()}
-    assert change.allocated_delta == 0
-    assert badges[BadgeKind.PENDING] == 4 << 24
 
 
 def test_nothing_is_left_behind(run, box):
@@ -312,8 +258,6 @@ def test_a_machine_that_is_not_used_is_not_started(run, box):
 
 def test_a_machine_that_the_cell_switches_on():
     """Its figures began at zero; what was recorded was of no device."""
-    import gpumagic
-
     run = CellRun(lambda: open_runtime(torch=torch), lines=True)
     run.begin()
     with gpumagic.simulate("h100"):

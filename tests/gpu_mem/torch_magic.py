@@ -15,7 +15,6 @@ import torch
 
 import gpumagic
 from gpumagic import gpu_mem
-from gpumagic.devices.accelerator import SimulatedRuntime
 from gpumagic.devices.opening import open_runtime
 from gpumagic.gpu_mem import fit, segments
 from gpumagic.gpu_mem.answer_cell import BriefReport
@@ -244,21 +243,6 @@ def test_looking_keeps_nothing_alive(shell):
     assert torch.sim.memory_allocated() == 4 * MIB
 
 
-def test_emptying_the_cache_is_one_cause_of_cache_that_went_back(shell):
-    """Nobody is told to run once more what takes and gives back each time."""
-    report = run(
-        shell,
-        "%%gpu_mem -o -q\n"
-        "y = torch.empty(1 << 26, dtype=torch.uint8, device='sim')\n"
-        "del y\n"
-        "torch.sim.empty_cache()",
-    )
-
-    text = " ".join(str(report).split())
-    assert "run it once more" not in text
-    assert "if the cell calls torch.sim.empty_cache(), leave it out" in text
-
-
 def test_every_block_has_the_name_that_the_balance_has(shell):
     """Elements, optimizers, results and cuBLAS have names on the map as well."""
     run(shell, "xs = [torch.ones(1 << 19, device='sim') for _ in range(4)]")
@@ -309,20 +293,6 @@ def test_the_words_are_those_of_the_code(tmp_path):
     assert {"x", "y"} <= held
 
 
-def test_what_to_do_is_said_in_the_words_of_this_device():
-    """Where memory lies in pieces, the settings of the model are what to change."""
-    with gpumagic.simulate("h100", memory="2GiB"):
-        kept = [torch.empty(20 << 20, dtype=torch.uint8, device="sim") for _ in "ab"]
-        torch.sim.set_per_process_memory_fraction(0.25)
-
-        report = gpu_mem.fit("1GiB")
-
-        assert report.is_capped
-        assert any("torch.sim." in step for step in report.next_steps)
-        assert not any("torch.cuda." in step for step in report.next_steps)
-        assert kept
-
-
 torch.set_num_threads(1)  # what the simulator computes is small, and cores may be few
 
 TOO_MUCH = "torch.empty(1 << 40, dtype=torch.uint8, device='sim')"
@@ -361,17 +331,6 @@ def test_a_later_error_does_not_take_the_words_away(shell):
     assert report.caught is None
 
 
-def test_what_was_caught_beside_an_error_is_told(shell):
-    """Of three errors of a cell one has ended it."""
-    with pytest.raises(torch.OutOfMemoryError):
-        run(shell, f"{CAUGHT}{CAUGHT}{TOO_MUCH}")
-
-    report = why(shell)
-
-    assert report.oom.device == 0
-    assert (report.caught.device, report.caught.times) == (1, 2)
-
-
 def test_meeting_an_error_keeps_nothing_alive(shell):
     """What the frames of the error hold comes back as without us."""
     with pytest.raises(torch.OutOfMemoryError):
@@ -384,30 +343,6 @@ def test_meeting_an_error_keeps_nothing_alive(shell):
     run(shell, "%gpu_mem -q free")
 
     assert torch.sim.memory_allocated() == 4 << 20
-
-
-def test_an_error_without_a_text_is_none_of_ours(shell, capsys):
-    """What cannot even be shown does not disturb the cell after it."""
-    shell.run_cell(
-        "class Odd(Exception):\n    def __str__(self): raise ValueError\nraise Odd"
-    )
-
-    assert why(shell).oom is None
-    assert "Error in callback" not in capsys.readouterr().out
-
-
-def test_after_an_unload_nobody_meets_errors(shell):
-    """The hook is gone with the magic."""
-    shell.run_line_magic("unload_ext", "gpumagic")
-
-    owners = [
-        type(each.__self__).__name__
-        for each in shell.events.callbacks["post_run_cell"]
-        if hasattr(each, "__self__")
-    ]
-
-    assert "MemoryMagics" not in owners
-    shell.run_line_magic("load_ext", "gpumagic")
 
 
 # ------------------------------------------------------------- errors that were caught
@@ -425,16 +360,6 @@ def test_an_error_that_the_cell_caught_is_known(shell):
     assert (report.caught.device, report.caught.times) == (1, 1)
     assert (report.caught.cell, report.caught.since_cell) == (None, 1)
     assert "since In [1]; no error that tells of it is left" in flat(report)
-
-
-def test_a_caught_error_of_a_watched_cell_has_its_cell(shell):
-    """`%%gpu_mem` in front of the cell tells which it was."""
-    run(shell, f"%%gpu_mem -q\n{CAUGHT}{CAUGHT}")
-
-    report = why(shell)
-
-    assert (report.caught.cell, report.caught.times) == (1, 2)
-    assert "and the errors were caught, so their messages are lost" in flat(report)
 
 
 def test_a_caught_error_has_its_cell_where_every_cell_is_watched(shell):
@@ -501,33 +426,6 @@ def test_maps_and_answers_say_why_there_are_none(shell, backend):
     assert reports[0].segments == reports[1].answers == ()
 
 
-@pytest.mark.usefixtures("backend")
-def test_leaks_and_errors_are_told_all_the_same(shell):
-    """The frames of an error are found by the names that hold them."""
-    shell.run_cell(FAILING, store_history=True)
-    shell.run_cell("torch.empty(1 << 50, device='sim')", store_history=True)
-
-    report, leaks = ask(shell, "why"), ask(shell, "leaks")
-
-    assert report.oom.requested_bytes >= 1 << 50
-    assert report.causes
-    assert report.answer is None
-    assert all(each.nbytes for each in leaks.leaks)
-
-
-@pytest.mark.parametrize("snapshot", [None, []])
-def test_an_allocator_without_segments_makes_no_leak_foreign(
-    shell, monkeypatch, snapshot
-):
-    """Where caching is off nothing lies in a segment, and all of it is held."""
-    shell.run_cell(FAILING, store_history=True)
-    monkeypatch.setattr(SimulatedRuntime, "memory_snapshot", lambda _: snapshot)
-
-    leaks = ask(shell, "leaks")
-
-    assert dict(leaks.total_bytes) == {0: 5 * MIB}
-
-
 @pytest.mark.parametrize(
     ("limit_mib", "place"), [(None, "hole"), (64, "driver"), (512, "hole")]
 )
@@ -576,15 +474,6 @@ def test_leaks_names_what_has_grown(shell):
     }
     assert [each.name for each in report.grown if each.by_hooks] == ["model"]
     assert "hooks of model" in str(report)
-
-
-def test_leaks_denies_nothing_that_it_cannot_know(shell):
-    """Without an earlier look it says what it has looked for, and how to see more."""
-    said = str(run(shell, "%gpu_mem -o -q leaks"))
-
-    assert "no failed call, shown result or graph keeps memory" in said
-    assert "%%gpu_mem" in said
-    assert "nothing" not in said
 
 
 def test_locals_of_functions_that_run_are_named(box):

@@ -98,18 +98,6 @@ def test_what_gives_back_the_most_comes_first(shell):
     assert position(report, "del out, rest: they keep free memory in pieces") == 1
 
 
-def test_pieces_come_first_where_there_is_more_in_them(shell):
-    """What the failing run keeps is told after that."""
-    run(shell, LEFT_OVERS.replace("10", "24").replace("1:", "1::"))
-    run(shell, EVALUATE.replace("256", "64"))
-    run(shell, "evaluate(100)")
-
-    report = why(shell)
-
-    held = position(report, "outs in evaluate holds 128 MiB")
-    assert position(report, "del out, rest") == 0 < held
-
-
 def test_variables_that_hold_most_are_named(shell):
     """Where the failing run has made little, those come first that hold much."""
     run(shell, "preds = []; little = torch.ones(9, device='sim')")
@@ -140,24 +128,6 @@ def test_an_error_that_another_has_replaced_still_has_its_names(shell, no_collec
     assert again.next_steps[0].startswith("outs in evaluate holds 512 MiB")
 
 
-def test_names_of_torchs_own_frames_come_behind_the_users(shell):
-    """An error inside of torch is told by the name that the user gave a tensor."""
-    run(shell, "layer = torch.nn.Linear(3, 4, device='sim')")
-    run(
-        shell,
-        "def score(batch):\n"
-        "    weights = torch.ones(1 << 20, 2, device='sim')\n"
-        "    return layer(weights)\n"
-        "score(1)",
-    )
-
-    leaks = run(shell, "%gpu_mem leaks -o -q").leaks
-    holders = run(shell, "%gpu_mem -o -q").holdings.holders
-
-    assert leaks[0].where == "weights in score of the last error"
-    assert holders[0].name == "weights in score"
-
-
 @pytest.mark.usefixtures("no_collection")
 def test_what_an_earlier_error_holds_is_a_leak(shell):
     """Without the frames of the error before there would have been enough."""
@@ -185,17 +155,6 @@ def test_an_earlier_error_in_a_variable_has_to_be_deleted(shell):
 
     assert report.causes[0] is Cause.LEAKED
     assert report.next_steps[0] == "del kept, then run the cell again"
-
-
-def test_a_result_that_the_run_was_given_is_no_leak(shell):
-    """Letting go of it would leave the cell with nothing to work on."""
-    run(shell, "torch.ones(512 << 18, device='sim')")
-    run(shell, "def f(x): return torch.ones(256 << 18, device='sim')\nf(_)")
-
-    report = why(shell)
-
-    assert Cause.LEAKED not in report.causes
-    assert report.leaks == ()
 
 
 def test_a_graph_in_a_variable_is_not_said_to_be_the_cause(shell):
