@@ -63,7 +63,7 @@ def require_fit(torch: Any) -> None:
         (
             other is not None and registered() is None,
             (
-                f"torch has room for one device registered from Python, and {other!r} is "
+                f"torch takes one device registered from Python, and {other!r} is "
                 "registered already"
             ),
             f"restart without the package that registers {other!r}",
@@ -71,7 +71,7 @@ def require_fit(torch: Any) -> None:
         (
             why_no_cuda(torch) is None,
             (
-                "there is a real GPU that this process can use, and the simulator would "
+                "there is a real GPU for this process to use, and the simulator would "
                 "disturb its streams and its pinned memory"
             ),
             (
