@@ -369,23 +369,18 @@ def _as_nccl_tells(place: GroupPlace) -> dict[str, Any]:
     }
 
 
+def _meta(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    """What a process or a thread is called."""
+    return {
+        "ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}
+    }  # fmt: skip
+
+
 def _process(label: str, process: int) -> dict[str, Any]:
     name = f"host of the {label}" if process == _HOST else f"{label}, GPU {process}"
-    return {
-        "ph": "M",
-        "name": "process_name",
-        "pid": process,
-        "tid": 0,
-        "args": {"name": name},
-    }
+    return _meta("process_name", process, 0, name)
 
 
 def _named(label: str, process: int, thread: int) -> dict[str, Any]:
     word = "thread" if process == _HOST else "stream"
-    return {
-        "ph": "M",
-        "name": "thread_name",
-        "pid": process,
-        "tid": thread,
-        "args": {"name": f"{word} {thread} ({label})"},
-    }
+    return _meta("thread_name", process, thread, f"{word} {thread} ({label})")

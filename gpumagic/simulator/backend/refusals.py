@@ -7,7 +7,6 @@ do so for the simulated one; for the CPU they do what they always do.
 from __future__ import annotations
 
 import functools
-import platform
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -39,58 +38,41 @@ class NotSimulated(DeviceError, NotImplementedError):
 
 def require_fit(torch: Any) -> None:
     """Refuse to switch on where it would not work, or would do harm."""
-    for reason in (_wrong_python, _old_torch, _other_backend, _usable_gpu):
-        reason(torch)
-
-
-def _wrong_python(_: Any) -> None:
-    if platform.python_implementation() != "CPython":
-        raise DeviceError(
-            f"the simulator needs CPython; this is {platform.python_implementation()}",
-            "start the notebook with CPython",
-        )
-    if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        raise DeviceError(
+    version = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2]))
+    other = torch_private.registered_backend(torch)
+    for wrong, problem, way_on in (
+        (
+            not getattr(sys, "_is_gil_enabled", lambda: True)(),
             "the simulator needs Python's global lock, which is off here",
             "start Python with PYTHON_GIL=1, or use the usual build",
-        )
-
-
-def _old_torch(torch: Any) -> None:
-    version = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2]))
-    if version < _OLDEST_TORCH:
-        raise DeviceError(
+        ),
+        (
+            version < _OLDEST_TORCH,
             f"the simulator needs torch 2.10 or newer; this is {torch.__version__}",
             f"{sys.executable} -m pip install -U torch, then restart",
-        )
-
-
-def _other_backend(torch: Any) -> None:
-    other = torch_private.registered_backend(torch)
-    if other is not None and registered() is None:
-        raise DeviceError(
-            f"torch has room for one device registered from Python, and {other!r} is "
-            "registered already",
+        ),
+        (
+            other is not None and registered() is None,
+            (
+                f"torch takes one device registered from Python, and {other!r} is "
+                "registered already"
+            ),
             f"restart without the package that registers {other!r}",
-        )
-
-
-def _usable_gpu(torch: Any) -> None:
-    if why_no_cuda(torch) is None:
-        raise DeviceError(
-            "there is a real GPU that this process can use, and the simulator would "
-            "disturb its streams and its pinned memory",
-            "use the real one; or start a kernel that hides it: "
-            "CUDA_VISIBLE_DEVICES= jupyter lab",
-        )
-    xpu = getattr(torch, "xpu", None)
-    if xpu is not None and xpu.is_available():
-        raise DeviceError(
-            "there is an Intel GPU that this process can use, and the simulator would "
-            "disturb its streams",
-            "use the real one; or start a kernel that hides it: "
-            "ZE_AFFINITY_MASK= jupyter lab",
-        )
+        ),
+        (
+            why_no_cuda(torch) is None,
+            (
+                "there is a real GPU for this process to use, and the simulator would "
+                "disturb its streams and its pinned memory"
+            ),
+            (
+                "use the real one; or start a kernel that hides it: "
+                "CUDA_VISIBLE_DEVICES= jupyter lab"
+            ),
+        ),
+    ):
+        if wrong:
+            raise DeviceError(problem, way_on)
 
 
 def refused_everywhere(torch: Any) -> list[tuple[Any, str, Any]]:
