@@ -42,143 +42,12 @@ class Bench:
         return tuple(stats[f"{each}.all.current"] for each in (*families, *splits))
 
 
-def take(nbytes, stream=DEFAULT):
-    """The step that allocates."""
-    return lambda bench: bench.take(nbytes, stream)
-
-
 def free(number):
     """The step that frees a block by its number."""
     return lambda bench: bench.free(number)
 
 
-def empty(bench):
-    """The step that empties the cache."""
-    bench.empty()
-
-
-# What is done, and then: allocated, reserved, segments, inactive splits, their bytes.
-SMALL = [
-    (take(1), (512, 2 * MIB, 1, 1, 2_096_640)),
-    (take(513), (1_536, 2 * MIB, 1, 1, 2_095_616)),
-    (take(MIB), (1_050_112, 2 * MIB, 1, 1, 1_047_040)),
-    (take(MIB), (2_098_688, 4 * MIB, 2, 2, 2_095_616)),
-    (free(0), (2_098_176, 4 * MIB, 2, 3, 2_096_128)),
-    (free(1), (2_097_152, 4 * MIB, 2, 3, 2_097_152)),
-    (free(2), (1_048_576, 4 * MIB, 2, 1, 1_048_576)),
-    (free(3), (0, 4 * MIB, 2, 0, 0)),
-    (empty, (0, 0, 0, 0, 0)),
-]
-LAST_512_BYTES = [
-    (take(MIB), (1_048_576, 2 * MIB, 1, 1, 1_048_576)),
-    (take(MIB - 512), (2_096_640, 2 * MIB, 1, 1, 512)),
-    (take(1), (2_097_152, 2 * MIB, 1, 0, 0)),
-]
-SHARED_LARGE = [
-    (take(MIB + 1), (1_049_088, 20 * MIB, 1, 1, 19_922_432)),
-    (take(9 * MIB), (10_486_272, 20 * MIB, 1, 1, 10_485_248)),
-    (take(10 * MIB - 1_536), (20_971_520, 20 * MIB, 1, 0, 0)),
-]
-ROUNDED_TO_10_MIB = [(take(10 * MIB - 1), (10_485_760, 10 * MIB, 1, 0, 0))]
-JUST_BELOW_10_MIB = [(take(10 * MIB - 512), (10_485_248, 20 * MIB, 1, 1, 10_486_272))]
-KEPT_REMAINDER = [
-    (take(2 * MIB), (2_097_152, 20 * MIB, 1, 1, 18_874_368)),
-    (take(17 * MIB), (20_971_520, 20 * MIB, 1, 0, 0)),
-    (take(17 * MIB + 1), (39_845_888, 38 * MIB, 2, 0, 0)),
-]
-HELD_BY_ONE_BLOCK = [
-    (take(100 * MIB), (104_857_600, 100 * MIB, 1, 0, 0)),
-    (free(0), (0, 100 * MIB, 1, 0, 0)),
-    (take(40 * MIB), (41_943_040, 100 * MIB, 1, 1, 62_914_560)),
-    (take(61 * MIB), (106_954_752, 162 * MIB, 2, 1, 62_914_560)),
-    (empty, (106_954_752, 162 * MIB, 2, 1, 62_914_560)),
-    (free(1), (65_011_712, 162 * MIB, 2, 0, 0)),
-    (empty, (65_011_712, 62 * MIB, 1, 0, 0)),
-]
-ANOTHER_STREAM = [
-    (take(4 * MIB), (4_194_304, 20 * MIB, 1, 1, 16_777_216)),
-    (free(0), (0, 20 * MIB, 1, 0, 0)),
-    (take(4 * MIB, SIDE), (4_194_304, 40 * MIB, 2, 1, 16_777_216)),
-]
-MAX_SPLIT = [
-    (take(300 * MIB), (314_572_800, 300 * MIB, 1, 0, 0)),
-    (free(0), (0, 300 * MIB, 1, 0, 0)),
-    (take(100 * MIB), (104_857_600, 400 * MIB, 2, 0, 0)),
-    (take(281 * MIB), (419_430_400, 400 * MIB, 2, 0, 0)),
-    (free(2), (104_857_600, 400 * MIB, 2, 0, 0)),
-    (take(280 * MIB), (398_458_880, 680 * MIB, 3, 0, 0)),
-]
-
-
-@pytest.mark.parametrize(
-    ("conf", "rows"),
-    [
-        pytest.param("", SMALL, id="small blocks share 2 MiB"),
-        pytest.param("", LAST_512_BYTES, id="512 bytes are a remainder"),
-        pytest.param("", SHARED_LARGE, id="large blocks share 20 MiB"),
-        pytest.param("", ROUNDED_TO_10_MIB, id="10 MiB have their own segment"),
-        pytest.param("", JUST_BELOW_10_MIB, id="less than 10 MiB have not"),
-        pytest.param("", KEPT_REMAINDER, id="1 MiB is no remainder"),
-        pytest.param("", HELD_BY_ONE_BLOCK, id="one block holds its segment"),
-        pytest.param("", ANOTHER_STREAM, id="streams do not share"),
-        pytest.param("max_split_size_mb:200", MAX_SPLIT, id="max_split_size"),
-    ],
-)
-def test_every_step_leaves_what_torch_would_have(conf, rows):
-    """After each step the bytes, segments and splits are torch's, to the byte."""
-    bench = Bench(allocator_of(conf=conf))
-    for number, (step, expected) in enumerate(rows):
-        step(bench)
-        verify(bench.allocator)
-        assert bench.state() == expected, f"after step {number}"
-
-
-def test_a_full_device_gives_back_its_cache_before_it_fails():
-    """Unused segments make room for a request that does not fit beside them."""
-    bench = Bench(allocator_of(100 * MIB))
-    for _ in range(10):
-        bench.take(10 * MIB)
-    for number in range(0, 10, 2):
-        bench.free(number)
-
-    bench.take(20 * MIB)
-
-    assert bench.state() == (73_400_320, 70 * MIB, 6, 0, 0)
-    assert bench.allocator.memory_stats()["num_alloc_retries"] == 1
-
-
 # ------------------------------------------------------------ streams
-
-
-def test_memory_that_another_stream_uses_waits_for_it():
-    """A recorded block stays active until its stream is done and memory is wanted."""
-    device = Device()
-    allocator = allocator_of(device=device)
-    block = allocator.allocate(MIB, DEFAULT)
-    allocator.record_stream(block, SIDE)
-    allocator.record_stream(block, THIRD)
-    allocator.free(block)
-
-    assert device.calls[1:] == [("record", SIDE), ("record", THIRD)]
-    assert _active(allocator) == (0, MIB, MIB)
-    assert allocator.memory_snapshot()[0]["blocks"][0]["state"] == "active_pending_free"
-    verify(allocator)
-
-    device.finished = {SIDE}  # one of two is not enough
-    other = allocator.allocate(MIB, DEFAULT)
-    assert other is not block
-    device.finished = {SIDE, THIRD}  # and nobody looks before the next allocation
-    assert _active(allocator) == (MIB, 2 * MIB, 2 * MIB)
-
-    assert allocator.allocate(MIB, DEFAULT).address == block.address
-    assert _active(allocator) == (2 * MIB, 2 * MIB, 2 * MIB)
-    verify(allocator)
-
-
-def _active(allocator):
-    stats = allocator.memory_stats()
-    families = "allocated_bytes", "active_bytes", "requested_bytes"
-    return tuple(stats[f"{each}.all.current"] for each in families)
 
 
 def test_emptying_the_cache_waits_for_held_blocks_first():
@@ -311,22 +180,6 @@ def test_oversize_blocks_go_back_before_everything_does(wanted, returned, retrie
 
 
 # ------------------------------------------------------------ addresses
-
-
-def test_addresses_are_made_up_the_same_way_every_time():
-    """Each device has its range, and a freed range is taken again, lowest first."""
-    runs = []
-    for _ in range(2):
-        allocator = allocator_of(index=3)
-        first, second, third = (allocator.allocate(n << 20, 0) for n in (30, 20, 40))
-        allocator.free(first)
-        allocator.free(third)
-        allocator.empty_cache()
-        again = allocator.allocate(12 * MIB, DEFAULT)
-        runs.append([each.address for each in (first, second, third, again)])
-    assert runs[0] == runs[1]
-    start = 0x7F00_0000_0000 + 3 * (1 << 40)
-    assert runs[0] == [start, start + 30 * MIB, start + 50 * MIB, start]
 
 
 # ------------------------------------------------------------- segments that expand

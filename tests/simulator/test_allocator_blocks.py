@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
 from tests.simulator.allocator_check import verify
 from tests.simulator.simulated_device import DEFAULT, MIB, SIDE, Device, allocator_of
 
@@ -35,19 +32,6 @@ def test_a_diverted_request_is_served_by_its_pool_alone():
     allocator.divert(GRAPH, every_stream)
     assert allocator.allocate(32 * MIB, DEFAULT).address == inside.address
     verify(allocator)
-
-
-def test_a_diversion_is_for_the_streams_that_it_accepts():
-    """Work on a stream that is not captured takes shared memory, as ever."""
-    allocator = allocator_of()
-    allocator.divert(GRAPH, lambda stream: stream == SIDE)
-
-    allocator.allocate(MIB, DEFAULT)
-    allocator.allocate(MIB, SIDE)
-
-    pools = [each["segment_pool_id"] for each in allocator.memory_snapshot()]
-    assert pools == [(0, 0), GRAPH]
-    assert [len(allocator.memory_snapshot(each)) for each in (GRAPH, OTHER)] == [1, 0]
 
 
 def test_a_pool_is_emptied_once_nobody_uses_it():
@@ -94,26 +78,4 @@ def test_no_event_is_made_and_none_is_asked_for_during_a_capture():
     assert device.calls[1:] == [("record", SIDE)]
     allocator.allocate(MIB, DEFAULT)
     assert allocator.memory_stats()["active.all.current"] == 2
-    verify(allocator)
-
-
-def test_memory_runs_out_at_once_during_a_capture():
-    """Nothing is given back for a capture, and the error tells of private pools."""
-    allocator = allocator_of(100 * MIB)
-    allocator.free(allocator.allocate(40 * MIB, DEFAULT))
-    allocator.divert(GRAPH, every_stream)
-    allocator.free(allocator.allocate(30 * MIB, DEFAULT))
-
-    with pytest.raises(OutOfSimulatedMemory) as caught:
-        allocator.allocate(50 * MIB, DEFAULT)
-
-    assert (
-        "Of the allocated memory 30.00 MiB is allocated by PyTorch, with 30.00 MiB "
-        "allocated in private pools (e.g., CUDA Graphs), and 40.00 MiB is reserved "
-        "by PyTorch but unallocated."
-    ) in caught.value.text
-    assert allocator.memory_stats()["num_alloc_retries"] == 0
-    allocator.end_diversion(GRAPH)
-    allocator.allocate(50 * MIB, DEFAULT)
-    assert allocator.memory_stats()["num_alloc_retries"] == 1
     verify(allocator)

@@ -34,20 +34,6 @@ def test_divisions_may_depend_on_the_size():
     assert settings.max_split_size_bytes == 200 * MIB
 
 
-def test_what_the_model_leaves_alone_is_accepted():
-    """Settings that change nothing here, and defaults, are read without complaint."""
-    conf = "backend:native,pinned_use_background_threads:True,expandable_segments:False"
-    assert AllocatorSettings.parse(conf) == AllocatorSettings()
-    sizes = AllocatorSettings.parse(
-        "large_segment_size_mb:40, max_non_split_rounding_mb:64,"
-        "garbage_collection_threshold:0.8,expandable_segments:True"
-    )
-    assert sizes.large_segment_bytes == 40 * MIB
-    assert sizes.max_non_split_rounding_bytes == 64 * MIB
-    assert sizes.garbage_collection_threshold == 0.8
-    assert sizes.expandable_segments
-
-
 @pytest.mark.parametrize(
     ("conf", "said"),
     [

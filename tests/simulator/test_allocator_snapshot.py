@@ -48,29 +48,6 @@ def test_the_error_reads_as_torch_writes_it():
     assert caught.value.shortage.segment_bytes == 2 * GIB
 
 
-def test_the_error_names_the_share_that_was_allowed():
-    """With a fraction, the text says how much of the device this process may have."""
-    allocator = allocator_of(processes=None)
-    allocator.set_fraction(0.25)
-    allocator.free(allocator.allocate(GIB, DEFAULT))
-    with pytest.raises(OutOfSimulatedMemory) as caught:
-        allocator.allocate(2 * GIB + 1, DEFAULT)
-    assert caught.value.text == (
-        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity "
-        "of 8.00 GiB of which 8.00 GiB is free. 2.00 GiB allowed; Of the allocated "
-        f"memory 0 bytes is allocated by PyTorch, and 0 bytes {ADVICE}"
-    )
-
-
-def test_more_than_an_exabyte_is_refused_in_other_words():
-    """A request beyond any device has torch's own short text and is no OOM count."""
-    allocator = allocator_of()
-    with pytest.raises(OutOfSimulatedMemory, match="more than 1EB memory") as caught:
-        allocator.allocate(1 << 60, DEFAULT)
-    assert caught.value.shortage is None
-    assert allocator.memory_stats()["num_ooms"] == 0
-
-
 # ------------------------------------------------------------ figures
 
 
@@ -114,21 +91,6 @@ def test_the_figures_have_torchs_names():
     assert set(stats.values()) == {0}
 
 
-def test_a_reset_peak_starts_from_what_is_there():
-    """After reset_peaks a peak is the current figure, and rises with it again."""
-    allocator = allocator_of()
-    kept, gone = (allocator.allocate(30 * MIB, DEFAULT) for _ in range(2))
-    allocator.free(gone)
-    assert allocator.peak_allocated_bytes == 60 * MIB
-    assert allocator.peak_reserved_bytes == 60 * MIB
-
-    allocator.reset_peaks()
-    assert allocator.peak_allocated_bytes == allocator.allocated_bytes == kept.size
-    allocator.allocate(1, DEFAULT)
-    assert allocator.peak_allocated_bytes == 30 * MIB + 512
-    assert allocator.memory_stats()["allocated_bytes.large_pool.peak"] == 30 * MIB
-
-
 def test_peaks_since_marks():
     """Each mark has the highest figure since it was made, through resets and marks."""
     draw = random.Random(5)  # noqa: S311 -- the same steps each time
@@ -154,47 +116,6 @@ def test_peaks_since_marks():
             assert allocator.peak_since(pair[0]) == pair[1]
         assert allocator.peak_allocated_bytes == users
         assert allocator.peak_since() == ever
-
-
-def test_a_snapshot_shows_each_segment_with_its_blocks():
-    """Segments come by address in torch's shape, with what is owned and requested."""
-    allocator = allocator_of(index=2)
-    first = allocator.allocate(700, DEFAULT)
-    allocator.allocate(100, DEFAULT)
-    allocator.allocate(30 * MIB, SIDE)
-    allocator.free(first)
-
-    small, large = allocator.memory_snapshot()
-
-    assert small == {
-        "device": 2,
-        "address": first.address,
-        "total_size": 2 * MIB,
-        "allocated_size": 512,
-        "active_size": 512,
-        "requested_size": 100,
-        "stream": DEFAULT,
-        "segment_type": "small",
-        "segment_pool_id": (0, 0),
-        "is_expandable": False,
-        "frames": [],
-        "blocks": [
-            _block(first.address, 1024, 700, "inactive"),
-            _block(first.address + 1024, 512, 100, "active_allocated"),
-            _block(first.address + 1536, 2 * MIB - 1536, 0, "inactive"),
-        ],
-    }
-    assert (large["segment_type"], large["stream"]) == ("large", SIDE)
-
-
-def _block(address, size, requested, state):
-    return {
-        "address": address,
-        "size": size,
-        "requested_size": requested,
-        "state": state,
-        "frames": [],
-    }
 
 
 def test_a_history_tells_every_action_in_order():
@@ -260,24 +181,3 @@ def test_calls_are_kept_of_as_much_as_was_asked_for(context, of_held, of_actions
     assert (segment["frames"], segment["blocks"][0]["frames"]) == of_held
     assert tuple(each["frames"] for each in actions) == of_actions
     assert allocator.memory_snapshot()[0]["blocks"][0]["frames"] == []
-
-
-def test_an_observer_is_told_of_each_block_until_it_is_ignored():
-    """It needs no record, and a record goes on when it has gone."""
-    allocator, seen = allocator_of(), []
-
-    def observer(action, block):
-        seen.append((action, block.requested))
-
-    allocator.observe(observer)
-    block = allocator.allocate(7, DEFAULT)
-    allocator.record_history(Recording())
-    allocator.record_history(None)
-    allocator.free(block)
-    assert allocator.history == []
-    allocator.record_history(Recording())
-    allocator.ignore(observer)
-    allocator.allocate(8, DEFAULT)
-
-    assert seen == [("alloc", 7), ("free_requested", 7), ("free_completed", 7)]
-    assert [each["action"] for each in allocator.history] == ["alloc"]

@@ -3,16 +3,13 @@
 import dataclasses
 import json
 import os
-import re
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
-from hypothesis import strategies as st
 
 from gpumagic.devices.protocols import CudaState, GpuProcess, Initialisation
-from gpumagic.devices.visible_devices import same_uuid
 from gpumagic.errors import GpuMagicError
 from gpumagic.simulator.driver import SimulatedDriver
 from gpumagic.simulator.models import find_model
@@ -55,32 +52,6 @@ def state(name, *, code=3, count=None):
 # ---------------------------------------------------------------- the inventory
 
 
-def test_every_name_says_that_it_is_simulated():
-    """Nothing that is shown can be taken for hardware: GPUs, driver and library."""
-    driver, _ = machine()
-
-    inventory = driver.inventory()
-
-    assert driver.simulated
-    assert [gpu.name for gpu in inventory.gpus] == ["simulated H100 SXM"] * 4
-    assert inventory.driver_version == "simulated"
-    assert driver.cuda_state().library == "simulated"
-
-
-def test_a_gpu_is_told_apart_by_uuid_and_address():
-    """UUIDs have the form of real ones; they and PCI addresses are all different."""
-    gpus = machine(16)[0].inventory().gpus
-
-    assert len({gpu.uuid for gpu in gpus}) == 16
-    assert all(
-        re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", gpu.uuid)
-        for gpu in gpus
-    )
-    addresses = [gpu.pci_address for gpu in gpus]
-    assert addresses == sorted(set(addresses))
-    assert [gpu.index for gpu in gpus] == list(range(16))
-
-
 def test_memory_is_this_process_and_the_others():
     """What is used is the sum of all processes, and the rest is free."""
     gpu = OneGpu(used_bytes=3 * GIB)
@@ -116,31 +87,6 @@ def test_other_processes_have_to_fit(others, problem):
 # ---------------------------------------------------------------- before the first use
 
 
-def test_looking_fixes_nothing():
-    """Before the first use each question reads the variable anew."""
-    driver, environment = machine()
-    seen = [driver.latch.visible()]
-
-    for mask in ("2,1", "GPU-", "", "0"):
-        environment[VARIABLE] = mask
-        driver.inventory()
-        seen.append(driver.latch.visible())
-
-    assert seen == [(0, 1, 2, 3), (2, 1), (), (), (0,)]
-    assert driver.cuda_state() == state(Initialisation.UNTOUCHED)
-    assert driver.latch.pid() is None
-
-
-def test_uuids_of_the_inventory_can_be_chosen():
-    """A GPU can be chosen by the UUID, or by its beginning, that is shown for it."""
-    driver, environment = machine()
-    gpus = driver.inventory().gpus
-
-    environment[VARIABLE] = f"{gpus[3].uuid},{gpus[1].uuid[:16]}"
-
-    assert driver.latch.visible() == (3, 1)
-
-
 # ---------------------------------------------------------------- the first use
 
 
@@ -158,27 +104,6 @@ def test_the_first_use_fixes_what_is_visible():
     assert driver.latch.pid() == os.getpid()
 
 
-def test_what_is_shown_is_known_from_the_first_use_on():
-    """Before it nothing is shown; then the GPUs that were fixed, cuda:0 first."""
-    driver, environment = machine(mask="2,1")
-    before = driver.cuda_started(), driver.visible_devices()
-
-    driver.latch.initialise()
-    environment[VARIABLE] = "0"
-
-    assert before == (False, None)
-    assert driver.cuda_started()
-    gpus = driver.inventory().gpus
-    shown = driver.visible_devices()
-    assert [each.pci_address for each in shown] == [
-        gpus[2].pci_address,
-        gpus[1].pci_address,
-    ]
-    assert [each.name for each in shown] == [gpus[2].name, gpus[1].name]
-    assert same_uuid(gpus[2].uuid, shown[0].uuid)
-    assert not same_uuid(gpus[2].uuid, shown[1].uuid)
-
-
 def test_a_first_use_without_gpus_fails_and_fixes_nothing():
     """As cuInit does, a use that finds no GPU fails; the choice stays open."""
     driver, environment = machine()
@@ -191,9 +116,6 @@ def test_a_first_use_without_gpus_fails_and_fixes_nothing():
     environment[VARIABLE] = "3"
     assert driver.latch.initialise() == (3,)
     assert driver.cuda_state() == state(Initialisation.INITIALISED, code=0, count=1)
-
-
-MASKS = st.sampled_from([None, "", "-1", "0", "1,0", "3,9", "0,0", "GPU-", "x"])
 
 
 # ---------------------------------------------------------------- an inherited value

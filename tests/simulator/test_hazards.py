@@ -61,62 +61,10 @@ def x():
 # -------------------------------------------------------------------- two streams
 
 
-def test_a_side_stream_that_reads_without_waiting_is_a_race(bench, x):
-    """The notes' wrong example: one stream fills, another sums at once."""
-    assert not bench.write(bench.main, x, "fill")
-    (race,) = bench.read(bench.side, x, "sum")
-    assert race == races.Race(
-        kind=Kind.READ_AFTER_WRITE,
-        earlier_stream=bench.main,
-        earlier_place="fill",
-        earlier_writes=True,
-        later_stream=bench.side,
-        later_place="sum",
-        later_writes=False,
-        low=0,
-        high=SIZE,
-    )
-
-
 # ------------------------------------------------------------------- reported once
 
 
-def test_one_missing_wait_is_one_report(bench):
-    """After the first of many tensors the stream counts as having waited."""
-    storages = [Accesses(SIZE) for _ in range(10)]
-    for storage in storages:
-        bench.write(bench.main, storage)
-    found = [bench.read(bench.side, storage) for storage in storages]
-    assert [len(each) for each in found] == [1] + [0] * 9
-
-
-def test_two_missing_waits_of_one_operation_are_two_reports(bench, x):
-    """An operation that reads what two streams write is told of both, latest first."""
-    third, y = bench.tracker.new_stream(), Accesses(SIZE)
-    bench.write(bench.main, x, "one")
-    bench.write(bench.side, y, "two")
-    found = bench.tracker.operate(third, (whole(x), whole(y)), (), "sum")
-    assert [race.earlier_place for race in found] == ["two", "one"]
-
-
 # ----------------------------------------------------------------------- the host
-
-
-@pytest.mark.parametrize("how", ["event", "stream", "device"])
-def test_a_host_read_of_a_non_blocking_copy_must_wait(bench, x, how):
-    """The host races with a copy in flight, and not after any way of waiting."""
-    tracker = bench.tracker
-    bench.write(bench.main, x, "copy")
-    (race,) = bench.read(HOST, x, "print")
-    assert (race.kind, race.later_stream) == (Kind.READ_AFTER_WRITE, HOST)
-    bench.write(bench.main, x, "copy")
-    if how == "event":
-        tracker.host_waits_for_mark(tracker.record(bench.main))
-    elif how == "stream":
-        tracker.host_waits_for(bench.main)
-    else:
-        tracker.host_waits_for_device([bench.main, bench.side])
-    assert not bench.read(HOST, x)
 
 
 def test_every_way_of_waiting_is_told_to_those_who_ask(bench):
@@ -129,29 +77,7 @@ def test_every_way_of_waiting_is_told_to_those_who_ask(bench):
     assert heard == [0, 1, 2]
 
 
-def test_the_host_is_behind_a_mark_once_it_has_waited(bench, x):
-    """A wait for the event, or for later work of its stream, brings the host there."""
-    bench.write(bench.side, x)
-    mark = bench.tracker.record(bench.side)
-    bench.tracker.host_waits_for(bench.main)
-    assert not bench.tracker.host_is_behind(bench.side, mark)
-    bench.write(bench.side, x)
-    bench.tracker.host_waits_for(bench.side)
-    assert bench.tracker.host_is_behind(bench.side, mark)
-
-
 # ------------------------------------------------------------------------- views
-
-
-@pytest.mark.parametrize("part", [(0, 512, None), strided(0, (2,), (SIZE - 4,), 4)])
-def test_a_write_of_a_part_leaves_the_rest_in_danger(bench, x, part):
-    """Only a dense write of everything makes earlier accesses irrelevant."""
-    third = bench.tracker.new_stream()
-    bench.write(bench.main, x, "all")
-    bench.wait_stream(bench.side, bench.main)
-    bench.write(bench.side, x, "part", view=part)
-    (race,) = bench.read(third, x, view=(512, 600, None))
-    assert race.earlier_place == "all"
 
 
 VIEWS = st.one_of(
@@ -199,72 +125,6 @@ def test_a_question_that_takes_too_long_is_answered_with_yes(monkeypatch):
 # ------------------------------------------------------------------- memory reused
 
 
-def test_memory_given_back_while_another_stream_uses_it_is_a_race(bench, x):
-    """The next owner of the memory writes under the side stream's read."""
-    bench.write(bench.main, x, "fill")
-    bench.wait_stream(bench.side, bench.main)
-    bench.read(bench.side, x, "sum")
-    bench.tracker.released(x, 4096, SIZE, bench.main)
-    (race,) = bench.write(
-        bench.main, bench.tracker.reused(4096, SIZE, bench.main), "fill the next"
-    )
-    assert (race.kind, race.earlier_place) == (Kind.MEMORY_REUSED, "sum")
-
-
-REPAIRS = {
-    "record_stream": lambda bench, free: free((bench.side,)),
-    "a wait before": lambda bench, free: (
-        bench.wait_stream(bench.main, bench.side),
-        free(),
-    ),
-    "a wait after": lambda bench, free: (
-        free(),
-        bench.wait_stream(bench.main, bench.side),
-    ),
-    "a host wait": lambda bench, free: (
-        free(),
-        bench.tracker.host_waits_for(bench.side),
-    ),
-}
-
-
-def test_danger_outlives_an_owner_that_touches_nothing(bench, x):
-    """The third owner races with the first one's access if the second was idle."""
-    bench.read(bench.side, x, "sum")
-    bench.tracker.released(x, 0, SIZE, bench.main)
-    second = bench.tracker.reused(0, SIZE, bench.main)
-    bench.tracker.released(second, 0, SIZE, bench.main)
-    third = bench.tracker.reused(0, SIZE, bench.main)
-    (race,) = bench.write(bench.main, third)
-    assert (race.kind, race.earlier_place) == (Kind.MEMORY_REUSED, "sum")
-
-
-def test_the_latest_use_of_the_former_owner_is_named(bench, x):
-    """Of several uses of the same memory the report tells the one to wait for."""
-    for place, high in (("first", 1000), ("second", 900), ("third", 1000)):
-        bench.read(bench.side, x, place, view=(0, high, None))
-    bench.tracker.released(x, 0, SIZE, bench.main)
-    following = bench.tracker.reused(0, 512, bench.main)
-    (race,) = bench.write(bench.main, following)
-    assert race.earlier_place == "third"
-
-
-@pytest.mark.parametrize("when", ["before", "by the host before", "after"])
-def test_nothing_is_left_to_look_through_where_all_is_done(bench, x, when):
-    """Giving memory back costs later allocations nothing once nobody uses it."""
-    bench.read(bench.side, x)
-    if when == "before":
-        bench.wait_stream(bench.main, bench.side)
-    elif when == "by the host before":
-        bench.tracker.host_waits_for(bench.side)
-    bench.tracker.released(x, 0, SIZE, bench.main)
-    assert not x.reads
-    if when == "after":
-        assert bench.tracker.former
-        bench.tracker.host_waits_for(bench.side)
-    assert not bench.tracker.former
-
-
 def test_the_memory_of_given_back_memory_is_bounded(bench):
     """A program that never waits does not grow without end; the last are known."""
     for address in range(3000):
@@ -305,17 +165,6 @@ def test_forgetting_never_makes_up_a_race(chance):
             assert {race.earlier_place for race in found} <= {each for each, _ in real}
 
 
-def test_the_next_owner_waits_for_the_last_if_it_runs_elsewhere(bench, x):
-    """Memory used on its own stream, then first used on another, needs a wait."""
-    bench.write(bench.main, x, "use it")
-    bench.tracker.vacated(x, 4096, bench.main)
-    owner = bench.tracker.reused(4096, SIZE, bench.main)
-
-    (race,) = bench.write(bench.side, owner, "use what lies there now")
-
-    assert (race.earlier_place, race.later_stream) == ("use it", bench.side)
-
-
 # ------------------------------------------------------------------------- bounds
 
 
@@ -328,33 +177,6 @@ def test_a_storage_in_many_pieces_keeps_its_latest_accesses(bench):
     assert max(len(x.reads), len(x.writes)) <= 128
     written = {low for _, low, _, _ in x.writes}
     assert written >= set(range(40_000 - 64 * 4, 40_000, 4))
-
-
-@pytest.mark.parametrize("dense", [True, False])
-def test_what_a_newer_write_covers_makes_room_first(bench, dense):
-    """When room is short, an old access that still matters outlives newer ones."""
-    x, third = Accesses(40_000), bench.tracker.new_stream()
-    bench.write(bench.main, x, "old", view=(20_000, 20_004, None))
-    for start in range(64, 191):
-        bench.write(bench.main, x, start, view=(start, start + 1, None))
-    cover = (0, 10_000, None) if dense else strided(0, (2,), (9_999,), 1)
-    bench.write(bench.main, x, "cover", view=cover)
-    found = bench.read(bench.side, x, view=(20_000, 30_000, None))
-    assert [race.earlier_place for race in found] == (["old"] if dense else [])
-    (race,) = bench.read(third, x, view=(190, 191, None))
-    assert race.earlier_place == ("cover" if dense else 190)
-
-
-def test_what_the_host_has_waited_for_makes_room_first(bench):
-    """When room is short, accesses that can disturb nobody go before older ones."""
-    x = Accesses(SIZE)
-    bench.read(bench.side, x, "old", view=(SIZE - 1, SIZE, None))
-    for start in range(127):
-        bench.read(bench.main, x, view=(start, start + 1, None))
-    bench.tracker.host_waits_for(bench.main)
-    bench.read(bench.main, x, view=(500, 501, None))
-    (race,) = bench.write(bench.main, x, view=(600, SIZE, None))
-    assert race.earlier_place == "old"
 
 
 # ---------------------------------------------------------------------- sentences

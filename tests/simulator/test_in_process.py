@@ -38,7 +38,6 @@ TOGETHER = {
         "as_cuda",
         "as_on_cuda",
         "cuda_details",
-        "cuda_semantics_page",
         "graphs",
         "memory_history",
         "profiler",

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpumagic.simulator.operators import (
-    TABLE,
     Kind,
     convolution_rule,
     dtype_word,
@@ -49,27 +46,6 @@ def test_an_operator_finds_its_rule_by_name(name, kind):
     assert rule_for(name).kind is kind
 
 
-def test_what_torch_calls_pointwise_is_elementwise():
-    """Every operator with torch's pointwise tag is costed as elementwise."""
-    torch = pytest.importorskip("torch")
-    otherwise = set()
-    for name in torch._C._dispatch_get_all_op_names():
-        namespace, _, rest = name.partition("::")
-        packet, _, overload = rest.partition(".")
-        if namespace != "aten" or not hasattr(torch.ops.aten, packet):
-            continue
-        op = getattr(getattr(torch.ops.aten, packet), overload or "default", None)
-        if op is None or torch.Tag.pointwise not in op.tags:
-            continue
-        if rule_for(name).kind is not Kind.ELEMENTWISE:
-            otherwise.add(packet)
-
-    assert otherwise == {
-        "equal",  # one answer for two tensors, and the host waits for it
-        "clone",  # a copy, which is costed in the same way
-    }
-
-
 def test_what_torch_counts_flops_for_uses_them():
     """An operator with a formula of torch's is not costed by its bytes alone."""
     pytest.importorskip("torch")
@@ -105,48 +81,6 @@ def test_operators_with_an_answer_for_the_host_wait(name):
 def test_operators_without_an_answer_for_the_host_do_not_wait(name):
     """What only queues work returns at once."""
     assert not rule_for(f"aten::{name}").waits
-
-
-@pytest.mark.parametrize(
-    "name", ["sort", "topk", "cumsum", "index_put_", "scatter_add", "linalg_qr"]
-)
-def test_a_guessed_time_is_marked(name):
-    """Operators whose time follows from no measurement are marked as unmodelled."""
-    assert not rule_for(f"aten::{name}").modelled
-
-
-@given(st.text(max_size=30) | st.sampled_from(["add", "mm.out", "view", "sum.dim"]))
-def test_an_operator_of_another_library_is_unmodelled(word):
-    """What is not torch's own gets a rule that says it is a guess."""
-    rule = rule_for(f"mylib::{word.replace(':', '')}")
-
-    assert rule.kind is Kind.UNMODELLED
-    assert not rule.modelled
-
-
-def test_no_operator_is_listed_twice():
-    """Each name stands in one line of the table, so that no line hides another."""
-    listed = [name for entry in TABLE for name in entry.names]
-
-    assert len(listed) == len(set(listed))
-    assert all(entry.reason for entry in TABLE)
-
-
-def test_a_host_pays_more_for_a_matmul_than_for_a_view():
-    """Host costs follow the operator: views, then elementwise, then matmuls."""
-    view, add, mm = (rule_for(f"aten::{name}") for name in ("view", "add", "mm"))
-
-    assert view.host_ns < add.host_ns < mm.host_ns
-    assert not view.launches
-    assert add.launches
-
-
-def test_a_gather_reads_as_much_as_it_writes():
-    """An embedding does not read its whole table."""
-    rows, total = rule_for("aten::embedding"), rule_for("aten::add")
-
-    assert rows.moved_bytes(10**9, 100) == 200
-    assert total.moved_bytes(1000, 100) == 1100
 
 
 def test_a_write_by_index_leaves_the_rest_of_its_target_alone():

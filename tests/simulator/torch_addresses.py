@@ -12,8 +12,6 @@ import torch
 from torch import nn
 
 import gpumagic
-from gpumagic.simulator.backend.race_warnings import DataRace
-from gpumagic.tensor_info import describe
 
 
 @pytest.fixture(params=["sim", "cuda"])
@@ -106,27 +104,6 @@ def test_what_reads_memory_does_not_get_there(device):
     assert nn.LSTM(3, 4, 2).to(device)(x.view(1, 1, 3))[0].shape == (1, 1, 4)
 
 
-@pytest.mark.usefixtures("device")
-def test_host_memory_keeps_its_own_addresses():
-    """On the CPU, on meta and on a subclass everything is as without a simulator."""
-    host = torch.arange(4.0)
-
-    assert host.data_ptr() == host.numpy().ctypes.data
-    assert host.untyped_storage().data_ptr() == host.data_ptr()
-    assert torch.empty(3, device="meta").data_ptr() == 0
-    assert torch.Tensor.data_ptr.__name__ == "data_ptr"
-    with pytest.raises(RuntimeError, match="data pointer"):
-        torch.vmap(lambda each: each * each.data_ptr())(host)
-
-
-def test_a_tensor_is_told_of_where_it_lies(device):
-    """%tensor_info shows the address that the program is told."""
-    x = torch.ones(300, device=device)
-    x.add_(1)
-
-    assert describe(x[3:]).address == x[3:].data_ptr()
-
-
 def test_torch_has_its_own_words_again():
     """Switched off, nothing of this is left."""
     words = torch.Tensor, torch.UntypedStorage
@@ -137,25 +114,3 @@ def test_torch_has_its_own_words_again():
 
     for word, own in zip(words, before, strict=True):
         assert vars(word).get("data_ptr") is own.get("data_ptr")
-
-
-def test_memory_that_is_handed_on_stays_the_same_memory():
-    """What DLPack makes of a tensor lies where it lies, and its races are seen."""
-    with gpumagic.simulate("h100", as_cuda=True) as box:
-        x, side = torch.zeros(1 << 20, device="cuda"), torch.cuda.Stream()
-        y = torch.from_dlpack(x)
-        assert y.data_ptr() == x.data_ptr()
-        side.wait_stream(torch.cuda.current_stream())
-        y.add_(1)
-
-        assert torch.cuda.memory_allocated() == x.nbytes
-        assert x.sum().item() == 1 << 20
-        x.add_(1)
-        with pytest.warns(DataRace), torch.cuda.stream(side):
-            y.mul_(2)
-        assert box.races
-        address = x.data_ptr()
-        del x
-        assert address in blocks_in_use("cuda")
-        del y
-        assert address not in blocks_in_use("cuda")

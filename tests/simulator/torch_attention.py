@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -82,39 +81,6 @@ def test_a_causal_mask_saves_half_of_the_pairs(done):
 
     whole, causal = (each.end_ns - each.start_ns for each in done if each.name == FLASH)
     assert 0.45 * whole < causal < 0.75 * whole
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_dropout_leaves_the_same_pairs_out_in_both_passes(dtype, kept_box):
-    """The gradient of the values is what the output says they were taken with."""
-    q = torch.randn(1, 1, 8, 8, device="sim", dtype=dtype)
-    v = torch.eye(8, device="sim", dtype=dtype)[None, None].requires_grad_()
-
-    torch.manual_seed(0)
-    out = functional.scaled_dot_product_attention(q, q, v, dropout_p=0.5)
-    (grad,) = torch.autograd.grad(
-        out, v, torch.eye(8, device="sim", dtype=dtype)[None, None]
-    )
-    torch.manual_seed(0)
-    again = functional.scaled_dot_product_attention(q, q, v, dropout_p=0.5)
-
-    assert 10 < out.count_nonzero().item() < 54
-    torch.testing.assert_close(grad, out.mT)
-    torch.testing.assert_close(out, again)
-
-
-def test_the_modules_of_torch_go_through_it(done):
-    """MultiheadAttention and the encoder's layers run the fused kernel."""
-    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
-    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).to("sim")
-    encoder(torch.randn(2, 5, 16, device="sim")).sum().backward()
-    attended = nn.MultiheadAttention(16, 2, batch_first=True, device="sim")
-    x = torch.randn(2, 5, 16, device="sim")
-    attended(x, x, x, need_weights=False)
-    torch.sim.synchronize()
-
-    ran = [each.name for each in done if each.name.startswith(FLASH)]
-    assert ran == [FLASH] * 2 + [f"{FLASH}_backward"] * 2 + [FLASH]
 
 
 def asked(*, is_causal=False, mask=None, rows=9, heads=4, **sizes):

@@ -46,30 +46,6 @@ def test_results_have_the_types_of_cuda(name, expected, half):
     assert wrong == {}
 
 
-def test_einsum_and_sums_of_several_tensors():
-    """Lists of tensors are cast as a whole."""
-    a = torch.ones(4, 4, device="sim")
-    with torch.autocast("sim", dtype=torch.float16):
-        assert torch.einsum("ij,jk->ik", a, a).dtype is torch.float16
-        assert torch.linalg.multi_dot([a, a, a]).dtype is torch.float16
-
-
-@pytest.mark.parametrize("half", HALVES, ids=str)
-def test_what_is_told_its_type_keeps_it(half):
-    """`dtype=` and float64 are obeyed; a norm of halves is float32 otherwise."""
-    a = torch.rand(4, 4, device="sim", dtype=half)
-    with torch.autocast("sim", dtype=half):
-        assert a.sum(dtype=half).dtype is half
-        assert a.softmax(0, half).dtype is half
-        assert a.double().sum().dtype is torch.float64
-        assert (a.double() @ a.double()).dtype is torch.float64
-        for norm in (a.norm(), a.norm(dim=0), torch.linalg.vector_norm(a), a.prod()):
-            assert norm.dtype is torch.float32
-        assert torch.linalg.matrix_norm(a).dtype is torch.float32
-        assert functional.rms_norm(a, (4,)).dtype is torch.float32
-        assert functional.interpolate(a[None], 8).dtype is torch.float32
-
-
 @pytest.mark.parametrize("half", HALVES, ids=str)
 @pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN", "LSTMCell", "GRUCell"])
 def test_recurrent_layers_are_half(name, half):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -36,44 +35,6 @@ def test_a_checkpoint_drops_the_same_numbers_again(reentrant):
     assert 0 < int((out == 0).sum()) < 400
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_a_checkpointed_network(reentrant):
-    """Recomputing a block gives the gradients of the CPU, without its activations."""
-
-    def workload(device):
-        torch.manual_seed(0)
-        block = nn.Sequential(nn.Linear(6, 64), nn.Tanh(), nn.Linear(64, 3)).to(device)
-        x = numbers(8, 6).to(device).requires_grad_()
-        checkpoint(block, x, use_reentrant=reentrant).square().sum().backward()
-        return x.grad, [each.grad for each in block.parameters()]
-
-    on_both(workload)
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_a_checkpoint_saves_memory(reentrant):
-    """Between forward and backward the activations of a checkpoint take no memory."""
-    x = torch.ones(1000, 64, device="sim", requires_grad=True)
-
-    def block(source):
-        for _ in range(8):
-            source = source.sin()
-        return source
-
-    held = {}
-    for name, run in (
-        ("plain", block),
-        ("checkpoint", lambda x: checkpoint(block, x, use_reentrant=reentrant)),
-    ):
-        before = torch.sim.memory_allocated()
-        out = run(x)
-        held[name] = torch.sim.memory_allocated() - before
-        del out
-
-    assert held["plain"] == 8 * x.nbytes
-    assert held["checkpoint"] == x.nbytes
-
-
 # The first forward derivative of a process scripts parts of torch.
 @pytest.mark.filterwarnings("ignore:`torch.jit.script")
 def test_function_transforms():
@@ -94,34 +55,6 @@ def test_function_transforms():
             func.jacfwd(torch.sin)(x),
             func.hessian(polynomial)(x),
         ]
-
-    on_both(workload)
-
-
-def test_random_numbers_under_vmap():
-    """Under vmap, different randomness draws for each row, the same for all."""
-    rows = torch.ones(4, 50, device="sim")
-
-    different = torch.vmap(functional.dropout, randomness="different")(rows)
-    same = torch.vmap(functional.dropout, randomness="same")(rows)
-
-    assert len({tuple(row) for row in same.tolist()}) == 1
-    assert len({tuple(row) for row in different.tolist()}) == 4
-
-
-def test_functional_call_with_gradients_of_each_sample():
-    """functional_call, grad and vmap together give the gradients of every sample."""
-
-    def workload(device):
-        torch.manual_seed(0)
-        model = nn.Linear(6, 3).to(device)
-        parameters = {name: each.detach() for name, each in model.named_parameters()}
-
-        def loss(weights, sample):
-            return torch.func.functional_call(model, weights, (sample,)).square().sum()
-
-        each_sample = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))
-        return each_sample(parameters, numbers(8, 6).to(device))
 
     on_both(workload)
 
@@ -157,27 +90,6 @@ def test_gradcheck(function):
     assert torch.autograd.gradgradcheck(function, x)
 
 
-def test_an_operator_of_ones_own():
-    """An autograd.Function keeps tensors of the device and gets its gradients there."""
-
-    class Cube(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x * x * x
-
-        @staticmethod
-        def backward(ctx, grad):
-            (x,) = ctx.saved_tensors
-            assert grad.device == x.device == torch.device("sim:1")
-            return 3 * x * x * grad
-
-    x = torch.tensor([2.0, 3.0], device="sim:1", requires_grad=True)
-    Cube.apply(x).sum().backward()
-
-    assert x.grad.tolist() == [12.0, 27.0]
-
-
 def test_saved_tensors_go_through_hooks():
     """What backward needs can be packed away, and is used as it was unpacked."""
     packed = []
@@ -194,19 +106,3 @@ def test_saved_tensors_go_through_hooks():
     assert set(packed) == {"sim:0"}
     host = x.detach().cpu()
     torch.testing.assert_close(x.grad.cpu(), host.exp() * (1 + host))
-
-
-def test_saved_tensors_wait_on_the_cpu():
-    """save_on_cpu frees the device between forward and backward."""
-    x = torch.ones(1000, 64, device="sim", requires_grad=True)
-    before = torch.sim.memory_allocated()
-
-    with torch.autograd.graph.save_on_cpu(pin_memory=True):
-        out = x.sin().exp().sin().sum()
-    held = torch.sim.memory_allocated() - before
-    out.backward()
-
-    assert held == 512
-    host = x.detach().cpu().requires_grad_()
-    host.sin().exp().sin().sum().backward()
-    torch.testing.assert_close(x.grad.cpu(), host.grad)

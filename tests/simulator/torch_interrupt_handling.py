@@ -23,14 +23,6 @@ def sender():
         yield one
 
 
-@pytest.mark.usefixtures("box")
-def test_plain_python_is_interrupted(sender):
-    """An interrupt that falls between operations arrives as anywhere."""
-    torch.ones(2, device="sim") + 1
-
-    assert sender.interrupt(lambda: sum(range(100)))
-
-
 @pytest.mark.parametrize(
     "wait",
     [time.sleep, lambda seconds: threading.Event().wait(seconds)],
@@ -50,16 +42,6 @@ def test_a_wait_is_interrupted_before_its_end(sender, wait):
         strike_and_wait()
 
     assert time.monotonic() - start < WAIT_S
-
-
-@pytest.mark.usefixtures("box")
-def test_an_interrupt_is_caught_where_it_falls(sender):
-    """`except KeyboardInterrupt` in a loop over operations goes on with the loop."""
-    x, caught = torch.zeros(2, device="sim"), 0
-    while caught < 20:
-        caught += sender.interrupt(lambda: x + 1)
-
-    assert (x + 1).tolist() == [1, 1]
 
 
 @pytest.fixture
@@ -127,24 +109,3 @@ def test_switching_off_leaves_a_handler_of_the_user_alone():
         signal.signal(signal.SIGINT, before)
 
     assert mine == [True, True]
-
-
-def test_replacing_one_simulation_by_another_keeps_interrupts(sender):
-    """After `simulate` upon `simulate`, interrupts arrive as before."""
-    before = signal.getsignal(signal.SIGINT)
-    gpumagic.simulate("h100")
-    with gpumagic.simulate("t4"):
-        assert sender.interrupt(lambda: torch.ones(2, device="sim") + 1)
-
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-@pytest.mark.usefixtures("box")
-def test_c_code_that_runs_handlers_is_not_interrupted_inside():
-    """It goes on as if nothing had happened; the interrupt falls behind it."""
-    done = []
-
-    with pytest.raises(KeyboardInterrupt):
-        done.extend(map(signal.raise_signal, (signal.SIGINT,)))
-
-    assert done == [None]

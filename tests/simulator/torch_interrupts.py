@@ -160,52 +160,6 @@ def test_a_time_limit_by_a_signal_leaves_numbers_and_books_right(box):
     require_exact_books(box)
 
 
-def test_after_a_storm_what_is_deleted_is_given_back(box, sender):
-    """With everything deleted, nothing is booked but what torch itself has lost."""
-    training = Training()
-    for _ in range(FEWER):
-        sender.interrupt(training.numbers_of_a_first_step)
-
-    del training
-    require_exact_books(box)
-    torch.sim.empty_cache()
-
-    (workspace,) = box.machine.gpus[0].workspaces.values()
-    assert torch.sim.memory_allocated() - workspace.size <= MOST_LOST_BYTES
-
-
-def on_a_stream(x):
-    """Work on another stream, ordered with the default one by an event."""
-    stream = torch.Stream("sim")
-    with stream:
-        stream.wait_stream(torch.sim.default_stream())
-        (x * 2).record_stream(stream)
-    torch.sim.default_stream().wait_stream(stream)
-
-
-ACTIONS = {
-    "to the host": lambda x: x.cpu(),
-    "between GPUs": lambda x: x.to("sim:1").to("sim:0"),
-    "from pinned memory": lambda _: (
-        torch.ones(64).pin_memory().to("sim", non_blocking=True)
-    ),
-    "through views": lambda x: x.t()[1:].contiguous().view(-1).add_(1).sum().item(),
-    "through a mask": lambda x: x[x > 0],
-    "on a stream": on_a_stream,
-}
-
-
-@pytest.mark.parametrize("action", ACTIONS.values(), ids=ACTIONS)
-def test_copies_views_and_streams_stand_interrupts(box, sender, action):
-    """Wherever an interrupt falls, the books stay exact and the numbers right."""
-    x = torch.ones(16, 16, device="sim")
-    for _ in range(FEWER):
-        sender.interrupt(lambda: action(x))
-
-    assert x.add(1).tolist() == [[2.0] * 16] * 16
-    require_exact_books(box)
-
-
 def test_threads_that_hold_the_books_hold_up_no_interrupt(box, sender):
     """An interrupt arrives while another thread keeps the simulator busy."""
     stop = threading.Event()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
-
 import pytest
 import torch
 from torch import nn
@@ -88,32 +86,6 @@ def test_a_module_moves_while_a_result_on_the_cpu_is_alive(make, device):
     torch.testing.assert_close(there.cpu(), alive)
 
 
-def test_a_parameter_keeps_what_hangs_on_it(device):
-    """Attributes, hooks and weak references outlive a move there and back."""
-    model = nn.Linear(4, 3)
-    weight, seen = model.weight, []
-    weight.no_decay = True
-    reference = weakref.ref(weight)
-    weight.register_hook(lambda grad: seen.append(("grad", grad.device.type)))
-    weight.register_post_accumulate_grad_hook(
-        lambda each: seen.append(("accumulated", each.grad.device.type))
-    )
-
-    model.to(device)
-    model(torch.ones(2, 4, device=device)).sum().backward()
-    model.cpu()
-    model(torch.ones(2, 4)).sum().backward()
-
-    assert model.weight is weight is reference()
-    assert weight.no_decay
-    assert seen == [
-        ("grad", device),
-        ("accumulated", device),
-        ("grad", "cpu"),
-        ("accumulated", "cpu"),
-    ]
-
-
 def test_hooks_fire_after_a_move_between_two_passes(device):
     """A pass before the move does not bind the parameter to where it was."""
     model, seen = nn.Linear(4, 3), []
@@ -152,71 +124,6 @@ def test_an_optimizer_made_before_goes_on(device):
     optimizer.step()
 
     assert model[0].weight.tolist() != before
-
-
-def test_data_is_assigned_over_devices(device):
-    """`p.data = p.data.to(...)`, and that of gradients, go there and back."""
-    parameter = nn.Parameter(torch.ones(3))
-
-    parameter.data = parameter.data.to(device)
-    parameter.sum().backward()
-    parameter.grad.data = parameter.grad.data.to("cpu")
-    assert parameter.grad.device.type == "cpu"
-    assert parameter.device.type == device
-
-    parameter.data = parameter.data.to("cpu", torch.float64)
-    assert (parameter.device.type, parameter.dtype) == ("cpu", torch.float64)
-    assert parameter.tolist() == [1.0, 1.0, 1.0]
-
-
-def test_a_vector_on_the_host_becomes_parameters_on_the_host(device):
-    """vector_to_parameters assigns what it is given, wherever that lies."""
-    model = nn.Linear(4, 3).to(device)
-    vector = nn.utils.parameters_to_vector(model.parameters()).detach()
-
-    nn.utils.vector_to_parameters(vector * 2, model.parameters())
-    assert {each.device.type for each in model.parameters()} == {device}
-    nn.utils.vector_to_parameters(vector.cpu(), model.parameters())
-    assert {each.device.type for each in model.parameters()} == {"cpu"}
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        lambda: torch.ones(3, device="meta"),
-        lambda: torch.ones(3).to_sparse(),
-        lambda: torch.ones(3).to_mkldnn(),
-    ],
-    ids=["meta", "sparse", "mkldnn"],
-)
-def test_data_of_another_make_is_refused_as_by_torch(other, device):
-    """Only dense tensors are alike; others would end the process."""
-    tensor = torch.ones(3, device=device)
-
-    with pytest.raises(RuntimeError, match="incompatible tensor type"):
-        tensor.data = other()
-    assert tensor.tolist() == [1.0, 1.0, 1.0]
-
-
-@pytest.mark.parametrize("flag", ["swap", "overwrite"])
-def test_what_the_user_chose_for_conversions_holds(flag, device):
-    """Torch's own switches decide how a module is moved, and stay as they were."""
-    future = torch.__future__
-    set_, get = (
-        getattr(future, f"{verb}_{flag}_module_params_on_conversion")
-        for verb in ("set", "get")
-    )
-    model = nn.Linear(4, 3)
-    weight = model.weight
-    set_(True)
-    try:
-        model.to(device)
-        assert get() is True
-    finally:
-        set_(False)
-
-    assert model.weight.device.type == device
-    assert (model.weight is weight) == (flag == "swap")
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda each: each.__name__)

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import gpumagic
-from gpumagic.errors import DeviceError
 from gpumagic.simulator.backend.race_warnings import DataRace
 from gpumagic.simulator.backend.refusals import NotSimulated
 
@@ -42,22 +41,6 @@ def test_an_operator_of_another_library_computes_what_its_cpu_kernel_does(librar
     assert library.time_s > before_s
 
 
-def test_lists_defaults_and_several_outputs_go_through(library):
-    """As the schema of the operator says."""
-    xs = [torch.ones(2, device="sim"), torch.zeros(3, device="sim")]
-    one, other = torch.ops.otherlib.pair(xs)
-    assert (one.cpu().tolist(), other.cpu().tolist()) == ([2, 2], [2, 2, 2])
-    assert torch.ops.otherlib.count(xs[0]) == 2
-
-
-def test_what_it_writes_in_place_is_the_same_tensor(library):
-    """Also through a view."""
-    x = torch.zeros(4, device="sim")
-    part = x[2:]
-    assert torch.ops.otherlib.increase_(part, 3) is part
-    assert x.cpu().tolist() == [0, 0, 3, 3]
-
-
 def test_a_race_with_such_an_operator_is_seen(library):
     """It reads and writes what its schema says, on the current stream."""
     side = torch.Stream("sim")
@@ -86,19 +69,3 @@ def test_one_that_has_a_kernel_for_cuda_alone_is_refused_by_name(library):
     """There is nothing here that could compute it."""
     with pytest.raises(NotSimulated, match="otherlib::for_cuda_alone, which has none"):
         torch.ops.otherlib.for_cuda_alone(torch.ones(1, device="sim"))
-
-
-def test_after_switching_off_they_say_that_it_is_off():
-    """As every operator does on tensors that are left."""
-    made = torch.library.Library("otherlib", "DEF")
-    made.define("thrice(Tensor x) -> Tensor")
-    made.impl("thrice", lambda x: x * 3, "CPU")
-    with gpumagic.simulate("h100"):
-        x = torch.ones(1, device="sim")
-        assert torch.ops.otherlib.thrice(x).item() == 3
-    with pytest.raises(DeviceError, match="the simulator is off"):
-        torch.ops.otherlib.thrice(x)
-    with gpumagic.simulate("h100"):
-        x = torch.ones(1, device="sim")
-        assert torch.ops.otherlib.thrice(x).item() == 3
-    made._destroy()

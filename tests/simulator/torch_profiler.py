@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import ProfilerActivity, profile
 
 import gpumagic
 
@@ -38,37 +36,9 @@ def test_it_is_silent_and_lists_the_operations(activities, x, capfd):
     assert "Exception" not in capfd.readouterr().err
 
 
-def test_the_older_ways_to_ask_for_it_are_silent_too(x, capfd):
-    """`torch.autograd.profiler` takes the device by name, or as a flag."""
-    for option in ({"use_device": "cuda"}, {"use_cuda": True}):
-        with torch.autograd.profiler.profile(**option) as found:
-            x.sin()
-        assert [each for each in found.key_averages() if each.key == "aten::sin"]
-    assert "Exception" not in capfd.readouterr().err
-
-
 def test_the_end_waits_for_the_device(x):
     """As on CUDA: what was launched under it is done."""
     with profile(**ACTIVITIES["both"]):
         x @ x
 
     assert torch.cuda.current_stream().query()
-
-
-def test_schedules_and_traces_are_as_ever(x, tmp_path):
-    """Steps, memory, stacks and the file for a viewer need nothing of CUDA."""
-    file = tmp_path / "trace.json"
-    with profile(
-        **ACTIVITIES["both"],
-        schedule=schedule(wait=1, warmup=1, active=1),
-        on_trace_ready=lambda found: found.export_chrome_trace(str(file)),
-        profile_memory=True,
-        with_stack=True,
-        record_shapes=True,
-    ) as running:
-        for _ in range(3):
-            x.sin()
-            running.step()
-
-    names = {each.get("name") for each in json.loads(file.read_text())["traceEvents"]}
-    assert "aten::sin" in names

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.nn import functional
 
 from gpumagic.simulator.backend import call, host_memory
 
@@ -86,33 +85,6 @@ def test_the_same_seed_gives_the_same_numbers(name):
     assert host_before.equal(host_after)
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_a_generator_of_ones_own(name):
-    """A generator of the device makes its own numbers, beside the usual ones."""
-    sample = SAMPLERS[name]
-    usual_before = torch.sim.get_rng_state()
-
-    first, again, other = (
-        sample(torch.Generator("sim").manual_seed(seed)).tolist() for seed in (1, 1, 2)
-    )
-
-    assert first == again != other
-    assert usual_before.equal(torch.sim.get_rng_state())
-
-
-def test_generators_belong_to_a_device():
-    """A generator tells its device, and one of the CPU is refused on the GPU."""
-    generator = torch.Generator("sim:1").manual_seed(5)
-
-    assert str(generator.device) == "sim:1"
-    assert generator.initial_seed() == 5
-    assert str(torch.Generator().device) == "cpu"
-    state = generator.get_state()
-    first = torch.randn(3, device="sim:1", generator=generator).tolist()
-    generator.set_state(state)
-    assert torch.randn(3, device="sim:1", generator=generator).tolist() == first
-
-
 @pytest.mark.parametrize("device", ["cpu"])
 def test_a_generator_of_another_device_is_refused(device):
     """What is drawn on one GPU cannot take its numbers from elsewhere, as on CUDA."""
@@ -145,18 +117,3 @@ def test_states_are_saved_and_put_back():
     assert torch.rand(4, device="sim").tolist() == first
     torch.sim.manual_seed(4)
     assert torch.sim.initial_seed() == 4
-
-
-def test_dropout_follows_the_seed():
-    """Dropout draws from the device's numbers, scales, and is off in evaluation."""
-    x = torch.ones(1000, device="sim")
-    masks = []
-    for seed in (0, 0, 1):
-        torch.manual_seed(seed)
-        masks.append(functional.dropout(x, 0.25).tolist())
-
-    assert masks[0] == masks[1] != masks[2]
-    assert sorted(set(masks[0])) == pytest.approx([0.0, 4 / 3])
-    assert masks[0].count(0.0) == pytest.approx(250, abs=60)
-    assert functional.dropout(x, 0.25, training=False).tolist() == x.tolist()
-    assert functional.dropout(x, 1.0).tolist() == [0.0] * 1000

@@ -91,53 +91,6 @@ def test_a_training_learns_as_on_one_gpu(device):
         assert torch.allclose(one, other)
 
 
-class Telling(nn.Module):
-    """Notes where each replica runs."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(2))
-        self.seen = []
-
-    def forward(self, x, scale=1.0, words=None):
-        """Multiply, and note device, stream and thread."""
-        now = torch.accelerator.current_device_index()
-        made = torch.ones(1, device=x.device.type)
-        stream = torch.accelerator.current_stream().device.index
-        where = (x.device.index, self.weight.device.index, now, made.device.index)
-        self.seen.append((*where, stream, torch.is_grad_enabled(), words))
-        return {"out": x * self.weight * scale, "rest": (x.sum(1),)}
-
-
-def test_each_replica_has_its_gpu_as_the_current_one(device):
-    """Threads have their own device; arguments are split, or given to each."""
-    model = Telling().to(device)
-    with torch.no_grad():
-        output = nn.DataParallel(model)(torch.ones(4, 2), scale=3.0, words="same")
-
-    assert output["out"].tolist() == [[3, 3]] * 4
-    assert output["rest"][0].tolist() == [2] * 4
-    expected = [(index,) * 5 + (False, "same") for index in range(2)]
-    assert sorted(model.seen) == expected
-    assert torch.accelerator.current_device_index() == 0
-
-
-def test_memory_of_other_gpus_is_given_back(device):
-    """Between steps the second GPU holds neither replicas nor parts of batches."""
-    model = nn.DataParallel(network().to(device))
-    memory = getattr(torch, device)
-
-    def step():
-        model(torch.randn(1000, 6).double()).sum().backward()
-        return memory.memory_allocated(1)
-
-    first, second = step(), step()
-
-    assert first == second
-    needed = 1000 // 2 * 6 * 8 + sum(each.nbytes for each in model.parameters())
-    assert memory.max_memory_allocated(1) - second > needed
-
-
 @pytest.mark.usefixtures("kept_box")
 def test_an_error_of_a_replica_says_which():
     """What is raised in a thread arrives with its type and its replica."""
@@ -153,66 +106,6 @@ def test_an_error_of_a_replica_says_which():
     with pytest.raises(ValueError, match="in replica 1 on device 1"):
         model(torch.ones(4, 2))
     assert nn.DataParallel(nn.Linear(2, 2).cuda())(torch.ones(4, 2)).shape == (4, 2)
-
-
-@pytest.mark.usefixtures("kept_box")
-def test_autocast_holds_in_every_replica():
-    """Replicas compute in the type of the block around them."""
-    model = nn.DataParallel(nn.Linear(2, 2).cuda())
-
-    with torch.autocast("cuda"):
-        output = model(torch.ones(4, 2, device="cuda"))
-
-    assert output.dtype is torch.float16
-    output.float().sum().backward()
-    assert model.module.weight.grad.dtype is torch.float32
-
-
-def busy_times(done):
-    """When each GPU computed for the first and for the last time."""
-    found = {}
-    for work in done:
-        if not work.engine:
-            found.setdefault(work.stream.device, []).append(work)
-    return {gpu: (works[0].start_ns, works[-1].end_ns) for gpu, works in found.items()}
-
-
-class Deep(nn.Module):
-    """Twenty operations, each of which keeps a GPU busy for longer than the host."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(1))
-
-    def forward(self, x):
-        """Multiply again and again."""
-        for _ in range(20):
-            x = x * self.weight
-        return x.sum(1)
-
-
-def a_run():
-    """What two GPUs do in one warm forward pass, on a fresh machine."""
-    with gpumagic.simulate("2xh100", as_cuda=True) as machine, torch.no_grad():
-        model, batch = nn.DataParallel(Deep().cuda()), torch.ones(2, 1 << 20).cuda()
-        model(batch)
-        for index in range(2):
-            torch.cuda.synchronize(index)
-        done = machine.record()
-        model(batch)
-        for index in range(2):
-            torch.cuda.synchronize(index)
-        return machine.time_s, busy_times(done)
-
-
-def test_replicas_run_at_the_same_time_and_always_alike():
-    """Both GPUs compute beside each other, and every run has the same times."""
-    time_s, busy = a_run()
-
-    (first_from, first_to), (second_from, second_to) = busy[0], busy[1]
-    both = min(first_to, second_to) - max(first_from, second_from)
-    assert both > 0.7 * (second_to - second_from)
-    assert [a_run() for _ in range(3)] == [(time_s, busy)] * 3
 
 
 # ------------------------------------------------------------------- torch.cuda.comm
@@ -241,60 +134,6 @@ def test_tensors_are_spread_and_collected(device):
     assert [each.tolist() for each in ones] == [[1, 1, 1], [2, 2, 2]]
 
 
-def test_many_small_tensors_are_sent_together(device):
-    """Coalesced, tensors of mixed types keep their order, values and versions."""
-    many = [
-        torch.full((size,), float(size), dtype=dtype, device=device)
-        for size in (1, 5, 3)
-        for dtype in (torch.float32, torch.float64)
-    ]
-
-    here, there = comm.broadcast_coalesced(many, [0, 1], buffer_size=16)
-    added = comm.reduce_add_coalesced([many, there], 0, buffer_size=16)
-
-    assert all(one is other for one, other in zip(here, many, strict=True))
-    for one, own, total in zip(many, there, added, strict=True):
-        assert (own.device.index, own.dtype) == (1, one.dtype)
-        assert own.tolist() == one.tolist()
-        assert total.tolist() == (one * 2).tolist()
-    there[0].add_(1)
-    assert there[2]._version == 0
-
-
-def test_copies_between_gpus_run_on_the_stream_of_their_source(box):
-    """A broadcast is a peer copy from the first GPU, and both are ordered by it."""
-    whole = torch.ones(1 << 20, device="cuda")
-    comm.broadcast(whole, [0, 1])
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    done = box.record()
-
-    with torch.cuda.stream(side):
-        _, there = comm.broadcast(whole, [0, 1])
-    total = there + 1
-    torch.cuda.synchronize(1)
-
-    copied, added = (each for each in done if each.engine is not None)
-    assert str(copied.name) == "Memcpy PtoP (Device -> Device)"
-    assert copied.stream is side._simulated.queue
-    assert added.start_ns >= copied.end_ns
-    assert total.sum().item() == 2 << 20
-    assert not box.races
-
-
-def test_batches_are_scattered_in_the_background(box):
-    """A CPU batch goes over on streams of its own, made anew on each machine."""
-    batch = {"x": torch.ones(4, 2), "more": [torch.ones(2), 5]}
-
-    targets = parallel.scatter(batch, [0, 1])
-
-    assert [each["x"].device.index for each in targets] == [0, 1]
-    assert [each["more"][1] for each in targets] == [5, 5]
-    assert all(len(gpu.streams) == 2 for gpu in box.machine.gpus)
-    with gpumagic.simulate("2xh100", as_cuda=True):
-        assert parallel.scatter(torch.ones(4), [0, 1])[1].sum().item() == 2
-
-
 def test_gradients_flow_through_scatter_and_gather(device):
     """What was spread and collected gives gradients where it came from."""
     x = torch.arange(4.0, device=device, requires_grad=True)
@@ -306,21 +145,6 @@ def test_gradients_flow_through_scatter_and_gather(device):
 
     assert total.device.index == 1
     assert x.grad.tolist() == [2, 2, 3, 3]
-
-
-def test_the_parts_of_data_parallel_work_by_themselves(device):
-    """Replicate, scatter, apply and gather give what the model gives."""
-    model, batch = network().to(device).eval(), torch.randn(6, 6).double().to(device)
-    replicas = parallel.replicate(model, [0, 1])
-
-    inputs = [(part,) for part in parallel.scatter(batch, [0, 1])]
-    outputs = parallel.parallel_apply(replicas, inputs, devices=[0, 1])
-    gathered = parallel.gather(outputs, 0)
-    gathered.sum().backward()
-
-    assert torch.allclose(gathered, model(batch))
-    assert torch.allclose(parallel.data_parallel(model, batch, [0, 1]), gathered)
-    assert all(each.grad is not None for each in model.parameters())
 
 
 # ------------------------------------------------------------- several processes

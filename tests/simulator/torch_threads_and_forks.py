@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 import traceback
@@ -86,29 +84,6 @@ def test_six_threads_train_on_two_devices(box):
         workspaces = sum(block.size for block in gpu.workspaces.values())
         assert torch.sim.memory_allocated(gpu.index) == workspaces
         verify(gpu.allocator)
-
-
-@pytest.mark.usefixtures("box")
-def test_backward_in_a_thread_reaches_the_second_gpu():
-    """A thread's first act may be a backward pass of a graph made elsewhere."""
-    weight = torch.ones(3, device="sim:1", requires_grad=True)
-    loss = (weight * 5).sum()
-
-    assert in_threads(lambda _: loss.backward(), [0]) == {0: None}
-
-    assert weight.grad.tolist() == [5, 5, 5]
-
-
-@pytest.mark.usefixtures("box")
-def test_each_thread_has_a_current_device_of_its_own():
-    """`set_device` in one thread leaves the others where they were."""
-
-    def choose(index):
-        torch.sim.set_device(index)
-        return torch.ones(1, device="sim").device.index
-
-    assert in_threads(choose, [1, 0]) == {1: 1, 0: 0}
-    assert torch.sim.current_device() == 0
 
 
 @pytest.mark.usefixtures("box")
@@ -194,16 +169,6 @@ def test_a_forked_child_cannot_use_the_device(use):
 
 
 @pytest.mark.usefixtures("box")
-def test_a_forked_child_may_use_a_device_that_was_not():
-    """Where the parent has only switched the simulator on, a child may use it."""
-
-    def use():
-        return (torch.ones(2, device="sim") + 1).tolist()
-
-    assert in_a_child(use) == ("[2.0, 2.0]", 0)
-
-
-@pytest.mark.usefixtures("box")
 def test_a_forked_child_keeps_its_cpu():
     """A child computes and draws random numbers on the CPU, as the parent would."""
     torch.ones(2, device="sim")
@@ -225,19 +190,6 @@ def test_a_child_leaves_the_parent_as_it_was():
 
     assert torch.sim.memory_allocated() == before
     assert (x[0][:2] * 2).tolist() == [2, 2]
-
-
-@pytest.mark.usefixtures("box")
-def test_a_child_that_exits_as_python_does_leaves_the_parent_fine():
-    """The end of a forked interpreter, with all its clearing up, ends well."""
-    x = torch.ones(4, device="sim")
-    with forking():
-        child = multiprocessing.get_context("fork").Process(target=sys.exit)
-        child.start()
-    child.join()
-
-    assert child.exitcode == 0
-    assert (x + 1).tolist() == [2, 2, 2, 2]
 
 
 @pytest.mark.usefixtures("box")
