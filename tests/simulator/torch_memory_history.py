@@ -113,25 +113,6 @@ def test_as_much_is_recorded_as_is_asked_for(context, calls):
     assert names == calls
 
 
-@pytest.mark.usefixtures("box")
-def test_a_recording_can_be_bounded_cleared_and_ended():
-    """The latest entries stay, until somebody clears or ends it."""
-    record = torch.cuda.memory._record_memory_history
-    record(max_entries=3)
-    kept = [make() for _ in range(4)]
-    assert len(entries()) == 3
-    record(clear_history=True)
-    assert entries() == []
-    assert [each["action"] for each in entries()] == ["snapshot"]
-    record(enabled="state")
-    kept.append(make())
-    assert len(entries()) == 1
-    assert own_calls(torch.cuda.memory_snapshot()[-1]["frames"]) == ["make"]
-    record(enabled=None)
-    kept.append(make())
-    assert entries() == []
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
