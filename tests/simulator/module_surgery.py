@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import copy
 import io
-import pickle
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
-from torch.optim import swa_utils
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -82,12 +80,6 @@ def weight_norm(device):
 
 
 @program
-def spectral_norm_of_old(device):
-    """A buffer is brought forward at each call, by a hook."""
-    return _normed(nn.utils.spectral_norm, device)
-
-
-@program
 def spectral_norm(device):
     """The same as a parametrization."""
     return _normed(parametrizations.spectral_norm, device)
@@ -112,15 +104,6 @@ def pruned_before_the_move(device):
     return all_on(device, model.parameters()), sums(model.parameters())
 
 
-@program
-def pruned_there(device):
-    """The mask is made where the weight is."""
-    model = net().to(device)
-    prune.ln_structured(model[0], "weight", amount=1, n=2, dim=0)
-    trained(model, device)
-    return all_on(device, model.buffers()), sums(model.parameters())
-
-
 # --------------------------------------------------------------- copies and states
 
 
@@ -135,32 +118,6 @@ def deep_copies(device):
         weight is not model[0].weight,
         sums([weight]),
     )
-
-
-@program
-def shallow_copies(device):
-    """A shallow copy of a parameter is another object over the same memory."""
-    weight = net().to(device)[0].weight
-    copied = copy.copy(weight)
-    return type(copied), copied is weight, copied.data_ptr() == weight.data_ptr()
-
-
-@program
-def pickles(device):
-    """A pickled model comes back where it was."""
-    model = pickle.loads(pickle.dumps(net().to(device)))  # noqa: S301 -- our own
-    return all_on(device, model.parameters()), sums(model.parameters())
-
-
-@program
-def states_from_the_host(device):
-    """load_state_dict copies into what is there; assign=True takes what it is given."""
-    model, saved = net().to(device), net().state_dict()
-    weight = model[0].weight
-    model.load_state_dict(saved)
-    copied = all_on(device, model.parameters()), model[0].weight is weight
-    model.load_state_dict(saved, assign=True)
-    return copied, all_on("cpu", model.parameters()), type(model[0].weight)
 
 
 @program
@@ -200,21 +157,6 @@ def optimizer_states_loaded(device):
     return all_on(device, moments), sums(model.parameters())
 
 
-@program
-def optimizer_states_moved_by_hand(device):
-    """As do those that are moved entry by entry."""
-    model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    model(rows("cpu")).sum().backward()
-    optimizer.step()
-    model.to(device)
-    for state in optimizer.state.values():
-        state["momentum_buffer"] = state["momentum_buffer"].to(device)
-    model(rows(device)).sum().backward()
-    optimizer.step()
-    return sums(model.parameters())
-
-
 # ---------------------------------------------------------------- made and unmade
 
 
@@ -231,49 +173,6 @@ def made_on_meta(device):
         (all_on(device, each.parameters()), sums(each.parameters()))
         for each in (model, assigned)
     ]
-
-
-@program
-def sent_to_meta(device):
-    """Values are dropped, and the module can be filled again."""
-    model = net().to(device).to("meta")
-    dropped = all_on("meta", model.parameters())
-    model.to_empty(device=device)
-    return dropped, all_on(device, model.parameters())
-
-
-@program
-def moved_from_meta(device):
-    """There is nothing to copy, as torch says."""
-    with torch.device("meta"):
-        model = nn.Linear(2, 2)
-    try:
-        model.to("cpu").to(device)
-    except NotImplementedError as error:
-        return str(error).split(";")[0]
-    return None
-
-
-@program
-def made_in_a_block(device):
-    """What is made in `with torch.device(...)` lies there."""
-    with torch.device(device):
-        model = net()
-        made = [torch.ones(2), torch.tensor([1.0]), torch.arange(3), torch.eye(2)]
-    return all_on(device, [*model.parameters(), *model.buffers(), *made])
-
-
-@program
-def made_by_default(device):
-    """A default device reaches modules, factories and loaders."""
-    torch.set_default_device(device)
-    try:
-        made = [*net().parameters(), torch.ones(2), torch.hann_window(4)]
-        chosen = torch.get_default_device().type == device
-        batches = list(torch.utils.data.DataLoader([1, 2, 3], batch_size=2))
-    finally:
-        torch.set_default_device(None)
-    return chosen, all_on(device, [*made, *batches])
 
 
 @program
@@ -298,15 +197,6 @@ def lazy_modules(device):
     )
 
 
-@program
-def lazy_modules_there_and_back(device):
-    """Until they have a shape they go where they are told, in any precision."""
-    model = nn.LazyLinear(3).to(device).half().cpu().to(device, torch.float64)
-    text = repr(model.weight)
-    model.load_state_dict(nn.Linear(2, 3).state_dict())
-    return text, all_on(device, model.parameters()), model.weight.dtype
-
-
 # ------------------------------------------------------------------- conversions
 
 
@@ -329,38 +219,6 @@ def converted(device):
 
 
 @program
-def in_channels_last(device):
-    """The order of memory is kept over a move, and changes in place."""
-    torch.manual_seed(0)
-    first = nn.Conv2d(3, 4, 3).to(device)
-    weight = first.weight
-    first.to(memory_format=torch.channels_last)
-    second = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last).to(device)
-    x = torch.ones(1, 3, 5, 5, device=device)
-    out = first(x.to(memory_format=torch.channels_last))
-    return (
-        first.weight is weight,
-        weight.stride(),
-        second.weight.stride(),
-        out.stride(),
-        sums([out]),
-    )
-
-
-@program
-def recurrent_there_and_back(device):
-    """The flat weights of an LSTM are its parameters wherever it is."""
-    torch.manual_seed(0)
-    model = nn.LSTM(4, 3, num_layers=2, bidirectional=True)
-    outs = []
-    for where in ("cpu", device, "cpu", device):
-        model.to(where)
-        outs.append(model(rows(where))[0])
-    flat = zip(model._flat_weights, model.parameters(), strict=True)
-    return sums(outs), all(one is other for one, other in flat)
-
-
-@program
 def buffers(device):
     """Buffers move, persistent or not; other tensors stay."""
     model = nn.Module()
@@ -379,118 +237,7 @@ def buffers(device):
 # -------------------------------------------------------------------- transformers
 
 
-def padded(device):
-    """Two sequences, the second of which ends early, and the mask that says so."""
-    x = torch.linspace(-1, 1, 80).reshape(2, 5, 8).to(device)
-    ends = torch.tensor([5, 3], device=device)
-    return x, torch.arange(5, device=device) >= ends[:, None]
-
-
-@program
-def encoder_with_padding(device):
-    """It says what it says on the CPU, where there is no padding."""
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    outs = []
-    for norm in (None, nn.LayerNorm(8)):
-        model = nn.TransformerEncoder(layer, 2, norm=norm)
-        model.eval().to(device)
-        x, ends = padded(device)
-        as_float = torch.zeros(2, 5, device=device).masked_fill(ends, -torch.inf)
-        with torch.inference_mode():
-            outs.append(model(x, src_key_padding_mask=ends)[~ends])
-            outs.append(model(x, None, as_float)[~ends])
-    with torch.no_grad():  # padding on the left, or another mask: it is kept
-        outs.append(model(x, torch.zeros(5, 5, device=device), ends)[~ends])
-    return [out.shape for out in outs], sums(outs)
-
-
-@program
-def scripted_encoder_with_padding(device):
-    """Where there are words."""
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    model = torch.jit.script(nn.TransformerEncoder(layer, 2).eval().to(device))
-    x, ends = padded(device)
-    with torch.no_grad():
-        return sums([model(x, src_key_padding_mask=ends)[~ends]])
-
-
-@program
-def encoder_layers_in_one_operation(device):
-    """The fast path of a layer, with each kind of mask."""
-    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval().to(device)
-    x, ends = padded(device)
-    causal = nn.Transformer.generate_square_subsequent_mask(5).to(device)
-    with torch.no_grad():
-        outs = model(x), model(x, src_mask=causal), model(x, src_key_padding_mask=ends)
-    return sums([*outs[:2], outs[2][~ends]])
-
-
-@program
-def attention_with_padding(device):
-    """The fast path of attention, with weights and without."""
-    model = nn.MultiheadAttention(8, 2, batch_first=True).eval().to(device)
-    x, ends = padded(device)
-    with torch.no_grad():
-        out, weights = model(x, x, x, key_padding_mask=ends)
-        alone, none = model(x, x, x, need_weights=False)
-    return sums([out, weights, alone]), none
-
-
 # ------------------------------------------------------------ averages, functions
-
-
-@program
-def moving_averages(device):
-    """The average of the weights is kept beside them."""
-    model = net().to(device)
-    average = swa_utils.AveragedModel(
-        model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9)
-    )
-    for _ in range(2):
-        average.update_parameters(trained(model, device))
-    swa_utils.update_bn([rows(device)], average)
-    return all_on(device, average.parameters()), sums(average.parameters())
-
-
-@program
-def functional_calls(device):
-    """Gradients for each row, with parameters given from outside."""
-    model = net().to(device).eval()
-    parameters = {name: each.detach() for name, each in model.named_parameters()}
-
-    def loss(parameters, row):
-        return torch.func.functional_call(model, parameters, (row[None],)).sum()
-
-    per_row = torch.func.vmap(torch.func.grad(loss), (None, 0))
-    found = per_row(parameters, rows(device))
-    return all_on(device, found.values()), sums(found.values())
-
-
-@program
-def ensembles(device):
-    """Several models in one call."""
-    models = [trained(net().to(device), device).eval() for _ in range(3)]
-    parameters, buffers = torch.func.stack_module_state(models)
-    base = copy.deepcopy(models[0]).to("meta")
-
-    def call(parameters, buffers, x):
-        return torch.func.functional_call(base, (parameters, buffers), (x,))
-
-    return sums(torch.vmap(call, (0, 0, None))(parameters, buffers, rows(device)))
-
-
-@program
-def hooks_of_modules(device):
-    """Forward and backward hooks of modules see tensors of the device."""
-    model, seen = net().to(device), []
-    model[0].register_forward_hook(
-        lambda _, __, out: seen.append(("forward", all_on(device, [out])))
-    )
-    model[0].register_full_backward_hook(
-        lambda _, __, grads: seen.append(("backward", all_on(device, grads)))
-    )
-    model(rows(device).requires_grad_()).sum().backward()
-    return seen
 
 
 @program
@@ -500,31 +247,6 @@ def clipped(device):
     model(rows(device)).sum().backward()
     norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
     return all_on(device, [norm]), sums(each.grad for each in model.parameters())
-
-
-@program
-def frozen(device):
-    """What needs no gradient does not after a move."""
-    model = net()
-    model[0].requires_grad_(False)
-    return [each.requires_grad for each in model.to(device).parameters()]
-
-
-@program
-def lists_of_parameters(device):
-    """Parameters in lists and dictionaries are the ones that moved."""
-    model = nn.ModuleDict(
-        {
-            "list": nn.ParameterList([nn.Parameter(torch.ones(2)), torch.ones(3)]),
-            "dict": nn.ParameterDict({"a": nn.Parameter(torch.ones(1))}),
-        }
-    )
-    before = [id(each) for each in model.parameters()]
-    model.to(device)
-    return (
-        before == [id(each) for each in model.parameters()],
-        all_on(device, model.parameters()),
-    )
 
 
 @program

@@ -103,29 +103,3 @@ def test_every_figure_is_plausible(model):
     assert set(model.peak_flops) <= set(model.compute_efficiency)
     json.dumps(model.to_dict())
     assert hash(model) == hash(find_model(model.key))
-
-
-def test_a_type_without_units_is_emulated_slowly():
-    """bf16 runs on a T4, several times slower than fp16; on an A100 it does not."""
-    t4, a100 = find_model("t4"), find_model("a100")
-
-    assert not t4.has_units_for("bf16")
-    assert 10 < t4.matmul_flops_per_s("fp16") / t4.matmul_flops_per_s("bf16") < 25
-    assert a100.matmul_flops_per_s("fp16") == a100.matmul_flops_per_s("bf16")
-    assert 0 < a100.matmul_flops_per_s("fp8") < a100.matmul_flops_per_s("fp32")
-
-
-def test_allowing_tf32_has_no_effect_where_there_is_none():
-    """A GPU older than TF32 computes in fp32 whatever is allowed."""
-    v100 = find_model("v100")
-
-    assert v100.matmul_flops_per_s("tf32") == v100.matmul_flops_per_s("fp32")
-
-
-@pytest.mark.parametrize("asked", [2, None, ["h100"]])
-def test_what_is_no_text_is_refused_with_an_example(asked):
-    """simulate(2) names no GPU, and says how a number of them is written."""
-    with pytest.raises(GpuMagicError, match="does not say which GPUs") as caught:
-        parse_request(asked)
-
-    assert '"2xh100"' in caught.value.hint

@@ -66,7 +66,7 @@ def test_every_way_to_name_a_device_takes_cuda(make):
     assert make(CUDA_1).device == CUDA_1
 
 
-@pytest.mark.usefixtures("kept_box")
+@pytest.mark.usefixtures("box")
 def test_a_default_device_reaches_every_factory():
     """A default device of "cuda" holds for all factories, as a block and for good."""
     with torch.device("cuda"), torch.cuda.device(1):

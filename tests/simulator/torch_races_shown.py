@@ -49,17 +49,6 @@ def test_a_race_that_is_met_again_is_told_once_and_counted(box):
     assert "(3 times)" in str(box.races)
 
 
-def test_the_list_is_used_like_a_tuple(box):
-    """It is false when empty, has a length, and gives each race by its place."""
-    assert not box.races
-
-    sums_too_early()
-
-    (race,) = box.races
-    assert race == box.races[0]
-    assert race.later.source == "filled.sum()"
-
-
 @pytest.mark.parametrize(
     ("hazards", "said"), [("report", "No data race."), ("off", "not looked for")]
 )

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from tests.simulator.small_models import (
     STEPS,
@@ -16,47 +15,6 @@ from tests.simulator.small_models import (
     made,
     numbers,
     on_both,
-    small_net,
-    train,
-)
-
-SCHEDULERS = {
-    "cosine": lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(
-        optimizer, 4
-    ),
-    "one cycle": lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=0.1, total_steps=8
-    ),
-    "exponential": lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(
-        optimizer, 0.5
-    ),
-}
-
-# What these networks are made of: sizes of very different kinds in one list.
-PARAMETERS = {
-    "resnet": ((64, 3, 7, 7), (64,), (128, 64, 3, 3), (256, 128, 1, 1), (999, 256)),
-    "mobilenet": ((32, 3, 3, 3), (32,), (960, 1, 3, 3), (96, 960, 1, 1), (999, 1280)),
-}
-# Each with the ways it has to go through a list of parameters.
-WAYS = (
-    *(
-        (name, {"foreach": True})
-        for name in (
-            "ASGD",
-            "Adadelta",
-            "Adagrad",
-            "Adam",
-            "AdamW",
-            "Adamax",
-            "NAdam",
-            "RAdam",
-            "RMSprop",
-            "Rprop",
-            "SGD",
-        )
-    ),
-    *((name, {"fused": True}) for name in ("Adagrad", "Adam", "AdamW", "SGD")),
-    ("Adafactor", {"foreach": True}),
 )
 
 pytestmark = pytest.mark.usefixtures("kept_box")
@@ -129,71 +87,6 @@ def test_a_transformer(options, dropout):
     kernels = [SDPBackend.MATH] if dropout else [*SDPBackend.__members__.values()][1:]
     with sdpa_kernel(kernels):
         on_both(workload, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("network", PARAMETERS)
-@pytest.mark.parametrize(("name", "way"), WAYS, ids=str)
-def test_optimizers_over_the_parameters_of_large_networks(name, way, network):
-    """Steps over lists of parameters, their gradients clipped, are the CPU's."""
-
-    def workload(device):
-        parameters = [
-            nn.Parameter(numbers(*shape).to(device)) for shape in PARAMETERS[network]
-        ]
-        optimizer = getattr(torch.optim, name)(parameters, lr=0.01, **way)
-        for _ in range(2):
-            for each in parameters:
-                each.grad = numbers(*each.shape).to(device)
-            norm = nn.utils.clip_grad_norm_(parameters, 1.0)
-            optimizer.step()
-        return norm, parameters
-
-    on_both(workload)
-
-
-def test_gradients_add_up_over_several_batches():
-    """Accumulating two halves gives what one batch gives on the CPU."""
-
-    def workload(device):
-        model = made(small_net, device)
-        x = numbers(8, 6).to(device)
-        for half in x.chunk(2) if device == "sim" else [x]:
-            (model(half).square().sum() / len(x)).backward()
-        return [each.grad for each in model.parameters()]
-
-    on_both(workload)
-
-
-@pytest.mark.parametrize("name", SCHEDULERS)
-def test_learning_rates_on_a_schedule(name):
-    """Schedulers change the learning rate, and the numbers follow."""
-
-    def workload(device):
-        model = made(small_net, device)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        scheduler = SCHEDULERS[name](optimizer)
-        losses = []
-        for _ in range(STEPS):
-            losses += train(model, optimizer, device, steps=1)
-            scheduler.step()
-        return losses, scheduler.get_last_lr()
-
-    on_both(workload)
-
-
-def test_a_moving_average_of_the_weights():
-    """An AveragedModel follows the model on the device."""
-
-    def workload(device):
-        model = made(small_net, device)
-        average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-        for _ in range(STEPS):
-            train(model, optimizer, device, steps=1)
-            average.update_parameters(model)
-        return average.state_dict()
-
-    on_both(workload, rtol=1e-5, atol=1e-5)
 
 
 def test_a_model_on_two_devices():

@@ -11,9 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gpumagic.simulator.backend.operations import Operation
 from gpumagic.simulator.kernel_times import flops_of
-from tests.hardware import comparing, sweep
-from tests.hardware.workloads import EVENTS, HOST, workloads
-from tests.simulator.agreement import KINDS
+from tests.hardware import comparing
+from tests.hardware.workloads import workloads
 
 SHRUNK = 64  # by which the sides of tensors are divided, to be quick
 QUICK = tuple(
@@ -34,35 +33,9 @@ def test_every_workload_takes_time_on_both_clocks(took):
         assert 0 < each.events <= each.host, name
 
 
-def test_names_are_unique():
-    """No two workloads share a name, by which results are kept."""
-    names = [each.name for each in workloads()]
-
-    assert len(names) == len(set(names))
-
-
-def test_the_sweep_has_two_hundred_operations_of_every_kind():
-    """Each runs, takes a time, and has a name and a kind of its own."""
-    cases = sweep.cases(256)
-    took = sweep.measure_simulated("h100", cases)
-
-    assert len(took) == len(cases) >= 200
-    assert min(took.values()) > 0
-    assert {each.kind for each in cases} == set(KINDS)
-
-
 def test_a_second_run_gives_the_same_times(took):
     """The simulation's times do not depend on the machine that computes them."""
     assert comparing.measure_simulated("h100", QUICK) == took
-
-
-def test_more_work_takes_longer():
-    """The sizes of a workload come out in the order of their work."""
-    copies = "MiB to the device, pinned"
-    chosen = [each for each in workloads(16) if copies in each.name]
-    small, middle, large = comparing.measure_simulated("h100", chosen).values()
-
-    assert small.events < middle.events < large.events
 
 
 def test_rounding_to_tf32_is_faster_and_bf16_faster_still():
@@ -81,21 +54,6 @@ def test_pageable_copies_are_slower_by_the_hosts_clock(took):
     assert pageable.host > pinned.host
 
 
-def test_a_comparison_judges_by_the_clock_of_the_workload(took):
-    """Ratios are simulated over real, by events or by the host as the list says."""
-    twice = {
-        name: comparing.Took(2 * each.events, 4 * each.host)
-        for name, each in took.items()
-    }
-
-    found = comparing.comparison(QUICK, twice, took)
-
-    assert {each["clock"] for each in found.values()} == {EVENTS, HOST}
-    for each in found.values():
-        assert each["ratio"] == {EVENTS: 1 / 2, HOST: 1 / 4}[each["clock"]]
-    json.dumps(found)
-
-
 def test_the_command_prints_what_the_test_on_a_gpu_reads(monkeypatch, capsys):
     """`python -m tests.hardware.comparing` prints times that `Took` takes back."""
     monkeypatch.setattr(comparing, "workloads", lambda: QUICK[-2:])
@@ -105,84 +63,6 @@ def test_the_command_prints_what_the_test_on_a_gpu_reads(monkeypatch, capsys):
     read = json.loads(capsys.readouterr().out)
     again = comparing.measure_simulated("h100", QUICK[-2:])
     assert {name: comparing.Took(**each) for name, each in read.items()} == again
-
-
-_F = torch.nn.functional
-_TWELVE = (1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2)
-ODD = {
-    "no elements": lambda: torch.ones(0, device="sim") + 1,
-    "a product of no rows": lambda: torch.ones(0, 3, device="sim").mm(
-        torch.ones(3, 4, device="sim")
-    ),
-    "a product of no depth": lambda: torch.ones(5, 0, device="sim").mm(
-        torch.ones(0, 4, device="sim")
-    ),
-    "no batch": lambda: torch.ones(0, 3, 3, device="sim").bmm(
-        torch.ones(0, 3, 3, device="sim")
-    ),
-    "no pictures": lambda: _F.conv2d(
-        torch.ones(0, 3, 8, 8, device="sim"), torch.ones(4, 3, 3, 3, device="sim")
-    ),
-    "a softmax of a number": lambda: torch.ones((), device="sim").softmax(0),
-    "a softmax of no rows": lambda: torch.ones(0, 4, device="sim").softmax(1),
-    "a softmax of empty rows": lambda: torch.ones(4, 0, device="sim").softmax(1),
-    "a norm of no rows": lambda: _F.layer_norm(torch.ones(0, 4, device="sim"), (4,)),
-    "a number": lambda: torch.ones((), device="sim").sum(),
-    "twelve dimensions": lambda: torch.ones(_TWELVE, device="sim").transpose(1, 11) * 2,
-    "a sum of twelve": lambda: torch.ones(_TWELVE, device="sim").sum((1, 3, 5)),
-    "attention of one": lambda: _F.scaled_dot_product_attention(
-        *3 * [torch.ones(1, 1, 1, 8, device="sim")]
-    ),
-    "one pixel, grouped": lambda: _F.conv2d(
-        torch.ones(1, 8, 1, 1, device="sim"),
-        torch.ones(8, 1, 1, 1, device="sim"),
-        groups=8,
-    ),
-    "a transposed convolution": lambda: _F.conv_transpose2d(
-        torch.ones(1, 8, 4, 4, device="sim"), torch.ones(8, 2, 3, 3, device="sim")
-    ),
-}
-
-
-@pytest.mark.parametrize("shape", ODD)
-def test_odd_shapes_take_a_time(box, shape):
-    """Nothing, a number or many dimensions: there is a time, and no error."""
-    works = box.record()
-    ODD[shape]()
-    torch.sim.synchronize()
-
-    assert all(1000 <= each.duration_ns < 100_000 for each in works)
-
-
-def test_a_copy_costs_by_its_types_and_its_order(box):
-    """A cast is longer than a copy, and so is a copy into another order."""
-    x, other = (
-        torch.ones(2048, 4096, device="sim"),
-        torch.ones(4096, 2048, device="sim"),
-    )
-    into = torch.empty_like(x)
-    torch.sim.synchronize()
-    works = box.record()
-
-    into.copy_(x)
-    into.copy_(other.t())
-    x.clone()
-    x.t().contiguous()
-    x.to(torch.int32)
-    torch.sim.synchronize()
-    plain, turned, clone, transposed, cast = (each.duration_ns for each in works)
-
-    assert plain == clone
-    assert turned == transposed > 1.2 * plain
-    assert cast > 1.05 * plain
-
-
-@pytest.mark.usefixtures("box")
-def test_what_is_on_meta_stays_there():
-    """Shapes alone are computed without the simulated GPU."""
-    huge = torch.empty(1 << 20, 1 << 20, device="meta")
-
-    assert (huge @ huge).device.type == "meta"
 
 
 @pytest.mark.usefixtures("box")
@@ -218,21 +98,6 @@ def test_the_flops_of_convolutions_are_those_of_torch(transposed, groups):
     work = sizes(given.shape, weight.shape, *options, out_shape=made.shape)
 
     assert flops_of(work) == counted.get_total_flops()
-
-
-def test_a_product_takes_as_long_into_an_output_and_in_place(box):
-    """Whoever brings the memory for the result computes no less."""
-    x = torch.ones(512, 512, device="sim")
-    out, kernels = torch.empty_like(x), box.record()
-
-    x @ x
-    torch.mm(x, x, out=out)
-    torch.addmm(x, x, x)
-    torch.addmm(x, x, x, out=out)
-    out.addmm_(x, x)
-    torch.sim.synchronize()
-
-    assert len({kernel.duration_ns for kernel in kernels if "mm" in kernel.name}) == 1
 
 
 @pytest.mark.parametrize("name", ["mm", "addmm"])
