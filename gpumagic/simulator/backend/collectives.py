@@ -68,7 +68,7 @@ class Collectives:
     """The collectives of this process in one group."""
 
     def __init__(self, simulation: Simulation, gloo: Any, given: Any) -> None:
-        self.simulation = self._simulation = simulation
+        self._simulation = simulation
         self._torch = simulation.torch
         self._gloo = gloo
         self._group = str(given.group_id)
@@ -78,7 +78,6 @@ class Collectives:
         self._members = tuple(map(int, members))
         self._streams: dict[tuple[int, ...], SimulatedStream] = {}
         self._numbers: dict[tuple[int, int], int] = {}
-        self._together: list[Any] | None = None
         self._called = 0
         self._gpu: SimulatedGpu | None = None  # the first that was used
         # how many collectives each has called
@@ -201,24 +200,6 @@ class Collectives:
         ]
         away = [self._members[place] for place in places if not came[place]]
         return ", ".join(map(str, away))
-
-    # ------------------------------------------------------------ called together
-
-    def start_together(self) -> None:
-        """What is called from now on is waited for as one."""
-        self._together = []
-
-    def end_together(self) -> Any:
-        """That was all of it."""
-        works, self._together = self._together or [], None
-        if works:
-            works[-1].others = works[:-1]
-        return works[-1] if works else None
-
-    def called(self, handle: Any) -> None:
-        """A handle was made."""
-        if self._together is not None:
-            self._together.append(handle)
 
     # -------------------------------------------------------------- its parts
 
@@ -372,7 +353,6 @@ class _Work:
     """A handle of a collective that was called, as NCCL's."""
 
     _base: Any
-    others: Sequence[_Work] = ()  # that were called together with it
     host_waits = ""
 
     def __init__(
@@ -397,8 +377,6 @@ class _Work:
     def wait(self, timeout: Any = None) -> bool:
         """Let the current stream wait; the host does for a barrier alone."""
         del timeout
-        for each in self.others:
-            each.wait()
         (work, mark), simulation = self._enter(), self._simulation
         stream, scheduler = simulation.stream(self._gpu), simulation.machine.scheduler
         with simulation.books() as tracker:

@@ -1,13 +1,11 @@
 """A group of processes with simulated GPUs, as torch.distributed calls it.
 
-It is one object for simulated tensors and for those of the CPU, which gloo has. Each
-collective is put together here from what it reads, what it writes and what gloo does
-meanwhile; `collectives` runs it.
+It is one object for simulated tensors and for those of the CPU, which gloo has. A table
+says of each of torch's methods how gloo moves its numbers; `collectives` runs it.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.backend.collectives import Collectives
@@ -17,38 +15,27 @@ from gpumagic.simulator.collective_times import Collective
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gpumagic.simulator.backend.collectives import Move
     from gpumagic.simulator.backend.simulation import Simulation
 
+    _List = list[Any]
+    # Given the group, what is read, what to fill on the CPU, and torch's arguments.
+    Move = Callable[["_Group", _List, _List, Any], object]
+
 _NCCL_WORDS = {
-    "SUM": "Sum",
-    "AVG": "Avg",
-    "PRODUCT": "Prod",
-    "MIN": "Min",
-    "MAX": "Max",
-}
+    "SUM": "Sum", "AVG": "Avg", "PRODUCT": "Prod", "MIN": "Min", "MAX": "Max"
+}  # fmt: skip
+_OF_ONE = (Collective.BROADCAST, Collective.REDUCE)
 
 
 def group_class(simulation: Simulation) -> type:
     """The class of groups of one simulation."""
     base = simulation.torch.distributed.ProcessGroup
-    made: type = type("ProcessGroup", (_Group, base), {"_simulation": simulation})
-    return made
-
-
-def _or_gloo(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What gloo does, under a name of its own, if the tensors are the host's."""
-
-    def decorated(method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def call(self: Any, *args: Any) -> Any:
-            if self._are_on_host(args):
-                return getattr(self._gloo, name)(*args)
-            return method(self, *args)
-
-        return call
-
-    return decorated
+    methods = {
+        name: _method(names[0], what, move)
+        for names, what, move in _METHODS
+        for name in names
+    }
+    return type("ProcessGroup", (_Group, base), {"_simulation": simulation, **methods})
 
 
 class _Group:
@@ -57,31 +44,30 @@ class _Group:
     _simulation: Simulation
 
     def __init__(self, given: Any, *, on_host: bool) -> None:
-        torch = self._simulation.torch
+        self.torch = torch = self._simulation.torch
         distributed = torch.distributed
         base: Any = distributed.ProcessGroup
         base.__init__(self, given.group_rank, given.group_size)
-        self._torch = torch
         self._ops = distributed.ReduceOp
         self._name = given.group_id
         self._on_host = on_host
-        self._gloo = distributed.ProcessGroupGloo(
+        self.gloo = distributed.ProcessGroupGloo(
             distributed.PrefixStore("data", given.store),
             given.group_rank,
             given.group_size,
             timeout=given.timeout,
         )
-        self._run = Collectives(self._simulation, self._gloo, given)
+        self.run = Collectives(self._simulation, self.gloo, given)
 
     # ------------------------------------------------------ what torch asks of it
 
     def size(self) -> int:
         """How many take part."""
-        return self._run.count
+        return self.run.count
 
     def rank(self) -> int:
         """Which of them this process is."""
-        return self._run.place
+        return self.run.place
 
     @property
     def group_name(self) -> str:
@@ -99,12 +85,12 @@ class _Group:
 
     @property
     def _device_types(self) -> list[Any]:
-        device = self._torch.device
-        return [device("cpu"), device(NAME)] if self._on_host else [device(NAME)]
+        names = ["cpu", NAME] if self._on_host else [NAME]
+        return [self.torch.device(name) for name in names]
 
     def _get_backend(self, device: Any) -> Any:
         del device
-        return self._gloo
+        return self.gloo
 
     def shutdown(self) -> None:
         """Nothing is left to do: all that was called has been done."""
@@ -113,188 +99,35 @@ class _Group:
 
     def set_timeout(self, timeout: Any) -> None:
         """How long the others are waited for."""
-        self._gloo._set_default_timeout(timeout)
-        self._run.timeout = f"{timeout.total_seconds():g} s"
+        self.gloo._set_default_timeout(timeout)
+        self.run.timeout = f"{timeout.total_seconds():g} s"
 
-    def _start_coalescing(self, device: Any) -> None:
-        del device
-        self._run.start_together()
+    # ------------------------------------------------- beside those of the table
 
-    def _end_coalescing(self, device: Any) -> Any:
-        del device
-        return self._run.end_together()
-
-    # ------------------------------------------------------------- the collectives
-
-    @_or_gloo("allreduce")
-    def allreduce(self, tensors: Sequence[Any], opts: Any) -> Any:
-        """Sums up, for everybody."""
-        return self._do(
-            Collective.ALL_REDUCE, tensors, tensors,
-            lambda given, filled: self._sum(given, filled, opts), opts,
-        )  # fmt: skip
-
-    allreduce_coalesced = allreduce
-
-    @_or_gloo("broadcast")
-    def broadcast(self, tensors: Sequence[Any], opts: Any) -> Any:
-        """Sends what one has to everybody."""
-        root = opts.rootRank == self.rank()
-
-        def move(given: list[Any], filled: list[Any]) -> None:
-            for each in given if root else filled:
-                self._run.wait(self._gloo.broadcast([each], opts))
-
-        read, written = (tensors, ()) if root else ((), tensors)
-        return self._do(Collective.BROADCAST, read, written, move)
-
-    @_or_gloo("reduce")
-    def reduce(self, tensors: Sequence[Any], opts: Any) -> Any:
-        """Sums up, for one."""
-
-        def move(given: list[Any], filled: list[Any]) -> None:
-            sums = filled or [self._torch.empty_like(each) for each in given]
-            self._sum(given, sums, opts)  # all have it, one keeps it
-
-        written = tensors if opts.rootRank == self.rank() else ()
-        return self._do(Collective.REDUCE, tensors, written, move, opts)
-
-    @_or_gloo("allgather")
-    def allgather(
-        self, outputs: Sequence[Sequence[Any]], inputs: Sequence[Any], _: Any = None
-    ) -> Any:
-        """What each has, for everybody."""
-
-        def move(given: list[Any], filled: list[Any]) -> None:
-            for each, parts in zip(given, self._rows(filled), strict=True):
-                self._run.wait(self._gloo.allgather([parts], [each]))
-
-        return self._do(Collective.ALL_GATHER, inputs, _flat(outputs), move)
-
-    @_or_gloo("_allgather_base")
-    def all_gather_single(self, output: Any, given: Any, _: Any = None) -> Any:
-        """What each has, behind each other, for everybody."""
-        return self.all_gather_single_coalesced([output], [given])
-
-    _allgather_base = all_gather_single
-
-    @_or_gloo("allgather_into_tensor_coalesced")
-    def all_gather_single_coalesced(
-        self, outputs: Sequence[Any], inputs: Sequence[Any], _: Any = None
-    ) -> Any:
-        """Likewise several tensors at once."""
-
-        def move(given: list[Any], filled: list[Any]) -> None:
-            for whole, each in zip(filled, given, strict=True):
-                parts = [*whole.view(-1).chunk(self.size())]
-                self._run.wait(self._gloo.allgather([parts], [each.view(-1)]))
-
-        return self._do(Collective.ALL_GATHER, inputs, outputs, move)
-
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-
-    @_or_gloo("reduce_scatter")
-    def reduce_scatter(
-        self, outputs: Sequence[Any], inputs: Sequence[Sequence[Any]], opts: Any
-    ) -> Any:
-        """Sums up, a part for each."""
-
-        def move(given: list[Any], filled: list[Any]) -> None:
-            wholes = [self._joined(parts) for parts in self._rows(given)]
-            self._scatter(wholes, filled, opts)
-
-        return self._do(Collective.REDUCE_SCATTER, _flat(inputs), outputs, move, opts)
-
-    @_or_gloo("_reduce_scatter_base")
-    def reduce_scatter_single(self, output: Any, given: Any, opts: Any) -> Any:
-        """Likewise, of one tensor cut into parts."""
-        return self.reduce_scatter_single_coalesced([output], [given], opts)
-
-    _reduce_scatter_base = reduce_scatter_single
-
-    @_or_gloo("reduce_scatter_tensor_coalesced")
-    def reduce_scatter_single_coalesced(
-        self, outputs: Sequence[Any], inputs: Sequence[Any], opts: Any
-    ) -> Any:
-        """Likewise several tensors at once."""
-        return self._do(
-            Collective.REDUCE_SCATTER, inputs, outputs,
-            lambda given, filled: self._scatter(given, filled, opts), opts,
-        )  # fmt: skip
-
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-
-    @_or_gloo("alltoall_base")
-    def all_to_all_single(
-        self, output: Any, given: Any, to: Sequence[int], of: Sequence[int], opts: Any
-    ) -> Any:
-        """A part of what each has for each."""
-
-        def move(own: list[Any], filled: list[Any]) -> None:
-            sizes = [*to], [*of]
-            self._run.wait(self._gloo.alltoall_base(*filled, *own, *sizes, opts))
-
-        return self._do(Collective.ALL_TO_ALL, [given], [output], move)
-
-    alltoall_base = all_to_all_single
-
-    @_or_gloo("alltoall")
-    def alltoall(self, outputs: Sequence[Any], inputs: Sequence[Any], opts: Any) -> Any:
-        """Likewise, each part a tensor."""
-
-        def move(given: list[Any], filled: list[Any]) -> None:
-            to, of = ([each.numel() for each in some] for some in (filled, given))
-            made, flat = self._joined(filled), self._joined(given)
-            self._run.wait(self._gloo.alltoall_base(made, flat, to, of, opts))
-            for each, part in zip(filled, made.split(to), strict=True):
-                each.view(-1).copy_(part)
-
-        return self._do(Collective.ALL_TO_ALL, inputs, outputs, move)
-
-    @_or_gloo("gather")
-    def gather(
-        self, outputs: Sequence[Sequence[Any]], inputs: Sequence[Any], opts: Any
-    ) -> Any:
-        """What each has, for one."""
-
-        def move(given: list[Any], filled: list[Any]) -> None:
-            self._run.wait(self._gloo.gather(self._rows(filled), given, opts))
-
-        return self._do(Collective.GATHER, inputs, _flat(outputs), move)
-
-    @_or_gloo("scatter")
-    def scatter(
-        self, outputs: Sequence[Any], inputs: Sequence[Sequence[Any]], opts: Any
-    ) -> Any:
-        """What one has, a part for each."""
-
-        def move(given: list[Any], filled: list[Any]) -> None:
-            self._run.wait(self._gloo.scatter(filled, self._rows(given), opts))
-
-        return self._do(Collective.SCATTER, _flat(inputs), outputs, move)
-
-    @_or_gloo("send")
-    def send(self, tensors: Sequence[Any], to: int, _: int = 0) -> Any:
+    def send(self, tensors: Sequence[Any], to: int, tag: int = 0) -> Any:
         """Sends to one; as with NCCL the order counts, and no tag."""
-        return self._run.send(tensors, to)
+        if self.are_on_host(tensors):
+            return self.gloo.send(tensors, to, tag)
+        return self.run.send(tensors, to)
 
-    @_or_gloo("recv")
-    def recv(self, tensors: Sequence[Any], source: int, _: int = 0) -> Any:
+    def recv(self, tensors: Sequence[Any], source: int, tag: int = 0) -> Any:
         """Receives from one."""
-        return self._run.receive(tensors, source)
+        if self.are_on_host(tensors):
+            return self.gloo.recv(tensors, source, tag)
+        return self.run.receive(tensors, source)
 
     def barrier(self, opts: Any = None) -> Any:
         """Nobody goes on before all have come; the host waits for that."""
         device = getattr(opts, "device", None)
         index = None if device is None or device.type == "cpu" else device.index
         given = getattr(opts, "device_ids", None)
-        return self._run.barrier(given[0] if given else index)
+        return self.run.barrier(given[0] if given else index)
 
     # ---------------------------------------------------------------- its parts
 
-    def _are_on_host(self, given: Sequence[Any]) -> bool:
+    def are_on_host(self, given: Sequence[Any]) -> bool:
         """Whether gloo does it; nothing mixes with anything."""
-        kinds = {each.device.type for each in _tensors_in(given, self._torch.Tensor)}
+        kinds = {each.device.type for each in _tensors_in(given, self.torch.Tensor)}
         ours = {NAME, self._simulation.shown_type}
         if kinds <= ours:
             return False
@@ -304,55 +137,43 @@ class _Group:
             f"No backend type associated with device type {min(kinds - ours)}"
         )
 
-    def _do(
-        self,
-        what: Collective,
-        inputs: Sequence[Any],
-        outputs: Sequence[Any],
-        move: Move,
-        reduces: Any = None,
-    ) -> Any:
+    def bytes_of(
+        self, what: Collective, inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> int:
+        """What a collective moves: the tensor that is reduced or sent, or all parts."""
         counted = outputs if what is Collective.ALL_GATHER else inputs or outputs
-        nbytes = sum(each.numel() * each.element_size() for each in counted)
         if what in (Collective.GATHER, Collective.SCATTER):
             parts = inputs if what is Collective.GATHER else outputs
-            nbytes = self.size() * parts[0].numel() * parts[0].element_size()
-        word = "" if reduces is None else self._word(counted[0], reduces.reduceOp)
-        return self._run.collective(what, inputs, outputs, nbytes, move, word)
+            counted = [parts[0]] * self.size()
+        return sum(each.numel() * each.element_size() for each in counted)
 
-    def _rows(self, flat: Sequence[Any]) -> list[list[Any]]:
+    def rows(self, flat: Sequence[Any]) -> list[list[Any]]:
         """What belongs to all ranks, one list a tensor."""
-        return [
-            [*flat[at : at + self.size()]] for at in range(0, len(flat), self.size())
-        ]
+        size = self.size()
+        return [[*flat[at : at + size]] for at in range(0, len(flat), size)]
 
-    def _joined(self, parts: Sequence[Any]) -> Any:
-        return self._torch.cat([each.view(-1) for each in parts])
+    def joined(self, parts: Sequence[Any]) -> Any:
+        """In one piece."""
+        return self.torch.cat([each.view(-1) for each in parts])
 
-    def _sum(self, given: Sequence[Any], filled: Sequence[Any], asked: Any) -> None:
+    def sum(self, given: Sequence[Any], filled: Sequence[Any], asked: Any) -> None:
         """Reduce tensors with those of the others, as NCCL does."""
         ops, op = self._ops, asked.reduceOp
         for each, total in zip(given, filled, strict=True):
             total.copy_(each)
-            opts = self._torch._C._distributed_c10d.AllreduceOptions()
+            opts = self.torch._C._distributed_c10d.AllreduceOptions()
             opts.reduceOp = ops.SUM if op == ops.AVG else op
             whole = total
-            if total.dtype == self._torch.bool:  # any of them, or all
-                whole = total.view(self._torch.uint8)
+            if total.dtype == self.torch.bool:  # any of them, or all
+                whole = total.view(self.torch.uint8)
                 either = op == ops.SUM or op == ops.MAX  # noqa: PLR1714 -- no hash
                 opts.reduceOp = ops.MAX if either else ops.MIN
-            self._run.wait(self._gloo.allreduce([whole], opts))
+            self.run.wait(self.gloo.allreduce([whole], opts))
             if op == ops.AVG:
                 rounding = None if total.is_floating_point() else "trunc"
                 total.div_(self.size(), rounding_mode=rounding)
 
-    def _scatter(self, wholes: Sequence[Any], filled: Sequence[Any], opts: Any) -> None:
-        totals = [self._torch.empty_like(each) for each in wholes]
-        self._sum(wholes, totals, opts)
-        for total, part in zip(totals, filled, strict=True):
-            part.copy_(total.view(self.size(), *part.shape)[self.rank()])
-
-    def _word(self, tensor: Any, op: Any) -> str:
+    def word(self, tensor: Any, op: Any) -> str:
         """How NCCL's kernels name what they reduce."""
         words = _NCCL_WORDS.items()
         word = next((w for name, w in words if op == getattr(self._ops, name)), "Sum")
@@ -364,8 +185,95 @@ class _Group:
         return f"{word}_{short}"
 
 
-def _flat(rows: Sequence[Sequence[Any]]) -> list[Any]:
-    return [each for parts in rows for each in parts]
+# ------------------------------------------------------------------ the collectives
+
+
+def _method(gloo_name: str, what: Collective, move: Move) -> Callable[..., Any]:
+    """One of torch's methods, called with what is filled, what is read, and options."""
+
+    def call(self: _Group, *args: Any) -> Any:
+        if self.are_on_host(args):
+            return getattr(self.gloo, gloo_name)(*args)
+        tensor, opts = self.torch.Tensor, args[-1]
+        given = [
+            [*_tensors_in(each, tensor)]
+            for each in args[:2]
+            if isinstance(each, (tensor, list, tuple))
+        ]
+        outputs, inputs = given[0], given[-1]
+        if what in _OF_ONE:
+            root = opts.rootRank == self.rank()
+            if what is Collective.REDUCE:
+                outputs = outputs if root else []
+            else:
+                inputs, outputs = (inputs, []) if root else ([], outputs)
+        reduced = getattr(opts, "reduceOp", None)
+        return self.run.collective(
+            what,
+            inputs,
+            outputs,
+            self.bytes_of(what, inputs, outputs),
+            lambda own, filled: move(self, own, filled, args),
+            "" if reduced is None else self.word((inputs or outputs)[0], reduced),
+        )
+
+    return call
+
+
+def _all_reduce(group: _Group, own: _List, filled: _List, args: Any) -> None:
+    group.sum(own, filled, args[-1])
+
+
+def _broadcast(group: _Group, own: _List, filled: _List, args: Any) -> None:
+    for each in own or filled:
+        group.run.wait(group.gloo.broadcast([each], args[-1]))
+
+
+def _reduce(group: _Group, own: _List, filled: _List, args: Any) -> None:
+    sums = filled or [group.torch.empty_like(each) for each in own]
+    group.sum(own, sums, args[-1])  # all have it, one keeps it
+
+
+def _all_gather(group: _Group, own: _List, filled: _List, args: Any) -> None:
+    del args
+    rows = group.rows(filled)
+    if len(filled) == len(own):  # each in one piece
+        rows = [[*each.view(-1).chunk(group.size())] for each in filled]
+    for each, parts in zip(own, rows, strict=True):
+        flat = [part.view(-1) for part in parts]
+        group.run.wait(group.gloo.allgather([flat], [each.view(-1)]))
+
+
+def _reduce_scatter(group: _Group, own: _List, filled: _List, args: Any) -> None:
+    wholes = own
+    if len(filled) < len(own):
+        wholes = [group.joined(parts) for parts in group.rows(own)]
+    totals = [group.torch.empty_like(each) for each in wholes]
+    group.sum(wholes, totals, args[-1])
+    for total, part in zip(totals, filled, strict=True):
+        part.copy_(total.view(group.size(), *part.shape)[group.rank()])
+
+
+def _all_to_all_single(group: _Group, own: _List, filled: _List, args: Any) -> None:
+    to, of = [*args[2]], [*args[3]]
+    group.run.wait(group.gloo.alltoall_base(*filled, *own, to, of, args[-1]))
+
+
+def _all_to_all(group: _Group, own: _List, filled: _List, args: Any) -> None:
+    to, of = ([each.numel() for each in some] for some in (filled, own))
+    made = group.joined(filled)
+    work = group.gloo.alltoall_base(made, group.joined(own), to, of, args[-1])
+    group.run.wait(work)
+    for each, part in zip(filled, made.split(to), strict=True):
+        each.view(-1).copy_(part)
+
+
+def _gather(group: _Group, own: _List, filled: _List, args: Any) -> None:
+    group.run.wait(group.gloo.gather(group.rows(filled), own, args[-1]))
+
+
+def _scatter(group: _Group, own: _List, filled: _List, args: Any) -> None:
+    group.run.wait(group.gloo.scatter(filled, group.rows(own), args[-1]))
 
 
 def _tensors_in(given: Any, tensor: type) -> Iterator[Any]:
@@ -374,3 +282,27 @@ def _tensors_in(given: Any, tensor: type) -> Iterator[Any]:
     elif isinstance(given, (list, tuple)):
         for each in given:
             yield from _tensors_in(each, tensor)
+
+
+# The names that versions of torch have for a method, as gloo's is called first.
+_METHODS: tuple[tuple[tuple[str, ...], Collective, Move], ...] = (
+    (("allreduce", "allreduce_coalesced"), Collective.ALL_REDUCE, _all_reduce),
+    (("broadcast",), Collective.BROADCAST, _broadcast),
+    (("reduce",), Collective.REDUCE, _reduce),
+    (("allgather",), Collective.ALL_GATHER, _all_gather),
+    (
+        ("_allgather_base", "all_gather_single",
+         "allgather_into_tensor_coalesced", "all_gather_single_coalesced"),
+        Collective.ALL_GATHER, _all_gather,
+    ),
+    (("reduce_scatter",), Collective.REDUCE_SCATTER, _reduce_scatter),
+    (
+        ("_reduce_scatter_base", "reduce_scatter_single",
+         "reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"),
+        Collective.REDUCE_SCATTER, _reduce_scatter,
+    ),
+    (("alltoall_base", "all_to_all_single"), Collective.ALL_TO_ALL, _all_to_all_single),
+    (("alltoall",), Collective.ALL_TO_ALL, _all_to_all),
+    (("gather",), Collective.GATHER, _gather),
+    (("scatter",), Collective.SCATTER, _scatter),
+)  # fmt: skip

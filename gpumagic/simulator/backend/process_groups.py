@@ -31,22 +31,11 @@ def process_groups(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
     yield groups, "_new_process_group_helper", _making(groups, make, kind)
     yield distributed, "is_nccl_available", lambda: True
     yield torch.cuda.nccl, "version", lambda: _NCCL_VERSION
-    asked = getattr(groups, "_get_default_timeout", None)
-    if asked is not None:
-        yield groups, "_get_default_timeout", _timeout(asked)
+    yield groups, "default_pg_nccl_timeout", _TIMEOUT
     placed = groups._get_object_coll_device
     yield groups, "_get_object_coll_device", _with_index(simulation, placed)
     for module in (distributed, groups):
         yield module, "ProcessGroupNCCL", _ProcessGroupNCCL
-
-
-def _timeout(asked: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """How long others are waited for, where nobody says."""
-
-    def default_timeout(backend: Any) -> Any:
-        return _TIMEOUT if str(backend).lower() == "nccl" else asked(backend)
-
-    return default_timeout
 
 
 def _with_index(
@@ -132,10 +121,6 @@ def _known_to_torch(groups: Any, kind: Any, *, on_host: bool) -> Iterator[None]:
         backend.backend_list.remove(_OURS)
         backend.backend_capability.pop(_OURS, None)
         backend.backend_type_map.pop(_OURS, None)
-        _without_ours(backend.default_device_backend_map)
-
-
-def _without_ours(backends: dict[str, str]) -> None:
-    for device, name in tuple(backends.items()):
-        if name == _OURS:
-            del backends[device]
+        chosen = backend.default_device_backend_map
+        for device in [each for each, name in chosen.items() if name == _OURS]:
+            del chosen[device]
