@@ -161,6 +161,7 @@ class CachingAllocator:
             self.counters.oversize_allocations.large.shift(-1)
         pool = block.pool
         if block.uses is not None:
+            self.counters.tell_active_apart()
             pool.tally.hold(size)
             (self._held.defer if self._diverted else self._held.hold)(block, block.uses)
             return

@@ -57,6 +57,11 @@ class Count:
         """Forget how it got here."""
         self.carried, self.freed = self.current, 0
 
+    def copy_from(self, other: Count) -> None:
+        """Become what another count of the same pool is."""
+        self.current, self.peak = other.current, other.peak
+        self.freed, self.carried = other.freed, other.carried
+
 
 class Mark:
     """A peak that is counted from a moment on, beside the user's own."""
@@ -126,6 +131,12 @@ class Total:
         self.small.reset_accumulated()
         self.large.reset_accumulated()
 
+    def copy_from(self, other: Total) -> None:
+        """Become what another figure is, as far as users see it."""
+        self._users, self.lately = other.peak, other.current
+        self.small.copy_from(other.small)
+        self.large.copy_from(other.large)
+
     def _catch_up(self) -> None:
         """Let a new moment begin."""
         self._users = self.peak
@@ -147,7 +158,11 @@ class Tally:
     segment: Count
     reserved_bytes: Count
 
-    __slots__ = _FAMILIES
+    __slots__ = (*_FAMILIES, "tells_apart")
+
+    def __init__(self) -> None:
+        # Whether a block was ever held: until then what is active is what is allocated.
+        self.tells_apart = False
 
     def hand_out(
         self, size: int, requested: int, splits: int, split_bytes: int
@@ -156,9 +171,10 @@ class Tally:
         one = 1 if size > 0 else -1
         self.allocation.shift(one)
         self.allocated_bytes.shift(size)
-        self.active.shift(one)
-        self.active_bytes.shift(size)
         self.requested_bytes.shift(requested)
+        if self.tells_apart:
+            self.active.shift(one)
+            self.active_bytes.shift(size)
         if splits:
             self.inactive_split.shift(splits)
         if split_bytes:
@@ -201,6 +217,16 @@ class Counters:
         self.oversize_allocations, self.oversize_segments = Total(), Total()
         self._zero_events()
 
+    def tell_active_apart(self) -> None:
+        """Count from now on what is active beside what is allocated."""
+        if not self.small.tells_apart:
+            self._take_active()
+            self.small.tells_apart = self.large.tells_apart = True
+
+    def _take_active(self) -> None:
+        self.totals["active"].copy_from(self.totals["allocation"])
+        self.totals["active_bytes"].copy_from(self.totals["allocated_bytes"])
+
     def reset_peaks(self) -> None:
         """Let every peak be what is there now."""
         for total in self._all_totals():
@@ -214,6 +240,8 @@ class Counters:
 
     def memory_stats(self, max_split_size_bytes: int | None) -> dict[str, int]:
         """All figures under torch's flat keys, in alphabetical order."""
+        if not self.small.tells_apart:
+            self._take_active()
         limit = _NO_LIMIT if max_split_size_bytes is None else max_split_size_bytes
         figures = {
             "max_split_size": limit,

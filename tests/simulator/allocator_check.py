@@ -17,6 +17,7 @@ def verify(allocator):
     blocks = [block for head in heads.values() for block in blocks_from(head)]
     _check_free_lists(pools, blocks)
     _check_events(awaited, blocks)
+    allocator.memory_stats()  # which counts what is active, where it differs
     for family, total in counters.totals.items():
         for name, count in (("small", total.small), ("large", total.large)):
             parts = [each for each in blocks if each.pool.name == name]
