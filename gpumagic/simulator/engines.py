@@ -157,9 +157,6 @@ class Work:
         self.start_ns = None
         self.end_ns = None
 
-    def require_submitted(self) -> None:
-        """Raise where it stands for an entry that no stream was ever given."""
-
 
 class Wait(Work):
     """An entry that holds up what is behind it until its target is done."""

@@ -109,7 +109,6 @@ class Scheduler:
         if record is None:
             self.now_ns += host_ns
             return
-        record.require_submitted()
         number = self._open(stream, host_ns)
         stream.last = mark = Wait(stream, record, self.now_ns, number)
         stream.undecided.append(mark)

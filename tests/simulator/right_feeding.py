@@ -6,9 +6,7 @@ program takes a `gpu`: the name of the device, and torch's words for it.
 
 from __future__ import annotations
 
-import copy
 import io
-import pickle
 import queue
 import threading
 
@@ -48,19 +46,6 @@ def one_pageable_buffer_is_filled_again_at_once(gpu):
 
 
 @right
-def one_pinned_buffer_without_non_blocking(gpu):
-    """A copy that blocks is over when it returns."""
-    buffer, there = (
-        torch.empty(N).pin_memory(),
-        torch.empty(TIMES, N, device=gpu.device),
-    )
-    for i in range(TIMES):
-        buffer.fill_(i)
-        there[i].copy_(buffer)
-    same(there, numbered())
-
-
-@right
 def two_halves_with_an_event_each(gpu):
     """Double buffering: the event of a half is waited for before it is filled."""
     pin = torch.empty(2, N).pin_memory()
@@ -71,20 +56,6 @@ def two_halves_with_an_event_each(gpu):
         pin[i % 2].fill_(i)
         there[i].copy_(pin[i % 2], non_blocking=True)
         events[i % 2].record()
-    same(there, numbered())
-
-
-@right
-def two_halves_and_the_event_before(gpu):
-    """The event behind one copy is behind the copy before it as well."""
-    pin = torch.empty(2, N).pin_memory()
-    there = torch.empty(TIMES, N, device=gpu.device)
-    events = [gpu.api.Event(), gpu.api.Event()]
-    for i in range(TIMES):
-        pin[i % 2].fill_(i)
-        there[i].copy_(pin[i % 2], non_blocking=True)
-        events[(i + 1) % 2].record()
-        events[i % 2].synchronize()
     same(there, numbered())
 
 
@@ -131,17 +102,6 @@ def a_loop_that_asks_an_event(gpu):
 
 
 @right
-def a_loop_that_asks_a_stream(gpu):
-    """So is a stream that answers True."""
-    pin, there = torch.empty(N).pin_memory(), torch.empty(TIMES, N, device=gpu.device)
-    for i in range(TIMES):
-        pin.fill_(i)
-        there[i].copy_(pin, non_blocking=True)
-        gpu.until(gpu.api.current_stream().query)
-    same(there, numbered())
-
-
-@right
 def an_item_ends_each_step(gpu):
     """`loss.item()` waits for the stream, and so for the copy before it."""
     pin, losses = torch.empty(N).pin_memory(), []
@@ -149,39 +109,6 @@ def an_item_ends_each_step(gpu):
         pin.numpy()[:] = i
         losses.append(pin.to(gpu.device, non_blocking=True).mean().item())
     assert losses == [*range(TIMES)]
-
-
-@right
-def a_mask_ends_each_step(gpu):
-    """So does an operation that has to know how many elements there are."""
-    pin = torch.empty(N).pin_memory()
-    for i in range(TIMES):
-        pin.numpy()[:] = i
-        there = pin.to(gpu.device, non_blocking=True)
-        assert len(there.nonzero()) == (N if i else 0)
-
-
-@right
-def another_stream_is_behind_the_copy(gpu):
-    """Waiting for a stream that has waited for the copy is enough."""
-    pin, side = torch.ones(N).pin_memory(), gpu.api.Stream()
-    there = pin.to(gpu.device, non_blocking=True)
-    side.wait_stream(gpu.api.current_stream())
-    side.synchronize()
-    pin.zero_()
-    same(there, torch.ones(N))
-
-
-@right
-def the_other_half_is_filled(gpu):
-    """What is not under way is the host's."""
-    pin = torch.zeros(2 * N).pin_memory()
-    there = pin[:N].to(gpu.device, non_blocking=True)
-    pin[N:].fill_(1)
-    pin[N:] += 1
-    pin[-1], pin.numpy()[N:] = 5, 7
-    gpu.api.synchronize()
-    same(there, torch.zeros(N))
 
 
 @right
@@ -193,17 +120,6 @@ def the_other_columns_are_filled(gpu):
     pin.t()[N // 2 :].add_(1)
     gpu.api.synchronize()
     same(there, torch.zeros(N, N // 2))
-
-
-@right
-def every_other_row_is_filled(gpu):
-    """Nor do the odd rows with the even ones."""
-    pin = torch.zeros(N, N).pin_memory()
-    there = pin[::2].to(gpu.device, non_blocking=True)
-    for row in pin[1::2]:
-        row.fill_(3)
-    gpu.api.synchronize()
-    same(there, torch.zeros(N // 2, N))
 
 
 @right
@@ -220,19 +136,6 @@ def rows_that_an_index_names(gpu):
 
 
 @right
-def what_leaves_is_read(gpu):
-    """Reading what is being read disturbs nobody."""
-    pin = torch.arange(float(N)).pin_memory()
-    there = pin.to(gpu.device, non_blocking=True)
-    assert pin.sum() == pin.numpy().sum() == sum(pin.tolist())
-    assert "tensor" in repr(pin)
-    same(copy.deepcopy(pin), there)
-    same(pickle.loads(pickle.dumps(pin)), there)  # noqa: S301 -- our own
-    torch.save(pin, io.BytesIO())
-    same(torch.stack([pin, pin])[0], there)
-
-
-@right
 def only_shapes_are_touched(gpu):
     """Whoever asks for shapes, strides and views reads and writes nothing."""
     host = torch.ones(N, device=gpu.device).to("cpu", non_blocking=True)
@@ -243,24 +146,6 @@ def only_shapes_are_touched(gpu):
     array, parts = host.numpy(), host.chunk(2)
     gpu.api.synchronize()
     assert array.sum() == sum(float(part.sum()) for part in parts) == N
-
-
-@right
-def pinned_batches_that_are_let_go(gpu):
-    """nanoGPT: new pinned memory for each batch; the allocator keeps it long enough."""
-    data = torch.arange(100)
-
-    def get_batch(i):
-        x = torch.stack([data[i + j : i + j + 8] for j in range(4)])
-        y = torch.stack([data[i + j + 1 : i + j + 9] for j in range(4)])
-        return (
-            x.pin_memory().to(gpu.device, non_blocking=True),
-            y.pin_memory().to(gpu.device, non_blocking=True),
-        )
-
-    for i in range(TIMES):
-        x, y = get_batch(i)
-        same(y - x, torch.ones(4, 8, dtype=torch.int64))
 
 
 def loader(workers=0):
@@ -317,20 +202,6 @@ def apex_prefetcher(gpu):
 
 
 @right
-def apex_prefetcher_over_views_of_a_pool(gpu):
-    """Every batch lies in its own part of one pinned pool."""
-    pool = torch.empty(TIMES, 4, N).pin_memory()
-
-    def batches():
-        for i in range(TIMES):
-            pool[i].fill_(i)
-            yield [pool[i]]
-
-    seen = torch.stack([x.mean() for (x,) in Prefetcher(gpu, batches())])
-    same(seen, torch.arange(float(TIMES)))
-
-
-@right
 def timm_prefetcher_as_mended(gpu):
     """The copy stream waits for the consumer before it takes memory again."""
     stream, ahead, seen = gpu.api.Stream(), None, []
@@ -375,29 +246,7 @@ def a_thread_that_feeds(gpu):
     same(there, numbered())
 
 
-@right
-def one_buffer_for_two_streams(gpu):
-    """Both readers are waited for before it is filled again."""
-    pin, sides = torch.ones(N).pin_memory(), [gpu.api.Stream(), gpu.api.Stream()]
-    there = []
-    for side in sides:
-        with gpu.api.stream(side):
-            there.append(pin.to(gpu.device, non_blocking=True))
-    for side in sides:
-        side.synchronize()
-    pin.zero_()
-    same(there[0] + there[1], torch.full((N,), 2.0))
-
-
 # ------------------------------------------------------------------- device to host
-
-
-@right
-def read_after_synchronize(gpu):
-    """The tutorial on non_blocking: synchronize, then read."""
-    host = torch.ones(N, device=gpu.device).to("cpu", non_blocking=True)
-    gpu.api.synchronize()
-    assert host.sum() == N
 
 
 @right
@@ -412,14 +261,6 @@ def read_after_an_event_through_an_older_array(gpu):
 
 
 @right
-def a_copy_into_pageable_memory(gpu):
-    """It is there when the call returns."""
-    host = torch.empty(N)
-    host.copy_(torch.ones(N, device=gpu.device), non_blocking=True)
-    assert host.sum() == N
-
-
-@right
 def rows_that_have_come_are_read(gpu):
     """One row has come, another is under way; only the first is read."""
     host = torch.zeros(4, N).pin_memory()
@@ -430,18 +271,6 @@ def rows_that_have_come_are_read(gpu):
     assert host[2:].sum() == host.index_select(0, torch.tensor([3])).sum() == 0
     gpu.api.synchronize()
     assert host.sum() == 2 * N
-
-
-@right
-def metrics_that_are_read_two_steps_later(gpu):
-    """Each loss goes to its own place, and is read when its event has passed."""
-    host, events = torch.zeros(TIMES).pin_memory(), []
-    for i in range(TIMES):
-        host[i].copy_(torch.full((), float(i), device=gpu.device), non_blocking=True)
-        events.append(gpu.api.current_stream().record_event())
-        if i >= 2:
-            events[i - 2].synchronize()
-            assert host[i - 2].item() == i - 2
 
 
 @right
@@ -466,18 +295,6 @@ def a_checkpoint_in_a_thread(gpu):
 
 
 # -------------------------------------------------------------- there and back again
-
-
-@right
-def out_and_back_on_one_stream(gpu):
-    """The stream keeps the order of two copies through one buffer."""
-    pin, x = torch.zeros(N).pin_memory(), torch.ones(N, device=gpu.device)
-    pin.copy_(x, non_blocking=True)
-    back = pin.to(gpu.device, non_blocking=True)
-    pin.copy_(x + 1, non_blocking=True)
-    again = pin.to(gpu.device, non_blocking=True)
-    same(back + again, torch.full((N,), 3.0))
-    assert pin.sum() == 2 * N
 
 
 @right
@@ -538,89 +355,6 @@ def activations_to_the_host(gpu):
         gpu, torch.autograd.graph.saved_tensors_hooks(*[lambda x: x] * 2)
     )
     same(gradient_of(gpu, Offload(gpu)), plain)
-
-
-@right
-def activations_to_the_host_by_torch(gpu):
-    """So does the save_on_cpu of torch."""
-    plain = gradient_of(
-        gpu, torch.autograd.graph.saved_tensors_hooks(*[lambda x: x] * 2)
-    )
-    hooks = torch.autograd.graph.save_on_cpu(pin_memory=True, device_type=gpu.word)
-    same(gradient_of(gpu, hooks), plain)
-
-
-@right
-def an_optimiser_on_the_host(gpu):
-    """Gradients come down into slices of one buffer; the host steps; weights go up."""
-    weights = [torch.zeros(N, device=gpu.device) for _ in range(3)]
-    flat, grads = torch.zeros(3 * N).pin_memory(), torch.zeros(3 * N).pin_memory()
-    for _ in range(TIMES):
-        for place, weight in enumerate(weights):
-            part = slice(place * N, place * N + N)
-            grads[part].copy_(torch.ones_like(weight), non_blocking=True)
-        gpu.api.current_stream().synchronize()
-        flat.sub_(grads)
-        for place, weight in enumerate(weights):
-            weight.copy_(flat[place * N : place * N + N], non_blocking=True)
-        gpu.api.current_stream().synchronize()
-    same(torch.stack(weights), torch.full((3, N), -float(TIMES)))
-
-
-@right
-def parameters_of_the_host_that_are_sent(gpu):
-    """Layers live in pinned memory and visit the device one after the other."""
-    layers = [torch.nn.Linear(N, N) for _ in range(3)]
-    for layer in layers:
-        for each in layer.parameters():
-            each.data = each.data.pin_memory()
-    optimiser = torch.optim.SGD(
-        [each for layer in layers for each in layer.parameters()], lr=1.0
-    )
-    for _ in range(2):
-        x = torch.ones(1, N, device=gpu.device)
-        for layer in layers:
-            weight = layer.weight.data.to(gpu.device, non_blocking=True)
-            x = x @ weight
-        gpu.api.synchronize()
-        for layer in layers:
-            layer.weight.grad = torch.ones(N, N)
-        optimiser.step()
-        optimiser.zero_grad()
-
-
-@right
-def the_state_of_an_optimiser_goes_away_and_comes_back(gpu):
-    """Out on a copy stream that waits, back before the step that waits for it."""
-    copier, state = gpu.api.Stream(), torch.ones(N, device=gpu.device)
-    host = torch.empty(N).pin_memory()
-    for _ in range(TIMES):
-        copier.wait_stream(gpu.api.current_stream())
-        with gpu.api.stream(copier):
-            host.copy_(state, non_blocking=True)
-            state.record_stream(copier)
-            state = host.to(gpu.device, non_blocking=True)
-        gpu.api.current_stream().wait_stream(copier)
-        state.record_stream(gpu.api.current_stream())
-        state = state * 2
-    same(state, torch.full((N,), 2.0**TIMES))
-
-
-@right
-def gradients_that_add_up_on_a_side_stream(gpu):
-    """The side stream waits for each gradient, the step waits for the side stream."""
-    side, total = gpu.api.Stream(), torch.zeros(N, device=gpu.device)
-    weight = torch.ones(N, device=gpu.device, requires_grad=True)
-    side.wait_stream(gpu.api.current_stream())
-    for i in range(TIMES):
-        (weight * i).sum().backward()
-        grad, weight.grad = weight.grad, None
-        side.wait_stream(gpu.api.current_stream())
-        with gpu.api.stream(side):
-            total += grad
-        grad.record_stream(side)
-    gpu.api.current_stream().wait_stream(side)
-    same(total, torch.full((N,), float(sum(range(TIMES)))))
 
 
 # ----------------------------------------------------------------- graphs, as on CUDA

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumagic.simulator.collective_times import (
-    NETWORKS,
     Collective,
     Placement,
     collective_time,
@@ -67,18 +66,6 @@ def test_more_never_takes_less(model, what, nbytes, data):
     assert 0 < told.ns <= more.ns
 
 
-@given(nbytes=SIZES)
-def test_an_all_reduce_is_no_slower_than_its_two_halves(nbytes):
-    """Reduce and scatter, then gather, is one way to reduce for all."""
-    eight = Placement(H100, 8)
-
-    def ns(what):
-        return collective_time(what, nbytes, eight).ns
-
-    halves = ns(Collective.REDUCE_SCATTER) + ns(Collective.ALL_GATHER)
-    assert ns(Collective.ALL_REDUCE) <= halves
-
-
 def test_a_switch_that_adds_up_is_the_way_for_long_tensors():
     """On eight H100 short tensors go round a ring, long ones through the switch."""
     eight = Placement(H100, 8)
@@ -88,24 +75,3 @@ def test_a_switch_that_adds_up_is_the_way_for_long_tensors():
 
     assert (short.algorithm, short.protocol) == ("RING", "LL")
     assert (long.algorithm, long.protocol) == ("NVLS", "SIMPLE")
-
-
-def test_cards_without_links_are_slower_than_those_with():
-    """PCI Express and a shared network are far behind NVLink and InfiniBand."""
-    cards = [find_model(name) for name in ("rtx4090", "t4", "l4", "h100-pcie")]
-
-    for nodes in (1, 2):
-        fast = Placement(H100, 8, nodes)
-        slow = [Placement(each, 8, nodes) for each in cards]
-        times = [collective_time(Collective.ALL_REDUCE, GIB, each).ns for each in slow]
-        assert min(times) > 4 * collective_time(Collective.ALL_REDUCE, GIB, fast).ns
-
-
-def test_one_gpu_alone_sends_nothing():
-    """Of one rank the network does not matter."""
-    alone = {
-        collective_time(Collective.ALL_REDUCE, MIB, Placement(H100, 1, 1, name)).ns
-        for name in NETWORKS
-    }
-
-    assert len(alone) == 1

@@ -104,20 +104,6 @@ def test_the_first_use_fixes_what_is_visible():
     assert driver.latch.pid() == os.getpid()
 
 
-def test_a_first_use_without_gpus_fails_and_fixes_nothing():
-    """As cuInit does, a use that finds no GPU fails; the choice stays open."""
-    driver, environment = machine()
-    environment[VARIABLE] = "-1"
-
-    assert driver.latch.initialise() == ()
-    assert driver.cuda_state() == state(Initialisation.FAILED)
-    assert not driver.cuda_started()
-
-    environment[VARIABLE] = "3"
-    assert driver.latch.initialise() == (3,)
-    assert driver.cuda_state() == state(Initialisation.INITIALISED, code=0, count=1)
-
-
 # ---------------------------------------------------------------- an inherited value
 
 
@@ -194,18 +180,3 @@ def test_a_child_forked_after_the_first_use_has_lost_it():
     assert found == state(Initialisation.FORKED_CHILD).to_dict()
     assert "forked" in refusal[0]
     assert "spawn" in refusal[1]
-
-
-@needs_fork
-def test_a_child_forked_before_the_first_use_can_start():
-    """A fork takes nothing away where nothing was started."""
-    _, (found, fixed) = run("""
-    driver.latch.visible()
-    if os.fork() == 0:
-        in_child()
-    os.wait()
-    assert driver.cuda_state().state.value == "not initialised"
-    """)
-
-    assert found == state(Initialisation.UNTOUCHED).to_dict()
-    assert fixed == [2, 1]

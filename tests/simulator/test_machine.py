@@ -39,23 +39,6 @@ def test_the_line_has_all_that_the_machine_was_made_with(words, line):
 
 
 @pytest.mark.parametrize(
-    ("typed", "word"),
-    [("2 x h100", "2xh100"), ("H100", "h100"), ("4090x2", "2xrtx4090")],
-)
-def test_a_machine_is_named_by_one_word(typed, word):
-    """However it was written, one word without blanks makes it again."""
-    assert Box(typed).anew("0") == f"%gpu_select 0 --simulate {word}"
-
-
-def test_too_little_memory_is_told_with_its_unit():
-    """Two bytes are called two bytes; a text without a unit is no size."""
-    with pytest.raises(GpuMagicError, match="a GPU with 2 B has no room"):
-        Box("h100", memory=2)
-    with pytest.raises(GpuMagicError, match="'2' has no unit"):
-        Box("h100", memory="2")
-
-
-@pytest.mark.parametrize(
     ("environment", "host", "local"),
     [
         ({"RANK": "11", "LOCAL_RANK": "11", "GROUP_WORLD_SIZE": "1"}, 1, 3),
@@ -101,14 +84,6 @@ def test_processes_see_the_same_gpus_and_each_node_its_own():
     assert identities(0) == identities(7)
     assert len({*identities(0), *identities(8)}) == 16
     assert identities(0)[0] == Box("h100").driver.inventory().gpus[0].uuid
-
-
-def test_a_machine_of_several_nodes_is_made_again_by_its_call():
-    """What was typed for it is repeated, with the place of the process."""
-    request = MachineRequest("2x8xh100", rank=9)
-
-    assert request.anew("3").startswith("gpumagic.simulate('2x8xh100', rank=9), then")
-    assert len(Box("2x8xh100").machine.all_gpus) == 8
 
 
 def test_a_gpu_is_slowed_down_and_no_longer():

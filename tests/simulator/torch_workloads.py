@@ -46,14 +46,6 @@ def test_rounding_to_tf32_is_faster_and_bf16_faster_still():
     assert single.events > rounded.events > half.events
 
 
-def test_pageable_copies_are_slower_by_the_hosts_clock(took):
-    """Pinned memory is worth its name in the list."""
-    pinned = took["256 MiB to the device, pinned"]
-    pageable = took["256 MiB to the device, pageable"]
-
-    assert pageable.host > pinned.host
-
-
 def test_the_command_prints_what_the_test_on_a_gpu_reads(monkeypatch, capsys):
     """`python -m tests.hardware.comparing` prints times that `Took` takes back."""
     monkeypatch.setattr(comparing, "workloads", lambda: QUICK[-2:])

@@ -160,39 +160,26 @@ class Flights:
         *,
         arrives: bool,
     ) -> None:
-        """Let a copy take off; where a graph is captured, at each replay."""
-        span, stretch = buffer.operand(tensor)[1:], Stretch.of(tensor)
-        place = self._simulation.places.here()
+        """Let a copy take off, and watch the memory until it lands."""
         noted = [tensor] if tensor._base is None else [tensor, tensor._base]
         buffer.aliases.update({id(each): weakref.ref(each) for each in noted})
         copied = len(noted)
         del noted
-
-        def take_off(order: int, mark: Mark) -> None:
-            flight = Flight(
-                order, mark, place, span, stretch, weakref.ref(buffer), arrives
-            )
-            self._remember(flight)
-            self._flights.append(flight)
-            buffer.flights.append(flight)
-            if len(self._flights) > _MOST_FLIGHTS:
-                self._end([self._flights[0]])
-            self._watch(buffer, copied)
-
-        nodes = getattr(self._tracker, "nodes", None)
-        if nodes is None or not (nodes.mine and nodes.captures_order(stream.order)):
-            take_off(stream.order, self._tracker.record(stream.order))
-            return
-
-        def step(replay: Any) -> Sequence[Race]:
-            order = replay.order(stream.order)
-            if buffer.storage() is not None:
-                for each in buffer.flights:  # the numbers are there
-                    each.expected = self._bytes_of(each)
-                take_off(order, self._tracker.record(order))
-            return ()
-
-        nodes.add(step)
+        flight = Flight(
+            stream.order,
+            self._tracker.record(stream.order),
+            self._simulation.places.here(),
+            buffer.operand(tensor)[1:],
+            Stretch.of(tensor),
+            weakref.ref(buffer),
+            arrives,
+        )
+        self._remember(flight)
+        self._flights.append(flight)
+        buffer.flights.append(flight)
+        if len(self._flights) > _MOST_FLIGHTS:
+            self._end([self._flights[0]])
+        self._watch(buffer, copied)
 
     def _remember(self, flight: Flight) -> None:
         """Note what is in the memory under way, as far as there is room for it."""
