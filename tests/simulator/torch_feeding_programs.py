@@ -62,5 +62,5 @@ def test_a_wrong_program_is_found(gpu, program):
 
 
 def test_there_are_enough_of_them():
-    """Some twenty of each kind."""
-    assert min(len(RIGHT), len(WRONG)) >= 20
+    """More than a dozen of each kind."""
+    assert min(len(RIGHT), len(WRONG)) > 12
