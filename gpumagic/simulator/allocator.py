@@ -7,13 +7,10 @@ costs time on a device is a call of `DriverCalls`.
 
 from __future__ import annotations
 
-import enum
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.allocator_blocks import (
     ALLOCATED,
-    INACTIVE,
     SHARED,
     UNMAPPED,
     Block,
@@ -41,7 +38,7 @@ from gpumagic.simulator.allocator_snapshot import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from gpumagic.simulator.allocator_blocks import PoolId
     from gpumagic.simulator.allocator_counters import Mark
@@ -50,14 +47,6 @@ if TYPE_CHECKING:
 _NO_LIMIT_BYTES = 1 << 62
 _BEYOND_ANY_DEVICE_BYTES = 1 << 60
 _ROUND_UP, _ROUND_DOWN = SMALLEST_BLOCK_BYTES - 1, -SMALLEST_BLOCK_BYTES
-
-
-class SegmentOrder(enum.Enum):
-    """How the segments of a snapshot followed each other, as far as that counts."""
-
-    UPWARDS = 1  # each lies above those before it
-    DOWNWARDS = -1  # each lies below
-    NONE = 0  # of equal free blocks the lowest is taken, as in older versions of torch
 
 
 class CachingAllocator:
@@ -197,36 +186,6 @@ class CachingAllocator:
             {head.pool.identity for head in self._memory.heads.values()}
         )
 
-    def let_go_of_done(self) -> None:
-        """Free what waited for streams that have done their work since."""
-        self._held.let_go_of_done()
-
-    def give_back(self, addresses: Container[int] | None = None) -> None:
-        """Return what is unused, of all segments or those that begin there; no wait."""
-        common = self._large, self._small
-        for pool in (*common, *self._private.released()):
-            expandable = pool.expandable_blocks() if addresses is None else ()
-            for block in pool.unused_segments():
-                if addresses is None or block.address in addresses:
-                    self._memory.give_back(block)
-            for block in expandable:
-                self._memory.unmap(block)
-
-    def serves(self, nbytes: int, stream: int) -> bool:
-        """Whether what is held serves a request of the shared pools as it is."""
-        size = self.settings.rounded_bytes(nbytes)
-        pool = self._small if size <= LARGEST_SMALL_BYTES else self._large
-        free = pool.free_by_stream.get(stream)
-        if free is None:
-            return False
-        return self._choose(free, free.fit(size), size) < len(free.blocks)
-
-    @property
-    def returnable(self) -> set[int]:
-        """Where the unused segments begin that `empty_cache` would return at once."""
-        pools = self._large, self._small, *self._private.released()
-        return {block.address for pool in pools for block in pool.unused_segments()}
-
     # ------------------------------------------------------------ private pools
 
     def keep_pool(self, identity: PoolId) -> None:
@@ -327,53 +286,6 @@ class CachingAllocator:
     def history(self) -> list[dict[str, Any]]:
         """What was recorded, oldest first, in the shape of torch's `device_traces`."""
         return self._history.entries()
-
-    def restore(
-        self,
-        segments: Iterable[Mapping[str, Any]],
-        order: SegmentOrder = SegmentOrder.UPWARDS,
-    ) -> dict[int, Block]:
-        """Hold what a snapshot shows, at the same addresses; nothing was held before.
-
-        Which runs of pages belong to one expandable segment a snapshot does not tell:
-        those of one pool and stream are taken for one, if a device has room for them.
-        Nor does it tell which came first: `order` says it, also for segments to come.
-
-        Returns what is in use by address. What waits for other streams is among it,
-        and is to be freed.
-        """
-        ordered = sorted(segments, key=itemgetter("address"))
-        step, youngest = order.value, len(ordered) + 1
-        self._memory.number_from(youngest if step < 0 else 0, step)
-        ends: dict[tuple[PoolId, str, int], Block] = {}
-        owned: dict[int, Block] = {}
-        for segment in ordered:
-            first, second = segment["segment_pool_id"]
-            identity = first, second
-            kind, stream = segment["segment_type"], segment["stream"]
-            pool = self._small if kind == "small" else self._large
-            if identity != SHARED:
-                pool = self._private.half_of(identity, kind)
-            pool.free_by_stream.setdefault(stream, FreeBlocks())
-            address, size = segment["address"], segment["total_size"]
-            if not segment["is_expandable"]:
-                block = self._memory.adopt(address, size, pool, stream)
-            else:
-                group = identity, kind, stream
-                end = ends.get(group)
-                if end is None or address + size > end.address + end.size:
-                    others = [
-                        each["address"]
-                        for each in ordered
-                        if each["stream"] != stream or each["segment_type"] != kind
-                    ]
-                    end = self._memory.adopt_range(address, size, pool, stream, others)
-                block, ends[group] = self._memory.adopt_pages(end, address, size)
-            if size:
-                owned |= _cut(block, segment["blocks"])
-        self._memory.number_from(youngest * abs(step), abs(step))
-        self.configure(self.settings)
-        return owned
 
     # ------------------------------------------------------------ setting
 
@@ -484,28 +396,6 @@ class CachingAllocator:
         size, requested, tally = block.size, block.requested, block.pool.tally
         splits, split_bytes = block.pool.enter(block)
         tally.let_go(size, requested, splits, split_bytes)
-
-
-def _cut(block: Block, pieces: Sequence[Mapping[str, Any]]) -> dict[int, Block]:
-    """Part a new segment as a snapshot shows it; what of it is in use, by address."""
-    owned, tally = {}, block.pool.tally
-    rest: Block | None = block
-    for piece in pieces:
-        if rest is None:
-            break
-        block, size = rest, piece["size"]
-        rest = block.split_off(size) if size < block.size else None
-        if piece["state"] != INACTIVE:
-            block.state, block.requested = ALLOCATED, piece["requested_size"]
-            tally.hand_out(size, block.requested, 0, 0)
-            owned[block.address] = block
-            continue
-        block.state = INACTIVE
-        block.pool.free_by_stream[block.stream].add(block)
-        if block.is_split and block.expandable is None:
-            tally.inactive_split.shift(1)
-            tally.inactive_split_bytes.shift(size)
-    return owned
 
 
 def _grown_bytes(block: Block) -> int:

@@ -408,11 +408,6 @@ class PrivatePools:
         pool = self._pools.get(identity)
         return pool.uses if pool is not None else 0
 
-    def half_of(self, identity: PoolId, name: str) -> Pool:
-        """The small or the large half of a pool, which has a user if it is new."""
-        pool = self._pools.get(identity) or self.keep(identity)
-        return pool.small if name == "small" else pool.large
-
     def half_for(self, plain: Pool, stream: int) -> Pool:
         """Where a request on a stream goes that would else go to this half."""
         for pool, accepts in reversed(self.diverted):

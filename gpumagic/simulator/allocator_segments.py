@@ -73,7 +73,7 @@ class DeviceMemory:
         self._history = history
         self.settings = settings
         self._addresses = addresses or MadeUpAddresses(device)
-        self.number_from(0)
+        self._age = 0  # of the latest segment
 
     @property
     def context_bytes(self) -> int:
@@ -187,47 +187,6 @@ class DeviceMemory:
         )
         return OutOfSimulatedMemory(shortage.text(), shortage)
 
-    def adopt(self, address: int, size: int, pool: Pool, stream: int) -> Block:
-        """A segment that there was before, as one block that is in no list."""
-        block = Block(address, size, stream, pool, self._next_age())
-        self.heads[address] = block
-        self._count(block, 1)
-        return block
-
-    def adopt_range(
-        self, address: int, size: int, pool: Pool, stream: int, others: Sequence[int]
-    ) -> Block:
-        """Addresses of an expandable segment from there on, up to the next of others.
-
-        It has no memory as yet, and is as long as it would be on this device.
-        """
-        page = self._page_bytes(pool)
-        room_bytes = max(self._bytes_to_set_aside(page), -(-size // page) * page)
-        above = min((each for each in others if each > address), default=None)
-        if above is not None:
-            room_bytes = min(room_bytes, (above - address) // page * page)
-        return self._set_aside(address, room_bytes, page, pool, stream)
-
-    @staticmethod
-    def adopt_pages(end: Block, address: int, size: int) -> tuple[Block, Block]:
-        """Memory in a block that has none: as a block in no list, and what is behind.
-
-        What is behind has no memory; without memory to adopt it is all there is.
-        """
-        pool, block = end.pool, end
-        if not size:
-            return end, end
-        if address > end.address:
-            block = end.split_off(address - end.address)
-        else:
-            pool.remove_unmapped(end)
-        behind = block
-        if size < block.size:
-            behind = block.split_off(size)
-            pool.add_unmapped(behind)
-        pool.tally.shift_reserved(0, size)
-        return block, behind
-
     # Expandable segments follow the native allocator of torch 2.6 and later
     # (pytorch@001074d, c10/cuda/CUDACachingAllocator.cpp, "Note [Expandable Segments]";
     # with max_split_size_mb as in its newest). Their pages are 2 MiB in the small pool
@@ -338,12 +297,8 @@ class DeviceMemory:
             self._history.add_segment("segment_map", block, address, nbytes)
         return True
 
-    def number_from(self, age: int, step: int = 1) -> None:
-        """Tell what age the next segments have; without a step all have the same."""
-        self._age, self._age_step = age, step
-
     def _next_age(self) -> int:
-        self._age += self._age_step
+        self._age += 1
         return self._age
 
     def _allows(self, nbytes: int) -> bool:

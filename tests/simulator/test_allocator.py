@@ -15,33 +15,6 @@ from tests.simulator.simulated_device import (
 )
 
 
-class Bench:
-    """An allocator whose blocks are known by the order of their allocation."""
-
-    def __init__(self, allocator):
-        self.allocator = allocator
-        self.blocks = []
-
-    def take(self, nbytes, stream=DEFAULT):
-        """Allocate the next block."""
-        self.blocks.append(self.allocator.allocate(nbytes, stream))
-
-    def free(self, number):
-        """Free the block of this number."""
-        self.allocator.free(self.blocks[number])
-
-    def empty(self):
-        """Empty the cache."""
-        self.allocator.empty_cache()
-
-    def state(self):
-        """Allocated, reserved, segments, inactive splits and their bytes."""
-        stats = self.allocator.memory_stats()
-        families = "allocated_bytes", "reserved_bytes", "segment"
-        splits = "inactive_split", "inactive_split_bytes"
-        return tuple(stats[f"{each}.all.current"] for each in (*families, *splits))
-
-
 def free(number):
     """The step that frees a block by its number."""
     return lambda bench: bench.free(number)
@@ -69,56 +42,6 @@ def test_emptying_the_cache_waits_for_held_blocks_first():
     assert stats["num_device_free"] == 2
     assert allocator.reserved_bytes == 0
     assert allocator.memory_snapshot() == []
-
-
-@pytest.mark.parametrize("chosen", [[0, 2], [1], None])
-def test_what_is_unused_can_be_returned_without_a_wait(chosen):
-    """Of all segments or of some; what streams still use, and what is in use, stays."""
-    device = Device()
-    allocator = allocator_of(device=device)
-    blocks = [allocator.allocate(n * MIB, DEFAULT) for n in (20, 30, 40, 50, 60)]
-    allocator.record_stream(blocks[3], SIDE)
-    for block in blocks[:4]:
-        allocator.free(block)
-    device.calls.clear()
-    unused = {block.address for block in blocks[:3]}
-    wanted = None if chosen is None else [blocks[each].address for each in chosen]
-
-    assert allocator.returnable == unused
-    allocator.give_back(wanted)
-
-    assert allocator.returnable == unused - set(wanted or unused)
-    assert {what for what, _ in device.calls} == {"free"}
-    assert len(device.calls) == len(wanted or unused)
-    assert blocks[3].address in {
-        each["address"] for each in allocator.memory_snapshot()
-    }
-    verify(allocator)
-
-
-def test_pages_are_returned_with_all_that_is_unused():
-    """Segments that expand have no address of their own to be chosen by."""
-    bench = Bench(allocator_of(conf="expandable_segments:True"))
-    bench.take(30 * MIB)
-    bench.free(0)
-    bench.allocator.give_back([bench.blocks[0].address])
-    assert bench.allocator.reserved_bytes == 40 * MIB
-    bench.allocator.give_back()
-    assert bench.allocator.reserved_bytes == 0
-
-
-def test_what_is_there_serves_a_request_only_on_its_own_stream():
-    """Asking whether it would takes nothing, and asks no driver."""
-    device = Device()
-    allocator = allocator_of(device=device)
-    allocator.free(allocator.allocate(20 * MIB, DEFAULT))
-    device.calls.clear()
-
-    assert allocator.serves(20 * MIB, DEFAULT)
-    assert not allocator.serves(20 * MIB + 1, DEFAULT)
-    assert not allocator.serves(1, DEFAULT)  # small ones lie elsewhere
-    assert not allocator.serves(20 * MIB, SIDE)
-    assert device.calls == []
 
 
 # ------------------------------------------------------------ limits

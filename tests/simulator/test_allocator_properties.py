@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 
 from hypothesis import given, settings
@@ -162,35 +161,6 @@ def test_segments_that_expand_end_as_pages_and_owners_do(steps):
         assert pair.real.reserved_bytes == pair.naive.reserved()
         stats = pair.real.memory_stats()
         assert stats["segment.all.current"] == stats["inactive_split.all.current"] == 0
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(STEPS, max_size=60), st.booleans())
-def test_what_a_snapshot_shows_can_be_restored(steps, expandable):
-    """Another allocator then holds the same, and has counted what is there."""
-    pair = Pair(None, expandable=expandable)
-    for step in steps:
-        if step[0] == "allocate":
-            with contextlib.suppress(OutOfSimulatedMemory):
-                pair.owned.append((pair.real.allocate(*step[1:]), None))
-        elif step[0] == "free" and pair.owned:
-            pair.real.free(pair.owned.pop(step[1] % len(pair.owned))[0])
-        elif step[0] == "empty":
-            pair.real.empty_cache()
-    twin = Pair(None, expandable=expandable).real
-    owned = twin.restore(pair.real.memory_snapshot())
-    verify(twin)
-    for allocator in (pair.real, twin):
-        allocator.reset_peaks()
-        allocator.reset_accumulated()
-    assert twin.memory_stats() == pair.real.memory_stats()
-    assert [e[:3] for e in _outline(twin)] == [e[:3] for e in _outline(pair.real)]
-    assert sorted(owned) == sorted(block.address for block, _ in pair.owned)
-    for block in owned.values():
-        twin.free(block)
-    twin.empty_cache()
-    assert twin.reserved_bytes == 0
-    verify(twin)
 
 
 @settings(max_examples=40, deadline=None)
