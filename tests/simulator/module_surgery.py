@@ -140,61 +140,7 @@ def saved_and_loaded(device):
     return found
 
 
-@program
-def optimizer_states_loaded(device):
-    """The state of an optimizer follows its parameters when it is loaded."""
-    model = net()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    model(rows("cpu")).sum().backward()
-    optimizer.step()
-    saved = copy.deepcopy(optimizer.state_dict())
-    model.to(device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    optimizer.load_state_dict(saved)
-    model(rows(device)).sum().backward()
-    optimizer.step()
-    moments = (each["exp_avg"] for each in optimizer.state.values())
-    return all_on(device, moments), sums(model.parameters())
-
-
 # ---------------------------------------------------------------- made and unmade
-
-
-@program
-def made_on_meta(device):
-    """Memory first, values from a file then."""
-    with torch.device("meta"):
-        model = net()
-    model.to_empty(device=device).load_state_dict(net().state_dict())
-    with torch.device("meta"):
-        assigned = net()
-    assigned.load_state_dict(net().to(device).state_dict(), assign=True)
-    return [
-        (all_on(device, each.parameters()), sums(each.parameters()))
-        for each in (model, assigned)
-    ]
-
-
-@program
-def lazy_modules(device):
-    """Their parameters have a place before they have a shape."""
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.LazyConv2d(3, 3),
-        nn.LazyBatchNorm2d(),
-        nn.LazyConvTranspose2d(2, 2),
-        nn.Flatten(),
-        nn.LazyLinear(2),
-    ).to(device)
-    copied = copy.deepcopy(model[4])
-    model(torch.ones(2, 1, 8, 8, device=device)).sum().backward()
-    copied(torch.ones(2, 3, device=device))
-    return (
-        all_on(device, [*model.parameters(), *model.buffers()]),
-        all_on(device, copied.parameters()),
-        [tuple(each.shape) for each in model.parameters()],
-        [type(each) for each in model],
-    )
 
 
 # ------------------------------------------------------------------- conversions
@@ -218,43 +164,7 @@ def converted(device):
     )
 
 
-@program
-def buffers(device):
-    """Buffers move, persistent or not; other tensors stay."""
-    model = nn.Module()
-    model.register_buffer("kept", torch.ones(2))
-    model.register_buffer("passing", torch.zeros(2), persistent=False)
-    model.register_buffer("none", None)
-    model.plain = torch.ones(1)
-    model.to(device)
-    return (
-        all_on(device, model.buffers()),
-        all_on("cpu", [model.plain]),
-        list(model.state_dict()),
-    )
-
-
 # -------------------------------------------------------------------- transformers
 
 
 # ------------------------------------------------------------ averages, functions
-
-
-@program
-def clipped(device):
-    """Norms are told where the gradients are."""
-    model = net().to(device)
-    model(rows(device)).sum().backward()
-    norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-    return all_on(device, [norm]), sums(each.grad for each in model.parameters())
-
-
-@program
-def moved_in_inference_mode(device):
-    """A move without autograd keeps the objects."""
-    model = net()
-    weight = model[0].weight
-    with torch.inference_mode():
-        model.to(device)
-        out = model(rows(device))
-    return model[0].weight is weight, all_on(device, model.parameters()), sums([out])

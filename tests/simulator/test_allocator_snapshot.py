@@ -7,7 +7,7 @@ import random
 import pytest
 
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
-from gpumagic.simulator.allocator_snapshot import Context, Recording
+from gpumagic.simulator.allocator_snapshot import Recording
 from tests.simulator.simulated_device import (
     DEFAULT,
     GIB,
@@ -148,36 +148,3 @@ def test_a_history_tells_every_action_in_order():
 
     allocator.record_history(None)
     assert allocator.history == []
-
-
-@pytest.mark.parametrize(
-    ("context", "of_held", "of_actions"),
-    [
-        (Context.NEVER, ([], []), ([], [], [], [])),
-        (Context.STATE, (["segment_alloc"], ["alloc"]), ([], [], [], [])),
-        (
-            Context.ALLOC,
-            (["segment_alloc"], ["alloc"]),
-            (["segment_alloc"], ["alloc"], ["alloc"], ["alloc"]),
-        ),
-        (
-            Context.ALL,
-            (["segment_alloc"], ["alloc"]),
-            (["segment_alloc"], ["alloc"], ["free_requested"], ["free_completed"]),
-        ),
-    ],
-)
-def test_calls_are_kept_of_as_much_as_was_asked_for(context, of_held, of_actions):
-    """Of what is held, of each allocation too, or of frees besides: torch's words."""
-    allocator = allocator_of()
-    allocator.record_history(
-        Recording(context=context, gather=lambda action, _: lambda: [action])
-    )
-    block = allocator.allocate(1, DEFAULT)
-    (segment,) = allocator.memory_snapshot()
-    allocator.free(block)
-
-    actions = [each for each in allocator.history if each["action"] != "snapshot"]
-    assert (segment["frames"], segment["blocks"][0]["frames"]) == of_held
-    assert tuple(each["frames"] for each in actions) == of_actions
-    assert allocator.memory_snapshot()[0]["blocks"][0]["frames"] == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import io
 import sys
 
 import pytest
@@ -79,20 +77,6 @@ def test_a_default_device_reaches_every_factory():
 
 
 @pytest.mark.usefixtures("kept_box")
-def test_it_holds_in_every_thread():
-    """Threads that start later, and were there before, can say "cuda"."""
-
-    def work(number):
-        x = torch.full((4,), float(number), device="cuda")
-        return (x.to("cuda:1") * 2).device, (x * 2).sum().item()
-
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(work, range(8)))
-
-    assert results == [(CUDA_1, 8.0 * number) for number in range(8)]
-
-
-@pytest.mark.usefixtures("kept_box")
 def test_a_training_step_gives_the_numbers_of_the_cpu():
     """A model is trained on "cuda" to the same parameters as on the CPU."""
 
@@ -113,25 +97,6 @@ def test_a_training_step_gives_the_numbers_of_the_cpu():
         assert torch.allclose(ours, cpus)
 
 
-@pytest.mark.usefixtures("kept_box")
-def test_autocast_and_scaler_run_under_the_name_of_cuda():
-    """Mixed precision written for CUDA casts, scales and steps."""
-    model = nn.Linear(4, 4, device="cuda")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cuda")
-    before = model.weight.detach().clone()
-
-    with torch.autocast("cuda", dtype=torch.bfloat16):
-        enabled, output = torch.is_autocast_enabled("cuda"), model(before)
-    scaler.scale(output.float().sum()).backward()
-    scaler.step(optimizer)
-    scaler.update()
-
-    assert (enabled, torch.is_autocast_enabled("cuda")) == (True, False)
-    assert output.dtype is torch.bfloat16
-    assert not torch.equal(model.weight, before)
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.usefixtures("kept_box")
 def test_a_loader_pins_its_batches(workers):
@@ -147,31 +112,6 @@ def test_a_loader_pins_its_batches(workers):
 
     assert all(each.is_pinned() for each in batches)
     assert batches[0].to("cuda", non_blocking=True).device == CUDA_0
-
-
-@pytest.mark.parametrize(
-    ("where", "expected"),
-    [
-        (None, "cuda:1"),
-        ("cpu", "cpu"),
-        ("cuda", "cuda:0"),
-        ("cuda:2", "cuda:2"),
-        (CUDA_0, "cuda:0"),
-        ({"cuda:1": "cuda:3"}, "cuda:3"),
-    ],
-)
-@pytest.mark.usefixtures("kept_box")
-def test_files_are_those_of_cuda(where, expected):
-    """What is saved says "cuda", and `map_location` knows that name."""
-    file = io.BytesIO()
-    torch.save({"w": torch.arange(3.0, device="cuda:1")}, file)
-    file.seek(0)
-
-    loaded = torch.load(file, map_location=where)["w"]
-
-    assert str(loaded.device) == expected
-    assert loaded.tolist() == [0, 1, 2]
-    assert b"cuda:1" in file.getvalue()
 
 
 @pytest.mark.usefixtures("kept_box")

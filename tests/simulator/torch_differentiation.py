@@ -59,19 +59,6 @@ def test_function_transforms():
     on_both(workload)
 
 
-def test_derivatives_of_derivatives():
-    """A graph of a gradient can be differentiated again."""
-
-    def workload(device):
-        x = numbers(4).to(device).requires_grad_()
-        (first,) = torch.autograd.grad(polynomial(x), x, create_graph=True)
-        (second,) = torch.autograd.grad(first.sum(), x, create_graph=True)
-        (third,) = torch.autograd.grad(second.sum(), x)
-        return first.detach(), second.detach(), third
-
-    on_both(workload)
-
-
 @pytest.mark.parametrize(
     "function",
     [
@@ -88,21 +75,3 @@ def test_gradcheck(function):
 
     assert torch.autograd.gradcheck(function, x)
     assert torch.autograd.gradgradcheck(function, x)
-
-
-def test_saved_tensors_go_through_hooks():
-    """What backward needs can be packed away, and is used as it was unpacked."""
-    packed = []
-
-    def pack(tensor):
-        packed.append(str(tensor.device))
-        return tensor.cpu()
-
-    x = torch.tensor([1.0, 2.0], device="sim", requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda host: host.to("sim")):
-        out = (x.exp() * x).sum()
-    out.backward()
-
-    assert set(packed) == {"sim:0"}
-    host = x.detach().cpu()
-    torch.testing.assert_close(x.grad.cpu(), host.exp() * (1 + host))

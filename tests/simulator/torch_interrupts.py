@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import gc
-import random
-import signal
 import threading
 
 import pytest
 import torch
 
 from tests.simulator.allocator_check import verify
-from tests.simulator.interrupting import LATEST_S, other_process
+from tests.simulator.interrupting import other_process
 
 INTERRUPTS, FEWER = 400, 50
 MOST_MISPLACED = 4
@@ -123,40 +121,6 @@ def test_a_storm_of_interrupts_leaves_numbers_and_books_right(box, sender):
         assert training.numbers_of_a_first_step() == undisturbed
 
     assert misplaced <= MOST_MISPLACED
-    require_exact_books(box)
-
-
-class TimeIsUp(Exception):
-    """What a time limit raises."""
-
-
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no SIGALRM")
-def test_a_time_limit_by_a_signal_leaves_numbers_and_books_right(box):
-    """Whatever a handler raises arrives as it is, and the step after it is right."""
-    training, dice = Training(), random.Random(0)  # noqa: S311 -- no secret
-    undisturbed = training.numbers_of_a_first_step()
-    raised, caught = [], []
-
-    def time_is_up(*_):
-        raised.append(TimeIsUp())
-        raise raised[-1]
-
-    def limited():
-        signal.setitimer(signal.ITIMER_REAL, dice.uniform(0.0001, LATEST_S))
-        while True:
-            training.step()
-
-    before = signal.signal(signal.SIGALRM, time_is_up)
-    try:
-        for _ in range(FEWER):
-            with pytest.raises(TimeIsUp) as error:
-                limited()
-            assert training.numbers_of_a_first_step() == undisturbed
-            caught.append(error.value)
-    finally:
-        assert signal.signal(signal.SIGALRM, before) is time_is_up
-
-    assert caught == raised
     require_exact_books(box)
 
 

@@ -92,25 +92,6 @@ def test_blocks_tell_where_they_were_allocated():
 
 
 @pytest.mark.usefixtures("box")
-def test_a_recording_can_be_bounded_cleared_and_ended():
-    """The latest entries stay, until somebody clears or ends it."""
-    record = torch.cuda.memory._record_memory_history
-    record(max_entries=3)
-    kept = [make() for _ in range(4)]
-    assert len(entries()) == 3
-    record(clear_history=True)
-    assert entries() == []
-    assert [each["action"] for each in entries()] == ["snapshot"]
-    record(enabled="state")
-    kept.append(make())
-    assert len(entries()) == 1
-    assert own_calls(torch.cuda.memory_snapshot()[-1]["frames"]) == ["make"]
-    record(enabled=None)
-    kept.append(make())
-    assert entries() == []
-
-
-@pytest.mark.usefixtures("box")
 def test_the_snapshot_is_read_by_torchs_viewer(tmp_path):
     """The dumped file has what the viewer of torch wants."""
     from torch.cuda import _memory_viz
@@ -126,19 +107,6 @@ def test_the_snapshot_is_read_by_torchs_viewer(tmp_path):
     assert kept.data_ptr() == snapshot["segments"][0]["address"]
     assert "30.0MiB" in _memory_viz.trace(snapshot)
     assert "make" in _memory_viz.memory(snapshot, format_flamegraph=str)
-
-
-@pytest.mark.usefixtures("box")
-def test_who_asked_is_told_when_memory_runs_out():
-    """An observer hears what was asked for, and what there was."""
-    heard = []
-    torch._C._cuda_attach_out_of_memory_observer(lambda *figures: heard.append(figures))
-
-    with pytest.raises(torch.OutOfMemoryError):
-        torch.empty(1 << 31, dtype=torch.uint8, device="cuda:1")
-
-    free, total = torch.cuda.mem_get_info(1)
-    assert heard == [(1, 1 << 31, total, free)]
 
 
 # --------------------------------------------------------------------- settings

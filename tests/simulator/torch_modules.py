@@ -17,12 +17,6 @@ def device(request):
         yield request.param
 
 
-def made_of(*layers):
-    """A module, with a result on the CPU that still needs its parameters."""
-    model = nn.Sequential(*layers)
-    return model, model(torch.ones(2, 4))
-
-
 class Tied(nn.Module):
     """A language model whose last layer is its first."""
 
@@ -99,31 +93,6 @@ def test_hooks_fire_after_a_move_between_two_passes(device):
 
     assert seen == ["cpu", device]
     assert model.weight.grad.tolist() == torch.full((3, 4), 4.0).tolist()
-
-
-def test_gradients_move_as_the_objects_that_they_are(device):
-    """A gradient that somebody holds is the one that has moved."""
-    model, out = made_of(nn.Linear(4, 3), nn.BatchNorm1d(3))
-    out.sum().backward()
-    held = model[0].weight.grad
-
-    model.to(device)
-
-    assert model[0].weight.grad is held
-    assert held.device.type == device
-
-
-def test_an_optimizer_made_before_goes_on(device):
-    """It steps the parameters that have moved."""
-    model, _alive = made_of(nn.Linear(4, 3))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    before = model[0].weight.tolist()
-
-    model.to(device)
-    model(torch.ones(2, 4, device=device)).sum().backward()
-    optimizer.step()
-
-    assert model[0].weight.tolist() != before
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda each: each.__name__)

@@ -116,27 +116,6 @@ def test_after_off_everything_is_as_before():
     assert not box.is_on
 
 
-def test_after_the_with_block_everything_is_as_before():
-    """The end of the block switches off; so does an exception in it, which goes on."""
-    before = state()
-
-    with gpumagic.simulate("2xh100"):
-        torch.ones(2, device="sim")
-    after_block = changes(before)
-    with pytest.raises(KeyError), gpumagic.simulate("t4", hazards="poison"):
-        with_work_left_in_a_stream_and_an_error()
-
-    assert after_block == set()
-    assert changes(before) == set()
-
-
-def with_work_left_in_a_stream_and_an_error():
-    """What a cell may do to a machine."""
-    torch.sim.Stream().__enter__()
-    torch.ones(2, device="sim")
-    raise KeyError
-
-
 def test_a_machine_that_cannot_be_changes_nothing(monkeypatch):
     """If switching on fails half-way, torch is as it was."""
     from gpumagic.simulator.backend.switch import Switch

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-import warnings
-
 import pytest
 import torch
 
@@ -91,39 +87,6 @@ def test_a_side_stream_that_reads_too_early_gets_poison(poisoned):
     assert len(poisoned.races) == 1
 
 
-def test_a_copy_to_the_host_that_is_read_too_early(poisoned):
-    """Whoever reads a non_blocking copy before it was waited for gets poison."""
-    x = torch.arange(4.0, device="sim")
-
-    host = x.to("cpu", non_blocking=True)
-    with pytest.warns(DataRace):
-        early = host.sum()
-    torch.sim.synchronize()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        late = host.sum()
-
-    assert early.isnan()
-    assert late == 6.0
-    assert type(host) is torch.Tensor
-    assert repr(host) == "tensor([0., 1., 2., 3.])"
-
-
-def test_a_buffer_that_is_filled_again_too_early(box):
-    """Writing into pinned memory that is still being read warns; after a wait not."""
-    buffer = torch.zeros(BYTES, dtype=torch.uint8).pin_memory()
-    x = torch.empty(BYTES, dtype=torch.uint8, device="sim")
-    x.copy_(buffer, non_blocking=True)
-
-    with pytest.warns(DataRace, match="writes"):
-        buffer.fill_(1)
-    x.copy_(buffer, non_blocking=True)
-    torch.sim.synchronize()
-    buffer.fill_(2)
-
-    assert x[0].item() == 1
-
-
 def test_what_nobody_has_seen_is_told_when_the_host_has_waited(poisoned):
     """Numpy's write is found by its bytes, and told once."""
     pin = torch.zeros(4).pin_memory()
@@ -136,45 +99,6 @@ def test_what_nobody_has_seen_is_told_when_the_host_has_waited(poisoned):
 
     assert pin.tolist() == [0.0, 7.0, 0.0, 0.0]
     assert len(poisoned.races) == 1
-
-
-def test_an_operation_that_waits_ends_the_copies(box):
-    """After nonzero the host may fill the buffer, also by numpy."""
-    pin = torch.zeros(4).pin_memory()
-    there = pin.to("sim", non_blocking=True)
-    there.nonzero()
-    assert type(pin) is torch.Tensor
-    pin.numpy()[:] = 1
-    torch.sim.synchronize()
-
-    assert not box.races
-
-
-def test_only_what_is_under_way_is_watched(box):
-    """Other tensors, pinned or not, keep their class and with it their speed."""
-    pinned, others = torch.zeros(2, 4).pin_memory(), [torch.zeros(4).pin_memory()]
-    older, others = pinned[1], [*others, torch.zeros(4)]
-    pinned[0].to("sim", non_blocking=True)
-    newer = pinned.t()
-
-    assert all(type(each) is torch.Tensor for each in others)
-    assert all(type(each) is not torch.Tensor for each in (pinned, older, newer))
-    torch.sim.synchronize()
-    assert all(type(each) is torch.Tensor for each in (pinned, older, newer))
-    assert not box.races
-
-
-def test_a_parameter_under_way_stays_one(box):
-    """It is copied, pickled and printed as what it is."""
-    weight = torch.nn.Parameter(torch.ones(2))
-    weight.data = weight.data.pin_memory()
-    weight.data.to("sim", non_blocking=True)
-
-    assert isinstance(weight, torch.nn.Parameter)
-    assert type(copy.deepcopy(weight)) is torch.nn.Parameter
-    assert type(pickle.loads(pickle.dumps(weight))) is torch.nn.Parameter  # noqa: S301
-    assert repr(weight).startswith("Parameter containing:\ntensor([1., 1.], ")
-    assert not box.races
 
 
 def test_memory_beyond_what_is_remembered(box, monkeypatch):

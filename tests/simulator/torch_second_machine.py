@@ -57,16 +57,6 @@ def test_where_launches_block_the_host_waits_for_each_kernel(monkeypatch, blocki
     assert (launched_s > waited_s) == (blocking == "1")
 
 
-def test_a_machine_that_is_refused_leaves_the_one_that_is_on():
-    """A wrong word takes nothing away."""
-    with gpumagic.simulate("h100") as box:
-        with pytest.raises(gpumagic.errors.GpuMagicError):
-            gpumagic.simulate("nonsense")
-
-        assert box.is_on
-        assert torch.ones(2, device="sim").tolist() == [1.0, 1.0]
-
-
 FROM_THE_FIRST = {
     "alone": lambda old, _: old + 1,
     "with one of the second": lambda old, new: old + new,

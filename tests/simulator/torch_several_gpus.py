@@ -68,29 +68,6 @@ def test_replicas_give_the_numbers_of_the_parts(device):
         assert torch.allclose(ours.cpu(), theirs)
 
 
-def test_a_training_learns_as_on_one_gpu(device):
-    """Ten steps with a scheduler end with the parameters of a training on one."""
-    results = []
-    for ids in ([0, 1], [0]):
-        torch.manual_seed(3)
-        plain = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).double()
-        model = nn.DataParallel(plain.to(device), device_ids=ids)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
-        for _ in range(10):
-            batch, target = torch.randn(7, 4).double(), torch.randn(7, 2).double()
-            loss = nn.functional.mse_loss(model(batch), target.to(device))
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-        results.append([each.cpu() for each in plain.state_dict().values()])
-
-    for one, other in zip(*results, strict=True):
-        assert torch.allclose(one, other)
-
-
 @pytest.mark.usefixtures("kept_box")
 def test_an_error_of_a_replica_says_which():
     """What is raised in a thread arrives with its type and its replica."""
@@ -132,19 +109,6 @@ def test_tensors_are_spread_and_collected(device):
     total = comm.reduce_add(ones, 1)
     assert (total.device.index, total.tolist()) == (1, [3, 3, 3])
     assert [each.tolist() for each in ones] == [[1, 1, 1], [2, 2, 2]]
-
-
-def test_gradients_flow_through_scatter_and_gather(device):
-    """What was spread and collected gives gradients where it came from."""
-    x = torch.arange(4.0, device=device, requires_grad=True)
-
-    parts = parallel.scatter(x, [0, 1])
-    scaled = [part * (index + 2) for index, part in enumerate(parts)]
-    total = parallel.gather(scaled, 1)
-    total.sum().backward()
-
-    assert total.device.index == 1
-    assert x.grad.tolist() == [2, 2, 3, 3]
 
 
 # ------------------------------------------------------------- several processes

@@ -87,28 +87,3 @@ def test_a_transformer(options, dropout):
     kernels = [SDPBackend.MATH] if dropout else [*SDPBackend.__members__.values()][1:]
     with sdpa_kernel(kernels):
         on_both(workload, rtol=1e-4, atol=1e-5)
-
-
-def test_a_model_on_two_devices():
-    """The first half on one GPU and the second on another train as on the CPU."""
-
-    def workload(device):
-        places = ("sim:0", "sim:1") if device == "sim" else ("cpu", "cpu")
-        first = made(lambda: nn.Linear(6, 16), places[0])
-        second = made(lambda: nn.Linear(16, 3), places[1])
-        parameters = [*first.parameters(), *second.parameters()]
-        optimizer = torch.optim.AdamW(parameters, lr=0.01, foreach=True)
-        losses = []
-        for _ in range(STEPS):
-            optimizer.zero_grad()
-            hidden = first(numbers(8, 6).to(places[0])).relu()
-            loss = second(hidden.to(places[1])).square().mean()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        assert [str(each.grad.device) for each in parameters[::2]] == [
-            each if device == "sim" else "cpu" for each in places
-        ]
-        return losses, [each.detach().cpu() for each in parameters]
-
-    on_both(workload)
