@@ -66,7 +66,17 @@ class SimulationReport(Report):
     @property
     def headline(self) -> str:
         """The answer in one sentence."""
-        return _headline(self)
+        machine = count_text(len(self.gpus), self.label, plural=self.label)
+        if not self.on:
+            return f"{machine}, switched off."
+        if not self.visible:
+            return f"{machine}, switched on, and all hidden by CUDA_VISIBLE_DEVICES."
+        devices = f"{self.device_type}:0"
+        if self.visible > 1:
+            devices += f" to {self.device_type}:{self.visible - 1}"
+        hidden = len(self.gpus) - self.visible
+        seen = f" ({hidden} hidden)" if hidden else ""
+        return f"{machine}, switched on as {devices}{seen}."
 
     def drawing(self) -> Any:
         """The answer, and what it rests on."""
@@ -101,27 +111,16 @@ class RacesReport(Report):
     @property
     def headline(self) -> str:
         """The answer in one sentence."""
-        return _races_headline(self)
+        if not self.looked_for:
+            return 'Data races are not looked for: hazards="off".'
+        count = len(self.races)
+        return f"{count_text(count, 'data race')} so far." if count else "No data race."
 
     def drawing(self) -> Any:
         """The answer, and what it rests on."""
         from gpumagic.drawing import Drawing, one_screen
 
         return Drawing(self.headline, one_screen(_races(self)), self.label)
-
-
-def _headline(report: SimulationReport) -> str:
-    machine = count_text(len(report.gpus), report.label, plural=report.label)
-    if not report.on:
-        return f"{machine}, switched off."
-    if not report.visible:
-        return f"{machine}, switched on, and all hidden by CUDA_VISIBLE_DEVICES."
-    devices = f"{report.device_type}:0"
-    if report.visible > 1:
-        devices += f" to {report.device_type}:{report.visible - 1}"
-    hidden = len(report.gpus) - report.visible
-    seen = f" ({hidden} hidden)" if hidden else ""
-    return f"{machine}, switched on as {devices}{seen}."
 
 
 def _parts(report: SimulationReport) -> Iterator[Part]:
@@ -183,13 +182,6 @@ def _in_use(gpu: GpuState) -> Meter:
 
 
 # ---------------------------------------------------------------- races
-
-
-def _races_headline(report: RacesReport) -> str:
-    if not report.looked_for:
-        return 'Data races are not looked for: hazards="off".'
-    count = len(report.races)
-    return f"{count_text(count, 'data race')} so far." if count else "No data race."
 
 
 def _races(report: RacesReport) -> Iterator[Part]:

@@ -133,12 +133,6 @@ class Copies:
         shape[dim] = sum(each.size(dim) for each in tensors)
         device = "cpu" if destination == _CPU else self._device(destination)
         result = self._torch.empty(shape, dtype=first.dtype, device=device)
-        last = self._torch.channels_last
-        if first.dim() == 4 and all(
-            each.is_contiguous(memory_format=last) and not each.is_contiguous()
-            for each in tensors
-        ):
-            result = result.to(memory_format=last)
         return self.gather_out(tensors, result, dim)
 
     def gather_out(self, tensors: Sequence[Any], out: Any, dim: int) -> Any:
