@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.drawing import Part
-    from gpumagic.gpu_open.memory_records import Growth
     from gpumagic.gpu_open.answer_recording import SnapshotReport
+    from gpumagic.gpu_open.memory_records import Growth
 
 _FEW = 4  # rows, beside which there is room for a picture
 _FEWEST_PIECES = 3  # more of them are no accident

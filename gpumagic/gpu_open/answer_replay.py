@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.drawing import Part
-    from gpumagic.gpu_open.memory_records import Replayed, ReplayOf, WouldFit
     from gpumagic.gpu_open.answer_recording import SnapshotReport
+    from gpumagic.gpu_open.memory_records import Replayed, ReplayOf, WouldFit
 
 _WORTH_IT = 0.05  # of what the recorded setting reserves; and how far rules may be off
 _LIMITS = (

@@ -57,7 +57,7 @@ class GpuMagics(Magics):
         self, report: Report, options: argparse.Namespace, place: Place | None = None
     ) -> Report | None:
         """Display and store a report as the options ask; return it where `-o` asks."""
-        self.session.keep_last(type(report).__module__, report)
+        self.session.keep_last(_room(type(report)), report)
         if options.variable:
             self.shell.user_ns[options.variable] = report
         if options.json and not options.quiet:
@@ -73,8 +73,7 @@ class GpuMagics(Magics):
     @property
     def last_report(self) -> Any | None:
         """The last report of this magic in this notebook."""
-        room = type(self).__module__.rpartition(".")[0]
-        return self.session.last(f"{room}.report")
+        return self.session.last(_room(type(self)))
 
     def shows_last(self, line: str) -> bool:
         """Show parts of the last report, if that is all that a line asks for."""
@@ -120,6 +119,11 @@ class GpuMagics(Magics):
         from gpumagic.notebook import cells
 
         return cells.run(self.shell, body, magic_line=typed, before=before, after=after)
+
+
+def _room(kind: type) -> str:
+    """The folder of a room by what is defined in it."""
+    return kind.__module__.rpartition(".")[0]
 
 
 def variable_name(text: str) -> str:

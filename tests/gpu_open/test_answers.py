@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.gpu_open.memory_records import LineMemory
 from gpumagic.gpu_open.answer_recording import SnapshotReport, TraceReport
+from gpumagic.gpu_open.memory_records import LineMemory
 from gpumagic.gpu_open.trace_records import HostWork, Idle, RankTrace
 from tests.gpu_open import samples_snapshots, samples_traces
 from tests.gpu_open.samples_traces import (
