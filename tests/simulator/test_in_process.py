@@ -36,7 +36,6 @@ TOGETHER = {
     "standing in for CUDA": (
         "quick_start",
         "as_cuda",
-        "as_on_cuda",
         "cuda_details",
         "cuda_semantics_page",
         "graphs",

@@ -11,8 +11,6 @@ import gpumagic
 from gpumagic.devices.torch_build import read_torch_build
 from gpumagic.errors import DeviceError
 
-CUDA_1 = torch.device("cuda", 1)
-
 
 @pytest.fixture(scope="module")
 def machine():
@@ -21,28 +19,6 @@ def machine():
 
 
 # ------------------------------------------------------------------------ devices
-
-
-ASKING = (
-    "synchronize",
-    "current_stream",
-    "get_device_name",
-    "get_device_properties",
-    "memory_allocated",
-    "mem_get_info",
-    "reset_peak_memory_stats",
-    "set_device",
-    "device",
-    "Stream",
-)
-
-
-@pytest.mark.parametrize("word", ASKING)
-@pytest.mark.usefixtures("kept_box")
-def test_what_wants_a_gpu_takes_no_other_device(word):
-    """A device of another kind is an error, in CUDA's words."""
-    with pytest.raises(ValueError, match="Expected a cuda device, but got: cpu"):
-        getattr(torch.cuda, word)("cpu")
 
 
 @pytest.mark.parametrize("device", [None, "cuda", torch.device("cuda")])
@@ -71,19 +47,6 @@ def test_gpus_are_told_apart():
     assert f"uuid={first}" in repr(torch.cuda.get_device_properties(0))
 
 
-@pytest.mark.usefixtures("kept_box")
-def test_the_fraction_of_memory_is_a_float():
-    """Other types and other numbers are refused; what was set is told."""
-    torch.cuda.set_per_process_memory_fraction(0.5, 1)
-
-    assert torch.cuda.get_per_process_memory_fraction(0) == 1.0
-    assert torch.cuda.get_per_process_memory_fraction(1) == 0.5
-    with pytest.raises(TypeError, match="must be `float`"):
-        torch.cuda.set_per_process_memory_fraction(1)
-    with pytest.raises(ValueError, match="Allowed range: 0~1"):
-        torch.cuda.set_per_process_memory_fraction(1.5)
-
-
 def test_the_version_of_cuda_is_a_number_while_it_is_there():
     """Programs that read it run; what torch was built for is told as it is."""
     before = torch.version.cuda
@@ -94,32 +57,6 @@ def test_the_version_of_cuda_is_a_number_while_it_is_there():
 
 
 # ----------------------------------------------------------------- streams, events
-
-
-@pytest.mark.usefixtures("kept_box")
-def test_priorities_have_a_range():
-    """The most urgent one that torch has is the most urgent one that a stream gets."""
-    least, greatest = torch.cuda.Stream.priority_range()
-    assert "torch.cuda.Stream: the default" in repr(torch.cuda.current_stream())
-
-    assert (least, greatest) == (0, -3)
-    assert torch.cuda.Stream(priority=-9).priority == greatest
-
-
-@pytest.mark.usefixtures("kept_box")
-def test_events_of_two_gpus_have_no_time_between_them():
-    """CUDA knows no clock that two GPUs share."""
-    first, second = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    assert first.event_id == second.event_id == 0
-    first.record()
-    with torch.cuda.device(1):
-        second.record()
-    assert first.event_id != second.event_id
-    torch.cuda.synchronize(0)
-    torch.cuda.synchronize(1)
-
-    with pytest.raises(RuntimeError, match="invalid resource handle"):
-        first.elapsed_time(second)
 
 
 @pytest.mark.usefixtures("kept_box")
@@ -167,30 +104,6 @@ def test_a_tensor_is_resized_in_an_order_of_memory(shape, order, kept_box):
     assert there.fill_(2.0).sum().item() == 2.0 * there.numel()
     with pytest.raises(RuntimeError, match="required rank"):
         there.resize_(2, memory_format=order)
-
-
-COPIES = {
-    torch.split_with_sizes_copy: ([1, 2],),
-    torch.split_copy: (2,),
-    torch.unbind_copy: (),
-}
-
-
-@pytest.mark.parametrize("copy", COPIES, ids=lambda each: each.__name__)
-@pytest.mark.usefixtures("kept_box")
-def test_copies_are_made_into_lists(copy):
-    """Operators with a list of outputs fill them, also parts of larger tensors."""
-    x = torch.arange(6.0).view(3, 2)
-    expected = copy(x, *COPIES[copy])
-    whole = torch.zeros(len(expected), 8, device="cuda")
-    out = [
-        row[: each.numel()].view(each.shape)
-        for row, each in zip(whole, expected, strict=True)
-    ]
-
-    assert copy(x.cuda(), *COPIES[copy], out=out) is None
-    for each, numbers in zip(out, expected, strict=True):
-        assert each.tolist() == numbers.tolist()
 
 
 # ---------------------------------------------------------------- texts, loading

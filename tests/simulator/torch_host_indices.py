@@ -41,36 +41,6 @@ def test_an_index_on_the_host_is_a_copy_that_waits(box, table, index):
     assert table[index].cpu().equal(table.cpu()[index])
 
 
-def test_a_pinned_index_is_a_copy_that_waits_as_well(box, table):
-    """The copy is not asked to go on by itself, so that it is waited for."""
-    pinned = EVERY_OTHER.pin_memory()
-
-    copies, waits = copies_and_waits(box, lambda: table[pinned])
-
-    assert copies == [(EVERY_OTHER.numel() * 8, True)]
-    assert waits == ["copy to the device"]
-
-
-def test_each_index_is_a_copy_of_its_own(box, table):
-    """Two index tensors on the host go over one after the other."""
-    few = EVERY_OTHER[:5]
-
-    copies, _ = copies_and_waits(box, lambda: table[few, few // 2])
-
-    assert copies == [(40, False), (40, False)]
-
-
-def test_assigning_by_an_index_on_the_host_is_a_copy(box, table):
-    """The copy is made for writing as well, and the values arrive."""
-    copies, waits = copies_and_waits(box, lambda: table.__setitem__(EVERY_OTHER, -1.0))
-
-    # The number goes over first.
-    assert copies == [(4, False), (EVERY_OTHER.numel() * 8, False)]
-    assert waits == ["copy from pageable memory"] * 2
-    assert table.cpu()[MASK].eq(-1).all()
-    assert not table.cpu()[~MASK].eq(-1).any()
-
-
 def test_the_copy_takes_memory_for_as_long_as_the_call(box, table):
     """The allocator serves it, and gets it back."""
     before = torch.sim.memory_allocated()
@@ -89,23 +59,6 @@ def test_an_index_on_the_gpu_is_no_copy(box, table):
     there = EVERY_OTHER.to("sim")
 
     assert copies_and_waits(box, lambda: table[there]) == ([], [])
-
-
-def test_an_index_out_of_range_is_refused_in_the_words_of_torch(table):
-    """A mask of the wrong length and an index too large are errors as ever."""
-    with pytest.raises(IndexError, match="shape of the mask"):
-        table[MASK[:5]]
-    with pytest.raises(IndexError, match="out of bounds"):
-        table[torch.tensor([ROWS])]
-
-
-def test_values_on_the_host_are_refused(table):
-    """As on CUDA only indices may lie on the CPU, and single numbers."""
-    with pytest.raises(RuntimeError, match="same device"):
-        table[EVERY_OTHER] = torch.ones(ROWS // 2, 8)
-    table[EVERY_OTHER] = torch.tensor(2.0)
-
-    assert table.cpu()[MASK].eq(2).all()
 
 
 def test_gradients_flow_through_an_index_on_the_host(table):

@@ -91,25 +91,6 @@ def test_blocks_tell_where_they_were_allocated():
     assert torch.cuda.memory._allocation_traceback(512) is None
 
 
-@pytest.mark.usefixtures("box")
-def test_a_recording_can_be_bounded_cleared_and_ended():
-    """The latest entries stay, until somebody clears or ends it."""
-    record = torch.cuda.memory._record_memory_history
-    record(max_entries=3)
-    kept = [make() for _ in range(4)]
-    assert len(entries()) == 3
-    record(clear_history=True)
-    assert entries() == []
-    assert [each["action"] for each in entries()] == ["snapshot"]
-    record(enabled="state")
-    kept.append(make())
-    assert len(entries()) == 1
-    assert own_calls(torch.cuda.memory_snapshot()[-1]["frames"]) == ["make"]
-    record(enabled=None)
-    kept.append(make())
-    assert entries() == []
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -63,28 +63,6 @@ def test_compiled_without_a_code_generator():
         torch.testing.assert_close(x.grad.cpu(), host.grad)
 
 
-def test_traced_and_exported_models():
-    """make_fx and torch.export capture what runs on the device, and it runs again."""
-    model = nn.Sequential(nn.Linear(6, 4), nn.ReLU()).to("sim")
-    x = numbers(8, 6).to("sim")
-
-    graph = torch.fx.experimental.proxy_tensor.make_fx(model)(x)
-    exported = torch.export.export(model, (x,)).module()
-
-    for each in (graph, exported):
-        torch.testing.assert_close(each(x), model(x))
-
-
-def test_operations_are_counted_while_it_runs():
-    """The counter of torch of operations sees those of the device."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    with FlopCounterMode(display=False) as counter:
-        torch.ones(4, 8, device="sim") @ torch.ones(8, 2, device="sim")
-
-    assert counter.get_total_flops() == 2 * 4 * 8 * 2
-
-
 def test_a_saved_optimizer_has_its_state_where_the_parameters_are():
     """Loading a state that was saved on the device onto the CPU moves all of it."""
     model = nn.Linear(3, 2).to("sim")
@@ -99,19 +77,6 @@ def test_a_saved_optimizer_has_its_state_where_the_parameters_are():
 
     devices = {each["exp_avg"].device.type for each in loaded["state"].values()}
     assert devices == {"cpu"}
-
-
-def test_parameters_take_new_values_while_a_graph_uses_them():
-    """load_state_dict, half and a move that is none work with a loss alive."""
-    model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)).to("sim")
-    saved = {name: each.clone() for name, each in model.state_dict().items()}
-    loss = model(torch.ones(2, 3, device="sim")).sum()
-
-    model.load_state_dict(saved)
-    model.to("sim")
-
-    assert loss.item() == pytest.approx(0.0, abs=1e-5)
-    assert model.half()[0].weight.dtype == torch.float16
 
 
 def test_moving_there_and_back_keeps_the_parameters():

@@ -23,11 +23,6 @@ DTYPES = (
 )  # fmt: skip
 
 
-def grid(device):
-    """24 different numbers."""
-    return torch.arange(24.0).reshape(4, 6).clone().to(device)
-
-
 # ----------------------------------------------------------------- several devices
 
 
@@ -78,58 +73,6 @@ def test_gradients_cross_devices():
     assert (on_first.grad.tolist(), str(on_first.grad.device)) == ([3.0, 3.0], "sim:0")
 
 
-def test_moving_a_model_keeps_its_parameters():
-    """`.to` keeps identities, ties, hooks and optimizers, and `.to("sim") is x`."""
-    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
-    second.weight = first.weight
-    weight, optimizer = first.weight, torch.optim.SGD(first.parameters(), lr=1.0)
-
-    model = nn.Sequential(first, second).to("sim")
-    model(torch.ones(1, 2, device="sim")).sum().backward()
-    before = weight.tolist()
-    optimizer.step()
-
-    assert first.weight is second.weight is weight
-    assert type(weight) is nn.Parameter
-    assert weight.tolist() != before
-    x = torch.ones(2, device="sim")
-    assert type(x) is torch.Tensor
-    assert x.to("sim") is x
-    assert x.to("sim", copy=True) is not x
-
-
-def test_factories_make_tensors_where_they_are_asked_to():
-    """Every factory and a default device put tensors on the right GPU."""
-    like = torch.ones(2, device="sim:1")
-    for made in (
-        torch.tensor([1.0], device="sim:1"),
-        torch.as_tensor([1.0], device="sim:1"),
-        torch.asarray([1.0], device="sim:1"),
-        torch.zeros_like(like),
-        torch.rand_like(like),
-        torch.full((2,), 3, device="sim:1"),
-        torch.eye(2, device="sim:1"),
-        torch.arange(3, device="sim:1"),
-        torch.randperm(3, device="sim:1"),
-        torch.linspace(0, 1, 3, device=torch.device("sim", 1)),
-        torch.from_numpy(np.ones(2)).to("sim:1"),
-        nn.Linear(2, 2, device="sim:1").weight,
-        like.new_zeros(2),
-        like.new_full((2,), 1.0),
-    ):
-        assert str(made.device) == "sim:1"
-    with torch.device("sim:1"):
-        assert str(torch.ones(2).device) == "sim:1"
-        assert str(nn.Linear(2, 2).weight.device) == "sim:1"
-    torch.set_default_device("sim")
-    try:
-        assert str(torch.ones(2).device) == "sim:0"
-        assert str(torch.tensor([1, 2]).device) == "sim:0"
-    finally:
-        torch.set_default_device(None)
-    assert str(torch.ones(2).device) == "cpu"
-
-
 def test_a_tensor_made_after_another_lies_beside_it():
     """new_tensor puts data on the GPU of its tensor, whichever is the current one."""
     like = torch.ones(2, device="sim:1")
@@ -153,33 +96,6 @@ def test_every_type_goes_there_and_back(dtype):
     assert there[2:].clone().to(torch.complex64).cpu().real.tolist() == (
         [1.0, 1.0] if dtype is torch.bool else [2.0, 1.0]
     )
-
-
-def test_type_promotion():
-    """Mixed types promote as on the CPU, with numbers and 0-dim tensors too."""
-    for left, right in (
-        (torch.int64, torch.float16),
-        (torch.bfloat16, torch.float16),
-        (torch.uint8, torch.int8),
-        (torch.float32, torch.complex64),
-    ):
-        x, y = torch.ones(2, device="sim", dtype=left), torch.ones(2, dtype=right)
-        assert (x + y.to("sim")).dtype is torch.promote_types(left, right)
-    assert (torch.ones(2, device="sim", dtype=torch.int32) * 1.5).dtype is torch.float32
-
-
-def test_complex_numbers():
-    """FFTs, conjugates and negated views give the CPU's numbers."""
-    results = []
-    for device in ("cpu", "sim"):
-        spectrum = torch.fft.rfft(grid(device))
-        conj, imaginary = spectrum.conj(), spectrum.conj().imag
-        assert conj.is_conj()
-        assert imaginary.is_neg()
-        back = torch.fft.irfft(spectrum * conj, n=6)
-        results.append([back.cpu(), (spectrum @ spectrum.mH).cpu(), imaginary.cpu()])
-
-    torch.testing.assert_close(*results)
 
 
 def test_a_nested_tensor():

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from tests.simulator.small_models import (
     STEPS,
@@ -16,21 +15,7 @@ from tests.simulator.small_models import (
     made,
     numbers,
     on_both,
-    small_net,
-    train,
 )
-
-SCHEDULERS = {
-    "cosine": lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(
-        optimizer, 4
-    ),
-    "one cycle": lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=0.1, total_steps=8
-    ),
-    "exponential": lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(
-        optimizer, 0.5
-    ),
-}
 
 # What these networks are made of: sizes of very different kinds in one list.
 PARAMETERS = {
@@ -149,51 +134,6 @@ def test_optimizers_over_the_parameters_of_large_networks(name, way, network):
         return norm, parameters
 
     on_both(workload)
-
-
-def test_gradients_add_up_over_several_batches():
-    """Accumulating two halves gives what one batch gives on the CPU."""
-
-    def workload(device):
-        model = made(small_net, device)
-        x = numbers(8, 6).to(device)
-        for half in x.chunk(2) if device == "sim" else [x]:
-            (model(half).square().sum() / len(x)).backward()
-        return [each.grad for each in model.parameters()]
-
-    on_both(workload)
-
-
-@pytest.mark.parametrize("name", SCHEDULERS)
-def test_learning_rates_on_a_schedule(name):
-    """Schedulers change the learning rate, and the numbers follow."""
-
-    def workload(device):
-        model = made(small_net, device)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        scheduler = SCHEDULERS[name](optimizer)
-        losses = []
-        for _ in range(STEPS):
-            losses += train(model, optimizer, device, steps=1)
-            scheduler.step()
-        return losses, scheduler.get_last_lr()
-
-    on_both(workload)
-
-
-def test_a_moving_average_of_the_weights():
-    """An AveragedModel follows the model on the device."""
-
-    def workload(device):
-        model = made(small_net, device)
-        average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-        for _ in range(STEPS):
-            train(model, optimizer, device, steps=1)
-            average.update_parameters(model)
-        return average.state_dict()
-
-    on_both(workload, rtol=1e-5, atol=1e-5)
 
 
 def test_a_model_on_two_devices():

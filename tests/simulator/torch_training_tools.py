@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
 
 from tests.simulator.small_models import made, numbers, small_net, train
 
@@ -74,24 +73,6 @@ def test_a_grad_scaler_scales_and_skips():
     assert scaler.get_scale() == 4.0
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("pinned", [False, True])
-def test_batches_from_a_data_loader(workers, pinned):
-    """Batches arrive whole, from worker processes and out of pinned memory too."""
-    data = TensorDataset(torch.arange(20).float().reshape(10, 2), torch.arange(10))
-    loader = DataLoader(data, batch_size=4, num_workers=workers, pin_memory=pinned)
-    seen = []
-
-    for rows, labels in loader:
-        assert rows.is_pinned() is labels.is_pinned() is pinned
-        rows_there = rows.to("sim", non_blocking=True)
-        seen.append(rows_there.sum(1) - labels.to("sim", non_blocking=True))
-
-    expected = data.tensors[0].sum(1) - data.tensors[1]
-    assert torch.cat(seen).tolist() == expected.tolist()
-
-
 @pytest.mark.parametrize(
     "kind", [torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad]
 )
@@ -112,16 +93,3 @@ def test_training_goes_on_after_saving_and_loading(kind):
         target.load_state_dict(state)
 
     assert train(fresh, fresh_optimizer, "sim") == expected
-
-
-def test_a_deep_copy_trains_by_itself():
-    """A copied model is on the device, equal, and leaves the original alone."""
-    model = made(lambda: nn.Sequential(small_net(), nn.BatchNorm1d(3)), "sim")
-    before = [each.tolist() for each in model.parameters()]
-
-    twin = copy.deepcopy(model)
-    train(twin, torch.optim.SGD(twin.parameters(), lr=0.1), "sim")
-
-    assert {each.device for each in twin.parameters()} == {torch.device("sim:0")}
-    assert [each.tolist() for each in model.parameters()] == before
-    assert [each.tolist() for each in twin.parameters()] != before

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
-import gpumagic
 from gpumagic.simulator.accesses import Accesses
 from gpumagic.simulator.backend.addresses import operand_of
 
@@ -107,44 +105,6 @@ def test_gradients_flow_through_views_that_were_written():
     assert gradients[0] == gradients[1]
 
 
-def test_memory_formats():
-    """channels_last strides are made, kept and recognised."""
-    x = torch.ones(2, 3, 4, 5, device="sim").to(memory_format=torch.channels_last)
-    conv = nn.Conv2d(3, 6, 3).to("sim").to(memory_format=torch.channels_last)
-
-    assert x.stride() == (60, 1, 15, 3)
-    assert torch.empty_like(x).stride() == x.relu().stride() == x.stride()
-    assert conv(x).is_contiguous(memory_format=torch.channels_last)
-    assert x.contiguous().stride() == (60, 20, 5, 1)
-
-
-def test_in_place_rules():
-    """Leaves, expanded tensors and changed saved tensors are guarded as on the CPU."""
-    leaf = torch.ones(3, device="sim", requires_grad=True)
-    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
-        leaf.add_(1)
-    with pytest.raises(RuntimeError, match="more than one element of the written-to"):
-        torch.ones(1, device="sim").expand(4).add_(1)
-    saved = leaf.exp()
-    version = saved._version
-    saved.add_(1)
-    assert saved._version == version + 1
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        saved.sum().backward()
-
-
-def test_out_arguments():
-    """`out=` fills a view in place, and gives an empty tensor new memory."""
-    x = torch.zeros(2, 3, device="sim")
-    empty = torch.empty(0, device="sim")
-
-    torch.add(torch.ones(3, device="sim"), 1, out=x[1])
-    torch.add(torch.ones(3, device="sim"), 2, out=empty)
-
-    assert x.tolist() == [[0.0] * 3, [2.0] * 3]
-    assert empty.tolist() == [3.0] * 3
-
-
 def test_geometry_changes_in_place():
     """t_, squeeze_, resize_ and set_ change a tensor as they do on the CPU."""
     results = []
@@ -204,31 +164,3 @@ def test_the_bytes_of_a_view_are_those_of_its_elements(name):
     assert (low, high) == (min(touched), max(touched) + 4)
     assert nbytes == len(touched) * 4
     assert (layout is None) == (nbytes == high - low)
-
-
-def gelu_by_name(x):
-    """An operation that is told how by name."""
-    return nn.functional.gelu(x, approximate="tanh")
-
-
-def changed_by_name(x):
-    """One that writes what it reads."""
-    return x.add_(x.sin(), alpha=2)
-
-
-@pytest.mark.parametrize("operation", [gelu_by_name, changed_by_name])
-@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_named_values_cost_what_they_cost_the_general_way(operation, kind):
-    """An operation told a value by name takes as long, and as much, either way."""
-    found = []
-    for hazards in ("report", "poison"):  # poison takes the general way
-        with gpumagic.simulate("h100", hazards=hazards) as box, torch.no_grad():
-            x = torch.linspace(-1, 1, 24, dtype=kind).to("sim")[6:]
-            works = box.record()
-            made = operation(x)
-            torch.sim.synchronize()
-            took = [(each.name, each.duration_ns) for each in works]
-            memory = torch.sim.memory_stats()
-            found.append((took, box.time_s, memory, made.tolist()))
-
-    assert found[0] == found[1]

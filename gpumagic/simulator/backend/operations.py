@@ -25,61 +25,31 @@ if TYPE_CHECKING:
 
 _NAMESPACE = "aten::"
 
+
+def _named(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
 # Factories that decompose as on CUDA, into an empty tensor and a fill.
-_DECOMPOSED = frozenset(
-    (
-        "zeros",
-        "ones",
-        "full",
-        "rand",
-        "randn",
-        "randint",
-        "empty_like",
-        "zeros_like",
-        "ones_like",
-        "full_like",
-        "rand_like",
-        "randn_like",
-        "new_empty",
-        "new_zeros",
-        "new_full",
-        "new_ones",
-        "new_empty_strided",
-        "scalar_tensor",
-    )
+_DECOMPOSED = _named(
+    "zeros ones full rand randn randint empty_like zeros_like ones_like full_like"
+    " rand_like randn_like new_empty new_zeros new_full new_ones new_empty_strided"
+    " scalar_tensor"
 )
 # What torch's C++ does for every device: registering these would only get in the way.
-_LEFT_TO_TORCH = frozenset(
-    (
-        "_pin_memory",
-        "is_pinned",
-        "lift",
-        "lift_fresh",
-        "_pack_padded_sequence",  # takes its lengths from the CPU
-        "_pack_padded_sequence_backward",
-    )
+# `_pack_padded_sequence` takes its lengths from the CPU.
+_LEFT_TO_TORCH = _named(
+    "_pin_memory is_pinned lift lift_fresh _pack_padded_sequence"
+    " _pack_padded_sequence_backward"
 )
 # Tagged `inplace_view`: they change the geometry of a tensor, not its memory.
-_IN_PLACE_VIEWS = frozenset(
-    (
-        "as_strided_",
-        "detach_",
-        "resize_",
-        "resize_as_",
-        "rename_",
-        "set_",
-        "set_data",
-        "squeeze_",
-        "swapaxes_",
-        "swapdims_",
-        "t_",
-        "transpose_",
-        "unsqueeze_",
-    )
+_IN_PLACE_VIEWS = _named(
+    "as_strided_ detach_ resize_ resize_as_ rename_ set_ set_data squeeze_"
+    " swapaxes_ swapdims_ t_ transpose_ unsqueeze_"
 )
 # A CPU tensor may index a simulated one; CUDA copies it over, and waits for that.
-_TAKES_HOST_INDICES = frozenset(
-    ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
+_TAKES_HOST_INDICES = _named(
+    "index index_put index_put_ _index_put_impl_ _unsafe_index"
 )
 
 # Each output is as large as an input at most.
@@ -88,91 +58,32 @@ OF_THEIR_INPUTS_SIZE = frozenset(
 )
 _SIZES = ("int", "List[int]")
 # Matrix products whose last argument is the right-hand matrix.
-_PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm"))
+_PRODUCTS = _named("mm addmm bmm baddbmm")
 _SLOW_IN_HALF = (Kind.MATMUL, Kind.CONVOLUTION)
 _CELLS = "_thnn_fused_"  # CUDA computes them in single precision within
 _SOFTMAXES = (Kind.SOFTMAX, Kind.LOG_SOFTMAX)
 _SHAPED = (Kind.CONVOLUTION, *_SOFTMAXES)
-_CONVOLUTIONS = frozenset(("convolution", "_convolution", "convolution_overrideable"))
-_BY_ROWS = frozenset(
-    (
-        "native_layer_norm",
-        "native_layer_norm_backward",
-        "_fused_rms_norm",
-        "_fused_rms_norm_backward",
-    )
+_CONVOLUTIONS = _named("convolution _convolution convolution_overrideable")
+_BY_ROWS = _named(
+    "native_layer_norm native_layer_norm_backward _fused_rms_norm"
+    " _fused_rms_norm_backward"
 )
-_BY_CHANNELS = frozenset(
-    ("native_batch_norm", "native_batch_norm_backward", "batch_norm_backward")
+_BY_CHANNELS = _named(
+    "native_batch_norm native_batch_norm_backward batch_norm_backward"
 )
 # The operators that programs are made of.
-COMMON = frozenset(
-    f"aten::{name}"
-    for name in (
-        "add.Tensor",
-        "add_.Tensor",
-        "addmm",
-        "bmm",
-        "div.Tensor",
-        "exp",
-        "mm",
-        "mul.Tensor",
-        "mul_.Tensor",
-        "neg",
-        "pow.Tensor_Scalar",
-        "relu",
-        "sigmoid",
-        "sub.Tensor",
-        "sub_.Tensor",
-        "sum",
-        "sum.dim_IntList",
-        "tanh",
-    )
+COMMON = _named(
+    "aten::add.Tensor aten::add_.Tensor aten::addmm aten::bmm aten::div.Tensor"
+    " aten::exp aten::mm aten::mul.Tensor aten::mul_.Tensor aten::neg"
+    " aten::pow.Tensor_Scalar aten::relu aten::sigmoid aten::sub.Tensor"
+    " aten::sub_.Tensor aten::sum aten::sum.dim_IntList aten::tanh"
 )
 MASKS = ("torch.bool", "torch.uint8")
 INDICES = 1  # where they stand among the arguments of what indexes
 
 
 class Operation:
-    """One overload of one operator.
-
-    Attributes:
-        name: As torch's dispatcher spells it, "aten::add.Tensor".
-
-        call: Runs it.
-
-        rule: What it costs.
-
-        missing: Whether nothing computes it here.
-
-        makes: How many tensors or lists of tensors it makes that were not there before.
-
-        pointwise: Whether it makes one that has the shape its arguments broadcast to.
-
-        over_lists: Whether it goes through lists of tensors, index by index.
-
-        work: Counts what it computes, by the shapes of its arguments; None where bytes
-            decide.
-
-        blocks: Counts the blocks that it is cut into, by its arguments; None where
-            there are as many as it has use for.
-
-        written: The positions and names of the arguments that it writes.
-
-        several: Whether it returns several new tensors, and nothing else.
-
-        launches: Whether it runs a kernel at all.
-
-        copies: Whether it copies one tensor, in whichever order of its elements.
-
-        is_product: Whether it multiplies matrices and does nothing else.
-
-        generator_at: Where its generator stands, if it is not named.
-
-        silent: Whether it answers with nothing.
-
-        outs: The names of those among them that are outputs alone.
-    """
+    """One overload of one operator: how it is run, and what it costs."""
 
     __slots__ = (
         "_torch",
@@ -209,15 +120,17 @@ class Operation:
         schema = overload._schema
         arguments, returns = schema.arguments, schema.returns
         base, _, kind = name.removeprefix(_NAMESPACE).partition(".")
-        self.name = name
+        self.name = name  # as torch's dispatcher spells it, "aten::add.Tensor"
         made = made_of_others(torch, name)
         self.call: Callable[..., Any] = _binding(torch, name) or made or overload._op
         has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
+        # nothing computes it here
         self.missing = made is None and not has_kernel(name, "CPU")
         self._torch = torch
         self.rule: Rule = rule_for(name)
         functional = base.removesuffix("_")
         self.is_product = functional in _PRODUCTS and not kind.startswith("dtype")
+        # counts what it computes, by the shapes of its arguments; None: bytes decide
         self.work: Callable[..., Amount] | None = None
         if self.is_product:
             self.work = _product
@@ -236,18 +149,22 @@ class Operation:
         self.copies = base == "clone"
         self.blocks = _counting_blocks(torch, base, self.rule)
         self.single = len(returns) == 1 and str(returns[0].type) == "Tensor"
+        # returns new tensors, and nothing else
         self.several = len(returns) > 1 and all(
             str(each.type) == "Tensor" and each.alias_info is None for each in returns
         )
         self.in_place = self.single and returns[0].alias_info is not None
         self.mixes = base in _TAKES_HOST_INDICES
         self.silent = not returns
+        # names of the arguments that are outputs alone
         self.outs = tuple(each.name for each in arguments if each.is_out)
+        # positions and names of the arguments that it writes
         self.written: tuple[int | str, ...] = tuple(
             each.name if each.kwarg_only else position
             for position, each in enumerate(arguments)
             if each.alias_info is not None and each.alias_info.is_write
         )
+        # how many tensors or lists of tensors it makes that were not there before
         self.makes = len(self.outs) or sum(not each.alias_info for each in returns)
         if self.rule.kind is Kind.METADATA:
             self.makes = 0

@@ -21,7 +21,6 @@ from gpumagic.simulator.backend.race_warnings import RaceWarnings
 from gpumagic.simulator.backend.registration import NAME
 from gpumagic.simulator.backend.tensors import Tensors
 from gpumagic.simulator.operators import Kind, dtype_word
-from gpumagic.simulator.races import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,52 +41,7 @@ _POISON_BYTE = 0xFF  # NaN in every floating point type, -1 in the integers
 
 
 class Simulation:
-    """What the kernels share; what its parts do is within their reach.
-
-    Attributes:
-        machine: The engine behind it.
-
-        latch: Says which GPUs this process sees, and fixes it at the first use.
-
-        tensors: Makes simulated tensors and finds their twins.
-
-        devices: The GPUs that this process sees.
-
-        gpu: The one with a number, or the current one.
-
-        here: This thread's device and streams.
-
-        launch: Enters an operation into the books.
-
-        place: Enters a tensor that was made without a kernel.
-
-        books: Holds the books open for several entries.
-
-        take: Memory from an allocator, while they are held.
-
-        foresee: Refuses an output that this machine's RAM cannot hold.
-
-        races: Those that were found; `tell` adds to them, and warns.
-
-        collectors: Those who take races that are found, in the place of a warning.
-
-        stream_name: What to type for a stream of the tracker.
-
-        memory_full: Those who are told when memory has run out: which GPU, how much
-            was asked of the driver, how much there is, how much of that is free.
-
-        births: Those who are told of each tensor that gets memory, with its block.
-
-        ranks: What this process shares with others of torch.distributed.
-
-        polling: Answers whether something is done, and lets sleep pass.
-
-        resets: What those who care put round each reset of an allocator's counters.
-
-        generators: One for each GPU, by its index; `make_classes` makes them.
-
-        shown_type: What messages call the device: "sim", or "cuda" where it stands in.
-    """
+    """What the kernels share; what its parts do is within their reach."""
 
     def __init__(
         self,
@@ -126,10 +80,14 @@ class Simulation:
         self.tracking = hazards != "off"
         self.poisons = hazards == "poison"
         told = RaceWarnings(self)
+        # collectors take races in the place of a warning
         self.races, self.collectors = told.found, told.collectors
         self.tell, self.stream_name = told.tell, told.stream_name
+        # told when memory has run out: GPU, what was asked of the driver, total, free
         self.memory_full: list[Callable[[int, int, int, int], object]] = []
+        # told of each tensor that gets memory, with its block
         self.births: list[Callable[[Any, Block], object]] = []
+        # put round each reset of an allocator's counters
         self.resets: list[Callable[[], AbstractContextManager[object]]] = []
         self.backward = BackwardStreams(self)
         self.foresee = HostMemory(self).foresee
@@ -185,15 +143,6 @@ class Simulation:
         return bool(core._get_cublas_allow_tf32())
 
     # ------------------------------------------------------------------ races
-
-    def host_accesses(self, operand: Operand, *, writes: bool) -> None:
-        """The host reads or writes memory that a copy may still be using."""
-        read, written = ((), (operand,)) if writes else ((operand,), ())
-        place = self.places.here()
-        with self.books() as tracker:
-            races = tracker.operate(HOST, read, written, place)
-        if races:
-            self.tell(races)
 
     def reads_too_early(self, gpu: SimulatedGpu, operands: Sequence[Operand]) -> bool:
         """Whether what is about to be read is not sure to be there; told if so."""
