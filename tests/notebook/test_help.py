@@ -31,7 +31,7 @@ SO_FAR = {
     "|--before x|--cold|--syncs|--profile|--trace f|--races|--flops|--bytes 2GiB"
     "|--name a|--vs a|--calibrate",
     "gpu_mem": "--lines|--exact|--top 4|--outputs|--errors|--gc|--cache",
-    "gpu_open": "--compare|--replay|--replay 2GiB|--fit 3GiB",
+    "gpu_open": "--compare|--replay|--fit 3GiB",
     "pin_loader": "--device cpu|--out x|--workers 2|--prefetch 2|--step f|--budget 2s"
     "|--diagnose|--force|--watch",
 }
