@@ -1,4 +1,4 @@
-"""Is this machine fit for GPU work, and what is to be done? And: what does a word mean?"""
+"""Is this machine fit for GPU work, what is to be done, and what does a word mean?"""
 
 from __future__ import annotations
 
