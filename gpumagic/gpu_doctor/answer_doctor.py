@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.drawing import (
     Badge,
@@ -47,10 +47,20 @@ _HOW_WATCHED = "Everything was looked at before and after, which starts nothing.
 class DoctorReport(Report):
     """The answer in a sentence, the findings behind it, the facts behind them."""
 
-    headline: str
+    answer: str
     findings: tuple[Finding, ...]
     facts: Facts
     changes: tuple[Change, ...] | None = None  # only where a cell was watched
+
+    @property
+    def headline(self) -> str:
+        """The answer."""
+        return self.answer
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain values, the answer first."""
+        plain = super().to_dict()
+        return {"headline": plain.pop("answer"), **plain}
 
     def drawing(self) -> Drawing:
         """The whole examination, or what a stretch of code changed."""
