@@ -83,7 +83,7 @@ def test_the_process_that_kept_it_does_not_take_it():
         {"text": None},
         {"key": "another"},
     ],
-    ids=str,
+    ids=["old", "no time", "process", "uuids", "number", "text", "key"],
 )
 def test_what_is_old_foreign_or_wrong_is_thrown_away(changes):
     """Nothing is chosen by what may no longer be meant, and it does not stay."""
