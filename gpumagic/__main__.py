@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpumagic import __version__
 from gpumagic.errors import GpuMagicError, did_you_mean
@@ -70,27 +70,20 @@ def _read(words: list[str]) -> argparse.Namespace:
     version = f"gpumagic {__version__}"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    helps = {
-        "doctor": "say what is here for GPU work and whether it fits together",
-        "words": "say what a word of the reports means",
-        "demo": "run the tour notebook on this machine and write it as HTML",
-        "open": "say what a trace or a memory snapshot tells: open FILE...",
-        "select": "choose GPUs for a program: select free -n 1 -- python train.py",
-    }
-    doctor, explain, demo, recording, choose = (
-        commands.add_parser(name, help=does) for name, does in helps.items()
-    )
-    doctor.add_argument("--json", action="store_true", help="as JSON")
-    doctor.set_defaults(run=_doctor)
-    explain.add_argument("term", nargs="*", help="nothing: all of them")
-    explain.set_defaults(run=_words)
-    demo.add_argument("--out", metavar="FILE", help="where to write the HTML")
-    demo.set_defaults(run=_demo)
-    _add_recordings(recording)
-    recording.set_defaults(run=_open)
-    command.add_arguments(choose)
-    choose.set_defaults(run=_select)
-    for each in (doctor, explain, recording, choose):
+    for name, run, does in _COMMANDS:
+        each = commands.add_parser(name, help=does)
+        each.set_defaults(run=run)
+        if name == "select":
+            command.add_arguments(each)
+        for option, metavar, says in _OPTIONS.get(name, ()):
+            how: dict[str, Any] = {"metavar": metavar} if metavar else {}
+            if option[0] != "-":
+                how["nargs"] = "*" if option == "term" else "+"
+            elif not metavar:
+                how["action"] = "store_true"
+            elif option == "--replay":
+                how |= {"nargs": "?", "const": ""}
+            each.add_argument(option, help=says, **how)
         add_parts(each)
     place = words.index("--") if "--" in words else len(words)
     words, program = words[:place], words[place + 1 :]
@@ -110,28 +103,6 @@ def _unknown(
 ) -> GpuMagicError:
     hint = did_you_mean(what.rpartition(" ")[2], known) or f"type {parser.prog} --help"
     return GpuMagicError(f"{parser.prog} has no {what}", hint)
-
-
-def _add_recordings(parser: argparse.ArgumentParser) -> None:
-    """What `open` takes; the same as the magic."""
-    parser.add_argument("files", nargs="+", help="traces, or one or two snapshots")
-    for option, does in (
-        ("--compare", "two traces are two runs: what got slower?"),
-        ("--json", "as JSON"),
-    ):
-        parser.add_argument(option, action="store_true", help=does)
-    for option, metavar, does in (
-        ("--fit", "SIZE", "of a snapshot: would that have fitted?"),
-        ("--html", "FILE", "write a page as well"),
-    ):
-        parser.add_argument(option, metavar=metavar, help=does)
-    parser.add_argument(
-        "--replay",
-        nargs="?",
-        const="",
-        metavar="WITH",
-        help="of a snapshot: would other settings have helped? or this, or this size",
-    )
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -188,13 +159,32 @@ def _select(options: argparse.Namespace) -> int:
 def _demo(options: argparse.Namespace) -> int:
     from gpumagic.notebook import demo
 
-    sys.stdout.write(
-        "The tour runs in a kernel of its own; that takes half a minute.\n"
-    )
+    sys.stdout.write("The tour runs in a kernel of its own, for half a minute.\n")
     sys.stdout.flush()
     sys.stdout.write(demo.run(options.out) + "\n")
     return 0
 
+
+_COMMANDS = (
+    ("doctor", _doctor, "say what is here for GPU work and whether it fits together"),
+    ("words", _words, "say what a word of the reports means"),
+    ("demo", _demo, "run the tour notebook on this machine and write it as HTML"),
+    ("open", _open, "say what a trace or a memory snapshot tells: open FILE..."),
+    ("select", _select, "choose GPUs: select free -n 1 -- python train.py"),
+)
+_OPTIONS = {  # the name, what stands behind it, what it does
+    "doctor": [("--json", "", "as JSON")],
+    "words": [("term", "", "nothing: all of them")],
+    "demo": [("--out", "FILE", "where to write the HTML")],
+    "open": [
+        ("files", "", "traces, or one or two snapshots"),
+        ("--compare", "", "two traces are two runs: what got slower?"),
+        ("--replay", "WITH", "of a snapshot: would other settings, or this, help?"),
+        ("--fit", "SIZE", "of a snapshot: would that have fitted?"),
+        ("--json", "", "as JSON"),
+        ("--html", "FILE", "write a page as well"),
+    ],
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -138,19 +138,25 @@ class CallWatcher(Observer):
         self._thread, self._now_ns = threading.get_ident(), runtime.now_ns
         # The base of the iterators has no public name, and nothing else sees each.
         iterators = getattr(loaders, "_BaseDataLoaderIter", None)
-        if hasattr(iterators, "__next__"):
-            self._put_round(iterators, "__next__", "DataLoader")
+        fetch = getattr(iterators, "__next__", None)
+        if fetch is not None:
+            self._put_round(iterators, "__next__", fetch, "DataLoader")
         version = getattr(torch, "version", None)
         has_cuda = getattr(version, "cuda", None) or getattr(version, "hip", None)
         if torch is None or not (has_cuda and self._for_values) or simulated_box():
             return
-        for name in _READS:
+        # Looked up all at once: since 3.13 Python caches no methods of a class that has
+        # been looked through between a thousand changes.
+        reads = [(name, getattr(torch.Tensor, name)) for name in _READS]
+        for name, read in reads:
             bare = name.strip("_")
             what = f".{name}()" if name == bare else f"{bare}()"
-            self._put_round(torch.Tensor, name, what)
+            self._put_round(torch.Tensor, name, read, what)
 
-    def _put_round(self, owner: Any, name: str, what: str) -> None:
-        original, inherited = getattr(owner, name), name not in vars(owner)
+    def _put_round(
+        self, owner: Any, name: str, original: Callable[..., Any], what: str
+    ) -> None:
+        inherited = name not in vars(owner)
         of_values, calls = what != "DataLoader", self._calls[what]
 
         @functools.wraps(original)

@@ -19,15 +19,9 @@ from gpumagic.devices.torch_build import read_torch_build
 from gpumagic.devices.visibility import seen_under
 from gpumagic.devices.visible_devices import same_uuid
 from gpumagic.errors import GpuMagicError
+from gpumagic.gpu_doctor.answer_doctor import DoctorReport, Term, WordsReport
 from gpumagic.gpu_doctor.checks import answering, findings_of, hides_all, in_words
-from gpumagic.gpu_doctor.report import (
-    Change,
-    DoctorReport,
-    Facts,
-    Term,
-    Verdict,
-    WordsReport,
-)
+from gpumagic.gpu_doctor.report import Change, Facts, Verdict
 from gpumagic.report import words as words_of_reports
 from gpumagic.report.frontend import front_end, running_shell
 from gpumagic.report.units import count_text, listed

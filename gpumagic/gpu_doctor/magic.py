@@ -14,7 +14,7 @@ from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options
 if TYPE_CHECKING:
     import argparse
 
-    from gpumagic.gpu_doctor.report import WordsReport
+    from gpumagic.gpu_doctor.answer_doctor import WordsReport
     from gpumagic.notebook.cells import Outcome
 
 

@@ -1,4 +1,4 @@
-"""What `%gpu_doctor` found: raw facts, and a verdict on each topic."""
+"""What `%gpu_doctor` looks at: raw facts, and a verdict on each topic."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.report.record import Record, Report
+from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
     from gpumagic.devices.protocols import CudaState, Inventory
@@ -59,30 +59,3 @@ class Change(Record):
     topic: str
     before: str
     after: str
-
-
-@dataclass(frozen=True)
-class DoctorReport(Report):
-    """The answer in a sentence, the findings behind it, the facts behind them."""
-
-    headline: str
-    findings: tuple[Finding, ...]
-    facts: Facts
-    changes: tuple[Change, ...] | None = None  # only where a cell was watched
-
-
-@dataclass(frozen=True)
-class Term(Record):
-    """A word of the reports, and what it means."""
-
-    group: str
-    term: str
-    meaning: str
-
-
-@dataclass(frozen=True)
-class WordsReport(Report):
-    """The terms that were asked for; all of them where none was."""
-
-    about: str
-    terms: tuple[Term, ...]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.gpu_mem import view_terms as terms
 from gpumagic.report.record import Record, Report
-from gpumagic.report.units import bytes_text, change_text, count_text, shortened
+from gpumagic.report.units import change_text, count_text, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from gpumagic.report.places import Code
 
 _MOST_ROWS = 20
-_FEWEST_DRAWN = 3  # values
 _LONGEST_CODE = 24
 
 
@@ -44,7 +43,7 @@ class LedgerReport(Report):
     automatic: bool = False  # whether every cell is being watched
 
     def drawing(self) -> kit.Drawing:
-        """The answer, how the device went that was met most, and the last cells."""
+        """The answer, and the last cells."""
         from gpumagic import drawing as kit
 
         labels = {entry.label for entry in self.entries}
@@ -73,12 +72,6 @@ def _parts(report: LedgerReport) -> Iterator[kit.Part]:
     from gpumagic.drawing.document import MOST_ROWS
 
     entries = report.entries
-    devices = [entry.device for entry in entries]
-    for device in sorted(set(devices), key=devices.count, reverse=True)[:1]:
-        values = [each.allocated_bytes for each in entries if each.device == device]
-        if len(values) >= _FEWEST_DRAWN:
-            caption = f"In use after each cell, {device}"
-            yield kit.Sparkline(caption, values, bytes_text)
     if entries:
         yield _table(entries, MOST_ROWS)
     said, hint = "cells are watched when asked", "%gpu_mem on"

@@ -336,10 +336,9 @@ def names_parts(
     if holdings.partial:
         yield kit.Note("note", _PARTIAL, word="search ended early")
     remarks = (kit.Note("note", remark) for remark in holdings.remarks)
-    sums = kit.Paragraph("\n".join((_MEANING, *_by_kind(holdings, setting))))
     table = _whole_table(holdings, setting, max(top, _MOST_FOLDED))
     summary = "All that is known of the names"
-    yield kit.Details(summary, (table, sums, *remarks), "names")
+    yield kit.Details(summary, (table, kit.Paragraph(_MEANING), *remarks), "names")
 
 
 def looked_at(holdings: Holdings | None) -> str:
@@ -367,7 +366,8 @@ def names_table(
     columns = tuple(_columns(holdings, setting))
     table = kit.Table.of("Who holds it", columns, shown)
     if more:
-        sums.insert(0, (_called_together(more), _alone(more)))
+        names = count_text(len(more), "more name")
+        sums.insert(0, (names, _alone(more)))
     cells = []
     for name, nbytes in sums:  # of several names only one figure can be told
         alone = (
@@ -425,14 +425,6 @@ def _made_of(holder: Holder) -> str:
     return listed(parts, ", ", _MOST_PARTS if len(parts) > _MOST_PARTS else None)
 
 
-def _called_together(holders: Sequence[Holder]) -> str:
-    """What several rows are in one."""
-    names = {each.name for each in holders if each.kind not in NAMELESS}
-    rest = any(each.kind in NAMELESS for each in holders)
-    said = count_text(len(names), "more name") if names else "others"
-    return f"{said}, and what has none" if names and rest else said
-
-
 def _sums(holdings: Holdings) -> Iterator[tuple[str, int]]:
     """What the rows come to, and what lies between that and the allocator's count."""
     own = _alone(holdings.holders)
@@ -448,19 +440,6 @@ def _sums(holdings: Holdings) -> Iterator[tuple[str, int]]:
 
 def _alone(holders: Iterable[Holder]) -> int:
     return sum(each.own_bytes for each in holders)
-
-
-def _by_kind(holdings: Holdings, setting: Setting) -> Iterator[str]:
-    """For each device the sum that is allocated, by what keeps it alive."""
-    for device, allocated in holdings.allocated_bytes:
-        kinds = [
-            f"{kind.value} {bytes_text(nbytes)}"
-            for each, kind, nbytes in holdings.sums
-            if each == device and nbytes
-        ]
-        if kinds:
-            where = terms.on_device(setting, device)
-            yield f"{bytes_text(allocated)} {where}: {'; '.join(kinds)}."
 
 
 @dataclass(frozen=True)

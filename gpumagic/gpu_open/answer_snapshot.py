@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 _MOST_IN_LEGEND = 2
 _ROWS = (7, 5, 3)  # of the table, beside so many notes
-_SHORT_LIVED = 10  # events: what lives longer is no scratch
 _SAME = 0.01  # of the peak
 _MUCH = 0.05  # of the peak
 _STUCK, _WORTH_A_NOTE = 0.1, 64 << 20  # of what is reserved, and in bytes
@@ -145,7 +144,7 @@ def folded(devices: Sequence[SnapshotOfDevice]) -> Iterator[Details]:
             yield Details(summary, (_lines_table(of, areas(of), None),), "lines")
         if of.segments:
             summary = "The segments, and what lies in them"
-            yield Details(summary, (map_of(of), _groups_table(of)), "map")
+            yield Details(summary, (map_of(of),), "map")
     if devices[1:]:
         summary = f"All {len(devices)} devices"
         yield Details(summary, (_by_device(devices),), "devices")
@@ -215,32 +214,7 @@ def _lived(line: LineMemory) -> str:
         return "from before on" if line.before else ""
     if not line.given_back or line.lived_events is None:
         return "still in use"
-    return f"{line.lived_events:,}{', each step' if line.each_step else ''}"
-
-
-def _groups_table(of: SnapshotOfDevice) -> Table:
-    groups: dict[tuple[str, int], list[int]] = {}
-    for each in of.segments:
-        its = groups.setdefault((each.pool, each.stream), [0, 0, 0, 0])
-        its[0] += 1
-        its[1] += each.nbytes
-        its[2] += each.allocated_bytes
-        its[3] = max(its[3], *holes_of(each), 0)
-    pool = {"small": "small blocks", "large": "large blocks"}
-    properties = (
-        Property(
-            Column("Pool and stream"),
-            lambda key: (
-                f"{pool.get(key[0], f'private pool {key[0]}')}, stream {key[1]}"
-            ),
-        ),
-        Property(Column("Segments", number=True), lambda key: f"{groups[key][0]:,}"),
-        sizes("Reserved", lambda key: groups[key][1]),
-        sizes("In use", lambda key: groups[key][2]),
-        sizes("Largest hole", lambda key: groups[key][3]),
-    )
-    ordered = sorted(groups, key=lambda key: -groups[key][1])
-    return Table.of("By stream and pool", properties, ordered)
+    return f"{line.lived_events:,}"
 
 
 def _by_device(devices: Sequence[SnapshotOfDevice]) -> Table:
@@ -283,19 +257,6 @@ def _notes(report: SnapshotReport, of: SnapshotOfDevice) -> Iterator[Note]:
         text = f"recorded too late, or too little: {bytes_text(before)} is from before"
         hint = f"{_RECORD}(max_entries=1_000_000)"
         yield Note("note", text, hint, "history begins late")
-    again = (each for each in of.lines if each.line and each.each_step)
-    for each in again:
-        if each.at_peak_bytes > _MUCH * (of.peak_bytes or 0):
-            hint = (
-                "one buffer for all steps spares that: torch.empty before, out= within"
-            )
-            if (each.lived_events or 0) > _SHORT_LIVED:
-                hint = (
-                    "if it waits for backward: torch.utils.checkpoint keeps less of it"
-                )
-            said = f"takes and frees the same, {each.taken:,} times"
-            yield Note("note", f"{line_name(each, of)} {said}", hint)
-            return
 
 
 def _failure_note(of: SnapshotOfDevice, failure: Failure, name: str) -> Note:

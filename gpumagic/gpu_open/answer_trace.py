@@ -458,8 +458,6 @@ def _folded(rank: RankTrace) -> Iterator[Details]:
         tables.append(replace(operators_table(rank.operators), caption=caption))
     if tables:
         yield Details("What lines and operators did", tuple(tables), "operators")
-    if rank.collectives:
-        yield Details("What it did with others", (_collectives(rank),), "collectives")
 
 
 def _kernels(rank: RankTrace) -> Iterator[Table]:
@@ -537,30 +535,6 @@ def _lines(rank: RankTrace) -> Table:
         Property(Column("Of these"), lambda each: part_meter(each.device_s, most_s)),
     )
     return Table.of("What lines launched", properties, rank.lines)
-
-
-def _collectives(rank: RankTrace) -> Table:
-    its_s: dict[str, list[float]] = {}
-    sent: Counter[str] = Counter()
-    for each in rank.collectives:
-        its_s.setdefault(each.name, []).append(each.end_s - each.start_s)
-        sent[each.name] += each.nbytes or 0
-    properties = (
-        Property(Column("Communication"), lambda name: shortened(name, 40)),
-        Property(Column("Count", number=True), lambda name: f"{len(its_s[name]):,}"),
-        Property(
-            Column("Total", number=True), lambda name: seconds_text(sum(its_s[name]))
-        ),
-        Property(
-            Column("Longest", number=True), lambda name: seconds_text(max(its_s[name]))
-        ),
-        Property(
-            Column("Sent", number=True),
-            lambda name: bytes_text(sent[name]) if sent[name] else None,
-        ),
-    )
-    names = sorted(its_s, key=lambda name: -sum(its_s[name]))
-    return Table.of("", properties, names)
 
 
 def _facts(rank: RankTrace) -> Iterator[tuple[str, Cell]]:

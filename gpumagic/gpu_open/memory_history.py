@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import re
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, pairwise
 from statistics import median_low
@@ -45,7 +45,6 @@ GREW, SHRANK = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap
 _MOST_STRETCHES = 240
 _MOST_DRAWN = 12
 _MOST_LINES = 200
-_AGAIN = 3  # times make a habit
 _ROUNDUP = re.compile(r"roundup_power2_divisions:(?:\[[^\]]*\]|\d+)")
 
 
@@ -327,29 +326,7 @@ def _line_record(
         taken_bytes=row.taken_bytes,
         given_back=len(lived),
         lived_events=median_low(lived) if lived and not before else None,
-        each_step=not before and len(lived) == len(row.pieces) and _again(row.pieces),
     )
-
-
-def _again(pieces: Iterable[_Piece]) -> bool:
-    """Whether most of it was taken, given back, and taken again in the same sizes.
-
-    Two of a size may overlap, as a new one often comes before the old one goes. So
-    many have to come after each other, not beside each other.
-    """
-    by_size: defaultdict[int, list[_Piece]] = defaultdict(list)
-    for piece in pieces:
-        by_size[piece.nbytes].append(piece)
-    total = repeated = 0
-    for nbytes, its in by_size.items():
-        steps: Counter[int] = Counter()
-        for piece in its:
-            steps[piece.began] += 1
-            steps[piece.ended or piece.began] -= 1
-        at_once = max(accumulate(steps[event] for event in sorted(steps)), default=0)
-        total += nbytes * len(its)
-        repeated += nbytes * len(its) * (len(its) >= _AGAIN * at_once)
-    return 2 * repeated >= total
 
 
 # ------------------------------------------------------------------- to be drawn

@@ -39,7 +39,6 @@ class LineMemory(Record):
     given_back: int  # how many of them have been freed
     # for how many events those lived in the median; None for none
     lived_events: int | None = None
-    each_step: bool = False  # whether it took and gave back the same again and again
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,6 @@ def rank_of(events: TraceEvents) -> RankTrace:
         idle=idle_of(events.work, events.calls, threads),
         lines=_lines(events, threads),
         collectives=collectives_of(events, phases, sums.compute, origin_ns),
-        devices=len({work.device for work in events.work}),
     )
 
 

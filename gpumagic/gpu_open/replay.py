@@ -2,8 +2,8 @@
 
 What was in use before the recording is what is given back in it without having been
 taken, and what is there in the end without having been taken; it is asked for first, in
-order of address. The device's own time is not simulated: what another stream still used
-is free again when the recording says so.
+order of address. What another stream still used is free again when the recording says
+so. Pools of graphs are served as all other memory is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpumagic.gpu_mem.would_fit import answer_for
 from gpumagic.gpu_open.memory_history import GREW, SHRANK, given_back_by
 from gpumagic.gpu_open.memory_records import Replayed, ReplayOf, WouldFit
 from gpumagic.simulator.allocator import CachingAllocator
-from gpumagic.simulator.allocator_blocks import INACTIVE, SHARED
+from gpumagic.simulator.allocator_blocks import INACTIVE
 from gpumagic.simulator.allocator_segments import MadeUpAddresses, OutOfSimulatedMemory
 from gpumagic.simulator.allocator_settings import AllocatorSettings
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from gpumagic.gpu_open.memory_records import SnapshotOfDevice
     from gpumagic.gpu_open.snapshot_file import Snapshot
-    from gpumagic.simulator.allocator_blocks import Block, PoolId
+    from gpumagic.simulator.allocator_blocks import Block
 
     Entry = Mapping[str, Any]
 
@@ -49,8 +49,6 @@ class Step(NamedTuple):
     piece: int = -1  # the number of the memory
     nbytes: int = 0  # what was asked for
     stream: int = 0  # for which stream
-    # from which pool; SHARED unless it is a graph's or the user's own
-    pool: PoolId = SHARED
 
 
 @dataclass
@@ -65,7 +63,6 @@ class Requests:
     pieces: int = 0  # how many pieces of memory there are
     # places of the steps at which the program emptied the cache
     emptied: set[int] = field(default_factory=set)
-    pools: dict[int, set[PoolId]] = field(default_factory=dict)  # that went, likewise
     # what this process could have, as its last error tells
     total_bytes: int | None = None
     peak_reserved_bytes: int = 0  # the most that was taken from the driver
@@ -163,7 +160,6 @@ class _Reader:
         self.found = Requests()
         self._settings = settings
         self._final = final
-        self._private = [each for each in final if _pool(each) != SHARED]
         self._live: dict[int, int] = {}  # the piece at an address
         self._awaited: dict[int, int] = {}  # those given back and not free as yet
         self._met: set[int] = set()
@@ -236,9 +232,8 @@ class _Reader:
             self.found.late[self._awaited.pop(address)] = at - 1
         piece = self._live[address] = self._new_piece()
         self._met.add(address)
-        pool = self._pool_at(entry, address)
         self.found.steps.append(
-            Step(TAKE, at, event, piece, entry["size"], entry["stream"], pool)
+            Step(TAKE, at, event, piece, entry["size"], entry["stream"])
         )
 
     def _give_back(self, entry: Entry, at: int, event: int, *, is_plain: bool) -> None:
@@ -279,15 +274,11 @@ class _Reader:
                 wanted = self._level + size
             self._returns.append((at, wanted))
             found.steps.append(Step(RETURN, at, -1))
-            found.pools[at] = set()
-        pool = self._pool_at(entry, entry["addr"])
-        if pool != SHARED:
-            found.pools[self._returns[-1][0]].add(pool)
         self._level -= entry["size"]
 
     def _fail(self, entry: Entry, at: int, event: int) -> None:
-        size, pool = entry["size"], self._pool_at(entry, None)
-        step = Step(FAIL, at, event, self._new_piece(), size, entry["stream"], pool)
+        size = entry["size"]
+        step = Step(FAIL, at, event, self._new_piece(), size, entry["stream"])
         self.found.steps.append(step)
         self.found.failed_event = event
         free = entry.get("device_free")
@@ -323,9 +314,9 @@ class _Reader:
         self.found.notes[_CUT] = None
 
     def _was_before(self, entry: Entry, address: int) -> int:
-        piece, pool = self._new_piece(), self._pool_at(entry, address)
+        piece = self._new_piece()
         self.found.held[address] = Step(
-            TAKE, -1, 0, piece, entry["size"], entry["stream"], pool
+            TAKE, -1, 0, piece, entry["size"], entry["stream"]
         )
         self._met.add(address)
         return piece
@@ -333,22 +324,6 @@ class _Reader:
     def _new_piece(self) -> int:
         self.found.pieces += 1
         return self.found.pieces - 1
-
-    def _pool_at(self, entry: Entry, address: int | None) -> PoolId:
-        """The pool of an address: as the entry tells, or as the end shows."""
-        told = entry.get("pool_id")
-        if told is not None:
-            first, second = told
-            return first, second
-        for each in self._private if address is not None else ():
-            if 0 <= address - each["address"] < each["total_size"]:
-                return _pool(each)
-        return SHARED
-
-
-def _pool(segment: Entry) -> PoolId:
-    first, second = segment.get("segment_pool_id") or SHARED
-    return first, second
 
 
 # -------------------------------------------------------------------- served again
@@ -384,7 +359,6 @@ class Replay:
         if settings.garbage_collection_threshold and total_bytes:
             self.allocator.set_fraction(1.0)
         self._queues: list[int] = []  # until when the last of each is not free
-        self._pools: set[PoolId] = set()
 
     def run(self) -> None:
         """Serve what can be served, up to a failure that was not recorded."""
@@ -393,7 +367,8 @@ class Replay:
             if step.kind == GIVE_BACK:
                 self._give_back(step.piece)
             elif step.kind == RETURN:
-                self._return(step.at)
+                if step.at in self._requests.emptied:
+                    self.allocator.empty_cache()
             else:
                 try:
                     block = self.take(step)
@@ -410,19 +385,8 @@ class Replay:
                     self.allocator.free(block)
 
     def take(self, step: Step) -> Block | None:
-        """A block from a private pool, or any other."""
-        allocator, pool = self.allocator, step.pool
-        if pool == SHARED:
-            return allocator.allocate(step.nbytes, step.stream)
-        if pool not in self._pools and not allocator.pool_uses(pool):
-            allocator.keep_pool(pool)
-        self._pools.add(pool)
-        allocator.divert(pool, lambda _: True)
-        try:
-            return allocator.allocate(step.nbytes, step.stream)
-        finally:
-            allocator.end_diversion(pool)
-            allocator.release_pool(pool)
+        """What a step asks for."""
+        return self.allocator.allocate(step.nbytes, step.stream)
 
     def _give_back(self, piece: int) -> None:
         """Free a piece, at once or when the recording says so."""
@@ -433,15 +397,6 @@ class Replay:
         if until is not None:
             self.allocator.record_stream(block, self._stream_until(until))
         self.allocator.free(block)
-
-    def _return(self, at: int) -> None:
-        """Private pools go that are used no more, and what the program gave back."""
-        for pool in sorted(self._requests.pools[at]):
-            while self.allocator.pool_uses(pool):
-                self.allocator.release_pool(pool)
-            self._pools.discard(pool)
-        if at in self._requests.emptied:
-            self.allocator.empty_cache()
 
     # -------------------------------------------------- as the driver of the allocator
 

@@ -202,7 +202,6 @@ class RankTrace(Record):
     # the moment of second 0, by the clock of the file since 1970, or of the simulated
     # machine; None where that clock began anywhere
     zero_ns: int | None = None
-    devices: int = 0  # how many devices the file has work of
 
 
 # ------------------------------------------------------------------------ many ranks

@@ -46,7 +46,10 @@ _FINEST = 200  # of the time of all: a gap that nobody would see
 
 _PROFILE = f"{LOAD} `%%px` above `%%cuda_sync_time --profile` tells its kernels"
 _PARTS = "`watch(profile=True)` tells in which part of a step"
-_LINES = f"{LOAD} `%%cuda_sync_time --lines` below `%%gpu_ranks` tells by which line"
+_LINES = (
+    "a slower GPU: `nvidia-smi -q -d PERFORMANCE` on its host; slower code: "
+    f"{LOAD} `%%cuda_sync_time --lines` below `%%gpu_ranks`"
+)
 _ONCE_MORE = "run the cell once more for the time without it"
 _FLAG_HINTS = {
     "LIMITED": "`nvidia-smi -q -d PERFORMANCE` on its host names the reason",

@@ -1,26 +1,20 @@
-"""What one loaded extension remembers, and the log of a notebook's last cells."""
+"""What one loaded extension remembers."""
 
 from __future__ import annotations
 
 import os
 import weakref
-from collections import deque
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.driver import driver_of_this_machine, simulated_driver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable
 
     from gpumagic.devices.protocols import Driver
     from gpumagic.notebook.cell_hooks import EveryCell
 
     Words = frozenset[str]
-
-_Told = TypeVar("_Told")
-_Entry = TypeVar("_Entry")
-_Log = TypeVar("_Log")
-_KEPT = 1000
 
 
 class Session:
@@ -101,44 +95,3 @@ def _put(name: str, value: str | None) -> None:
         os.environ.pop(name, None)
     else:
         os.environ[name] = value
-
-
-class CellLog(Generic[_Told, _Entry, _Log]):
-    """Entries of the last cells; the oldest go when there are too many."""
-
-    def __init__(
-        self,
-        entries_of: Callable[[_Told], Iterable[_Entry]],
-        report_of: Callable[..., _Log],
-        columns: Mapping[str, Callable[[_Entry], Any]],
-    ) -> None:
-        self._entries_of = entries_of
-        self._report_of = report_of
-        self._columns = columns
-        self._entries: deque[_Entry] = deque(maxlen=_KEPT)
-        self._added = 0
-
-    def add(self, report: _Told) -> None:
-        """Note one more cell."""
-        for entry in self._entries_of(report):
-            self._entries.append(entry)
-            self._added += 1
-
-    def report(self, *, automatic: bool, saved_as: str | None = None) -> _Log:
-        """What was noted so far."""
-        return self._report_of(
-            entries=tuple(self._entries),
-            dropped=self._added - len(self._entries),
-            automatic=automatic,
-            saved_as=saved_as,
-        )
-
-    def save(self, file: str) -> None:
-        """Write it to a file, as CSV or JSON by its ending."""
-        from gpumagic.report.log import save_rows
-
-        rows = [
-            {name: cell(entry) for name, cell in self._columns.items()}
-            for entry in self._entries
-        ]
-        save_rows(file, rows, tuple(self._columns))

@@ -46,6 +46,11 @@ class Report(Record):
         return importlib.import_module(f"{room}.view").draw(self)
 
     @property
+    def headline(self) -> str:
+        """The answer, in one sentence: the first line of what is shown."""
+        return str(self.drawing().title)
+
+    @property
     def parts(self) -> Mapping[str, str]:
         """What is folded away: the word for each part, and what is in it."""
         return {name: each.summary for name, each in self.drawing().folded.items()}

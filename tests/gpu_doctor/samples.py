@@ -12,9 +12,10 @@ from gpumagic.devices.protocols import (
     Inventory,
 )
 from gpumagic.devices.torch_build import TorchBuild
+from gpumagic.gpu_doctor.answer_doctor import DoctorReport
 from gpumagic.gpu_doctor.api import compare, headline_of, words
 from gpumagic.gpu_doctor.checks import findings_of
-from gpumagic.gpu_doctor.report import DoctorReport, Facts
+from gpumagic.gpu_doctor.report import Facts
 
 GIB = 2**30
 NOT_STARTED = CudaState(Initialisation.UNTOUCHED, code=3)

@@ -31,8 +31,7 @@ EXAMINE = """
 import json
 from gpumagic.gpu_doctor import examine
 report = examine()
-from gpumagic.gpu_doctor.view import draw
-print(json.dumps([report.to_dict(), draw(report).text(), "torch" in sys.modules]))
+print(json.dumps([report.to_dict(), str(report), "torch" in sys.modules]))
 """
 
 

@@ -219,21 +219,6 @@ def test_resets_of_a_torch_that_the_cell_imports(runtime, monkeypatch):
     assert run.changes()[0].peak == Peak(PeakKind.BOUND, 200, 320)
 
 
-def test_cuda_that_the_cell_starts(runtime):
-    """Before the start nothing is asked; afterwards all of it is the cell's."""
-    runtime.on = False
-    run = CellRun(lambda: runtime, lines=True)
-
-    run.begin()
-    runtime.on = True
-    run.end()
-
-    assert run.changes()[0].allocated_delta == 100
-    assert BadgeKind.STARTED in {badge.kind for badge in run.badges()}
-    assert run.lines() is None
-    assert "CUDA was not started when the cell began" in run.remarks[0]
-
-
 def test_the_error_is_kept_in_words_alone(runtime):
     """What the failing cell has raised, and all that its frames hold, can go."""
 
@@ -330,18 +315,6 @@ def test_a_recording_that_was_full_ends_with_what_is_in_use(runtime, record):
     (course,) = run.courses(tuple)
     assert course.highest_bytes == (300, 390, 400)
     assert course.partial
-
-
-def test_a_recording_that_cannot_be_started(runtime, record):
-    """The cell runs all the same, and a remark says why there are no lines."""
-    record(trace(), RuntimeError("no more"))
-    run = CellRun(lambda: runtime, lines=True)
-
-    run.begin()
-    run.end()
-
-    assert run.lines() is None
-    assert "no more" in run.remarks[0]
 
 
 def test_a_device_that_does_not_answer(runtime):

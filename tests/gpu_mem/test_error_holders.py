@@ -106,19 +106,6 @@ def test_each_local_of_each_frame_is_named():
     )
 
 
-def test_a_context_that_was_not_asked_for_is_followed():
-    """An error raised while another was handled keeps the frames of both."""
-    big = Big()
-
-    def careless():
-        try:
-            failing(big)
-        except ValueError:
-            {}["missing"]
-
-    assert "logits in failing" in names_held(caught(careless), big)
-
-
 def test_the_members_of_a_group_are_followed():
     """Each error of an exception group keeps its own frames."""
     big = Big()
@@ -221,24 +208,6 @@ def innermost(error):
     while step.tb_next is not None:
         step = step.tb_next
     return step.tb_frame
-
-
-def test_a_second_look_sees_what_the_first_has_seen():
-    """Looking is repeated in a notebook: for the leaks, for the names, for the why."""
-
-    def fails():
-        mine = [1]
-        raise ValueError(len(mine))
-
-    with pytest.raises(ValueError, match="1") as caught:
-        fails()
-
-    looks = [
-        {each.where for each in frames_with_locals(caught.value)} for _ in range(3)
-    ]
-    assert "mine in fails" in looks[0]
-    assert looks[1] == looks[0]
-    assert looks[2] == looks[0]
 
 
 def test_looking_leaves_no_second_set_of_references():

@@ -14,11 +14,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
-from gpumagic.devices.storages import StorageKey  # noqa: E402
 from gpumagic.gpu_mem import api, balance  # noqa: E402
 from gpumagic.gpu_mem.api import Memory  # noqa: E402
 from gpumagic.gpu_mem.balance import (  # noqa: E402
-    CountedMemory,
     compared,
     find_holdings,
     held_bytes,
@@ -134,15 +132,6 @@ def test_a_model_with_its_optimizer_is_told_by_what_its_bytes_are():
     assert not found.partial
 
 
-def test_the_rest_is_a_row_so_that_all_adds_up():
-    """What no name was found for is the last row, and the sums come to all of it."""
-    found = find({"x": tensor(100)}, 1000)
-
-    assert rows(found) == {"x": (100, 100), "unattributed": (900, 900)}
-    assert found.holders[-1].kind is HolderKind.UNATTRIBUTED
-    assert sum(sums(found).values()) == 1000
-
-
 def test_names_that_hold_more_than_is_allocated_are_no_negative_rest():
     """A surplus is shown as it is, with a remark, and nothing is below zero."""
     found = find({"x": tensor(100)}, 30)
@@ -182,20 +171,6 @@ def test_the_snapshot_tells_sizes_and_what_is_foreign():
     assert found.remarks[0].startswith("40 B")
 
 
-def test_an_address_lies_in_a_block_or_in_none():
-    """Before the first block, behind one and on another device there is none."""
-    blocks = [{"address": 1000, "size": 512, "state": "active_allocated"}]
-    in_use = CountedMemory("cuda", [{"device": 1, "address": 1000, "blocks": blocks}])
-
-    def start_around(device, address):
-        found = in_use.around(StorageKey("cuda", device, address))
-        return None if found is None else found.key.address
-
-    assert [start_around(1, each) for each in (1000, 1511)] == [1000, 1000]
-    assert [start_around(1, each) for each in (999, 1512)] == [None, None]
-    assert [start_around(each, 1100) for each in (0, 2)] == [None, None]
-
-
 def test_a_result_is_one_holder_however_many_places_keep_it():
     """`Out[3]`, `_3`, `_` and the hidden ones are one name, which is no variable."""
     shown, older = tensor(300), tensor(50)
@@ -208,22 +183,6 @@ def test_a_result_is_one_holder_however_many_places_keep_it():
     expected = {"Out[3]": (300, 300), "Out[1]": (50, 50)}
     assert rows(by_itself) == rows(told) == expected
     assert sums(told) == {HolderKind.OUTPUT: 350}
-
-
-def test_the_locals_of_an_error_are_named_with_their_function():
-    """What a failed call still holds is a row for each local."""
-
-    def train_step(batch):
-        logits = tensor(200)
-        raise ValueError(len(batch) + len(logits))
-
-    with pytest.raises(ValueError, match="201") as caught:
-        train_step(tensor(1))
-
-    found = find({}, errors=(caught.value,))
-
-    assert rows(found)["logits in train_step"] == (200, 200)
-    assert sums(found) == {HolderKind.ERROR: 201}
 
 
 def test_the_users_modules_are_searched_and_no_others(monkeypatch, tmp_path):
@@ -239,23 +198,6 @@ def test_the_users_modules_are_searched_and_no_others(monkeypatch, tmp_path):
 
     assert rows(found)["mine.cache"] == (70, 70)
     assert "installed.cache" not in rows(found)
-
-
-def test_all_names_together_hold_each_piece_once():
-    """One search for their sum finds what the search for each name adds up to."""
-    shared, graph = tensor(3000), torch.ones(64, requires_grad=True)
-    names = {
-        "alone": tensor(1000),
-        "twice": [shared, {"view": shared[10:20]}],
-        "again": shared,
-        "loss": (graph * 2).exp().sum(),
-    }
-    where = Sources(names, "cpu", modules=False)
-    by_name = find_holdings(where, {})
-
-    assert held_bytes(where) == sum(nbytes for _, nbytes in by_name.allocated_bytes)
-    assert held_bytes(where) >= 4000 + 64 * 4
-    assert held_bytes(Sources({"n": 1}, "cpu", modules=False)) == 0
 
 
 def test_nothing_is_searched_where_nobody_has_imported_torch(monkeypatch):

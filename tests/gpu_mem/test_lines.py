@@ -17,7 +17,6 @@ from gpumagic.devices.memory_events import MemoryEvent, Spot
 from gpumagic.devices.memory_history import (
     CudaHistory,
     events_of,
-    why_no_history,
 )
 from gpumagic.gpu_mem import lines as recording
 from gpumagic.gpu_mem.lines import lines_of, recorder_for
@@ -272,20 +271,6 @@ def test_frames_of_c_in_the_users_own_recording_are_no_lines(monkeypatch):
     assert trace.events[0] == [MemoryEvent(True, 1, 8, Spot(CELL, 4))]
 
 
-def test_a_full_ring_is_partial(monkeypatch):
-    """As soon as entries may have been overwritten, the trace says so."""
-    monkeypatch.setattr(memory_history, "_MOST_WITHOUT", 3)
-    found = []
-    for count in (2, 3):
-        torch = History()
-        recorder = CudaHistory(torch, None)
-        recorder.start()
-        torch.entries[0] += [entry("alloc", n, 8) for n in range(count)]
-        found.append(recorder.stop().partial)
-
-    assert found == [False, True]
-
-
 def test_backward_is_of_the_line_that_called_it():
     """Entries of the engine's threads, without frames, go to the calling line."""
     torch, clock = History(), Clock()
@@ -307,20 +292,3 @@ def test_backward_is_of_the_line_that_called_it():
         MemoryEvent(True, 7, 2048, Spot(__file__, line), backward=True),
         MemoryEvent(True, 8, 8),
     ]
-
-
-def test_why_there_is_no_history():
-    """Each private name that is missing, and another allocator, is a reason."""
-    assert why_no_history(History()) is None
-
-    torch = History()
-    del torch.cuda.memory._snapshot
-    assert "no memory history" in why_no_history(torch)
-
-    torch = History()
-    del torch._C._cuda_isHistoryEnabled
-    assert "in use" in why_no_history(torch)
-
-    torch = History()
-    torch.cuda.get_allocator_backend = lambda: "cudaMallocAsync"
-    assert "cudaMallocAsync" in why_no_history(torch)

@@ -91,21 +91,6 @@ def fits(segments, memory, nbytes):
 # ------------------------------------------------------------------------- the map
 
 
-def test_segments_are_what_is_reserved(box):
-    """All blocks together are what is reserved, and those in use what is allocated."""
-    kept = [take(mib) for mib in (1, 3, 5, 30, 1)]
-    small_ones = [torch.ones(100, device="sim:1") for _ in range(5)]
-    del kept[1], small_ones[2]
-
-    segments = segments_of(torch.sim.memory_snapshot())
-
-    for device in (0, 1):
-        own = [each for each in segments if each.device == device]
-        allocator = box.machine.gpus[device].allocator
-        assert sum(b.nbytes for s in own for b in s.blocks) == allocator.reserved_bytes
-        assert sum(s.allocated_bytes for s in own) == allocator.allocated_bytes
-
-
 def test_names_on_blocks(box):
     """Tensors, views, parameters, gradients and buffers name the block they lie in."""
     model = torch.nn.BatchNorm1d(4).to("sim")
@@ -185,17 +170,6 @@ def test_letting_go_makes_a_place(small):
     assert places == ["hole", "after releasing", "nowhere"]
     assert failure(1000)
     assert take(700).numel() == second.numel()
-
-
-def test_others_on_the_device():
-    """What others hold is the cause where it would have been enough."""
-    others = [[(11, 1200 * MIB)]]
-    with gpumagic.simulate("h100", memory="2GiB", others=others) as box:
-        kept = take(100)
-
-        assert causes_now(box, 800)[0] is Cause.OTHERS
-        assert Cause.OTHERS in causes_now(box, 400)
-        assert kept.numel()
 
 
 def test_what_a_limit_leaves_is_less_by_what_is_taken_already():

@@ -273,7 +273,6 @@ def _trace(  # noqa: PLR0913 -- see above
         ),
         host_length_s=(last_ns - rank.steps[0][0]) / 1e9,
         zero_ns=None if clocks == "unknown" else EPOCH_NS + zero_ns,
-        devices=1,
     )
 
 

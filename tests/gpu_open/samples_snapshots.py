@@ -128,7 +128,7 @@ def course_of(*entries, events, rest=None):
     }
 
 
-def taken(times, nbytes, lived=None, given_back=None, *, each_step=False):
+def taken(times, nbytes, lived=None, given_back=None):
     """What a line did while it was recorded."""
     back = (times if lived else 0) if given_back is None else given_back
     return {
@@ -136,7 +136,6 @@ def taken(times, nbytes, lived=None, given_back=None, *, each_step=False):
         "taken_bytes": gib(nbytes),
         "given_back": back,
         "lived_events": lived,
-        "each_step": each_step,
     }
 
 
@@ -207,11 +206,11 @@ def report_of(*devices, name="snapshot.pickle", settings="", read_s=0.84, **more
 # --------------------------------------------------------------- a plain training
 
 _TRAINING = course_of(
-    (ATTENTION, rising(1.9), taken(1152, 22.8, 402, each_step=True)),
+    (ATTENTION, rising(1.9), taken(1152, 22.8, 402)),
     (MODEL, held(0.72), taken(148, 0.72)),
     (OPTIM, held(0.9, 0.33), taken(296, 0.9)),
-    (MLP, rising(0.6), taken(576, 7.2, 380, each_step=True)),
-    (STEP, rising(0.24), taken(912, 2.9, 210, each_step=True)),
+    (MLP, rising(0.6), taken(576, 7.2, 380)),
+    (STEP, rising(0.24), taken(912, 2.9, 210)),
     (LOADER, held(0.012), taken(6, 0.036, 3010, 5)),
     *(
         (line(f"block.py, {at}"), rising(0.05), taken(96, 0.3, 90))
@@ -336,7 +335,7 @@ _LEAKING = device_of(
     _TRAINING_SEGMENTS,
     **course_of(
         (LOSSES, growing(1.3), taken(260, 1.3)),
-        (ATTENTION, rising(0.9, 8), taken(1152, 22.8, 402, each_step=True)),
+        (ATTENTION, rising(0.9, 8), taken(1152, 22.8, 402)),
         (MODEL, held(0.72), taken(148, 0.72)),
         events=31_400,
     ),

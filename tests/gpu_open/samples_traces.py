@@ -120,7 +120,6 @@ GPU_BOUND = RankTrace(
     operators=OPERATORS,
     phases=(("forward", 166 * MS), ("backward", 301 * MS), ("optimizer", 44 * MS)),
     host_length_s=545 * MS,
-    devices=1,
 )
 
 HOST_BOUND = replace(

@@ -16,7 +16,7 @@ import pytest
 from gpumagic import gpu_open
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_open import many
-from gpumagic.gpu_open.answer_recording import SnapshotReport, TraceReport
+from gpumagic.gpu_open.answer_recording import TraceReport
 from gpumagic.gpu_open.trace_records import FileRead
 from tests.gpu_open.written import write_job, write_snapshot, write_trace
 
@@ -100,21 +100,6 @@ def test_a_rank_that_is_there_twice_among_others_is_refused(tmp_path):
     assert "--compare" in refused.value.hint
 
 
-def test_traces_and_snapshots_are_not_mixed(tmp_path):
-    """Each of them is named in the error."""
-    files = write_trace(tmp_path / "a.json"), write_snapshot(tmp_path / "b.pickle")
-
-    with pytest.raises(GpuMagicError, match=r"a\.json is a trace, b\.pickle a snap"):
-        gpu_open.read(*files)
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_comparison_is_of_two(tmp_path, count):
-    """One file is compared with nothing, three are too many."""
-    with pytest.raises(GpuMagicError, match=f"needs two .* {count} were"):
-        gpu_open.read(*write_job(tmp_path, count), compare=True)
-
-
 def test_a_snapshot_may_be_compared_with_another(tmp_path):
     """What `compare` means for traces, two snapshots mean anyway."""
     first, second = (write_snapshot(tmp_path / name) for name in ("a.pickle", "b.pkl"))
@@ -125,28 +110,6 @@ def test_a_snapshot_may_be_compared_with_another(tmp_path):
         gpu_open.read(first, compare=True)
     with pytest.raises(GpuMagicError, match="3 memory snapshots"):
         gpu_open.read(first, second, write_snapshot(tmp_path / "c.pickle"))
-
-
-def test_what_is_asked_of_a_snapshot_is_in_the_report(tmp_path):
-    """Settings alone mean a replay; a size is answered for each device."""
-    path = write_snapshot(tmp_path / "oom.pickle")
-
-    report = gpu_open.read(path, setting="max_split_size_mb:64", fit_bytes=1 << 20)
-
-    assert isinstance(report, SnapshotReport)
-    (replay,) = report.replays
-    assert [each.setting for each in replay.replays][1:] == ["max_split_size_mb:64"]
-    assert [each.nbytes for each in report.would_fit] == [1 << 20]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"replay": True}, {"fit_bytes": 5}, {"setting": "max_split_size_mb:64"}],
-)
-def test_a_trace_is_not_asked_about_memory(tmp_path, options):
-    """The option is named as it would be typed."""
-    with pytest.raises(GpuMagicError, match=r"--\w+ is for memory snapshots"):
-        gpu_open.read(write_trace(tmp_path / "run.json"), **options)
 
 
 # ---------------------------------------------------------------- what is unreadable
@@ -176,14 +139,6 @@ def test_what_lies_in_a_folder_and_is_not_opened_is_told(tmp_path):
     text = str(report)
     assert "left out: rank1.json.gz is empty" in text
     assert "also oom.pickle" in text
-
-
-def test_a_folder_of_snapshots_tells_what_is_damaged_as_well(tmp_path):
-    """As one of traces does."""
-    write_snapshot(tmp_path / "oom.pickle")
-    (tmp_path / "later.pickle").write_bytes(b"")
-
-    assert "left out: later.pickle is empty" in str(gpu_open.read(tmp_path))
 
 
 def test_what_is_to_be_typed_next_has_the_folder_that_was_typed(tmp_path, monkeypatch):
@@ -218,23 +173,6 @@ def test_where_none_can_be_read_one_error_says_why(tmp_path):
 
     with pytest.raises(GpuMagicError, match=r"rank0\.json\.gz is empty"):
         gpu_open.read(*files)
-
-
-def test_a_misspelt_name_is_met_with_the_right_one(tmp_path):
-    """It is an error also among many: nothing that was named is left out unsaid."""
-    files = write_job(tmp_path, 3)
-
-    with pytest.raises(GpuMagicError) as refused:
-        gpu_open.read(*files, tmp_path / "rank1.jsn.gz")
-
-    assert "there is no file" in refused.value.problem
-    assert "rank1.json.gz" in refused.value.hint
-
-
-def test_no_file_at_all_is_refused():
-    """The error says what to type."""
-    with pytest.raises(GpuMagicError, match="no file was named"):
-        gpu_open.read()
 
 
 # ------------------------------------------------------------------- many processes

@@ -84,6 +84,7 @@ def test_the_kind_is_told_by_what_is_in_a_file_and_not_by_its_name(write, data, 
         (gzip.compress(TRACE)[:-9], "a", "ends in the middle", "another rank"),
         (b"\x1f\x8b\xff" + TRACE, "a", "ends in the middle", "another rank"),
     ],
+    ids=range(12),
 )
 def test_whatever_else_it_is_two_lines_say_so(write, data, name, found, hint):
     """What was found, and what to do next."""

@@ -87,20 +87,6 @@ def test_variables_of_the_notebook_stand_in_braces(shell, here):
         opened(shell, "{nothing}")
 
 
-def test_each_line_of_a_cell_is_one_more_file(shell):
-    """Blanks in a name need no quotes there."""
-    lines = "\n  before.json\n\ntwo words.json\n"
-
-    report = shell.run_cell_magic("gpu_open", "-o -q", lines)
-    assert [each.file.name for each in report.ranks] == [
-        "before.json",
-        "two words.json",
-    ]
-
-    report = shell.run_cell_magic("gpu_open", "-o -q after.json", "before.json")
-    assert [each.file.name for each in report.ranks] == ["after.json", "before.json"]
-
-
 @pytest.mark.parametrize(
     ("line", "settings", "total"),
     [
@@ -243,12 +229,6 @@ def test_the_command_gives_plain_values(capsys):
 
     told = json.loads(out)
     assert told["comparison"]["length_before_s"] < told["comparison"]["length_after_s"]
-
-
-def test_the_command_shows_parts(capsys):
-    """As the magic does: some, or all."""
-    assert "By their full names" in run(capsys, "before.json", "--show", "kernels")[1]
-    assert "By their full names" in run(capsys, "before.json", "--all")[1]
 
 
 @pytest.mark.parametrize(

@@ -138,32 +138,6 @@ def test_the_order_of_the_calls_counts_and_not_that_of_the_kernels():
     assert _whole(ranks) == 24
 
 
-def test_ranks_may_put_in_different_amounts():
-    """Of an all-to-all; of an all-reduce they cannot."""
-    first, second = training(2, steps=6, numbered=False)
-
-    def named(name):
-        return _kept(first, range(24)), _kept(
-            replace(
-                second,
-                collectives=tuple(
-                    replace(each, nbytes=each.nbytes + 8 * at, name=name)
-                    for at, each in enumerate(second.collectives)
-                ),
-            ),
-            range(24),
-        )
-
-    def with_name(rank, name):
-        its = tuple(replace(each, name=name) for each in rank.collectives)
-        return replace(rank, collectives=its)
-
-    one, other = named("all_to_all")
-    assert _whole([with_name(one, "all_to_all"), other]) == 24
-    one, other = named("all_reduce")
-    assert _whole([one, other]) < 6
-
-
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("clocks", ["shared", "apart", "unknown"])
 def test_what_each_rank_lacks_at_random_is_found_out(seed, clocks):

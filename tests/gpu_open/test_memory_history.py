@@ -86,24 +86,6 @@ def found_in(trace, *segments, settings=None, device=0):
     return device_of(snapshot_in(Opened("x", "snapshot", data)), device)
 
 
-def taken_and_freed(*pieces):
-    """Allocations and their ends: ("a", size, line) takes a, "a" gives it back."""
-    trace, held = [], {}
-    for each in pieces:
-        if isinstance(each, str):
-            address, size = held.pop(each)
-            trace.append(entry("free_requested", address, size))
-            trace.append(entry("free_completed", address, size))
-        else:
-            name, size, line = each
-            held[name] = BASE + MIB * 100 * (ord(name[0]) - 60), size
-            trace.append(entry("alloc", *held[name], line))
-    left = [
-        segment(address, block(size, None)) for address, size in sorted(held.values())
-    ]
-    return found_in(trace, *left)
-
-
 # ------------------------------------------------------------------- brute force
 
 WHAT = ["take", "take", "free", "free later", "oom", "snapshot"]
@@ -325,41 +307,6 @@ def test_long_courses_have_few_stretches_and_few_lines():
     assert sum(ends) == found.peak_bytes
 
 
-@pytest.mark.parametrize(
-    ("again", "pieces"),
-    [
-        (True, [("a", 700, 1), "a"] * 3),
-        (False, [("a", 700, 1), "a"] * 2),
-        (False, [*[("a", 700, 1), "a"] * 3, ("a", 700, 1)]),
-        (False, [("a", 700, 1), ("b", 700, 1), ("c", 700, 1), "a", "b", "c"]),
-        (True, [("a", 700, 1), *[("b", 700, 1), "a", ("a", 700, 1), "b"] * 3, "a"]),
-        (False, [each for n in range(5) for each in (("a", 700 << n, 1), "a")]),
-        (True, [*[("a", 99_000, 1), "a"] * 3, ("a", 700, 1), "a"]),
-    ],
-    ids=["three steps", "two", "one left", "at once", "overlapping", "sizes", "nearly"],
-)
-def test_what_every_step_makes_anew_is_told(again, pieces):
-    """A line that takes and gives back the same at least three times does it again."""
-    assert taken_and_freed(*pieces).lines[0].each_step is again
-
-
-def test_memory_counts_until_it_is_given_back():
-    """What another stream still reads is in use no more, but stays in its segment."""
-    trace = [
-        entry("alloc", BASE, 600, 1),
-        entry("alloc", BASE + MIB, 600, 2),
-        entry("free_requested", BASE, 600),
-        entry("alloc", BASE + 2 * MIB, 600, 3),
-    ]
-    waiting = segment(BASE, block(600, 1, "active_pending_free"))
-    others = [segment(BASE + n * MIB, block(600, n + 1)) for n in (1, 2)]
-
-    found = found_in(trace, waiting, *others)
-
-    assert found.peak_bytes == found.allocated_bytes == 2048
-    assert found.fits_together
-
-
 def test_a_recording_without_requests_is_followed_by_completions():
     """Torch can leave actions out: then memory is given back when that is complete."""
     trace = [entry("alloc", BASE, 600, 1), entry("free_completed", BASE, 600)]
@@ -384,41 +331,6 @@ def test_a_recording_without_requests_is_followed_by_completions():
 def test_a_history_that_leads_elsewhere_is_told(trace, blocks):
     """Where history and segments contradict each other, the report says so."""
     assert not found_in(trace, *[segment(BASE, each) for each in blocks]).fits_together
-
-
-def test_sizes_are_rounded_as_the_settings_say():
-    """A block that has been given back had the size that its allocator makes of it."""
-    trace = [entry("alloc", BASE, 1200 * 1024, 1), entry("free_requested", BASE, 1)]
-
-    assert found_in(trace).peak_bytes == 1200 * 1024
-    text = "expandable_segments:True, roundup_power2_divisions:4"
-    assert found_in(trace, settings=text).peak_bytes == 1280 * 1024
-    assert found_in(trace, settings="roundup_power2_divisions:5").peak_bytes is not None
-
-
-def test_an_error_tells_what_the_process_could_have():
-    """Free and reserved together are all that this process could have then."""
-    trace = [
-        entry("segment_alloc", BASE, 20 * MIB),
-        {"action": "oom", "size": MIB, "stream": 0, "device_free": 7 * MIB},
-        entry("segment_free", BASE, 20 * MIB),
-    ]
-
-    assert found_in(trace).total_bytes == 27 * MIB
-    assert found_in(trace[:1]).total_bytes is None
-
-
-def test_a_snapshot_without_history_tells_what_is_there():
-    """Lines come from the blocks then, and nothing is said of a peak."""
-    found = found_in([], segment(BASE, block(600, 1), block(5000, 2), block(600, 1)))
-
-    assert [(each.line, each.now_bytes) for each in found.lines] == [
-        (where(2), 5120),
-        (where(1), 2048),
-    ]
-    assert (found.peak_bytes, found.peak_event, found.course) == (None, None, None)
-    assert not found.complete
-    assert found.has_stacks
 
 
 # ------------------------------------------------------------------------- lines
@@ -539,27 +451,6 @@ def test_a_leak_is_named():
     assert grown(held_in(first), held_in(second)) == (
         Growth(0, CodeLine(f"train.py, line {LEAK}"), 20, 65, before=1, after=3),
     )
-
-
-def test_a_new_line_is_told_as_new():
-    """A line that had nothing, or has everything elsewhere, is new."""
-    first = held_in([(1, 10, 2), (2, 10, 3)])
-    second = held_in([(4, 20, 2), (2, 10, 3), (3, 10, 3), (5, 5, 4)])
-
-    news = {each.line.where[-1]: each.is_new for each in grown(first, second)}
-
-    assert news == {"2": True, "3": False, "4": True}
-
-
-def test_most_comes_first_of_all_devices():
-    """Devices are told apart, and the largest growth is the first."""
-    first = held_in([(1, 10, 2)], device=1)
-    second = held_in([(1, 15, 2), (2, 100, 3)], device=1)
-
-    found = grown(first, second)
-
-    assert [(each.device, each.after_bytes) for each in found] == [(1, 100), (1, 15)]
-    assert grown(second, first) == ()
 
 
 def test_a_recording_that_has_ended_makes_no_growth():

@@ -85,18 +85,6 @@ def test_nothing_is_forward_where_no_backward_is_known():
 # ------------------------------------------------------------------ steps, launches
 
 
-def test_steps_are_told_with_how_busy_the_device_was_meanwhile():
-    """Times count from the first device work on; the part of a kernel inside counts."""
-    marks = [host("ProfilerStep#7", 50, 150), host("ProfilerStep#8", 150, 300)]
-
-    rank = rank_of(trace([kernel(100, 170), kernel(160, 200, 8)], marks=marks))
-
-    assert [
-        (step.number, ns(step.start_s), ns(step.length_s), ns(step.busy_s))
-        for step in rank.steps
-    ] == [(7, -50, 100, 50), (8, 50, 150, 50)]
-
-
 def test_launches_are_the_calls_that_give_the_device_work():
     """A driver's call within the runtime's is the same; a copy that waits counts."""
     calls = [
@@ -109,13 +97,6 @@ def test_launches_are_the_calls_that_give_the_device_work():
     ]
 
     assert rank_of(trace([kernel(60, 70)], calls)).launches == 3
-
-
-def test_a_device_that_was_given_nothing_is_known_by_its_calls():
-    """Where a call of CUDA's was recorded, and none that gives work: no launch."""
-    rank = rank_of(trace(calls=[host("cudaDeviceSynchronize", 0, 10)]))
-
-    assert rank.launches == 0
 
 
 def test_without_device_work_the_host_is_all_that_is_told():
@@ -141,15 +122,6 @@ def test_without_device_work_the_host_is_all_that_is_told():
     assert [each.name for each in rank.operators] == ["aten::mm", "aten::item"]
     assert [lane.name for lane in rank.lanes] == ["host"]
     assert rank.zero_ns == 100
-
-
-def test_an_empty_trace_tells_nothing():
-    """Nothing is known, and nothing fails."""
-    rank = rank_of(trace())
-
-    assert rank.length_s is None
-    assert rank.host_length_s is None
-    assert rank.lanes == ()
 
 
 # -------------------------------------------------------------------------- lines

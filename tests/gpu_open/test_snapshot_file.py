@@ -210,7 +210,11 @@ class Runs:
 
 
 @pytest.mark.parametrize("protocol", range(2, 6))
-@pytest.mark.parametrize("inside", [Runs(), len, Runs, 1j, Counter(a=1)], ids=repr)
+@pytest.mark.parametrize(
+    "inside",
+    [Runs(), len, Runs, 1j, Counter(a=1)],
+    ids=["runs", "len", "class", "1j", "Counter"],
+)
 def test_nothing_of_a_pickle_is_run(inside, protocol, tmp_path, monkeypatch):
     """What has a name is refused by it, however harmless; the error says a way out."""
     monkeypatch.chdir(tmp_path)

@@ -156,24 +156,6 @@ def test_little_work_makes_nobody_slow():
     assert max(found.ranks, key=lambda each: each.blamed_s).rank == 2
 
 
-def test_a_longer_recording_of_the_slow_rank_is_no_difference():
-    """Twice the steps are twice of everything; what is more of each step is left."""
-    ranks = training(6, steps=6, slow=5, where="forward", by_s=0.03)
-    slow = ranks[5]
-    ranks[5] = replace(
-        slow,
-        length_s=2 * slow.length_s,
-        phases=tuple((phase, 2 * seconds) for phase, seconds in slow.phases),
-        kernels=tuple(replace(each, total_s=2 * each.total_s) for each in slow.kernels),
-    )
-
-    found = together(ranks)
-
-    named = {each.what for each in found.differences}
-    assert "forward" in named
-    assert named.isdisjoint({"backward", "optimizer", "elementwise"})
-
-
 @pytest.mark.parametrize("clocks", ["shared", "apart", "unknown"])
 def test_own_waits_and_moves_add_up_to_the_length(clocks):
     """For each rank, whoever is slow."""
@@ -205,14 +187,6 @@ def test_one_host_has_one_clock():
 
     assert found.clock is Clock.SHARED
     assert found.clock_error_s is None
-
-
-def test_a_clock_half_a_millisecond_off_is_another_one():
-    """Hosts that ask the same time server are near, and yet no single clock."""
-    ranks = training(4, steps=8)
-    ranks[3] = replace(ranks[3], zero_ns=ranks[3].zero_ns + 500_000)
-
-    assert together(ranks).clock is Clock.ALIGNED
 
 
 def test_ends_that_vary_much_make_no_common_clock_of_two():
@@ -328,39 +302,6 @@ def test_groups_of_one_name_are_told_apart_by_when_they_end(numbered):
     assert found.ranks[2].waits_s < 0.05
 
 
-def test_two_of_a_hundred_ranks_are_compared_with_each_other():
-    """That is what one has, mostly; how many there were is said."""
-    ranks = training(128, steps=3, slow=77, where="forward", by_s=0.05)
-    members = str(list(range(128)))
-    ranks = [
-        _of(
-            rank,
-            (replace(each, members=members, size=128) for each in rank.collectives),
-        )
-        for rank in ranks
-    ]
-
-    found = together([ranks[77], ranks[3]])
-
-    assert found.world_size == 128
-    assert [each.rank for each in found.ranks] == [3, 77]
-    assert (found.matched, found.unmatched) == (12, 0)
-    assert found.slowest == 77
-
-
-def test_a_member_that_has_none_of_it_is_missed():
-    """A rank of the group whose file lacks its collectives may have been the last."""
-    ranks = [
-        _of(rank, (replace(each, members="[0, 1, 2]") for each in rank.collectives))
-        for rank in training(3, steps=2)
-    ]
-    ranks[1] = _of(ranks[1], ())
-
-    found = together(ranks)
-
-    assert (found.matched, found.unmatched) == (0, 8)
-
-
 def test_sending_to_one_rank_tells_nothing_of_waits():
     """It counts as moved, and is not among what could not be matched."""
     ranks = training(2, steps=3)
@@ -436,31 +377,6 @@ def test_a_broadcast_is_matched_though_its_ends_differ(numbered):
 
 
 # ------------------------------------------------------------------------ labels
-
-
-@pytest.mark.parametrize("numbers", [(None, None, None), (0, 0, 1), (None, 1, 2)])
-def test_ranks_without_numbers_of_their_own_are_called_by_their_place(numbers):
-    """Two files of one rank, or files that do not tell, do not hide each other."""
-    ranks = [
-        replace(rank, rank=number)
-        for rank, number in zip(training(3), numbers, strict=True)
-    ]
-
-    found = together(ranks)
-
-    assert [each.rank for each in found.ranks] == [0, 1, 2]
-    assert found.matched == 16
-
-
-def test_a_rank_without_device_work_is_there_with_what_is_known():
-    """All that is known of it is how long its host was seen."""
-    found = together(
-        [*training(2), RankTrace(FileRead("cpu.json", 1, 1), rank=7, host_length_s=0.4)]
-    )
-
-    assert found.ranks[2].length_s == found.ranks[2].own_s == 0.4
-    assert found.ranks[2].busy_s is None
-    assert found.matched == 16
 
 
 # -------------------------------------------------------------------- recordings

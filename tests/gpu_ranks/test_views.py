@@ -9,10 +9,9 @@ import pytest
 from gpumagic.gpu_ranks import analysis
 from gpumagic.gpu_ranks.answer_seats import Misplaced, SeatFinding, SeatsReport
 from gpumagic.gpu_ranks.answer_times import RanksReport
-from gpumagic.gpu_ranks.answer_where import Waiting, WhereReport, waiting_text
+from gpumagic.gpu_ranks.answer_where import WhereReport
 from gpumagic.gpu_ranks.answers import VERSION, RankMemory, Unfinished
 from gpumagic.gpu_ranks.unfinished import Names
-from gpumagic.report.places import CodeLine
 from tests.gpu_ranks.samples import SAMPLES, STRAGGLER, seat, seats
 
 REPORTS = dict(SAMPLES)
@@ -83,21 +82,7 @@ def test_a_host_is_named_only_where_there_are_several():
     assert Names(seats(8)).at(5) == "rank 5 (node1)"
 
 
-def test_who_has_no_group_is_an_engine():
-    """Nobody has a rank before there is a group."""
-    assert Names(seats(2, rank=False)).several([0, 1]) == "engines 0 and 1"
-
-
 # ----------------------------------------------------------------------- who waits
-
-
-def test_a_wait_is_told_with_as_much_as_is_known():
-    """No number, no time, no line, several missing at different lines."""
-    lines = tuple((name, CodeLine(f"line {name}")) for name in (1, 2))
-
-    assert waiting_text(Waiting(None, None, (0,), None, (1, 2), lines)) == (
-        "rank 0 waits in a collective; ranks 1 and 2 have not called it"
-    )
 
 
 def test_ranks_at_one_place_are_one_row():

@@ -39,14 +39,11 @@ if TYPE_CHECKING:
 SLOW_S, STEPS, WIDTH = 0.05, 6, 32
 LATE = {  # the rank that is slow, by case
     "plain": 1,
-    "accumulates": 2,
-    "clips": 3,
     "sharded": 2,
     "tensor_parallel": 1,
     "pipeline": 1,
     "slow_input": 3,
     "evaluates": 0,
-    "uneven": 1,
     "in_a_thread": 2,
 }
 
@@ -95,35 +92,6 @@ def plain(mark: Callable[[], None]) -> Any:
         optimizer.zero_grad()
         model(batch).square().mean().backward()
         optimizer.step()
-        mark()
-    return model.state_dict()
-
-
-def accumulates(mark: Callable[[], None]) -> Any:
-    """Gradients of two batches are added before they are exchanged."""
-    model = DistributedDataParallel(model_of(LATE["accumulates"]))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for batch in batches():
-        with model.no_sync():
-            model(batch).square().mean().backward()
-        model(batch * 2).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        mark()
-    return model.state_dict()
-
-
-def clips(mark: Callable[[], None]) -> Any:
-    """The norm of gradients is looked at, and the loss is shared for a log."""
-    model = DistributedDataParallel(model_of(LATE["clips"]))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for batch in batches():
-        optimizer.zero_grad()
-        loss = model(batch).square().mean()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        optimizer.step()
-        dist.all_reduce(loss.detach())
         mark()
     return model.state_dict()
 
@@ -233,19 +201,6 @@ def evaluates(mark: Callable[[], None]) -> Any:
                 time.sleep(5 * SLOW_S)
             dist.barrier()
         mark()
-    return model.state_dict()
-
-
-def uneven(mark: Callable[[], None]) -> Any:
-    """Ranks have more or fewer batches; who is through shadows what others call."""
-    model = DistributedDataParallel(model_of(LATE["uneven"]))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with model.join():
-        for batch in batches(STEPS + dist.get_rank()):
-            optimizer.zero_grad()
-            model(batch).square().mean().backward()
-            optimizer.step()
-            mark()
     return model.state_dict()
 
 

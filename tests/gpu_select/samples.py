@@ -239,24 +239,6 @@ SLICED = replace(
     variables=variables("MIG-bbbbbbbb-1111-5111-8111-0123456789ab"),
     request="MIG-bbbb",
 )
-NO_PERMISSION = replace(
-    OPEN,
-    rows=(gpu(0, predicted=0), Row(1, why="this user may not use this GPU")),
-    variables=variables(None, order=None),
-)
-MISTAKEN = replace(
-    OPEN,
-    rows=gpus(4),
-    variables=variables('"0,1"', python="0,1"),
-    remarks=(
-        Remark(
-            Severity.PROBLEM,
-            "CUDA_VISIBLE_DEVICES is '\"0,1\"': the list ends at '\"0': it is neither "
-            "a number nor a UUID",
-            "choose with %gpu_select, which writes what all drivers read alike",
-        ),
-    ),
-)
 NASTY = replace(
     FIXED,
     rows=(
@@ -290,7 +272,6 @@ SAMPLES = (
     ("slurm", SLURM),
     ("dry-run-too-late", TRIED_TOO_LATE),
     ("simulated-too-late", SIMULATED_TOO_LATE),
-    ("no-permission", NO_PERMISSION),
     (
         "sixteen-gpus",
         replace(
@@ -298,6 +279,5 @@ SAMPLES = (
             rows=gpus(16, predicted=tuple(range(16))),
         ),
     ),
-    ("mistaken", MISTAKEN),
     ("hostile", NASTY),
 )

@@ -96,22 +96,6 @@ def test_a_process_does_not_count_its_own_claim_as_anothers(tmp_path):
         assert others().keys() == {"GPU-held"}
 
 
-def test_a_forked_child_gives_up_nothing_of_its_parents(tmp_path):
-    """A worker process that chooses for itself leaves the notebook's claim alone."""
-    fork = """
-if not os.fork():
-    with claims.one_at_a_time() as held:
-        held.take(["GPU-0"])
-    os._exit(0)
-os.wait()
-print("chosen", flush=True)
-sys.stdin.read()
-"""
-    with holder(tmp_path, then=fork) as process:
-        assert process.stdout.readline() == "chosen\n"
-        assert others().keys() == {"GPU-held"}
-
-
 def test_a_claim_stays_with_the_program_that_replaces_its_process(tmp_path):
     """`os.exec` keeps the process, and so its locks where they are handed on."""
     replaced = """
@@ -153,19 +137,6 @@ def test_a_folder_that_cannot_be_had_is_said_and_nothing_is_claimed(
 
     assert "cannot be seen" in held.problem
     assert list(elsewhere.iterdir()) == []
-
-
-def test_what_is_no_plain_file_is_neither_followed_nor_waited_for(tmp_path):
-    """A link or a pipe under the name of a GPU does no harm."""
-    secret = tmp_path / "secret"
-    secret.write_text("mine")
-    take()
-    (claims.folder() / "GPU-link").symlink_to(secret)
-    os.mkfifo(claims.folder() / "GPU-pipe")
-
-    assert take("GPU-link", "GPU-pipe") is None
-    assert others("GPU-link", "GPU-pipe") == {}
-    assert secret.read_text() == "mine"
 
 
 # Chooses when told to, at a moment that is the same for all, and says what.

@@ -91,13 +91,6 @@ def test_a_start_that_is_not_as_predicted_is_shown_by_itself():
     assert later["shown"] == ""
 
 
-def test_a_start_as_predicted_is_silent():
-    """Nothing is shown where the driver does what was said."""
-    _, started = cells("%gpu_select 2", f"{START};")
-
-    assert started["shown"] == ""
-
-
 def test_the_choice_outlives_an_unload_and_the_guard_does_not():
     """What was asked for stays; what was set of our own accord is undone."""
     _, before, _, after, again = cells(

@@ -127,27 +127,6 @@ def test_the_driver_shows_what_was_predicted(scenario, words, seen):
         assert code == 100  # no device
 
 
-def test_a_number_is_written_where_it_is_safe_and_a_uuid_elsewhere():
-    """Numbers by default; UUIDs where NVML and CUDA number differently, and for MIG."""
-    plain = on("four_gpus", 'tell(chosen("2,0"))')
-    mixed = on("mixed_models", 'tell(chosen("0"))')
-    part = on("mig_with_holes", f'tell(chosen("{M0}"))')
-
-    assert plain["environment"] == ["2,0", "PCI_BUS_ID"]
-    assert mixed["environment"][0] == "GPU-66666666-6666-4666-8666-666666666666"
-    assert "UUID" in " ".join(mixed["remarks"])
-    assert part["environment"][0] == M0
-
-
-def test_numbers_stay_physical_however_often_the_choice_is_made():
-    """A second choice is not read in the numbers that the first has left."""
-    first, second, third = on(
-        "four_gpus", 'tell([chosen("2,3"), chosen("3"), chosen("1")])'
-    )
-
-    assert [each["predicted"] for each in (first, second, third)] == [[2, 3], [3], [1]]
-
-
 def test_a_dry_run_and_a_refusal_set_nothing():
     """What is only tried, and what cannot be, leaves both variables unset."""
     tried, wrong, after = on(
@@ -223,38 +202,6 @@ def test_free_stays_within_the_inherited_mask():
 # ---------------------------------------------------------------- free ones
 
 
-def test_free_takes_the_freest_and_says_why():
-    """The busy GPUs are refused by name of what is on them, an equal is picked."""
-    run = """
-    report = select("free", n=2)
-    tell({row.physical: [row.predicted, row.why] for row in report.rows})
-    """
-    whys = on("four_gpus", run)
-
-    assert {number for number, (rank, _) in whys.items() if rank is not None} == {
-        "1",
-        "3",
-    }
-    assert "1 process on it" in whys["0"][1]
-    assert "79.1 GiB free" in whys["1"][1]
-
-
-def test_fewer_than_asked_for_is_an_error_with_the_reasons():
-    """Three of four, two of them busy: nothing is set, and each refusal is told."""
-    refused = on("four_gpus", 'tell(chosen("free", n=3))')
-
-    assert refused["error"] == "3 GPUs were asked for, 2 are free"
-    assert refused["unchanged"]
-    assert "2 processes on it" in refused["whys"]["2"]
-
-
-def test_unknown_figures_neither_count_as_zero_nor_exclude():
-    """A GPU that tells nothing is still there to be taken, and said to be unknown."""
-    taken = on("nothing_supported", 'tell(chosen("free", min_free="1GiB"))')
-
-    assert taken["predicted"] == [0]
-
-
 def test_waiting_ends_with_the_refusal_when_the_time_is_over():
     """`wait` looks again until there are enough, and is an error after that."""
     refused = on("four_gpus", 'tell(chosen("free", n=4, wait="50ms"))')
@@ -296,22 +243,6 @@ def test_after_the_start_nothing_is_changed_and_the_way_out_is_told():
     assert "CUDA has started" in other["error"]
     assert "--restart" in other["hint"]
     assert "set_device(1)" in visible["hint"]
-
-
-def test_a_variable_changed_after_the_start_is_shown_to_differ():
-    """The driver is believed, not the variable."""
-    report = on(
-        "four_gpus",
-        """
-    chosen("2")
-    started()
-    os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
-    tell(told(status()))
-    """,
-    )
-
-    assert report["confirmed"] is False
-    assert (report["actual"], report["predicted"]) == ([2], [0, 1])
 
 
 def test_a_forked_child_of_a_process_with_cuda_is_told_so():
@@ -392,15 +323,6 @@ def test_where_there_is_nothing_to_choose_from_it_is_an_error(scenario, options,
     assert said in refused["error"]
     assert refused["hint"]
     assert looked["predicted"] == []
-
-
-def test_a_gpu_out_of_reach_is_refused_with_its_own_reason():
-    """A lost GPU and one that is not permitted say what is the matter with them."""
-    lost = on("gpu_lost", "tell([chosen(str(n)) for n in range(4)])")
-
-    refused = [each for each in lost if "error" in each]
-    assert refused
-    assert all(each["unchanged"] and each["hint"] for each in refused)
 
 
 @pytest.mark.parametrize(

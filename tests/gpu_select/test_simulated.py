@@ -90,16 +90,6 @@ def test_the_line_that_has_started_a_simulated_machine_is_named(cells):
     assert "Who started CUDA" not in anew["shown"]
 
 
-def test_what_is_tried_too_late_is_no_claim_about_now(cells):
-    """A dry run after the first use says what would be and what is."""
-    *_, tried = cells("%gpu_select 2 --simulate 4xh100", USE, "%gpu_select 3 --dry-run")
-
-    shown = " ".join(tried["shown"].split())
-    assert "on a machine switched on anew it would be: sim:0 is GPU 3." in shown
-    assert "Now sim:0 is GPU 2." in shown
-    assert "otherwise" not in shown
-
-
 USE_CUDA = "import torch; str(torch.ones(3, device='cuda').device)"
 
 
@@ -120,15 +110,6 @@ def test_the_machine_is_had_anew_with_all_of_its_words(typed, cells):
     assert f"anew: {call}, then %gpu_select 3" in refused["error"].replace("\n", " ")
     assert anew["shown"].startswith("cuda:0 is GPU 3")
     assert (used["error"], used["result"]) == (None, "cuda:0")
-
-
-def test_a_restart_is_not_asked_for_where_none_is_needed(cells):
-    """A simulated machine is switched on again instead."""
-    *_, refused = cells(
-        "%gpu_select 1 --simulate 2xh100", USE, "%gpu_select 0 --restart"
-    )
-
-    assert "%gpu_select 0 --simulate" in refused["error"]
 
 
 def test_without_torch_the_magic_says_what_is_missing(cells):

@@ -56,25 +56,6 @@ def test_a_function_of_an_earlier_cell_is_put_down_to_the_cell_that_calls_it():
     assert (seen["cell"], seen["line"], seen["source"]) == (3, 2, "%time f()")
 
 
-def test_a_look_in_a_thread_is_put_down_to_the_code_of_the_user():
-    """In a thread no cell runs: the line is where the user's function stands."""
-    (seen,) = watched(
-        """
-        import threading, time
-        watch()
-        run("import torch")
-        run("def f():\\n    return torch.cuda.is_available()")
-        thread = threading.Thread(target=shell.user_ns["f"])
-        thread.start(); thread.join()
-        show(watcher.start())
-        """,
-        torch=True,
-    ).json()
-
-    assert (seen["cell"], seen["line"]) == (2, 2)
-    assert seen["by"] == "torch.cuda.is_available()"
-
-
 def test_a_look_in_vain_is_remembered():
     """Where torch finds no GPU, CUDA has not started, but torch will not look again."""
     seen, latch, told, error = watched(
@@ -117,26 +98,6 @@ def test_the_latch_says_what_is_known():
     ).json()
 
     assert found == ["ABSENT", "OPEN", "UNKNOWN", "STARTED", "WITHOUT_CUDA"]
-
-
-def test_what_stands_in_torch_is_like_torchs_own():
-    """Names and documentation stay, and what somebody else puts in is left there."""
-    name, doc, replaced, restored = watched(
-        """
-        import torch
-        plain = dict(vars(torch._C))
-        watch()
-        ours = torch._C._cuda_getDeviceCount
-        torch._C._cuda_init = replacement = lambda: None
-        undo.close()
-        show(ours.__name__, ours.__doc__, torch._C._cuda_init is replacement,
-             torch._C._cuda_getDeviceCount is plain["_cuda_getDeviceCount"])
-        """,
-        torch=True,
-    ).json()
-
-    assert (name, doc) == ("count", "How many.")
-    assert (replaced, restored) == (True, True)
 
 
 def test_the_simulator_in_the_place_of_cuda_is_not_in_the_way():

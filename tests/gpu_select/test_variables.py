@@ -97,13 +97,6 @@ def test_a_variable_that_is_not_set_is_none_and_not_empty():
     assert everywhere() == ("", "")
 
 
-def test_what_python_sets_is_seen_in_c():
-    """Whatever is put into os.environ reaches getenv."""
-    os.environ[NAME] = "2,0"
-
-    assert everywhere() == ("2,0", "2,0")
-
-
 def test_what_putenv_sets_is_seen_in_c_alone():
     """os.putenv reaches the driver and not os.environ."""
     os.environ[NAME] = "2"
@@ -141,14 +134,6 @@ def test_the_value_at_the_start_outlives_every_change():
     assert told == "(True, '2,3') 2,3"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
-def test_a_variable_that_came_later_was_not_there_at_the_start():
-    """A variable that this process has made is known to have been unset."""
-    os.environ[NAME] = "0"
-
-    assert at_start(NAME) == (True, None)
-
-
 @pytest.mark.parametrize("written", [b"", b"\0\0\0", b"my worker\0\0", None])
 def test_where_the_start_cannot_be_read_it_is_unknown(written, tmp_path, monkeypatch):
     """No such file, or a process title written over it: unknown, and not unset."""
@@ -163,24 +148,6 @@ def test_where_the_start_cannot_be_read_it_is_unknown(written, tmp_path, monkeyp
 # ---------------------------------------------------------------- changing
 
 
-def test_a_change_stays_when_the_block_ends():
-    """Set, replaced and removed, in Python and in C."""
-    os.environ[OTHER] = "1"
-
-    with changed({NAME: "2", OTHER: None}):
-        assert (everywhere(), everywhere(OTHER)) == (("2", "2"), (None, None))
-
-    assert (everywhere(), everywhere(OTHER)) == (("2", "2"), (None, None))
-
-
-def test_removing_reaches_a_value_that_only_c_has():
-    """None removes also what os.putenv has put there."""
-    os.putenv(NAME, "0")
-
-    with changed({NAME: None}):
-        assert everywhere() == (None, None)
-
-
 @hypothesis_settings(deadline=None)
 @given(VALUES, VALUES, VALUES)
 def test_whatever_was_there_is_back_after_a_failure(python, c, new):
@@ -191,16 +158,6 @@ def test_whatever_was_there_is_back_after_a_failure(python, c, new):
 
     assert seen == (new, new)
     assert (everywhere(), everywhere(OTHER)) == ((python, c), (None, None))
-
-
-def test_a_value_that_cannot_be_set_leaves_none_of_the_others_set():
-    """The first variable is put back where the second cannot hold its value."""
-    os.environ[NAME] = "old"
-
-    with pytest.raises(ValueError, match="null"), changed({NAME: "2", OTHER: "a\0b"}):
-        pytest.fail("the block must not run")
-
-    assert (everywhere(), everywhere(OTHER)) == (("old", "old"), (None, None))
 
 
 def written(numbers, inventory, *, mps=False):

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.drawing import Table
-from gpumagic.gpu_select.report import Action, Row, Start, TorchLatch, Verdict
+from gpumagic.gpu_select.report import Action, Row, TorchLatch, Verdict
 from gpumagic.gpu_select.view import draw, gpus_table, reasons_table, state_table
 from tests.gpu_select.samples import (
     DIFFERING,
     FIXED,
-    IN_VAIN,
     LATE,
     OPEN,
     REFUSED,
@@ -76,31 +74,6 @@ def test_a_dry_run_after_the_start_shows_what_would_be_beside_what_is():
         "cuda:0",
     ]
     assert "otherwise" not in draw(TRIED_TOO_LATE).text()
-
-
-def test_a_dry_run_after_a_vain_look_says_that_torch_needs_a_restart():
-    """Torch keeps its answer: the choice would be one for after a restart."""
-    said = replace(IN_VAIN, action=Action.DRY_RUN).headline
-
-    assert "Torch has looked in vain; after a restart it would be: cuda:0" in said
-    assert "Now" not in said
-
-
-@pytest.mark.parametrize(
-    ("start", "said"),
-    [
-        (
-            Start(cell=4, line=2, by="import kornia"),
-            "in In[4], line 2, by import kornia",
-        ),
-        (Start(cell=4), "in In[4]"),
-        (Start(line=2), ""),
-        (Start(by="torch.cuda.init()"), "by torch.cuda.init()"),
-    ],
-)
-def test_of_a_start_so_much_is_said_as_is_known(start, said):
-    """A line without its cell says nothing."""
-    assert str(start) == said
 
 
 def test_the_bar_of_free_memory_is_as_long_as_what_is_free():

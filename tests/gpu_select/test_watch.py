@@ -102,30 +102,6 @@ def test_a_start_between_cells_is_said_to_be_outside_of_them():
     assert seen[1] == 1
 
 
-def test_asked_in_the_cell_itself_the_watcher_knows():
-    """In the very cell that started CUDA it is already known."""
-    (seen,) = watched("""
-        watch()
-        run("x = 1")
-        shell.user_ns["watcher"] = watcher
-        run(f"import ctypes\\n{CUINIT}\\nfound = watcher.start()")
-        show(shell.user_ns["found"])
-    """).json()
-
-    assert seen["cell"] == 2
-
-
-def test_a_start_before_loading_of_which_nothing_is_known_is_said_so():
-    """Without any trace in the history the answer says when, and no more."""
-    (seen,) = watched("""
-        ctypes.CDLL("libcuda.so.1").cuInit(0)
-        watch()
-        show(watcher.start())
-    """).json()
-
-    assert seen["by"] == "something that ran before gpumagic was loaded"
-
-
 def test_a_forked_child_claims_nothing():
     """A child that starts CUDA for itself calls nobody, and the parent goes on."""
     seen = watched("""
@@ -164,18 +140,6 @@ def test_everything_is_gone_after_the_start_and_after_unloading():
         for how in ("run(CUINIT)", "undo.close()")
     )
     assert started == undone == [True, False, [False, False]]
-
-
-def test_a_driver_that_cannot_be_asked_is_no_trouble():
-    """Where nothing tells whether CUDA runs, cells run and nothing is claimed."""
-    seen = watched("""
-        watcher = Watcher(lambda: None, on_start=lambda: told.append(1))
-        watch()
-        run("import html.entities\\nx = 1").raise_error()
-        show(watcher.start(), told)
-    """).json()
-
-    assert seen == [None, []]
 
 
 WATCHING = """\

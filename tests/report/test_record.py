@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_doctor.report import DoctorReport
+from gpumagic.gpu_doctor.answer_doctor import DoctorReport
 from gpumagic.report.record import Record
 from tests.gpu_doctor.samples import SAMPLES
 

@@ -19,8 +19,6 @@ HEADINGS = {
     "slurm": "A scheduler has given two of eight GPUs",
     "dry-run-too-late": "What a choice would set after a restart",
     "simulated-too-late": "The simulated GPUs are in use: it is too late to choose",
-    "no-permission": "One of two GPUs may not be used by this user",
     "sixteen-gpus": "Sixteen GPUs",
-    "mistaken": "The variable holds quotation marks, so no GPU is visible",
     "hostile": "Names that are made to break a page",
 }

@@ -1,8 +1,9 @@
-"""Draws what `%gpu_doctor` found: the answer, what to do, then what was seen."""
+"""Is this machine fit for GPU work, what is to be done, and what does a word mean?"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.drawing import (
     Badge,
@@ -18,7 +19,7 @@ from gpumagic.drawing import (
     how_measured,
     one_screen,
 )
-from gpumagic.gpu_doctor.report import WordsReport
+from gpumagic.report.record import Record, Report
 from gpumagic.report.units import count_text, part_text, share_text
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.protocols import Gpu
     from gpumagic.drawing import NoteKind, Part
-    from gpumagic.gpu_doctor.report import Change, DoctorReport, Finding, Term
+    from gpumagic.gpu_doctor.report import Change, Facts, Finding
 
 _KINDS: dict[str, NoteKind] = {
     "problem": "problem",
@@ -42,14 +43,57 @@ _HOW = (
 _HOW_WATCHED = "Everything was looked at before and after, which starts nothing."
 
 
-def draw(report: DoctorReport | WordsReport) -> Drawing:
-    """The whole examination, what a stretch of code changed, or words."""
-    if isinstance(report, WordsReport):
-        return Drawing(_words_headline(report), one_screen(_words(report)))
-    watched = report.changes is not None
-    parts = _changed(report) if watched else _examined(report)
-    label = "simulated machine" if report.facts.simulated else ""
-    return Drawing(report.headline, one_screen(parts), label)
+@dataclass(frozen=True)
+class DoctorReport(Report):
+    """The answer in a sentence, the findings behind it, the facts behind them."""
+
+    answer: str
+    findings: tuple[Finding, ...]
+    facts: Facts
+    changes: tuple[Change, ...] | None = None  # only where a cell was watched
+
+    @property
+    def headline(self) -> str:
+        """The answer."""
+        return self.answer
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain values, the answer first."""
+        plain = super().to_dict()
+        return {"headline": plain.pop("answer"), **plain}
+
+    def drawing(self) -> Drawing:
+        """The whole examination, or what a stretch of code changed."""
+        watched = self.changes is not None
+        parts = _changed(self) if watched else _examined(self)
+        label = "simulated machine" if self.facts.simulated else ""
+        return Drawing(self.headline, one_screen(parts), label)
+
+
+@dataclass(frozen=True)
+class Term(Record):
+    """A word of the reports, and what it means."""
+
+    group: str
+    term: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class WordsReport(Report):
+    """The terms that were asked for; all of them where none was."""
+
+    about: str
+    terms: tuple[Term, ...]
+
+    @property
+    def headline(self) -> str:
+        """How many terms there are."""
+        return _words_headline(self)
+
+    def drawing(self) -> Drawing:
+        """The terms, by group."""
+        return Drawing(self.headline, one_screen(_words(self)))
 
 
 def _examined(report: DoctorReport) -> Iterator[Part]:
