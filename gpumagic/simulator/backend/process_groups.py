@@ -121,6 +121,9 @@ def _known_to_torch(groups: Any, kind: Any, *, on_host: bool) -> Iterator[None]:
         backend.backend_list.remove(_OURS)
         backend.backend_capability.pop(_OURS, None)
         backend.backend_type_map.pop(_OURS, None)
-        chosen = backend.default_device_backend_map
-        for device in [each for each, name in chosen.items() if name == _OURS]:
-            del chosen[device]
+        _without_ours(backend.default_device_backend_map)
+
+
+def _without_ours(backends: dict[str, str]) -> None:
+    for device in [each for each, name in backends.items() if name == _OURS]:
+        del backends[device]
