@@ -61,17 +61,22 @@ def opened(path: str | Path) -> Opened:
     """Unpack a file whole."""
     path = Path(path)
     shown = shortened(path.name, _MOST_SHOWN)
-    data = bytearray()
     with _unpacked(path) as file:
-        while piece := file.read(_PIECE):
-            data += piece
-            if len(data) > _MOST_BYTES:
-                raise GpuMagicError(
-                    f"{shown} is larger than {bytes_text(_MOST_BYTES)}, unpacked",
-                    "record fewer steps: torch.profiler.schedule(wait=1, warmup=1, "
-                    "active=3)",
-                )
+        data = _whole(file, shown)
     return Opened(path.name, _kind(bytes(data[:_HEAD]), shown), data)
+
+
+def _whole(file: IO[bytes], shown: str) -> bytearray:
+    data = bytearray()
+    while piece := file.read(_PIECE):
+        data += piece
+        if len(data) > _MOST_BYTES:
+            raise GpuMagicError(
+                f"{shown} is larger than {bytes_text(_MOST_BYTES)}, unpacked",
+                "record fewer steps: torch.profiler.schedule(wait=1, warmup=1, "
+                "active=3)",
+            )
+    return data
 
 
 def kind_of(path: str | Path) -> Kind:
@@ -99,17 +104,21 @@ def _unpacked(path: Path) -> Iterator[IO[bytes]]:
             file: Any = stack.enter_context(path.open("rb"))
             if file.read(4) == b"PK\x03\x04":
                 file = stack.enter_context(_only_member(file, path.name))
-            while _begins_with_gzip(file):
-                file = stack.enter_context(gzip.open(file))
-            yield file
+            yield _without_gzip(file, stack)
     except _DAMAGED as error:
         raise ends_early(path.name) from error
     except (OSError, ValueError) as error:
         raise _unopened(path, error) from error
 
 
-def _begins_with_gzip(file: IO[bytes]) -> bool:
+def _without_gzip(file: Any, stack: contextlib.ExitStack) -> Any:
     """Some servers pack once more what is packed already."""
+    while _begins_with_gzip(file):
+        file = stack.enter_context(gzip.open(file))  # noqa: SIM115 -- the stack closes it
+    return file
+
+
+def _begins_with_gzip(file: IO[bytes]) -> bool:
     file.seek(0)
     begins = file.read(2) == b"\x1f\x8b"
     file.seek(0)

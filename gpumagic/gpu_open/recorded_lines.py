@@ -88,17 +88,18 @@ class RecordedLines:
 
     def _spot_in(self, stack: Sequence[Mapping[str, Any]]) -> Spot | None:
         try:
-            for whose in ("user", "library"):
-                for frame in stack:
-                    if self._whose(frame["filename"]) == whose:
-                        line = frame.get("line")
-                        return Spot(
-                            frame["filename"], line if type(line) is int else None
-                        )
-            names = (str(frame.get("name"))[:_LONGEST_NAME] for frame in stack)
-            return _BACKWARD if any(_ENGINE in name for name in names) else None
+            return self._first_of(stack)
         except (KeyError, TypeError, AttributeError):  # no frames of torch's
             return None
+
+    def _first_of(self, stack: Sequence[Mapping[str, Any]]) -> Spot | None:
+        for whose in ("user", "library"):
+            for frame in stack:
+                if self._whose(frame["filename"]) == whose:
+                    line = frame.get("line")
+                    return Spot(frame["filename"], line if type(line) is int else None)
+        names = (str(frame.get("name"))[:_LONGEST_NAME] for frame in stack)
+        return _BACKWARD if any(_ENGINE in name for name in names) else None
 
     def _whose(self, filename: str) -> str:
         known = self._written.get(filename)
