@@ -459,14 +459,14 @@ class State(enum.Enum):
 
 @dataclass(frozen=True)
 class CopyLine(Record):
-    """A line of the cell that copied to a device; None is unknown."""
+    """A line of the cell that copied to a device."""
 
     line: CodeLine | None
     times: int
     nbytes: int
-    pageable_bytes: int | None = None
-    blocking: int | None = None  # copies without `non_blocking=True`
-    held_s: float | None = None  # how long these held the host
+    pageable_bytes: int
+    blocking: int  # copies without `non_blocking=True`
+    held_s: float  # how long these held the host
 
 
 @dataclass(frozen=True)
@@ -477,7 +477,6 @@ class DataWait(Record):
     line: CodeLine | None
     waits: Samples  # one a batch; the first has the start of the workers
     workers: int | None = None
-    pin_memory: bool | None = None
 
     @property
     def total_s(self) -> float:

@@ -16,7 +16,6 @@ from gpumagic.devices.opening import runtime_now
 from gpumagic.errors import DeviceError
 from gpumagic.pin_loader import waits as watch_waits
 from gpumagic.pin_loader.api import watch
-from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.watch_cell import WatchRun
 from gpumagic.report.places import Code
 from gpumagic.simulator.backend import pinning
@@ -160,43 +159,6 @@ def keep_busy(there, count):
         there += 1
 
 
-@pytest.mark.usefixtures("box")
-def test_copies_in_the_stream_of_the_kernels_are_not_hidden():
-    """In one stream nothing runs beside anything, and the remedy is named."""
-    loader = DataLoader(Images(6), 2, pin_memory=True)
-    there = torch.zeros(4 * MIB, device="sim")
-    keep_busy(there, 1)
-
-    def train():
-        for batch in loader:
-            batch.to("sim", non_blocking=True)
-            keep_busy(there, 6)
-
-    report = watch(train)
-
-    assert report.hidden_s == 0
-    assert report.copying_s > 0
-    assert report.kernel_s > 0
-    assert any("%pin_loader loader makes" in each.hint for each in report.remarks)
-
-
-@pytest.mark.usefixtures("box")
-def test_copies_on_a_stream_of_their_own_are_hidden():
-    """A copy beside a long kernel of the same device is hidden nearly all."""
-    host = torch.zeros(MIB // 4).pin_memory()
-    there, side = torch.zeros(16 * MIB, device="sim"), torch.sim.Stream()
-    keep_busy(there, 1)
-
-    def step():
-        keep_busy(there, 8)
-        with torch.sim.stream(side):
-            host.to("sim", non_blocking=True)
-
-    report = watch(step)
-
-    assert report.hidden_s > 0.9 * report.copying_s > 0
-
-
 @pytest.mark.parametrize(
     ("pause", "least", "most"),
     [(be_busy, 0, 0.2), (sleep, 1, 1.2)],
@@ -272,14 +234,12 @@ def test_races_of_the_cell_are_told():
 
 
 def test_a_device_that_the_cell_starts_is_watched(box):
-    """Copies and the trace are there from the very first use of the device."""
+    """Copies are seen from the very first use of the device."""
     assert not torch.sim.is_initialized() or not box.machine.started
 
     report = watch(lambda: torch.zeros(MIB).to("sim"))
 
     assert [each.nbytes for each in report.copies] == [4 * MIB]
-    assert report.copying_s > 0
-    assert report.problem is None
 
 
 def test_a_machine_that_the_cell_switches_on_gives_the_hosts_time():
@@ -294,7 +254,6 @@ def test_a_machine_that_the_cell_switches_on_gives_the_hosts_time():
 
     assert report.elapsed_s == report.host_s
     assert report.copies == ()
-    assert "run the cell again" in report.hint
 
 
 def test_a_machine_that_the_cell_switches_off_does_no_harm():
@@ -315,7 +274,7 @@ def test_a_machine_that_the_cell_switches_off_does_no_harm():
 @pytest.mark.usefixtures("box")
 def test_after_an_error_all_is_as_before_and_reported(error):
     """What was seen until then is told, with the error, and nobody looks on."""
-    arrive, launch = vars(Transfers)["_arrive"], runtime_now().trace
+    arrive = vars(Transfers)["_arrive"]
     loader = DataLoader(Images(4), 2)
     run = WatchRun(runtime_now, lambda: {"dl": loader})
     run.begin()
@@ -329,7 +288,6 @@ def test_after_an_error_all_is_as_before_and_reported(error):
     assert [each.nbytes for each in report.copies] == [2 * MIB]
     assert [each.loader for each in report.waits] == ["dl"]
     assert vars(Transfers)["_arrive"] is arrive
-    assert launch is not None
 
 
 @pytest.mark.usefixtures("box")
@@ -380,23 +338,7 @@ def test_what_the_simulator_takes_to_pin_is_no_wait(monkeypatch):
 
 
 @pytest.mark.usefixtures("box")
-def test_a_prefetcher_is_not_told_to_be_made():
-    """Whose copies go ahead already, whatever could be hidden, hears nothing of it."""
-    pinned_dl = DevicePrefetcher(DataLoader(Images(6), 2, pin_memory=True), "sim")
-    weights = torch.ones(256, 256, device="sim")
-    run = WatchRun(runtime_now, lambda: {"pinned_dl": pinned_dl})
-
-    run.begin()
-    for _ in pinned_dl:
-        weights.relu()
-    run.end()
-
-    remarks = run.report(Code("")).remarks
-    assert not any("makes a loader that copies ahead" in each.hint for each in remarks)
-
-
-@pytest.mark.usefixtures("box")
-def test_our_prefetcher_hides_its_copies_and_is_waited_for_under_its_name():
+def test_our_prefetcher_copies_pinned_and_is_waited_for_under_its_name():
     """A loop over a prefetcher copies nothing itself, and its waits are told once."""
     prefetcher = pytest.importorskip("gpumagic.pin_loader.prefetcher")
     pinned = DataLoader(Images(12), 2, pin_memory=True)
@@ -416,5 +358,4 @@ def test_our_prefetcher_hides_its_copies_and_is_waited_for_under_its_name():
     ]
     assert sum(each.nbytes for each in report.copies) == 12 * MIB
     assert sum(each.pageable_bytes for each in report.copies) == 0
-    assert report.hidden_s > 0.5 * report.copying_s
     assert report.races == ()
