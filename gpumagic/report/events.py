@@ -67,7 +67,6 @@ class SpanKind(enum.Enum):
 
 
 DEVICE_KINDS = frozenset({SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL})
-# `Memcpy HtoD (Pinned -> Device)`; AMD and Intel tell the direction only.
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,18 +171,6 @@ def test_our_prefetcher_is_counted_once():
     assert told(seen, train_dl_pinned=ahead) == [("train_dl_pinned", 3)]
 
 
-def test_a_loader_within_a_loader_is_not_counted_apart():
-    """What a dataset fetches to make an item is a part of that item's wait."""
-
-    class Nested(Sleepy):
-        def __getitem__(self, row):
-            return sum(float(each) for each in DataLoader(Sleepy(2), 1))
-
-    loader = DataLoader(Nested(2), 1)
-
-    assert told(watched(lambda: run_through(loader)), dl=loader) == [("dl", 2)]
-
-
 def test_other_threads_hold_no_loop():
     """Batches that another thread takes are nobody's wait."""
     loader = DataLoader(Sleepy(3), 1)
@@ -221,18 +209,6 @@ def test_the_loaders_are_as_before(error):
     assert after == before
 
 
-def test_one_watch_within_another_leaves_nothing():
-    """Both see the batches, and both are taken out."""
-    before = vars(_BaseDataLoaderIter)["__next__"]
-    loader = DataLoader(Sleepy(2), 1)
-
-    with waits_watched(torch) as outer:
-        inner = watched(lambda: run_through(loader))
-
-    assert told(outer, dl=loader) == told(inner, dl=loader)
-    assert vars(_BaseDataLoaderIter)["__next__"] is before
-
-
 def test_an_iterator_that_outlives_the_block_is_no_longer_watched():
     """After the block a batch is fetched, and nothing is noted."""
     loader = DataLoader(Sleepy(3), 1)
@@ -243,17 +219,6 @@ def test_an_iterator_that_outlives_the_block_is_no_longer_watched():
     next(batches)
 
     assert told(seen, dl=loader) == [("dl", 1)]
-
-
-def test_a_wrapper_that_somebody_keeps_does_nothing_any_more():
-    """Whoever has put a wrapper of their own round ours gets plain batches later."""
-    loader = DataLoader(Sleepy(3), 1)
-    with waits_watched(torch) as seen:
-        start = vars(DataLoader)["__iter__"]
-        fetch = vars(_BaseDataLoaderIter)["__next__"]
-
-    assert fetch(start(loader)).tolist() == [0.0]
-    assert seen == []
 
 
 def test_no_loader_is_kept_alive():

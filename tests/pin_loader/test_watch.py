@@ -94,18 +94,6 @@ def test_a_loader_that_was_not_iterated_is_told():
     assert "took no batch out of train_dl" in report.remarks[0].text
 
 
-def test_a_dotted_name_is_followed():
-    """A loader that is somebody's attribute can be named as well."""
-
-    class Data:
-        train = DataLoader(Numbers(), 1)
-
-    run = cpu_run(data=Data(), only="data.train")
-    list(Data.train)
-
-    assert len(ended(run).waits) == 1
-
-
 def test_a_plain_function_is_watched_under_the_names_that_it_uses():
     """`watch` knows loaders by the variables of the function."""
     loader = DataLoader(Numbers(), 1)
@@ -117,20 +105,6 @@ def test_a_plain_function_is_watched_under_the_names_that_it_uses():
 
     assert report.code.title == "train"
     assert [each.loader for each in report.waits] == ["loader"]
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_what_a_function_raises_is_raised_and_nothing_is_left(error):
-    """The error comes through, and torch's loaders are as before."""
-    before = vars(_BaseDataLoaderIter)["__next__"]
-
-    def fail():
-        raise error("on purpose")
-
-    with pytest.raises(error, match="on purpose"):
-        watch(fail)
-
-    assert vars(_BaseDataLoaderIter)["__next__"] is before
 
 
 def test_an_error_is_told_in_one_line():
@@ -155,27 +129,6 @@ def test_a_cell_that_imports_torch_is_told_to_run_again(monkeypatch):
 
     assert "imported torch" in report.remarks[0].text
     assert "run the cell again" in report.remarks[0].hint
-
-
-def test_a_report_needs_an_end():
-    """Before the end there is nothing to report."""
-    run = cpu_run()
-
-    with pytest.raises(RuntimeError, match="not ended"):
-        run.report(Code("x"))
-
-    run.end()
-
-
-def test_one_run_within_another_leaves_nothing():
-    """A watched function may watch another one."""
-    before = vars(_BaseDataLoaderIter)["__next__"]
-    loader = DataLoader(Numbers(), 1)
-
-    report = watch(lambda: watch(lambda: list(loader)))
-
-    assert len(report.waits) == 1
-    assert vars(_BaseDataLoaderIter)["__next__"] is before
 
 
 # ------------------------------------------------------------- devices that fail
@@ -213,25 +166,6 @@ def test_a_device_that_is_broken_before_is_told_and_nothing_is_left():
     assert vars(_BaseDataLoaderIter)["__next__"] is before
 
 
-def test_ctrl_c_at_the_very_end_leaves_nothing():
-    """Whatever comes in between at the end, nobody looks on afterwards."""
-    before = vars(_BaseDataLoaderIter)["__next__"]
-    runtimes = iter([CpuRuntime()])
-
-    def opened():
-        for runtime in runtimes:
-            return runtime
-        raise KeyboardInterrupt
-
-    run = WatchRun(opened, dict)
-    run.begin()
-
-    with pytest.raises(KeyboardInterrupt):
-        run.end()
-
-    assert vars(_BaseDataLoaderIter)["__next__"] is before
-
-
 @pytest.mark.usefixtures("no_capture")
 @pytest.mark.parametrize(
     "error", [RuntimeError("CUDA error: no"), KeyboardInterrupt("stop")]
@@ -249,18 +183,6 @@ def test_an_error_at_the_end_is_kept_for_the_caller(error):
     assert report.failed == f"{type(error).__name__}: {error}"
     assert vars(_BaseDataLoaderIter)["__next__"] is before
     assert not torch._C._dispatch_has_kernel_for_dispatch_key("aten::copy_", "CUDA")
-
-
-@pytest.mark.usefixtures("no_capture")
-def test_a_device_is_not_waited_for_after_an_error():
-    """Whoever sees an error wants the prompt back, and that error only."""
-    device = Device()
-    run = WatchRun(lambda: device, dict)
-    run.begin()
-    device.broken = RuntimeError("CUDA error: no")
-
-    assert ended(run, ValueError("first")).failed == "ValueError: first"
-    assert run.late_error is None
 
 
 # ------------------------------------------------------------------------ advice

@@ -70,11 +70,6 @@ def test_an_error_comes_after_the_batches_before_it(depth, processes):
     assert workers() == 0
 
 
-def test_an_empty_loader_ends_at_once():
-    """No batch, no error, and no None."""
-    assert list(DevicePrefetcher(DataLoader(Numbers(0), 1))) == []
-
-
 # -------------------------------------------------------------------------- workers
 
 
@@ -173,25 +168,6 @@ def test_the_state_is_that_behind_the_batch_handed_out(depth):
     assert (left, loaded) == (3, 1)
     assert values(batches) == [3.0, 4.0, 5.0]
     assert batches.state_dict()["next"] == 0  # at the end it is the loader's
-
-
-class Unsure(Counting):
-    """A loader with the words, but without an answer."""
-
-    def state_dict(self):
-        """As accelerate's loaders without torchdata."""
-        raise AttributeError("dl_state_dict")
-
-
-def test_a_loader_that_cannot_say_where_it_stands():
-    """It is iterated as any; whoever asks for its state gets its own error."""
-    batches = DevicePrefetcher(Unsure(3))
-
-    seen = values(batches)
-
-    assert seen == [0.0, 1.0, 2.0]
-    with pytest.raises(AttributeError, match="dl_state_dict"):
-        batches.state_dict()
 
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated:UserWarning")  # torchdata's calls

@@ -11,9 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import gpumagic
-from gpumagic.devices.copy_watch import copies_watched
 from gpumagic.devices.opening import runtime_now
-from gpumagic.errors import DeviceError
 from gpumagic.pin_loader import waits as watch_waits
 from gpumagic.pin_loader.api import watch
 from gpumagic.pin_loader.watch_cell import WatchRun
@@ -23,7 +21,6 @@ from gpumagic.simulator.backend.pinning import Pinning
 from gpumagic.simulator.backend.transfers import Transfers
 
 MIB, MS = 1 << 20, 1_000_000
-SLEEP_S = 0.02
 
 
 @pytest.fixture(autouse=True)
@@ -33,13 +30,6 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def be_busy(seconds):
-    """Compute on the host, as decoding an image does."""
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        pass
 
 
 def sleep(seconds):
@@ -139,64 +129,10 @@ def test_whatever_copies_is_seen():
     }
 
 
-@pytest.mark.usefixtures("box")
-def test_what_stays_on_a_side_is_no_copy():
-    """Copies within the device, to the host and within it are not told."""
-    there = torch.zeros(16, device="sim")
-
-    def work():
-        there.clone()
-        there.cpu()
-        torch.zeros(4).clone()
-        there[:0].copy_(torch.zeros(0))
-
-    assert watch(work).copies == ()
-
-
 def keep_busy(there, count):
     """Work for the device, which takes it longer than the host to ask for."""
     for _ in range(count):
         there += 1
-
-
-@pytest.mark.parametrize(
-    ("pause", "least", "most"),
-    [(be_busy, 0, 0.2), (sleep, 1, 1.2)],
-    ids=["computing", "sleeping"],
-)
-@pytest.mark.usefixtures("box")
-def test_waits_are_on_this_machines_clock(pause, least, most):
-    """The device sees nothing of what a dataset computes; sleeping passes for both."""
-    loader = DataLoader(Images(4, SLEEP_S, pause), 2)
-    torch.zeros(1, device="sim")
-
-    def train():
-        for batch in loader:
-            batch.to("sim")
-
-    report = watch(train)
-
-    (wait,) = report.waits
-    assert report.host_s > wait.total_s >= 4 * SLEEP_S
-    assert least <= report.elapsed_s / (4 * SLEEP_S) < most
-    assert report.setting.label == "simulated H100 SXM"
-
-
-@pytest.mark.usefixtures("box")
-def test_the_remark_names_line_loader_and_what_to_type():
-    """A blocking copy from pageable memory is told with both of its remedies."""
-    loader = DataLoader(Images(4), 2)
-
-    def train():
-        for batch in loader:
-            there = batch.to("sim")
-            there.sum()
-
-    remark = watch(train).remarks[0]
-
-    assert '`there = batch.to("sim")`, copies 4.00 MiB from pageable' in remark.text
-    assert "%pin_loader loader" in remark.hint
-    assert remark.hint.endswith("write `.to(device, non_blocking=True)`")
 
 
 @pytest.mark.usefixtures("box")
@@ -242,20 +178,6 @@ def test_a_device_that_the_cell_starts_is_watched(box):
     assert [each.nbytes for each in report.copies] == [4 * MIB]
 
 
-def test_a_machine_that_the_cell_switches_on_gives_the_hosts_time():
-    """Its clock began in the middle: the time is this machine's, and it says so."""
-    run = WatchRun(runtime_now, dict)
-    run.begin()
-
-    with gpumagic.simulate("h100"):
-        torch.zeros(MIB).to("sim")
-        run.end()
-    report = run.report(Code("x"))
-
-    assert report.elapsed_s == report.host_s
-    assert report.copies == ()
-
-
 def test_a_machine_that_the_cell_switches_off_does_no_harm():
     """The cell's report is then about the host, and nothing stays wrapped."""
     arrive = vars(Transfers)["_arrive"]
@@ -288,24 +210,6 @@ def test_after_an_error_all_is_as_before_and_reported(error):
     assert [each.nbytes for each in report.copies] == [2 * MIB]
     assert [each.loader for each in report.waits] == ["dl"]
     assert vars(Transfers)["_arrive"] is arrive
-
-
-@pytest.mark.usefixtures("box")
-def test_one_watch_of_copies_within_another_sees_its_own():
-    """Two may look on at once, and each notes what it has seen."""
-    with copies_watched(torch, "sim") as outer:
-        torch.zeros(1).to("sim")
-        with copies_watched(torch, "sim") as inner:
-            torch.zeros(2).to("sim")
-
-    assert [each.nbytes for each in outer] == [4, 8]
-    assert [each.nbytes for each in inner] == [8]
-
-
-def test_a_machine_that_is_off_is_refused():
-    """There is nothing to watch, and the words say what to type."""
-    with pytest.raises(DeviceError, match="switched off"):
-        copies_watched(torch, "sim").__enter__()
 
 
 @pytest.mark.usefixtures("box")
