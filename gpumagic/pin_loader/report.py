@@ -438,7 +438,6 @@ class EndToEnd(Record):
     batches: int  # steps in each run
     base: str  # `for batch in train_dl: batch.to(device)`
     newer: str
-    waits_s: tuple[float, float] = (0.0, 0.0)  # of a step for its batch, old and new
     modelled: bool = False  # waits are worked out: simulated devices have a clock
     remarks: tuple[Remark, ...] = ()
 

@@ -216,7 +216,6 @@ def proof(pairs=10, before_ms=26.4, times=1.84, **given):
         20,
         "for batch in train_dl: train_step(batch.to('cuda:0'))",
         "for batch in train_dl_pinned: train_step(batch)",
-        (0.4 * MS, 2.1 * MS),
         **given,
     )
 

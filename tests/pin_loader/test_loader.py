@@ -11,7 +11,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch.utils.data import (  # noqa: E402
-    BatchSampler,
     DataLoader,
     IterableDataset,
     SequentialSampler,
@@ -121,18 +120,11 @@ def test_workers_that_wait_for_the_next_epoch_are_told():
         (3, "an int", "name a DataLoader"),
         ([1, 2], "a list", "name a DataLoader"),
         ({"a": 1}, "a dict", "name a DataLoader"),
-        (DataLoader, "a class", "name what it makes: loader = x(...)"),
-        (lambda: (), "a function", "name what it makes: loader = x(...)"),
-        (torch.nn.Sequential(torch.nn.Identity()), "a Sequential", "is given"),
-        (torch.nn.ModuleDict(), "a ModuleDict", "is given"),
-        (torch.nn.ParameterList(), "a ParameterList", "is given"),
+        (DataLoader, "a class", "name a DataLoader"),
+        (lambda: (), "a function", "name a DataLoader"),
+        (torch.nn.Sequential(torch.nn.Identity()), "a Sequential", "name a DataLoader"),
         (range(3), "a range", "name a DataLoader"),
-        (SequentialSampler(range(3)), "a SequentialSampler", "sampler=x)"),
-        (
-            BatchSampler(range(3), 2, drop_last=False),
-            "a BatchSampler",
-            "(dataset, batch_sampler",
-        ),
+        (SequentialSampler(range(3)), "a SequentialSampler", "name a DataLoader"),
         (Numbers(), "Numbers", "DataLoader(x, batch_size=...)"),
         (Subset(Numbers(), [1]), "a Subset", "DataLoader(x, batch_size=...)"),
         (Stream(), "Stream", "DataLoader(x, batch_size=...)"),
