@@ -196,11 +196,6 @@ class Limit(Record):
     source: str = ""  # where it was read
     hint: str = ""
 
-    @property
-    def share(self) -> float | None:
-        """What is needed as a share of what there is."""
-        return self.needed / self.available if self.available else None
-
 
 @dataclass(frozen=True)
 class Guard(Record):

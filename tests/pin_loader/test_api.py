@@ -137,17 +137,6 @@ def slow(monkeypatch):
     return clock
 
 
-@pytest.mark.parametrize("budget_s", [6.0, 8.0, 20.0])
-def test_a_look_keeps_its_budget_where_two_batches_fit(slow, budget_s):
-    """One batch is looked at, one is timed; more only if there is time for more."""
-    began_s = slow.now
-
-    report = diagnose(DataLoader(Sleepy(4000), 4), budget_s=budget_s)
-
-    assert slow.now - began_s <= 1.5 * budget_s
-    assert report.rates.load.batch_s == pytest.approx(3.0, rel=1e-3)
-
-
 def test_no_loops_are_run_that_would_take_much_longer_than_asked_for(slow):
     """Without time to compare, what was made is told to be unproven."""
     loader, began_s = DataLoader(Sleepy(4000), 4), slow.now

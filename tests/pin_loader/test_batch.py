@@ -24,9 +24,7 @@ from tests.pin_loader.kinds_of_batches import (  # noqa: E402
     Frozen,
     Graph,
     Keeper,
-    Mover,
     Named,
-    OldMover,
     Pair,
     Picky,
     Plain,
@@ -97,20 +95,6 @@ def test_a_batch_that_contains_itself_is_refused(walk):
 # ---------------------------------------------------------------------- to a device
 
 
-def test_containers_that_move_themselves_do_so():
-    """A `.to` of their own is called, with non_blocking where it is understood."""
-    mover, old = Mover(a=x()), OldMover(x())
-
-    there = to_device([mover, old], "meta")
-
-    assert there[0].non_blocking is True
-    assert there[0]["a"].device.type == "meta"
-    assert type(there[1]) is OldMover
-    assert there[1].x.device.type == "meta"
-    assert tensors_in(there[1])[0] is there[1].x
-    assert to_device(mover, "meta", non_blocking=False).non_blocking is False
-
-
 def test_a_packed_sequence_stays_one():
     """Its sizes stay on the host, as torch wants them; changed, it is one as well."""
     packed = pack_sequence([x(1.0, 2.0), x(3.0)])
@@ -130,27 +114,6 @@ def test_a_packed_sequence_stays_one():
 def difference(was, now):
     """Between two batches, by a digest of each."""
     return same.difference(same.digest_of(was), same.digest_of(now))
-
-
-@pytest.mark.parametrize(
-    ("now", "told"),
-    [
-        ({"a": (x(), 1), "b": 2}, None),
-        ({"a": [x(), 1], "b": 2}, 'batch["a"]: tuple became list'),
-        ({"b": 2, "a": (x(), 1)}, "batch: keys 'a', 'b' became keys 'b', 'a'"),
-        ({"a": (x(), 1)}, "batch: keys 'a', 'b' became keys 'a'"),
-        ({"a": (x(), 1.0), "b": 2}, 'batch["a"][1]: int became float'),
-        ({"a": (x(), 4), "b": 2}, 'batch["a"][1]: 1 became 4'),
-        (
-            {"a": (x().double(), 1), "b": 2},
-            'batch["a"][0]: Tensor float32 (2,) became Tensor float64 (2,)',
-        ),
-        ({"a": (x(1.0, 3.0), 1), "b": 2}, 'batch["a"][0]: other values'),
-    ],
-)
-def test_a_difference_is_told_with_its_place(now, told):
-    """The first difference of class, order or value is named with its path."""
-    assert difference({"a": (x(), 1), "b": 2}, now) == told
 
 
 ONE, OTHER = (1.0, 2.0), (1.0, 3.0)

@@ -127,19 +127,6 @@ def standing_in(found):
     return dataclasses.replace(found, step=step)
 
 
-def test_a_stand_in_for_compute_neither_binds_nor_hides_what_workers_give():
-    """It is as long as loading takes, and loading is what more workers shorten."""
-    found = standing_in(rates(load=12, pin=0.1, link=0.1, pageable=0.2, step=12))
-    search = searched(12, 6, now=0, other=2)
-
-    bound = bound_of(found, pinned=False, workers=0, search=search)
-
-    assert bound.binding is Part.LOAD
-    times = {gain.remedy: gain.times for gain in bound.gains}
-    assert times[Remedy.WORKERS] == pytest.approx(12.2 / 6)
-    assert times[Remedy.PREFETCH] == pytest.approx(12.3 / 12.1)
-
-
 def test_what_was_measured_is_never_above_what_was_said_to_be_the_most():
     """Both loops outdo the parts: then the parts were too slow."""
     bound = bound_of(

@@ -43,31 +43,6 @@ def assert_the_same(old, new):
     assert difference(digest_of(expected), digest_of(got)) is None
 
 
-# ------------------------------------------------------------------------- torchdata
-
-
-def stateful(**words):
-    """A loader of torchdata."""
-    library = pytest.importorskip("torchdata.stateful_dataloader")
-    return library.StatefulDataLoader(Numbers(), 4, **words)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_stateful_loader_is_made_anew(workers):
-    """Its own argument is passed on, and it shuffles alike."""
-    old = stateful(
-        shuffle=True,
-        generator=seeded(),
-        snapshot_every_n_steps=3,
-        num_workers=workers,
-    )
-
-    made = rebuild(old)
-
-    assert (made.way, made.loader.snapshot_every_n_steps) == (Way.REBUILT, 3)
-    assert_the_same(old, made.loader)
-
-
 # ------------------------------------------------------------------------ accelerate
 
 

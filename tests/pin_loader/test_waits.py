@@ -46,15 +46,6 @@ class Sleepy(Dataset):
         return float(row)
 
 
-class Failing(Sleepy):
-    """Its third number cannot be had."""
-
-    def __getitem__(self, row):
-        if row == 2:
-            raise ValueError("no such number")
-        return super().__getitem__(row)
-
-
 class Clock:
     """Stands still but for what takes its time on it."""
 
@@ -161,16 +152,6 @@ def test_two_loops_over_two_loaders_are_told_by_their_names():
     ]
 
 
-def test_our_prefetcher_is_counted_once():
-    """A DevicePrefetcher's wait is the fetch within it."""
-    prefetcher = pytest.importorskip("gpumagic.pin_loader.prefetcher")
-    ahead = prefetcher.DevicePrefetcher(DataLoader(Sleepy(3), 1), "cpu")
-
-    seen = watched(lambda: run_through(ahead))
-
-    assert told(seen, train_dl_pinned=ahead) == [("train_dl_pinned", 3)]
-
-
 def test_other_threads_hold_no_loop():
     """Batches that another thread takes are nobody's wait."""
     loader = DataLoader(Sleepy(3), 1)
@@ -185,16 +166,6 @@ def test_other_threads_hold_no_loop():
     assert seen == []
 
 
-def test_an_error_of_the_dataset_comes_through_and_is_no_wait():
-    """What is raised is what would be raised; the batches before it are told."""
-    loader = DataLoader(Failing(4), 1)
-
-    with waits_watched(torch) as seen, pytest.raises(ValueError, match="no such"):
-        run_through(loader)
-
-    assert told(seen, dl=loader) == [("dl", 2)]
-
-
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, None])
 def test_the_loaders_are_as_before(error):
     """However the block ends, torch's methods are torch's again."""
@@ -207,18 +178,6 @@ def test_the_loaders_are_as_before(error):
 
     after = vars(DataLoader)["__iter__"], vars(_BaseDataLoaderIter)["__next__"]
     assert after == before
-
-
-def test_an_iterator_that_outlives_the_block_is_no_longer_watched():
-    """After the block a batch is fetched, and nothing is noted."""
-    loader = DataLoader(Sleepy(3), 1)
-    with waits_watched(torch) as seen:
-        batches = iter(loader)
-        next(batches)
-
-    next(batches)
-
-    assert told(seen, dl=loader) == [("dl", 1)]
 
 
 def test_no_loader_is_kept_alive():

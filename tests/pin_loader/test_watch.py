@@ -10,7 +10,6 @@ import pytest
 from gpumagic.devices.copy_watch import SeenCopy
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.errors import DeviceError
-from gpumagic.pin_loader.api import watch
 from gpumagic.pin_loader.waits import SeenLoader, Wait
 from gpumagic.pin_loader.watch_cell import (
     WatchRun,
@@ -92,31 +91,6 @@ def test_a_loader_that_was_not_iterated_is_told():
 
     assert report.waits == ()
     assert "took no batch out of train_dl" in report.remarks[0].text
-
-
-def test_a_plain_function_is_watched_under_the_names_that_it_uses():
-    """`watch` knows loaders by the variables of the function."""
-    loader = DataLoader(Numbers(), 1)
-
-    def train():
-        list(loader)
-
-    report = watch(train)
-
-    assert report.code.title == "train"
-    assert [each.loader for each in report.waits] == ["loader"]
-
-
-def test_an_error_is_told_in_one_line():
-    """What the cell has raised is in the report, beside what was seen until then."""
-    loader = DataLoader(Numbers(), 1)
-    run = cpu_run(dl=loader)
-
-    next(iter(loader))
-    report = ended(run, ValueError("no\nmore"))
-
-    assert report.failed == "ValueError: no"
-    assert len(report.waits) == 1
 
 
 def test_a_cell_that_imports_torch_is_told_to_run_again(monkeypatch):

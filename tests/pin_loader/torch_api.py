@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import gpumagic
 from gpumagic.errors import DeviceError
-from gpumagic.pin_loader import DevicePrefetcher, diagnose, improve
+from gpumagic.pin_loader import diagnose, improve
 from gpumagic.pin_loader.random_state import kept
 
 torch.set_num_threads(1)
@@ -31,42 +31,6 @@ def test_memory_of_the_device_is_given_back():
     assert made.report.end_to_end is not None
     assert (torch.sim.memory_reserved(), torch.sim.memory_allocated()) == before
     assert mine.device.type == "sim"
-
-
-def test_the_loader_is_begun_on_the_device_of_the_prefetcher():
-    """A pinning thread takes the device that is current when an iteration begins."""
-    begun_on = []
-
-    class Noting:
-        """Writes down where it was begun."""
-
-        def __iter__(self):
-            begun_on.append(torch.sim.current_device())
-            return iter([torch.ones(2)] * 3)
-
-    with gpumagic.simulate("2xh100"):
-        torch.zeros(1, device="sim")
-
-        there = [each.device.index for each in DevicePrefetcher(Noting(), "sim:1")]
-
-        assert begun_on == [1]
-        assert there == [1, 1, 1]
-        assert torch.sim.current_device() == 0
-
-
-@pytest.mark.usefixtures("unhurried")
-def test_a_gpu_that_stands_in_for_cuda_is_called_cuda():
-    """Report, old loop and new loader say cuda:0, as the code of the user does."""
-    with gpumagic.simulate("h100", as_cuda=True):
-        made = improve(images(), name="dl", device="cuda:0", budget_s=2.0, force=True)
-
-        told = str(made.report.drawing().text())
-        assert "cuda:0" in told
-        assert "sim" not in told.replace("simulated", "").replace("torch on sim", "")
-        assert made.report.end_to_end.base.endswith("step(batch.to('cuda:0'))")
-        assert {str(each.device) for each, _ in made.loader} == {"cuda:0"}
-        with pytest.raises(DeviceError, match="there is no cuda:3: there is cuda:0"):
-            improve(images(), name="dl", device="cuda:3")
 
 
 torch.set_num_threads(1)

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, Dataset
 
 from gpumagic.devices.opening import open_runtime
@@ -18,8 +17,6 @@ from gpumagic.pin_loader.same import difference, digest_of
 from tests.pin_loader.kinds_of_batches import (
     Counted,
     Frozen,
-    Keeper,
-    Pair,
     Plain,
     Sample,
 )
@@ -84,13 +81,6 @@ def as_set(rows):
     return {stacked(rows)}
 
 
-def as_usual(rows):
-    """What torch pins itself, of classes that have to stay as they are."""
-    batch = stacked(rows)
-    packed = pack_sequence(list(batch))
-    return Pair(batch, Keeper({"p": packed}, "note"))
-
-
 CUSTOM = [as_sample, as_frozen, as_object, as_counted, as_set]
 
 
@@ -135,33 +125,6 @@ def test_an_unused_device_stays_unused(box):
 
     assert found.leaves[0].why is WhyPageable.FLAG_OFF
     assert not runtime.started()
-
-
-def test_a_loader_that_pins_only_half(runtime):
-    """With the flag on, tensors in a dataclass are pageable, and it is named."""
-
-    def collate(rows):
-        return stacked(rows), Sample(stacked(rows))
-
-    loader = DataLoader(Rows(), 2, collate_fn=collate, pin_memory=True)
-
-    found = anatomy_of(next(iter(loader)), runtime, ON)
-
-    assert [leaf.pinned for leaf in found.leaves] == [Pinned.PINNED, Pinned.PAGEABLE]
-    assert found.leaves[1].why is WhyPageable.PASSED_THROUGH
-    assert found.leaves[1].holder == "Sample"
-
-
-def test_what_a_packed_sequence_leaves_out(runtime):
-    """Its sizes stay pageable on purpose, so there is nothing to adapt."""
-    loader = DataLoader(Rows(), 2, collate_fn=as_usual, pin_memory=True)
-
-    found = anatomy_of(next(iter(loader)), runtime, ON)
-
-    pageable = [leaf for leaf in found.leaves if leaf.pinned is Pinned.PAGEABLE]
-    for leaf in pageable:
-        assert leaf.path.endswith(".batch_sizes")
-        assert (leaf.why, leaf.holder) == (WhyPageable.OWN_METHOD, "PackedSequence")
 
 
 # ---------------------------------------------------- pinned by the prefetcher

@@ -108,24 +108,6 @@ def _once():
     return Once()
 
 
-@pytest.mark.parametrize(
-    "wish",
-    ["train_dl --workers x", "train_dl --device sim:7", "torch", "train_dl --step 3"],
-)
-def test_a_wish_that_is_refused_leaves_no_line_of_progress(shell, monkeypatch, wish):
-    """Nothing was begun, so that nothing is told to have stopped."""
-    torch.zeros(1, device="sim")  # how many there are is known from the start on
-    shown = []
-    monkeypatch.setattr(
-        shell.display_pub, "publish", lambda data=None, **_: shown.append(data)
-    )
-
-    with pytest.raises(GpuMagicError):
-        shell.run_line_magic("pin_loader", wish)
-
-    assert shown == []
-
-
 def run(shell, text):
     """Run a cell as a user does; raises what it raises."""
     done = shell.run_cell(text, store_history=True)

@@ -107,23 +107,6 @@ def test_the_step_of_the_user_runs_in_both_loops(runtime, box):
     assert found.result.pairs[0][1] == pytest.approx(1 * MS, rel=0.1)
 
 
-def test_too_short_a_budget_cannot_tell():
-    """One pair is run in any case; it is no verdict."""
-    found = end_to_end(
-        loader(),
-        DevicePrefetcher(loader(), "cpu", depth=0),
-        open_runtime("cpu"),
-        device=None,
-        step=lambda _: None,
-        pace=Pace(Costs(), Costs()),
-        budget_s=0.0,
-    )
-
-    assert len(found.result.pairs) == 1
-    assert found.result.verdict is Verdict.CANNOT_TELL
-    assert not found.modelled
-
-
 # ----------------------------------------------------------------- what is measured
 
 

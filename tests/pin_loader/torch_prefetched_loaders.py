@@ -168,25 +168,3 @@ def test_the_state_is_that_behind_the_batch_handed_out(depth):
     assert (left, loaded) == (3, 1)
     assert values(batches) == [3.0, 4.0, 5.0]
     assert batches.state_dict()["next"] == 0  # at the end it is the loader's
-
-
-@pytest.mark.filterwarnings("ignore:.*is deprecated:UserWarning")  # torchdata's calls
-@pytest.mark.parametrize("processes", [0, 1])
-def test_torchdatas_loader_resumes_behind_the_batch_in_use(processes):
-    """A StatefulDataLoader that is prefetched goes on where its consumer stopped."""
-    stateful = pytest.importorskip("torchdata.stateful_dataloader")
-    loaders = [
-        stateful.StatefulDataLoader(Numbers(8), 2, num_workers=processes)
-        for _ in range(2)
-    ]
-    batches, resumed = (DevicePrefetcher(each, depth=2) for each in loaders)
-
-    for batch in batches:
-        if batch.tolist() == [2.0, 3.0]:
-            state = batches.state_dict()
-            break
-    resumed.load_state_dict(state)
-
-    assert values(resumed) == [[4.0, 5.0], [6.0, 7.0]]
-    for loader in loaders:
-        loader._iterator = None

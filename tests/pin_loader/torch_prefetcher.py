@@ -101,24 +101,6 @@ def test_every_consumer_sees_the_loaders_values(poisoned, program, depth, severa
     assert wrong == []
 
 
-def test_two_iterations_at_once_share_nothing(poisoned):
-    """One within the other, each gives all batches in order."""
-    batches = DevicePrefetcher(pinned_batches(4))
-
-    pairs = [(a + 0, b * 1) for (a, _), (b, _) in _nested(batches)]
-    torch.sim.synchronize()
-
-    found = [(int(a[0]), int(b[0])) for a, b in pairs]
-    assert found == [(a, b) for a in range(4) for b in range(4)]
-    assert not poisoned.races
-
-
-def _nested(batches):
-    for outer in batches:
-        for inner in batches:
-            yield outer, inner
-
-
 def test_threads_that_iterate_at_once(poisoned):
     """Each thread gets all values on the stream that is its own."""
     batches = DevicePrefetcher(pinned_batches(6))
@@ -318,23 +300,6 @@ def test_host_memory_stays_when_the_iteration_is_left(slow):
     assert alive == [True, True]
     assert len(seen) >= 1
     assert [each() for each in kept] == [None, None]
-
-
-# -------------------------------------------------------------------------- devices
-
-
-def test_the_current_device_is_taken_when_the_iteration_begins():
-    """Without a device it is the one that is current, and it stays current."""
-    with gpumagic.simulate("2xh100"):
-        batches = DevicePrefetcher([torch.ones(2).pin_memory()] * 3)
-        torch.sim.set_device(1)
-
-        devices = {batch.device.index for batch in batches}
-
-        assert devices == {1}
-        assert torch.sim.current_device() == 1
-        torch.sim.set_device(0)
-        assert {batch.device.index for batch in batches} == {0}
 
 
 # ---------------------------------------------------------------------- real loaders

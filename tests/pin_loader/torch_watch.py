@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import itertools
 import time
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-import gpumagic
 from gpumagic.devices.opening import runtime_now
-from gpumagic.pin_loader import waits as watch_waits
 from gpumagic.pin_loader.api import watch
 from gpumagic.pin_loader.watch_cell import WatchRun
 from gpumagic.report.places import Code
-from gpumagic.simulator.backend import pinning
-from gpumagic.simulator.backend.pinning import Pinning
 from gpumagic.simulator.backend.transfers import Transfers
 
 MIB, MS = 1 << 20, 1_000_000
@@ -104,31 +99,6 @@ def test_only_a_pinned_copy_that_does_not_block_lets_the_host_go():
     assert held[1] > held[2]
 
 
-@pytest.mark.usefixtures("box")
-def test_whatever_copies_is_seen():
-    """Modules, factories, slices and packed sequences copy on the user's line."""
-    model = torch.nn.Linear(8, 8)
-    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
-    there = torch.zeros(16, device="sim")
-
-    def work():
-        model.to("sim")
-        torch.tensor([1.0, 2.0], device="sim")
-        packed.to("sim")
-        there[:8] = torch.ones(8)
-        there.copy_(torch.ones(16))
-
-    report = watch(work)
-
-    assert {each.line.source: each.nbytes for each in report.copies} == {
-        'model.to("sim")': (8 * 8 + 8) * 4,
-        'torch.tensor([1.0, 2.0], device="sim")': 8,
-        'packed.to("sim")': 5 * 4,
-        "there[:8] = torch.ones(8)": 32,
-        "there.copy_(torch.ones(16))": 64,
-    }
-
-
 def keep_busy(there, count):
     """Work for the device, which takes it longer than the host to ask for."""
     for _ in range(count):
@@ -169,29 +139,6 @@ def test_races_of_the_cell_are_told():
     assert "there.sum()" in (race.earlier.source, race.later.source)
 
 
-def test_a_device_that_the_cell_starts_is_watched(box):
-    """Copies are seen from the very first use of the device."""
-    assert not torch.sim.is_initialized() or not box.machine.started
-
-    report = watch(lambda: torch.zeros(MIB).to("sim"))
-
-    assert [each.nbytes for each in report.copies] == [4 * MIB]
-
-
-def test_a_machine_that_the_cell_switches_off_does_no_harm():
-    """The cell's report is then about the host, and nothing stays wrapped."""
-    arrive = vars(Transfers)["_arrive"]
-    with gpumagic.simulate("h100") as box:
-        run = WatchRun(runtime_now, dict)
-        run.begin()
-        torch.zeros(MIB).to("sim")
-        box.off()
-    run.end()
-
-    assert [each.nbytes for each in run.report(Code("x")).copies] == [4 * MIB]
-    assert vars(Transfers)["_arrive"] is arrive
-
-
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
 @pytest.mark.usefixtures("box")
 def test_after_an_error_all_is_as_before_and_reported(error):
@@ -210,35 +157,6 @@ def test_after_an_error_all_is_as_before_and_reported(error):
     assert [each.nbytes for each in report.copies] == [2 * MIB]
     assert [each.loader for each in report.waits] == ["dl"]
     assert vars(Transfers)["_arrive"] is arrive
-
-
-@pytest.mark.usefixtures("box")
-def test_what_the_simulator_takes_to_pin_is_no_wait(monkeypatch):
-    """A wait is for the dataset alone, however long the simulated pinning takes."""
-    copy, now_ns = Pinning._copy_into, [0]
-
-    class Slow(Images):
-        def __getitem__(self, row):
-            now_ns[0] += MS
-            return super().__getitem__(row)
-
-    def slow(self, pinned, tensor):
-        now_ns[0] += 1000 * MS
-        copy(self, pinned, tensor)
-
-    clock = SimpleNamespace(
-        perf_counter=lambda: now_ns[0] / 1e9, perf_counter_ns=lambda: now_ns[0]
-    )
-    monkeypatch.setattr(watch_waits, "time", clock)
-    monkeypatch.setattr(pinning, "perf_counter_ns", clock.perf_counter_ns)
-    monkeypatch.setattr(Pinning, "_copy_into", slow)
-    loader = DataLoader(Slow(4), 2, pin_memory=True)
-    torch.zeros(1, device="sim")
-
-    (waits,) = watch(lambda: list(loader)).waits
-
-    assert waits.waits.seconds == pytest.approx((0.002, 0.002))
-    assert now_ns[0] == 2004 * MS
 
 
 @pytest.mark.usefixtures("box")
