@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.drawing import (
-    Badge,
     Column,
     Details,
     Drawing,
@@ -45,7 +44,6 @@ from gpumagic.report.units import (
     listed,
     rate_text,
     seconds_text,
-    share_text,
     shortened,
     three_digits,
     time_of_text,
@@ -56,7 +54,7 @@ from gpumagic.report.units import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from gpumagic.drawing import Cell, NoteKind, Part, Tone
+    from gpumagic.drawing import Cell, NoteKind, Part
     from gpumagic.pin_loader.report import (
         Anatomy,
         Bound,
@@ -368,10 +366,6 @@ def _parts(report: LoaderReport) -> Iterator[Part]:
         yield Details("Loading by number of workers", inside, "workers")
     if proof := tuple(_proof_parts(report)):
         yield Details("Whether it is the same, and faster", proof, "proof")
-    if report.guard is not None:
-        lines = "\n".join(_on_the_machine(report.guard, report.setting))
-        machine = _limits_table(report.guard), Paragraph(lines)
-        yield Details("What it takes of the machine", machine, "machine")
     if times := tuple(_time_parts(report)):
         yield Details("How long each part takes", times, "times")
     loader = Paragraph("\n".join(_loader_lines(report.loader)))
@@ -388,7 +382,8 @@ def _notes(report: LoaderReport) -> Iterator[Part]:
     if report.guard is not None and not (refused and report.guard.refusing):
         for limit in report.guard.limits:
             if limit.severity in _LOUD:
-                said = f"{bytes_text(limit.needed)} needed, {_left(limit)} available"
+                left = bytes_text(limit.available)
+                said = f"{bytes_text(limit.needed)} needed, {left} available"
                 yield Note("warning", f"{limit.kind.value}: {said}", limit.hint)
     yield from _why_notes(report)
     if report.workers is not None and report.workers.problem is not None:
@@ -434,13 +429,11 @@ def _reason(report: LoaderReport) -> Iterator[Part]:
     reason = report.reason
     if reason is None:
         return
-    kind: NoteKind = "problem" if report.state is State.REFUSED else "note"
-    told = " ".join(headline(report).split())
-    if reason.text in told or report.bound is not None or report.state is State.REFUSED:
+    refused = report.state is State.REFUSED
+    kind: NoteKind = "problem" if refused else "note"
+    if refused or report.bound is not None or reason.text in headline(report):
         if reason.hint:
             yield Note(kind, reason.hint)
-    elif report.state is State.NO_ACCELERATOR:
-        yield Note(kind, reason.text, reason.hint)
     else:
         yield Note(kind, reason.text, reason.hint)
 
@@ -485,7 +478,8 @@ def _table(report: LoaderReport) -> Iterator[Part]:
     """What forbids it, else what could help, else how workers did."""
     loud = report.guard is not None and report.guard.refusing is not None
     if report.state is State.REFUSED and report.guard is not None and loud:
-        yield _limits_table(report.guard)
+        caption = "What it takes of the machine, at most (estimated)"
+        yield Table.of(caption, _LIMIT, report.guard.limits)
     elif report.bound is not None and report.bound.gains:
         yield _remedy_table(report, report.bound)
     elif report.workers is not None and len(report.workers.trials) > 1:
@@ -670,25 +664,15 @@ def pageable_sentence(anatomy: Anatomy) -> str:
     if not leaves:
         return "a batch holds no tensors"
     kinds = {leaf.pinned for leaf in leaves}
-    if len(kinds) == 1 and not anatomy.left_out and Pinned.UNKNOWN not in kinds:
-        which = {1: "the one tensor", 2: "both tensors"}.get(
-            count, f"all {count} tensors"
-        )
-        size, what = bytes_text(anatomy.tensor_bytes), next(iter(kinds)).value
-        return f"{which} of a batch ({size}) {'is' if count == 1 else 'are'} {what}"
-    pageable = sum(leaf.pinned is Pinned.PAGEABLE for leaf in leaves)
-    unknown = sum(leaf.pinned is Pinned.UNKNOWN for leaf in leaves)
-    told = f", and of {unknown} it is not known" if unknown else ""
-    if unknown == count:
-        return "whether the tensors of a batch are pinned is not known"
-    if not pageable:
-        return f"no tensor that was looked at is pageable{told}"
-    whole = anatomy.tensor_bytes
-    share = share_text(anatomy.bytes_that_are(Pinned.PAGEABLE) / whole if whole else 0)
-    least = "at least " if anatomy.left_out else ""
-    verb = "is" if pageable == 1 else "are"
-    counted = f"{least}{pageable} of {count_text(count, 'tensor')}"
-    return f"{counted}, {share} of the bytes, {verb} pageable{told}"
+    size = bytes_text(anatomy.tensor_bytes)
+    if len(kinds) == 1 and not anatomy.left_out:
+        several = f"all {count} tensors"
+        which = {1: "the one tensor", 2: "both tensors"}.get(count, several)
+        verb = "is" if count == 1 else "are"
+        return f"{which} of a batch ({size}) {verb} {leaves[0].pinned.value}"
+    pageable = bytes_text(anatomy.bytes_that_are(Pinned.PAGEABLE))
+    least = "at least " if anatomy.left_out or Pinned.UNKNOWN in kinds else ""
+    return f"{least}{pageable} of {size} of a batch are pageable"
 
 
 def _reasons(anatomy: Anatomy) -> list[tuple[WhyPageable, str | None, list[Leaf]]]:
@@ -878,19 +862,15 @@ def _facts(report: LoaderReport) -> Iterator[tuple[str, Cell]]:
     if built is not None:
         reason = f": {built.reason}" if built.reason else ""
         yield "how it was made", f"{built.way.value}{reason}"
-        if built.pins_itself:
-            yield "what torch's pinner passes through", "the prefetcher pins"
     if found is None:
         return
-    count = count_text(found.batches, "batch", "batches")
-    which = f"{'all' if found.whole else 'the first'} {count}"
+    which = f"{'all' if found.whole else 'the first'} {found.batches}"
+    said = f"yes; batches compared: {which}"
+    if not found.same:
+        said = f"no: {found.difference}"
     if found.same is None:
-        yield "same batches", f"could not be told: {found.problem}"
-    else:
-        said = f"yes; compared: {which}" if found.same else f"no: {found.difference}"
-        yield "same batches", said
-        if found.problem:
-            yield "remark", found.problem
+        said = "could not be told"
+    yield "same batches", f"{said}; {found.problem}" if found.problem else said
     if found.restored:
         yield "put back as it was", listed(found.restored, most=6)
 
@@ -899,66 +879,40 @@ def _loops_lines(proof: EndToEnd) -> Iterator[str]:
     result = proof.result
     yield f"Before: {proof.base}"
     yield f"After: {proof.newer}"
-    ratio = _ratio(result.ratio)
+    ratio = three_digits(result.ratio)
     if proof.modelled:
         yield f"After, a step takes {ratio} of what it took before, in the model."
         return
     sure = " (too few pairs to say how sure that is)"
     if result.interval is not None:
-        low, high = map(_ratio, result.interval[:2])
+        low, high = map(three_digits, result.interval[:2])
         sure = f" ({low} to {high} with 95 % confidence)" if low != high else ""
     yield f"After, a step takes {ratio} of what it took before{sure}."
     steps = count_text(proof.batches, "step")
     yield f"{count_text(len(result.pairs), 'pair')} of {steps} each, in turn."
-    waits = [time_text(seconds) for seconds in proof.waits_s]
-    yield f"A step waited {waits[0]} for its batch before, {waits[1]} after."
-
-
-def _ratio(ratio: float) -> str:
-    return f"{ratio:.3f}" if ratio < 10 else three_digits(ratio, group=",")
 
 
 # --------------------------------------------------------------------- machine
 
 _LOUD = (Severity.WARN, Severity.REFUSE)
-_TONES: dict[Severity, Tone] = {
-    Severity.FINE: "ok",
-    Severity.WARN: "warning",
-    Severity.REFUSE: "problem",
-    Severity.UNKNOWN: "unknown",
-}
-
-
-def _left(limit: Limit) -> str:
-    return bytes_text(limit.available)
-
-
 _LIMIT = (
     Property(Column("What"), lambda limit: limit.kind.value),
     Property(Column("Needed", number=True), lambda limit: bytes_text(limit.needed)),
-    Property(Column("Available", number=True), _left),
     Property(
-        Column("Share", number=True),
-        lambda limit: "-" if limit.share is None else share_text(limit.share),
+        Column("Available", number=True), lambda limit: bytes_text(limit.available)
     ),
-    Property(
-        Column("Verdict"),
-        lambda limit: Badge(limit.severity.value, _TONES[limit.severity]),
-    ),
+    Property(Column("Verdict"), lambda limit: limit.severity.value),
     Property(Column("Read from"), lambda limit: limit.source or "-"),
 )
-
-
-def _limits_table(guard: Guard) -> Table:
-    """Each limit, and how near it is."""
-    caption = "What it takes of the machine, at most (estimated)"
-    return Table.of(caption, _LIMIT, guard.limits)
 
 
 def _on_the_machine(guard: Guard, setting: Setting) -> Iterator[str]:
     batches = count_text(guard.batches, "batch", "batches")
     locked = bytes_text(guard.locked_bytes)
     yield f"At most {batches} can be under way, in {locked} of pinned memory."
+    for limit in guard.limits:
+        needed, left = bytes_text(limit.needed), bytes_text(limit.available)
+        yield f"{limit.kind.value}: {needed} needed at most, {left} available"
     if guard.device_bytes and setting.device is not None:
         more, where = bytes_text(guard.device_bytes), device_text(setting)
         yield f"Batches copied ahead take {more} of {where} (estimated)."
@@ -1051,6 +1005,8 @@ def _how(report: LoaderReport) -> Iterator[str]:
             yield _STAND_IN
     if label and report.rates.load is not None:
         yield _MODELLED.format(label=label)
+    if report.guard is not None:
+        yield "\n".join(_on_the_machine(report.guard, report.setting))
     for each in _remarks(report):
         if not each.hint and not each.serious:
             yield f"{each.text[0].upper()}{each.text[1:]}."
@@ -1085,7 +1041,3 @@ def _loader_lines(facts: LoaderFacts) -> Iterator[str]:
     arguments += [f"{name}={value}" for name, value in words if value is not None]
     yield f"{facts.class_name}({', '.join(arguments)}): {facts.kind.value}"
     yield f"{count_text(facts.length, 'batch', 'batches')} in an epoch"
-    if facts.start_method is not None:
-        yield f"workers start by {facts.start_method}"
-    if facts.live_iterator:
-        yield "workers of an earlier epoch are still alive"

@@ -19,9 +19,8 @@ from gpumagic.devices.storages import (
 )
 from gpumagic.pin_loader.batch import DEEPEST, opened, too_deep
 from gpumagic.pin_loader.report import Anatomy, Leaf, Pinned, Remark, WhyPageable
-from gpumagic.report import robust
 from gpumagic.report.introspection import is_array
-from gpumagic.report.units import bytes_text, listed
+from gpumagic.report.units import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,12 +30,6 @@ if TYPE_CHECKING:
 
 _MOST_LEAVES = 200
 _WITHOUT_PINNING = ("cpu", "mps")
-_MANY = 16  # tensors, each of which is a copy of its own
-_SMALL_BYTES = 64 << 10  # such a copy takes longer to start than to run
-_WORTH_BYTES = 64 << 10  # a leaf that is smaller is not worth a remark on its dtype
-_TRIED = 4096  # elements, from the beginning
-_NEAR = 1e-3  # of a whole number: float32 is this exact after a division by 255
-_FEWEST_VALUES = 8  # with fewer it is a mask or a class, and no image
 
 
 class Treatment(enum.Enum):
@@ -300,59 +293,6 @@ def _remarks(found: Sequence[_Found]) -> Iterator[Remark]:
             "through pageable memory, pinned or not",
             "call .contiguous() in the collate_fn",
         )
-    sizes = [leaf.nbytes for leaf in leaves if leaf.same_as is None]
-    if len(sizes) >= _MANY and robust.median(sizes) < _SMALL_BYTES:
-        yield Remark(
-            f"{len(sizes)} tensors with a median of {bytes_text(robust.median(sizes))} "
-            "are as many copies: each takes longer to start than to run",
-            "put them into one tensor in the collate_fn, and split it on the device",
-        )
-    doubles = [
-        leaf
-        for leaf in leaves
-        if leaf.dtype == "float64" and leaf.nbytes >= _WORTH_BYTES
-    ]
-    if doubles:
-        yield Remark(
-            f"{_named(doubles)} {_is(doubles)} float64, twice the bytes of float32",
-            "convert in the dataset with .float(), unless the model needs float64",
-        )
-    yield from _bytes_as_floats(tensors)
-
-
-def _bytes_as_floats(found: Sequence[_Found]) -> Iterator[Remark]:
-    for leaf, tensor in found:
-        large = leaf.nbytes >= _WORTH_BYTES and len(leaf.shape) >= 3
-        scale = _scale_of_bytes(tensor) if large and leaf.contiguous else None
-        if scale is None:
-            continue
-        divided = "" if scale == 1 else f" divided by {scale}"
-        then = ".float()" if scale == 1 else f".float() / {scale}"
-        yield Remark(
-            f"{leaf.path} holds bytes{divided} as {leaf.dtype}: as uint8 it would be "
-            f"{tensor.element_size()} times smaller to load, to pin and to send",
-            f"return uint8 from the dataset, and use {then} after the copy to the "
-            "device",
-        )
-        return
-
-
-def _scale_of_bytes(tensor: Any) -> int | None:
-    """By what bytes were divided to give these values; None if by nothing known."""
-    torch: Any = sys.modules["torch"]
-    if type(tensor) is not torch.Tensor:  # others may do anything when they are read
-        return None
-    if tensor.dtype not in {torch.float32, torch.float64}:
-        return None
-    count = min(tensor.numel(), _TRIED)
-    first = torch.as_strided(tensor.detach(), (count,), (1,)).tolist()
-    if len(set(first)) < _FEWEST_VALUES:
-        return None
-    for scale in (255, 1):
-        values = [each * scale for each in first]
-        if all(0 <= each <= 255 and abs(each - round(each)) < _NEAR for each in values):
-            return scale
-    return None
 
 
 def _is_host_tensor(leaf: Leaf) -> bool:

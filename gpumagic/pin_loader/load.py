@@ -324,38 +324,13 @@ def _measure_and_send(loader: Any, budget_s: float, sending: Any) -> None:
 
 # --------------------------------------------------------------------- failures
 
-# What stands in the error itself, and what to do about it.
-_HINTS = (
-    (
-        "Bus error",
-        (
-            "shared memory is full: use fewer workers, or start the container with a "
-            "larger --shm-size"
-        ),
-    ),
-    (
-        "killed by signal",
-        "the system may have ended it for want of memory: use fewer workers",
-    ),
-    (
-        "timed out",
-        (
-            "a worker hangs or is very slow: try with --workers 0, where Ctrl-C shows "
-            "the line it is at"
-        ),
-    ),
-    (
-        "exited unexpectedly",
-        (
-            "its standard error says why: the system may have ended it for want of "
-            "memory, or it could not import what a notebook defines"
-        ),
-    ),
-    (
-        "Too many open files",
-        'call torch.multiprocessing.set_sharing_strategy("file_system") first',
-    ),
+_NO_MEMORY = (
+    "its standard error says why: for want of memory (--workers 0, or a larger "
+    "--shm-size), or it could not import what a notebook defines"
 )
+_DIED = ("Bus error", "killed by signal", "exited unexpectedly")
+# What torch raises where a worker dies between sending a batch and its memory.
+_HANDING_OVER = (ConnectionError, EOFError, FileNotFoundError)
 _HINT = "`for batch in loader: pass` shows the whole traceback"
 _IN_WORKER = re.compile(r"^Caught \w+ in (DataLoader worker process|pin memory thread)")
 _PLACE = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>.+)$')
@@ -363,20 +338,21 @@ _NOT_THE_USERS = re.compile(
     r"[\\/](site-packages|dist-packages|torch[\\/]utils|gpumagic|multiprocessing)[\\/]"
 )
 _LONGEST_TEXT = 300
-# What torch raises where a worker dies between sending a batch and its memory.
-_HANDING_OVER = (ConnectionError, EOFError, FileNotFoundError)
 
 
 def failure_of(error: BaseException, batch: int) -> LoaderFailed:
     """The failure that this error is; it holds nothing of the error."""
     said, places = _said_and_places(error)
     place = next((each for each in reversed(places) if not _foreign(each)), None)
-    if isinstance(error, _HANDING_OVER) and places and _hands_over(places[-1]):
+    if (
+        isinstance(error, _HANDING_OVER)
+        and "multiprocessing" in Path(places[-1][0]).parts
+    ):
         said = f"a worker exited unexpectedly while it handed over ({said})"
     at = f" ({name_of(place[0])}, line {place[1]}, in {place[2]})" if place else ""
-    hints = (hint for fragment, hint in _HINTS if fragment in said)
+    died = any(word in said for word in _DIED)
     return LoaderFailed(
-        f"the loader failed at batch {batch}: {said}{at}", next(hints, _HINT)
+        f"the loader failed at batch {batch}: {said}{at}", _NO_MEMORY if died else _HINT
     )
 
 
@@ -404,7 +380,3 @@ def _said_and_places(error: BaseException) -> tuple[str, list[tuple[str, str, st
 def _foreign(place: tuple[str, str, str]) -> bool:
     libraries = ("<frozen", sysconfig.get_path("stdlib"))
     return place[0].startswith(libraries) or _NOT_THE_USERS.search(place[0]) is not None
-
-
-def _hands_over(place: tuple[str, str, str]) -> bool:
-    return "multiprocessing" in Path(place[0]).parts

@@ -15,13 +15,12 @@ from __future__ import annotations
 import copy
 import dis
 import inspect
-import io
 import itertools
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import MethodType
 from typing import Any, NamedTuple
 
 from gpumagic.errors import GpuMagicError, first_line
@@ -37,7 +36,6 @@ from gpumagic.report.units import with_article
 
 USUAL_PREFETCH = 2  # torch's own, once there are workers
 _COLLECTIONS = (str, bytes, bytearray, Mapping, AbstractSet, list, tuple, range, type)
-_FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType)
 _LOADERS_OF_THEIR_OWN = ("WebLoader",)  # a dataset by its class, a loader by its use
 _ENDLESS = (itertools.count, itertools.cycle, itertools.repeat)
 _COUNTED = "_IterableDataset_len_called"
@@ -49,61 +47,37 @@ class NotALoader(GpuMagicError):
     """What was named gives no batches."""
 
 
-class Known(NamedTuple):
-    """A class that is copied, or let alone, where its constructor would do harm."""
-
-    package: str  # the first part of its module's name; empty is any
-    name: str  # its own, or that of a base
-    way: Way
-    reason: str
-    hint: str = ""
-    inner: str = ""  # the attribute with the loader within
-
-
-_NODES = "its samplers cannot be made anew from what it keeps"
-KNOWN = (
-    # A new one would shard what is sharded already; a dispatcher hangs if tried alone.
-    *(
-        Known(
-            "accelerate",
-            name,
-            Way.AS_IT_IS,
-            "accelerate has prepared it, and copies its batches to the device",
-            "pass DataLoaderConfiguration(non_blocking=True) to the Accelerator, and "
-            "pin_memory=True to the loader before `prepare`",
-            "base_dataloader",
-        )
-        for name in ("DataLoaderDispatcher", "DataLoaderAdapter")
-    ),
-    Known(
-        "gpumagic",
-        "DevicePrefetcher",
-        Way.AS_IT_IS,
-        "it copies each batch to the device itself",
-        inner="loader",
-    ),
-    # What they were given is not kept: data, neighbours, node sampler.
-    Known("torch_geometric", "NodeLoader", Way.COPIED, _NODES),
-    Known("torch_geometric", "LinkLoader", Way.COPIED, _NODES),
+# Loaders that copy batches to a device: a new one would shard what is sharded already,
+# and a dispatcher hangs if tried alone. By package, the class or a base of it, and the
+# attribute with the loader within.
+_MOVING = (
+    ("accelerate", "DataLoaderDispatcher", "base_dataloader"),
+    ("accelerate", "DataLoaderAdapter", "base_dataloader"),
+    ("gpumagic", "DevicePrefetcher", "loader"),
 )
-_USUAL = Known("", "DataLoader", Way.REBUILT, "")
-_FOREIGN = Known(
-    "",
-    "",
-    Way.AS_IT_IS,
+_FOREIGN = Remark(
     "it is not a DataLoader of torch, and how it was made is not known",
     "pin its batches where they are made",
 )
+_PREPARED = Remark(
+    "accelerate has prepared it, and copies its batches to the device",
+    "pass DataLoaderConfiguration(non_blocking=True) to the Accelerator, and "
+    "pin_memory=True to the loader before `prepare`",
+)
+_AHEAD = Remark("it copies each batch to the device itself")
 
 
-def known_as(loader: Any) -> Known:
-    """How a loader is to be treated, by its true class and the bases of that."""
-    for base in type(loader).__mro__:
-        package = base.__module__.partition(".")[0]
-        for known in KNOWN:
-            if known.name == base.__name__ and known.package in ("", package):
-                return known
-    return _USUAL if is_torch_loader(loader) else _FOREIGN
+def why_as_it_is(loader: Any) -> Remark | None:
+    """Why a loader stays as it is, by its true class and the bases of that."""
+    known = _moving(loader)
+    if known is None:
+        return None if is_torch_loader(loader) else _FOREIGN
+    return _PREPARED if known[0] == "accelerate" else _AHEAD
+
+
+def _moving(loader: Any) -> tuple[str, str, str] | None:
+    bases = {(b.__module__.partition(".")[0], b.__name__) for b in type(loader).__mro__}
+    return next((each for each in _MOVING if each[:2] in bases), None)
 
 
 def loader_class() -> type | None:
@@ -121,7 +95,8 @@ def loader_within(loader: Any) -> Any | None:
     """The DataLoader itself, or that which a look-alike is known to have within it."""
     if is_torch_loader(loader):
         return loader
-    inner = (attributes_of(loader) or {}).get(known_as(loader).inner or "")
+    known = _moving(loader)
+    inner = (attributes_of(loader) or {}).get(known[2]) if known else None
     return inner if is_torch_loader(inner) else None
 
 
@@ -246,21 +221,11 @@ def _refuse_what_gives_no_batches(thing: Any, name: str | None) -> None:
         )
     kind = "class" if is_truly(thing, type) else class_name_of(thing)
     hint = "name a DataLoader"
-    if class_has(thing, "train_dataloader"):
-        hint = f"name the loader that {argument}.train_dataloader() gives"
-    elif _is_of_torch(thing, "torch.utils.data", "Dataset"):
+    if _is_of_torch(thing, "torch.utils.data", "Dataset"):
         names = {base.__name__ for base in type(thing).__mro__}
         if names.intersection(_LOADERS_OF_THEIR_OWN):
             return
         hint = f"make a loader of it: DataLoader({argument}, batch_size=...)"
-    elif _is_of_torch(thing, "torch.nn", "Module", "ParameterList", "ParameterDict"):
-        hint = "name the DataLoader whose batches it is given"
-    elif _is_of_torch(thing, "torch.utils.data", "Sampler"):
-        batches = _is_of_torch(thing, "torch.utils.data", "BatchSampler")
-        word = "batch_sampler" if batches else "sampler"
-        hint = f"make a loader with it: DataLoader(dataset, {word}={argument})"
-    elif is_truly(thing, type) or is_truly(thing, _FUNCTIONS):
-        hint = f"name what it makes: loader = {name or 'make'}(...)"
     elif is_truly(thing, Iterable) and not _is_a_collection(thing):
         return
     raise NotALoader(
@@ -277,7 +242,9 @@ def _is_of_torch(thing: Any, module: str, *names: str) -> bool:
 
 def _is_a_collection(thing: Any) -> bool:
     is_array = class_has(thing, "shape") and class_has(thing, "dtype")
-    return is_array or is_truly(thing, _COLLECTIONS)
+    no_data = _is_of_torch(thing, "torch.nn", "Module", "ParameterList")
+    no_data = no_data or _is_of_torch(thing, "torch.utils.data", "Sampler")
+    return is_array or no_data or is_truly(thing, _COLLECTIONS)
 
 
 # ------------------------------------------------------- what can be read once
@@ -328,16 +295,11 @@ def _held_iterator(dataset: Any) -> str | None:
         elif (
             is_truly(value, Iterator)
             and not is_truly(value, _ENDLESS)
-            and not _is_written_only(value)
             and not _is_filled_by(making, name)
             and "seek" not in words
         ):
             return name
     return None
-
-
-def _is_written_only(file: Any) -> bool:
-    return is_truly(file, io.IOBase) and not (file.closed or file.readable())
 
 
 def _is_filled_by(function: Any, name: str) -> bool:
@@ -433,9 +395,9 @@ def rebuild(
     that cannot be made anew is copied, with its attributes set; what cannot even be
     copied, or copies batches to a device itself, comes back as it is.
     """
-    known = known_as(loader)
-    if known.way is Way.AS_IT_IS:
-        return Rebuilt(loader, Way.AS_IT_IS, (), known.reason, known.hint)
+    stays = why_as_it_is(loader)
+    if stays is not None:
+        return Rebuilt(loader, Way.AS_IT_IS, (), stays.text, stays.hint)
     with kept(loader), warnings.catch_warnings():
         warnings.filterwarnings("ignore", _TOO_MANY)  # the user was told, or asked
         words = _differing(
@@ -446,14 +408,12 @@ def rebuild(
             for name, value in words.items()
         )
         remarks = tuple(_remarks(loader, words))
-        reason = known.reason
-        if known.way is Way.REBUILT:
-            try:
-                new = _anew(loader, words)
-            except CannotRebuild as why:
-                reason = str(why)
-            else:
-                return Rebuilt(new, Way.REBUILT, changes, remarks=remarks)
+        try:
+            new = _anew(loader, words)
+        except CannotRebuild as why:
+            reason = str(why)
+        else:
+            return Rebuilt(new, Way.REBUILT, changes, remarks=remarks)
         try:
             new = shallow_copy(loader)
         except TypeError as why:
@@ -546,13 +506,6 @@ def _anew(loader: Any, words: dict[str, Any]) -> Any:
 def _own_arguments(loader: Any) -> dict[str, Any]:
     """The arguments that only this subclass takes: attributes with their names."""
     kind = type(loader)
-    if not is_iterable_style(loader):
-        told, chosen = length_of(loader), length_of(index_sampler(loader))
-        if told is not None and told != chosen:
-            raise CannotRebuild(
-                f"{kind.__name__} counts its epochs itself, over a sampler that never "
-                "ends"
-            )
     own, _ = _parameters_of(kind)
     missing = sorted(name for name in own if not hasattr(loader, name))
     if missing:
@@ -691,16 +644,4 @@ def _remarks(loader: Any, words: dict[str, Any]) -> Iterator[Remark]:
             "random transforms draw other numbers, as each worker has its own seed: "
             f"there are {workers} instead of {before}; the order is the same",
             f"keep num_workers={before} to reproduce an earlier training exactly",
-        )
-    if not workers:
-        yield Remark(
-            "without workers the next batch is loaded before the step of this one: "
-            "transforms and the step draw their random numbers in another order",
-            "load with at least one worker to keep the two apart",
-        )
-    sampler = getattr(loader, "sampler", None)
-    if callable(getattr(type(sampler), "set_epoch", None)):
-        yield Remark(
-            f"old and new loader share their {type(sampler).__name__}",
-            "go on calling `sampler.set_epoch(epoch)` before each epoch",
         )

@@ -26,7 +26,6 @@ from gpumagic.pin_loader.loader import USUAL_PREFETCH, length_of
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.report import EndToEnd, Remark
 from gpumagic.pin_loader.trial import batches_of
-from gpumagic.report import robust
 from gpumagic.report.robust import verdict_of
 
 if TYPE_CHECKING:
@@ -89,7 +88,6 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
             stack.callback(loop.close)
         steps = _affordable(loops, pace, budget_s, modelled=modelled)
         pairs = _pairs(loops, steps, budget_s, modelled=modelled, progress=progress)
-        waits_s = loops[0].wait_s(), loops[1].wait_s()
         short = any(loop.is_short(steps) for loop in loops)
     name, out, called = names
     remark = Remark(
@@ -101,7 +99,6 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
         batches=steps,
         base=f"for batch in {name}: {called}(batch.to({str(place)!r}))",
         newer=f"for batch in {out}: {called}(batch)",
-        waits_s=waits_s,
         modelled=modelled,
         remarks=(remark,) if short else (),
     )
@@ -179,7 +176,6 @@ class Loop:
         self._open: Trial | None = None
         self._taken = 0  # in this epoch
         self._length = length_of(loader)
-        self._waits_s: list[float] = []
         workers = getattr(loader, "num_workers", 0) or 0
         each = getattr(loader, "prefetch_factor", None) or USUAL_PREFETCH
         depth = getattr(loader, "depth", 0) or 0
@@ -204,21 +200,13 @@ class Loop:
                 self._use(batch)
             del batch
         synchronize()
-        waited_ns, began_ns = 0, now_ns()
+        began_ns = now_ns()
         for _ in range(steps):
-            asked_ns = now_ns()
             batch = self._next()
-            waited_ns += now_ns() - asked_ns
             self._use(batch)
             del batch
         synchronize()
-        took_ns = now_ns() - began_ns
-        self._waits_s.append(waited_ns / 1e9 / steps)
-        return took_ns / 1e9 / steps
-
-    def wait_s(self) -> float:
-        """How long a step waited for its batch, in the middle of all runs."""
-        return robust.median(self._waits_s)
+        return (now_ns() - began_ns) / 1e9 / steps
 
     def is_short(self, steps: int) -> bool:
         """Whether a run does not fit into an epoch."""

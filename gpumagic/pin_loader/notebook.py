@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.opening import runtime_now
-from gpumagic.errors import UsageProblem, did_you_mean
+from gpumagic.errors import UsageProblem, did_you_mean, first_line
 from gpumagic.notebook.cell_hooks import running_cell
 from gpumagic.pin_loader.api import look_or_improve
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
@@ -87,7 +87,13 @@ class Notebook:
             )
         found = self._names[first]
         for attribute in attributes:
-            found = _attribute(found, first, attribute)
+            try:
+                found = getattr(found, attribute)
+            except Exception as error:  # the user's own code, too
+                raise UsageProblem(
+                    f"{name} cannot be had: {first_line(error)}",
+                    f"give it a name first: train_dl = {name}",
+                ) from error
         return found
 
     def _function(self, name: str) -> Any:
@@ -233,26 +239,6 @@ def _problem(problem: str, example: str) -> UsageProblem:
 
 
 # --------------------------------------------------------- the user's objects
-
-
-def _attribute(found: Any, name: str, attribute: str) -> Any:
-    try:
-        return getattr(found, attribute)
-    except AttributeError:
-        problem = f"{name} has no attribute {attribute}"
-        hint = did_you_mean(attribute, _attributes(found)) or "look at dir() of it"
-    except Exception as error:  # noqa: BLE001 -- the user's own code
-        said = str(error).strip().partition("\n")[0]
-        problem = f"{name}.{attribute}: {type(error).__name__}: {said}"
-        hint = f"give it a name first: train_dl = {name}.{attribute}"
-    raise UsageProblem(problem, hint)
-
-
-def _attributes(found: Any) -> list[str]:
-    try:
-        return dir(found)
-    except Exception:  # noqa: BLE001 -- an object may have a __dir__ of its own
-        return []
 
 
 def _kind_of(thing: object) -> str:

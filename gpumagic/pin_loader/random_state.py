@@ -4,8 +4,8 @@ Looking at a loader draws from them: already `iter(loader)` takes a number from 
 even where nothing is shuffled.
 
 Of a sampler everything is noted that it holds itself, one level deep. Of a dataset, its
-transforms and functions only the random generators are, and what it says of itself by
-`epoch` or `state_dict()`: its caches, counters and files are its own business.
+transforms and functions only the random generators are: its caches, counters and files
+are its own business.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import torch_private
-from gpumagic.report.introspection import attributes_of, class_has, is_truly
+from gpumagic.report.introspection import attributes_of, is_truly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -181,7 +181,6 @@ def parts_of(loader: Any) -> Iterator[Noted]:
         functions = (held.get("collate_fn"), held.get("worker_init_fn"))
         data = (held.get("dataset"), *functions)
         yield from _generators(data, "a generator of the dataset", seen)
-        yield from _place_of(held.get("dataset"))
 
 
 def _loaders(loader: Any) -> Iterator[Any]:
@@ -294,37 +293,3 @@ def _reached_from(thing: Any) -> Iterable[Any]:
         return (thing.func, *thing.args, *thing.keywords.values())
     held = attributes_of(thing)
     return list(itertools.islice(held.values(), _MOST_ITEMS)) if held else ()
-
-
-# --------------------------------------------------------------------- datasets
-
-
-def _place_of(dataset: Any) -> Iterator[Noted]:
-    """The epoch that a dataset is set to, and the place that it says it has."""
-    if class_has(dataset, "set_epoch"):
-        epoch = _asked(lambda: dataset.epoch)
-        if epoch is not None:
-            yield "the dataset's epoch", lambda: _set_epoch(dataset, epoch)
-    names = ("state_dict", "load_state_dict")
-    if all(class_has(dataset, name) for name in names):
-        state = _asked(lambda: copy.deepcopy(dataset.state_dict()))
-        if state is not None:
-            yield "the dataset's state", lambda: _load_state(dataset, state)
-
-
-def _set_epoch(dataset: Any, epoch: Any) -> None:
-    if _asked(lambda: bool(dataset.epoch != epoch)):
-        dataset.set_epoch(epoch)
-
-
-def _load_state(dataset: Any, state: Any) -> None:
-    if _asked(lambda: bool(dataset.state_dict() == state)) is not True:
-        dataset.load_state_dict(copy.deepcopy(state))
-
-
-def _asked(question: Callable[[], Any]) -> Any | None:
-    """What the user's code answers; None where it fails."""
-    try:
-        return question()
-    except Exception:  # noqa: BLE001 -- its own failures show when it is used
-        return None

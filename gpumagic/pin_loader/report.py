@@ -196,11 +196,6 @@ class Limit(Record):
     source: str = ""  # where it was read
     hint: str = ""
 
-    @property
-    def share(self) -> float | None:
-        """What is needed as a share of what there is."""
-        return self.needed / self.available if self.available else None
-
 
 @dataclass(frozen=True)
 class Guard(Record):
@@ -438,7 +433,6 @@ class EndToEnd(Record):
     batches: int  # steps in each run
     base: str  # `for batch in train_dl: batch.to(device)`
     newer: str
-    waits_s: tuple[float, float] = (0.0, 0.0)  # of a step for its batch, old and new
     modelled: bool = False  # waits are worked out: simulated devices have a clock
     remarks: tuple[Remark, ...] = ()
 
@@ -459,14 +453,14 @@ class State(enum.Enum):
 
 @dataclass(frozen=True)
 class CopyLine(Record):
-    """A line of the cell that copied to a device; None is unknown."""
+    """A line of the cell that copied to a device."""
 
     line: CodeLine | None
     times: int
     nbytes: int
-    pageable_bytes: int | None = None
-    blocking: int | None = None  # copies without `non_blocking=True`
-    held_s: float | None = None  # how long these held the host
+    pageable_bytes: int
+    blocking: int  # copies without `non_blocking=True`
+    held_s: float  # how long these held the host
 
 
 @dataclass(frozen=True)
@@ -477,7 +471,6 @@ class DataWait(Record):
     line: CodeLine | None
     waits: Samples  # one a batch; the first has the start of the workers
     workers: int | None = None
-    pin_memory: bool | None = None
 
     @property
     def total_s(self) -> float:

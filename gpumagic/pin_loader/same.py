@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpumagic.devices.storages import tensors_within
 from gpumagic.pin_loader.batch import DEEPEST, opened, too_deep
 from gpumagic.pin_loader.loader import (
-    index_sampler,
     kind_of,
     length_of,
     one_shot_reason,
@@ -193,7 +192,8 @@ def _compared(old: Any, new: Any, most: int, enough_s: float) -> dict[str, Any]:
     # A difference is one of the loaders, or of random numbers.
     after, words = found
     if _between(seen, gone_through(old, most)) is not None:
-        return _by_order(old, new, most, after)
+        problem = "the old loader itself gives other values each time"
+        return {"batches": after, "same": None, "problem": problem}
     workers = [getattr(each, "num_workers", 0) for each in (old, new)]
     if workers[1] > 1 and not getattr(new, "in_order", True):
         problem = "with in_order=False batches come in the order in which workers end"
@@ -214,20 +214,6 @@ def _compared(old: Any, new: Any, most: int, enough_s: float) -> dict[str, Any]:
             }
         after, words = further
     return {"batches": after, "same": False, "difference": words}
-
-
-def _by_order(old: Any, new: Any, most: int, after: int) -> dict[str, Any]:
-    """What can be said where the old loader does not repeat itself."""
-    orders = [_order_of(each, most) for each in (old, new)]
-    same = "; the order of the indices is the same" if orders[0] else ""
-    if orders[0] != orders[1] and orders[0] == _order_of(old, most):
-        words = "the indices come in another order"
-        return {"batches": 0, "same": False, "difference": words}
-    problem = (
-        "the old loader itself gives other values each time, from the same random "
-        f"state{same}"
-    )
-    return {"batches": after, "same": None, "problem": problem}
 
 
 def _between(one: Pass, other: Pass) -> tuple[int, str] | None:
@@ -280,15 +266,6 @@ def _host(loader: Any) -> Any:
     """What a prefetcher of ours feeds from; any other loader is that itself."""
     is_ours = type(loader).__module__.startswith("gpumagic.")
     return loader.loader if is_ours else loader
-
-
-def _order_of(loader: Any, most: int) -> list[Any] | None:
-    """The indices that are asked for; None where a dataset is not asked by index."""
-    host = _host(loader)
-    if kind_of(host) in (LoaderKind.ITERABLE, LoaderKind.FOREIGN):
-        return None
-    with kept(host):
-        return list(itertools.islice(index_sampler(host), most))
 
 
 # ------------------------------------------------------------ records given twice

@@ -70,7 +70,6 @@ _FEWEST_LOADED = 22  # by one pair of runs, each after a few batches to begin wi
 _PATIENCE = 1.25  # times the budget, after which nothing long is begun
 _COMPARED = 8  # batches
 _READ_BYTES_PER_S = 5e8  # copied, and summed up, by one thread
-_MUCH_LONGER = 1.5  # times what was asked for: worth a word
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -609,7 +608,6 @@ def investigate(
     with kept(case.loader), case.undo:
         ending = _ending(case, stages, progress)
     case.batch = None
-    _remark_on_the_time(case)
     if case.step is not None:
         case.remark(*case.step.remarks(simulated=case.runtime.simulated))
     case.note(
@@ -664,21 +662,6 @@ def _telling(
     return lambda part: progress(
         min((before + min(part, 1.0) * stage.share) / whole, 1.0), note
     )
-
-
-def _remark_on_the_time(case: Case) -> None:
-    """Why it took much longer than it was to take, if it did."""
-    budget_s, load_ = case.options.budget_s, case.found.rates.load
-    took_s = budget_s - case.left_s
-    if load_ is not None and took_s > _MUCH_LONGER * budget_s:
-        case.remark(
-            Remark(
-                f"this took {seconds_text(took_s)} and was to take "
-                f"{seconds_text(budget_s)}: a batch takes "
-                f"{seconds_text(load_.batch_s)}",
-                "smaller batches take less; --diagnose leaves the later parts out",
-            )
-        )
 
 
 def _kind_and_number(device: Any) -> tuple[str | None, int | None]:

@@ -9,9 +9,7 @@ views; so they are part of the vocabulary that all of them share.
 from __future__ import annotations
 
 import enum
-import re
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import pairwise
@@ -69,9 +67,6 @@ class SpanKind(enum.Enum):
 
 
 DEVICE_KINDS = frozenset({SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL})
-# `Memcpy HtoD (Pinned -> Device)`; AMD and Intel tell the direction only.
-_TO_DEVICE = re.compile(r"HtoD|HostToDevice|H2D|M2D")
-_SOURCE = re.compile(r"\(\s*(Pageable|Pinned)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +103,6 @@ class TraceSpan(Record):
     # tiles: 16 for 108 multiprocessors`
     bound: str | None = None
     place: GroupPlace | None = None  # of a collective, where a model knows it
-
-    @property
-    def is_to_device(self) -> bool:
-        """Whether it is a copy from the host to a device."""
-        return self.kind is SpanKind.COPY and bool(_TO_DEVICE.search(self.name))
-
-    @property
-    def is_pageable(self) -> bool | None:
-        """Whether such a copy came from pageable memory; None is unknown."""
-        source = _SOURCE.search(self.name)
-        return None if source is None else source[1] == "Pageable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,70 +342,3 @@ def seconds_busy(groups: Iterable[Sequence[Interval]], *, at_once: int) -> float
         if busy >= at_once:
             seconds += next_s - moment_s
     return seconds
-
-
-class TracedCopies(NamedTuple):
-    """The copies from the host to devices in a trace, and the kernels beside them."""
-
-    copying_s: float  # how long copies were under way
-    hidden_s: float  # how long a copy ran beside a kernel of the same device
-    kernel_s: float  # how long at least one kernel ran
-    # the share of the bytes that came from pageable memory; None where a name or a
-    # size is missing, or nothing was copied
-    pageable_share: float | None = None
-
-    @property
-    def overlap(self) -> float | None:
-        """The share of copying that was hidden; None where nothing was copied."""
-        return self.hidden_s / self.copying_s if self.copying_s > 0 else None
-
-
-def traced_copies(trace: Trace, device: int | None = None) -> TracedCopies:
-    """Add up what a trace has of copies from the host to devices."""
-    window = Window(trace.length_s)
-    spans = [each for each in trace.spans if device in (None, each.device)]
-    copies = [span for span in spans if span.is_to_device]
-    copying = _by_device(copies, window)
-    kernels = _by_device((s for s in spans if s.kind is SpanKind.KERNEL), window)
-    both = [_shared(busy, kernels.get(place, [])) for place, busy in copying.items()]
-    return TracedCopies(
-        copying_s=seconds_busy(copying.values(), at_once=1),
-        hidden_s=seconds_busy(both, at_once=1),
-        kernel_s=seconds_busy(kernels.values(), at_once=1),
-        pageable_share=_pageable_share(copies),
-    )
-
-
-def _by_device(
-    spans: Iterable[TraceSpan], window: Window
-) -> dict[int | None, list[Interval]]:
-    found: dict[int | None, list[TraceSpan]] = defaultdict(list)
-    for span in spans:
-        found[span.device].append(span)
-    return {device: window.merged(its) for device, its in found.items()}
-
-
-def _shared(first: list[Interval], second: list[Interval]) -> list[Interval]:
-    """Where both are; each is in order and apart from its neighbours."""
-    shared, here, there = [], 0, 0
-    while here < len(first) and there < len(second):
-        start_s = max(first[here][0], second[there][0])
-        end_s = min(first[here][1], second[there][1])
-        if start_s < end_s:
-            shared.append((start_s, end_s))
-        if first[here][1] <= second[there][1]:
-            here += 1
-        else:
-            there += 1
-    return shared
-
-
-def _pageable_share(copies: list[TraceSpan]) -> float | None:
-    """By bytes; None where a name or a size is missing."""
-    total = pageable = 0
-    for span in copies:
-        if span.is_pageable is None or span.nbytes is None:
-            return None
-        total += span.nbytes
-        pageable += span.nbytes if span.is_pageable else 0
-    return pageable / total if total else None

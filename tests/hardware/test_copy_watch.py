@@ -231,8 +231,8 @@ def loader_of(torch, *, pinned):
 
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.usefixtures("runtime")
-def test_a_training_cell_is_told_by_line_and_trace(torch, pinned):
-    """Lines and trace agree on how much there was to copy, and from where."""
+def test_a_training_cell_is_told_by_line(torch, pinned):
+    """Each line has how much it copied, and from where."""
     loader = loader_of(torch, pinned=pinned)
 
     def train():
@@ -249,28 +249,3 @@ def test_a_training_cell_is_told_by_line_and_trace(torch, pinned):
     assert [(each.loader, len(each.waits.seconds)) for each in report.waits] == [
         ("loader", 8)
     ]
-    assert report.problem is None
-    assert 0 < report.copying_s < report.elapsed_s
-    assert report.hidden_s < 0.1 * report.copying_s
-    # No link is faster than this, so that no copy can have been left out.
-    assert line.nbytes / report.copying_s < 1e12
-
-
-@pytest.mark.usefixtures("runtime")
-def test_copies_on_a_stream_of_their_own_are_hidden(torch):
-    """A pinned copy beside long kernels is hidden nearly all."""
-    host = torch.ones(16 * MIB).pin_memory()
-    there = torch.empty(16 * MIB, device="cuda")
-    weights, side = torch.ones(8192, 8192, device="cuda"), torch.cuda.Stream()
-
-    def step():
-        for _ in range(4):
-            weights @ weights
-        with torch.cuda.stream(side):
-            there.copy_(host, non_blocking=True)
-
-    step()
-    torch.cuda.synchronize()
-    report = watch(step)
-
-    assert report.hidden_s > 0.9 * report.copying_s > 0

@@ -216,7 +216,6 @@ def proof(pairs=10, before_ms=26.4, times=1.84, **given):
         20,
         "for batch in train_dl: train_step(batch.to('cuda:0'))",
         "for batch in train_dl_pinned: train_step(batch)",
-        (0.4 * MS, 2.1 * MS),
         **given,
     )
 
@@ -411,7 +410,6 @@ def waits(count=24, each_s=31 * MS, first_s=0.62, **more):
         "loader": "train_dl",
         "line": FOR,
         "workers": 4,
-        "pin_memory": False,
         **more,
     }
     return DataWait(waits=Samples((first_s, *rest)), **given)
@@ -431,33 +429,9 @@ WATCHED = WatchReport(
         CopyLine(TO_Y, 24, 24 * LABELS, 24 * LABELS, 0, 0.0012),
     ),
     waits=(waits(),),
-    copying_s=0.338,
-    hidden_s=0.011,
-    kernel_s=2.61,
     remarks=(PAGEABLE_REMARK,),
 )
-WATCHED_PINNED = replace(
-    WATCHED,
-    copies=(CopyLine(TO_X, 24, 24 * IMAGES, 0, 0, 0.0003),),
-    waits=(waits(each_s=0.9 * MS, pin_memory=True),),
-    hidden_s=0.322,
-    remarks=(),
-)
-UNTRACED_WATCH = replace(
-    WATCHED,
-    copying_s=None,
-    hidden_s=None,
-    kernel_s=None,
-    copies=(
-        CopyLine(TO_X, 24, 24 * IMAGES),
-        CopyLine(None, 3, 12 * MIB, None, 1),
-    ),
-    problem="the trace of torch.profiler was already running",
-    hint="end it before the cell",
-)
-SIMULATED_WATCH = replace(
-    WATCHED, setting=SIMULATED, elapsed_s=0.81, kernel_s=0.4, host_s=4.0
-)
+SIMULATED_WATCH = replace(WATCHED, setting=SIMULATED, elapsed_s=0.81, host_s=4.0)
 RACING = replace(
     SIMULATED_WATCH,
     races=(
@@ -473,15 +447,16 @@ RACING = replace(
 FAILED_WATCH = replace(
     WATCHED, failed="ValueError: Expected more than 1 value per channel " + HOSTILE
 )
-CPU_WATCH = WatchReport(
-    CELL, CPU, elapsed_s=2.0, host_s=2.0, waits=(waits(pin_memory=None, workers=None),)
-)
-NO_TIME = WatchReport(CELL, CPU, 0.0, 0.0, waits=(DataWait("dl", None, Samples(())),))
 MANY_LINES = replace(
     WATCHED,
     copies=tuple(
         CopyLine(
-            CodeLine(f"In [12], line {at}", f"{LONG} = b.to(device)"), 1, at * MIB, 0
+            CodeLine(f"In [12], line {at}", f"{LONG} = b.to(device)"),
+            1,
+            at * MIB,
+            0,
+            0,
+            0.0,
         )
         for at in range(1, 31)
     ),

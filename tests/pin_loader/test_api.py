@@ -16,7 +16,6 @@ from gpumagic.pin_loader import (  # noqa: E402
     improve,
     load,
     loops,
-    pin,
     stages,
 )
 from gpumagic.pin_loader.report import (  # noqa: E402
@@ -57,14 +56,6 @@ def test_pinning_is_impossible_and_nothing_is_changed():
     assert report.rates.load.batch_s > 0
     assert report.rates.copies == ()
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_looking_says_the_same():
-    """`diagnose` tells leaves and loading, and nothing of copies."""
-    report = diagnose(numbers(), budget_s=1.0)
-
-    assert report.state is State.NO_ACCELERATOR
-    assert report.bound is None
 
 
 class NotUsed(CpuRuntime):
@@ -117,25 +108,6 @@ def test_looking_at_a_loader_that_pins_starts_no_device(gpu, workers):
     assert "leave --diagnose off" in remark.hint
 
 
-def test_what_no_pinner_reaches_is_said_without_one(gpu):
-    """An array is pageable whether the loader was kept from pinning or not."""
-    loader = DataLoader(
-        TensorDataset(torch.rand(64, 4)), 16, collate_fn=arrays, pin_memory=True
-    )
-
-    (array, tensor) = diagnose(loader, budget_s=0.5).anatomy.leaves
-
-    assert not any(each.pin_memory for each in gpu.iterated)
-    assert array.why is WhyPageable.NOT_A_TENSOR
-    assert tensor.pinned is Pinned.UNKNOWN
-
-
-def arrays(samples):
-    """A batch of which numpy has one half."""
-    rows = torch.stack([row for (row,) in samples])
-    return rows.numpy(), rows + 1
-
-
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
 def test_on_a_device_in_use_it_pins_as_it_does_in_the_loop(gpu, monkeypatch):
     """What is measured then is the loader as it is."""
@@ -163,34 +135,6 @@ def slow(monkeypatch):
     monkeypatch.setattr(loops, "perf_counter", clock.perf_counter)
     monkeypatch.setattr(CpuRuntime, "now_ns", lambda _: clock.perf_counter_ns())
     return clock
-
-
-@pytest.mark.parametrize("budget_s", [6.0, 8.0, 20.0])
-def test_a_look_keeps_its_budget_where_two_batches_fit(slow, budget_s):
-    """One batch is looked at, one is timed; more only if there is time for more."""
-    began_s = slow.now
-
-    report = diagnose(DataLoader(Sleepy(4000), 4), budget_s=budget_s)
-
-    assert slow.now - began_s <= 1.5 * budget_s
-    assert report.rates.load.batch_s == pytest.approx(3.0, rel=1e-3)
-
-
-@pytest.mark.usefixtures("slow")
-def test_it_is_said_that_a_budget_cannot_be_kept():
-    """As soon as one batch is known, and in the report."""
-    told = []
-
-    report = diagnose(
-        DataLoader(Sleepy(4000), 4),
-        budget_s=2.0,
-        progress=lambda share, note: told.append((share, note)),
-    )
-
-    first = next(note for _, note in told if note.startswith("loading"))
-    assert "a batch takes 3.00 s" in first
-    assert [share for share, _ in told] == sorted(share for share, _ in told)
-    assert any("was to take 2.00 s" in remark.text for remark in report.remarks)
 
 
 def test_no_loops_are_run_that_would_take_much_longer_than_asked_for(slow):
@@ -239,15 +183,3 @@ def test_less_than_five_percent_are_no_gain(ratio, state):
 
     assert ending.state is state
     assert (case.feeding is None) is (state is State.SAME)
-
-
-def test_a_pinned_loader_passes_through_on_the_cpu():
-    """Code that says `pin` runs on a laptop as well, with the same batches."""
-    loader = numbers()
-    torch.manual_seed(1)
-    expected = [rows.tolist() for (rows,) in loader]
-
-    torch.manual_seed(1)
-    given = [rows.tolist() for (rows,) in pin(loader)]
-
-    assert given == expected

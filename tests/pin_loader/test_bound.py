@@ -13,7 +13,6 @@ from gpumagic.pin_loader.bound import (
     Way,
     after_proof,
     bound_of,
-    costs_of,
     step_s,
 )
 from gpumagic.pin_loader.report import (
@@ -106,44 +105,6 @@ def test_a_loop_that_waits_for_its_link_gains_by_pinning():
     assert bound.best.times == pytest.approx(3)
 
 
-def test_without_workers_pinning_adds_to_loading():
-    """One thread loads and pins, one after the other."""
-    bound = bound_of(
-        rates(load=4, pin=2, link=1, pageable=3, step=3), pinned=False, workers=0
-    )
-
-    assert bound.now_s == pytest.approx(7 * MS)
-    assert bound.binding is Part.LOAD
-    assert steps_of(bound) == {Remedy.PIN: 6, Remedy.PREFETCH: 6}
-
-
-def test_compute_that_takes_all_leaves_nothing_to_win():
-    """A step of 100 ms beside 1 ms of everything else gains 1 % at most."""
-    bound = bound_of(rates(step=100), pinned=False, workers=2)
-
-    assert bound.best is None
-    assert bound.binding is Part.STEP
-
-
-def test_a_loader_that_pins_already_has_no_pinning_to_gain():
-    """Its time for loading has the pinning in it; only copying ahead is left."""
-    bound = bound_of(rates(pin=50), pinned=True, workers=2)
-
-    assert Part.PIN not in dict(bound.parts)
-    assert [gain.remedy for gain in bound.gains] == [Remedy.PREFETCH]
-    assert bound.best_s == pytest.approx(1 * MS)
-
-
-def test_pageable_memory_may_be_the_faster_way():
-    """Where pinning takes longer than a pageable copy, no step is bound by it."""
-    found = rates(load=1, pin=9, link=1, pageable=2, step=1)
-
-    bound = bound_of(found, pinned=False, workers=0)
-
-    assert dict(bound.parts)[Part.LINK] == pytest.approx(2 * MS)
-    assert Part.PIN not in dict(bound.parts)
-
-
 def test_workers_are_judged_by_what_was_measured():
     """More of them, fewer, and none; what was not tried is no remedy."""
     slow = rates(load=20, link=1, pageable=1, step=1)
@@ -166,19 +127,6 @@ def standing_in(found):
     return dataclasses.replace(found, step=step)
 
 
-def test_a_stand_in_for_compute_neither_binds_nor_hides_what_workers_give():
-    """It is as long as loading takes, and loading is what more workers shorten."""
-    found = standing_in(rates(load=12, pin=0.1, link=0.1, pageable=0.2, step=12))
-    search = searched(12, 6, now=0, other=2)
-
-    bound = bound_of(found, pinned=False, workers=0, search=search)
-
-    assert bound.binding is Part.LOAD
-    times = {gain.remedy: gain.times for gain in bound.gains}
-    assert times[Remedy.WORKERS] == pytest.approx(12.2 / 6)
-    assert times[Remedy.PREFETCH] == pytest.approx(12.3 / 12.1)
-
-
 def test_what_was_measured_is_never_above_what_was_said_to_be_the_most():
     """Both loops outdo the parts: then the parts were too slow."""
     bound = bound_of(
@@ -191,27 +139,6 @@ def test_what_was_measured_is_never_above_what_was_said_to_be_the_most():
 
     assert raised.gain(Remedy.PREFETCH).times == pytest.approx(4.5)
     assert after_proof(bound, slower, Remedy.PREFETCH) == bound
-
-
-def test_a_range_is_no_gain_of_what_stays_as_it_is():
-    """Loading is as noisy after pinning as before; of workers both ends count."""
-    noisy = Samples((10 * MS, 10 * MS, 20 * MS, 40 * MS, 40 * MS))
-    found = dataclasses.replace(
-        rates(link=0.1, pageable=0.1, pin=0.1, step=0.1), load=Loading(noisy, 2)
-    )
-
-    bound = bound_of(found, pinned=False, workers=2)
-
-    assert bound.gain(Remedy.PREFETCH).times == pytest.approx(1.0, abs=0.02)
-
-
-def test_costs_are_read_by_how_the_batch_is_pinned():
-    """A loader that pins is charged a pinned copy that blocks, and no pinning."""
-    found = rates(pin=5, link=2, pageable=9)
-
-    assert costs_of(found, workers=1, pinned=False).blocking_s == pytest.approx(9 * MS)
-    assert costs_of(found, workers=1, pinned=True).blocking_s == pytest.approx(2 * MS)
-    assert costs_of(found, workers=1, pinned=True).pin_s == 0
 
 
 # ---------------------------------------------------------------- properties

@@ -112,19 +112,6 @@ def test_forked_workers_have_what_a_cell_defines(seen):
     ]
 
 
-def test_spawned_workers_fail_where_it_was_said(seen):
-    """What is foreseen under spawn is what happens, and torch does not say why."""
-    remark, failure = seen["spawn"].printed.splitlines()
-
-    assert "class Numbers is defined in this notebook" in remark
-    assert "exited unexpectedly" in failure
-
-
-def test_a_file_is_the_cure(seen):
-    """The same class in a file that is imported works under spawn."""
-    assert "spawn -> nothing against it\nit works" in seen["cured"].printed
-
-
 def test_stopping_a_cell_leaves_no_worker(seen):
     """The stop button of a notebook ends a trial with its workers."""
     assert seen["stopped"].printed == "2 at work\n"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.devices.host import Room
-from gpumagic.pin_loader.limits import Demand, Headroom, guard, look_at_headroom
+from gpumagic.pin_loader.limits import Demand, Headroom, guard
 from gpumagic.pin_loader.report import (
     Anatomy,
     Leaf,
@@ -33,13 +33,6 @@ def test_it_counts_all_batches_that_can_be_under_way():
     assert wanted.locked_bytes == 8 * 4 * MIB
     assert wanted.shared_bytes == 8 * 3 * MIB
     assert guard(wanted, PLENTY).device_bytes == 3 * 3 * MIB
-
-
-def test_without_workers_nothing_is_shared_and_unpinned_nothing_locked():
-    """Two batches are pinned, and none goes through shared memory."""
-    assert Demand(BATCH, 0).shared_bytes == 0
-    assert Demand(BATCH, 0).locked_bytes == 2 * 4 * MIB
-    assert Demand(BATCH, 2, pinned=False).locked_bytes == 0
 
 
 def test_only_tensors_on_the_host_lie_in_shared_memory():
@@ -85,28 +78,6 @@ def test_it_warns_over_a_fifth_and_refuses_over_a_half(kind, share, force, sever
     assert (found.refusing is limit) is (severity is Severity.REFUSE)
 
 
-def test_little_shared_memory_is_refused_with_the_size_that_it_takes():
-    """What to start the container with is worked out."""
-    found = guard(Demand(BATCH, 4), replace(PLENTY, shm_bytes=48 * MIB))
-
-    assert "--shm-size=1g" in found.refusing.hint
-
-
-def test_what_is_unknown_forbids_nothing():
-    """Where a system does not tell, nothing is claimed."""
-    found = guard(Demand(BATCH, 4), Headroom())
-
-    assert {each.severity for each in found.limits} == {Severity.UNKNOWN}
-    assert found.refusing is None
-
-
-def test_if_nothing_fits_the_batches_are_too_large():
-    """Then no setting is offered."""
-    found = guard(Demand(BATCH, 2), replace(PLENTY, machine=Room(MIB, "")))
-
-    assert found.refusing.hint.startswith("make the batches smaller")
-
-
 @given(st.integers(1, 32), st.integers(1, 8), st.integers(20, 40), st.booleans())
 @settings(max_examples=200, deadline=None)
 def test_an_offer_always_fits(workers, prefetch, room, pinned):
@@ -123,8 +94,3 @@ def test_an_offer_always_fits(workers, prefetch, room, pinned):
 
     assert guard(smaller, there).refusing is None
     assert smaller.batches < wanted.batches
-
-
-def test_by_default_it_looks_at_this_machine():
-    """What the kernel says can be had."""
-    assert look_at_headroom().machine.nbytes > 0

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -15,11 +11,10 @@ from torch.utils.data import DataLoader  # noqa: E402
 from gpumagic.pin_loader import load  # noqa: E402
 from gpumagic.pin_loader.load import (  # noqa: E402
     LoaderFailed,
-    failure_of,
     measure_apart,
     measure_loading,
 )
-from tests.pin_loader.clocks import Clock, paced  # noqa: E402
+from tests.pin_loader.clocks import Clock  # noqa: E402
 from tests.pin_loader.sleepy import (  # noqa: E402
     DiesAt,
     FailsAt,
@@ -104,26 +99,6 @@ def test_a_budget_is_kept_where_a_batch_takes_long(clock):
     assert told.batch_s == pytest.approx(3.0, rel=1e-3)
 
 
-def test_no_batch_is_a_failure(clock):
-    """An empty loader is told in a sentence."""
-    with pytest.raises(LoaderFailed, match="has no batches"):
-        measure_loading(Scripted(clock, []))
-
-
-def test_workers_of_a_real_loader_are_timed_in_rounds(monkeypatch):
-    """Four workers of 16 ms a batch give one in 4 ms, and none is left."""
-    clock, before = Clock(), children()
-    monkeypatch.setattr(load, "time", clock)
-    monkeypatch.setattr(load, "_QUEUED", "no such file")
-    monkeypatch.setattr(load, "_QUEUED_OF", "no such file")
-    monkeypatch.setattr(load.trial, "batches_of", paced(clock, batch_s=0.016))
-
-    told = measure_loading(DataLoader(Sleepy(4000), 4, num_workers=4), budget_s=0.5)
-
-    assert told.between.median_s == pytest.approx(0.004, rel=0.02)
-    assert children() <= before
-
-
 def test_waiting_is_told_from_computing():
     """Of an item that sleeps nearly all is waiting, of one that computes nothing."""
     sleeping = measure_loading(DataLoader(Sleepy(4000, 0.002), 8), budget_s=0.5)
@@ -151,15 +126,6 @@ class Opening(Sleepy):
     def __getitem__(self, row):
         self.opened = True
         return super().__getitem__(row)
-
-
-def test_a_failure_apart_is_told_as_one_here():
-    """The line of the dataset comes with it; a lambda cannot be sent."""
-    with pytest.raises(LoaderFailed, match="item 5 is damaged"):
-        measure_apart(DataLoader(FailsAt(40, 5), 4), "fork", budget_s=0.3)
-    lost = DataLoader(Sleepy(40), 4, collate_fn=lambda rows: rows)
-    with pytest.raises(LoaderFailed, match="cannot be sent"):
-        measure_apart(lost, "spawn", budget_s=0.3)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -196,23 +162,3 @@ def test_a_worker_that_hangs_is_given_up():
         )
 
     assert children() <= before
-
-
-def test_a_lost_connection_is_the_death_of_a_worker():
-    """Torch raises what it met while a batch was handed over."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    from multiprocessing.connection import Connection
-
-    connection = Connection(writing, readable=False)
-    ignored = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    try:
-        connection.send(1)
-    except BrokenPipeError as error:
-        told = failure_of(error, 3)
-    finally:
-        signal.signal(signal.SIGPIPE, ignored)
-        with contextlib.suppress(OSError):
-            connection.close()
-
-    assert "exited unexpectedly while it handed over" in told.problem

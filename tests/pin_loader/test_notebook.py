@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from gpumagic.errors import UsageProblem
 from gpumagic.notebook import arguments
-from gpumagic.pin_loader.magic import LoaderMagics, functions
+from gpumagic.pin_loader.magic import LoaderMagics
 from gpumagic.pin_loader.notebook import options_of, watch_only
 
 
@@ -49,17 +47,6 @@ def test_workers_are_a_number_or_found_out(text, workers):
     assert request_of(f"dl --workers {text}").workers == workers
 
 
-@pytest.mark.parametrize(("text", "device"), [("1", "cuda:1"), ("sim:0", "sim:0")])
-def test_a_bare_number_is_a_cuda_device(text, device):
-    """`--device 1` is what a user of CUDA means by it."""
-    assert request_of(f"dl --device {text}").device == device
-
-
-def test_a_budget_has_a_unit():
-    """Times are read as everywhere else."""
-    assert request_of("dl --budget 500ms").budget_s == 0.5
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -84,11 +71,3 @@ def test_watching_takes_no_option_that_changes_a_loader(option):
         watch_only(options(f"--watch {option}"))
 
     assert option.split()[0] in caught.value.problem
-
-
-def test_functions_of_the_user_are_offered_as_a_step():
-    """What can be called is, without classes and what the shell put there itself."""
-    names = {"train": print, "Model": type("Model", (), {}), "x": 3, "quit": print}
-    shell = SimpleNamespace(user_ns=names, user_ns_hidden={"quit": None})
-
-    assert functions(SimpleNamespace(shell=shell), "") == ["train"]

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-import subprocess
-import sys
 import traceback
-import weakref
 
 import pytest
 from hypothesis import given, settings
@@ -17,12 +12,11 @@ from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader.prefetcher import (
     DevicePrefetcher,
     looking_ahead,
-    why_no_stream,
 )
 
 torch = pytest.importorskip("torch")
 
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 # ------------------------------------------------------------------- looking ahead
 
@@ -64,37 +58,7 @@ def test_an_error_comes_after_the_items_before_it(ahead):
     assert "broken_after" in functions
 
 
-def test_an_interrupt_is_not_put_off():
-    """Ctrl-C is raised at once, whatever has been taken ahead."""
-    items = looking_ahead(broken_after(3, KeyboardInterrupt()), 5)
-
-    with pytest.raises(KeyboardInterrupt):
-        next(items)
-
-
-def test_an_item_that_was_handed_out_belongs_to_the_caller():
-    """Nothing keeps an item once it has been handed out."""
-
-    class Item:
-        """Something that can be referred to weakly."""
-
-    items = looking_ahead((Item() for _ in range(3)), 1)
-    item = next(items)
-    alive = weakref.ref(item)
-
-    del item
-
-    assert alive() is None
-
-
 # ------------------------------------------------------------------------ its loader
-
-
-class Squares(IterableDataset):
-    """A dataset without a length."""
-
-    def __iter__(self):
-        yield from (torch.tensor(float(number**2)) for number in range(4))
 
 
 def numbers(count=6):
@@ -120,32 +84,6 @@ def test_on_the_cpu_batches_pass_through():
     assert len(fetched) == 1
 
 
-def test_without_streams_nothing_is_copied_ahead():
-    """Apple's MPS has no streams, and says so; CUDA has."""
-    assert why_no_stream(torch, "cuda") is None
-    assert why_no_stream(torch, "mps") == (
-        "mps has no streams that could copy beside the computation"
-    )
-
-
-def test_it_can_be_iterated_again_and_again():
-    """Each epoch begins the loader anew; an empty loader gives nothing."""
-    prefetcher = DevicePrefetcher(numbers(), "cpu")
-
-    epochs = [[x.tolist() for (x,) in prefetcher] for _ in range(2)]
-
-    assert epochs == [[[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]] * 2
-    assert list(DevicePrefetcher([], "cpu")) == []
-
-
-def test_it_has_the_length_of_its_loader():
-    """`len` is the loader's, and so is the error where there is none."""
-    assert len(DevicePrefetcher(numbers(), "cpu")) == 3
-    with pytest.raises(TypeError):
-        len(DevicePrefetcher(DataLoader(Squares()), "cpu"))
-    assert len(list(DevicePrefetcher(DataLoader(Squares()), "cpu"))) == 4
-
-
 def test_what_else_is_asked_or_set_is_the_loaders():
     """Attributes are read from the loader and set there, but none of Python's own."""
     loader = numbers()
@@ -164,38 +102,6 @@ def test_what_else_is_asked_or_set_is_the_loaders():
         prefetcher.no_such_word  # noqa: B018
     with pytest.raises(AttributeError):
         prefetcher.device = "cpu"
-
-
-@pytest.mark.parametrize(
-    "again",
-    [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))],  # noqa: S301
-    ids=["copy", "deepcopy", "pickle"],
-)
-def test_copies_of_it_work(again):
-    """A copied or pickled prefetcher is one of its own."""
-    prefetcher = DevicePrefetcher(numbers(), "cpu", depth=2, several_streams=True)
-
-    other = again(prefetcher)
-
-    assert [x.tolist() for (x,) in other] == [x.tolist() for (x,) in prefetcher]
-    assert (other.depth, other.several_streams, len(other)) == (2, True, 3)
-
-
-def test_it_says_what_it_is():
-    """The text names loader, dataset and device, and what is done."""
-    assert repr(DevicePrefetcher(numbers(), "cpu")) == (
-        "DevicePrefetcher(DataLoader of TensorDataset, cpu, passing through)"
-    )
-    assert repr(DevicePrefetcher([], "cpu")) == (
-        "DevicePrefetcher(list, cpu, passing through)"
-    )
-
-
-@pytest.mark.parametrize("depth", [-1, 1.5, None, True])
-def test_a_depth_that_is_none_is_refused(depth):
-    """The message says what a depth is."""
-    with pytest.raises(GpuMagicError, match="no depth of prefetching"):
-        DevicePrefetcher([], "cpu", depth=depth)
 
 
 @pytest.mark.parametrize("device", ["gpu0", "cuda", "cuda:1", [], "meta"])
@@ -236,18 +142,3 @@ def test_leaving_early_lets_the_loader_go():
         break
 
     assert ended == [True]
-
-
-def test_it_can_be_imported_without_torch():
-    """Importing the module needs no torch, and imports none."""
-    code = (
-        "import sys; sys.modules['torch'] = None\n"
-        "import gpumagic.pin_loader.prefetcher as module\n"
-        "print(module.DevicePrefetcher.__name__)"
-    )
-
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
-
-    assert run.stdout.strip() == "DevicePrefetcher", run.stderr

@@ -10,16 +10,15 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
-from gpumagic.pin_loader.loader import facts_of, rebuild  # noqa: E402
+from gpumagic.pin_loader.loader import rebuild  # noqa: E402
 from gpumagic.pin_loader.random_state import kept  # noqa: E402
-from gpumagic.pin_loader.report import LoaderKind, Way  # noqa: E402
+from gpumagic.pin_loader.report import Way  # noqa: E402
 from gpumagic.pin_loader.same import (  # noqa: E402
-    compare,
     difference,
     digest_of,
 )
 from gpumagic.pin_loader.trial import batches_of  # noqa: E402
-from tests.pin_loader.loader_kinds import Numbers, distributed, seeded  # noqa: E402
+from tests.pin_loader.loader_kinds import Numbers, seeded  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries' own
 
@@ -42,57 +41,6 @@ def assert_the_same(old, new):
 
     assert expected[0]
     assert difference(digest_of(expected), digest_of(got)) is None
-
-
-# ------------------------------------------------------------------------- torchdata
-
-
-def stateful(**words):
-    """A loader of torchdata."""
-    library = pytest.importorskip("torchdata.stateful_dataloader")
-    return library.StatefulDataLoader(Numbers(), 4, **words)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_stateful_loader_is_made_anew(workers):
-    """Its own argument is passed on, and it shuffles alike."""
-    old = stateful(
-        shuffle=True,
-        generator=seeded(),
-        snapshot_every_n_steps=3,
-        num_workers=workers,
-    )
-
-    made = rebuild(old)
-
-    assert (made.way, made.loader.snapshot_every_n_steps) == (Way.REBUILT, 3)
-    assert_the_same(old, made.loader)
-
-
-def test_a_stateful_loader_goes_on_where_it_was_told_to():
-    """A place that was loaded, and not used yet, is the place of the new loader."""
-    first = stateful()
-    batches = iter(first)
-    seen = [next(batches), next(batches)]
-    old = stateful()
-    old.load_state_dict(first.state_dict())
-
-    new = rebuild(old).loader
-
-    rest = list(new)
-    assert len(seen) + len(rest) == len(old)
-    assert rest[0]["name"][0] == "row 8"
-    assert next(iter(old))["name"][0] == "row 8"
-
-
-def test_comparing_does_not_move_a_stateful_loader():
-    """Its state is what it was, and no iterator has been made."""
-    old = stateful(shuffle=True)
-
-    found = compare(old, rebuild(old).loader, batches=3)
-
-    assert (found.same, found.batches) == (True, 3)
-    assert old._iterator is None
 
 
 # ------------------------------------------------------------------------ accelerate
@@ -120,15 +68,6 @@ def test_a_prepared_loader_stays_as_it_is():
     assert "non_blocking=True" in made.hint
 
 
-def test_a_prepared_loader_is_seen_through_its_disguise():
-    """Its class is not the one that it shows; its facts are those of the one within."""
-    facts = facts_of(prepared(put_on_device=False), "train_dl")
-
-    assert facts.class_name == "accelerate.DataLoaderShard"
-    assert (facts.kind, facts.length) == (LoaderKind.BATCH_SAMPLER, 6)
-    assert (facts.batch_size, facts.dataset) == (4, "Numbers")
-
-
 def test_a_dispatcher_is_left_alone():
     """It would wait for processes that do not take part in a trial."""
     library = pytest.importorskip("accelerate.data_loader")
@@ -148,19 +87,6 @@ def graphs():
     data = pytest.importorskip("torch_geometric.data")
     edges = torch.tensor([[0, 1], [1, 0]])
     return [data.Data(x=torch.rand(2, 3), edge_index=edges) for _ in range(9)]
-
-
-def test_a_loader_of_graphs_is_made_anew():
-    """Its own arguments are passed on, and its own collate_fn is kept."""
-    graph_loader = pytest.importorskip("torch_geometric.loader").DataLoader
-    old = graph_loader(graphs(), 4, shuffle=True, follow_batch=["x"], exclude_keys=[])
-
-    made = rebuild(old, pin_memory=False)
-
-    assert made.way is Way.REBUILT
-    assert made.loader.follow_batch == ["x"]
-    assert made.loader.collate_fn is old.collate_fn
-    assert_the_same(old, made.loader)
 
 
 def test_a_loader_of_neighbours_is_copied():
@@ -190,17 +116,3 @@ def test_a_loader_of_neighbours_is_copied():
     assert (made.loader.pin_memory, old.pin_memory) == (True, False)
     assert made.loader.collate_fn.__self__ is made.loader
     assert_the_same(old, made.loader)
-
-
-# ------------------------------------------------------------------------------ timm
-
-
-def test_the_repeating_loader_of_timm_is_copied():
-    """The copy ends with each epoch."""
-    library = pytest.importorskip("timm.data.loader", exc_type=ImportError)
-    old = library.MultiEpochsDataLoader(Numbers(), 4, sampler=distributed())
-
-    made = rebuild(old, pin_memory=False)
-
-    assert made.way is Way.COPIED
-    assert [len(epoch) for epoch in batches_in(made.loader)] == [len(old)] * 2

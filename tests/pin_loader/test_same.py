@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import os
-import weakref
-from typing import ClassVar
 
 import hypothesis.strategies as st
 import pytest
@@ -17,8 +15,6 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 
 from gpumagic.pin_loader.loader import rebuild  # noqa: E402
-from gpumagic.pin_loader.prefetcher import DevicePrefetcher  # noqa: E402
-from gpumagic.pin_loader.random_state import kept  # noqa: E402
 from gpumagic.pin_loader.same import (  # noqa: E402
     compare,
     difference,
@@ -29,7 +25,6 @@ from gpumagic.pin_loader.same import (  # noqa: E402
 from tests.pin_loader.loader_kinds import (  # noqa: E402
     KINDS,
     InfiniteFromTheStart,
-    ManyEpochs,
     Noisy,
     Numbers,
     SizedStream,
@@ -54,49 +49,6 @@ def test_what_was_rebuilt_is_the_same(kind):
     assert vars(old) == held
 
 
-def test_only_so_many_batches_are_compared():
-    """What is asked for is what is compared, and it is said that more are left."""
-    old = DataLoader(Numbers(), 4)
-
-    found = compare(old, rebuild(old).loader, batches=2)
-
-    assert (found.same, found.batches, found.whole) == (True, 2, False)
-
-
-def test_an_endless_loader_ends_the_comparison():
-    """A stream without an end and without a length is compared as far as asked."""
-
-    class Endless(IterableDataset):
-        def __iter__(self):
-            while True:
-                yield torch.zeros(1)
-
-    old = DataLoader(Endless(), 4)
-
-    found = compare(old, rebuild(old).loader, batches=3)
-
-    assert (found.same, found.batches, found.whole) == (True, 3, False)
-
-
-def test_two_batches_are_enough_where_time_is_short():
-    """What was not compared is not called the same."""
-    old = DataLoader(Numbers(), 4)
-
-    few = compare(old, rebuild(old).loader, batches=5, enough_s=0.0)
-
-    assert (few.same, few.batches, few.whole) == (True, 2, False)
-
-
-def test_a_prefetcher_is_compared_by_what_it_hands_out():
-    """A prefetcher round the new loader is one more thing that could go wrong."""
-    old = DataLoader(Numbers(), 4, shuffle=True)
-    new = DevicePrefetcher(rebuild(old).loader, "cpu")
-
-    found = compare(old, new, batches=30)
-
-    assert (found.same, found.batches) == (True, 6)
-
-
 def test_another_value_is_found():
     """The batch and the place in it are told."""
     old = DataLoader(Numbers(), 4)
@@ -114,15 +66,6 @@ def collate_with_a_slip(rows):
     batch = torch.utils.data.default_collate(rows)
     batch["number"][batch["number"] == 5] = -1
     return batch
-
-
-def test_another_order_is_found():
-    """The same rows in another order are not the same batches."""
-    old = DataLoader(Numbers(), 4)
-
-    found = compare(old, DataLoader(Numbers(), 4, shuffle=True), batches=30)
-
-    assert found.same is False
 
 
 def test_another_class_is_found():
@@ -152,57 +95,6 @@ def test_another_length_is_found_before_anything_is_loaded():
     assert found.difference == "the old loader has 6 batches, the new one 5"
 
 
-def test_an_earlier_end_is_found():
-    """Loaders that do not know their length are compared to their ends."""
-    found = compare(DataLoader(Stream(), 4), DataLoader(Stream(12), 4), batches=30)
-
-    assert (found.same, found.batches) == (False, 3)
-    assert "the new one ends after 3 batches" in (found.difference or "")
-
-
-class FailsLater(Numbers):
-    """Cannot read some of its rows."""
-
-    def __init__(self, at=13):
-        super().__init__()
-        self.at = at
-
-    def __getitem__(self, row):
-        if row == self.at:
-            raise KeyError(row)
-        return float(row)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_error_that_both_raise_is_no_difference(workers):
-    """They are the same up to there, and it is said."""
-    old = DataLoader(FailsLater(), 4, num_workers=workers)
-
-    found = compare(old, rebuild(old).loader, batches=30)
-
-    assert (found.same, found.batches) == (True, 3)
-    assert found.problem == "both raise KeyError after 3 batches"
-
-
-def test_an_error_at_once_tells_nothing():
-    """Where no batch could be compared, nothing is claimed."""
-    old = DataLoader(FailsLater(at=0), 4)
-
-    found = compare(old, rebuild(old).loader, batches=30)
-
-    assert (found.same, found.batches) == (None, 0)
-
-
-def test_an_error_of_one_alone_is_a_difference():
-    """What the new loader cannot load is told."""
-    found = compare(
-        DataLoader(FailsLater(at=-1), 4), DataLoader(FailsLater(), 4), batches=30
-    )
-
-    assert (found.same, found.batches) == (False, 3)
-    assert "raises KeyError after 3 batches" in (found.difference or "")
-
-
 def test_other_seeds_of_more_workers_are_no_difference():
     """With as many workers as before all values are the same: that is the proof."""
     old = DataLoader(Noisy(), 8, shuffle=True)
@@ -211,22 +103,6 @@ def test_other_seeds_of_more_workers_are_no_difference():
 
     assert found.same is True
     assert "with 2 workers instead of 0" in (found.problem or "")
-
-
-def test_more_workers_do_not_hide_a_difference():
-    """A slip is found although random numbers differ as well."""
-    old = DataLoader(Noisy(), 8)
-    new = rebuild(old, workers=1).loader
-    new.collate_fn = collate_and_double
-
-    found = compare(old, new, batches=30)
-
-    assert found.same is False
-
-
-def collate_and_double(rows):
-    """Changes all of them."""
-    return 2 * torch.utils.data.default_collate(rows)
 
 
 def test_a_stream_that_every_worker_repeats_is_found():
@@ -257,17 +133,7 @@ def test_values_that_never_repeat_cannot_be_compared():
     found = compare(old, rebuild(old).loader, batches=30)
 
     assert found.same is None
-    assert "the order of the indices is the same" in (found.problem or "")
-
-
-def test_another_order_of_values_that_never_repeat_is_found():
-    """The indices are compared where the values cannot be."""
-    old = DataLoader(Unrepeatable(), 4)
-
-    found = compare(old, DataLoader(Unrepeatable(), 4, shuffle=True), batches=30)
-
-    assert found.same is False
-    assert "another order" in (found.difference or "")
+    assert "gives other values each time" in (found.problem or "")
 
 
 def test_a_loader_that_would_be_moved_on_is_not_iterated():
@@ -278,61 +144,6 @@ def test_a_loader_that_would_be_moved_on_is_not_iterated():
 
     assert (found.same, found.batches) == (None, 0)
     assert next(iter(old))["name"][0] == "row 0"
-
-
-def test_what_can_be_gone_through_once_is_not_compared():
-    """Comparing would use it up."""
-    rows = iter([[1], [2]])
-    old = DataLoader(Numbers(), batch_sampler=rows)
-
-    found = compare(old, DataLoader(Numbers()), batches=3)
-
-    assert found.same is None
-    assert list(rows) == [[1], [2]]
-
-
-def test_a_loader_in_the_middle_of_its_epochs_goes_on():
-    """An iterator of the user's own has not moved."""
-    old = ManyEpochs(Numbers(), batch_size=4)
-    mine = iter(old)
-    next(mine)
-
-    found = compare(old, rebuild(old).loader, batches=3)
-
-    assert found.same
-    assert next(mine)["name"][0] == "row 4"
-
-
-class Counted(Numbers):
-    """Remembers the tensors it has given, without keeping them alive."""
-
-    alive: ClassVar = weakref.WeakSet()
-    most = 0
-
-    def __getitem__(self, row):
-        tensor = torch.zeros(3)
-        Counted.alive.add(tensor)
-        return tensor
-
-
-def collate_counted(rows):
-    """Counts how many batches are alive."""
-    batch = torch.stack(rows)
-    Counted.alive.add(batch)
-    rows.clear()
-    Counted.most = max(Counted.most, len(Counted.alive))
-    return batch
-
-
-def test_at_most_two_batches_are_alive():
-    """Of the old batches short sums are kept, and not the batches."""
-    old = DataLoader(Counted(), 1, collate_fn=collate_counted)
-
-    found = compare(old, rebuild(old).loader, batches=15)
-
-    assert found.batches == 15
-    assert Counted.most <= 2 + 1  # the row that the last one is made of
-    assert len(Counted.alive) == 0
 
 
 @pytest.mark.parametrize(
@@ -370,16 +181,6 @@ def test_seals_differ_where_batches_do(pair):
     one, other = pair
 
     assert difference(digest_of(one), digest_of(other)) is not None
-
-
-def test_comparing_in_a_block_of_random_numbers_is_fine():
-    """The magic keeps the random state itself, around all that it does."""
-    old = DataLoader(Noisy(), 4, shuffle=True)
-
-    with kept(old):
-        found = compare(old, rebuild(old).loader, batches=30)
-
-    assert found.same
 
 
 # ------------------------------------------------------------ records given twice

@@ -107,31 +107,8 @@ def test_of_workers_only_what_was_tried_is_said(table):
     assert numbers <= set(table)
 
 
-def test_a_loader_that_pins_is_not_offered_to_pin():
-    """Neither in the table nor as what to type."""
-    assert "pin_memory=True" not in samples.NO_WORKERS.drawing().text()
-
-
 def test_advice_is_what_was_measured():
     """Typed, it is the number whose figure is in the title."""
     assert "--workers 32" in text_of(samples.MORE_WORKERS)
     assert "--workers 0" in text_of(samples.NO_WORKERS)
     assert "Without workers it loads" in samples.NO_WORKERS.drawing().title
-
-
-def test_an_error_of_the_users_is_named_first():
-    """Before speed, whose figures would mean nothing."""
-    assert samples.DOUBLED.drawing().title.startswith("train_dl is wrong: each record")
-
-
-def test_what_improve_returns_is_short_to_print():
-    """A line as a representation, a screen as text; the report has the rest."""
-    from gpumagic.pin_loader.stages import Improved
-
-    made = Improved(None, samples.DIAGNOSED)
-
-    assert len(repr(made)) < 300
-    assert "\n" not in repr(made)
-    assert len(repr(samples.DIAGNOSED)) < 300
-    assert len(str(made)) < 3000
-    assert samples.DIAGNOSED.headline == samples.DIAGNOSED.drawing().title

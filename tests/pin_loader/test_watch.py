@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 
 from gpumagic.devices.copy_watch import SeenCopy
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.errors import DeviceError
-from gpumagic.pin_loader.api import watch
-from gpumagic.pin_loader.waits import Feeder, Feeders, SeenLoader, Wait
+from gpumagic.pin_loader.waits import SeenLoader, Wait
 from gpumagic.pin_loader.watch_cell import (
     WatchRun,
     copy_lines,
     copy_remarks,
-    sharing_remarks,
 )
-from gpumagic.report.events import Trace, TracedCopies
 from gpumagic.report.places import Code
 
 torch = pytest.importorskip("torch")
@@ -72,8 +68,6 @@ def test_on_the_cpu_waits_are_told_and_nothing_is_copied():
         ("train_dl", 3)
     ]
     assert report.copies == ()
-    assert report.copying_s is None
-    assert report.problem is None
     assert report.elapsed_s == report.host_s > report.waits[0].total_s
     assert report.setting.kind == "cpu"
 
@@ -99,57 +93,6 @@ def test_a_loader_that_was_not_iterated_is_told():
     assert "took no batch out of train_dl" in report.remarks[0].text
 
 
-def test_a_dotted_name_is_followed():
-    """A loader that is somebody's attribute can be named as well."""
-
-    class Data:
-        train = DataLoader(Numbers(), 1)
-
-    run = cpu_run(data=Data(), only="data.train")
-    list(Data.train)
-
-    assert len(ended(run).waits) == 1
-
-
-def test_a_plain_function_is_watched_under_the_names_that_it_uses():
-    """`watch` knows loaders by the variables of the function."""
-    loader = DataLoader(Numbers(), 1)
-
-    def train():
-        list(loader)
-
-    report = watch(train)
-
-    assert report.code.title == "train"
-    assert [each.loader for each in report.waits] == ["loader"]
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_what_a_function_raises_is_raised_and_nothing_is_left(error):
-    """The error comes through, and torch's loaders are as before."""
-    before = vars(_BaseDataLoaderIter)["__next__"]
-
-    def fail():
-        raise error("on purpose")
-
-    with pytest.raises(error, match="on purpose"):
-        watch(fail)
-
-    assert vars(_BaseDataLoaderIter)["__next__"] is before
-
-
-def test_an_error_is_told_in_one_line():
-    """What the cell has raised is in the report, beside what was seen until then."""
-    loader = DataLoader(Numbers(), 1)
-    run = cpu_run(dl=loader)
-
-    next(iter(loader))
-    report = ended(run, ValueError("no\nmore"))
-
-    assert report.failed == "ValueError: no"
-    assert len(report.waits) == 1
-
-
 def test_a_cell_that_imports_torch_is_told_to_run_again(monkeypatch):
     """As long as torch was not there, nothing of it could be watched."""
     monkeypatch.setattr("gpumagic.pin_loader.watch_cell.loaded_torch", lambda: None)
@@ -162,27 +105,6 @@ def test_a_cell_that_imports_torch_is_told_to_run_again(monkeypatch):
     assert "run the cell again" in report.remarks[0].hint
 
 
-def test_a_report_needs_an_end():
-    """Before the end there is nothing to report."""
-    run = cpu_run()
-
-    with pytest.raises(RuntimeError, match="not ended"):
-        run.report(Code("x"))
-
-    run.end()
-
-
-def test_one_run_within_another_leaves_nothing():
-    """A watched function may watch another one."""
-    before = vars(_BaseDataLoaderIter)["__next__"]
-    loader = DataLoader(Numbers(), 1)
-
-    report = watch(lambda: watch(lambda: list(loader)))
-
-    assert len(report.waits) == 1
-    assert vars(_BaseDataLoaderIter)["__next__"] is before
-
-
 # ------------------------------------------------------------- devices that fail
 
 
@@ -193,44 +115,17 @@ def no_capture(monkeypatch):
 
 
 class Device(CpuRuntime):
-    """A device in use that can be broken, and cannot be traced."""
+    """A device in use that can be broken."""
 
     kind = "cuda"
 
     def __init__(self):
         self.broken = None
-        self.cannot_trace = DeviceError("one is running", "run this without --profile")
 
     def synchronize(self):
         """Raise what is wrong."""
         if self.broken is not None:
             raise self.broken
-
-    def trace(self):
-        """Refuse."""
-
-        @contextlib.contextmanager
-        def tracing():
-            raise self.cannot_trace
-            yield
-
-        return tracing()
-
-
-@pytest.mark.usefixtures("no_capture")
-def test_a_trace_that_cannot_be_taken_is_told_and_the_rest_is_there():
-    """Why there is no trace is a problem in the report, without others' options."""
-    device, loader = Device(), DataLoader(Numbers(), 1)
-    run = WatchRun(lambda: device, lambda: {"dl": loader})
-    run.begin()
-
-    list(loader)
-    report = ended(run)
-
-    assert report.problem == "one is running"
-    assert "--profile" not in report.hint
-    assert report.copying_s is None
-    assert len(report.waits) == 1
 
 
 @pytest.mark.usefixtures("no_capture")
@@ -241,77 +136,6 @@ def test_a_device_that_is_broken_before_is_told_and_nothing_is_left():
 
     with pytest.raises(DeviceError, match="device-side assert triggered"):
         WatchRun(lambda: device, dict).begin()
-
-    assert vars(_BaseDataLoaderIter)["__next__"] is before
-
-
-class Traced(Device):
-    """A device that notes how it is traced, and may break while that is begun."""
-
-    def __init__(self, *, breaks=False):
-        super().__init__()
-        self.breaks = breaks
-        self.calls = []
-
-    def trace(self):
-        """A trace of nothing."""
-
-        @contextlib.contextmanager
-        def tracing():
-            self.calls.append("start")
-            self.broken = RuntimeError("CUDA error: no") if self.breaks else None
-            try:
-                yield SimpleNamespace(
-                    begin=lambda: self.calls.append("begin"),
-                    end=lambda: self.calls.append("end"),
-                    trace=lambda: Trace((), 1.0),
-                )
-            finally:
-                self.calls.append("stop")
-
-        return tracing()
-
-
-@pytest.mark.usefixtures("no_capture")
-def test_the_trace_begins_and_ends_with_the_cell():
-    """Its window is the cell, within the time that the tracer runs."""
-    device = Traced()
-    run = WatchRun(lambda: device, dict)
-    run.begin()
-    device.calls.append("cell")
-
-    report = ended(run)
-
-    assert device.calls == ["start", "begin", "cell", "end", "stop"]
-    assert (report.copying_s, report.problem) == (0.0, None)
-
-
-@pytest.mark.usefixtures("no_capture")
-def test_a_device_that_breaks_while_the_trace_is_begun_is_traced_no_more():
-    """A cell that cannot be watched leaves no tracer behind."""
-    device = Traced(breaks=True)
-
-    with pytest.raises(DeviceError, match="left an error on the device"):
-        WatchRun(lambda: device, dict).begin()
-
-    assert device.calls == ["start", "stop"]
-
-
-def test_ctrl_c_at_the_very_end_leaves_nothing():
-    """Whatever comes in between at the end, nobody looks on afterwards."""
-    before = vars(_BaseDataLoaderIter)["__next__"]
-    runtimes = iter([CpuRuntime()])
-
-    def opened():
-        for runtime in runtimes:
-            return runtime
-        raise KeyboardInterrupt
-
-    run = WatchRun(opened, dict)
-    run.begin()
-
-    with pytest.raises(KeyboardInterrupt):
-        run.end()
 
     assert vars(_BaseDataLoaderIter)["__next__"] is before
 
@@ -335,18 +159,6 @@ def test_an_error_at_the_end_is_kept_for_the_caller(error):
     assert not torch._C._dispatch_has_kernel_for_dispatch_key("aten::copy_", "CUDA")
 
 
-@pytest.mark.usefixtures("no_capture")
-def test_a_device_is_not_waited_for_after_an_error():
-    """Whoever sees an error wants the prompt back, and that error only."""
-    device = Device()
-    run = WatchRun(lambda: device, dict)
-    run.begin()
-    device.broken = RuntimeError("CUDA error: no")
-
-    assert ended(run, ValueError("first")).failed == "ValueError: first"
-    assert run.late_error is None
-
-
 # ------------------------------------------------------------------------ advice
 
 
@@ -363,9 +175,7 @@ def copies(mark, count, nbytes=MIB, *, pinned=False, non_blocking=False):
     return [each] * count
 
 
-def no_feeder(_):
-    """Nothing is known of any loader."""
-    return Feeder("dl")
+LOADER = SeenLoader(lambda: LOADER, "DataLoader", 0, waits=[Wait(None, 0.1, 50)])
 
 
 def test_lines_are_added_up_the_largest_first():
@@ -398,7 +208,7 @@ def test_each_way_that_holds_the_host_has_its_remark(pinned, non_blocking, words
     """The remark says what holds the host, and the hint begins with what to do."""
     seen = copies(here(), 3, pinned=pinned, non_blocking=non_blocking)
 
-    (remark,) = copy_remarks(seen, no_feeder)
+    (remark,) = copy_remarks(seen, [LOADER], {"dl": LOADER})
 
     assert words in remark.text
     assert "3.00 MiB" in remark.text
@@ -406,69 +216,18 @@ def test_each_way_that_holds_the_host_has_its_remark(pinned, non_blocking, words
 
 
 def test_copies_as_they_should_be_have_no_remark():
-    """Pinned and not blocking: there is nothing to say."""
-    assert (
-        copy_remarks(copies(here(), 3, pinned=True, non_blocking=True), no_feeder) == ()
-    )
+    """Pinned and not blocking, or before the first batch: there is nothing to say."""
+    good = copies(here(), 3, pinned=True, non_blocking=True)
+    late = replace(LOADER, waits=[Wait(None, 0.1, 101)])
+
+    assert copy_remarks(good, [LOADER], {}) == []
+    assert copy_remarks(copies(here(), 3), [late], {}) == []
 
 
 def test_a_loader_that_pins_already_is_to_be_diagnosed():
     """Pageable copies of a loader with pin_memory=True have another cause."""
-    (remark,) = copy_remarks(
-        copies(here(), 1, non_blocking=True), lambda _: Feeder("dl", pins=True)
-    )
+    pins = replace(LOADER, pin_memory=True)
+
+    (remark,) = copy_remarks(copies(here(), 1), [pins], {"dl": LOADER})
 
     assert remark.hint.startswith("%pin_loader dl --diagnose")
-
-
-def test_copies_belong_to_the_loader_of_the_last_batch():
-    """Before the first batch of any loader there is none to advise about."""
-
-    def loader(name, *moments_ns, pins):
-        thing = object()
-        waits = [Wait(None, 0.1, None, each) for each in moments_ns]
-        seen = SeenLoader(lambda: thing, lambda: None, name, pin_memory=pins)
-        seen.waits.extend(waits)
-        return seen, {name: thing}
-
-    first, named = loader("a", 10, 30, pins=True)
-    second, also = loader("b", 20, pins=False)
-    feeders = Feeders([first, second], {**named, **also})
-
-    assert [feeders.of(at_ns) for at_ns in (5, 10, 25, 99)] == [
-        None,
-        Feeder("a", pins=True),
-        Feeder("b", pins=False),
-        Feeder("a", pins=True),
-    ]
-    assert Feeders([], {}).of(5) == Feeder()
-
-
-def test_good_copies_in_one_stream_are_told_to_move_to_their_own():
-    """Where copying is much and not hidden though nothing holds the host."""
-    seen = copies(None, 2, pinned=True, non_blocking=True)
-
-    def told(hidden_s):
-        traced = TracedCopies(copying_s=0.5, hidden_s=hidden_s, kernel_s=0.9)
-        return sharing_remarks(seen, traced, elapsed_s=1.0, name="dl")
-
-    (remark,) = told(0.0)
-    assert remark.hint.startswith("%pin_loader dl makes a loader")
-    assert told(0.4) == ()
-
-
-@pytest.mark.parametrize(
-    ("kernel_s", "hidden_s", "copied_ahead"),
-    [(0.9, 0.0, True), (0.1, 0.09, False), (0.01, 0.0, False)],
-    ids=["a prefetcher", "behind all there is", "nothing to hide behind"],
-)
-def test_no_second_stream_is_advised_where_it_would_gain_nothing(
-    kernel_s, hidden_s, copied_ahead
-):
-    """What copies ahead already is left alone, and so is what no kernel could hide."""
-    seen = copies(None, 2, pinned=True, non_blocking=True)
-    traced = TracedCopies(copying_s=0.5, hidden_s=hidden_s, kernel_s=kernel_s)
-
-    told = sharing_remarks(seen, traced, elapsed_s=1.0, copied_ahead=copied_ahead)
-
-    assert told == ()

@@ -6,12 +6,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from gpumagic.pin_loader.load import LoaderFailed, usable
+from gpumagic.pin_loader.load import LoaderFailed
 from gpumagic.pin_loader.report import (
     Limit,
     LimitKind,
     Loading,
-    Remark,
     Samples,
     Severity,
     Stopped,
@@ -142,14 +141,6 @@ def test_what_would_not_fit_is_not_tried():
     assert told.hint == "smaller"
 
 
-def test_a_refused_search_tries_nothing():
-    """The reason is the answer."""
-    told, tried = found(WAITING, now=0, refuse=Remark("a lambda", "no lambda"))
-
-    assert (tried, told.stopped, told.chosen) == ([], Stopped.REFUSED, 0)
-    assert (told.problem, told.hint) == ("a lambda", "no lambda")
-
-
 def test_a_failed_trial_ends_the_search():
     """But for none at all: that there is no such process says nothing of more."""
     failing = {0: 98.0, 2: 49.0, 8: LoaderFailed("no", "why"), 16: 6.4}
@@ -220,8 +211,3 @@ def test_how_many_can_be_busy_follows_from_what_a_batch_costs():
     assert busy_workers(loading(0, 100.0, (100 * MS, 0.0)), 2) == 2
     assert busy_workers(loading(0, 100.0), 2) is None
     assert busy_workers(None, 2) is None
-
-
-def test_this_process_may_use_a_processor():
-    """Whatever the machine."""
-    assert usable() >= 1

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import gpumagic
 from gpumagic.errors import DeviceError
-from gpumagic.pin_loader import DevicePrefetcher, diagnose, improve, pin
+from gpumagic.pin_loader import diagnose, improve
 from gpumagic.pin_loader.random_state import kept
-from gpumagic.pin_loader.report import State
 
 torch.set_num_threads(1)
 
@@ -34,73 +31,6 @@ def test_memory_of_the_device_is_given_back():
     assert made.report.end_to_end is not None
     assert (torch.sim.memory_reserved(), torch.sim.memory_allocated()) == before
     assert mine.device.type == "sim"
-
-
-def test_the_loader_is_begun_on_the_device_of_the_prefetcher():
-    """A pinning thread takes the device that is current when an iteration begins."""
-    begun_on = []
-
-    class Noting:
-        """Writes down where it was begun."""
-
-        def __iter__(self):
-            begun_on.append(torch.sim.current_device())
-            return iter([torch.ones(2)] * 3)
-
-    with gpumagic.simulate("2xh100"):
-        torch.zeros(1, device="sim")
-
-        there = [each.device.index for each in DevicePrefetcher(Noting(), "sim:1")]
-
-        assert begun_on == [1]
-        assert there == [1, 1, 1]
-        assert torch.sim.current_device() == 0
-
-
-class Slow(torch.utils.data.Dataset):
-    """Takes its time for each row."""
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, row):
-        time.sleep(0.05)
-        return torch.full((4,), float(row))
-
-
-@pytest.mark.usefixtures("box")
-def test_long_after_its_time_no_loops_are_run():
-    """Where each part has taken too long, the last and longest is left out, and why."""
-    made = improve(DataLoader(Slow(), 2), name="dl", budget_s=0.05, force=True)
-
-    report = made.report
-    assert (report.state, report.end_to_end) == (State.SAME, None)
-    assert report.sameness.same
-    (told,) = (each for each in report.remarks if "was to take" in each.text)
-    assert "50.0 ms" in told.text
-
-
-@pytest.mark.usefixtures("box")
-def test_nothing_is_said_of_time_that_was_kept():
-    """A budget that was enough is no matter for a remark."""
-    report = improve(images(128), name="dl", budget_s=600.0).report
-
-    assert not any("was to take" in each.text for each in report.remarks)
-
-
-@pytest.mark.usefixtures("unhurried")
-def test_a_gpu_that_stands_in_for_cuda_is_called_cuda():
-    """Report, old loop and new loader say cuda:0, as the code of the user does."""
-    with gpumagic.simulate("h100", as_cuda=True):
-        made = improve(images(), name="dl", device="cuda:0", budget_s=2.0, force=True)
-
-        told = str(made.report.drawing().text())
-        assert "cuda:0" in told
-        assert "sim" not in told.replace("simulated", "").replace("torch on sim", "")
-        assert made.report.end_to_end.base.endswith("step(batch.to('cuda:0'))")
-        assert {str(each.device) for each, _ in made.loader} == {"cuda:0"}
-        with pytest.raises(DeviceError, match="there is no cuda:3: there is cuda:0"):
-            improve(images(), name="dl", device="cuda:3")
 
 
 torch.set_num_threads(1)
@@ -146,14 +76,6 @@ def test_improving_pins_under_the_device_that_is_asked_for(
     assert made.loader.device == torch.device("sim:1")
 
 
-def test_pinning_without_measuring_does_so_as_well(pinned_under):
-    """`pin` compares batches under the device that it feeds."""
-    pin(small_images(pin_memory=True), device="sim:1")
-
-    assert pinned_under == {1}
-    assert torch.sim.current_device() == 0
-
-
 def test_a_mere_look_makes_no_device_current_that_has_not_started(pinned_under):
     """Making a device current would start it."""
     diagnose(small_images(pin_memory=True), device="sim:1", budget_s=0.5)
@@ -168,16 +90,6 @@ def test_a_device_that_is_not_there_is_an_error_in_two_lines(pin_memory):
     """How many there are is known only when they are started."""
     with pytest.raises(DeviceError, match="sim:7"):
         improve(small_images(pin_memory=pin_memory), device="sim:7", budget_s=0.5)
-
-
-def test_a_look_after_the_start_pins_under_the_device_that_is_asked_for(pinned_under):
-    """Once devices are in use, copies are measured, and so is pinning."""
-    torch.zeros(1, device="sim:0")
-
-    diagnose(small_images(pin_memory=True), device="sim:1", budget_s=0.5)
-
-    assert pinned_under == {1}
-    assert torch.sim.current_device() == 0
 
 
 def drawn(device=0):
@@ -196,34 +108,9 @@ def test_numbers_of_a_device_go_on_as_without_the_block(box):
     assert drawn() == expected
 
 
-def test_all_devices_are_put_back():
-    """Each has its own numbers; the current device stays the current one."""
-    with gpumagic.simulate("2xh100"):
-        torch.ones(1, device="sim:1")
-        torch.ones(1, device="sim:0")
-
-        with kept():
-            expected = drawn(0), drawn(1)
-            torch.sim.manual_seed_all(5)
-
-        assert (drawn(0), drawn(1)) == expected
-        assert torch.sim.current_device() == 0
-
-
 def test_a_device_that_is_first_used_within_begins_anew(box):
     """It has drawn nothing before, so that its seed is all there is to put back."""
     with kept():
         expected = drawn()
 
     assert drawn() == expected
-
-
-def test_noting_starts_no_device(box):
-    """A device that nobody has used is not used by looking."""
-    if torch.sim.is_initialized():
-        pytest.skip("another test has started it")
-
-    with kept():
-        pass
-
-    assert not torch.sim.is_initialized()

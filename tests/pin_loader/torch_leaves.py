@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.nn.utils.rnn import pack_sequence
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset
 
 from gpumagic.devices.opening import open_runtime
-from gpumagic.pin_loader.batch import tensors_in, to_device
+from gpumagic.pin_loader.batch import tensors_in
 from gpumagic.pin_loader.leaves import anatomy_of
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher, Pinning
 from gpumagic.pin_loader.report import LoaderFacts, LoaderKind, Pinned, WhyPageable
@@ -18,8 +17,6 @@ from gpumagic.pin_loader.same import difference, digest_of
 from tests.pin_loader.kinds_of_batches import (
     Counted,
     Frozen,
-    Keeper,
-    Pair,
     Plain,
     Sample,
 )
@@ -54,20 +51,6 @@ class Rows(Dataset):
         return torch.full((3,), float(row))
 
 
-class Stream(IterableDataset):
-    """The same rows, one after another."""
-
-    def __iter__(self):
-        return iter(Rows()[row] for row in range(ROWS))
-
-
-class Ready(Rows):
-    """A dataset whose items are batches already."""
-
-    def __getitem__(self, row):
-        return Sample(super().__getitem__(row), row)
-
-
 def stacked(rows):
     """The tensor of a batch, whether the loader put rows together or not."""
     return torch.stack(rows) if isinstance(rows, list) else rows
@@ -96,13 +79,6 @@ def as_counted(rows):
 def as_set(rows):
     """A tensor in a set."""
     return {stacked(rows)}
-
-
-def as_usual(rows):
-    """What torch pins itself, of classes that have to stay as they are."""
-    batch = stacked(rows)
-    packed = pack_sequence(list(batch))
-    return Pair(batch, Keeper({"p": packed}, "note"))
 
 
 CUSTOM = [as_sample, as_frozen, as_object, as_counted, as_set]
@@ -151,41 +127,6 @@ def test_an_unused_device_stays_unused(box):
     assert not runtime.started()
 
 
-def test_a_loader_that_pins_only_half(runtime):
-    """With the flag on, tensors in a dataclass are pageable, and it is named."""
-
-    def collate(rows):
-        return stacked(rows), Sample(stacked(rows))
-
-    loader = DataLoader(Rows(), 2, collate_fn=collate, pin_memory=True)
-
-    found = anatomy_of(next(iter(loader)), runtime, ON)
-
-    assert [leaf.pinned for leaf in found.leaves] == [Pinned.PINNED, Pinned.PAGEABLE]
-    assert found.leaves[1].why is WhyPageable.PASSED_THROUGH
-    assert found.leaves[1].holder == "Sample"
-
-
-def test_what_a_packed_sequence_leaves_out(runtime):
-    """Its sizes stay pageable on purpose, so there is nothing to adapt."""
-    loader = DataLoader(Rows(), 2, collate_fn=as_usual, pin_memory=True)
-
-    found = anatomy_of(next(iter(loader)), runtime, ON)
-
-    pageable = [leaf for leaf in found.leaves if leaf.pinned is Pinned.PAGEABLE]
-    for leaf in pageable:
-        assert leaf.path.endswith(".batch_sizes")
-        assert (leaf.why, leaf.holder) == (WhyPageable.OWN_METHOD, "PackedSequence")
-
-
-def test_a_device_is_no_difference(runtime):
-    """A batch that was moved is the same batch, and only its tensors were moved."""
-    batch = {"a": torch.ones(3), "b": [torch.zeros(2), "word"]}
-    there = to_device(batch, "sim")
-
-    assert difference(digest_of(batch), digest_of(there)) is None
-
-
 # ---------------------------------------------------- pinned by the prefetcher
 
 
@@ -208,16 +149,6 @@ def test_what_the_loader_passes_through_is_pinned(runtime, collate, workers):
     assert not any(any(pins_of(batch)) for batch in plain)
 
 
-def test_what_torch_pins_itself_is_left_to_torch(runtime):
-    """Such a batch is handed on as it is."""
-    loader = DataLoader(Rows(), 2, collate_fn=lambda rows: {"x": stacked(rows)})
-    loader.pin_memory = True
-    batch = next(iter(loader))
-
-    assert Pinning(loader, objects=False)(batch) is batch
-    assert all(pins_of(batch))
-
-
 def test_pinning_keeps_aliases_and_what_cannot_be_pinned(runtime):
     """The same tensor twice is pinned once; one on the device stays there."""
     x, there = torch.ones(3), torch.ones(3, device="sim")
@@ -228,12 +159,3 @@ def test_pinning_keeps_aliases_and_what_cannot_be_pinned(runtime):
     assert pinned.image is pinned.more[0]
     assert pinned.image.is_pinned()
     assert pinned.more[1] is there
-
-
-def test_without_the_flag_nothing_is_pinned(runtime):
-    """To pin in the thread of the loop costs as much as a pageable copy."""
-    loader = DataLoader(Rows(), 2, collate_fn=as_sample)
-    batch = next(iter(loader))
-
-    assert Pinning(loader, objects=True)(batch) is batch
-    assert not any(pins_of(batch))

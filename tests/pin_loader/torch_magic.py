@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from gpumagic.devices.busy import Busy
 from gpumagic.devices.opening import open_runtime
-from gpumagic.errors import GpuMagicError, UsageProblem
+from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader import DevicePrefetcher, load, workers
 from gpumagic.pin_loader.answer_loader import LoaderReport
 from gpumagic.pin_loader.answer_watch import WatchReport
@@ -23,7 +23,6 @@ from gpumagic.pin_loader.report import (
     Remedy,
     Severity,
     State,
-    Stopped,
 )
 from tests.pin_loader.clocks import paced
 from tests.report.test_introspection import Refusing
@@ -63,18 +62,6 @@ def images(count=256):
 def pictures(count):
     """The same for all tests, which only read them."""
     return torch.rand(count, *SHAPE)
-
-
-class Plain:
-    """A batch that is not even a dataclass."""
-
-    def __init__(self, image):
-        self.image = image
-
-
-def as_plain(rows):
-    """Collate into a `Plain`."""
-    return Plain(torch.stack([image for image, _ in rows]))
 
 
 class Repeating(IterableDataset):
@@ -121,24 +108,6 @@ def _once():
     return Once()
 
 
-@pytest.mark.parametrize(
-    "wish",
-    ["train_dl --workers x", "train_dl --device sim:7", "torch", "train_dl --step 3"],
-)
-def test_a_wish_that_is_refused_leaves_no_line_of_progress(shell, monkeypatch, wish):
-    """Nothing was begun, so that nothing is told to have stopped."""
-    torch.zeros(1, device="sim")  # how many there are is known from the start on
-    shown = []
-    monkeypatch.setattr(
-        shell.display_pub, "publish", lambda data=None, **_: shown.append(data)
-    )
-
-    with pytest.raises(GpuMagicError):
-        shell.run_line_magic("pin_loader", wish)
-
-    assert shown == []
-
-
 def run(shell, text):
     """Run a cell as a user does; raises what it raises."""
     done = shell.run_cell(text, store_history=True)
@@ -180,23 +149,6 @@ def test_nothing_to_win_is_an_answer(shell):
     assert not report.rates.step.synthetic
 
 
-def test_a_pinned_loader_that_copies_ahead_is_good_already(shell):
-    """What this magic has made needs no more of it."""
-    shell.user_ns["fed"] = DevicePrefetcher(shell.user_ns["train_dl"], "sim")
-
-    report = run(shell, "%pin_loader fed -o -q")
-
-    assert report.state is State.NOTHING
-
-
-def test_a_dataset_that_ends_for_good_is_refused(shell):
-    """No batch of a one-shot dataset is taken away."""
-    report = run(shell, "%pin_loader once -o -q")
-
-    assert report.state is State.REFUSED
-    assert len(list(shell.user_ns["once"])) == 8
-
-
 def test_too_little_memory_is_refused(shell, monkeypatch):
     """A limit that says no ends it, with what to type."""
     refuse_by(monkeypatch, LimitKind.AVAILABLE)
@@ -215,31 +167,6 @@ def refuse_by(monkeypatch, kind):
     limit = Limit(kind, 100, 10, Severity.REFUSE, "a test", "use less")
     guard = Guard(100, 2, (limit,))
     monkeypatch.setattr(stages.limits, "guard", lambda *_, **__: guard)
-
-
-def test_workers_that_could_not_start_are_refused(shell):
-    """What spawned workers cannot import is named before any of them starts."""
-    run(
-        shell,
-        "from torch.utils.data import DataLoader\n"
-        "spawned = DataLoader(range(8), num_workers=1, collate_fn=lambda rows: rows,"
-        " multiprocessing_context='spawn')",
-    )
-
-    report = run(shell, f"%pin_loader spawned {BUDGET} -o -q")
-
-    assert report.state is State.REFUSED
-    assert "lambda" in report.reason.text or "collate_fn" in report.reason.text
-
-
-def test_a_loader_that_gives_device_tensors_is_refused(shell):
-    """Nothing on a device can be pinned."""
-    there = TensorDataset(torch.ones(16, 3, device="sim"))
-    shell.user_ns["there"] = DataLoader(there, 4)
-
-    report = run(shell, f"%pin_loader there {BUDGET} -o -q")
-
-    assert report.state is State.REFUSED
 
 
 def test_a_foreign_loader_stays_as_it_is(shell):
@@ -293,19 +220,6 @@ def test_a_dataclass_is_pinned_all_the_same(shell):
     assert fed.image.device.type == "sim"
 
 
-def test_an_object_of_any_class_comes_to_the_device(shell):
-    """What is opened to pin it is opened to move it as well."""
-    shell.user_ns["plain_dl"] = DataLoader(images(), 64, collate_fn=as_plain)
-
-    report = run(shell, f"%pin_loader plain_dl {BUDGET} --force -o -q")
-
-    (fed, *_) = shell.user_ns["plain_dl_pinned"]
-    assert report.rates.nbytes == 64 * 3 * 64 * 64 * 4
-    assert report.sameness.same
-    assert type(fed) is Plain
-    assert fed.image.device.type == "sim"
-
-
 @pytest.fixture
 def takes_16_ms(clock, monkeypatch):
     """Each worker takes so long for a batch, all of which is waiting."""
@@ -329,18 +243,6 @@ def test_workers_that_pay_are_found_and_taken(shell):
     assert measured <= report.bound.gain(Remedy.EVERYTHING).times * (1 + 1e-9)
 
 
-@pytest.mark.usefixtures("takes_16_ms")
-def test_workers_that_pay_are_told_where_they_were_not_asked_for(shell):
-    """As many as before are kept, and the remedy that gives most comes first."""
-    shell.user_ns["slow_dl"] = DataLoader(TensorDataset(torch.rand(4096, 4)), 8)
-
-    report = run(shell, "%pin_loader slow_dl --budget 60s -o -q")
-
-    assert (report.state, report.out) == (State.DIAGNOSED, None)
-    assert "4 workers load" in report.headline
-    assert "%pin_loader slow_dl --workers 4" in str(report)
-
-
 def test_a_stream_that_each_worker_repeats_is_an_error_of_the_users(shell):
     """That comes before all that could be said of its speed."""
     shell.user_ns["twice"] = DataLoader(Repeating(), 8, num_workers=2)
@@ -351,14 +253,6 @@ def test_a_stream_that_each_worker_repeats_is_an_error_of_the_users(shell):
     assert report.headline.startswith("twice is wrong: each record comes twice")
     assert "get_worker_info" in report.reason.hint
     assert report.rates.load is None
-
-
-def test_workers_of_an_iterable_dataset_are_refused_with_the_reason(shell):
-    """They would give every row once more."""
-    report = run(shell, f"%pin_loader stream_dl --workers auto --force {BUDGET} -o -q")
-
-    assert report.workers.stopped is Stopped.REFUSED
-    assert "each worker" in report.workers.problem
 
 
 def test_random_numbers_go_on_as_if_nothing_had_happened(shell):
@@ -396,14 +290,6 @@ def test_a_training_cell_is_watched(shell):
 # -------------------------------------------------------------------- what is wrong
 
 
-def test_the_name_for_an_expression_is_not_that_of_the_loader(shell):
-    """What is to be typed would otherwise put an iterator in the loader's place."""
-    with pytest.raises(GpuMagicError) as caught:
-        shell.run_line_magic("pin_loader", "iter(train_dl)")
-
-    assert caught.value.hint.endswith("my_loader = iter(train_dl)")
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -437,39 +323,6 @@ def test_a_wrong_word_is_one_clear_error(shell, line, said):
     assert {name for name in set(shell.user_ns) - names if "pinned" in name} == set()
 
 
-def test_a_loader_within_a_function_is_said_to_be_out_of_sight(shell):
-    """The magic looks names up in the notebook, wherever it is called."""
-    shell.user_ns.update(shell=shell)
-    shell.run_cell(
-        "def train():\n"
-        "    within = train_dl\n"
-        "    try:\n"
-        "        shell.run_line_magic('pin_loader', 'within')\n"
-        "    except Exception as error:\n"
-        "        return error"
-    )
-
-    error = shell.user_ns["train"]()
-
-    assert isinstance(error, UsageProblem)
-    assert error.problem == "there is no within in this notebook"
-    assert "names within a function are not seen" in error.hint
-
-
-def test_an_odd_name_is_no_obstacle_for_a_new_one(shell):
-    """What stands under the name that is wanted is told by its class."""
-    shell.user_ns["train_dl_pinned"] = Refusing()
-
-    with pytest.raises(UsageProblem, match="is the name of a Refusing already"):
-        shell.run_line_magic("pin_loader", "train_dl")
-
-
-def test_a_cell_below_wants_to_be_watched(shell):
-    """%%pin_loader without --watch says what it would take."""
-    with pytest.raises(UsageProblem, match="--watch"):
-        shell.run_cell_magic("pin_loader", "train_dl", "1")
-
-
 def test_a_loader_that_raises_is_told_of_in_two_lines(shell):
     """The batch, the error, what to type; random numbers are as before."""
 
@@ -488,17 +341,3 @@ def test_a_loader_that_raises_is_told_of_in_two_lines(shell):
     assert "row 24 is broken" in str(caught.value)
     assert "broken_pinned" not in shell.user_ns
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_an_iterator_is_refused(shell):
-    """What is left of a loop under way belongs to that loop."""
-    shell.user_ns["it"] = iter(shell.user_ns["train_dl"])
-
-    report_or_error = None
-    try:
-        report_or_error = run(shell, "%pin_loader it -o -q").state
-    except GpuMagicError as error:
-        report_or_error = error
-
-    assert report_or_error is State.REFUSED or report_or_error.hint
-    assert len(list(shell.user_ns["it"])) == 4

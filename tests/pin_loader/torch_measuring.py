@@ -6,11 +6,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-import gpumagic
 from gpumagic.devices.opening import open_runtime
-from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader.bound import Costs, Way, step_s
-from gpumagic.pin_loader.feed import StandIn, measure_feed, stand_in_for
+from gpumagic.pin_loader.feed import StandIn, measure_feed
 from gpumagic.pin_loader.loops import Pace, end_to_end
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.report import Loading, Samples
@@ -109,39 +107,6 @@ def test_the_step_of_the_user_runs_in_both_loops(runtime, box):
     assert found.result.pairs[0][1] == pytest.approx(1 * MS, rel=0.1)
 
 
-def test_too_short_a_budget_cannot_tell():
-    """One pair is run in any case; it is no verdict."""
-    found = end_to_end(
-        loader(),
-        DevicePrefetcher(loader(), "cpu", depth=0),
-        open_runtime("cpu"),
-        device=None,
-        step=lambda _: None,
-        pace=Pace(Costs(), Costs()),
-        budget_s=0.0,
-    )
-
-    assert len(found.result.pairs) == 1
-    assert found.result.verdict is Verdict.CANNOT_TELL
-    assert not found.modelled
-
-
-def test_an_empty_loader_is_told(runtime):
-    """In a sentence, with its name where that is known."""
-    empty = DataLoader(TensorDataset(torch.zeros(0, 1)), 4)
-
-    with pytest.raises(GpuMagicError, match="gives no batches"):
-        end_to_end(
-            empty,
-            DevicePrefetcher(empty, "sim"),
-            runtime,
-            device=0,
-            step=lambda _: None,
-            pace=Pace(Costs(), Costs()),
-            budget_s=1.0,
-        )
-
-
 # ----------------------------------------------------------------- what is measured
 
 
@@ -188,22 +153,3 @@ def test_nothing_is_left_behind(runtime):
     assert torch.sim.memory_reserved() == before
     assert torch.equal(torch.get_rng_state(), state)
     assert mine.sum() + small == 0
-
-
-def test_a_batch_without_tensors_has_nothing_to_copy(runtime):
-    """Sparse tensors and those on the device are left out as well."""
-    there = [torch.ones(2, device="sim"), torch.eye(3).to_sparse(), "word"]
-
-    found = measure_feed(there, runtime, 0, budget_s=1.0)
-
-    assert (found.copies, found.nbytes, found.step) == ((), 0, None)
-    assert "no dense tensors" in found.remarks[0].text
-    assert stand_in_for(found, runtime, 0) is None
-
-
-def test_a_machine_that_does_not_look_for_races_is_measured_as_well():
-    """Nothing depends on its looking."""
-    with gpumagic.simulate("h100", hazards="off"):
-        found = measure_feed(next(iter(loader())), open_runtime("sim"), 0, budget_s=1.0)
-
-    assert len(found.copies) == 4

@@ -70,11 +70,6 @@ def test_an_error_comes_after_the_batches_before_it(depth, processes):
     assert workers() == 0
 
 
-def test_an_empty_loader_ends_at_once():
-    """No batch, no error, and no None."""
-    assert list(DevicePrefetcher(DataLoader(Numbers(0), 1))) == []
-
-
 # -------------------------------------------------------------------------- workers
 
 
@@ -173,44 +168,3 @@ def test_the_state_is_that_behind_the_batch_handed_out(depth):
     assert (left, loaded) == (3, 1)
     assert values(batches) == [3.0, 4.0, 5.0]
     assert batches.state_dict()["next"] == 0  # at the end it is the loader's
-
-
-class Unsure(Counting):
-    """A loader with the words, but without an answer."""
-
-    def state_dict(self):
-        """As accelerate's loaders without torchdata."""
-        raise AttributeError("dl_state_dict")
-
-
-def test_a_loader_that_cannot_say_where_it_stands():
-    """It is iterated as any; whoever asks for its state gets its own error."""
-    batches = DevicePrefetcher(Unsure(3))
-
-    seen = values(batches)
-
-    assert seen == [0.0, 1.0, 2.0]
-    with pytest.raises(AttributeError, match="dl_state_dict"):
-        batches.state_dict()
-
-
-@pytest.mark.filterwarnings("ignore:.*is deprecated:UserWarning")  # torchdata's calls
-@pytest.mark.parametrize("processes", [0, 1])
-def test_torchdatas_loader_resumes_behind_the_batch_in_use(processes):
-    """A StatefulDataLoader that is prefetched goes on where its consumer stopped."""
-    stateful = pytest.importorskip("torchdata.stateful_dataloader")
-    loaders = [
-        stateful.StatefulDataLoader(Numbers(8), 2, num_workers=processes)
-        for _ in range(2)
-    ]
-    batches, resumed = (DevicePrefetcher(each, depth=2) for each in loaders)
-
-    for batch in batches:
-        if batch.tolist() == [2.0, 3.0]:
-            state = batches.state_dict()
-            break
-    resumed.load_state_dict(state)
-
-    assert values(resumed) == [[4.0, 5.0], [6.0, 7.0]]
-    for loader in loaders:
-        loader._iterator = None

@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import gpumagic
 from gpumagic.devices.busy import Busy
 from gpumagic.devices.opening import open_runtime
-from gpumagic.pin_loader.prefetcher import DevicePrefetcher, used_by
-from gpumagic.report.events import SpanKind, Window, seconds_busy
+from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from tests.pin_loader.prefetch_programs import Consumer, Fresh, Program, Step
 
 MIB = 1 << 18  # numbers of four bytes
@@ -102,24 +101,6 @@ def test_every_consumer_sees_the_loaders_values(poisoned, program, depth, severa
     assert wrong == []
 
 
-def test_two_iterations_at_once_share_nothing(poisoned):
-    """One within the other, each gives all batches in order."""
-    batches = DevicePrefetcher(pinned_batches(4))
-
-    pairs = [(a + 0, b * 1) for (a, _), (b, _) in _nested(batches)]
-    torch.sim.synchronize()
-
-    found = [(int(a[0]), int(b[0])) for a, b in pairs]
-    assert found == [(a, b) for a in range(4) for b in range(4)]
-    assert not poisoned.races
-
-
-def _nested(batches):
-    for outer in batches:
-        for inner in batches:
-            yield outer, inner
-
-
 def test_threads_that_iterate_at_once(poisoned):
     """Each thread gets all values on the stream that is its own."""
     batches = DevicePrefetcher(pinned_batches(6))
@@ -187,96 +168,6 @@ def test_whoever_gets_the_stream_next_may_use_its_memory(poisoned, dropped):
     assert not poisoned.races
 
 
-def test_batches_kept_beyond_the_end(poisoned):
-    """All batches in a list stay right, and are freed when their user is done."""
-    batches = list(DevicePrefetcher(pinned_batches(5, 4096)))
-
-    results = []
-    while batches:
-        busy()
-        results.append(batches.pop(0)[0] + 1)
-    let_strangers_take_memory()
-    torch.sim.synchronize()
-
-    assert [int(each[0]) for each in results] == [1, 2, 3, 4, 5]
-    assert not poisoned.races
-
-
-def test_a_dataset_that_is_on_the_device_already(poisoned):
-    """Such a batch is handed out itself, in order behind the stream that made it."""
-    side = torch.sim.Stream()
-
-    class OnTheDevice:
-        def __iter__(self):
-            for number in range(4):
-                busy()
-                self.last = torch.full((4096,), float(number), device="sim")
-                yield self.last
-
-    loader = OnTheDevice()
-    results, same = [], []
-    for number, batch in enumerate(DevicePrefetcher(loader, several_streams=True)):
-        results.append(batch + 1)
-        same.append(batch is loader.last)
-        torch.sim.set_stream(side if number % 2 else torch.sim.default_stream())
-    torch.sim.set_stream(torch.sim.default_stream())
-    torch.sim.synchronize()
-
-    assert [int(each[0]) for each in results] == [1, 2, 3, 4]
-    assert same == [False, False, False, True]  # the last one is not a copy
-    assert not poisoned.races
-
-
-def test_a_batch_on_the_device_is_not_held_on_to(slow):
-    """What needs no copy is let go of with its consumer, however busy the device is."""
-    loader = (torch.ones(4, device="sim") for _ in range(3))
-    multiplying(40)(None)
-
-    iterator = iter(DevicePrefetcher(loader))
-    batch = next(iterator)
-    alive = weakref.ref(batch)
-    del batch
-
-    assert alive() is None
-
-
-def test_what_a_sparse_tensor_consists_of_is_told(monkeypatch):
-    """The allocator is told of what a sparse tensor consists of, not of itself."""
-    told = []
-    monkeypatch.setattr(
-        torch.Tensor,
-        "record_stream",
-        lambda part, stream: told.append((part.layout, stream)),
-    )
-    sparse = torch.eye(3).to_sparse()
-
-    used_by(sparse.to("meta"), "a stream")
-    used_by(torch.ones(2, device="meta"), "a stream")
-    used_by(sparse, "a stream")  # stays on the host: nobody frees it too early
-
-    assert told == [(torch.strided, "a stream")] * 3
-
-
-@pytest.mark.parametrize("gaps", [False, True])
-def test_what_a_jagged_tensor_consists_of_is_told(monkeypatch, gaps):
-    """Values and offsets of a nested tensor, and its lengths where it has some."""
-    told = []
-    monkeypatch.setattr(
-        torch.Tensor, "record_stream", lambda part, _: told.append(tuple(part.shape))
-    )
-    rows = torch.nested.nested_tensor(
-        [torch.ones(2, 3), torch.ones(1, 3)], layout=torch.jagged
-    )
-    if gaps:
-        starts, lengths = torch.tensor([0, 1, 1]), torch.tensor([2, 3, 1])
-        padded = torch.ones(3, 5, 2)
-        rows = torch.nested.narrow(padded, 1, starts, lengths, layout=torch.jagged)
-
-    used_by(rows.to("meta"), "a stream")
-
-    assert told == ([(15, 2), (4,), (3,)] if gaps else [(3, 3), (3,)])
-
-
 # ----------------------------------------------------------------------- its costs
 
 
@@ -301,19 +192,6 @@ def test_memory_is_bounded(box, depth):
     assert torch.sim.memory_allocated() == start
 
 
-def test_a_batch_that_is_let_go_of_makes_room_for_the_next(box):
-    """Without a name for the last batch there are never more than depth + 1."""
-    nbytes = 4 * MIB
-    batches = DevicePrefetcher(pinned_batches(2, MIB) * 10)
-    start = torch.sim.memory_allocated()
-
-    for batch, _ in batches:
-        batch.sum()
-        del batch
-
-    assert (torch.sim.max_memory_allocated() - start) // nbytes == 2
-
-
 def test_many_epochs_have_one_stream(box):
     """However often it is iterated, even if it is left early, one stream is made."""
     batches = DevicePrefetcher(pinned_batches(3))
@@ -326,20 +204,6 @@ def test_many_epochs_have_one_stream(box):
                 break
 
     assert box.report().gpus[0].streams == before
-
-
-def test_the_host_never_waits(box):
-    """With pinned batches nothing makes the host wait for the device."""
-    batches = DevicePrefetcher(pinned_batches(6, MIB), depth=2)
-    torch.ones(64, 64, device="sim") @ torch.ones(64, 64, device="sim")
-
-    with open_runtime("sim").watch_syncs() as seen:
-        for batch, _ in batches:
-            batch.sum()
-        for _ in batches:
-            break
-
-    assert seen == []
 
 
 def loop_time_s(box, batches, compute):
@@ -386,27 +250,6 @@ def test_a_loop_takes_as_long_as_the_longer_part(slow, products):
     longer_s, shorter_s = sorted((copies_s, kernels_s), reverse=True)
     assert together_s < longer_s + 0.25 * shorter_s
     assert in_turn_s > longer_s + 0.8 * shorter_s
-
-
-def test_copies_and_kernels_overlap_in_the_trace(slow):
-    """In the trace most of the copying is done while kernels run."""
-    batches, compute = DevicePrefetcher(pinned_batches(10, 4 * MIB)), multiplying(5)
-    list(batches)
-    torch.sim.synchronize()
-
-    with open_runtime("sim").trace() as tracing:
-        tracing.begin()
-        loop_time_s(slow, batches, compute)
-        tracing.end()
-    trace = tracing.trace()
-
-    window = Window(trace.length_s)
-    copies, kernels = (
-        window.merged(span for span in trace.spans if span.kind is kind)
-        for kind in (SpanKind.COPY, SpanKind.KERNEL)
-    )
-    both_s = seconds_busy((copies, kernels), at_once=2)
-    assert both_s / seconds_busy((copies,), at_once=1) > 0.8
 
 
 # ---------------------------------------------------------------- what it holds on to
@@ -457,73 +300,6 @@ def test_host_memory_stays_when_the_iteration_is_left(slow):
     assert alive == [True, True]
     assert len(seen) >= 1
     assert [each() for each in kept] == [None, None]
-
-
-# -------------------------------------------------------------------------- devices
-
-
-def test_nothing_starts_before_the_first_batch_is_asked_for(box):
-    """Making one, looking at it and beginning an iteration leave the device alone."""
-    batches = DevicePrefetcher(DataLoader(TensorDataset(torch.ones(4)), 2))
-
-    text = repr(batches)
-    iterator = iter(batches)
-    started = box.machine.started
-    next(iterator)
-
-    assert text == "DevicePrefetcher(DataLoader of TensorDataset, sim, 1 ahead)"
-    assert not started
-    assert box.machine.started
-    assert repr(batches) == (
-        "DevicePrefetcher(DataLoader of TensorDataset, sim:0, 1 ahead)"
-    )
-
-
-@pytest.mark.parametrize("asked", [1, "sim:1", torch.device("cpu")], ids=str)
-def test_the_device_may_be_said_in_each_way(asked):
-    """A number, a name and a `torch.device` are all understood."""
-    with gpumagic.simulate("2xh100"):
-        (batch,) = DevicePrefetcher([torch.ones(2)], asked)
-        there = torch.device("cpu") if asked == torch.device("cpu") else "sim:1"
-
-        assert batch.device == torch.device(there)
-        assert torch.sim.current_device() == 0
-
-
-def test_the_current_device_is_taken_when_the_iteration_begins():
-    """Without a device it is the one that is current, and it stays current."""
-    with gpumagic.simulate("2xh100"):
-        batches = DevicePrefetcher([torch.ones(2).pin_memory()] * 3)
-        torch.sim.set_device(1)
-
-        devices = {batch.device.index for batch in batches}
-
-        assert devices == {1}
-        assert torch.sim.current_device() == 1
-        torch.sim.set_device(0)
-        assert {batch.device.index for batch in batches} == {0}
-
-
-def test_a_machine_that_was_switched_off_and_on(box):
-    """A prefetcher that was used on another simulated machine works on the next."""
-    batches = DevicePrefetcher([torch.ones(2)])
-    list(batches)
-    box.off()
-
-    with gpumagic.simulate("h100"):
-        (batch,) = batches
-
-        assert batch.cpu().tolist() == [1.0, 1.0]
-
-
-def test_code_that_says_cuda_runs_on_the_simulator():
-    """Where the simulated GPU stands in for CUDA, "cuda" is a device to prefetch to."""
-    with gpumagic.simulate("h100", as_cuda=True):
-        for device in (None, "cuda", 0):
-            (batch,) = DevicePrefetcher([torch.ones(2)], device)
-
-            assert batch.device == torch.device("cuda", 0)
-            assert batch.is_cuda
 
 
 # ---------------------------------------------------------------------- real loaders
