@@ -91,7 +91,7 @@ class Notebook:
                 found = getattr(found, attribute)
             except Exception as error:  # the user's own code, too
                 raise UsageProblem(
-                    f"{name} cannot be had: {first_line(error)}",
+                    f"{name}: {type(error).__name__}: {first_line(error)}",
                     f"give it a name first: train_dl = {name}",
                 ) from error
         return found

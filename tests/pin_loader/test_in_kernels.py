@@ -96,7 +96,7 @@ def test_a_fork_server_cannot_import_a_cell(seen):
     """Nothing is started to find that out, and no default is settled."""
     assert seen["server"].printed.splitlines() == [
         (
-            "class Numbers is defined in this notebook: workers started by "
+            "Numbers is defined in this notebook: workers started by "
             "forkserver cannot import it"
         ),
         "None set()",
