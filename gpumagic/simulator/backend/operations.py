@@ -261,12 +261,13 @@ def _is_view(returned: Any) -> bool:
 def _binding(torch: Any, name: str) -> Callable[..., Any] | None:
     """What Python calls for a common operator: the same, half a microsecond sooner.
 
-    The function where there is one: the first argument may be a number.
+    The function where there is one, as the first argument may be a number; products
+    take none, and are the tensor's own.
     """
     if name not in COMMON:
         return None
     short = name.removeprefix(_NAMESPACE).partition(".")[0]
-    functions = torch._C._VariableFunctions
+    functions = None if short in _PRODUCTS else torch._C._VariableFunctions
     called: Callable[..., Any] | None = getattr(functions, short, None)
     return called or getattr(torch.Tensor, short)
 
