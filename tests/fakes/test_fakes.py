@@ -584,7 +584,7 @@ def test_a_failing_snippet_fails_the_test_with_its_errors():
 
 def test_what_is_claimed_on_one_machine_is_free_on_another():
     """Two of the same scenario at the same time do not choose for each other."""
-    where = "from gpumagic.gpu_select import claims; print(claims.shared_folder())"
+    where = "from gpumagic.gpu_select import claims; print(claims.folder())"
 
     first, second = (run_python(where).stdout for _ in range(2))
 
