@@ -30,7 +30,7 @@ def played(random_of, count, *, waits):
     for _ in range(count):
         group = random_of.choice(list(THREADS))
         name = random_of.choice(["gloo:all_reduce", "gloo:broadcast"])
-        now += random_of.randint(MS // 100, 6 * MS)
+        now += random_of.randint(MS if waits else MS // 100, 6 * MS)
         calls.append(RecordedCall(name, group, now, 8))
         thread = min(THREADS[group], key=lambda each: (free[each], random_of.random()))
         start = max(now, free[thread]) + random_of.randint(0, MS // 10)

@@ -35,6 +35,8 @@ NARROW = (torch.float16, torch.bfloat16, torch.complex32, torch.int64, torch.uin
 FLOAT32_BYTES = 4
 NOT_IN_HALF = (
     "jiterator",  # compiles CUDA's language
+    "fft.",  # of halves
+    "histc",  # of integers
     "sparse",
     "to_sparse",
     "as_strided.partial_views",
