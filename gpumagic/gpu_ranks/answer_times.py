@@ -334,7 +334,11 @@ def _spans(each: RankTime) -> Iterator[Span]:
         for start_s, end_s in spans or ()
     ]
     together.sort(key=lambda span: (span.start_s, span.end_s))
-    for span in view_shares.joined(together, each.elapsed_s / _FINEST):
+    finest_s = each.elapsed_s / _FINEST
+    pieces = view_shares.joined(together, finest_s)
+    seen = [span for span in pieces if span.end_s - span.start_s > finest_s]
+    unseen_s = sum(span.end_s - span.start_s for span in pieces if span not in seen)
+    for span in seen if unseen_s < each.elapsed_s * _MUCH_WAITING else pieces:
         if span.start_s > at_s:
             yield Span(at_s, span.start_s, "", OWN)
         yield span

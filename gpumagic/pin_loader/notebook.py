@@ -5,6 +5,8 @@ from __future__ import annotations
 import keyword
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.opening import runtime_now
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from gpumagic.notebook.cells import Outcome
     from gpumagic.notebook.magics import GpuMagics
     from gpumagic.pin_loader.answer_loader import LoaderReport
+
+_OURS = str(Path(__file__).resolve().parents[1])
 
 
 class Notebook:
@@ -46,7 +50,10 @@ class Notebook:
             )
         if line.name is None:
             raise self._which()
-        report = self._report(options_of(line), line.step, quiet=line.quiet)
+        try:
+            report = self._report(options_of(line), line.step, quiet=line.quiet)
+        except KeyboardInterrupt as stopped:
+            raise without_our_frames(stopped) from None
         return self._magics.show(report, line)
 
     # ------------------------------------------------------------------ a loader
@@ -243,3 +250,18 @@ def _problem(problem: str, example: str) -> UsageProblem:
 
 def _kind_of(thing: object) -> str:
     return with_article(class_name(thing))
+
+
+def without_our_frames(error: KeyboardInterrupt) -> KeyboardInterrupt:
+    """The error with torch's frames and the user's; ours say nothing to anybody."""
+    links, link = [], error.__traceback__
+    while link is not None:
+        links.append(link)
+        link = link.tb_next
+    kept: TracebackType | None = None
+    for each in reversed(links):
+        code = each.tb_frame.f_code
+        if not code.co_filename.startswith(_OURS):
+            line = each.tb_lineno or code.co_firstlineno  # a jump may have none
+            kept = TracebackType(kept, each.tb_frame, each.tb_lasti, line)
+    return error.with_traceback(kept)
