@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).parents[1]
 FILE = Path(__file__).with_name("size.json")
-# What opens below a report is built by one of these.
-_PARTS = {"Details", "how_measured"}
+_PARTS = {"Details", "how_measured"}  # they build what opens below a report
 
 
 def measured() -> dict[str, dict[str, int]]:
@@ -103,6 +102,7 @@ def _main() -> None:
     for part, figures in now.items():
         for name, figure in figures.items():
             was = before.get(part, {}).get(name, figure)
+            figures[name] = min(was, figure)  # what has grown stays red
             if part in ("package", "tests", "typed") or was != figure:
                 print(f"{part + ' ' + name:40}{was:>9}{figure:>9}")  # noqa: T201
     FILE.write_text(json.dumps(now | {"why": before.get("why", [])}, indent=1) + "\n")
