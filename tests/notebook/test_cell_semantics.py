@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from IPython import version_info
 
 from tests.notebook.shells import Seen, see_in_kernel, see_in_terminal
 
@@ -248,6 +249,8 @@ def in_kernel(request, plain_in_kernel):
 @pytest.mark.parametrize("case", CASES)
 def test_terminal_cell_is_as_the_plain_one(in_terminal, case):
     """In a terminal, the cell is seen as without the magic line."""
+    if case == "what no coroutine can raise" and version_info[0] < 8:
+        pytest.skip("IPython 7 shows no frame of it below a magic")
     _assert_same(*in_terminal[case])
 
 
