@@ -80,7 +80,7 @@ def test_each_guide_ends_with_what_is_generated(site):
     """Options, functions with their docstrings, and answers stand below the guide."""
     page = (site / "gpu_mem.html").read_text(encoding="utf-8")
 
-    assert "Of a cell: its exact peak, and whose it was." in page
+    assert "Of a cell: lines, and its exact peak." in page
     assert 'id="gpumagic.gpu_mem.fit"' in page
     assert 'href="gallery/gpu_mem.html#why-fragmented"' in page
 
