@@ -37,7 +37,7 @@ from gpumagic.report.units import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpumagic.drawing import Part
+    from gpumagic.drawing import Cell, Part
     from gpumagic.pin_loader.report import CopyLine, DataWait, Remark, Setting
     from gpumagic.report.events import SeenRace
     from gpumagic.report.places import Code, CodeLine
@@ -126,11 +126,7 @@ def _parts(report: WatchReport) -> Iterator[Part]:
         often = "" if times == 1 else f" ({times:,} times)"
         yield Note("problem", f"{problem}{often}", hint)
     yield from notes_of(sorted(report.remarks, key=lambda remark: not remark.serious))
-    waited = time_text(report.waited_s)
-    whole = [("elapsed", time_text(report.elapsed_s))]
-    if report.waits and report.setting.label:
-        whole.append(("waiting for data", waited))
-    yield Grid("The cell as a whole", (*whole, *_meter(report)))
+    yield Grid("The cell as a whole", tuple(_whole(report)))
     held = sorted(_held(report), key=lambda each: each.seconds, reverse=True)
     if held:
         caption = "Lines that the host waits in, the longest first"
@@ -146,12 +142,17 @@ def _parts(report: WatchReport) -> Iterator[Part]:
     yield how_measured(Paragraph("\n".join(_how(report))))
 
 
-def _meter(report: WatchReport) -> Iterator[tuple[str, Meter]]:
-    """Waiting beside the time of the cell, unless a simulated device took that."""
-    if report.waits and not report.setting.label and report.host_s > 0:
-        share = report.waited_s / report.host_s
+def _whole(report: WatchReport) -> Iterator[tuple[str, Cell]]:
+    """A simulated device has a clock of its own, of which no wait is a share."""
+    elapsed, waited = time_text(report.elapsed_s), time_text(report.waited_s)
+    if report.setting.label:
+        yield "on the device's clock", elapsed
+        yield "waiting for data, on this machine's clock", waited
+        return
+    yield "elapsed", elapsed
+    if report.waits and report.host_s > 0:
         said = time_of_text(report.waited_s, report.host_s)
-        yield "waiting for data", Meter(share, said)
+        yield "waiting for data", Meter(report.waited_s / report.host_s, said)
 
 
 class _Held(NamedTuple):
