@@ -1,7 +1,4 @@
-"""Counts how large the house is, by room; `make size` writes it into size.json.
-
-It may only fall. Who has to raise a number says what for in size.json, under "why".
-"""
+"""Counts how large the house is, by room; `make size` notes in size.json what fell."""
 
 from __future__ import annotations
 

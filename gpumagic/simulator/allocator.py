@@ -188,17 +188,9 @@ class CachingAllocator:
 
     # ------------------------------------------------------------ private pools
 
-    def keep_pool(self, identity: PoolId) -> None:
-        """One user more of a private pool, which there is from now on."""
-        self._private.keep(identity)
-
     def release_pool(self, identity: PoolId) -> None:
         """One user less; without any, `empty_cache` takes its memory as well."""
         self._private.release(identity)
-
-    def pool_uses(self, identity: PoolId) -> int:
-        """How many use a private pool."""
-        return self._private.uses(identity)
 
     def divert(self, identity: PoolId, accepts: Callable[[int], bool]) -> None:
         """Serve from a private pool what is asked for on streams that it accepts.

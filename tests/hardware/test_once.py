@@ -132,6 +132,7 @@ def test_the_floor_of_an_idle_gpu(timed, instruments, record_measurement):
     assert statistics.median(empty_s) <= 3 * floor_s
 
 
+@pytest.mark.times
 def test_idle_cells_are_not_flagged_with_a_tail(timed, record_measurement):
     """Of empty cells next to none is said to have work on other streams."""
     reports = [timed(lambda: None) for _ in range(300)]
