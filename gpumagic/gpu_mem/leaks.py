@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.answer_leaks import FREE
 from gpumagic.gpu_mem.balance import CountedMemory, search
-from gpumagic.gpu_mem.counters import read_all
 from gpumagic.gpu_mem.error_holders import (
     errors_in_variables,
     errors_within,
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     Memory = Mapping[StorageKey, Reached]
 
 _STRAY = "an error that something else holds"
-_NOT_COLLECTED = "cycles that wait for Python's collector were not looked for: add --gc"
 _GRAPHS = (
     "a graph is wanted as long as a backward pass through it is still to come; "
     "for sums and lists of losses none is"
@@ -71,8 +69,6 @@ class FoundLeaks(NamedTuple):
     # first, with what could be changed there
     own: tuple[Leak, ...]
     own_bytes: tuple[tuple[int, int], ...]  # the same by device
-    # what came back by device, as cycles were collected for it
-    collected_bytes: tuple[tuple[int, int], ...]
     partial: bool  # whether the search was ended by its budget
     remarks: tuple[str, ...]  # what has to be known of it, in sentences
 
@@ -81,12 +77,10 @@ def find_leaks(
     shell: Any | None,
     runtime: Runtime,
     *,
-    gc: bool = False,
     budget: Budget = ON_DEMAND,
     is_own: IsOwn | None = None,
 ) -> FoundLeaks:
-    """What could be let go of; only cycles are, where that is asked for."""
-    cycles = _collected(runtime) if gc else {}
+    """What could be let go of."""
     in_variables = errors_in_variables(shell)
     wanted = _wanted(shell, in_variables)
     unwanted = (*_of_errors(shell, in_variables, is_own), *_of_outputs(shell))
@@ -114,40 +108,22 @@ def find_leaks(
         without_graphs_bytes=_by_device(no_graphs, memory),
         own=_largest_first(own),
         own_bytes=_by_device(own, memory),
-        collected_bytes=tuple(sorted(cycles.items())),
         partial=walk.partial,
-        remarks=tuple(_remarks(leaks, walk.hidden, gc=gc)),
+        remarks=tuple(_remarks(leaks, walk.hidden)),
     )
-
-
-def _collected(runtime: Runtime) -> dict[int, int]:
-    """What a collection brings back, by device."""
-    before = _allocated(runtime)
-    collect_cycles()
-    after = _allocated(runtime)
-    freed = {device: before[device] - after.get(device, 0) for device in before}
-    return {device: nbytes for device, nbytes in freed.items() if nbytes > 0}
-
-
-def _allocated(runtime: Runtime) -> dict[int, int]:
-    counted = {each.device: each.allocated_bytes for each in read_all(runtime)}
-    known = {device: count for device, count in counted.items() if count is not None}
-    return known or alive_bytes(runtime.kind)
 
 
 def _largest_first(rows: Iterable[_Row]) -> tuple[Leak, ...]:
     return tuple(sorted((row.leak for row in rows), key=lambda leak: -leak.nbytes))
 
 
-def _remarks(leaks: Iterable[Leak], hidden: int, *, gc: bool) -> Iterator[str]:
+def _remarks(leaks: Iterable[Leak], hidden: int) -> Iterator[str]:
     if any(leak.where.endswith(_STRAY) for leak in leaks):
         yield _STRAYS
     if any(leak.kind is LeakKind.GRAPH for leak in leaks):
         yield _GRAPHS
     if hidden:
         yield _HIDDEN.format(count_text(hidden, "saved tensor"))
-    if not gc:
-        yield _NOT_COLLECTED
 
 
 # ----------------------------------------------------- what is wanted, and what is not

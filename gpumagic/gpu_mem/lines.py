@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     InCell = Callable[[str], bool]
     Events = Sequence[MemoryEvent]
+    Piece = tuple[str, int]  # memory in use in the end: the first of its names, bytes
 
 _NOT_RECORDED = "allocations could not be recorded"
 _RUN_AGAIN = "run the cell again to see its lines and its exact peak"
@@ -98,9 +99,7 @@ def recorder_for(runtime: Runtime) -> MemoryRecorder | str:
 
         return MemoryWatch(simulated_box())  # type: ignore[arg-type]
     if runtime.kind == "cpu":
-        from gpumagic.devices.host_allocations import HostAllocations
-
-        return HostAllocations(torch, places_beside(torch))
+        return f"only a GPU's memory is recorded: if the cell started one, {_RUN_AGAIN}"
     if not runtime.started():
         return _too_early("CUDA was not started")
     from gpumagic.devices.memory_history import CudaHistory, why_no_history
@@ -139,6 +138,16 @@ def places_beside(torch: Any) -> StackPlaces:
 
 
 # ----------------------------------------------------------------------------- by line
+
+
+_FIGURES = (
+    "allocated_bytes",
+    "freed_bytes",
+    "at_peak_bytes",
+    "left_bytes",
+    "grown_bytes",
+    "backward",
+)
 
 
 @dataclass
@@ -191,15 +200,10 @@ def lines_of(device: int, events: Events, in_cell: InCell) -> tuple[LineUse, ...
 
     return tuple(
         LineUse(
-            line=None if spot is None else line_in(spot.file, spot.line),
-            number=_number(spot, in_cell),
-            device=device,
-            allocated_bytes=sums[spot].allocated_bytes,
-            freed_bytes=sums[spot].freed_bytes,
-            at_peak_bytes=sums[spot].at_peak_bytes,
-            left_bytes=sums[spot].left_bytes,
-            grown_bytes=sums[spot].grown_bytes,
-            backward=sums[spot].backward,
+            None if spot is None else line_in(spot.file, spot.line),
+            _number(spot, in_cell),
+            device,
+            **{name: getattr(sums[spot], name) for name in _FIGURES},
         )
         for spot in sorted(sums, key=place)
     )
@@ -234,17 +238,10 @@ def alive_after(events: Events, count: int) -> tuple[MemoryEvent, ...]:
 # -------------------------------------------------------------------- from step to step
 
 
-class Piece(NamedTuple):
-    """Memory that is in use in the end, and that names hold."""
-
-    name: str  # the first of them
-    nbytes: int
-
-
 def pieces_of(segments: Iterable[Segment], device: int) -> dict[int, Piece]:
     """By address, the blocks of a device that are in use and have names."""
     return {
-        segment.address + block.offset_bytes: Piece(block.names[0], block.nbytes)
+        segment.address + block.offset_bytes: (block.names[0], block.nbytes)
         for segment in segments
         if segment.device == device
         for block in segment.blocks
@@ -252,19 +249,16 @@ def pieces_of(segments: Iterable[Segment], device: int) -> dict[int, Piece]:
     }
 
 
-def course_of(  # noqa: PLR0913 -- each is known by another
+def course_of(
     device: int,
     events: Events,
     *,
     before_bytes: int,
     in_cell: InCell,
     pieces: Mapping[int, Piece],
-    partial: bool = False,
 ) -> Course:
     """The course of one device."""
     levels = _levels(events, before_bytes)
-    if unseen := max(-min(levels), 0):  # on the host, what no name had was given back
-        levels = [each + unseen for each in levels]
     step = peak_of(levels)
     spot = events[step - 1].spot if step else None
     first, steps = levels[:1], levels[1:]
@@ -281,7 +275,6 @@ def course_of(  # noqa: PLR0913 -- each is known by another
         peak_line=None if spot is None else line_in(spot.file, spot.line),
         peak_number=_number(spot, in_cell),
         at_peak=tuple(_at_peak(events, step, levels[step], pieces, in_cell)),
-        partial=partial,
     )
 
 
@@ -307,14 +300,14 @@ def _at_peak(
     for event in alive_after(events, step):
         was_left = event.address not in later
         piece = pieces.get(event.address) if was_left else None
-        name = "" if piece is None else owner_of(piece.name)
+        name = "" if piece is None else owner_of(piece[0])
         sums[_Owner(name, None if name else event.spot, was_left)] += event.nbytes
     room = peak_bytes - sums.total()
     moved = {event.address for event in events}
     before: Counter[str] = Counter()
-    for address, piece in pieces.items():
+    for address, (name, nbytes) in pieces.items():
         if address not in moved:
-            before[owner_of(piece.name)] += piece.nbytes
+            before[owner_of(name)] += nbytes
     for name, nbytes in before.most_common():
         # Of what was there before only that can be named which is there in the end.
         named = min(nbytes, room)

@@ -81,12 +81,10 @@ class LastOom:
         self._known: set[tuple[int, str]] = set()
         self._counted: dict[int, int] = {}
         self._machine: Any = None
-        self._looked_in: int | None = None
 
-    def seen(self, cell: int | None = None) -> Seen:
+    def seen(self) -> Seen:
         """What is known by now."""
         self._note(self._risen(), None, None)
-        self._looked_in = cell
         return self._seen
 
     def cell_ended(
@@ -100,7 +98,6 @@ class LastOom:
         more = self._risen()
         if error is not None or any(more.values()):
             self._note(more, error, cell if watched else None)
-        self._looked_in = cell
 
     def _risen(self) -> dict[int, int]:
         """How many more were counted, device by device, since this was last asked."""
@@ -130,8 +127,7 @@ class LastOom:
                 more[device] -= 1
         times, device = max(((n, d) for d, n in more.items()), default=(0, 0))
         if times > 0:
-            since = None if watched is not None else self._looked_in
-            caught = CaughtOoms(device, times, watched, since)
+            caught = CaughtOoms(device, times, watched)
             # The words of an older error would be taken for those of the last one.
             self._seen = Seen(facts[0] if facts else None, caught)
         elif facts:
@@ -190,24 +186,12 @@ def _facts_of(error: BaseException) -> OomFacts:
     )
 
 
-def of_the_run(
-    oom: OomFacts | None, caught: CaughtOoms | None
-) -> Callable[[object], bool] | None:
-    """Tells the error whose frames hold what the failing run had needed.
-
-    Of errors that were caught it is one that ended the same cell, as far as that is
-    known: none of an earlier cell is.
-    """
-    if oom is not None:
-        text = oom.text
-        return lambda error: _says(error, text)
-    if caught is None:
+def of_the_run(oom: OomFacts | None) -> Callable[[object], bool] | None:
+    """Tells the error whose frames hold what the failing run had needed."""
+    if oom is None:
         return None
-    first = caught.cell or (caught.since_cell or 0) + 1
-    return lambda error: (
-        isinstance(error, BaseException)
-        and (_cell_of(_users_lines(error)) or 0) >= first
-    )
+    text = oom.text
+    return lambda error: _says(error, text)
 
 
 def _says(error: object, text: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.memory_counters import allocator_backend
 from gpumagic.devices.memory_history import users_spot
@@ -273,17 +273,9 @@ def _tensors_of_module(
 # ------------------------------------------------------------------- why there are none
 
 
-class Unavailable(NamedTuple):
-    """Why there is no list of blocks, and what to do."""
-
-    problem: str
-    hint: str | None
-
-
-def why_unavailable(runtime: Runtime) -> Unavailable:
-    """Why a device in use has no list of blocks."""
+def why_unavailable(runtime: Runtime) -> tuple[str, str | None]:
+    """Why a device in use has no list of blocks, and what to do."""
     backend = allocator_backend(runtime.kind)
     if backend in (None, NATIVE):
-        return Unavailable(f"torch keeps no list of blocks for {runtime.kind}", None)
-    problem = f"the allocator {backend} keeps no list of its blocks"
-    return Unavailable(problem, _OTHER_ALLOCATOR)
+        return f"torch keeps no list of blocks for {runtime.kind}", None
+    return f"the allocator {backend} keeps no list of its blocks", _OTHER_ALLOCATOR

@@ -240,14 +240,14 @@ def an_error(text=TEXT):
 
 def test_a_caught_one_is_known_by_its_number(last, ooms):
     """A count that has risen with no error to show for it is one that was caught."""
-    last.seen(3)
+    last.seen()
     ooms[1] += 2
 
-    facts, caught = last.seen(7)
+    facts, caught = last.seen()
 
     assert facts is None
     assert (caught.device, caught.times) == (1, 2)
-    assert (caught.cell, caught.since_cell) == (None, 3)
+    assert caught.cell is None
 
 
 def test_more_than_the_error_itself_were_caught(last, ooms):
@@ -255,7 +255,7 @@ def test_more_than_the_error_itself_were_caught(last, ooms):
     ooms[0] += 3
     last.cell_ended(2, an_error())
 
-    facts, caught = last.seen(3)
+    facts, caught = last.seen()
 
     assert facts is not None
     assert caught.times == 2
@@ -268,7 +268,7 @@ def test_an_error_that_has_the_place_of_an_older_one_is_new(last, ooms):
         ooms[0] += 1
         last.cell_ended(cell, error)
 
-    facts, caught = last.seen(4)
+    facts, caught = last.seen()
 
     assert facts is not None
     assert caught is None
@@ -283,7 +283,7 @@ def test_an_error_without_a_text_does_no_harm(last, shell):
 
     shell.user_ns["kept"] = Odd()
 
-    assert last.seen(2) == (None, None)
+    assert last.seen() == (None, None)
 
 
 def test_words_of_an_older_error_are_not_taken_for_those_of_the_last(last, ooms):
@@ -293,7 +293,7 @@ def test_words_of_an_older_error_are_not_taken_for_those_of_the_last(last, ooms)
     ooms[0] += 1
     last.cell_ended(3)
 
-    facts, caught = last.seen(4)
+    facts, caught = last.seen()
 
     assert facts is None
     assert caught.cell == 3
@@ -304,11 +304,11 @@ def test_an_error_that_a_variable_has_kept_still_has_its_words(last, shell, ooms
     ooms[0] += 1
     shell.user_ns["kept"] = an_error()
 
-    facts, caught = last.seen(2)
+    facts, caught = last.seen()
 
     assert facts.requested_bytes == 3 << 30
     assert caught is None
-    assert last.seen(3).facts == facts
+    assert last.seen().facts == facts
 
 
 def test_no_error_is_kept_alive(last, ooms):
