@@ -27,6 +27,7 @@ from gpumagic.gpu_mem.names import KnownNames
 from gpumagic.gpu_mem.oom import of_the_run
 from gpumagic.gpu_mem.records import Counters, DeviceMemory, HolderKind
 from gpumagic.report.frontend import running_shell
+from gpumagic.report.introspection import without_collecting
 from gpumagic.report.places import Code
 from gpumagic.report.units import parse_bytes
 
@@ -308,6 +309,7 @@ class Memory:
     def _devices(self, runtime: Runtime) -> tuple[DeviceMemory, ...]:
         return device_memories(runtime, self._find_driver())
 
+    @without_collecting()
     def _holdings(
         self, runtime: Runtime, devices: tuple[DeviceMemory, ...]
     ) -> Holdings:

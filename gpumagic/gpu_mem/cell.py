@@ -97,6 +97,11 @@ class OneCell:
         """The cell has run, or has raised this."""
         self._run.end(error)
 
+    @property
+    def counted(self) -> dict[int, Counters]:
+        """What the devices had counted when it had ended."""
+        return {} if self._run.kind == _HOST else self._run.after
+
     def report(
         self, code: Code, *, value: Any = None, error: BaseException | None = None
     ) -> CellReport:
@@ -179,7 +184,7 @@ class CellRun:
         self._watches = contextlib.ExitStack()
         self._stretches = Stretches(self._look_again)
         self._before: dict[int, Counters] = {}
-        self._after: dict[int, Counters] = {}
+        self.after: dict[int, Counters] = {}
         self._recording: Any = None
         if lines:
             from gpumagic.gpu_mem.lines import Recording
@@ -206,7 +211,7 @@ class CellRun:
         """Look again; call it just once, also where `begin` was cut short."""
         try:
             runtime = self._ran_on.now()
-            self._after = self._look(runtime)
+            self.after = self._look(runtime)
         finally:
             self._watches.close()
             if self._recording is not None:
@@ -237,7 +242,7 @@ class CellRun:
     def changes(self) -> tuple[DeviceChange, ...]:
         """Each device in use; one that the cell was the first to use began at zero."""
         found = []
-        for device, after in self._after.items():
+        for device, after in self.after.items():
             before = self._at_first(device)
             whole = self._stretches.whole(after)
             found.append(DeviceChange(before, whole, self._peak(before, after)))
@@ -247,8 +252,8 @@ class CellRun:
         """What should be seen at once, device by device."""
         if self.kind == _HOST:
             return ()
-        badges = [*counters.badges_of_allocator(self.kind, self._after.values())]
-        for device, after in self._after.items():
+        badges = [*counters.badges_of_allocator(self.kind, self.after.values())]
+        for device, after in self.after.items():
             badges += counters.badges_between(
                 self._before.get(device),
                 self._stretches.whole(after),
@@ -266,7 +271,7 @@ class CellRun:
         in_cell = self._in_cell or in_running_cell()
         return tuple(
             row
-            for device in self._after
+            for device in self.after
             for row in lines_of(device, trace.events.get(device, ()), in_cell)
         )
 
@@ -309,11 +314,11 @@ class CellRun:
         return trace
 
     def _at_first(self, device: int) -> Counters:
-        return self._before.get(device) or counters.from_zero(self._after[device])
+        return self._before.get(device) or counters.from_zero(self.after[device])
 
     def _begun(self, device: int, events: Any) -> int | None:
         """What was in use before the first step that was recorded."""
-        after = self._after.get(device)
+        after = self.after.get(device)
         if after is None:
             return None
         if not (self.lines_partial and self.kind == _LOSES_OLDEST):
@@ -352,7 +357,7 @@ class CellRun:
 
     def _missed(self, device: int, trace: MemoryTrace) -> bool:
         """Whether the allocator has counted more than was recorded."""
-        after = self._after.get(device)
+        after = self.after.get(device)
         if after is None or after.taken is None:
             return False
         earlier = self._at_first(device).taken or 0

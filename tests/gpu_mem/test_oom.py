@@ -230,7 +230,7 @@ def shell():
 @pytest.fixture
 def last(shell, ooms):
     """What is known, told by the counters above."""
-    return LastOom(shell, lambda: [Counters(d, ooms=n) for d, n in ooms.items()])
+    return LastOom(shell, lambda _: [Counters(d, ooms=n) for d, n in ooms.items()])
 
 
 def an_error(text=TEXT):
