@@ -14,7 +14,6 @@ from gpumagic.gpu_mem.answer_log import LedgerReport
 from gpumagic.gpu_mem.answer_map import MapReport
 from gpumagic.gpu_mem.answer_now import MemoryReport
 from gpumagic.gpu_mem.answer_why import FitReport, WhyReport
-from gpumagic.gpu_mem.oom import read_oom
 from gpumagic.gpu_mem.records import (
     Answer,
     AtPeak,
@@ -47,7 +46,6 @@ from gpumagic.report.places import Code, CodeLine
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 HOSTILE = "<script>alert(1)</script>&\"'</td>\x1b[31m\u202eevil\nnext {line}"
 LONG = "encoder.layers.11.self_attention.output.projection.weight_quantized_" * 3
-WIDE = "データ転送 → 显存 🚀"
 H100_NAME = "NVIDIA H100 80GB HBM3"
 H100_BYTES = int(79.6 * GIB)
 
@@ -212,29 +210,6 @@ WITHOUT_COUNTERS = MemoryReport(
     CUDA,
     (DeviceMemory(Counters(0), H100_NAME, H100_BYTES, H100_BYTES - gib(58.2), 0, 0),),
     badges=(CellBadge(BadgeKind.UNCOUNTED),),
-)
-UNKNOWN = MemoryReport(CUDA, (DeviceMemory(Counters(0)),))
-PARTIAL = dataclasses.replace(
-    BALANCE,
-    holdings=dataclasses.replace(
-        TRAINING,
-        partial=True,
-        searched=200_000,
-        seconds=0.15,
-        remarks=("a generator of the user's is running and cannot be looked into",),
-    ),
-    top=3,
-)
-HOSTILE_NAMES = dataclasses.replace(
-    BALANCE,
-    setting=dataclasses.replace(CUDA, label=HOSTILE),
-    devices=(dataclasses.replace(ONE, name=HOSTILE),),
-    holdings=holdings_of(
-        dataclasses.replace(BATCH, name=HOSTILE, shares_with=LONG),
-        dataclasses.replace(BATCH, name=LONG, parts=(Part(HOSTILE, 3 * MIB),)),
-        dataclasses.replace(BATCH, name=WIDE, shares_with=HOSTILE),
-        remarks=(HOSTILE,),
-    ),
 )
 A_FAILED_CALL = dataclasses.replace(
     BALANCE,
@@ -415,14 +390,6 @@ HELD_BY_THE_FAILED = dataclasses.replace(
         ((0, gib(0.97) + 448 * MIB),),
     ),
 )
-NOTHING = CellReport(Code("1 + 1", cell=2), CUDA, ())
-CELL_WITHOUT_COUNTERS = CellReport(
-    FORWARD,
-    CUDA,
-    (DeviceChange(Counters(0), Counters(0), Peak(PeakKind.UNKNOWN)),),
-    (CellBadge(BadgeKind.UNCOUNTED),),
-    remarks=("the cell calls a compiled function, which was not looked into",),
-)
 EVERY_BADGE = dataclasses.replace(
     BOUNDED,
     badges=tuple(
@@ -583,11 +550,6 @@ FREED_TO_DEVICE = FreeReport(
     ),
     remarks=("errors in `last` stay, with all frames: `del last` lets go",),
 )
-NOTHING_FREED = FreeReport(
-    CUDA,
-    ("the last error",),
-    (Return(counters(), counters(), gib(72.1), gib(72.1)),),
-)
 
 # ------------------------------------------------------------------- why and fit
 
@@ -678,11 +640,6 @@ OTHERS = dataclasses.replace(
     holders=(),
     next_steps=("process 4711 holds 26.1 GiB: ask whose it is",),
 )
-TOLD_BY_NOBODY = WhyReport(
-    SIMULATED,
-    read_oom(HOSTILE),
-)
-NO_OOM = WhyReport(CUDA, None)
 CAUGHT = dataclasses.replace(
     LIVE,
     oom=None,
@@ -697,9 +654,6 @@ LARGE = dataclasses.replace(
     SMALL, requested_bytes=gib(4), rounded_bytes=gib(4), segment_bytes=gib(4)
 )
 FITS = FitReport(CUDA, gib(2), (SMALL,))
-FITS_AFTER = FitReport(
-    SIMULATED, gib(4), (dataclasses.replace(LARGE, place="after releasing"),)
-)
 FITS_NOWHERE = FitReport(
     CUDA,
     gib(40),
@@ -724,7 +678,6 @@ SAMPLES = (
     ("balance-eight", EIGHT),
     ("balance-cpu", ON_CPU),
     ("balance-no-counters", WITHOUT_COUNTERS),
-    ("balance-hostile", HOSTILE_NAMES),
     ("balance-failed-call", A_FAILED_CALL),
     ("cell", CELL),
     ("cell-bounded", BOUNDED),

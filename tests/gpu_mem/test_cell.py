@@ -180,24 +180,6 @@ def test_random_cells_that_reset_counters(runtime):
     assert set(kinds) == {PeakKind.EXACT, PeakKind.BOUND}
 
 
-def test_a_reset_between_two_steps(runtime):
-    """A reset in mid-cell does not make the lower of two peaks the exact one."""
-    del runtime  # it has put torch in its place
-    core = sys.modules["torch"]._C
-    cuda = CountingCuda(core)
-    run = CellRun(lambda: cuda)
-
-    cuda.begin_cell()
-    run.begin()
-    for nbytes in (300, 200):
-        core._cuda_resetPeakMemoryStats()
-        cuda.take(nbytes)
-        cuda.give_back(0)
-    run.end()
-
-    assert run.changes()[0].peak == Peak(PeakKind.EXACT, 300, 300)
-
-
 def test_resets_of_a_torch_that_the_cell_imports(runtime, monkeypatch):
     """They cannot be seen: what was taken from the driver bounds the peak."""
     torch = sys.modules["torch"]
@@ -286,20 +268,6 @@ LINE = Spot("/home/me/cell.py", 4)
 def trace(*events, lines=True, **options):
     """What a recorder has seen on device 0."""
     return MemoryTrace({0: events}, lines=lines, **options)
-
-
-def test_the_course_of_a_cell_begins_with_what_was_in_use(runtime, record):
-    """Each step is one of the recording; the counters say from where it goes."""
-    record(trace(MemoryEvent(True, 1, 90, LINE), MemoryEvent(False, 1, 90, LINE)))
-    run = CellRun(lambda: runtime, lines=True, in_cell=lambda file: file == LINE.file)
-
-    run.begin()
-    runtime.count(0, 100, 500, 1090, 11)
-    run.end()
-
-    (course,) = run.courses(tuple)
-    assert course.highest_bytes == (100, 190, 100)
-    assert (course.peak_step, course.peak_number) == (1, 4)
 
 
 def test_a_recording_that_was_full_ends_with_what_is_in_use(runtime, record):

@@ -225,16 +225,6 @@ def test_a_first_use_counts_from_zero():
     )
 
 
-def test_the_error_that_ended_the_cell_was_not_caught():
-    """Of two errors one was caught inside, and the other one has ended the cell."""
-    after = replace(QUIET, ooms=3)
-
-    assert badges_between(QUIET, after, ended_by_oom=True) == (
-        CellBadge(BadgeKind.OOM_CAUGHT, 0, 1),
-    )
-    assert badges_between(QUIET, replace(QUIET, ooms=2), ended_by_oom=True) == ()
-
-
 def test_badges_of_this_moment():
     """Pending memory and other processes are told of each device."""
     devices = (

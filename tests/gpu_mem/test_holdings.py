@@ -273,31 +273,3 @@ def test_without_a_gpu_free_is_the_ram_that_is_left(monkeypatch, left):
     (device,) = Memory(KnownNames({}), lambda: None).snapshot().devices
 
     assert (device.free_bytes, device.total_bytes) == (left, None)
-
-
-@pytest.mark.parametrize("is_caught", [False, True])
-def test_what_has_no_name_is_looked_for_in_errors_that_are_adrift(is_caught):
-    """Where there is much of it, and none of them, what was found is the answer."""
-    asked = []
-
-    def fail():
-        batch = tensor(3 << 20)
-        raise ValueError(batch.shape)
-
-    def adrift():
-        asked.append(1)
-        return [caught.value] if is_caught else []
-
-    with pytest.raises(ValueError, match="3145728") as caught:
-        fail()
-    x = tensor(100)
-
-    little = find({"x": x}, 200, stray_errors=adrift)
-    assert (len(little.holders), asked) == (2, [])
-    found = find({"x": x}, 100 + (3 << 20), stray_errors=adrift)
-
-    assert asked == [1]
-    largest = max(found.holders, key=lambda each: each.reachable_bytes)
-    kind = HolderKind.ERROR if is_caught else HolderKind.UNATTRIBUTED
-    assert (largest.kind, largest.reachable_bytes) == (kind, 3 << 20)
-    assert ("batch" in largest.name) == is_caught

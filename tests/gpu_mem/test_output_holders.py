@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import weakref
 
 from gpumagic.gpu_mem.names import drop_outputs, shown_results
@@ -110,23 +109,3 @@ def test_what_reset_has_left_is_found():
 
     assert places == [("shell.user_ns_hidden['_']",)]
     assert gone() is None
-
-
-def test_results_of_the_cell_that_runs_are_found():
-    """A cell that has shown something before it asks holds that as well."""
-    shell = shell_after()
-    shell.displayhook.exec_result = Namespace(result=Big())
-
-    assert shown_results(shell)[0][1] == ("shell.displayhook.exec_result.result",)
-    drop_outputs(shell)
-    assert shell.displayhook.exec_result.result is None
-
-
-def test_a_python_prompt_has_one_place(monkeypatch):
-    """Without IPython the last value is `_` among the builtins."""
-    monkeypatch.setattr(builtins, "_", Big(), raising=False)
-
-    assert [places for _, places in shown_results(None)] == [("_",)]
-    assert drop_outputs(None) == ("_",)
-    assert not hasattr(builtins, "_")
-    builtins._ = "something to take back"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_mem.answer_why import Held, Verdict, next_steps, verdict_of
+from gpumagic.gpu_mem.answer_why import verdict_of
 from gpumagic.gpu_mem.oom import read_oom
 from gpumagic.gpu_mem.records import (
     Block,
@@ -18,14 +18,12 @@ from gpumagic.gpu_mem.records import (
     DeviceMemory,
     OomFacts,
     Segment,
-    Setting,
 )
 from gpumagic.gpu_mem.would_fit import answer_for
 from gpumagic.simulator.allocator_segments import Shortage
 
 MIB, GIB = 1 << 20, 1 << 30
 ALLOCATED, FREE = BlockState.ALLOCATED, BlockState.FREE
-MODEL = Setting("sim", "simulated H100 SXM")
 EMPTY = OomFacts("", None, None, *[None] * 8)
 
 
@@ -170,12 +168,6 @@ def test_figures_of_now_where_the_error_has_none():
     )
 
 
-def test_without_any_figures():
-    """Of an error that tells nothing the cause cannot be told."""
-    assert causes_of(read_oom("CUDA error: out of memory")) == ()
-    assert causes_of(EMPTY, memory=memory()) == ()
-
-
 # --------------------------------------------------------------- a request to come
 
 
@@ -258,19 +250,3 @@ def test_the_sentences_agree_with_their_formulas(asked, free, unused, pools, liv
 
 
 # ------------------------------------------------------------------ what to type
-
-
-def steps_for(*causes, **others):
-    """The steps as one text."""
-    told = {"setting": Setting("cuda"), "held": Held(), **others}
-    return "\n".join(next_steps(Verdict(causes), **told))
-
-
-def test_whose_the_others_are():
-    """The processes that the error names are told, the largest first."""
-    oom = replace(EMPTY, others=((7, 2 * GIB), (8, 3 * GIB)))
-
-    first, second, *_ = steps_for(Cause.OTHERS, oom=oom).split("\n")
-
-    assert first.startswith("process 8 holds 3.00 GiB")
-    assert second.startswith("process 7 holds 2.00 GiB")

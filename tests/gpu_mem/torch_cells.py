@@ -231,16 +231,6 @@ def test_the_users_own_history_is_left_alone(run, box):
     assert plain
 
 
-def test_looking_costs_the_model_no_time(run, box):
-    """The machine's clock stands still while we look."""
-    torch.ones(1, device="sim")
-    before = box.machine.scheduler.now_ns
-
-    run(lambda: None, lines=True)
-
-    assert box.machine.scheduler.now_ns == before
-
-
 def test_a_machine_that_is_not_used_is_not_started(run, box):
     """Neither looking nor recording fixes which GPUs are seen."""
     result = run(lambda: None, lines=True)

@@ -248,18 +248,6 @@ def test_a_training_adds_up_to_the_last_byte():
     assert sums_by_device(found) == allocated()
 
 
-def test_a_tensor_of_another_kind_of_device_does_not_count():
-    """Memory of the host, also the twin of a simulated tensor, is not the GPU's."""
-    before = sum(allocated().values())
-    names = {"host": torch.zeros(1000), "device": torch.zeros(1000, device="sim")}
-
-    found = find(names)
-
-    named = [each for each in found.holders if each.kind is HolderKind.VARIABLE]
-    assert [each.name for each in named] == ["device"]
-    assert sum(allocated().values()) - before == 4096
-
-
 def test_looking_runs_nothing_on_the_device(machine):
     """No kernel, no wait and no allocation comes of looking."""
     gc.collect()  # what earlier tests have left would go at any moment
@@ -275,16 +263,3 @@ def test_looking_runs_nothing_on_the_device(machine):
     assert machine.machine.scheduler.now_ns == clock
     after = allocated(), runtime.memory_stats(0)["allocation.all.allocated"]
     assert after == stats
-
-
-def test_a_machine_that_stands_in_for_cuda_is_searched_as_well():
-    """Tensors that say "cuda" of themselves are found on a simulated GPU."""
-    with gpumagic.simulate("h100", as_cuda=True):
-        names = {"x": torch.zeros(1000, device="cuda")}
-
-        found = find(names, with_snapshot=True)
-
-        assert [(each.name, each.own_bytes) for each in found.holders] == [("x", 4096)]
-        surplus = find_holdings(Sources(names, "sim"), {0: 0}, budget=PATIENT)
-        assert "cuda:0" in surplus.remarks[-1]
-        del names["x"]

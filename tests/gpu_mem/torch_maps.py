@@ -118,22 +118,6 @@ def test_names_on_blocks(box):
 # ---------------------------------------------------------------------- the device
 
 
-def test_the_device_by_itself_and_by_others():
-    """Free, total, others and the rest add up to the device."""
-    others = [[(11, 300 * MIB), (12, 100 * MIB)]]
-    with gpumagic.simulate("h100", memory="2GiB", others=others) as box:
-        kept = take(100)
-        _, memory = look(box)
-
-        assert memory.name == "simulated H100 SXM"
-        assert (memory.others_bytes, memory.other_processes) == (400 * MIB, 2)
-        assert memory.outside_bytes == box.machine.gpus[0].context_bytes
-        parts = memory.free_bytes, memory.others_bytes, memory.outside_bytes
-        assert sum(parts) + memory.counters.reserved_bytes == memory.total_bytes
-        assert memory.cached_bytes == 0
-        assert kept.numel()
-
-
 # ------------------------------------------------------------------ out of memory
 
 

@@ -203,18 +203,3 @@ def test_both_the_cell_that_was_run_and_the_line_are_told(shell):
     assert report.oom.called_from.where == "In [3], line 2"
     assert text.startswith("In [3]: ")
     assert "called from In [3], line 2: evaluate(n)" in text
-
-
-CAUGHT = "try: torch.ones(1 << 30, device='sim')\nexcept RuntimeError: pass\n"
-
-
-def test_what_an_earlier_cell_holds_is_let_go_of_before_a_caught_error(shell):
-    """Frames of the error of another cell were in the way."""
-    run(shell, "def f():\n    big = torch.ones(64 << 18, device='sim')\n    1 / 0")
-    run(shell, "f()")
-    run(shell, f"%%gpu_mem -q\n{CAUGHT}")
-
-    report = why(shell)
-
-    assert report.next_steps[0] == "%gpu_mem free, then run the cell again"
-    assert report.own_bytes == 0

@@ -8,7 +8,6 @@ HEADINGS = {
     "balance-eight": "Eight GPUs",
     "balance-cpu": "Host memory, where there is no GPU",
     "balance-no-counters": "An allocator that does not count",
-    "balance-hostile": "Names that are made to break a page",
     "balance-failed-call": "A failed call holds most of the memory",
     "cell": "What a cell left behind, and its peak",
     "cell-bounded": "A peak that is known between two bounds",
