@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from gc import get_freeze_count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.errors import first_line
@@ -15,8 +14,8 @@ from gpumagic.gpu_mem.answer_leaks import FreeReport, Return
 from gpumagic.gpu_mem.balance import CountedMemory, search
 from gpumagic.gpu_mem.counters import read_all, setting_of
 from gpumagic.gpu_mem.error_holders import drop_errors, errors_in_variables
-from gpumagic.gpu_mem.leaks import alive_bytes, collect_cycles, left_out
-from gpumagic.gpu_mem.names import drop_outputs, shown_results
+from gpumagic.gpu_mem.leaks import alive_bytes, collect_cycles
+from gpumagic.gpu_mem.names import KnownNames, drop_outputs, shown_results
 from gpumagic.gpu_mem.records import Counters
 from gpumagic.gpu_mem.walk import ON_DEMAND, Budget
 from gpumagic.report.units import listed
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.protocols import Runtime
 
-_FROZEN_BY_PYTHON = 1000  # 3.12 freezes a few hundred of its own when it starts
 _MOST_NAMED = 3  # results
 
 
@@ -46,7 +44,9 @@ def free(shell: Any | None, runtime: Runtime, *, cache: bool = False) -> FreeRep
     cache goes to the driver as well.
     """
     before = _read(runtime)
-    dropped, lost, problems = [], [], []
+    dropped: list[str] = []
+    lost: list[str] = []
+    problems: list[str] = []
     # First: the frames of an error may hold shown results.
     if places := drop_errors(shell):
         dropped.append(f"the last error, from {listed(_quoted(places))}")
@@ -61,11 +61,6 @@ def free(shell: Any | None, runtime: Runtime, *, cache: bool = False) -> FreeRep
     # Then: what has shown a traceback left cycles.
     if found := collect_cycles():
         dropped.append(f"{found} objects in cycles, by Python's collector")
-    frozen = get_freeze_count()
-    if frozen > _FROZEN_BY_PYTHON:
-        problems.append(
-            f"{frozen} objects are frozen (gc.freeze), and are never collected"
-        )
     if cache:  # last: only segments with nothing in them go back
         problem = _empty_cache(runtime)
         (problems if problem else dropped).append(
@@ -134,7 +129,8 @@ def _quoted(names: Collection[str]) -> list[str]:
 
 def _results_with_memory(shell: Any | None, kind: str) -> set[int]:
     shown = [value for value, _ in shown_results(shell)]
-    return holding(shown, kind, left_out(shell))
+    namespace = {} if shell is None else shell.user_ns
+    return holding(shown, kind, KnownNames(namespace, shell).sources(kind).left_out())
 
 
 def holding(

@@ -22,10 +22,9 @@ from gpumagic.gpu_mem.error_holders import (
     frames_with_locals,
     held_errors,
     is_error,
-    running_locals,
     stray_errors,
 )
-from gpumagic.gpu_mem.names import in_classes, output_places, shown_results
+from gpumagic.gpu_mem.names import KnownNames, shown_results, variables_of
 from gpumagic.gpu_mem.records import Leak, LeakKind
 from gpumagic.gpu_mem.walk import ON_DEMAND, Budget, Walk
 from gpumagic.report.introspection import class_has, is_truly
@@ -81,14 +80,20 @@ def find_leaks(
     is_own: IsOwn | None = None,
 ) -> FoundLeaks:
     """What could be let go of."""
-    in_variables = errors_in_variables(shell)
-    wanted = _wanted(shell, in_variables)
-    unwanted = (*_of_errors(shell, in_variables, is_own), *_of_outputs(shell))
+    namespace = vars(sys.modules["__main__"]) if shell is None else shell.user_ns
+    sources = KnownNames(namespace, shell).sources(runtime.kind)
+    in_variables, live = errors_in_variables(shell), sources.left_out()
+    wanted = {
+        name: value
+        for name, value in variables_of(sources)
+        if name not in in_variables and value is not shell and not is_error(value)
+    }
+    unwanted = (*_of_errors(shell, in_variables, is_own, live), *_of_outputs(shell))
     roots = [*wanted.values(), *(each.value for each in unwanted)]
     walk, _, memory = search(
         ((root,) for root in roots),
         CountedMemory(runtime.kind, runtime.memory_snapshot()),
-        left_out=left_out(shell),
+        left_out=live,
         budget=budget,
     )
     rows = _alike_together(
@@ -143,47 +148,11 @@ class _Candidate(NamedTuple):
     own: bool = False
 
 
-def left_out(shell: Any | None) -> frozenset[int]:
-    """The ids of what leads from anything of the notebook's to everything."""
-    if shell is None:
-        return frozenset((id(_namespace(shell)),))
-    history = getattr(getattr(shell, "history_manager", None), "output_hist", None)
-    hidden = getattr(shell, "user_ns_hidden", None)
-    namespace = _namespace(shell)
-    return frozenset(map(id, (namespace, hidden, history, shell.user_ns.get("_oh"))))
-
-
-def _namespace(shell: Any | None) -> dict[str, Any]:
-    names: dict[str, Any]
-    names = vars(sys.modules["__main__"]) if shell is None else shell.user_ns
-    return names
-
-
-def _wanted(shell: Any | None, errors: Collection[str]) -> dict[str, Any]:
-    """The user's variables by name, without those that are errors."""
-    namespace, hidden = _namespace(shell), getattr(shell, "user_ns_hidden", {})
-    shown = {place.name for place in output_places(shell)}
-    variables = {
-        name: value
-        for name, value in list(namespace.items())
-        if type(name) is str
-        and name not in errors
-        and name not in shown
-        and not (name in hidden and hidden[name] is value)
-    }
-    of_classes = in_classes(list(variables.items()), namespace.get("__name__"))
-    running = {
-        name: value
-        for name, value in running_locals()
-        if value is not shell and not is_error(value)
-    }
-    return running | variables | dict(of_classes)
-
-
 def _of_errors(
     shell: Any | None,
     in_variables: Mapping[str, list[Error]],
     is_own: IsOwn | None,
+    live: Collection[int],
 ) -> Iterator[_Candidate]:
     """The locals of errors that are held for `%debug`, in variables, and elsewhere."""
     found: list[tuple[Error, str, tuple[str, ...], str, str]] = []
@@ -204,7 +173,6 @@ def _of_errors(
     adrift = stray_errors(error for error, *_ in found)
     found += ((error, _STRAY, (), FREE, "") for error in adrift)
     own = next((e for e, *_ in found if is_own is not None and is_own(e)), None)
-    live = left_out(shell)
     for number, (error, title, held_by, undo, lost) in enumerate(found):
         for local in frames_with_locals(error, live):
             needed = error is own

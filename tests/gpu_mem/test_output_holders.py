@@ -43,16 +43,16 @@ def test_a_result_is_named_once_with_all_its_places():
             "Out[1]",
             "__",
             "_1",
-            "shell.user_ns_hidden['__']",
-            "shell.user_ns_hidden['_1']",
+            "hidden __",
+            "hidden _1",
             "shell.displayhook.__",
         ),
         (
             "Out[2]",
             "_",
             "_2",
-            "shell.user_ns_hidden['_']",
-            "shell.user_ns_hidden['_2']",
+            "hidden _",
+            "hidden _2",
             "shell.displayhook._",
             "shell.last_execution_result.result",
         ),
@@ -107,5 +107,5 @@ def test_what_reset_has_left_is_found():
     places = [places for _, places in shown_results(shell)]
     drop_outputs(shell)
 
-    assert places == [("shell.user_ns_hidden['_']",)]
+    assert places == [("hidden _",)]
     assert gone() is None
