@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpumagic import drawing as kit
     from gpumagic.gpu_mem import records
 
-_MOST_HOLDERS, _MOST_STEPS, _MOST_NAMES = 6, 3, 2
+_MOST_HOLDERS, _MOST_STEPS = 6, 3
 _MUCH_OF_THE_DEVICE = 0.1
 _MUCH_OF_WHAT_LIVES = 0.25
 _USUAL_OUTSIDE_BYTES = 2 << 30  # a context, loaded kernels, some buffers
@@ -271,55 +271,48 @@ class Held(NamedTuple):
     own: tuple[records.Leak, ...] = ()
     names: tuple[tuple[str, int], ...] = ()
 
-    def ways_to_need_less(self) -> Iterator[str]:
-        """What most of it is that the failing run had made, by its names."""
-        enough = max(_MUCH_OF_WHAT_LIVES * self.own_bytes, _WORTH_A_LINE_BYTES)
-        for each in self.own[:_MOST_NAMES]:
-            if each.nbytes >= enough:
-                yield f"{each.where} holds {bytes_text(each.nbytes)}: {each.undo}"
 
-    def names_to_delete(self) -> str:
-        """Which variables hold most, where any of them holds much."""
-        enough = max(_MUCH_OF_WHAT_LIVES * (self.live_bytes or 0), _WORTH_A_LINE_BYTES)
-        most = [
-            f"{name} holds {bytes_text(nbytes)}"
-            for name, nbytes in self.names[:_MOST_NAMES]
-            if nbytes >= enough
-        ]
-        if not most:
-            return "%gpu_mem shows which names hold most: del what is not needed"
-        return f"{', '.join(most)}: del what is not needed any more; %gpu_mem shows all"
+class _Ways(NamedTuple):
+    """What can be typed about what is held."""
 
-    def ways_to_let_go(self) -> Iterator[str]:
-        """For errors and results: one command, beside those that variables hold."""
-        undone = [leak.undo for leak in self.leaks if leak.kind is not LeakKind.GRAPH]
-        named = [undo for undo in undone if not undo.startswith(FREE)]
-        yield from (f"{undo}, then run the cell again" for undo in named)
-        if len(named) < len(undone) or not undone:
-            yield f"{FREE}, then run the cell again"
+    need_less: list[str]  # of what the failing run had made, by its names
+    let_go: list[str]  # of errors and results
+    delete: str  # variables that hold most
+    cut: list[str]  # graphs, which may be needed: only the user knows
+    again: list[str]  # it comes back, and is needed again: alone it leads in a circle
 
-    def ways_to_cut_graphs(self) -> Iterator[str]:
-        """A graph may be needed: only the user knows."""
-        for leak in self.leaks:
-            if leak.kind is LeakKind.GRAPH and leak.nbytes >= _WORTH_A_LINE_BYTES:
-                yield f"{leak.undo}, unless {leak.lost} is still to come"
 
-    def of_the_error_itself(self) -> Iterator[str]:
-        """It comes back, and is needed again: this alone leads in a circle."""
-        if self.own_bytes >= _WORTH_A_LINE_BYTES:
-            yield (
-                f"{FREE} gives back the {bytes_text(self.own_bytes)} that frames of "
-                "this error still hold, but the cell will need them again"
-            )
-
-    def less_alive(self) -> Iterator[str]:
-        """Where the failing run had made much of it, its batch comes before names."""
-        if self.own_bytes > _MUCH_OF_WHAT_LIVES * (self.live_bytes or 0):
-            yield from (*self.ways_to_need_less(), *_LESS_IN_THE_RUN)
-            yield from self.of_the_error_itself()
-        yield self.names_to_delete()
-        yield from self.ways_to_cut_graphs()
-        yield from _LESS_IN_THE_RUN
+def _ways(held: Held) -> _Ways:
+    own = max(_MUCH_OF_WHAT_LIVES * held.own_bytes, _WORTH_A_LINE_BYTES)
+    live = max(_MUCH_OF_WHAT_LIVES * (held.live_bytes or 0), _WORTH_A_LINE_BYTES)
+    most = [f"{n} holds {bytes_text(b)}" for n, b in held.names[:2] if b >= live]
+    graphs = [leak for leak in held.leaks if leak.kind is LeakKind.GRAPH]
+    undone = [leak.undo for leak in held.leaks if leak.kind is not LeakKind.GRAPH]
+    named = [undo for undo in undone if not undo.startswith(FREE)]
+    by_command = [FREE] if len(named) < len(undone) or not undone else []
+    said = (
+        f"{FREE} gives back the {bytes_text(held.own_bytes)} that frames of this error "
+        "still hold, but the cell will need them again"
+    )
+    return _Ways(
+        need_less=[
+            f"{each.where} holds {bytes_text(each.nbytes)}: {each.undo}"
+            for each in held.own[:2]
+            if each.nbytes >= own
+        ],
+        let_go=[f"{undo}, then run the cell again" for undo in (*named, *by_command)],
+        delete=(
+            f"{', '.join(most)}: del what is not needed any more; %gpu_mem shows all"
+            if most
+            else "%gpu_mem shows which names hold most: del what is not needed"
+        ),
+        cut=[
+            f"{leak.undo}, unless {leak.lost} is still to come"
+            for leak in graphs
+            if leak.nbytes >= _WORTH_A_LINE_BYTES
+        ],
+        again=[said] if held.own_bytes >= _WORTH_A_LINE_BYTES else [],
+    )
 
 
 def next_steps(  # noqa: PLR0913 -- each is something that a step may rest on
@@ -332,7 +325,7 @@ def next_steps(  # noqa: PLR0913 -- each is something that a step may rest on
     oom: records.OomFacts | None = None,
 ) -> tuple[str, ...]:
     """What to do, what gives back the most first."""
-    causes, simulated = verdict.causes, setting.label != ""
+    causes, simulated, ways = verdict.causes, setting.label != "", _ways(held)
     steps = [_LIFT] if verdict.is_capped else []
     steps += () if causes else (_MAP,)
     for cause in causes:
@@ -340,7 +333,7 @@ def next_steps(  # noqa: PLR0913 -- each is something that a step may rest on
             steps += (_BATCH, "spread it over several GPUs")
         elif cause is Cause.FRAGMENTED:
             in_pieces = (oom and oom.reserved_unallocated_bytes) or 0
-            steps += held.ways_to_need_less() if held.own_bytes > in_pieces else ()
+            steps += ways.need_less if held.own_bytes > in_pieces else ()
             if names := ", ".join(blocking_names(held_back)):
                 steps.append(f"del {names}: this joins the free pieces around it")
             way = _EXPANDABLE_IN_THE_MODEL if simulated else _EXPANDABLE
@@ -351,28 +344,28 @@ def next_steps(  # noqa: PLR0913 -- each is something that a step may rest on
             for pid, nbytes in sorted(others, key=lambda each: -each[1]):
                 held_there = bytes_text(nbytes)
                 steps.append(f"process {pid} holds {held_there}: ask whose it is")
-            shows = "!nvidia-smi shows whose the other processes are"
-            steps += [] if simulated else [shows]
+            steps += [] if simulated else ["!nvidia-smi shows whose the others are"]
             steps.append("%gpu_select free in a fresh kernel takes the freest GPU")
         elif cause is Cause.LEAKED:
-            steps += held.ways_to_let_go()
+            steps += ways.let_go
         else:
-            steps += (*(_POOLS if verdict.pools_bytes else ()), *held.less_alive())
-    steps += () if Cause.NEVER_FITS in causes else held.ways_to_need_less()
+            steps += _POOLS if verdict.pools_bytes else ()
+            if held.own_bytes > _MUCH_OF_WHAT_LIVES * (held.live_bytes or 0):
+                # The failing run had made much of it: its batch comes before names.
+                steps += (*ways.need_less, *_LESS_IN_THE_RUN, *ways.again)
+            steps += (ways.delete, *ways.cut, *_LESS_IN_THE_RUN)
+    steps += () if Cause.NEVER_FITS in causes else ways.need_less
     steps += (_BATCH,) if Cause.LEAKED in causes and held.own_bytes else ()
-    steps += held.of_the_error_itself()
+    steps += ways.again
     return tuple(dict.fromkeys(step.replace("{kind}", setting.kind) for step in steps))
 
 
 def steps_for_caught(held: Held) -> tuple[str, ...]:
     """What to type where an error was caught, and nobody knows what was asked for."""
+    ways = _ways(held)
     leaks = any(leak.kind is not LeakKind.GRAPH for leak in held.leaks)
-    return (
-        *(held.ways_to_let_go() if leaks else ()),
-        *_TO_LEARN_MORE,
-        held.names_to_delete(),
-        *held.ways_to_cut_graphs(),
-    )
+    let_go = ways.let_go if leaks else ()
+    return (*let_go, *_TO_LEARN_MORE, ways.delete, *ways.cut)
 
 
 def _steps(steps: Sequence[str]) -> Iterator[kit.Part]:
@@ -598,16 +591,11 @@ def fit_headline(report: FitReport) -> str:
             held=bytes_text(only.releasable_bytes),
         )
         return f"{asked} {said}"
-    places = [each.place for each in answers]
-    fitting = [each for each in places if each not in ("nowhere", None)]
-    devices = count_text(len(answers), "device")
-    if not fitting:
-        unsure = "cannot be told to fit on any of"
-        return f"{asked} {unsure if None in places else 'fits on none of'} {devices}"
-    some = "all" if len(fitting) == len(answers) else f"{len(fitting)} of"
-    slow = fitting.count("after releasing")
-    after = f", on {slow} of them only after releasing cached memory" if slow else ""
-    return f"{asked} fits on {some} {devices} now{after}"
+    fitting = [each for each in answers if each.place not in ("nowhere", None)]
+    unknown = sum(each.place is None for each in answers)
+    count = count_text(len(answers), "device")
+    some = f"{asked} fits on {len(fitting) or 'none'} of {count} now"
+    return f"{some}, and may fit on {unknown} more" if unknown else some
 
 
 def _fit_parts(report: FitReport) -> Iterator[kit.Part]:

@@ -17,6 +17,7 @@ SMALL_STEP_BYTES = 2 * MIB  # what the small pool takes from the driver at once
 LARGE_STEP_BYTES = 20 * MIB
 _COMMON_POOLS = ("small", "large")
 _MOST_NAMES = 5  # of one row
+_MUCH = 0.01  # of what is most in one segment
 
 
 def holes_of(segment: Segment) -> tuple[int, ...]:
@@ -105,10 +106,12 @@ def held_back(segments: Iterable[Segment]) -> tuple[HeldBack, ...]:
             continue
         used = [each for each in segment.blocks if each.state is not BlockState.FREE]
         ordered = sorted(used, key=lambda each: -each.nbytes)
-        names = tuple(filter(None, map(whose, ordered)))[:_MOST_NAMES]
+        names = tuple(dict.fromkeys(filter(None, map(whose, ordered))))
+        others = sum(whose(each) not in names[:1] for each in used)
         place = group_name(segment)
-        key = names[:1], len(used), segment.device, place
-        before = alike.get(key, HeldBack(names, segment.device, place))
+        key = names[:1], others, segment.device, place
+        row = HeldBack(names[:_MOST_NAMES], others, segment.device, place)
+        before = alike.get(key, row)
         alike[key] = replace(
             before,
             blocks=before.blocks + len(used),
@@ -121,12 +124,14 @@ def held_back(segments: Iterable[Segment]) -> tuple[HeldBack, ...]:
 
 
 def blocking_names(rows: Iterable[HeldBack]) -> tuple[str, ...]:
-    """The variables whose few blocks hold back most, or have them as elements."""
+    """The variables whose few blocks hold back much."""
     fewest_first = sorted(rows, key=lambda row: -row.free_bytes / row.blocks)
+    in_each = [row.free_bytes / row.segments for row in fewest_first]
+    much = _MUCH * max(in_each, default=0)
     found = (
-        name.partition("[")[0]
-        for row in fewest_first[:_MOST_NAMES]
+        name
+        for row, free in zip(fewest_first, in_each, strict=True)
         for name in row.names
-        if row.blocks <= _MOST_NAMES * row.segments
+        if free >= much and row.blocks <= _MOST_NAMES * row.segments
     )
     return tuple(dict.fromkeys(each for each in found if each.isidentifier()))

@@ -8,7 +8,6 @@ that holds it in the end, and one that was given back since has the line that to
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -40,9 +39,6 @@ _RUN_AGAIN = "run the cell again to see its lines and its exact peak"
 _UNKNOWN = ("", "??", "<unknown>")
 _MOST_STRETCHES = 240
 _MOST_AT_PEAK = 20
-_GRADIENT = ".grad"
-# `model.0.weight` and `xs[3]` belong to `model` and to `xs`; `Out[3]` is a name itself.
-_OWNER = re.compile(r"(?!Out\[)([^\W\d]\w*)[.\[].*(?<!\.grad_fn)", re.DOTALL)
 
 
 class Recording:
@@ -300,14 +296,14 @@ def _at_peak(
     for event in alive_after(events, step):
         was_left = event.address not in later
         piece = pieces.get(event.address) if was_left else None
-        name = "" if piece is None else owner_of(piece[0])
+        name = "" if piece is None else piece[0]
         sums[_Owner(name, None if name else event.spot, was_left)] += event.nbytes
     room = peak_bytes - sums.total()
     moved = {event.address for event in events}
     before: Counter[str] = Counter()
     for address, (name, nbytes) in pieces.items():
         if address not in moved:
-            before[owner_of(name)] += nbytes
+            before[name] += nbytes
     for name, nbytes in before.most_common():
         # Of what was there before only that can be named which is there in the end.
         named = min(nbytes, room)
@@ -338,15 +334,3 @@ def _given_back_from_before(events: Events, count: int) -> int:
         elif number >= count:
             given_back += event.nbytes
     return given_back
-
-
-def owner_of(name: str) -> str:
-    """The variable that an expression begins with; gradients are told apart.
-
-    >>> owner_of("model.0.weight"), owner_of("model.0.weight.grad"), owner_of("Out[3]")
-    ('model', 'gradients of model', 'Out[3]')
-    """
-    found = _OWNER.fullmatch(name)
-    if found is None:
-        return name
-    return f"gradients of {found[1]}" if name.endswith(_GRADIENT) else found[1]

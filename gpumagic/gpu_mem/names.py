@@ -36,7 +36,6 @@ _NOTHING_SHOWN = ""  # what IPython has in their place before the first result
 _OF_THE_SHELL = re.compile(
     r"In|Out|_[ido]h|_i{1,3}|_i\d+|get_ipython|exit|quit|__\w+__"
 )
-_MOST_OF_A_KEY = 24  # characters
 
 
 class KnownNames:
@@ -238,20 +237,6 @@ def graph_name(name: str, *, is_tensor: bool) -> str:
         return f"graphs in {name}"
     local, within, function = name.partition(" in ")
     return f"{local}.grad_fn{within}{function}"
-
-
-def element_name(key: Any) -> str | None:
-    """An element of a list or dict as one types it: `["k"]`, `[3]`.
-
-    None for a key whose own code would have to say how it is written.
-    """
-    if type(key) is int:
-        return f"[{key}]"
-    if type(key) is not str:
-        return None
-    short = key if len(key) <= _MOST_OF_A_KEY else f"{key[: _MOST_OF_A_KEY - 1]}…"
-    quoted = short.replace("\\", "\\\\").replace('"', '\\"')
-    return f'["{quoted}"]'
 
 
 # ---------------------------------------------------- where IPython keeps shown results

@@ -423,6 +423,7 @@ class HeldBack(Record):
     """Segments that are free in part, and that the same blocks are in the way of."""
 
     names: tuple[str, ...]  # whose blocks these are, the largest first
+    others: int  # blocks of a segment that have not the first name
     device: int
     place: str  # the pool, and the stream if it is not the default one
     blocks: int = 0
@@ -436,9 +437,8 @@ class HeldBack(Record):
         """The largest of the blocks by name, and how many others there are."""
         if not self.names:
             nameless = "block without a name", "blocks without a name"
-            return count_text(self.blocks // self.segments, *nameless)
-        others = self.blocks // self.segments - 1
-        more = f" and {count_text(others, 'other block')}" if others else ""
+            return count_text(self.others, *nameless)
+        more = f" and {count_text(self.others, 'other block')}" if self.others else ""
         return f"{shortened(self.names[0], LONGEST_NAME)}{more}"
 
 

@@ -605,8 +605,8 @@ FRAGMENTED = dataclasses.replace(
     causes=(Cause.FRAGMENTED,),
     holders=(),
     held_back=(
-        HeldBack(("mask",), 0, "large pool", 1, 1, 2 * MIB, gib(3.9), gib(3.9)),
-        HeldBack((), 0, "large pool", 1, 1, 20 * MIB, gib(3.1), gib(2)),
+        HeldBack(("mask",), 0, 0, "large pool", 1, 1, 2 * MIB, gib(3.9), gib(3.9)),
+        HeldBack((), 1, 0, "large pool", 1, 1, 20 * MIB, gib(3.1), gib(2)),
     ),
     next_steps=(
         "del mask: its block keeps 3.90 GiB from being used together",

@@ -25,7 +25,6 @@ from gpumagic.gpu_mem.balance import (  # noqa: E402
 from gpumagic.gpu_mem.names import (  # noqa: E402
     KnownNames,
     Sources,
-    element_name,
     graph_name,
 )
 from gpumagic.gpu_mem.records import HolderKind, Part  # noqa: E402
@@ -208,14 +207,10 @@ def test_nothing_is_searched_where_nobody_has_imported_torch(monkeypatch):
 
 
 def test_names_are_written_as_they_would_be_typed():
-    """A graph is named after its tensor, an element by its key in quotes."""
+    """A graph is named after its tensor, or after what holds several."""
     assert graph_name("loss", is_tensor=True) == "loss.grad_fn"
     assert graph_name("h in step", is_tensor=True) == "h.grad_fn in step"
     assert graph_name("losses", is_tensor=False) == "graphs in losses"
-    assert element_name('a"b') == '["a\\"b"]'
-    assert element_name(3) == "[3]"
-    assert element_name("x" * 99) == f'["{"x" * 23}…"]'
-    assert element_name(object()) is None
 
 
 def test_the_change_since_an_earlier_look_is_told_by_name():

@@ -18,7 +18,7 @@ from gpumagic.gpu_mem.fragmentation import held_back
 from gpumagic.gpu_mem.names import Sources
 from gpumagic.gpu_mem.oom import read_oom
 from gpumagic.gpu_mem.records import Cause
-from gpumagic.gpu_mem.segments import addresses_of, named, segments_of
+from gpumagic.gpu_mem.segments import segments_of, segments_with_names
 from gpumagic.gpu_mem.would_fit import answer_for
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -89,32 +89,6 @@ def fits(segments, memory, nbytes):
 # ------------------------------------------------------------------------- the map
 
 
-def test_names_on_blocks(box):
-    """Tensors, views, parameters, gradients and buffers name the block they lie in."""
-    model = torch.nn.BatchNorm1d(4).to("sim")
-    model(torch.ones(2, 4, device="sim")).sum().backward()
-    x = take(30)
-    namespace = {
-        "_": x,
-        "x": x,
-        "tail": x[1000:],
-        "model": model,
-        "weight": model.weight,
-        "host": torch.ones(3),
-        "empty": torch.empty(0, device="sim"),
-    }
-
-    segments = named(segments_of(torch.sim.memory_snapshot()), addresses_of(namespace))
-
-    by_names = {b.names: b for s in segments for b in s.blocks if b.names}
-    assert by_names["x", "tail", "_"].nbytes == 30 * MIB
-    assert ("model.weight", "weight") in by_names
-    assert {("model.weight.grad",), ("model.bias",), ("model.running_mean",)} <= set(
-        by_names
-    )
-    assert not any("host" in names or "empty" in names for names in by_names)
-
-
 # ---------------------------------------------------------------------- the device
 
 
@@ -131,7 +105,8 @@ def test_fragmentation(small):
     assert free_before > 500 * MIB
 
     causes = causes_now(small, 300)
-    segments = named(look(small)[0], addresses_of(namespace))
+    sources = Sources(namespace, "sim", modules=False)
+    segments = segments_with_names(open_runtime("sim"), sources)
     rows = held_back(segments)
 
     assert causes == (Cause.FRAGMENTED,)
