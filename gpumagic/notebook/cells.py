@@ -86,10 +86,13 @@ def run(
     if before is not None:
         before()
     outcome = execute(compiled)
-    if outcome.error is not None:
-        return _conclude(outcome, after)
-    reported = after(outcome) if after is not None else None
-    return outcome.value if reported is None else reported
+    try:
+        if outcome.error is not None:
+            return _conclude(outcome, after)
+        reported = after(outcome) if after is not None else None
+        return outcome.value if reported is None else reported
+    finally:
+        del outcome  # this frame ends up in the traceback of its error
 
 
 def compile_cell(shell: Any, body: str, *, magic_line: str = "") -> CompiledCell:
