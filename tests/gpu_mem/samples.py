@@ -525,7 +525,6 @@ LEAKS = (
     ),
 )
 LEAKY = LeakReport(CUDA, LEAKS, ((0, gib(2.1)),))
-NO_LEAKS = LeakReport(CUDA, ())
 GROWN = LeakReport(
     CUDA,
     (),
@@ -680,7 +679,6 @@ SAMPLES = (
     ("balance-no-counters", WITHOUT_COUNTERS),
     ("balance-failed-call", A_FAILED_CALL),
     ("cell", CELL),
-    ("cell-bounded", BOUNDED),
     ("cell-lines", BY_LINE),
     ("cell-lines-partial", LINES_PARTIAL),
     ("cell-failed-holds", HELD_BY_THE_FAILED),
@@ -693,7 +691,6 @@ SAMPLES = (
     ("map-many-blocks", MANY),
     ("map-held-by-one", HELD_BY_ONE),
     ("leaks", LEAKY),
-    ("leaks-none", NO_LEAKS),
     ("leaks-grown", GROWN),
     ("free", FREED),
     ("free-to-device", FREED_TO_DEVICE),

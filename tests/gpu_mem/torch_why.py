@@ -95,7 +95,9 @@ def test_what_gives_back_the_most_comes_first(shell):
 
     assert report.causes == (Cause.FRAGMENTED,)
     assert position(report, "outs in evaluate holds 384 MiB") == 0
-    assert position(report, "del rest, out, x: this joins the free pieces around it") == 1
+    assert (
+        position(report, "del rest, out, x: this joins the free pieces around it") == 1
+    )
 
 
 def test_variables_that_hold_most_are_named(shell):
