@@ -10,10 +10,12 @@ from gpumagic.gpu_mem.answer_now import TOP, looked_at, names_parts, unwanted
 from gpumagic.gpu_mem.records import HolderKind, PeakKind
 from gpumagic.report.record import Report
 from gpumagic.report.units import (
+    UNKNOWN,
     bytes_text,
     change_text,
     count_text,
     known_sum,
+    range_text,
     shortened,
 )
 
@@ -21,20 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpumagic import drawing as kit
-    from gpumagic.gpu_mem.records import (
-        AtPeak,
-        CellBadge,
-        Counters,
-        Course,
-        DeviceChange,
-        Holdings,
-        LineUse,
-        Setting,
-    )
+    from gpumagic.gpu_mem import records
     from gpumagic.report.places import Code
 
 _MOST_TOLD = 2  # devices in the title
-_MOST_IN_LINE = 3
 _MOST_DRAWN = 2  # devices
 _WORTH_NAMING = 0.25  # of what a cell has left
 _FROM_ZERO = 0.5  # of the peak: what never falls below is not drawn from zero on
@@ -62,7 +54,7 @@ _PEAKS = {
 }
 _ON_HOST = (
     "Nobody counts the host's memory of tensors: it is what names hold before and "
-    "after.\nA recording sees each operation; what no name holds leaves bounds."
+    "after."
 )
 _STEPS = "Step by step: each step takes a piece of memory or gives one back."
 _LEFT = (
@@ -76,14 +68,14 @@ class CellReport(Report):
     """What one cell did to the memory of every device."""
 
     code: Code
-    setting: Setting
-    changes: tuple[DeviceChange, ...]  # of devices on which something moved
-    badges: tuple[CellBadge, ...] = ()
+    setting: records.Setting
+    changes: tuple[records.DeviceChange, ...]  # of devices on which something moved
+    badges: tuple[records.CellBadge, ...] = ()
     # the names, each with how much more it reaches than before; None where too little
     # moved to look
-    holdings: Holdings | None = None
+    holdings: records.Holdings | None = None
     # by line of the cell; None where that was not asked for
-    lines: tuple[LineUse, ...] | None = None
+    lines: tuple[records.LineUse, ...] | None = None
     # whether the recording was full before the cell had ended
     lines_partial: bool = False
     failed: str | None = None  # the error that the code raised, in one line
@@ -91,7 +83,7 @@ class CellReport(Report):
     remarks: tuple[str, ...] = ()
     # how much was in use in the course of the cell, by device; empty where that was
     # not recorded
-    courses: tuple[Course, ...] = ()
+    courses: tuple[records.Course, ...] = ()
 
     def drawing(self) -> kit.Drawing:
         """The answer, one picture, one table, and behind them all that is known."""
@@ -108,10 +100,12 @@ class BriefReport(Report):
     cell: CellReport
 
     def drawing(self) -> kit.Drawing:
-        """The line alone."""
+        """The headline, and in the same line what should be seen at once."""
         from gpumagic import drawing as kit
 
-        return kit.Drawing(brief(self.cell), (), self.cell.setting.label)
+        badges = terms.short_badges(self.cell.badges)
+        said = f"{headline(self.cell)}; {badges}" if badges else headline(self.cell)
+        return kit.Drawing(said, (), self.cell.setting.label)
 
 
 def headline(report: CellReport) -> str:
@@ -121,9 +115,11 @@ def headline(report: CellReport) -> str:
     if len(changes) > _MOST_TOLD:
         together = known_sum([each.allocated_delta for each in changes])
         largest = _told(max(changes, key=_size), setting)
-        count = count_text(len(changes), "device")
-        said = [f"{_delta(together)} on {count} together", f"the most: {largest}"]
-    said = said or [_nothing(setting)]
+        where = terms.on_devices(setting, *(each.device for each in changes))
+        said = [f"{_delta(together)} {where} together", f"the most: {largest}"]
+    if not changes:
+        nothing = "no memory moved on any device"
+        said = ["names hold no more host memory" if setting.is_host else nothing]
     if report.failed is not None:
         error = report.failed.partition(":")[0]
         error = terms.short_name(error) if error.isidentifier() else "an error"
@@ -132,60 +128,19 @@ def headline(report: CellReport) -> str:
             said.append(f"{held} is held by the failed call")
     elif most := _most(report):
         said.append(most)
-    return _named(report, "; ".join(said))
-
-
-def brief(report: CellReport) -> str:
-    """The same in one line, with all that should be seen at once."""
-    setting, changes = report.setting, report.changes
-    most = sorted(changes, key=_size, reverse=True)[:_MOST_IN_LINE]
-    clauses = [_brief(each, setting) for each in changes if each in most]
-    if more := len(changes) - len(clauses):
-        clauses.append(count_text(more, "more device"))
-    said = ["; ".join(clauses) or _nothing(setting)]
-    failed = "failed: " if report.failed is not None else ""
-    held = _held_by_errors(report) if failed else ""
-    said += filter(
-        None,
-        (
-            _largest_change(report),
-            terms.short_badges(each.kind for each in report.badges),
-            f"{held} held by the failed call: {_LEAKS}" if held else "",
-        ),
-    )
-    return _named(report, failed + ", ".join(said))
-
-
-def _named(report: CellReport, said: str) -> str:
     name = report.code.name
-    return f"{terms.short_name(name)}: {said}" if name else said
+    return f"{terms.short_name(name)}: {'; '.join(said)}" if name else "; ".join(said)
 
 
-def _nothing(setting: Setting) -> str:
-    if terms.of_host(setting):
-        return "names hold as much host memory as before"
-    return "no memory moved on any device"
-
-
-def _told(change: DeviceChange, setting: Setting) -> str:
-    where = terms.on_device(setting, change.device)
-    if change.allocated_delta is None and change.peak.kind is PeakKind.UNKNOWN:
+def _told(change: records.DeviceChange, setting: records.Setting) -> str:
+    where = terms.on_devices(setting, change.device)
+    if change.peak.kind is not PeakKind.UNKNOWN:
+        peak = peak_text(change.peak)
+        return f"{_delta(change.allocated_delta)} {where}, peak {peak}"
+    if change.allocated_delta is None:
         return f"how much moved {where} is not counted"
     said = f"{_delta(change.allocated_delta)} {where}"
-    if terms.of_host(setting) and change.peak.kind is PeakKind.UNKNOWN:
-        return said  # only names are looked at there, before and after
-    return f"{said}, peak {terms.peak_text(change.peak)}"
-
-
-def _brief(change: DeviceChange, setting: Setting) -> str:
-    name = terms.device_name(setting, change.device)
-    if change.allocated_delta is None and change.peak.kind is PeakKind.UNKNOWN:
-        return f"{name} not counted"
-    now = bytes_text(change.after.allocated_bytes)
-    said = f"{name} {_delta(change.allocated_delta)} (now {now})"
-    if change.peak.kind is PeakKind.UNKNOWN and terms.of_host(setting):
-        return said
-    return f"{said}, peak {terms.peak_short(change.peak)}"
+    return said if setting.is_host else f"{said}, peak {UNKNOWN}"
 
 
 def _delta(nbytes: int | None) -> str:
@@ -194,7 +149,25 @@ def _delta(nbytes: int | None) -> str:
     return change_text(nbytes) if nbytes else "no change"
 
 
-def _size(change: DeviceChange) -> tuple[int, int]:
+def peak_text(peak: records.Peak, between: str = " and ") -> str:
+    """The peak in a sentence: a figure, or between which figures it lies."""
+    if peak.low_bytes is None:
+        return UNKNOWN
+    low, high = bytes_text(peak.low_bytes), bytes_text(peak.high_bytes)
+    if peak.high_bytes is None:
+        return f"at least {low}"
+    if low == high:
+        return low if peak.low_bytes == peak.high_bytes else f"about {low}"
+    before = "between " if between == " and " else ""
+    return f"{before}{range_text(low, high, between)}"
+
+
+def peak_short(peak: records.Peak) -> str:
+    """The peak for a bar or a row of a table."""
+    return peak_text(peak, " to ")
+
+
+def _size(change: records.DeviceChange) -> tuple[int, int]:
     return abs(change.allocated_delta or 0), change.peak.low_bytes or 0
 
 
@@ -220,17 +193,12 @@ def _most(report: CellReport) -> str:
         more = first.nbytes if first.delta_bytes is None else first.delta_bytes
         if more > 0:
             return f"{bytes_text(more)} is held by {first.words}"
-    return _largest_change(report)
-
-
-def _largest_change(report: CellReport) -> str:
-    """The name that most of it went to, or came from."""
     holders = () if report.holdings is None else report.holdings.holders
     named = [e for e in holders if e.kind is not HolderKind.UNATTRIBUTED]
-    first = max(named, key=lambda each: abs(each.delta_bytes or 0), default=None)
-    if first is None or not first.delta_bytes:
+    most = max(named, key=lambda each: abs(each.delta_bytes or 0), default=None)
+    if most is None or not most.delta_bytes:
         return ""
-    return f"{terms.short_name(first.name)} {change_text(first.delta_bytes)}"
+    return f"{terms.short_name(most.name)} {change_text(most.delta_bytes)}"
 
 
 # ------------------------------------------------------------------- the screen
@@ -242,10 +210,14 @@ def _parts(report: CellReport) -> Iterator[kit.Part]:
     from gpumagic.drawing.document import MOST_NOTES, MOST_ROWS
 
     setting, holdings, courses = report.setting, report.holdings, report.courses
-    counted = [each for each in report.changes if _is_counted(each)]
+    counted = [
+        each
+        for each in report.changes
+        if (each.before.allocated_bytes, each.after.allocated_bytes) != (None, None)
+    ]
     recorded = bool(courses or report.lines)
     if courses:
-        yield curve(_highest(courses), setting)
+        yield curve(_highest(courses), report)
     elif counted:
         yield _bars(counted, setting)
     told = tuple(_notes(report))
@@ -253,22 +225,29 @@ def _parts(report: CellReport) -> Iterator[kit.Part]:
     yield from told[:most]
     room = MOST_ROWS - 2 * len(told[:most]) - (2 if recorded else 0)
     if report.lines is not None:
-        yield from lines_parts(report.lines, setting, room)
+        yield from _lines_parts(report.lines, setting, room)
     if holdings is not None:
         in_sight = 0 if report.lines is not None else room
         yield from names_parts(holdings, setting, report.top, room=in_sight)
     if told[most:]:
         more = count_text(len(told[most:]), "more note")
         yield kit.Details(more, told[most:], "notes")
-    if tables := tuple(at_peak_table(each, setting) for each in courses):
+    if tables := tuple(_at_peak_table(each, setting) for each in courses):
         yield kit.Details("What was in use at the peak", tables, "peak")
     if counted:
-        table = _changes_table(counted, setting)
+        properties = (
+            terms.devices(setting),
+            terms.figures("Before", lambda each: each.before.allocated_bytes),
+            terms.figures("After", lambda each: each.after.allocated_bytes),
+            terms.figures("Change", lambda each: each.allocated_delta, change_text),
+            terms.figures("Handed out", lambda each: each.gross_bytes),
+            terms.figures("Reserved", lambda each: each.after.reserved_bytes),
+            terms.words("Peak", lambda each: peak_short(each.peak)),
+        )
+        table = kit.Table.of("", properties, counted)
         yield kit.Details("What the allocator counted", (table,), "counters")
-    if report.failed is not None:
-        yield kit.Details("The error", (kit.Paragraph(report.failed),), "error")
     kinds = dict.fromkeys(each.peak.kind for each in report.changes)
-    said = [_ON_HOST] if terms.of_host(setting) else [_PEAKS[kind] for kind in kinds]
+    said = [_ON_HOST] if setting.is_host else [_PEAKS[kind] for kind in kinds]
     said += filter(None, (_STEPS if courses else "", looked_at(holdings)))
     remarks = (kit.Note("note", remark) for remark in report.remarks)
     yield kit.how_measured(kit.Paragraph("\n".join(said)), *remarks)
@@ -290,12 +269,9 @@ def _notes(report: CellReport) -> Iterator[kit.Note]:
     yield from terms.notes(report.badges, report.setting)
 
 
-def _is_counted(change: DeviceChange) -> bool:
-    counted = change.before.allocated_bytes, change.after.allocated_bytes
-    return counted != (None, None)
-
-
-def _bars(changes: Sequence[DeviceChange], setting: Setting) -> kit.Stacks:
+def _bars(
+    changes: Sequence[records.DeviceChange], setting: records.Setting
+) -> kit.Stacks:
     """Before, peak and after, of the devices on which most moved."""
     from gpumagic import drawing as kit
 
@@ -304,57 +280,37 @@ def _bars(changes: Sequence[DeviceChange], setting: Setting) -> kit.Stacks:
     stacks = []
     for change in (each for each in changes if each in most):
         name = f"{terms.device_name(setting, change.device)}, " if several else ""
-        stacks.append(_moment(f"{name}before", change.before))
+        for moment, counters in (("before", change.before), ("after", change.after)):
+            allocated = counters.allocated_bytes or 0
+            cached = max((counters.reserved_bytes or 0) - allocated, 0)
+            pieces = ((_IN_USE, allocated), (_CACHED, cached))
+            text = bytes_text(counters.allocated_bytes)
+            stacks.append(kit.Stack(f"{name}{moment}", pieces, text))
         peak = change.peak
         if peak.low_bytes is not None:
             perhaps = (peak.high_bytes or peak.low_bytes) - peak.low_bytes
             pieces = ((_IN_USE, peak.low_bytes), (_PERHAPS, perhaps))
-            stacks.append(kit.Stack(f"{name}peak", pieces, terms.peak_short(peak)))
-        stacks.append(_moment(f"{name}after", change.after))
+            stacks.insert(-1, kit.Stack(f"{name}peak", pieces, peak_short(peak)))
     first = terms.device_name(setting, changes[0].device)
     caption = "Memory" if several else f"Memory of {first}"
-    if terms.of_host(setting):
+    if setting.is_host:
         caption = "Memory that names hold"
     return kit.Stacks(caption, tuple(stacks), _LEGEND)
-
-
-def _moment(name: str, counters: Counters) -> kit.Stack:
-    from gpumagic import drawing as kit
-
-    allocated = counters.allocated_bytes
-    cached = (counters.reserved_bytes or 0) - (allocated or 0)
-    pieces = ((_IN_USE, allocated or 0), (_CACHED, max(cached, 0)))
-    return kit.Stack(name, pieces, bytes_text(allocated))
-
-
-def _changes_table(changes: Sequence[DeviceChange], setting: Setting) -> kit.Table:
-    from gpumagic import drawing as kit
-
-    properties = (
-        terms.words("Device", lambda each: terms.device_name(setting, each.device)),
-        terms.figures("Before", lambda each: each.before.allocated_bytes),
-        terms.figures("After", lambda each: each.after.allocated_bytes),
-        terms.figures("Change", lambda each: each.allocated_delta, change_text),
-        terms.figures("Handed out", lambda each: each.gross_bytes),
-        terms.figures("Reserved", lambda each: each.after.reserved_bytes),
-        terms.words("Peak", lambda each: terms.peak_short(each.peak)),
-    )
-    return kit.Table.of("", properties, changes)
 
 
 # --------------------------------------------------------------- step by step
 
 
-def curve(course: Course, setting: Setting) -> kit.Curve:
+def curve(course: records.Course, report: CellReport) -> kit.Curve:
     """The course of one device, to a scale that shows its ups and downs."""
     from gpumagic import drawing as kit
 
     lowest, peak = min(course.lowest_bytes), course.peak_bytes
     floor = lowest if _FROM_ZERO * peak < lowest < peak else 0
-    name = terms.device_name(setting, course.device)
-    whose = "Host memory in use" if terms.of_host(setting) else f"In use on {name}"
-    remarks = [f"the scale begins at {bytes_text(floor)}"] if floor else []
-    remarks += ["the oldest steps are lost"] if course.partial else []
+    name = terms.device_name(report.setting, course.device)
+    caption = f"In use on {name}, step by step"
+    caption += f": the scale begins at {bytes_text(floor)}" if floor else ""
+    caption += "; the oldest steps are lost" if report.lines_partial else ""
     where = ""
     if course.peak_step == 0:
         where = " before the cell took anything"
@@ -363,55 +319,44 @@ def curve(course: Course, setting: Setting) -> kit.Curve:
     elif course.peak_line is not None:
         where = f" in {course.peak_line.where}"
     most = ", ".join(
-        f"{bytes_text(each.nbytes)} {_whose(each)}"
+        f"{bytes_text(each.nbytes)} {_owner(each, 'in ', 'from ')}"
         for each in course.at_peak[:_MOST_NAMED]
     )
-    told = f"peak {bytes_text(peak)}{where}{f': {most}' if most else ''}"
     return kit.Curve(
-        caption=": ".join(filter(None, (f"{whose}, step by step", "; ".join(remarks)))),
+        caption=caption,
         highest=course.highest_bytes,
-        across=("start", "1 step" if course.steps == 1 else f"{course.steps:,} steps"),
-        peak=told,
+        across=("start", f"{course.steps:,} step{'' if course.steps == 1 else 's'}"),
+        peak=f"peak {bytes_text(peak)}{where}{f': {most}' if most else ''}",
         lowest=course.lowest_bytes,
         floor=floor,
         text_of=bytes_text,
     )
 
 
-def _whose(each: AtPeak) -> str:
+def _owner(each: records.AtPeak, of_name: str = "", of_line: str = "") -> str:
+    """Whose memory at the peak it was: a name's, a line's, or from before the cell."""
     if each.name:
-        return f"in {terms.short_name(each.name)}"
+        return f"{of_name}{terms.short_name(each.name)}"
     if each.from_before:
         return "there before"
-    return "without a name" if each.line is None else f"from {_owner(each)}"
-
-
-def _owner(each: AtPeak) -> str:
-    if each.name:
-        return terms.short_name(each.name)
     if each.line is None:
-        return "there before, no name" if each.from_before else "no name found"
-    return each.line.where if each.number is None else f"line {each.number}"
+        return "without a name"
+    where = each.line.where if each.number is None else f"line {each.number}"
+    return f"{of_line}{where}"
 
 
-def _highest(courses: Sequence[Course]) -> Course:
+def _highest(courses: Sequence[records.Course]) -> records.Course:
     """That of the device on which most was taken."""
     return max(courses, key=lambda each: each.peak_bytes - each.lowest_bytes[0])
 
 
-def at_peak_table(course: Course, setting: Setting) -> kit.Table:
+def _at_peak_table(course: records.Course, setting: records.Setting) -> kit.Table:
     """Whose it was, largest first."""
     from gpumagic import drawing as kit
 
-    most = max((each.nbytes for each in course.at_peak), default=0)
-
-    def size(each: AtPeak) -> kit.Meter:
-        share = each.nbytes / most if most else None
-        return kit.Meter(share, bytes_text(each.nbytes))
-
     properties = (
         terms.words("Held by", _owner),
-        kit.Property(kit.Column("In use at the peak", number=True), size),
+        terms.figures("In use at the peak", lambda each: each.nbytes),
         terms.words("Since then", lambda e: "in use" if e.was_left else "given back"),
         terms.words("Taken by", lambda e: (e.line and e.line.source) or ""),
     )
@@ -422,8 +367,8 @@ def at_peak_table(course: Course, setting: Setting) -> kit.Table:
 # -------------------------------------------------------------------- by line
 
 
-def lines_parts(
-    lines: Sequence[LineUse], setting: Setting, room: int
+def _lines_parts(
+    lines: Sequence[records.LineUse], setting: records.Setting, room: int
 ) -> Iterator[kit.Part]:
     """The lines that matter most in the order of the cell, and all of them folded."""
     from gpumagic import drawing as kit
@@ -433,18 +378,17 @@ def lines_parts(
         return
     ordered = sorted(lines, key=_place_in_cell)
     yield _lines_table(ordered, setting, room - 1)
-    whole = _lines_table(ordered, setting, None)
-    parts = whole, kit.Paragraph(_LEFT)
+    parts = _lines_table(ordered, setting, None), kit.Paragraph(_LEFT)
     yield kit.Details("All lines, with what they gave back", parts, "lines")
 
 
-def _place_in_cell(use: LineUse) -> tuple[int, bool, int]:
+def _place_in_cell(use: records.LineUse) -> tuple[int, bool, int]:
     """In the order of the cell; what belongs to none of its lines comes last."""
     return _LAST if use.number is None else use.number, use.backward, use.device
 
 
 def _lines_table(
-    lines: Sequence[LineUse], setting: Setting, most: int | None
+    lines: Sequence[records.LineUse], setting: records.Setting, most: int | None
 ) -> kit.Table:
     """All lines, or so many of those that left most, or had most at the peak."""
     from gpumagic import drawing as kit
@@ -452,20 +396,19 @@ def _lines_table(
     several = len({line.device for line in lines}) > 1
     highest = max(line.at_peak_bytes for line in lines)
 
-    def weight(use: LineUse) -> int:
+    def weight(use: records.LineUse) -> int:
         return max(abs(use.net_bytes), use.left_bytes, use.at_peak_bytes)
 
-    def at_peak(use: LineUse) -> kit.Meter | str:
+    def at_peak(use: records.LineUse) -> kit.Meter | str:
         if several or use is together:  # with a column more there is no room for a bar
             return bytes_text(use.at_peak_bytes)
         share = use.at_peak_bytes / highest if highest > 0 else None
         return kit.Meter(share, bytes_text(use.at_peak_bytes))
 
-    def number(use: LineUse) -> str:
-        said = "-" if use.number is None else f"{use.number}"
-        return "" if use is together else said
+    def number(use: records.LineUse) -> str:
+        return "" if use is together else str(use.number or "-")
 
-    def code(use: LineUse) -> str:
+    def code(use: records.LineUse) -> str:
         if use is together:
             return f"all of them, with {more}" if hidden else "all of them"
         return _code(use) if most is None else shortened(_code(use), _LONGEST_CODE)
@@ -481,10 +424,6 @@ def _lines_table(
         at_peak_bytes=sum(use.at_peak_bytes for use in lines),
         left_bytes=sum(use.left_bytes for use in lines),
     )
-    device = terms.words(
-        "Device",
-        lambda use: "" if use is together else terms.device_name(setting, use.device),
-    )
     gave_back = (
         terms.figures("Gave back", lambda use: use.freed_bytes),
         terms.figures("Change", lambda use: use.net_bytes, change_text),
@@ -492,7 +431,7 @@ def _lines_table(
     properties = (
         kit.Property(kit.Column("Line", number=True), number),
         terms.words("Code", code),
-        *((device,) if several else ()),
+        *((terms.devices(setting),) if several else ()),
         terms.figures("Took", lambda use: use.allocated_bytes),
         *(gave_back if most is None else ()),
         terms.figures("Left", lambda use: use.left_bytes),
@@ -502,7 +441,7 @@ def _lines_table(
     return kit.Table.of(caption, properties, (*shown, together))
 
 
-def _code(use: LineUse) -> str:
+def _code(use: records.LineUse) -> str:
     if use.line is None:
         code = "no line of the cell"
     elif use.number is None:

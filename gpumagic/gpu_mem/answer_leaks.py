@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 FREE = "%gpu_mem free"
 _MOST_TOLD = 3  # devices
-_MOST_ROWS = 50
 _PARTIAL = "the search was ended early: there may be more"
 _NO_LEAK = "no failed call, shown result or graph keeps memory"
 _WATCH = "which lists, caches or hooks grow is seen from cell to cell"
+_CYCLES = "what cycles keep is not looked for; Python's collector gives it back"
 _KEPT = (
     "torch keeps what came back for its next tensors: other processes cannot have it"
 )
@@ -71,8 +71,6 @@ class LeakReport(Report):
     leaks: tuple[Leak, ...]
     # by device, counting what two of them hold only once
     total_bytes: tuple[tuple[int, int], ...] = ()
-    # what has come back by device already, as cycles were collected to look at them
-    collected_bytes: tuple[tuple[int, int], ...] = ()
     partial: bool = False
     remarks: tuple[str, ...] = ()
     # names that hold more than when they were first looked at
@@ -88,19 +86,15 @@ class LeakReport(Report):
 
 def leaks_headline(report: LeakReport) -> str:
     """How much could come back, and from how many holders."""
-    collected = _totals(report.collected_bytes, report.setting)
-    before = f"collecting cycles has freed {collected}; " if collected else ""
     if not report.leaks:
         first = next(iter(report.grown), None)
         if first is None:
-            return before + _NO_LEAK
+            return _NO_LEAK
         hold, more = "hold" if first.by_hooks else "holds", first.grown_bytes
-        return (
-            f"{before}{first.called} {hold} {bytes_text(more)} more than {first.since}"
-        )
+        return f"{first.called} {hold} {bytes_text(more)} more than {first.since}"
     least = "at least " if report.partial else ""
     held = _totals(report.total_bytes, report.setting) or UNKNOWN
-    said = f"{before}{least}{held} is held, and probably not wanted"
+    said = f"{least}{held} is held, and probably not wanted"
     if len(report.leaks) == 1:
         return said
     largest = max(report.leaks, key=lambda leak: leak.nbytes)
@@ -110,7 +104,7 @@ def leaks_headline(report: LeakReport) -> str:
 
 def _totals(by_device: Sequence[tuple[int, int]], setting: Setting) -> str:
     totals = [
-        f"{bytes_text(nbytes)} {terms.on_device(setting, device)}"
+        f"{bytes_text(nbytes)} {terms.on_devices(setting, device)}"
         for device, nbytes in by_device[:_MOST_TOLD]
     ]
     if more := len(by_device) - len(totals):
@@ -124,7 +118,7 @@ def _leak_parts(report: LeakReport) -> Iterator[kit.Part]:
 
     leaks, grown = report.leaks, report.grown
     if leaks:
-        yield leaks_table(leaks, report.setting).beginning(MOST_ROWS)
+        yield leaks_table(leaks, report.setting)
         freed = [leak for leak in leaks if leak.undo.startswith(FREE)]
         if freed:
             every = "all of it" if len(freed) == len(leaks) else "all but graphs"
@@ -133,18 +127,15 @@ def _leak_parts(report: LeakReport) -> Iterator[kit.Part]:
         yield _grown_table(grown, report.setting).beginning(MOST_ROWS)
     elif not leaks:
         yield kit.Note("note", _WATCH, "%%gpu_mem")
+        yield kit.Note("note", _CYCLES, FREE)
     if report.partial:
         yield kit.Note("note", _PARTIAL)
     remarks = [kit.Note("note", remark) for remark in report.remarks]
     if leaks:
-        pairs = [(leak.where, ", ".join(leak.held_by)) for leak in leaks[:_MOST_ROWS]]
+        pairs = [(leak.where, ", ".join(leak.held_by)) for leak in leaks]
         grid = kit.Grid("", tuple(pairs))
-        table = leaks_table(leaks, report.setting)
-        parts = (table, grid) if len(leaks) > MOST_ROWS else (grid,)
-        yield kit.Details("Every place that has to let go", parts, "places")
-    else:
-        yield from remarks
-    yield kit.how_measured(kit.Paragraph(_HOW), *(remarks if leaks else ()))
+        yield kit.Details("Every place that has to let go", (grid,), "places")
+    yield kit.how_measured(kit.Paragraph(_HOW), *remarks)
 
 
 def leaks_table(leaks: Sequence[Leak], setting: Setting) -> kit.Table:
@@ -152,17 +143,16 @@ def leaks_table(leaks: Sequence[Leak], setting: Setting) -> kit.Table:
     from gpumagic import drawing as kit
 
     several = len({leak.device for leak in leaks}) > 1
-    device = terms.words("Device", lambda e: terms.device_name(setting, e.device))
     properties = (
         terms.words("Held by", lambda leak: terms.short_name(leak.where)),
         terms.words("What it is", lambda leak: leak.kind.value),
         terms.figures("Bytes", lambda leak: leak.nbytes),
-        *((device,) if several else ()),
+        *((terms.devices(setting),) if several else ()),
         terms.words("To let go of it", lambda leak: leak.undo or "-"),
         terms.words("Lost by that", lambda leak: leak.lost or "nothing"),
     )
     caption = "Held, and probably not wanted"
-    return kit.Table.of(caption, properties, leaks[:_MOST_ROWS], total=len(leaks))
+    return kit.Table.of(caption, properties, leaks, name="leaks")
 
 
 def _grown_table(grown: Sequence[Growth], setting: Setting) -> kit.Table:
@@ -170,7 +160,7 @@ def _grown_table(grown: Sequence[Growth], setting: Setting) -> kit.Table:
 
     properties = (
         terms.words("Name", lambda each: each.called),
-        terms.words("Device", lambda each: terms.device_name(setting, each.device)),
+        terms.devices(setting),
         terms.figures("Holds", lambda each: each.nbytes),
         terms.figures("More by", lambda each: each.grown_bytes),
         terms.words("Than", lambda each: each.since),
@@ -183,36 +173,40 @@ def _grown_table(grown: Sequence[Growth], setting: Setting) -> kit.Table:
 
 
 @dataclass(frozen=True)
+class Return(Record):
+    """What one device has after letting go."""
+
+    before: Counters
+    after: Counters
+    free_before_bytes: int | None = None  # by its driver's account
+    free_bytes: int | None = None
+
+    @property
+    def device(self) -> int:
+        """Its number."""
+        return self.after.device
+
+    @property
+    def back_bytes(self) -> int | None:
+        """What came back, by torch's account."""
+        return difference(self.before.allocated_bytes, self.after.allocated_bytes)
+
+    @property
+    def gained_bytes(self) -> int | None:
+        """What the device got back, by its driver's."""
+        return difference(self.free_bytes, self.free_before_bytes)
+
+
+@dataclass(frozen=True)
 class FreeReport(Report):
     """What was let go of, and what came back."""
 
     setting: Setting
     # what was done, in words, in the order in which it was done
     dropped: tuple[str, ...]
-    before: tuple[Counters, ...]
-    after: tuple[Counters, ...]
-    free_before_bytes: tuple[int | None, ...] = ()
-    free_after_bytes: tuple[int | None, ...] = ()
+    returns: tuple[Return, ...] = ()  # of each device that was read both times
     lost: tuple[str, ...] = ()  # what is not there any more: `%debug`, `Out`
     remarks: tuple[str, ...] = ()
-
-    @property
-    def returns(self) -> tuple[_Return, ...]:
-        """What came back on each device that was read both times."""
-        before = {each.device: each for each in self.before}
-        then = dict(zip(before, self.free_before_bytes, strict=False))
-        devices = (each.device for each in self.after)
-        now = dict(zip(devices, self.free_after_bytes, strict=False))
-        return tuple(
-            _Return(
-                before[each.device],
-                each,
-                difference(now.get(each.device), then.get(each.device)),
-                now.get(each.device),
-            )
-            for each in self.after
-            if each.device in before
-        )
 
     def drawing(self) -> kit.Drawing:
         """The answer, the figures of each device, and what is gone."""
@@ -222,21 +216,6 @@ class FreeReport(Report):
         return kit.Drawing(free_headline(self), parts, self.setting.label)
 
 
-@dataclass(frozen=True)
-class _Return:
-    """What one device has after letting go."""
-
-    before: Counters
-    after: Counters
-    gained_bytes: int | None  # by its driver's account
-    free_bytes: int | None
-
-    @property
-    def back_bytes(self) -> int | None:
-        """By torch's."""
-        return difference(self.before.allocated_bytes, self.after.allocated_bytes)
-
-
 def free_headline(report: FreeReport) -> str:
     """How much came back."""
     setting, found = report.setting, report.returns
@@ -244,18 +223,18 @@ def free_headline(report: FreeReport) -> str:
         return "there was nothing to let go of"
     if not found:
         return "all was let go of; no device is in use that anything could come back to"
-    moved = [e.after.device for e in found if len(found) == 1 or e.back_bytes != 0]
-    where = terms.on_devices(setting, moved or [each.after.device for each in found])
+    moved = [e.device for e in found if e.back_bytes != 0 or e.gained_bytes]
+    where = terms.on_devices(setting, *(moved or [each.device for each in found]))
     together = known_sum([each.back_bytes for each in found])
     if together is None:
         return f"all was let go of; how much came back {where} is {UNKNOWN}"
     if together > 0:
         return f"{bytes_text(together)} {where} came back"
-    gains = [each for each in found if (each.gained_bytes or 0) > 0]
-    if gains:
-        given = bytes_text(sum(each.gained_bytes or 0 for each in gains))
-        where = terms.on_devices(setting, [each.after.device for each in gains])
-        return f"{given} of torch's cache {where} was given back to the device"
+    given = sum(max(each.gained_bytes or 0, 0) for each in found)
+    if given:
+        return (
+            f"{bytes_text(given)} of torch's cache {where} was given back to the device"
+        )
     return f"all was let go of, and nothing came back {where}"
 
 
@@ -266,18 +245,18 @@ def _free_parts(report: FreeReport) -> Iterator[kit.Part]:
     setting, found = report.setting, report.returns
     if found:
         properties = [
-            terms.words("Device", lambda e: terms.device_name(setting, e.after.device)),
+            terms.devices(setting),
             terms.figures("Allocated before", lambda e: e.before.allocated_bytes),
             terms.figures("Now", lambda each: each.after.allocated_bytes),
             terms.figures("Came back", lambda each: each.back_bytes),
             terms.figures("To the device", lambda each: each.gained_bytes),
             terms.figures("Free on it now", lambda each: each.free_bytes),
         ]
-        if terms.of_host(setting):
+        if setting.is_host:
             properties = properties[:4]
         yield kit.Table.of("What came back", properties, found).beginning(MOST_ROWS)
     if report.lost:
-        yield kit.Paragraph(f"Not there any more: {terms.listed(report.lost)}.")
+        yield kit.Paragraph(f"Not there any more: {terms.names_listed(report.lost)}.")
     back = known_sum([each.back_bytes for each in found])
     if any(_is_kept(each) for each in found):
         yield kit.Note("note", _KEPT, _GIVE, "kept by torch")
@@ -294,7 +273,7 @@ def _free_parts(report: FreeReport) -> Iterator[kit.Part]:
         yield kit.how_measured(kit.Paragraph(_HOW_FREED))
 
 
-def _is_kept(each: _Return) -> bool:
+def _is_kept(each: Return) -> bool:
     """Whether memory came back that torch has not given to the device."""
     given = difference(each.before.reserved_bytes, each.after.reserved_bytes)
     return (each.back_bytes or 0) > 0 and given == 0

@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.gpu_mem import view_terms as terms
-from gpumagic.gpu_mem.records import NAMELESS, Holder, HolderKind, Part
+from gpumagic.gpu_mem.records import NAMELESS, HolderKind
 from gpumagic.report.record import Report
 from gpumagic.report.units import (
     UNKNOWN,
     bytes_text,
     change_text,
     count_text,
-    devices_text,
     known_sum,
     listed,
     part_text,
@@ -25,14 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from gpumagic import drawing as kit
-    from gpumagic.gpu_mem.records import CellBadge, DeviceMemory, Holdings, Setting
+    from gpumagic.gpu_mem import records
+    from gpumagic.gpu_mem.records import DeviceMemory, Holder, Holdings, Setting
 
 TOP = 10  # names
 _MOST_TOLD = 2  # devices in the title
 _FEWEST_ROWS = 3  # a name, the others, and the sum
 _MOST_FOLDED = 20  # names
 _MOST_PARTS = 3
-_WORTH_NAMING = 0.1  # of what the first one holds
 _IN_USE, _FREE, _OTHERS, _OUTSIDE = "in use", "free", "others", "outside torch"
 _LEGEND = (
     (_IN_USE, "in tensors"),
@@ -65,7 +64,7 @@ class MemoryReport(Report):
     setting: Setting
     devices: tuple[DeviceMemory, ...]
     holdings: Holdings | None = None
-    badges: tuple[CellBadge, ...] = ()
+    badges: tuple[records.CellBadge, ...] = ()
     top: int = TOP  # how many names are to be shown
     why_not: str | None = None  # why there is nothing to tell, if there is nothing
     hint: str | None = None
@@ -86,23 +85,23 @@ def headline(report: MemoryReport) -> str:
     if not devices:
         return "no device is in use, so that nothing is allocated"
     allocated = known_sum([each.counters.allocated_bytes for each in devices])
-    where = terms.on_devices(setting, [each.counters.device for each in devices])
-    where = where if terms.of_host(setting) else f"allocated {where}"
+    where = terms.on_devices(setting, *(each.counters.device for each in devices))
+    where = where if setting.is_host else f"allocated {where}"
     if first := unwanted(report.holdings):
         return f"{_out_of(first.nbytes, allocated)} {where} is held by {first.words}"
     if len(devices) <= _MOST_TOLD:
         said = ", ".join(_device(each, setting) for each in devices)
     else:
-        said = f"{_out_of(allocated, known_sum([d.total_bytes for d in devices]))}"
-        said = f"{said} {where}{_where_most(devices, setting)}"
+        total = known_sum([each.total_bytes for each in devices])
+        said = f"{_out_of(allocated, total)} {where}"
     held = _who_holds_most(report.holdings)
     return f"{said}; {held}" if held else said
 
 
 def _device(memory: DeviceMemory, setting: Setting) -> str:
     allocated, total = memory.counters.allocated_bytes, memory.total_bytes
-    where = terms.on_device(setting, memory.counters.device)
-    if terms.of_host(setting):
+    where = terms.on_devices(setting, memory.counters.device)
+    if setting.is_host:
         return f"{bytes_text(allocated)} {where}"
     if allocated is not None:
         return f"{_out_of(allocated, total)} allocated {where}"
@@ -110,17 +109,6 @@ def _device(memory: DeviceMemory, setting: Setting) -> str:
         return f"what is allocated {where} is unknown"
     in_use = _out_of(memory.used_bytes, total)
     return f"{in_use} used {where}; how much of it by tensors is not counted"
-
-
-def _where_most(devices: Sequence[DeviceMemory], setting: Setting) -> str:
-    """On which device; of equal ones none is said to have most."""
-    first, second, *_ = sorted(
-        devices, key=lambda each: -(each.counters.allocated_bytes or 0)
-    )
-    sizes = [bytes_text(each.counters.allocated_bytes) for each in (first, second)]
-    if sizes[0] == sizes[1]:
-        return ""
-    return f", most on {terms.device_name(setting, first.counters.device)}"
 
 
 def _out_of(part: int | None, whole: int | None) -> str:
@@ -156,27 +144,18 @@ def unwanted(holdings: Holdings | None) -> Unwanted | None:
 
 def _who_holds_most(holdings: Holdings | None) -> str:
     """Who that is, in half a sentence; empty where nobody is found."""
-    if holdings is None:
+    rows = [] if holdings is None else together(holdings.holders)
+    found = [each for each in rows if each.kind is not HolderKind.UNATTRIBUTED]
+    if holdings is None or not found:
         return ""
-    rows = sorted(together(holdings.holders), key=lambda row: -row.reachable_bytes)
-    named = [each for each in rows if each.kind not in NAMELESS]
-    if not named:
-        return ""
-    first, least = named[0], "at least " if holdings.partial else ""
+    first = max(found, key=lambda row: row.reachable_bytes)
+    holds = "hold" if first.kind is HolderKind.LIBRARY else "holds"
+    least = "at least " if holdings.partial else ""
     name, held = terms.short_name(first.name), bytes_text(first.reachable_bytes)
-    for library in rows:
-        if library.kind is HolderKind.LIBRARY and library is rows[0]:
-            theirs = bytes_text(library.own_bytes)
-            return f"{library.name} hold {theirs}, {name} {least}{held}"
-    if first.shares_with is not None:
-        other = terms.short_name(first.shares_with)
-        return f"{name} holds {least}{held}, some of it with {other}"
-    for second in named[1:]:
-        big = second.reachable_bytes >= _WORTH_NAMING * first.reachable_bytes
-        if second.shares_with is None and big:
-            both = bytes_text(first.reachable_bytes + second.reachable_bytes)
-            return f"{name} and {terms.short_name(second.name)} hold {least}{both}"
-    return f"{name} holds {least}{held}"
+    other = first.shares_with and terms.short_name(first.shares_with)
+    return (
+        f"{name} {holds} {least}{held}{f', some of it with {other}' if other else ''}"
+    )
 
 
 # ------------------------------------------------------------------- the screen
@@ -192,7 +171,7 @@ def _parts(report: MemoryReport) -> Iterator[kit.Part]:
         return
     if not devices:
         return
-    if not terms.of_host(setting):  # of the host no total is known
+    if not setting.is_host:  # of the host no total is known
         yield bars(devices, setting)
     told = terms.notes(report.badges, setting)
     yield from told
@@ -202,17 +181,14 @@ def _parts(report: MemoryReport) -> Iterator[kit.Part]:
     figures = kit.Details("All figures of the memory", (_figures(report),), "counters")
     yield figures
     said = "In use is torch's own counter; what is free is told by the driver."
-    if terms.of_host(setting):
+    if setting.is_host:
         said = "In use is what names hold; the operating system tells what is free."
     looked = looked_at(holdings)
     yield kit.how_measured(kit.Paragraph(f"{said}\n{looked}" if looked else said))
 
 
 def bars(devices: Sequence[DeviceMemory], setting: Setting) -> kit.Stacks:
-    """A bar for each device, to one scale: whose memory it is.
-
-    Where little of it is in use, the bars end soon behind that, and it is said.
-    """
+    """A bar for each device, to one scale: whose memory it is."""
     from gpumagic import drawing as kit
 
     end, one = _end_of_bars(devices), len(devices) == 1
@@ -234,11 +210,9 @@ def bars(devices: Sequence[DeviceMemory], setting: Setting) -> kit.Stacks:
     caption = "Memory now"
     if end is not None:
         total = max(each.total_bytes or 0 for each in devices)
-        ends = "the bar ends" if one else "the bars end"
-        caption = f"{caption}: {ends} at {part_text(end, total)}"
+        caption = f"{caption}: scale to {part_text(end, total)}"
     elif len(models) == 1 and devices[0].name is not None:
-        count = "" if one else f"{len(devices)} x "
-        caption = f"{caption}, {count}{devices[0].name}"
+        caption = f"{caption}, {devices[0].name}"
     return kit.Stacks(caption, tuple(stacks), legend)
 
 
@@ -272,18 +246,19 @@ def _figures(report: MemoryReport) -> kit.Part:
     setting, (first, *more) = report.setting, report.devices
     main = [
         terms.figures("In use", lambda each: each.counters.allocated_bytes),
-        terms.figures("Cached", lambda each: each.cached_bytes),
-        kit.Property(kit.Column("Outside torch", number=True), _outside),
-        kit.Property(kit.Column("Others", number=True), _others),
         terms.figures("Free", lambda each: each.free_bytes),
-        terms.figures("Total", lambda each: each.total_bytes),
     ]
-    if terms.of_host(setting):
-        main = [main[0], main[4]]
-    if more:
-        device = terms.words(
-            "Device", lambda each: terms.device_name(setting, each.counters.device)
+    if not setting.is_host:
+        main[1:1] = (
+            terms.figures("Cached", lambda each: each.cached_bytes),
+            kit.Property(kit.Column("Outside torch", number=True), _outside),
+            kit.Property(kit.Column("Others", number=True), _others),
         )
+        main.append(terms.figures("Total", lambda each: each.total_bytes))
+    device = terms.words(
+        "Device", lambda each: terms.device_name(setting, each.counters.device)
+    )
+    if more:
         return kit.Table.of("", (device, *main), report.devices)
     besides = (
         terms.figures("Limit of this process", lambda each: each.cap_bytes),
@@ -294,10 +269,9 @@ def _figures(report: MemoryReport) -> kit.Part:
         terms.figures("Out of memory", lambda d: d.counters.ooms, "{:,}".format),
     )
     pairs = [(each.column.heading.lower(), each.cell(first)) for each in main]
-    known = ((each.column.heading.lower(), each.cell(first)) for each in besides)
-    pairs += (each for each in known if each[1] is not None)
-    name = [(terms.device_name(setting, first.counters.device), first.name)]
-    return kit.Grid("", (*(name if first.name else ()), *pairs))
+    known = [(each.column.heading.lower(), each.cell(first)) for each in besides]
+    name = [("device", first.name)] if first.name else []
+    return kit.Grid("", (*name, *pairs, *(each for each in known if each[1])))
 
 
 def _outside(memory: DeviceMemory) -> str | None:
@@ -332,7 +306,7 @@ def names_parts(
             yield kit.Paragraph("No name was found that holds any of it.")
         return  # there is nothing to hold
     if room:
-        yield names_table(holdings, setting, top, room=room)
+        yield names_table(holdings, top, room=room)
     if holdings.partial:
         yield kit.Note("note", _PARTIAL, word="search ended early")
     remarks = (kit.Note("note", remark) for remark in holdings.remarks)
@@ -349,9 +323,7 @@ def looked_at(holdings: Holdings | None) -> str:
     return f"Names were looked for in {looked}, in {seconds_text(holdings.seconds)}."
 
 
-def names_table(
-    holdings: Holdings, setting: Setting, top: int, *, room: int
-) -> kit.Table:
+def names_table(holdings: Holdings, top: int, *, room: int) -> kit.Table:
     """The largest names, what the others hold, and the sum, in so many rows.
 
     Who asks for more names than usual gets them.
@@ -363,7 +335,7 @@ def names_table(
     room = max(room - len(sums), 1) if top <= TOP else top
     most = min(top, room if len(rows) <= room else room - 1)
     shown, more = _shown_of(rows, max(most, 1))
-    columns = tuple(_columns(holdings, setting))
+    columns = tuple(_columns(holdings))
     table = kit.Table.of("Who holds it", columns, shown)
     if more:
         names = count_text(len(more), "more name")
@@ -383,7 +355,9 @@ def _whole_table(holdings: Holdings, setting: Setting, most: int) -> kit.Table:
     from gpumagic import drawing as kit
 
     holders = holdings.holders
-    columns = [*_columns(holdings, setting)]
+    columns = [*_columns(holdings)]
+    if len({each.device for each in holders}) > 1:
+        columns.insert(1, terms.devices(setting))
     if any(each.parts for each in holders):
         columns.append(terms.words("Made of", _made_of))
     if any(each.shares_with for each in holders):
@@ -394,25 +368,17 @@ def _whole_table(holdings: Holdings, setting: Setting, most: int) -> kit.Table:
     return kit.Table.of("Who holds it", columns, rows, total=len(holders))
 
 
-def _columns(holdings: Holdings, setting: Setting) -> Iterator[kit.Property]:
+def _columns(holdings: Holdings) -> Iterator[kit.Property]:
     """Those that would say nothing in any row are left out."""
-    holders, partial = holdings.holders, holdings.partial
-    several = len({each.device for each in holders}) > 1
+    partial = holdings.partial
     yield terms.words("Name", _name)
-    if several:
-        yield terms.words("Device", lambda each: _on(each, setting))
     holds = "Holds at least" if partial else "Holds"
     yield terms.figures(holds, lambda each: each.reachable_bytes)
-    if any(each.delta_bytes is not None for each in holders):
+    if any(each.delta_bytes is not None for each in holdings.holders):
         yield terms.figures("Change", lambda each: each.delta_bytes, change_text)
     yield terms.figures(
         "Alone so far" if partial else "Alone", lambda each: each.own_bytes
     )
-
-
-def _on(holder: Holder, setting: Setting) -> str:
-    devices = holder.devices if isinstance(holder, _Together) else (holder.device,)
-    return devices_text(setting.kind, devices)
 
 
 def _name(holder: Holder) -> str:
@@ -442,42 +408,27 @@ def _alone(holders: Iterable[Holder]) -> int:
     return sum(each.own_bytes for each in holders)
 
 
-@dataclass(frozen=True)
-class _Together(Holder):
-    """A name with all that it holds, on each of its devices."""
-
-    devices: tuple[int, ...] = ()
-
-
-def together(holders: Iterable[Holder]) -> list[_Together]:
+def together(holders: Iterable[Holder]) -> list[Holder]:
     """Each name once, with the sums of its devices, in the order of the first."""
     same: dict[tuple[HolderKind, str], list[Holder]] = {}
     for each in holders:
         same.setdefault((each.kind, each.name), []).append(each)
-    return [_sum(its) for its in same.values()]
+    rows = []
+    for its in same.values():
+        deltas = [each.delta_bytes for each in its if each.delta_bytes is not None]
+        partners = [each.shares_with for each in its if each.shares_with]
+        row = replace(
+            its[0],
+            own_bytes=_alone(its),
+            reachable_bytes=sum(each.reachable_bytes for each in its),
+            shares_with=partners[0] if partners else None,
+            delta_bytes=sum(deltas) if deltas else None,
+        )
+        rows.append(row)
+    return rows
 
 
-def _sum(its: Sequence[Holder]) -> _Together:
-    deltas = [each.delta_bytes for each in its if each.delta_bytes is not None]
-    parts: Counter[str] = Counter()
-    for each in its:
-        parts.update({part.name: part.nbytes for part in each.parts})
-    return _Together(
-        name=its[0].name,
-        kind=its[0].kind,
-        device=its[0].device,
-        own_bytes=_alone(its),
-        reachable_bytes=sum(each.reachable_bytes for each in its),
-        shares_with=next((each.shares_with for each in its if each.shares_with), None),
-        parts=tuple(Part(*each) for each in parts.most_common()),
-        delta_bytes=sum(deltas) if deltas else None,
-        devices=tuple(each.device for each in its),
-    )
-
-
-def _shown_of(
-    rows: list[_Together], top: int
-) -> tuple[list[_Together], list[_Together]]:
+def _shown_of(rows: list[Holder], top: int) -> tuple[list[Holder], list[Holder]]:
     """So many of them, and the rest; what a cell has changed comes before the rest."""
     by_change = sorted(rows, key=lambda row: -abs(row.delta_bytes or 0))
     changed = [row for row in by_change[:top] if row.delta_bytes]

@@ -4,46 +4,30 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.host import available_bytes
 from gpumagic.devices.opening import runtime_now
+from gpumagic.gpu_mem import answer_why as why
+from gpumagic.gpu_mem import segments as blocks
+from gpumagic.gpu_mem import would_fit
 from gpumagic.gpu_mem.answer_leaks import LeakReport
 from gpumagic.gpu_mem.answer_map import MapReport
 from gpumagic.gpu_mem.answer_now import TOP, MemoryReport
-from gpumagic.gpu_mem.answer_why import (
-    FitReport,
-    Held,
-    Verdict,
-    WhyReport,
-    next_steps,
-    steps_for_caught,
-)
+from gpumagic.gpu_mem.answer_why import FitReport, WhyReport
 from gpumagic.gpu_mem.balance import find_holdings
 from gpumagic.gpu_mem.cell import OneCell
 from gpumagic.gpu_mem.counters import badges_now, setting_of
 from gpumagic.gpu_mem.device_memory import device_memories
-from gpumagic.gpu_mem.fragmentation import fragmentation_of, segment_blockers
+from gpumagic.gpu_mem.fragmentation import held_back
 from gpumagic.gpu_mem.free import free
 from gpumagic.gpu_mem.leaks import find_leaks
 from gpumagic.gpu_mem.names import KnownNames
 from gpumagic.gpu_mem.oom import of_the_run
-from gpumagic.gpu_mem.records import (
-    Counters,
-    DeviceMemory,
-    Holder,
-    HolderKind,
-    Leak,
-    Segment,
-)
-from gpumagic.gpu_mem.segments import (
-    Unavailable,
-    segments_with_names,
-    why_unavailable,
-)
-from gpumagic.gpu_mem.would_fit import answer_now, verdict_now
+from gpumagic.gpu_mem.records import Counters, DeviceMemory, HolderKind
 from gpumagic.report.frontend import running_shell
+from gpumagic.report.introspection import without_collecting
 from gpumagic.report.places import Code
 from gpumagic.report.units import parse_bytes
 
@@ -51,16 +35,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from gpumagic.devices.protocols import Driver, Runtime
+    from gpumagic.gpu_mem import records
     from gpumagic.gpu_mem.answer_cell import CellReport
     from gpumagic.gpu_mem.answer_leaks import FreeReport
-    from gpumagic.gpu_mem.records import CaughtOoms, Holdings, OomFacts
+    from gpumagic.gpu_mem.records import Holdings, Segment
 
 _NOT_STARTED = "no GPU memory is in use yet"
 _USE_ONE = "make a tensor on one: x = torch.ones(3, device=gpumagic.device())"
 _HOST_ONLY = "there is no GPU in use: torch keeps no segments of the host's memory"
 _SIMULATE = 'gpumagic.simulate("h100") gives a GPU to look at'
 _MOST_HOLDERS = 5
-_OnDevice = TypeVar("_OnDevice", Segment, Holder, Leak)
 
 
 class Watched:
@@ -201,26 +185,17 @@ class Memory:
         """Every segment and block, with the names that lie there."""
         runtime = runtime_now()
         segments = self._segments(runtime)
-        reason = _why_no_blocks(runtime, segments)
-        devices = () if reason.problem else self._devices(runtime)
-        known = segments or ()
-        return MapReport(
-            setting=setting_of(runtime),
-            segments=known,
-            fragmentation=tuple(fragmentation_of(known, d.counters) for d in devices),
-            why_not=reason.problem or None,
-            hint=reason.hint,
-        )
+        problem, hint = _why_no_blocks(runtime, segments)
+        return MapReport(setting_of(runtime), segments or (), problem, hint)
 
-    def leaks(self, *, gc: bool = False) -> LeakReport:
+    def leaks(self) -> LeakReport:
         """What could be let go of."""
         runtime = runtime_now()
-        found = find_leaks(self._names.shell, runtime, gc=gc)
+        found = find_leaks(self._names.shell, runtime)
         return LeakReport(
             setting=setting_of(runtime),
             leaks=found.leaks,
             total_bytes=found.total_bytes,
-            collected_bytes=found.collected_bytes,
             partial=found.partial,
             remarks=found.remarks,
         )
@@ -233,26 +208,29 @@ class Memory:
         """Whether so many bytes would fit now, on each device in use."""
         runtime = runtime_now()
         told, setting = self._segments(runtime), setting_of(runtime)
-        segments, reason = told or (), _why_no_blocks(runtime, told)
-        leaks = find_leaks(self._names.shell, runtime)
-        devices = () if reason.problem else self._devices(runtime)
-        answers = tuple(answer_now(nbytes, d, segments, runtime) for d in devices)
+        problem, hint = _why_no_blocks(runtime, told)
+        segments = told or ()
+        found = find_leaks(self._names.shell, runtime)
+        devices = () if problem else self._devices(runtime)
+        answers = tuple(
+            would_fit.answer_now(nbytes, each, segments, runtime) for each in devices
+        )
         verdicts = [
-            verdict_now(None, answer, device, segments, leaks)
+            would_fit.verdict_now(None, answer, device, segments, found)
             for answer, device in zip(answers, devices, strict=True)
         ]
-        verdict = Verdict(
+        verdict = why.Verdict(
             tuple(dict.fromkeys(cause for each in verdicts for cause in each.causes)),
             any(each.is_capped for each in verdicts),
             sum(each.pools_bytes for each in verdicts),
         )
         failed = any(each.place == "nowhere" for each in answers)
-        steps = next_steps(
+        steps = why.next_steps(
             verdict,
             setting=setting,
-            held=Held(leaks.leaks),
+            held=why.Held(found.leaks),
             expandable=_are_expandable(segments),
-            pinning=segment_blockers(segments),
+            held_back=held_back(segments),
         )
         return FitReport(
             setting=setting,
@@ -262,11 +240,13 @@ class Memory:
             is_capped=verdict.is_capped,
             pools_bytes=verdict.pools_bytes,
             next_steps=steps if failed else (),
-            why_not=reason.problem or None,
-            hint=reason.hint,
+            why_not=problem,
+            hint=hint,
         )
 
-    def why(self, oom: OomFacts | None, caught: CaughtOoms | None = None) -> WhyReport:
+    def why(
+        self, oom: records.OomFacts | None, caught: records.CaughtOoms | None = None
+    ) -> WhyReport:
         """An out-of-memory error in words."""
         runtime = runtime_now()
         setting = setting_of(runtime)
@@ -280,12 +260,12 @@ class Memory:
         segments = _on(device, told or ())
         answer, asked = None, None if oom is None else oom.requested_bytes
         if memory is not None and told is not None and asked is not None:
-            answer = answer_now(asked, memory, segments, runtime)
-        found = find_leaks(self._names.shell, runtime, is_own=of_the_run(oom, caught))
-        verdict = verdict_now(oom, answer, memory, segments, found)
+            answer = would_fit.answer_now(asked, memory, segments, runtime)
+        found = find_leaks(self._names.shell, runtime, is_own=of_the_run(oom))
+        verdict = would_fit.verdict_now(oom, answer, memory, segments, found)
         known = self._holdings(runtime, () if memory is None else (memory,)).holders
         holders, leaks = _on(device, known), _on(device, found.leaks)
-        held = Held(
+        held = why.Held(
             leaks,
             own_bytes=dict(found.own_bytes).get(device or 0, 0),
             live_bytes=None if memory is None else memory.counters.allocated_bytes,
@@ -296,15 +276,15 @@ class Memory:
                 if each.kind is HolderKind.VARIABLE
             ),
         )
-        expandable, pinning = _are_expandable(segments), segment_blockers(segments)
-        steps = steps_for_caught(held)
+        expandable, in_the_way = _are_expandable(segments), held_back(segments)
+        steps = why.steps_for_caught(held)
         if oom is not None:
-            steps = next_steps(
+            steps = why.next_steps(
                 verdict,
                 setting=setting,
                 held=held,
                 expandable=expandable,
-                pinning=pinning,
+                held_back=in_the_way,
                 oom=oom,
             )
         return WhyReport(
@@ -318,7 +298,7 @@ class Memory:
             memory=memory,
             holders=holders[:_MOST_HOLDERS],
             leaks=leaks[:_MOST_HOLDERS],
-            pinning=pinning,
+            held_back=in_the_way[:_MOST_HOLDERS],
             expandable_segments=expandable,
             own_bytes=held.own_bytes,
             next_steps=steps,
@@ -329,6 +309,7 @@ class Memory:
     def _devices(self, runtime: Runtime) -> tuple[DeviceMemory, ...]:
         return device_memories(runtime, self._find_driver())
 
+    @without_collecting()
     def _holdings(
         self, runtime: Runtime, devices: tuple[DeviceMemory, ...]
     ) -> Holdings:
@@ -337,7 +318,7 @@ class Memory:
         return find_holdings(sources, counted, snapshot=snapshot)
 
     def _segments(self, runtime: Runtime) -> tuple[Segment, ...] | None:
-        return segments_with_names(runtime, self._names.sources(runtime.kind))
+        return blocks.segments_with_names(runtime, self._names.sources(runtime.kind))
 
 
 def _are_expandable(segments: tuple[Segment, ...]) -> bool | None:
@@ -345,17 +326,17 @@ def _are_expandable(segments: tuple[Segment, ...]) -> bool | None:
     return any(each.expandable for each in segments) if segments else None
 
 
-def _on(device: int | None, things: Iterable[_OnDevice]) -> tuple[_OnDevice, ...]:
+def _on(device: int | None, things: Iterable[Any]) -> tuple[Any, ...]:
     """Those of one device, or all where it is not known which."""
     return tuple(each for each in things if device in {None, each.device})
 
 
 def _why_no_blocks(
     runtime: Runtime, segments: tuple[Segment, ...] | None
-) -> Unavailable:
-    """Why nothing can be said of blocks; no problem where they are known."""
+) -> tuple[str | None, str | None]:
+    """Why nothing can be said of blocks, and what to do; no problem where it can."""
     if runtime.kind == "cpu":
-        return Unavailable(_HOST_ONLY, _SIMULATE)
+        return _HOST_ONLY, _SIMULATE
     if not runtime.started() or not runtime.devices_in_use():
-        return Unavailable(_NOT_STARTED, _USE_ONE)
-    return why_unavailable(runtime) if segments is None else Unavailable("", None)
+        return _NOT_STARTED, _USE_ONE
+    return blocks.why_unavailable(runtime) if segments is None else (None, None)

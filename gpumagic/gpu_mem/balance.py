@@ -6,13 +6,12 @@ of them lead to the same model.
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import re
 import time
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -217,8 +216,8 @@ def find_holdings(
     tell_blocks: Callable[[], Snapshot | None] | None = None,
 ) -> Holdings:
     """Who holds the memory of one kind of device; looking changes nothing."""
-    tell_blocks = tell_blocks or (lambda: snapshot)
-    found = _find(sources, allocated, budget, snapshot, tell_blocks)
+    look = _Search(allocated, budget, snapshot, tell_blocks or (lambda: snapshot))
+    found = look.find(sources)
     nameless = (
         each.reachable_bytes
         for each in found.holders
@@ -229,72 +228,70 @@ def find_holdings(
     strays = tuple(sources.stray_errors())
     if not strays:
         return found
-    sources = dataclasses.replace(sources, errors=(*sources.errors, *strays))
-    return _find(sources, allocated, budget, snapshot, tell_blocks)
+    return look.find(replace(sources, errors=(*sources.errors, *strays)))
 
 
-def _find(
-    sources: Sources,
-    allocated: Mapping[int, int | None],
-    budget: Budget | None,
-    snapshot: Snapshot | None,
-    tell_blocks: Callable[[], Snapshot | None],
-) -> Holdings:
-    began = time.perf_counter()
-    kind, counted, roots = (
-        sources.kind,
-        CountedMemory(sources.kind, snapshot),
-        roots_of(sources),
-    )
-    left_out = sources.left_out()
-    values = (root.values for root in roots)
-    walk, starts, memory = search(values, counted, left_out=left_out, budget=budget)
-    named = _named(walk, starts, roots, memory)
-    devices = sorted({*allocated, *(key.device for key in memory)})
-    rows = {
-        device: _DeviceRows(
-            device,
-            named,
-            [each for key, each in memory.items() if key.device == device],
+class _Search(NamedTuple):
+    """What a search has to go by besides the names."""
+
+    allocated: Mapping[int, int | None]
+    budget: Budget | None
+    snapshot: Snapshot | None
+    tell_blocks: Callable[[], Snapshot | None]
+
+    def find(self, sources: Sources) -> Holdings:
+        """Who holds the memory, by these names."""
+        began = time.perf_counter()
+        kind, roots = sources.kind, roots_of(sources)
+        counted, left_out = CountedMemory(kind, self.snapshot), sources.left_out()
+        values = (root.values for root in roots)
+        walk, starts, memory = search(
+            values, counted, left_out=left_out, budget=self.budget
         )
-        for device in devices
-    }
-    missing = ((allocated.get(d) or 0) - each.found_bytes for d, each in rows.items())
-    reached = {(key.device, key.address) for key in memory}
-    libraries = workspaces(kind, reached, max(missing, default=0), tell_blocks)
-    holders: list[Holder] = []
-    totals, sums = [], []
-    remarks = list(_search_remarks(walk, counted))
-    for device, its in rows.items():
-        own = Counter[str]()
-        for each in libraries:
-            if each.device == device:
-                own[each.name] += each.nbytes
-        known, told = its.found_bytes + own.total(), allocated.get(device)
-        total = max(known, told or 0)
-        holders += its.holders()
-        for name, nbytes in own.items():
-            holders.append(Holder(name, HolderKind.LIBRARY, device, nbytes, nbytes))
-        if rest := total - known:
-            nobody = HolderKind.UNATTRIBUTED
-            holders.append(Holder(UNATTRIBUTED, nobody, device, rest, rest))
-        by_kind = its.sums()
-        by_kind[HolderKind.LIBRARY] = own.total()
-        by_kind[HolderKind.UNATTRIBUTED] = rest
-        sums += [(device, each, by_kind[each]) for each in HolderKind if by_kind[each]]
-        totals.append((device, total))
-        remarks += _balance_remarks(kind, device, told, total)
-        remark = workspace_remark(word_of(kind), rest, are_found=bool(own))
-        remarks += [] if remark is None else [remark]
-    return Holdings(
-        holders=tuple(sorted(holders, key=_place_of)),
-        allocated_bytes=tuple(totals),
-        sums=tuple(sums),
-        partial=walk.partial or walk.hidden > 0,
-        searched=len(walk),
-        seconds=time.perf_counter() - began,
-        remarks=tuple(remarks),
-    )
+        rows = _rows(walk, starts, roots, memory)
+        sums = _sums_of(memory, roots)
+        devices = sorted({*self.allocated, *(key.device for key in memory)})
+        found = Counter[int]()
+        for (device, _), nbytes in sums.items():
+            found[device] += nbytes
+        missing = ((self.allocated.get(each) or 0) - found[each] for each in devices)
+        reached = {(key.device, key.address) for key in memory}
+        most_missing = max(missing, default=0)
+        libraries = workspaces(kind, reached, most_missing, self.tell_blocks)
+        totals, remarks = [], list(_search_remarks(walk, counted))
+        for device in devices:
+            own = Counter[str]()
+            for each in libraries:
+                if each.device == device:
+                    own[each.name] += each.nbytes
+            told, known = self.allocated.get(device), found[device] + own.total()
+            total = max(known, told or 0)
+            rest = total - known
+            nameless = [(name, HolderKind.LIBRARY, n) for name, n in own.items()]
+            nameless.append((UNATTRIBUTED, HolderKind.UNATTRIBUTED, rest))
+            for name, of, nbytes in nameless:
+                if nbytes:
+                    rows.append(Holder(name, of, device, nbytes, nbytes))
+                    sums[device, of] += nbytes
+            totals.append((device, total))
+            word = word_of(kind)
+            remarks += _balance_remarks(f"{word}:{device}", told, total)
+            remarks += _workspace_remarks(word, rest, are_found=bool(own))
+        order = list(HolderKind)
+        return Holdings(
+            holders=tuple(sorted(rows, key=_place_of)),
+            allocated_bytes=tuple(totals),
+            sums=tuple(
+                (device, each, sums[device, each])
+                for device in devices
+                for each in order
+                if sums[device, each]
+            ),
+            partial=walk.partial or walk.hidden > 0,
+            searched=len(walk),
+            seconds=time.perf_counter() - began,
+            remarks=tuple(remarks),
+        )
 
 
 def _place_of(row: Holder) -> tuple[bool, bool, int, int, int, bool, str]:
@@ -332,61 +329,30 @@ def sizes(holdings: Holdings) -> dict[Key, int]:
     return {_key_of(each): each.reachable_bytes for each in holdings.holders}
 
 
-def compared(before: Mapping[Key, int], now: Holdings) -> Holdings:
-    """The same holdings, each name with how much more it reaches than before.
+def compared(
+    before: Mapping[Key, int], now: Holdings, devices: Collection[int]
+) -> Holdings:
+    """The holdings on these devices, each name with how much more it reaches.
 
     A name that reaches nothing any more is told as well: what it held may have gone
     over to others.
     """
     gone = dict(before)
     holders = [
-        dataclasses.replace(
-            each, delta_bytes=each.reachable_bytes - gone.pop(_key_of(each), 0)
-        )
+        replace(each, delta_bytes=each.reachable_bytes - gone.pop(_key_of(each), 0))
         for each in now.holders
     ]
     if not now.partial:
         holders += [Holder(*key, 0, 0, delta_bytes=-size) for key, size in gone.items()]
-    return dataclasses.replace(now, holders=tuple(holders))
-
-
-def of_devices(holdings: Holdings, devices: Collection[int]) -> Holdings:
-    """The same holdings, without those on other devices."""
-    return dataclasses.replace(
-        holdings,
-        holders=tuple(each for each in holdings.holders if each.device in devices),
-        allocated_bytes=tuple(
-            each for each in holdings.allocated_bytes if each[0] in devices
-        ),
-        sums=tuple(each for each in holdings.sums if each[0] in devices),
+    return replace(
+        now,
+        holders=tuple(each for each in holders if each.device in devices),
+        allocated_bytes=tuple(e for e in now.allocated_bytes if e[0] in devices),
+        sums=tuple(each for each in now.sums if each[0] in devices),
     )
 
 
 # ------------------------------------------------------------------ a row for each name
-
-
-class _Named(NamedTuple):
-    """A name without its objects."""
-
-    name: str
-    kind: HolderKind
-    is_tensor: bool
-
-
-def _named(
-    walk: Walk,
-    starts: Sequence[Sequence[int]],
-    roots: Sequence[Root],
-    memory: Mapping[StorageKey, Reached],
-) -> dict[int, _Named]:
-    """The names that reach some memory, by their bit."""
-    reached = 0
-    for each in memory.values():
-        reached |= each.every
-    return {
-        n: _Named(roots[n].name, roots[n].kind, walk.is_tensor(starts[n][0]))
-        for n in names_in(reached)
-    }
 
 
 @dataclass(slots=True)
@@ -410,68 +376,63 @@ class _Tally:
             self.partner = next(names_in(others))
 
 
-class _DeviceRows:
-    """The rows of one device."""
+def _bits_of(roots: Sequence[Root]) -> dict[HolderKind, int]:
+    """Which names are of which kind."""
+    bits = dict.fromkeys(HolderKind, 0)
+    for position, each in enumerate(roots):
+        bits[each.kind] |= 1 << position
+    return bits
 
-    def __init__(
-        self, device: int, names: Mapping[int, _Named], memories: Sequence[Reached]
-    ) -> None:
-        self._device = device
-        self._names = names
-        self._memories = memories
-        self._bits = dict.fromkeys(HolderKind, 0)
-        for position, each in names.items():
-            self._bits[each.kind] |= 1 << position
-        self.found_bytes = sum(memory.nbytes for memory in memories)
 
-    def sums(self) -> Counter[HolderKind]:
-        """The memory by what keeps it, each piece once."""
-        sums: Counter[HolderKind] = Counter()
-        for memory in self._memories:
-            sums[self._kind_of(memory)] += memory.nbytes
-        return sums
+def _sums_of(
+    memory: Mapping[StorageKey, Reached], roots: Sequence[Root]
+) -> Counter[tuple[int, HolderKind]]:
+    """The memory by device and by what keeps it, each piece once."""
+    bits, sums = _bits_of(roots), Counter[tuple[int, HolderKind]]()
+    of_variables = bits[HolderKind.VARIABLE]
+    for key, each in memory.items():
+        kind = HolderKind.GRAPH
+        if each.direct & of_variables:
+            kind = HolderKind.VARIABLE
+        elif not each.every & of_variables:
+            holding = (kind for kind in _BY_OBJECTS if each.direct & bits[kind])
+            kind = next(holding, HolderKind.GRAPH)
+        sums[key.device, kind] += each.nbytes
+    return sums
 
-    def _kind_of(self, memory: Reached) -> HolderKind:
-        if memory.direct & self._bits[HolderKind.VARIABLE]:
-            return HolderKind.VARIABLE
-        if memory.every & self._bits[HolderKind.VARIABLE]:
-            return HolderKind.GRAPH
-        by_objects = (each for each in _BY_OBJECTS if memory.direct & self._bits[each])
-        return next(by_objects, HolderKind.GRAPH)
 
-    def holders(self) -> Iterator[Holder]:
-        """A row for each name, and one more for what only its graph keeps."""
-        variables = self._bits[HolderKind.VARIABLE]
-        direct: dict[int, _Tally] = defaultdict(_Tally)
-        graphs: dict[int, _Tally] = defaultdict(_Tally)
-        for memory in self._memories:
-            for position in names_in(memory.every):
-                bit = 1 << position
-                if memory.direct & bit:
-                    direct[position].add(memory, bit)
-                elif not memory.direct & variables:
-                    graphs[position].add(memory, bit)
-        for position, tally in direct.items():
-            named = self._names[position]
-            yield self._holder(named.name, named.kind, tally, _parts(tally.roles))
-        for position, tally in graphs.items():
-            named = self._names[position]
-            name = graph_name(named.name, is_tensor=named.is_tensor)
-            yield self._holder(name, HolderKind.GRAPH, tally, ())
-
-    def _holder(
-        self, name: str, kind: HolderKind, tally: _Tally, parts: tuple[Part, ...]
-    ) -> Holder:
-        partner = None if tally.partner is None else self._names[tally.partner].name
-        return Holder(
+def _rows(
+    walk: Walk,
+    starts: Sequence[Sequence[int]],
+    roots: Sequence[Root],
+    memory: Mapping[StorageKey, Reached],
+) -> list[Holder]:
+    """A row for each name on each device, and one for what only its graph keeps."""
+    variables = _bits_of(roots)[HolderKind.VARIABLE]
+    tallies: defaultdict[tuple[int, bool, int], _Tally] = defaultdict(_Tally)
+    for key, each in memory.items():
+        for position in names_in(each.every):
+            bit = 1 << position
+            is_direct = bool(each.direct & bit)
+            if is_direct or not each.direct & variables:
+                tallies[key.device, not is_direct, position].add(each, bit)
+    rows = []
+    for (device, is_graph, position), tally in tallies.items():
+        name, kind = roots[position].name, roots[position].kind
+        if is_graph:
+            is_tensor = walk.is_tensor(starts[position][0])
+            name, kind = graph_name(name, is_tensor=is_tensor), HolderKind.GRAPH
+        holder = Holder(
             name=name,
             kind=kind,
-            device=self._device,
+            device=device,
             own_bytes=tally.own_bytes,
             reachable_bytes=tally.reachable_bytes,
-            shares_with=partner,
-            parts=parts,
+            shares_with=None if tally.partner is None else roots[tally.partner].name,
+            parts=() if is_graph else _parts(tally.roles),
         )
+        rows.append(holder)
+    return rows
 
 
 def _parts(roles: Counter[str]) -> tuple[Part, ...]:
@@ -500,13 +461,11 @@ def _search_remarks(walk: Walk, counted: CountedMemory) -> Iterator[str]:
         )
 
 
-def _balance_remarks(
-    kind: str, device: int, told: int | None, total: int
-) -> Iterator[str]:
+def _balance_remarks(where: str, told: int | None, total: int) -> Iterator[str]:
     """Names hold more than is allocated, which is no mistake of theirs."""
     if told is not None and told < total:
         yield (
-            f"names hold {bytes_text(total - told)} on {word_of(kind)}:{device} beyond "
+            f"names hold {bytes_text(total - told)} on {where} beyond "
             f"the {bytes_text(told)} that the allocator says it has handed out: memory "
             "of another library, or memory that was given back meanwhile"
         )
@@ -573,17 +532,16 @@ def _in_blocks(
                     yield found._replace(name=PROBABLY_WORKSPACES)
 
 
-def workspace_remark(word: str, rest_bytes: int, *, are_found: bool) -> str | None:
+def _workspace_remarks(word: str, rest_bytes: int, *, are_found: bool) -> Iterator[str]:
     """What workspaces are and how they go; also where there may be some."""
     may_be = 0 < rest_bytes <= _MOST_WORKSPACES * _LARGEST_BYTES
-    if word != "cuda" or not (are_found or may_be):
-        return None
-    which = "" if are_found else "what no name was found for may be "
-    return (
-        f"{which}{WORKSPACES}: the first matrix product of a thread on a stream takes "
-        f"one, of up to {bytes_text(_LARGEST_BYTES)}; a backward pass has a thread of "
-        "its own. torch._C._cuda_clearCublasWorkspaces() frees them"
-    )
+    if word == "cuda" and (are_found or may_be):
+        which = "" if are_found else "what no name was found for may be "
+        yield (
+            f"{which}{WORKSPACES}: the first matrix product of a thread on a stream "
+            f"takes one, of up to {bytes_text(_LARGEST_BYTES)}; a backward pass has a "
+            "thread of its own. torch._C._cuda_clearCublasWorkspaces() frees them"
+        )
 
 
 # ---------------------------------------------------------------- which names grow

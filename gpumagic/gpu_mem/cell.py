@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter, defaultdict
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.around_cell import CellRuntime
@@ -22,24 +24,10 @@ from gpumagic.devices.memory_counters import watch_resets
 from gpumagic.devices.opening import runtime_now
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import error_line
+from gpumagic.gpu_mem import balance, counters
 from gpumagic.gpu_mem.answer_cell import CellReport
 from gpumagic.gpu_mem.answer_now import TOP
-from gpumagic.gpu_mem.balance import (
-    compared,
-    find_holdings,
-    held_bytes,
-    of_devices,
-    sizes,
-)
-from gpumagic.gpu_mem.counters import (
-    badges_between,
-    badges_of_allocator,
-    from_zero,
-    read_all,
-    setting_of,
-)
 from gpumagic.gpu_mem.records import (
-    PEAKS,
     SUMS,
     Counters,
     DeviceChange,
@@ -47,7 +35,6 @@ from gpumagic.gpu_mem.records import (
     PeakKind,
     Setting,
     difference,
-    peaks_were_reset,
     sums_were_reset,
 )
 from gpumagic.report.places import in_running_cell
@@ -57,13 +44,13 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.memory_events import MemoryTrace
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.gpu_mem.balance import Key
-    from gpumagic.gpu_mem.names import KnownNames
-    from gpumagic.gpu_mem.records import CellBadge, Course, Holdings, LineUse, Segment
+    from gpumagic.gpu_mem import records
+    from gpumagic.gpu_mem.names import KnownNames, Sources
     from gpumagic.report.places import Code
 
     Looks = Mapping[int, Counters]
 
+_HOST = CpuRuntime.kind
 _WORTH_A_SEARCH = 1 << 20
 _OOM = "OutOfMemoryError"
 _LOSES_OLDEST = "cuda"  # a recording that is full; others take nothing more
@@ -87,7 +74,7 @@ class OneCell:
         self._searches = search
         host_bytes = self._host_bytes if search else None
         self._run = CellRun(runtime_now, lines=lines, host_bytes=host_bytes)
-        self._sizes: dict[Key, int] = {}
+        self._sizes: dict[balance.Key, int] = {}
         self._sized: str | None = None  # the kind of device
 
     def begin(self) -> None:
@@ -95,14 +82,25 @@ class OneCell:
         if self._searches:
             runtime = runtime_now()
             if runtime.started():
-                counted = {c.device: c.allocated_bytes for c in read_all(runtime)}
-                self._sized = runtime.kind
-                self._sizes = sizes(self._holdings(counted))
+                counted = {
+                    c.device: c.allocated_bytes for c in counters.read_all(runtime)
+                }
+                found = balance.find_holdings(
+                    self._names.sources(runtime.kind),
+                    counted,
+                    tell_blocks=runtime.memory_snapshot,
+                )
+                self._sized, self._sizes = runtime.kind, balance.sizes(found)
         self._run.begin()
 
     def end(self, *, error: BaseException | None = None) -> None:
         """The cell has run, or has raised this."""
         self._run.end(error)
+
+    @property
+    def counted(self) -> dict[int, Counters]:
+        """What the devices had counted when it had ended."""
+        return {} if self._run.kind == _HOST else self._run.after
 
     def report(
         self, code: Code, *, value: Any = None, error: BaseException | None = None
@@ -114,63 +112,45 @@ class OneCell:
         )
         # The cell's value, by the name that IPython is going to give it.
         shown = {} if value is None else {f"Out[{code.cell}]": value}
+        sources = partial(self._names.sources, run.kind, shown, error)
+
+        def find_segments() -> tuple[records.Segment, ...]:
+            from gpumagic.gpu_mem.segments import segments_with_names
+
+            return segments_with_names(runtime_now(), sources()) or ()
+
         return CellReport(
             code=code,
             setting=run.setting,
             changes=changes,
             badges=run.badges(),
-            holdings=self._held_now(changes, shown, error),
+            holdings=self._held_now(changes, sources),
             lines=run.lines(),
             lines_partial=run.lines_partial,
             failed=run.failed,
             top=self._top,
             remarks=run.remarks,
-            courses=run.courses(lambda: self._segments(shown, error)),
+            courses=run.courses(find_segments),
         )
 
-    def _segments(
-        self, shown: dict[str, Any], error: BaseException | None
-    ) -> tuple[Segment, ...]:
-        """What lies where now, with names; nothing where no allocator tells of it."""
-        from gpumagic.gpu_mem.segments import segments_with_names
-
-        sources = self._names.sources(self._run.kind, shown, error)
-        return segments_with_names(runtime_now(), sources) or ()
-
     def _held_now(
-        self,
-        changes: tuple[DeviceChange, ...],
-        shown: dict[str, Any],
-        error: BaseException | None,
-    ) -> Holdings | None:
+        self, changes: tuple[DeviceChange, ...], sources: Callable[[], Sources]
+    ) -> records.Holdings | None:
         deltas = [each.allocated_delta for each in changes]
         # Where nothing is counted names are all that there is.
         moved = any(each is None or abs(each) >= _WORTH_A_SEARCH for each in deltas)
         if not self._searches or not moved:
             return None
         counted = {each.device: each.after.allocated_bytes for each in changes}
-        kind = self._run.kind
-        found = self._holdings(counted, kind=kind, shown=shown, error=error)
-        before = self._sizes if self._sized == kind else {}
-        return of_devices(compared(before, found), counted)
-
-    def _holdings(
-        self,
-        allocated: Mapping[int, int | None],
-        *,
-        kind: str | None = None,
-        shown: Mapping[str, Any] | None = None,
-        error: BaseException | None = None,
-    ) -> Holdings:
-        return find_holdings(
-            self._names.sources(kind or runtime_now().kind, shown, error),
-            allocated,
-            tell_blocks=lambda: runtime_now().memory_snapshot(),
+        found = balance.find_holdings(
+            sources(), counted, tell_blocks=runtime_now().memory_snapshot
         )
+        before = self._sizes if self._sized == self._run.kind else {}
+        return balance.compared(before, found, counted)
 
     def _host_bytes(self) -> int | None:
         """What the names hold of the host's memory."""
-        return held_bytes(self._names.sources("cpu"))
+        return balance.held_bytes(self._names.sources(_HOST))
 
 
 # ------------------------------------------------------------ counters before and after
@@ -179,18 +159,9 @@ class OneCell:
 class CellRun:
     """Looks at the counters before and after a cell; looking changes none of them.
 
-    Args:
-        open_runtime: Finds the best runtime that there is now; asked again at the
-            end, since the cell may import torch or start a device.
-
-        lines: Whether the exact peak and each line's part are wanted, for which each
-            allocation is seen.
-
-        host_bytes: What the notebook's names hold of the host's memory: asked where
-            there is no other device. None: nothing is looked for there.
-
-        in_cell: Whether a file name is that of the cell; None is for the cell that
-            the shell runs when it ends.
+    `open_runtime` is asked again at the end, since the cell may import torch or start
+    a device. `host_bytes` tells what names hold of the host's memory, where there is no
+    other device, and `in_cell` whether a file is the cell: by default the running one.
     """
 
     def __init__(
@@ -203,8 +174,8 @@ class CellRun:
     ) -> None:
         self.failed: str | None = None  # the error that the code raised, in one line
         self.lines_partial = False  # whether the recording was full too early
-        self.setting = Setting(CpuRuntime.kind)  # where it ran, in the user's words
-        self.kind = CpuRuntime.kind  # of device there, as the runtime has it
+        self.setting = Setting(_HOST)  # where it ran, in the user's words
+        self.kind = _HOST  # of device there, as the runtime has it
         self._ran_on = CellRuntime(open_runtime)
         self._host_bytes = host_bytes
         self._in_cell = in_cell
@@ -213,7 +184,7 @@ class CellRun:
         self._watches = contextlib.ExitStack()
         self._stretches = Stretches(self._look_again)
         self._before: dict[int, Counters] = {}
-        self._after: dict[int, Counters] = {}
+        self.after: dict[int, Counters] = {}
         self._recording: Any = None
         if lines:
             from gpumagic.gpu_mem.lines import Recording
@@ -231,8 +202,8 @@ class CellRun:
         if runtime.simulated and box is not None:
             self._marks = box.mark_peaks()
         self._before = self._look(runtime)
-        if runtime.kind != CpuRuntime.kind:
-            self._stretches.begin(self._before)
+        if runtime.kind != _HOST:
+            self._stretches.since = self._before
         if self._recording is not None:
             self._recording.start(runtime)
 
@@ -240,19 +211,23 @@ class CellRun:
         """Look again; call it just once, also where `begin` was cut short."""
         try:
             runtime = self._ran_on.now()
-            self._after = self._look(runtime)
+            self.after = self._look(runtime)
         finally:
             self._watches.close()
             if self._recording is not None:
                 self._recording.stop()
         another_kind = runtime.kind != self._ran_on.runtime.kind
         if another_kind or not self._ran_on.same_machine:
-            self._forget_beginning()
+            self._before, self._marks = {}, None
+            if self._ran_on.runtime.kind != _HOST:
+                self._stretches = Stretches(self._look_again)
+            if self._recording is not None:
+                self._recording.forget()
         box = simulated_box()
         if runtime.simulated and box is not None:
             self._engine_peaks = box.peaks_since(self._marks)
         self._in_cell = self._in_cell or in_running_cell()
-        self.setting, self.kind = setting_of(runtime), runtime.kind
+        self.setting, self.kind = counters.setting_of(runtime), runtime.kind
         self.failed = error_line(error)
         if type(error).__name__ == _OOM:
             found = _OOM_DEVICE.search(str(error))
@@ -267,26 +242,26 @@ class CellRun:
     def changes(self) -> tuple[DeviceChange, ...]:
         """Each device in use; one that the cell was the first to use began at zero."""
         found = []
-        for device, after in self._after.items():
-            before = self._before.get(device) or from_zero(after)
+        for device, after in self.after.items():
+            before = self._at_first(device)
             whole = self._stretches.whole(after)
             found.append(DeviceChange(before, whole, self._peak(before, after)))
         return tuple(found)
 
-    def badges(self) -> tuple[CellBadge, ...]:
+    def badges(self) -> tuple[records.CellBadge, ...]:
         """What should be seen at once, device by device."""
-        if self.kind == CpuRuntime.kind:
+        if self.kind == _HOST:
             return ()
-        badges = [*badges_of_allocator(self.kind, self._after.values())]
-        for device, after in self._after.items():
-            badges += badges_between(
+        badges = [*counters.badges_of_allocator(self.kind, self.after.values())]
+        for device, after in self.after.items():
+            badges += counters.badges_between(
                 self._before.get(device),
                 self._stretches.whole(after),
                 ended_by_oom=device == self._oom_device,
             )
         return tuple(badges)
 
-    def lines(self) -> tuple[LineUse, ...] | None:
+    def lines(self) -> tuple[records.LineUse, ...] | None:
         """A row for each line and device; None where that was not to be seen."""
         trace = self._trace
         if trace is None or not trace.lines:
@@ -296,17 +271,17 @@ class CellRun:
         in_cell = self._in_cell or in_running_cell()
         return tuple(
             row
-            for device in self._after
+            for device in self.after
             for row in lines_of(device, trace.events.get(device, ()), in_cell)
         )
 
     def courses(
-        self, find_segments: Callable[[], tuple[Segment, ...]]
-    ) -> tuple[Course, ...]:
+        self, find_segments: Callable[[], tuple[records.Segment, ...]]
+    ) -> tuple[records.Course, ...]:
         """How much was in use from step to step, where each of them was recorded."""
         trace = self._trace
         moved = {} if trace is None else {d: e for d, e in trace.events.items() if e}
-        begun = {device: self._begun(device) for device in moved}
+        begun = {device: self._begun(device, each) for device, each in moved.items()}
         if all(nbytes is None for nbytes in begun.values()):
             return ()
         from gpumagic.gpu_mem.lines import course_of, pieces_of
@@ -320,21 +295,10 @@ class CellRun:
                 before_bytes=nbytes,
                 in_cell=in_cell,
                 pieces=pieces_of(segments, device),
-                partial=self.lines_partial,
             )
             for device, nbytes in begun.items()
             if nbytes is not None
         )
-
-    def _begun(self, device: int) -> int | None:
-        """What was in use before the first step that was recorded."""
-        after, trace = self._after.get(device), self._trace
-        if after is None or trace is None:
-            return None
-        if not (self.lines_partial and self.kind == _LOSES_OLDEST):
-            return (self._before.get(device) or from_zero(after)).allocated_bytes
-        moved = (e.nbytes if e.taken else -e.nbytes for e in trace.events[device])
-        return difference(after.allocated_bytes, sum(moved))
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -349,20 +313,26 @@ class CellRun:
         trace: MemoryTrace | None = getattr(self._recording, "trace", None)
         return trace
 
-    def _forget_beginning(self) -> None:
-        self._before, self._marks = {}, None
-        if self._ran_on.runtime.kind != CpuRuntime.kind:
-            self._stretches = Stretches(self._look_again)
-        if self._recording is not None:
-            self._recording.forget()
+    def _at_first(self, device: int) -> Counters:
+        return self._before.get(device) or counters.from_zero(self.after[device])
+
+    def _begun(self, device: int, events: Any) -> int | None:
+        """What was in use before the first step that was recorded."""
+        after = self.after.get(device)
+        if after is None:
+            return None
+        if not (self.lines_partial and self.kind == _LOSES_OLDEST):
+            return self._at_first(device).allocated_bytes
+        moved = (e.nbytes if e.taken else -e.nbytes for e in events)
+        return difference(after.allocated_bytes, sum(moved))
 
     def _look(self, runtime: Runtime) -> dict[int, Counters]:
-        if runtime.kind == CpuRuntime.kind:
+        if runtime.kind == _HOST:
             if self._host_bytes is None:
                 return {}
             return {0: Counters(0, allocated_bytes=self._host_bytes())}
         try:
-            return {each.device: each for each in read_all(runtime)}
+            return {each.device: each for each in counters.read_all(runtime)}
         except RuntimeError as problem:  # a device in error need not answer any more
             self._problems += (f"the devices could not be asked: {problem}",)
             return {}
@@ -370,7 +340,7 @@ class CellRun:
     def _look_again(self) -> dict[int, Counters]:
         """In the middle of the cell, where names are not searched for."""
         runtime = self._ran_on.now()
-        return {} if runtime.kind == CpuRuntime.kind else self._look(runtime)
+        return {} if runtime.kind == _HOST else self._look(runtime)
 
     def _peak(self, before: Counters, after: Counters) -> Peak:
         engines = self._engine_peaks.get(after.device)
@@ -387,11 +357,11 @@ class CellRun:
 
     def _missed(self, device: int, trace: MemoryTrace) -> bool:
         """Whether the allocator has counted more than was recorded."""
-        after = self._after.get(device)
+        after = self.after.get(device)
         if after is None or after.taken is None:
             return False
-        before = self._before.get(device) or from_zero(after)
-        counted = (self._stretches.whole(after).taken or 0) - (before.taken or 0)
+        earlier = self._at_first(device).taken or 0
+        counted = (self._stretches.whole(after).taken or 0) - earlier
         return sum(each.taken for each in trace.events[device]) < counted
 
 
@@ -404,7 +374,7 @@ def peak_between(before: Counters, after: Counters) -> Peak:
     low = _highest_seen(before, after)
     if now is None or then is None or low is None:
         return _NO_PEAK
-    if peaks_were_reset(before, after):
+    if now < then:  # somebody has reset it
         return Peak(PeakKind.BOUND, max(now, low))
     if after.taken_bytes is None:
         # Such an allocator is not torch's own, and its peak is only a bound.
@@ -429,32 +399,22 @@ def peak_unseen(after: Counters) -> Peak:
     if low is None or None in sums:
         return _NO_PEAK
     taken, reserved, flushed = (each or 0 for each in sums)
-    if sums_were_reset(from_zero(after), after):
+    if sums_were_reset(counters.from_zero(after), after):
         return Peak(PeakKind.BOUND, low)
     return _between(low, max(low, min(taken, reserved + flushed)))
 
 
 def with_replay(counted: Peak, before: Counters, after: Counters, events: Any) -> Peak:
     """A peak that knows each allocation, if the counters do not know it exactly."""
-    if counted.kind is PeakKind.EXACT:
+    if counted.kind in (PeakKind.EXACT, PeakKind.UNKNOWN):
         return counted
-    end = peak = before.allocated_bytes or 0
+    now = peak = before.allocated_bytes or 0
     for event in events:
-        end += event.nbytes if event.taken else -event.nbytes
-        peak = max(peak, end)
-    low = _highest_seen(before, after)
-    if counted.kind is not PeakKind.UNKNOWN:
-        known = max(peak, low or 0)
-        most = known if counted.high_bytes is None else min(known, counted.high_bytes)
-        return Peak(PeakKind.REPLAYED, most, most)
-    if low is None or after.allocated_bytes is None:
-        return _NO_PEAK
-    # On the host what is allocated is known by names, which may miss some of it.
-    unseen = end - after.allocated_bytes
-    lowest = max(low, peak - max(unseen, 0))
-    highest = max(lowest, peak - min(unseen, 0))
-    kind = PeakKind.REPLAYED if lowest == highest else PeakKind.BOUND
-    return Peak(kind, lowest, highest)
+        now += event.nbytes if event.taken else -event.nbytes
+        peak = max(peak, now)
+    known = max(peak, _highest_seen(before, after) or 0)
+    most = known if counted.high_bytes is None else min(known, counted.high_bytes)
+    return Peak(PeakKind.REPLAYED, most, most)
 
 
 def _highest(one: Peak, other: Peak) -> Peak:
@@ -480,21 +440,17 @@ def _highest_seen(before: Counters, after: Counters) -> int | None:
 
 
 class Stretches:
-    """Goes on from stretch to stretch, and keeps what came of those that are over.
+    """Goes on from reset to reset, and keeps what came of the stretches that are over.
 
     `look` reads the counters of each device in use; it does not raise.
     """
 
     def __init__(self, look: Callable[[], Looks]) -> None:
+        self.since: Looks = {}  # the look with which the current stretch began
         self._look = look
-        self._since: Looks = {}
         self._peaks: dict[int, Peak] = {}
-        self._highest: dict[int, dict[str, int]] = {}
-        self._lost: dict[int, dict[str, int]] = {}
-
-    def begin(self, looks: Looks) -> None:
-        """The first stretch begins with these."""
-        self._since = looks
+        self._highest: dict[int, int] = {}
+        self._lost: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
     @contextlib.contextmanager
     def over_a_reset(self) -> Iterator[None]:
@@ -504,30 +460,26 @@ class Stretches:
         try:
             yield
         finally:
-            self._since = self._look()
-            for device, after in self._since.items():
+            self.since = self._look()
+            for device, after in self.since.items():
                 self._note_reset(before.get(device), after)
 
     def peak(self, after: Counters) -> Peak:
         """The most at once on a device until this look."""
-        earlier, since = self._peaks.get(after.device), self._since.get(after.device)
+        earlier, since = self._peaks.get(after.device), self.since.get(after.device)
         if earlier is None:
-            return peak_between(since or from_zero(after), after)
+            return peak_between(since or counters.from_zero(after), after)
         if since is None:  # it could not be asked after a reset
             return _NO_PEAK
         return _highest(earlier, peak_between(since, after))
 
     def whole(self, after: Counters) -> Counters:
         """The counters as they would be, had nobody reset them."""
-        highest, lost = (
-            each.get(after.device, {}) for each in (self._highest, self._lost)
-        )
-        now = {name: getattr(after, name) for name in (*highest, *lost)}
-        figures = {
-            name: max(value, highest.get(name, 0)) + lost.get(name, 0)
-            for name, value in now.items()
-            if value is not None
-        }
+        lost = self._lost[after.device]
+        figures = {name: (getattr(after, name) or 0) + n for name, n in lost.items()}
+        highest = self._highest.get(after.device)
+        if highest is not None and after.peak_bytes is not None:
+            figures["peak_bytes"] = max(after.peak_bytes, highest)
         return replace(after, **figures)
 
     def _note_reset(self, before: Counters | None, after: Counters) -> None:
@@ -535,10 +487,9 @@ class Stretches:
         if before is None:  # it could not be asked
             self._peaks[device] = _NO_PEAK
             return
-        peaks = self._highest.setdefault(device, dict.fromkeys(PEAKS, 0))
-        for name in PEAKS:
-            peaks[name] = max(peaks[name], getattr(before, name) or 0)
-        lost = self._lost.setdefault(device, dict.fromkeys(SUMS, 0))
+        highest = max(self._highest.get(device, 0), before.peak_bytes or 0)
+        self._highest[device] = highest
         for name in SUMS:
-            fall = difference(getattr(before, name), getattr(after, name))
-            lost[name] += max(fall or 0, 0)
+            fall = difference(getattr(before, name), getattr(after, name)) or 0
+            if fall > 0:
+                self._lost[device][name] += fall

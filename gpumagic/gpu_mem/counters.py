@@ -28,9 +28,7 @@ _KEYS = {
     "allocated_bytes": ("allocated_bytes.all.current",),
     "reserved_bytes": ("reserved_bytes.all.current",),
     "active_bytes": ("active_bytes.all.current",),
-    "requested_bytes": ("requested_bytes.all.current",),
     "peak_bytes": ("allocated_bytes.all.peak",),
-    "peak_reserved_bytes": ("reserved_bytes.all.peak",),
     "taken_bytes": ("allocated_bytes.all.allocated",),
     "given_back_bytes": ("allocated_bytes.all.freed",),
     "taken": ("allocation.all.allocated",),
@@ -40,7 +38,7 @@ _KEYS = {
     "flushed_bytes": ("reserved_bytes.all.freed",),
 }
 # What CUDA's own pools tell; torch reports zero for all else of them.
-_OF_POOLS = ("allocated_bytes", "reserved_bytes", "peak_bytes", "peak_reserved_bytes")
+_OF_POOLS = ("allocated_bytes", "reserved_bytes", "peak_bytes")
 _GROWING = {
     BadgeKind.RETRY: "retries",
     BadgeKind.OOM_CAUGHT: "ooms",
@@ -89,8 +87,7 @@ def max_split_bytes(runtime: Runtime, device: int) -> int | None:
 def setting_of(runtime: Runtime) -> Setting:
     """Where it was looked; starts nothing."""
     box = simulated_box() if runtime.simulated else None
-    backend = allocator_backend(runtime.kind) if runtime.started() else None
-    return Setting(word_of(runtime.kind), str(getattr(box, "label", "")), backend)
+    return Setting(word_of(runtime.kind), str(getattr(box, "label", "")))
 
 
 def _sum(figures: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:

@@ -17,6 +17,7 @@ import inspect
 import itertools
 import sys
 from collections import Counter
+from functools import partial
 from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -39,8 +40,8 @@ _MACHINERY = frozenset(
 )
 
 
-class ErrorPlace(NamedTuple):
-    """A place that holds an error."""
+class Place(NamedTuple):
+    """A place that holds an error, or a result."""
 
     name: str  # as one would type it
     held: Any  # an error, a traceback or a frame; None where it is something of theirs
@@ -118,7 +119,7 @@ def drop_errors(shell: Any | None) -> tuple[str, ...]:
     return tuple(place.name for place in places)
 
 
-def _error_places(shell: Any | None) -> list[ErrorPlace]:
+def _error_places(shell: Any | None) -> list[Place]:
     """Every place that holds an error now."""
     places = list(_places_of_python())
     if shell is not None:
@@ -127,12 +128,14 @@ def _error_places(shell: Any | None) -> list[ErrorPlace]:
     return places
 
 
-def _places_of_results(results: Iterable[tuple[str, Any]]) -> Iterator[ErrorPlace]:
+def _places_of_results(results: Iterable[tuple[str, Any]]) -> Iterator[Place]:
     for owner, result in results:
         for name in _OF_A_RESULT:
             error = getattr(result, name, None)
             if is_error(error):
-                yield ErrorPlace(f"{owner}.{name}", error, setter(result, name, None))
+                yield Place(
+                    f"{owner}.{name}", error, partial(setattr, result, name, None)
+                )
 
 
 def results_of(shell: Any) -> Iterator[tuple[str, Any]]:
@@ -146,7 +149,7 @@ def results_of(shell: Any) -> Iterator[tuple[str, Any]]:
             yield name, result
 
 
-def _results_within(places: list[ErrorPlace]) -> list[ErrorPlace]:
+def _results_within(places: list[Place]) -> list[Place]:
     """Results of earlier cells, in frames of IPython that an error has kept.
 
     Each holds the error of its cell, and is held by it: without this only Python's
@@ -164,47 +167,38 @@ def _results_within(places: list[ErrorPlace]) -> list[ErrorPlace]:
     return list(_places_of_results(results))
 
 
-def _places_of_python() -> Iterator[ErrorPlace]:
+def _places_of_python() -> Iterator[Place]:
     for name in _LAST:
         held = vars(sys).get(name)
         if held is not None:
-            yield ErrorPlace(f"sys.{name}", held, _remover(name))
+            yield Place(f"sys.{name}", held, partial(vars(sys).pop, name, None))
 
 
-def _places_of_formatters(shell: Any) -> Iterator[ErrorPlace]:
+def _places_of_formatters(shell: Any) -> Iterator[Place]:
     """What makes text of tracebacks, as `shell.InteractiveTB`, and its debugger."""
     for owner, formatter in list(vars(shell).items()):
         if not hasattr(type(formatter), "structured_traceback"):
             continue
         for name, held in list(vars(formatter).items()):
             if _is_error_or_traceback(held):
-                empty = setter(formatter, name, None)
-                yield ErrorPlace(f"shell.{owner}.{name}", held, empty)
+                empty = partial(setattr, formatter, name, None)
+                yield Place(f"shell.{owner}.{name}", held, empty)
         yield from _places_of_debugger(owner, getattr(formatter, "pdb", None))
 
 
-def _places_of_debugger(owner: str, debugger: Any | None) -> Iterator[ErrorPlace]:
+def _places_of_debugger(owner: str, debugger: Any | None) -> Iterator[Place]:
     """What stays in a debugger that was left: a frame, and the locals it has shown."""
     if debugger is None:
         return
     kept = vars(debugger)
     for name in _OF_A_DEBUGGER:
         if type(kept.get(name)) is FrameType:
-            empty = setter(debugger, name, None)
-            yield ErrorPlace(f"shell.{owner}.pdb.{name}", kept[name], empty)
+            empty = partial(setattr, debugger, name, None)
+            yield Place(f"shell.{owner}.pdb.{name}", kept[name], empty)
     for name, nothing in (("stack", []), ("curframe_locals", {})):
         if kept.get(name):
-            empty = setter(debugger, name, nothing)
-            yield ErrorPlace(f"shell.{owner}.pdb.{name}", None, empty)
-
-
-def setter(owner: Any, name: str, value: Any) -> Callable[[], object]:
-    """What makes a place let go: it puts something else there."""
-    return lambda: setattr(owner, name, value)
-
-
-def _remover(name: str) -> Callable[[], object]:
-    return lambda: vars(sys).pop(name, None)
+            empty = partial(setattr, debugger, name, nothing)
+            yield Place(f"shell.{owner}.pdb.{name}", None, empty)
 
 
 def _of_same_frames(error: Error, found: dict[int, tuple[Error, list[str]]]) -> int:

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpumagic.gpu_mem.records import BlockState, Fragmentation, Pinning
+from gpumagic.gpu_mem.records import BlockState, HeldBack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator
 
-    from gpumagic.gpu_mem.records import Counters, Segment
+    from gpumagic.gpu_mem.records import Block, Segment
 
 MIB = 1 << 20
 SMALL_STEP_BYTES = 2 * MIB  # what the small pool takes from the driver at once
 LARGE_STEP_BYTES = 20 * MIB
 _COMMON_POOLS = ("small", "large")
-
-
-def fragmentation_of(segments: Iterable[Segment], counters: Counters) -> Fragmentation:
-    """The shares of one device: all of the segments, as far as they lie on it."""
-    own = [each for each in segments if each.device == counters.device]
-    holes = [hole for each in own for hole in holes_of(each)]
-    reserved, free = sum(each.nbytes for each in own), sum(holes)
-    largest = max(holes, default=0)
-    return Fragmentation(
-        device=counters.device,
-        reserved_bytes=reserved,
-        free_bytes=free,
-        stuck_share=sum(map(stuck_bytes, own)) / reserved if reserved else None,
-        largest_hole_bytes=largest,
-        external=1 - largest / free if free else None,
-    )
+_MOST_NAMES = 5  # of one row
+_MUCH = 0.01  # of what is most in one segment
 
 
 def holes_of(segment: Segment) -> tuple[int, ...]:
@@ -58,7 +45,7 @@ def returnable_bytes(segment: Segment, *, after_waiting: bool = False) -> int:
 
 def free_runs(
     segment: Segment, *, after_waiting: bool = False
-) -> Iterable[tuple[int, int]]:
+) -> Iterator[tuple[int, int]]:
     """Where neighbouring free blocks begin and end, from the segment's start."""
     begin: int | None = None
     for block in segment.blocks:
@@ -96,23 +83,55 @@ def kept_in_pools_bytes(segments: Iterable[Segment], device: int) -> int:
     return sum(hole for each in pools for hole in holes_of(each))
 
 
-def segment_blockers(segments: Iterable[Segment], most: int = 5) -> tuple[Pinning, ...]:
-    """Blocks that keep free memory from going back to the driver.
+def group_name(segment: Segment) -> str:
+    """Whose free parts these are: the pool, and the stream if not the default one."""
+    pool = segment.pool
+    name = f"{pool} pool" if is_common(segment) else f"private pool {pool}"
+    return f"{name}, stream {segment.stream}" if segment.stream else name
 
-    Those come first of which the fewest hold back the most.
-    """
-    found = []
+
+def whose(block: Block) -> str:
+    """A name that leads to it, or else the line that took it; "" for neither."""
+    if block.names:
+        return block.names[0]
+    return "" if block.line is None else block.line.where
+
+
+def held_back(segments: Iterable[Segment]) -> tuple[HeldBack, ...]:
+    """Whose blocks keep most from going back; the driver gets only whole segments."""
+    alike: dict[tuple[object, ...], HeldBack] = {}
     for segment in segments:
-        kept = stuck_bytes(segment)
-        used = [b for b in segment.blocks if b.state is not BlockState.FREE]
-        for b in used if kept else ():
-            pinning = Pinning(segment.nbytes, b.nbytes, kept, b.names, b.line)
-            found.append((kept / len(used), pinning))
-    found.sort(key=lambda each: -each[0])
-    return tuple(pinning for _, pinning in found[:most])
+        free = stuck_bytes(segment)
+        if not free:
+            continue
+        used = [each for each in segment.blocks if each.state is not BlockState.FREE]
+        ordered = sorted(used, key=lambda each: -each.nbytes)
+        names = tuple(dict.fromkeys(filter(None, map(whose, ordered))))
+        others = sum(whose(each) not in names[:1] for each in used)
+        place = group_name(segment)
+        key = names[:1], others, segment.device, place
+        row = HeldBack(names[:_MOST_NAMES], others, segment.device, place)
+        before = alike.get(key, row)
+        alike[key] = replace(
+            before,
+            blocks=before.blocks + len(used),
+            segments=before.segments + 1,
+            used_bytes=before.used_bytes + segment.nbytes - sum(holes_of(segment)),
+            free_bytes=before.free_bytes + free,
+            hole_bytes=max(before.hole_bytes, *holes_of(segment)),
+        )
+    return tuple(sorted(alike.values(), key=lambda row: -row.free_bytes))
 
 
-def blocking_names(pinnings: Sequence[Pinning]) -> tuple[str, ...]:
-    """The variables that are among them, or have them as elements, each once."""
-    first_names = (each.names[0].partition("[")[0] for each in pinnings if each.names)
-    return tuple(dict.fromkeys(each for each in first_names if each.isidentifier()))
+def blocking_names(rows: Iterable[HeldBack]) -> tuple[str, ...]:
+    """The variables whose few blocks hold back much."""
+    fewest_first = sorted(rows, key=lambda row: -row.free_bytes / row.blocks)
+    in_each = [row.free_bytes / row.segments for row in fewest_first]
+    much = _MUCH * max(in_each, default=0)
+    found = (
+        name
+        for row, free in zip(fewest_first, in_each, strict=True)
+        for name in row.names
+        if free >= much and row.blocks <= _MOST_NAMES * row.segments
+    )
+    return tuple(dict.fromkeys(each for each in found if each.isidentifier()))

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import gc
 import sys
-from gc import get_freeze_count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.errors import first_line
-from gpumagic.gpu_mem.answer_leaks import FreeReport
+from gpumagic.gpu_mem.answer_leaks import FreeReport, Return
 from gpumagic.gpu_mem.balance import CountedMemory, search
 from gpumagic.gpu_mem.counters import read_all, setting_of
 from gpumagic.gpu_mem.error_holders import drop_errors, errors_in_variables
-from gpumagic.gpu_mem.leaks import alive_bytes, collect_cycles, left_out
-from gpumagic.gpu_mem.names import drop_outputs, shown_results
+from gpumagic.gpu_mem.leaks import alive_bytes, collect_cycles
+from gpumagic.gpu_mem.names import KnownNames, drop_outputs, shown_results
 from gpumagic.gpu_mem.records import Counters
 from gpumagic.gpu_mem.walk import ON_DEMAND, Budget
 from gpumagic.report.units import listed
@@ -26,15 +25,14 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.protocols import Runtime
 
-_FROZEN_BY_PYTHON = 1000  # 3.12 freezes a few hundred of its own when it starts
 _MOST_NAMED = 3  # results
 
 
 class _Reading(NamedTuple):
-    """The allocator's counters, what the driver says is free, and what went wrong."""
+    """By device the counters and what the driver has free, and what went wrong."""
 
-    counters: tuple[Counters, ...] = ()
-    free_bytes: tuple[int | None, ...] = ()
+    counters: dict[int, Counters]
+    free_bytes: dict[int, int]
     problem: str = ""
 
 
@@ -46,7 +44,9 @@ def free(shell: Any | None, runtime: Runtime, *, cache: bool = False) -> FreeRep
     cache goes to the driver as well.
     """
     before = _read(runtime)
-    dropped, lost, problems = [], [], []
+    dropped: list[str] = []
+    lost: list[str] = []
+    problems: list[str] = []
     # First: the frames of an error may hold shown results.
     if places := drop_errors(shell):
         dropped.append(f"the last error, from {listed(_quoted(places))}")
@@ -57,40 +57,37 @@ def free(shell: Any | None, runtime: Runtime, *, cache: bool = False) -> FreeRep
             f"shown results that hold memory: {len(numbered)} from Out, "
             f"{len(places) - len(numbered)} from names and hidden copies"
         )
-        lost.append(_gone(numbered or [places[0]]))
+        lost.append(listed(numbered or [places[0]], ", ", _MOST_NAMED))
     # Then: what has shown a traceback left cycles.
     if found := collect_cycles():
         dropped.append(f"{found} objects in cycles, by Python's collector")
-    frozen = get_freeze_count()
-    if frozen > _FROZEN_BY_PYTHON:
-        problems.append(
-            f"{frozen} objects are frozen (gc.freeze), and are never collected"
-        )
     if cache:  # last: only segments with nothing in them go back
         problem = _empty_cache(runtime)
         (problems if problem else dropped).append(
             problem or "the free part of torch's cache"
         )
     after = _read(runtime)
-    problems += (before.problem, after.problem, _still_held(shell))
+    if names := errors_in_variables(shell):
+        quoted = listed(_quoted(names))
+        undo = f"`del {', '.join(names)}` lets go"
+        problems.append(f"errors in {quoted} stay, with all frames: {undo}")
+    problems += (before.problem, after.problem)
+    returns = (
+        Return(
+            before.counters[device],
+            counters,
+            before.free_bytes.get(device),
+            after.free_bytes.get(device),
+        )
+        for device, counters in after.counters.items()
+        if device in before.counters
+    )
     return FreeReport(
         setting=setting_of(runtime),
         dropped=tuple(dropped),
-        before=before.counters,
-        after=after.counters,
-        free_before_bytes=before.free_bytes,
-        free_after_bytes=after.free_bytes,
+        returns=tuple(returns),
         lost=tuple(lost),
         remarks=tuple(dict.fromkeys(filter(None, problems))),
-    )
-
-
-def _gone(names: list[str]) -> str:
-    """What nobody can look at any more; `_` and the like go with it."""
-    if len(names) <= _MOST_NAMED:
-        return ", ".join(names)
-    return (
-        f"{', '.join(names[:_MOST_NAMED])} and {len(names) - _MOST_NAMED} more of Out"
     )
 
 
@@ -110,36 +107,20 @@ def _empty_cache(runtime: Runtime) -> str:
 def _read(runtime: Runtime) -> _Reading:
     """What is known; a device in error may answer nothing any more."""
     try:
-        counters = _counters(runtime)
-        free_bytes = []
-        for each in counters:
-            told = runtime.memory_bytes(each.device)
-            free_bytes.append(None if told is None else told[0])
+        counters = {each.device: each for each in read_all(runtime)}
+        if all(each.allocated_bytes is None for each in counters.values()):
+            # Where the allocator counts nothing, what live tensors have.
+            alive = alive_bytes(runtime.kind)
+            in_use = runtime.devices_in_use() if runtime.started() else ()
+            counters = {d: Counters(d, allocated_bytes=alive.get(d, 0)) for d in in_use}
+        told = {device: runtime.memory_bytes(device) for device in counters}
     except RuntimeError as error:
-        return _Reading(
-            problem=f"the device does not answer: {first_line(error)}; "
-            "restart the kernel if a kernel of the GPU has failed"
+        problem = (
+            f"the device does not answer: {first_line(error)}; restart the kernel if a "
+            "kernel of the GPU has failed"
         )
-    return _Reading(counters, tuple(free_bytes))
-
-
-def _counters(runtime: Runtime) -> tuple[Counters, ...]:
-    """The allocator's own; where it counts nothing, what live tensors have."""
-    counted = read_all(runtime)
-    if any(each.allocated_bytes is not None for each in counted):
-        return counted
-    alive = alive_bytes(runtime.kind)
-    in_use = runtime.devices_in_use() if runtime.started() else ()
-    return tuple(Counters(d, allocated_bytes=alive.get(d, 0)) for d in in_use)
-
-
-def _still_held(shell: Any | None) -> str:
-    names = errors_in_variables(shell)
-    if not names:
-        return ""
-    holds = "holds an error" if len(names) == 1 else "hold errors"
-    undo = f"del {', '.join(names)}"
-    return f"{listed(_quoted(names))} still {holds}, with all frames: `{undo}` lets go"
+        return _Reading({}, {}, problem)
+    return _Reading(counters, {d: known[0] for d, known in told.items() if known})
 
 
 def _quoted(names: Collection[str]) -> list[str]:
@@ -148,7 +129,8 @@ def _quoted(names: Collection[str]) -> list[str]:
 
 def _results_with_memory(shell: Any | None, kind: str) -> set[int]:
     shown = [value for value, _ in shown_results(shell)]
-    return holding(shown, kind, left_out(shell))
+    namespace = {} if shell is None else shell.user_ns
+    return holding(shown, kind, KnownNames(namespace, shell).sources(kind).left_out())
 
 
 def holding(

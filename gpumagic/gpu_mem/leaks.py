@@ -16,17 +16,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.answer_leaks import FREE
 from gpumagic.gpu_mem.balance import CountedMemory, search
-from gpumagic.gpu_mem.counters import read_all
 from gpumagic.gpu_mem.error_holders import (
     errors_in_variables,
     errors_within,
     frames_with_locals,
     held_errors,
     is_error,
-    running_locals,
     stray_errors,
 )
-from gpumagic.gpu_mem.names import in_classes, output_places, shown_results
+from gpumagic.gpu_mem.names import KnownNames, shown_results, variables_of
 from gpumagic.gpu_mem.records import Leak, LeakKind
 from gpumagic.gpu_mem.walk import ON_DEMAND, Budget, Walk
 from gpumagic.report.introspection import class_has, is_truly
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
     Memory = Mapping[StorageKey, Reached]
 
 _STRAY = "an error that something else holds"
-_NOT_COLLECTED = "cycles that wait for Python's collector were not looked for: add --gc"
 _GRAPHS = (
     "a graph is wanted as long as a backward pass through it is still to come; "
     "for sums and lists of losses none is"
@@ -71,8 +68,6 @@ class FoundLeaks(NamedTuple):
     # first, with what could be changed there
     own: tuple[Leak, ...]
     own_bytes: tuple[tuple[int, int], ...]  # the same by device
-    # what came back by device, as cycles were collected for it
-    collected_bytes: tuple[tuple[int, int], ...]
     partial: bool  # whether the search was ended by its budget
     remarks: tuple[str, ...]  # what has to be known of it, in sentences
 
@@ -81,20 +76,24 @@ def find_leaks(
     shell: Any | None,
     runtime: Runtime,
     *,
-    gc: bool = False,
     budget: Budget = ON_DEMAND,
     is_own: IsOwn | None = None,
 ) -> FoundLeaks:
-    """What could be let go of; only cycles are, where that is asked for."""
-    cycles = _collected(runtime) if gc else {}
-    in_variables = errors_in_variables(shell)
-    wanted = _wanted(shell, in_variables)
-    unwanted = (*_of_errors(shell, in_variables, is_own), *_of_outputs(shell))
+    """What could be let go of."""
+    namespace = vars(sys.modules["__main__"]) if shell is None else shell.user_ns
+    sources = KnownNames(namespace, shell).sources(runtime.kind)
+    in_variables, live = errors_in_variables(shell), sources.left_out()
+    wanted = {
+        name: value
+        for name, value in variables_of(sources)
+        if name not in in_variables and value is not shell and not is_error(value)
+    }
+    unwanted = (*_of_errors(shell, in_variables, is_own, live), *_of_outputs(shell))
     roots = [*wanted.values(), *(each.value for each in unwanted)]
     walk, _, memory = search(
         ((root,) for root in roots),
         CountedMemory(runtime.kind, runtime.memory_snapshot()),
-        left_out=left_out(shell),
+        left_out=live,
         budget=budget,
     )
     rows = _alike_together(
@@ -114,40 +113,22 @@ def find_leaks(
         without_graphs_bytes=_by_device(no_graphs, memory),
         own=_largest_first(own),
         own_bytes=_by_device(own, memory),
-        collected_bytes=tuple(sorted(cycles.items())),
         partial=walk.partial,
-        remarks=tuple(_remarks(leaks, walk.hidden, gc=gc)),
+        remarks=tuple(_remarks(leaks, walk.hidden)),
     )
-
-
-def _collected(runtime: Runtime) -> dict[int, int]:
-    """What a collection brings back, by device."""
-    before = _allocated(runtime)
-    collect_cycles()
-    after = _allocated(runtime)
-    freed = {device: before[device] - after.get(device, 0) for device in before}
-    return {device: nbytes for device, nbytes in freed.items() if nbytes > 0}
-
-
-def _allocated(runtime: Runtime) -> dict[int, int]:
-    counted = {each.device: each.allocated_bytes for each in read_all(runtime)}
-    known = {device: count for device, count in counted.items() if count is not None}
-    return known or alive_bytes(runtime.kind)
 
 
 def _largest_first(rows: Iterable[_Row]) -> tuple[Leak, ...]:
     return tuple(sorted((row.leak for row in rows), key=lambda leak: -leak.nbytes))
 
 
-def _remarks(leaks: Iterable[Leak], hidden: int, *, gc: bool) -> Iterator[str]:
+def _remarks(leaks: Iterable[Leak], hidden: int) -> Iterator[str]:
     if any(leak.where.endswith(_STRAY) for leak in leaks):
         yield _STRAYS
     if any(leak.kind is LeakKind.GRAPH for leak in leaks):
         yield _GRAPHS
     if hidden:
         yield _HIDDEN.format(count_text(hidden, "saved tensor"))
-    if not gc:
-        yield _NOT_COLLECTED
 
 
 # ----------------------------------------------------- what is wanted, and what is not
@@ -167,47 +148,11 @@ class _Candidate(NamedTuple):
     own: bool = False
 
 
-def left_out(shell: Any | None) -> frozenset[int]:
-    """The ids of what leads from anything of the notebook's to everything."""
-    if shell is None:
-        return frozenset((id(_namespace(shell)),))
-    history = getattr(getattr(shell, "history_manager", None), "output_hist", None)
-    hidden = getattr(shell, "user_ns_hidden", None)
-    namespace = _namespace(shell)
-    return frozenset(map(id, (namespace, hidden, history, shell.user_ns.get("_oh"))))
-
-
-def _namespace(shell: Any | None) -> dict[str, Any]:
-    names: dict[str, Any]
-    names = vars(sys.modules["__main__"]) if shell is None else shell.user_ns
-    return names
-
-
-def _wanted(shell: Any | None, errors: Collection[str]) -> dict[str, Any]:
-    """The user's variables by name, without those that are errors."""
-    namespace, hidden = _namespace(shell), getattr(shell, "user_ns_hidden", {})
-    shown = {place.name for place in output_places(shell)}
-    variables = {
-        name: value
-        for name, value in list(namespace.items())
-        if type(name) is str
-        and name not in errors
-        and name not in shown
-        and not (name in hidden and hidden[name] is value)
-    }
-    of_classes = in_classes(list(variables.items()), namespace.get("__name__"))
-    running = {
-        name: value
-        for name, value in running_locals()
-        if value is not shell and not is_error(value)
-    }
-    return running | variables | dict(of_classes)
-
-
 def _of_errors(
     shell: Any | None,
     in_variables: Mapping[str, list[Error]],
     is_own: IsOwn | None,
+    live: Collection[int],
 ) -> Iterator[_Candidate]:
     """The locals of errors that are held for `%debug`, in variables, and elsewhere."""
     found: list[tuple[Error, str, tuple[str, ...], str, str]] = []
@@ -228,7 +173,6 @@ def _of_errors(
     adrift = stray_errors(error for error, *_ in found)
     found += ((error, _STRAY, (), FREE, "") for error in adrift)
     own = next((e for e, *_ in found if is_own is not None and is_own(e)), None)
-    live = left_out(shell)
     for number, (error, title, held_by, undo, lost) in enumerate(found):
         for local in frames_with_locals(error, live):
             needed = error is own

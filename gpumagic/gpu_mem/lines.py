@@ -8,7 +8,6 @@ that holds it in the end, and one that was given back since has the line that to
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -33,15 +32,13 @@ if TYPE_CHECKING:
 
     InCell = Callable[[str], bool]
     Events = Sequence[MemoryEvent]
+    Piece = tuple[str, int]  # memory in use in the end: the first of its names, bytes
 
 _NOT_RECORDED = "allocations could not be recorded"
 _RUN_AGAIN = "run the cell again to see its lines and its exact peak"
 _UNKNOWN = ("", "??", "<unknown>")
 _MOST_STRETCHES = 240
 _MOST_AT_PEAK = 20
-_GRADIENT = ".grad"
-# `model.0.weight` and `xs[3]` belong to `model` and to `xs`; `Out[3]` is a name itself.
-_OWNER = re.compile(r"(?!Out\[)([^\W\d]\w*)[.\[].*(?<!\.grad_fn)", re.DOTALL)
 
 
 class Recording:
@@ -98,9 +95,7 @@ def recorder_for(runtime: Runtime) -> MemoryRecorder | str:
 
         return MemoryWatch(simulated_box())  # type: ignore[arg-type]
     if runtime.kind == "cpu":
-        from gpumagic.devices.host_allocations import HostAllocations
-
-        return HostAllocations(torch, places_beside(torch))
+        return f"only a GPU's memory is recorded: if the cell started one, {_RUN_AGAIN}"
     if not runtime.started():
         return _too_early("CUDA was not started")
     from gpumagic.devices.memory_history import CudaHistory, why_no_history
@@ -139,6 +134,16 @@ def places_beside(torch: Any) -> StackPlaces:
 
 
 # ----------------------------------------------------------------------------- by line
+
+
+_FIGURES = (
+    "allocated_bytes",
+    "freed_bytes",
+    "at_peak_bytes",
+    "left_bytes",
+    "grown_bytes",
+    "backward",
+)
 
 
 @dataclass
@@ -191,15 +196,10 @@ def lines_of(device: int, events: Events, in_cell: InCell) -> tuple[LineUse, ...
 
     return tuple(
         LineUse(
-            line=None if spot is None else line_in(spot.file, spot.line),
-            number=_number(spot, in_cell),
-            device=device,
-            allocated_bytes=sums[spot].allocated_bytes,
-            freed_bytes=sums[spot].freed_bytes,
-            at_peak_bytes=sums[spot].at_peak_bytes,
-            left_bytes=sums[spot].left_bytes,
-            grown_bytes=sums[spot].grown_bytes,
-            backward=sums[spot].backward,
+            None if spot is None else line_in(spot.file, spot.line),
+            _number(spot, in_cell),
+            device,
+            **{name: getattr(sums[spot], name) for name in _FIGURES},
         )
         for spot in sorted(sums, key=place)
     )
@@ -234,17 +234,10 @@ def alive_after(events: Events, count: int) -> tuple[MemoryEvent, ...]:
 # -------------------------------------------------------------------- from step to step
 
 
-class Piece(NamedTuple):
-    """Memory that is in use in the end, and that names hold."""
-
-    name: str  # the first of them
-    nbytes: int
-
-
 def pieces_of(segments: Iterable[Segment], device: int) -> dict[int, Piece]:
     """By address, the blocks of a device that are in use and have names."""
     return {
-        segment.address + block.offset_bytes: Piece(block.names[0], block.nbytes)
+        segment.address + block.offset_bytes: (block.names[0], block.nbytes)
         for segment in segments
         if segment.device == device
         for block in segment.blocks
@@ -252,19 +245,16 @@ def pieces_of(segments: Iterable[Segment], device: int) -> dict[int, Piece]:
     }
 
 
-def course_of(  # noqa: PLR0913 -- each is known by another
+def course_of(
     device: int,
     events: Events,
     *,
     before_bytes: int,
     in_cell: InCell,
     pieces: Mapping[int, Piece],
-    partial: bool = False,
 ) -> Course:
     """The course of one device."""
     levels = _levels(events, before_bytes)
-    if unseen := max(-min(levels), 0):  # on the host, what no name had was given back
-        levels = [each + unseen for each in levels]
     step = peak_of(levels)
     spot = events[step - 1].spot if step else None
     first, steps = levels[:1], levels[1:]
@@ -281,7 +271,6 @@ def course_of(  # noqa: PLR0913 -- each is known by another
         peak_line=None if spot is None else line_in(spot.file, spot.line),
         peak_number=_number(spot, in_cell),
         at_peak=tuple(_at_peak(events, step, levels[step], pieces, in_cell)),
-        partial=partial,
     )
 
 
@@ -307,14 +296,14 @@ def _at_peak(
     for event in alive_after(events, step):
         was_left = event.address not in later
         piece = pieces.get(event.address) if was_left else None
-        name = "" if piece is None else owner_of(piece.name)
+        name = "" if piece is None else piece[0]
         sums[_Owner(name, None if name else event.spot, was_left)] += event.nbytes
     room = peak_bytes - sums.total()
     moved = {event.address for event in events}
     before: Counter[str] = Counter()
-    for address, piece in pieces.items():
+    for address, (name, nbytes) in pieces.items():
         if address not in moved:
-            before[owner_of(piece.name)] += piece.nbytes
+            before[name] += nbytes
     for name, nbytes in before.most_common():
         # Of what was there before only that can be named which is there in the end.
         named = min(nbytes, room)
@@ -345,15 +334,3 @@ def _given_back_from_before(events: Events, count: int) -> int:
         elif number >= count:
             given_back += event.nbytes
     return given_back
-
-
-def owner_of(name: str) -> str:
-    """The variable that an expression begins with; gradients are told apart.
-
-    >>> owner_of("model.0.weight"), owner_of("model.0.weight.grad"), owner_of("Out[3]")
-    ('model', 'gradients of model', 'Out[3]')
-    """
-    found = _OWNER.fullmatch(name)
-    if found is None:
-        return name
-    return f"gradients of {found[1]}" if name.endswith(_GRADIENT) else found[1]

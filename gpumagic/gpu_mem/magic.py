@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import magics_class
@@ -18,24 +19,17 @@ from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options, show_
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable
     from contextlib import ExitStack
 
-    from gpumagic.drawing.progress import Place
     from gpumagic.gpu_mem.answer_cell import CellReport
-    from gpumagic.gpu_mem.answer_leaks import LeakReport
-    from gpumagic.gpu_mem.answer_log import LedgerEntry
-    from gpumagic.gpu_mem.api import Memory
     from gpumagic.gpu_mem.cell import OneCell
     from gpumagic.notebook.cells import Outcome
-    from gpumagic.notebook.session import Session
     from gpumagic.report.places import Code
     from gpumagic.report.record import Report
 
 _WORDS = ("on", "off", "log", "map", "leaks", "free", "why", "fit", "live")
-# Which word an option belongs to; "" is a cell.
-_BELONGS = {"lines": "", "gc": "leaks", "cache": "free"}
-_MOST_ENTRIES = 1000
+_MOST_CELLS = 1000
 _WATCHING = (
     "A line after each cell that moves memory of a GPU from now on; "
     "%gpu_mem off ends that"
@@ -45,11 +39,6 @@ _WATCHING = (
 @magics_class
 class MemoryMagics(GpuMagics):
     """The magic of this room, with what cells have done so far."""
-
-    def __init__(self, shell: Any, session: Session) -> None:
-        super().__init__(shell, session)
-        self._last: Report | None = None
-        self._notebook: _Notebook | None = None
 
     def install(self, undo: ExitStack) -> None:
         """Know the out-of-memory errors that end cells, until an unload."""
@@ -96,9 +85,6 @@ class MemoryMagics(GpuMagics):
         help="How many names to show (10).",
     )
     @argument(
-        "--gc", more=True, action="store_true", help="leaks: collect cycles first."
-    )
-    @argument(
         "--cache",
         more=True,
         action="store_true",
@@ -115,35 +101,35 @@ class MemoryMagics(GpuMagics):
         __tracebackhide__ = True
         typed = self.read(self.gpu_mem, line, cell)
         _check(typed, above_a_cell=cell is not None)
-        notebook = self._notebook_here()
+        notebook = self._notebook
         if typed.what == ["live"]:
             self.show_live(keeps=cell is None)
-        if cell is not None:
-            return notebook.watch(typed, line, cell)
-        match typed.what:
-            case ["live"]:
-                return None
-            case ["on" | "off" as word]:
-                return notebook.switch(on=word == "on")
-            case _:
-                return self.show(notebook.report(typed), typed)
+        if cell is None:
+            match typed.what:
+                case ["live"]:
+                    return None
+                case ["on" | "off" as word]:
+                    return notebook.switch(on=word == "on")
+                case _:
+                    return self.show(notebook.report(typed), typed)
+        from gpumagic.notebook import cells
 
-    def show(
-        self, report: Report, options: argparse.Namespace, place: Place | None = None
-    ) -> Report | None:
-        """Display and store a report; it is the one that `--show` is about."""
-        self._last = report
-        return super().show(report, options, place)
+        watch, code = notebook.watched(typed, cell)
 
-    @property
-    def last_report(self) -> Report | None:
-        """The last report of this magic in this notebook."""
-        return self._last
+        def after(outcome: Outcome) -> Any:
+            return self.show(notebook.ended(watch, code, outcome), typed)
 
-    def _notebook_here(self) -> _Notebook:
-        if self._notebook is None:
-            self._notebook = _Notebook(self)
-        return self._notebook
+        return cells.run(
+            self.shell,
+            cell,
+            magic_line=f"%%gpu_mem {line}",
+            before=watch.begin,
+            after=after,
+        )
+
+    @cached_property
+    def _notebook(self) -> _Notebook:
+        return _Notebook(self)
 
     def _after_cell(self, result: Any) -> None:
         """Meet the error of a cell before a later one takes its place."""
@@ -153,10 +139,10 @@ class MemoryMagics(GpuMagics):
         from gpumagic.gpu_mem.oom import oom_within
 
         if oom_within(error) is not None:
-            self._notebook_here().met(error)
+            self._notebook.met(error)
 
     def _close(self) -> None:
-        if self._notebook is not None:
+        if "_notebook" in vars(self):
             self._notebook.stop()
 
 
@@ -190,10 +176,11 @@ def _check(typed: argparse.Namespace, *, above_a_cell: bool) -> None:
             f"%gpu_mem --top {typed.top}: that many names cannot be shown",
             "type --top 5, or leave it out",
         )
-    here = "" if above_a_cell else word or "now"
-    for option, place in _BELONGS.items():
-        if getattr(typed, option) and here != place:
-            right = f"%gpu_mem {place}" if place else "%%gpu_mem"
+    for option, is_here, right in (
+        ("lines", above_a_cell, "%%gpu_mem"),
+        ("cache", word == "free", "%gpu_mem free"),
+    ):
+        if getattr(typed, option) and not is_here:
             raise UsageProblem(
                 f"%gpu_mem: --{option} has no meaning here",
                 f"it belongs to {right}: type {right} --{option}",
@@ -210,19 +197,17 @@ class _Notebook:
         from gpumagic.gpu_mem.oom import LastOom
         from gpumagic.notebook.cell_hooks import Mode, running_cell
 
-        session = magics.session
-        self._magics = magics
-        self._shell = magics.shell
-        self._names = KnownNames(self._shell.user_ns, self._shell)
-        self._running_cell = running_cell
-        self._cells: deque[LedgerEntry] = deque(maxlen=_MOST_ENTRIES)
-        self._last_oom = LastOom(self._shell)
+        self._session, shell = magics.session, magics.shell
+        self._names = KnownNames(shell.user_ns, shell)
+        self._cell_number: Callable[[], int] = lambda: running_cell(shell)
+        self._cells: deque[CellReport] = deque(maxlen=_MOST_CELLS)
+        self._last_oom = LastOom(shell)
         self._looks = Looks()
-        self._every_cell = session.every_cell(self._shell)
+        self._every_cell = self._session.every_cell(shell)
         self._mode = Mode(
             "gpu_mem", lambda: OneCell(self._names, search=False), self._tell
         )
-        self._last_oom.seen(running_cell(self._shell))
+        self._last_oom.seen()
 
     def stop(self) -> None:
         """Watch no more cells by itself."""
@@ -230,8 +215,16 @@ class _Notebook:
 
     def met(self, error: BaseException) -> None:
         """Remember an out-of-memory error that has just ended a cell."""
-        cell = self._running_cell(self._shell)
-        self._last_oom.cell_ended(cell, error, watched=self._mode.is_on)
+        self._last_oom.cell_ended(self._cell_number(), error, watched=self._mode.is_on)
+
+    def switch(self, *, on: bool) -> None:
+        """Tell of each cell from now on, or no longer."""
+        self._last_oom.seen()
+        if on:
+            self._every_cell.switch_on(self._mode)
+        else:
+            self._every_cell.switch_off(self._mode)
+        show_text(_WATCHING if on else "Cells are no longer watched by themselves")
 
     def report(self, typed: argparse.Namespace) -> Report:
         """What one line asks for."""
@@ -239,17 +232,18 @@ class _Notebook:
         from gpumagic.gpu_mem.api import Memory
         from gpumagic.report.units import parse_bytes
 
-        memory = Memory(self._names, lambda: self._magics.session.driver)
-        cell = self._running_cell(self._shell)
-        oom, caught = self._last_oom.seen(cell)
+        memory = Memory(self._names, lambda: self._session.driver)
+        oom, caught = self._last_oom.seen()
         match typed.what:
             case ["log"]:
-                entries, on = tuple(self._cells), self._mode.is_on
-                report: Report = LedgerReport(entries, automatic=on)
+                report: Report = LedgerReport(tuple(self._cells))
             case ["map"]:
                 report = memory.map()
             case ["leaks"]:
-                report = self._leaks(memory, gc=typed.gc)
+                holdings, leaks = memory.holdings_now(), memory.leaks()
+                grown = self._looks.grown(holdings)
+                self._looks.add(self._cell_number(), holdings)
+                report = dataclasses.replace(leaks, grown=grown)
             case ["free"]:
                 report = memory.free(cache=typed.cache)
             case ["why"]:
@@ -258,71 +252,38 @@ class _Notebook:
                 report = memory.fit(parse_bytes(size))
             case _:
                 report = now = memory.snapshot(top=typed.top)
-                self._looks.add(cell, now.holdings)
+                self._looks.add(self._cell_number(), now.holdings)
         return report
 
-    def _leaks(self, memory: Memory, *, gc: bool) -> LeakReport:
-        report, holdings = memory.leaks(gc=gc), memory.holdings_now()
-        grown = self._looks.grown(holdings)
-        self._looks.add(self._running_cell(self._shell), holdings)
-        return dataclasses.replace(report, grown=grown)
-
-    def watch(self, typed: argparse.Namespace, line: str, cell: str) -> Any:
-        """Run the cell below the magic, and tell what it did."""
-        __tracebackhide__ = True
+    def watched(self, typed: argparse.Namespace, cell: str) -> tuple[OneCell, Code]:
+        """What looks at the cell below the magic, and that cell."""
         from gpumagic.gpu_mem.cell import OneCell
         from gpumagic.report.places import Code
 
+        self._last_oom.seen()
         watch = OneCell(self._names, lines=typed.lines, top=typed.top)
-        code = Code(cell.strip("\n"), cell=self._running_cell(self._shell))
-        self._last_oom.seen(code.cell)
+        return watch, Code(cell.strip("\n"), cell=self._cell_number())
 
-        def after(outcome: Outcome) -> Any:
-            watch.end(error=outcome.error)
-            self._last_oom.cell_ended(code.cell, outcome.error)
-            report = watch.report(code, value=outcome.value, error=outcome.error)
-            self._cells += _entries_of(report)
-            self._looks.add(code.cell, report.holdings)
-            return self._magics.show(report, typed)
-
-        magic_line = f"%%gpu_mem {line}"
-        return self._magics.run_body(magic_line, cell, before=watch.begin, after=after)
-
-    def switch(self, *, on: bool) -> None:
-        """Tell of each cell from now on, or no longer."""
-        self._last_oom.seen(self._running_cell(self._shell))
-        if on:
-            self._every_cell.switch_on(self._mode)
-            show_text(_WATCHING)
-        else:
-            self._every_cell.switch_off(self._mode)
-            show_text("Cells are no longer watched by themselves")
+    def ended(self, watch: OneCell, code: Code, outcome: Outcome) -> CellReport:
+        """What the cell below the magic has done."""
+        watch.end(error=outcome.error)
+        self._last_oom.cell_ended(code.cell, outcome.error, counted=watch.counted)
+        report = watch.report(code, value=outcome.value, error=outcome.error)
+        self._keep(report)
+        self._looks.add(code.cell, report.holdings)
+        return report
 
     def _tell(self, watch: OneCell, code: Code) -> None:
         from gpumagic.gpu_mem.answer_cell import BriefReport
 
         report = watch.report(code)
-        self._last_oom.cell_ended(code.cell)
-        self._cells += _entries_of(report)
+        self._last_oom.cell_ended(code.cell, counted=watch.counted)
+        self._keep(report)
         if report.changes or report.badges:
             display(BriefReport(report))
 
-
-def _entries_of(report: CellReport) -> Iterator[LedgerEntry]:
-    """A line for each device on which something moved."""
-    from gpumagic.gpu_mem.answer_log import LedgerEntry
-    from gpumagic.gpu_mem.view_terms import device_name
-
-    for change in report.changes:
-        own = (each for each in report.badges if each.device in (None, change.device))
-        yield LedgerEntry(
-            code=report.code,
-            device=device_name(report.setting, change.device),
-            label=report.setting.label,
-            allocated_bytes=change.after.allocated_bytes,
-            reserved_bytes=change.after.reserved_bytes,
-            allocated_delta=change.allocated_delta,
-            peak=change.peak,
-            failed=report.failed is not None,
-            badges=tuple(dict.fromkeys(each.kind for each in own)),
+    def _keep(self, report: CellReport) -> None:
+        """Log what it did, without whose the memory was."""
+        self._cells.append(
+            dataclasses.replace(report, holdings=None, lines=None, courses=())
         )

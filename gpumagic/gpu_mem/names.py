@@ -8,24 +8,17 @@ small, and what is in them has a name of its own: `Cache.kept`.
 
 from __future__ import annotations
 
-import builtins
 import re
 import sys
 import sysconfig
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.gpu_mem.error_holders import (
-    errors_in_variables,
-    frames_with_locals,
-    held_errors,
-    results_of,
-    running_locals,
-    setter,
-    stray_errors,
-)
+from gpumagic.gpu_mem import error_holders
+from gpumagic.gpu_mem.error_holders import Place
 from gpumagic.gpu_mem.records import HolderKind
 from gpumagic.report.introspection import is_truly
 
@@ -38,13 +31,11 @@ _INSTALLED = ("site-packages", "dist-packages")
 _MAIN = ("__main__", "__mp_main__")  # what is typed, under its second name as well
 _OWN = str(Path(__file__).parent.parent)
 _SHOWN = re.compile(r"_{1,3}|_\d+")
-_NUMBERED = re.compile(r"_\d+")
 _LATEST = ("_", "__", "___")
 _NOTHING_SHOWN = ""  # what IPython has in their place before the first result
 _OF_THE_SHELL = re.compile(
     r"In|Out|_[ido]h|_i{1,3}|_i\d+|get_ipython|exit|quit|__\w+__"
 )
-_MOST_OF_A_KEY = 24  # characters
 
 
 class KnownNames:
@@ -61,22 +52,23 @@ class KnownNames:
         error: BaseException | None = None,
     ) -> Sources:
         """Where to look for what holds memory of this kind of device."""
-        outputs = {place.name: place.value for place in output_places(self.shell)}
-        held = tuple(each.error for each in held_errors(self.shell))
+        outputs = {place.name: place.held for place in output_places(self.shell)}
+        held = tuple(each.error for each in error_holders.held_errors(self.shell))
         errors = held if error is None else (error, *held)
 
         def adrift() -> list[BaseException]:
-            in_variables = errors_in_variables(self.shell).values()
+            in_variables = error_holders.errors_in_variables(self.shell).values()
             known = (each for errors in in_variables for each in errors)
-            return stray_errors((*errors, *known))
+            return error_holders.stray_errors((*errors, *known))
 
         return Sources(
             self.namespace,
             kind,
             outputs=outputs | dict(shown or {}),
             errors=errors,
-            running=running_locals,
+            running=error_holders.running_locals,
             stray_errors=adrift,
+            hidden=getattr(self.shell, "user_ns_hidden", None),
         )
 
 
@@ -89,8 +81,8 @@ class Sources:
     namespace: Mapping[str, Any]
     kind: str  # of device whose memory is looked for, as `Runtime.kind` says
     # the results that IPython keeps, by each of the places that keep them: `Out[3]`,
-    # `_`, `shell.displayhook._`. None: those in the namespace.
-    outputs: Mapping[str, Any] | None = None
+    # `_`, `shell.displayhook._`
+    outputs: Mapping[str, Any] = field(default_factory=dict)
     errors: tuple[Error, ...] = ()  # exceptions, or tracebacks, that are kept
     # finds the local variables of functions that run, by name
     running: Callable[[], Iterable[tuple[str, Any]]] = tuple
@@ -98,17 +90,14 @@ class Sources:
     # only where memory is left that no name was found for.
     stray_errors: Callable[[], Iterable[Error]] = tuple
     modules: bool = True  # whether to look into modules that the user has written
+    hidden: Any = None  # where IPython keeps results besides
 
     def left_out(self) -> set[int]:
         """The ids of what holds all names, and is none."""
-        things = (
-            self.namespace,
-            self.outputs,
-            self.namespace.get("Out"),
-            sys.modules,
-            sys.__dict__,
-        )
-        return {id(each) for each in things if each is not None}
+        history = self.namespace.get("Out"), self.namespace.get("_oh")
+        things = (self.namespace, self.outputs, *history, self.hidden)
+        known = {id(each) for each in things if each is not None}
+        return {*known, id(sys.modules), id(vars(sys))}
 
 
 class Root(NamedTuple):
@@ -119,15 +108,9 @@ class Root(NamedTuple):
     values: list[Any]
 
 
-def roots_of(sources: Sources) -> list[Root]:
-    """Every name to begin at: variables first, then outputs, errors and modules.
-
-    The local variables of functions that run are variables as well.
-    """
-    outputs = sources.outputs
-    if outputs is None:
-        outputs = _outputs_in(sources.namespace)
-    shown = {id(value) for value in outputs.values()}
+def variables_of(sources: Sources) -> list[tuple[str, Any]]:
+    """Variables, what is in classes, and the locals of functions that run."""
+    shown = {id(value) for value in sources.outputs.values()}
     named = [
         (name, value)
         for name, value in list(sources.namespace.items())
@@ -136,37 +119,29 @@ def roots_of(sources: Sources) -> list[Root]:
         and not (id(value) in shown and _SHOWN.fullmatch(name))
     ]
     held = {id(value) for _, value in named}
-    variables = [
+    return [
         *named,
         *in_classes(named, sources.namespace.get("__name__")),
         *((name, value) for name, value in sources.running() if id(value) not in held),
     ]
-    roots = [Root(name, HolderKind.VARIABLE, [value]) for name, value in variables]
-    for places, value in _by_object(outputs.items()):  # whichever places keep it
+
+
+def roots_of(sources: Sources) -> list[Root]:
+    """Every name to begin at: variables first, then outputs, errors and modules."""
+    variable = HolderKind.VARIABLE
+    roots = [Root(name, variable, [value]) for name, value in variables_of(sources)]
+    for places, value in _by_object(sources.outputs.items()):
         best = min(places, key=lambda each: (not each.startswith("Out["), len(each)))
         roots.append(Root(best, HolderKind.OUTPUT, [value]))
     found: dict[str, list[Any]] = {}
     for error in sources.errors:  # locals of the same name together
-        for local in frames_with_locals(error, {id(sources.namespace)}):
+        live = {id(sources.namespace)}
+        for local in error_holders.frames_with_locals(error, live):
             found.setdefault(local.where, []).append(local.value)
     roots += (Root(where, HolderKind.ERROR, values) for where, values in found.items())
     if sources.modules:
         roots += _module_roots(sources.namespace)
     return roots
-
-
-def _outputs_in(namespace: Mapping[str, Any]) -> dict[str, Any]:
-    history = namespace.get("Out")
-    found = {
-        f"Out[{number}]": value
-        for number, value in (list(history.items()) if type(history) is dict else ())
-        if type(number) is int
-    }
-    return found | {
-        name: value
-        for name, value in list(namespace.items())
-        if type(name) is str and _SHOWN.fullmatch(name)
-    }
 
 
 def _by_object(named: Iterable[tuple[str, Any]]) -> Iterable[tuple[list[str], Any]]:
@@ -264,34 +239,7 @@ def graph_name(name: str, *, is_tensor: bool) -> str:
     return f"{local}.grad_fn{within}{function}"
 
 
-def element_name(key: Any) -> str | None:
-    """An element of a list or dict as one types it: `["k"]`, `[3]`.
-
-    None for a key whose own code would have to say how it is written.
-    """
-    if type(key) is int:
-        return f"[{key}]"
-    if type(key) is not str:
-        return None
-    short = key if len(key) <= _MOST_OF_A_KEY else f"{key[: _MOST_OF_A_KEY - 1]}…"
-    quoted = short.replace("\\", "\\\\").replace('"', '\\"')
-    return f'["{quoted}"]'
-
-
 # ---------------------------------------------------- where IPython keeps shown results
-
-
-class OutputPlace(NamedTuple):
-    """A place that holds a result.
-
-    One result is held by `Out[n]`, by `_n`, by `_`, `__` or `___`, by hidden copies of
-    these, by the display hook and by the result of its cell. `%reset -f out` and
-    `%xdel` leave some of them.
-    """
-
-    name: str  # as one would type it
-    value: Any
-    empty: Callable[[], object]  # makes the place let go
 
 
 def shown_results(shell: Any | None) -> list[tuple[Any, tuple[str, ...]]]:
@@ -299,7 +247,7 @@ def shown_results(shell: Any | None) -> list[tuple[Any, tuple[str, ...]]]:
 
     Each with all places that have to let go of it, `Out[n]` first.
     """
-    places = ((place.name, place.value) for place in output_places(shell))
+    places = ((place.name, place.held) for place in output_places(shell))
     return [(value, tuple(names)) for names, value in _by_object(places)]
 
 
@@ -311,22 +259,21 @@ def drop_outputs(
     A variable of the user's keeps what it has, also one called `_` that the user has
     assigned. What was typed stays, in `In` and `_i`.
     """
-    dropped = [
-        place
-        for place in list(output_places(shell))
-        if among is None or id(place.value) in among
-    ]
+    places = list(output_places(shell))
+    dropped = [e for e in places if among is None or id(e.held) in among]
     for place in dropped:
         place.empty()
     return tuple(place.name for place in dropped)
 
 
-def output_places(shell: Any | None) -> Iterator[OutputPlace]:
-    """Every place that holds a result now."""
-    if shell is None:  # the `_` of a Python prompt, where no translation has that name
-        value = vars(builtins).get("_")
-        if value is not None and not callable(value):
-            yield OutputPlace("_", value, _popper(vars(builtins), "_"))
+def output_places(shell: Any | None) -> Iterator[Place]:
+    """Every place that holds a result now.
+
+    One result is held by `Out[n]`, by `_n`, by `_`, `__` or `___`, by hidden copies of
+    these, by the display hook and by the result of its cell. `%reset -f out` and
+    `%xdel` leave some of them.
+    """
+    if shell is None:
         return
     manager = getattr(shell, "history_manager", None)
     history = getattr(manager, "output_hist", None)
@@ -334,48 +281,45 @@ def output_places(shell: Any | None) -> Iterator[OutputPlace]:
         history = shell.user_ns.get("_oh")
     history = history if type(history) is dict else {}
     for number in list(history):
-        yield OutputPlace(f"Out[{number}]", history[number], _popper(history, number))
+        empty = partial(history.pop, number, None)
+        yield Place(f"Out[{number}]", history[number], empty)
     displayhook = getattr(shell, "displayhook", None)
     latest = {name: getattr(displayhook, name, _NOTHING_SHOWN) for name in _LATEST}
     yield from _places_in_namespaces(shell, history, latest)
     for name, value in latest.items():
         if _is_shown(value):
-            empty = setter(displayhook, name, _NOTHING_SHOWN)
-            yield OutputPlace(f"shell.displayhook.{name}", value, empty)
-    for owner, result in results_of(shell):
+            empty = partial(setattr, displayhook, name, _NOTHING_SHOWN)
+            yield Place(f"shell.displayhook.{name}", value, empty)
+    for owner, result in error_holders.results_of(shell):
         value = getattr(result, "result", None)
         if value is not None:
-            yield OutputPlace(f"{owner}.result", value, setter(result, "result", None))
+            empty = partial(setattr, result, "result", None)
+            yield Place(f"{owner}.result", value, empty)
 
 
 def _places_in_namespaces(
     shell: Any, history: dict[Any, Any], latest: dict[str, Any]
-) -> Iterator[OutputPlace]:
+) -> Iterator[Place]:
     """The names `_`, `__`, `___` and `_n`, as far as IPython itself has set them."""
     hidden = getattr(shell, "user_ns_hidden", {})
     by_ipython = {f"_{number}": history[number] for number in history} | latest
-    for namespace, of in ((shell.user_ns, ""), (hidden, "user_ns_hidden")):
-        for name, value in list(namespace.items()):
-            if type(name) is not str or not _is_shown(value):
-                continue
+    for namespace in (shell.user_ns, hidden):
+        for name in [*filter(_is_name_of_result, namespace)]:
+            value = namespace[name]
             its = (by_ipython.get(name), hidden.get(name))
-            if not of and not any(value is each for each in its):
-                continue
-            called = f"shell.{of}[{name!r}]" if of else name
+            if not _is_shown(value) or not any(value is each for each in its):
+                continue  # it is the user's own
+            called = name if namespace is shell.user_ns else f"hidden {name}"
             if name in _LATEST:
-                empty = _putter(namespace, name, _NOTHING_SHOWN)
-                yield OutputPlace(called, value, empty)
-            elif _NUMBERED.fullmatch(name):
-                yield OutputPlace(called, value, _popper(namespace, name))
+                empty = partial(namespace.__setitem__, name, _NOTHING_SHOWN)
+            else:
+                empty = partial(namespace.pop, name, None)
+            yield Place(called, value, empty)
+
+
+def _is_name_of_result(name: Any) -> bool:
+    return type(name) is str and _SHOWN.fullmatch(name) is not None
 
 
 def _is_shown(value: Any) -> bool:
     return not (type(value) is str and value == _NOTHING_SHOWN)
-
-
-def _popper(namespace: dict[Any, Any], name: Any) -> Callable[[], object]:
-    return lambda: namespace.pop(name, None)
-
-
-def _putter(namespace: dict[Any, Any], name: str, value: Any) -> Callable[[], object]:
-    return lambda: namespace.update({name: value})

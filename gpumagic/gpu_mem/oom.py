@@ -22,7 +22,7 @@ from gpumagic.gpu_mem.records import CaughtOoms, OomFacts
 from gpumagic.report.places import Place, Places, code_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from gpumagic.gpu_mem.records import Counters
     from gpumagic.report.places import PlaceMark
@@ -73,7 +73,7 @@ class LastOom:
     def __init__(
         self,
         shell: Any | None,
-        look: Callable[[], Iterable[Counters]] | None = None,
+        look: Callable[..., Iterable[Counters]] | None = None,
     ) -> None:
         self._shell = shell
         self._look = look or _of_every_device
@@ -81,12 +81,10 @@ class LastOom:
         self._known: set[tuple[int, str]] = set()
         self._counted: dict[int, int] = {}
         self._machine: Any = None
-        self._looked_in: int | None = None
 
-    def seen(self, cell: int | None = None) -> Seen:
+    def seen(self) -> Seen:
         """What is known by now."""
-        self._note(self._risen(), None, None)
-        self._looked_in = cell
+        self._note(self._risen({}), None, None)
         return self._seen
 
     def cell_ended(
@@ -95,20 +93,23 @@ class LastOom:
         error: BaseException | None = None,
         *,
         watched: bool = True,
+        counted: Mapping[int, Counters] | None = None,
     ) -> None:
-        """Remember what has come of a cell, if anything has."""
-        more = self._risen()
+        """Remember what has come of a cell, if anything has.
+
+        What has been `counted` since it ended is not asked for again.
+        """
+        more = self._risen(counted or {})
         if error is not None or any(more.values()):
             self._note(more, error, cell if watched else None)
-        self._looked_in = cell
 
-    def _risen(self) -> dict[int, int]:
+    def _risen(self, counted: Mapping[int, Counters]) -> dict[int, int]:
         """How many more were counted, device by device, since this was last asked."""
         if simulated_box() is not self._machine:
             self._counted, self._machine = {}, simulated_box()
             self._seen = Seen(None, None)  # of a machine that is not there any more
         more = {}
-        for each in self._look():
+        for each in self._look(counted):
             now, then = each.ooms or 0, self._counted.get(each.device, 0)
             # Fewer than before: reset in between, and counted anew since.
             more[each.device] = now if now < then else now - then
@@ -130,8 +131,7 @@ class LastOom:
                 more[device] -= 1
         times, device = max(((n, d) for d, n in more.items()), default=(0, 0))
         if times > 0:
-            since = None if watched is not None else self._looked_in
-            caught = CaughtOoms(device, times, watched, since)
+            caught = CaughtOoms(device, times, watched)
             # The words of an older error would be taken for those of the last one.
             self._seen = Seen(facts[0] if facts else None, caught)
         elif facts:
@@ -149,11 +149,11 @@ class LastOom:
         return new
 
 
-def _of_every_device() -> Iterator[Counters]:
+def _of_every_device(counted: Mapping[int, Counters]) -> Iterator[Counters]:
     """The counters of each device: one that has given back all is not in use."""
     runtime = runtime_now()
     count = runtime.device_count() if runtime.started() else 0
-    return (read(runtime, device) for device in range(count or 0))
+    return (counted.get(n) or read(runtime, n) for n in range(count or 0))
 
 
 def _key(error: BaseException) -> tuple[int, str]:
@@ -190,24 +190,12 @@ def _facts_of(error: BaseException) -> OomFacts:
     )
 
 
-def of_the_run(
-    oom: OomFacts | None, caught: CaughtOoms | None
-) -> Callable[[object], bool] | None:
-    """Tells the error whose frames hold what the failing run had needed.
-
-    Of errors that were caught it is one that ended the same cell, as far as that is
-    known: none of an earlier cell is.
-    """
-    if oom is not None:
-        text = oom.text
-        return lambda error: _says(error, text)
-    if caught is None:
+def of_the_run(oom: OomFacts | None) -> Callable[[object], bool] | None:
+    """Tells the error whose frames hold what the failing run had needed."""
+    if oom is None:
         return None
-    first = caught.cell or (caught.since_cell or 0) + 1
-    return lambda error: (
-        isinstance(error, BaseException)
-        and (_cell_of(_users_lines(error)) or 0) >= first
-    )
+    text = oom.text
+    return lambda error: _says(error, text)
 
 
 def _says(error: object, text: str) -> bool:

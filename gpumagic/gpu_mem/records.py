@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpumagic.report.record import Record
+from gpumagic.report.units import count_text, shortened
 
 if TYPE_CHECKING:
     from gpumagic.report.places import CodeLine
 
-PEAKS = ("peak_bytes", "peak_reserved_bytes")
+LONGEST_NAME = 48  # in a sentence
 SUMS = (
     "taken_bytes",
     "given_back_bytes",
@@ -31,9 +32,11 @@ class Setting(Record):
     # "cuda", "cpu". So it is where a simulated GPU stands in for CUDA.
     kind: str
     label: str = ""  # what all figures of a simulated machine are labelled with
-    # which allocator torch uses: "native", "cudaMallocAsync", another; None where
-    # that is unknown or there is no choice
-    backend: str | None = None
+
+    @property
+    def is_host(self) -> bool:
+        """Whether the figures are of host memory that names hold: no device is used."""
+        return self.kind == "cpu"
 
 
 # ------------------------------------------------------------ what the allocator counts
@@ -52,10 +55,8 @@ class Counters(Record):
     reserved_bytes: int | None = None  # taken from the driver
     # handed out, or given back and still awaited by another stream
     active_bytes: int | None = None
-    requested_bytes: int | None = None  # what the callers asked for
     # the most of `allocated_bytes` since somebody reset the peaks
     peak_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
     # handed out altogether, since somebody reset the sums
     taken_bytes: int | None = None
     given_back_bytes: int | None = None  # given back altogether
@@ -131,17 +132,17 @@ class DeviceChange(Record):
 
 
 class BadgeKind(enum.Enum):
-    """Something about memory that should be seen at once."""
+    """Something about memory that should be seen at once, in a word or two."""
 
-    RETRY = "the driver had no memory left, so that the cache was emptied"  # times
-    OOM_CAUGHT = "an out-of-memory error was caught inside"  # times
-    DRIVER_CALLS = "memory was taken from the driver, or given back"  # calls
-    PENDING = "memory that was given back is awaited by another stream"  # bytes
-    FLUSHED = "the cache was given back to the driver"  # bytes
-    STARTED = "the device was used for the first time"
-    UNCOUNTED = "this allocator does not keep every counter"
-    SHARED = "other processes use the device"  # how many
-    SILENT = "the device does not answer any more"
+    RETRY = "cache emptied"  # times
+    OOM_CAUGHT = "OOM caught"  # times
+    DRIVER_CALLS = "driver calls"  # calls
+    PENDING = "pending"  # bytes
+    FLUSHED = "cache given back"  # bytes
+    STARTED = "first use"
+    UNCOUNTED = "no counters"
+    SHARED = "shared"  # how many other processes
+    SILENT = "no answer"
 
 
 @dataclass(frozen=True)
@@ -158,24 +159,12 @@ def difference(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one - other
 
 
-def peaks_were_reset(before: Counters, after: Counters) -> bool:
-    """Whether the peaks were: they never fall by themselves."""
-    return _fell(before, after, PEAKS)
-
-
 def sums_were_reset(before: Counters, after: Counters) -> bool:
     """Whether the sums were: then they fall, or do not explain what is allocated."""
+    fallen = (difference(getattr(after, n), getattr(before, n)) or 0 for n in SUMS)
     then, now = _balance(before), _balance(after)
-    return _fell(before, after, SUMS) or (
-        then is not None and now is not None and then != now
-    )
-
-
-def _fell(before: Counters, after: Counters, names: tuple[str, ...]) -> bool:
-    fallen = (
-        difference(getattr(after, name), getattr(before, name)) or 0 for name in names
-    )
-    return any(each < 0 for each in fallen)
+    changed = then is not None and now is not None and then != now
+    return changed or any(each < 0 for each in fallen)
 
 
 def _balance(counters: Counters) -> int | None:
@@ -360,7 +349,6 @@ class Course(Record):
     peak_number: int | None = None  # that line's number in the cell
     # what was in use then, the largest first, with all of it
     at_peak: tuple[AtPeak, ...] = ()
-    partial: bool = False  # whether steps are missing, since the recording was full
 
 
 # ---------------------------------------------------------- what is probably not wanted
@@ -431,16 +419,27 @@ class Segment(Record):
 
 
 @dataclass(frozen=True)
-class Fragmentation(Record):
-    """How usable the free memory of one device is: shares of one, None if undefined."""
+class HeldBack(Record):
+    """Segments that are free in part, and that the same blocks are in the way of."""
 
+    names: tuple[str, ...]  # whose blocks these are, the largest first
+    others: int  # blocks of a segment that have not the first name
     device: int
-    reserved_bytes: int
-    free_bytes: int
-    # free, but in segments that are in use, so that the driver cannot have it back
-    stuck_share: float | None
-    largest_hole_bytes: int  # the largest free piece
-    external: float | None  # 1 less largest hole over all that is free
+    place: str  # the pool, and the stream if it is not the default one
+    blocks: int = 0
+    segments: int = 0
+    used_bytes: int = 0
+    free_bytes: int = 0  # what they hold back
+    hole_bytes: int = 0  # the largest free piece
+
+    @property
+    def holders(self) -> str:
+        """The largest of the blocks by name, and how many others there are."""
+        if not self.names:
+            nameless = "block without a name", "blocks without a name"
+            return count_text(self.others, *nameless)
+        more = f" and {count_text(self.others, 'other block')}" if self.others else ""
+        return f"{shortened(self.names[0], LONGEST_NAME)}{more}"
 
 
 # -------------------------------------------------------- requests, and why they failed
@@ -472,17 +471,6 @@ class Answer(Record):
     place: str | None
     # what is free in segments of other streams, and so not for it
     elsewhere_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class Pinning(Record):
-    """A block that keeps a large segment from being given back."""
-
-    segment_bytes: int
-    block_bytes: int
-    free_bytes: int  # that it holds back
-    names: tuple[str, ...] = ()
-    line: CodeLine | None = None
 
 
 @dataclass(frozen=True)
@@ -527,8 +515,5 @@ class CaughtOoms(Record):
     """
 
     device: int
-    times: int  # how many
-    cell: int | None = None  # the cell in which they were met, where it was watched
-    # otherwise the cell of the look before, after which they were met; None where
-    # nobody had looked
-    since_cell: int | None = None
+    times: int
+    cell: int | None = None  # in which they were met, where it was watched

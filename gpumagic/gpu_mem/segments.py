@@ -9,11 +9,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.memory_counters import allocator_backend
 from gpumagic.devices.memory_history import users_spot
-from gpumagic.devices.storages import TensorWords, stored_by, without_overrides
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.balance import (
     CountedMemory,
@@ -24,17 +23,16 @@ from gpumagic.gpu_mem.balance import (
 )
 from gpumagic.gpu_mem.counters import NATIVE
 from gpumagic.gpu_mem.lines import places_beside
-from gpumagic.gpu_mem.names import element_name, graph_name, roots_of
-from gpumagic.gpu_mem.records import Block, BlockState, HolderKind, Segment
-from gpumagic.report.introspection import attributes_of, is_truly, without_collecting
+from gpumagic.gpu_mem.names import graph_name, roots_of
+from gpumagic.gpu_mem.records import Block, BlockState, Segment
+from gpumagic.report.introspection import without_collecting
 from gpumagic.report.places import line_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.devices.storages import StorageKey
-    from gpumagic.gpu_mem.names import Root, Sources
+    from gpumagic.gpu_mem.names import Sources
     from gpumagic.report.places import CodeLine
 
     Entry = Mapping[str, Any]
@@ -47,9 +45,6 @@ _STATES = {
     "active_awaiting_free": BlockState.PENDING,  # as older versions spell it
     "inactive": BlockState.FREE,
 }
-_CONTAINERS = (list, tuple, dict)
-_DEEPEST = 3  # containers within each other
-_MOST_ELEMENTS = 1000
 _OTHER_ALLOCATOR = (
     "restart the kernel without PYTORCH_CUDA_ALLOC_CONF, and without "
     "change_current_allocator"
@@ -64,7 +59,7 @@ def segments_with_names(
     snapshot = runtime.memory_snapshot()
     if snapshot is None:
         return None
-    return named(segments_of(snapshot), names_by_address(sources, snapshot))
+    return named(segments_of(snapshot), _names_by_address(sources, snapshot))
 
 
 def segments_of(
@@ -157,46 +152,29 @@ def named(
 # --------------------------------------------------------------------- names by address
 
 
-@without_collecting()
-def names_by_address(
+def _names_by_address(
     sources: Sources, snapshot: Sequence[Entry]
 ) -> dict[int, tuple[str, ...]]:
-    """The names of all that lies in the memory of one kind of device.
+    """The names that reach what lies in the memory of one kind of device.
 
-    A tensor has the expression that leads to it: `xs[3]`, `model.0.weight.grad`. What
-    has none has the name that reaches it, as in the balance: `optimizer`, `Out[3]`,
-    `loss.grad_fn`. The answer holds numbers and names alone.
+    They are those of the balance: variables, `optimizer`, `Out[3]`, `loss.grad_fn`.
     """
     roots = roots_of(sources)
-    variables = {
-        root.name: root.values[0]
-        for root in roots
-        if root.kind is HolderKind.VARIABLE and " in " not in root.name
-    }
-    reached = _as_in_the_balance(sources, roots)
-    keys = {(key.device, key.address) for key in reached}
-    libraries = workspaces(sources.kind, keys, None, lambda: snapshot)
-    return {
-        **{each.address: (each.name,) for each in libraries},
-        **{key.address: names for key, names in reached.items()},
-        **addresses_of(variables),
-    }
-
-
-def _as_in_the_balance(
-    sources: Sources, roots: list[Root]
-) -> dict[StorageKey, tuple[str, ...]]:
-    values = (root.values for root in roots)
-    counted = CountedMemory(sources.kind)
-    walk, starts, memory = search(values, counted, left_out=sources.left_out())
+    walk, starts, memory = search(
+        (root.values for root in roots),
+        CountedMemory(sources.kind),
+        left_out=sources.left_out(),
+    )
 
     def called(number: int, *, is_graph: bool) -> str:
         name = roots[number].name
         is_tensor = walk.is_tensor(starts[number][0])
         return graph_name(name, is_tensor=is_tensor) if is_graph else name
 
-    return {
-        key: tuple(
+    keys = {(key.device, key.address) for key in memory}
+    libraries = workspaces(sources.kind, keys, None, lambda: snapshot)
+    return {each.address: (each.name,) for each in libraries} | {
+        key.address: tuple(
             called(number, is_graph=not each.direct)
             for number in names_in(each.direct or each.every)
         )
@@ -204,86 +182,12 @@ def _as_in_the_balance(
     }
 
 
-def addresses_of(namespace: Mapping[str, Any]) -> dict[int, tuple[str, ...]]:
-    """Which names lie at which address of a device.
-
-    Counted are tensors, also in lists, tuples and dicts, and the parameters, their
-    gradients and the buffers of modules. The answer holds numbers and names alone and
-    keeps nothing alive. Names that begin with an underscore come last.
-    """
-    torch = loaded_torch()
-    if torch is None:
-        return {}
-    with without_overrides(torch):
-        found = _addresses(torch, namespace)
-    return {address: tuple(names) for address, names in found.items()}
-
-
-def _addresses(torch: Any, namespace: Mapping[str, Any]) -> dict[int, dict[str, None]]:
-    found: dict[int, dict[str, None]] = {}
-    words = TensorWords(torch)
-    for name in sorted(namespace, key=lambda name: name.startswith("_")):
-        for part, tensor in _tensors_of(torch, words, name, namespace[name]):
-            stored = stored_by(torch, tensor)
-            if stored is not None and stored.key.kind != "cpu":
-                found.setdefault(stored.key.address, {})[part] = None
-    return found
-
-
-def _tensors_of(
-    torch: Any, words: TensorWords, name: str, thing: Any, depth: int = 0
-) -> Iterator[tuple[str, Any]]:
-    """The tensors of a value, each with the expression that leads to it."""
-    if is_truly(thing, torch.Tensor):
-        yield name, thing
-    elif is_truly(thing, torch.nn.Module):
-        yield from _tensors_of_module(words, name, thing, set())
-    elif any(type(thing) is each for each in _CONTAINERS) and depth < _DEEPEST:
-        pairs = list(thing.items()) if type(thing) is dict else enumerate(thing)
-        for key, element in itertools.islice(pairs, _MOST_ELEMENTS):
-            part = element_name(key)
-            if part is not None:
-                inner = f"{name}{part}"
-                yield from _tensors_of(torch, words, inner, element, depth + 1)
-
-
-def _tensors_of_module(
-    words: TensorWords, name: str, module: Any, seen: set[int]
-) -> Iterator[tuple[str, Any]]:
-    """Its parameters, gradients and buffers; nothing that a module defines is run."""
-    if id(module) in seen:
-        return
-    seen.add(id(module))
-    for kind in ("_parameters", "_buffers", "_modules"):
-        held = (attributes_of(module) or {}).get(kind)
-        for part, each in list(held.items()) if type(held) is dict else ():
-            if type(part) is not str or each is None:
-                continue
-            inner = f"{name}.{part}"
-            if kind == "_modules":
-                yield from _tensors_of_module(words, inner, each, seen)
-                continue
-            yield inner, each
-            if kind == "_parameters" and words.is_leaf(each):
-                gradient = words.grad(each)
-                if gradient is not None:
-                    yield f"{inner}.grad", gradient
-
-
 # ------------------------------------------------------------------- why there are none
 
 
-class Unavailable(NamedTuple):
-    """Why there is no list of blocks, and what to do."""
-
-    problem: str
-    hint: str | None
-
-
-def why_unavailable(runtime: Runtime) -> Unavailable:
-    """Why a device in use has no list of blocks."""
+def why_unavailable(runtime: Runtime) -> tuple[str, str | None]:
+    """Why a device in use has no list of blocks, and what to do."""
     backend = allocator_backend(runtime.kind)
     if backend in (None, NATIVE):
-        return Unavailable(f"torch keeps no list of blocks for {runtime.kind}", None)
-    problem = f"the allocator {backend} keeps no list of its blocks"
-    return Unavailable(problem, _OTHER_ALLOCATOR)
+        return f"torch keeps no list of blocks for {runtime.kind}", None
+    return f"the allocator {backend} keeps no list of its blocks", _OTHER_ALLOCATOR

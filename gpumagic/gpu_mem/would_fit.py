@@ -211,6 +211,6 @@ def verdict_now(
         oom,
         answer,
         memory,
-        leaks_bytes=dict(leaks.without_graphs_bytes).get(device),
+        leaks_bytes=dict(leaks.without_graphs_bytes).get(device, 0),
         pools_bytes=kept_in_pools_bytes(segments, device),
     )

@@ -85,7 +85,14 @@ def run(
         return _run_and_await(shell, compiled, before, after)
     if before is not None:
         before()
-    return _conclude(execute(compiled), after)
+    outcome = execute(compiled)
+    try:
+        if outcome.error is not None:
+            return _conclude(outcome, after)
+        reported = after(outcome) if after is not None else None
+        return outcome.value if reported is None else reported
+    finally:
+        del outcome  # this frame ends up in the traceback of its error
 
 
 def compile_cell(shell: Any, body: str, *, magic_line: str = "") -> CompiledCell:

@@ -81,7 +81,7 @@ class Report(Record):
         return str(self.drawing().text())
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return _bundle(self)
+        return dict(_display().bundle(self))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,13 +101,11 @@ class Shown:
         return str(self.drawing().text())
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return _bundle(self)
+        return dict(_display().bundle(self))
 
 
-def _bundle(shown: Report | Shown) -> dict[str, str]:
-    display = importlib.import_module("gpumagic.notebook.display")
-    forms: dict[str, str] = display.bundle(shown)
-    return forms
+def _display() -> Any:
+    return importlib.import_module("gpumagic.notebook.display")
 
 
 def _plain(value: Any) -> Any:

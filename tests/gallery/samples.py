@@ -569,9 +569,7 @@ PICTURES = (  # how the names of those with a picture begin
     "gpu_open-snapshot",
     "gpu_select-sixteen",  # the GPUs in sight, and all of them behind a click
     "gpu_mem-cell-lines",
-    "gpu_mem-cell-exact",
     "gpu_mem-balance",  # a picture with patterns, names and counters behind clicks
-    "gpu_mem-cell-two",
     "pin_loader-fixed",  # bars, a timeline, and all figures behind a click
     "pin_loader-unproven",
     "pin_loader-no-difference",
@@ -597,7 +595,6 @@ RICHEST = (
     "gpu_ranks-times-straggler",
     "gpu_mem-map-two-devices",
     "gpu_mem-map-many-blocks",
-    "gpu_mem-map-many-in-one",
     "gpu_select-sixteen-gpus",
     "gpu_select-slurm",
     "pin_loader-fixed",

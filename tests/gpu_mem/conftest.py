@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import gpumagic
-from gpumagic.gpu_mem import free, walk
+from gpumagic.gpu_mem import walk
 from gpumagic.gpu_mem.cell import CellRun
 
 _LOOK_S = 1e-9
@@ -24,12 +24,6 @@ def unhurried(monkeypatch):
     looks = itertools.count()
     clock = SimpleNamespace(thread_time=lambda: next(looks) * _LOOK_S)
     monkeypatch.setattr(walk, "time", clock)
-
-
-@pytest.fixture(autouse=True)
-def nothing_frozen_yet(monkeypatch):
-    """What the tests have frozen is not told: to count a million takes a while."""
-    monkeypatch.setattr(free, "get_freeze_count", lambda: 0)
 
 
 @pytest.fixture

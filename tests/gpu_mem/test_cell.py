@@ -180,24 +180,6 @@ def test_random_cells_that_reset_counters(runtime):
     assert set(kinds) == {PeakKind.EXACT, PeakKind.BOUND}
 
 
-def test_a_reset_between_two_steps(runtime):
-    """A reset in mid-cell does not make the lower of two peaks the exact one."""
-    del runtime  # it has put torch in its place
-    core = sys.modules["torch"]._C
-    cuda = CountingCuda(core)
-    run = CellRun(lambda: cuda)
-
-    cuda.begin_cell()
-    run.begin()
-    for nbytes in (300, 200):
-        core._cuda_resetPeakMemoryStats()
-        cuda.take(nbytes)
-        cuda.give_back(0)
-    run.end()
-
-    assert run.changes()[0].peak == Peak(PeakKind.EXACT, 300, 300)
-
-
 def test_resets_of_a_torch_that_the_cell_imports(runtime, monkeypatch):
     """They cannot be seen: what was taken from the driver bounds the peak."""
     torch = sys.modules["torch"]
@@ -288,21 +270,6 @@ def trace(*events, lines=True, **options):
     return MemoryTrace({0: events}, lines=lines, **options)
 
 
-def test_the_course_of_a_cell_begins_with_what_was_in_use(runtime, record):
-    """Each step is one of the recording; the counters say from where it goes."""
-    record(trace(MemoryEvent(True, 1, 90, LINE), MemoryEvent(False, 1, 90, LINE)))
-    run = CellRun(lambda: runtime, lines=True, in_cell=lambda file: file == LINE.file)
-
-    run.begin()
-    runtime.count(0, 100, 500, 1090, 11)
-    run.end()
-
-    (course,) = run.courses(tuple)
-    assert course.highest_bytes == (100, 190, 100)
-    assert (course.peak_step, course.peak_number) == (1, 4)
-    assert not course.partial
-
-
 def test_a_recording_that_was_full_ends_with_what_is_in_use(runtime, record):
     """CUDA's loses the oldest steps: so the course is told back from the end."""
     record(trace(MemoryEvent(True, 1, 90, LINE), MemoryEvent(True, 2, 10, LINE)))
@@ -314,7 +281,7 @@ def test_a_recording_that_was_full_ends_with_what_is_in_use(runtime, record):
 
     (course,) = run.courses(tuple)
     assert course.highest_bytes == (300, 390, 400)
-    assert course.partial
+    assert run.lines_partial
 
 
 def test_a_device_that_does_not_answer(runtime):
@@ -334,145 +301,6 @@ def test_a_device_that_does_not_answer(runtime):
 
 
 # ------------------------------------------------------------------- on the host
-
-
-@pytest.fixture
-def host(as_cell):
-    """Runs a function as a cell on the CPU, and hands the run back."""
-    pytest.importorskip("torch")
-
-    def host(function, *, held=(0, 0), **options):
-        sizes = iter(held)
-        return as_cell(CpuRuntime, function, host_bytes=lambda: next(sizes), **options)
-
-    return host
-
-
-def by_offset(run, function):
-    """The rows of a run by the line of the function."""
-    start = function.__code__.co_firstlineno
-    return {row.number - start: row for row in run.lines() if row.number is not None}
-
-
-def test_without_a_wish_no_operation_is_looked_at(host):
-    """By default nothing is put between torch and the cell."""
-    from torch.utils import _python_dispatch as dispatch
-
-    depths = []
-
-    for lines in (False, True):
-        host(
-            lambda: depths.append(len(dispatch._get_current_dispatch_mode_stack())),
-            lines=lines,
-        )
-
-    assert depths == [0, 1]
-
-
-def test_lines_on_the_host(host):
-    """Each line has what it took and gave back; a view takes nothing."""
-    import torch
-
-    kept = []
-
-    def cell():
-        a = torch.zeros(1000)
-        b = a + 1
-        c = b.view(10, 100)[2:]
-        kept.append(c)
-        del a
-        torch.ones(500)
-
-    run = host(cell, lines=True, held=(0, 4000))
-
-    lines = by_offset(run, cell)
-    assert {n: (row.allocated_bytes, row.freed_bytes) for n, row in lines.items()} == {
-        1: (4000, 0),
-        2: (4000, 0),
-        5: (0, 4000),
-        6: (2000, 2000),
-    }
-    assert {n: row.at_peak_bytes for n, row in lines.items()} == {
-        1: 4000,
-        2: 4000,
-        5: 0,
-        6: 0,
-    }
-    assert sum(row.net_bytes for row in run.lines()) == 4000
-    (change,) = run.changes()
-    assert change.peak == Peak(PeakKind.REPLAYED, 8000, 8000)
-
-
-def test_the_course_on_the_host(host):
-    """It goes from what names held through each storage that was made."""
-    import torch
-
-    def cell():
-        first = torch.ones(1000)
-        second = first + 1
-        del first, second
-
-    run = host(cell, lines=True, held=(100, 100))
-
-    (course,) = run.courses(tuple)
-    assert course.highest_bytes == (100, 4100, 8100, 4100, 100)
-    assert [
-        (each.nbytes, each.was_left, each.from_before) for each in course.at_peak
-    ] == [(4000, False, False), (4000, False, False), (100, True, True)]
-
-
-def test_backward_on_the_host(host):
-    """A backward pass counts for the line that called it."""
-    import torch
-
-    weight = torch.zeros(100, 100, requires_grad=True)
-
-    def cell():
-        loss = (torch.ones(10, 100) @ weight).sum()
-        loss.backward()
-
-    run = host(cell, lines=True)
-
-    lines = by_offset(run, cell)
-    assert lines[2].backward
-    assert not lines[1].backward
-    assert lines[2].allocated_bytes >= weight.grad.nbytes
-    assert sum(row.net_bytes for row in run.lines()) == weight.grad.nbytes
-
-
-def test_a_failing_cell_on_the_host(host):
-    """It has its lines up to the error, and no mode is left behind."""
-    import torch
-    from torch.utils import _python_dispatch as dispatch
-
-    def cell():
-        torch.ones(10)
-        raise ZeroDivisionError("now")
-
-    run = host(cell, error=ZeroDivisionError, lines=True)
-
-    assert run.failed == "ZeroDivisionError: now"
-    assert by_offset(run, cell)[1].allocated_bytes == 40
-    assert dispatch._get_current_dispatch_mode_stack() == []
-
-
-def test_nothing_is_kept_alive_on_the_host(host):
-    """The memory of a cell goes when the cell's own names go, also during it."""
-    import torch
-
-    gone = []
-
-    def cell():
-        big = torch.ones(1000)
-        gone.append(weakref.ref(big))
-        gone.append(weakref.ref(big.untyped_storage()))
-        del big
-        gone.append([each() for each in gone])
-
-    run = host(cell, lines=True)
-
-    assert gone[-1] == [None, None]
-    assert run.lines() is not None
 
 
 def test_watching_every_cell_asks_for_no_names_where_no_device_is_in_use(monkeypatch):

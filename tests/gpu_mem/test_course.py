@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.devices.memory_events import MemoryEvent, Spot
-from gpumagic.gpu_mem.lines import Piece, course_of, owner_of
+from gpumagic.gpu_mem.lines import course_of
 from tests.gpu_mem.test_lines import CELL, programs
 
 
@@ -35,25 +35,10 @@ def test_each_level_is_a_sum_of_what_went_before(events, start):
 
     course = followed(events, start)
 
-    unseen = max(-min(levels), 0)
-    assert list(course.highest_bytes) == [each + unseen for each in levels]
+    assert list(course.highest_bytes) == levels
     assert course.lowest_bytes == course.highest_bytes
-    assert course.peak_bytes == max(levels) + unseen
+    assert course.peak_bytes == max(levels)
     assert sum(each.nbytes for each in course.at_peak) == course.peak_bytes
-
-
-def test_what_no_name_had_was_there_before():
-    """Where more is given back than was known, the course begins that much higher."""
-    events = [
-        MemoryEvent(True, 1, 10),
-        MemoryEvent(False, 7, 25),  # of the host, where only names are known
-        MemoryEvent(False, 1, 10),
-    ]
-
-    course = followed(events, 5)
-
-    assert course.highest_bytes == course.lowest_bytes == (25, 35, 10, 0)
-    assert (course.peak_bytes, course.peak_step) == (35, 1)
 
 
 def test_many_steps_keep_their_extremes():
@@ -83,7 +68,7 @@ def test_a_piece_has_its_name_if_it_is_still_the_same():
         MemoryEvent(True, 2, 5, Spot(CELL, 3)),
     ]
 
-    course = followed(events, 100, {1: Piece("xs[0]", 10), 2: Piece("y", 5)})
+    course = followed(events, 100, {1: ("xs", 10), 2: ("y", 5)})
 
     assert rows(course.at_peak) == {
         ("xs", None, True): 10,
@@ -97,7 +82,7 @@ def test_what_was_there_before_is_told_apart_by_what_became_of_it():
     """Without a name it was given back since the peak, or is still in use."""
     events = [MemoryEvent(True, 1, 50), MemoryEvent(False, 9, 30)]
 
-    course = followed(events, 100, {7: Piece("model.bias", 40)})
+    course = followed(events, 100, {7: ("model", 40)})
 
     assert [
         (each.name, each.nbytes, each.was_left, each.from_before)
@@ -108,11 +93,3 @@ def test_what_was_there_before_is_told_apart_by_what_became_of_it():
         ("", 30, False, True),
         ("", 30, True, True),
     ]
-
-
-def test_owners_are_what_one_can_delete():
-    """Weights belong to their model, an output is a name itself."""
-    names = ("model.0.weight", "xs[3]", "Out[3]", "loss.grad_fn", "graphs in losses")
-
-    assert [*map(owner_of, names)] == ["model", "xs", *names[2:]]
-    assert owner_of("model.0.weight.grad") == "gradients of model"

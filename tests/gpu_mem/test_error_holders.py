@@ -106,16 +106,6 @@ def test_each_local_of_each_frame_is_named():
     )
 
 
-def test_the_members_of_a_group_are_followed():
-    """Each error of an exception group keeps its own frames."""
-    big = Big()
-
-    def grouped():
-        raise ExceptionGroup("several", [caught(failing, big), KeyError("k")])
-
-    assert "logits in failing" in names_held(caught(grouped), big)
-
-
 def test_what_an_error_carries_itself_is_named():
     """Arguments, attributes and the object of an AttributeError are alive as well."""
     big = Big()

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.gpu_mem.fragmentation import (
-    fragmentation_of,
+    blocking_names,
+    held_back,
     kept_in_pools_bytes,
     returnable_bytes,
     stuck_bytes,
 )
-from gpumagic.gpu_mem.records import Block, BlockState, Counters, Segment
+from gpumagic.gpu_mem.records import Block, BlockState, Segment
 
 KIB, MIB = 1 << 10, 1 << 20
 ALLOCATED, PENDING, FREE = BlockState.ALLOCATED, BlockState.PENDING, BlockState.FREE
 
 
 def segment(*blocks, stream=0, pool="large", expandable=False, device=0):
-    """A segment of blocks, each a number of MiB and a state."""
+    """A segment of blocks, each a number of MiB, a state, and perhaps its names."""
     offset, made = 0, []
-    for mib, state in blocks:
-        made.append(Block(offset, mib * MIB, state))
+    for mib, state, *names in blocks:
+        made.append(Block(offset, mib * MIB, state, names=tuple(names)))
         offset += mib * MIB
     return Segment(device, 0, offset, stream, pool, expandable, tuple(made))
 
@@ -44,26 +44,34 @@ def cells_of(each):
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(segments, max_size=6))
-def test_shares_by_brute_force(made):
-    """Each share is what counting every MiB gives, and None where nothing is there."""
-    found = fragmentation_of(made, Counters(0))
+def test_what_is_held_back_by_brute_force(made):
+    """Counting every MiB gives the same, and no segment is counted twice."""
+    rows = held_back(made)
 
     cells = [cells_of(each) for each in made]
-    reserved = sum(map(len, cells))
-    holes = [b.nbytes // MIB for s in made for b in s.blocks if b.state is FREE]
-    total = sum(row.count(FREE) for row in cells)
-    stuck = sum(row.count(FREE) for row in cells if set(row) != {FREE})
-    assert found.reserved_bytes == reserved * MIB
-    assert found.free_bytes == total * MIB
-    assert found.largest_hole_bytes == max(holes, default=0) * MIB
-    if reserved:
-        assert found.stuck_share == pytest.approx(stuck / reserved)
-    else:
-        assert found.stuck_share is None
-    if total:
-        assert found.external == pytest.approx(1 - max(holes) / total)
-    else:
-        assert found.external is None
+    stuck = [row for row in cells if FREE in row and set(row) != {FREE}]
+    free = sum(row.count(FREE) for row in stuck)
+    assert sum(row.free_bytes for row in rows) == free * MIB
+    assert sum(row.used_bytes for row in rows) == (sum(map(len, stuck)) - free) * MIB
+    assert sum(row.segments for row in rows) == len(stuck)
+    assert all(row.hole_bytes <= row.free_bytes for row in rows)
+
+
+def test_names_that_can_be_deleted():
+    """Those whose few blocks hold back much."""
+    lone = segment((1, ALLOCATED, "mask"), (99, FREE))
+    parts = segment((1, ALLOCATED, "model"), (11, FREE), (1, ALLOCATED, "xs"))
+    crowd = segment(*[(1, ALLOCATED, f"y{n}") for n in range(9)], (196, FREE))
+    full = segment((500, ALLOCATED, "big"))
+
+    rows = held_back([crowd, lone, parts, full])
+
+    assert [row.holders for row in rows] == [
+        "y0 and 8 other blocks",
+        "mask",
+        "model and 1 other block",
+    ]
+    assert blocking_names(rows) == ("mask", "model", "xs")
 
 
 @settings(deadline=None, max_examples=100)

@@ -146,9 +146,8 @@ def test_the_counters_are_read_before_and_after():
 
     report = free(shell, Device(lambda: 0 if gone() is None else 512))
 
-    assert report.before[0].allocated_bytes == 512
-    assert report.after[0].allocated_bytes == 0
-    assert report.free_before_bytes == report.free_after_bytes == (40,)
+    assert report.returns[0].back_bytes == 512
+    assert report.returns[0].gained_bytes == 0
 
 
 def test_a_broken_device_hinders_nothing():
@@ -161,7 +160,7 @@ def test_a_broken_device_hinders_nothing():
     report = free(shell, Device(broken=True))
 
     assert gone() is None
-    assert report.before == report.after == ()
+    assert report.returns == ()
     assert report.dropped
     assert len(report.remarks) == 1
     assert "device-side assert triggered; restart" in report.remarks[0]
@@ -193,7 +192,7 @@ def test_errors_in_variables_are_told_and_stay():
     report = free(shell, CpuRuntime())
 
     [remark] = report.remarks
-    assert remark.startswith("`first` and `others` still hold errors")
+    assert remark.startswith("errors in `first` and `others` stay")
     assert "`del first, others`" in remark
     assert shell.user_ns["first"].__traceback__ is not None
 
@@ -208,9 +207,7 @@ def test_on_the_cpu_live_tensors_are_what_comes_back():
 
     report = free(shell, CpuRuntime())
 
-    assert (
-        report.before[0].allocated_bytes - report.after[0].allocated_bytes == 4 * 1500
-    )
+    assert report.returns[0].back_bytes == 4 * 1500
 
 
 def test_on_the_cpu_the_same_leaks_are_found():

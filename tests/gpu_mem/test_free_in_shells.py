@@ -6,13 +6,9 @@ finaliser has run.
 
 from __future__ import annotations
 
-import json
-import sys
-
 import pytest
 
-from tests import quick_python
-from tests.notebook.shells import environment, see_in_kernel, see_in_terminal
+from tests.notebook.shells import see_in_kernel, see_in_terminal
 
 pytest.importorskip("ipykernel")
 pytestmark = pytest.mark.kernel
@@ -116,13 +112,6 @@ del shell
     assert printed(seen[-1]) == ERROR_GONE
 
 
-def test_shown_results_go(see):
-    """Results are freed at once, in the cell that asks, however many were shown."""
-    seen = see("Big('one')", "1", "Big('two')", "2", "Big('three')", AT_ONCE)
-
-    assert printed(seen[-1]) == "['one', 'three', 'two']\n"
-
-
 def test_variables_and_what_was_typed_stay(see):
     """A variable keeps the object that was shown; `In` and `_i` are as before."""
     seen = see(
@@ -134,53 +123,3 @@ def test_variables_and_what_was_typed_stay(see):
 
     assert printed(seen[2]) == "[]\n"
     assert printed(seen[3]) == "mine Big() x = Big('x'); x {} True\n"
-
-
-def test_every_holder_is_named(see):
-    """The last error is one row with its places; a shown result is one as well."""
-    look = """
-[last] = held_errors(get_ipython())
-print(*sorted(each.where for each in frames_with_locals(last.error)
-              if type(each.value) is Big), sep=", ")
-print(*last.places, sep=", ")
-print(*(places[0] for _, places in shown_results(get_ipython())), sep=", ")
-del last
-"""
-
-    seen = see("Big('shown')", "outer()", look, LET_GO)
-    locals_, places, outputs = printed(seen[2]).splitlines()
-
-    assert locals_ == "local in inner, mine in outer"
-    for place in (
-        "sys.last_value",
-        "sys.last_traceback",
-        "shell.InteractiveTB.tb",
-        "shell.last_execution_result.error_in_exec",
-    ):
-        assert place in places
-    assert outputs == "Out[2]"
-    assert printed(seen[3]).startswith("['local', 'mine', 'shown']")
-
-
-def test_no_cycle_of_the_shell_is_left_to_the_collector():
-    """Where a traceback was shown without looking into frames, it goes at once."""
-    modes = ("Plain", "Minimal")  # what the others look with leaves cycles of its own
-    cells = [cell for mode in modes for cell in (f"%xmode {mode}", "outer()", AT_ONCE)]
-    later = ["outer()", "1", "%tb", "2", AT_ONCE]
-    shell = """
-import json, sys
-from IPython.terminal.interactiveshell import TerminalInteractiveShell
-shell = TerminalInteractiveShell.instance(simple_prompt=True)
-for cell in json.load(sys.stdin):
-    shell.run_cell(cell, store_history=True)
-sys.stdout.flush()
-__import__("os")._exit(0)
-"""
-    run = quick_python.run(
-        [sys.executable, "-W", "ignore", "-c", shell],
-        input=json.dumps([START, *cells, *later]),
-        env=environment(),
-        check=True,
-    )
-
-    assert run.stdout.count("['local', 'mine']\n") == len(modes) + 1

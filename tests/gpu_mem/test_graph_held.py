@@ -59,48 +59,6 @@ def test_memory_that_only_a_graph_keeps_has_a_row_of_its_own():
 
 
 @pytest.mark.usefixtures("any_torch")
-def test_what_a_variable_holds_as_well_is_not_the_graphs():
-    """A tensor with a name counts for the name, though a graph saved it too."""
-    x = leaf()
-    middle = x.exp()
-    loss = middle.sin().sum()
-
-    assert graph_rows(x=x, middle=middle, loss=loss) == {}
-
-
-@pytest.mark.usefixtures("any_torch")
-def test_a_graph_that_was_walked_back_keeps_nothing():
-    """After a backward pass the saved tensors are gone, and no error is raised."""
-    x = leaf()
-    loss = x.sin().exp().sum()
-    loss.backward()
-
-    assert graph_rows(x=x, loss=loss) == {}
-
-
-@pytest.mark.usefixtures("any_torch")
-def test_a_list_of_losses_is_named_as_the_holder_of_their_graphs():
-    """Losses that were collected keep the graph of every step."""
-    x = leaf()
-    losses = [x.exp().sum() for _ in range(5)]
-
-    assert graph_rows(x=x, losses=losses) == {"graphs in losses": (20_000, 20_000)}
-
-
-@pytest.mark.usefixtures("any_torch")
-def test_two_names_of_one_graph_share_it():
-    """What two names' graphs keep comes back only when both are gone."""
-    x = leaf()
-    middle = x.exp().exp()
-    one, other = middle.sum(), middle.mean()
-    del middle
-
-    rows = graph_rows(x=x, one=one, other=other)
-
-    assert rows == {"one.grad_fn": (0, 8000), "other.grad_fn": (0, 8000)}
-
-
-@pytest.mark.usefixtures("any_torch")
 def test_functions_of_the_users_own_are_looked_into():
     """What a custom function has saved counts, and what it has put on its context."""
 

@@ -164,17 +164,6 @@ class Clock:
         return self.us
 
 
-def engine(clock):
-    """A stand-in for torch.autograd, whose passes take as long as they are told."""
-
-    def run(took_us, inner=lambda: None):
-        clock.us += took_us
-        inner()
-        clock.us += took_us
-
-    return SimpleNamespace(autograd=SimpleNamespace(_engine_run_backward=run))
-
-
 # ------------------------------------------------------------------- the history
 
 

@@ -132,21 +132,3 @@ def test_a_replay_stands_in_for_bounds():
     assert with_replay(counted, before, after, events(23, 13)) == Peak(
         PeakKind.REPLAYED, 33, 33
     )
-
-
-@pytest.mark.parametrize(
-    ("end", "peak"),
-    [
-        (120, Peak(PeakKind.REPLAYED, 500, 500)),
-        (150, Peak(PeakKind.BOUND, 470, 500)),  # 30 were given back unseen
-        (100, Peak(PeakKind.BOUND, 500, 520)),  # 20 came unseen
-    ],
-)
-def test_on_the_host_names_check_the_replay(end, peak):
-    """Where names and replay disagree on the end, their difference bounds the peak."""
-    before, after = Counters(0, allocated_bytes=100), Counters(0, allocated_bytes=120)
-
-    seen = events(400, 500 - end)
-    told = with_replay(Peak(PeakKind.UNKNOWN), before, after, seen)
-
-    assert told == peak

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import sys
-import weakref
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gpumagic.gpu_mem.records import BlockState
-from gpumagic.gpu_mem.segments import addresses_of, named, segments_of
+from gpumagic.gpu_mem.segments import named, segments_of
 from gpumagic.report.places import CodeLine
 
-MIB = 1 << 20
 HERE = __file__
 
 
@@ -87,40 +82,6 @@ def test_small_numbers():
     assert not found[4].expandable
 
 
-@settings(deadline=None, max_examples=50)
-@given(
-    st.lists(
-        st.lists(
-            st.tuples(
-                st.integers(1, 64),
-                st.sampled_from(
-                    ["inactive", "active_allocated", "active_pending_free"]
-                ),
-            ),
-            min_size=1,
-            max_size=8,
-        ),
-        max_size=6,
-    )
-)
-def test_blocks_cover_their_segment(rows):
-    """The blocks of a segment lie one behind the other and are all of it."""
-    entries = [
-        segment(number << 20, *(block(size * 512, state) for size, state in row))
-        for number, row in enumerate(rows)
-    ]
-
-    found = segments_of(entries)
-
-    for each in found:
-        ends = [b.offset_bytes + b.nbytes for b in each.blocks]
-        assert [b.offset_bytes for b in each.blocks] == [0, *ends[:-1]]
-        assert ends[-1] == each.nbytes
-    assert sum(each.nbytes for each in found) == sum(
-        entry["total_size"] for entry in entries
-    )
-
-
 # ------------------------------------------------------------------------- lines
 
 
@@ -158,36 +119,3 @@ def test_names_by_address():
     (found,) = named(segments_of([entry]), addresses)
 
     assert [b.names for b in found.blocks] == [("a", "b"), (), ("c",)]
-
-
-def test_tensors_of_the_host_have_no_address():
-    """What lies in memory of the host, or nowhere, is not named."""
-    torch = pytest.importorskip("torch")
-    namespace = {
-        "host": torch.ones(3),
-        "meta": torch.ones(3, device="meta"),
-        "sparse": torch.eye(3).to_sparse(),
-        "number": 3,
-        "model": torch.nn.Linear(2, 2),
-    }
-
-    assert addresses_of(namespace) == {}
-
-
-def test_objects_that_lie_about_themselves():
-    """Proxies, classes with odd properties and dead references do no harm."""
-    torch = pytest.importorskip("torch")
-
-    class Liar:
-        @property
-        def __class__(self):
-            raise ReferenceError
-
-    class Odd(torch.nn.Module):
-        def named_parameters(self, *_, **__):
-            raise RuntimeError
-
-    dead = weakref.proxy(Liar())
-    gc.collect()
-
-    assert addresses_of({"liar": Liar(), "odd": Odd(), "dead": dead}) == {}

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpumagic.drawing import Note, Stacks, Table
+from gpumagic.drawing import Table
 from gpumagic.gpu_mem import answer_map
-from gpumagic.gpu_mem.answer_cell import BriefReport, CellReport
+from gpumagic.gpu_mem.answer_cell import BriefReport, peak_short, peak_text
 from gpumagic.gpu_mem.answer_log import LedgerReport
 from gpumagic.gpu_mem.answer_map import MapReport
 from gpumagic.gpu_mem.answer_now import MemoryReport
-from gpumagic.gpu_mem.answer_why import WhyReport, cause_sentence
+from gpumagic.gpu_mem.answer_why import WhyReport
 from gpumagic.gpu_mem.oom import read_oom
 from gpumagic.gpu_mem.records import (
     BadgeKind,
@@ -30,7 +30,7 @@ from gpumagic.gpu_mem.records import (
     Peak,
     PeakKind,
 )
-from gpumagic.gpu_mem.view_terms import BADGES, notes, peak_short, peak_text
+from gpumagic.gpu_mem.view_terms import BADGES, notes
 from gpumagic.report.units import bytes_text
 from tests.drawing.survives import assert_numbers_agree, assert_survives
 from tests.gpu_mem import samples
@@ -41,11 +41,6 @@ BYTES = st.none() | st.integers(0, 10**13)
 patient = settings(
     deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
 )
-
-
-def parts_of(report, kind):
-    """The parts of one kind that are in sight."""
-    return [part for part in report.drawing().parts if isinstance(part, kind)]
 
 
 def replaced(report, **changes):
@@ -90,13 +85,6 @@ def test_unknown_is_never_drawn_as_nothing(figures, processes):
         assert (rows["outside torch"] or "at most ").startswith("at most ")
     else:
         assert rows["outside torch"] == bytes_text(memory.outside_bytes)
-
-
-def test_pieces_of_a_bar_come_to_the_device():
-    """Allocated, cached, outside, others and free are all of it."""
-    (bars,) = parts_of(samples.SHARED_GPU, Stacks)
-
-    assert bars.stacks[0].length == samples.H100_BYTES
 
 
 @pytest.mark.parametrize(
@@ -180,16 +168,6 @@ def test_every_badge_is_told_whatever_is_known_of_it(amount):
         assert not any(re.search(r"[{}]|None", f"{n.text}{n.hint}") for n in told)
 
 
-def test_badges_of_several_devices_are_one_note():
-    """With all devices, and the sum of their figures."""
-    badges = [CellBadge(BadgeKind.RETRY, device, 2) for device in (0, 1, 2)]
-
-    (note,) = notes(badges, CUDA)
-
-    assert note.text.startswith("cuda:0 to cuda:2 had no memory left")
-    assert note.text.endswith("6 times")
-
-
 STATES = {"": "free", "in use": "allocated", "awaited": "pending"}
 
 
@@ -216,7 +194,9 @@ def test_any_map_is_drawn_to_the_byte(made):
         for n, (stream, pool, pieces) in enumerate(made)
     )
     drawn, there = {}, {}
-    for picture in answer_map.pictures(segments, CUDA):
+    devices = {each.device for each in segments}
+    own = [[s for s in segments if s.device == device] for device in devices]
+    for picture in (answer_map.picture_of(its, "cuda", 40) for its in own):
         for row in picture.rows:
             assert row.length <= picture.full
             for piece in row.pieces:
@@ -225,7 +205,7 @@ def test_any_map_is_drawn_to_the_byte(made):
     for block in (block for segment in segments for block in segment.blocks):
         there[block.state.value] = there.get(block.state.value, 0) + block.nbytes
 
-    drawing = MapReport(CUDA, segments, ()).drawing().whole()
+    drawing = MapReport(CUDA, segments).drawing().whole()
 
     assert drawn == there or "not drawn" in drawing.text()
     assert_survives(drawing.html())
@@ -233,7 +213,7 @@ def test_any_map_is_drawn_to_the_byte(made):
 
 def test_thousands_of_blocks_cost_as_little_as_a_few():
     """The picture grows with what can be seen, and not with the blocks."""
-    few = MapReport(CUDA, samples.MANY.segments[:1], ()).drawing().html()
+    few = MapReport(CUDA, samples.MANY.segments[:1]).drawing().html()
 
     assert len(samples.MANY.drawing().html()) < min(40_000, 6 * len(few))
 
@@ -243,10 +223,12 @@ def test_every_cause_is_told_whatever_is_known(cause):
     """With all figures and with none; what is unknown is left out of the sentence."""
     nothing = WhyReport(CUDA, read_oom(""))
 
-    for report in (samples.LIVE, samples.OTHERS, samples.CAPPED, nothing):
-        sentence = cause_sentence(cause, report)
+    capped = replaced(samples.LIVE, is_capped=True, pools_bytes=gib(9))
+    for report in (samples.LIVE, samples.OTHERS, capped, nothing):
+        drawing = replaced(report, oom=samples.OOM, causes=(cause,)).drawing()
+        sentence = drawing.folded["figures"].parts[0].text
         assert sentence.endswith(".")
-        assert not re.search(r"None|[{}]|unknown", sentence)
+        assert not re.search(r"None|[{}]|unknown", f"{drawing.title} {sentence}")
 
 
 @patient
@@ -259,24 +241,3 @@ def test_any_error_is_drawn(figures):
 
     assert_numbers_agree(drawing)
     assert "None" not in drawing.text()
-
-
-def test_letting_go_in_vain_says_how_to_go_on():
-    """Who got nothing back is told where to look; who got some how others have it."""
-    for report, said in (
-        (samples.NOTHING_FREED, "other names may hold the same memory"),
-        (samples.FREED, "torch keeps what came back for its next tensors"),
-        (samples.FREED_TO_DEVICE, "still holds an error"),
-    ):
-        (note,) = parts_of(report, Note)
-        assert note.text.startswith(said) or said in note.text
-
-
-def test_each_device_of_a_cell_is_in_its_table():
-    """The picture has those on which most moved; none is left out of the figures."""
-    report: CellReport = samples.EIGHT_DEVICES
-    (table,) = report.drawing().folded["counters"].parts
-
-    assert [row[0] for row in table.rows] == [f"cuda:{n}" for n in range(8)]
-    assert report.drawing().title.startswith(f"{'+44.0 GiB'} on 8 devices together")
-    assert report.changes[7].allocated_delta == gib(9)

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_mem.answer_why import Held, Verdict, next_steps, verdict_of
-from gpumagic.gpu_mem.fragmentation import segment_blockers
+from gpumagic.gpu_mem.answer_why import verdict_of
 from gpumagic.gpu_mem.oom import read_oom
 from gpumagic.gpu_mem.records import (
     Block,
@@ -18,17 +17,13 @@ from gpumagic.gpu_mem.records import (
     Counters,
     DeviceMemory,
     OomFacts,
-    Pinning,
     Segment,
-    Setting,
 )
 from gpumagic.gpu_mem.would_fit import answer_for
-from gpumagic.report.places import CodeLine
 from gpumagic.simulator.allocator_segments import Shortage
 
 MIB, GIB = 1 << 20, 1 << 30
 ALLOCATED, FREE = BlockState.ALLOCATED, BlockState.FREE
-MODEL = Setting("sim", "simulated H100 SXM")
 EMPTY = OomFacts("", None, None, *[None] * 8)
 
 
@@ -173,12 +168,6 @@ def test_figures_of_now_where_the_error_has_none():
     )
 
 
-def test_without_any_figures():
-    """Of an error that tells nothing the cause cannot be told."""
-    assert causes_of(read_oom("CUDA error: out of memory")) == ()
-    assert causes_of(EMPTY, memory=memory()) == ()
-
-
 # --------------------------------------------------------------- a request to come
 
 
@@ -261,53 +250,3 @@ def test_the_sentences_agree_with_their_formulas(asked, free, unused, pools, liv
 
 
 # ------------------------------------------------------------------ what to type
-
-
-def steps_for(*causes, **others):
-    """The steps as one text."""
-    told = {"setting": Setting("cuda"), "held": Held(), **others}
-    return "\n".join(next_steps(Verdict(causes), **told))
-
-
-def test_names_that_can_be_deleted():
-    """Of blocks in between those are named that a name of the notebook stands for."""
-    pinning = [
-        Pinning(1, 1, 1, ("x", "y")),
-        Pinning(1, 1, 1, ("model.weight",)),
-        Pinning(1, 1, 1),
-        Pinning(1, 1, 1, ("kept",)),
-    ]
-
-    steps = steps_for(Cause.FRAGMENTED, pinning=pinning)
-
-    assert "del x, kept" in steps
-    assert "model.weight" not in steps
-
-
-def test_whose_the_others_are():
-    """The processes that the error names are told, the largest first."""
-    oom = replace(EMPTY, others=((7, 2 * GIB), (8, 3 * GIB)))
-
-    first, second, *_ = steps_for(Cause.OTHERS, oom=oom).split("\n")
-
-    assert first.startswith("process 8 holds 3.00 GiB")
-    assert second.startswith("process 7 holds 2.00 GiB")
-
-
-# ------------------------------------------------------------------- what pins
-
-
-def test_blocks_that_keep_most():
-    """Those blocks come first of which the fewest keep the most."""
-    line = CodeLine("In [1], line 1")
-    lone = segment((1, ALLOCATED, "x"), (99, FREE))
-    lone = replace(lone, blocks=(replace(lone.blocks[0], line=line), *lone.blocks[1:]))
-    crowd = segment(*[(1, ALLOCATED)] * 4, (196, FREE))
-    idle, full = segment((500, FREE)), segment((500, ALLOCATED))
-
-    found = segment_blockers([crowd, idle, lone, full], most=2)
-
-    assert found == (
-        Pinning(100 * MIB, MIB, 99 * MIB, ("x",), line),
-        Pinning(200 * MIB, MIB, 196 * MIB),
-    )

@@ -10,7 +10,6 @@ import pytest
 from gpumagic.gpu_mem.balance import (
     PROBABLY_WORKSPACES,
     WORKSPACES,
-    workspace_remark,
     workspaces,
 )
 
@@ -80,24 +79,3 @@ def test_blocks_are_asked_only_where_there_may_be_one(monkeypatch, torch_tells):
     nameless = SIZE - 1 if torch_tells else 1 << 40
     assert workspaces("cuda", (), nameless, refused) == ()
     assert workspaces("cpu", (), 1 << 40, refused) == ()
-
-
-@pytest.mark.parametrize(
-    ("word", "mebibytes", "is_said"),
-    [
-        ("cuda", 8.125, True),  # of one thread, before 2022
-        ("cuda", 32, True),  # since then
-        ("cuda", 64, True),  # a backward pass has a thread, and so one, of its own
-        ("cuda", 128, True),  # cuBLASLt may have others
-        ("cuda", 129, False),
-        ("cuda", 0, False),
-        ("sim", 32, False),  # there they are known
-    ],
-)
-def test_what_may_be_workspaces_is_said(word, mebibytes, is_said):
-    """A rest that is no larger than cuBLAS may have taken is told to be its perhaps."""
-    remark = workspace_remark(word, int(mebibytes * MIB), are_found=False)
-
-    assert (remark is not None) is is_said
-    assert remark is None or "may be cuBLAS workspaces" in remark
-    assert remark is None or "up to 32.0 MiB" in remark

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from gpumagic.gpu_mem.records import Block, BlockState, Segment
 from gpumagic.gpu_mem.segments import segments_of
-from gpumagic.gpu_mem.would_fit import answer_for, segment_bytes
+from gpumagic.gpu_mem.would_fit import answer_for
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
-from gpumagic.simulator.allocator_settings import AllocatorSettings
 from tests.simulator.simulated_device import DEFAULT, SIDE, Device, allocator_of
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -118,19 +117,6 @@ def test_answers_come_true(seed, nbytes, stream, fraction, max_split):
         assert happened != "nowhere"
 
 
-@given(sizes)
-def test_sizes_by_the_allocators_own_settings(nbytes):
-    """Blocks and segments have the sizes that the allocator gives them."""
-    answer = answer_for(
-        nbytes, (), device=0, device_free_bytes=CAPACITY, cap_left_bytes=None
-    )
-
-    own = AllocatorSettings()
-    assert answer.rounded_bytes == own.rounded_bytes(nbytes)
-    assert answer.segment_bytes == own.segment_bytes(answer.rounded_bytes)
-    assert segment_bytes(answer.rounded_bytes) == answer.segment_bytes
-
-
 # ----------------------------------------------------------- by hand: made segments
 
 
@@ -220,15 +206,3 @@ def test_an_expandable_segment_gives_back_whole_pages():
     assert answer.releasable_bytes == 20 * MIB
     assert answer.place == "after releasing"
     assert place_of(50, cut, free=39) == "nowhere"
-
-
-def test_which_segment_grows_is_not_known():
-    """Where only growing the right one of two segments would do, it is unknown."""
-    ends = [
-        segment((10, ALLOCATED), (10, FREE), expandable=True),
-        segment((1, ALLOCATED), (19, FREE), expandable=True),
-    ]
-
-    assert place_of(39, *ends, free=20) is None
-    assert place_of(39, *ends, free=40) == "driver"
-    assert place_of(60, *ends, free=20) == "nowhere"

@@ -231,23 +231,6 @@ def test_the_users_own_history_is_left_alone(run, box):
     assert plain
 
 
-def test_watching_keeps_no_history_of_the_users(run, box):
-    """Where the user records nothing, nothing is kept in the user's record."""
-    run(lambda: torch.ones(1000, device="sim"), lines=True)
-
-    assert box.machine.gpus[0].allocator.history == []
-
-
-def test_looking_costs_the_model_no_time(run, box):
-    """The machine's clock stands still while we look."""
-    torch.ones(1, device="sim")
-    before = box.machine.scheduler.now_ns
-
-    run(lambda: None, lines=True)
-
-    assert box.machine.scheduler.now_ns == before
-
-
 def test_a_machine_that_is_not_used_is_not_started(run, box):
     """Neither looking nor recording fixes which GPUs are seen."""
     result = run(lambda: None, lines=True)

@@ -9,7 +9,6 @@ import weakref
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-import gpumagic
 from gpumagic.devices.opening import open_runtime
 from gpumagic.gpu_mem.free import free, holding
 from gpumagic.gpu_mem.leaks import find_leaks
@@ -156,7 +155,7 @@ def test_a_caught_error_in_a_variable_is_named(shell, runtime):
 
     assert sum(rows(found).values()) == 7
     assert {leak.undo for leak in found.leaks} == {"del saved"}
-    assert any("`saved`" in remark for remark in freed.remarks)
+    assert any("`del saved`" in remark for remark in freed.remarks)
     assert kept - allocated(runtime) == 7 * MIB
 
 
@@ -178,28 +177,6 @@ def test_an_error_that_nothing_known_holds_is_found(shell, runtime):
 
     assert rows(found) == {"work in swallow of an error that something else holds": 6}
     assert any("cycle" in remark for remark in found.remarks)
-
-
-def test_cycles_are_measured_only_by_a_collection_that_was_asked_for(shell, runtime):
-    """Without it they are said not to be measured; with it their bytes are exact."""
-    gc.collect()
-    gc.disable()
-    try:
-        shell.run_cell(
-            "class Node: pass\n"
-            "node = Node(); node.me = node; node.data = mib(8, 'sim:1'); del node"
-        )
-        without = find_leaks(shell, runtime)
-        before = allocated(runtime, 1)
-        with_it = find_leaks(shell, runtime, gc=True)
-    finally:
-        gc.enable()
-
-    assert without.leaks == ()
-    assert any("--gc" in remark for remark in without.remarks)
-    assert before == 8 * MIB
-    assert (with_it.leaks, with_it.total_bytes) == ((), ())
-    assert with_it.collected_bytes == ((1, 8 * MIB),)
 
 
 def test_looking_keeps_nothing_alive_and_changes_nothing(shell, runtime):
@@ -252,23 +229,7 @@ def test_the_sum_of_leaks_is_what_comes_back(shell, runtime, seed):
 
     report = free(shell, runtime)
 
-    assert report.before[0].allocated_bytes - report.after[0].allocated_bytes == told
-
-
-def test_after_running_out_of_memory_freeing_makes_room(one_shell):
-    """The same tensor that did not fit while the error was held fits afterwards."""
-    make = "torch.empty(2**28, device='sim')"
-    cell = f"def step():\n    first = {make}\n    return first, {make}\nstep()"
-    with gpumagic.simulate("h100", memory="2GiB"):
-        one_shell.run_cell("import torch")
-
-        first = one_shell.run_cell(cell).success
-        again = one_shell.run_cell(f"one = {make}").success
-        free(one_shell, open_runtime("sim"))
-        freed = one_shell.run_cell(f"one = {make}").success
-        one_shell.reset(new_session=False)
-
-    assert (first, again, freed) == (False, False, True)
+    assert report.returns[0].back_bytes == told
 
 
 def test_errors_of_one_list_are_one_row(shell, runtime):

@@ -126,17 +126,6 @@ def test_an_answer_about_many_names_is_one_screen(shell, asked):
         assert len(str(report.show(word)).splitlines()) > 2
 
 
-def test_nobody_s_peaks_are_touched(shell):
-    """The user's own counters read as if nobody had looked."""
-    run(shell, "big = torch.ones(1 << 22, device='sim'); del big")
-    peak = torch.sim.max_memory_allocated()
-
-    run(shell, "%%gpu_mem -q --lines\ny = x + 1")
-    run(shell, "%gpu_mem -q")
-
-    assert torch.sim.max_memory_allocated() == peak
-
-
 def test_a_failing_cell_keeps_its_error(shell, shown):
     """The report says so, and what the frames of the error hold."""
     with pytest.raises(ZeroDivisionError):
@@ -167,7 +156,7 @@ def test_leaks_are_named_and_free_lets_go_of_them(shell):
 
     assert dict(leaks.total_bytes) == {0: 20 * MIB}
     assert any("big in f" in each.where for each in leaks.leaks)
-    assert freed.before[0].allocated_bytes - freed.after[0].allocated_bytes == 20 * MIB
+    assert freed.returns[0].back_bytes == 20 * MIB
     assert torch.sim.memory_allocated() == 4 * MIB
     assert "x" in shell.user_ns
 
@@ -215,7 +204,6 @@ def test_every_cell_is_a_line_until_it_is_switched_off(shell, shown):
         ("%gpu_mem --lines", "--lines has no meaning here"),
         ("%gpu_mem map --cache", "--cache has no meaning here"),
         ("%%gpu_mem map\nran = True", "map is a word of its own"),
-        ("%%gpu_mem --gc\nran = True", "--gc has no meaning here"),
         ("%gpu_mem --top 0", "cannot be shown"),
         ("%%gpu_mem --linse\nran = True", "has no option --linse"),
     ],
@@ -262,7 +250,7 @@ def test_every_block_has_the_name_that_the_balance_has(shell):
     ]
     told = {name for each in names for name in each}
     assert () not in names
-    assert {"xs[3]", 'parts["a"][0]', "w", "optimizer", "Out[6]"} <= told
+    assert {"xs", "parts", "w", "optimizer", "Out[6]"} <= told
     assert "cuBLAS workspaces" in told
 
 
@@ -292,8 +280,6 @@ def test_the_words_are_those_of_the_code(tmp_path):
     assert all("simulated H100" in text for text in texts)
     assert {"x", "y"} <= held
 
-
-torch.set_num_threads(1)  # what the simulator computes is small, and cores may be few
 
 TOO_MUCH = "torch.empty(1 << 40, dtype=torch.uint8, device='sim')"
 CAUGHT = """
@@ -331,25 +317,11 @@ def test_a_later_error_does_not_take_the_words_away(shell):
     assert report.caught is None
 
 
-def test_meeting_an_error_keeps_nothing_alive(shell):
-    """What the frames of the error hold comes back as without us."""
-    with pytest.raises(torch.OutOfMemoryError):
-        run(
-            shell,
-            "def f():\n    big = torch.ones(1 << 20, device='sim')\n"
-            f"    {TOO_MUCH}\nf()",
-        )
-
-    run(shell, "%gpu_mem -q free")
-
-    assert torch.sim.memory_allocated() == 4 << 20
-
-
 # ------------------------------------------------------------- errors that were caught
 
 
 def test_an_error_that_the_cell_caught_is_known(shell):
-    """Nobody was looking, and `why` still knows how often, where and since when."""
+    """Nobody was looking, and `why` still knows how often and where."""
     torch.ones(1, device="sim:1")
     run(shell, "%gpu_mem -q")
     run(shell, CAUGHT)
@@ -358,8 +330,8 @@ def test_an_error_that_the_cell_caught_is_known(shell):
 
     assert report.oom is None
     assert (report.caught.device, report.caught.times) == (1, 1)
-    assert (report.caught.cell, report.caught.since_cell) == (None, 1)
-    assert "since In [1]; no error that tells of it is left" in flat(report)
+    assert report.caught.cell is None
+    assert "no error that tells of it is left" in flat(report)
 
 
 def test_a_caught_error_has_its_cell_where_every_cell_is_watched(shell):
@@ -387,14 +359,6 @@ def test_errors_of_a_machine_that_is_off_are_over(shell):
 
     assert report.caught is None
     assert report.oom is None
-
-
-FAILING = """
-def fails():
-    held = torch.ones(5 << 18, device="sim")
-    raise ValueError("held")
-fails()
-"""
 
 
 @pytest.fixture(params=["cudaMallocAsync", "pluggable"])

@@ -1,8 +1,6 @@
 """Maps, answers and causes on simulated machines, which know the truth.
 
 Run by test_in_process.py, in a process of its own.
-
-Run by test_in_process.py, in a process of its own.
 """
 
 from __future__ import annotations
@@ -16,11 +14,11 @@ from gpumagic.devices.opening import open_runtime
 from gpumagic.gpu_mem.answer_why import verdict_of
 from gpumagic.gpu_mem.balance import find_holdings
 from gpumagic.gpu_mem.device_memory import device_memories
-from gpumagic.gpu_mem.fragmentation import fragmentation_of, segment_blockers
+from gpumagic.gpu_mem.fragmentation import held_back
 from gpumagic.gpu_mem.names import Sources
 from gpumagic.gpu_mem.oom import read_oom
 from gpumagic.gpu_mem.records import Cause
-from gpumagic.gpu_mem.segments import addresses_of, named, segments_of
+from gpumagic.gpu_mem.segments import segments_of, segments_with_names
 from gpumagic.gpu_mem.would_fit import answer_for
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -91,49 +89,7 @@ def fits(segments, memory, nbytes):
 # ------------------------------------------------------------------------- the map
 
 
-def test_names_on_blocks(box):
-    """Tensors, views, parameters, gradients and buffers name the block they lie in."""
-    model = torch.nn.BatchNorm1d(4).to("sim")
-    model(torch.ones(2, 4, device="sim")).sum().backward()
-    x = take(30)
-    namespace = {
-        "_": x,
-        "x": x,
-        "tail": x[1000:],
-        "model": model,
-        "weight": model.weight,
-        "host": torch.ones(3),
-        "empty": torch.empty(0, device="sim"),
-    }
-
-    segments = named(segments_of(torch.sim.memory_snapshot()), addresses_of(namespace))
-
-    by_names = {b.names: b for s in segments for b in s.blocks if b.names}
-    assert by_names["x", "tail", "_"].nbytes == 30 * MIB
-    assert ("model.weight", "weight") in by_names
-    assert {("model.weight.grad",), ("model.bias",), ("model.running_mean",)} <= set(
-        by_names
-    )
-    assert not any("host" in names or "empty" in names for names in by_names)
-
-
 # ---------------------------------------------------------------------- the device
-
-
-def test_the_device_by_itself_and_by_others():
-    """Free, total, others and the rest add up to the device."""
-    others = [[(11, 300 * MIB), (12, 100 * MIB)]]
-    with gpumagic.simulate("h100", memory="2GiB", others=others) as box:
-        kept = take(100)
-        _, memory = look(box)
-
-        assert memory.name == "simulated H100 SXM"
-        assert (memory.others_bytes, memory.other_processes) == (400 * MIB, 2)
-        assert memory.outside_bytes == box.machine.gpus[0].context_bytes
-        parts = memory.free_bytes, memory.others_bytes, memory.outside_bytes
-        assert sum(parts) + memory.counters.reserved_bytes == memory.total_bytes
-        assert memory.cached_bytes == 0
-        assert kept.numel()
 
 
 # ------------------------------------------------------------------ out of memory
@@ -149,14 +105,13 @@ def test_fragmentation(small):
     assert free_before > 500 * MIB
 
     causes = causes_now(small, 300)
-    segments = named(look(small)[0], addresses_of(namespace))
-    found = fragmentation_of(segments, look(small)[1].counters)
-    pinning = segment_blockers(segments, most=1000)
+    sources = Sources(namespace, "sim", modules=False)
+    segments = segments_with_names(open_runtime("sim"), sources)
+    rows = held_back(segments)
 
     assert causes == (Cause.FRAGMENTED,)
-    assert found.external > 0.9
-    assert found.largest_hole_bytes < 20 * MIB
-    assert ("anchor",) in [each.names for each in pinning]
+    assert max(row.hole_bytes for row in rows) < 20 * MIB
+    assert any("anchor" in row.names for row in rows)
 
 
 def test_letting_go_makes_a_place(small):

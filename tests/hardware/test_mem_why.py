@@ -126,7 +126,7 @@ def test_the_free_memory_lies_in_pieces(why):
     )
 
     assert Cause.FRAGMENTED in report.causes
-    assert "del apart: it keeps free memory in pieces" in report.next_steps
+    assert "del apart: this joins the free pieces around it" in report.next_steps
     assert report.expandable_segments is False
     assert "expandable_segments:True" in text(report)
 
