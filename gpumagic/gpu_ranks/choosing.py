@@ -33,8 +33,6 @@ class Asker:
     machine: Hashable  # what tells its host apart from others
     choices: tuple[Choice, ...]  # what it may be given, in the order of CUDA
     gpu: str | None  # the UUID of its current device; None for none
-    # who has started it as one of many tasks; None if nobody is known
-    given_by: str | None = None
 
 
 def names_of(askers: Mapping[int, Asker]) -> dict[int, str]:
@@ -74,18 +72,13 @@ def _none_left(
     taken: Mapping[tuple[Hashable, Choice], int],
 ) -> GpuMagicError:
     asker = askers[engine]
-    by = asker.given_by or "whoever started them"
     if len(asker.choices) == 1:
         other = taken[asker.machine, asker.choices[0]]
-        hint = (
-            "ask for one each: srun --gpus-per-task=1"
-            if asker.given_by == "Slurm"
-            else "let each see a GPU of its own (CUDA_VISIBLE_DEVICES)"
-        )
         return GpuMagicError(
-            f"nothing was changed: {by} has given {_engines(sorted([other, engine]))} "
-            f"of {asker.host} the same GPU, and no other",
-            f"{hint}; or use one of them: --on",
+            f"nothing was changed: {_engines(sorted([other, engine]))} of {asker.host} "
+            "were given the same GPU, and no other",
+            "let each see its own (srun --gpus-per-task=1, CUDA_VISIBLE_DEVICES); or "
+            "use one of them: --on",
         )
     here = [e for e, each in askers.items() if each.machine == asker.machine]
     gpus = len({choice for e in here for choice in askers[e].choices})
@@ -111,9 +104,3 @@ def are_given(askers: Mapping[int, Asker]) -> bool:
         if len(asker.choices) == 1 and asker.gpu == asker.choices[0].uuid
     }
     return len(mine) == len(askers)
-
-
-def given_by(askers: Mapping[int, Asker]) -> str | None:
-    """Who has started them all, where it is one."""
-    by = {asker.given_by for asker in askers.values()}
-    return by.pop() if len(by) == 1 else None

@@ -115,8 +115,7 @@ class Notebook:
                 f"%px import gpumagic; {box.call()}",
             )
         if choosing.are_given(askers):
-            by = choosing.given_by(askers)
-            return replace(_seats_of(asked), already=True, given_by=by)
+            return replace(_seats_of(asked), already=True)
         names = choosing.names_of(askers)
 
         def choose(*, dry_run: bool) -> SeatsReport:
@@ -176,7 +175,7 @@ class Notebook:
             },
         )
         self._warm |= {e for e in targets if not asked.said(e).get("refused")}
-        return replace(_seats_of(asked, "raised"), is_on_hosts=not one_host)
+        return _seats_of(asked, "raised")
 
     def _by_host(self, engines: Engines, targets: Sequence[int]) -> list[list[int]]:
         """The engines of each host, in their order."""
@@ -321,10 +320,6 @@ def _wait(engines: Engines, asked: Asked, panel: Panel, within_s: float) -> None
     def see() -> None:
         panel.see(asked)
 
-    def see_who_missed_it() -> None:
-        panel.see(asked)
-        engines.interrupt_late(asked)
-
     try:
         asked.begin()
         wait_for(asked, each_moment=see, within_s=within_s)
@@ -332,7 +327,7 @@ def _wait(engines: Engines, asked: Asked, panel: Panel, within_s: float) -> None
         with contextlib.suppress(KeyboardInterrupt):
             engines.interrupt(asked)
             panel.interrupted()
-            wait_for(asked, each_moment=see_who_missed_it, within_s=within_s)
+            wait_for(asked, each_moment=see, within_s=within_s)
 
 
 def _asker(asked: Asked, engine: int) -> choosing.Asker:
@@ -345,7 +340,6 @@ def _asker(asked: Asked, engine: int) -> choosing.Asker:
         (host, machine),
         tuple(choosing.Choice(*row) for row in rows),
         said.get("gpu"),
-        said.get("launcher"),
     )
 
 

@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.gpu_ranks import flight_recorder
-from gpumagic.gpu_ranks.answer_where import EVERYBODYS
+from gpumagic.gpu_ranks.answers import EVERYBODYS
 from gpumagic.report.events import length, merged
 
 if TYPE_CHECKING:
