@@ -128,13 +128,6 @@ def test_engines_that_are_not_there(engines_alone, typed):
         engines_alone.cell("pass", f"--on {typed}")
 
 
-def test_the_first_cell_counts_nothing_that_is_started_once(engines_alone):
-    """An empty cell takes no second, though profilers start for the first time."""
-    report = engines_alone.cell("pass")
-
-    assert all(each.elapsed_s < 1 for each in report.times)
-
-
 # -------------------------------------------------------------------- the group
 
 
@@ -164,18 +157,6 @@ def test_who_is_slow(four, capsys):
     assert slow.own_s >= 0.5
     assert all(each.waits_s > 0.3 for each in report.times if each is not slow)
     assert "[stdout: 0-3] 4.0" in capsys.readouterr().out
-
-
-def test_slow_before_one_collective_of_many(four):
-    """It is told before which collective a rank was late, where it was one alone."""
-    report = four.cell(
-        "for step in range(8):\n"
-        "    if dist.get_rank() == 1 and step == 5: time.sleep(0.4)\n"
-        "    dist.all_reduce(x)\n"
-    )
-
-    assert (report.slowest, report.one_collective) == (1, 5)
-    assert report.matched == 8
 
 
 def test_slow_inside_backward(four):
@@ -223,8 +204,6 @@ def test_groups_within_the_group_are_told_apart(four):
     assert report.slowest == 2
     waits = {each.name: each.waits_s for each in report.times}
     assert min(waits[name] for name in (0, 1, 3)) > 0.4 > waits[2]
-    (reduces,) = report.collectives
-    assert (reduces.count, reduces.last) == (18, 2)
 
 
 @pytest.fixture
@@ -281,12 +260,6 @@ def test_a_rank_raises(four, capsys):
     assert failed.line.source.endswith("raise ValueError('planted')")
     assert [each.name for each in report.times] == [0, 2, 3]
     assert "ValueError" in capsys.readouterr().err
-
-
-def test_a_cell_that_does_not_compile(four):
-    """It is told here, as of a plain cell, and no engine is asked."""
-    with pytest.raises(SyntaxError):
-        four.cell("def")
 
 
 def test_a_cell_that_awaits(four, capsys):
@@ -719,6 +692,7 @@ def test_of_a_long_cell_the_first_part_is_traced(four):
         "        x = (x @ x).clamp(-1, 1)\n"
         "    dist.all_reduce(x)\n"
     )
+    four.ask("group")  # what Ctrl-C has broken off holds nobody up
     four.on(four.client.ids, f"{ranks}._TRACED_S = 4.0")
     report = four.cell(
         "import threading\n"

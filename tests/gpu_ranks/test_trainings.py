@@ -22,10 +22,6 @@ FEW = 2  # ranks of the job that does everything wrong
 LATE = {  # who is slow, and for how long in all
     "plain": (1, STEPS * SLOW_S),
     "sharded": (2, STEPS * SLOW_S),
-    "tensor_parallel": (1, STEPS * SLOW_S),
-    "slow_input": (3, STEPS * 2 * SLOW_S),
-    "evaluates": (0, STEPS / 3 * 5 * SLOW_S),
-    "in_a_thread": (2, STEPS * SLOW_S),
     "pipeline": (1, 2 * STEPS * SLOW_S),
 }
 CASES = [*LATE, "sends"]
