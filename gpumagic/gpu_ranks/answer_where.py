@@ -135,11 +135,7 @@ def _called(waiting: Waiting) -> str:
 
 
 def where_of(read: Sequence[Answer]) -> WhereReport:
-    """Which ranks have called which collective, and who has not.
-
-    Args:
-        read: The last answer of each rank, also of those that have ended.
-    """
+    """Which ranks have called which collective, and who has not."""
     read = each_once(read)
     alive = {each.name: each for each in read if isinstance(each, Alive)}
     gone = {each.name: each for each in read if not isinstance(each, Alive)}

@@ -46,15 +46,15 @@ def names_of(askers: Mapping[int, Asker]) -> dict[int, str]:
         raise GpuMagicError(
             f"nothing was changed: {_engines(without)} {sees} no GPU", DOCTOR
         )
-    taken: dict[tuple[Hashable, Choice], int] = {}
+    taken: set[tuple[Hashable, Choice]] = set()
     found = {}
     for engine, asker in sorted(
         askers.items(), key=lambda each: len(each[1].choices) > 1
     ):
         free = [e for e in asker.choices if (asker.machine, e) not in taken]
         if not free:
-            raise _none_left(askers, engine, taken)
-        taken[asker.machine, free[0]] = engine
+            raise _none_left(askers, engine)
+        taken.add((asker.machine, free[0]))
         found[engine] = _name(free[0], asker.choices)
     return found
 
@@ -66,27 +66,16 @@ def _name(choice: Choice, among: Sequence[Choice]) -> str:
     return str(choice.uuid if is_slice else choice.number)
 
 
-def _none_left(
-    askers: Mapping[int, Asker],
-    engine: int,
-    taken: Mapping[tuple[Hashable, Choice], int],
-) -> GpuMagicError:
+def _none_left(askers: Mapping[int, Asker], engine: int) -> GpuMagicError:
     asker = askers[engine]
-    if len(asker.choices) == 1:
-        other = taken[asker.machine, asker.choices[0]]
-        return GpuMagicError(
-            f"nothing was changed: {_engines(sorted([other, engine]))} of {asker.host} "
-            "were given the same GPU, and no other",
-            "let each see its own (srun --gpus-per-task=1, CUDA_VISIBLE_DEVICES); or "
-            "use one of them: --on",
-        )
     here = [e for e, each in askers.items() if each.machine == asker.machine]
     gpus = len({choice for e in here for choice in askers[e].choices})
     first = [e for e in askers if e not in here or e in here[:gpus]]
     return GpuMagicError(
         f"nothing was changed: {asker.host} has {count_text(gpus, 'GPU')} for "
         f"{count_text(len(here), 'engine')}",
-        f"start as many engines as GPUs, or `%gpu_ranks select --on "
+        "start as many engines as GPUs, let a batch system give each its own "
+        "(srun --gpus-per-task=1), or `%gpu_ranks select --on "
         f"{','.join(map(str, first))}`",
     )
 

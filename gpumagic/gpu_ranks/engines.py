@@ -398,24 +398,16 @@ def _listed(engines: Sequence[int]) -> str:
 
 
 def _range(part: str, there: Sequence[int]) -> list[int]:
-    first, dash, last = part.strip().partition("-")
-    if not first.isdecimal() or (dash and not last.isdecimal()):
-        raise GpuMagicError(
-            f"{part!r} names no engines: they have numbers",
-            "write --on 0,2 or --on 0-3; %gpu_ranks tells which is on which host",
-        )
-    ends = int(first), int(last if dash else first)
-    for number in ends:
-        if number not in there:
-            raise GpuMagicError(
-                f"there is no engine {number}", f"there are {there[0]} to {there[-1]}"
-            )
-    found = [each for each in there if ends[0] <= each <= ends[1]]
-    if not found:
-        raise GpuMagicError(
-            f"{part!r} names no engines", f"write --on {ends[1]}-{ends[0]}"
-        )
-    return found
+    first, _, last = part.strip().partition("-")
+    ends = first, last or first
+    if all(each.isdecimal() and int(each) in there for each in ends):
+        found = [each for each in there if int(ends[0]) <= each <= int(ends[1])]
+        if found:
+            return found
+    raise GpuMagicError(
+        f"{part!r} names no engines that are there",
+        f"they are {there[0]} to {there[-1]}: write --on 0,2 or --on 0-3",
+    )
 
 
 def wait_for(

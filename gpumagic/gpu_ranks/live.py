@@ -31,13 +31,7 @@ _FAILED = frozenset({"raised", "lost", "died"})
 
 
 class Panel:
-    """Draws what ranks say, once that takes long.
-
-    Args:
-        place: Where it is drawn; who has that takes it away.
-
-        hang_s: How long the same collective is open until it is told.
-    """
+    """Draws what ranks say, once that takes long."""
 
     def __init__(self, place: Place, *, hang_s: float) -> None:
         self._place = place

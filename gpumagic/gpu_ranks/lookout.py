@@ -33,13 +33,7 @@ _WRAPPERS = frozenset({"wrapper", "all_reduce_wrapper"})
 class Lookout:
     """A thread that tells of this rank until the block has ended.
 
-    Args:
-        tell: Takes the dictionary; called from the thread.
-
-        rank: Of this process; None without a group.
-
-        quiet_s: How long nothing is called until it is asked which call is open, which
-            is dear.
+    Nothing is asked that is dear until nothing was called for `quiet_s`.
     """
 
     def __init__(

@@ -50,15 +50,7 @@ def common_store(distributed: Any) -> Any:
 
 
 class Meeting:
-    """One occasion on which all ranks of a group come together.
-
-    Args:
-        store: Of torch, with no keys of an earlier occasion.
-
-        rank: This one.
-
-        ranks: How many are to come.
-    """
+    """One occasion on which all ranks of a group come together."""
 
     def __init__(self, store: Any, rank: int, ranks: int) -> None:
         self._store, self._rank, self._ranks = store, rank, ranks
@@ -140,9 +132,7 @@ class Meeting:
     def offset(self, *, of_s: float | None = None) -> dict[str, int]:
         """What is added to this clock to have that of rank 0, as it travels.
 
-        Args:
-            of_s: The time in which clocks may have drifted apart; from then to now if
-                it is not given.
+        Clocks may have drifted apart in `of_s`, or from `compare` to now.
         """
         if not self.has_several_clocks or self._own == self._of_rank_0():
             return {"offset_ns": 0, "offset_error_ns": 0}

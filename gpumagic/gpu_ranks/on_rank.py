@@ -185,16 +185,12 @@ def _number_in(variable: str) -> int | None:
 
 
 class Measured:
-    """What a block came to.
-
-    Attributes:
-        error: What the block has caught itself, and is to be told all the same.
-
-        said: The dictionary that goes out; None until the block has ended.
-    """
+    """What a block came to."""
 
     def __init__(self) -> None:
+        # what the block has caught itself, and is to be told all the same
         self.error: BaseException | None = None
+        # the dictionary that goes out, once the block has ended
         self.said: dict[str, Any] | None = None
 
 

@@ -14,7 +14,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import torch_private
 from gpumagic.devices.alarm import Alarm
@@ -76,15 +76,6 @@ class Watched:
         return [(b - a) / _NS for a, b in itertools.pairwise(marks)]
 
 
-class _Asked(NamedTuple):
-    """What is wanted of a block."""
-
-    memory: bool
-    profile: bool
-    hang_s: float
-    patience_s: float
-
-
 @contextlib.contextmanager
 def watch(
     *,
@@ -118,15 +109,14 @@ def watch(
         GpuMagicError: A launcher has started several ranks, and they have not met; or
             a time is no time.
     """
-    times = _time("hang_s", hang_s), _time("patience_s", patience_s)
-    asked = _Asked(memory, profile, *times)
+    hang_s, patience_s = _time("hang_s", hang_s), _time("patience_s", patience_s)
     gathering.require_group()
     watched, pid = Watched(), os.getpid()
-    ranks = gathering.meet(asked.patience_s)
-    block = _Measurement(ranks, asked)
+    ranks = gathering.meet(patience_s)
+    block = _Measurement(ranks, memory=memory, profile=profile)
     try:
         with (
-            gathering.telling(ranks, hang_s=asked.hang_s),
+            gathering.telling(ranks, hang_s=hang_s),
             block.measuring(),
         ):
             yield watched
@@ -136,7 +126,7 @@ def watch(
     finally:
         if os.getpid() == pid:
             try:
-                _hand_over(watched, ranks, block.said, asked)
+                _hand_over(watched, ranks, block, patience_s)
             except Exception as error:  # noqa: BLE001 -- a training must not end by it
                 gathering.tell(f"there is no report: {error_line(error)}")
 
@@ -152,20 +142,20 @@ def _time(name: str, seconds: object) -> float:
 
 
 def _hand_over(
-    watched: Watched, ranks: gathering.Ranks, said: dict[str, Any], asked: _Asked
+    watched: Watched, ranks: gathering.Ranks, block: _Measurement, patience_s: float
 ) -> None:
-    said = on_rank.fitting(said, ranks.size)
+    said = on_rank.fitting(block.said, ranks.size)
     since_ns = max(said["began_ns"], said.get("from_ns") or 0)
-    said |= ranks.offset(asked.patience_s, (said["ended_ns"] - since_ns) / _NS)
+    said |= ranks.offset(patience_s, (said["ended_ns"] - since_ns) / _NS)
     said |= {"steps_s": watched._steps_s()}  # noqa: SLF001 -- of this file
     if ranks.rank != 0:
-        gathering.hand_in(ranks, said, asked.patience_s)
+        gathering.hand_in(ranks, said, patience_s)
         return
-    came, absent = gathering.collect(ranks, said, asked.patience_s)
+    came, absent = gathering.collect(ranks, said, patience_s)
     watched._saved = {  # noqa: SLF001
         "gpumagic": SAVED,
         "kind": KIND,
-        "with_memory": asked.memory,
+        "with_memory": block.with_memory,
         "answers": came,
         "absent": absent,
     }
@@ -215,8 +205,8 @@ class _Measurement:
     block is profiled whole.
     """
 
-    def __init__(self, ranks: gathering.Ranks, asked: _Asked) -> None:
-        self._ranks, self._asked = ranks, asked
+    def __init__(self, ranks: gathering.Ranks, *, memory: bool, profile: bool) -> None:
+        self._ranks, self.with_memory, self._profile = ranks, memory, profile
         self.said: dict[str, Any] = {}  # what came of it, once the block has ended
         self._pid = os.getpid()
 
@@ -227,7 +217,7 @@ class _Measurement:
     @contextlib.contextmanager
     def measuring(self) -> Iterator[None]:
         """Measure; what came of it is in `said`, however the block ends."""
-        told_by = _way(profile=self._asked.profile)
+        told_by = _way(profile=self._profile)
         way = {RECORDER: self._recorded, KERNELS: self._kernels}.get(
             told_by, self._profiled
         )
@@ -351,7 +341,7 @@ class _Measurement:
 
     @contextlib.contextmanager
     def _memory(self, seen: dict[str, Any]) -> Iterator[None]:
-        if not self._asked.memory:
+        if not self.with_memory:
             yield
             return
         with on_rank.counted() as run:

@@ -126,7 +126,7 @@ def test_a_group_begins_where_simulated_gpus_were():
 
 def test_one_gpu_given_to_two():
     """It is said of both, and the hint says how each is given its own."""
-    with pytest.raises(GpuMagicError, match="were given the same GPU") as failed:
+    with pytest.raises(GpuMagicError, match="has 1 GPU for 2 engines") as failed:
         names_of(dict.fromkeys((0, 1), asker(Choice(0, "GPU-a"))))
 
     assert "--gpus-per-task=1" in failed.value.hint
