@@ -130,7 +130,7 @@ class Notebook:
             return _seats_of(asked)
 
         tried = choose(dry_run=True)
-        if tried.unfinished or typed.dry_run:
+        if tried.unfinished:
             return tried
         return replace(choose(dry_run=False), chosen=True)
 
@@ -291,13 +291,11 @@ def _word_of(typed: argparse.Namespace, *, above_a_cell: bool) -> str:
         ("mem", "%%gpu_ranks"),
         ("hang", "%%gpu_ranks"),
         ("backend", "%gpu_ranks group"),
-        ("dry_run", "%gpu_ranks select"),
     ):
         if getattr(typed, option) and here != place:
-            spelt = f"--{option.replace('_', '-')}"
             raise UsageProblem(
-                f"%gpu_ranks: {spelt} has no meaning here",
-                f"it belongs to {place}: type {place} {spelt}",
+                f"%gpu_ranks: --{option} has no meaning here",
+                f"it belongs to {place}: type {place} --{option}",
             )
     return str(word)
 

@@ -199,11 +199,11 @@ def warm_up() -> None:
 
     Ranks that import late would be blamed for it.
     """
-    _warmed(traces=_marks_alone() or _may_trace())
+    _warmed(_marks_alone() or _may_trace())
 
 
-@functools.cache
-def _warmed(*, traces: bool) -> None:  # noqa: ARG001 -- what is started depends on it
+@functools.cache  # by whether it is traced, as that starts more
+def _warmed(*_: object) -> None:
     with measuring():
         pass
 

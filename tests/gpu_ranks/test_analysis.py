@@ -280,23 +280,6 @@ def test_a_clock_three_seconds_ahead():
     assert report.clock_error_s < 1e-3
 
 
-def test_what_the_slow_rank_did_differently():
-    """It is what its own timing found, and that of most others did not."""
-    works = [[20 * MS] * 3, [20 * MS] * 3, [60 * MS] * 3]
-    flags = [{"SYNCS": "a"}, {"SYNCS": "a"}, {"SYNCS": "a", "THROTTLED": "b"}]
-
-    assert analysis.analyse(played(works, [MS] * 2, flags=flags)).differently == (
-        "THROTTLED",
-    )
-
-
-def test_noise_of_an_empty_cell_blames_nobody():
-    """Of milliseconds nobody is called slow, however many times as long it is."""
-    works = [[40_000], [30_000], [3 * MS]]
-
-    assert analysis.analyse(played(works, [])).slowest is None
-
-
 @pytest.mark.parametrize(
     ("longer_ns", "before", "slowest"),
     [

@@ -121,13 +121,6 @@ def test_garbage_is_named():
     assert "collectives ended before" in told[6]
 
 
-def test_other_keys_and_missing_ones():
-    """What this version does not know is left alone; what is missing is unknown."""
-    found = read_answer({"version": VERSION, "kind": "seat", "colour": "red"}, 4)
-
-    assert (found.name, found.host, found.gpu) == (4, "?", None)
-
-
 def test_texts_are_cut_and_cleaned():
     """A text has 300 characters at most, on one line, without control characters."""
     found = read_answer({**SEAT, "host": "a\n\x1b[31m" + "b" * 400}, 0)
@@ -169,13 +162,3 @@ def test_what_was_done_beside_travels(communicating, computing):
         beside = works & {*range(part.arrived_ns, part.ended_ns)}
         assert _moments(part.beside) == beside
         assert (row[7], part.more_ns) == (len(beside), 0)
-
-
-def test_answers_that_know_but_a_length_are_read():
-    """It is taken to be the beginning, and that waits may be longer is known."""
-    row = ["0", 1, "all_reduce", 8, 20, 30, "backward", 4]
-
-    (part,) = read_answer({**DONE, "collectives": [row]}, 0).parts
-
-    assert part.beside == [(20, 24)]
-    assert part.more_ns == 4

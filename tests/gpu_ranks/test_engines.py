@@ -140,24 +140,6 @@ def test_what_an_engine_drops_behind_a_failed_line_is_asked_again():
     assert asked.results[1].exception() is None
 
 
-def test_what_is_dropped_again_and_again_or_after_ctrl_c_is_left():
-    """Somebody wants it so: it is told as a rank that has not finished."""
-    send, sent = dropping(1000)
-    asked = Asked(send, [1])
-    asked.begin()
-    for _ in range(30):
-        asked.news()
-    assert len(sent) < 30
-    assert [each.why for each in asked.checked()] == ["raised"]
-
-    send, sent = dropping(1000)
-    asked = Asked(send, [1])
-    asked.begin()
-    asked.interrupted_s = time.monotonic()
-    asked.news()
-    assert sent == [1]
-
-
 # ------------------------------------------------------------------------- Ctrl-C
 
 

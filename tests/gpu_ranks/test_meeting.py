@@ -52,14 +52,6 @@ def compared(store, own_of_rank, monkeypatch):
     return [found[rank] for rank in range(len(own_of_rank))]
 
 
-def test_on_one_host_there_is_one_clock(store, monkeypatch):
-    """Nothing is added to any."""
-    every = compared(store, ["here"] * 3, monkeypatch)
-
-    assert not every[0].has_several_clocks
-    assert [each.offset() for each in every] == [NO_OFFSET] * 3
-
-
 def test_another_hosts_clock_is_put_right(store, monkeypatch):
     """All that have it ask for what one of them has found; drift is in the error."""
     here, also_here, *there = compared(

@@ -193,6 +193,8 @@ def test_values_that_cannot_be_read_are_one_sentence():
     report = overview(model, values=True)
 
     assert report.root.nan_count is None
+    assert not report.values
+    assert overview(nn.Linear(2, 2), values=True).values
     unread = [each for each in report.remarks if "cannot be read" in each]
     assert len(unread) == 1
     assert unread[0].startswith("values of .0.weight and 39 more cannot be read")
