@@ -191,13 +191,12 @@ def _marking_s() -> float:
 
 
 def _sign_s() -> float:
-    from gpumagic.devices.driver import open_driver
     from gpumagic.gpu_ranks.gathering import _Beats, meet
     from gpumagic.gpu_ranks.lookout import Lookout
 
     ranks = meet(30.0)
     beats = _Beats(ranks, 60.0)
-    lookout = Lookout(beats.say, open_driver, rank=ranks.rank, quiet_s=60.0)
+    lookout = Lookout(beats.say, rank=ranks.rank, quiet_s=60.0)
     beats.say(lookout.said())
     began_s = time.thread_time()
     for _ in range(_READS):

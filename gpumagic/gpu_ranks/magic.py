@@ -55,9 +55,6 @@ class RanksMagics(GpuMagics):
         metavar="NAME",
         help="group: nccl, gloo or another; by default what fits the devices.",
     )
-    @argument(
-        "--dry-run", more=True, action="store_true", help="select: say what would be."
-    )
     @output_options
     def gpu_ranks(self, line: str, cell: str | None = None) -> Any:
         """Ask all ranks of a job at once, on the engines of an ipyparallel cluster.

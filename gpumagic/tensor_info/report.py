@@ -7,31 +7,14 @@ What a kind of tensor does not have, or what cannot be told, is None.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.report.record import Record, Report
+from gpumagic.tensor_info.merging import View
 
-
-@dataclass(frozen=True)
-class Merge(Record):
-    """Dims that are walked as one: `numel` elements, each `step` after the last."""
-
-    dims: tuple[int, ...]
-    numel: int
-    step: int
-
-
-@dataclass(frozen=True)
-class WarpRead(Record):
-    """What 32 lanes fetch that read along one dim, each its own element."""
-
-    dim: int
-    lanes: int
-    unique_bytes: int
-    sectors: int  # of 32 bytes
-    lines: int  # of 128 bytes
-    fetched_bytes: int
-    efficiency: float  # unique_bytes of fetched_bytes
-    ideal_sectors: int
+if TYPE_CHECKING:
+    from gpumagic.tensor_info.geometry import WarpRead
+    from gpumagic.tensor_info.merging import Merge
 
 
 @dataclass(frozen=True)
@@ -83,6 +66,12 @@ class TensorReport(Report):
     inner: tuple[TensorReport, ...] = ()  # what a wrapper is made of
     remarks: tuple[str, ...] = ()  # what could not be told, and why
 
+    def drawing(self) -> Any:
+        """A picture, its dims, what to do."""
+        from gpumagic.tensor_info import answer_tensor
+
+        return answer_tensor.draw(self)
+
     @property
     def contiguous_allocates_bytes(self) -> int | None:
         """What `.contiguous()` copies."""
@@ -130,31 +119,17 @@ class HeatMap(Record):
 
 
 @dataclass(frozen=True)
-class View(Record):
-    """Whether `.view(shape)` works, and if not, what is in its way."""
-
-    shape: tuple[int, ...]  # with -1 filled in
-    view: bool
-    stride: tuple[int, ...] | None = None  # of the view
-    reshape_copies_bytes: int = 0  # 0 where reshape gives a view
-    blocked_new_dim: int | None = None
-    blocked_between_old_dims: tuple[int, int] | None = None
-    stride_found: int | None = None  # of the outer of the two old dims
-    stride_needed: int | None = None
-    last_index: tuple[int, ...] | None = None  # the last before the misfit
-    last_element: int | None = None  # and its place in the storage
-    next_element: int | None = None  # where the next element lies
-    next_expected: int | None = None  # where a view would look for it
-    shapes_that_work: tuple[tuple[int, ...], ...] = ()
-    permutation_that_works: tuple[int, ...] | None = None  # x.permute(p).view(-1)
-    problem: str = ""  # why the shape is no shape for this tensor at all
-
-
-@dataclass(frozen=True)
 class ViewReport(View, Report):
     """The same of one tensor."""
 
     tensor: TensorReport = field(kw_only=True)
+    remarks: tuple[str, ...] = ()  # on expressions that gave no tensor
+
+    def drawing(self) -> Any:
+        """Where it breaks, which shapes work, and why."""
+        from gpumagic.tensor_info import answer_view
+
+        return answer_view.draw(self)
 
 
 @dataclass(frozen=True)
@@ -179,9 +154,19 @@ class CompareReport(Report):
 
     tensors: tuple[TensorReport, ...]
     pairs: tuple[Pair, ...]
-    views: tuple[ViewReport, ...] = ()  # what --view has asked of each
     warp: bool = False  # whether the warp view was asked for
     remarks: tuple[str, ...] = ()  # on expressions that gave no tensor
+
+    def drawing(self) -> Any:
+        """One tensor alone is drawn as one."""
+        from gpumagic.tensor_info import answer_several, answer_tensor
+
+        if len(self.tensors) == 1:
+            failures = self.remarks
+            return answer_tensor.draw(
+                self.tensors[0], warp=self.warp, failures=failures
+            )
+        return answer_several.draw_comparison(self)
 
 
 @dataclass(frozen=True)
@@ -222,6 +207,12 @@ class AliasReport(Report):
     remarks: tuple[str, ...] = ()
     simulated: bool = False  # whether some of them lie on a simulated GPU
 
+    def drawing(self) -> Any:
+        """The largest piece of memory, all pieces in figures, and what frees some."""
+        from gpumagic.tensor_info import answer_several
+
+        return answer_several.draw_aliases(self)
+
 
 @dataclass(frozen=True)
 class Node(Record):
@@ -240,7 +231,7 @@ class Node(Record):
     dtypes: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     size: tuple[int, ...] | None = None  # of a tensor
-    odd: tuple[str, ...] = ()  # of a tensor, in words: "not contiguous"
+    odd: tuple[str, ...] = ()  # of a tensor, in words: "frozen"
     nan_count: int | None = None  # where the values were asked for
     inf_count: int | None = None
     children: tuple[Node, ...] = ()
@@ -262,7 +253,7 @@ class Oddity(Record):
     """Tensors with one thing about them that one may not expect."""
 
     kind: str  # "NaN or inf", "several devices", "several dtypes", "frozen",
-    # "tied", "shared in part", "not contiguous", "not registered", "no values"
+    # "tied", "not registered"
     names: tuple[str, ...]
     elements: int
     said: tuple[str, ...] = ()  # what is odd about each, where it differs
@@ -282,3 +273,9 @@ class ModelReport(Report):
     complete: bool = True  # False where the walk was cut short
     remarks: tuple[str, ...] = ()
     simulated: bool = False
+
+    def drawing(self) -> Any:
+        """The tree, what it takes, what to do."""
+        from gpumagic.tensor_info import answer_model
+
+        return answer_model.draw(self)

@@ -140,24 +140,6 @@ def test_what_an_engine_drops_behind_a_failed_line_is_asked_again():
     assert asked.results[1].exception() is None
 
 
-def test_what_is_dropped_again_and_again_or_after_ctrl_c_is_left():
-    """Somebody wants it so: it is told as a rank that has not finished."""
-    send, sent = dropping(1000)
-    asked = Asked(send, [1])
-    asked.begin()
-    for _ in range(30):
-        asked.news()
-    assert len(sent) < 30
-    assert [each.why for each in asked.checked()] == ["raised"]
-
-    send, sent = dropping(1000)
-    asked = Asked(send, [1])
-    asked.begin()
-    asked.interrupted_s = time.monotonic()
-    asked.news()
-    assert sent == [1]
-
-
 # ------------------------------------------------------------------------- Ctrl-C
 
 
@@ -183,25 +165,6 @@ def test_who_was_sent_ctrl_c_just_now_is_not_called_deaf():
 
     asked.interrupted_s -= 2 * engines.HEARS_S
     assert [each.deaf for each in asked.checked()] == [True, False]
-
-
-def test_who_began_after_ctrl_c_is_sent_it_once_more():
-    """An engine with nothing to do yet takes no notice of it; the others got it."""
-    signals = []
-    engines_of_two = Engines(
-        SimpleNamespace(
-            send_signal=lambda *_, **asked: signals.append(asked["targets"])
-        )
-    )
-    asked = Asked(lambda _: running(), [0, 1])
-    engines_of_two.interrupt(asked)  # it came before anything was sent
-    asked.interrupted_s -= 2.0
-    asked._note(0, alive(0))  # for 3 s
-    asked._note(1, alive(1) | {"since_s": 1.0})
-    for _ in range(2):
-        engines_of_two.interrupt_late(asked)
-
-    assert signals == [[0, 1], [1]]
 
 
 def test_what_was_sent_is_known_though_ctrl_c_comes_meanwhile():

@@ -69,21 +69,6 @@ def test_the_first_call_that_has_not_ended(recorder):
     assert found["last"] == [["0", 5, "all_reduce", "[[4]]"]]
 
 
-def test_what_torch_learns_late_is_not_open(recorder):
-    """A call that gloo has let go has ended, whatever the numbers say."""
-    recorder.ended, recorder.entries = 4, [call(4), call(5)]
-
-    assert flight()["under_way"] == []
-
-
-def test_what_only_two_have_to_do_with_does_not_count(recorder):
-    """A group's numbers count sends; its calls have numbers that all ranks share."""
-    recorder.called = 7
-    recorder.entries = [call(5), call(5, "send", is_p2p=True)]
-
-    assert flight()["last"] == [["0", 5, "all_reduce", "[[4]]"]]
-
-
 def test_what_a_dead_group_has_left(recorder):
     """What a group of that name left open before it was begun anew does not count."""
     recorder.called = 1

@@ -52,14 +52,6 @@ def compared(store, own_of_rank, monkeypatch):
     return [found[rank] for rank in range(len(own_of_rank))]
 
 
-def test_on_one_host_there_is_one_clock(store, monkeypatch):
-    """Nothing is added to any."""
-    every = compared(store, ["here"] * 3, monkeypatch)
-
-    assert not every[0].has_several_clocks
-    assert [each.offset() for each in every] == [NO_OFFSET] * 3
-
-
 def test_another_hosts_clock_is_put_right(store, monkeypatch):
     """All that have it ask for what one of them has found; drift is in the error."""
     here, also_here, *there = compared(
@@ -108,19 +100,6 @@ def test_who_does_not_come_is_not_waited_for_long(store):
     dead = SimpleNamespace(add=lambda *_: 1, wait=gone, check=gone, set=gone)
     with pytest.raises(RuntimeError, match="gone"):
         Meeting(dead, 0, 2).all_come("begun", 60.0)
-
-
-def test_what_a_rank_has_said_can_be_deleted():
-    """The store does not grow with cells."""
-    common = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    keys = []
-    for cell in range(4):
-        its = Meeting(dist.PrefixStore(f"cell {cell}", common), 0, 1)
-        assert its.begin(1.0)
-        its.forget()
-        keys.append(common.num_keys())
-
-    assert len(set(keys)) == 1
 
 
 @pytest.fixture

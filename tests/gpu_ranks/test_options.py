@@ -15,7 +15,6 @@ NOTHING = {
     "on": None,
     "mem": False,
     "backend": None,
-    "dry_run": False,
     "hang": None,
 }
 
@@ -34,7 +33,6 @@ def options(*words, above_a_cell=False, **typed):
         ({"words": ["group"], "above_a_cell": True}, "no word group"),
         ({"words": [], "mem": True}, "--mem has no meaning here"),
         ({"words": ["select"], "backend": "nccl"}, "--backend has no meaning here"),
-        ({"words": [], "dry_run": True}, "--dry-run has no meaning here"),
         ({"words": ["group"], "hang": "3s"}, "--hang has no meaning here"),
     ],
 )

@@ -6,49 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.gpu_ranks import analysis
 from gpumagic.gpu_ranks.answer_seats import Misplaced, SeatFinding, SeatsReport
 from gpumagic.gpu_ranks.answer_times import RanksReport
-from gpumagic.gpu_ranks.answer_where import WhereReport
-from gpumagic.gpu_ranks.answers import VERSION, RankMemory, Unfinished
+from gpumagic.gpu_ranks.answers import Unfinished
 from gpumagic.gpu_ranks.unfinished import Names
 from tests.gpu_ranks.samples import SAMPLES, STRAGGLER, seat, seats
 
 REPORTS = dict(SAMPLES)
 NS = 1_000_000_000
-
-
-def test_engines_that_have_other_numbers_are_named():
-    """`--on` takes numbers of engines, so they stand beside ranks that differ."""
-    swapped = [0, 2, 1, 3]
-    few = [seat(rank, engine=engine) for rank, engine in enumerate(swapped)]
-
-    assert "Engine" not in text(SeatsReport(seats(4)))
-    assert "Rank Engine" in text(SeatsReport(tuple(few)))
-
-
-def test_who_has_ended_works_no_more():
-    """A rank at the end of its cell is not said to work there."""
-    shown = text(WhereReport((), lines=((0, "the end of the cell"),)))
-
-    assert "has ended" in shown
-    assert "works" not in shown
-
-
-def done(rank, own_ms, *, slow_ms, offset_ns=0, host="node0", **more):
-    """What a rank sends that works, waits for the slowest, and sends for 8 ms."""
-    began = 5 * NS + offset_ns
-    came, left = (began + round(ms * 1e6) for ms in (own_ms, slow_ms + 8))
-    place = {"host": host, "local_rank": rank, "pid": 100 + rank}
-    return {
-        "version": VERSION,
-        "kind": "done",
-        "seat": {"version": VERSION, "kind": "seat", "rank": rank, "world_size": 4}
-        | place,
-        "began_ns": began,
-        "ended_ns": left,
-        "collectives": [["0", 1, "all_reduce", 4096, came, left, "backward"]],
-    } | more
 
 
 def text(report, width=80):
@@ -76,20 +41,7 @@ def test_ranks_are_named_in_few_words(names, told):
     assert Names().several(names) == told
 
 
-def test_a_host_is_named_only_where_there_are_several():
-    """On one machine its name says nothing."""
-    assert Names(seats(4)).at(3) == "rank 3"
-    assert Names(seats(8)).at(5) == "rank 5 (node1)"
-
-
 # ----------------------------------------------------------------------- who waits
-
-
-def test_ranks_at_one_place_are_one_row():
-    """A thousand that wait at one line are not a thousand rows."""
-    table = REPORTS["where-1024"].drawing().parts[0]
-
-    assert len(table.rows) == 4
 
 
 # ----------------------------------------------------------------------- who sits where
@@ -118,18 +70,6 @@ def test_who_shares_a_gpu_is_told_to_restart_only_where_cuda_has_started():
 # ------------------------------------------------------------------------------- times
 
 
-def test_the_time_of_a_cell_is_answered_from_what_ranks_send():
-    """Dictionaries in, one sentence out, and lanes, as one host has one clock."""
-    own = {0: 205, 1: 206, 2: 207, 3: 322}
-    sent = [done(rank, ms, slow_ms=322) for rank, ms in own.items()]
-
-    drawing = analysis.analyse(sent).drawing()
-
-    assert drawing.title.startswith("330 ms; rank 3 took 1.56x the median")
-    assert "the others waited 117 ms for it (35.5 %)" in drawing.title
-    assert "when it worked, and when it waited" in drawing.parts[0].caption
-
-
 def test_lanes_are_own_work_waits_and_moves_and_nothing_else():
     """Side by side they fill the time of each rank, once."""
     picture = STRAGGLER.drawing().parts[0]
@@ -156,14 +96,6 @@ def test_without_a_common_clock_there_are_bars():
     assert "how it waited" in apart.drawing().parts[0].caption
 
 
-def test_after_a_dead_group_the_line_that_rebuilds_it():
-    """Also where only the engine's death tells of it."""
-    lone = RanksReport((), unfinished=(Unfinished(2, "died"),), ranks=4)
-
-    assert "`%gpu_ranks group` begins it anew" in text(REPORTS["times-died"])
-    assert "`%gpu_ranks group` begins it anew" in text(lone)
-
-
 def test_outside_a_notebook_the_line_that_helps_there():
     """A job that a launcher has started has no magic to type."""
     died = Unfinished(1, "died", "it was killed")
@@ -184,15 +116,6 @@ def test_a_thousand_ranks_are_a_dozen_lines_and_a_picture(name):
     assert len(lines) <= 12
 
 
-def test_who_has_no_gpu_is_not_sent_to_its_clock():
-    """On a laptop a slow rank has a slow processor, or neighbours on it."""
-    here = tuple(replace(each, gpu=None) for each in STRAGGLER.seats)
-    report = replace(STRAGGLER, during=None, phases_told=True, seats=here)
-
-    assert "nvidia-smi" not in text(report)
-    assert "compare its CPU" in text(report)
-
-
 def test_memory_that_no_rank_tells_hides_no_times():
     """Who asked for memory where none is told sees the times, and why."""
     asked = replace(STRAGGLER, memory=(), with_memory=True)
@@ -202,15 +125,6 @@ def test_memory_that_no_rank_tells_hides_no_times():
 
 
 # ------------------------------------------------------------------------------ memory
-
-
-def test_memory_that_nobody_knows_is_not_zero():
-    """A rank that has used no GPU has no bar."""
-    memory = (RankMemory(0, None, None, None, None),)
-    drawing = RanksReport((), memory=memory, with_memory=True, ranks=1).drawing()
-
-    assert "no rank tells of memory" in drawing.title
-    assert "0 B" not in drawing.whole().text()
 
 
 # -------------------------------------------------------------------------------- how

@@ -99,13 +99,6 @@ def test_own_work_and_waits_add_up(job: Job) -> None:
         assert parts_s == pytest.approx(each["elapsed_s"])
 
 
-def test_nobody_is_named_where_all_are_alike(job: Job) -> None:
-    """Of ranks that work alike nobody is waited for as long as a slow one."""
-    waits_s = by_rank(job.report("slow"), "waits_s")
-    assert max(by_rank(job.report("even"), "blamed_s")) < max(waits_s)
-    assert job.report("even")["matched"] == job.report("slow")["matched"] == 16
-
-
 @pytest.mark.parametrize("case", ["slow", "slow_ddp", "ahead", "unrecorded"])
 def test_straggler_is_named(job: Job, case: str) -> None:
     """The rank that is slow in each step is the one named, and is waited for."""
@@ -262,14 +255,6 @@ def test_what_fails_of_ours_ends_no_training(
         0 if error is None else 1,
     )
     assert "KeyError" in capsys.readouterr().err
-
-
-def test_error_of_one_rank_is_in_its_report() -> None:
-    """The report is there also where the block has failed."""
-    with pytest.raises(ZeroDivisionError), gpu_ranks.watch() as watched:
-        _ = 1 / 0
-    assert watched.report is not None
-    assert watched.report.unfinished[0].text == "ZeroDivisionError: division by zero"
 
 
 def test_ranks_that_have_not_met_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -443,18 +428,3 @@ def test_where_nothing_is_known_of_all_at_once_no_time_is_told() -> None:
 
     assert (report.told_s, report.times) == (0.0, ())
     assert "no time is known of all ranks at once" in str(report)
-
-
-def test_what_was_saved_is_opened_as_any_recording(tmp_path):
-    """`%gpu_open` shows a saved run; the report is the one that was there."""
-    from gpumagic import gpu_open
-
-    file = tmp_path / "run.json"
-    with gpu_ranks.watch() as watched:
-        sum(range(1000))
-    watched.save(file)
-
-    report = gpu_open.read(file)
-
-    assert type(report).__name__ == "RanksReport"
-    assert report.to_dict()["times"] == watched.report.to_dict()["times"]

@@ -1,38 +1,44 @@
-"""Draws a choice: which GPU is cuda:0, and on request why, and what decides."""
+"""Which GPU is cuda:0, and can that still be chosen? Why, and what decides."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.drawing import (
-    Badge,
-    Column,
-    Details,
-    Drawing,
-    Meter,
-    Note,
-    Paragraph,
-    Property,
-    Table,
-    how_measured,
-    one_screen,
+from gpumagic.gpu_select.report import (
+    Action,
+    Remark,
+    Row,
+    Severity,
+    Start,
+    TorchLatch,
+    Variable,
+    Verdict,
 )
-from gpumagic.gpu_select.report import Action, Severity, TorchLatch, Verdict
-from gpumagic.report.units import bytes_text, count_text, listed, part_text, share_text
+from gpumagic.report.record import Report
+from gpumagic.report.units import bytes_text, count_text, part_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpumagic.drawing import Cell, NoteKind, Part
-    from gpumagic.gpu_select.report import Row, SelectReport, Start, Variable
+    from gpumagic.devices.protocols import CudaState
+    from gpumagic.drawing import (
+        Cell,
+        Details,
+        Drawing,
+        Meter,
+        Note,
+        NoteKind,
+        Part,
+        Table,
+    )
 
+_MANY = 4  # more GPUs than this are counted, not listed
 _NOTED: dict[Severity, NoteKind] = {
     Severity.PROBLEM: "problem",
     Severity.WARNING: "warning",
     Severity.NOTE: "note",
 }
-_MOST_UNLISTED = 4
 _HOW = (
     "NVML tells of the GPUs, the driver library of what is visible. Choosing never "
     "starts CUDA.\nUntil CUDA starts, which GPU is which is predicted from the "
@@ -40,14 +46,139 @@ _HOW = (
 )
 
 
-def draw(report: SelectReport) -> Drawing:
-    """The choice as it is now; what decides is shown where it was asked for."""
-    label = "simulated machine" if report.simulated else ""
-    return Drawing(report.headline, one_screen(_parts(report)), label)
+@dataclass(frozen=True)
+class SelectReport(Report):
+    """The state of the choice after what was done, or is to be after a dry run."""
+
+    action: Action
+    verdict: Verdict
+    rows: tuple[Row, ...]
+    variables: tuple[Variable, ...]
+    driver: CudaState
+    torch: TorchLatch
+    start: Start | None = None
+    remarks: tuple[Remark, ...] = ()
+    certain: bool = True  # False where drivers may read the variable otherwise
+    confirmed: bool | None = None  # by the driver; None before CUDA has started
+    request: str | None = None  # in the user's words
+    simulated: bool = False
+    word: str = "cuda"  # in front of the colon of a torch device
+    way_out: str = ""  # what to type, too late, for what the variables name
+
+    def drawing(self) -> Drawing:
+        """Which GPU is cuda:0, and on request why, and what decides."""
+        from gpumagic.drawing import Drawing, one_screen
+
+        label = "simulated machine" if self.simulated else ""
+        return Drawing(self.headline, one_screen(_parts(self)), label)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain values, with the verdict in a sentence."""
+        return {"headline": self.headline, **super().to_dict()}
+
+    @property
+    def only_tried_too_late(self) -> bool:
+        """Whether this is a choice that can no more be made before a restart."""
+        too_late = self.verdict in (Verdict.FIXED, Verdict.FIXED_FOR_TORCH)
+        tried = self.action in (Action.DRY_RUN, Action.RESTARTING)
+        return tried and too_late and not self.confirmed
+
+    @property
+    def headline(self) -> str:
+        """What was done or found, and how sure it is."""
+        if self.action is Action.STATUS:
+            return self._state()
+        if self.action is Action.REFUSED:
+            return f"Nothing was changed. {self._state()}"
+        if self.action is Action.RESTARTING:
+            return f"After the restart: {self.mapping('predicted')}."
+        if self.only_tried_too_late:
+            return self._only_tried()
+        began = {
+            Action.UNCHANGED: "As it was: ",
+            Action.DRY_RUN: "Nothing is set (dry run); it would be: ",
+            Action.KEPT: "Kept over the restart: ",
+        }.get(self.action, "")
+        return f"{began}{self.mapping()} ({self._evidence()})."
+
+    def mapped(self, attribute: str) -> list[Row]:
+        """The rows that are seen, in the order of torch's devices."""
+        seen = [row for row in self.rows if getattr(row, attribute) is not None]
+        return sorted(seen, key=lambda row: int(getattr(row, attribute)))
+
+    def mapping(self, attribute: str | None = None) -> str:
+        """Which GPU is which device: by the driver where it has told, or predicted."""
+        attribute = attribute or ("predicted" if self.confirmed is None else "actual")
+        rows, word = self.mapped(attribute), self.word
+        if not rows:
+            return "no GPU is visible"
+        if len(rows) > _MANY:
+            count = count_text(len(rows), "GPU")
+            return f"{count} are visible, {word}:0 to {word}:{len(rows) - 1}"
+        return ", ".join(
+            f"{word}:{getattr(row, attribute)} is {self._label(row)}" for row in rows
+        )
+
+    def number(self, row: Row) -> str:
+        """The number of nvidia-smi; a slice by its place among those of its GPU."""
+        if not row.is_slice:
+            return str(row.physical)
+        slices = [each for each in self.rows if each.physical == row.physical]
+        place = f" {slices.index(row)}" if len(slices) > 1 else ""
+        return f"{row.physical} slice{place}"
+
+    def _label(self, row: Row) -> str:
+        number, _, part = self.number(row).partition(" ")
+        return f"{part} of GPU {number}" if part else f"GPU {number}"
+
+    def _state(self) -> str:
+        now = self.mapping()
+        if self.verdict is Verdict.FIXED:
+            who = f" {self.start}".rstrip() if self.start is not None else ""
+            return f"Too late to choose: CUDA has started{who}. Now {now}."
+        if self.verdict is Verdict.OPEN:
+            return f"You can still choose. Now {now} ({self._evidence()})."
+        if self.verdict is Verdict.NOTHING:
+            problems = (x.text for x in self.remarks if x.severity is Severity.PROBLEM)
+            problem = next(problems, None)
+            if problem is not None:
+                return f"Nothing can be chosen: {problem}."
+            return "There is no NVIDIA GPU here: nothing to choose."
+        return {
+            Verdict.FIXED_FOR_TORCH: "Too late for torch: it has looked for GPUs, "
+            "found none, and does not look again until a restart.",
+            Verdict.LOST: "CUDA cannot be used here: this process was forked from one "
+            "that had started it.",
+            Verdict.FAILED: f"CUDA was started and failed (code {self.driver.code}): "
+            "fix the cause, then restart.",
+            Verdict.UNKNOWN: "Whether CUDA has started cannot be told on this system. "
+            f"If it has not, {now}.",
+        }[self.verdict]
+
+    def _only_tried(self) -> str:
+        """What a dry run has found after the start: it would take another start."""
+        in_vain = self.verdict is Verdict.FIXED_FOR_TORCH
+        late = "Torch has looked in vain" if in_vain else "CUDA has started"
+        anew = "on a machine switched on anew" if self.simulated else "after a restart"
+        text = f"{late}; {anew} it would be: {self.mapping('predicted')}."
+        now = "" if in_vain else f" Now {self.mapping()}."
+        return f"Nothing is set (dry run). {text}{now}"
+
+    def _evidence(self) -> str:
+        if self.confirmed is not None:
+            agreed = "confirmed by the driver"
+            return agreed if self.confirmed else "but the driver shows otherwise"
+        sure = "predicted" if self.certain else "predicted, and not certain"
+        return f"{sure}: CUDA has not started"
+
+
+# ------------------------------------------------------------------------- screen
 
 
 def _parts(report: SelectReport) -> Iterator[Part]:
     """Where something was refused, the reasons are in sight, elsewhere the GPUs."""
+    from gpumagic.drawing import Details, Paragraph, how_measured
+
     refused = report.action is Action.REFUSED
     why = reasons_table(report)
     # A refusal ends with two lines that say what to type: what does not help to choose
@@ -66,10 +197,14 @@ def _parts(report: SelectReport) -> Iterator[Part]:
 
 
 def _behind_its_caption(table: Table) -> Details:
+    from gpumagic.drawing import Details
+
     return Details(table.caption, (replace(table, caption=""),), table.name)
 
 
 def _notes(report: SelectReport) -> Iterator[Note]:
+    from gpumagic.drawing import Note
+
     differing = sum(differs(row, report) for row in report.rows)
     way_out = report.way_out
     if differing:
@@ -96,9 +231,6 @@ def _notes(report: SelectReport) -> Iterator[Note]:
     if late and way_out and not differing:
         needs = "a new machine" if report.simulated else "a restart"
         yield Note("note", f"another choice needs {needs}", f"as in {way_out}")
-    if report.unlisted:
-        names = listed(report.unlisted, ", ", _MOST_UNLISTED)
-        yield Note("note", f"the driver also shows what NVML does not list: {names}")
 
 
 # ---------------------------------------------------------------- which GPU is which
@@ -106,20 +238,19 @@ def _notes(report: SelectReport) -> Iterator[Note]:
 
 def gpus_table(report: SelectReport) -> Table:
     """The visible ones as torch counts them, then those that are not visible."""
+    from gpumagic.drawing import Column, Table
+
     rows = _sorted(report)
     model = _common([row.name for row in rows if row.name])
     memory = _common([row.memory_total_bytes for row in rows if row.memory_total_bytes])
     columns: dict[str, Sequence[Cell]] = {
         _heading(report): [_rank(row, report) for row in rows],
         "GPU": [report.number(row) for row in rows],
-        "Now": [_device(report, row.actual) for row in rows],
         "Model": [row.name for row in rows],
         "Memory free": [_memory(row, alike=memory is not None) for row in rows],
         "Busy": [_busy(row) for row in rows],
         "Processes": [_processes(row) for row in rows],
     }
-    if not (_asked(report) and report.only_tried_too_late):
-        del columns["Now"]
     if model is not None or not any(row.name for row in rows):
         del columns["Model"]
     sliced = any(row.is_slice for row in rows)
@@ -134,6 +265,8 @@ def gpus_table(report: SelectReport) -> Table:
 
 def address_table(report: SelectReport) -> Table:
     """The other names of each GPU, by which it can be chosen as well."""
+    from gpumagic.drawing import Column, Property, Table
+
     said = (
         Property(Column("GPU"), report.number),
         Property(Column("PCI"), lambda row: row.pci_address),
@@ -144,6 +277,8 @@ def address_table(report: SelectReport) -> Table:
 
 def reasons_table(report: SelectReport) -> Table:
     """What is said of each: why it was chosen or refused, or cannot be had."""
+    from gpumagic.drawing import Column, Property, Table
+
     said = (
         Property(Column("GPU"), report.number),
         Property(Column("Reason"), lambda row: row.why),
@@ -184,6 +319,8 @@ def _heading(report: SelectReport) -> str:
 
 
 def _rank(row: Row, report: SelectReport) -> Cell:
+    from gpumagic.drawing import Badge
+
     if not differs(row, report):
         return _device(report, _decisive(row, report))
     said = [
@@ -225,6 +362,8 @@ def _processes(row: Row) -> str | None:
 
 def _memory(row: Row, *, alike: bool) -> Meter | None:
     """What is free, as the heading says: the bar is as long as that."""
+    from gpumagic.drawing import Meter
+
     free, total = row.memory_free_bytes, row.memory_total_bytes
     if free is None:
         return None
@@ -236,15 +375,6 @@ def _memory(row: Row, *, alike: bool) -> Meter | None:
 
 # ---------------------------------------------------------------- what decides
 
-_VERDICTS = {
-    Verdict.OPEN: "the variables are read when CUDA starts, and it has not",
-    Verdict.FIXED: "the variables were read when CUDA started, for good",
-    Verdict.FIXED_FOR_TORCH: "torch keeps its answer, whatever the variables become",
-    Verdict.LOST: "CUDA does not follow a process into its fork",
-    Verdict.FAILED: "CUDA was to start, and could not",
-    Verdict.NOTHING: "no GPU was found that could be chosen",
-    Verdict.UNKNOWN: "the driver library cannot be asked",
-}
 # By the values of `Initialisation`, which belongs to the devices.
 _DRIVER = {
     "not loaded": "no driver library in this process",
@@ -266,12 +396,14 @@ _TORCH = {
 
 def state_table(report: SelectReport) -> Table:
     """Everything that has a say, each with its state and what was found."""
+    from gpumagic.drawing import Column, Table
+
     columns = (Column("Topic"), Column("State"), Column("Found"))
     return Table("What decides", columns, tuple(_lines(report)), name="state")
 
 
 def _lines(report: SelectReport) -> Iterator[tuple[str, Cell, Cell]]:
-    yield "Verdict", report.verdict.value, _VERDICTS[report.verdict]
+    yield "Verdict", report.verdict.value, ""
     state = report.driver.state.value
     facts = [
         _DRIVER.get(state, "it cannot be asked"),
@@ -298,6 +430,8 @@ def _who(start: Start) -> str:
 
 def _variable(variable: Variable) -> tuple[Cell, str]:
     """Its state, and its value in every place where it can be looked up."""
+    from gpumagic.drawing import Badge
+
     values = {"in Python": variable.python}
     if variable.c_known:
         values["in C"] = variable.c
