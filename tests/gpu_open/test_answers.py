@@ -181,7 +181,7 @@ def test_what_ran_out_of_memory_comes_first_then_the_fullest():
 def test_memory_from_before_may_be_the_most_of_the_peak():
     """Which is said also where no line is known."""
     of = samples_snapshots.TRAINING.devices[0]
-    before = LineMemory(None, True, 5 << 30, 5 << 30, 0, 0, 0)
+    before = LineMemory(None, True, 5 << 30, 5 << 30, 0, 0)
     of = replace(of, lines=(before, *of.lines), peak_event=0, has_stacks=False)
     title = SnapshotReport((), (of,)).drawing().title
     assert (

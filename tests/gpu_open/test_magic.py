@@ -106,15 +106,6 @@ def test_behind_replay_stands_a_setting_a_size_or_a_file(shell, line, settings, 
 
 
 @pytest.mark.parametrize(
-    ("typed", "free"), [("1.5MiB", 5 << 20), ("1.5MiB/24GiB", (24 << 30) - (20 << 20))]
-)
-def test_what_is_to_fit_may_name_the_memory_of_the_device(shell, typed, free):
-    """Else it is what the error of the history tells."""
-    (found,) = opened(shell, f"oom.pickle --fit {typed}").would_fit
-    assert (found.nbytes, found.free_bytes) == (3 << 19, free)
-
-
-@pytest.mark.parametrize(
     ("line", "problem", "hint"),
     [
         ("", "no file was named", "%gpu_open"),
@@ -123,14 +114,11 @@ def test_what_is_to_fit_may_name_the_memory_of_the_device(shell, typed, free):
         ("traces/*.pt", "no file fits traces/*.pt", "%ls traces"),
         ("before.json oom.pickle", "is a trace, oom.pickle a snapshot", "one after"),
         ("before.json --replay", "--replay is for memory snapshots", "leave it out"),
-        ("before.json --fit 3GiB", "--fit is for memory snapshots", "leave it out"),
         ("--compare --replay a b", "--replay for memory snapshots", "leave one"),
         ("--compare before.json", "needs two files", "--compare before"),
-        ("oom.pickle --fit much", "'much'", "write"),
-        ("oom.pickle --fit 3", "'3' has no unit", "write 3GiB"),
-        ("oom.pickle --fit 0", "asks for no memory", "--fit 3GiB"),
         ("before.json ./before.json", "was named 2 times", "compare it with"),
         ("oom.pickle --replay expandible_segments:True", "expandible", ""),
+        ("oom.pickle --replay 3Gub", "3Gub", "write"),
         ("oom.pickle --reply", "no option --reply", "--replay"),
         ("before.json --trace x", "no option --trace", ""),
     ],
@@ -238,7 +226,7 @@ def test_the_command_gives_plain_values(capsys):
         (["bfore.json"], "there is no file bfore.json", "before.json"),
         (["before.json", "--reply"], "has no option --reply", "--replay"),
         (["before.json", "--html", "no/where.html"], "no/where.html cannot", "another"),
-        (["before.json", "--fit", "1GiB"], "--fit is for memory snapshots", "leave"),
+        (["before.json", "--replay"], "--replay is for memory snapshots", "leave"),
     ],
 )
 def test_what_is_wrong_is_told_in_two_lines(capsys, words, problem, hint):

@@ -230,7 +230,7 @@ def owner_of(address, piece, states, cut):
 
 def assert_lines(found, states, cut):
     """Each line has what all its pieces have, added up."""
-    now, peak, taken, taken_bytes = Counter(), Counter(), Counter(), Counter()
+    now, peak, taken = Counter(), Counter(), Counter()
     lives, held = defaultdict(list), defaultdict(Counter)
     seen = {(a, p): owner_of(a, p, states, cut) for s in states for a, p in s.items()}
     for (address, piece), owner in seen.items():
@@ -240,7 +240,6 @@ def assert_lines(found, states, cut):
         peak[owner] += size * (found.peak_event in there)
         if not owner[1]:
             taken[owner] += 1
-            taken_bytes[owner] += size
         if there[-1] < len(states) - 1:
             lives[owner].append(len(there))
         held[owner][size] += 1
@@ -250,7 +249,7 @@ def assert_lines(found, states, cut):
         owner = number, each.before
         assert each.now_bytes == now[owner]
         assert each.at_peak_bytes == peak[owner]
-        assert (each.taken, each.taken_bytes) == (taken[owner], taken_bytes[owner])
+        assert each.taken == taken[owner]
         assert each.given_back == len(lives[owner])
         lived = statistics.median_low(lives[owner]) if lives[owner] else None
         assert each.lived_events == (None if each.before else lived)

@@ -48,7 +48,6 @@ def work_of(pieces, calls):
             start + length,
             device,
             stream,
-            None,
             call if call < len(calls) else None,
         )
         for kind, start, length, device, stream, call in pieces
@@ -316,8 +315,8 @@ def test_the_host_is_drawn_with_what_it_launches_and_waits_for():
     """Host code is what lies between the calls that launch or wait."""
     work = [
         kernel(40, 50, call=0),
-        Work("Memcpy DtoH (Device -> Pageable)", COPY, False, 60, 70, 0, 7, 4, 2),
-        Work("Memcpy HtoD (Pinned -> Device)", COPY, False, 80, 81, 0, 7, 4, 3),
+        Work("Memcpy DtoH (Device -> Pageable)", COPY, False, 60, 70, 0, 7, 2),
+        Work("Memcpy HtoD (Pinned -> Device)", COPY, False, 80, 81, 0, 7, 3),
     ]
     calls = [
         host("cudaLaunchKernelExC", 10, 20),
