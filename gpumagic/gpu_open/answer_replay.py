@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Column, Details, Meter, Note, Property, Table
+from gpumagic.drawing import Column, Meter, Note, Property, Table
 from gpumagic.gpu_open.answer_snapshot import (
     device_name,
     event_text,
@@ -113,10 +113,6 @@ def parts(report: SnapshotReport) -> Iterator[Part]:
     if told.replays:
         yield _table(told)
         yield from _notes(report, told)
-    others = [each for each in report.replays if each is not told and each.replays]
-    if others:
-        tables = tuple(map(_table, others))
-        yield Details("The replays of other devices", tables, "replays")
     yield from folded(ranked(report.devices))
     yield how(report, *told.notes, *_LIMITS)
 

@@ -101,7 +101,7 @@ def _held_up(idle: Idle, length_s: float) -> str:
         (idle.other_stream_s, "{} idle between two streams"),
         (idle.between_s, "{} idle from one kernel to the next"),
     )
-    unknown_s = idle.unexplained_s + idle.unlaunched_s
+    unknown_s = idle.unexplained_s
     unknown = seconds_text(unknown_s)
     is_large = unknown_s > max(known_s, _GRAVE * length_s)
     if known_s < (_WORTH_A_NOTE if is_large else _NEGLIGIBLE) * length_s:
@@ -318,14 +318,8 @@ def _weighed(rank: RankTrace, length_s: float) -> Iterator[tuple[float, str, str
             "passed between the work of two streams",
             "one waits for the other: start copies and sends earlier",
         ),
-        (
-            idle.unlaunched_s,
-            _GRAVE,
-            "idle before work with no launch recorded",
-            f"record the whole program: {_BOTH}, no filter on the file",
-        ),
         (idle.between_s, _GRAVE, "idle from one kernel to the next", fuse),
-        (idle.unexplained_s, _GRAVE, "idle though work had been launched", launched),
+        (idle.unexplained_s, _GRAVE, "idle for no reason in the file", launched),
     ):
         if seconds >= least * length_s:
             yield seconds / length_s, f"{seconds_text(seconds)} {said}", hint
@@ -437,7 +431,6 @@ def _idle(rank: RankTrace, idle: Idle) -> Iterator[Part]:
         ("the host was late", idle.host_late_s),
         ("another stream", idle.other_stream_s),
         ("from one kernel to the next", idle.between_s),
-        ("no launch in the file", idle.unlaunched_s),
         ("unknown", idle.unexplained_s),
     )
     yield Grid("", tuple((name, _of_length(rank, s)) for name, s in reasons))

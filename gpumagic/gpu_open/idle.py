@@ -21,7 +21,7 @@ _BETWEEN_NS = 10_000  # a kernel that waits in its queue begins within so much
 def idle_of(work: Sequence[Work], calls: Sequence[HostEvent], threads: Threads) -> Idle:
     """Why nothing ran, between the first work and the last."""
     late: dict[Any, Timeline[None]] = defaultdict(list)
-    late_ns = other_ns = unknown_ns = unlaunched_ns = between_ns = 0
+    late_ns = other_ns = unknown_ns = between_ns = 0
     until_ns, ended = work[0].end_ns, [work[0]]  # the last to end, and when
     for first in work:
         start_ns, end_ns = first[3], first[4]
@@ -29,7 +29,6 @@ def idle_of(work: Sequence[Work], calls: Sequence[HostEvent], threads: Threads) 
             gap_ns = start_ns - until_ns
             if first.call is None:
                 unknown_ns += gap_ns
-                unlaunched_ns += gap_ns
             else:
                 call = calls[first.call]
                 launched_ns = min(call.end_ns, start_ns)
@@ -51,7 +50,6 @@ def idle_of(work: Sequence[Work], calls: Sequence[HostEvent], threads: Threads) 
         other_ns / 1e9,
         unknown_ns / 1e9,
         _host_was_in(late, threads),
-        unlaunched_s=unlaunched_ns / 1e9,
         between_s=between_ns / 1e9,
     )
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
@@ -197,10 +197,7 @@ def _ordered(
         best = _by_ends(_timed(mine), _timed(its), best, clocks=clocks)
     if best is None:
         return None
-    pairs = best.pairs
-    if len(pairs) < len(its):
-        pairs = [*pairs, *_between(mine, its, pairs)]
-    return best.spread_ns, {item.place: same.place for same, item in pairs}
+    return best.spread_ns, {item.place: same.place for same, item in best.pairs}
 
 
 def _is_farther_on(fit: _Fit) -> bool:
@@ -308,28 +305,6 @@ def _upon_each_other(
 def _same_end_ns(one: Item, other: Item) -> float:
     took_ns = (each.ended_ns - each.arrived_ns for each in (one, other))
     return _SAME_END_NS + _SAME_END_SHARE * min(took_ns)
-
-
-def _between(
-    mine: Sequence[Item], its: Sequence[Item], timed: Sequence[tuple[Item, Item]]
-) -> Iterator[tuple[Item, Item]]:
-    """One-sided ones, by their order between two that are known to be the same."""
-
-    def since(items: Sequence[Item], known: Mapping[int, int]) -> dict[Any, list[Item]]:
-        stretches: dict[Any, list[Item]] = defaultdict(list)
-        last: int | None = None
-        for item in items:
-            last = known.get(item.place, last)
-            if item.place not in known and item.name in ONE_SIDED:
-                stretches[last].append(item)
-        return stretches
-
-    ours = since(mine, {one.place: one.place for one, _ in timed})
-    theirs = since(its, {other.place: one.place for one, other in timed})
-    for after, others in theirs.items():
-        ones = ours.get(after, [])
-        if len(ones) == len(others) and all(map(_may_be_same, ones, others)):
-            yield from zip(ones, others, strict=True)
 
 
 def _agreement(pairs: Sequence[tuple[Item, Item]]) -> float | None:

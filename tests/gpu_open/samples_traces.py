@@ -217,7 +217,7 @@ NO_DEVICE = RankTrace(
 
 UNEXPLAINED = replace(
     HOST_BOUND,
-    idle=Idle(96 * MS, 0.0, 228 * MS, HOST_BOUND.idle.host_was_in[:1], 196 * MS),
+    idle=Idle(96 * MS, 0.0, 228 * MS, HOST_BOUND.idle.host_was_in[:1]),
 )
 BETWEEN = replace(
     GPU_BOUND, busy_s=0.4, idle_s=0.12, idle=Idle(0.0, 0.0, 0.12, between_s=0.116)
