@@ -249,31 +249,6 @@ _DEVICE_OUT = device_of(
 )
 OUT_OF_MEMORY = report_of(_DEVICE_OUT, name="oom_snapshot.pickle")
 
-_NO_LINES = course_of(
-    (None, piled(*_HELD_PIECES), taken(2304, 120, 1900)),
-    (None, held(1.1), {"before": True}),
-    events=18_230,
-)
-OUT_WITHOUT_STACKS = report_of(
-    device_of(
-        tuple(
-            dataclasses.replace(
-                each,
-                blocks=tuple(dataclasses.replace(b, line=None) for b in each.blocks),
-            )
-            for each in _FAILED_SEGMENTS
-        ),
-        **{**_NO_LINES, "peak_event": 18_210, "complete": False},
-        failure=dataclasses.replace(
-            _FAILURE,
-            line=None,
-            free_bytes=None,
-            allocated_bytes=_NO_LINES["peak_bytes"],
-        ),
-    ),
-    name="oom.pickle",
-)
-
 # ------------------------------------------------- what a file may tell less of
 
 NO_HISTORY = report_of(
@@ -290,7 +265,6 @@ NO_HISTORY = report_of(
     ),
     settings=None,
 )
-NOTHING = report_of(name="empty.pickle", read_s=None)
 HOSTILE_ONE = report_of(
     device_of(
         (segment((30, CodeLine(HOSTILE, HOSTILE)), (10, None)),),
@@ -345,7 +319,6 @@ GROWN = SnapshotReport(
     ),
     read_s=1.31,
 )
-NOTHING_GREW = SnapshotReport(_TWO, (_LEAKING,), "", grown=(), read_s=1.2)
 # ------------------------------------------------------------------------ replays
 
 
@@ -364,14 +337,14 @@ def replays_of(*replays, again=6.1, device=0, **more):
     return ReplayOf(device, replays, **told)
 
 
-_AS_RECORDED = replayed("", 6.15, 214, 18_211, recorded=True)
-_UNLIMITED = replayed("", 5.9, 40, total_bytes=None, recorded=True)
+AS_RECORDED = replayed("", 6.15, 214, 18_211, recorded=True)
+UNLIMITED = replayed("", 5.9, 40, total_bytes=None, recorded=True)
 REPLAY_HELPS = report_of(
     _DEVICE_OUT,
     name="oom.pickle",
     replays=(
         replays_of(
-            _AS_RECORDED,
+            AS_RECORDED,
             replayed(EXPANDABLE, 6.52, 2),
             replayed("max_split_size_mb:128", 5.6, 190, 18_211),
             replayed("garbage_collection_threshold:0.8", 5.3, 214, 18_211),
@@ -379,45 +352,11 @@ REPLAY_HELPS = report_of(
         ),
     ),
 )
-REPLAY_NO_HELP = report_of(
-    _DEVICE_OUT,
-    name="oom.pickle",
-    replays=(replays_of(_AS_RECORDED, replayed(EXPANDABLE, 6.5, 2, 18_211)),),
-)
-REPLAY_SAVES = report_of(
-    *_SHARDS[:2],
-    replays=tuple(
-        replays_of(
-            _UNLIMITED,
-            replayed(EXPANDABLE, 4.8, 2, total_bytes=None),
-            again=5.9,
-            device=at,
-        )
-        for at in range(2)
-    ),
-)
-REPLAY_NOT_EXACT = report_of(
-    _DEVICE_OUT,
-    name="oom.pickle",
-    replays=(
-        replays_of(
-            _AS_RECORDED,
-            replayed(EXPANDABLE, 6.52, 2),
-            again=5.2,
-            again_failed=False,
-        ),
-    ),
-)
-WITH_24_GIB = report_of(
-    _DEVICE_OUT,
-    name="oom.pickle",
-    replays=(replays_of(_AS_RECORDED, replayed("", 7.3, 260, total_bytes=24 * GIB)),),
-)
 WITH_4_GIB = report_of(
     _SHARDS[0],
     replays=(
         replays_of(
-            _UNLIMITED,
+            UNLIMITED,
             replayed("", 3.9, 31, 1_904, total_bytes=4 * GIB),
             replayed(EXPANDABLE, 3.9, 2, 2_100, total_bytes=4 * GIB),
             again=5.9,
@@ -425,45 +364,24 @@ WITH_4_GIB = report_of(
         ),
     ),
 )
-REPLAY_IMPOSSIBLE = dataclasses.replace(
-    NO_HISTORY,
-    replays=(ReplayOf(0, why_not="the file has no history of allocations"),),
-)
-
 SAMPLES = (
     ("snapshot-oom", OUT_OF_MEMORY),
-    ("snapshot-oom-no-stacks", OUT_WITHOUT_STACKS),
     ("snapshot-training", TRAINING),
     ("snapshot-no-history", NO_HISTORY),
-    ("snapshot-nothing", NOTHING),
     ("snapshot-hostile", HOSTILE_ONE),
     ("snapshot-devices", SEVERAL_DEVICES),
     ("snapshot-grown", GROWN),
-    ("snapshot-grown-nothing", NOTHING_GREW),
     ("snapshot-replay", REPLAY_HELPS),
-    ("snapshot-replay-no-help", REPLAY_NO_HELP),
-    ("snapshot-replay-saves", REPLAY_SAVES),
-    ("snapshot-replay-not-exact", REPLAY_NOT_EXACT),
-    ("snapshot-replay-memory", WITH_24_GIB),
     ("snapshot-replay-less-memory", WITH_4_GIB),
-    ("snapshot-replay-impossible", REPLAY_IMPOSSIBLE),
 )
 
 HEADINGS = {
     "snapshot-oom": "A snapshot of a training that ran out of memory",
-    "snapshot-oom-no-stacks": "The same where the history has no stacks",
     "snapshot-training": "A snapshot of a training: whose the peak is",
     "snapshot-no-history": "A snapshot without a history",
-    "snapshot-nothing": "A snapshot in which nothing was in use",
     "snapshot-hostile": "A snapshot with names that are made to break a page",
     "snapshot-devices": "A snapshot of three devices",
     "snapshot-grown": "Two snapshots: the line that keeps more and more",
-    "snapshot-grown-nothing": "Two snapshots between which nothing grew",
     "snapshot-replay": "A replay: one setting would have gone through",
-    "snapshot-replay-no-help": "A replay: no setting would have gone through",
-    "snapshot-replay-saves": "A replay: a setting that reserves less",
-    "snapshot-replay-not-exact": "A replay that is only an estimate",
-    "snapshot-replay-memory": "A replay with more memory",
     "snapshot-replay-less-memory": "A replay with less memory",
-    "snapshot-replay-impossible": "A snapshot that cannot be replayed",
 }

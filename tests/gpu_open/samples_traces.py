@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 from gpumagic.gpu_open.answer_recording import TraceReport
 from gpumagic.gpu_open.trace_records import (
@@ -215,14 +214,6 @@ NO_DEVICE = RankTrace(
     lines=(),
 )
 
-UNEXPLAINED = replace(
-    HOST_BOUND,
-    idle=Idle(96 * MS, 0.0, 228 * MS, HOST_BOUND.idle.host_was_in[:1]),
-)
-BETWEEN = replace(
-    GPU_BOUND, busy_s=0.4, idle_s=0.12, idle=Idle(0.0, 0.0, 0.12, between_s=0.116)
-)
-
 STEPS = replace(
     GPU_BOUND,
     length_s=1.32,
@@ -331,48 +322,21 @@ STRAGGLER = TraceReport(
     read_s=21.3,
 )
 
-EQUAL = TraceReport(
-    ranks=tuple(work_of(rank) for rank in range(8)),
-    together=Together(
-        ranks=tuple(place(rank, 380 + rank, 4 + rank % 3) for rank in range(8)),
-        world_size=8,
-        matched=180,
-        unmatched=0,
-        by_number=False,
-        skew_s=0.4 * MS,
-        clock=Clock.ALIGNED,
-        clock_error_s=40 * US,
-    ),
-)
-
 TAKING_TURNS = TraceReport(
     ranks=tuple(work_of(rank) for rank in range(8)),
-    together=replace(
-        EQUAL.together,
+    together=Together(
         ranks=tuple(
             place(rank, 300 + rank, 81 + rank % 3, 31, 11 + rank, last=20 + rank)
             for rank in range(8)
         ),
-        skew_s=11 * MS,
-    ),
-)
-
-OF_128 = TraceReport(
-    ranks=tuple(work_of(rank) for rank in range(2)),
-    together=Together(
-        ranks=(place(0, 262, 96, 58, 4, last=3), place(1, 360, 4, 54, 92, last=33)),
-        world_size=128,
-        matched=36,
-        unmatched=12,
+        world_size=8,
+        matched=180,
+        unmatched=0,
         by_number=False,
-        slowest=1,
-        ratio=1.16,
-        differences=(Difference("embedding", 156 * MS, 70 * MS),),
-        skew_s=3 * MS,
+        skew_s=11 * MS,
         clock=Clock.ALIGNED,
-        clock_error_s=0.3 * MS,
+        clock_error_s=40 * US,
     ),
-    read_s=0.4,
 )
 
 
@@ -402,42 +366,16 @@ MANY = TraceReport(
     read_s=188.0,
 )
 
-APART = TraceReport(
-    ranks=(
-        *(replace(each, zero_ns=None) for each in STRAGGLER.ranks[:3]),
-        STRAGGLER.ranks[3],
-    ),
-    together=replace(
-        STRAGGLER.together,
-        ranks=STRAGGLER.together.ranks[:4],
-        differences=(Difference("host late", 120 * MS, 8 * MS),),
-        clock=Clock.APART,
-        clock_error_s=None,
-    ),
-)
-
-ALL_SLOWER = replace(
-    STRAGGLER,
-    together=replace(
-        STRAGGLER.together,
-        differences=(Difference("forward", 96 * MS, 80 * MS),),
-    ),
-)
-
-UNMATCHED = replace(
-    OF_128,
-    together=replace(
-        OF_128.together,
+UNMATCHED = TraceReport(
+    ranks=tuple(work_of(rank) for rank in range(2)),
+    together=Together(
         ranks=(place(0, 658, 0, 0, 0, last=0), place(1, 660, 0, 0, 0, last=0)),
+        world_size=128,
         matched=0,
         unmatched=48,
-        slowest=None,
-        ratio=None,
-        differences=(),
-        skew_s=None,
-        clock=Clock.APART,
-        clock_error_s=None,
+        by_number=False,
     ),
+    read_s=0.4,
 )
 
 # ---------------------------------------------------------------------- two runs
@@ -483,7 +421,6 @@ def compared(length_ms, busy_ms, kernels, **more):
 
 
 SLOWER = compared((318, 394), (301, 372), CHANGES)
-SAME = compared((318, 321), (301, 302), CHANGES[2:3])
 PER_STEP = compared(
     (318, 394),
     (301, 372),
@@ -495,38 +432,19 @@ IDLER = replace(
     ranks=(GPU_BOUND, replace(TWO[1], device_name="NVIDIA H100 80GB HBM3")),
 )
 
-# Steps come one after the other, as they were written.
-assert all(a.start_s <= b.start_s for a, b in pairwise(STEPS.steps))
-
-LEFT_OUT = tuple(
-    FileRead(name, 0, 0, f"{name} {why}")
-    for name, why in (
-        ("rank3.json.gz", "is empty: 0 bytes were found in it"),
-        ("oom.pickle", "is a memory snapshot, no trace"),
-        ("config.json", "is no recording: it is JSON with layers"),
-    )
-)
-
 SAMPLES = (
     ("rank-gpu-bound", TraceReport((GPU_BOUND,), read_s=4.1)),
     ("rank-loader", TraceReport((HOST_BOUND,), read_s=3.9)),
     ("rank-tiny-kernels", TraceReport((TINY,))),
     ("rank-communicates", TraceReport((COMMUNICATING,))),
     ("rank-no-device", TraceReport((NO_DEVICE,))),
-    ("rank-unexplained", TraceReport((UNEXPLAINED,))),
-    ("rank-between", TraceReport((BETWEEN,))),
     ("rank-odd-step", TraceReport((STEPS,))),
     ("rank-hostile", TraceReport((MADE_TO_BREAK,))),
     ("ranks-straggler", STRAGGLER),
     ("ranks-in-turn", TAKING_TURNS),
-    ("ranks-two-of-128", OF_128),
     ("ranks-128", MANY),
-    ("ranks-clocks-apart", APART),
-    ("ranks-all-slower", ALL_SLOWER),
     ("ranks-unmatched", UNMATCHED),
-    ("ranks-left-out", replace(STRAGGLER, left_out=LEFT_OUT)),
     ("runs-slower", SLOWER),
-    ("runs-same", SAME),
     ("runs-per-step", PER_STEP),
     ("runs-idler", IDLER),
 )
@@ -537,20 +455,13 @@ HEADINGS = {
     "rank-tiny-kernels": "Kernels are shorter than their launches",
     "rank-communicates": "A third of the time goes into communication alone",
     "rank-no-device": "A trace without any work of a GPU",
-    "rank-unexplained": "What the file cannot explain stands beside what it can",
-    "rank-between": "The GPU waits from each of many short kernels to the next",
     "rank-odd-step": "One step took much longer than all others",
     "rank-hostile": "Names that are made to break a page",
     "ranks-straggler": "Eight ranks, one of which is slow in backward",
     "ranks-in-turn": "Now one rank is late, now another",
-    "ranks-two-of-128": "Two ranks of a job of 128",
     "ranks-128": "128 ranks, one of which waits for its input",
-    "ranks-clocks-apart": "Ranks whose clocks cannot be put together",
-    "ranks-all-slower": "One rank is slower in all that it does",
     "ranks-unmatched": "Two ranks that did nothing together",
-    "ranks-left-out": "Files of the folder that could not be opened",
     "runs-slower": "Two runs, the second of which is slower",
-    "runs-same": "Two runs that take the same time",
     "runs-per-step": "Two runs with different numbers of steps",
     "runs-idler": "Two runs, in the second of which the GPU is idle for longer",
 }

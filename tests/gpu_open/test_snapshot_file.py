@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import copy
 import gzip
-import io
 import json
 import os
 import pickle
-import zipfile
-from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -83,25 +80,16 @@ def opened(found, *, as_json=False):
     return Opened("x", "snapshot", data)
 
 
-def packed(data):
-    """The same file plain, in gzip and in zip."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("inside", data)
-    return data, gzip.compress(data), buffer.getvalue()
-
-
 # ----------------------------------------------------------------------- what is read
 
 
-@pytest.mark.parametrize("packing", range(3))
 @pytest.mark.parametrize(
     "write", [pickle.dumps, lambda each: json.dumps(each).encode()]
 )
-def test_pickle_and_json_say_the_same(tmp_path, write, packing):
-    """However it is packed and written, the same comes out, and where it is from."""
+def test_pickle_and_json_say_the_same(tmp_path, write):
+    """However it is written, the same comes out, and where it is from."""
     path = tmp_path / "oom.pickle"
-    path.write_bytes(packed(write(newest()))[packing])
+    path.write_bytes(gzip.compress(write(newest())))
 
     found = read(path)
 
@@ -158,9 +146,7 @@ def test_settings_are_told_as_they_are_typed(told, text):
     ("found", "says"),
     [
         ({"traceEvents": [], "x": 1}, "it has no segments"),
-        (7, "it has no segments"),
         ({"segments": 3}, "got `int` - at `$.segments`"),
-        ([1], "got `int` - at `$.segments[0]`"),
         ({"device_traces": [[{"size": 5}]]}, "missing required field `action`"),
         ({"segments": [{"address": -1, "total_size": 1}]}, "`int` >= 0"),
     ],
@@ -182,7 +168,6 @@ def test_other_files_are_refused(found, says, as_json):
         (b"", "ends in the middle"),
         (b'{"segments": [', "ends in the middle"),
         (pickle.dumps(newest())[:-40], "ends in the middle"),
-        (pickle.dumps(newest(), 0)[:-40], "no whole"),
         (b"[" * 100_000, "no whole JSON"),
         (b"\x80\x04q.", "no whole pickle"),
     ],
@@ -203,12 +188,8 @@ class Runs:
         return os.system, ("touch ran",)
 
 
-@pytest.mark.parametrize("protocol", range(2, 6))
-@pytest.mark.parametrize(
-    "inside",
-    [Runs(), len, Runs, 1j, Counter(a=1)],
-    ids=["runs", "len", "class", "1j", "Counter"],
-)
+@pytest.mark.parametrize("protocol", [2, 5])
+@pytest.mark.parametrize("inside", [Runs(), len, 1j], ids=["runs", "len", "1j"])
 def test_nothing_of_a_pickle_is_run(inside, protocol, tmp_path, monkeypatch):
     """What has a name is refused by it, however harmless; the error says a way out."""
     monkeypatch.chdir(tmp_path)

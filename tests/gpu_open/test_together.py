@@ -129,14 +129,6 @@ def test_a_recording_that_begins_sooner_is_not_slow():
     assert found.slowest is None
 
 
-def test_a_slow_kind_of_kernel_is_named():
-    """A rank whose products take longer, as a throttled one's do."""
-    found = together(training(8, steps=4, slow=5, where="backward", by_s=0.03))
-
-    (kernels,) = [each for each in found.differences if each.what == "matrix product"]
-    assert kernels.slow_s - kernels.median_s == pytest.approx(0.12, rel=0.1)
-
-
 def test_little_work_makes_nobody_slow():
     """A third more of what is one percent of the time is nothing to look into."""
     ranks = []
@@ -177,16 +169,6 @@ def test_clocks_that_are_seconds_apart_are_aligned():
 
     assert found.clock is Clock.ALIGNED
     assert 0 < found.clock_error_s < 1e-3
-
-
-def test_one_host_has_one_clock():
-    """Its offsets are those of the files, and need no estimate."""
-    ranks = training(4)
-
-    found = together(ranks)
-
-    assert found.clock is Clock.SHARED
-    assert found.clock_error_s is None
 
 
 def test_ends_that_vary_much_make_no_common_clock_of_two():
