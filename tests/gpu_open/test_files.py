@@ -131,18 +131,6 @@ def test_a_folder_and_a_pipe_are_no_files(tmp_path):
             opened(path)
 
 
-def test_a_file_of_somebody_else_says_whom_to_ask(write, monkeypatch):
-    """The right to read it is missing."""
-    path = write(TRACE)
-
-    def denied(*_):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(type(path), "open", denied)
-    with pytest.raises(GpuMagicError, match=r"Permission denied\n.*ls -l"):
-        opened(path)
-
-
 def test_a_folder_means_the_traces_in_it_by_their_numbers(tmp_path, write):
     """What else is named as recordings are is told, and why it is left out."""
     for name in ("rank10.json", "rank9.json", "rank0.txt"):

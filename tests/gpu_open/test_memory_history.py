@@ -306,15 +306,6 @@ def test_long_courses_have_few_stretches_and_few_lines():
     assert sum(ends) == found.peak_bytes
 
 
-def test_a_recording_without_requests_is_followed_by_completions():
-    """Torch can leave actions out: then memory is given back when that is complete."""
-    trace = [entry("alloc", BASE, 600, 1), entry("free_completed", BASE, 600)]
-
-    found = found_in(trace)
-
-    assert (found.events, found.lines[0].given_back) == (2, 1)
-
-
 @pytest.mark.parametrize(
     ("trace", "blocks"),
     [

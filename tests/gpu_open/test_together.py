@@ -171,34 +171,6 @@ def test_clocks_that_are_seconds_apart_are_aligned():
     assert 0 < found.clock_error_s < 1e-3
 
 
-def test_ends_that_vary_much_make_no_common_clock_of_two():
-    """Two milliseconds apart are two clocks, also where ends vary by more."""
-    draw = random.Random(2)
-    ranks = [
-        replace(
-            _of(
-                rank,
-                (
-                    replace(
-                        each,
-                        end_s=each.end_s + draw.random() * 0.01,
-                        members="[0, 1]",
-                    )
-                    for each in rank.collectives
-                ),
-            ),
-            zero_ns=rank.zero_ns + 4_000_000 * number,
-        )
-        for number, rank in enumerate(training(2, steps=20))
-    ]
-
-    found = together(ranks)
-
-    assert found.matched == 80
-    assert found.clock is Clock.ALIGNED
-    assert found.clock_error_s > 1e-3
-
-
 def test_without_anything_in_common_clocks_stay_apart():
     """Then there is nothing to tell of waits, and nobody is slow."""
     found = together([_of(rank, ()) for rank in training(3)])
