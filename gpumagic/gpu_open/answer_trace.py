@@ -19,7 +19,6 @@ from gpumagic.drawing import (
     Paragraph,
     Property,
     Span,
-    Sparkline,
     Table,
     how_measured,
 )
@@ -28,7 +27,6 @@ from gpumagic.report.robust import median
 from gpumagic.report.units import (
     UNKNOWN,
     bytes_text,
-    count_text,
     listed,
     range_text,
     ratio_text,
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.drawing.timeline import Scale
     from gpumagic.gpu_open.answer_recording import TraceReport
     from gpumagic.gpu_open.trace_records import Idle, KernelSum, LaneTrace, RankTrace
 
@@ -181,9 +178,8 @@ def _host_table(idle: Idle) -> Table:
 
 @dataclass(frozen=True)
 class _RecordedLane(SeenLane):
-    """A lane some of whose spans stand for several; how many there were is known."""
+    """A lane some of whose spans stand for several: it was as busy as they were."""
 
-    count: int = 0
     recorded_busy_s: float = 0.0
 
     @cached_property
@@ -192,11 +188,6 @@ class _RecordedLane(SeenLane):
         waits = (each for each in self.drawn if each.kind == "host waits")
         waited_s = sum(each.end_s - each.start_s for each in waits)
         return max(self.recorded_busy_s - waited_s, 0.0)
-
-    def words(self, scale: Scale) -> str:
-        """The lane in one sentence."""
-        busy, length = seconds_text(self.busy_s), seconds_text(scale.length_s)
-        return f"{self.name}: busy {busy} of {length}, {count_text(self.count, 'span')}"
 
 
 def _picture(rank: RankTrace, lanes: Iterable[LaneTrace]) -> Picture:
@@ -225,7 +216,7 @@ def _drawn(lane: LaneTrace, zero_s: float, end_s: float) -> SeenLane:
         if each.start_s < end_s and each.end_s > zero_s
     )
     if all(zero_s <= each.start_s and each.end_s <= end_s for each in lane.spans):
-        return _RecordedLane(lane.name, spans, lane.count, lane.busy_s)
+        return _RecordedLane(lane.name, spans, lane.busy_s)
     return SeenLane(lane.name, spans)
 
 
@@ -383,7 +374,14 @@ def _folded(rank: RankTrace) -> Iterator[Details]:
     if rank.idle is not None and rank.length_s:
         yield Details("Why the GPU was idle", tuple(_idle(rank, rank.idle)), "idle")
     if rank.steps:
-        yield Details("Step by step", tuple(_steps(rank)), "steps")
+        properties = (
+            Property(Column("Step", number=True), lambda each: str(each.number)),
+            times("Begins", lambda each: each.start_s),
+            times("Length", lambda each: each.length_s),
+            Property(Column("GPU busy"), lambda e: _meter(e.busy_s, e.length_s)),
+        )
+        table = Table.of("", properties, rank.steps)
+        yield Details("Step by step", (table,), "steps")
     tables = []
     if rank.lines:
         most_s = sum(each.device_s for each in rank.lines)
@@ -437,20 +435,6 @@ def _idle(rank: RankTrace, idle: Idle) -> Iterator[Part]:
     if idle.host_was_in:
         yield _host_table(idle)
     yield Paragraph(_IDLE)
-
-
-def _steps(rank: RankTrace) -> Iterator[Part]:
-    lengths = [each.length_s for each in rank.steps]
-    if len(set(lengths)) > 1:
-        caption = f"Length of a step, {seconds_text(median(lengths))} in the median"
-        yield Sparkline(caption, lengths, seconds_text)
-    properties = (
-        Property(Column("Step", number=True), lambda each: str(each.number)),
-        times("Begins", lambda each: each.start_s),
-        times("Length", lambda each: each.length_s),
-        Property(Column("GPU busy"), lambda each: _meter(each.busy_s, each.length_s)),
-    )
-    yield Table.of("", properties, rank.steps)
 
 
 def _facts(rank: RankTrace) -> Iterator[tuple[str, Cell]]:

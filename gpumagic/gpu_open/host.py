@@ -153,9 +153,7 @@ def telling(
     spans: Iterable[tuple[int, int] | None],
 ) -> list[HostEvent]:
     """The marks that are neither a step, nor around one, nor around nearly all."""
-    starts: dict[Any, list[int]] = defaultdict(list)
-    for step in steps:
-        starts[step.thread].append(step.start_ns)
+    steps_of = by_thread(steps)
     found = []
     for mark in marks:
         covers = any(
@@ -164,9 +162,9 @@ def telling(
             for span in spans
             if span is not None
         )
-        its = starts[mark.thread]
-        place = bisect_left(its, mark.start_ns)
-        around = place < len(its) and its[place] < mark.end_ns
+        its = steps_of.get(mark.thread, [])
+        place = bisect_left(its, mark.start_ns, key=itemgetter(0))
+        around = place < len(its) and its[place].end_ns <= mark.end_ns
         if not (covers or around or mark.name.startswith(STEP)):
             found.append(mark)
     return found

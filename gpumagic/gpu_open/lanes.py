@@ -55,7 +55,7 @@ def _lane(name: str, rows: Sequence[_Row], zero_ns: int) -> LaneTrace:
         for label, kind, start, end in pooled(rows, _MOST_SPANS)
     )
     busy_ns = sum(end - start for _, _, start, end in rows)
-    return LaneTrace(name, spans, len(rows), busy_ns / 1e9)
+    return LaneTrace(name, spans, busy_ns / 1e9)
 
 
 def _streams(work: Sequence[Work]) -> Iterator[tuple[str, list[_Row]]]:

@@ -154,7 +154,6 @@ class LaneTrace(Record):
 
     name: str  # "host", "backward thread", "stream 7",
     spans: tuple[LaneSpan, ...]  # in order; short neighbours of a kind are put together
-    count: int  # how many there were before
     busy_s: float  # how long at least one of them ran
 
 

@@ -54,11 +54,10 @@ def file(name="trace_rank0.json.gz", **more):
     return FileRead(name, 96 * MIB, 402_118, **more)
 
 
-def lane(name, *spans, count=None, busy_s=None):
+def lane(name, *spans):
     """Spans of (start, end, label, kind) in milliseconds."""
     its = tuple(LaneSpan(a * MS, b * MS, label, kind) for a, b, label, kind in spans)
-    busy = sum(each.end_s - each.start_s for each in its)
-    return LaneTrace(name, its, count or len(its), busy if busy_s is None else busy_s)
+    return LaneTrace(name, its, sum(each.end_s - each.start_s for each in its))
 
 
 def steady(step_ms, steps, *pieces):
@@ -112,8 +111,8 @@ GPU_BOUND = RankTrace(
             *steady(52, 10, (0, 30, "", "launch"), (30, 34, "aten::add", "host code")),
             *steady(52, 10, (34, 52, "cudaStreamSynchronize", "host waits")),
         ),
-        lane("stream 7", *steady(52, 10, (0.5, 51, GEMM, "kernel")), count=6_480),
-        lane("stream 13", *steady(52, 10, (20, 21.3, "Memcpy HtoD", "copy")), count=20),
+        lane("stream 7", *steady(52, 10, (0.5, 51, GEMM, "kernel"))),
+        lane("stream 13", *steady(52, 10, (20, 21.3, "Memcpy HtoD", "copy"))),
         lane("backward thread", *steady(52, 10, (14, 28, "", "launch"))),
     ),
     operators=OPERATORS,
@@ -145,7 +144,7 @@ HOST_BOUND = replace(
             *steady(60, 10, (0, 25, LOADER, "host code"), (25, 52, "", "launch")),
             *steady(60, 10, (52, 60, "cudaStreamSynchronize", "host waits")),
         ),
-        lane("stream 7", *steady(60, 10, (26, 53.6, GEMM, "kernel")), count=4_100),
+        lane("stream 7", *steady(60, 10, (26, 53.6, GEMM, "kernel"))),
     ),
 )
 
@@ -166,8 +165,8 @@ TINY = replace(
     ),
     idle=Idle(371 * MS, 0.0, 21 * MS, (HostWork("aten::add", 230 * MS),)),
     lanes=(
-        lane("host", (0, 480, "", "launch"), count=42_800),
-        lane("stream 7", *steady(4, 120, (1, 1.73, ADD, "kernel")), count=21_400),
+        lane("host", (0, 480, "", "launch")),
+        lane("stream 7", *steady(4, 120, (1, 1.73, ADD, "kernel"))),
     ),
     phases=(),
 )
@@ -194,9 +193,9 @@ COMMUNICATING = replace(
     idle=Idle(2 * MS, 31 * MS, 5 * MS),
     kernels=(KERNELS[0], kernel(NCCL, "communication", 320, 277, 6.1), *KERNELS[1:]),
     lanes=(
-        lane("host", *steady(64, 10, (0, 36, "", "launch")), count=9_000),
-        lane("stream 7", *steady(64, 10, (0.5, 39.3, GEMM, "kernel")), count=6_480),
-        lane("stream 20", *steady(64, 10, (32, 60, NCCL, "communication")), count=320),
+        lane("host", *steady(64, 10, (0, 36, "", "launch"))),
+        lane("stream 7", *steady(64, 10, (0.5, 39.3, GEMM, "kernel"))),
+        lane("stream 20", *steady(64, 10, (32, 60, NCCL, "communication"))),
     ),
     collectives=tuple(all_reduce(at, at * 2, at * 2 + 0.866) for at in range(320)),
     steps=tuple(Step(at, at * 64 * MS, 64 * MS, 60.2 * MS) for at in range(10)),
@@ -206,11 +205,7 @@ NO_DEVICE = RankTrace(
     file=file("host_only.json"),
     operators=OPERATORS,
     host_length_s=1.2,
-    lanes=(
-        lane(
-            "host", *steady(120, 10, (0, 90, "aten::addmm", "host code")), count=8_160
-        ),
-    ),
+    lanes=(lane("host", *steady(120, 10, (0, 90, "aten::addmm", "host code"))),),
     lines=(),
 )
 
@@ -234,7 +229,6 @@ STEPS = replace(
             "stream 7",
             (0, 830, GEMM, "kernel"),
             (1013, 1320, GEMM, "kernel"),
-            count=7_000,
         ),
     ),
     steps=tuple(
