@@ -51,19 +51,24 @@ class Opened(NamedTuple):
 
 def opened(path: str | Path) -> Opened:
     """Unpack a file whole."""
-    path, data = Path(path), bytearray()
+    path = Path(path)
     with _unpacked(path) as file:
-        while piece := file.read(_PIECE):
-            data += piece
-            if len(data) > _MOST_BYTES:
-                raise GpuMagicError(
-                    f"{_shown(path.name)} is larger than {bytes_text(_MOST_BYTES)}, "
-                    "unpacked",
-                    "record fewer steps: torch.profiler.schedule(wait=1, warmup=1, "
-                    "active=3)",
-                )
+        data = _whole(file, path.name)
     folder = "" if path.parent == Path() else str(path.parent)
     return Opened(path.name, _kind(bytes(data[:_HEAD]), path.name), data, folder)
+
+
+def _whole(file: Any, name: str) -> bytearray:
+    data = bytearray()
+    while piece := file.read(_PIECE):
+        data += piece
+        if len(data) > _MOST_BYTES:
+            problem = (
+                f"{_shown(name)} is larger than {bytes_text(_MOST_BYTES)}, unpacked"
+            )
+            fewer = "torch.profiler.schedule(wait=1, warmup=1, active=3)"
+            raise GpuMagicError(problem, f"record fewer steps: {fewer}")
+    return data
 
 
 def kind_of(path: str | Path) -> Kind:
