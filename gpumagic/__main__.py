@@ -123,10 +123,9 @@ def _words(options: argparse.Namespace) -> int:
 def _open(options: argparse.Namespace) -> int:
     from gpumagic.drawing.html import page
     from gpumagic.gpu_open import api
-    from gpumagic.gpu_open.options import options_of
     from gpumagic.notebook.live import progress
 
-    wanted = vars(options_of(options))
+    wanted = api.options_of(options)
     with progress(None, None, "Reading") as steps:
         report = api.read(*options.files, **wanted, progress=steps.reach)
     if options.html:
@@ -180,7 +179,6 @@ _OPTIONS = {  # the name, what stands behind it, what it does
         ("files", "", "traces, or one or two snapshots"),
         ("--compare", "", "two traces are two runs: what got slower?"),
         ("--replay", "WITH", "of a snapshot: would other settings, or this, help?"),
-        ("--fit", "SIZE", "of a snapshot: would that have fitted?"),
         ("--json", "", "as JSON"),
         ("--html", "FILE", "write a page as well"),
     ],

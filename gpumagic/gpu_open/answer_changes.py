@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from gpumagic.gpu_open.answer_recording import TraceReport
     from gpumagic.gpu_open.trace_records import RankTrace
 
-    _Row = tuple[str, str, int, float]  # name, kind, how often, seconds
-
 _SAME = 1.03  # one recording of each tells no smaller difference from chance
 _LONGEST_IN_TITLE = 28
 _TELLS = 0.25  # of the difference: a kernel with so much is named
@@ -41,35 +39,35 @@ _PER_STEP = "The runs have different numbers of steps: figures are of a median s
 
 def compare(before: RankTrace, after: RankTrace) -> Comparison:
     """What changed from one trace to the next."""
+    runs = before, after
     counts = len(before.steps), len(after.steps)
     per_step = min(counts) > 0 and counts[0] != counts[1]
     by = counts if per_step else (1, 1)
-    runs = before, after
     lengths_s = [each.length_s for each in runs]
     busy_s = [each.busy_s for each in runs]
     if per_step:
         lengths_s = [median([step.length_s for step in each.steps]) for each in runs]
         busy_s = [median([step.busy_s or 0.0 for step in e.steps]) for e in runs]
-    kernels, operators = (
-        _changes(rows(before), rows(after), by) for rows in (_kernels, _operators)
+    kernels = (
+        (_short(each.name), each.kind, run, each.count, each.total_s)
+        for run, rank in enumerate(runs)
+        for each in rank.kernels
     )
-    if max(len(before.operators), len(after.operators)) >= _CUT_FROM:
+    operators = (
+        (each.name, "operator", run, each.count, each.self_s)
+        for run, rank in enumerate(runs)
+        for each in rank.operators
+    )
+    changed = _changes(operators, by)
+    if max(len(each.operators) for each in runs) >= _CUT_FROM:
         # What is not listed may have been called all the same.
-        operators = tuple(e for e in operators if e.count_before and e.count_after)
+        changed = tuple(
+            each for each in changed if each.count_before and each.count_after
+        )
     (first_s, second_s), (busy_1_s, busy_2_s) = lengths_s, busy_s
     return Comparison(
-        first_s, second_s, busy_1_s, busy_2_s, kernels, operators, per_step
+        first_s, second_s, busy_1_s, busy_2_s, _changes(kernels, by), changed, per_step
     )
-
-
-def _kernels(rank: RankTrace) -> Iterator[_Row]:
-    for each in rank.kernels:
-        yield _short(each.name), each.kind, each.count, each.total_s
-
-
-def _operators(rank: RankTrace) -> Iterator[_Row]:
-    for each in rank.operators:
-        yield each.name, "operator", each.count, each.self_s
 
 
 def _short(name: str) -> str:
@@ -78,23 +76,20 @@ def _short(name: str) -> str:
 
 
 def _changes(
-    before: Iterable[_Row],
-    after: Iterable[_Row],
-    by: tuple[int, int],
+    rows: Iterable[tuple[str, str, int, int, float]], by: tuple[int, int]
 ) -> tuple[Change, ...]:
-    """One row for each name, the largest differences first."""
+    """One row for each name and kind, the largest differences first."""
     sums: dict[tuple[str, str], list[list[float]]] = defaultdict(
         lambda: [[0, 0.0], [0, 0.0]]
     )
-    for run, rows in enumerate((before, after)):
-        for name, kind, count, seconds in rows:
-            sums[name, kind][run][0] += count / by[run]
-            sums[name, kind][run][1] += seconds / by[run]
+    for name, kind, run, count, seconds in rows:
+        sums[name, kind][run][0] += count / by[run]
+        sums[name, kind][run][1] += seconds / by[run]
     changes = []
     for (name, kind), each in sums.items():
         counts = [max(round(count), 1) if count else None for count, _ in each]
-        times = [seconds if count else None for count, seconds in each]
-        changes.append(Change(name, kind, *counts, *times))
+        times_s = [seconds if count else None for count, seconds in each]
+        changes.append(Change(name, kind, *counts, *times_s))
     return tuple(sorted(changes, key=lambda each: (-abs(each.more_s), each.name)))
 
 

@@ -86,13 +86,6 @@ def _notes(first: Growth) -> Iterator[Note]:
             "the snapshots do not tell which line took most of it",
             'record with torch.cuda.memory._record_memory_history(stacks="python")',
         )
-    elif pieces >= _FEWEST_PIECES and first.is_new and first.before:
-        yield Note(
-            "note",
-            f"what {_owner(first)} took lies elsewhere than in the first: it may be "
-            "made anew each step",
-            "compare two snapshots of the same point of a step",
-        )
     elif pieces >= _FEWEST_PIECES:
         each = bytes_text(first.more_bytes / pieces)
         yield Note(

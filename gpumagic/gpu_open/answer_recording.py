@@ -11,33 +11,24 @@ from gpumagic.report.units import listed, shortened
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpumagic.gpu_open.memory_records import (
-        Growth,
-        ReplayOf,
-        SnapshotOfDevice,
-        WouldFit,
-    )
-    from gpumagic.gpu_open.trace_records import (
-        Comparison,
-        FileRead,
-        RankTrace,
-        Together,
-    )
+    from gpumagic.gpu_open import memory_records, trace_records
 
 
 @dataclass(frozen=True)
 class TraceReport(Report):
     """Traces of torch's profiler."""
 
-    ranks: tuple[RankTrace, ...]  # one for each file
-    together: Together | None = None  # what ranks did to each other, of more than one
-    comparison: Comparison | None = None  # what changed, of two runs of the same code
+    ranks: tuple[trace_records.RankTrace, ...]  # one for each file
+    # what ranks did to each other, of more than one
+    together: trace_records.Together | None = None
+    # what changed, of two runs of the same code
+    comparison: trace_records.Comparison | None = None
     read_s: float | None = None  # how long reading took
     # files that could not be read, or are of another kind
-    left_out: tuple[FileRead, ...] = ()
+    left_out: tuple[trace_records.FileRead, ...] = ()
 
     def drawing(self) -> Any:
-        """How it is told decides what the files are about."""
+        """What the files are about decides what is said first."""
         from gpumagic.gpu_open import answer_changes, answer_ranks, answer_trace
 
         if self.comparison is not None:
@@ -57,27 +48,24 @@ class TraceReport(Report):
 class SnapshotReport(Report):
     """A memory snapshot, or two."""
 
-    files: tuple[FileRead, ...]  # where from
-    devices: tuple[SnapshotOfDevice, ...]  # of the last file, those with memory
+    files: tuple[trace_records.FileRead, ...]  # where from
+    # of the last file, those with memory
+    devices: tuple[memory_records.SnapshotOfDevice, ...]
     # how the allocator was set, as PYTORCH_CUDA_ALLOC_CONF would say it; None where
     # the file does not tell
     settings: str | None = None
     # of two: what is there in the second and not in the first, most first
-    grown: tuple[Growth, ...] | None = None
-    replays: tuple[ReplayOf, ...] = ()  # where they were asked for
-    would_fit: tuple[WouldFit, ...] = ()  # where it was asked
+    grown: tuple[memory_records.Growth, ...] | None = None
+    replays: tuple[memory_records.ReplayOf, ...] = ()  # where they were asked for
     read_s: float | None = None  # how long reading took
     # files of the folder that could not be read, or are of another kind
-    left_out: tuple[FileRead, ...] = ()
+    left_out: tuple[trace_records.FileRead, ...] = ()
 
     def drawing(self) -> Any:
         """What was asked, else what the file tells."""
         from gpumagic.gpu_open import answer_growth, answer_replay, answer_snapshot
 
-        if self.would_fit:
-            title = answer_replay.fit_headline(self)
-            parts = answer_replay.fit_parts(self)
-        elif self.replays:
+        if self.replays:
             title, parts = answer_replay.headline(self), answer_replay.parts(self)
         elif self.grown is not None:
             title, parts = answer_growth.headline(self), answer_growth.parts(self)
@@ -87,7 +75,10 @@ class SnapshotReport(Report):
 
 
 def _drawn(
-    title: str, left_out: tuple[FileRead, ...], parts: Iterable[Any], label: str = ""
+    title: str,
+    left_out: tuple[trace_records.FileRead, ...],
+    parts: Iterable[Any],
+    label: str = "",
 ) -> Any:
     """The answer, after what is said of files that are not in it."""
     from gpumagic.drawing import Drawing, Note, one_screen

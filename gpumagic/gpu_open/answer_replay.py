@@ -1,17 +1,15 @@
-"""Whether another setting or GPU would have helped, and whether more had fitted."""
+"""Whether another setting of the allocator, or another GPU, would have helped."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Column, Details, Meter, Note, Property, Table
+from gpumagic.drawing import Column, Meter, Note, Property, Table
 from gpumagic.gpu_open.answer_snapshot import (
     device_name,
     event_text,
     folded,
     how,
-    largest_free,
-    map_of,
     ranked,
     sizes,
 )
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
     from gpumagic.drawing import Part
     from gpumagic.gpu_open.answer_recording import SnapshotReport
-    from gpumagic.gpu_open.memory_records import Replayed, ReplayOf, WouldFit
+    from gpumagic.gpu_open.memory_records import Replayed, ReplayOf
 
 _WORTH_IT = 0.05  # of what the recorded setting reserves; and how far rules may be off
 _LIMITS = (
@@ -33,39 +31,37 @@ _LIMITS = (
 )
 
 
-# ------------------------------------------------------------------------ the verdict
-
-
-def headline(  # noqa: PLR0911 -- one for each verdict
-    report: SnapshotReport,
-) -> str:
+def headline(report: SnapshotReport) -> str:
     """What would have helped, and how much."""
     replay = _told(report)
     if replay.why_not is not None:
         return f"it cannot be replayed: {replay.why_not}"
     recorded, *others = replay.replays
     reserved = bytes_text(recorded.peak_reserved_bytes)
-    asked = next((e for e in others if e.setting == recorded.setting), None)
-    best = _best(replay)
-    if asked is not None:
-        return _with_memory(asked, best)
-    if best is None:
-        fails = (
-            "goes through" if recorded.failed_event is None else "runs out of memory"
-        )
-        return f"as recorded it {fails}: {reserved} reserved at the peak"
+    for each in others:
+        if each.setting == recorded.setting:
+            return _with_memory(each, _best(replay))
+    if (best := _best(replay)) is not None:
+        return _with_best(recorded, best, again_failed=replay.again_failed)
+    ran_out = recorded.failed_event is not None
+    ends = "runs out of memory" if ran_out else "goes through"
+    return f"as recorded it {ends}: {reserved} reserved at the peak"
+
+
+def _with_best(recorded: Replayed, best: Replayed, *, again_failed: bool) -> str:
+    reserved = bytes_text(recorded.peak_reserved_bytes)
     would = bytes_text(best.peak_reserved_bytes)
-    if recorded.failed_event is not None:
-        if not replay.again_failed:
-            own = "by the rules the recorded setting goes through as well"
-            return f"unknown whether {_name(best)} would have helped: {own}"
-        if best.failed_event is None:
-            return f"{_name(best)} would have gone through with {would}"
-        return "no setting of these would have gone through"
-    if best.failed_event is None and _saves(recorded, best):
-        said = f"{would} instead of {reserved}"
-        return f"{_name(best)} would have reserved less: {said}"
-    return f"no setting would have saved much: {reserved} reserved at the peak"
+    if recorded.failed_event is None:
+        if best.failed_event is None and _saves(recorded, best):
+            said = f"{would} instead of {reserved}"
+            return f"{_name(best)} would have reserved less: {said}"
+        return f"no setting would have saved much: {reserved} reserved at the peak"
+    if not again_failed:
+        own = "by the rules the recorded setting goes through as well"
+        return f"unknown whether {_name(best)} would have helped: {own}"
+    if best.failed_event is None:
+        return f"{_name(best)} would have gone through with {would}"
+    return "no setting of these would have gone through"
 
 
 def _told(report: SnapshotReport) -> ReplayOf:
@@ -77,12 +73,12 @@ def _told(report: SnapshotReport) -> ReplayOf:
 def _best(replay: ReplayOf) -> Replayed | None:
     """The setting that goes through with the least, or gets furthest."""
     recorded, *others = replay.replays
-    settings = [each for each in others if each.setting != recorded.setting]
 
     def merit(each: Replayed) -> tuple[bool, int, int]:
         failed = each.failed_event
         return failed is not None, -(failed or 0), each.peak_reserved_bytes
 
+    settings = [each for each in others if each.setting != recorded.setting]
     return min(settings, key=merit, default=None)
 
 
@@ -117,10 +113,6 @@ def parts(report: SnapshotReport) -> Iterator[Part]:
     if told.replays:
         yield _table(told)
         yield from _notes(report, told)
-    others = [each for each in report.replays if each is not told and each.replays]
-    if others:
-        tables = tuple(map(_table, others))
-        yield Details("The replays of other devices", tables, "replays")
     yield from folded(ranked(report.devices))
     yield how(report, *told.notes, *_LIMITS)
 
@@ -140,10 +132,7 @@ def _table(replay: ReplayOf) -> Table:
         return f"fails at {event:,}" if event else "fails at once"
 
     properties = [
-        Property(
-            Column("Setting"),
-            lambda each: f"{'recorded: ' if each.recorded else ''}{_name(each)}",
-        ),
+        Property(Column("Setting"), lambda e: "recorded: " * e.recorded + _name(e)),
         Property(Column("Reserved", number=True), peak),
         Property(Column("Segments", number=True), lambda each: f"{each.segments:,}"),
         Property(Column("Ends"), ending),
@@ -160,20 +149,18 @@ def _table(replay: ReplayOf) -> Table:
 def _notes(report: SnapshotReport, replay: ReplayOf) -> Iterator[Note]:
     """What to set, and how far the figures can be trusted."""
     recorded, best = replay.replays[0], _best(replay)
-    name = report.files[-1].typed if report.files else "FILE"
-    goes = best is not None and best.failed_event is None
-    if best is not None and goes and (recorded.failed_event or _saves(recorded, best)):
-        if best.setting:
-            yield Note(
-                "note",
-                "the setting is read when the program starts",
-                f"export PYTORCH_CUDA_ALLOC_CONF={best.setting}",
-            )
-    elif best is not None and best.failed_event is not None:
+    if best is not None and best.failed_event is not None:
+        name = report.files[-1].typed if report.files else "FILE"
         yield Note(
             "note",
             "the peak itself has to become smaller: smaller batches, or checkpoints",
             f"on a larger GPU: %gpu_open {name} --replay 24GiB",
+        )
+    elif best and best.setting and (recorded.failed_event or _saves(recorded, best)):
+        yield Note(
+            "note",
+            "the setting is read when the program starts",
+            f"export PYTORCH_CUDA_ALLOC_CONF={best.setting}",
         )
     was, again = recorded.peak_reserved_bytes, replay.again_bytes
     if again is not None and abs(again - was) > _WORTH_IT * was:
@@ -183,60 +170,3 @@ def _notes(report: SnapshotReport, replay: ReplayOf) -> Iterator[Note]:
             f"{bytes_text(was)} was recorded",
             "take these figures as estimates; a longer recording gives better ones",
         )
-
-
-# ---------------------------------------------------------------------------- fit
-
-
-def fit_headline(report: SnapshotReport) -> str:
-    """Whether it would have fitted, and why or why not."""
-    told = next((e for e in report.would_fit if e.fits), report.would_fit[0])
-    size = bytes_text(told.nbytes)
-    several = f" on {device_name(told.device)}" if len(report.would_fit) > 1 else ""
-    if told.fits and told.into_cache:
-        return f"{size} would have fitted{several}, into memory that torch has already"
-    if told.fits:
-        had = f"which had {bytes_text(told.free_bytes)} free"
-        return f"{size} would have fitted{several}, from the driver, {had}"
-    hole = f"torch's largest hole is {bytes_text(_hole(report, told))}"
-    if told.fits is None:
-        return f"{size} fits no hole{several}: {hole}; what the driver had is unknown"
-    had = f"{bytes_text(told.free_bytes)} was free"
-    return f"{size} would not have fitted{several}: {had}, and {hole}"
-
-
-def fit_parts(report: SnapshotReport) -> Iterator[Part]:
-    """For each device where the memory would have come from."""
-    devices, told = ranked(report.devices), report.would_fit[0]
-    name = report.files[-1].typed if report.files else "FILE"
-    words = {None: None, True: "yes", False: "no"}
-    properties = (
-        Property(Column("Device"), lambda each: device_name(each.device)),
-        Property(Column("Fits"), lambda each: words[each.fits]),
-        sizes("Largest hole", lambda each: _hole(report, each)),
-        sizes("From the driver", lambda each: each.from_driver_bytes),
-        sizes("Free there", lambda each: each.free_bytes),
-    )
-    if devices and devices[0].segments:
-        yield map_of(devices[0])
-    yield Table.of("", properties, report.would_fit)
-    if told.fits is None:
-        size = bytes_text(told.nbytes).replace(" ", "")
-        yield Note(
-            "note",
-            "a snapshot does not say how much memory the device has",
-            f"%gpu_open {name} --fit {size}/24GiB",
-        )
-    elif not told.fits:
-        yield Note(
-            "note",
-            "another setting of the allocator may leave larger pieces",
-            f"%gpu_open {name} --replay",
-        )
-    yield from folded(devices)
-    yield how(report)
-
-
-def _hole(report: SnapshotReport, each: WouldFit) -> int | None:
-    of = next((of for of in report.devices if of.device == each.device), None)
-    return None if of is None else largest_free(of)

@@ -19,18 +19,12 @@ from gpumagic.drawing import (
 )
 from gpumagic.gpu_mem.answer_map import MOST_IN_SIGHT, picture_of
 from gpumagic.gpu_mem.fragmentation import holes_of, stuck_bytes
-from gpumagic.report.units import (
-    bytes_text,
-    part_text,
-    seconds_text,
-    share_text,
-)
+from gpumagic.report.units import bytes_text, part_text, seconds_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.drawing import Cell, Key, Part
-    from gpumagic.drawing.areas import Role
     from gpumagic.gpu_open.answer_recording import SnapshotReport
     from gpumagic.gpu_open.memory_records import Failure, LineMemory, SnapshotOfDevice
 
@@ -45,6 +39,11 @@ _MANY_LINES = 100  # so many are cut, and the last is the rest
 _BEFORE, _OTHERS, NO_LINE = "before the recording", "all others", "no line known"
 _EXPANDABLE = "expandable_segments:True"
 _RECORD = "torch.cuda.memory._record_memory_history"
+_HOW = """Sizes are those of blocks, as the allocator rounds them.
+Of what has been given back it may have handed out up to 1 MiB more.
+An event is an allocation, its being given back, or an error.
+What was there before the recording is worked out backwards from its end.
+A line is the innermost that is not torch's, nor Python's own."""
 
 
 # ------------------------------------------------------------------------ the verdict
@@ -59,16 +58,16 @@ def headline(report: SnapshotReport) -> str:
     several = f"{device_name(of.device)}: " if len(devices) > 1 else ""
     if of.failure is not None:
         return f"{several}{_failed(of, of.failure)}"
-    now = (
-        f"{bytes_text(of.allocated_bytes)} in use of "
-        f"{bytes_text(of.reserved_bytes)} reserved"
-    )
+    reserved = bytes_text(of.reserved_bytes)
+    now = f"{several}{bytes_text(of.allocated_bytes)} in use of {reserved} reserved"
     if of.peak_bytes is None:
-        return f"{several}{now}, and no history of how it came about"
-    most = whose_peak(of)
-    whose = "" if most is None else f", {share_text(most[1])} of it {_made_in(most[0])}"
-    peak = f"peak {bytes_text(of.peak_bytes)} {event_text(of.peak_event)}"
-    return f"{several}{now}; {peak}{whose}"
+        return f"{now}, and no history of how it came about"
+    said = f"{now}; peak {bytes_text(of.peak_bytes)} {event_text(of.peak_event)}"
+    if (most := _whose_peak(of)) is None:
+        return said
+    line, share = most
+    made = NO_LINE if line.line is None else place(line.line.where)
+    return f"{said}, {share_text(share)} of it from {_BEFORE if line.before else made}"
 
 
 def ranked(devices: Sequence[SnapshotOfDevice]) -> list[SnapshotOfDevice]:
@@ -78,30 +77,25 @@ def ranked(devices: Sequence[SnapshotOfDevice]) -> list[SnapshotOfDevice]:
     )
 
 
-def _made_in(line: LineMemory) -> str:
-    if line.line is not None:
-        return f"from {place(line.line.where)}"
-    return f"from {_BEFORE}" if line.before else "from no known line"
-
-
 def _failed(of: SnapshotOfDevice, failure: Failure) -> str:
     asked = f"{bytes_text(failure.asked_bytes)} asked for"
     said = f"out of memory {event_text(failure.event)}: {asked}"
-    most = whose_peak(of)
+    most = _whose_peak(of)
     if most is None:
         return f"{said}, {bytes_text(failure.allocated_bytes)} in use"
     line, share = most
     peak = of.peak_bytes or 0
     is_peak = abs(peak - failure.allocated_bytes) <= _SAME * peak
     held = "what was held" if is_peak else "the peak before it"
-    made = "was there before the recording"
-    if not line.before:
-        known = f"is made in {place(line.line.where)}" if line.line else ""
-        made = known or "comes from no known line"
+    made = "comes from no known line"
+    if line.line is not None:
+        made = f"is made in {place(line.line.where)}"
+    if line.before:
+        made = "was there before the recording"
     return f"{said}; {share_text(share)} of {held} {made}"
 
 
-def whose_peak(of: SnapshotOfDevice) -> tuple[LineMemory, float] | None:
+def _whose_peak(of: SnapshotOfDevice) -> tuple[LineMemory, float] | None:
     """What had most of the peak, and which share of it; all others are nobody.
 
     Without stacks, only what was there before says anything.
@@ -110,9 +104,8 @@ def whose_peak(of: SnapshotOfDevice) -> tuple[LineMemory, float] | None:
     most = max(known, key=lambda each: each.at_peak_bytes, default=None)
     if most is None or not of.peak_bytes or not most.at_peak_bytes:
         return None
-    if most.line is None and not most.before and not of.has_stacks:
-        return None
-    return most, most.at_peak_bytes / of.peak_bytes
+    tells = most.line is not None or most.before or of.has_stacks
+    return (most, most.at_peak_bytes / of.peak_bytes) if tells else None
 
 
 # -------------------------------------------------------------------------- the screen
@@ -128,7 +121,7 @@ def parts(report: SnapshotReport) -> Iterator[Part]:
         if picture is not None:
             yield picture
         elif of.segments:
-            yield map_of(of)
+            yield _map_of(of)
         if of.lines and (of.has_stacks or picture is not None):
             yield _lines_table(of, picture, rows)
     yield from notes
@@ -144,13 +137,21 @@ def folded(devices: Sequence[SnapshotOfDevice]) -> Iterator[Details]:
             yield Details(summary, (_lines_table(of, areas(of), None),), "lines")
         if of.segments:
             summary = "The segments, and what lies in them"
-            yield Details(summary, (map_of(of),), "map")
+            yield Details(summary, (_map_of(of),), "map")
     if devices[1:]:
-        summary = f"All {len(devices)} devices"
-        yield Details(summary, (_by_device(devices),), "devices")
+        properties = (
+            Property(Column("Device"), lambda each: device_name(each.device)),
+            sizes("In use", lambda each: each.allocated_bytes),
+            sizes("Reserved", lambda each: each.reserved_bytes),
+            sizes("Peak", lambda each: each.peak_bytes),
+            Property(Column("Events", number=True), lambda each: f"{each.events:,}"),
+            Property(Column("Out of memory"), lambda e: "yes" if e.failure else "no"),
+        )
+        table = Table.of("", properties, devices)
+        yield Details(f"All {len(devices)} devices", (table,), "devices")
 
 
-def map_of(of: SnapshotOfDevice) -> Strips:
+def _map_of(of: SnapshotOfDevice) -> Strips:
     """The segments to scale."""
     return picture_of(of.segments, device_name(of.device), MOST_IN_SIGHT)
 
@@ -163,10 +164,11 @@ def areas(of: SnapshotOfDevice, rows_in_sight: int = 0) -> Areas | None:
     layers = []
     for at, levels in zip(course.lines, course.levels_bytes, strict=True):
         name = _OTHERS if at is None else line_name(of.lines[at], of)
-        role: Role = ""
-        if name in (_BEFORE, _OTHERS):
-            role = "before" if name == _BEFORE else "together"
-        layers.append(Layer(name, tuple(map(float, levels)), role))
+        heights = tuple(map(float, levels))
+        if name == _BEFORE:
+            layers.append(Layer(name, heights, "before"))
+        else:
+            layers.append(Layer(name, heights, "together" if name == _OTHERS else ""))
     shown = [at is not None and at < rows_in_sight for at in course.lines]
     others = [n for n, each in enumerate(layers) if not each.role and not shown[n]]
     in_table = [n for n, is_shown in enumerate(shown) if is_shown]
@@ -198,35 +200,23 @@ def _lines_table(
             return line_name(line, of)
         return f"{key.swatch.mark} {key.text}" if most is None else key
 
-    properties = [Property(Column("Line"), name)]
-    if of.events:
-        properties.append(sizes("At the peak", lambda each: each.at_peak_bytes))
-    properties.append(sizes("Now", lambda each: each.now_bytes))
-    if of.events:
-        taken = Column("Taken", number=True)
-        properties.append(Property(taken, lambda each: f"{each.taken:,}x"))
-        properties.append(Property(Column("Events lived"), _lived))
+    def lived(line: LineMemory) -> str:
+        if not line.taken:
+            return "from before on" if line.before else ""
+        if not line.given_back or line.lived_events is None:
+            return "still in use"
+        return f"{line.lived_events:,}"
+
+    properties = [
+        Property(Column("Line"), name),
+        sizes("At the peak", lambda each: each.at_peak_bytes),
+        sizes("Now", lambda each: each.now_bytes),
+        Property(Column("Taken", number=True), lambda each: f"{each.taken:,}x"),
+        Property(Column("Events lived"), lived),
+    ]
+    if not of.events:
+        properties = [properties[0], properties[2]]
     return Table.of("", properties, of.lines[:most])
-
-
-def _lived(line: LineMemory) -> str:
-    if not line.taken:
-        return "from before on" if line.before else ""
-    if not line.given_back or line.lived_events is None:
-        return "still in use"
-    return f"{line.lived_events:,}"
-
-
-def _by_device(devices: Sequence[SnapshotOfDevice]) -> Table:
-    properties = (
-        Property(Column("Device"), lambda each: device_name(each.device)),
-        sizes("In use", lambda each: each.allocated_bytes),
-        sizes("Reserved", lambda each: each.reserved_bytes),
-        sizes("Peak", lambda each: each.peak_bytes),
-        Property(Column("Events", number=True), lambda each: f"{each.events:,}"),
-        Property(Column("Out of memory"), lambda each: "yes" if each.failure else "no"),
-    )
-    return Table.of("", properties, devices)
 
 
 # ------------------------------------------------------------------------------ notes
@@ -246,9 +236,8 @@ def _notes(report: SnapshotReport, of: SnapshotOfDevice) -> Iterator[Note]:
     yield from _growing_note(of, name)
     yield from _stuck_note(of, report.settings)
     if not of.events:
-        hint = f"before the run, call {_RECORD}()"
         text = "no history was recorded, so nobody knows how it came about"
-        yield Note("note", text, hint, "no history")
+        yield Note("note", text, f"before the run, call {_RECORD}()", "no history")
     elif not of.has_stacks:
         text = "the history has no stacks, so no line is known"
         yield Note("note", text, f'{_RECORD}(stacks="python")', "no stacks")
@@ -264,7 +253,8 @@ def _failure_note(of: SnapshotOfDevice, failure: Failure, name: str) -> Note:
     who = f"{place(failure.line.where)} failed" if failure.line else "it failed"
     had = [f"{bytes_text(failure.allocated_bytes)} was in use"]
     if failure.event == of.events:
-        had = [f"torch's largest hole was {bytes_text(largest_free(of))}"]
+        holes = (hole for each in of.segments for hole in holes_of(each))
+        had = [f"torch's largest hole was {bytes_text(max(holes, default=0))}"]
     if failure.free_bytes is not None:
         had.insert(0, f"{bytes_text(failure.free_bytes)} was free")
     hint = f"what would have helped: %gpu_open {name} --replay"
@@ -273,32 +263,26 @@ def _failure_note(of: SnapshotOfDevice, failure: Failure, name: str) -> Note:
 
 def _growing_note(of: SnapshotOfDevice, name: str) -> Iterator[Note]:
     """The first line that holds more and more, which one snapshot shows already."""
-    most = whose_peak(of)
+    most = _whose_peak(of)
     in_title = most[0] if most and of.failure is not None else None
-    for each in of.lines:
-        middle = _half_way(of, each)
+    course = of.course
+    for at, each in enumerate(of.lines if course else ()):
+        if course is None or at not in course.lines or each is in_title:
+            continue
+        levels = course.levels_bytes[course.lines.index(at)]
+        middle = len(levels) // 2
+        held = max(levels[:middle], default=0)
+        stays = each.line and each.taken and not each.given_back
         is_much = each.now_bytes > _MUCH * (of.peak_bytes or 0)
-        if each is not in_title and each.line and middle is not None and is_much:
+        grows = any(levels[: middle // 2]) and held < _GROWS * each.now_bytes
+        if stays and is_much and grows:
             yield Note(
                 "warning",
-                f"{line_name(each, of)} holds ever more: {bytes_text(middle)} "
+                f"{line_name(each, of)} holds ever more: {bytes_text(held)} "
                 f"half-way, {bytes_text(each.now_bytes)} in the end",
                 f"what stays after a step: %gpu_open {name} later.pickle",
             )
             return
-
-
-def _half_way(of: SnapshotOfDevice, line: LineMemory) -> int | None:
-    """The most that a line held in the first half; None unless it holds ever more."""
-    at = next((n for n, each in enumerate(of.lines) if each is line), None)
-    course = of.course
-    if course is None or line.given_back or not line.taken or at not in course.lines:
-        return None
-    levels = course.levels_bytes[course.lines.index(at)]
-    middle = len(levels) // 2
-    held = max(levels[:middle], default=0)
-    begins = any(levels[: middle // 2])
-    return held if begins and held < _GROWS * line.now_bytes else None
 
 
 def _stuck_note(of: SnapshotOfDevice, settings: str | None) -> Iterator[Note]:
@@ -351,11 +335,6 @@ def event_text(event: int | None) -> str:
     return f"at event {event:,}" if event else "before the first event"
 
 
-def largest_free(of: SnapshotOfDevice) -> int:
-    """The largest piece that torch has and nobody uses."""
-    return max((hole for each in of.segments for hole in holes_of(each)), default=0)
-
-
 def sizes(heading: str, of: Callable[[Any], int | None]) -> Property:
     """A column of sizes."""
 
@@ -368,30 +347,18 @@ def sizes(heading: str, of: Callable[[Any], int | None]) -> Property:
 
 def how(report: SnapshotReport, *further: str) -> Details:
     """How the figures came about."""
-    said = [
-        "Sizes are those of blocks, as the allocator rounds them.",
-        "Of what has been given back it may have handed out up to 1 MiB more.",
-        "An event is an allocation, its being given back, or an error.",
-        "What was there before the recording is worked out backwards from its end.",
-        "A line is the innermost that is not torch's, nor Python's own.",
-        *further,
-    ]
-    settings = report.settings if report.settings != "" else "torch's default"
-    grids = [
-        Grid(
-            "",
-            (
-                ("file", each.name),
-                ("read", f"{bytes_text(each.nbytes)}, {each.events:,} entries"),
-                (
-                    "of unknown kinds",
-                    ", ".join(f"{n:,} {kind}" for kind, n in each.unknown) or "none",
-                ),
-                ("allocator settings", settings),
-            ),
-        )
-        for each in report.files
-    ]
+    said = [_HOW, *further]
     if report.read_s is not None:
         said.append(f"Reading took {seconds_text(report.read_s)}.")
+    settings = report.settings if report.settings != "" else "torch's default"
+    grids = []
+    for each in report.files:
+        unknown = ", ".join(f"{n:,} {kind}" for kind, n in each.unknown) or "none"
+        facts = (
+            ("file", each.name),
+            ("read", f"{bytes_text(each.nbytes)}, {each.events:,} entries"),
+            ("of unknown kinds", unknown),
+            ("allocator settings", settings),
+        )
+        grids.append(Grid("", facts))
     return how_measured(*grids, Paragraph("\n".join(said)))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time.view_busy import ORDER, Picture, SeenLane
 from gpumagic.cuda_sync_time.view_profile import kernel_name, operators_table
@@ -19,17 +19,14 @@ from gpumagic.drawing import (
     Paragraph,
     Property,
     Span,
-    Sparkline,
     Table,
     how_measured,
 )
-from gpumagic.drawing.document import MOST_NOTES, MOST_ROWS
 from gpumagic.drawing.palette import MEANINGS
 from gpumagic.report.robust import median
 from gpumagic.report.units import (
     UNKNOWN,
     bytes_text,
-    count_text,
     listed,
     range_text,
     ratio_text,
@@ -42,35 +39,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.drawing.timeline import Scale
     from gpumagic.gpu_open.answer_recording import TraceReport
-    from gpumagic.gpu_open.trace_records import (
-        FileRead,
-        HostWork,
-        Idle,
-        KernelSum,
-        LaneTrace,
-        RankTrace,
-        Step,
-    )
+    from gpumagic.gpu_open.trace_records import Idle, KernelSum, LaneTrace, RankTrace
 
-NEGLIGIBLE = 0.01  # of the time: what takes less holds nobody up
-WORTH_A_NOTE = 0.05
-GRAVE = 0.1  # what takes more is a warning
+_NEGLIGIBLE = 0.01  # of the time: what takes less holds nobody up
+_WORTH_A_NOTE = 0.05
+_GRAVE = 0.1  # what takes more is a warning
 LONGEST_NAME = 30  # in sight; all names are told in full behind it
-LONGEST_FULL = 300
+_LONGEST_FULL = 300
 _LONGEST_FILE = 60
 _LONGEST_WHERE = 28
 _LONGEST_KIND = 20
-_ROOM = 50  # characters for a name, its kind and its count, beside times and bars
 _MOST_FILES = 12
 _SHORT_S = 15e-6  # kernels that take no longer than it takes to launch them
 _LONG_S = 2e-4  # for each launch: no launch takes so long
 _ODD = 1.5  # times the median: such a step is told
 _FEWEST_STEPS = 3
 _MOST_LANES, _HARDLY_BUSY = 3, 0.02  # of the busiest stream: such a one is not drawn
-# What is left of the first screen beside title, headings, axis and legend, in pixels.
-_PIXELS, _EACH_LANE, _EACH_NOTE, _EACH_FOLDED, _EACH_ROW = 390, 33, 44, 21, 28
+_ROWS = (6, 5, 3)  # of the table in sight, beside so many notes
 _NODE = "autograd::engine::evaluate_function: "
 
 _BUSY = (
@@ -90,26 +76,20 @@ _IDLE = (
 
 def headline(rank: RankTrace) -> str:
     """How long, how busy, and what held it back."""
-    said = _answer(rank)
-    return said if rank.rank is None else f"rank {rank.rank}: {said}"
-
-
-def _answer(rank: RankTrace) -> str:
+    whose = "" if rank.rank is None else f"rank {rank.rank}: "
     length_s = rank.length_s
     if not length_s:
-        if rank.file.unknown and rank.host_length_s is None:
-            return "nothing of torch's profiler is in this trace"
-        ran = seconds_text(rank.host_length_s)
-        host = "" if rank.host_length_s is None else f"; the host ran for {ran}"
-        return f"no GPU work is in this trace{host}"
+        host_s = rank.host_length_s
+        ran = "" if host_s is None else f"; the host ran for {seconds_text(host_s)}"
+        return f"{whose}no GPU work is in this trace{ran}"
     busy = share_text(share(rank.busy_s, length_s))
-    said = f"{seconds_text(length_s)}, the GPU was busy {busy} of it"
-    exposed = share(exposed_s(rank), length_s) or 0.0
-    if exposed >= NEGLIGIBLE:
+    said = f"{whose}{seconds_text(length_s)}, the GPU was busy {busy} of it"
+    exposed = share(_exposed_s(rank), length_s) or 0.0
+    if exposed >= _NEGLIGIBLE:
         said += f", {share_text(exposed)} only with communication"
     if rank.idle is not None and (held := _held_up(rank.idle, length_s)):
         return f"{said}; {held}"
-    return said if exposed >= NEGLIGIBLE else f"{said}{_mostly(rank)}"
+    return said if exposed >= _NEGLIGIBLE else f"{said}{_mostly(rank)}"
 
 
 def _held_up(idle: Idle, length_s: float) -> str:
@@ -118,10 +98,10 @@ def _held_up(idle: Idle, length_s: float) -> str:
         (idle.other_stream_s, "{} idle between two streams"),
         (idle.between_s, "{} idle from one kernel to the next"),
     )
-    unknown_s = idle.unexplained_s + idle.unlaunched_s
+    unknown_s = idle.unexplained_s
     unknown = seconds_text(unknown_s)
-    is_large = unknown_s > max(known_s, GRAVE * length_s)
-    if known_s < (WORTH_A_NOTE if is_large else NEGLIGIBLE) * length_s:
+    is_large = unknown_s > max(known_s, _GRAVE * length_s)
+    if known_s < (_WORTH_A_NOTE if is_large else _NEGLIGIBLE) * length_s:
         return f"why it was idle for {unknown} is unknown" if is_large else ""
     said = known.format(seconds_text(known_s))
     return f"{said}, {unknown} idle for unknown reasons" if is_large else said
@@ -130,7 +110,7 @@ def _held_up(idle: Idle, length_s: float) -> str:
 def _mostly(rank: RankTrace) -> str:
     if not rank.kernels:
         return ", only with copies"
-    kind, name = by_kind(rank.kernels)[0], by_short_name(rank.kernels)[0]
+    kind, name = _by_kind(rank.kernels)[0], _by_short_name(rank.kernels)[0]
     whole_s = sum(each.total_s for each in rank.kernels)
     if kind.name == "other":
         of_all = share_text(share(name.total_s, whole_s))
@@ -144,79 +124,62 @@ def _mostly(rank: RankTrace) -> str:
 def parts(report: TraceReport, rank: RankTrace) -> Iterator[Part]:
     """Who was busy when, what took the time, what to do; all else is folded."""
     notes, lanes = _notes(rank), _lanes_in_sight(rank)
-    folded = (*_folded(rank), how(report, _facts(rank)))
     if lanes:
         yield _picture(rank, lanes)
-    room = _PIXELS - _EACH_LANE * len(lanes) - _EACH_FOLDED * len(folded)
-    rows = (room - _EACH_NOTE * len(notes[:MOST_NOTES])) // _EACH_ROW
-    if rows > 1 and (table := _table_in_sight(rank, min(rows, MOST_ROWS))):
+    if len(notes) < len(_ROWS) and (table := _in_sight(rank, _ROWS[len(notes)])):
         yield table
     yield from notes
-    yield from folded
+    yield from _folded(rank)
+    yield how(report, _facts(rank))
 
 
 def _lanes_in_sight(rank: RankTrace) -> list[LaneTrace]:
-    hosts = [lane for lane in rank.lanes if is_host(lane)][:1]
-    streams = [lane for lane in rank.lanes if not is_host(lane)]
+    ours = ("host code", "launch", "host waits")
+    on_host = {id(e) for e in rank.lanes if any(s.kind in ours for s in e.spans)}
+    hosts = [lane for lane in rank.lanes if id(lane) in on_host][:1]
+    streams = [lane for lane in rank.lanes if id(lane) not in on_host]
     least_s = _HARDLY_BUSY * max((lane.busy_s for lane in streams), default=0.0)
     seen = [lane for lane in streams if lane.busy_s >= least_s]
     return [*hosts, *seen[: _MOST_LANES - len(hosts)]]
 
 
-def is_host(lane: LaneTrace) -> bool:
-    """Whether it is a thread, and no stream."""
-    return any(s.kind in ("host code", "launch", "host waits") for s in lane.spans)
-
-
-def _table_in_sight(rank: RankTrace, most: int) -> Table | None:
+def _in_sight(rank: RankTrace, most: int) -> Table | None:
     """What has to change: the host's work where it is late, else the kernels."""
     if rank.length_s is None:
         table = operators_table(rank.operators)
         return table.beginning(most) if rank.operators else None
     idle = rank.idle
-    if idle and idle.host_late_s > GRAVE * rank.length_s and idle.host_was_in[1:]:
+    if idle and idle.host_late_s > _GRAVE * rank.length_s and idle.host_was_in[1:]:
         return _host_table(idle).beginning(most)
-    return _kernel_table(rank, most) if rank.kernels else None
-
-
-def _host_table(idle: Idle) -> Table:
+    if not rank.kernels:
+        return None
+    rows = _by_short_name(rank.kernels)
     properties = (
-        Property(
-            Column("The host was in"), lambda each: shortened(host_name(each.name), 48)
-        ),
-        Property(Column("Late", number=True), lambda each: seconds_text(each.seconds)),
-        Property(
-            Column("Of it"), lambda each: part_meter(each.seconds, idle.host_late_s)
-        ),
-    )
-    return Table.of(
-        "Where the host was while it was late", properties, idle.host_was_in
-    )
-
-
-def _kernel_table(rank: RankTrace, most: int) -> Table:
-    """A row for each of the longest names, short enough for one screen."""
-    rows = by_short_name(rank.kernels)
-    whole_s = sum(each.total_s for each in rows)
-    beside = max(
-        len(shortened(each.kind, _LONGEST_KIND)) + max(len(f"{each.count:,}"), 5)
-        for each in rows[:most]
-    )
-    room = min(_ROOM - beside, LONGEST_NAME)
-    properties = (
-        Property(Column("Kernel"), lambda each: kernel_text(each.name, room)),
+        Property(Column("Kernel"), lambda each: kernel_text(each.name)),
         Property(Column("Kind"), lambda each: shortened(each.kind, _LONGEST_KIND)),
-        *_sums(whole_s),
+        *_sums(sum(each.total_s for each in rows)),
     )
     caption = "What took most of the GPU's time"
     return Table.of(caption, properties, rows[:most], len(rows))
 
 
+def _host_table(idle: Idle) -> Table:
+    def where(each: Any) -> str:
+        return shortened(host_name(each.name), 48)
+
+    properties = (
+        Property(Column("The host was in"), where),
+        times("Late", lambda each: each.seconds),
+        _of_all("Of it", lambda each: each.seconds, idle.host_late_s),
+    )
+    caption = "Where the host was while it was late"
+    return Table.of(caption, properties, idle.host_was_in)
+
+
 @dataclass(frozen=True)
 class _RecordedLane(SeenLane):
-    """A lane some of whose spans stand for several; how many there were is known."""
+    """A lane some of whose spans stand for several: it was as busy as they were."""
 
-    count: int = 0
     recorded_busy_s: float = 0.0
 
     @cached_property
@@ -225,11 +188,6 @@ class _RecordedLane(SeenLane):
         waits = (each for each in self.drawn if each.kind == "host waits")
         waited_s = sum(each.end_s - each.start_s for each in waits)
         return max(self.recorded_busy_s - waited_s, 0.0)
-
-    def words(self, scale: Scale) -> str:
-        """The lane in one sentence."""
-        busy, length = seconds_text(self.busy_s), seconds_text(scale.length_s)
-        return f"{self.name}: busy {busy} of {length}, {count_text(self.count, 'span')}"
 
 
 def _picture(rank: RankTrace, lanes: Iterable[LaneTrace]) -> Picture:
@@ -258,71 +216,52 @@ def _drawn(lane: LaneTrace, zero_s: float, end_s: float) -> SeenLane:
         if each.start_s < end_s and each.end_s > zero_s
     )
     if all(zero_s <= each.start_s and each.end_s <= end_s for each in lane.spans):
-        return _RecordedLane(lane.name, spans, lane.count, lane.busy_s)
+        return _RecordedLane(lane.name, spans, lane.busy_s)
     return SeenLane(lane.name, spans)
 
 
 # ------------------------------------------------------------------------ what to do
 
-
-class _Advice(NamedTuple):
-    """What to do where the host was in something that has such a name."""
-
-    name: re.Pattern[str]
-    hint: str
-
-
-_ADVICE = (
-    _Advice(
-        re.compile("DataLoader|data_?load|fetch|batch$", re.IGNORECASE),
+_BOTH = "activities=[CPU, CUDA]"
+_TINY = "try `torch.compile` or CUDA graphs"
+_ADVICE = (  # what to do where the host was in something that has such a name
+    (
+        "DataLoader|data_?load|fetch|batch$",
         "`%pin_loader LOADER` finds num_workers and pin_memory for it",
     ),
-    _Advice(
-        re.compile(
-            r"item$|_local_scalar_dense|Synchronize|nonzero|aten::to$|_to_copy"
-            r"|aten::copy_|MemcpyAsync|aten::unique|masked_select",
-            re.IGNORECASE,
-        ),
+    (
+        r"""item$|_local_scalar_dense|Synchronize|nonzero|aten::to$|_to_copy
+        |aten::copy_|MemcpyAsync|aten::unique|masked_select""",
         "`%%cuda_sync_time --syncs` names the lines that wait, such as .item()",
     ),
-    _Advice(
-        re.compile("Optimizer|zero_grad", re.IGNORECASE),
+    (
+        "Optimizer|zero_grad",
         "`fused=True` lets the optimizer launch one kernel for many parameters",
     ),
-    _Advice(
-        re.compile("^Compiled"),
-        "`torch.compile(mode='reduce-overhead')` adds CUDA graphs, which launch faster",
-    ),
-    _Advice(
-        re.compile("checkpoint|save|evaluat|valid", re.IGNORECASE),
+    ("^Compiled", "`torch.compile(mode='reduce-overhead')` adds CUDA graphs"),
+    (
+        "checkpoint|save|evaluat|valid",
         "save and evaluate less often, or in a thread of their own",
     ),
 )
-_TINY = "try `torch.compile` or CUDA graphs"
-_PYTHON = "`profile(with_stack=True)` records the lines that it was in"
-_WARM_UP = "the first calls load kernels: `schedule(wait=1, warmup=1)` skips them"
-_BOTH = "activities=[CPU, CUDA]"
 
 
 def _notes(rank: RankTrace) -> list[Note]:
     """All there is to say, the dearest first."""
-    if not rank.length_s:
-        return [Note("warning", *_without_work(rank))]
-    weighed = sorted(_weighed(rank, rank.length_s), key=lambda each: -each[0])
-    found = [
-        Note("warning" if weight >= GRAVE else "note", text, hint)
-        for weight, text, hint in weighed
-    ]
+    if rank.length_s:
+        weighed = sorted(_weighed(rank, rank.length_s), key=lambda each: -each[0])
+        found = [
+            Note("warning" if weight >= _GRAVE else "note", text, hint)
+            for weight, text, hint in weighed
+        ]
+    else:
+        found = [Note("warning", *_without_work(rank))]
     if rank.file.unknown:
-        text = f"{_unknown_of(rank.file)} are of kinds unknown here"
+        kinds = shortened(", ".join(kind for kind, _ in rank.file.unknown), 60)
+        count = sum(count for _, count in rank.file.unknown)
+        text = f"{count:,} entries ({kinds}) are of kinds unknown here"
         found.append(Note("note", text))
     return found
-
-
-def _unknown_of(file: FileRead) -> str:
-    kinds = shortened(", ".join(kind for kind, _ in file.unknown), 60)
-    count = sum(count for _, count in file.unknown)
-    return f"{count:,} entries ({kinds})"
 
 
 def _without_work(rank: RankTrace) -> tuple[str, str]:
@@ -333,110 +272,96 @@ def _without_work(rank: RankTrace) -> tuple[str, str]:
     """
     if rank.launches:
         said = f"launches were recorded ({rank.launches:,}), but not their work"
-        hint = f"was it {_BOTH}? then another profiler (nsys, ncu) may hold the GPU"
-        return said, hint
-    if rank.host_length_s is None and rank.file.unknown:
-        said = f"{_unknown_of(rank.file)} are of another program"
-        return said, "open what prof.export_chrome_trace('trace.json.gz') has written"
+        return said, f"was it {_BOTH}? then another profiler (nsys, ncu) holds the GPU"
     if rank.launches == 0:
-        hint = "profile a stretch of code that works on the GPU"
-        return "the GPU was given nothing to do meanwhile", hint
+        said = "the GPU was given nothing to do meanwhile"
+        return said, "profile a stretch of code that works on the GPU"
     if rank.device_name:
-        hint = (
-            f"{_BOTH} from the first profile on: after one of the CPU alone, torch "
-            "records no GPU until the kernel is restarted"
-        )
-        return "the GPU was given nothing to do, or was not recorded", hint
+        said = "the GPU was given nothing to do, or was not recorded"
+        alone = "after one of the CPU alone, torch records no GPU until a restart"
+        return said, f"{_BOTH} from the first profile on: {alone}"
     hint = "profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
     return "only the host was recorded", hint
 
 
 def _weighed(rank: RankTrace, length_s: float) -> Iterator[tuple[float, str, str]]:
     """What held it up: which share of the time, how it is said, and what to do."""
-    exposed = exposed_s(rank) or 0.0
-    if exposed >= WORTH_A_NOTE * length_s:
+    exposed = _exposed_s(rank) or 0.0
+    if exposed >= _WORTH_A_NOTE * length_s:
         both_s = seconds_text(exposed), seconds_text(rank.communication_s)
         text = f"{range_text(*both_s, ' of ')} of communication was not hidden"
         if longest := _longest_collective(rank):
             text += f", mostly {shortened(longest, _LONGEST_WHERE)}"
         hint = "open the files of all ranks: they tell who waited for whom"
-        if rank.world_size == 1:
-            hint = "start it earlier, or send less at a time"
         yield exposed / length_s, text, hint
-    yield from _odd_steps(rank.steps, length_s)
+    yield from _odd_steps(rank, length_s)
     idle = rank.idle
     if idle is None:
         return
-    if idle.host_late_s >= WORTH_A_NOTE * length_s:
-        first = idle.host_was_in[0] if idle.host_was_in else None
-        text = f"the host was late for {seconds_text(idle.host_late_s)}"
-        if first is not None:
-            where = shortened(host_name(first.name), _LONGEST_WHERE)
-            of_it = share_text(min(first.seconds / idle.host_late_s, 1.0))
-            text = f"while it was late, the host was in {where} ({of_it})"
-        yield idle.host_late_s / length_s, text, _what_to_do(rank, first)
+    if idle.host_late_s >= _WORTH_A_NOTE * length_s:
+        yield idle.host_late_s / length_s, *_late(rank, idle)
     fuse = "fuse short kernels by `torch.compile`, or give each more to do"
     launched = "was the file filtered? or `%gpu_select` tells who else uses the GPU"
     for seconds, least, said, hint in (
         (
             idle.other_stream_s,
-            WORTH_A_NOTE,
+            _WORTH_A_NOTE,
             "passed between the work of two streams",
             "one waits for the other: start copies and sends earlier",
         ),
-        (
-            idle.unlaunched_s,
-            GRAVE,
-            "idle before work with no launch recorded",
-            f"record the whole program: {_BOTH}, no filter on the file",
-        ),
-        (idle.between_s, GRAVE, "idle from one kernel to the next", fuse),
-        (idle.unexplained_s, GRAVE, "idle though work had been launched", launched),
+        (idle.between_s, _GRAVE, "idle from one kernel to the next", fuse),
+        (idle.unexplained_s, _GRAVE, "idle for no reason in the file", launched),
     ):
         if seconds >= least * length_s:
             yield seconds / length_s, f"{seconds_text(seconds)} {said}", hint
 
 
-def _what_to_do(rank: RankTrace, first: HostWork | None) -> str:
-    if first is None or not first.name:
-        return _PYTHON
+def _late(rank: RankTrace, idle: Idle) -> tuple[str, str]:
+    """What the host was in while it was late, and what to do about that."""
+    stacks = "`profile(with_stack=True)` records the lines that it was in"
+    if not idle.host_was_in:
+        return f"the host was late for {seconds_text(idle.host_late_s)}", stacks
+    first = idle.host_was_in[0]
     name = host_name(first.name)
-    for advice in _ADVICE:
-        if advice.name.search(name):
-            return advice.hint
+    of_it = share_text(min(first.seconds / idle.host_late_s, 1.0))
+    where = shortened(name, _LONGEST_WHERE)
+    text = f"while it was late, the host was in {where} ({of_it})"
+    if not first.name:
+        return text, stacks
+    for pattern, hint in _ADVICE:
+        if re.search(pattern, name, re.IGNORECASE | re.VERBOSE):
+            return text, hint
     launches, busy_s = rank.launches or 1, rank.busy_s or 0.0
     if first.seconds / launches > _LONG_S:
-        return _WARM_UP
+        hint = "the first calls load kernels: `schedule(wait=1, warmup=1)` skips them"
+        return text, hint
     if busy_s / launches > _SHORT_S:
-        return _TINY
+        return text, _TINY
     each = seconds_text(busy_s / launches)
-    return f"{launches:,} launches, {each} of work each: {_TINY}"
+    return text, f"{launches:,} launches, {each} of work each: {_TINY}"
 
 
 def _longest_collective(rank: RankTrace) -> str:
-    taken: Counter[str] = Counter()
+    taken_s: defaultdict[str, float] = defaultdict(float)
     for each in rank.collectives:
-        taken[each.name] += round((each.end_s - each.start_s) * 1e9)
-    return taken.most_common(1)[0][0] if taken else ""
+        taken_s[each.name] += each.end_s - each.start_s
+    return max(taken_s, key=lambda name: taken_s[name], default="")
 
 
-def _odd_steps(
-    steps: Sequence[Step], length_s: float
-) -> Iterator[tuple[float, str, str]]:
+def _odd_steps(rank: RankTrace, length_s: float) -> Iterator[tuple[float, str, str]]:
+    steps = rank.steps
     if len(steps) < _FEWEST_STEPS:
         return
     usual_s = median([each.length_s for each in steps])
     step = max(steps, key=lambda each: each.length_s)
     if not usual_s or step.length_s <= _ODD * usual_s:
         return
-    times = ratio_text(step.length_s / usual_s)
+    ratio = ratio_text(step.length_s / usual_s)
     told = range_text(seconds_text(usual_s), seconds_text(step.length_s))
-    text = f"step {step.number} took {times} the median of {len(steps)} ({told})"
+    text = f"step {step.number} took {ratio} the median of {len(steps)} ({told})"
     hint = "what did it do that others do not: saving, evaluating, gc, recompiling?"
     if step is steps[0]:
-        hint = (
-            "the first steps warm up: `schedule(wait=1, warmup=1, active=3)` skips them"
-        )
+        hint = "the first steps warm up: `schedule(wait=1, warmup=1)` skips them"
     yield (step.length_s - usual_s) / length_s, text, hint
 
 
@@ -449,10 +374,24 @@ def _folded(rank: RankTrace) -> Iterator[Details]:
     if rank.idle is not None and rank.length_s:
         yield Details("Why the GPU was idle", tuple(_idle(rank, rank.idle)), "idle")
     if rank.steps:
-        yield Details("Step by step", tuple(_steps(rank.steps)), "steps")
+        properties = (
+            Property(Column("Step", number=True), lambda each: str(each.number)),
+            times("Begins", lambda each: each.start_s),
+            times("Length", lambda each: each.length_s),
+            Property(Column("GPU busy"), lambda e: _meter(e.busy_s, e.length_s)),
+        )
+        table = Table.of("", properties, rank.steps)
+        yield Details("Step by step", (table,), "steps")
     tables = []
     if rank.lines:
-        tables.append(_lines(rank))
+        most_s = sum(each.device_s for each in rank.lines)
+        properties = (
+            Property(Column("Line"), lambda each: shortened(each.line.where, 60)),
+            _counts("Launches", lambda each: each.launches),
+            times("GPU", lambda each: each.device_s),
+            _of_all("Of these", lambda each: each.device_s, most_s),
+        )
+        tables.append(Table.of("What lines launched", properties, rank.lines))
     if rank.operators and rank.length_s is not None:
         caption = "Operators on the host"
         tables.append(replace(operators_table(rank.operators), caption=caption))
@@ -462,79 +401,40 @@ def _folded(rank: RankTrace) -> Iterator[Details]:
 
 def _kernels(rank: RankTrace) -> Iterator[Table]:
     """By what they work out, by what for, and by their full names."""
-    whole_s = sum(each.total_s for each in rank.kernels)
+    sums = _sums(sum(each.total_s for each in rank.kernels))
     kinds = (
         Property(Column("Kind"), lambda each: each.name),
-        *_sums(whole_s),
+        *sums,
         Property(Column("Most of it"), lambda each: kernel_text(each.longest)),
     )
-    yield Table.of("What kernels worked out", kinds, by_kind(rank.kernels))
+    yield Table.of("What kernels worked out", kinds, _by_kind(rank.kernels))
     if rank.phases:
-        of_all_s = sum(seconds for _, seconds in rank.phases)
         input_s = {"input": "input: the host waited for it"}
         phases = (
             Property(Column("For"), lambda each: input_s.get(each[0], each[0])),
-            Property(Column("Time", number=True), lambda each: seconds_text(each[1])),
-            Property(Column("Of all"), lambda each: part_meter(each[1], of_all_s)),
+            times("Time", lambda each: each[1]),
+            _of_all("Of all", lambda each: each[1], sum(s for _, s in rank.phases)),
         )
         yield Table.of("What it worked for", phases, rank.phases)
     full = (
-        Property(Column("Kernel"), lambda each: shortened(each.name, LONGEST_FULL)),
-        *_sums(whole_s)[:2],
-        Property(
-            Column("Longest", number=True), lambda each: seconds_text(each.longest_s)
-        ),
+        Property(Column("Kernel"), lambda each: shortened(each.name, _LONGEST_FULL)),
+        *sums[:2],
+        times("Longest", lambda each: each.longest_s),
     )
     yield Table.of("By their full names", full, rank.kernels)
 
 
 def _idle(rank: RankTrace, idle: Idle) -> Iterator[Part]:
-    def timed(seconds: float) -> str:
-        its = share_text(share(seconds, rank.length_s))
-        return f"{seconds_text(seconds)}, {its} of the time"
-
     reasons = (
         ("the host was late", idle.host_late_s),
         ("another stream", idle.other_stream_s),
         ("from one kernel to the next", idle.between_s),
-        ("no launch in the file", idle.unlaunched_s),
         ("unknown", idle.unexplained_s),
     )
-    yield Grid("", tuple((name, timed(seconds)) for name, seconds in reasons))
+    yield Grid("", tuple((name, _of_length(rank, s)) for name, s in reasons))
     if idle.host_was_in:
         yield _host_table(idle)
     yield Paragraph(_IDLE)
-
-
-def _steps(steps: Sequence[Step]) -> Iterator[Part]:
-    lengths = [each.length_s for each in steps]
-    if len(set(lengths)) > 1:
-        caption = f"Length of a step, {seconds_text(median(lengths))} in the median"
-        yield Sparkline(caption, lengths, seconds_text)
-    properties = (
-        Property(Column("Step", number=True), lambda each: str(each.number)),
-        Property(
-            Column("Begins", number=True), lambda each: seconds_text(each.start_s)
-        ),
-        Property(
-            Column("Length", number=True), lambda each: seconds_text(each.length_s)
-        ),
-        Property(
-            Column("GPU busy"), lambda each: part_meter(each.busy_s, each.length_s)
-        ),
-    )
-    yield Table.of("", properties, steps)
-
-
-def _lines(rank: RankTrace) -> Table:
-    most_s = sum(each.device_s for each in rank.lines)
-    properties = (
-        Property(Column("Line"), lambda each: shortened(each.line.where, 60)),
-        Property(Column("Launches", number=True), lambda each: f"{each.launches:,}"),
-        Property(Column("GPU", number=True), lambda each: seconds_text(each.device_s)),
-        Property(Column("Of these"), lambda each: part_meter(each.device_s, most_s)),
-    )
-    return Table.of("What lines launched", properties, rank.lines)
 
 
 def _facts(rank: RankTrace) -> Iterator[tuple[str, Cell]]:
@@ -546,19 +446,23 @@ def _facts(rank: RankTrace) -> Iterator[tuple[str, Cell]]:
         ("idle", rank.idle_s),
     ):
         if seconds:
-            of_all = share_text(share(seconds, rank.length_s))
-            yield name, f"{seconds_text(seconds)}, {of_all} of the time"
+            yield name, _of_length(rank, seconds)
     if rank.launches is not None:
         yield "launches", f"{rank.launches:,}"
     if rank.streams is not None:
         yield "streams", str(rank.streams)
 
 
-# --------------------------------------------------- what other answers of traces share
+def _of_length(rank: RankTrace, seconds: float) -> str:
+    of_all = share_text(share(seconds, rank.length_s))
+    return f"{seconds_text(seconds)}, {of_all} of the time"
+
+
+# --------------------------------------------------------------- kernels put together
 
 
 @dataclass(frozen=True)
-class Named:
+class _Named:
     """All runs of what has one name, or is of one kind."""
 
     name: str
@@ -568,16 +472,77 @@ class Named:
     longest: str  # the name that took most of it, where several are together
 
 
+def _by_short_name(kernels: Iterable[KernelSum]) -> list[_Named]:
+    """However many types and shapes each was made for; the longest first."""
+    return _together(kernels, lambda each: (kernel_name(each.name), each.kind))
+
+
+def _by_kind(kernels: Iterable[KernelSum]) -> list[_Named]:
+    """What the kernels work out; the longest first."""
+    return _together(kernels, lambda each: (each.kind, each.kind))
+
+
+def _together(
+    kernels: Iterable[KernelSum], key: Callable[[KernelSum], tuple[str, str]]
+) -> list[_Named]:
+    alike: dict[tuple[str, str], list[KernelSum]] = {}
+    for each in kernels:
+        alike.setdefault(key(each), []).append(each)
+    named = [
+        _Named(
+            *names,
+            count=sum(each.count for each in its),
+            total_s=sum(each.total_s for each in its),
+            longest=kernel_name(max(its, key=lambda each: each.total_s).name),
+        )
+        for names, its in alike.items()
+    ]
+    return sorted(named, key=lambda each: -each.total_s)
+
+
+def _sums(whole_s: float) -> tuple[Property, ...]:
+    """The columns that tables of kernels have in common."""
+    return (
+        _counts("Count", lambda each: each.count),
+        times("Total", lambda each: each.total_s),
+        _of_all("Of all", lambda each: each.total_s, whole_s),
+    )
+
+
+def _counts(heading: str, of: Callable[[Any], int]) -> Property:
+    return Property(Column(heading, number=True), lambda each: f"{of(each):,}")
+
+
+def _of_all(
+    heading: str, of: Callable[[Any], float | None], whole_s: float
+) -> Property:
+    return Property(Column(heading), lambda each: _meter(of(each), whole_s))
+
+
+def _meter(part_s: float | None, whole_s: float | None) -> Cell:
+    """A short bar with its share."""
+    its = share(part_s, whole_s)
+    return None if part_s is None else Meter(its, share_text(its), is_short=True)
+
+
+def _exposed_s(rank: RankTrace) -> float | None:
+    """How long a rank communicated with no kernel computing meanwhile."""
+    if rank.communication_s is None or rank.hidden_communication_s is None:
+        return None
+    return max(rank.communication_s - rank.hidden_communication_s, 0.0)
+
+
+# --------------------------------------------------- what other answers of traces share
+
+
 def share(part_s: float | None, whole_s: float | None) -> float | None:
     """Which share of a time another one is, as far as both are known."""
     return part_s / whole_s if part_s is not None and whole_s else None
 
 
-def exposed_s(rank: RankTrace) -> float | None:
-    """How long a rank communicated with no kernel computing meanwhile."""
-    if rank.communication_s is None or rank.hidden_communication_s is None:
-        return None
-    return max(rank.communication_s - rank.hidden_communication_s, 0.0)
+def times(heading: str, of: Callable[[Any], float | None]) -> Property:
+    """A column of times."""
+    return Property(Column(heading, number=True), lambda each: seconds_text(of(each)))
 
 
 def host_name(name: str | None) -> str:
@@ -610,49 +575,6 @@ def kernel_text(name: str, most: int = LONGEST_NAME) -> str:
     return f"{name[: most - end - 3]}...{name[-end:]}"
 
 
-def by_short_name(kernels: Iterable[KernelSum]) -> list[Named]:
-    """However many types and shapes each was made for; the longest first."""
-    return _together(kernels, lambda each: (kernel_name(each.name), each.kind))
-
-
-def by_kind(kernels: Iterable[KernelSum]) -> list[Named]:
-    """What the kernels work out; the longest first."""
-    return _together(kernels, lambda each: (each.kind, each.kind))
-
-
-def _together(
-    kernels: Iterable[KernelSum], key: Callable[[KernelSum], tuple[str, str]]
-) -> list[Named]:
-    alike: dict[tuple[str, str], list[KernelSum]] = {}
-    for each in kernels:
-        alike.setdefault(key(each), []).append(each)
-    named = [
-        Named(
-            *names,
-            count=sum(each.count for each in its),
-            total_s=sum(each.total_s for each in its),
-            longest=kernel_name(max(its, key=lambda each: each.total_s).name),
-        )
-        for names, its in alike.items()
-    ]
-    return sorted(named, key=lambda each: -each.total_s)
-
-
-def _sums(whole_s: float) -> tuple[Property, ...]:
-    """The columns that tables of kernels have in common."""
-    return (
-        Property(Column("Count", number=True), lambda each: f"{each.count:,}"),
-        Property(Column("Total", number=True), lambda each: seconds_text(each.total_s)),
-        Property(Column("Of all"), lambda each: part_meter(each.total_s, whole_s)),
-    )
-
-
-def part_meter(part_s: float | None, whole_s: float | None) -> Cell:
-    """A short bar with its share."""
-    its = share(part_s, whole_s)
-    return None if part_s is None else Meter(its, share_text(its), is_short=True)
-
-
 def how(
     report: TraceReport, facts: Iterable[tuple[str, Cell]], *meanings: str
 ) -> Details:
@@ -666,10 +588,10 @@ def how(
     if report.read_s is not None:
         pairs.append(("read in", seconds_text(report.read_s)))
     files = [*report.left_out, *(each.file for each in report.ranks)]
-    properties = (
+    properties: Sequence[Property] = (
         Property(Column("File"), lambda each: shortened(each.name, _LONGEST_FILE)),
         Property(Column("Unpacked", number=True), lambda each: bytes_text(each.nbytes)),
-        Property(Column("Entries", number=True), lambda each: f"{each.events:,}"),
+        _counts("Entries", lambda each: each.events),
         Property(Column("Left out"), lambda each: each.missing or ""),
     )
     table = Table.of("", properties, files[:_MOST_FILES], len(files))

@@ -4,41 +4,67 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gpumagic.errors import GpuMagicError, MissingPackage
+from gpumagic.errors import GpuMagicError, MissingPackage, UsageProblem
 from gpumagic.gpu_open.answer_recording import SnapshotReport, TraceReport
-from gpumagic.gpu_open.files import found, kind_of
-from gpumagic.gpu_open.options import Options
+from gpumagic.gpu_open.files import AGAIN, found, kind_of
 from gpumagic.gpu_open.trace_records import RankTrace
+from gpumagic.report.units import parse_bytes
 
 if TYPE_CHECKING:
+    import argparse
     import os
     from collections.abc import Callable, Sequence
 
-    from gpumagic.gpu_open.files import Found, Kind
-    from gpumagic.gpu_open.memory_records import SnapshotOfDevice
+    from gpumagic.gpu_open.files import Kind
     from gpumagic.report.record import Report
 
 _TWO = 2
 _SAVED = b'{"gpumagic":'  # how `gpu_ranks.watch().save()` begins
 _MOST_SAVED_BYTES = 1 << 28
+_SETTING = re.compile(r"\w+:[\w.:,\[\]]+|default")
+_SIZE = re.compile(r"[\d.]+ ?[a-zA-Z]+")
 # What helps most often; each is the text that PYTORCH_CUDA_ALLOC_CONF would have.
 _USUAL = ("expandable_segments:True",)
 _WHERE_IT_FAILED = ("max_split_size_mb:256", "garbage_collection_threshold:0.8")
 
 
-def read(  # noqa: PLR0913 -- one for each option
+def options_of(typed: argparse.Namespace) -> dict[str, Any]:
+    """What was typed, as `read` is told it.
+
+    `--replay` takes a setting or a size; another word behind it is a file.
+    """
+    under = typed.replay or ""
+    wanted = {"compare": typed.compare, "replay": typed.replay is not None}
+    if _SETTING.fullmatch(under):
+        wanted["setting"] = "" if under == "default" else under
+    elif _SIZE.fullmatch(under):
+        try:
+            wanted["memory_bytes"] = max(parse_bytes(under), 1)
+        except GpuMagicError as error:
+            raise UsageProblem(f"--replay: {error.problem}", error.hint) from None
+    elif under:
+        typed.files.append(under)
+    if typed.compare and wanted["replay"]:
+        raise UsageProblem(
+            "--compare is for traces, --replay for memory snapshots",
+            "leave one of them out",
+        )
+    return wanted
+
+
+def read(
     *paths: str | os.PathLike[str],
     compare: bool = False,
     replay: bool = False,
     setting: str | None = None,
     memory_bytes: int | None = None,
-    fit_bytes: int | None = None,
     progress: Callable[[float], object] = lambda _: None,
 ) -> TraceReport | SnapshotReport | Report:
     """Tell what recordings hold: traces of torch's profiler, or memory snapshots.
@@ -61,23 +87,13 @@ def read(  # noqa: PLR0913 -- one for each option
 
         memory_bytes: How much memory the device is to have then.
 
-        fit_bytes: What is asked whether it would have fitted at the end of a snapshot.
-
         progress: Told now and then how much is done, from 0 to 1.
 
     Raises:
         GpuMagicError: There is no such file, or nothing in it that can be read.
     """
-    options = Options(
-        compare=compare,
-        replay=replay or setting is not None,
-        setting=setting,
-        memory_bytes=memory_bytes,
-        fit_bytes=fit_bytes,
-    )
     began_s = time.monotonic()
-    among = _named(paths)
-    files = among.files
+    files, left_out = _named(paths)
     if compare and len(files) != _TWO:
         raise GpuMagicError(
             f"--compare needs two files, and {len(files)} were named",
@@ -85,10 +101,19 @@ def read(  # noqa: PLR0913 -- one for each option
         )
     if (ranks := _saved_ranks(files)) is not None:
         return ranks
-    kind = _kind_of_all(files, options)
+    kind, is_replay = _kind_of_all(files), replay or setting is not None
+    if kind == "trace" and is_replay:
+        raise GpuMagicError(
+            f"--replay is for memory snapshots, and {files[0].name} is a trace",
+            "leave it out, or name what torch.cuda.memory._dump_snapshot has written",
+        )
+    report: TraceReport | SnapshotReport
     try:
-        read_all = _of_traces if kind == "trace" else _of_snapshots
-        report: TraceReport | SnapshotReport = read_all(files, options, progress)
+        if kind == "trace":
+            report = _of_traces(files, progress, compare=compare)
+        else:
+            wanted = (setting, memory_bytes) if is_replay else None
+            report = _of_snapshots(files, progress, wanted)
     except ModuleNotFoundError as error:
         if error.name != "msgspec":
             raise
@@ -96,8 +121,8 @@ def read(  # noqa: PLR0913 -- one for each option
             "msgspec, which reads recordings, is not installed",
             "type: %pip install msgspec",
         ) from None
-    left_out = (*among.left_out, *report.left_out)
-    return replace(report, read_s=time.monotonic() - began_s, left_out=left_out)
+    every = (*left_out, *report.left_out)
+    return replace(report, read_s=time.monotonic() - began_s, left_out=every)
 
 
 def compare(
@@ -113,21 +138,20 @@ def compare(
     return read(before, after, compare=True)
 
 
-def _named(paths: Sequence[str | os.PathLike[str]]) -> Found:
-    """The files that are meant, each once."""
-    among = found(map(Path, paths))
-    if not among.files:
+def _named(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[Path], list[Any]]:
+    """The files that are meant, each once, and what was left out of folders."""
+    files, left_out = found(map(Path, paths))
+    if not files:
         raise GpuMagicError(
             "no file was named",
             "type %gpu_open trace.json.gz, %gpu_open traces/, or %gpu_open oom.pickle",
         )
-    files = among.files
     if len(files) == 1 < len(paths):
         raise GpuMagicError(
             f"{files[0].name} was named {len(paths)} times, and no other file",
             f"type %gpu_open {files[0]}, or name the one to compare it with",
         )
-    return among
+    return files, left_out
 
 
 def _saved_ranks(files: Sequence[Path]) -> Report | None:
@@ -148,7 +172,7 @@ def _saved_ranks(files: Sequence[Path]) -> Report | None:
     return report
 
 
-def _kind_of_all(files: Sequence[Path], options: Options) -> Kind:
+def _kind_of_all(files: Sequence[Path]) -> Kind:
     """Which kind all are of; of many, what cannot be read is left out later."""
     kinds: dict[Kind, Path] = {}
     errors: list[GpuMagicError] = []
@@ -166,21 +190,11 @@ def _kind_of_all(files: Sequence[Path], options: Options) -> Kind:
             f"{kinds['trace'].name} is a trace, {kinds['snapshot'].name} a snapshot",
             "open them one after the other",
         )
-    (kind,) = kinds
-    if kind == "trace" and options.for_snapshots:
-        raise GpuMagicError(
-            f"{options.for_snapshots} is for memory snapshots, and {files[0].name} is "
-            "a trace",
-            "leave it out, or name what torch.cuda.memory._dump_snapshot has written",
-        )
-    return kind
-
-
-# ------------------------------------------------------------------------- traces
+    return next(iter(kinds))
 
 
 def _of_traces(
-    files: Sequence[Path], options: Options, progress: Callable[[float], object]
+    files: Sequence[Path], progress: Callable[[float], object], *, compare: bool
 ) -> TraceReport:
     from gpumagic.gpu_open.answer_changes import compare as changes_between
     from gpumagic.gpu_open.many import rank_in, ranks_in
@@ -193,15 +207,13 @@ def _of_traces(
     left_out = tuple(each for each in answers if not isinstance(each, RankTrace))
     if all(each.rank is not None for each in ranks):
         ranks.sort(key=lambda each: each.rank or 0)  # of one rank, as they were named
-    if left_out and (options.compare or not ranks):
-        raise GpuMagicError(
-            f"{left_out[0].name} cannot be read: {left_out[0].missing}",
-            "copy it again, or open the file of another rank or step",
-        )
+    if left_out and (compare or not ranks):
+        problem = f"{left_out[0].name} cannot be read: {left_out[0].missing}"
+        raise GpuMagicError(problem, AGAIN)
     if len(ranks) == 1:
         return TraceReport(tuple(ranks), left_out=left_out)
     # Two traces of one rank, or of none, are two runs; of two ranks they are one.
-    if len(ranks) == _TWO and (options.compare or ranks[0].rank == ranks[1].rank):
+    if len(ranks) == _TWO and (compare or ranks[0].rank == ranks[1].rank):
         changes = changes_between(*ranks)
         return TraceReport(tuple(ranks), comparison=changes, left_out=left_out)
     counted = Counter(each.rank for each in ranks if each.rank is not None)
@@ -214,15 +226,13 @@ def _of_traces(
     return TraceReport(tuple(ranks), together(ranks), left_out=left_out)
 
 
-# ---------------------------------------------------------------------- snapshots
-
-
 def _of_snapshots(
-    files: Sequence[Path], options: Options, progress: Callable[[float], object]
+    files: Sequence[Path],
+    progress: Callable[[float], object],
+    replayed: tuple[str | None, int | None] | None,
 ) -> SnapshotReport:
-    from gpumagic.gpu_open.many import folder_of
     from gpumagic.gpu_open.memory_history import device_of, grown
-    from gpumagic.gpu_open.replay import replays, would_fit
+    from gpumagic.gpu_open.replay import replays
     from gpumagic.gpu_open.snapshot_file import read as read_snapshot
 
     if len(files) > _TWO:
@@ -234,37 +244,20 @@ def _of_snapshots(
     for number, file in enumerate(files, 1):
         snapshots.append(read_snapshot(file))
         progress(number / (len(files) + 1))
-    last, memory_bytes, fit_bytes = (
-        snapshots[-1],
-        options.memory_bytes,
-        options.fit_bytes,
-    )
-    devices = tuple(device_of(last, device) for device in last.devices)
-    return SnapshotReport(
-        files=tuple(
-            replace(each.file, folder=folder_of(file))
-            for each, file in zip(snapshots, files, strict=True)
-        ),
-        devices=devices,
-        settings=last.settings,
+    last = snapshots[-1]
+    report = SnapshotReport(
+        tuple(each.file for each in snapshots),
+        tuple(device_of(last, device) for device in last.devices),
+        last.settings,
         grown=grown(*snapshots) if len(snapshots) == _TWO else None,
-        replays=tuple(
-            replays(last, each.device, _settings(each, options), memory_bytes)
-            for each in devices
-            if options.replay
-        ),
-        would_fit=tuple(
-            would_fit(each, fit_bytes, memory_bytes, last.settings)
-            for each in devices
-            if fit_bytes is not None
-        ),
     )
-
-
-def _settings(device: SnapshotOfDevice, options: Options) -> tuple[str, ...]:
-    """Under what it is replayed, beside the setting of the recording."""
-    if options.setting is not None:
-        return (options.setting,)
-    if options.memory_bytes is not None or device.failure is None:
-        return _USUAL
-    return (*_USUAL, *_WHERE_IT_FAILED)
+    if replayed is None:
+        return report
+    setting, memory_bytes = replayed
+    found = []
+    for each in report.devices:
+        settings = [*_USUAL] if setting is None else [setting]
+        if setting is None and memory_bytes is None and each.failure is not None:
+            settings += _WHERE_IT_FAILED
+        found.append(replays(last, each.device, settings, memory_bytes))
+    return replace(report, replays=tuple(found))

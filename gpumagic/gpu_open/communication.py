@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.gpu_open.host import at, by_thread, outermost
 from gpumagic.gpu_open.trace_records import Collective
@@ -13,9 +13,9 @@ from gpumagic.report.collectives import MOST_GAPS
 from gpumagic.report.events import bridged, length, merged, within, without
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from gpumagic.gpu_open.host import Phases, Timeline
+    from gpumagic.gpu_open.host import Phases
     from gpumagic.gpu_open.trace_events import HostEvent, TraceEvents, Work
 
 # As libraries spell them without signs and capitals; what holds another stands first.
@@ -37,13 +37,14 @@ _MARK = re.compile(r"(nccl|rccl|xccl|hccl|ccl|ucc|gloo|mpi):(?P<name>\w+)")
 # Of these libraries the mark lasts from the call to the end: they work on the host.
 _ON_HOST = re.compile(r"(gloo|mpi):(?P<name>\w+)")
 _CALLED = "c10d::"
-
-
-class _Seen(NamedTuple):
-    work: Work
-    call: HostEvent | None
-    group: str | None
-    number: int | None
+# What the profiler calls the types of what is sent, and their bytes.
+_BYTES = {
+    **dict.fromkeys(("byte", "char", "bool"), 1),
+    **dict.fromkeys(("short", "half", "bfloat16"), 2),
+    **dict.fromkeys(("int", "float"), 4),
+    **dict.fromkeys(("long", "double", "complexfloat"), 8),
+    "complexdouble": 16,
+}
 
 
 def collectives_of(
@@ -53,39 +54,35 @@ def collectives_of(
     zero_ns: int,
 ) -> tuple[Collective, ...]:
     """What a rank did together with others, in order of beginning."""
-    seen = [_seen(work, events.calls) for work in events.work if work.communicates]
-    marks = {
-        thread: outermost(its)
-        for thread, its in by_thread(
-            each for each in events.marks if _MARK.match(each.name)
-        ).items()
-    }
-    return tuple(
-        Collective(
-            name=_name(each, marks),
-            group=each.group,
-            number=number,
-            numbered=numbered,
-            start_s=(each.work.start_ns - zero_ns) / 1e9,
-            end_s=(each.work.end_ns - zero_ns) / 1e9,
-            nbytes=each.work.nbytes,
-            called_s=None
-            if each.call is None
-            else (each.call.start_ns - zero_ns) / 1e9,
-            during=(
-                phases.at(each.call.thread, each.call.start_ns) if each.call else ""
-            ),
-            members=_told(each.work, "Process Group Ranks"),
-            size=_count(each.work, "Group size"),
-            **hidden,
+    works = [work for work in events.work if work.communicates]
+    calls = [None if e.call is None else events.calls[e.call] for e in works]
+    marks = by_thread(each for each in events.marks if _MARK.match(each.name))
+    marked = {thread: outermost(its) for thread, its in marks.items()}
+    numbers = _numbers(works, calls)
+    found = []
+    for work, call, (number, is_own), beside in zip(
+        works, calls, numbers, _beside(works, computing, zero_ns), strict=True
+    ):
+        told = work.args or {}
+        mark = None if call is None else at(marked.get(call.thread, []), call.start_ns)
+        # As the file tells, or torch's mark round the call, or the kernel's own name.
+        names = [str(e) for e in (told.get("Collective name"), mark, work.name) if e]
+        found.append(
+            Collective(
+                next(filter(None, map(_known_name, names)), names[0]),
+                _group(work),
+                number,
+                is_own,
+                (work.start_ns - zero_ns) / 1e9,
+                (work.end_ns - zero_ns) / 1e9,
+                nbytes=_sent_bytes(told),
+                members=_text(told.get("Process Group Ranks")),
+                size=_count(told.get("Group size")),
+                **beside,
+                **_called(call, phases, zero_ns),
+            )
         )
-        for each, (number, numbered), hidden in zip(
-            seen,
-            _numbers(seen),
-            _hidden([each.work for each in seen], computing, zero_ns),
-            strict=True,
-        )
-    )
+    return tuple(found)
 
 
 def on_the_host(
@@ -93,27 +90,25 @@ def on_the_host(
 ) -> tuple[Collective, ...]:
     """The same of gloo and MPI, which move data without a device."""
     marks = marks_on_the_host(events)
-    called = [each for each in events.operators if each.name.startswith(_CALLED)]
+    calls = [each for each in events.operators if each.name.startswith(_CALLED)]
     computing = without(
-        merged((each.start_ns, each.end_ns) for each in events.operators),
-        merged((each.start_ns, each.end_ns) for each in called),
+        merged(each[:2] for each in events.operators),
+        merged(each[:2] for each in calls),
     )
     found = []
-    every = zip(marks, _hidden(marks, computing, zero_ns), strict=True)
-    for number, (mark, hidden) in enumerate(every):
-        place = bisect_right(called, mark.start_ns, key=_began_ns) - 1
-        call = called[place] if place >= 0 else None
+    every = zip(marks, _beside(marks, computing, zero_ns), strict=True)
+    for number, (mark, beside) in enumerate(every):
+        place = bisect_right(calls, mark[0], key=lambda call: call[0]) - 1
         found.append(
             Collective(
-                name=_known_name(mark.name) or mark.name,
-                group=None,
-                number=number,
-                numbered=False,
-                start_s=(mark.start_ns - zero_ns) / 1e9,
-                end_s=(mark.end_ns - zero_ns) / 1e9,
-                called_s=None if call is None else (call.start_ns - zero_ns) / 1e9,
-                during="" if call is None else phases.at(call.thread, call.start_ns),
-                **hidden,
+                _known_name(mark.name) or mark.name,
+                None,
+                number,
+                False,
+                (mark.start_ns - zero_ns) / 1e9,
+                (mark.end_ns - zero_ns) / 1e9,
+                **beside,
+                **_called(calls[place] if place >= 0 else None, phases, zero_ns),
             )
         )
     return tuple(found)
@@ -124,87 +119,70 @@ def marks_on_the_host(events: TraceEvents) -> list[HostEvent]:
     return [each for each in events.marks if _ON_HOST.match(each.name)]
 
 
-class _Hidden(TypedDict):
-    hidden_s: float
-    hidden: tuple[tuple[float, float], ...]
+def _called(call: HostEvent | None, phases: Phases, zero_ns: int) -> dict[str, Any]:
+    """When the host called it, and in which phase."""
+    if call is None:
+        return {}
+    during = phases.at(call.thread, call.start_ns)
+    return {"called_s": (call.start_ns - zero_ns) / 1e9, "during": during}
 
 
-def _hidden(
+def _beside(
     communicating: Sequence[Work] | Sequence[HostEvent],
     computing: Sequence[tuple[int, int]],
     zero_ns: int,
-) -> list[_Hidden]:
+) -> Iterator[dict[str, Any]]:
     """For each how long something else was computed meanwhile, and when."""
     exact = [within(computing, each.start_ns, each.end_ns) for each in communicating]
-    return [
-        {
-            "hidden_s": length(spans) / 1e9,
-            "hidden": tuple(
-                ((from_ns - zero_ns) / 1e9, (until_ns - zero_ns) / 1e9)
-                for from_ns, until_ns in its
-            ),
-        }
-        for spans, its in zip(exact, bridged(exact, MOST_GAPS), strict=True)
-    ]
+    for spans, its in zip(exact, bridged(exact, MOST_GAPS), strict=True):
+        hidden = (((a - zero_ns) / 1e9, (b - zero_ns) / 1e9) for a, b in its)
+        yield {"hidden_s": length(spans) / 1e9, "hidden": tuple(hidden)}
 
 
-def _began_ns(event: HostEvent) -> int:
-    return event.start_ns
-
-
-def _seen(work: Work, calls: Sequence[HostEvent]) -> _Seen:
-    return _Seen(
-        work,
-        None if work.call is None else calls[work.call],
-        _told(work, "Process Group Name") or _told(work, "Process Group Description"),
-        _count(work, "Seq"),
-    )
-
-
-def _told(work: Work, key: str) -> str | None:
-    value = (work.args or {}).get(key)
-    return None if value in (None, "") else str(value)
-
-
-def _count(work: Work, key: str) -> int | None:
-    value = (work.args or {}).get(key)
-    return value if type(value) is int else None
-
-
-def _numbers(seen: Sequence[_Seen]) -> list[tuple[int, bool]]:
+def _numbers(
+    works: Sequence[Work], calls: Sequence[HostEvent | None]
+) -> list[tuple[int, bool]]:
     """The number of each, and whether it is its group's own."""
     groups: dict[str | None, list[int]] = defaultdict(list)
-    for place, each in enumerate(seen):
-        groups[each.group].append(place)
-    numbers: list[tuple[int, bool]] = [(0, False)] * len(seen)
+    for place, work in enumerate(works):
+        groups[_group(work)].append(place)
+    numbers: list[tuple[int, bool]] = [(0, False)] * len(works)
     for places in groups.values():
-        its = [seen[place] for place in places]
-        if any(each.number is None for each in its):
-            # Ranks call in the same order; streams of several communicators need not
-            # come to it in that order.
-            if all(each.call is not None for each in its):
-                places.sort(key=lambda place: _called_ns(seen[place]))
-            for number, place in enumerate(places):
-                numbers[place] = number, False
-        else:
-            for place in places:
-                numbers[place] = seen[place].number or 0, True
+        own = [_count((works[place].args or {}).get("Seq")) for place in places]
+        known = [each for each in own if each is not None]
+        if len(known) == len(own):
+            for place, number in zip(places, known, strict=True):
+                numbers[place] = number, True
+            continue
+        # Ranks call in the same order; streams of several communicators need not come
+        # to it in that order.
+        called = {place: each[0] for place in places if (each := calls[place])}
+        if len(called) == len(places):
+            places.sort(key=lambda place: called[place])
+        for count, place in enumerate(places):
+            numbers[place] = count, False
     return numbers
 
 
-def _called_ns(seen: _Seen) -> int:
-    return seen.work.start_ns if seen.call is None else seen.call.start_ns
+def _group(work: Work) -> str | None:
+    told = work.args or {}
+    name = _text(told.get("Process Group Name"))
+    return name or _text(told.get("Process Group Description"))
 
 
-def _name(seen: _Seen, marks: Mapping[int, Timeline[str]]) -> str:
-    """As the file tells, or torch's mark round the call, or the kernel's own name."""
-    told = _told(seen.work, "Collective name")
-    marked = None
-    if seen.call is not None:
-        marked = at(marks.get(seen.call.thread, []), seen.call.start_ns)
-    names = [each for each in (told, marked, seen.work.name) if each]
-    known = (_known_name(name) for name in names)
-    return next((name for name in known if name is not None), names[0])
+def _text(value: Any) -> str | None:
+    return None if value in (None, "") else str(value)
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int else None
+
+
+def _sent_bytes(told: Any) -> int | None:
+    """How much this rank put into it."""
+    count = _count(told.get("In msg nelems"))
+    size = _BYTES.get(str(told.get("dtype")).lower())
+    return None if count is None or size is None else count * size
 
 
 def _known_name(name: str) -> str | None:

@@ -14,7 +14,7 @@ import stat
 import zipfile
 import zlib
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gpumagic.errors import GpuMagicError, did_you_mean
 from gpumagic.gpu_open.trace_records import FileRead
@@ -25,27 +25,18 @@ if TYPE_CHECKING:
 
 Kind = Literal["trace", "snapshot"]
 ENDINGS = (".json", ".gz", ".pickle", ".pkl", ".zip")  # of recordings
+AGAIN = "copy it again, or open the file of another rank or step"
 _MOST_BYTES = 2 << 30  # unpacked: it is read whole
 _PIECE = 1 << 22
 _HEAD = 1 << 20  # what stands before the events of a job with many process groups
 _MOST_SHOWN = 60  # characters of what somebody else has named
 
-_BLANKS = b"\xef\xbb\xbf \t\r\n"  # with the mark that Windows puts before UTF-8
 _KEY = re.compile(
     rb'"(traceEvents|schemaVersion|deviceProperties|distributedInfo|ph|'
     rb'segments|device_traces|segment_type|allocated_size)"\s*:'
 )
 _OF_SNAPSHOTS = (b"segments", b"device_traces", b"segment_type", b"allocated_size")
-_OF_XLA = b'"/host:CPU"'  # the process that its profiler always names
-_PERFETTO = (".pftrace", ".perfetto-trace")
 _DIGITS = re.compile(r"(\d+)")
-
-_OURS = (
-    "open what prof.export_chrome_trace('trace.json.gz') or "
-    "torch.cuda.memory._dump_snapshot('snapshot.pickle') has written"
-)
-_AGAIN = "copy it again, or open the file of another rank or step"
-_SHOWN_BY = "ui.perfetto.dev shows it; what is opened here is written by torch"
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile)
 
 
@@ -55,27 +46,28 @@ class Opened(NamedTuple):
     name: str  # without its folder
     kind: Kind  # what is in it
     data: bytearray
+    folder: str = ""  # as it was named; "" is the current one
 
 
 def opened(path: str | Path) -> Opened:
     """Unpack a file whole."""
     path = Path(path)
-    shown = shortened(path.name, _MOST_SHOWN)
     with _unpacked(path) as file:
-        data = _whole(file, shown)
-    return Opened(path.name, _kind(bytes(data[:_HEAD]), shown), data)
+        data = _whole(file, path.name)
+    folder = "" if path.parent == Path() else str(path.parent)
+    return Opened(path.name, _kind(bytes(data[:_HEAD]), path.name), data, folder)
 
 
-def _whole(file: IO[bytes], shown: str) -> bytearray:
+def _whole(file: Any, name: str) -> bytearray:
     data = bytearray()
     while piece := file.read(_PIECE):
         data += piece
         if len(data) > _MOST_BYTES:
-            raise GpuMagicError(
-                f"{shown} is larger than {bytes_text(_MOST_BYTES)}, unpacked",
-                "record fewer steps: torch.profiler.schedule(wait=1, warmup=1, "
-                "active=3)",
+            problem = (
+                f"{_shown(name)} is larger than {bytes_text(_MOST_BYTES)}, unpacked"
             )
+            fewer = "torch.profiler.schedule(wait=1, warmup=1, active=3)"
+            raise GpuMagicError(problem, f"record fewer steps: {fewer}")
     return data
 
 
@@ -83,49 +75,44 @@ def kind_of(path: str | Path) -> Kind:
     """What is in a file, by its beginning."""
     path = Path(path)
     with _unpacked(path) as file:
-        return _kind(file.read(_HEAD), shortened(path.name, _MOST_SHOWN))
+        return _kind(file.read(_HEAD), path.name)
 
 
 def ends_early(name: str) -> GpuMagicError:
     """The error of a file that was cut off, as jobs are killed while they write."""
-    return GpuMagicError(f"{shortened(name, _MOST_SHOWN)} ends in the middle", _AGAIN)
+    return GpuMagicError(f"{_shown(name)} ends in the middle", AGAIN)
+
+
+def _shown(name: str | Path) -> str:
+    return shortened(str(name), _MOST_SHOWN)
 
 
 @contextlib.contextmanager
-def _unpacked(path: Path) -> Iterator[IO[bytes]]:
+def _unpacked(path: Path) -> Iterator[Any]:
     """A file of the disk as it was before it was packed."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise GpuMagicError(
-                f"{shortened(str(path), _MOST_SHOWN)} is not a regular file",
+                f"{_shown(path)} is not a regular file",
                 "name a file, or a folder with recordings",
             )
         with contextlib.ExitStack() as stack:
             file: Any = stack.enter_context(path.open("rb"))
             if file.read(4) == b"PK\x03\x04":
                 file = stack.enter_context(_only_member(file, path.name))
-            yield _without_gzip(file, stack)
+            file.seek(0)
+            if file.read(2) == b"\x1f\x8b":
+                file.seek(0)
+                file = stack.enter_context(gzip.open(file))
+            file.seek(0)
+            yield file
     except _DAMAGED as error:
         raise ends_early(path.name) from error
     except (OSError, ValueError) as error:
         raise _unopened(path, error) from error
 
 
-def _without_gzip(file: Any, stack: contextlib.ExitStack) -> Any:
-    """Some servers pack once more what is packed already."""
-    while _begins_with_gzip(file):
-        file = stack.enter_context(gzip.open(file))  # noqa: SIM115 -- the stack closes it
-    return file
-
-
-def _begins_with_gzip(file: IO[bytes]) -> bool:
-    file.seek(0)
-    begins = file.read(2) == b"\x1f\x8b"
-    file.seek(0)
-    return begins
-
-
-def _only_member(file: IO[bytes], name: str) -> IO[bytes]:
+def _only_member(file: Any, name: str) -> Any:
     archive = zipfile.ZipFile(file)
     # Macs put a file of their own beside each.
     members = [
@@ -137,29 +124,26 @@ def _only_member(file: IO[bytes], name: str) -> IO[bytes]:
         if len(members) == 1:
             return archive.open(members[0])
     raise GpuMagicError(
-        f"{shortened(name, _MOST_SHOWN)} is a zip file of "
-        f"{count_text(len(members), 'file')}, not of one that can be unpacked here",
+        f"{_shown(name)} is a zip file of {count_text(len(members), 'file')}, not of "
+        "one that can be unpacked here",
         "unzip it, and open what was in it",
     )
 
 
-def _kind(head: bytes, shown: str) -> Kind:
+def _kind(head: bytes, name: str) -> Kind:
     """What begins like this."""
-    start = head.lstrip(_BLANKS)
+    start = head.lstrip(b" \t\r\n")
     if head[:1] == b"\x80" and head[1:2] in {b"\2", b"\3", b"\4", b"\5"}:
         return "snapshot"
     if not start.strip(b"\0"):
-        raise GpuMagicError(f"{shown} is empty", _AGAIN)
-    if _OF_XLA in head:
-        problem = f"{shown} is a trace of XLA, as JAX and TensorFlow write it"
-        raise GpuMagicError(problem, _SHOWN_BY)
-    if shown.endswith(_PERFETTO):
-        raise GpuMagicError(f"{shown} is a trace in Perfetto's own format", _SHOWN_BY)
+        raise GpuMagicError(f"{_shown(name)} is empty", AGAIN)
     key = _KEY.search(head) if start[:1] in {b"{", b"["} else None
     if key is None:
         begins = printable(start[:20].decode("utf-8", "replace"), _MOST_SHOWN)
         raise GpuMagicError(
-            f"{shown} is no recording of torch: it begins with {begins!r}", _OURS
+            f"{_shown(name)} is no recording of torch: it begins with {begins!r}",
+            "open what prof.export_chrome_trace('trace.json.gz') or "
+            "torch.cuda.memory._dump_snapshot('snapshot.pickle') has written",
         )
     return "snapshot" if key[1] in _OF_SNAPSHOTS else "trace"
 
@@ -167,18 +151,12 @@ def _kind(head: bytes, shown: str) -> Kind:
 # -------------------------------------------------------------------------- finding
 
 
-class Found(NamedTuple):
-    """What is meant by names."""
-
-    files: list[Path]  # those that are to be opened
-    left_out: list[FileRead]  # recordings in a folder that cannot be opened with them
-
-
-def found(names: Iterable[str | Path]) -> Found:
+def found(names: Iterable[str | Path]) -> tuple[list[Path], list[FileRead]]:
     """The files that are meant: of a pattern all it fits, of a folder the recordings.
 
     Those of one folder or pattern are in the order of the numbers in their names; each
-    file is there once, whatever leads to it.
+    file is there once, whatever leads to it. Beside them recordings in a folder that
+    cannot be opened with them.
     """
     files: dict[str, Path] = {}
     left_out: list[FileRead] = []
@@ -195,17 +173,15 @@ def found(names: Iterable[str | Path]) -> Found:
                 files.setdefault(os.path.realpath(each), each)
         except (OSError, ValueError) as error:
             raise _unopened(path, error) from error
-    return Found(list(files.values()), left_out)
+    return list(files.values()), left_out
 
 
 def _fitting(pattern: Path) -> list[Path]:
     fitting = map(Path, glob.glob(str(pattern), recursive=True))  # noqa: PTH207
     files = sorted((path for path in fitting if path.is_file()), key=_by_numbers)
     if not files:
-        raise GpuMagicError(
-            f"no file fits {shortened(str(pattern), _MOST_SHOWN)}",
-            f"type: %ls {shortened(str(pattern.parent), _MOST_SHOWN)}",
-        )
+        hint = f"type: %ls {_shown(pattern.parent)}"
+        raise GpuMagicError(f"no file fits {_shown(pattern)}", hint)
     return files
 
 
@@ -221,13 +197,13 @@ def _recordings_in(folder: Path) -> tuple[list[Path], list[FileRead]]:
                 left_out.append(FileRead(path.name, 0, 0, error.problem))
     if kinds["trace"]:
         for path in kinds["snapshot"]:
-            why = f"{shortened(path.name, _MOST_SHOWN)} is a memory snapshot, no trace"
+            why = f"{_shown(path.name)} is a memory snapshot, no trace"
             left_out.append(FileRead(path.name, 0, 0, why))
         return kinds["trace"], left_out
     if not kinds["snapshot"]:
         why = f": {left_out[0].missing}" if left_out else ""
         raise GpuMagicError(
-            f"there is no recording in {shortened(str(folder), _MOST_SHOWN)}{why}",
+            f"there is no recording in {_shown(folder)}{why}",
             "name a file, or the folder with the traces",
         )
     return kinds["snapshot"], left_out
@@ -241,8 +217,6 @@ def _by_numbers(path: Path) -> list[tuple[int, str]]:
 
 def _unopened(path: Path, error: Exception) -> GpuMagicError:
     shown = printable(str(path), 200)
-    if re.match(r"[a-z][a-z0-9+]+:/", str(path)):
-        return GpuMagicError(f"{shown} is a URL, not a local file", "download it first")
     if not isinstance(error, FileNotFoundError):
         why = getattr(error, "strerror", None) or error  # without the name once more
         return GpuMagicError(f"{shown} cannot be read: {why}", f"type: !ls -l {shown}")

@@ -10,8 +10,9 @@ import re
 import sys
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from itertools import chain
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gpumagic.devices.kineto import BACKWARD_NODE
 from gpumagic.report.events import length, merged
@@ -20,7 +21,7 @@ from gpumagic.report.places import CodeLine
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from gpumagic.gpu_open.trace_events import HostEvent, TraceEvents, Work
+    from gpumagic.gpu_open.trace_events import HostEvent, TraceEvents
 
 _Label = TypeVar("_Label")
 _Over = TypeVar("_Over")
@@ -49,37 +50,32 @@ _NOT_THE_USERS = sys.stdlib_module_names | {
 }
 
 
-def by_thread(events: Iterable[HostEvent]) -> dict[int, list[HostEvent]]:
+def by_thread(events: Iterable[HostEvent]) -> dict[Any, list[HostEvent]]:
     """The events of each thread, in their order."""
-    threads: dict[int, list[HostEvent]] = defaultdict(list)
+    threads: dict[Any, list[HostEvent]] = defaultdict(list)
     for event in events:
         threads[event[3]].append(event)
     return threads
 
 
-def together(*events: Sequence[HostEvent]) -> list[HostEvent]:
-    """Lists of one thread as one, in order of beginning."""
-    return sorted((each for some in events for each in some), key=_start_ns)
-
-
-_start_ns = attrgetter("start_ns")
-
-
-def outermost(events: Iterable[HostEvent]) -> Timeline[str]:
-    """What no other encloses, of one thread and in order of beginning."""
+def outermost(*lists: Sequence[Any]) -> Timeline[str]:
+    """What no other encloses, of one thread; each list in order of beginning."""
     found: Timeline[str] = []
     start = until = -sys.maxsize
-    for event in events:
-        began, ended = event.start_ns, event.end_ns
+    rows = lists[0]
+    if len(lists) > 1:
+        rows = sorted(chain.from_iterable(lists), key=itemgetter(0))
+    for row in rows:
+        began, ended = row[0], row[1]
         if ended <= until:
             continue
         if began == start:  # it encloses what was thought to be outermost
-            found[-1] = began, ended, event.name
+            found[-1] = began, ended, row[2]
             until = ended
         # The middle tells: microseconds with a fraction are rounded at both ends.
         elif began + ended >= 2 * until:
             start, until = max(began, until), ended
-            found.append((start, until, event.name))
+            found.append((start, until, row[2]))
     return found
 
 
@@ -88,36 +84,29 @@ def innermost(events: Iterable[HostEvent]) -> Timeline[str]:
     found: Timeline[str] = []
     open_ones: list[tuple[int, str]] = []
     at = 0
-    for event in events:
-        at = _closed(found, open_ones, at, event.start_ns)
-        if open_ones and event.start_ns > at:
-            found.append((at, event.start_ns, open_ones[-1][1]))
-        outer_ns = open_ones[-1][0] if open_ones else event.end_ns
-        open_ones.append((min(event.end_ns, outer_ns), event.name))
-        at = event.start_ns
-    _closed(found, open_ones, at, sys.maxsize)
+
+    def close(until: int) -> None:
+        nonlocal at
+        while open_ones and open_ones[-1][0] <= until:
+            end, name = open_ones.pop()
+            if end > at:
+                found.append((at, end, name))
+                at = end
+
+    for start, end, name, _ in events:
+        close(start)
+        if open_ones and start > at:
+            found.append((at, start, open_ones[-1][1]))
+        open_ones.append((min(end, open_ones[-1][0]) if open_ones else end, name))
+        at = start
+    close(sys.maxsize)
     return found
-
-
-def _closed(
-    found: Timeline[str], open_ones: list[tuple[int, str]], at: int, until: int
-) -> int:
-    """Write down what ends until then; since when nothing is written."""
-    while open_ones and open_ones[-1][0] <= until:
-        end, name = open_ones.pop()
-        if end > at:
-            found.append((at, end, name))
-            at = end
-    return at
 
 
 def place_at(timeline: Timeline[_Label], moment_ns: int) -> int | None:
     """Which row of a timeline a moment lies in."""
-    place = bisect_right(timeline, moment_ns, key=_began) - 1
+    place = bisect_right(timeline, moment_ns, key=itemgetter(0)) - 1
     return place if place >= 0 and timeline[place][1] > moment_ns else None
-
-
-_began = itemgetter(0)
 
 
 def at(timeline: Timeline[_Label], moment_ns: int) -> _Label | None:
@@ -149,57 +138,36 @@ def overlaid(
             yield at, end, label, None
 
 
-# ------------------------------------------------------------------------- marks
-
-
-class Marks:
-    """The marks of a trace that tell of a moment, and those that tell of steps.
-
-    Args:
-        events: The trace.
-    """
-
-    def __init__(self, events: TraceEvents) -> None:
-        self.steps = [each for each in events.marks if each.name.startswith(STEP)]
-        self._host = _span(*_hosts(events))
-        self._device = _span(events.work)
-        self._step_of = by_thread(self.steps)
-        self.telling = [each for each in events.marks if self._tells(each)]
-
-    @property
-    def began_ns(self) -> int | None:
-        """When the host did the first that the trace knows of."""
-        return self._host and self._host[0]
-
-    @property
-    def length_ns(self) -> int | None:
-        """From the first event of the host to its last."""
-        return self._host and self._host[1] - self._host[0]
-
-    def _tells(self, mark: HostEvent) -> bool:
-        """Whether a mark is neither a step, nor around one, nor around nearly all."""
-        if mark.name.startswith(STEP):
-            return False
-        for whole in filter(None, (self._host, self._device)):
-            both_ns = min(mark.end_ns, whole[1]) - max(mark.start_ns, whole[0])
-            if both_ns >= _NEARLY_ALL * (whole[1] - whole[0]):
-                return False
-        steps = self._step_of.get(mark.thread, [])
-        place = bisect_left(steps, mark.start_ns, key=_start_ns)
-        return place == len(steps) or steps[place].end_ns > mark.end_ns
-
-
-def _span(*lists: Sequence[HostEvent] | Sequence[Work]) -> tuple[int, int] | None:
-    """From the first beginning to the last end."""
+def span_of(*lists: Sequence[HostEvent]) -> tuple[int, int] | None:
+    """From the first beginning to the last end; each list in order of beginning."""
     lists = tuple(filter(None, lists))
     if not lists:
         return None
-    last_ns = max(max(each.end_ns for each in some) for some in lists)
-    return min(some[0].start_ns for some in lists), last_ns
+    ends_ns = (max(map(itemgetter(1), rows)) for rows in lists)
+    return min(rows[0][0] for rows in lists), max(ends_ns)
 
 
-def _hosts(events: TraceEvents) -> tuple[list[HostEvent], ...]:
-    return events.operators, events.calls, events.marks, events.python
+def telling(
+    marks: Iterable[HostEvent],
+    steps: Sequence[HostEvent],
+    spans: Iterable[tuple[int, int] | None],
+) -> list[HostEvent]:
+    """The marks that are neither a step, nor around one, nor around nearly all."""
+    steps_of = by_thread(steps)
+    found = []
+    for mark in marks:
+        covers = any(
+            min(mark.end_ns, span[1]) - max(mark.start_ns, span[0])
+            >= _NEARLY_ALL * (span[1] - span[0])
+            for span in spans
+            if span is not None
+        )
+        its = steps_of.get(mark.thread, [])
+        place = bisect_left(its, mark.start_ns, key=itemgetter(0))
+        around = place < len(its) and its[place].end_ns <= mark.end_ns
+        if not (covers or around or mark.name.startswith(STEP)):
+            found.append(mark)
+    return found
 
 
 # ------------------------------------------------------------------------- phases
@@ -212,54 +180,37 @@ class Phases:
     the optimizer is what torch marks so. What comes before a backward, or after an
     optimizer and before the next backward, is forward; what comes between a backward
     and its optimizer is neither.
-
-    Args:
-        events: The trace.
     """
 
     def __init__(self, events: TraceEvents) -> None:
         nodes = by_thread(
-            each for each in events.operators if each.name.startswith(BACKWARD_NODE)
+            each for each in events.operators if each[2].startswith(BACKWARD_NODE)
         )
         updates = by_thread(
-            each for each in events.marks if each.name.startswith(OPTIMIZER)
+            each for each in events.marks if each[2].startswith(OPTIMIZER)
         )
         self._own = set(nodes) - {events.main_thread}
-        self._threads: dict[int, Timeline[str]] = {
-            thread: sorted(
-                [
-                    *(
-                        (start, end, BACKWARD)
-                        for start, end, _ in outermost(nodes[thread])
-                    ),
-                    *(
-                        (start, end, UPDATE)
-                        for start, end, _ in outermost(updates[thread])
-                    ),
-                ]
-            )
-            for thread in {*nodes, *updates}
-        }
-        waits = [
-            (each.start_ns, each.end_ns)
-            for each in events.marks
-            if each.name.startswith(INPUT)
-        ]
-        # How long the host waited for batches of a DataLoader; None without one.
-        self.input_ns = length(merged(waits)) if waits else None
-        self._all = sorted(each for some in self._threads.values() for each in some)
         self.backward_thread = max(
             self._own, key=lambda thread: len(nodes[thread]), default=None
         )
+        self._threads: dict[Any, Timeline[str]] = defaultdict(list)
+        for phase, threads in ((BACKWARD, nodes), (UPDATE, updates)):
+            for thread, its in threads.items():
+                rows = ((start, end, phase) for start, end, _ in outermost(its))
+                self._threads[thread] = sorted([*self._threads[thread], *rows])
+        self._all = sorted(chain.from_iterable(self._threads.values()))
+        waits = [each[:2] for each in events.marks if each[2].startswith(INPUT)]
+        # How long the host waited for batches of a DataLoader; None without one.
+        self.input_ns = length(merged(waits)) if waits else None
 
-    def at(self, thread: int, moment_ns: int) -> str:
+    def at(self, thread: Any, moment_ns: int) -> str:
         """The phase that a thread was in; "" where none is known."""
         found = at(self._threads.get(thread, []), moment_ns)
         if found is not None:
             return found
         if thread in self._own:
             return BACKWARD
-        following = bisect_right(self._all, moment_ns, key=_began)
+        following = bisect_right(self._all, moment_ns, key=itemgetter(0))
         if following and self._all[following - 1][1] > moment_ns:
             return ""  # another thread is in one, and who knows for whom this is
         coming = self._all[following][2] if following < len(self._all) else ""
@@ -290,45 +241,29 @@ def line_of(name: str) -> CodeLine:
 
 
 class Threads:
-    """What each thread was in, worked out where it is asked for.
+    """What each thread was in: outermost operators and calls, innermost functions."""
 
-    Args:
-        events: The trace.
-
-        marks: Of it.
-
-    Attributes:
-        calls: The outermost calls of the device's runtime, by thread.
-    """
-
-    def __init__(self, events: TraceEvents, marks: Marks) -> None:
-        self._operators = by_thread(events.operators)
-        self._marks = by_thread(marks.telling)
-        self._calls = by_thread(events.calls)
-        self.calls = {thread: outermost(its) for thread, its in self._calls.items()}
-        known = {each.name: users_frame(each.name) for each in events.python}
-        self._python = by_thread(
-            each for each in events.python if known[each.name] is not None
+    def __init__(self, events: TraceEvents, marks: Iterable[HostEvent]) -> None:
+        self._marks = by_thread(marks)
+        self._operators, self.calls = (
+            {thread: outermost(its) for thread, its in by_thread(rows).items()}
+            for rows in (events.operators, events.calls)
         )
-        self._lines: dict[int, Timeline[str]] = {}
+        self.lines = {
+            thread: innermost(its) for thread, its in by_thread(events.python).items()
+        }
 
-    def lines(self, thread: int) -> Timeline[str]:
-        """The innermost function that is the user's."""
-        if thread not in self._lines:
-            self._lines[thread] = innermost(self._python.get(thread, []))
-        return self._lines[thread]
-
-    def layers(self, thread: int) -> Iterator[Timeline[str]]:
+    def layers(self, thread: Any) -> Iterator[Timeline[str]]:
         """What it was in, by what tells most; the next is for where the last does not.
 
         The outermost operator or mark; the call; the innermost function of the user's.
         """
-        operators = self._operators.get(thread, [])
-        yield outermost(together(operators, self._marks.get(thread, [])))
+        operators, marks = self._operators.get(thread, []), self._marks.get(thread)
+        yield outermost(operators, marks) if marks else operators
         yield self.calls.get(thread, [])
-        yield self.lines(thread)
+        yield self.lines.get(thread, [])
 
-    def worked(self, thread: int) -> Timeline[str]:
+    def worked(self, thread: Any) -> Timeline[str]:
         """What of it is known to be host code: operators, calls, torch's own marks."""
         marks = [
             each
@@ -336,4 +271,4 @@ class Threads:
             if each.name.startswith((INPUT, OPTIMIZER))
         ]
         operators = self._operators.get(thread, [])
-        return outermost(together(operators, marks, self._calls.get(thread, [])))
+        return outermost(operators, marks, self.calls.get(thread, []))

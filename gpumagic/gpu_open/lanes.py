@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.devices.kineto import kind_of_call, may_be_waited_for
 from gpumagic.gpu_open.host import overlaid, place_at
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _MOST_LANES = 12
 _MOST_SPANS = 240
 _LONGEST_LABEL = 100  # templates have names of thousands
-
 _CALLS = {SpanKind.LAUNCH: "launch", SpanKind.WAIT: "host waits"}
 
 _Row: TypeAlias = "PieceRow[str, int]"
@@ -56,36 +55,25 @@ def _lane(name: str, rows: Sequence[_Row], zero_ns: int) -> LaneTrace:
         for label, kind, start, end in pooled(rows, _MOST_SPANS)
     )
     busy_ns = sum(end - start for _, _, start, end in rows)
-    return LaneTrace(name, spans, len(rows), busy_ns / 1e9)
-
-
-# ----------------------------------------------------------------------- devices
+    return LaneTrace(name, spans, busy_ns / 1e9)
 
 
 def _streams(work: Sequence[Work]) -> Iterator[tuple[str, list[_Row]]]:
     """What each stream did, each moment once."""
-    streams: dict[tuple[int | None, int | None], list[_Row]] = defaultdict(list)
-    for each in work:
-        rows = streams[each.device, each.stream]
-        start = max(each.start_ns, rows[-1][3]) if rows else each.start_ns
-        if each.end_ns > start or not rows:
-            rows.append((each.name, _kind(each), start, each.end_ns))
+    streams: dict[tuple[Any, Any], list[_Row]] = defaultdict(list)
+    for name, kind, communicates, start, end, device, stream, *_ in work:
+        rows = streams[device, stream]
+        began = max(start, rows[-1][3]) if rows else start
+        if end > began or not rows:
+            what = "kernel" if kind is SpanKind.KERNEL else "copy"
+            rows.append((name, "communication" if communicates else what, began, end))
     several = len({device for device, _ in streams}) > 1
     for (device, stream), rows in streams.items():
         name = "device" if stream is None else f"stream {stream}"
         yield f"device {device}, {name}" if several else name, rows
 
 
-def _kind(work: Work) -> str:
-    if work.communicates:
-        return "communication"
-    return "kernel" if work.kind is SpanKind.KERNEL else "copy"
-
-
-# -------------------------------------------------------------------------- host
-
-
-def _host(threads: Threads, thread: int, waited: Iterable[int]) -> Iterator[_Row]:
+def _host(threads: Threads, thread: Any, waited: Iterable[int]) -> Iterator[_Row]:
     """What a thread worked at, and where it launched and waited meanwhile."""
     calls = threads.calls.get(thread, [])
     copied = {place_at(calls, moment) for moment in waited}
@@ -100,11 +88,11 @@ def _host(threads: Threads, thread: int, waited: Iterable[int]) -> Iterator[_Row
         yield name, kind_of_it, start, end
 
 
-def _waited_for(events: TraceEvents) -> dict[int, list[int]]:
+def _waited_for(events: TraceEvents) -> dict[Any, list[int]]:
     """When calls began, by thread, that had their copy done when they returned."""
-    waited: dict[int, list[int]] = defaultdict(list)
+    waited: dict[Any, list[int]] = defaultdict(list)
     for work in events.work:
-        if work.kind is SpanKind.COPY and work.call is not None:
+        if work[1] is SpanKind.COPY and work.call is not None:
             call = events.calls[work.call]
             if work.end_ns <= call.end_ns and may_be_waited_for(work.name):
                 waited[call.thread].append(call.start_ns)

@@ -65,12 +65,6 @@ class OpenMagics(GpuMagics):
         help="A snapshot: would other settings have needed less memory? With one, as "
         "PYTORCH_CUDA_ALLOC_CONF would say it, or a size of the GPU, as in 24GiB.",
     )
-    @argument(
-        "--fit",
-        metavar="SIZE[/OF]",
-        help="A snapshot: would that have fitted at its end, as in --fit 3GiB, or "
-        "3GiB/24GiB of a GPU of that size?",
-    )
     @output_options
     def gpu_open(self, line: str, cell: str | None = None) -> Any:
         """Say what a recording tells: of one process, of all ranks, or of its memory.
@@ -81,10 +75,9 @@ class OpenMagics(GpuMagics):
         """
         __tracebackhide__ = True
         from gpumagic.gpu_open import api
-        from gpumagic.gpu_open.options import options_of
 
         options = self.read(self.gpu_open, line, cell)
-        wanted = vars(options_of(options))
+        wanted = api.options_of(options)
         lines = filter(None, map(str.strip, (cell or "").splitlines()))
         names = self.shell.user_ns
         paths = [_filled_in(each, names) for each in (*options.files, *lines)]

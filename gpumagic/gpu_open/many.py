@@ -1,7 +1,7 @@
 """Reads the traces of many ranks at once, each in a process of its own.
 
-Reading is bound by one processor, and a trace takes twice its size in memory, which
-goes back to the system with the process. What comes back is the rank's record.
+Reading is bound by one processor, and a trace takes several times its size in memory,
+which goes back to the system with the process. What comes back is the rank's record.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -38,16 +37,12 @@ _CHILD = (
 Answer: TypeAlias = "RankTrace | FileRead"  # of one that cannot be read, why
 
 
-def rank_in(path: Path, progress: Callable[[float], object] | None = None) -> RankTrace:
+def rank_in(
+    path: Path, progress: Callable[[float], object] = lambda _: None
+) -> RankTrace:
     """The rank that a trace is of."""
     with without_collecting():
-        rank = rank_of(read(path, progress))
-    return replace(rank, file=replace(rank.file, folder=folder_of(path)))
-
-
-def folder_of(path: Path) -> str:
-    """A file's folder, as it was named; "" is the current one."""
-    return "" if path.parent == Path() else str(path.parent)
+        return rank_of(read(path, progress))
 
 
 def ranks_in(

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterator, Mapping
 
-    from gpumagic.gpu_open.trace_records import Collective, RankTrace
+    from gpumagic.gpu_open.trace_records import RankTrace
 
 # Only the two that do it wait for each other, and no file tells who they are.
 POINT_TO_POINT = frozenset({"send", "recv", "send_recv"})
@@ -75,29 +77,30 @@ class _Pool(NamedTuple):
     size: int | None
 
 
+Pairs = dict[int, int]  # a place among the collectives of a rank, and of the first one
+# How far the ends vary, and what is the same; None if it is another group.
+_Match = Callable[[Sequence[Item], Sequence[Item]], "tuple[float, Pairs] | None"]
+
+
 def matches_of(ranks: Mapping[int, RankTrace], *, by_rank: bool) -> Matches:
     """Find what ranks did together."""
     found = Matches()
     clocks = all(rank.zero_ns is not None for rank in ranks.values())
     for pool, (each, numbered) in _pools(ranks).items():
-        parts = (
-            _Numbered(each, one_group=pool.members is not None)
-            if numbered
-            else _Ordered(each, clocks=clocks)
-        )
+        match: _Match = partial(_ordered, clocks=clocks)
+        if numbered:
+            match = partial(_numbered, one_group=pool.members is not None)
         found.by_number = found.by_number and numbered
         told = _told_members(pool.members) if by_rank else None
-        for nth, (first, its) in enumerate(_apart(each, parts, pool)):
+        for nth, (first, its) in enumerate(_apart(each, match, pool.size)):
             group = (pool, nth)
             here = len(its) if told is None else len(told & ranks.keys())
             found.members[group] = here
-            others = _not_of_first(each, its, first)
             for label, pairs in its.items():
                 for item in each[label]:
                     same = pairs.get(item.place)
-                    number = (
-                        others[label, item.place] if same is None else (first, same)
-                    )
+                    # What the first lacks is nobody else's, and tells nothing of waits.
+                    number = (label, item.place) if same is None else (first, same)
                     found.keys[label][item.place] = group, number
     found.by_number = found.by_number and bool(found.keys)
     return found
@@ -106,6 +109,7 @@ def matches_of(ranks: Mapping[int, RankTrace], *, by_rank: bool) -> Matches:
 def _pools(
     ranks: Mapping[int, RankTrace],
 ) -> dict[_Pool, tuple[dict[int, list[Item]], bool]]:
+    """What can be one group, by rank; and whether all of it has the group's numbers."""
     pools: dict[_Pool, dict[int, list[Item]]] = defaultdict(lambda: defaultdict(list))
     without = set()
     for label, rank in ranks.items():
@@ -114,24 +118,16 @@ def _pools(
             if each.name in POINT_TO_POINT:
                 continue
             pool = _Pool(each.group, each.members, each.size)
-            pools[pool][label].append(_item(place, each, zero_ns))
+            start_ns = zero_ns + round(each.start_s * _NS)
+            end_ns = zero_ns + round(each.end_s * _NS)
+            item = Item(place, each.name, each.nbytes, start_ns, end_ns, each.number)
+            pools[pool][label].append(item)
             if not each.numbered:
                 without.add(pool)
     for pool in without:
         for items in pools[pool].values():
             items.sort(key=lambda item: item.number)
     return {pool: (each, pool not in without) for pool, each in pools.items()}
-
-
-def _item(place: int, each: Collective, zero_ns: int) -> Item:
-    return Item(
-        place,
-        each.name,
-        each.nbytes,
-        zero_ns + round(each.start_s * _NS),
-        zero_ns + round(each.end_s * _NS),
-        each.number,
-    )
 
 
 def _told_members(text: str | None) -> set[int] | None:
@@ -141,11 +137,8 @@ def _told_members(text: str | None) -> set[int] | None:
     return {int(number) for number in re.findall(r"\d+", text)}
 
 
-Pairs = dict[int, int]  # a place among the collectives of a rank, and of the first one
-
-
 def _apart(
-    each: Mapping[int, Sequence[Item]], parts: _Numbered | _Ordered, pool: _Pool
+    each: Mapping[int, Sequence[Item]], match: _Match, size: int | None
 ) -> Iterator[tuple[int, dict[int, Pairs]]]:
     """The ranks that can be of one group: several groups may have one name."""
     left = list(each)
@@ -154,149 +147,98 @@ def _apart(
         its = {first: {item.place: item.place for item in each[first]}}
         near = {}
         for label in left:
-            if label != first and (found := parts.with_first(first, label)) is not None:
+            if label != first and (found := match(each[first], each[label])):
                 near[label], its[label] = found
-        if pool.size is not None and len(its) > pool.size:
-            best = sorted(near, key=lambda label: near[label])[: pool.size - 1]
+        if size is not None and len(its) > size:
+            best = sorted(near, key=lambda label: near[label])[: size - 1]
             its = {first: its[first]} | {label: its[label] for label in best}
         yield first, its
         left = [label for label in left if label not in its]
 
 
-def _not_of_first(
-    each: Mapping[int, Sequence[Item]], its: Mapping[int, Pairs], first: int
-) -> dict[tuple[int, int], tuple[int, int]]:
-    """What the first rank lacks: the others have the same where the ends are the same.
+# ------------------------------------------------------------------ by their numbers
 
-    It tells nothing of waits, and counts once however many ranks have it.
+
+def _numbered(
+    mine: Sequence[Item], its: Sequence[Item], *, one_group: bool
+) -> tuple[float, Pairs] | None:
+    """Of collectives that have their group's own number."""
+    first, other = _by_number(mine), _by_number(its)
+    both = [(first[key], item) for key, item in other.items() if key in first]
+    spread = _agreement([pair for pair in both if pair[0].name not in ONE_SIDED])
+    if not both or (spread is None and not one_group):
+        return None
+    return spread or 0.0, {item.place: same.place for same, item in both}
+
+
+def _by_number(items: Sequence[Item]) -> dict[tuple[str, int, int], Item]:
+    """By name and number, and where several have the same the how-manieth it is."""
+    seen: Counter[tuple[str, int]] = Counter()
+    found = {}
+    for item in items:
+        said = item.name, item.number
+        found[*said, seen[said]] = item
+        seen[said] += 1
+    return found
+
+
+# ------------------------------------------------------------ by their order and ends
+
+
+def _ordered(
+    mine: Sequence[Item], its: Sequence[Item], *, clocks: bool
+) -> tuple[float, Pairs] | None:
+    """Of collectives of which only the order and the times are known."""
+    best = None
+    if len(mine) == len(its) and all(map(_may_be_same, mine, its)):
+        best = _fit(list(zip(mine, its, strict=True)))
+    is_sure = best is not None and best.spread_ns <= _SURE_NS
+    if best is None or not is_sure or (clocks and _is_farther_on(best)):
+        best = _by_ends(_timed(mine), _timed(its), best, clocks=clocks)
+    if best is None:
+        return None
+    return best.spread_ns, {item.place: same.place for same, item in best.pairs}
+
+
+def _is_farther_on(fit: _Fit) -> bool:
+    """Whether clocks that are nearly right say that these are not the same."""
+    timed = [pair for pair in fit.pairs if pair[0].name not in ONE_SIDED]
+    if len(timed) < 2:
+        return False
+    apart_ns = abs(median([one.ended_ns - other.ended_ns for one, other in timed]))
+    ends = [one.ended_ns for one, _ in timed]
+    gap_ns = median([abs(late - soon) for soon, late in pairwise(ends)])
+    # Where it would be many farther on, it is the clocks that are apart.
+    return gap_ns / 2 < apart_ns < _SHIFTS * gap_ns
+
+
+def _by_ends(
+    mine: Sequence[Item], its: Sequence[Item], in_order: _Fit | None, *, clocks: bool
+) -> _Fit | None:
+    """By the constant that puts most of the ends upon each other, or the nearest.
+
+    In a regular job one collective farther fits nearly as often, but less well.
     """
-    of_first = {item.place: item.ended_ns for item in each[first]}
-    rest: list[tuple[float, int, Item]] = []
-    for label, pairs in its.items():
-        if len(pairs) < len(each[label]):
-            ends = {item.place: item.ended_ns for item in each[label]}
-            apart_ns = median(
-                [of_first[same] - ends[place] for place, same in pairs.items()]
-            )
-            rest += [
-                (item.ended_ns + apart_ns, label, item)
-                for item in each[label]
-                if item.place not in pairs
-            ]
-    rest.sort(key=lambda one: one[:2])
-    keys: dict[tuple[int, int], tuple[int, int]] = {}
-    since: tuple[float, int, Item] | None = None
-    has: set[int] = set()
-    for ended_ns, label, item in rest:
-        if since is None or not (
-            label not in has
-            and item.name == since[2].name
-            and ended_ns - since[0] <= _same_end_ns(item, since[2])
-        ):
-            since, has = (ended_ns, label, item), set()
-        has.add(label)
-        keys[label, item.place] = since[1], since[2].place
-    return keys
-
-
-class _Numbered:
-    """Collectives that have their group's own number.
-
-    Args:
-        each: Of each rank.
-
-        one_group: Whether the files tell that it is one group.
-    """
-
-    def __init__(self, each: Mapping[int, Sequence[Item]], *, one_group: bool) -> None:
-        self._each = each
-        self._one_group = one_group
-        self._by_number: dict[int, dict[tuple[str, int, int], Item]] = {}
-
-    def with_first(self, first: int, label: int) -> tuple[float, Pairs] | None:
-        """How far the ends vary, and what is the same; None if it is another group."""
-        mine, its = self._numbers(first), self._numbers(label)
-        both = [(mine[key], item) for key, item in its.items() if key in mine]
-        spread = _agreement([pair for pair in both if pair[0].name not in ONE_SIDED])
-        if not both or (spread is None and not self._one_group):
-            return None
-        return spread or 0.0, {item.place: same.place for same, item in both}
-
-    def _numbers(self, label: int) -> dict[tuple[str, int, int], Item]:
-        """By name and number, and where several have the same the how-manieth it is."""
-        if label not in self._by_number:
-            seen: Counter[tuple[str, int]] = Counter()
-            by_number = self._by_number[label] = {}
-            for item in self._each[label]:
-                said = item.name, item.number
-                by_number[*said, seen[said]] = item
-                seen[said] += 1
-        return self._by_number[label]
-
-
-class _Ordered:
-    """Collectives of which only the order and the times are known."""
-
-    def __init__(self, each: Mapping[int, Sequence[Item]], *, clocks: bool) -> None:
-        self._each = each
-        self._clocks = clocks
-
-    def with_first(self, first: int, label: int) -> tuple[float, Pairs] | None:
-        """How far the ends vary, and what is the same; None if it is another group."""
-        mine, its = self._each[first], self._each[label]
-        best = self._one_by_one(mine, its)
-        if best is None or best.spread_ns > _SURE_NS or self._is_farther_on(best):
-            best = self._by_ends(_timed(mine), _timed(its), best)
-        if best is None:
-            return None
-        pairs = best.pairs
-        if len(pairs) < len(its):
-            pairs = [*pairs, *_between(mine, its, pairs)]
-        return best.spread_ns, {item.place: same.place for same, item in pairs}
-
-    def _one_by_one(self, mine: Sequence[Item], its: Sequence[Item]) -> _Fit | None:
-        """In order, where nothing speaks against it."""
-        if len(mine) != len(its) or not all(map(_may_be_same, mine, its)):
-            return None
-        return _fit(list(zip(mine, its, strict=True)))
-
-    def _is_farther_on(self, fit: _Fit) -> bool:
-        """Whether clocks that are nearly right say that these are not the same."""
-        timed = [pair for pair in fit.pairs if pair[0].name not in ONE_SIDED]
-        if not self._clocks or len(timed) < 2:
-            return False
-        apart_ns = abs(median([one.ended_ns - other.ended_ns for one, other in timed]))
-        ends = [one.ended_ns for one, _ in timed]
-        gap_ns = median([abs(late - soon) for soon, late in pairwise(ends)])
-        # Where it would be many farther on, it is the clocks that are apart.
-        return gap_ns / 2 < apart_ns < _SHIFTS * gap_ns
-
-    def _by_ends(
-        self, mine: Sequence[Item], its: Sequence[Item], in_order: _Fit | None
-    ) -> _Fit | None:
-        """By the constant that puts most of the ends upon each other, or the nearest.
-
-        In a regular job one collective farther fits nearly as often, but less well.
-        """
-        fewer = min(len(mine), len(its))
-        fits = [] if in_order is None else [in_order]
-        for apart_ns in _constants(mine, its):
-            fit = _fit(_upon_each_other(mine, its, apart_ns))
-            if fit is not None and len(fit.pairs) >= max(
-                min(3, fewer), _LEAST_MATCHED * fewer, 1
-            ):
-                fits.append(fit)
-        most = max((len(fit.pairs) for fit in fits), default=0)
-        fits.sort(key=lambda fit: -len(fit.pairs))
-        if self._clocks:
-            near = _fit(_upon_each_other(mine, its, 0))
-            if near and len(near.pairs) >= max(min(2, fewer), most / 2, 1):
-                fits.insert(0, near)
-        best = fits[0] if fits else None
-        for fit in fits[1:]:
-            if best and len(fit.pairs) >= most / 2 and fit.is_clearly_better(best):
-                best = fit
-        return best
+    fewer = min(len(mine), len(its))
+    fits = [] if in_order is None else [in_order]
+    for apart_ns in _constants(mine, its):
+        fit = _fit(_upon_each_other(mine, its, apart_ns))
+        least = max(min(3, fewer), _LEAST_MATCHED * fewer, 1)
+        if fit is not None and len(fit.pairs) >= least:
+            fits.append(fit)
+    most = max((len(fit.pairs) for fit in fits), default=0)
+    fits.sort(key=lambda fit: -len(fit.pairs))
+    if clocks:
+        near = _fit(_upon_each_other(mine, its, 0))
+        if near and len(near.pairs) >= max(min(2, fewer), most / 2, 1):
+            fits.insert(0, near)
+    best = fits[0] if fits else None
+    for fit in fits[1:]:
+        if best and len(fit.pairs) >= most / 2:
+            # So much better that it is no chance.
+            better = max(fit.spread_ns, _SURE_NS) < best.spread_ns / _CLEARLY
+            best = fit if better else best
+    return best
 
 
 class _Fit(NamedTuple):
@@ -304,10 +246,6 @@ class _Fit(NamedTuple):
 
     pairs: list[tuple[Item, Item]]
     spread_ns: float
-
-    def is_clearly_better(self, other: _Fit) -> bool:
-        """Whether its ends fall together so much better that it is no chance."""
-        return max(self.spread_ns, _SURE_NS) < other.spread_ns / _CLEARLY
 
 
 def _fit(pairs: list[tuple[Item, Item]]) -> _Fit | None:
@@ -365,36 +303,8 @@ def _upon_each_other(
 
 
 def _same_end_ns(one: Item, other: Item) -> float:
-    shorter_ns = min(
-        one.ended_ns - one.arrived_ns, other.ended_ns - other.arrived_ns
-    )  # fmt: skip
-    return _SAME_END_NS + _SAME_END_SHARE * shorter_ns
-
-
-def _between(
-    mine: Sequence[Item], its: Sequence[Item], timed: Sequence[tuple[Item, Item]]
-) -> Iterator[tuple[Item, Item]]:
-    """One-sided ones, by their order between two that are known to be the same."""
-    anchors = {other.place: one.place for one, other in timed}
-    waiting: dict[int | None, list[Item]] = defaultdict(list)
-    since: int | None = None
-    known = set(anchors.values())
-    for one in mine:
-        if one.place in known:
-            since = one.place
-        elif one.name in ONE_SIDED:
-            waiting[since].append(one)
-    stretch: dict[int | None, list[Item]] = defaultdict(list)
-    since = None
-    for other in its:
-        if other.place in anchors:
-            since = anchors[other.place]
-        elif other.name in ONE_SIDED:
-            stretch[since].append(other)
-    for after, others in stretch.items():
-        ones = waiting[after]
-        if len(ones) == len(others) and all(map(_may_be_same, ones, others)):
-            yield from zip(ones, others, strict=True)
+    took_ns = (each.ended_ns - each.arrived_ns for each in (one, other))
+    return _SAME_END_NS + _SAME_END_SHARE * min(took_ns)
 
 
 def _agreement(pairs: Sequence[tuple[Item, Item]]) -> float | None:

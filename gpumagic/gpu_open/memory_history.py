@@ -15,7 +15,7 @@ import functools
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, pairwise
 from statistics import median_low
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from gpumagic.gpu_open.snapshot_file import Snapshot
 
 Entry: TypeAlias = "Mapping[str, Any]"
-Owner: TypeAlias = "tuple[Spot | None, bool]"  # a line, and whether it was before
 
 GREW, SHRANK = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap")
 _MOST_STRETCHES = 240
@@ -54,46 +53,34 @@ def device_of(snapshot: Snapshot, device: int) -> SnapshotOfDevice:
     lines = RecordedLines(_stacks_of(entries, trace))
     segments = segments_of(entries, lines.line_of)
     history = _history_of(entries, trace, snapshot.settings, lines)
-    levels, events = history.levels(), history.events
+    levels = history.levels()
     reserved = sum(each["total_size"] for each in entries)
     before = reserved - history.reserved[-1]
     peak_event = levels.index(max(levels))
-    rows = _rows(history, peak_event)
-    times = [each["time_us"] for each in trace if each.get("time_us")]
-    length_s = max(times[-1] - times[0], 0) / 1e6 if times else None
-    return SnapshotOfDevice(
+    rows = _rows(history, peak_event, lines)
+    known = SnapshotOfDevice(
         device=device,
         allocated_bytes=sum(each.allocated_bytes for each in segments),
         reserved_bytes=reserved,
         segments=segments,
-        total_bytes=_total_bytes(trace, before),
-        events=events,
+        events=history.events,
         complete=bool(trace) and levels[0] == 0 and before <= 0,
         fits_together=history.fits_together and before + min(history.reserved) >= 0,
-        peak_bytes=levels[peak_event] if events else None,
-        peak_event=peak_event if events else None,
-        peak_reserved_bytes=before + max(history.reserved) if events else None,
-        lines=_line_records(rows, lines),
-        has_stacks=any(spot is not None for spot, _ in rows),
-        course=_course(history, levels, rows, length_s) if events else None,
+        lines=_with_rest([record for record, _ in rows]),
+        has_stacks=any(record.line is not None for record, _ in rows),
         failure=_failure(history, levels, lines),
     )
-
-
-def _total_bytes(trace: Sequence[Entry], reserved: int) -> int | None:
-    """What this process could have of the device, as its last error tells."""
-    total = None
-    for entry in trace:
-        reserved += _driver_bytes(entry)
-        if entry["action"] == "oom" and type(entry.get("device_free")) is int:
-            total = reserved + entry["device_free"]
-    return total
-
-
-def _driver_bytes(entry: Entry) -> int:
-    """What an entry took from the driver, or below 0 what it gave back."""
-    size: int = entry["size"]
-    return size * ((entry["action"] in GREW) - (entry["action"] in SHRANK))
+    if not history.events:
+        return known
+    times = [each["time_us"] for each in trace if each.get("time_us")]
+    length_s = max(times[-1] - times[0], 0) / 1e6 if times else None
+    return replace(
+        known,
+        peak_bytes=levels[peak_event],
+        peak_event=peak_event,
+        peak_reserved_bytes=before + max(history.reserved),
+        course=_course(levels, [pieces for _, pieces in rows], length_s),
+    )
 
 
 def _failure(
@@ -108,7 +95,7 @@ def _failure(
         asked_bytes=entry["size"],
         free_bytes=free if type(free) is int and free >= 0 else None,
         allocated_bytes=levels[event],
-        line=lines.line_of(entry.get("frames") or ()),
+        line=lines.line(lines.spot(entry.get("frames"))),
     )
 
 
@@ -170,8 +157,8 @@ def _history_of(  # noqa: C901, PLR0912 -- one branch for each kind of entry
     def end(address: int) -> None:
         began, entry = live.pop(address)
         spot = lines.spot(entry.get("frames"))
-        nbytes = rounded(entry["size"])
-        history.pieces.append(_Piece(nbytes, spot, began, history.events))
+        piece = _Piece(rounded(entry["size"]), spot, began, history.events)
+        history.pieces.append(piece)
 
     given_back = given_back_by(trace)
     for entry in trace:
@@ -193,11 +180,13 @@ def _history_of(  # noqa: C901, PLR0912 -- one branch for each kind of entry
             elif address in met:
                 history.fits_together = False
             else:  # torch has no line here but that of the end
-                nbytes = rounded(entry["size"])
-                history.pieces.append(_Piece(nbytes, None, 0, history.events))
+                piece = _Piece(rounded(entry["size"]), None, 0, history.events)
+                history.pieces.append(piece)
                 met.add(address)
-        elif change := _driver_bytes(entry):
-            history.reserved.append(history.reserved[-1] + change)
+        elif action in GREW:
+            history.reserved.append(history.reserved[-1] + entry["size"])
+        elif action in SHRANK:
+            history.reserved.append(history.reserved[-1] - entry["size"])
     blocks = _used_blocks(segments)
     for address, (began, entry) in live.items():
         block = blocks.get(address)
@@ -257,86 +246,47 @@ def _rounding(settings: str | None) -> Callable[[int], int]:
 # ------------------------------------------------------------------- line by line
 
 
-@dataclass
-class _Row:
-    """What becomes one `LineMemory`."""
-
-    pieces: list[_Piece] = field(default_factory=list)
-    now_bytes: int = 0
-    at_peak_bytes: int = 0
-    taken_bytes: int = 0
-
-
-def _rows(history: _History, peak_event: int) -> dict[Owner, _Row]:
-    """By line, what was highest at the peak first."""
-    rows: defaultdict[Owner, _Row] = defaultdict(_Row)
+def _rows(
+    history: _History, peak_event: int, lines: RecordedLines
+) -> list[tuple[LineMemory, list[_Piece]]]:
+    """Each line with its pieces: what was highest at the peak first."""
+    owned: defaultdict[tuple[Spot | None, bool], list[_Piece]] = defaultdict(list)
     for piece in history.pieces:
-        before = piece.began == 0 and history.events > 0
-        row = rows[piece.spot, before]
-        row.pieces.append(piece)
-        if piece.ended is None:
-            row.now_bytes += piece.nbytes
-        if piece.began <= peak_event and (piece.ended or peak_event + 1) > peak_event:
-            row.at_peak_bytes += piece.nbytes
-        if not before:
-            row.taken_bytes += piece.nbytes
-    ordered = sorted(
-        rows.items(),
-        key=lambda each: (
-            -each[1].at_peak_bytes,
-            -each[1].now_bytes,
-            -each[1].taken_bytes,
-        ),
-    )
-    return dict(ordered)
+        owned[piece.spot, piece.began == 0 and history.events > 0].append(piece)
+    rows = []
+    for (spot, before), pieces in owned.items():
+        lived = [each.ended - each.began for each in pieces if each.ended is not None]
+        record = LineMemory(
+            lines.line(spot),
+            before,
+            now_bytes=sum(each.nbytes for each in pieces if each.ended is None),
+            at_peak_bytes=_held_at([peak_event], pieces)[0],
+            taken=0 if before else len(pieces),
+            given_back=len(lived),
+            lived_events=median_low(lived) if lived and not before else None,
+        )
+        rows.append((record, pieces))
+    return sorted(rows, key=lambda row: (-row[0].at_peak_bytes, -row[0].now_bytes))
 
 
-def _line_records(
-    rows: Mapping[Owner, _Row], lines: RecordedLines
-) -> tuple[LineMemory, ...]:
-    records = [
-        _line_record(lines, spot, row, before=before)
-        for (spot, before), row in rows.items()
-    ]
+def _with_rest(records: list[LineMemory]) -> tuple[LineMemory, ...]:
+    """The first of very many, and all others as one."""
     rest = records[_MOST_LINES:]
     if not rest:
         return tuple(records)
     together = LineMemory(
-        line=None,
+        None,
         before=False,
         now_bytes=sum(each.now_bytes for each in rest),
         at_peak_bytes=sum(each.at_peak_bytes for each in rest),
         taken=sum(each.taken for each in rest),
-        taken_bytes=sum(each.taken_bytes for each in rest),
         given_back=sum(each.given_back for each in rest),
     )
     return (*records[:_MOST_LINES], together)
 
 
-def _line_record(
-    lines: RecordedLines, spot: Spot | None, row: _Row, *, before: bool
-) -> LineMemory:
-    lived = [each.ended - each.began for each in row.pieces if each.ended is not None]
-    return LineMemory(
-        line=lines.line(spot),
-        before=before,
-        now_bytes=row.now_bytes,
-        at_peak_bytes=row.at_peak_bytes,
-        taken=0 if before else len(row.pieces),
-        taken_bytes=row.taken_bytes,
-        given_back=len(lived),
-        lived_events=median_low(lived) if lived and not before else None,
-    )
-
-
-# ------------------------------------------------------------------- to be drawn
-
-
 def _course(
-    history: _History,
-    levels: Sequence[int],
-    rows: Mapping[Owner, _Row],
-    length_s: float | None,
+    levels: Sequence[int], rows: Sequence[list[_Piece]], length_s: float | None
 ) -> MemoryCourse:
     """By line, in each stretch what it held when most was in use there."""
     stretches = min(_MOST_STRETCHES, len(levels) - 1)
@@ -345,9 +295,9 @@ def _course(
         max(range(begin, end), key=levels.__getitem__)
         for begin, end in pairwise(bounds)
     ]
-    held = [_held_at(moments, row.pieces) for row in [*rows.values()][:_MOST_LINES]]
-    numbers = sorted(range(len(held)), key=lambda number: -max(held[number]))
-    drawn = sorted(each for each in numbers[:_MOST_DRAWN] if max(held[each]))
+    held = [_held_at(moments, pieces) for pieces in rows[:_MOST_LINES]]
+    largest = sorted(range(len(held)), key=lambda number: -max(held[number]))
+    drawn = sorted(each for each in largest[:_MOST_DRAWN] if max(held[each]))
     shown = [held[each] for each in drawn]
     rest = [
         levels[moment] - sum(each[place] for each in shown)
@@ -355,7 +305,7 @@ def _course(
     ]
     others = [rest] if any(rest) else []
     return MemoryCourse(
-        events=history.events,
+        events=len(levels) - 1,
         lines=(*drawn, *(None for _ in others)),
         levels_bytes=tuple(map(tuple, [*shown, *others])),
         length_s=length_s,
@@ -375,12 +325,6 @@ def _held_at(moments: Sequence[int], pieces: Iterable[_Piece]) -> list[int]:
 # -------------------------------------------------------------------- what grew
 
 
-class _Held(NamedTuple):
-    address: int
-    nbytes: int
-    spot: Spot | None
-
-
 def grown(first: Snapshot, second: Snapshot) -> tuple[Growth, ...]:
     """By device and line, what the second holds more than the first; most first.
 
@@ -395,22 +339,21 @@ def grown(first: Snapshot, second: Snapshot) -> tuple[Growth, ...]:
     )
     found = []
     for device in devices:
-        before = _by_line(first, device, lines, {})
-        known = {each[:2]: each.spot for each in chain.from_iterable(before.values())}
-        for spot, pieces in _by_line(second, device, lines, known).items():
+        known: dict[tuple[int, int], Spot | None] = {}
+        before = _by_line(first, device, lines, known)
+        for spot, sizes in _by_line(second, device, lines, known).items():
             earlier = before.get(spot, [])
-            there = {each.address for each in earlier}
-            growth = Growth(
-                device=device,
-                line=lines.line(spot),
-                before_bytes=sum(each.nbytes for each in earlier),
-                after_bytes=sum(each.nbytes for each in pieces),
-                before=len(earlier),
-                after=len(pieces),
-                is_new=there.isdisjoint(each.address for each in pieces),
-            )
-            if growth.more_bytes > 0:
-                found.append(growth)
+            if sum(sizes) > sum(earlier):
+                found.append(
+                    Growth(
+                        device,
+                        lines.line(spot),
+                        before_bytes=sum(earlier),
+                        after_bytes=sum(sizes),
+                        before=len(earlier),
+                        after=len(sizes),
+                    )
+                )
     return tuple(sorted(found, key=lambda each: -each.more_bytes))
 
 
@@ -418,18 +361,20 @@ def _by_line(
     snapshot: Snapshot,
     device: int,
     lines: RecordedLines,
-    known: Mapping[tuple[Any, ...], Spot | None],
-) -> Mapping[Spot | None, list[_Held]]:
-    """What is in use; a stack that the second has lost is that of the first."""
+    known: dict[tuple[int, int], Spot | None],
+) -> Mapping[Spot | None, list[int]]:
+    """The sizes of what is in use; a stack that the second has lost is the first's."""
     taken = {
         entry["addr"]: lines.spot(entry.get("frames"))
         for entry in snapshot.trace_of(device)
         if entry["action"] == "alloc"
     }
-    held: defaultdict[Spot | None, list[_Held]] = defaultdict(list)
+    held: defaultdict[Spot | None, list[int]] = defaultdict(list)
     for address, block in _used_blocks(snapshot.segments_of(device)).items():
+        place = address, block["size"]
         spot = lines.spot(block["frames"]) or taken.get(address)
         if spot is None and address not in taken:
-            spot = known.get((address, block["size"]))
-        held[spot].append(_Held(address, block["size"], spot))
+            spot = known.get(place)
+        known.setdefault(place, spot)
+        held[spot].append(block["size"])
     return held

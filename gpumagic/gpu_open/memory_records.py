@@ -35,7 +35,6 @@ class LineMemory(Record):
     now_bytes: int  # what of it is in use at the end
     at_peak_bytes: int  # what of it was in use at the peak
     taken: int  # how many allocations it made while recorded
-    taken_bytes: int  # how much they are together
     given_back: int  # how many of them have been freed
     # for how many events those lived in the median; None for none
     lived_events: int | None = None
@@ -64,9 +63,6 @@ class SnapshotOfDevice(Record):
     allocated_bytes: int  # in use, as the allocator rounds
     reserved_bytes: int  # taken from the driver
     segments: tuple[Segment, ...]  # as the snapshot has them
-    # what the device has for this process, where an error in the history tells: free
-    # and reserved together, then
-    total_bytes: int | None = None
     # how many allocations and frees are recorded, and errors for want of memory.
     # Numbers of events count these alone.
     events: int = 0
@@ -92,8 +88,6 @@ class Growth(Record):
     after_bytes: int  # in the second
     before: int  # how many pieces
     after: int  # of the second
-    # whether none of its pieces of the second lie where one of the first did
-    is_new: bool = False
 
     @property
     def more_bytes(self) -> int:
@@ -132,16 +126,3 @@ class ReplayOf(Record):
     again_failed: bool = False  # whether memory runs out by them as well
     why_not: str | None = None  # why nothing could be replayed; None if it could
     notes: tuple[str, ...] = ()  # what of the recording cannot be told, in sentences
-
-
-@dataclass(frozen=True)
-class WouldFit(Record):
-    """Whether one more allocation would have fitted, at the end of a snapshot."""
-
-    device: int
-    nbytes: int  # how much
-    # whether it would; None where the memory of the device is not known
-    fits: bool | None
-    into_cache: bool  # whether it would without asking the driver
-    from_driver_bytes: int  # what the driver would have been asked for
-    free_bytes: int | None  # what the device has free, as far as it is known

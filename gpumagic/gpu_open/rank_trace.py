@@ -6,21 +6,12 @@ All sums are of whole nanoseconds; `RankTrace` says what each of them is.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from gpumagic.devices.kineto import gives_work, times_of_operators
+from gpumagic.gpu_open import host
 from gpumagic.gpu_open.communication import collectives_of, on_the_host
-from gpumagic.gpu_open.host import (
-    BACKWARD,
-    FORWARD,
-    UPDATE,
-    Marks,
-    Phases,
-    Threads,
-    at,
-    line_of,
-)
 from gpumagic.gpu_open.idle import idle_of
 from gpumagic.gpu_open.kernel_kinds import COMMUNICATION, kind_of_kernel
 from gpumagic.gpu_open.lanes import lanes_of
@@ -31,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from gpumagic.gpu_open.trace_events import HostEvent, TraceEvents, Work
-    from gpumagic.report.events import OperatorTime
 
 _MOST_OPERATORS = 50
 _MOST_LINES = 50
@@ -41,11 +31,17 @@ _Intervals: TypeAlias = "list[tuple[int, int]]"
 
 def rank_of(events: TraceEvents) -> RankTrace:
     """What a trace tells of its rank."""
-    marks, phases = Marks(events), Phases(events)
-    threads = Threads(events, marks)
-    sums = _Sums.of(events.work)
-    zero_ns = marks.began_ns if sums is None else sums.busy[0][0]
+    work = events.work
+    compute, communication, copy = _by_use(work)
+    busy = merged([*compute, *communication, *copy])
+    hosts = host.span_of(events.operators, events.calls, events.marks)
+    zero_ns = busy[0][0] if busy else hosts[0] if hosts else None
     origin_ns = zero_ns or 0
+    marked = [each for each in events.marks if each.name.startswith(host.STEP)]
+    spans = hosts, (busy[0][0], busy[-1][1]) if busy else None
+    threads = host.Threads(events, host.telling(events.marks, marked, spans))
+    phases = host.Phases(events)
+    rows = ((name, start, end, thread) for start, end, name, thread in events.operators)
     trace = RankTrace(
         events.file,
         events.rank,
@@ -54,75 +50,49 @@ def rank_of(events: TraceEvents) -> RankTrace:
         device_name=_device_name(events),
         launches=_launches(threads),
         lanes=lanes_of(events, threads, phases, origin_ns),
-        steps=tuple(_steps(marks.steps, sums, origin_ns)),
-        operators=_operators(events.operators),
+        steps=tuple(_steps(marked, busy, origin_ns)),
+        operators=times_of_operators(rows, 1e9)[:_MOST_OPERATORS],
         phases=tuple(_phases(events, phases)),
-        host_length_s=None if marks.length_ns is None else marks.length_ns / 1e9,
+        host_length_s=(hosts[1] - hosts[0]) / 1e9 if hosts else None,
         zero_ns=zero_ns if events.since_1970 else None,
     )
-    if sums is None:
+    if not busy:
         return replace(trace, collectives=on_the_host(events, phases, origin_ns))
+    length_ns = busy[-1][1] - busy[0][0]
+    either_ns = length(merged([*compute, *communication]))
+    hidden_ns = length(compute) + length(communication) - either_ns
+    known = {(each.device, each.stream) for each in work if each.stream is not None}
     return replace(
         trace,
-        length_s=sums.length_ns / 1e9,
-        busy_s=length(sums.busy) / 1e9,
-        compute_s=length(sums.compute) / 1e9,
-        communication_s=length(sums.communication) / 1e9,
-        hidden_communication_s=sums.hidden_ns / 1e9,
-        copy_s=length(sums.copy) / 1e9,
-        idle_s=(sums.length_ns - length(sums.busy)) / 1e9,
-        streams=_streams(events.work),
-        kernels=_kernels(events.work),
-        idle=idle_of(events.work, events.calls, threads),
+        length_s=length_ns / 1e9,
+        busy_s=length(busy) / 1e9,
+        compute_s=length(compute) / 1e9,
+        communication_s=length(communication) / 1e9,
+        hidden_communication_s=hidden_ns / 1e9,
+        copy_s=length(copy) / 1e9,
+        idle_s=(length_ns - length(busy)) / 1e9,
+        streams=len(known) or None,
+        kernels=_kernels(work),
+        idle=idle_of(work, events.calls, threads),
         lines=_lines(events, threads),
-        collectives=collectives_of(events, phases, sums.compute, origin_ns),
+        collectives=collectives_of(events, phases, compute, origin_ns),
     )
 
 
-# ----------------------------------------------------------------------- devices
-
-
-@dataclass(frozen=True)
-class _Sums:
-    """When devices worked at what: intervals apart from each other, in order."""
-
-    busy: _Intervals
-    compute: _Intervals
-    communication: _Intervals
-    copy: _Intervals
-
-    @classmethod
-    def of(cls, work: Iterable[Work]) -> _Sums | None:
-        """Of all work together; None without any."""
-        compute: _Intervals = []
-        communication: _Intervals = []
-        copy: _Intervals = []
-        for each in work:
-            if each.kind is not SpanKind.KERNEL:
-                its = copy
-            else:
-                its = communication if each.communicates else compute
-            its.append((each.start_ns, each.end_ns))
-        apart = [merged(its) for its in (compute, communication, copy)]
-        busy = merged(interval for its in apart for interval in its)
-        return cls(busy, *apart) if busy else None
-
-    @property
-    def length_ns(self) -> int:
-        return self.busy[-1][1] - self.busy[0][0]
-
-    @property
-    def hidden_ns(self) -> int:
-        """How long a kernel computed and another one communicated."""
-        either = length(merged([*self.compute, *self.communication]))
-        return length(self.compute) + length(self.communication) - either
+def _by_use(work: Iterable[Work]) -> Iterator[_Intervals]:
+    """When a kernel computed, one communicated, and a copy or fill ran: apart each."""
+    times: tuple[_Intervals, ...] = ([], [], [])
+    for _, kind, communicates, start, end, *_ in work:
+        use = 2 if kind is not SpanKind.KERNEL else 1 if communicates else 0
+        times[use].append((start, end))
+    return map(merged, times)
 
 
 def _kernels(work: Iterable[Work]) -> tuple[KernelSum, ...]:
     took_ns: dict[tuple[str, bool], list[int]] = defaultdict(list)
-    for each in work:
-        if each.kind is SpanKind.KERNEL:
-            took_ns[each.name, each.communicates].append(each.end_ns - each.start_ns)
+    for name, kind, communicates, start, end, *_ in work:
+        if kind is SpanKind.KERNEL:
+            took_ns[name, communicates].append(end - start)
     sums = (
         KernelSum(
             name,
@@ -136,11 +106,6 @@ def _kernels(work: Iterable[Work]) -> tuple[KernelSum, ...]:
     return tuple(sorted(sums, key=lambda each: (-each.total_s, each.name)))
 
 
-def _streams(work: Iterable[Work]) -> int | None:
-    known = {(each.device, each.stream) for each in work if each.stream is not None}
-    return len(known) or None
-
-
 def _device_name(events: TraceEvents) -> str | None:
     """What the devices are called that worked; None if they differ, or none is told."""
     told = events.device_names
@@ -151,10 +116,7 @@ def _device_name(events: TraceEvents) -> str | None:
     return names.pop() if len(names) == 1 else None
 
 
-# -------------------------------------------------------------------------- host
-
-
-def _launches(threads: Threads) -> int | None:
+def _launches(threads: host.Threads) -> int | None:
     """How often the device was given something; None where no call was recorded.
 
     The driver's call within the runtime's is the same once more.
@@ -165,59 +127,51 @@ def _launches(threads: Threads) -> int | None:
 
 
 def _steps(
-    marks: Iterable[HostEvent], sums: _Sums | None, zero_ns: int
+    marked: Iterable[HostEvent], busy: _Intervals, zero_ns: int
 ) -> Iterator[Step]:
-    for mark in marks:
+    for mark in marked:
         number = mark.name.rpartition("#")[2]
-        if not number.isdecimal():
-            continue
-        times = mark.start_ns, mark.end_ns
-        yield Step(
-            int(number),
-            (mark.start_ns - zero_ns) / 1e9,
-            (mark.end_ns - mark.start_ns) / 1e9,
-            None if sums is None else length_within(sums.busy, *times) / 1e9,
-        )
+        if number.isdecimal():
+            start_ns, end_ns = mark.start_ns, mark.end_ns
+            yield Step(
+                int(number),
+                (start_ns - zero_ns) / 1e9,
+                (end_ns - start_ns) / 1e9,
+                length_within(busy, start_ns, end_ns) / 1e9 if busy else None,
+            )
 
 
-def _operators(operators: Iterable[HostEvent]) -> tuple[OperatorTime, ...]:
-    rows = ((each.name, each.start_ns, each.end_ns, each.thread) for each in operators)
-    return times_of_operators(rows, 1e9)[:_MOST_OPERATORS]
-
-
-def _phases(events: TraceEvents, phases: Phases) -> Iterator[tuple[str, float]]:
+def _phases(events: TraceEvents, phases: host.Phases) -> Iterator[tuple[str, float]]:
     """What was launched in each phase, but not what waits for other ranks there."""
     worked: dict[str, _Intervals] = defaultdict(list)
     known: dict[int, str] = {}
     for work in events.work:
-        if work.call is not None and not work.communicates:
-            if work.call not in known:
-                call = events.calls[work.call]
-                known[work.call] = phases.at(call.thread, call.start_ns)
-            worked[known[work.call]].append((work.start_ns, work.end_ns))
-    for phase in (FORWARD, BACKWARD, UPDATE):
+        place = work.call
+        if place is not None and not work.communicates:
+            if place not in known:
+                call = events.calls[place]
+                known[place] = phases.at(call.thread, call.start_ns)
+            worked[known[place]].append((work.start_ns, work.end_ns))
+    for phase in (host.FORWARD, host.BACKWARD, host.UPDATE):
         if phase in worked:
             yield phase, length(merged(worked[phase])) / 1e9
-    input_ns = phases.input_ns
-    if input_ns is not None:
-        yield "input", input_ns / 1e9
+    if phases.input_ns is not None:
+        yield "input", phases.input_ns / 1e9
 
 
-def _lines(events: TraceEvents, threads: Threads) -> tuple[LineSum, ...]:
+def _lines(events: TraceEvents, threads: host.Threads) -> tuple[LineSum, ...]:
     """What was launched by each function of the user's that the trace has seen."""
-    if not events.python:
-        return ()
     launches: dict[str, set[int]] = defaultdict(set)
     device_ns: dict[str, int] = defaultdict(int)
-    for work in events.work:
+    for work in events.work if events.python else ():
         if work.call is not None:
             call = events.calls[work.call]
-            name = at(threads.lines(call.thread), call.start_ns)
+            name = host.at(threads.lines.get(call.thread, []), call.start_ns)
             if name is not None:
                 launches[name].add(work.call)
                 device_ns[name] += work.end_ns - work.start_ns
     sums = (
-        LineSum(line_of(name), len(its), device_ns[name] / 1e9)
+        LineSum(host.line_of(name), len(its), device_ns[name] / 1e9)
         for name, its in launches.items()
     )
     ordered = sorted(sums, key=lambda each: (-each.device_s, each.line.where))

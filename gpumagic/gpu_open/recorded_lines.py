@@ -14,7 +14,7 @@ from gpumagic.devices.memory_events import Spot
 from gpumagic.report.places import CodeLine, line_in, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 _LONGEST_NAME = 80
 # torch, and what Python brings along, wherever they are installed.
@@ -49,10 +49,7 @@ class RecordedLines:
 
     A stack without a line of the user's has the innermost of the library that called
     torch: programs may be installed. Without that, one of C++ frames may still tell
-    that it was the backward pass.
-
-    Args:
-        stacks: All that may be asked for; they are kept, and told apart by identity.
+    that it was the backward pass. Stacks are kept, and told apart by identity.
     """
 
     def __init__(self, stacks: Iterable[Sequence[Mapping[str, Any]]]) -> None:
@@ -81,10 +78,9 @@ class RecordedLines:
         """A spot in words."""
         return None if spot is None else self._lines[spot]
 
-    @property
-    def line_of(self) -> Callable[[Sequence[Mapping[str, Any]]], CodeLine | None]:
+    def line_of(self, stack: Sequence[Mapping[str, Any]]) -> CodeLine | None:
         """The line of a stack in words."""
-        return lambda stack: self.line(self.spot(stack))
+        return self.line(self.spot(stack))
 
     def _spot_in(self, stack: Sequence[Mapping[str, Any]]) -> Spot | None:
         try:

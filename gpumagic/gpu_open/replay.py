@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_mem.would_fit import answer_for
 from gpumagic.gpu_open.memory_history import GREW, SHRANK, given_back_by
-from gpumagic.gpu_open.memory_records import Replayed, ReplayOf, WouldFit
+from gpumagic.gpu_open.memory_records import Replayed, ReplayOf
 from gpumagic.simulator.allocator import CachingAllocator
 from gpumagic.simulator.allocator_blocks import INACTIVE
 from gpumagic.simulator.allocator_segments import MadeUpAddresses, OutOfSimulatedMemory
@@ -23,7 +22,6 @@ from gpumagic.simulator.allocator_settings import AllocatorSettings
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gpumagic.gpu_open.memory_records import SnapshotOfDevice
     from gpumagic.gpu_open.snapshot_file import Snapshot
     from gpumagic.simulator.allocator_blocks import Block
 
@@ -35,9 +33,6 @@ _PLENTY_BYTES = 1 << 42  # more than any device has
 _MOST_MAPPED_BYTES = 1 << 44  # of pages mapped and unmapped: far beyond any run
 _CUT = "The history and the final state disagree: some of it is missing."
 SHORT_OR_EMPTIED = "Whether memory ran short or the program emptied the cache is open."
-_SETTING_UNKNOWN = (
-    "How the allocator was set is not recorded: torch's default is taken."
-)
 
 
 class Step(NamedTuple):
@@ -56,8 +51,6 @@ class Requests:
     """All that one device's history asks for."""
 
     steps: list[Step] = field(default_factory=list)  # in order
-    # by address, what was in use before the recording, as requests
-    held: dict[int, Step] = field(default_factory=dict)
     # when memory that another stream used was free again, by its number
     late: dict[int, int] = field(default_factory=dict)
     pieces: int = 0  # how many pieces of memory there are
@@ -79,65 +72,53 @@ def replays(
     memory_bytes: int | None = None,
 ) -> ReplayOf:
     """What would have happened under other settings, or with other memory."""
-    notes: list[str] = []
-    text = snapshot.settings
-    wanted = [AllocatorSettings.parse(each) for each in settings]
+    text, notes = snapshot.settings or "", []
+    wanted = {each: AllocatorSettings.parse(each) for each in settings}
     try:
-        recorded = AllocatorSettings.parse(text or "")
+        recorded = AllocatorSettings.parse(text)
     except GpuMagicError as error:
-        if "backend" in (text or ""):
+        if "backend" in text:
             return ReplayOf(device, why_not=f"this is not torch's own: {error.problem}")
         recorded = AllocatorSettings()
         notes.append(f"The recorded setting is taken as the default: {error.problem}.")
-    if text is None:
-        notes.append(_SETTING_UNKNOWN)
+    if snapshot.settings is None:
+        notes.append("The allocator's setting is not recorded: the default is taken.")
     trace, final = snapshot.trace_of(device), snapshot.segments_of(device)
     moved = sum(each["size"] for each in trace if each["action"].endswith("map"))
     if moved > _MOST_MAPPED_BYTES:
         return ReplayOf(device, why_not="sizes in this history are beyond any device")
     requests = requests_of(trace, final, recorded)
-    if not any(step.kind in (TAKE, FAIL) for step in requests.steps):
+    if not any(step.kind in (TAKE, FAIL) and step.event for step in requests.steps):
         return ReplayOf(device, why_not="the history of this device has no requests")
-    notes += requests.notes
     total = requests.total_bytes
+
+    def served(setting: str, rules: AllocatorSettings, total: int | None) -> Replayed:
+        run = Replay(requests, rules, total)
+        run.run()
+        reserved = run.allocator.peak_reserved_bytes
+        count = run.allocator.counters.device_allocations
+        return Replayed(setting, total, False, reserved, count, run.failed_event)
+
+    again = served(text, recorded, total)
     made = [
         Replayed(
-            text or "",
-            total,
-            recorded=True,
-            peak_reserved_bytes=requests.peak_reserved_bytes,
-            segments=requests.segments,
-            failed_event=requests.failed_event,
+            *(text, total, True, requests.peak_reserved_bytes, requests.segments),
+            requests.failed_event,
         )
     ]
     if memory_bytes is not None:
-        made.append(_replayed(requests, text or "", recorded, memory_bytes))
-    for each, parsed in zip(settings, wanted, strict=True):
-        if each != (text or ""):
-            made.append(_replayed(requests, each, parsed, memory_bytes or total))
-    again = Replay(requests, recorded, total)
-    again.run()
+        made.append(served(text, recorded, memory_bytes))
+    made += [
+        served(each, rules, memory_bytes or total)
+        for each, rules in wanted.items()
+        if each != text
+    ]
     return ReplayOf(
         device,
         tuple(made),
-        again_bytes=again.allocator.peak_reserved_bytes,
+        again_bytes=again.peak_reserved_bytes,
         again_failed=again.failed_event is not None,
-        notes=tuple(notes),
-    )
-
-
-def _replayed(
-    requests: Requests, text: str, settings: AllocatorSettings, total: int | None
-) -> Replayed:
-    run = Replay(requests, settings, total)
-    run.run()
-    return Replayed(
-        text,
-        total,
-        recorded=False,
-        peak_reserved_bytes=run.allocator.peak_reserved_bytes,
-        segments=run.allocator.counters.device_allocations,
-        failed_event=run.failed_event,
+        notes=(*notes, *requests.notes),
     )
 
 
@@ -148,70 +129,70 @@ def requests_of(
     trace: Sequence[Entry], final: Sequence[Entry], settings: AllocatorSettings
 ) -> Requests:
     """What a device's history asks for."""
-    reader = _Reader(final, settings)
-    reader.read(trace)
+    reader = _Reader(trace, final, settings)
+    reader.read()
     return reader.found
 
 
 class _Reader:
     """Goes through the entries once, and then finds what was there before them."""
 
-    def __init__(self, final: Sequence[Entry], settings: AllocatorSettings) -> None:
+    def __init__(
+        self,
+        trace: Sequence[Entry],
+        final: Sequence[Entry],
+        settings: AllocatorSettings,
+    ) -> None:
         self.found = Requests()
         self._settings = settings
-        self._final = final
+        self._trace, self._final = trace, final
+        self._held: dict[int, Step] = {}  # by address, what was in use before
         self._live: dict[int, int] = {}  # the piece at an address
         self._awaited: dict[int, int] = {}  # those given back and not free as yet
         self._met: set[int] = set()
-        self._waiting: list[int] = []  # pieces given back before the recording
+        self._waiting: list[Step] = []  # pieces given back before the recording
         self._level = 0  # what was taken from the driver since the beginning
         self._highest = 0
         # what was given back to the driver at once: its place, and what would have
         # been taken without it, where a request followed that needed new memory
         self._returns: list[tuple[int, int | None]] = []
 
-    def read(  # noqa: C901 -- one branch for each kind of entry
-        self, trace: Sequence[Entry]
-    ) -> None:
+    def read(self) -> None:
         """Make steps of them."""
-        found, event, count = self.found, 0, len(trace)
-        ends = given_back_by(trace)
-        for at, entry in enumerate(trace):
-            action, size = entry["action"], entry["size"]
+        found, event = self.found, 0
+        ends = given_back_by(self._trace)
+        for at, entry in enumerate(self._trace):
+            action = entry["action"]
+            event += action in ("alloc", ends, "oom")
             if action == "alloc":
-                event += 1
                 self._take(entry, at, event)
             elif action == ends:
-                event += 1
-                following = trace[at + 1] if at + 1 < count else {}
-                done = following.get("action"), following.get("addr")
-                is_plain = action == "free_completed" or (
-                    done == ("free_completed", entry["addr"])
-                )
-                self._give_back(entry, at, event, is_plain=is_plain)
+                self._give_back(entry, at, event)
             elif action == "free_completed":
                 self._complete(entry, at)
             elif action in GREW:
                 found.segments += 1
-                self._level += size
+                self._level += entry["size"]
                 self._highest = max(self._highest, self._level)
             elif action in SHRANK:
-                self._return(trace, at)
+                self._return(entry, at)
             elif action == "oom":
-                event += 1
                 self._fail(entry, at, event)
+        self._compare_end()
+        self._conclude()
+
+    def _conclude(self) -> None:
+        """What is known once all is read: what there was before, and what that says."""
+        found = self.found
         before = sum(each["total_size"] for each in self._final) - self._level
         if before < 0:
             self._is_cut()
         found.peak_reserved_bytes = before + self._highest
         found.segments += sum(not each["is_expandable"] for each in self._final)
-        found.segments -= sum(
-            (each["action"] == "segment_alloc") - (each["action"] == "segment_free")
-            for each in trace
-        )
+        actions = [each["action"] for each in self._trace]
+        found.segments += actions.count("segment_free") - actions.count("segment_alloc")
         if found.total_bytes is not None:
             found.total_bytes += before
-        self._compare_end()
         most = found.total_bytes or found.peak_reserved_bytes
         collects = self._settings.garbage_collection_threshold
         for at, wanted in self._returns:
@@ -219,8 +200,8 @@ class _Reader:
                 found.emptied.add(at)
             elif wanted is not None and found.total_bytes is None:
                 found.notes[SHORT_OR_EMPTIED] = None
-        found.held = dict(sorted(found.held.items()))
-        found.steps[:0] = [Step(GIVE_BACK, -1, 0, piece) for piece in self._waiting]
+        held = [step for _, step in sorted(self._held.items())]
+        found.steps[:0] = [*held, *self._waiting]
 
     def _take(self, entry: Entry, at: int, event: int) -> None:
         address = entry["addr"]
@@ -232,11 +213,10 @@ class _Reader:
             self.found.late[self._awaited.pop(address)] = at - 1
         piece = self._live[address] = self._new_piece()
         self._met.add(address)
-        self.found.steps.append(
-            Step(TAKE, at, event, piece, entry["size"], entry["stream"])
-        )
+        step = Step(TAKE, at, event, piece, entry["size"], entry["stream"])
+        self.found.steps.append(step)
 
-    def _give_back(self, entry: Entry, at: int, event: int, *, is_plain: bool) -> None:
+    def _give_back(self, entry: Entry, at: int, event: int) -> None:
         address = entry["addr"]
         piece = self._live.pop(address, None)
         if piece is None:
@@ -245,7 +225,9 @@ class _Reader:
                 return
             piece = self._was_before(entry, address)
         self.found.steps.append(Step(GIVE_BACK, at, event, piece))
-        if not is_plain:
+        following = self._trace[at + 1] if at + 1 < len(self._trace) else {}
+        done = following.get("action"), following.get("addr")
+        if entry["action"] != "free_completed" and done != ("free_completed", address):
             self._awaited[address] = piece
             self.found.late[piece] = _NEVER
 
@@ -254,18 +236,17 @@ class _Reader:
         piece = self._awaited.pop(address, None)
         if piece is None and address not in self._met:
             piece = self._was_before(entry, address)
-            self._waiting.append(piece)
+            self._waiting.append(Step(GIVE_BACK, -1, 0, piece))
         if piece is not None:
             self.found.late[piece] = at
 
-    def _return(self, trace: Sequence[Entry], at: int) -> None:
+    def _return(self, entry: Entry, at: int) -> None:
         """What went back at once is one step, at the first of its entries."""
-        entry, found = trace[at], self.found
+        trace = self._trace
         if not at or trace[at - 1]["action"] not in SHRANK:
-            last = at
-            while last + 1 < len(trace) and trace[last + 1]["action"] in SHRANK:
-                last += 1
-            following = trace[last + 1] if last + 1 < len(trace) else None
+            places = range(at, len(trace))
+            left = (trace[n] for n in places if trace[n]["action"] not in SHRANK)
+            following = next(left, None)
             wanted = None
             if following is not None and following["action"] in ("oom", *GREW):
                 size = following["size"]
@@ -273,21 +254,21 @@ class _Reader:
                     size = self._settings.segment_bytes(size)
                 wanted = self._level + size
             self._returns.append((at, wanted))
-            found.steps.append(Step(RETURN, at, -1))
+            self.found.steps.append(Step(RETURN, at, -1))
         self._level -= entry["size"]
 
     def _fail(self, entry: Entry, at: int, event: int) -> None:
-        size = entry["size"]
+        found, size = self.found, entry["size"]
         step = Step(FAIL, at, event, self._new_piece(), size, entry["stream"])
-        self.found.steps.append(step)
-        self.found.failed_event = event
+        found.steps.append(step)
+        found.failed_event = event
         free = entry.get("device_free")
         if isinstance(free, int) and free >= 0:
-            total = self._level + free
+            found.total_bytes = self._level + free
             segment = self._settings.segment_bytes(size)
             if segment <= free and not self._settings.expandable_segments:
-                total = self._level + segment - 1  # a share was all that was allowed
-            self.found.total_bytes = total
+                # A share was all that was allowed.
+                found.total_bytes = self._level + segment - 1
 
     def _compare_end(self) -> None:
         """Add what is there in the end and was before."""
@@ -300,10 +281,9 @@ class _Reader:
                 there.add(address)
                 if address not in self._met:
                     size = block["requested_size"] or block["size"]
-                    entry = {**segment, "size": size}
-                    piece = self._was_before(entry, address)
+                    piece = self._was_before({**segment, "size": size}, address)
                     if block["state"] != "active_allocated":
-                        self._waiting.append(piece)
+                        self._waiting.append(Step(GIVE_BACK, -1, 0, piece))
                         self.found.late[piece] = _NEVER
                 elif address not in self._live and address not in self._awaited:
                     self._is_cut()
@@ -315,9 +295,8 @@ class _Reader:
 
     def _was_before(self, entry: Entry, address: int) -> int:
         piece = self._new_piece()
-        self.found.held[address] = Step(
-            TAKE, -1, 0, piece, entry["size"], entry["stream"]
-        )
+        step = Step(TAKE, -1, 0, piece, entry["size"], entry["stream"])
+        self._held[address] = step
         self._met.add(address)
         return piece
 
@@ -346,7 +325,7 @@ class Replay:
         self._requests = requests
         self.failed_event: int | None = None
         self._now = -1  # the place of the entry
-        self._blocks: list[Block | None] = [None] * requests.pieces
+        self._blocks: dict[int, Block] = {}
         self.allocator = CachingAllocator(
             0,
             total_bytes or _PLENTY_BYTES,
@@ -362,7 +341,7 @@ class Replay:
 
     def run(self) -> None:
         """Serve what can be served, up to a failure that was not recorded."""
-        for step in (*self._requests.held.values(), *self._requests.steps):
+        for step in self._requests.steps:
             self._now = step.at
             if step.kind == GIVE_BACK:
                 self._give_back(step.piece)
@@ -377,11 +356,9 @@ class Replay:
                     if step.kind == TAKE:
                         return
                     continue
-                if step.kind == TAKE:
+                if step.kind == TAKE and block is not None:
                     self._blocks[step.piece] = block
-                elif (
-                    block is not None
-                ):  # what had failed, and what it led to is unknown
+                elif block is not None:  # it had failed; what it led to is unknown
                     self.allocator.free(block)
 
     def take(self, step: Step) -> Block | None:
@@ -390,7 +367,7 @@ class Replay:
 
     def _give_back(self, piece: int) -> None:
         """Free a piece, at once or when the recording says so."""
-        block, self._blocks[piece] = self._blocks[piece], None
+        block = self._blocks.pop(piece, None)
         if block is None:
             return
         until = self._requests.late.get(piece)
@@ -425,39 +402,3 @@ class Replay:
                 return ~place
         self._queues.append(until)
         return -len(self._queues)
-
-
-# ---------------------------------------------------------------------------- fit
-
-
-def would_fit(
-    device: SnapshotOfDevice,
-    nbytes: int,
-    total_bytes: int | None = None,
-    settings: str | None = None,
-) -> WouldFit:
-    """Whether so much would have fitted at the end of a snapshot, and where from."""
-    total = device.total_bytes if total_bytes is None else total_bytes
-    free = None if total is None else max(total - device.reserved_bytes, 0)
-    try:
-        known = AllocatorSettings.parse(settings or "")
-    except GpuMagicError:  # of a torch that has other words
-        known = AllocatorSettings()
-    answer = answer_for(
-        known.rounded_bytes(nbytes) if nbytes > 0 else 0,
-        device.segments,
-        device=device.device,
-        device_free_bytes=free,
-        cap_left_bytes=None,
-        max_split_bytes=known.max_split_size_bytes,
-        expandable=True if known.expandable_segments else None,
-    )
-    is_served = answer.place == "hole"
-    return WouldFit(
-        device=device.device,
-        nbytes=nbytes,
-        fits=None if answer.place is None else answer.place != "nowhere",
-        into_cache=is_served,
-        from_driver_bytes=0 if is_served else answer.segment_bytes or 0,
-        free_bytes=free,
-    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import pickle
 import re
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
     from gpumagic.gpu_open.files import Opened
 
-_MIB = 1 << 20
 _PLACED = frozenset(
     {
         *("alloc", "free_requested", "free_completed"),
@@ -39,8 +37,11 @@ _OTHERS = frozenset({"annotate", "oom", "snapshot"})
 _MOST_UNKNOWN = 20
 _LONGEST_NAME = 60
 _LONGEST_SETTING = 500
-_INTERVALS = 16  # of sizes, each up to twice as large as the last
 _HOW = "torch.cuda.memory._dump_snapshot(FILE) writes one"
+_BROKEN = (
+    *(msgspec.DecodeError, pickle.UnpicklingError, EOFError, ValueError, TypeError),
+    *(ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError),
+)
 
 _Number = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -70,7 +71,6 @@ class _Entry(msgspec.Struct, gc=False):
     addr: _Number | None = None
     device_free: int | None = None
     time_us: _Number | None = None
-    pool_id: tuple[_Number, _Number] | None = None
     frames: Any = None
 
 
@@ -84,13 +84,11 @@ class _Whole(msgspec.Struct):
 class Snapshot:
     """A memory snapshot as plain data, in the shape of torch's own."""
 
-    # as `torch.cuda.memory_snapshot()` tells them: `device`, `address`, `total_size`,
-    # `stream`, `segment_type`, `segment_pool_id`, `is_expandable`, and `blocks` in
-    # order with `address`, `size`, `requested_size` (or None), `state` and `frames`
+    # as `torch.cuda.memory_snapshot()` tells them; `requested_size` may be None
     segments: Sequence[Mapping[str, Any]]
     # for each device its history, oldest first, empty where none was recorded.
-    # Entries have `action`, `size`, `stream`; `addr`, or `device_free` if they are an
-    # "oom" that tells it; `frames`, `time_us` and `pool_id` where the file has them.
+    # Entries have `action`, `size`, `stream` and `addr`; and, or None, `device_free`
+    # of an "oom", `frames` and `time_us`.
     device_traces: Sequence[Sequence[Mapping[str, Any]]]
     # how the allocator was set, as PYTORCH_CUDA_ALLOC_CONF would say it; None where
     # the file does not tell
@@ -121,16 +119,15 @@ def read(path: str | Path) -> Snapshot:
 
 def snapshot_in(file: Opened) -> Snapshot:
     """The snapshot in a file that has been opened."""
-    name, nbytes = printable(file.name, _LONGEST_NAME), len(file.data)
-    is_pickle = file.data[:1] == b"\x80"
-    found = _unpickled(file, name) if is_pickle else _from_json(file, name)
+    name = printable(file.name, _LONGEST_NAME)
+    found = _plain(file, name)
     if isinstance(found, list):  # of `torch.cuda.memory_snapshot()`
         found = {"segments": found}
     try:
-        if not isinstance(found, dict) or not {"segments", "device_traces"} & set(
-            found
+        if not isinstance(found, dict) or found.keys().isdisjoint(
+            ("segments", "device_traces")
         ):
-            raise msgspec.ValidationError("it has no segments")  # noqa: TRY301
+            raise TypeError("it has no segments")  # noqa: TRY301
         whole = msgspec.convert(found, _Whole)
     except (msgspec.ValidationError, TypeError) as error:
         why = printable(first_line(error), 90)
@@ -138,14 +135,15 @@ def snapshot_in(file: Opened) -> Snapshot:
     unknown: Counter[str] = Counter()
     traces = [list(_entries(each or (), unknown)) for each in whole.device_traces]
     return Snapshot(
-        segments=[_segment(each) for each in whole.segments],
-        device_traces=traces,
-        settings=_settings_text(whole.allocator_settings),
-        file=FileRead(
-            name=file.name,
-            nbytes=nbytes,
+        [_segment(each) for each in whole.segments],
+        traces,
+        _settings(whole.allocator_settings),
+        FileRead(
+            file.name,
+            len(file.data),
             events=sum(map(len, traces)),
             unknown=tuple(unknown.most_common(_MOST_UNKNOWN)),
+            folder=file.folder,
         ),
     )
 
@@ -170,107 +168,50 @@ class _PlainUnpickler(pickle.Unpickler):
         )
 
 
-def _unpickled(file: Opened, name: str) -> Any:
-    """The plain data of a pickle; nothing of it is run."""
+def _plain(file: Opened, name: str) -> Any:
+    """The plain data of a pickle or of JSON; nothing of it is run."""
+    kind = "pickle" if file.data[:1] == b"\x80" else "JSON"
     try:
-        return _PlainUnpickler(file.data, name).load()
-    except EOFError:
-        raise ends_early(file.name) from None
-    except (
-        pickle.UnpicklingError,
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        MemoryError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
-        if "truncated" in str(error):
+        if kind == "pickle":
+            return _PlainUnpickler(file.data, name).load()
+        return msgspec.json.decode(file.data)
+    except _BROKEN as error:
+        if isinstance(error, EOFError) or "truncated" in str(error):
             raise ends_early(file.name) from None
         why = printable(first_line(error), _LONGEST_NAME)
-        raise GpuMagicError(
-            f"{name} is no whole pickle: {why}", "write or copy it again"
-        ) from None
-
-
-def _from_json(file: Opened, name: str) -> Any:
-    try:
-        return msgspec.json.decode(file.data.removeprefix(b"\xef\xbb\xbf"))
-    except (msgspec.DecodeError, RecursionError) as error:
-        if "truncated" in str(error):
-            raise ends_early(file.name) from None
-        why = printable(first_line(error), _LONGEST_NAME)
-        raise GpuMagicError(
-            f"{name} is no whole JSON: {why}", "write or copy it again"
-        ) from None
+        problem = f"{name} is no whole {kind}: {why}"
+        raise GpuMagicError(problem, "write or copy it again") from None
 
 
 def _segment(found: _Segment) -> dict[str, Any]:
     address, blocks = found.address, []
     for each in found.blocks:
+        block = {"address": address, **msgspec.structs.asdict(each)}
         # Older versions have another word for it.
-        state = each.state.replace("awaiting", "pending")
-        blocks.append(
-            {
-                "address": address,
-                "size": each.size,
-                "requested_size": each.requested_size,
-                "state": state,
-                "frames": each.frames if isinstance(each.frames, list) else [],
-            }
-        )
+        block["state"] = each.state.replace("awaiting", "pending")
+        block["frames"] = each.frames if isinstance(each.frames, list) else []
+        blocks.append(block)
         address += each.size
-    kept = {name: getattr(found, name) for name in found.__struct_fields__}
-    return {**kept, "blocks": blocks}
+    return {**msgspec.structs.asdict(found), "blocks": blocks}
 
 
 def _entries(
     trace: Sequence[_Entry], unknown: Counter[str]
 ) -> Iterator[dict[str, Any]]:
-    """Those of which it is known what they are about, with what they tell."""
+    """Those of which it is known what they are about."""
     for each in trace:
-        if each.action not in _OTHERS and (
-            each.action not in _PLACED or each.addr is None
-        ):
+        if each.action in _OTHERS or (each.action in _PLACED and each.addr is not None):
+            if not isinstance(each.frames, list):
+                each.frames = None
+            yield msgspec.structs.asdict(each)
+        else:
             unknown[printable(each.action, _LONGEST_NAME)] += 1
-            continue
-        told = ((name, getattr(each, name)) for name in each.__struct_fields__)
-        entry = {name: value for name, value in told if value is not None}
-        if not isinstance(each.frames, list | None):
-            del entry["frames"]
-        yield entry
 
 
-# -------------------------------------------------------------------------- settings
-
-
-def _settings_text(found: Any) -> str | None:
-    """As it was written; where it was set otherwise, as it would be written."""
-    if not isinstance(found, dict):
-        return None
-    for kind in ("", "CUDA_", "HIP_"):
+def _settings(found: Any) -> str | None:
+    """As PYTORCH_CUDA_ALLOC_CONF was set; "" where it was not, None if nobody says."""
+    for kind in ("CUDA_", "", "HIP_") if isinstance(found, dict) else ():
         written = found.get(f"PYTORCH_{kind}ALLOC_CONF")
-        if isinstance(written, str) and written.strip():
+        if isinstance(written, str):
             return written.strip()[:_LONGEST_SETTING]
-    return ",".join(_settings(found))
-
-
-def _settings(found: Mapping[Any, Any]) -> Iterator[str]:
-    if found.get("expandable_segments") is True:
-        yield "expandable_segments:True"
-    most = found.get("max_split_size")
-    if type(most) is int and 0 < most < sys.maxsize:
-        yield f"max_split_size_mb:{most // _MIB}"
-    threshold = found.get("garbage_collection_threshold")
-    if isinstance(threshold, float) and 0 < threshold < 1:
-        yield f"garbage_collection_threshold:{threshold:g}"
-    told = found.get("roundup_power2_divisions")
-    told = told if isinstance(told, dict) else {}
-    steps = {1 << each: told.get(str(1 << each), 0) for each in range(_INTERVALS)}
-    steps = {size: each for size, each in steps.items() if str(size) in told}
-    if len(set(steps.values())) == 1 and len(steps) == _INTERVALS and steps[1]:
-        yield f"roundup_power2_divisions:{steps[1]}"
-    elif any(steps.values()):  # torch fills what is left out: so all of them
-        pairs = ",".join(f"{size}:{each}" for size, each in steps.items())
-        yield f"roundup_power2_divisions:[{pairs}]"
+    return None

@@ -7,13 +7,7 @@ from collections import defaultdict
 from statistics import median
 from typing import TYPE_CHECKING
 
-from gpumagic.gpu_open.matching import (
-    ONE_SIDED,
-    POINT_TO_POINT,
-    Key,
-    Matches,
-    matches_of,
-)
+from gpumagic.gpu_open import matching
 from gpumagic.gpu_open.trace_records import Clock, Difference, RankShare, Together
 from gpumagic.report.collectives import (
     Attendance,
@@ -28,7 +22,7 @@ from gpumagic.report.collectives import (
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
-    from gpumagic.gpu_open.trace_records import Collective, RankTrace
+    from gpumagic.gpu_open.trace_records import RankTrace
 
 _NS = 1_000_000_000
 _ONE_HOST_NS = 50_000  # so much the ends differ in any case
@@ -62,7 +56,7 @@ def together(ranks: Sequence[RankTrace]) -> Together:
         for place, rank in enumerate(ranks)
     }
     labelled = dict(sorted(labelled.items()))
-    found = matches_of(labelled, by_rank=by_rank)
+    found = matching.matches_of(labelled, by_rank=by_rank)
     offsets = clock_offsets(_ends(labelled, found))
     clock = _clock(labelled, offsets)
     waits = waits_of(
@@ -76,13 +70,13 @@ def together(ranks: Sequence[RankTrace]) -> Together:
     slowest, ratio, more_s = _slowest(waits)
     apart = [each.apart_ns / _NS for each in waits.latest.values()]
     errors = [each.error_ns for each in offsets.values() if each.error_ns is not None]
+    is_aligned = clock is Clock.ALIGNED and errors
+    worlds = [rank.world_size for rank in ranks if rank.world_size]
     return Together(
-        ranks=tuple(_share(label, rank, waits) for label, rank in labelled.items()),
-        world_size=max(
-            (rank.world_size for rank in ranks if rank.world_size), default=None
-        ),
+        tuple(_share(label, rank, waits) for label, rank in labelled.items()),
+        world_size=max(worlds, default=None),
         matched=len(waits.latest),
-        unmatched=waits.untold + len(_of_no_word(labelled, found, clock)),
+        unmatched=waits.untold,
         by_number=found.by_number,
         slowest=slowest,
         ratio=ratio,
@@ -91,56 +85,38 @@ def together(ranks: Sequence[RankTrace]) -> Together:
         ),
         skew_s=median(apart) if apart else None,
         clock=clock,
-        clock_error_s=(
-            max(errors) / _NS if clock is Clock.ALIGNED and errors else None
-        ),
+        clock_error_s=max(errors) / _NS if is_aligned else None,
     )
 
 
-def _attendance(rank: RankTrace, keys: Mapping[int, Key], clock: Clock) -> Attendance:
+def _attendance(
+    rank: RankTrace, keys: Mapping[int, matching.Key], clock: Clock
+) -> Attendance:
     zero_ns = rank.zero_ns or 0
     parts = []
     for place, each in enumerate(rank.collectives):
         group, number = keys.get(place, (None, None))
-        if _tells_nothing(each, clock):
+        if clock is not Clock.SHARED and each.name in _NO_WORD_OF_THE_LAST:
             number = None
-        spans = [(each.start_s, each.end_s), *each.hidden]
         (start_ns, end_ns), *hidden = (
             (zero_ns + round(from_s * _NS), zero_ns + round(until_s * _NS))
-            for from_s, until_s in spans
+            for from_s, until_s in ((each.start_s, each.end_s), *each.hidden)
         )
         part = Part(group, number, start_ns, end_ns)
         parts.append(part.with_work(hidden, round((each.hidden_s or 0.0) * _NS)))
     return Attendance(zero_ns, zero_ns + round(_length_s(rank) * _NS), parts)
 
 
-def _tells_nothing(each: Collective, clock: Clock) -> bool:
-    return clock is not Clock.SHARED and each.name in _NO_WORD_OF_THE_LAST
-
-
-def _of_no_word(
-    ranks: Mapping[int, RankTrace], found: Matches, clock: Clock
-) -> set[Key]:
-    """What was found on several ranks, and tells nothing of waits all the same."""
-    return {
-        key
-        for label, rank in ranks.items()
-        for place, key in found.keys[label].items()
-        if _tells_nothing(rank.collectives[place], clock)
-    }
-
-
 def _length_s(rank: RankTrace) -> float:
-    if rank.length_s is not None:
-        return rank.length_s
-    return rank.host_length_s or 0.0
+    known = rank.host_length_s if rank.length_s is None else rank.length_s
+    return known or 0.0
 
 
 def _share(label: int, rank: RankTrace, waits: Waits[int]) -> RankShare:
     share = waits.shares[label]
     return RankShare(
-        rank=label,
-        length_s=_length_s(rank),
+        label,
+        _length_s(rank),
         own_s=share.own_ns / _NS,
         waits_s=share.waits_ns / _NS,
         moves_s=share.moves_ns / _NS,
@@ -156,14 +132,14 @@ def _share(label: int, rank: RankTrace, waits: Waits[int]) -> RankShare:
 
 
 def _ends(
-    ranks: Mapping[int, RankTrace], found: Matches
+    ranks: Mapping[int, RankTrace], found: matching.Matches
 ) -> dict[int, dict[Hashable, int]]:
     """When what all leave at once ended, by the clock of each file."""
     return {
         label: {
             key: (rank.zero_ns or 0) + round(rank.collectives[place].end_s * _NS)
             for place, key in found.keys[label].items()
-            if rank.collectives[place].name not in ONE_SIDED | POINT_TO_POINT
+            if rank.collectives[place].name not in matching.ONE_SIDED
         }
         for label, rank in ranks.items()
     }
@@ -198,14 +174,11 @@ def _slowest(waits: Waits[int]) -> tuple[int | None, float | None, float]:
     }
     blamed = {label: float(share.blamed_ns) for label, share in between.items()}
     slowest = slowest_of(own, blamed)
-    if slowest is None:
-        return None, None, 0.0
     others_ns = median([own[label] for label in own if label != slowest])
-    more_ns = own[slowest] - others_ns
-    if more_ns < _WORTH * usual_ns:
+    more_ns = 0.0 if slowest is None else own[slowest] - others_ns
+    if slowest is None or more_ns < _WORTH * usual_ns:
         return None, None, 0.0
-    ratio = own[slowest] / others_ns if others_ns > 0 else None
-    return slowest, ratio, more_ns / _NS
+    return slowest, own[slowest] / others_ns if others_ns > 0 else None, more_ns / _NS
 
 
 def _differences(
@@ -248,7 +221,5 @@ def _spent(rank: RankTrace, usual_s: float) -> defaultdict[str, float]:
 
 def _phase_of(name: str | None) -> str | None:
     """In which phase the host was, by the name of what it was in."""
-    return next(
-        (phase for phase, known in _PHASES if name is not None and known.search(name)),
-        None,
-    )
+    found = (phase for phase, known in _PHASES if known.search(name or ""))
+    return next(found, None)

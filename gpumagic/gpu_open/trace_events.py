@@ -1,8 +1,4 @@
-"""The events of a trace in plain rows, which is all that the sums need of them.
-
-A trace has some hundred thousand events; as rows they take a tenth of the memory that
-the file's own dictionaries take.
-"""
+"""The events of a trace in plain rows, which is all that the sums need of them."""
 
 from __future__ import annotations
 
@@ -27,7 +23,6 @@ class Work(NamedTuple):
     # which one, as the file numbers them; None where it does not tell
     device: int | None
     stream: int | None  # likewise
-    nbytes: int | None = None  # how much was copied or sent, where the file tells
     # the place of the call that launched it in `TraceEvents.calls`; None where none
     # is known. All that a graph holds has the call that launched it.
     call: int | None = None
@@ -36,14 +31,12 @@ class Work(NamedTuple):
 
 
 class HostEvent(NamedTuple):
-    """What a thread of the host did."""
+    """What a thread of the host did; the first three are a row of a timeline."""
 
-    name: str
     start_ns: int
     end_ns: int
-    thread: int  # as the file numbers them
-    # the number by which forward and backward of autograd find each other
-    sequence: int | None = None
+    name: str
+    thread: Any  # as the file numbers or names them
 
 
 @dataclass
@@ -57,11 +50,11 @@ class TraceEvents:
     operators: list[HostEvent] = field(default_factory=list)  # of torch
     # what the user, or a library, has annotated; also steps
     marks: list[HostEvent] = field(default_factory=list)
-    # functions, where the trace has stacks: names as the file has them, such as
-    # `train.py(12): step`
+    # the user's own functions, where the trace has stacks: names as the file has them,
+    # such as `train.py(12): step`
     python: list[HostEvent] = field(default_factory=list)
     # the thread that steps are marked on, or that launched most
-    main_thread: int | None = None
+    main_thread: Any = None
     rank: int | None = None
     world_size: int | None = None
     # by device, where the file tells

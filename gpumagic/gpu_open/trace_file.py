@@ -1,26 +1,27 @@
 """Reads a trace of torch's profiler, of any version and device, into plain rows.
 
-`msgspec` decodes entry by entry, and of each only the fields that are needed: of the
-file itself, which is whole in memory, that takes half as much once more. What calls do,
-and what is device work, is `devices/kineto.py`'s: it reads the traces that are made
-here.
+`msgspec` decodes of each entry only the fields that are needed. What calls do, and what
+is device work, is `devices/kineto.py`'s: it reads the traces that are made here.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import re
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
+from dataclasses import replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from gpumagic.devices import kineto
 from gpumagic.errors import GpuMagicError, first_line
-from gpumagic.gpu_open.files import ends_early, opened
+from gpumagic.gpu_open.files import AGAIN, ends_early, opened
+from gpumagic.gpu_open.host import STEP, users_frame
 from gpumagic.gpu_open.trace_events import HostEvent, TraceEvents, Work
 from gpumagic.gpu_open.trace_records import FileRead
 from gpumagic.report.events import SpanKind
@@ -28,27 +29,29 @@ from gpumagic.report.introspection import without_collecting
 from gpumagic.report.units import printable, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from gpumagic.gpu_open.files import Opened
 
 _MOST_UNKNOWN = 20
-_AT_ONCE = 10_000  # entries, before it is told how far it is
+_AT_ONCE = 1_000  # entries: more of them do not fit into the processor's cache
+_TOLD_EACH = 5_000  # of them
 _MOST_NUMBER = 2**61  # so that two of them added are a number of 64 bits
+_MOST_US = 2e15
 _FIRST_NS = 10**18  # in 2001: a clock that is later counts from 1970 on
 
 # By the category of an entry, in small letters: as Kineto spells it, and our own.
 _WORK = {**kineto.DEVICE_WORK, "copy": SpanKind.COPY, "fill": SpanKind.FILL}
 # Of ours, by names that `kineto.kind_of_call` understands.
 _SIMULATED_CALLS = {"launch": "Launch {}", "wait": "{} (Synchronize)"}
+_CALLS = (*kineto.CALLS, "hip", *_SIMULATED_CALLS)
 _OPERATORS = frozenset({kineto.OPERATION, "host"})
 # Known, and nothing that anybody did: what a device was doing for an annotation, or was
 # waiting for; what the profiler itself took; the time that it was on.
 _NO_ROWS = frozenset(
     {"gpu_user_annotation", "cuda_sync", "cuda_event", "overhead", "trace"}
 )
-_STEP = "ProfilerStep#"
 _COLLECTIVE = "record_param_comms"
 _COMMUNICATES = re.compile(
     r"""^\W*(void\ +)?(nccl|rccl|hccl|hcom_|msccl|oneccl|ccl::|nvshmem|deep_ep::)
@@ -58,14 +61,6 @@ _COMMUNICATES = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-# What the profiler calls the types of what is sent, and their bytes.
-_BYTES = {
-    **dict.fromkeys(("byte", "char", "bool"), 1),
-    **dict.fromkeys(("short", "half", "bfloat16"), 2),
-    **dict.fromkeys(("int", "float"), 4),
-    **dict.fromkeys(("long", "double", "complexfloat"), 8),
-    "complexdouble": 16,
-}
 _RANK = (
     re.compile(r"(?<![a-z])rank[-_= ]?(\d{1,6})(?![\d])", re.IGNORECASE),
     # Accelerate's ProfileKwargs, and Lightning's PyTorchProfiler.
@@ -74,8 +69,7 @@ _RANK = (
 )
 # Kineto writes some figures that are no JSON.
 _NO_NUMBER = re.compile(rb'(?<=":)\s*[+-]?(?:inf|nan|NaN|Infinity)(?=\s*[,}])')
-
-_SENT = {
+_TOLD = {  # of what ranks do together
     "collective": "Collective name",
     "count": "In msg nelems",
     "dtype": "dtype",
@@ -87,20 +81,13 @@ _SENT = {
 }
 
 
-class _Args(
-    msgspec.Struct,
-    gc=False,
-    rename=_SENT | {"sequence": "Sequence number"},
-):
+class _Args(msgspec.Struct, gc=False, rename=_TOLD):
     """What an entry tells beside its times, as far as anybody here asks for it."""
 
-    device: Any = None
-    stream: Any = None
+    device: int | str | None = None
+    stream: int | str | None = None
     correlation: Any = None
-    bytes: Any = None
-    size: Any = None
-    launched_us: Any = None
-    sequence: Any = None
+    launched_us: float | None = None
     collective: Any = None
     count: Any = None
     dtype: Any = None
@@ -115,9 +102,9 @@ class _Entry(msgspec.Struct, gc=False):
     ph: str = ""
     cat: str = ""
     name: str = ""
-    pid: Any = None
-    tid: Any = None
-    ts: float | None = None
+    pid: int | str | None = None
+    tid: int | str | None = None
+    ts: float = math.inf
     dur: float = 0.0
     args: _Args | None = None
 
@@ -131,10 +118,12 @@ class _File(msgspec.Struct, rename="camel"):
 
 
 _NOTHING = _Args()
+_event = functools.partial(tuple.__new__, HostEvent)
+_work = functools.partial(tuple.__new__, Work)
 
 
 def read(
-    path: str | Path, progress: Callable[[float], object] | None = None
+    path: str | Path, progress: Callable[[float], object] = lambda _: None
 ) -> TraceEvents:
     """Read one file."""
     file = opened(path)
@@ -150,244 +139,176 @@ def read(
                 "open the file of another rank or step; a profiler writes it when it "
                 "stops",
             )
-        rows = _Rows(_since_ns(found))
-        nbytes = len(file.data)
+        count, nbytes = len(found.trace_events), len(file.data)
+        rows = _Rows(found)
         try:
             rows.take(found.trace_events, progress)
         except msgspec.ValidationError as error:
-            why = printable(first_line(error), 80)
-            problem = f"{shown} is not as torch writes a trace: {why}"
-            raise GpuMagicError(
-                problem, "open the file as torch has written it"
-            ) from None
-        found.trace_events = []
+            raise _no_trace(shown, error) from None
+        found.trace_events.clear()
         file.data.clear()  # so that there is room for what is made of it
-        return rows.events(shortened(file.name, 200), nbytes, found)
+        name = shortened(file.name, 200)
+        return rows.events(FileRead(name, nbytes, count, folder=file.folder), found)
 
 
 def _decoded(file: Opened, shown: str) -> _File:
-    """What stands beside the entries, and they themselves unread."""
-    if file.data.startswith(b"\xef\xbb\xbf"):  # as Windows marks UTF-8
-        del file.data[:3]
     data: bytearray | bytes = file.data
-    is_list = data[:64].lstrip()[:1] == b"["
+    is_list = data[:64].lstrip().startswith(b"[")
+
+    def decode(data: bytearray | bytes) -> _File:
+        if is_list:
+            return _File(msgspec.json.decode(data, type=list[msgspec.Raw]))
+        return msgspec.json.decode(data, type=_File)
+
     try:
-        for attempt in range(2):
-            try:
-                if is_list:
-                    return _File(msgspec.json.decode(data, type=list[msgspec.Raw]))
-                return msgspec.json.decode(data, type=_File)
-            except msgspec.ValidationError:
+        try:
+            return decode(data)
+        except msgspec.DecodeError as error:
+            if "malformed" not in str(error):
                 raise
-            except msgspec.DecodeError as error:
-                if attempt or "truncated" in str(error):
-                    raise
-                data = _NO_NUMBER.sub(b"null", data)
+            return decode(_NO_NUMBER.sub(b"null", data))
     except (msgspec.DecodeError, RecursionError) as error:
         if "truncated" in str(error):
             raise ends_early(file.name) from None
-        why = printable(first_line(error), 80)
-        raise GpuMagicError(
-            f"{shown} is not whole JSON: {why}",
-            "copy it again, or open the file of another rank or step",
-        ) from None
-    raise AssertionError
+        raise _no_trace(shown, error) from None
 
 
-# Rows before calls are known: plain tuples, as very many are made. Name, start and end
-# in nanoseconds, then of a call its thread, of both the correlation by which they find
-# each other, how much was copied, and of work all that `Work` has more.
-_Call: TypeAlias = "tuple[str, int, int, int, int | None, int | None]"
-_Piece: TypeAlias = (
-    "tuple[str, int, int, int | None, int | None, SpanKind, bool,"
-    " int | None, int | None, dict[str, Any] | None]"
-)
-_Told: TypeAlias = "tuple[int, int, dict[str, Any]]"  # start, end, arguments
-_Row = TypeVar("_Row", bound="tuple[Any, ...]")
-_event = functools.partial(tuple.__new__, HostEvent)
-_work = functools.partial(tuple.__new__, Work)
+def _no_trace(shown: str, error: Exception) -> GpuMagicError:
+    why = printable(first_line(error), 80)
+    return GpuMagicError(f"{shown} is not as torch writes a trace: {why}", AGAIN)
 
 
 class _Rows:
     """Sorts entries into rows; what is none is counted."""
 
-    def __init__(self, since_ns: int | None) -> None:
-        self._since_ns = since_ns
-        self._work: list[_Piece] = []
-        self._calls: list[_Call] = []
+    def __init__(self, found: _File) -> None:
+        first = _first(found)
+        self._since_ns = _since_ns(found, first)
+        self._zero_us = math.floor(first.ts) if first.ts < _MOST_US else 0
+        self._base_ns = (self._since_ns or 0) + self._zero_us * 1000
+        self._sends = functools.cache(_COMMUNICATES.search)
+        self._is_users = functools.cache(users_frame)
+        # Before calls are known: work, and calls, with the correlation by which they
+        # find each other.
+        self._work: list[tuple[Any, ...]] = []
+        self._calls: list[tuple[HostEvent, Any]] = []
         self._operators: list[HostEvent] = []
         self._marks: list[HostEvent] = []
         self._python: list[HostEvent] = []
-        self._told: dict[int, list[_Told]] = {}  # by thread
+        # what operators tell of collectives, by thread: start, end, arguments
+        self._told: defaultdict[Any, list[tuple[int, int, _Args]]] = defaultdict(list)
         self._names: dict[str, str] = {}  # each kept once
-        self._sends: dict[str, bool] = {}
-        self._threads: dict[Any, int] = {}
         self._unknown: Counter[str] = Counter()
-        self._takers = self._known_takers()
-        self._count = 0
-
-    def _known_takers(self) -> dict[str, Callable[..., None]]:
-        """What makes a row of an entry, by its category in small letters."""
-        host = functools.partial
-        return {
-            **{kind: host(self._take_work, its) for kind, its in _WORK.items()},
-            **dict.fromkeys((*_SIMULATED_CALLS, "hip"), self._take_call),
-            **dict.fromkeys(_OPERATORS, self._take_operator),
-            kineto.MARK: host(self._take_host, self._marks),
-            "python_function": host(self._take_host, self._python),
-            **dict.fromkeys(_NO_ROWS, _take_nothing),
-        }
 
     def take(
-        self,
-        entries: Sequence[msgspec.Raw],
-        progress: Callable[[float], object] | None = None,
+        self, entries: list[msgspec.Raw], progress: Callable[[float], object]
     ) -> None:
-        """Make rows of entries."""
+        """Make rows of entries, some thousand at once: few of them are in memory."""
         decode = msgspec.json.Decoder(_Entry).decode
-        takers, names, zero_ns = self._takers, self._names, self._since_ns or 0
-        self._count = len(entries)
-        for begin in range(0, self._count, _AT_ONCE):
-            if progress is not None:
-                progress(begin / self._count)
-            for raw in entries[begin : begin + _AT_ONCE]:
-                entry = decode(raw)
-                began = entry.ts
-                if entry.ph != "X" or began is None:
+        for at in range(0, len(entries), _AT_ONCE):
+            if at % _TOLD_EACH == 0:
+                progress(0.1 + 0.6 * at / len(entries))
+            by_kind: defaultdict[str, list[_Entry]] = defaultdict(list)
+            for entry in map(decode, entries[at : at + _AT_ONCE]):
+                if entry.ph != "X":
                     continue
-                # The product of a large one with 1000 would not be exact.
-                whole = int(began)
-                start_ns = zero_ns + whole * 1000 + round((began - whole) * 1000)
-                end_ns = start_ns + round(entry.dur * 1000)
-                if not -_MOST_NUMBER < start_ns <= end_ns < _MOST_NUMBER:
+                if abs(entry.ts) < _MOST_US and 0 <= entry.dur < _MOST_US:
+                    by_kind[entry.cat].append(entry)
+                else:
                     self._unknown["without a time that can be true"] += 1
-                    continue
-                name = names.setdefault(entry.name, entry.name)
-                taker = takers.get(entry.cat) or self._taker_for(entry.cat)
-                taker(name, start_ns, end_ns, entry, entry.args or _NOTHING)
+            for kind, its in by_kind.items():
+                self._take(kind, its)
 
-    def _taker_for(self, kind: str) -> Callable[..., None]:
+    def _take(self, kind: str, its: list[_Entry]) -> None:
         small = kind.lower()
-        taker = self._takers.get(small)
-        if taker is None and small.endswith(kineto.CALLS):
-            taker = self._take_call
-        if taker is None:
-            self._unknown[printable(kind, 40) or "without a kind"] += 1
-            return _take_nothing
-        self._takers[kind] = taker
-        return taker
+        if small in _OPERATORS:
+            self._take_operators(its)
+        elif small in _WORK:
+            self._take_work(_WORK[small], its)
+        elif small.endswith(_CALLS):
+            self._take_calls(_SIMULATED_CALLS.get(small), its)
+        elif small == kineto.MARK:
+            self._marks += self._timed(its)
+        elif small == "python_function":
+            self._python += self._timed([e for e in its if self._is_users(e.name)])
+        elif small not in _NO_ROWS:
+            self._unknown[printable(kind, 40) or "without a kind"] += len(its)
 
-    def _take_work(  # noqa: PLR0913, PLR0917 -- as all that take
-        self,
-        kind: SpanKind,
-        name: str,
-        start_ns: int,
-        end_ns: int,
-        entry: _Entry,
-        args: _Args,
-    ) -> None:
-        key, nbytes, sent = args.correlation, args.bytes, None
-        if args.launched_us is not None:
-            # Of ours: a call ends when its work is in the queue.
-            key = (self._since_ns or 0) + round(args.launched_us * 1000)
-        if kind is SpanKind.KERNEL:
-            sends = self._sends.get(name)
-            if sends is None:
-                sends = self._sends[name] = bool(_COMMUNICATES.search(name))
-            if sends:
-                sent = _sent(args)
-                nbytes = _sent_bytes(sent)
-        device, stream = args.device, args.stream
-        self._work.append(
-            (
-                name,
-                start_ns,
-                end_ns,
-                key if type(key) is int and key > 0 else None,
-                _whole(nbytes),
-                kind,
-                sent is not None,
-                _whole(entry.pid if device is None else device),
-                _whole(entry.tid if stream is None else stream),
-                sent,
+    def _timed(self, entries: list[_Entry]) -> list[HostEvent]:
+        # From a moment near to it on: the product of a large time is not exact.
+        base_ns, zero_us, name = self._base_ns, self._zero_us, self._names.setdefault
+        return [
+            _event(
+                (
+                    start_ns := base_ns + round((entry.ts - zero_us) * 1000),
+                    start_ns + round(entry.dur * 1000),
+                    name(entry.name, entry.name),
+                    entry.tid,
+                )
             )
-        )
+            for entry in entries
+        ]
 
-    def _take_call(
-        self, name: str, start_ns: int, end_ns: int, entry: _Entry, args: _Args
-    ) -> None:
-        key, size = args.correlation, args.size
-        if entry.cat in _SIMULATED_CALLS:
-            name, key = _SIMULATED_CALLS[entry.cat].format(name), end_ns
-        self._calls.append(
-            (
-                name,
-                start_ns,
-                end_ns,
-                self._thread(entry.tid),
-                key if type(key) is int and key > 0 else None,
-                # HIP tells it with the call only, and as text.
-                int(size) if str(size).isdecimal() else None,
-            )
-        )
+    def _take_operators(self, entries: list[_Entry]) -> None:
+        rows, own = self._timed(entries), kineto.OWN_TRACES
+        self._operators += [each for each in rows if not each[2].startswith(own)]
+        for row, entry in zip(rows, entries, strict=True):
+            if row[2] == _COLLECTIVE and entry.args:
+                self._told[row.thread].append((*row[:2], entry.args))
 
-    def _take_operator(
-        self, name: str, start_ns: int, end_ns: int, entry: _Entry, args: _Args
-    ) -> None:
-        if name.startswith(kineto.OWN_TRACES):
-            return
-        number, thread = args.sequence, self._thread(entry.tid)
-        if type(number) is not int or not 0 <= number < kineto.OF_NO_FORWARD:
-            number = None
-        if name == _COLLECTIVE:
-            told = start_ns, end_ns, _sent(args)
-            self._told.setdefault(thread, []).append(told)
-        self._operators.append(_event((name, start_ns, end_ns, thread, number)))
+    def _take_calls(self, spelled: str | None, entries: list[_Entry]) -> None:
+        for row, entry in zip(self._timed(entries), entries, strict=True):
+            if spelled is None:
+                key = entry.args.correlation if entry.args else None
+                self._calls.append((row, key))
+            else:
+                name = spelled.format(row.name)
+                self._calls.append((row._replace(name=name), row.end_ns))
 
-    def _take_host(
-        self,
-        rows: list[HostEvent],
-        name: str,
-        start_ns: int,
-        end_ns: int,
-        entry: _Entry,
-        _: _Args,
-    ) -> None:
-        thread = self._thread(entry.tid)
-        rows.append(_event((name, start_ns, end_ns, thread, None)))
-
-    def _thread(self, number: Any) -> int:
-        """The thread's number; a name has one of its own, below zero."""
-        if type(number) is int:
-            return number
-        return self._threads.setdefault(str(number), -1 - len(self._threads))
+    def _take_work(self, kind: SpanKind, entries: list[_Entry]) -> None:
+        is_kernel = kind is SpanKind.KERNEL
+        for row, entry in zip(self._timed(entries), entries, strict=True):
+            start_ns, end_ns, name, thread = row
+            args = entry.args or _NOTHING
+            key, device, stream = args.correlation, args.device, args.stream
+            if args.launched_us is not None:
+                # Of ours: a call ends when its work is in the queue.
+                key = (self._since_ns or 0) + round(args.launched_us * 1000)
+            if type(key) is not int or key <= 0:
+                key = None
+            told = _told(args) if is_kernel and self._sends(name) else None
+            device = entry.pid if device is None else device
+            stream = thread if stream is None else stream
+            self._work.append((start_ns, end_ns, name, kind, device, stream, key, told))
 
     # ---------------------------------------------------------------- altogether
 
-    def events(self, name: str, nbytes: int, found: _File) -> TraceEvents:
+    def events(self, file: FileRead, found: _File) -> TraceEvents:
         """All rows in order, with what the file tells beside them."""
-        of_all = found.distributed_info
-        of_all = of_all if isinstance(of_all, dict) else {}
-        rank = _whole(of_all.get("rank"))
+        job, machine = found.distributed_info, _machine(found)
+        job = job if isinstance(job, dict) else {}
+        rank = _whole(job.get("rank"))
         if rank is None:
-            named = (each.search(name) for each in _RANK)
+            named = (each.search(file.name) for each in _RANK)
             rank = next((int(each[1]) for each in named if each), None)
         names = _device_names(found.device_properties)
-        machine = _machine(found)
         if machine is not None:
-            devices = (row[7] for row in self._work)
-            names = {each: machine for each in devices if each is not None}
+            names = {row[4]: machine for row in self._work if row[4] is not None}
+        for rows in (self._operators, self._marks, self._python):
+            rows.sort(key=_order)
+        self._calls.sort(key=lambda call: _order(call[0]))
+        calls = [call for call, _ in self._calls]
         unknown = tuple(self._unknown.most_common(_MOST_UNKNOWN))
         return TraceEvents(
-            FileRead(name, nbytes, self._count, unknown=unknown),
+            replace(file, unknown=unknown),
             self._called(),
-            [_event((*row[:4], None)) for row in self._calls],
-            _in_order(self._operators),
-            _in_order(self._marks),
-            _in_order(self._python),
-            main_thread=self._main_thread(),
+            calls,
+            self._operators,
+            self._marks,
+            self._python,
+            main_thread=self._main_thread(calls),
             rank=rank,
-            world_size=_whole(of_all.get("world_size")),
+            world_size=_whole(job.get("world_size")),
             device_names=names,
             simulated=machine is not None,
             since_1970=self._since_ns is not None,
@@ -395,65 +316,69 @@ class _Rows:
 
     def _called(self) -> list[Work]:
         """Work in order, each piece with its call."""
-        work, calls = _in_order(self._work), _in_order(self._calls)
+        self._work.sort(key=_order)
         for told in self._told.values():
             told.sort(key=itemgetter(0))
+        graphs = {
+            key for call, key in self._calls if kineto.launches_a_graph(call.name)
+        }
         callers = kineto.callers_of(
-            (row[3] for row in work),
-            ((row[4], row[2]) for row in calls),
-            graphs={row[4] for row in calls if kineto.launches_a_graph(row[0])},
+            map(itemgetter(6), self._work),
+            ((key, call[1]) for call, key in self._calls),
+            graphs,
         )
         rows = []
-        for name, start_ns, end_ns, key, nbytes, kind, sends, *where, args in work:
-            call = callers.get(key)
-            sent, more = nbytes, args
-            if call is not None and kind is not SpanKind.KERNEL:
-                sent = calls[call][5] if nbytes is None else nbytes
-            elif call is not None and sends:
-                more = {**self._told_at(calls[call]), **(args or {})}
-                sent = _whole(_sent_bytes(more))
+        for start, end, name, kind, device, stream, key, args in self._work:
+            place, sends = callers.get(key), args is not None
+            if sends and place is not None:
+                args = self._told_at(self._calls[place][0]) | args  # noqa: PLW2901
             rows.append(
-                _work((name, kind, sends, start_ns, end_ns, *where, sent, call, more))
+                _work((name, kind, sends, start, end, device, stream, place, args))
             )
         return rows
 
-    def _told_at(self, call: _Call) -> dict[str, Any]:
+    def _told_at(self, call: HostEvent) -> dict[str, Any]:
         """What the operator tells that the call was made in; kernels tell less."""
-        told = self._told.get(call[3], [])
-        at = bisect_right(told, call[1], key=itemgetter(0)) - 1
-        return told[at][2] if at >= 0 and told[at][1] >= call[1] else {}
+        told = self._told.get(call.thread, [])
+        at = bisect_right(told, call.start_ns, key=itemgetter(0)) - 1
+        return _told(told[at][2]) if at >= 0 and told[at][1] >= call.start_ns else {}
 
-    def _main_thread(self) -> int | None:
+    def _main_thread(self, calls: list[HostEvent]) -> Any:
         """The one that steps are marked on, or that launched most."""
-        launches = {
-            name: kineto.kind_of_call(name) is SpanKind.LAUNCH
-            for name in {row[0] for row in self._calls}
-        }
+        kind_of = functools.cache(kineto.kind_of_call)
         for threads in (
-            (row[3] for row in self._marks if row[0].startswith(_STEP)),
-            (row[3] for row in self._calls if launches[row[0]]),
-            (row[3] for row in self._operators),
+            (row.thread for row in self._marks if row.name.startswith(STEP)),
+            (row.thread for row in calls if kind_of(row.name) is SpanKind.LAUNCH),
+            (row.thread for row in self._operators),
         ):
-            most = Counter(threads).most_common(1)
-            if most:
-                return most[0][0]
+            for thread, _ in Counter(threads).most_common(1):
+                return thread
         return None
 
 
-# -------------------------------------------------------------------- small things
+def _order(row: tuple[Any, ...]) -> tuple[int, int]:
+    """By their beginnings; of those that begin together the longest first."""
+    return row[0], -row[1]
 
 
-def _since_ns(found: _File) -> int | None:
-    """What is to be added to count from 1970 on; None where that is not known."""
-    if _machine(found) is not None:
-        return _whole(found.other_data.get("began_ns"))
-    base = found.base_time_nanoseconds
+def _first(found: _File) -> _Entry:
+    """One of the first entries that tells a time."""
     for raw in found.trace_events[:100]:
         with contextlib.suppress(msgspec.DecodeError):
             entry = msgspec.json.decode(raw, type=_Entry)
-            if entry.ph == "X" and (entry.ts or 0.0) * 1000 > _FIRST_NS:
-                return 0
-    return base if type(base) is int and _FIRST_NS < base < _MOST_NUMBER else None
+            if entry.ph == "X" and abs(entry.ts) < _MOST_US:
+                return entry
+    return _Entry()
+
+
+def _since_ns(found: _File, first: _Entry) -> int | None:
+    """What is to be added to count from 1970 on; None where that is not known."""
+    if _machine(found) is not None:
+        return _whole(found.other_data.get("began_ns"))
+    if _FIRST_NS < first.ts * 1000 < math.inf:
+        return 0
+    base = _whole(found.base_time_nanoseconds)
+    return base if base is not None and base > _FIRST_NS else None
 
 
 def _machine(found: _File) -> str | None:
@@ -463,29 +388,18 @@ def _machine(found: _File) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _take_nothing(*_: Any) -> None:
-    """Known, and nothing that anybody did."""
-
-
 def _whole(value: Any) -> int | None:
     """A number that can be a count; None for anything else."""
-    is_one = type(value) is int and -_MOST_NUMBER < value < _MOST_NUMBER
-    return value if is_one else None
+    return value if type(value) is int and abs(value) < _MOST_NUMBER else None
 
 
-def _sent(args: _Args) -> dict[str, Any]:
+def _told(args: _Args) -> dict[str, Any]:
     """What an entry tells of what ranks did together, in the words of the file."""
-    told = ((key, getattr(args, field)) for field, key in _SENT.items())
+    told = ((key, getattr(args, field)) for field, key in _TOLD.items())
     return {key: value for key, value in told if value is not None}
 
 
-def _sent_bytes(sent: dict[str, Any]) -> int | None:
-    """How much this rank put into it."""
-    count, size = sent.get("In msg nelems"), _BYTES.get(str(sent.get("dtype")).lower())
-    return None if type(count) is not int or size is None else count * size
-
-
-def _device_names(told: Any) -> dict[int, str]:
+def _device_names(told: Any) -> dict[Any, str]:
     """What the devices of the machine are called, by their numbers."""
     return {
         each["id"]: each["name"]
@@ -494,10 +408,3 @@ def _device_names(told: Any) -> dict[int, str]:
         and type(each.get("id")) is int
         and isinstance(each.get("name"), str)
     }
-
-
-def _in_order(rows: list[_Row]) -> list[_Row]:
-    """By their beginnings; of those that begin together the longest first."""
-    rows.sort(key=itemgetter(2), reverse=True)
-    rows.sort(key=itemgetter(1))
-    return rows

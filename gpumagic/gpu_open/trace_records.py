@@ -28,8 +28,7 @@ class FileRead(Record):
     name: str  # without its folder
     nbytes: int  # how much was read of it, unpacked
     events: int  # how many entries were read
-    # why it could not be read, in a sentence; None if it was
-    missing: str | None = None
+    missing: str | None = None  # why it could not be read, in a sentence
     # kinds of entries that nobody here knows, and how many there are
     unknown: tuple[tuple[str, int], ...] = ()
     folder: str = ""  # where it lies, as it was named; "" is the current one
@@ -48,9 +47,9 @@ class KernelSum(Record):
 
     name: str  # as the file has it
     kind: str  # what it works out, in words: "matrix product", "communication",
-    count: int  # how often it ran
-    total_s: float  # how long altogether
-    longest_s: float  # and the longest of them
+    count: int
+    total_s: float
+    longest_s: float
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class HostWork(Record):
     # the outermost operator or annotation; where there is none the call, else the
     # innermost function of the user's; None where the trace tells nothing
     name: str | None
-    seconds: float  # how long
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -91,16 +90,14 @@ class Idle(Record):
     unknown_s: float  # the rest, such as the way from one kernel to the next
     # what the host did while it was late, the longest first
     host_was_in: tuple[HostWork, ...] = ()
-    # how much of what is unknown ended with work whose launch is not in the file
-    unlaunched_s: float = 0.0
     # how much of what is unknown was at most 10 us each from the kernel before, or
     # from a late launch, to the beginning
     between_s: float = 0.0
 
     @property
     def unexplained_s(self) -> float:
-        """What is neither known nor one of the last two."""
-        return max(self.unknown_s - self.unlaunched_s - self.between_s, 0.0)
+        """What is neither known nor the way to the next kernel."""
+        return max(self.unknown_s - self.between_s, 0.0)
 
 
 @dataclass(frozen=True)
@@ -117,17 +114,15 @@ class Step(Record):
 class Collective(Record):
     """One communication of this rank with others."""
 
-    # "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send",
-    # "recv", "send_recv", ...; as the file has it where it is none
+    # "all_reduce", "all_gather", "send", ...; as the file has it where it is none
     name: str
-    # the name of its process group; None where the file does not tell
-    group: str | None
+    group: str | None  # the name of its process group
     # its place in the order of its group: the group's own sequence number where the
     # file has it of all, else from 0 on in the order of the calls
     number: int
     numbered: bool  # whether it is the group's own
     start_s: float  # when its kernel began
-    end_s: float  # when it ended
+    end_s: float
     nbytes: int | None = None  # what this rank put in
     called_s: float | None = None  # when the host called it
     # "forward", "backward", "optimizer" or "" where the host was in none
@@ -139,8 +134,7 @@ class Collective(Record):
     # how long, from its start to its end, a kernel ran that does not communicate;
     # None where nobody has looked
     hidden_s: float | None = None
-    # when that was, from and until; where there are very many gaps, the narrowest
-    # count as part
+    # when that was, from and until; of very many gaps the narrowest count as part
     hidden: tuple[tuple[float, float], ...] = ()
 
 
@@ -160,7 +154,6 @@ class LaneTrace(Record):
 
     name: str  # "host", "backward thread", "stream 7",
     spans: tuple[LaneSpan, ...]  # in order; short neighbours of a kind are put together
-    count: int  # how many there were before
     busy_s: float  # how long at least one of them ran
 
 
@@ -169,9 +162,9 @@ class RankTrace(Record):
     """One process, by its trace."""
 
     file: FileRead  # where from
-    rank: int | None = None  # its number; None where the file does not tell
-    world_size: int | None = None  # how many there are
-    device_name: str | None = None  # what the device is called
+    rank: int | None = None
+    world_size: int | None = None  # how many ranks there are
+    device_name: str | None = None
     simulated: bool = False  # whether the device was a simulated one
     length_s: float | None = None  # from the first device work to the last
     busy_s: float | None = None  # of it, how long at least one piece of device work ran
@@ -196,8 +189,7 @@ class RankTrace(Record):
     # the host was in when it launched, without what communicates (there it may only
     # wait); "input": how long the host waited for batches. Each where it can be told.
     phases: tuple[tuple[str, float], ...] = ()
-    # from the first event of the host to its last; where there is no device work, all
-    # that is known
+    # from the first event of the host to its last; all that is known without a device
     host_length_s: float | None = None
     # the moment of second 0, by the clock of the file since 1970, or of the simulated
     # machine; None where that clock began anywhere
@@ -222,11 +214,8 @@ class RankShare(Record):
     rank: int  # its number, or its place among the files where none is told
     length_s: float  # from its first device work to its last
     own_s: float  # its length without its waits and what it moved
-    # how long it waited for others in what they did together, and did nothing beside,
-    # as far as `Collective.hidden` tells
-    waits_s: float
-    # how long it did nothing but move data; and of what tells nothing of waits, the
-    # whole time
+    waits_s: float  # for others in what they did together, doing nothing beside
+    # how long it did nothing but move data; and the whole of what tells no waits
     moves_s: float
     # how long others waited for it: of each collective the longest, and once where
     # collectives overlap
@@ -249,8 +238,7 @@ class RankShare(Record):
 class Difference(Record):
     """Something that the slowest rank spent more on than the rank in the middle."""
 
-    # "input", "forward", "backward", "optimizer", "host late", or the kind of a
-    # kernel
+    # "input", "forward", "backward", "optimizer", "host late", or a kind of kernels
     what: str
     slow_s: float  # what the slowest rank spent
     median_s: float  # what the others spent in the median
@@ -306,10 +294,8 @@ class Comparison(Record):
     busy_before_s: float | None
     busy_after_s: float | None
     kernels: tuple[Change, ...]  # the largest differences first
-    # by what they took on the host by themselves, likewise
-    operators: tuple[Change, ...]
-    # whether all figures are those of a step in the median, as both traces have steps
-    # and their numbers differ
+    operators: tuple[Change, ...]  # likewise, by what they took by themselves
+    # whether all figures are those of a median step, as their numbers differ
     per_step: bool = False
 
     @property

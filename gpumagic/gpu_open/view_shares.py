@@ -6,7 +6,7 @@ Ranks that were recorded and ranks that run are told alike.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.cuda_sync_time.view_busy import COMMUNICATION, FOR_OTHERS
 from gpumagic.drawing import Column, Property, Stack, Stacks, Table
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpumagic.drawing import Cell, Span
 
 OWN = "kernel"
-MOST_ODD = 2
+_MOST_ODD = 2
 _EACH = 2  # ranks: so many have a row each
 _WORTH = 0.01  # of the time: by so much waits are longer where that is told
 _ODD = 1.1  # times the median of all, or as much below it
@@ -31,13 +31,6 @@ WAITS = (
 OWN_WORK = "Own work is the rest of the time, in which the GPU may have been idle."
 BLAMED = "Others waited: of each collective for which it came last, the longest wait."
 
-IN = {
-    "input": "in its input",
-    "forward": "in forward",
-    "backward": "in backward",
-    "optimizer": "in the optimizer",
-    "host late": "as its host was late",
-}
 HINTS = {
     "input": "`%pin_loader LOADER` on its machine; compare disk and CPU with another",
     "host late": "compare its CPU with another's: other processes, threads, clock",
@@ -46,35 +39,14 @@ SLOWER_IN_ALL = "is slower in all that it does"
 HINT_SLOWER_IN_ALL = (
     "a slower clock, heat or a shared GPU: `nvidia-smi -q -d PERFORMANCE`"
 )
-HINT_MOVING = "let it run beside backward: DDP's buckets, FSDP's prefetching"
 IN_TURN = "now one rank is late, now another, and all wait for it"
 HINT_IN_TURN = "give all ranks batches of one size: sort or bucket by length"
 
-
-class Share(Protocol):
-    """What a rank did with its time."""
-
-    @property
-    def own_s(self) -> float:
-        """Neither waiting nor moving."""
-
-    @property
-    def waits_s(self) -> float:
-        """For others."""
-
-    @property
-    def moves_s(self) -> float:
-        """While data moved."""
-
-    @property
-    def blamed_s(self) -> float:
-        """How long others waited for it."""
+# A rank with `own_s`, `waits_s`, `moves_s`, and `blamed_s`: how long others waited.
+Share = Any
 
 
-_Rank = TypeVar("_Rank", bound=Share)
-
-
-def odd_ones(shares: Sequence[_Rank], slow: _Rank | None) -> list[_Rank]:
+def _odd_ones(shares: Sequence[Share], slow: Share | None) -> list[Share]:
     """The ranks that are unlike the others: the slowest, then the most blamed."""
     usual_s = median([each.own_s for each in shares])
     odd = [
@@ -84,12 +56,12 @@ def odd_ones(shares: Sequence[_Rank], slow: _Rank | None) -> list[_Rank]:
     ]
     odd.sort(key=lambda each: (each is not slow, -each.blamed_s))
     # Where most are unlike the median, none of them is odd.
-    return odd if 2 * len(odd) <= len(shares) else odd[:1]
+    return (odd if 2 * len(odd) <= len(shares) else odd[:1])[:_MOST_ODD]
 
 
-def in_sight(shares: Sequence[_Rank], slow: _Rank | None, most: int) -> list[_Rank]:
+def in_sight(shares: Sequence[Share], slow: Share | None, most: int) -> list[Share]:
     """The odd ones, then of the others one in the middle, and the ends."""
-    odd = odd_ones(shares, slow)[:MOST_ODD]
+    odd = _odd_ones(shares, slow)
     others = [each for each in shares if each not in odd]
     others.sort(key=lambda each: each.own_s)
     middle = len(others) // 2
@@ -109,13 +81,10 @@ class Row(NamedTuple):
 
 
 def odd_rows(
-    shares: Sequence[_Rank],
-    slow: _Rank | None,
-    name: Callable[[_Rank], str],
-    most: int = MOST_ODD,
+    shares: Sequence[Share], slow: Share | None, name: Callable[[Any], str]
 ) -> list[Row]:
     """The odd ones each, and all others as a range; a few ranks each."""
-    odd = odd_ones(shares, slow)[:most]
+    odd = _odd_ones(shares, slow)
     others = [each for each in shares if each not in odd]
     if len(shares) <= _EACH:
         odd, others = [*odd, *others], []
@@ -127,7 +96,9 @@ def odd_rows(
 
 
 def ranged(
-    heading: str, figure: Callable[[Any], float | None], text: Callable[[float], str]
+    heading: str,
+    figure: Callable[[Any], float | None],
+    text: Callable[[float], str] = seconds_text,
 ) -> Property:
     """A column of a figure; of several ranks, from the least to the most."""
 
@@ -136,27 +107,6 @@ def ranged(
         return range_text(text(min(known)), text(max(known))) if known else None
 
     return Property(Column(heading, number=True), told)
-
-
-_COLUMNS = (
-    Property(Column("Rank"), lambda row: row.name),
-    ranged("Own work", lambda each: each.own_s, seconds_text),
-    ranged("Waits", lambda each: each.waits_s, seconds_text),
-    ranged("Moves", lambda each: each.moves_s, seconds_text),
-    ranged("Others waited", lambda each: each.blamed_s, seconds_text),
-)
-
-
-_MOVES_UNKNOWN = (
-    *_COLUMNS[:2],
-    ranged("Waits at most", lambda each: each.waits_s, seconds_text),
-    *_COLUMNS[4:],
-)
-_MORE_WAITS = (
-    *_COLUMNS[:2],
-    ranged("Waits at least", lambda each: each.waits_s, seconds_text),
-    *_COLUMNS[3:],
-)
 
 
 def more_waits(more_s: float, length_s: float) -> str | None:
@@ -174,7 +124,16 @@ def table(
     at_least: bool = False,
 ) -> Table:
     """What ranks did with their time, in figures."""
-    columns = _MORE_WAITS if at_least else _COLUMNS if moves_known else _MOVES_UNKNOWN
+    exact = "Waits" if moves_known else "Waits at most"
+    columns = [
+        Property(Column("Rank"), lambda row: row.name),
+        ranged("Own work", lambda each: each.own_s),
+        ranged("Waits at least" if at_least else exact, lambda each: each.waits_s),
+        ranged("Moves", lambda each: each.moves_s),
+        ranged("Others waited", lambda each: each.blamed_s),
+    ]
+    if not moves_known and not at_least:
+        del columns[3]
     return Table.of(caption, (*columns, *further), rows)
 
 

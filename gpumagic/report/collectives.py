@@ -22,18 +22,12 @@ Nothing here knows where the figures come from: recordings, or ranks that still 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from gpumagic.report.events import (
-    length,
-    length_within,
-    merged,
-    within,
-    without,
-)
+from gpumagic.report.events import length, length_within, merged, within, without
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -54,30 +48,18 @@ _ERRORS = 3.0  # in median deviations: also a steady drift lies within
 
 
 class Part(NamedTuple):
-    """What one rank had to do with one collective, by its own clock.
+    """What one rank had to do with one collective, by its own clock."""
 
-    Attributes:
-        group: Which ranks do it together; may be anything that can be a key.
-
-        number: Which collective of the group, the same on all ranks; None for what
-            is not compared, such as sending to one other rank: it counts as moved.
-
-        arrived_ns: When it came to it.
-
-        ended_ns: When it was through with it; not before.
-
-        beside: When it worked on something else meanwhile, which is neither waiting nor
-            moving: apart from each other, in order.
-
-        more_ns: How much longer than they say it may have waited, at most.
-    """
-
-    group: Hashable
+    group: Hashable  # which ranks do it together; may be anything that can be a key
+    # which collective of the group, the same on all ranks; None for what is not
+    # compared, such as sending to one other rank: it counts as moved
     number: Hashable | None
-    arrived_ns: int
-    ended_ns: int
+    arrived_ns: int  # when it came to it
+    ended_ns: int  # when it was through with it; not before
+    # when it worked on something else meanwhile, which is neither waiting nor moving:
+    # apart from each other, in order
     beside: Spans = ()
-    more_ns: int = 0
+    more_ns: int = 0  # how much longer than they say it may have waited, at most
 
     def with_work(self, spans: Iterable[tuple[int, int]], took_ns: int) -> Part:
         """The same of a rank that worked on something else meanwhile.
@@ -145,8 +127,7 @@ class Latest(NamedTuple, Generic[_R]):
     """Who came last to a collective; None if all came at once."""
 
     rank: _R | None
-    apart_ns: int
-    """How long it came after the first."""
+    apart_ns: int  # how long it came after the first
 
 
 @dataclass(frozen=True)
@@ -161,8 +142,7 @@ class Waits(Generic[_R]):
     waiting: dict[_R, list[tuple[int, int]]] = field(default_factory=dict)
     # likewise when data moved and it waited for nobody
     moving: dict[_R, list[tuple[int, int]]] = field(default_factory=dict)
-    # when each rank waited in which collective, by group and number: apart from each
-    # other, in order
+    # likewise when it waited in which collective, by group and number
     waited: dict[_R, dict[tuple[Hashable, Hashable], Spans]] = field(
         default_factory=dict
     )
@@ -182,82 +162,53 @@ def waits_of(
     """Tell own work, waits and transfers apart, and who was waited for."""
     met, untold = _met(ranks, members or {})
     tell = _by_arrival if common_clock else _by_duration
-    tallies: dict[_R, Tally] = {rank: Tally() for rank in ranks}
-    latest = {}
+    found: Waits[_R] = Waits({}, {}, untold, waited={rank: {} for rank in ranks})
+    blamed: dict[_R, list[tuple[int, int]]] = defaultdict(list)
+    leaving: dict[_R, list[int]] = defaultdict(list)
+    more_ns: dict[_R, int] = defaultdict(int)
     for key, each in met.items():
-        latest[key], untils_ns = tell(each)
+        found.latest[key], untils_ns = tell(each)
         longest: Spans = ()
         longest_ns = apart_ns = 0
-        last = latest[key].rank
+        last = found.latest[key].rank
         for (rank, part), until_ns in zip(each.items(), untils_ns, strict=True):
-            waits = tallies[rank].add(part, until_ns)
+            if waits := part.alone(until_ns):
+                found.waited[rank][key] = waits
+            leaving[rank].append(part.ended_ns)
+            more_ns[rank] += part.may_be_more_ns(until_ns)
             if (waits_ns := length(waits)) > longest_ns:
                 longest, longest_ns = waits, waits_ns
                 if last is not None and not common_clock:  # they leave at once
                     apart_ns = each[last].ended_ns - part.ended_ns
         if last is not None:
-            tallies[last].blame((a + apart_ns, b + apart_ns) for a, b in longest)
-    shares, waiting, moving = {}, {}, {}
-    for rank, attendance in ranks.items():
-        waiting[rank] = tallies[rank].waiting()
-        moving[rank] = without(merged(together(attendance.parts)), waiting[rank])
-        shares[rank] = tallies[rank].share_of(attendance)
-    waited = {rank: tally.waited for rank, tally in tallies.items()}
-    return Waits(shares, latest, untold, waiting, moving, waited)
+            blamed[last] += [(a + apart_ns, b + apart_ns) for a, b in longest]
+    came_last = Counter(each.rank for each in found.latest.values())
+    for rank, (began_ns, ended_ns, parts) in ranks.items():
+        every = merged(together(parts))
+        waiting = merged(span for its in found.waited[rank].values() for span in its)
+        found.waiting[rank] = waiting
+        found.moving[rank] = without(every, waiting)
+        together_ns = length_within(every, began_ns, ended_ns)
+        waits_ns = length_within(waiting, began_ns, ended_ns)
+        from_ns = min(leaving[rank], default=began_ns)
+        until_ns = max(leaving[rank], default=began_ns)
+        between_ns = until_ns - from_ns
+        found.shares[rank] = Share(
+            own_ns=ended_ns - began_ns - together_ns,
+            waits_ns=waits_ns,
+            moves_ns=together_ns - waits_ns,
+            blamed_ns=length(merged(blamed[rank])),
+            last=came_last[rank],
+            between_ns=between_ns,
+            own_between_ns=between_ns - length_within(every, from_ns, until_ns),
+            more_ns=min(more_ns[rank], ended_ns - began_ns - waits_ns),
+        )
+    return found
 
 
 def together(parts: Iterable[Part]) -> list[tuple[int, int]]:
     """When a rank was in what it did with others, and did nothing else meanwhile."""
     return [span for part in parts for span in part.alone(part.ended_ns)]
-
-
-@dataclass
-class Tally:
-    """What comes out for one rank, collective by collective."""
-
-    # when it waited in which collective, by group and number
-    waited: dict[tuple[Hashable, Hashable], Spans] = field(default_factory=dict)
-    last: int = 0  # to how many it came last
-    _blamed: list[tuple[int, int]] = field(default_factory=list)
-    _leaving: list[int] = field(default_factory=list)
-    _more_ns: int = 0
-
-    def add(self, part: Part, until_ns: int) -> Spans:
-        """When it waited in a collective that tells of waits."""
-        waits = part.alone(until_ns)
-        if waits:
-            self.waited[part.group, part.number] = waits
-        self._leaving.append(part.ended_ns)
-        self._more_ns += part.may_be_more_ns(until_ns)
-        return waits
-
-    def blame(self, spans: Iterable[tuple[int, int]]) -> None:
-        """Others waited for it, as it came last to a collective."""
-        self.last += 1
-        self._blamed.extend(spans)
-
-    def waiting(self) -> list[tuple[int, int]]:
-        """When it waited in one collective or another: apart from each other."""
-        return merged(span for its in self.waited.values() for span in its)
-
-    def share_of(self, rank: Attendance) -> Share:
-        """What it did with its time."""
-        began_ns, ended_ns, parts = rank
-        every = merged(together(parts))
-        together_ns = length_within(every, began_ns, ended_ns)
-        waits_ns = length_within(self.waiting(), began_ns, ended_ns)
-        from_ns = min(self._leaving, default=began_ns)
-        until_ns = max(self._leaving, default=began_ns)
-        return Share(
-            own_ns=ended_ns - began_ns - together_ns,
-            waits_ns=waits_ns,
-            moves_ns=together_ns - waits_ns,
-            blamed_ns=length(merged(self._blamed)),
-            last=self.last,
-            between_ns=until_ns - from_ns,
-            own_between_ns=until_ns - from_ns - length_within(every, from_ns, until_ns),
-            more_ns=min(self._more_ns, ended_ns - began_ns - waits_ns),
-        )
 
 
 def _met(

@@ -13,19 +13,13 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import pairwise
-from operator import attrgetter, itemgetter
-from typing import (
-    TYPE_CHECKING,
-    Generic,
-    NamedTuple,
-    TypeAlias,
-    TypeVar,
-)
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from gpumagic.report.places import CodeLine
 
@@ -246,28 +240,17 @@ def bridged(
     return found
 
 
-_T = TypeVar("_T")
-_times_s = attrgetter("start_s", "end_s")
-
-
-def stretches(
-    spans: Sequence[_T],
-    shortest: float,
-    times: Callable[[_T], tuple[float, float]] = _times_s,
-) -> Iterator[list[_T]]:
+def stretches(spans: Sequence[Any], shortest_s: float) -> Iterator[list[Any]]:
     """The spans of one lane in groups: a long one alone, short ones by the stretch."""
-    short: list[_T] = []
-    since = 0.0
+    short: list[Any] = []
     for span in spans:
-        start, end = times(span)
-        is_long = end - start >= shortest
-        if short and (is_long or end - since > shortest):
+        is_long = span.end_s - span.start_s >= shortest_s
+        if short and (is_long or span.end_s - short[0].start_s > shortest_s):
             yield short
             short = []
         if is_long:
             yield [span]
         else:
-            since = since if short else start
             short.append(span)
     if short:
         yield short
@@ -299,32 +282,39 @@ def pooled(
     """
     if len(pieces) <= most:
         return list(pieces)
-    length = pieces[-1][3] - pieces[0][2]
     kinds = len({kind for _, kind, _, _ in pieces})
-    groups = stretches(pieces, length * kinds / most, itemgetter(2, 3))
-    return [piece for group in groups for piece in _one_of_each(group)]
-
-
-def _one_of_each(
-    group: Sequence[PieceRow[_Kind, _Number]],
-) -> Iterator[PieceRow[_Kind, _Number]]:
-    if len(group) == 1:
-        yield group[0]
-        return
-    at = group[0][2]
-    took: dict[_Kind, _Number] = {}
+    shortest = (pieces[-1][3] - pieces[0][2]) * kinds / most
+    found: list[PieceRow[_Kind, _Number]] = []
+    short: dict[_Kind, _Number] = {}
     names: dict[_Kind, set[str]] = {}
-    for name, kind, start, end in group:
-        if kind in took:
-            took[kind] += end - start
+    since = pieces[0][2]
+
+    def one_of_each() -> None:
+        at = since
+        for kind, took in short.items():
+            its = names[kind]
+            name = its.pop() if len(its) == 1 else f"{len(its)} names"
+            found.append((name, kind, at, at + took))
+            at += took
+        short.clear()
+
+    for name, kind, start, end in pieces:
+        took = end - start
+        if short and (took >= shortest or end - since > shortest):
+            one_of_each()
+        if took >= shortest:
+            found.append((name, kind, start, end))
+            continue
+        if not short:
+            since = start
+        if kind in short:
+            short[kind] += took
             names[kind].add(name)
         else:
-            took[kind] = end - start
+            short[kind] = took
             names[kind] = {name}
-    for kind, its in names.items():
-        name = its.pop() if len(its) == 1 else f"{len(its)} names"
-        yield name, kind, at, at + took[kind]
-        at += took[kind]
+    one_of_each()
+    return found
 
 
 def seconds_busy(groups: Iterable[Sequence[Interval]], *, at_once: int) -> float:

@@ -33,7 +33,7 @@ OFFERED = {
     "%%cuda_sync_time --": {"--repeat", "--profile", "--vs"},
     "%cuda_sync_time --l": {"--lines", "--live"},
     "%gpu_mem --": {"--lines", "--cache"},
-    "%gpu_open --": {"--compare", "--replay", "--fit"},
+    "%gpu_open --": {"--compare", "--replay"},
     "%gpu_open kep": {"kept.json"},
     "%tensor_info --": {"--view", "--alias", "--values"},
     "%pin_loader --": {"--diagnose", "--workers", "--watch"},

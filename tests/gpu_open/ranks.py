@@ -21,8 +21,6 @@ from gpumagic.gpu_open.trace_records import (
     HostWork,
     Idle,
     KernelSum,
-    LaneSpan,
-    LaneTrace,
     RankTrace,
     Step,
 )
@@ -84,30 +82,9 @@ def training(  # noqa: PLR0913 -- what is made up can be anything
 ) -> list[RankTrace]:
     """Traces of ranks that train.
 
-    Args:
-        count: How many there are.
-
-        steps: How many each has recorded.
-
-        buckets: How many collectives a step has.
-
-        slow: Which rank is slower than the others; None for none.
-
-        where: It is slow in each forward, backward or input; before one collective
-            only, in the middle; or in a third of the steps, at random, in forward.
-
-        by_s: How much it takes longer: in each step, or that once.
-
-        noise: The standard deviation of the length of each piece of work, relative.
-
-        clocks: "shared": one host; "apart": seconds from each other, and drifting, but
-            all count since 1970; "unknown": the same and began anywhere.
-
-        numbered: Whether the files have their groups' own numbers.
-
-        seed: Of the noise, and of what is set at random.
-
-        world_size: How many ranks the job has, if these are not all.
+    One may be slower: in each forward, backward or input, before one collective only,
+    or in a third of the steps at random. Clocks are of one host; or seconds from each
+    other, and drifting; or have begun anywhere.
     """
     draw = random.Random(seed)
     ranks = [_Rank(draw.randrange(0, MS)) for _ in range(count)]
@@ -212,16 +189,6 @@ def _trace(  # noqa: PLR0913 -- see above
     for name, start, end in rank.stalls:
         inside_ns = max(min(end, last_ns) - max(start, first_ns), 0)
         stalls[name] = stalls.get(name, 0) + inside_ns
-    lanes = [
-        _lane("host", rank.stalls, "host code", seconds),
-        _lane("stream 7", rank.work, "kernel", seconds),
-        _lane(
-            "stream 20",
-            [("all_reduce", start, end) for start, end in moves],
-            "communication",
-            seconds,
-        ),
-    ]
     return RankTrace(
         file=FileRead(f"rank{number}.json.gz", 10**6, 10**4),
         rank=number,
@@ -243,7 +210,6 @@ def _trace(  # noqa: PLR0913 -- see above
             0.0,
             tuple(HostWork(name, ns / 1e9) for name, ns in stalls.items() if ns > 0),
         ),
-        lanes=tuple(lanes),
         steps=tuple(
             Step(place, seconds(start), (end - start) / 1e9)
             for place, (start, end) in enumerate(rank.steps)
@@ -280,13 +246,3 @@ def _near(work: list[tuple[int, int]], from_ns: int) -> list[tuple[int, int]]:
     """As much of the work as can lie within one collective."""
     first = bisect_right(work, from_ns, key=lambda span: span[1])
     return work[first : first + 30]
-
-
-def _lane(name, spans, kind, seconds) -> LaneTrace:  # type: ignore[no-untyped-def]
-    cut = [
-        LaneSpan(max(seconds(start), 0.0), seconds(end), label, kind)
-        for label, start, end in spans
-        if seconds(end) > 0
-    ]
-    busy_s = sum(span.end_s - span.start_s for span in cut)
-    return LaneTrace(name, tuple(cut), len(spans), busy_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpumagic.gpu_open.host import users_frame
 from gpumagic.gpu_open.trace_events import HostEvent, TraceEvents, Work
 from gpumagic.gpu_open.trace_records import FileRead
 from gpumagic.report.events import SpanKind
@@ -17,6 +18,7 @@ def trace(work=(), calls=(), operators=(), marks=(), python=(), **more):
     def in_order(events):
         return sorted(events, key=lambda each: (each.start_ns, -each.end_ns))
 
+    python = [each for each in python if users_frame(each.name)]
     file = FileRead("trace.json", 0, 0)
     lists = (in_order(work), calls, *map(in_order, (operators, marks, python)))
     return TraceEvents(file, *map(list, lists), **{"main_thread": MAIN, **more})
@@ -31,12 +33,12 @@ def kernel(start, end, stream=7, **more):
 
 def nccl(start, end, call=None, name="ncclKernel_SendRecv(x)", **args):
     """A kernel that communicates."""
-    return Work(name, KERNEL, True, start, end, 0, 20, None, call, args)
+    return Work(name, KERNEL, True, start, end, 0, 20, call, args)
 
 
 def host(name, start, end, thread=MAIN):
     """Something that a thread of the host did."""
-    return HostEvent(name, start, end, thread)
+    return HostEvent(start, end, name, thread)
 
 
 def ns(seconds):

@@ -19,7 +19,6 @@ from gpumagic.gpu_open.memory_records import (
     Replayed,
     ReplayOf,
     SnapshotOfDevice,
-    WouldFit,
 )
 from gpumagic.gpu_open.trace_records import FileRead
 from gpumagic.report.places import CodeLine
@@ -97,7 +96,7 @@ def course_of(*entries, events, rest=None):
             line=where,
             now_bytes=levels[-1],
             at_peak_bytes=levels[peak],
-            **{"before": False, "taken": 0, "taken_bytes": 0, "given_back": 0, **more},
+            **{"before": False, "taken": 0, "given_back": 0, **more},
         )
         for where, levels, more in entries
     ]
@@ -128,12 +127,11 @@ def course_of(*entries, events, rest=None):
     }
 
 
-def taken(times, nbytes, lived=None, given_back=None):
+def taken(times, lived=None, given_back=None):
     """What a line did while it was recorded."""
     back = (times if lived else 0) if given_back is None else given_back
     return {
         "taken": times,
-        "taken_bytes": gib(nbytes),
         "given_back": back,
         "lived_events": lived,
     }
@@ -206,16 +204,13 @@ def report_of(*devices, name="snapshot.pickle", settings="", read_s=0.84, **more
 # --------------------------------------------------------------- a plain training
 
 _TRAINING = course_of(
-    (ATTENTION, rising(1.9), taken(1152, 22.8, 402)),
-    (MODEL, held(0.72), taken(148, 0.72)),
-    (OPTIM, held(0.9, 0.33), taken(296, 0.9)),
-    (MLP, rising(0.6), taken(576, 7.2, 380)),
-    (STEP, rising(0.24), taken(912, 2.9, 210)),
-    (LOADER, held(0.012), taken(6, 0.036, 3010, 5)),
-    *(
-        (line(f"block.py, {at}"), rising(0.05), taken(96, 0.3, 90))
-        for at in range(20, 24)
-    ),
+    (ATTENTION, rising(1.9), taken(1152, 402)),
+    (MODEL, held(0.72), taken(148)),
+    (OPTIM, held(0.9, 0.33), taken(296)),
+    (MLP, rising(0.6), taken(576, 380)),
+    (STEP, rising(0.24), taken(912, 210)),
+    (LOADER, held(0.012), taken(6, 3010, 5)),
+    *((line(f"block.py, {at}"), rising(0.05), taken(96, 90)) for at in range(20, 24)),
     events=12_480,
     rest=rising(0.02),
 )
@@ -233,10 +228,10 @@ TRAINING = report_of(device_of(_TRAINING_SEGMENTS, **_TRAINING))
 
 _HELD_PIECES = [0.048, 0, 0, 0] * 40 + [0.072, 0, 0, 0] * 20
 _FAILED = course_of(
-    (ATTENTION, piled(*_HELD_PIECES), taken(1240, 3.36)),
-    (MODEL, held(0.9), taken(148, 0.9)),
-    (OPTIM, held(0.61), taken(296, 0.61)),
-    (MLP, piled(*[0.008, 0, 0, 0] * 60), taken(620, 0.48)),
+    (ATTENTION, piled(*_HELD_PIECES), taken(1240)),
+    (MODEL, held(0.9), taken(148)),
+    (OPTIM, held(0.61), taken(296)),
+    (MLP, piled(*[0.008, 0, 0, 0] * 60), taken(620)),
     (None, held(0.16), {"before": True}),
     events=18_211,
 )
@@ -251,34 +246,8 @@ _DEVICE_OUT = device_of(
     _FAILED_SEGMENTS,
     **{**_FAILED, "peak_event": 18_210, "complete": False},
     failure=_FAILURE,
-    total_bytes=gib(6.55),
 )
 OUT_OF_MEMORY = report_of(_DEVICE_OUT, name="oom_snapshot.pickle")
-
-_NO_LINES = course_of(
-    (None, piled(*_HELD_PIECES), taken(2304, 4.2, 120, 1900)),
-    (None, held(1.1), {"before": True}),
-    events=18_230,
-)
-OUT_WITHOUT_STACKS = report_of(
-    device_of(
-        tuple(
-            dataclasses.replace(
-                each,
-                blocks=tuple(dataclasses.replace(b, line=None) for b in each.blocks),
-            )
-            for each in _FAILED_SEGMENTS
-        ),
-        **{**_NO_LINES, "peak_event": 18_210, "complete": False},
-        failure=dataclasses.replace(
-            _FAILURE,
-            line=None,
-            free_bytes=None,
-            allocated_bytes=_NO_LINES["peak_bytes"],
-        ),
-    ),
-    name="oom.pickle",
-)
 
 # ------------------------------------------------- what a file may tell less of
 
@@ -292,17 +261,16 @@ NO_HISTORY = report_of(
             for each in _TRAINING_SEGMENTS
         ),
         complete=False,
-        lines=(LineMemory(None, False, gib(2), gib(2), 0, 0, 0),),
+        lines=(LineMemory(None, False, gib(2), gib(2), 0, 0),),
     ),
     settings=None,
 )
-NOTHING = report_of(name="empty.pickle", read_s=None)
 HOSTILE_ONE = report_of(
     device_of(
         (segment((30, CodeLine(HOSTILE, HOSTILE)), (10, None)),),
         **course_of(
-            (CodeLine(HOSTILE, HOSTILE), rising(1.1), taken(12, 1.4, 30)),
-            (CodeLine(f"{LONG}, line 1024", LONG), held(0.4), taken(1, 0.4)),
+            (CodeLine(HOSTILE, HOSTILE), rising(1.1), taken(12, 30)),
+            (CodeLine(f"{LONG}, line 1024", LONG), held(0.4), taken(1)),
             events=77,
         ),
     ),
@@ -320,8 +288,8 @@ _SHARDS = tuple(
         ),
         device=at,
         **course_of(
-            (ATTENTION, rising(0.8 - 0.1 * at, 1), taken(400, 4.0, 90)),
-            (MODEL, held(0.1), taken(40, 0.1)),
+            (ATTENTION, rising(0.8 - 0.1 * at, 1), taken(400, 90)),
+            (MODEL, held(0.1), taken(40)),
             events=4_000 + at,
         ),
     )
@@ -334,9 +302,9 @@ _TWO = (file_of("before.pickle", 9_800), file_of("after.pickle", 31_400))
 _LEAKING = device_of(
     _TRAINING_SEGMENTS,
     **course_of(
-        (LOSSES, growing(1.3), taken(260, 1.3)),
-        (ATTENTION, rising(0.9, 8), taken(1152, 22.8, 402)),
-        (MODEL, held(0.72), taken(148, 0.72)),
+        (LOSSES, growing(1.3), taken(260)),
+        (ATTENTION, rising(0.9, 8), taken(1152, 402)),
+        (MODEL, held(0.72), taken(148)),
         events=31_400,
     ),
 )
@@ -346,12 +314,11 @@ GROWN = SnapshotReport(
     "",
     grown=(
         Growth(0, LOSSES, gib(0.15), gib(1.3), 30, 260),
-        Growth(0, STEP, 0, gib(0.04), 0, 2, is_new=True),
+        Growth(0, STEP, 0, gib(0.04), 0, 2),
         Growth(0, None, gib(0.01), gib(0.02), 9, 14),
     ),
     read_s=1.31,
 )
-NOTHING_GREW = SnapshotReport(_TWO, (_LEAKING,), "", grown=(), read_s=1.2)
 # ------------------------------------------------------------------------ replays
 
 
@@ -370,14 +337,14 @@ def replays_of(*replays, again=6.1, device=0, **more):
     return ReplayOf(device, replays, **told)
 
 
-_AS_RECORDED = replayed("", 6.15, 214, 18_211, recorded=True)
-_UNLIMITED = replayed("", 5.9, 40, total_bytes=None, recorded=True)
+AS_RECORDED = replayed("", 6.15, 214, 18_211, recorded=True)
+UNLIMITED = replayed("", 5.9, 40, total_bytes=None, recorded=True)
 REPLAY_HELPS = report_of(
     _DEVICE_OUT,
     name="oom.pickle",
     replays=(
         replays_of(
-            _AS_RECORDED,
+            AS_RECORDED,
             replayed(EXPANDABLE, 6.52, 2),
             replayed("max_split_size_mb:128", 5.6, 190, 18_211),
             replayed("garbage_collection_threshold:0.8", 5.3, 214, 18_211),
@@ -385,45 +352,11 @@ REPLAY_HELPS = report_of(
         ),
     ),
 )
-REPLAY_NO_HELP = report_of(
-    _DEVICE_OUT,
-    name="oom.pickle",
-    replays=(replays_of(_AS_RECORDED, replayed(EXPANDABLE, 6.5, 2, 18_211)),),
-)
-REPLAY_SAVES = report_of(
-    *_SHARDS[:2],
-    replays=tuple(
-        replays_of(
-            _UNLIMITED,
-            replayed(EXPANDABLE, 4.8, 2, total_bytes=None),
-            again=5.9,
-            device=at,
-        )
-        for at in range(2)
-    ),
-)
-REPLAY_NOT_EXACT = report_of(
-    _DEVICE_OUT,
-    name="oom.pickle",
-    replays=(
-        replays_of(
-            _AS_RECORDED,
-            replayed(EXPANDABLE, 6.52, 2),
-            again=5.2,
-            again_failed=False,
-        ),
-    ),
-)
-WITH_24_GIB = report_of(
-    _DEVICE_OUT,
-    name="oom.pickle",
-    replays=(replays_of(_AS_RECORDED, replayed("", 7.3, 260, total_bytes=24 * GIB)),),
-)
 WITH_4_GIB = report_of(
     _SHARDS[0],
     replays=(
         replays_of(
-            _UNLIMITED,
+            UNLIMITED,
             replayed("", 3.9, 31, 1_904, total_bytes=4 * GIB),
             replayed(EXPANDABLE, 3.9, 2, 2_100, total_bytes=4 * GIB),
             again=5.9,
@@ -431,85 +364,24 @@ WITH_4_GIB = report_of(
         ),
     ),
 )
-REPLAY_IMPOSSIBLE = dataclasses.replace(
-    NO_HISTORY,
-    replays=(ReplayOf(0, why_not="the file has no history of allocations"),),
-)
-
-# ---------------------------------------------------------------------------- fit
-
-
-def would_fit(device=0, nbytes=3 * GIB, **more):
-    """Whether 3 GiB would have fitted."""
-    known = {"fits": False, "into_cache": False, "from_driver_bytes": nbytes}
-    return WouldFit(
-        device=device, nbytes=nbytes, **{"free_bytes": None, **known, **more}
-    )
-
-
-FITS_NOT = report_of(
-    _DEVICE_OUT, name="oom.pickle", would_fit=(would_fit(free_bytes=gib(0.4)),)
-)
-FITS = report_of(
-    *_SHARDS[:2],
-    would_fit=(
-        would_fit(free_bytes=gib(9), fits=True),
-        would_fit(1, free_bytes=gib(1)),
-    ),
-)
-_WITH_CACHE = device_of(
-    _TRAINING_SEGMENTS,
-    **course_of((ATTENTION, rising(1.9, 1), taken(1152, 22.8, 402)), events=900),
-)
-FITS_INTO_CACHE = report_of(
-    _WITH_CACHE,
-    would_fit=(
-        would_fit(nbytes=400 * MIB, fits=True, into_cache=True, from_driver_bytes=0),
-    ),
-)
-FITS_UNKNOWN = report_of(_WITH_CACHE, would_fit=(would_fit(fits=None),))
 SAMPLES = (
     ("snapshot-oom", OUT_OF_MEMORY),
-    ("snapshot-oom-no-stacks", OUT_WITHOUT_STACKS),
     ("snapshot-training", TRAINING),
     ("snapshot-no-history", NO_HISTORY),
-    ("snapshot-nothing", NOTHING),
     ("snapshot-hostile", HOSTILE_ONE),
     ("snapshot-devices", SEVERAL_DEVICES),
     ("snapshot-grown", GROWN),
-    ("snapshot-grown-nothing", NOTHING_GREW),
     ("snapshot-replay", REPLAY_HELPS),
-    ("snapshot-replay-no-help", REPLAY_NO_HELP),
-    ("snapshot-replay-saves", REPLAY_SAVES),
-    ("snapshot-replay-not-exact", REPLAY_NOT_EXACT),
-    ("snapshot-replay-memory", WITH_24_GIB),
     ("snapshot-replay-less-memory", WITH_4_GIB),
-    ("snapshot-replay-impossible", REPLAY_IMPOSSIBLE),
-    ("snapshot-fit", FITS),
-    ("snapshot-fit-not", FITS_NOT),
-    ("snapshot-fit-cache", FITS_INTO_CACHE),
-    ("snapshot-fit-unknown", FITS_UNKNOWN),
 )
 
 HEADINGS = {
     "snapshot-oom": "A snapshot of a training that ran out of memory",
-    "snapshot-oom-no-stacks": "The same where the history has no stacks",
     "snapshot-training": "A snapshot of a training: whose the peak is",
     "snapshot-no-history": "A snapshot without a history",
-    "snapshot-nothing": "A snapshot in which nothing was in use",
     "snapshot-hostile": "A snapshot with names that are made to break a page",
     "snapshot-devices": "A snapshot of three devices",
     "snapshot-grown": "Two snapshots: the line that keeps more and more",
-    "snapshot-grown-nothing": "Two snapshots between which nothing grew",
     "snapshot-replay": "A replay: one setting would have gone through",
-    "snapshot-replay-no-help": "A replay: no setting would have gone through",
-    "snapshot-replay-saves": "A replay: a setting that reserves less",
-    "snapshot-replay-not-exact": "A replay that is only an estimate",
-    "snapshot-replay-memory": "A replay with more memory",
     "snapshot-replay-less-memory": "A replay with less memory",
-    "snapshot-replay-impossible": "A snapshot that cannot be replayed",
-    "snapshot-fit": "It would have fitted on one of two devices",
-    "snapshot-fit-not": "It would not have fitted",
-    "snapshot-fit-cache": "It would have fitted into torch's cache",
-    "snapshot-fit-unknown": "Whether it would have fitted is unknown",
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 from gpumagic.gpu_open.answer_recording import TraceReport
 from gpumagic.gpu_open.trace_records import (
@@ -55,11 +54,10 @@ def file(name="trace_rank0.json.gz", **more):
     return FileRead(name, 96 * MIB, 402_118, **more)
 
 
-def lane(name, *spans, count=None, busy_s=None):
+def lane(name, *spans):
     """Spans of (start, end, label, kind) in milliseconds."""
     its = tuple(LaneSpan(a * MS, b * MS, label, kind) for a, b, label, kind in spans)
-    busy = sum(each.end_s - each.start_s for each in its)
-    return LaneTrace(name, its, count or len(its), busy if busy_s is None else busy_s)
+    return LaneTrace(name, its, sum(each.end_s - each.start_s for each in its))
 
 
 def steady(step_ms, steps, *pieces):
@@ -113,8 +111,8 @@ GPU_BOUND = RankTrace(
             *steady(52, 10, (0, 30, "", "launch"), (30, 34, "aten::add", "host code")),
             *steady(52, 10, (34, 52, "cudaStreamSynchronize", "host waits")),
         ),
-        lane("stream 7", *steady(52, 10, (0.5, 51, GEMM, "kernel")), count=6_480),
-        lane("stream 13", *steady(52, 10, (20, 21.3, "Memcpy HtoD", "copy")), count=20),
+        lane("stream 7", *steady(52, 10, (0.5, 51, GEMM, "kernel"))),
+        lane("stream 13", *steady(52, 10, (20, 21.3, "Memcpy HtoD", "copy"))),
         lane("backward thread", *steady(52, 10, (14, 28, "", "launch"))),
     ),
     operators=OPERATORS,
@@ -146,7 +144,7 @@ HOST_BOUND = replace(
             *steady(60, 10, (0, 25, LOADER, "host code"), (25, 52, "", "launch")),
             *steady(60, 10, (52, 60, "cudaStreamSynchronize", "host waits")),
         ),
-        lane("stream 7", *steady(60, 10, (26, 53.6, GEMM, "kernel")), count=4_100),
+        lane("stream 7", *steady(60, 10, (26, 53.6, GEMM, "kernel"))),
     ),
 )
 
@@ -167,8 +165,8 @@ TINY = replace(
     ),
     idle=Idle(371 * MS, 0.0, 21 * MS, (HostWork("aten::add", 230 * MS),)),
     lanes=(
-        lane("host", (0, 480, "", "launch"), count=42_800),
-        lane("stream 7", *steady(4, 120, (1, 1.73, ADD, "kernel")), count=21_400),
+        lane("host", (0, 480, "", "launch")),
+        lane("stream 7", *steady(4, 120, (1, 1.73, ADD, "kernel"))),
     ),
     phases=(),
 )
@@ -195,9 +193,9 @@ COMMUNICATING = replace(
     idle=Idle(2 * MS, 31 * MS, 5 * MS),
     kernels=(KERNELS[0], kernel(NCCL, "communication", 320, 277, 6.1), *KERNELS[1:]),
     lanes=(
-        lane("host", *steady(64, 10, (0, 36, "", "launch")), count=9_000),
-        lane("stream 7", *steady(64, 10, (0.5, 39.3, GEMM, "kernel")), count=6_480),
-        lane("stream 20", *steady(64, 10, (32, 60, NCCL, "communication")), count=320),
+        lane("host", *steady(64, 10, (0, 36, "", "launch"))),
+        lane("stream 7", *steady(64, 10, (0.5, 39.3, GEMM, "kernel"))),
+        lane("stream 20", *steady(64, 10, (32, 60, NCCL, "communication"))),
     ),
     collectives=tuple(all_reduce(at, at * 2, at * 2 + 0.866) for at in range(320)),
     steps=tuple(Step(at, at * 64 * MS, 64 * MS, 60.2 * MS) for at in range(10)),
@@ -207,20 +205,8 @@ NO_DEVICE = RankTrace(
     file=file("host_only.json"),
     operators=OPERATORS,
     host_length_s=1.2,
-    lanes=(
-        lane(
-            "host", *steady(120, 10, (0, 90, "aten::addmm", "host code")), count=8_160
-        ),
-    ),
+    lanes=(lane("host", *steady(120, 10, (0, 90, "aten::addmm", "host code"))),),
     lines=(),
-)
-
-UNEXPLAINED = replace(
-    HOST_BOUND,
-    idle=Idle(96 * MS, 0.0, 228 * MS, HOST_BOUND.idle.host_was_in[:1], 196 * MS),
-)
-BETWEEN = replace(
-    GPU_BOUND, busy_s=0.4, idle_s=0.12, idle=Idle(0.0, 0.0, 0.12, between_s=0.116)
 )
 
 STEPS = replace(
@@ -243,7 +229,6 @@ STEPS = replace(
             "stream 7",
             (0, 830, GEMM, "kernel"),
             (1013, 1320, GEMM, "kernel"),
-            count=7_000,
         ),
     ),
     steps=tuple(
@@ -331,48 +316,21 @@ STRAGGLER = TraceReport(
     read_s=21.3,
 )
 
-EQUAL = TraceReport(
-    ranks=tuple(work_of(rank) for rank in range(8)),
-    together=Together(
-        ranks=tuple(place(rank, 380 + rank, 4 + rank % 3) for rank in range(8)),
-        world_size=8,
-        matched=180,
-        unmatched=0,
-        by_number=False,
-        skew_s=0.4 * MS,
-        clock=Clock.ALIGNED,
-        clock_error_s=40 * US,
-    ),
-)
-
 TAKING_TURNS = TraceReport(
     ranks=tuple(work_of(rank) for rank in range(8)),
-    together=replace(
-        EQUAL.together,
+    together=Together(
         ranks=tuple(
             place(rank, 300 + rank, 81 + rank % 3, 31, 11 + rank, last=20 + rank)
             for rank in range(8)
         ),
-        skew_s=11 * MS,
-    ),
-)
-
-OF_128 = TraceReport(
-    ranks=tuple(work_of(rank) for rank in range(2)),
-    together=Together(
-        ranks=(place(0, 262, 96, 58, 4, last=3), place(1, 360, 4, 54, 92, last=33)),
-        world_size=128,
-        matched=36,
-        unmatched=12,
+        world_size=8,
+        matched=180,
+        unmatched=0,
         by_number=False,
-        slowest=1,
-        ratio=1.16,
-        differences=(Difference("embedding", 156 * MS, 70 * MS),),
-        skew_s=3 * MS,
+        skew_s=11 * MS,
         clock=Clock.ALIGNED,
-        clock_error_s=0.3 * MS,
+        clock_error_s=40 * US,
     ),
-    read_s=0.4,
 )
 
 
@@ -402,42 +360,16 @@ MANY = TraceReport(
     read_s=188.0,
 )
 
-APART = TraceReport(
-    ranks=(
-        *(replace(each, zero_ns=None) for each in STRAGGLER.ranks[:3]),
-        STRAGGLER.ranks[3],
-    ),
-    together=replace(
-        STRAGGLER.together,
-        ranks=STRAGGLER.together.ranks[:4],
-        differences=(Difference("host late", 120 * MS, 8 * MS),),
-        clock=Clock.APART,
-        clock_error_s=None,
-    ),
-)
-
-ALL_SLOWER = replace(
-    STRAGGLER,
-    together=replace(
-        STRAGGLER.together,
-        differences=(Difference("forward", 96 * MS, 80 * MS),),
-    ),
-)
-
-UNMATCHED = replace(
-    OF_128,
-    together=replace(
-        OF_128.together,
+UNMATCHED = TraceReport(
+    ranks=tuple(work_of(rank) for rank in range(2)),
+    together=Together(
         ranks=(place(0, 658, 0, 0, 0, last=0), place(1, 660, 0, 0, 0, last=0)),
+        world_size=128,
         matched=0,
         unmatched=48,
-        slowest=None,
-        ratio=None,
-        differences=(),
-        skew_s=None,
-        clock=Clock.APART,
-        clock_error_s=None,
+        by_number=False,
     ),
+    read_s=0.4,
 )
 
 # ---------------------------------------------------------------------- two runs
@@ -483,7 +415,6 @@ def compared(length_ms, busy_ms, kernels, **more):
 
 
 SLOWER = compared((318, 394), (301, 372), CHANGES)
-SAME = compared((318, 321), (301, 302), CHANGES[2:3])
 PER_STEP = compared(
     (318, 394),
     (301, 372),
@@ -495,38 +426,19 @@ IDLER = replace(
     ranks=(GPU_BOUND, replace(TWO[1], device_name="NVIDIA H100 80GB HBM3")),
 )
 
-# Steps come one after the other, as they were written.
-assert all(a.start_s <= b.start_s for a, b in pairwise(STEPS.steps))
-
-LEFT_OUT = tuple(
-    FileRead(name, 0, 0, f"{name} {why}")
-    for name, why in (
-        ("rank3.json.gz", "is empty: 0 bytes were found in it"),
-        ("oom.pickle", "is a memory snapshot, no trace"),
-        ("config.json", "is no recording: it is JSON with layers"),
-    )
-)
-
 SAMPLES = (
     ("rank-gpu-bound", TraceReport((GPU_BOUND,), read_s=4.1)),
     ("rank-loader", TraceReport((HOST_BOUND,), read_s=3.9)),
     ("rank-tiny-kernels", TraceReport((TINY,))),
     ("rank-communicates", TraceReport((COMMUNICATING,))),
     ("rank-no-device", TraceReport((NO_DEVICE,))),
-    ("rank-unexplained", TraceReport((UNEXPLAINED,))),
-    ("rank-between", TraceReport((BETWEEN,))),
     ("rank-odd-step", TraceReport((STEPS,))),
     ("rank-hostile", TraceReport((MADE_TO_BREAK,))),
     ("ranks-straggler", STRAGGLER),
     ("ranks-in-turn", TAKING_TURNS),
-    ("ranks-two-of-128", OF_128),
     ("ranks-128", MANY),
-    ("ranks-clocks-apart", APART),
-    ("ranks-all-slower", ALL_SLOWER),
     ("ranks-unmatched", UNMATCHED),
-    ("ranks-left-out", replace(STRAGGLER, left_out=LEFT_OUT)),
     ("runs-slower", SLOWER),
-    ("runs-same", SAME),
     ("runs-per-step", PER_STEP),
     ("runs-idler", IDLER),
 )
@@ -537,20 +449,13 @@ HEADINGS = {
     "rank-tiny-kernels": "Kernels are shorter than their launches",
     "rank-communicates": "A third of the time goes into communication alone",
     "rank-no-device": "A trace without any work of a GPU",
-    "rank-unexplained": "What the file cannot explain stands beside what it can",
-    "rank-between": "The GPU waits from each of many short kernels to the next",
     "rank-odd-step": "One step took much longer than all others",
     "rank-hostile": "Names that are made to break a page",
     "ranks-straggler": "Eight ranks, one of which is slow in backward",
     "ranks-in-turn": "Now one rank is late, now another",
-    "ranks-two-of-128": "Two ranks of a job of 128",
     "ranks-128": "128 ranks, one of which waits for its input",
-    "ranks-clocks-apart": "Ranks whose clocks cannot be put together",
-    "ranks-all-slower": "One rank is slower in all that it does",
     "ranks-unmatched": "Two ranks that did nothing together",
-    "ranks-left-out": "Files of the folder that could not be opened",
     "runs-slower": "Two runs, the second of which is slower",
-    "runs-same": "Two runs that take the same time",
     "runs-per-step": "Two runs with different numbers of steps",
     "runs-idler": "Two runs, in the second of which the GPU is idle for longer",
 }

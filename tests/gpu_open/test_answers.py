@@ -7,20 +7,31 @@ from dataclasses import replace
 import pytest
 
 from gpumagic.gpu_open.answer_recording import SnapshotReport, TraceReport
+from gpumagic.gpu_open.answer_snapshot import headline
 from gpumagic.gpu_open.memory_records import LineMemory
-from gpumagic.gpu_open.trace_records import HostWork, Idle, RankTrace
+from gpumagic.gpu_open.trace_records import Difference, HostWork, Idle, RankTrace
 from tests.gpu_open import samples_snapshots, samples_traces
+from tests.gpu_open.samples_snapshots import (
+    AS_RECORDED,
+    EXPANDABLE,
+    GROWN,
+    OUT_OF_MEMORY,
+    TRAINING,
+    UNLIMITED,
+    replayed,
+    replays_of,
+)
 from tests.gpu_open.samples_traces import (
     GPU_BOUND,
     HOST_BOUND,
-    MANY,
-    MS,
     NO_DEVICE,
     SLOWER,
     STEPS,
     STRAGGLER,
     file,
 )
+
+NOBODYS = LineMemory(None, False, 1 << 30, 1 << 30, 3, 0)
 
 
 def drawn(rank):
@@ -72,11 +83,6 @@ def test_title_says_how_long_how_busy_and_what_held_it_back(changes, title):
         (replace(NO_DEVICE, launches=9), "no GPU work", "another profiler"),
         (replace(NO_DEVICE, launches=0), "no GPU work", "works on the GPU"),
         (replace(NO_DEVICE, device_name="A100"), "no GPU work", "first profile on"),
-        (
-            RankTrace(file(unknown=(("devtools", 50),))),
-            "nothing of torch's profiler",
-            "export_chrome_trace",
-        ),
         (RankTrace(file()), "no GPU work is in this trace", "Activity.CUDA"),
     ],
 )
@@ -139,6 +145,34 @@ def test_what_costs_equal_ranks_most_is_said_first(changes, words):
 
 
 @pytest.mark.parametrize(
+    ("what", "title", "hint"),
+    [
+        ("input", "in its input", "%pin_loader"),
+        ("host late", "as its host was late", "other processes"),
+        ("embedding", "in embedding", "--compare"),
+    ],
+)
+def test_where_the_slow_rank_is_slow(what, title, hint):
+    """What it spent more on; what is only a little more is not named."""
+    most = replace(STRAGGLER.together, differences=(Difference(what, 0.3, 0.1),))
+    drawing = replace(STRAGGLER, together=most).drawing()
+    assert drawing.title.startswith(
+        f"rank 3 took 1.57x the median for its own work, {title}"
+    )
+    assert hint in hints(drawing)
+    little = replace(STRAGGLER.together, differences=(Difference(what, 0.11, 0.1),))
+    drawing = replace(STRAGGLER, together=little).drawing()
+    assert "work; others waited 117 ms for it" in drawing.title
+    assert "nvidia-smi" in hints(drawing)
+
+
+def test_ranks_that_are_not_here_are_told():
+    """They may be the slow ones."""
+    some = replace(STRAGGLER, together=replace(STRAGGLER.together, world_size=128))
+    assert "8 of 128 ranks are here" in str(some)
+
+
+@pytest.mark.parametrize(
     ("before", "after", "title"),
     [
         (0.1, 0.102, "both take the same time (100 -> 102 ms)"),
@@ -170,7 +204,7 @@ def test_kernel_that_only_one_run_has_is_new_or_gone():
 
 def test_what_ran_out_of_memory_comes_first_then_the_fullest():
     """Its device is named where there are several."""
-    full, out = samples_snapshots.TRAINING.devices[0], samples_snapshots._DEVICE_OUT
+    full, out = TRAINING.devices[0], OUT_OF_MEMORY.devices[0]
     report = SnapshotReport((), (replace(full, device=3), out), "")
     assert report.drawing().title.startswith("cuda:0: out of memory")
     small = replace(full, device=3, reserved_bytes=1)
@@ -178,16 +212,70 @@ def test_what_ran_out_of_memory_comes_first_then_the_fullest():
     assert report.drawing().title.startswith("cuda:5: ")
 
 
-def test_memory_from_before_may_be_the_most_of_the_peak():
-    """Which is said also where no line is known."""
-    of = samples_snapshots.TRAINING.devices[0]
-    before = LineMemory(None, True, 5 << 30, 5 << 30, 0, 0, 0)
-    of = replace(of, lines=(before, *of.lines), peak_event=0, has_stacks=False)
-    title = SnapshotReport((), (of,)).drawing().title
+@pytest.mark.parametrize(
+    ("changes", "title"),
+    [
+        ({"peak_bytes": None}, "reserved, and no history of how it came about"),
+        ({"lines": (NOBODYS,)}, "of it from no line known"),
+        ({"lines": (replace(NOBODYS, before=True),)}, "from before the recording"),
+        ({"failure": OUT_OF_MEMORY.devices[0].failure, "lines": ()}, "GiB in use"),
+    ],
+)
+def test_whose_the_peak_is_is_said_as_far_as_lines_are_known(changes, title):
+    """All others together are nobody, and without stacks no line is."""
+    without = replace(TRAINING.devices[0], has_stacks=False, lines=(NOBODYS,))
+    assert headline(SnapshotReport((), (without,))).endswith(f"{without.peak_event:,}")
+    of = replace(TRAINING.devices[0], **changes)
+    assert title in headline(SnapshotReport((), (of,)))
+
+
+def test_without_memory_or_growth_the_title_says_so():
+    """Nothing is made up."""
     assert (
-        "peak 3.87 GiB before the first event" in title or "before the first" in title
+        SnapshotReport((), ()).drawing().title == "torch held no memory on any device"
     )
-    assert "from before the recording" in title
+    title = replace(GROWN, grown=()).drawing().title
+    assert title.startswith("nothing grew between them")
+
+
+HELPS, FAILS = replayed(EXPANDABLE, 6.52, 2), replayed(EXPANDABLE, 6.5, 2, 18_211)
+SAVES = replayed(EXPANDABLE, 4.8, 2)
+
+
+@pytest.mark.parametrize(
+    ("replays", "title"),
+    [
+        ((AS_RECORDED, HELPS), "expandable_segments:True would have gone through"),
+        ((AS_RECORDED, FAILS), "no setting of these would have gone through"),
+        ((AS_RECORDED,), "as recorded it runs out of memory: 6.15 GiB reserved"),
+        ((UNLIMITED, SAVES), "would have reserved less: 4.80 GiB instead of 5.90"),
+        ((UNLIMITED, replace(UNLIMITED, setting="x:1")), "would have saved much"),
+        ((AS_RECORDED, replayed("", 7.3, 260)), "6.55 GiB would have been enough"),
+        (
+            (AS_RECORDED, replayed("", 6.0, 9, 77), FAILS),
+            "6.55 GiB would not have been enough: memory runs out at event 77",
+        ),
+        (
+            (AS_RECORDED, replayed("", 6.0, 9, 77), HELPS),
+            "but with expandable_segments",
+        ),
+    ],
+)
+def test_what_would_have_helped(replays, title):
+    """The setting that goes through with the least, or the memory asked about."""
+    report = replace(OUT_OF_MEMORY, replays=(replays_of(*replays),))
+    assert title in report.drawing().title
+
+
+def test_a_replay_that_differs_from_the_recording_judges_nothing():
+    """Where the rules go through under the recorded setting as well."""
+    again = replays_of(AS_RECORDED, HELPS, again=5.2, again_failed=False)
+    drawing = replace(OUT_OF_MEMORY, replays=(again,)).drawing()
+    assert drawing.title.startswith("unknown whether expandable_segments:True would")
+    assert "take these figures as estimates" in hints(drawing)
+    impossible = replace(again, replays=(), why_not="there is no history")
+    drawing = replace(OUT_OF_MEMORY, replays=(impossible,)).drawing()
+    assert drawing.title == "it cannot be replayed: there is no history"
 
 
 def test_everything_folded_has_a_word_and_there_are_six_at_most():
@@ -199,5 +287,3 @@ def test_everything_folded_has_a_word_and_there_are_six_at_most():
         assert len(drawing.folded) <= 6
         assert len(drawing.notes) <= 3
         assert len(drawing.parts) - len(folded) - len(drawing.notes) <= 2
-    assert MANY.drawing().notes
-    assert MS

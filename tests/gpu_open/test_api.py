@@ -16,7 +16,6 @@ import pytest
 from gpumagic import gpu_open
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_open import many
-from gpumagic.gpu_open.answer_recording import TraceReport
 from gpumagic.gpu_open.trace_records import FileRead
 from tests.gpu_open.written import write_job, write_snapshot, write_trace
 
@@ -36,16 +35,6 @@ def in_processes(monkeypatch):
 
 
 # ------------------------------------------------------------- one, two, many files
-
-
-def test_one_trace_is_one_process(tmp_path):
-    """It has figures of its own, and nothing to compare."""
-    report = gpu_open.read(write_trace(tmp_path / "run.json"))
-
-    assert isinstance(report, TraceReport)
-    assert [each.kernels[0].count for each in report.ranks] == [4]
-    assert (report.together, report.comparison) == (None, None)
-    assert report.read_s > 0
 
 
 @pytest.mark.parametrize("rank", [None, 3])
@@ -157,20 +146,13 @@ def test_what_is_to_be_typed_next_has_the_folder_that_was_typed(tmp_path, monkey
     assert FileRead("run.json", 1, 1, folder="/").typed == "/run.json"
 
 
-def test_a_file_has_nothing_to_compare_with_itself(tmp_path):
-    """However its path is written."""
-    file = write_trace(tmp_path / "run.json")
-
-    with pytest.raises(GpuMagicError, match=r"run\.json was named 2 times"):
-        gpu_open.read(file, tmp_path / "." / "run.json", compare=True)
-
-
 def test_where_none_can_be_read_one_error_says_why(tmp_path):
-    """Two lines, whatever is wrong with each."""
+    """Two lines, whatever is wrong with each; nor is a file compared with itself."""
     files = write_job(tmp_path, 3)
+    with pytest.raises(GpuMagicError, match=r"rank0\.json\.gz was named 2 times"):
+        gpu_open.read(files[0], tmp_path / "." / "rank0.json.gz", compare=True)
     for file in files:
         file.write_bytes(b"")
-
     with pytest.raises(GpuMagicError, match=r"rank0\.json\.gz is empty"):
         gpu_open.read(*files)
 

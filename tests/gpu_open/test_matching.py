@@ -121,23 +121,6 @@ def test_of_groups_with_one_name_the_nearest_ends_are_one():
     assert {tuple(sorted(each)) for each in same} == {(0, 2), (1, 3)}
 
 
-def test_the_order_of_the_calls_counts_and_not_that_of_the_kernels():
-    """Kernels of two streams may begin in another order on each rank."""
-    ranks = []
-    for rank in training(2, steps=6, numbered=False):
-        its = [
-            replace(each, name="broadcast" if at % 4 < 2 else each.name, nbytes=8)
-            for at, each in enumerate(rank.collectives)
-        ]
-        ranks.append(_kept(replace(rank, collectives=tuple(its)), range(24)))
-    swapped = list(ranks[1].collectives)
-    for at in range(0, 24, 4):
-        swapped[at : at + 2] = swapped[at + 1], swapped[at]
-    ranks[1] = replace(ranks[1], collectives=tuple(swapped))
-
-    assert _whole(ranks) == 24
-
-
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("clocks", ["shared", "apart", "unknown"])
 def test_what_each_rank_lacks_at_random_is_found_out(seed, clocks):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpumagic.gpu_open.files import Opened
 from gpumagic.gpu_open.memory_history import device_of, grown
-from gpumagic.gpu_open.memory_records import Failure, Growth
+from gpumagic.gpu_open.memory_records import Failure
 from gpumagic.gpu_open.snapshot_file import snapshot_in
 from gpumagic.report.places import CodeLine
 
@@ -230,7 +230,7 @@ def owner_of(address, piece, states, cut):
 
 def assert_lines(found, states, cut):
     """Each line has what all its pieces have, added up."""
-    now, peak, taken, taken_bytes = Counter(), Counter(), Counter(), Counter()
+    now, peak, taken = Counter(), Counter(), Counter()
     lives, held = defaultdict(list), defaultdict(Counter)
     seen = {(a, p): owner_of(a, p, states, cut) for s in states for a, p in s.items()}
     for (address, piece), owner in seen.items():
@@ -240,7 +240,6 @@ def assert_lines(found, states, cut):
         peak[owner] += size * (found.peak_event in there)
         if not owner[1]:
             taken[owner] += 1
-            taken_bytes[owner] += size
         if there[-1] < len(states) - 1:
             lives[owner].append(len(there))
         held[owner][size] += 1
@@ -250,7 +249,7 @@ def assert_lines(found, states, cut):
         owner = number, each.before
         assert each.now_bytes == now[owner]
         assert each.at_peak_bytes == peak[owner]
-        assert (each.taken, each.taken_bytes) == (taken[owner], taken_bytes[owner])
+        assert each.taken == taken[owner]
         assert each.given_back == len(lives[owner])
         lived = statistics.median_low(lives[owner]) if lives[owner] else None
         assert each.lived_events == (None if each.before else lived)
@@ -307,15 +306,6 @@ def test_long_courses_have_few_stretches_and_few_lines():
     assert sum(ends) == found.peak_bytes
 
 
-def test_a_recording_without_requests_is_followed_by_completions():
-    """Torch can leave actions out: then memory is given back when that is complete."""
-    trace = [entry("alloc", BASE, 600, 1), entry("free_completed", BASE, 600)]
-
-    found = found_in(trace)
-
-    assert (found.events, found.lines[0].given_back) == (2, 1)
-
-
 @pytest.mark.parametrize(
     ("trace", "blocks"),
     [
@@ -342,23 +332,17 @@ TORCH = "/usr/local/lib/python3.12/dist-packages/torch/nn/modules/module.py"
     ("files", "expected"),
     [
         ([TORCH, "/home/me/train.py", "/home/me/main.py"], "train.py, line 2"),
-        (["/opt/pytorch/pytorch/torch/nn/functional.py", "a.py"], "a.py, line 2"),
         (["/opt/conda/lib/python3.10/threading.py", "a.py"], "a.py, line 2"),
-        (["/usr/lib/python3.11/runpy.py", "<frozen runpy>", "a.py"], "a.py, line 3"),
         (["C:\\Python312\\Lib\\random.py", "D:\\me\\b.py"], "b.py, line 2"),
-        (["C:\\x\\miniconda3\\Lib\\random.py", "D:\\me\\b.py"], "b.py, line 2"),
         (["/var/torchinductor_me/ab/cabc.py", "a.py"], "a.py, line 2"),
         (["<eval_with_key>.5", "/c/CUDACachingAllocator.cpp", "a.py"], "a.py, line 3"),
         (["/home/me/torch/train.py"], "train.py, line 1"),
-        (["/home/me/torch_models/nn/net.py"], "net.py, line 1"),
         ([TORCH, "/v/site-packages/transformers/llama.py"], "llama.py, line 2"),
-        (["/v/site-packages/x/a.py", "/home/me/b.py"], "b.py, line 2"),
         (["/v/lib/python3.9/site-packages/x/a.py", TORCH], "a.py, line 1"),
         (["<ipython-input-7-0123abc>"], "In [7], line 1"),
         (["/var/ipykernel_12/345.py"], "cell 345, line 1"),
         (["<stdin>"], "<stdin>, line 1"),
         ([TORCH, "??", "libtorch.so.2"], None),
-        (["./misc/../sysdeps/unix/sysv/linux/x86_64/clone3.S", "a.py"], "a.py, line 2"),
         (["/home/me/bin/train"], "train, line 1"),
         ([], None),
     ],
@@ -404,21 +388,7 @@ def test_the_backward_pass_is_told_by_its_engine():
     assert lines == {"the backward pass", "loss.py, line 4"}
 
 
-@pytest.mark.parametrize(
-    "stack",
-    [["text"], [{}], [{"filename": 5, "line": 1}], [None]],
-    ids=str,
-)
-def test_frames_that_are_none_have_no_line(stack):
-    """A stack that torch has not written is no reason to fail."""
-    trace = [entry("alloc", BASE, 600) | {"frames": stack}]
-
-    assert found_in(trace).lines[0].line is None
-
-
 # ------------------------------------------------------------------------- what grew
-
-LEAK, MODEL = 7, 3
 
 
 def held_in(held, *, device=0, trace=()):
@@ -443,19 +413,9 @@ def held_in(held, *, device=0, trace=()):
     return snapshot_in(Opened("x", "snapshot", pickle.dumps(found)))
 
 
-def test_a_leak_is_named():
-    """A line that holds more each time is told with how much, and how many pieces."""
-    first = [(1, 100, MODEL), (2, 20, LEAK)]
-    second = [*first, (3, 20, LEAK), (4, 25, LEAK)]
-
-    assert grown(held_in(first), held_in(second)) == (
-        Growth(0, CodeLine(f"train.py, line {LEAK}"), 20, 65, before=1, after=3),
-    )
-
-
 def test_a_recording_that_has_ended_makes_no_growth():
     """What has lost its stack and lies where it lay is still that line's."""
-    first = held_in([(1, 100, MODEL), (2, 20, LEAK)])
+    first = held_in([(1, 100, 3), (2, 20, 7)])
     second = held_in([(1, 100, None), (2, 20, None), (3, 20, None)])
 
     (found,) = grown(first, second)

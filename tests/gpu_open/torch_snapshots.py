@@ -109,9 +109,7 @@ def test_an_error_is_found_with_its_line(tmp_path):
     assert found.failure.asked_bytes == 700 * MIB
     assert found.failure.event == found.events == 2
     assert found.failure.allocated_bytes == 400 * MIB
-    free, total = torch.cuda.mem_get_info()
-    assert found.failure.free_bytes == free
-    assert found.total_bytes == free + 400 * MIB <= total
+    assert found.failure.free_bytes == torch.cuda.mem_get_info()[0]
     assert found.failure.line.where == f"torch_snapshots.py, line {line}"
     assert found.complete
     assert found.lines[0].line.where == f"torch_snapshots.py, line {line - 3}"

@@ -35,19 +35,7 @@ def entries(own_us=500, last_us=500, steps=STEPS, world_size=2):
 
 
 def write_trace(path, *, rank=None, world_size=2, padding=0, **more):
-    """A trace of one rank, packed where the name says so.
-
-    Args:
-        path: Where to.
-
-        rank: Its number; without it the file does not tell.
-
-        world_size: How many there are.
-
-        padding: So many bytes that cannot be packed are in the file besides.
-
-        more: As for `entries`.
-    """
+    """A trace of one rank, packed where the name says so; padding cannot be packed."""
     trace = {"schemaVersion": 1, "displayTimeUnit": "ms"}
     if rank is not None:
         told = {"backend": "nccl", "rank": rank, "world_size": world_size}
