@@ -16,7 +16,7 @@ from gpumagic.report.units import count_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.cuda_sync_time.report import Flag, Mode, Setting
+    from gpumagic.cuda_sync_time.records import Flag, Mode, Setting
     from gpumagic.report.places import Code
     from gpumagic.report.robust import Comparison
 

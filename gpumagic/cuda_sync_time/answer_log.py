@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpumagic.cuda_sync_time.answer_compare import ComparisonReport
-    from gpumagic.cuda_sync_time.report import FlagKind
+    from gpumagic.cuda_sync_time.records import FlagKind
     from gpumagic.drawing import Cell
     from gpumagic.report.places import Code
 

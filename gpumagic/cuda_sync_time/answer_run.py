@@ -15,28 +15,25 @@ from gpumagic.cuda_sync_time.findings import (
     short_words,
     where_measured,
 )
-from gpumagic.cuda_sync_time.report import Bound
+from gpumagic.cuda_sync_time.records import Bound
 from gpumagic.errors import GpuMagicError
 from gpumagic.report.record import Report
 from gpumagic.report.units import (
     devices_text,
     listed,
     parse_seconds,
-    rate_text,
     seconds_text,
-    share_text,
     shortened,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpumagic.cuda_sync_time.report import (
+    from gpumagic.cuda_sync_time.records import (
         Activity,
         Flag,
         LineTime,
         Profile,
-        Roofline,
         Run,
         Setting,
         SyncPoint,
@@ -68,7 +65,6 @@ class TimingReport(Report):
     # where nobody looked: the lines that were seen to wait for a value of a tensor
     reads: tuple[SyncPoint, ...] = ()
     profile: Profile | None = None
-    roofline: Roofline | None = None
     activity: Activity | None = None  # who was busy when, where there is no `profile`
     # what each line took; None if nobody looked
     lines: tuple[LineTime, ...] | None = None
@@ -212,7 +208,6 @@ def _in_sight(report: TimingReport) -> Iterator[Any]:
         yield picture(report, most=_WITH_A_TABLE if tables else _ALONE)
     yield from tables[:1]
     yield from _notes(report)
-    yield from roofline_parts(report.roofline)
 
 
 def _notes(report: TimingReport) -> Iterator[Any]:
@@ -406,38 +401,3 @@ def _remarks(report: TimingReport) -> Iterator[str]:
             "Where the GPU is perhaps busy, only a trace knows: --profile takes one. "
             "Without it, copies are drawn as kernels."
         )
-
-
-def roofline_parts(roofline: Roofline | None) -> Iterator[Any]:
-    """What was counted, against what can be computed; or why not."""
-    from gpumagic.drawing import Column, Details, Note, Paragraph, Property, Table
-
-    if roofline is None:
-        return
-    if roofline.flops is None:
-        said = f"operations could not be counted: {roofline.problem}"
-        yield Note("warning", said, roofline.hint or "")
-        return
-    rates = roofline.flops_per_s, roofline.peak_flops_per_s
-    achieved, peak = (rate_text(each, "FLOP/s") for each in rates)
-    reaches = f"a large matrix product in {roofline.dtype} reaches {peak}"
-    if roofline.peak_flops_per_s is None:
-        reaches = f"what this device reaches in {roofline.dtype} is not known"
-    counted = rate_text(roofline.flops, "FLOP")
-    yield Note("note", f"{counted} in one run are {achieved}; {reaches}")
-    flops = roofline.flops or 1
-    properties = (
-        Property(Column("Operation"), lambda each: each[0]),
-        Property(Column("Count", number=True), lambda each: rate_text(each[1], "FLOP")),
-        Property(
-            Column("Share", number=True), lambda each: share_text(each[1] / flops)
-        ),
-    )
-    how = (
-        "Operations were counted in one more run of the code, after the timed one. "
-        "Only matrix products, convolutions and attention count."
-    )
-    table = Table.of("", properties, roofline.counted)
-    yield Details(
-        "Which operations were counted", (Paragraph(how), table), "operations"
-    )

@@ -11,7 +11,7 @@ from gpumagic.cuda_sync_time.bench import Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun, RaceRun
 from gpumagic.cuda_sync_time.options import BUDGET_S, Options
-from gpumagic.cuda_sync_time.report import Mode
+from gpumagic.cuda_sync_time.records import Mode
 from gpumagic.devices.driver import open_driver
 from gpumagic.report.places import Code
 
@@ -40,7 +40,6 @@ def measure(  # noqa: PLR0913 -- one for each option
     profile: bool = False,
     trace_file: str | None = None,
     lines: bool = False,
-    flops: bool = False,
 ) -> TimingReport:
     """Run a function once, and say how long it really took.
 
@@ -57,14 +56,10 @@ def measure(  # noqa: PLR0913 -- one for each option
 
         lines: Whether to tell what each line of it took.
 
-        flops: Whether to run it once more, counting its operations.
-
     Raises:
         Exception: What the function has raised, and what the wait for it has.
     """
-    options = Options(
-        syncs=syncs, profile=profile, trace_file=trace_file, lines=lines, flops=flops
-    )
+    options = Options(syncs=syncs, profile=profile, trace_file=trace_file, lines=lines)
     run = OneRun(Instruments(open_driver), options)
     run.begin()
     try:
@@ -75,8 +70,7 @@ def measure(  # noqa: PLR0913 -- one for each option
     run.end()
     if run.late_error is not None:
         raise run.late_error
-    report = run.report(_code(function, name))
-    return bench.with_roofline(report, _repeating(function), options)
+    return run.report(_code(function, name))
 
 
 @contextmanager
@@ -126,14 +120,13 @@ def watch(
         raise run.late_error
 
 
-def repeat(  # noqa: PLR0913 -- one for each option
+def repeat(
     function: Callable[[], object],
     *,
     name: str | None = None,
     samples: int | None = None,
     budget_s: float = BUDGET_S,
     mode: str | None = None,
-    flops: bool = False,
 ) -> RepeatedReport:
     """Run a function again and again; the median with its interval.
 
@@ -148,14 +141,11 @@ def repeat(  # noqa: PLR0913 -- one for each option
             the values of a simulated device take this machine long.
 
         mode: "latency" waits after each call, "throughput" after many.
-
-        flops: Whether to run it once more, counting its operations.
     """
     options = Options(
         samples=samples,
         budget_s=budget_s,
         mode=None if mode is None else Mode(mode),
-        flops=flops,
     )
     candidate = Candidate(_code(function, name), _repeating(function))
     return bench.repeat(Instruments(open_driver), candidate, options)

@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from gpumagic.cuda_sync_time.report import Flag, FlagKind
+from gpumagic.cuda_sync_time.records import Flag, FlagKind
 from gpumagic.devices import torch_private
 from gpumagic.devices.around_cell import Observer
 from gpumagic.devices.in_use import loads

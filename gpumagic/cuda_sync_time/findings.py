@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.cuda_sync_time.digits import measured
-from gpumagic.cuda_sync_time.report import FlagKind
+from gpumagic.cuda_sync_time.records import FlagKind
 from gpumagic.report.units import (
     UNKNOWN,
     devices_text,
@@ -18,7 +18,7 @@ from gpumagic.report.units import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpumagic.cuda_sync_time.report import Flag, Setting
+    from gpumagic.cuda_sync_time.records import Flag, Setting
     from gpumagic.drawing import Note, NoteKind
 
 MOST_NAMES = 6

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda_sync_time.report import Flag, FlagKind, Setting
+from gpumagic.cuda_sync_time.records import Flag, FlagKind, Setting
 from gpumagic.devices.around_cell import last_wait
 from gpumagic.devices.in_use import KINDS_OF_THE_DRIVER
 from gpumagic.devices.libcuda import driver_initialised

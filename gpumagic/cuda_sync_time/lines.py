@@ -17,7 +17,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gpumagic.cuda_sync_time.report import Flag, FlagKind, LineTime
+from gpumagic.cuda_sync_time.records import Flag, FlagKind, LineTime
 from gpumagic.devices.around_cell import Observer
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import GpuMagicError

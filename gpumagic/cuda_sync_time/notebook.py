@@ -145,7 +145,7 @@ class Notebook:
     def _run_once(self, asked: _Asked) -> Any:
         __tracebackhide__ = True
         options = asked.options
-        again = self._repeatable(asked) if options.runs_again else None
+        again = self._repeatable(asked) if options.name else None
         code = self._code(asked)
         if options.races:
             return self._look_for_races(asked, code)
@@ -159,7 +159,6 @@ class Notebook:
             )
             report = run.report(code)
             if outcome.error is None and run.late_error is None:
-                report = bench.with_roofline(report, again, options)
                 self._keep(code, again)
             self._note(report)
             shown = self._magics.show(report, asked.parsed)

@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gpumagic.cuda_sync_time.report import (
+from gpumagic.cuda_sync_time.records import (
     Activity,
     Flag,
     FlagKind,

@@ -19,7 +19,7 @@ from gpumagic.cuda_sync_time.observers import (
     spans_of,
 )
 from gpumagic.cuda_sync_time.options import Options
-from gpumagic.cuda_sync_time.report import Activity, DeviceTime, Flag, FlagKind, Run
+from gpumagic.cuda_sync_time.records import Activity, DeviceTime, Flag, FlagKind, Run
 from gpumagic.devices.around_cell import (
     AroundCell,
     Trouble,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.cuda_sync_time.instruments import Instruments
-    from gpumagic.cuda_sync_time.report import LineTime, Profile
+    from gpumagic.cuda_sync_time.records import LineTime, Profile
     from gpumagic.devices.around_cell import Ended
     from gpumagic.report.events import SeenRace, TraceSpan
     from gpumagic.report.places import Code

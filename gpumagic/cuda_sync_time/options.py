@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.report import Mode
+from gpumagic.cuda_sync_time.records import Mode
 from gpumagic.errors import UsageProblem
 from gpumagic.report.units import parse_seconds
 
@@ -38,7 +38,6 @@ class Options:
     # whether to tell what each line took, on the host and on the devices
     lines: bool = False
     races: bool = False  # whether to look for missing waits, and to claim no time
-    flops: bool = False  # whether to run the code once more, counting its operations
     name: str | None = None  # what the code is called, and in a notebook is kept as
     versus: str | None = None  # the name of the code that it is compared with
     magic: str = ""  # what was typed: `%cuda_sync_time` or `%%cuda_sync_time`
@@ -59,7 +58,6 @@ class Options:
             trace_file=line.trace,
             lines=line.lines,
             races=line.races,
-            flops=line.flops,
             name=line.name,
             versus=line.vs,
             magic=f"{typed}cuda_sync_time",
@@ -73,11 +71,6 @@ class Options:
     def traces(self) -> bool:
         """Whether what runs when is traced."""
         return self.profile or self.trace_file is not None
-
-    @property
-    def runs_again(self) -> bool:
-        """Whether the code may run once more after the timed run."""
-        return self.flops or self.name is not None
 
     def _repeated(self, how: str) -> Options:
         """The same with one word on how to repeat."""
@@ -106,15 +99,10 @@ class Options:
                 f"{observers[0]} looks at one run, and {many} asks for many",
                 "leave one of them away",
             )
-        if self.races and (len(observers) > 1 or self.runs_again):
+        if self.races and (len(observers) > 1 or self.name is not None):
             raise self._problem(
                 "--races slows the code down and claims no time, so it stands alone",
                 "leave the other options away, or --races",
-            )
-        if self.versus is not None and self.flops:
-            raise self._problem(
-                "--vs compares two codes, and --flops is about one",
-                "leave one of them away",
             )
 
     def _problem(self, problem: str, hint: str) -> UsageProblem:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.cuda_sync_time.environment_changes import flags_between
-from gpumagic.cuda_sync_time.report import Flag, FlagKind
+from gpumagic.cuda_sync_time.records import Flag, FlagKind
 from gpumagic.cuda_sync_time.sampling import Sampler
 from gpumagic.report.robust import Comparison, Pair, Verdict, verdict_of
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from gpumagic.cuda_sync_time.options import Options
-    from gpumagic.cuda_sync_time.report import Mode
+    from gpumagic.cuda_sync_time.records import Mode
     from gpumagic.cuda_sync_time.sampling import Body
     from gpumagic.devices.protocols import Runtime
 

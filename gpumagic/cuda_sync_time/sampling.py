@@ -19,7 +19,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.environment_changes import Environment, flags_between
-from gpumagic.cuda_sync_time.report import Flag, FlagKind, Mode, Samples
+from gpumagic.cuda_sync_time.records import Flag, FlagKind, Mode, Samples
 from gpumagic.devices import torch_private
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError

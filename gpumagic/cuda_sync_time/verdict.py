@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.digits import floor_text, nearly_same
 from gpumagic.cuda_sync_time.findings import COSTS_ONCE
-from gpumagic.cuda_sync_time.report import Bound, FlagKind
+from gpumagic.cuda_sync_time.records import Bound, FlagKind
 from gpumagic.report.events import DEVICE_KINDS, SpanKind
 from gpumagic.report.units import (
     count_text,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpumagic.cuda_sync_time.answer_run import TimingReport
-    from gpumagic.cuda_sync_time.report import LineTime, Profile, Roofline
+    from gpumagic.cuda_sync_time.records import LineTime, Profile
 
 WORTH_SAYING = 0.05  # of the time
 _MOSTLY = 0.5
@@ -112,22 +112,11 @@ def spent(report: TimingReport) -> str:
         return f"{time} on the host; {of_gpus}"
     if too_short(report):
         return f"{time}: hardly more than an empty cell"
-    if reached := _reached(report.roofline):
-        return f"{time}: {reached}"
     if report.syncs:
         return f"{time}: {_lines_wait(report)}"
     known = report.busy_s is not None
     did = _works(report, report.busy_s or 0.0) if known else _works_perhaps(report)
     return f"{time}: {did}{_started(report)}"
-
-
-def _reached(roofline: Roofline | None) -> str:
-    if roofline is None or not roofline.peak_flops_per_s or not roofline.flops_per_s:
-        return ""
-    share = roofline.flops_per_s / roofline.peak_flops_per_s
-    few = roofline.devices == 1
-    whose = "this GPU" if few else f"these {roofline.devices} GPUs"
-    return f"{share_of(share)} what {whose} can compute"
 
 
 def _gpus(report: TimingReport, does: str) -> str:
@@ -264,7 +253,7 @@ def advice(report: TimingReport, *, once: bool) -> Iterator[tuple[str, ...]]:
         yield from _dearest_line(report.lines, report.profile)
     if _reading(report):
         yield _slowest_read(report)
-    if once or report.roofline is not None or is_host_of_simulated(report):
+    if once or is_host_of_simulated(report):
         return
     if _leaves_out_python(report):
         own = seconds_text(report.run.simulated_in_s)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from gpumagic.cuda_sync_time.answer_run import TimingReport
-    from gpumagic.cuda_sync_time.report import Setting
+    from gpumagic.cuda_sync_time.records import Setting
     from gpumagic.report.events import TraceSpan
 
 CAPTION = "Who was busy when"

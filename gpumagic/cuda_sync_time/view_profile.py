@@ -13,7 +13,7 @@ from gpumagic.report.units import seconds_text, share_text
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from gpumagic.cuda_sync_time.report import Profile, Setting, TopKernel
+    from gpumagic.cuda_sync_time.records import Profile, Setting, TopKernel
     from gpumagic.drawing import Cell, Part
     from gpumagic.report.events import OperatorTime
 

@@ -14,7 +14,7 @@ from gpumagic.cuda_sync_time.answer_log import LogEntry, LogReport
 from gpumagic.cuda_sync_time.answer_races import RaceReport
 from gpumagic.cuda_sync_time.answer_repeat import RepeatedReport
 from gpumagic.cuda_sync_time.answer_run import BriefReport, TimingReport
-from gpumagic.cuda_sync_time.report import (
+from gpumagic.cuda_sync_time.records import (
     Activity,
     DeviceTime,
     Flag,
@@ -22,7 +22,6 @@ from gpumagic.cuda_sync_time.report import (
     LineTime,
     Mode,
     Profile,
-    Roofline,
     Run,
     Samples,
     Setting,
@@ -436,7 +435,7 @@ CANNOT_TELL = dataclasses.replace(
     code=Code("y = torch.mm(x, w)"),
 )
 
-# ------------------------------------------------------------- races, rooflines
+# ------------------------------------------------------------- races
 
 RACES = RaceReport(
     Code("with torch.cuda.stream(side):\n    total = x.sum()", cell=11),
@@ -459,25 +458,6 @@ RACES = RaceReport(
 NO_RACES = RaceReport(Code("total = x.sum()", cell=12), H100, (), "torch's sanitizer")
 NO_STREAMS = RaceReport(Code("total = x.sum()", cell=12), HOST, (), "")
 
-COMPUTE = dataclasses.replace(
-    GPU_BOUND,
-    roofline=Roofline(
-        84.3 * MS,
-        52_776_558_133_248,
-        (("mm", 50_000_000_000_000), ("addmm", 2_776_558_133_248)),
-        "bfloat16",
-        742e12,
-    ),
-)
-REFUSED = dataclasses.replace(
-    GPU_BOUND,
-    roofline=Roofline(
-        84.3 * MS,
-        problem="a recurrent network ran as one call (_cudnn_rnn), which torch does "
-        "not count",
-        hint="count a cell without it, or work its operations out by hand",
-    ),
-)
 READING = TimingReport(
     Code("for _ in range(3):\n    y = x.sum().item()", cell=20),
     H100,
@@ -627,8 +607,6 @@ SAMPLES = (
     ("races", RACES),
     ("no-races", NO_RACES),
     ("no-streams", NO_STREAMS),
-    ("roof-compute", COMPUTE),
-    ("roof-refused", REFUSED),
     ("lines", BY_LINE),
     ("operators", OPERATORS),
     ("log", LOG),

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpumagic.cuda_sync_time.environment_changes import Environment, flags_between
-from gpumagic.cuda_sync_time.report import Flag, FlagKind
+from gpumagic.cuda_sync_time.records import Flag, FlagKind
 from gpumagic.devices import torch_private
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.protocols import GpuLoad

@@ -18,7 +18,7 @@ from gpumagic.cuda_sync_time.observers import (
     points_of,
     profile_of,
 )
-from gpumagic.cuda_sync_time.report import Flag, FlagKind
+from gpumagic.cuda_sync_time.records import Flag, FlagKind
 from gpumagic.report.events import SpanKind, SyncCall, Trace, TraceSpan
 from gpumagic.report.places import CodeLine
 

@@ -18,7 +18,7 @@ from gpumagic.cuda_sync_time.bench import Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun, RaceRun
 from gpumagic.cuda_sync_time.options import Options
-from gpumagic.cuda_sync_time.report import Bound, FlagKind
+from gpumagic.cuda_sync_time.records import Bound, FlagKind
 from gpumagic.devices import around_cell, waiting
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.waiting import HELPER_NAME

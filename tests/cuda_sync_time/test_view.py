@@ -14,10 +14,9 @@ from gpumagic.cuda_sync_time import digits
 from gpumagic.cuda_sync_time.answer_log import LogReport
 from gpumagic.cuda_sync_time.digits import measured
 from gpumagic.cuda_sync_time.findings import FINDINGS, notes
-from gpumagic.cuda_sync_time.report import (
+from gpumagic.cuda_sync_time.records import (
     Flag,
     FlagKind,
-    Roofline,
     Run,
     Setting,
     SyncPoint,
@@ -412,23 +411,6 @@ def test_the_line_that_waits_for_values_is_named_where_no_waits_are_listed():
     little = dataclasses.replace(samples.READING.reads[0], waited_s=1e-6)
     unread = dataclasses.replace(samples.READING, flags=(), reads=(little,))
     assert ".item()" not in unread.drawing().notes[0].text
-
-
-@patient
-@given(
-    st.none() | st.integers(1, 10**18),
-    st.just(0.0) | st.floats(1e-6, 1e3),
-    st.none() | st.floats(1e-3, 1e18),
-)
-def test_any_roofline_is_drawn(flops, seconds, peak):
-    """Nothing counted, no time, no peak: whatever is left is said."""
-    roofline = Roofline(seconds, flops, (("mm", flops or 0),), "float32", peak)
-
-    drawing = dataclasses.replace(samples.GPU_BOUND, roofline=roofline).drawing()
-
-    assert_survives(drawing.html())
-    assert_numbers_agree(drawing)
-    assert "None" not in drawing.title
 
 
 def test_a_long_log_shows_the_slowest_cells_and_has_the_newest():

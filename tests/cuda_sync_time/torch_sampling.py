@@ -10,7 +10,7 @@ import torch
 from gpumagic.cuda_sync_time.instruments import Floors
 from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.pairing import compare
-from gpumagic.cuda_sync_time.report import FlagKind, Mode
+from gpumagic.cuda_sync_time.records import FlagKind, Mode
 from gpumagic.cuda_sync_time.sampling import take
 from gpumagic.devices.opening import open_runtime
 from gpumagic.report.robust import Verdict

@@ -14,7 +14,7 @@ from gpumagic.cuda_sync_time.observers import (  # noqa: E402
     flags_of,
     profile_of,
 )
-from gpumagic.cuda_sync_time.report import FlagKind  # noqa: E402
+from gpumagic.cuda_sync_time.records import FlagKind  # noqa: E402
 from gpumagic.devices.opening import open_runtime  # noqa: E402
 from gpumagic.errors import DeviceError  # noqa: E402
 from gpumagic.report.events import DEVICE_KINDS, SpanKind  # noqa: E402

@@ -12,7 +12,7 @@ import pytest
 from gpumagic import gpu_open
 from gpumagic.cuda_sync_time import measure, repeat
 from gpumagic.cuda_sync_time.observers import FULL_QUEUE
-from gpumagic.cuda_sync_time.report import FlagKind
+from gpumagic.cuda_sync_time.records import FlagKind
 from gpumagic.report.events import DEVICE_KINDS, SpanKind
 
 

@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from gpumagic.cuda_sync_time import compare, find_races, measure, repeat
-from gpumagic.cuda_sync_time.report import Bound, FlagKind
+from gpumagic.cuda_sync_time.records import Bound, FlagKind
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import SpanKind
 from gpumagic.report.robust import Verdict

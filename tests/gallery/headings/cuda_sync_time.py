@@ -33,8 +33,6 @@ HEADINGS = {
     "races": "Two streams use the same memory without a wait",
     "no-races": "No race was seen",
     "no-streams": "Races cannot be looked for",
-    "roof-compute": "Arithmetic is the limit, and the run is near it",
-    "roof-refused": "The operations could not be counted",
     "lines": "What each line took, on the host and on the GPU",
     "operators": "What torch's operators took on a machine without a GPU",
     "log": "All timed cells of a notebook",

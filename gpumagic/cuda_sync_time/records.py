@@ -247,32 +247,6 @@ class Activity(Record):
 
 
 @dataclass(frozen=True)
-class Roofline(Record):
-    """How near the run came to what its devices compute at most."""
-
-    seconds: float  # the time that the operations are held against
-    # floating point operations of one run, counted in a pass of its own; matrix
-    # products, convolutions and attention only. None was not counted.
-    flops: int | None = None
-    # the operations that were counted, by their share of `flops`
-    counted: tuple[tuple[str, int], ...] = ()
-    dtype: str = ""  # what most of them are computed in
-    # the rate of a large matrix product in that type, of all devices that worked on
-    # it; None where no model of the device is known
-    peak_flops_per_s: float | None = None
-    devices: int = 1
-    problem: str | None = None  # why they could not be counted, if they could not
-    hint: str | None = None
-
-    @property
-    def flops_per_s(self) -> float | None:
-        """What was achieved."""
-        if self.flops is None or self.seconds <= 0:
-            return None
-        return self.flops / self.seconds
-
-
-@dataclass(frozen=True)
 class LineTime(Record):
     """What a line of the user's code took, with all that it has called."""
 
