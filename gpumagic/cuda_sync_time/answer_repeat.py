@@ -94,11 +94,9 @@ def sample_facts(
 
 def _parts(report: RepeatedReport) -> Iterator[Any]:
     from gpumagic.drawing import (
-        Details,
         Grid,
         Histogram,
         Paragraph,
-        Sparkline,
         how_measured,
     )
 
@@ -115,9 +113,6 @@ def _parts(report: RepeatedReport) -> Iterator[Any]:
         if not (report.is_exact and flag.kind is FlagKind.OUT_OF_TIME)
     ]
     yield from notes(told, report.setting)
-    if drawn:
-        order = Sparkline("", samples.seconds, text)
-        yield Details("Samples in order", (order,), "order")
     runs = count_text(samples.runs, "time")
     warm = f"{samples.warmup_calls:,} in {seconds_text(samples.warmup_s)}"
     yield how_measured(

@@ -30,12 +30,12 @@ from gpumagic.errors import error_line
 from gpumagic.report.places import in_running_cell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from gpumagic.cuda_sync_time.instruments import Instruments
     from gpumagic.cuda_sync_time.records import LineTime, Profile
     from gpumagic.devices.around_cell import Ended
-    from gpumagic.report.events import SeenRace, TraceSpan
+    from gpumagic.report.events import SeenRace, SyncCall
     from gpumagic.report.places import Code
 
 _REPORTED_LATE = "reported at the end of the cell; the failing launch was earlier"
@@ -44,10 +44,7 @@ _TAIL_TOLD = 0.02  # of the time
 
 
 class OneRun:
-    """Times what runs between `begin` and `end`.
-
-    `draws` is whether the report is to have a picture of who was busy when.
-    """
+    """Times what runs between `begin` and `end`; if it `draws`, for a picture too."""
 
     def __init__(
         self,
@@ -130,6 +127,7 @@ class OneRun:
             flags += self._tracer.flags(profile)
         if self._lines is not None:
             flags += self._lines.flags()
+        syncs = None if self._waits is None else self._waits.calls(runtime.kind)
         order = list(FlagKind)
         reads = self._calls.reads() if ended.uses_device else []
         return TimingReport(
@@ -138,10 +136,12 @@ class OneRun:
             run=run,
             flags=tuple(sorted(flags, key=lambda flag: order.index(flag.kind))),
             failed=ended.failed,
-            syncs=None if self._waits is None else self._waits.points(runtime.kind),
+            syncs=None if syncs is None else points_of(syncs),
             reads=points_of(reads),
             profile=profile,
-            activity=self._activity(ended, spans_of(reads, ended.started_ns)),
+            activity=self._activity(
+                ended, reads if self._waits is None else syncs or ()
+            ),
             lines=self._by_line(profile),
             loading=self._calls.loading(),
             guessed=_guessed() if ended.found.simulated else (),
@@ -154,18 +154,15 @@ class OneRun:
         spans = None if profile is None or profile.problem else profile.spans
         return self._lines.lines(spans, self._tracer.began_unix_ns)
 
-    def _activity(self, ended: Ended, reads: tuple[TraceSpan, ...]) -> Activity | None:
+    def _activity(self, ended: Ended, waits: Iterable[SyncCall]) -> Activity | None:
         """All that is known, on a simulated machine; else the waits that were seen."""
         if self._onlooker is None:
             return None
         seen = self._onlooker.activity()
         if seen is not None and ended.found.simulated:
             return seen
-        kind = ended.runtime.kind
-        waits = reads
-        if self._waits is not None:
-            waits = self._waits.spans(kind, ended.started_ns)
-        return Activity(waits, ended.elapsed_s) if waits else None
+        spans = spans_of(waits, ended.started_ns)
+        return Activity(spans, ended.elapsed_s) if spans else None
 
     def _floor_s(self, ended: Ended) -> float | None:
         """The floor; it is not measured while a device may still be at work."""

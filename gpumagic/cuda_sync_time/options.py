@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import argparse
 
 BUDGET_S = 1.0
-WAYS = tuple(mode.value for mode in Mode)
-TIME = r"\d+(?:\.\d+)?(?:ms|s|min|m|h)"
+_WAYS = tuple(mode.value for mode in Mode)
+_TIME = r"\d+(?:\.\d+)?(?:ms|s|min|m|h)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,20 +24,15 @@ class Options:
     """How code is to be measured, and what is wanted beside its time."""
 
     repeats: bool = False  # whether the code is run again and again
-    # how many; None until the interval is narrow or the budget is spent
-    samples: int | None = None
-    # how long all of it may take, after the first run; longer where a run alone is,
-    # or where the values of a simulated device take this machine long
-    budget_s: float = BUDGET_S
-    # what a sample is; None throughput for short calls, latency for others
-    mode: Mode | None = None
-    syncs: bool = False  # whether to list what made the host wait, by line
-    profile: bool = False  # whether to trace what runs when
-    trace_file: str | None = None  # where to save that trace, which implies `profile`
-    trace_s: float | None = None  # how long it is at most; None as long as the run
-    # whether to tell what each line took, on the host and on the devices
+    samples: int | None = None  # None: until the interval is narrow, within the budget
+    budget_s: float = BUDGET_S  # after the first run
+    mode: Mode | None = None  # None: throughput for short calls, latency for others
+    syncs: bool = False
+    profile: bool = False
+    trace_file: str | None = None  # implies `profile`
+    trace_s: float | None = None  # how long the trace is at most
     lines: bool = False
-    races: bool = False  # whether to look for missing waits, and to claim no time
+    races: bool = False
     name: str | None = None  # what the code is called, and in a notebook is kept as
     versus: str | None = None  # the name of the code that it is compared with
     magic: str = ""  # what was typed: `%cuda_sync_time` or `%%cuda_sync_time`
@@ -74,11 +69,11 @@ class Options:
 
     def _repeated(self, how: str) -> Options:
         """The same with one word on how to repeat."""
-        if how in WAYS:
+        if how in _WAYS:
             return dataclasses.replace(self, mode=Mode(how))
         if how.isdecimal():
             return dataclasses.replace(self, samples=int(how))
-        if re.fullmatch(TIME, how):
+        if re.fullmatch(_TIME, how):
             return dataclasses.replace(self, budget_s=parse_seconds(how))
         raise self._problem(
             f"--repeat={how} is no way to repeat",

@@ -194,7 +194,6 @@ def _device_spans(
                 # The call may return when the work has begun already.
                 else min(window.moment(launched_us), within[0])
             ),
-            of_graph=args.get("correlation") in graphs,
             forward=forward.get(_correlation(event)),
         )
 

@@ -397,7 +397,7 @@ def test_observers_begin_and_end_in_order(device, start):
     assert device.log.index("wait") < device.log.index("trace")
     assert [point.what for point in report.syncs] == [".item()"]
     assert report.profile.length_s == 0.5
-    assert kinds(report) == [FlagKind.PROFILED, FlagKind.WATCHED]
+    assert kinds(report) == [FlagKind.LOOKED_ON] * 2
 
 
 def test_what_fails_before_the_code_runs_leaves_no_observer(device):

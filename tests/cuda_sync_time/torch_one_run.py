@@ -277,7 +277,7 @@ def test_waits_are_listed_without_ours(bench):
 
     (point,) = report.syncs
     assert point.what == "function(): .item()"  # the line that calls it is ours
-    assert FlagKind.WATCHED not in kinds(report)  # it takes no time of the model's
+    assert FlagKind.LOOKED_ON not in kinds(report)  # it takes no time of the model's
     assert quiet.syncs == ()
     assert bench.time(x.item).syncs is None
 
@@ -290,7 +290,7 @@ def test_a_profile_spans_the_run_to_the_nanosecond(bench):
 
     assert report.profile.length_s == pytest.approx(report.run.elapsed_s, abs=1e-9)
     assert report.profile.busy_s == pytest.approx(0.02)
-    assert FlagKind.PROFILED not in kinds(report)  # it takes no time of the model's
+    assert FlagKind.LOOKED_ON not in kinds(report)  # it takes no time of the model's
     assert bench.time(lambda: None).profile is None
 
 

@@ -87,7 +87,7 @@ def test_memory_asked_for_in_each_call_is_told(runtime, floor_s):
     plan = Options(samples=6, mode=Mode.LATENCY)
     _, flags = take(body, runtime, plan, floor_s=floor_s)
 
-    assert any(f.kind is FlagKind.GIVEN_BACK and f.amount == 12 for f in flags)
+    assert any(f.kind is FlagKind.DRIVER_CALLS and f.amount == 12 for f in flags)
 
 
 def test_two_codes_are_told_apart_exactly(adding, runtime, floor_s):
