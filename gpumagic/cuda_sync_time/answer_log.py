@@ -108,7 +108,7 @@ def _parts(report: LogReport) -> Iterator[Any]:
         caption = ""
         if len(shown) < len(entries):
             caption = f"The last {len(shown)} of {len(entries):,}"
-        table = _table(report, shown, caption)
+        table = _table(report, shown, caption, whole=True)
         yield Details("All cells, oldest first", (table,), "cells")
     if entries:
         older = count_text(report.dropped, "older cell")
@@ -117,7 +117,9 @@ def _parts(report: LogReport) -> Iterator[Any]:
         yield how_measured(Paragraph(f"{forgotten}{on}"))
 
 
-def _table(report: LogReport, shown: Sequence[LogEntry], caption: str) -> Any:
+def _table(
+    report: LogReport, shown: Sequence[LogEntry], caption: str, *, whole: bool = False
+) -> Any:
     from gpumagic.drawing import Badge, Column, Meter, Property, Table
 
     longest_s = max(
@@ -129,6 +131,8 @@ def _table(report: LogReport, shown: Sequence[LogEntry], caption: str) -> Any:
         text = seconds_text(entry.seconds)
         if entry.failed:
             return Badge(f"failed after {text}", "problem")
+        if whole:
+            return text
         return Meter(entry.seconds / longest_s if longest_s else None, text)
 
     on = (Property(Column("On"), lambda entry: entry.label or entry.kind),)
