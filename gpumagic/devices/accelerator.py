@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import torch_private
-from gpumagic.devices.libcuda import driver_initialised
+from gpumagic.devices.cuda_start import driver_initialised
 from gpumagic.devices.simulated import SIMULATED, required_box, simulated_box
 from gpumagic.errors import DeviceError, first_line
 

@@ -24,6 +24,7 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpumagic.devices.replaced import replaced
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import SyncCall
 from gpumagic.report.places import Place, PlaceMark, Places, code_line, runs_through
@@ -237,7 +238,7 @@ def _wrapped_syncs(
     asked_for = _AskedFor()
     watching = True
 
-    def wrap(original: Callable[..., Any], what: str) -> Callable[..., Any]:
+    def wrap(what: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def synchronize(*args: Any, **options: Any) -> Any:
             if asked_for.now or not watching:
@@ -255,8 +256,8 @@ def _wrapped_syncs(
         return synchronize
 
     with contextlib.ExitStack() as undo:
-        for owner, name, what in _those_that_wait(torch):
-            _put(undo, owner, name, wrap(getattr(owner, name), what))
+        for owner, name, what in _known_to_wait(torch):
+            undo.enter_context(replaced(owner, name, functools.partial(wrap, what)))
         try:
             yield asked_for
         finally:
@@ -275,13 +276,6 @@ def _package(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
-def _those_that_wait(torch: Any) -> Iterator[tuple[Any, str, str]]:
-    """Of the functions that wait those that this torch has."""
-    for owner, name, what in _known_to_wait(torch):
-        if getattr(owner, name, None) is not None:
-            yield owner, name, what
-
-
 def _known_to_wait(torch: Any) -> Iterator[tuple[Any, str, str]]:
     yield torch._C, "_cuda_synchronize", "torch.cuda.synchronize()"
     yield (
@@ -291,25 +285,6 @@ def _known_to_wait(torch: Any) -> Iterator[tuple[Any, str, str]]:
     )
     yield getattr(torch.cuda, "Stream", None), "synchronize", "stream.synchronize()"
     yield getattr(torch.cuda, "Event", None), "synchronize", "event.synchronize()"
-
-
-def _put(
-    undo: contextlib.ExitStack, owner: Any, name: str, wrapper: Callable[..., Any]
-) -> None:
-    """Replace a function until the end, unless somebody else replaces it by then."""
-    inherited = name not in vars(owner)
-    original = None if inherited else vars(owner)[name]
-
-    def put_back() -> None:
-        if vars(owner).get(name) is not wrapper:
-            return
-        if inherited:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, original)
-
-    setattr(owner, name, wrapper)
-    undo.callback(put_back)
 
 
 def call_in_words(expression: str | None) -> str:

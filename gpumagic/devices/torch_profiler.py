@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.cuda_availability import why_no_cuda
-from gpumagic.devices.libcuda import driver_initialised
+from gpumagic.devices.cuda_start import driver_initialised
 from gpumagic.errors import DeviceError, first_line
 
 if TYPE_CHECKING:
