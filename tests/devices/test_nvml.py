@@ -238,7 +238,7 @@ def test_an_old_driver_is_asked_in_its_own_way():
     [
         ("driver_not_loaded", "kernel module is not loaded", "modprobe"),
         ("mismatch", "different versions", "reboot"),
-        ("ancient_driver", "too old", "update the driver"),
+        ("ancient_driver", "do not fit", "update the driver"),
     ],
 )
 def test_a_driver_that_does_not_start_is_a_problem_with_a_hint(scenario, problem, hint):
