@@ -30,7 +30,7 @@ _SHOWN = 60  # letters of an entry that are quoted, so that any UUID is whole
 _DIGITS = 20  # more of them only make a number that is too large still larger
 _OLD_SLICE = "MIG-GPU-"  # MIG-GPU-<uuid>/<instance>/<instance>, before driver 470
 _INSTANCES = ("gpu", "compute")
-_OTHERWISE = "drivers may read it otherwise: as blanks, capitals or parts of a name"
+_OTHERWISE = "drivers may read it otherwise"
 
 BY_PCI_ADDRESS = "PCI_BUS_ID"
 
@@ -204,9 +204,8 @@ def _doubt_of_nothing(text: str, kind: Kind, devices: Sequence[Device]) -> str:
     names = _names(bare, devices)
     if None in names.values() and bare not in names.values():
         return "a UUID of this machine is not known"
-    near = [
-        name for name in names.values() if (name or "").lower().startswith(bare.lower())
-    ]
+    start = bare.lower()
+    near = [each for each in names.values() if each and each.lower().startswith(start)]
     return _OTHERWISE if len(near) == 1 else ""
 
 
