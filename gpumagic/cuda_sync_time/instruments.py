@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
 
 class Instruments:
-    """What all measurements of one notebook, or of one script, share.
-
-    A `runtime` is given where it is not to be found.
-    """
+    """What all measurements of one notebook, or of one script, share."""
 
     def __init__(
         self, find_driver: Callable[[], Driver], runtime: Runtime | None = None
@@ -118,10 +115,7 @@ class Floors:
         return self._floors_s.get(_key(runtime))
 
     def floor_s(self, runtime: Runtime) -> float:
-        """The floor now; measured once, when the devices in use are idle.
-
-        No device is started: one that is not in use is not waited for either.
-        """
+        """The floor now; measured once, when the devices in use are idle."""
         key = _key(runtime)
         if key not in self._floors_s:
             self._floors_s[key] = _measure(runtime)

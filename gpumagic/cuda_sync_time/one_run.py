@@ -196,10 +196,7 @@ def _guessed() -> tuple[str, ...]:
 
 
 class RaceRun:
-    """Looks for races in what runs between `begin` and `end`; it claims no time.
-
-    torch is imported for it.
-    """
+    """Looks for races in what runs between `begin` and `end`; it claims no time."""
 
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments

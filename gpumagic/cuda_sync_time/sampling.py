@@ -95,10 +95,7 @@ def take(
 def _fill(
     seconds: list[float], moving: list[float], sampler: Sampler, options: Options
 ) -> bool:
-    """Sample until there are enough; whether they are so before the budget is spent.
-
-    While samples still move, the older half of them was warming up, and goes there.
-    """
+    """Sample until there are enough; whether they are so before the budget is spent."""
     if options.samples is not None:
         while len(seconds) < options.samples:
             seconds.append(sampler.sample(0))
@@ -162,11 +159,7 @@ def _is_narrow(seconds: Sequence[float]) -> bool:
 
 
 class Sampler:
-    """Samples one or several codes, with the same mode and calls for all of them.
-
-    Mode and calls are final after warming up; the budget begins when the first runs
-    are over.
-    """
+    """Samples one or several codes, with the same mode and calls for all of them."""
 
     def __init__(
         self,

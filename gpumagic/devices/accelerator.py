@@ -280,11 +280,7 @@ class CudaRuntime(AcceleratorRuntime):
 
 
 class SimulatedRuntime(AcceleratorRuntime):
-    """A `Runtime` on the simulated machine that is switched on.
-
-    The simulated device offers torch's own words, so that it is like any other
-    accelerator. What differs is that its times and bytes come from a model.
-    """
+    """A `Runtime` on the simulated machine that is switched on."""
 
     kind = SIMULATED
     simulated = True

@@ -23,10 +23,7 @@ _MAPS = Path("/proc/self/maps")
 
 
 class StartProbe:
-    """Asks the driver library for its devices, which needs no start to be answered.
-
-    A handle once found is kept, and is right in a forked child too.
-    """
+    """Asks the driver library for its devices, which needs no start to be answered."""
 
     __slots__ = ("_handle",)
 

@@ -227,10 +227,7 @@ def _entered_us(
     calls: Iterable[dict[str, Any]],
     graphs: Container[Hashable],
 ) -> dict[Any, float]:
-    """When the work of each call was in its queue.
-
-    That is at the end of the call: one that finds the queue full begins long before.
-    """
+    """When the work of each call was in its queue."""
     returns = [(_correlation(call), _end_us(call)) for call in calls]
     callers = callers_of((_correlation(event) for event in work), returns, graphs)
     return {key: returns[place][1] for key, place in callers.items()}

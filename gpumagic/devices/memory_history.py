@@ -158,11 +158,7 @@ def events_of(
     entries: Iterable[Mapping[str, Any]],
     spot_of: Callable[[Mapping[str, Any]], tuple[Spot | None, bool]],
 ) -> Sequence[MemoryEvent]:
-    """What was taken and given back, from one list of torch's `device_traces`.
-
-    Memory counts as given back once that is asked for: another stream may still wait.
-    Sizes are as requested. Segments, errors and snapshots are no events.
-    """
+    """What was taken and given back, from one list of torch's `device_traces`."""
     return [
         MemoryEvent(
             entry["action"] == _TAKEN, entry["addr"], entry["size"], *spot_of(entry)

@@ -108,10 +108,7 @@ class Looking:
         }
 
     def loops(self) -> tuple[LoopNow, ...]:
-        """Loops that count themselves: bars of tqdm, and DataLoaders that are watched.
-
-        Of any other loop only Python knows how far it is, and tells nobody.
-        """
+        """Loops that count themselves: tqdm's bars, and watched DataLoaders."""
         with contextlib.suppress(RuntimeError):  # one begins or ends at this moment
             return (*_bars_of_tqdm(), *map(_loop_of, tuple(self._loaders)))
         return ()

@@ -92,10 +92,7 @@ class NvidiaDriver:
         return Initialisation.UNTOUCHED
 
     def cuda_started(self) -> bool | None:
-        """Whether CUDA runs in this process; None if that cannot be told.
-
-        Unlike `cuda_state` it tells nothing else, in a microsecond.
-        """
+        """Whether CUDA runs in this process; None if that cannot be told."""
         started = self._start.started()
         if started:
             self._initialised_in_pid = os.getpid()

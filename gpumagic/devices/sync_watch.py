@@ -177,12 +177,7 @@ def _looked_at(wait: _Wait) -> SyncCall:
 
 @contextlib.contextmanager
 def _taken_warnings(waited: Callable[[], object]) -> Iterator[None]:
-    """Call a function for each of torch's warnings that something has waited.
-
-    It is called within the warning, so that the stack tells who waited. All other
-    warnings go where they would have gone. What the block itself changes in the
-    filters, or in `warnings.showwarning`, stays.
-    """
+    """Call a function for each of torch's warnings that something has waited."""
     before = warnings.showwarning
     watching = True
 

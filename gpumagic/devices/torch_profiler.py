@@ -92,11 +92,7 @@ def started(
 
 @contextlib.contextmanager
 def _leaving_out_operators(torch: Any, *, leaves: bool) -> Iterator[None]:
-    """Let a profiler that is started meanwhile see but annotations and backward.
-
-    torch's C++ can do so; its Python does not offer it. Where a version has it
-    otherwise, the profiler sees all.
-    """
+    """Let a profiler that is started meanwhile see but annotations and backward."""
     if not leaves:
         yield
         return
@@ -204,10 +200,7 @@ def _without_compiler(torch: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Let it print nothing, unless the user has said what it is to print.
-
-    It reads the variable once in a process, when it is first started.
-    """
+    """Let it print nothing, unless the user has said what it is to print."""
     if _LOG_LEVEL in os.environ:
         yield
         return

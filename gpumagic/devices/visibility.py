@@ -244,11 +244,7 @@ def visible(
 def seen_under(
     mask: str | None, order: str | None, inventory: Inventory, *, mps: bool = False
 ) -> Visible:
-    """What a process sees under values of the two variables.
-
-    The order makes no difference where all GPUs are of one model. An MPS daemon
-    numbers the GPUs that it serves in its own way.
-    """
+    """What a process sees under values of the two variables."""
     gpus = usable(inventory)
     alike = len({gpu.name for gpu in gpus}) == 1 and gpus[0].name is not None
     seen = visible(mask, gpus, order=BY_PCI_ADDRESS if alike else order)

@@ -126,7 +126,7 @@ def test_numbers_are_uncertain_without_pci_order(mask, order):
         (f"{M1},{M0}", (M1,), "1 MIG slice at most"),
         (f"{M1},0", (M1,), "otherwise"),
         (f"{M1},{UUIDS[0]}", (M1,), "otherwise"),
-        (M1[:9], (), "a part of the name"),
+        (M1[:9], (), "otherwise"),
         (M1.upper(), (), "otherwise"),
         (f"MIG-{UUIDS[2]}/2/0", (M1,), "old name"),
         (f"{M0},MIG-x,{M0}", (M0,), "repetition"),
