@@ -352,15 +352,6 @@ MANY_STREAMS = profile(
     ),
     10 * MS,
 )
-NO_DEVICE = profile(
-    (
-        TraceSpan("aten::matmul", SpanKind.HOST, 0.0, 3.1 * MS, thread=0),
-        TraceSpan("cudaDeviceSynchronize", SpanKind.WAIT, 3.2 * MS, 9.0 * MS),
-    ),
-    9.1 * MS,
-    problem="no GPU activity could be traced",
-    hint="another profiler may be attached: close nsys, ncu or DCGM",
-)
 
 
 def profiled(profile, **others):
@@ -392,7 +383,6 @@ def repeated(seconds, calls=1, mode=Mode.LATENCY, flags=(), **others):
     return RepeatedReport(MATMUL, H100, samples, flags)
 
 
-STEADY = repeated(wobble(40, 1.234 * MS, 0.004), 8, Mode.THROUGHPUT)
 NOISY = repeated(
     (*wobble(20, 2.1 * MS, 0.05), *wobble(14, 3.4 * MS, 0.04), 21.0 * MS),
     flags=(Flag(FlagKind.UNSTEADY), Flag(FlagKind.OUT_OF_TIME)),
@@ -424,8 +414,6 @@ def compared(verdict, ratio, ends, *, more=None):
 
 
 FASTER = compared(Verdict.FASTER, 0.763, (0.746, 0.781))
-SLOWER = compared(Verdict.SLOWER, 1.31, (1.28, 1.34))
-SAME = compared(Verdict.SAME, 1.002, (0.9971, 1.0052))
 CANNOT_TELL = dataclasses.replace(
     compared(Verdict.CANNOT_TELL, 1.021, (0.985, 1.058), more=40),
     base=Code("y = x @ w"),
@@ -452,9 +440,6 @@ RACES = RaceReport(
     ),
     "the simulated GPU",
 )
-NO_RACES = RaceReport(Code("total = x.sum()", cell=12), H100, (), "torch's sanitizer")
-NO_STREAMS = RaceReport(Code("total = x.sum()", cell=12), HOST, (), "")
-
 READING = TimingReport(
     Code("for _ in range(3):\n    y = x.sum().item()", cell=20),
     H100,

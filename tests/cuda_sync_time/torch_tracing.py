@@ -157,21 +157,6 @@ def test_a_wait_lasts_until_the_device_has_come_far_enough(runtime, launch):
     assert wait.end_s == trace.length_s
 
 
-def test_a_full_queue_is_seen(runtime, launch):
-    """Launching more than the queue holds waits for slots."""
-
-    def many():
-        for _ in range(1500):
-            launch(50)
-
-    long = traced(runtime, many).trace()
-
-    waits = [span for span in of_kind(long, SpanKind.WAIT) if "queue" in span.name]
-    assert waits
-    assert len(of_kind(long, SpanKind.LAUNCH)) == 1500
-    assert len(of_kind(long, SpanKind.KERNEL)) == 1500
-
-
 def test_launches_and_waits_do_not_cover_each_other(runtime, launch):
     """The host does one thing at a time, also where a launch had to wait."""
     small = torch.ones(8, device="sim")
