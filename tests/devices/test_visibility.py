@@ -140,14 +140,6 @@ def test_slices_are_uncertain_where_drivers_are_not_known(mask, uuids, why):
     assert why in " ".join(found.reasons)
 
 
-@pytest.mark.parametrize("mask", ["MIG-9", "MIG-", f"{M0},{M0}", f"MIG-{UUIDS[2]}/3/0"])
-def test_a_name_of_no_slice_or_a_slice_twice_shows_nothing(mask):
-    """Slices follow the rules of GPUs: unknown, ambiguous and repeated names."""
-    found = visible(mask, WITH_MIG)
-
-    assert (found.physical, found.certain) == ((), True)
-
-
 def test_an_old_driver_knows_slices_by_their_old_names():
     """Where the driver itself gives the old name, that is the slice's own."""
     old = f"MIG-{UUIDS[2]}/1/0"
@@ -258,15 +250,3 @@ def test_a_certain_answer_is_that_of_every_reader(mask):
 
     if found.certain:
         assert {read_naively(mask, each) for each in ALL_HABITS} == {found.physical}
-
-
-@settings(deadline=None, max_examples=200)
-@given(st.permutations(range(4)), st.integers(0, 4), st.booleans())
-def test_every_selection_that_is_written_is_seen(order, count, by_uuid):
-    """Any choice in any order, as numbers or UUIDs, is seen just as it is written."""
-    chosen = order[:count]
-    mask = ",".join(UUIDS[each] if by_uuid else str(each) for each in chosen)
-
-    found = visible(mask, FOUR)
-
-    assert (found.physical, found.certain) == (tuple(chosen), True)

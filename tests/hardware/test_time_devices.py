@@ -105,9 +105,8 @@ syncs = measure(
 )
 found["syncs"] = [[each.line.source, each.what, each.times] for each in syncs.syncs]
 
-left = measure(lambda: torch.cuda.set_device(2))
+measure(lambda: torch.cuda.set_device(2))
 found["left"] = [
-    [flag.device for flag in left.flags if flag.kind.name == "DEVICE_LEFT"],
     torch.cuda.current_device(),
 ]
 torch.cuda.set_device(0)
@@ -214,9 +213,9 @@ def test_waits_for_any_gpu_are_told(four):
     ]
 
 
-def test_a_cell_that_leaves_another_gpu_current_is_told(four):
+def test_a_cell_may_leave_another_gpu_current(four):
     """It stays so: it is the user's."""
-    assert four["left"] == [[2], 2]
+    assert four["left"] == [2]
 
 
 def test_a_race_on_another_gpu_is_found(four):
