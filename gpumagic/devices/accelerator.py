@@ -96,11 +96,6 @@ class AcceleratorRuntime:
         """The stream that work on this device goes to; None before the start."""
         return self._ask_of(device, "current_stream")
 
-    def new_stream(self, device: int) -> Any | None:
-        """A stream of its own; asking for one starts the device."""
-        make = self._word("Stream")
-        return make(device=device) if make else None
-
     def on_stream(self, stream: Any | None) -> AbstractContextManager[Any]:
         """Send the work of a `with` block to this stream; None changes nothing."""
         if stream is None:

@@ -82,7 +82,7 @@ def read(text: str, begin: str, end: str) -> Reading:
         for event in events
         if event["cat"] == OPERATION and not event["name"].startswith(OWN_TRACES)
     ]
-    threads = _Threads(first["tid"])
+    threads = {first["tid"]: 0}  # numbered in the order in which they appear
     spans = chain(
         _device_spans(work, calls, window, _Backward(events)),
         _call_spans(calls, work, window, threads),
@@ -128,16 +128,6 @@ class _Window:
     def moment(self, at_us: float) -> float:
         """A moment in the window."""
         return min(max((at_us - self._began_us) / 1e6, 0.0), self.length_s)
-
-
-class _Threads:
-    """Numbers threads in the order in which they appear, from 0 for the first."""
-
-    def __init__(self, first: Any) -> None:
-        self._numbers = {first: 0}
-
-    def number(self, thread: Any) -> int:
-        return self._numbers.setdefault(thread, len(self._numbers))
 
 
 def _whole(text: str) -> dict[str, Any]:
@@ -262,7 +252,7 @@ def _call_spans(
     calls: Iterable[dict[str, Any]],
     work: Iterable[dict[str, Any]],
     window: _Window,
-    threads: _Threads,
+    threads: dict[Any, int],
 ) -> Iterator[TraceSpan]:
     copied_us = {
         _correlation(event): _end_us(event)
@@ -274,17 +264,17 @@ def _call_spans(
         kind = kind_of_call(call["name"], copied=done_us <= _end_us(call))
         within = window.seconds(call)
         if kind is not None and within is not None:
-            thread = threads.number(call["tid"])
+            thread = threads.setdefault(call["tid"], len(threads))
             yield TraceSpan(call["name"], kind, *within, thread=thread)
 
 
 def _operation_spans(
-    operations: Iterable[dict[str, Any]], window: _Window, threads: _Threads
+    operations: Iterable[dict[str, Any]], window: _Window, threads: dict[Any, int]
 ) -> Iterator[TraceSpan]:
     for event in _outermost(operations):
         within = window.seconds(event)
         if within is not None:
-            thread = threads.number(event["tid"])
+            thread = threads.setdefault(event["tid"], len(threads))
             yield TraceSpan(event["name"], SpanKind.HOST, *within, thread=thread)
 
 

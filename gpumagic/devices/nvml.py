@@ -13,7 +13,6 @@ import contextlib
 import importlib
 import sys
 import warnings
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.protocols import Gpu, GpuProcess, Inventory, MigSlice
@@ -248,11 +247,10 @@ def _mig(nvml: Any, gpu: Any) -> tuple[MigSlice, ...]:
 
 
 def _slice(nvml: Any, part: Any) -> MigSlice:
-    unknown: dict[str, Any] = dict.fromkeys(each.name for each in fields(MigSlice))
     known = answers(_SLICE, [], nvml, part)
     memory = known.pop("memory", {})
     memory.pop("memory_reserved_bytes", None)
-    return MigSlice(**(unknown | memory | known))
+    return MigSlice(**(memory | known))
 
 
 # ---------------------------------------------------------------- the questions

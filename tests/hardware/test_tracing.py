@@ -77,9 +77,9 @@ def test_no_kernel_is_lost_however_often_is_traced(runtime, spin):
     assert {each.problem for each in traces} == {None}
 
 
-def test_two_streams_overlap(runtime, spin):
+def test_two_streams_overlap(runtime, torch, spin):
     """Two kernels of 20 ms on two streams overlap, and each has its stream."""
-    side = runtime.new_stream(0)
+    side = torch.cuda.Stream()
 
     trace = traced(runtime, lambda: (spin(20), spin(20, side))).trace()
     profile = profile_of(trace)
