@@ -91,15 +91,11 @@ class _Wait(NamedTuple):
 def watch_syncs(torch: Any, kind: str) -> Iterator[list[SyncCall]]:
     """Note each call that makes the host wait, by the line of the user's own code.
 
-    Seen are, in every thread, the operations that torch's sync debug mode knows, and
-    explicit waits by `torch.cuda` and `torch.accelerator`. Not seen are waits in
-    torch.distributed and torch.sparse, copies from pageable memory with
-    `non_blocking=True`, waits of other libraries, of the generic `torch.Stream` and
-    `torch.Event`, and whatever runs while the code itself silences or records
-    warnings. Only explicit waits have a cost; torch tells no other. Those that our own
-    code asks for are not the user's.
-
-    It starts no device. Where the mode is "error", so that waits raise, it stays so.
+    Not seen are waits in torch.distributed and torch.sparse, copies from pageable
+    memory with `non_blocking=True`, waits of other libraries, of the generic
+    `torch.Stream` and `torch.Event`, and whatever runs while the code itself silences
+    or records warnings. Only explicit waits have a cost. No device is started, and
+    where the mode is "error", so that waits raise, it stays so.
     """
     read, write = _mode_of(torch, kind)
     places = Places(tuple(map(str, getattr(torch, "__path__", ()))))
@@ -272,12 +268,9 @@ def _package(frame: FrameType) -> str:
 
 
 def _known_to_wait(torch: Any) -> Iterator[tuple[Any, str, str]]:
-    yield torch._C, "_cuda_synchronize", "torch.cuda.synchronize()"
-    yield (
-        torch._C,
-        "_accelerator_synchronizeDevice",
-        "torch.accelerator.synchronize()",
-    )
+    core = torch._C
+    yield core, "_cuda_synchronize", "torch.cuda.synchronize()"
+    yield core, "_accelerator_synchronizeDevice", "torch.accelerator.synchronize()"
     yield getattr(torch.cuda, "Stream", None), "synchronize", "stream.synchronize()"
     yield getattr(torch.cuda, "Event", None), "synchronize", "event.synchronize()"
 
