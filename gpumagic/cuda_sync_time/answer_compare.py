@@ -94,14 +94,7 @@ class ComparisonReport(Report):
 
 
 def _parts(report: ComparisonReport) -> Iterator[Any]:
-    from gpumagic.drawing import (
-        Grid,
-        Note,
-        Paragraph,
-        Range,
-        Ranges,
-        how_measured,
-    )
+    from gpumagic.drawing import Grid, Note, Paragraph, Range, Ranges, how_measured
 
     new, base = report._names  # noqa: SLF001 -- of the same file
     result, exact = report.result, report._is_exact  # noqa: SLF001

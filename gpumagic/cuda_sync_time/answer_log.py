@@ -61,7 +61,6 @@ class LogReport(Report):
     """All timed cells of the notebook, oldest first."""
 
     entries: tuple[LogEntry, ...]
-    dropped: int = 0  # how many older ones are forgotten
     automatic: bool = False  # whether every cell is timed
 
     @property
@@ -111,10 +110,8 @@ def _parts(report: LogReport) -> Iterator[Any]:
         table = _table(report, shown, caption, whole=True)
         yield Details("All cells, oldest first", (table,), "cells")
     if entries:
-        older = count_text(report.dropped, "older cell")
-        forgotten = f"{older} before these were forgotten. " if report.dropped else ""
         on = "%cuda_sync_time on times every cell, and off ends that."
-        yield how_measured(Paragraph(f"{forgotten}{on}"))
+        yield how_measured(Paragraph(on))
 
 
 def _table(

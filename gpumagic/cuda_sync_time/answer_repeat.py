@@ -93,12 +93,7 @@ def sample_facts(
 
 
 def _parts(report: RepeatedReport) -> Iterator[Any]:
-    from gpumagic.drawing import (
-        Grid,
-        Histogram,
-        Paragraph,
-        how_measured,
-    )
+    from gpumagic.drawing import Grid, Histogram, Paragraph, how_measured
 
     samples, text = report.samples, report.text
     drawn = len(samples.seconds) >= _DRAWN and not report.is_exact

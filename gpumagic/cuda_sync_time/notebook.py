@@ -54,7 +54,6 @@ class Notebook:
         self._magics = magics
         self._shell = magics.shell
         self._log: deque[LogEntry] = deque(maxlen=_LOGGED)
-        self._timed = 0  # cells so far, be they still in the log or not
         self._instruments = Instruments(lambda: session.driver)
         self._every_cell = session.every_cell(self._shell)
         self._mode = Mode(
@@ -77,8 +76,7 @@ class Notebook:
         if cell is None and code in ("on", "off"):
             return self._switch(on=code == "on")
         if cell is None and code == "log":
-            dropped = self._timed - len(self._log)
-            log = LogReport(tuple(self._log), dropped, self._mode.is_on)
+            log = LogReport(tuple(self._log), self._mode.is_on)
             return self._magics.show(log, parsed)
         if cell is not None and code:
             raise UsageProblem(
@@ -225,7 +223,6 @@ class Notebook:
 
     def _note(self, report: Timed) -> None:
         self._log.append(entry_of(report))
-        self._timed += 1
 
     def _candidate(self, name: str) -> Candidate:
         if name in self.kept:

@@ -5,26 +5,15 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from gpumagic.cuda_sync_time import observers
 from gpumagic.cuda_sync_time.answer_races import RaceReport
 from gpumagic.cuda_sync_time.answer_run import TimingReport
 from gpumagic.cuda_sync_time.environment_changes import EnvironmentWatch
 from gpumagic.cuda_sync_time.instruments import unseen_flags
 from gpumagic.cuda_sync_time.lines import LineWatcher
-from gpumagic.cuda_sync_time.observers import (
-    CallWatcher,
-    Onlooker,
-    SyncWatcher,
-    Tracer,
-    points_of,
-    spans_of,
-)
 from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.records import Activity, DeviceTime, Flag, FlagKind, Run
-from gpumagic.devices.around_cell import (
-    AroundCell,
-    Trouble,
-    wait_for_earlier_cells,
-)
+from gpumagic.devices.around_cell import AroundCell, Trouble, wait_for_earlier_cells
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import error_line
 from gpumagic.report.places import in_running_cell
@@ -59,16 +48,17 @@ class OneRun:
         self.late_error: BaseException | None = None
         self._instruments = instruments
         self._environment = EnvironmentWatch(lambda: instruments.driver)
-        self._tracer: Tracer | None = None
+        self._tracer: observers.Tracer | None = None
         if options.traces:
-            self._tracer = Tracer(options.trace_file, most_s=options.trace_s)
+            self._tracer = observers.Tracer(options.trace_file, most_s=options.trace_s)
         elif options.lines:
-            self._tracer = Tracer(devices_only=True)
-        self._waits = SyncWatcher() if options.syncs else None
+            self._tracer = observers.Tracer(devices_only=True)
+        self._waits = observers.SyncWatcher() if options.syncs else None
         self._lines = LineWatcher(in_running_cell) if options.lines else None
-        self._calls = CallWatcher(for_values=self._waits is None and draws)
-        self._onlooker = Onlooker() if draws and self._tracer is None else None
-        observers = (
+        self._calls = observers.CallWatcher(for_values=self._waits is None and draws)
+        sees_alone = draws and self._tracer is None
+        self._onlooker = observers.Onlooker() if sees_alone else None
+        looking = (
             self._environment,
             self._tracer,
             self._onlooker,
@@ -77,7 +67,7 @@ class OneRun:
             self._calls,
         )
         self._around = AroundCell(
-            instruments.runtime, [each for each in observers if each is not None]
+            instruments.runtime, [each for each in looking if each is not None]
         )
         self._ended: Ended | None = None
 
@@ -136,8 +126,8 @@ class OneRun:
             run=run,
             flags=tuple(sorted(flags, key=lambda flag: order.index(flag.kind))),
             failed=ended.failed,
-            syncs=None if syncs is None else points_of(syncs),
-            reads=points_of(reads),
+            syncs=None if syncs is None else observers.points_of(syncs),
+            reads=observers.points_of(reads),
             profile=profile,
             activity=self._activity(
                 ended, reads if self._waits is None else syncs or ()
@@ -161,7 +151,7 @@ class OneRun:
         seen = self._onlooker.activity()
         if seen is not None and ended.found.simulated:
             return seen
-        spans = spans_of(waits, ended.started_ns)
+        spans = observers.spans_of(waits, ended.started_ns)
         return Activity(spans, ended.elapsed_s) if spans else None
 
     def _floor_s(self, ended: Ended) -> float | None:

@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING
 from gpumagic.drawing import Lane, Span, Timeline
 from gpumagic.drawing.timeline import Scale
 from gpumagic.report.events import DEVICE_KINDS, SpanKind, pooled
-from gpumagic.report.units import (
-    UNKNOWN,
-    count_text,
-    seconds_text,
-    share_text,
-)
+from gpumagic.report.units import UNKNOWN, count_text, seconds_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

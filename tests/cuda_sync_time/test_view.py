@@ -15,17 +15,8 @@ from gpumagic.cuda_sync_time.answer_log import LogReport
 from gpumagic.cuda_sync_time.answer_run import BriefReport
 from gpumagic.cuda_sync_time.digits import measured
 from gpumagic.cuda_sync_time.findings import notes
-from gpumagic.cuda_sync_time.records import (
-    Flag,
-    FlagKind,
-    Run,
-    Setting,
-    SyncPoint,
-)
-from gpumagic.drawing import (
-    Table,
-    Timeline,
-)
+from gpumagic.cuda_sync_time.records import Flag, FlagKind, Run, Setting, SyncPoint
+from gpumagic.drawing import Table, Timeline
 from gpumagic.report.events import SpanKind
 from gpumagic.report.places import Code
 from tests.cuda_sync_time import samples
@@ -391,7 +382,7 @@ def test_a_long_log_shows_the_slowest_cells_and_has_the_newest():
         )
         for at in range(60)
     )
-    drawing = LogReport(entries, dropped=13, automatic=True).drawing()
+    drawing = LogReport(entries, automatic=True).drawing()
     (table,) = (part for part in drawing.parts if isinstance(part, Table))
 
     assert len(table.rows) == 8
