@@ -7,7 +7,7 @@ no device to wait for, and the host's clock is right.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.records import Flag, FlagKind, Setting
 from gpumagic.devices.around_cell import last_wait
@@ -53,13 +53,13 @@ class Instruments:
 
     def setting(self, runtime: Runtime, *, floor_s: float | None = None) -> Setting:
         """Where it was measured; starts nothing."""
-        label = _label(runtime)
+        label, torch = _label(runtime), loaded_torch()
         return Setting(
             kind=word_of(runtime.kind),
             label=label,
             devices=self._devices(runtime),
             floor_s=floor_s,
-            torch_version=_version(loaded_torch()),
+            torch_version=None if torch is None else str(torch.__version__),
             driver_version=self._driver_version(runtime, label),
         )
 
@@ -90,11 +90,6 @@ def unseen_flags(runtime: Runtime) -> tuple[Flag, ...]:
 def _label(runtime: Runtime) -> str:
     box = simulated_box() if runtime.simulated else None
     return str(getattr(box, "label", ""))
-
-
-def _version(torch: Any) -> str | None:
-    version = getattr(torch, "__version__", None)
-    return None if version is None else str(version)
 
 
 _WINDOWS = 30

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Lane, Span, Timeline
 from gpumagic.drawing.timeline import Scale
-from gpumagic.report.events import DEVICE_KINDS, SpanKind, pooled
+from gpumagic.report.events import DEVICE_KINDS, SpanKind, stretches
 from gpumagic.report.units import UNKNOWN, count_text, seconds_text, share_text
 
 if TYPE_CHECKING:
@@ -140,14 +140,29 @@ def _fit_for_text(lane: Lane, most: int) -> Lane:
     The short ones of a kind are one, as long as they were together: else the lane would
     be drawn by its height alone, which tells no kind from the other.
     """
-    rows = [(each.label, each.kind, each.start_s, each.end_s) for each in lane.drawn]
-    if len({each.kind for each in lane.drawn}) == 1:
+    kinds = {span.kind for span in lane.drawn}
+    if len(lane.drawn) <= most or len(kinds) == 1:
         return lane
-    fewer = pooled(rows, most)
-    while len(rows) > len(fewer) > most * _HARDLY_MORE:
-        rows, fewer = fewer, pooled(fewer, most)
-    spans = (Span(start, end, name, kind) for name, kind, start, end in fewer)
-    return SeenLane(lane.name, tuple(spans))
+    length_s = lane.drawn[-1].end_s - lane.drawn[0].start_s
+    shortest_s = length_s * len(kinds) / most
+    drawn = _pooled(lane, shortest_s)
+    while len(drawn) > most * _HARDLY_MORE and shortest_s < length_s:
+        shortest_s *= _HARDLY_MORE
+        drawn = _pooled(lane, shortest_s)
+    return SeenLane(lane.name, drawn)
+
+
+def _pooled(lane: Lane, shortest_s: float) -> tuple[Span, ...]:
+    groups = stretches(lane.drawn, shortest_s)
+    return tuple(each for group in groups for each in _pool(group))
+
+
+def _pool(group: Sequence[Span]) -> Iterator[Span]:
+    at_s = group[0].start_s
+    for kind in dict.fromkeys(span.kind for span in group):
+        seconds = sum(span.end_s - span.start_s for span in group if span.kind == kind)
+        yield Span(at_s, at_s + seconds, "", kind)
+        at_s += seconds
 
 
 # ---------------------------------------------------------------------- the host

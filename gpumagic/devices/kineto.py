@@ -71,8 +71,14 @@ class Reading:
 
 def read(text: str, begin: str, end: str) -> Reading:
     """Read what lies between two marks that `record_function` has made."""
-    whole = _whole(text)
-    events = _complete_events(whole)
+    whole = json.loads(text)
+    if not isinstance(whole, dict) or "traceEvents" not in whole:
+        raise ValueError("there are no traceEvents")
+    events = [
+        event
+        for event in whole["traceEvents"]
+        if event.get("ph") == "X" and "dur" in event and "cat" in event
+    ]
     first, last = _only_mark(events, begin), _only_mark(events, end)
     window = _Window(first["ts"] + first["dur"], last["ts"])
     work = [event for event in events if event["cat"] in DEVICE_WORK]
@@ -128,22 +134,6 @@ class _Window:
     def moment(self, at_us: float) -> float:
         """A moment in the window."""
         return min(max((at_us - self._began_us) / 1e6, 0.0), self.length_s)
-
-
-def _whole(text: str) -> dict[str, Any]:
-    whole = json.loads(text)
-    if not isinstance(whole, dict) or "traceEvents" not in whole:
-        raise ValueError("there are no traceEvents")
-    return whole
-
-
-def _complete_events(whole: dict[str, Any]) -> list[dict[str, Any]]:
-    """Everything with a duration."""
-    return [
-        event
-        for event in whole["traceEvents"]
-        if event.get("ph") == "X" and "dur" in event and "cat" in event
-    ]
 
 
 def _only_mark(events: Iterable[dict[str, Any]], name: str) -> dict[str, Any]:

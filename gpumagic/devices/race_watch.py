@@ -224,8 +224,11 @@ def private_sanitizer(torch: Any) -> Iterator[Any]:
         yield module
     finally:
         for registry in vars(gpu_trace).values():
-            callbacks = getattr(registry, "callback_list", [])
-            callbacks[:] = [each for each in callbacks if not _is_of(module, each)]
+            _rid(getattr(registry, "callback_list", []), module)
+
+
+def _rid(callbacks: list[Any], module: Any) -> None:
+    callbacks[:] = [each for each in callbacks if not _is_of(module, each)]
 
 
 def _is_of(module: Any, callback: Any) -> bool:

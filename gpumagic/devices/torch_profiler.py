@@ -52,7 +52,8 @@ def require_startable(torch: Any) -> None:
             "torch's profiler is running already, and there can be only one",
             "stop it first, or run this without --profile",
         )
-    if _would_start_cuda(torch):
+    could_start = not torch.cuda.is_initialized() and why_no_cuda(torch) is None
+    if could_start and not driver_initialised():
         raise DeviceError(
             "torch's profiler would start CUDA, which has not been used yet",
             'use it once before: torch.zeros(1, device="cuda")',
@@ -171,12 +172,6 @@ def _activities(torch: Any, kind: str) -> list[Any]:
     if device is None or device not in torch.profiler.supported_activities():
         return [known.CPU]
     return [known.CPU, device]
-
-
-def _would_start_cuda(torch: Any) -> bool:
-    if torch.cuda.is_initialized() or why_no_cuda(torch) is not None:
-        return False
-    return not driver_initialised()
 
 
 @contextlib.contextmanager

@@ -145,6 +145,17 @@ def test_on_the_cpu_it_is_the_time_of_the_host():
     assert FlagKind.TAIL not in kinds(report)
 
 
+@pytest.mark.parametrize(("kind", "told"), [("cuda", "560.35"), ("xpu", None)])
+def test_the_driver_is_asked_where_it_is_nvidias(kind, told):
+    """Its version stands beside the times of its GPUs, and of no others."""
+    driver = SimpleNamespace(inventory=lambda: SimpleNamespace(driver_version="560.35"))
+    device = StandinDevice(kind=kind)
+
+    setting = Instruments(lambda: driver, device).setting(device)
+
+    assert (setting.kind, setting.driver_version) == (kind, told)
+
+
 def test_torch_is_neither_imported_nor_missed():
     """Before torch has been imported a cell is timed all the same."""
     code = (

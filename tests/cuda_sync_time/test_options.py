@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpumagic import cuda_sync_time
 from gpumagic.cuda_sync_time.magic import TimeMagics
 from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.records import Mode
@@ -37,6 +38,15 @@ def test_one_option_says_how_to_repeat():
     assert (one.mode, one.samples, one.budget_s) == (Mode.LATENCY, 100, 0.3)
     assert request_of("--repeat throughput").mode is Mode.THROUGHPUT
     assert request_of("--trace run.json").traces
+
+
+def test_a_script_says_how_to_repeat():
+    """A mode is a word; without one short calls are measured many at once."""
+    asked = cuda_sync_time.repeat(int, samples=2, mode="latency").samples
+    usual = cuda_sync_time.repeat(int, samples=2, budget_s=0.1).samples
+
+    assert (asked.mode, usual.mode) == (Mode.LATENCY, Mode.THROUGHPUT)
+    assert len(asked.seconds) == len(usual.seconds) == 2
 
 
 @pytest.mark.parametrize(

@@ -294,7 +294,7 @@ class Stand:
 @pytest.fixture
 def traced_on(monkeypatch):
     """Traces code with a device of a kind, of which no profiler sees anything."""
-    monkeypatch.setattr(torch_profiler, "_would_start_cuda", lambda _: False)
+    monkeypatch.setattr(torch_profiler, "why_no_cuda", lambda _: "a stand-in")
     monkeypatch.setattr(torch_profiler, "sees_devices", lambda _, kind: kind != "mps")
 
     def run(kind, gpu, code=lambda: None):
