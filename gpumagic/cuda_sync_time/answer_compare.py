@@ -16,7 +16,7 @@ from gpumagic.report.units import count_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.cuda_sync_time.report import Flag, Mode, Setting
+    from gpumagic.cuda_sync_time.records import Flag, Mode, Setting
     from gpumagic.report.places import Code
     from gpumagic.report.robust import Comparison
 
@@ -94,14 +94,7 @@ class ComparisonReport(Report):
 
 
 def _parts(report: ComparisonReport) -> Iterator[Any]:
-    from gpumagic.drawing import (
-        Grid,
-        Note,
-        Paragraph,
-        Range,
-        Ranges,
-        how_measured,
-    )
+    from gpumagic.drawing import Grid, Note, Paragraph, Range, Ranges, how_measured
 
     new, base = report._names  # noqa: SLF001 -- of the same file
     result, exact = report.result, report._is_exact  # noqa: SLF001

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda_sync_time.answer_repeat import RepeatedReport
 from gpumagic.cuda_sync_time.answer_run import TimingReport
 from gpumagic.cuda_sync_time.digits import nearly_same
-from gpumagic.cuda_sync_time.findings import short_words
 from gpumagic.report.record import Record, Report
 from gpumagic.report.units import count_text, seconds_text, share_text, shortened
 
@@ -16,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpumagic.cuda_sync_time.answer_compare import ComparisonReport
-    from gpumagic.cuda_sync_time.report import FlagKind
+    from gpumagic.cuda_sync_time.answer_repeat import RepeatedReport
+    from gpumagic.cuda_sync_time.records import FlagKind
     from gpumagic.drawing import Cell
     from gpumagic.report.places import Code
 
@@ -34,7 +33,6 @@ class LogEntry(Record):
     label: str
     seconds: float
     naive_s: float | None = None  # what `%%time` would have said, of one run
-    runs: int = 1
     failed: bool = False
     flags: tuple[FlagKind, ...] = ()
 
@@ -47,14 +45,12 @@ class LogEntry(Record):
 def entry_of(report: Timed) -> LogEntry:
     """The line of a report in the log."""
     timing = report if isinstance(report, TimingReport) else None
-    samples = report.samples if isinstance(report, RepeatedReport) else None
     return LogEntry(
         code=report.code,
         kind=report.setting.kind,
         label=report.setting.label,
         seconds=report.seconds,
         naive_s=timing.run.naive_s if timing else None,
-        runs=samples.runs if samples else getattr(report, "runs", 1),
         failed=bool(timing and timing.failed),
         flags=tuple(dict.fromkeys(flag.kind for flag in report.flags)),
     )
@@ -65,7 +61,6 @@ class LogReport(Report):
     """All timed cells of the notebook, oldest first."""
 
     entries: tuple[LogEntry, ...]
-    dropped: int = 0  # how many older ones are forgotten
     automatic: bool = False  # whether every cell is timed
 
     @property
@@ -115,10 +110,8 @@ def _parts(report: LogReport) -> Iterator[Any]:
         table = _table(report, shown, caption, whole=True)
         yield Details("All cells, oldest first", (table,), "cells")
     if entries:
-        older = count_text(report.dropped, "older cell")
-        forgotten = f"{older} before these were forgotten. " if report.dropped else ""
         on = "%cuda_sync_time on times every cell, and off ends that."
-        yield how_measured(Paragraph(f"{forgotten}{on}"))
+        yield how_measured(Paragraph(on))
 
 
 def _table(
@@ -140,7 +133,6 @@ def _table(
         return Meter(entry.seconds / longest_s if longest_s else None, text)
 
     on = (Property(Column("On"), lambda entry: entry.label or entry.kind),)
-    runs = Property(Column("Runs", number=True), lambda entry: f"{entry.runs:,}")
     properties = (
         Property(
             Column("Cell"),
@@ -150,8 +142,9 @@ def _table(
         *(on if mixed else ()),
         Property(Column("Time"), time),
         Property(Column("%%time saw", number=True), _share_seen),
-        *((runs,) if whole else ()),
-        Property(Column("Notes"), lambda entry: short_words(entry.flags)),
+        Property(
+            Column("Notes"), lambda entry: ", ".join(each.value for each in entry.flags)
+        ),
     )
     return Table.of(caption, properties, shown)
 

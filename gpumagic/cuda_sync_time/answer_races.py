@@ -12,7 +12,7 @@ from gpumagic.report.units import count_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.cuda_sync_time.report import Setting
+    from gpumagic.cuda_sync_time.records import Setting
     from gpumagic.report.events import SeenRace
     from gpumagic.report.places import Code
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time.digits import floor_text, measured
 from gpumagic.cuda_sync_time.findings import notes, where_measured
-from gpumagic.cuda_sync_time.report import FlagKind, Mode
+from gpumagic.cuda_sync_time.records import FlagKind, Mode
 from gpumagic.report.record import Report
 from gpumagic.report.units import count_text, seconds_text, share_text, times_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gpumagic.cuda_sync_time.report import Flag, Roofline, Samples, Setting
+    from gpumagic.cuda_sync_time.records import Flag, Samples, Setting
     from gpumagic.report.places import Code
 
     Text = Callable[[float], str]
@@ -36,7 +36,6 @@ class RepeatedReport(Report):
     setting: Setting
     samples: Samples
     flags: tuple[Flag, ...] = ()
-    roofline: Roofline | None = None
 
     @property
     def seconds(self) -> float:
@@ -94,15 +93,7 @@ def sample_facts(
 
 
 def _parts(report: RepeatedReport) -> Iterator[Any]:
-    from gpumagic.cuda_sync_time.answer_run import roofline_parts
-    from gpumagic.drawing import (
-        Details,
-        Grid,
-        Histogram,
-        Paragraph,
-        Sparkline,
-        how_measured,
-    )
+    from gpumagic.drawing import Grid, Histogram, Paragraph, how_measured
 
     samples, text = report.samples, report.text
     drawn = len(samples.seconds) >= _DRAWN and not report.is_exact
@@ -117,10 +108,6 @@ def _parts(report: RepeatedReport) -> Iterator[Any]:
         if not (report.is_exact and flag.kind is FlagKind.OUT_OF_TIME)
     ]
     yield from notes(told, report.setting)
-    yield from roofline_parts(report.roofline)
-    if drawn:
-        order = Sparkline("", samples.seconds, text)
-        yield Details("Samples in order", (order,), "order")
     runs = count_text(samples.runs, "time")
     warm = f"{samples.warmup_calls:,} in {seconds_text(samples.warmup_s)}"
     yield how_measured(

@@ -9,34 +9,29 @@ from gpumagic.cuda_sync_time import verdict
 from gpumagic.cuda_sync_time.digits import floor_text, measured
 from gpumagic.cuda_sync_time.findings import (
     COSTS_ONCE,
-    OF_LOOKING,
     is_weighty,
     notes,
-    short_words,
     where_measured,
 )
-from gpumagic.cuda_sync_time.report import Bound
+from gpumagic.cuda_sync_time.records import Bound, FlagKind
 from gpumagic.errors import GpuMagicError
 from gpumagic.report.record import Report
 from gpumagic.report.units import (
     devices_text,
     listed,
     parse_seconds,
-    rate_text,
     seconds_text,
-    share_text,
     shortened,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from gpumagic.cuda_sync_time.report import (
+    from gpumagic.cuda_sync_time.records import (
         Activity,
         Flag,
         LineTime,
         Profile,
-        Roofline,
         Run,
         Setting,
         SyncPoint,
@@ -68,7 +63,6 @@ class TimingReport(Report):
     # where nobody looked: the lines that were seen to wait for a value of a tensor
     reads: tuple[SyncPoint, ...] = ()
     profile: Profile | None = None
-    roofline: Roofline | None = None
     activity: Activity | None = None  # who was busy when, where there is no `profile`
     # what each line took; None if nobody looked
     lines: tuple[LineTime, ...] | None = None
@@ -169,7 +163,7 @@ class BriefReport(Report):
         """The time with its flags."""
         from gpumagic.drawing import Drawing
 
-        flags = short_words(flag.kind for flag in self.timing.flags)
+        flags = ", ".join(flag.kind.value for flag in self.timing.flags)
         behind = f" [{flags}]" if flags else ""
         title = f"{verdict.brief(self.timing)}{behind}"
         return Drawing(title, (), self.timing.setting.label)
@@ -212,32 +206,31 @@ def _in_sight(report: TimingReport) -> Iterator[Any]:
         yield picture(report, most=_WITH_A_TABLE if tables else _ALONE)
     yield from tables[:1]
     yield from _notes(report)
-    yield from roofline_parts(report.roofline)
 
 
 def _notes(report: TimingReport) -> Iterator[Any]:
     """What makes the time untrue, then what makes it long, then all else."""
     from gpumagic.drawing import Note
 
-    if report.failed is not None:
-        text = "the time ends at the error: code that works takes another one"
-        yield Note("problem", text)
     weighty = [flag for flag in report.flags if is_weighty(flag.kind)]
+    # Whoever asked somebody to look on knows that it was on: that is told below.
     others = [
         flag
         for flag in report.flags
-        if not is_weighty(flag.kind) and flag.kind not in OF_LOOKING
+        if flag not in weighty and flag.kind is not FlagKind.LOOKED_ON
     ]
+    if report.failed is not None:
+        text = "the time ends at the error: code that works takes another one"
+        yield Note("problem", text)
     yield from notes(weighty, report.setting)
     if report.failed is None:
         once = any(each.kind in COSTS_ONCE for each in weighty)
         yield from (Note("note", *said) for said in verdict.advice(report, once=once))
-    if report.profile is not None:
-        if report.profile.problem:
-            yield Note("warning", report.profile.problem, report.profile.hint or "")
-        if report.profile.saved_as:
-            where = f"{report.profile.saved_as} is for https://ui.perfetto.dev"
-            yield Note("note", where)
+    if profile := report.profile:
+        if profile.problem:
+            yield Note("warning", profile.problem, profile.hint or "")
+        if profile.saved_as:
+            yield Note("note", f"{profile.saved_as} is for https://ui.perfetto.dev")
     yield from notes(others, report.setting)
 
 
@@ -256,7 +249,7 @@ def _tables(report: TimingReport) -> list[Any]:
 
     tables = []
     if report.lines:
-        tables.append(_line_table(report, report.lines))
+        tables.append(_line_table(report))
     if report.syncs:
         tables.append(_wait_table(report.syncs))
     profile = report.profile
@@ -267,15 +260,13 @@ def _tables(report: TimingReport) -> list[Any]:
     return tables
 
 
-def _wait_table(syncs: Sequence[SyncPoint]) -> Any:
+def _wait_table(syncs: tuple[SyncPoint, ...]) -> Any:
     from gpumagic.drawing import Column, Property, Table
 
     def place(sync: SyncPoint) -> str:
         """Where it waits, and which line of the cell led there."""
-        if sync.line is None:
-            return "not in the user's code"
-        led = f", from {sync.caller.where}" if sync.caller else ""
-        return f"{sync.line.where}{led}"
+        where = sync.line.where if sync.line else "not in the user's code"
+        return f"{where}, from {sync.caller.where}" if sync.caller else where
 
     def waited(sync: SyncPoint) -> str | None:
         return None if sync.waited_s is None else seconds_text(sync.waited_s)
@@ -290,35 +281,27 @@ def _wait_table(syncs: Sequence[SyncPoint]) -> Any:
     return Table.of("Lines that make the host wait", properties, syncs, name="waits")
 
 
-def _line_table(
-    report: TimingReport, lines: Sequence[LineTime], *, whole: bool = False
-) -> Any:
+def _line_table(report: TimingReport, *, whole: bool = False) -> Any:
     """The dearest lines in the order of the code, or all of them."""
     from gpumagic.drawing import Column, Meter, Property, Table
 
-    length_s = report.run.elapsed_s
+    lines, length_s = report.lines or (), report.run.elapsed_s
     most_s = max((each.device_s or 0.0 for each in lines), default=0.0)
     most_host_s = max((each.host_s for each in lines), default=0.0)
 
     def bar(seconds: float | None, whole_s: float) -> Any:
-        if not seconds:
-            return None if seconds is None else "-"
-        share = min(seconds / whole_s, 1.0) if whole_s else None
-        return Meter(share, seconds_text(seconds), is_short=True)
+        text = seconds_text(seconds)
+        return Meter(_share(seconds, whole_s), text, is_short=True) if seconds else "-"
 
     def weight(each: LineTime) -> float:
-        host = each.host_s / most_host_s if most_host_s else 0.0
-        return max(host, (each.device_s or 0.0) / most_s if most_s else 0.0)
+        return max(_share(each.host_s, most_host_s), _share(each.device_s, most_s))
 
     def place(each: LineTime) -> str:
         is_here = each.number is not None
         return str(each.number) if is_here else each.line.where.replace(", line ", ":")
 
-    def backward(each: LineTime) -> str:
-        return seconds_text(each.backward_s) if each.backward_s else "-"
-
     kept = sorted(lines, key=weight, reverse=True)[:_LINES_IN_SIGHT]
-    shown = list(lines) if whole else [each for each in lines if each in kept]
+    shown = [each for each in lines if whole or each in kept]
     caption = "" if whole else "Time by line"
     if len(shown) < len(lines):
         caption += f": the {len(shown)} that took most of {len(lines)}"
@@ -327,18 +310,28 @@ def _line_table(
         runs = Property(Column("Runs", number=True), lambda each: f"{each.runs:,}")
         properties.append(runs)
         if any(each.backward_s for each in lines):
-            properties.append(Property(Column("Backward", number=True), backward))
+            column = Column("Backward", number=True)
+            properties.append(
+                Property(
+                    column,
+                    lambda each: (
+                        seconds_text(each.backward_s) if each.backward_s else "-"
+                    ),
+                )
+            )
     properties.append(Property(Column("Host"), lambda each: bar(each.host_s, length_s)))
     if any(each.device_s is not None for each in lines):
         device = Property(Column("GPU"), lambda each: bar(each.device_s, most_s))
         properties.append(device)
-    properties.append(
-        Property(
-            Column("Code"),
-            lambda each: shortened(each.line.source or "", _LONGEST_CODE),
-        )
-    )
-    return Table.of(caption, tuple(properties), shown)
+
+    def code(each: LineTime) -> str:
+        return shortened(each.line.source or "", _LONGEST_CODE)
+
+    return Table.of(caption, (*properties, Property(Column("Code"), code)), shown)
+
+
+def _share(seconds: float | None, whole_s: float) -> float:
+    return min((seconds or 0.0) / whole_s, 1.0) if whole_s else 0.0
 
 
 def _folded(report: TimingReport) -> Iterator[Any]:
@@ -349,13 +342,13 @@ def _folded(report: TimingReport) -> Iterator[Any]:
     for table in _tables(report)[1:]:
         yield Details(table.caption, (replace(table, caption=""),), table.name)
     if report.lines:
-        table = _line_table(report, report.lines, whole=True)
         meaning = Paragraph(
             "Host is the time at a line, with all that it has called. GPU is what was "
             "launched meanwhile, wherever it ran: kernels and copies added up. "
             "Backward is what the backward of a line's operations took: part of the "
             "GPU's time of the line that has called backward()."
         )
+        table = _line_table(report, whole=True)
         yield Details("Time of every line", (table, meaning), "lines")
         if _has_picture(report):
             drawn = picture(report, most=_ALONE)
@@ -394,11 +387,11 @@ def _facts(report: TimingReport) -> Iterator[tuple[str, str | None]]:
 
 def _remarks(report: TimingReport) -> Iterator[str]:
     """What has to be known of the figures."""
-    looked = [flag for flag in report.flags if flag.kind in OF_LOOKING]
     if report.setting.floor_s is not None:
         yield "The floor is not subtracted, and no figure is finer than a tenth of it."
+    looked = [each for each in report.flags if each.kind is FlagKind.LOOKED_ON]
     for note in notes(looked, report.setting):
-        yield f"{note.text[:1].upper()}{note.text[1:]}: {note.hint}."
+        yield f"{note.text}: {note.hint}."
     if report.setting.label:
         yield "The clock is that of the model: Python's own time is not on it."
     if _has_picture(report) and report.run.uses_device and report.busy_s is None:
@@ -406,38 +399,3 @@ def _remarks(report: TimingReport) -> Iterator[str]:
             "Where the GPU is perhaps busy, only a trace knows: --profile takes one. "
             "Without it, copies are drawn as kernels."
         )
-
-
-def roofline_parts(roofline: Roofline | None) -> Iterator[Any]:
-    """What was counted, against what can be computed; or why not."""
-    from gpumagic.drawing import Column, Details, Note, Paragraph, Property, Table
-
-    if roofline is None:
-        return
-    if roofline.flops is None:
-        said = f"operations could not be counted: {roofline.problem}"
-        yield Note("warning", said, roofline.hint or "")
-        return
-    rates = roofline.flops_per_s, roofline.peak_flops_per_s
-    achieved, peak = (rate_text(each, "FLOP/s") for each in rates)
-    reaches = f"a large matrix product in {roofline.dtype} reaches {peak}"
-    if roofline.peak_flops_per_s is None:
-        reaches = f"what this device reaches in {roofline.dtype} is not known"
-    counted = rate_text(roofline.flops, "FLOP")
-    yield Note("note", f"{counted} in one run are {achieved}; {reaches}")
-    flops = roofline.flops or 1
-    properties = (
-        Property(Column("Operation"), lambda each: each[0]),
-        Property(Column("Count", number=True), lambda each: rate_text(each[1], "FLOP")),
-        Property(
-            Column("Share", number=True), lambda each: share_text(each[1] / flops)
-        ),
-    )
-    how = (
-        "Operations were counted in one more run of the code, after the timed one. "
-        "Only matrix products, convolutions and attention count."
-    )
-    table = Table.of("", properties, roofline.counted)
-    yield Details(
-        "Which operations were counted", (Paragraph(how), table), "operations"
-    )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time import bench
@@ -11,7 +11,7 @@ from gpumagic.cuda_sync_time.bench import Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun, RaceRun
 from gpumagic.cuda_sync_time.options import BUDGET_S, Options
-from gpumagic.cuda_sync_time.report import Mode
+from gpumagic.cuda_sync_time.records import Mode
 from gpumagic.devices.driver import open_driver
 from gpumagic.report.places import Code
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from gpumagic.cuda_sync_time.sampling import Body
 
 
+@dataclass
 class Watched:
     """What a `with` block came to; the report is None until the block has ended."""
 
-    def __init__(self) -> None:
-        self.report: TimingReport | None = None
+    report: TimingReport | None = None
 
 
 def measure(  # noqa: PLR0913 -- one for each option
@@ -40,43 +40,27 @@ def measure(  # noqa: PLR0913 -- one for each option
     profile: bool = False,
     trace_file: str | None = None,
     lines: bool = False,
-    flops: bool = False,
 ) -> TimingReport:
     """Run a function once, and say how long it really took.
 
+    It raises what the function raises, and what the wait for it does.
+
     Args:
         function: Called without arguments.
-
         name: What the report calls it; by default its own name.
-
         syncs: Whether to list what made the host wait, by line.
-
         profile: Whether to trace what ran when.
-
         trace_file: Where to save that trace, for Perfetto; implies `profile`.
-
         lines: Whether to tell what each line of it took.
-
-        flops: Whether to run it once more, counting its operations.
-
-    Raises:
-        Exception: What the function has raised, and what the wait for it has.
     """
-    options = Options(
-        syncs=syncs, profile=profile, trace_file=trace_file, lines=lines, flops=flops
-    )
+    options = Options(syncs=syncs, profile=profile, trace_file=trace_file, lines=lines)
     run = OneRun(Instruments(open_driver), options)
     run.begin()
-    try:
+    with _ended(run):
         function()
-    except BaseException as error:
-        run.end(error=error)
-        raise
-    run.end()
     if run.late_error is not None:
         raise run.late_error
-    report = run.report(_code(function, name))
-    return bench.with_roofline(report, _repeating(function), options)
+    return run.report(_code(function, name))
 
 
 @contextmanager
@@ -96,17 +80,10 @@ def watch(
 
     Args:
         name: What the report calls it.
-
         syncs: Whether to list what made the host wait, by line.
-
         profile: Whether to trace what ran when.
-
         trace_file: Where to save that trace, for Perfetto; implies `profile`.
-
         trace_s: How long the trace is at most: each second of it takes memory.
-
-    Yields:
-        What has the report once the block has ended.
     """
     watched = Watched()
     options = Options(
@@ -115,47 +92,36 @@ def watch(
     run = OneRun(Instruments(open_driver), options)
     run.begin()
     try:
-        yield watched
-    except BaseException as error:
-        run.end(error=error)
+        with _ended(run):
+            yield watched
+    finally:
         watched.report = run.report(Code(name))
-        raise
-    run.end()
-    watched.report = run.report(Code(name))
     if run.late_error is not None:
         raise run.late_error
 
 
-def repeat(  # noqa: PLR0913 -- one for each option
+def repeat(
     function: Callable[[], object],
     *,
     name: str | None = None,
     samples: int | None = None,
     budget_s: float = BUDGET_S,
     mode: str | None = None,
-    flops: bool = False,
 ) -> RepeatedReport:
     """Run a function again and again; the median with its interval.
 
     Args:
         function: Called without arguments.
-
         name: What the report calls it; by default its own name.
-
         samples: How many; by default until the interval is narrow.
-
         budget_s: How long all of it may take; longer where a run alone is, or where
             the values of a simulated device take this machine long.
-
         mode: "latency" waits after each call, "throughput" after many.
-
-        flops: Whether to run it once more, counting its operations.
     """
     options = Options(
         samples=samples,
         budget_s=budget_s,
         mode=None if mode is None else Mode(mode),
-        flops=flops,
     )
     candidate = Candidate(_code(function, name), _repeating(function))
     return bench.repeat(Instruments(open_driver), candidate, options)
@@ -174,16 +140,11 @@ def compare(  # noqa: PLR0913 -- one for each option
 
     Args:
         base: What the other one is compared with.
-
         newer: The one that the verdict is about.
-
         names: What the report calls them; by default their own names.
-
         samples: How many pairs; by default by their noise and the budget.
-
         budget_s: How long all of it may take; longer where a run alone is, or where
             the values of a simulated device take this machine long.
-
         mode: "latency" waits after each call, "throughput" after many.
     """
     options = Options(
@@ -207,19 +168,26 @@ def find_races(
     """
     run = RaceRun(Instruments(open_driver))
     run.begin()
-    try:
+    with _ended(run):
         function()
+    return run.report(_code(function, name))
+
+
+@contextmanager
+def _ended(run: OneRun | RaceRun) -> Iterator[None]:
+    """End a run with its code, also by an error."""
+    try:
+        yield
     except BaseException as error:
         run.end(error=error)
         raise
     run.end()
-    return run.report(_code(function, name))
 
 
 def _repeating(function: Callable[[], object]) -> Body:
     def body(calls: int) -> None:
         __tracebackhide__ = True
-        for _ in itertools.repeat(None, calls):
+        for _ in range(calls):
             function()
 
     return body

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import io
 import random
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time import pairing, sampling
 from gpumagic.cuda_sync_time.answer_compare import ComparisonReport
 from gpumagic.cuda_sync_time.answer_repeat import RepeatedReport
-from gpumagic.cuda_sync_time.answer_run import TimingReport
 from gpumagic.cuda_sync_time.environment_changes import load_flags
 from gpumagic.cuda_sync_time.instruments import unseen_flags
 from gpumagic.devices.around_cell import wait_for_earlier_cells
@@ -23,14 +19,12 @@ if TYPE_CHECKING:
 
     from gpumagic.cuda_sync_time.instruments import Instruments
     from gpumagic.cuda_sync_time.options import Options
-    from gpumagic.cuda_sync_time.report import Flag
+    from gpumagic.cuda_sync_time.records import Flag
     from gpumagic.cuda_sync_time.sampling import Body
     from gpumagic.devices.protocols import Runtime
     from gpumagic.report.places import Code
 
     Progress = Callable[[float], object]
-
-Timed = TypeVar("Timed", TimingReport, RepeatedReport)
 
 
 @dataclass(frozen=True)
@@ -57,13 +51,12 @@ def repeat(
     if now.kind != runtime.kind and now.started():
         # The code itself has imported torch: from now on it can be waited for.
         return repeat(instruments, candidate, options, progress)
-    report = RepeatedReport(
+    return RepeatedReport(
         code=candidate.code,
         setting=instruments.setting(runtime, floor_s=floor_s),
         samples=samples,
         flags=(*flags, *flags_since()),
     )
-    return with_roofline(report, candidate.body, options)
 
 
 def compare(
@@ -110,20 +103,3 @@ def _ready(
         return (*unseen_flags(runtime), *load_flags(before, after))
 
     return floor_s, flags_since
-
-
-def with_roofline(report: Timed, body: Body | None, options: Options) -> Timed:
-    """The report with its operations counted, if that is asked for.
-
-    The body runs once more for it.
-    """
-    if not options.flops or body is None:
-        return report
-    import torch
-
-    from gpumagic.cuda_sync_time.flops import roofline
-
-    # What the code prints was printed by the timed run.
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        found = roofline(lambda: body(1), torch, report.setting, report.seconds)
-    return dataclasses.replace(report, roofline=found)

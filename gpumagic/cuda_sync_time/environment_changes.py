@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from gpumagic.cuda_sync_time.report import Flag, FlagKind
+from gpumagic.cuda_sync_time.records import Flag, FlagKind
 from gpumagic.devices import torch_private
 from gpumagic.devices.around_cell import Observer
 from gpumagic.devices.in_use import loads
@@ -31,40 +31,29 @@ _CLOCK_MOVED = 0.05
 
 @dataclass(frozen=True)
 class Environment:
-    """What was so at one moment."""
+    """What was so at one moment; what is asked by device has those in use."""
 
-    devices: tuple[int, ...] = ()  # those in use
-    # the current one; before a first use none is, and then it is the first
-    current_device: int = 0
     threads: frozenset[threading.Thread] = frozenset()  # those that run, without ours
-    # the caching allocator's counters by device
+    # the caching allocator's counters
     counters: Mapping[int, Mapping[str, Any] | None] = field(default_factory=dict)
     compilations: int | None = 0  # how much torch.compile had taken; None is unknown
-    # the libraries of kernels in use by device, where that is known
+    # the libraries of kernels in use, where that is known
     libraries: Mapping[int, frozenset[str]] = field(default_factory=dict)
-    blocking: str | None = None  # the variable that makes each launch wait, if one does
-    # what the driver says of the GPUs in use, by device
-    loads: Mapping[int, GpuLoad] = field(default_factory=dict)
+    loads: Mapping[int, GpuLoad] = field(default_factory=dict)  # what the driver says
 
     @classmethod
-    def now(cls, runtime: Runtime, driver: Driver) -> Self:
-        """That of this moment; the driver is asked only where a GPU is in use."""
+    def now(cls, runtime: Runtime, driver: Driver | None = None) -> Self:
+        """That of this moment; a driver is asked only where a GPU is in use."""
         torch = loaded_torch()
         devices = runtime.devices_in_use() if is_in_use(runtime) else ()
         running = threading.enumerate()
         simulated = devices if runtime.simulated else ()
-        blocking = _blocking() if runtime.kind == "cuda" else None
         return cls(
-            devices=devices,
-            current_device=(runtime.current_device() or 0) if devices else 0,
-            threads=frozenset(
-                each for each in running if not each.name.startswith(_OURS)
-            ),
+            threads=frozenset(it for it in running if not it.name.startswith(_OURS)),
             counters={each: runtime.memory_stats(each) for each in devices},
             compilations=0 if torch is None else torch_private.compilations(torch),
             libraries={each: libraries_started(each) for each in simulated},
-            blocking=blocking,
-            loads=loads(driver, runtime),
+            loads={} if driver is None else loads(driver, runtime),
         )
 
 
@@ -89,7 +78,7 @@ class EnvironmentWatch(Observer):
             if idle:
                 raise
         else:
-            self.flags = flags_between(self._before, after)
+            self.flags = (*flags_between(self._before, after), *_blocking(runtime))
 
     def close(self) -> None:
         """Let go of the threads that were noted."""
@@ -102,20 +91,28 @@ def flags_between(before: Environment, after: Environment) -> tuple[Flag, ...]:
 
 
 def _changes(before: Environment, after: Environment) -> Iterator[Flag]:
-    for device in after.devices:
-        if device not in before.devices:
+    for device, counters in after.counters.items():
+        if device not in before.counters:
             yield Flag(FlagKind.FIRST_USE, device=device)
-    for device, names in after.libraries.items():
-        if started := names - before.libraries.get(device, frozenset()):
-            names_told = tuple(sorted(started))
-            yield Flag(FlagKind.LIBRARY_STARTED, names=names_told, device=device)
-    if after.current_device != before.current_device:
-        yield Flag(FlagKind.DEVICE_LEFT, device=after.current_device)
-    running = [each for each in after.threads - before.threads if each.is_alive()]
-    if running:
-        names_told = tuple(sorted(each.name for each in running))
-        yield Flag(FlagKind.THREADS, amount=len(running), names=names_told)
-    yield from _allocator_flags(before, after)
+        names = after.libraries.get(device, frozenset())
+        if started := sorted(names - before.libraries.get(device, frozenset())):
+            yield Flag(FlagKind.FIRST_USE, names=tuple(started), device=device)
+        earlier = before.counters.get(device) or {}
+        calls, retries = (
+            sum((counters or {}).get(key, 0) - earlier.get(key, 0) for key in keys)
+            for keys in (
+                ("num_device_alloc", "num_device_free"),
+                ("num_alloc_retries",),
+            )
+        )
+        if calls > 0:
+            yield Flag(FlagKind.DRIVER_CALLS, amount=calls, device=device)
+        if retries > 0:
+            yield Flag(FlagKind.RETRIES, amount=retries, device=device)
+    if running := sorted(
+        each.name for each in after.threads - before.threads if each.is_alive()
+    ):
+        yield Flag(FlagKind.THREADS, amount=len(running), names=tuple(running))
     if before.compilations is not None and after.compilations is not None:
         # Fewer than before: the user has cleared the counters, and then compiled.
         cleared = after.compilations < before.compilations
@@ -123,8 +120,6 @@ def _changes(before: Environment, after: Environment) -> Iterator[Flag]:
         if compiled > 0:
             yield Flag(FlagKind.COMPILED, amount=compiled)
     yield from load_flags(before.loads, after.loads)
-    if after.blocking is not None:
-        yield Flag(FlagKind.LAUNCH_BLOCKING, names=(after.blocking,))
 
 
 def load_flags(
@@ -144,25 +139,7 @@ def load_flags(
             yield Flag(FlagKind.SHARED, amount=others, device=device)
 
 
-def _allocator_flags(before: Environment, after: Environment) -> Iterator[Flag]:
-    """Calls of the driver for memory: each waits, and the cache is to spare them."""
-    for device, counters in after.counters.items():
-        if counters is None:
-            continue
-        earlier = before.counters.get(device) or {}
-        taken, given_back, retries = (
-            counters.get(key, 0) - earlier.get(key, 0)
-            for key in ("num_device_alloc", "num_device_free", "num_alloc_retries")
-        )
-        # With a retry the allocator had run out, and has given back what it could.
-        emptied = given_back > 0 and retries <= 0
-        kind = FlagKind.GIVEN_BACK if emptied else FlagKind.DRIVER_CALLS
-        if taken + given_back > 0:
-            yield Flag(kind, amount=taken + given_back, device=device)
-        if retries > 0:
-            yield Flag(FlagKind.RETRIES, amount=retries, device=device)
-
-
-def _blocking() -> str | None:
-    set_ones = (name for name in _BLOCKING if os.environ.get(name, "") not in ("", "0"))
-    return next(set_ones, None)
+def _blocking(runtime: Runtime) -> Iterator[Flag]:
+    its = [name for name in _BLOCKING if os.environ.get(name, "") not in ("", "0")]
+    if its and runtime.kind == "cuda":
+        yield Flag(FlagKind.LAUNCH_BLOCKING, names=(its[0],))

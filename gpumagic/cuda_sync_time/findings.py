@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.cuda_sync_time.digits import measured
-from gpumagic.cuda_sync_time.report import FlagKind
+from gpumagic.cuda_sync_time.records import FlagKind
 from gpumagic.report.units import (
     UNKNOWN,
     devices_text,
@@ -18,7 +18,7 @@ from gpumagic.report.units import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpumagic.cuda_sync_time.report import Flag, Setting
+    from gpumagic.cuda_sync_time.records import Flag, Setting
     from gpumagic.drawing import Note, NoteKind
 
 MOST_NAMES = 6
@@ -27,7 +27,6 @@ MOST_NAMES = 6
 class Finding(NamedTuple):
     """How flags of one kind are told; braces are filled in from the flag."""
 
-    short: str  # in a table, or where it was said before
     severity: NoteKind
     text: str
     hint: str = ""
@@ -36,184 +35,117 @@ class Finding(NamedTuple):
 
 FINDINGS = {
     FlagKind.BACKLOG: Finding(
-        "backlog",
         "note",
         "{time} of queued work from earlier cells was waited for first, and is not "
         "counted",
         "%%cuda_sync_time over the cell that queued it shows its own time",
     ),
     FlagKind.TAIL: Finding(
-        "tail",
         "warning",
         "{time} of work on another stream still ran when the stream that the cell "
         "began on was done: a pair of events would have missed it",
         "if later work needs it: torch.accelerator.current_stream().wait_stream(side)",
     ),
-    FlagKind.UNSEEN: Finding(
-        "unseen GPU",
-        "warning",
-        "CUDA has been started in this process, but not by a torch that could wait for "
-        "it: work on the GPU is not part of the time",
-        "import a torch with CUDA first: it waits for other libraries' work, too",
-        once=True,
-    ),
     FlagKind.FIRST_USE: Finding(
-        "first use",
         "note",
-        "this was the first use of {device} in this process: its start is part of the "
-        "time",
-        "run the cell once more for the time without it",
-    ),
-    FlagKind.LIBRARY_STARTED: Finding(
-        "library start",
-        "note",
-        "this was the first use of {libraries} on {device} in this process: its start "
-        "is part of the time",
+        "this was the first use of {started} in this process: its start is part of "
+        "the time",
         "run the cell once more for the time without it",
     ),
     FlagKind.ERROR_AT_END: Finding(
-        "late error",
         "problem",
         "an error was reported only by the wait at the end; the launch that failed "
         "was earlier{names}",
         "CUDA_LAUNCH_BLOCKING=1, set before a restart, shows the line",
     ),
     FlagKind.NOT_DRAINED: Finding(
-        "not drained",
         "problem",
         "what was still running at the end is unknown: it could not be waited "
         "for{names}",
         "restart the kernel if the device no longer answers",
     ),
+    FlagKind.UNSEEN: Finding(
+        "warning",
+        "CUDA has been started in this process, but not by a torch that could wait for "
+        "it: work on the GPU is not part of the time",
+        "import a torch with CUDA first: it waits for other libraries' work, too",
+        once=True,
+    ),
     FlagKind.INTERRUPTED: Finding(
-        "interrupted",
         "warning",
         "the wait at the end was interrupted: the time ends there, and the device may "
         "still be at work",
     ),
     FlagKind.CAPTURING: Finding(
-        "capturing",
         "problem",
         "a graph was being captured, so nothing could be waited for: this is the time "
         "of the capture, not of the work",
         "time the replay: graph.replay() in a cell of its own",
     ),
-    FlagKind.DEVICE_LEFT: Finding(
-        "device left",
-        "note",
-        "the cell has left {device} current: what later cells make goes there",
-        "with torch.{kind}.device(number): chooses one for a block only",
-    ),
     FlagKind.THREADS: Finding(
-        "threads",
         "warning",
         "threads that it started are still running{names}; what they do from now on "
         "is not in this time",
         "join them in the same cell",
     ),
     FlagKind.DRIVER_CALLS: Finding(
-        "allocation",
         "note",
-        "memory of {device} was taken from the driver, {times}: such calls can make "
-        "the host wait",
-        "run it once more: torch keeps the memory that it has got",
-    ),
-    FlagKind.GIVEN_BACK: Finding(
-        "cache given back",
-        "note",
-        "cached memory of {device} was given back to the driver while it ran, which "
-        "can make the host wait",
-        "leave torch.{kind}.empty_cache() out of what is timed",
+        "memory of {device} was taken from the driver or given back to it, {times}: "
+        "such calls can make the host wait",
+        "run it once more: torch keeps the memory that it has got, unless "
+        "torch.{kind}.empty_cache() is called",
     ),
     FlagKind.RETRIES: Finding(
-        "cache emptied",
         "warning",
         "the allocator of {device} ran out of memory and had to empty its cache "
         "{times}",
         "free tensors you no longer need, or use a smaller batch",
     ),
     FlagKind.COMPILED: Finding(
-        "compiled",
         "warning",
         "code was compiled {times}: this is not the time of a call that finds it ready",
         "run the cell once more",
     ),
     FlagKind.CLOCK: Finding(
-        "clock",
         "warning",
         "the clock of {device} changed by {percent} while it ran",
         "--repeat warms up first",
     ),
     FlagKind.LIMITED: Finding(
-        "limited",
         "warning",
         "something held the clock of {device} down{names}",
         "--vs measures two codes in turn, so that both meet the same limit",
     ),
     FlagKind.SHARED: Finding(
-        "shared",
         "warning",
         "other processes use {device} as well: {amount}",
         "%gpu_select free chooses another, before CUDA is started",
     ),
     FlagKind.LAUNCH_BLOCKING: Finding(
-        "blocking",
         "warning",
         "CUDA_LAUNCH_BLOCKING is set: every launch waits for its kernel, so nothing "
         "overlaps",
         "take it out of the environment and restart the kernel",
         once=True,
     ),
-    FlagKind.PROFILED: Finding(
-        "profiled",
+    FlagKind.LOOKED_ON: Finding(
         "note",
-        "the profiler was running, and takes time of its own",
-        "leave --profile away for the time itself",
+        "{said} takes time of its own",
+        "leave it away for the time itself",
         once=True,
     ),
-    FlagKind.WATCHED: Finding(
-        "watched",
-        "note",
-        "waits were being noted, which takes time of its own",
-        "leave --syncs away for the time itself",
-        once=True,
-    ),
-    FlagKind.LINES: Finding(
-        "lines",
-        "note",
-        "each line was noted, which takes time of its own",
-        "leave --lines away for the time itself",
-    ),
-    FlagKind.UNWATCHED: Finding(
-        "unwatched",
-        "note",
-        "what made the host wait could not be noted{names}",
-        once=True,
-    ),
+    FlagKind.UNWATCHED: Finding("note", "{said}", once=True),
     FlagKind.LINES_CUT: Finding(
-        "lines cut",
         "warning",
         "line recording stopped early; the end of the run is missing",
         "time fewer rounds of the loop",
     ),
-    FlagKind.LINES_OF_THE_HOST: Finding(
-        "host only", "note", "what each line launched could not be traced{names}"
-    ),
-    FlagKind.QUEUE_FULL: Finding(
-        "queue full",
-        "warning",
-        "a launch queue was probably full, with {amount} launches in flight on one "
-        "stream: the host then waits for room",
-        "for the cost of launching, time fewer launches at once",
-    ),
     FlagKind.UNSTEADY: Finding(
-        "unsteady",
         "warning",
         "the samples were still moving",
         "--repeat 5s lets clocks and caches settle",
     ),
     FlagKind.OUT_OF_TIME: Finding(
-        "out of time",
         "note",
         "the budget was spent before the interval was narrow",
         "--repeat 5s, or smaller operands on a simulated GPU",
@@ -221,21 +153,12 @@ FINDINGS = {
 }
 
 # What a second run does not meet: without it the time would be another one.
-COSTS_ONCE = frozenset(
-    {FlagKind.FIRST_USE, FlagKind.LIBRARY_STARTED, FlagKind.COMPILED}
-)
-# Told with how it was measured: whoever asked for it knows that it was on.
-OF_LOOKING = (FlagKind.PROFILED, FlagKind.WATCHED, FlagKind.LINES)
+COSTS_ONCE = frozenset({FlagKind.FIRST_USE, FlagKind.COMPILED})
 
 
 def is_weighty(kind: FlagKind) -> bool:
     """Whether the time may not be what was asked for."""
     return FINDINGS[kind].severity != "note" or kind in COSTS_ONCE
-
-
-def short_words(kinds: Iterable[FlagKind]) -> str:
-    """Flags in a word each, for a table of many cells."""
-    return ", ".join(FINDINGS[kind].short for kind in kinds)
 
 
 def notes(flags: Iterable[Flag], setting: Setting) -> tuple[Note, ...]:
@@ -244,35 +167,30 @@ def notes(flags: Iterable[Flag], setting: Setting) -> tuple[Note, ...]:
 
     groups: dict[object, list[Flag]] = {}
     for flag in flags:
-        moved = flag.amount if flag.kind is FlagKind.CLOCK else None
-        groups.setdefault((flag.kind, flag.names, moved), []).append(flag)
+        groups.setdefault((flag.kind, flag.names, flag.amount), []).append(flag)
     return gravest_first(_note(each, setting) for each in groups.values())
 
 
 def _note(same: list[Flag], setting: Setting) -> Note:
     from gpumagic.drawing import Note
 
-    flag, finding = same[0], FINDINGS[same[0].kind]
-    amounts = [each.amount for each in same]
-    amount = amounts[0]
-    devices = [each.device for each in same if each.device is not None]
+    kind, names, amount = same[0].kind, same[0].names, same[0].amount
+    finding = FINDINGS[kind]
+    numbers = [each.device for each in same if each.device is not None]
+    device = devices_text(setting.kind, numbers) if numbers else "the device"
+    said = listed(names, ", ", MOST_NAMES)
     text = finding.text.format(
         time=measured(amount, setting.floor_s),
-        times=on_each(how_often, amounts),
-        amount=UNKNOWN
-        if amount is None
-        else f"{max(each or 0 for each in amounts):,.0f}",
-        percent=UNKNOWN if amount is None else _signed(amount),
-        names=f": {listed(flag.names, ', ', MOST_NAMES)}" if flag.names else "",
-        libraries=listed(flag.names, ", ", MOST_NAMES) or "a library",
-        device=devices_text(setting.kind, devices) if devices else "the device",
+        times=on_each(how_often, [each.amount for each in same]),
+        amount=UNKNOWN if amount is None else f"{amount:,.0f}",
+        percent=f"{'-' if (amount or 0) < 0 else '+'}{share_text(abs(amount or 0))}",
+        said=said or UNKNOWN,
+        names=f": {said}" if names else "",
+        started=f"{said} on {device}" if names else device,
+        device=device,
     )
-    word = finding.short if finding.once else ""
+    word = kind.value if finding.once else ""
     return Note(finding.severity, text, finding.hint.format(kind=setting.kind), word)
-
-
-def _signed(change: float) -> str:
-    return f"{'-' if change < 0 else '+'}{share_text(abs(change))}"
 
 
 def where_measured(setting: Setting) -> dict[str, str]:

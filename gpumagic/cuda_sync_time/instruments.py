@@ -7,12 +7,12 @@ no device to wait for, and the host's clock is right.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.report import Flag, FlagKind, Setting
+from gpumagic.cuda_sync_time.records import Flag, FlagKind, Setting
 from gpumagic.devices.around_cell import last_wait
+from gpumagic.devices.cuda_start import driver_initialised
 from gpumagic.devices.in_use import KINDS_OF_THE_DRIVER
-from gpumagic.devices.libcuda import driver_initialised
 from gpumagic.devices.opening import open_runtime, runtime_now
 from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.devices.torch_private import loaded_torch
@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
 
 class Instruments:
-    """What all measurements of one notebook, or of one script, share.
-
-    A `runtime` is given where it is not to be found.
-    """
+    """What all measurements of one notebook, or of one script, share."""
 
     def __init__(
         self, find_driver: Callable[[], Driver], runtime: Runtime | None = None
@@ -56,13 +53,13 @@ class Instruments:
 
     def setting(self, runtime: Runtime, *, floor_s: float | None = None) -> Setting:
         """Where it was measured; starts nothing."""
-        label = _label(runtime)
+        label, torch = _label(runtime), loaded_torch()
         return Setting(
             kind=word_of(runtime.kind),
             label=label,
             devices=self._devices(runtime),
             floor_s=floor_s,
-            torch_version=_version(loaded_torch()),
+            torch_version=None if torch is None else str(torch.__version__),
             driver_version=self._driver_version(runtime, label),
         )
 
@@ -95,11 +92,6 @@ def _label(runtime: Runtime) -> str:
     return str(getattr(box, "label", ""))
 
 
-def _version(torch: Any) -> str | None:
-    version = getattr(torch, "__version__", None)
-    return None if version is None else str(version)
-
-
 _WINDOWS = 30
 _LONGEST_S = 3e-3  # then the first few have to do
 _FEWEST = 5
@@ -118,10 +110,7 @@ class Floors:
         return self._floors_s.get(_key(runtime))
 
     def floor_s(self, runtime: Runtime) -> float:
-        """The floor now; measured once, when the devices in use are idle.
-
-        No device is started: one that is not in use is not waited for either.
-        """
+        """The floor now; measured once, when the devices in use are idle."""
         key = _key(runtime)
         if key not in self._floors_s:
             self._floors_s[key] = _measure(runtime)

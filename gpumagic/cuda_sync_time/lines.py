@@ -15,9 +15,11 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gpumagic.cuda_sync_time.report import Flag, FlagKind, LineTime
+from gpumagic.cuda_sync_time.records import Flag, FlagKind, LineTime
 from gpumagic.devices.around_cell import Observer
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import GpuMagicError
@@ -26,7 +28,7 @@ from gpumagic.report.places import Places, line_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from types import CodeType, FrameType
+    from types import FrameType
 
     from gpumagic.devices.protocols import Runtime
     from gpumagic.report.events import TraceSpan
@@ -49,10 +51,11 @@ class LineTracer:
 
     def __init__(self, places: Places, now_ns: Callable[[], int]) -> None:
         self.is_cut = False  # whether there were more steps than are kept
-        self._places = places
         self._now_ns = now_ns
-        self._sequence = _counter_of_nodes()
-        self._lines: list[Line | None] = [None]
+        autograd = getattr(getattr(loaded_torch(), "_C", None), "_autograd", None)
+        # The number that the next node of autograd gets in this thread.
+        self._sequence = getattr(autograd, "_get_sequence_nr", None) or (lambda: 0)
+        self._lines: list[Line] = [("", 0)]
         self._parents = [_OUTSIDE]
         self._runs = [0]
         self._known: dict[tuple[int, str, int], int] = {}
@@ -60,7 +63,7 @@ class LineTracer:
         self._now = _OUTSIDE
         self._times, self._steps = array("q"), array("l")
         self._nodes = array("q")
-        self._wanted: dict[CodeType, bool] = {}
+        self._is_wanted = cache(places.is_users)
 
     def start(self) -> None:
         """Note lines from now on."""
@@ -77,12 +80,18 @@ class LineTracer:
             sys.settrace(None)
             self._come_to(_OUTSIDE)
 
-    def by_line(self, spans: Iterable[TraceSpan], began_ns: int) -> Iterator[_Sums]:
+    def by_line(self, spans: Iterable[TraceSpan], began_ns: int) -> list[_Sums]:
         """What each line came to."""
-        sums = [_Sums(line, runs=runs) for line, runs in self._counted()]
-        places = {each.line: each for each in sums}
-        for node, length_ns in self._stays():
-            for line in self._path(node):
+        places = {line: _Sums(line) for line in self._lines[1:]}
+        for line, runs in zip(self._lines[1:], self._runs[1:], strict=True):
+            places[line].runs += runs
+        stays_ns: defaultdict[int, int] = defaultdict(int)
+        for place, (since_ns, until_ns) in zip(
+            self._steps[:-1], pairwise(self._times), strict=True
+        ):
+            stays_ns[place] += until_ns - since_ns
+        for place, length_ns in stays_ns.items():
+            for line in self._path(place):
                 places[line].host_s += length_ns / 1e9
         for span in spans:
             if span.kind not in DEVICE_KINDS or span.launched_s is None:
@@ -94,18 +103,12 @@ class LineTracer:
             if span.forward is not None:
                 for line in self._path(self._creator(span.forward)):
                     places[line].backward_s += took_s
-        yield from sums
+        return list(places.values())
 
     # -------------------------------------------------------------- while it runs
 
     def _called(self, frame: FrameType, event: str, _: Any) -> Any:
-        if event != "call":
-            return None
-        code = frame.f_code
-        wanted = self._wanted.get(code)
-        if wanted is None:
-            wanted = self._wanted[code] = self._places.is_users(code.co_filename)
-        if not wanted:
+        if event != "call" or not self._is_wanted(frame.f_code.co_filename):
             return None
         self._callers.append(self._now)
         return self._within
@@ -142,27 +145,11 @@ class LineTracer:
 
     # ------------------------------------------------------------------ afterwards
 
-    def _counted(self) -> Iterator[tuple[Line, int]]:
-        runs: defaultdict[Line, int] = defaultdict(int)
-        for line, count in zip(self._lines, self._runs, strict=True):
-            if line is not None:
-                runs[line] += count
-        yield from runs.items()
-
-    def _stays(self) -> Iterator[tuple[int, int]]:
-        """Each place, with how long it was stayed at altogether."""
-        stays: defaultdict[int, int] = defaultdict(int)
-        for number in range(len(self._times) - 1):
-            stays[self._steps[number]] += self._times[number + 1] - self._times[number]
-        yield from stays.items()
-
     def _path(self, place: int) -> set[Line]:
         """The lines that were being run there, each once however often it recurs."""
         lines = set()
         while place != _OUTSIDE:
-            line = self._lines[place]
-            if line is not None:
-                lines.add(line)
+            lines.add(self._lines[place])
             place = self._parents[place]
         return lines
 
@@ -229,7 +216,7 @@ class LineWatcher(Observer):
 
     def flags(self) -> Iterator[Flag]:
         """How looking on has to be taken into account."""
-        yield Flag(FlagKind.LINES)
+        yield Flag(FlagKind.LOOKED_ON, names=("--lines",))
         if self._tracer is not None and self._tracer.is_cut:
             yield Flag(FlagKind.LINES_CUT)
 
@@ -240,28 +227,19 @@ class LineWatcher(Observer):
         if self._tracer is None:
             return ()
         began_ns = self._began_ns if began_ns is None else began_ns
-        sums = sorted(
-            self._tracer.by_line(spans or (), began_ns),
-            key=lambda each: (not self._in_cell(each.line[0]), each.line),
+        sums = self._tracer.by_line(spans or (), began_ns)
+        sums.sort(key=lambda each: (not self._in_cell(each.line[0]), each.line))
+        return tuple(
+            LineTime(
+                line_in(*each.line),
+                each.line[1] if self._in_cell(each.line[0]) else None,
+                each.runs,
+                each.host_s,
+                *(
+                    (None, None, None)
+                    if spans is None
+                    else (each.device_s, each.launches, each.backward_s)
+                ),
+            )
+            for each in sums
         )
-        return tuple(self._row(each, traced=spans is not None) for each in sums)
-
-    def _row(self, sums: _Sums, *, traced: bool) -> LineTime:
-        file, number = sums.line
-        return LineTime(
-            line=line_in(file, number),
-            number=number if self._in_cell(file) else None,
-            runs=sums.runs,
-            host_s=sums.host_s,
-            device_s=sums.device_s if traced else None,
-            launches=sums.launches if traced else None,
-            backward_s=sums.backward_s if traced else None,
-        )
-
-
-def _counter_of_nodes() -> Callable[[], int]:
-    """Tells the number that the next node of autograd gets in this thread."""
-    torch = loaded_torch()
-    autograd = getattr(getattr(torch, "_C", None), "_autograd", None)
-    count: Callable[[], int] | None = getattr(autograd, "_get_sequence_nr", None)
-    return count or (lambda: 0)

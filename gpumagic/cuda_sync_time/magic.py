@@ -80,12 +80,6 @@ class TimeMagics(GpuMagics):
         action="store_true",
         help="Look for missing waits between streams; claims no time.",
     )
-    @argument(
-        "--flops",
-        more=True,
-        action="store_true",
-        help="Count operations in one more run; show them against the device's peak.",
-    )
     @argument("--live", action="store_true", help="Draw a panel while the cell runs.")
     @argument(
         "--name",

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _LOGGED = 1000  # cells; older ones are forgotten
 _WORDS = ("on", "off", "log")
-_OPTIONS_BEHIND = re.compile(r"(log|on|off)\s+(--?[a-zA-Z].*)")
 # An expression, and behind it nothing but what looks like options with their values.
 _OPTIONS_LAST = re.compile(r"(.*?[\w)\]])\s+((--?[a-z][\w-]*)(?:[\s=]+[\w./-]+)*)")
 
@@ -55,7 +54,6 @@ class Notebook:
         self._magics = magics
         self._shell = magics.shell
         self._log: deque[LogEntry] = deque(maxlen=_LOGGED)
-        self._timed = 0  # cells so far, be they still in the log or not
         self._instruments = Instruments(lambda: session.driver)
         self._every_cell = session.every_cell(self._shell)
         self._mode = Mode(
@@ -78,8 +76,7 @@ class Notebook:
         if cell is None and code in ("on", "off"):
             return self._switch(on=code == "on")
         if cell is None and code == "log":
-            dropped = self._timed - len(self._log)
-            log = LogReport(tuple(self._log), dropped, self._mode.is_on)
+            log = LogReport(tuple(self._log), self._mode.is_on)
             return self._magics.show(log, parsed)
         if cell is not None and code:
             raise UsageProblem(
@@ -90,10 +87,13 @@ class Notebook:
         options = Options.of(parsed, typed="%" if cell is None else "%%")
         asked = _Asked(options, parsed, f"{options.magic} {line}", body)
         lines = (each.strip() for each in body.splitlines())
-        if not any(each and not each.startswith("#") for each in lines):
-            return self._nothing_to_time(asked, cell)
         if cell is None:
             self._check(code)
+        elif all(not each or each.startswith("#") for each in lines):
+            # It runs, as without the magic, and is told to be no code.
+            if not parsed.quiet:
+                show_text(f"Nothing to time: there is no code below {options.magic}")
+            return None
         if parsed.live:
             self._magics.show_live(keeps=False)
         if options.repeats:
@@ -102,6 +102,11 @@ class Notebook:
 
     def _check(self, code: str) -> None:
         """Say what is wrong with an expression, or was meant to be no expression."""
+        if not code:
+            raise UsageProblem(
+                "%cuda_sync_time has no code to time",
+                "write an expression behind it: %cuda_sync_time f(x)",
+            )
         names = self._shell.user_ns
         is_known = code in names or hasattr(builtins, code)
         hint = "" if is_known else did_you_mean(code, _WORDS)
@@ -109,18 +114,14 @@ class Notebook:
             raise UsageProblem(
                 f"{code} is neither a word of %cuda_sync_time nor a name", hint
             )
-        behind = _OPTIONS_BEHIND.fullmatch(code) or _OPTIONS_LAST.fullmatch(code)
-        if behind and behind[1] not in names:
-            # Python would read `x - -repeat`.
-            before, options = behind[1], behind[2]
-            option = options.split()[0].partition("=")[0]
-            is_known = option in options_of(self._magics.cuda_sync_time.parser)
-            is_name = option.lstrip("-").replace("-", "_") in names
-            if before in _WORDS or (is_known and not is_name):
-                raise UsageProblem(
-                    f"{options} stands behind {before}, where it is taken for code",
-                    f"options come first: %cuda_sync_time {options} {before}",
-                )
+        behind = _OPTIONS_LAST.fullmatch(code)
+        known = options_of(self._magics.cuda_sync_time.parser)
+        # Python would read `x - -repeat`.
+        if behind and behind[3] in known and behind[3].lstrip("-") not in names:
+            raise UsageProblem(
+                f"{behind[2]} stands behind {behind[1]}, where it is taken for code",
+                f"options come first: %cuda_sync_time {behind[2]} {behind[1]}",
+            )
         try:  # IPython would show our frames
             self._shell.compile.ast_parse(self._shell.transform_cell(code))
         except SyntaxError as error:
@@ -129,23 +130,12 @@ class Notebook:
                 "write an expression: %cuda_sync_time f(x)",
             ) from None
 
-    def _nothing_to_time(self, asked: _Asked, cell: str | None) -> None:
-        """A cell of comments runs, as without the magic, and is told to be one."""
-        if cell is None:
-            raise UsageProblem(
-                "%cuda_sync_time has no code to time",
-                "write an expression behind it: %cuda_sync_time f(x)",
-            )
-        if not asked.parsed.quiet:
-            magic = asked.options.magic
-            show_text(f"Nothing to time: there is no code below {magic}")
-
     # ------------------------------------------------------------------ once
 
     def _run_once(self, asked: _Asked) -> Any:
         __tracebackhide__ = True
         options = asked.options
-        again = self._repeatable(asked) if options.runs_again else None
+        again = self._repeatable(asked) if options.name else None
         code = self._code(asked)
         if options.races:
             return self._look_for_races(asked, code)
@@ -159,7 +149,6 @@ class Notebook:
             )
             report = run.report(code)
             if outcome.error is None and run.late_error is None:
-                report = bench.with_roofline(report, again, options)
                 self._keep(code, again)
             self._note(report)
             shown = self._magics.show(report, asked.parsed)
@@ -234,7 +223,6 @@ class Notebook:
 
     def _note(self, report: Timed) -> None:
         self._log.append(entry_of(report))
-        self._timed += 1
 
     def _candidate(self, name: str) -> Candidate:
         if name in self.kept:

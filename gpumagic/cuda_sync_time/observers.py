@@ -14,9 +14,9 @@ import time
 from collections import defaultdict
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda_sync_time.report import (
+from gpumagic.cuda_sync_time.records import (
     Activity,
     Flag,
     FlagKind,
@@ -29,7 +29,7 @@ from gpumagic.devices.alarm import Alarm
 from gpumagic.devices.around_cell import Observer
 from gpumagic.devices.simulated import SIMULATED, simulated_box, watch_work
 from gpumagic.devices.torch_private import loaded_torch
-from gpumagic.errors import DeviceError, GpuMagicError
+from gpumagic.errors import DeviceError, GpuMagicError, first_line
 from gpumagic.report.events import (
     DEVICE_KINDS,
     SpanKind,
@@ -40,24 +40,18 @@ from gpumagic.report.events import (
     seconds_busy,
 )
 from gpumagic.report.places import Places, code_line
+from gpumagic.report.units import known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from gpumagic.devices.protocols import Runtime
     from gpumagic.devices.tracing import Tracing
-    from gpumagic.report.places import CodeLine, PlaceMark
 
-    Queue: TypeAlias = tuple[int, int | None]  # a device, one of its streams
-
-MOST_KERNELS = 200
-MOST_OPERATORS = 40
+MOST_KERNELS, MOST_OPERATORS = 200, 40
 # A model's clock stands still while somebody looks, and the CPU has nobody to watch.
 _UNTOUCHED = ("cpu", SIMULATED)
-# CUDA holds 1,024 entries of a stream; some of them are waits and marks of events,
-# which no profiler shows.
-FULL_QUEUE = 1000
-_TOO_LATE = "this cell itself has imported torch, or started the device"
+_LOADER = "DataLoader"
 # What hands a value of a tensor to Python, and so waits for it.
 _READS = (
     *("item", "tolist", "cpu", "numpy"),
@@ -72,7 +66,7 @@ class SyncWatcher(Observer):
         self._watch = ExitStack()
         self._calls: list[SyncCall] | None = None
         self._kind = ""
-        self._unwatched: str | None = None
+        self._unwatched = ""
 
     def start(self, runtime: Runtime) -> None:
         """Note waits from now on."""
@@ -86,31 +80,23 @@ class SyncWatcher(Observer):
         """Note no more waits: those that follow are ours."""
         self._watch.close()
 
-    def close(self) -> None:
-        """Note no more waits."""
-        self._watch.close()
+    close = code_ended
 
-    def points(self, kind: str) -> tuple[SyncPoint, ...] | None:
+    def calls(self, kind: str) -> list[SyncCall] | None:
         """What made the host wait on this kind of device; None if nobody looked."""
-        if self._calls is None or self._missed(kind):
-            return None
-        return points_of(self._calls)
-
-    def spans(self, kind: str, started_ns: int) -> tuple[TraceSpan, ...]:
-        """When the host waited; a wait of unknown cost has an end and no length."""
-        calls = () if self._calls is None or self._missed(kind) else self._calls
-        return spans_of(calls, started_ns)
+        if self._calls is not None and kind not in ("cpu", self._kind):
+            self._calls = None  # another kind of device was watched
+            self._unwatched = (
+                "this cell itself has imported torch, or started the device"
+            )
+        return self._calls
 
     def flags(self, kind: str) -> tuple[Flag, ...]:
         """How looking on has to be taken into account."""
-        reason = _TOO_LATE if self._missed(kind) else self._unwatched
-        if reason is not None:
+        if self.calls(kind) is None:
+            reason = f"what made the host wait could not be noted: {self._unwatched}"
             return (Flag(FlagKind.UNWATCHED, names=(reason,)),)
-        return () if kind in _UNTOUCHED else (Flag(FlagKind.WATCHED),)
-
-    def _missed(self, kind: str) -> bool:
-        """Whether it was another kind of device that was watched."""
-        return self._calls is not None and kind not in ("cpu", self._kind)
+        return looked_on("--syncs", kind)
 
 
 class CallWatcher(Observer):
@@ -140,7 +126,7 @@ class CallWatcher(Observer):
         iterators = getattr(loaders, "_BaseDataLoaderIter", None)
         fetch = getattr(iterators, "__next__", None)
         if fetch is not None:
-            self._put_round(iterators, "__next__", fetch, "DataLoader")
+            self._put_round(iterators, "__next__", fetch, _LOADER)
         version = getattr(torch, "version", None)
         has_cuda = getattr(version, "cuda", None) or getattr(version, "hip", None)
         if torch is None or not (has_cuda and self._for_values) or simulated_box():
@@ -157,7 +143,7 @@ class CallWatcher(Observer):
         self, owner: Any, name: str, original: Callable[..., Any], what: str
     ) -> None:
         inherited = name not in vars(owner)
-        of_values, calls = what != "DataLoader", self._calls[what]
+        of_values, calls = what != _LOADER, self._calls[what]
 
         @functools.wraps(original)
         def noting(it: Any, *args: Any, **options: Any) -> Any:
@@ -186,25 +172,21 @@ class CallWatcher(Observer):
         """Note no more."""
         self._undo.close()
 
-    def close(self) -> None:
-        """Note no more."""
-        self._undo.close()
+    close = code_ended
 
     def loading(self) -> SyncPoint | None:
         """The line that waited longest for batches, if one did."""
-        return next(iter(points_of(self._told("DataLoader"))), None)
+        return next(iter(points_of(self._told(_LOADER))), None)
 
     def reads(self) -> list[SyncCall]:
         """The waits for values, as they came."""
-        values = [what for what in self._calls if what != "DataLoader"]
-        told = (each for what in values for each in self._told(what))
+        told = (
+            each for what in self._calls if what != _LOADER for each in self._told(what)
+        )
         return sorted(told, key=lambda each: each.ended_ns or 0)
 
     def _told(self, what: str) -> list[SyncCall]:
-        @functools.cache
-        def line(mark: PlaceMark | None) -> Any:
-            return code_line(mark)
-
+        line = functools.cache(code_line)
         return [
             SyncCall(what, line(here), (ended - began) / 1e9, ended, line(caller))
             for here, caller, began, ended in self._calls.get(what, ())
@@ -232,12 +214,11 @@ class Onlooker(Observer):
 
     def all_idle(self, unwaited: str | None) -> None:
         """It ends here; where the end was not seen, nothing is known."""
-        if self._tracing is None:
-            return
-        self._tracing.end()
-        self.close()
-        if unwaited is not None:
-            self._tracing = None
+        if self._tracing is not None:
+            self._tracing.end()
+            self.close()
+            if unwaited is not None:
+                self._tracing = None
 
     def close(self) -> None:
         """Note no more."""
@@ -248,9 +229,8 @@ class Onlooker(Observer):
         if self._tracing is None:
             return None
         trace = self._tracing.trace()
-        busy = Window(trace.length_s).merged(
-            each for each in trace.spans if each.kind in DEVICE_KINDS
-        )
+        work = [each for each in trace.spans if each.kind in DEVICE_KINDS]
+        busy = Window(trace.length_s).merged(work)
         return Activity(trace.spans, trace.length_s, seconds_busy([busy], at_once=1))
 
 
@@ -268,38 +248,36 @@ class Tracer(Observer):
     ) -> None:
         # When the trace began, once there is a profile; None on a model's clock.
         self.began_unix_ns: int | None = None
-        self._file = file
+        self._file, self._devices_only = file, devices_only
         self._alarm = None if most_s is None else Alarm(most_s, self._cut)
-        self._devices_only = devices_only
         self._trace = ExitStack()
         self._tracing: Tracing | None = None
-        self._lost: str | None = None
+        self._lost, self._untraced = "", ""
         self._kind = ""
-        self._untraced: str | None = None
         self._code_ended_ns: int | None = None
 
     def start(self, runtime: Runtime) -> None:
         """Trace from now on."""
-        if self._devices_only:
-            self._trace_devices(runtime)
+        self._kind = runtime.kind
+        if self._devices_only and self._kind == "cpu":
             return
         # What the CPU is traced with is torch's, too, and is not imported for it.
-        if runtime.kind == "cpu" and loaded_torch() is None:
+        if self._kind == "cpu" and loaded_torch() is None:
             raise GpuMagicError(
                 "there is nothing to profile yet: torch has not been imported",
                 "import torch in a cell before this one",
             )
-        _check_folder(self._file)
-        self._kind = "" if runtime.kind == "cpu" else runtime.kind
-        self._tracing = self._trace.enter_context(runtime.trace())
-
-    def _trace_devices(self, runtime: Runtime) -> None:
-        if runtime.kind == "cpu":
-            return
-        self._kind = runtime.kind
+        # A missing folder is found before the code has run, not when all is over.
+        if self._file and not Path(self._file).absolute().parent.is_dir():
+            raise GpuMagicError(
+                f"the trace cannot be saved as {self._file}: there is no such folder",
+                "make the folder first, or name another file",
+            )
         try:
             self._tracing = self._trace.enter_context(runtime.trace())
         except DeviceError as error:
+            if not self._devices_only:
+                raise
             self._untraced = error.problem
 
     def begin(self) -> None:
@@ -330,7 +308,7 @@ class Tracer(Observer):
             with self._trace:
                 self._tracing.end()
         except RuntimeError as error:  # a broken device: the time is true without it
-            self._lost = str(error)
+            self._lost = first_line(error)
 
     def close(self) -> None:
         """Trace no more."""
@@ -345,15 +323,13 @@ class Tracer(Observer):
         """What ran when; it is saved now, where that was asked for."""
         if self._tracing is None:
             return None
-        if self._lost is not None:
-            first_line = self._lost.partition("\n")[0]
-            return profile_of(Trace((), 0.0, f"the trace was lost: {first_line}"))
-        problem = self._save(self._tracing)
-        saved_as = self._file if problem is None else None
+        if self._lost:
+            return profile_of(Trace((), 0.0, f"the trace was lost: {self._lost}"))
+        problem = self._saved(self._tracing)
         trace = self._without_helper(self._tracing.trace())
         self.began_unix_ns = trace.began_unix_ns
-        profile = profile_of(trace, saved_as=saved_as)
-        if problem is None or profile.problem is not None:
+        profile = profile_of(trace, saved_as=None if problem else self._file)
+        if not problem or profile.problem is not None:
             return profile
         hint = "its figures are complete; name another file to save it"
         return dataclasses.replace(profile, problem=problem, hint=hint)
@@ -373,31 +349,27 @@ class Tracer(Observer):
 
     def flags(self, profile: Profile | None) -> tuple[Flag, ...]:
         """How looking on, and what it saw, has to be taken into account."""
-        if self._untraced is not None:
-            return (Flag(FlagKind.LINES_OF_THE_HOST, names=(self._untraced,)),)
-        if profile is None:
-            return ()
-        free = self._kind in _UNTOUCHED
-        return (*(() if free else (Flag(FlagKind.PROFILED),)), *flags_of(profile))
+        if self._untraced:
+            reason = f"what each line launched could not be traced: {self._untraced}"
+            return (Flag(FlagKind.UNWATCHED, names=(reason,)),)
+        return () if profile is None else looked_on("--profile", self._kind)
 
-    def _save(self, tracing: Tracing) -> str | None:
-        """Save the trace where that was asked for; say why it could not be."""
-        if self._file is None:
-            return None
+    def _saved(self, tracing: Tracing) -> str:
+        """Save the trace where that was asked for; why it could not be, or nothing."""
         try:
-            tracing.save(self._file)
+            if self._file:
+                tracing.save(self._file)
         except (OSError, DeviceError) as error:
             return f"the trace could not be saved: {error}"
-        return None
+        return ""
 
 
-def _check_folder(file: str | None) -> None:
-    """Find a missing folder before the code has run, not when all is over."""
-    if file is not None and not Path(file).absolute().parent.is_dir():
-        raise GpuMagicError(
-            f"the trace cannot be saved as {file}: there is no such folder",
-            "make the folder first, or name another file",
-        )
+def looked_on(option: str, kind: str) -> tuple[Flag, ...]:
+    """That an option takes time, on a kind of device whose clock it can touch."""
+    return () if kind in _UNTOUCHED else (Flag(FlagKind.LOOKED_ON, names=(option,)),)
+
+
+# ------------------------------------------------------------------------ sums
 
 
 def spans_of(calls: Iterable[SyncCall], started_ns: int) -> tuple[TraceSpan, ...]:
@@ -411,40 +383,47 @@ def spans_of(calls: Iterable[SyncCall], started_ns: int) -> tuple[TraceSpan, ...
     return tuple(spans)
 
 
-def points_of(calls: Sequence[SyncCall]) -> tuple[SyncPoint, ...]:
+def points_of(calls: Iterable[SyncCall]) -> tuple[SyncPoint, ...]:
     """The calls by line, by who called it and by what they are, the dearest first.
 
-    Those whose cost is unknown come behind all that is known; what costs the same
-    stays in the order in which it was first seen. One call of unknown cost leaves
-    the cost of its whole point unknown.
+    Points of unknown cost come last: one call of unknown cost makes its point one.
     """
-    groups: dict[tuple[str, CodeLine | None, CodeLine | None], list[SyncCall]] = {}
+    groups: dict[object, list[SyncCall]] = {}
     for call in calls:
         groups.setdefault((call.what, call.line, call.caller), []).append(call)
     points = [
-        SyncPoint(what, line, len(group), _together_s(group), caller)
-        for (what, line, caller), group in groups.items()
+        SyncPoint(
+            its[0].what,
+            its[0].line,
+            len(its),
+            known_sum([call.waited_s for call in its]),
+            its[0].caller,
+        )
+        for its in groups.values()
     ]
-    return tuple(sorted(points, key=_cheapness))
-
-
-def _together_s(group: Sequence[SyncCall]) -> float | None:
-    known = [call.waited_s for call in group if call.waited_s is not None]
-    return sum(known) if len(known) == len(group) else None
-
-
-def _cheapness(point: SyncPoint) -> tuple[bool, float]:
-    return point.waited_s is None, -(point.waited_s or 0.0)
+    return tuple(
+        sorted(points, key=lambda it: (it.waited_s is None, -(it.waited_s or 0.0)))
+    )
 
 
 def profile_of(trace: Trace, *, saved_as: str | None = None) -> Profile:
     """Sum up a trace; what lies outside of its window does not count."""
     work = [span for span in trace.spans if span.kind in DEVICE_KINDS]
     window = Window(trace.length_s)
-    queues = _by_queue(work)
+    queues: defaultdict[tuple[int, int | None], list[TraceSpan]] = defaultdict(list)
+    for span in work:
+        queues[span.device or 0, span.stream].append(span)
     busy = {queue: window.merged(spans) for queue, spans in queues.items()}
-    copies = window.merged(each for each in work if each.kind is SpanKind.COPY)
-    kernels = window.merged(each for each in work if each.kind is SpanKind.KERNEL)
+    copies, kernels = (
+        window.merged(each for each in work if each.kind is kind)
+        for kind in (SpanKind.COPY, SpanKind.KERNEL)
+    )
+    streams = [
+        StreamShare(*queue, len(its), seconds_busy([busy[queue]], at_once=1))
+        for queue, its in queues.items()
+    ]
+    # A stream without a number comes last of its device.
+    streams.sort(key=lambda it: (it.device, it.stream is None, it.stream or 0))
     return Profile(
         length_s=trace.length_s,
         spans=trace.spans,
@@ -453,13 +432,7 @@ def profile_of(trace: Trace, *, saved_as: str | None = None) -> Profile:
         copying_s=seconds_busy([copies], at_once=1),
         hidden_copy_s=seconds_busy([copies, kernels], at_once=2),
         launches=len(work),
-        in_flight=max(map(_most_in_flight, queues.values()), default=0) or None,
-        streams=tuple(
-            StreamShare(
-                *queue, len(queues[queue]), seconds_busy([busy[queue]], at_once=1)
-            )
-            for queue in sorted(queues, key=_in_order)
-        ),
+        streams=tuple(streams),
         kernels=_top_kernels(work, window),
         problem=trace.problem,
         hint=trace.hint,
@@ -469,61 +442,26 @@ def profile_of(trace: Trace, *, saved_as: str | None = None) -> Profile:
     )
 
 
-def flags_of(profile: Profile) -> tuple[Flag, ...]:
-    """What a reader has to know of a profile: that launching became waiting."""
-    if profile.in_flight is None or profile.in_flight < FULL_QUEUE:
-        return ()
-    return (Flag(FlagKind.QUEUE_FULL, amount=profile.in_flight),)
-
-
-def _by_queue(work: Iterable[TraceSpan]) -> dict[Queue, list[TraceSpan]]:
-    queues: defaultdict[Queue, list[TraceSpan]] = defaultdict(list)
-    for span in work:
-        queues[span.device or 0, span.stream].append(span)
-    return dict(queues)
-
-
-def _in_order(queue: Queue) -> tuple[int, bool, int]:
-    """Devices and streams by their numbers, a stream without one last."""
-    device, stream = queue
-    return device, stream is None, stream or 0
-
-
-def _most_in_flight(spans: Iterable[TraceSpan]) -> int:
-    """The most that one stream held at a moment, launched and not yet done."""
-    steps = [
-        step
-        for span in spans
-        if span.launched_s is not None and not span.of_graph
-        # At one moment what is done leaves before what is launched comes.
-        for step in ((span.launched_s, 1), (max(span.end_s, span.launched_s), -1))
-    ]
-    steps.sort()
-    most = held = 0
-    for _, step in steps:
-        held += step
-        most = max(most, held)
-    return most
-
-
 def _top_kernels(work: Iterable[TraceSpan], window: Window) -> tuple[TopKernel, ...]:
     seconds: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    bounds: defaultdict[tuple[str, str], dict[str, float]]
-    bounds = defaultdict(lambda: defaultdict(float))
+    bounds: defaultdict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for span in work:
         start_s, end_s = window.cut(span)
         key = span.name, span.kind.value
         seconds[key].append(end_s - start_s)
         if span.bound is not None:
-            bounds[key][span.bound] += end_s - start_s
+            so_far_s = bounds[key].get(span.bound, 0.0)
+            bounds[key][span.bound] = so_far_s + end_s - start_s
     kernels = [
-        TopKernel(*key, len(each), sum(each), max(each), _most(bounds[key]))
+        TopKernel(
+            *key,
+            times=len(each),
+            total_s=sum(each),
+            longest_s=max(each),
+            # What most of the time was spent on.
+            bound=max(bounds[key], key=bounds[key].__getitem__, default=None),
+        )
         for key, each in seconds.items()
     ]
     kernels.sort(key=lambda kernel: (-kernel.total_s, kernel.name))
     return tuple(kernels[:MOST_KERNELS])
-
-
-def _most(bounds: dict[str, float]) -> str | None:
-    """The bound under which most time was spent."""
-    return max(bounds, key=bounds.__getitem__, default=None)

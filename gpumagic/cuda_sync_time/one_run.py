@@ -5,37 +5,26 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from gpumagic.cuda_sync_time import observers
 from gpumagic.cuda_sync_time.answer_races import RaceReport
 from gpumagic.cuda_sync_time.answer_run import TimingReport
 from gpumagic.cuda_sync_time.environment_changes import EnvironmentWatch
 from gpumagic.cuda_sync_time.instruments import unseen_flags
 from gpumagic.cuda_sync_time.lines import LineWatcher
-from gpumagic.cuda_sync_time.observers import (
-    CallWatcher,
-    Onlooker,
-    SyncWatcher,
-    Tracer,
-    points_of,
-    spans_of,
-)
 from gpumagic.cuda_sync_time.options import Options
-from gpumagic.cuda_sync_time.report import Activity, DeviceTime, Flag, FlagKind, Run
-from gpumagic.devices.around_cell import (
-    AroundCell,
-    Trouble,
-    wait_for_earlier_cells,
-)
+from gpumagic.cuda_sync_time.records import Activity, DeviceTime, Flag, FlagKind, Run
+from gpumagic.devices.around_cell import AroundCell, Trouble, wait_for_earlier_cells
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import error_line
 from gpumagic.report.places import in_running_cell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from gpumagic.cuda_sync_time.instruments import Instruments
-    from gpumagic.cuda_sync_time.report import LineTime, Profile
+    from gpumagic.cuda_sync_time.records import LineTime, Profile
     from gpumagic.devices.around_cell import Ended
-    from gpumagic.report.events import SeenRace, TraceSpan
+    from gpumagic.report.events import SeenRace, SyncCall
     from gpumagic.report.places import Code
 
 _REPORTED_LATE = "reported at the end of the cell; the failing launch was earlier"
@@ -44,10 +33,7 @@ _TAIL_TOLD = 0.02  # of the time
 
 
 class OneRun:
-    """Times what runs between `begin` and `end`.
-
-    `draws` is whether the report is to have a picture of who was busy when.
-    """
+    """Times what runs between `begin` and `end`; if it `draws`, for a picture too."""
 
     def __init__(
         self,
@@ -62,16 +48,17 @@ class OneRun:
         self.late_error: BaseException | None = None
         self._instruments = instruments
         self._environment = EnvironmentWatch(lambda: instruments.driver)
-        self._tracer: Tracer | None = None
+        self._tracer: observers.Tracer | None = None
         if options.traces:
-            self._tracer = Tracer(options.trace_file, most_s=options.trace_s)
+            self._tracer = observers.Tracer(options.trace_file, most_s=options.trace_s)
         elif options.lines:
-            self._tracer = Tracer(devices_only=True)
-        self._waits = SyncWatcher() if options.syncs else None
+            self._tracer = observers.Tracer(devices_only=True)
+        self._waits = observers.SyncWatcher() if options.syncs else None
         self._lines = LineWatcher(in_running_cell) if options.lines else None
-        self._calls = CallWatcher(for_values=self._waits is None and draws)
-        self._onlooker = Onlooker() if draws and self._tracer is None else None
-        observers = (
+        self._calls = observers.CallWatcher(for_values=self._waits is None and draws)
+        sees_alone = draws and self._tracer is None
+        self._onlooker = observers.Onlooker() if sees_alone else None
+        looking = (
             self._environment,
             self._tracer,
             self._onlooker,
@@ -80,7 +67,7 @@ class OneRun:
             self._calls,
         )
         self._around = AroundCell(
-            instruments.runtime, [each for each in observers if each is not None]
+            instruments.runtime, [each for each in looking if each is not None]
         )
         self._ended: Ended | None = None
 
@@ -130,6 +117,7 @@ class OneRun:
             flags += self._tracer.flags(profile)
         if self._lines is not None:
             flags += self._lines.flags()
+        syncs = None if self._waits is None else self._waits.calls(runtime.kind)
         order = list(FlagKind)
         reads = self._calls.reads() if ended.uses_device else []
         return TimingReport(
@@ -138,10 +126,12 @@ class OneRun:
             run=run,
             flags=tuple(sorted(flags, key=lambda flag: order.index(flag.kind))),
             failed=ended.failed,
-            syncs=None if self._waits is None else self._waits.points(runtime.kind),
-            reads=points_of(reads),
+            syncs=None if syncs is None else observers.points_of(syncs),
+            reads=observers.points_of(reads),
             profile=profile,
-            activity=self._activity(ended, spans_of(reads, ended.started_ns)),
+            activity=self._activity(
+                ended, reads if self._waits is None else syncs or ()
+            ),
             lines=self._by_line(profile),
             loading=self._calls.loading(),
             guessed=_guessed() if ended.found.simulated else (),
@@ -154,18 +144,15 @@ class OneRun:
         spans = None if profile is None or profile.problem else profile.spans
         return self._lines.lines(spans, self._tracer.began_unix_ns)
 
-    def _activity(self, ended: Ended, reads: tuple[TraceSpan, ...]) -> Activity | None:
+    def _activity(self, ended: Ended, waits: Iterable[SyncCall]) -> Activity | None:
         """All that is known, on a simulated machine; else the waits that were seen."""
         if self._onlooker is None:
             return None
         seen = self._onlooker.activity()
         if seen is not None and ended.found.simulated:
             return seen
-        kind = ended.runtime.kind
-        waits = reads
-        if self._waits is not None:
-            waits = self._waits.spans(kind, ended.started_ns)
-        return Activity(waits, ended.elapsed_s) if waits else None
+        spans = observers.spans_of(waits, ended.started_ns)
+        return Activity(spans, ended.elapsed_s) if spans else None
 
     def _floor_s(self, ended: Ended) -> float | None:
         """The floor; it is not measured while a device may still be at work."""
@@ -199,10 +186,7 @@ def _guessed() -> tuple[str, ...]:
 
 
 class RaceRun:
-    """Looks for races in what runs between `begin` and `end`; it claims no time.
-
-    torch is imported for it.
-    """
+    """Looks for races in what runs between `begin` and `end`; it claims no time."""
 
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments

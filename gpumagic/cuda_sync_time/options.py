@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.report import Mode
+from gpumagic.cuda_sync_time.records import Mode
 from gpumagic.errors import UsageProblem
 from gpumagic.report.units import parse_seconds
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import argparse
 
 BUDGET_S = 1.0
-WAYS = tuple(mode.value for mode in Mode)
-TIME = r"\d+(?:\.\d+)?(?:ms|s|min|m|h)"
+_WAYS = tuple(mode.value for mode in Mode)
+_TIME = r"\d+(?:\.\d+)?(?:ms|s|min|m|h)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,21 +24,15 @@ class Options:
     """How code is to be measured, and what is wanted beside its time."""
 
     repeats: bool = False  # whether the code is run again and again
-    # how many; None until the interval is narrow or the budget is spent
-    samples: int | None = None
-    # how long all of it may take, after the first run; longer where a run alone is,
-    # or where the values of a simulated device take this machine long
-    budget_s: float = BUDGET_S
-    # what a sample is; None throughput for short calls, latency for others
-    mode: Mode | None = None
-    syncs: bool = False  # whether to list what made the host wait, by line
-    profile: bool = False  # whether to trace what runs when
-    trace_file: str | None = None  # where to save that trace, which implies `profile`
-    trace_s: float | None = None  # how long it is at most; None as long as the run
-    # whether to tell what each line took, on the host and on the devices
+    samples: int | None = None  # None: until the interval is narrow, within the budget
+    budget_s: float = BUDGET_S  # after the first run
+    mode: Mode | None = None  # None: throughput for short calls, latency for others
+    syncs: bool = False
+    profile: bool = False
+    trace_file: str | None = None  # implies `profile`
+    trace_s: float | None = None  # how long the trace is at most
     lines: bool = False
-    races: bool = False  # whether to look for missing waits, and to claim no time
-    flops: bool = False  # whether to run the code once more, counting its operations
+    races: bool = False
     name: str | None = None  # what the code is called, and in a notebook is kept as
     versus: str | None = None  # the name of the code that it is compared with
     magic: str = ""  # what was typed: `%cuda_sync_time` or `%%cuda_sync_time`
@@ -59,7 +53,6 @@ class Options:
             trace_file=line.trace,
             lines=line.lines,
             races=line.races,
-            flops=line.flops,
             name=line.name,
             versus=line.vs,
             magic=f"{typed}cuda_sync_time",
@@ -74,18 +67,13 @@ class Options:
         """Whether what runs when is traced."""
         return self.profile or self.trace_file is not None
 
-    @property
-    def runs_again(self) -> bool:
-        """Whether the code may run once more after the timed run."""
-        return self.flops or self.name is not None
-
     def _repeated(self, how: str) -> Options:
         """The same with one word on how to repeat."""
-        if how in WAYS:
+        if how in _WAYS:
             return dataclasses.replace(self, mode=Mode(how))
         if how.isdecimal():
             return dataclasses.replace(self, samples=int(how))
-        if re.fullmatch(TIME, how):
+        if re.fullmatch(_TIME, how):
             return dataclasses.replace(self, budget_s=parse_seconds(how))
         raise self._problem(
             f"--repeat={how} is no way to repeat",
@@ -106,15 +94,10 @@ class Options:
                 f"{observers[0]} looks at one run, and {many} asks for many",
                 "leave one of them away",
             )
-        if self.races and (len(observers) > 1 or self.runs_again):
+        if self.races and (len(observers) > 1 or self.name is not None):
             raise self._problem(
                 "--races slows the code down and claims no time, so it stands alone",
                 "leave the other options away, or --races",
-            )
-        if self.versus is not None and self.flops:
-            raise self._problem(
-                "--vs compares two codes, and --flops is about one",
-                "leave one of them away",
             )
 
     def _problem(self, problem: str, hint: str) -> UsageProblem:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic.cuda_sync_time.environment_changes import flags_between
-from gpumagic.cuda_sync_time.report import Flag, FlagKind
+from gpumagic.cuda_sync_time.records import Flag, FlagKind
 from gpumagic.cuda_sync_time.sampling import Sampler
 from gpumagic.report.robust import Comparison, Pair, Verdict, verdict_of
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from gpumagic.cuda_sync_time.options import Options
-    from gpumagic.cuda_sync_time.report import Mode
+    from gpumagic.cuda_sync_time.records import Mode
     from gpumagic.cuda_sync_time.sampling import Body
     from gpumagic.devices.protocols import Runtime
 
@@ -58,15 +57,14 @@ def compare(  # noqa: PLR0913 -- two codes, and all that one code needs
         (base, newer), runtime, options, floor_s=floor_s, progress=progress
     )
     with sampler.undisturbed():
-        warm = sampler.warm_up()
-        pairs: list[Pair] = [(base_s, newer_s) for base_s, newer_s in warm.kept]
+        pairs: list[Pair] = [(base_s, newer_s) for base_s, newer_s in sampler.warm_up()]
         _fill(pairs, sampler, options, random)
-        flags = flags_between(warm.environment, sampler.environment())
+        flags = sampler.changes()
     result = verdict_of(pairs)
-    if not warm.steady:
+    if not sampler.steady:
         flags += (Flag(FlagKind.UNSTEADY),)
     wants_more = result.verdict is Verdict.CANNOT_TELL and options.samples is None
-    if wants_more and sampler.budget.spent:
+    if wants_more and sampler.budget_is_spent:
         flags += (Flag(FlagKind.OUT_OF_TIME),)
     return Compared(result, sampler.mode, sampler.calls, sampler.runs, flags)
 
@@ -75,26 +73,21 @@ def _fill(
     pairs: list[Pair], sampler: Sampler, options: Options, random: Random
 ) -> None:
     """Take pairs until there are enough."""
-    for newer_first in _orders(random):
-        if _is_enough(len(pairs), sampler, options):
-            return
-        if newer_first:
-            newer_s = sampler.sample(1)
-            pairs.append((sampler.sample(0), newer_s))
-        else:
-            base_s = sampler.sample(0)
-            pairs.append((base_s, sampler.sample(1)))
+    orders = _orders(random)
+    while not _is_enough(len(pairs), sampler, options):
+        seconds = {index: sampler.sample(index) for index in next(orders)}
+        pairs.append((seconds[0], seconds[1]))
 
 
 def _is_enough(count: int, sampler: Sampler, options: Options) -> bool:
     if options.samples is not None:
         return count >= options.samples
-    return count >= _MOST_PAIRS or sampler.budget.has_to_end(count)
+    return count >= _MOST_PAIRS or sampler.has_to_end(count)
 
 
-def _orders(random: Random) -> Iterator[bool]:
-    """Whether the newer code goes first, pair by pair, in balanced blocks of two."""
+def _orders(random: Random) -> Iterator[tuple[int, int]]:
+    """Which code goes first, pair by pair, in balanced blocks of two."""
     while True:
-        newer_first = random.random() < 0.5
-        yield newer_first
-        yield not newer_first
+        first = int(random.random() < 0.5)
+        yield first, 1 - first
+        yield 1 - first, first

@@ -14,12 +14,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.environment_changes import Environment, flags_between
-from gpumagic.cuda_sync_time.report import Flag, FlagKind, Mode, Samples
+from gpumagic.cuda_sync_time.records import Flag, FlagKind, Mode, Samples
 from gpumagic.devices import torch_private
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
 
     Body = Callable[[int], object]
     Stretch = list[tuple[float, ...]]  # of rounds
+    Progress = Callable[[float], object]
 
-FEWEST_SAMPLES = 10
-MOST_SAMPLES = 1000
+FEWEST_SAMPLES, MOST_SAMPLES = 10, 1000
 _FEWEST_FOR_AN_INTERVAL = 6  # of 95 % confidence
 _PATIENCE = 10  # budgets, where it is this machine that simulates slowly
 _NARROW = 0.01  # half the interval, as a share of the median
@@ -44,13 +43,12 @@ _NARROW = 0.01  # half the interval, as a share of the median
 _GROWTH = 1.1  # of the samples, between two looks
 # Nor is a slow movement seen in a moment: clocks and caches settle within 0.3 s.
 _SHORTEST_S, _SHORTEST_SHARE = 0.5, 0.5  # of the budget
-UNLIKELY = 2.576  # standard deviations that chance exceeds once in a hundred times
+_UNLIKELY = 2.576  # standard deviations that chance exceeds once in a hundred times
 _STEADY = 0.02  # of the time: less than this between two medians is no movement
 
 # The budget counts from the end of the first run, which may compile for minutes.
 # Half of it is for warming up, which ends much earlier if all is steady soon.
-_WARMUP_SHARE = 0.5
-_LONGEST_WARMUP_S = 1.0
+_WARMUP_SHARE, _LONGEST_WARMUP_S = 0.5, 1.0
 _SHORTEST_WARMUP_S = 0.05
 _STRETCH_SHARE = 0.025  # of the longest warm-up; long enough to see a clock rise
 _FEWEST_ROUNDS = 5  # in a stretch
@@ -67,7 +65,7 @@ def take(
     options: Options,
     *,
     floor_s: float,
-    progress: Callable[[float], object] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Samples, tuple[Flag, ...]]:
     """Sample code until its median is known well, or the budget is spent.
 
@@ -77,20 +75,19 @@ def take(
     """
     sampler = Sampler((body,), runtime, options, floor_s=floor_s, progress=progress)
     with sampler.undisturbed():
-        warm = sampler.warm_up()
-        seconds = [each for (each,) in warm.kept]
+        seconds = [each for (each,) in sampler.warm_up()]
         moving: list[float] = []
         in_time = _fill(seconds, moving, sampler, options)
-        flags = flags_between(warm.environment, sampler.environment())
+        flags = sampler.changes()
     samples = Samples(
         mode=sampler.mode,
         seconds=tuple(seconds),
         calls=sampler.calls,
-        first_s=warm.firsts_s[0],
-        warmup_calls=warm.runs + sampler.calls * len(moving),
-        warmup_s=warm.seconds + sampler.calls * sum(moving),
+        first_s=sampler.firsts_s[0],
+        warmup_calls=sampler.warmup_runs + sampler.calls * len(moving),
+        warmup_s=sampler.warmup_s + sampler.calls * sum(moving),
     )
-    if not warm.steady or (moving and not _seen_long(seconds, sampler, options)):
+    if not sampler.steady or (moving and not _seen_long(seconds, sampler, options)):
         flags += (Flag(FlagKind.UNSTEADY),)
     return samples, flags if in_time else (*flags, Flag(FlagKind.OUT_OF_TIME))
 
@@ -98,25 +95,24 @@ def take(
 def _fill(
     seconds: list[float], moving: list[float], sampler: Sampler, options: Options
 ) -> bool:
-    """Sample until there are enough; whether they are so before the budget is spent.
-
-    While samples still move, the older half of them was warming up, and goes there.
-    """
+    """Sample until there are enough; whether they are so before the budget is spent."""
     if options.samples is not None:
         while len(seconds) < options.samples:
             seconds.append(sampler.sample(0))
         return True
     look_at, was_narrow = FEWEST_SAMPLES, False
-    while not sampler.budget.has_to_end(len(seconds)):
+    while not sampler.has_to_end(len(seconds)):
         seconds.append(sampler.sample(0))
         if len(seconds) < look_at:
             continue
         is_narrow, is_full = _is_narrow(seconds), len(seconds) >= MOST_SAMPLES
+        # Or they hardly differ at all, as on a model's clock.
         seen_long = _seen_long(seconds, sampler, options)
+        is_equal = max(seconds) - min(seconds) <= 2 * _TICK_S
         if (is_full and not seen_long) or _still_moves(seconds):
             _move_half(seconds, moving)
             is_narrow = False
-        elif is_full or (is_narrow and was_narrow and (seen_long or _equal(seconds))):
+        elif is_full or (is_narrow and was_narrow and (seen_long or is_equal)):
             return True
         look_at = min(math.ceil(len(seconds) * _GROWTH), MOST_SAMPLES)
         was_narrow = is_narrow
@@ -139,15 +135,19 @@ def _move_half(seconds: list[float], moving: list[float]) -> None:
 
 def _still_moves(seconds: Sequence[float]) -> bool:
     """Whether the newer half differs from the older one, by a part that matters."""
-    older, newer = seconds[: len(seconds) // 2], seconds[len(seconds) // 2 :]
-    before, now = robust.median(older), robust.median(newer)
-    clear = abs(robust.rank_shift(older, newer)) > UNLIKELY
-    return clear and abs(now - before) > _NARROW / 4 * before
+    half = len(seconds) // 2
+    return _differ(seconds[:half], seconds[half:], _NARROW / 4)
 
 
-def _equal(seconds: Sequence[float]) -> bool:
-    """Whether they hardly differ at all, as on a model's clock."""
-    return max(seconds) - min(seconds) <= 2 * _TICK_S
+def _differ(before: Sequence[float], now: Sequence[float], share: float) -> bool:
+    """Whether medians differ by more than a share, and by more than chance does."""
+    clear = abs(robust.rank_shift(before, now)) > _UNLIKELY
+    return clear and not _are_alike(before, now, share)
+
+
+def _are_alike(before: Sequence[float], now: Sequence[float], share: float) -> bool:
+    was = robust.median(before)
+    return abs(robust.median(now) - was) <= share * was
 
 
 def _is_narrow(seconds: Sequence[float]) -> bool:
@@ -158,27 +158,8 @@ def _is_narrow(seconds: Sequence[float]) -> bool:
     return half <= _NARROW * robust.median(seconds)
 
 
-# ------------------------------------------------------------------ taking samples
-
-
-@dataclass(frozen=True)
-class WarmUp:
-    """What warming up came to."""
-
-    firsts_s: tuple[float, ...]  # the very first run of each body, alone
-    runs: int  # how often the bodies ran until then, all together
-    seconds: float  # how long that took on the measured clock
-    steady: bool  # whether the medians stayed where they were
-    environment: Environment  # what must not move from here on
-    kept: Stretch  # rounds that have to do as samples, since no time is left
-
-
 class Sampler:
-    """Samples one or several codes, with the same mode and calls for all of them.
-
-    Mode and calls are final after warming up; the budget begins when the first runs
-    are over.
-    """
+    """Samples one or several codes, with the same mode and calls for all of them."""
 
     def __init__(
         self,
@@ -187,14 +168,22 @@ class Sampler:
         options: Options,
         *,
         floor_s: float,
-        progress: Callable[[float], object] | None = None,
+        progress: Progress | None = None,
     ) -> None:
-        self.mode = options.mode or Mode.LATENCY
-        self.calls = 1
+        self.mode, self.calls = options.mode or Mode.LATENCY, 1
         self.runs = 0  # of the bodies so far, all together
-        self.budget = Budget(options, runtime)
+        # What warming up came to: the very first run of each body, alone; all runs
+        # until the samples, and how long they took on the measured clock; whether the
+        # medians stayed where they were.
+        self.firsts_s: tuple[float, ...] = ()
+        self.warmup_runs, self.warmup_s, self.steady = 0, 0.0, True
         self._bodies, self._runtime, self._options = bodies, runtime, options
         self._floor_s, self._progress = floor_s, progress
+        self._longest_warmup_s = min(
+            _LONGEST_WARMUP_S, _WARMUP_SHARE * options.budget_s
+        )
+        self._passed = Elapsed(runtime)  # of the budget
+        self._before = Environment()
         self._sampled = 0  # what counts, of all bodies together
         self._collects = False
         self._round_s = self._round_here_s = 0.0  # how long the latest round took
@@ -221,8 +210,29 @@ class Sampler:
         self._sampled += 1
         return self._sample(index)
 
-    def environment(self) -> Environment:
-        """What must not move while samples are taken."""
+    def changes(self) -> tuple[Flag, ...]:
+        """What has moved since warming up, and must not while samples are taken."""
+        return flags_between(self._before, self._environment())
+
+    @property
+    def budget_is_spent(self) -> bool:
+        """Whether all of it is."""
+        return self._passed.seconds >= self._options.budget_s
+
+    def has_to_end(self, count: int) -> bool:
+        """Whether so many samples have to do, as the budget is spent.
+
+        A model's times are few before its values have cost this machine the budget.
+        So that they say anything at all, its patience is longer then.
+        """
+        budget_s, passed = self._options.budget_s, self._passed
+        if not self.budget_is_spent or count < 1:
+            return False
+        on_values = self._runtime.simulated and passed.measured_s < budget_s
+        waits = on_values and passed.here_s < _PATIENCE * budget_s
+        return count >= _FEWEST_FOR_AN_INTERVAL or not waits
+
+    def _environment(self) -> Environment:
         torch, devices = loaded_torch(), self._runtime.devices_in_use()
         return Environment(
             counters={each: self._runtime.memory_stats(each) for each in devices},
@@ -237,8 +247,10 @@ class Sampler:
         if self._collects and 0 < gc.get_threshold()[0] < gc.get_count()[0]:
             gc.collect(0)
         if self._progress is not None:
-            rounds = self._sampled / len(self._bodies)
-            self._progress(self.budget.share_done(rounds))
+            done, options = self._passed.seconds / self._options.budget_s, self._options
+            if options.samples is not None:
+                done = self._sampled / len(self._bodies) / options.samples
+            self._progress(min(done, 1.0))
         return seconds
 
     def _timed(self, body: Body, calls: int, *, one_by_one: bool = False) -> float:
@@ -257,29 +269,34 @@ class Sampler:
 
     # ------------------------------------------------------------------ warming up
 
-    def warm_up(self) -> WarmUp:
+    def warm_up(self) -> Stretch:
         """Run until mode and calls are found and the medians stay where they are.
 
         Code that leaves no time for it within the budget is not warmed up further:
-        what was taken to find out has to do.
+        the rounds that were taken to find out have to do as samples, and are returned.
         """
         begun = Elapsed(self._runtime)
-        firsts_s = self._first_runs()
-        runs, seconds, environment = self.runs, begun.measured_s, self.environment()
+        self._first_runs()
+        self._warmed_up(begun)
         stretch = self._stretch(min(_PROBES, self._options.samples or _PROBES))
         grown = self._fit(stretch)
         if self._is_late and not grown:
             self._sampled = len(stretch) * len(self._bodies)
-            return WarmUp(firsts_s, runs, seconds, True, environment, stretch)
-        steady = self._settle(stretch, grown=grown)
-        seconds, environment = begun.measured_s, self.environment()
-        return WarmUp(firsts_s, self.runs, seconds, steady, environment, [])
+            return stretch
+        self.steady = self._settle(stretch, grown=grown)
+        self._warmed_up(begun)
+        return []
 
-    def _first_runs(self) -> tuple[float, ...]:
+    def _warmed_up(self, begun: Elapsed) -> None:
+        self.warmup_runs, self.warmup_s = self.runs, begun.measured_s
+        self._before = self._environment()
+
+    def _first_runs(self) -> None:
         """Time each body alone; then the budget begins, and nothing is collected."""
-        firsts_s = tuple(self._timed(body, 1) for body in self._bodies)
+        self.firsts_s = tuple(self._timed(body, 1) for body in self._bodies)
         self.runs = len(self._bodies)
-        if self._runtime.simulated and min(firsts_s) <= self._timed(_nothing, 1):
+        nothing_s = self._timed(lambda _: None, 1) if self._runtime.simulated else -1
+        if min(self.firsts_s) <= nothing_s:
             raise DeviceError(
                 "the code leaves the simulated GPU alone, whose clock does not count "
                 "what Python does by itself",
@@ -287,25 +304,24 @@ class Sampler:
             )
         gc.collect()
         gc.disable()
-        self.budget = Budget(self._options, self._runtime)
-        return firsts_s
+        self._passed = Elapsed(self._runtime)
 
     def _settle(self, stretch: Stretch, *, grown: bool) -> bool:
         """Find mode and calls, and go on until the medians stay where they are."""
-        shortest_s = min(_SHORTEST_WARMUP_S, _longest_warmup_s(self._options) / 10)
+        shortest_s = min(_SHORTEST_WARMUP_S, self._longest_warmup_s / 10)
         before: Stretch = []
         steady = True
         while True:
-            if grown and not self.budget.spent:
+            if grown and not self.budget_is_spent:
                 before, stretch = [], self._stretch(_PROBES)
                 grown = self._fit(stretch)
                 continue
             is_full = len(stretch) >= _FEWEST_ROUNDS
             if before and is_full:
                 pairs = tuple(zip(_columns(before), _columns(stretch), strict=True))
-                alike = all(_are_alike(*each) for each in pairs)
-                steady = not any(_moved(*each) for each in pairs)
-                if alike and self.budget.passed_s >= shortest_s:
+                alike = all(_are_alike(*each, _STEADY) for each in pairs)
+                steady = not any(_differ(*each, _STEADY) for each in pairs)
+                if alike and self._passed.seconds >= shortest_s:
                     return True
             if self._is_late:
                 return steady
@@ -317,11 +333,11 @@ class Sampler:
         """Sample all bodies in turn for a while, within the time of warming up."""
         begun, shortest_s = Elapsed(self._runtime), 0.0
         if fewest > _PROBES:
-            shortest_s = _STRETCH_SHARE * _longest_warmup_s(self._options)
+            shortest_s = _STRETCH_SHARE * self._longest_warmup_s
         rounds: Stretch = []
         while len(rounds) < fewest or begun.seconds < shortest_s:
             late = self._is_late and len(rounds) >= _PROBES
-            if rounds and (self.budget.spent or late):
+            if rounds and (self.budget_is_spent or late):
                 break
             this = Elapsed(self._runtime)
             rounds.append(tuple(map(self._sample, range(len(self._bodies)))))
@@ -331,12 +347,10 @@ class Sampler:
     @property
     def _is_late(self) -> bool:
         """Whether warming up has to end, for its own limit or for what is to come."""
-        passed_s, options = self.budget.passed_s, self._options
+        passed_s = self._passed.seconds
         rest_s = FEWEST_SAMPLES * max(self._round_s, self._round_here_s)
-        return (
-            passed_s >= _longest_warmup_s(options)
-            or passed_s + rest_s > options.budget_s
-        )
+        is_long = passed_s >= self._longest_warmup_s
+        return is_long or passed_s + rest_s > self._options.budget_s
 
     def _fit(self, stretch: Stretch) -> bool:
         """Choose mode and calls by the quickest calls of each body."""
@@ -370,32 +384,8 @@ class Sampler:
         return times
 
 
-def _nothing(calls: int) -> None:
-    """In the place of code, to see what a sample of nothing takes."""
-
-
-def _longest_warmup_s(options: Options) -> float:
-    """When warming up ends even if it has not become steady."""
-    return min(_LONGEST_WARMUP_S, _WARMUP_SHARE * options.budget_s)
-
-
 def _columns(stretch: Stretch) -> list[tuple[float, ...]]:
     return list(zip(*stretch, strict=True))
-
-
-def _are_alike(before: Sequence[float], now: Sequence[float]) -> bool:
-    """Whether the medians of two stretches of time differ by less than two percent."""
-    was = robust.median(before)
-    return abs(robust.median(now) - was) <= _STEADY * was
-
-
-def _moved(before: Sequence[float], now: Sequence[float]) -> bool:
-    """Whether they differ by more, and by more than chance does."""
-    clear = abs(robust.rank_shift(before, now)) > UNLIKELY
-    return clear and not _are_alike(before, now)
-
-
-# ------------------------------------------------------------------------- two clocks
 
 
 class Elapsed:
@@ -422,40 +412,3 @@ class Elapsed:
     def here_s(self) -> float:
         """How long ago that was on the clock of this machine."""
         return perf_counter() - self._start_s
-
-
-class Budget:
-    """The time that sampling may take by its options, which runs from now on."""
-
-    def __init__(self, options: Options, runtime: Runtime) -> None:
-        self._options, self._simulated = options, runtime.simulated
-        self._passed = Elapsed(runtime)
-
-    @property
-    def passed_s(self) -> float:
-        """How long it has been running, on the clock that says more."""
-        return self._passed.seconds
-
-    @property
-    def spent(self) -> bool:
-        """Whether all of it is."""
-        return self.passed_s >= self._options.budget_s
-
-    def has_to_end(self, count: int) -> bool:
-        """Whether so many samples have to do, as the budget is spent.
-
-        A model's times are few before its values have cost this machine the budget.
-        So that they say anything at all, its patience is longer then.
-        """
-        budget_s, passed = self._options.budget_s, self._passed
-        if not self.spent or count < 1:
-            return False
-        on_values = self._simulated and passed.measured_s < budget_s
-        waits = on_values and passed.here_s < _PATIENCE * budget_s
-        return count >= _FEWEST_FOR_AN_INTERVAL or not waits
-
-    def share_done(self, rounds: float) -> float:
-        """How much of all is done with so many samples of each code."""
-        if self._options.samples is not None:
-            return min(rounds / self._options.samples, 1.0)
-        return min(self.passed_s / self._options.budget_s, 1.0)

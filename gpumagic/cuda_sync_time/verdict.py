@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.digits import floor_text, nearly_same
 from gpumagic.cuda_sync_time.findings import COSTS_ONCE
-from gpumagic.cuda_sync_time.report import Bound, FlagKind
+from gpumagic.cuda_sync_time.records import Bound, FlagKind
 from gpumagic.report.events import DEVICE_KINDS, SpanKind
 from gpumagic.report.units import (
     count_text,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpumagic.cuda_sync_time.answer_run import TimingReport
-    from gpumagic.cuda_sync_time.report import LineTime, Profile, Roofline
+    from gpumagic.cuda_sync_time.records import LineTime, Profile
 
 WORTH_SAYING = 0.05  # of the time
 _MOSTLY = 0.5
@@ -48,10 +48,7 @@ def headline(report: TimingReport) -> str:
 def brief(report: TimingReport) -> str:
     """The same without an untrue time, for when every cell is timed."""
     name = f"{report.code.name}: " if report.code.name else ""
-    if report.failed is not None:
-        return f"{name}failed {when(report)}"
-    short = too_short(report) and not is_host_of_simulated(report)
-    return f"{name}{time_text(report) if short else spent(report)}"
+    return f"{name}{f'failed {when(report)}' if report.failed else spent(report)}"
 
 
 def too_short(report: TimingReport) -> bool:
@@ -67,17 +64,13 @@ def time_text(report: TimingReport) -> str:
     time = report.text(report.run.elapsed_s)
     if _leaves_out_python(report):
         return f"{time} on the simulated clock"
-    return f"{time} (guess)" if _is_guess(report) else time
-
-
-def _is_guess(report: TimingReport) -> bool:
-    """Whether operations whose cost is a guess took a part worth telling."""
     guessed_s = sum(
         each.end_s - each.start_s
         for each in report.spans
         if each.kind in DEVICE_KINDS and each.name in report.guessed
     )
-    return guessed_s > WORTH_SAYING * report.run.elapsed_s
+    is_guess = guessed_s > WORTH_SAYING * report.run.elapsed_s
+    return f"{time} (guess)" if is_guess else time
 
 
 def when(report: TimingReport) -> str:
@@ -112,8 +105,6 @@ def spent(report: TimingReport) -> str:
         return f"{time} on the host; {of_gpus}"
     if too_short(report):
         return f"{time}: hardly more than an empty cell"
-    if reached := _reached(report.roofline):
-        return f"{time}: {reached}"
     if report.syncs:
         return f"{time}: {_lines_wait(report)}"
     known = report.busy_s is not None
@@ -121,27 +112,15 @@ def spent(report: TimingReport) -> str:
     return f"{time}: {did}{_started(report)}"
 
 
-def _reached(roofline: Roofline | None) -> str:
-    if roofline is None or not roofline.peak_flops_per_s or not roofline.flops_per_s:
-        return ""
-    share = roofline.flops_per_s / roofline.peak_flops_per_s
-    few = roofline.devices == 1
-    whose = "this GPU" if few else f"these {roofline.devices} GPUs"
-    return f"{share_of(share)} what {whose} can compute"
-
-
-def _gpus(report: TimingReport, does: str) -> str:
-    """Who did it: a single one, or some of several."""
-    if len(report.setting.devices) <= 1:
-        return f"the GPU {does}"
-    return f"the GPUs {'do' if does == 'does' else does.removesuffix('s')}"
+def _gpu_works(report: TimingReport) -> str:
+    return "the GPUs work" if len(report.setting.devices) > 1 else "the GPU works"
 
 
 def _works(report: TimingReport, busy_s: float) -> str:
     """What the GPU and the host did, where all of it was seen."""
     if busy_s <= 0:
-        return f"{_gpus(report, 'does')} nothing in it"
-    said = f"{_gpus(report, 'works')} {seconds_text(busy_s)} of it"
+        return "the GPU does nothing in it"
+    said = f"{_gpu_works(report)} {seconds_text(busy_s)} of it"
     if report.bound is Bound.DEVICE:
         return f"{said}, the host waits"
     rest = _beside_work(report, busy_s)
@@ -183,15 +162,12 @@ def _works_perhaps(report: TimingReport) -> str:
     """The same where only two stamps and a pair of events are known."""
     run = report.run
     waited = report.text(run.waited_s)
-    said = f"{_gpus(report, 'works')} at least {waited} of it"
+    said = f"{_gpu_works(report)} at least {waited} of it"
     if report.bound is Bound.DEVICE:
         return f"{said}, the host waits"
-    if _reading(report):
-        total_s = sum(each.waited_s or 0.0 for each in report.reads)
-        said = f"its lines wait {seconds_text(total_s)} for the GPU"
-        if report.bound is Bound.HOST:
-            return said
-        return f"{said}, its end {waited}"
+    if reading_s := _reading_s(report):
+        said = f"its lines wait {seconds_text(reading_s)} for the GPU"
+        return said if report.bound is Bound.HOST else f"{said}, its end {waited}"
     if report.bound is not Bound.HOST:
         return said
     later = (
@@ -202,33 +178,30 @@ def _works_perhaps(report: TimingReport) -> str:
     return f"the code ran {report.text(run.naive_s)} of it, the GPU {later}"
 
 
-def _reading(report: TimingReport) -> bool:
-    """Whether lines that hand values to Python were seen to wait for long."""
+def _reading_s(report: TimingReport) -> float:
+    """How long lines wait that hand values to Python, where that is worth saying."""
     total_s = sum(each.waited_s or 0.0 for each in report.reads)
-    return total_s >= WORTH_SAYING * report.run.elapsed_s > 0
+    return total_s if total_s >= WORTH_SAYING * report.run.elapsed_s else 0.0
 
 
 def _lines_wait(report: TimingReport) -> str:
     """The waits within the code; those of several threads at once make no sum."""
     points, run = report.syncs or (), report.run
     known = [point.waited_s for point in points if point.waited_s is not None]
-    whole_s, least = sum(known), "" if len(known) == len(points) else "at least "
+    least = "" if len(known) == len(points) else "at least "
     times = count_text(sum(point.times for point in points), "time")
     said = f"its lines wait for the GPU {times}"
-    if known and whole_s <= run.naive_s:
-        said = f"its lines wait {least}{seconds_text(whole_s)} for the GPU"
-    if report.bound is Bound.HOST:
-        return said
-    return f"{said}, its end {report.text(run.waited_s)}"
+    if known and sum(known) <= run.naive_s:
+        said = f"its lines wait {least}{seconds_text(sum(known))} for the GPU"
+    is_host = report.bound is Bound.HOST
+    return said if is_host else f"{said}, its end {report.text(run.waited_s)}"
 
 
 def _naive(report: TimingReport) -> str:
     """What a clock round the call would have said, where that is wrong."""
-    run = report.run
-    ratio = run.too_little
-    if not run.uses_device or ratio is None or nearly_same(ratio):
-        return ""
-    if not report.tells(run.waited_s):
+    run, ratio = report.run, report.run.too_little
+    is_same = ratio is None or nearly_same(ratio)
+    if not run.uses_device or is_same or not report.tells(run.waited_s):
         return ""
     if not report.tells(run.naive_s):
         return f"; %%time would say less than {floor_text(report.setting.floor_s)}"
@@ -238,23 +211,22 @@ def _naive(report: TimingReport) -> str:
 # ----------------------------------------------------------------------- what to try
 
 _NO_LINES = ("queue full", "cudaFree")  # no line asks for these waits
-_DRIVER_WAITS = (FlagKind.GIVEN_BACK, FlagKind.DRIVER_CALLS, FlagKind.RETRIES)
+_DRIVER_WAITS = (FlagKind.DRIVER_CALLS, FlagKind.RETRIES)
 _GPU_LIMIT = "faster kernels, or less for them to do, make it faster"
 _NAMES_KERNELS = "--profile names the kernels that take most"
-_FEWER_LAUNCHES = (
-    "fewer and larger operations (optimizers: foreach=True or fused=True), "
-    "torch.compile, or a CUDA graph"
-)
 _LAUNCH_LIMIT = (
     "launching is the limit: each operation costs the host time, however small it is",
-    _FEWER_LAUNCHES,
-)
-_READ_ONCE = (
-    "keep values on the GPU, and read them at the end; --vs tells what it saves"
+    (
+        "fewer and larger operations (optimizers: foreach=True or fused=True), "
+        "torch.compile, or a CUDA graph"
+    ),
 )
 _WAITS_COST = (
-    "while a line waits, the host launches nothing ahead: its cost is not the time "
-    "waited"
+    (
+        "while a line waits, the host launches nothing ahead: its cost is not the "
+        "time waited"
+    ),
+    "keep values on the GPU, and read them at the end; --vs tells what it saves",
 )
 
 
@@ -262,9 +234,9 @@ def advice(report: TimingReport, *, once: bool) -> Iterator[tuple[str, ...]]:
     """What makes it slow, and what to try; of a first run only what is sure."""
     if report.lines and report.profile is not None:
         yield from _dearest_line(report.lines, report.profile)
-    if _reading(report):
+    if _reading_s(report):
         yield _slowest_read(report)
-    if once or report.roofline is not None or is_host_of_simulated(report):
+    if once or is_host_of_simulated(report):
         return
     if _leaves_out_python(report):
         own = seconds_text(report.run.simulated_in_s)
@@ -285,10 +257,10 @@ def _limits(report: TimingReport) -> Iterator[tuple[str, ...]]:
     if report.bound is Bound.HOST_ONLY:
         return
     if report.syncs:
-        yield _WAITS_COST, _READ_ONCE
+        yield _WAITS_COST
     elif report.busy_s is not None:
         yield from _advice_seen(report, report.busy_s)
-    elif not loading and not _reading(report):
+    elif not loading and not _reading_s(report):
         yield _advice_unseen(report)
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Lane, Span, Timeline
 from gpumagic.drawing.timeline import Scale
 from gpumagic.report.events import DEVICE_KINDS, SpanKind, stretches
-from gpumagic.report.units import (
-    UNKNOWN,
-    count_text,
-    seconds_text,
-    share_text,
-)
+from gpumagic.report.units import UNKNOWN, count_text, seconds_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from gpumagic.cuda_sync_time.answer_run import TimingReport
-    from gpumagic.cuda_sync_time.report import Setting
     from gpumagic.report.events import TraceSpan
 
 CAPTION = "Who was busy when"
@@ -47,16 +43,12 @@ _HOST_LANES = 3
 StreamKey = tuple[int, int]  # a device, its stream; -1 is an unknown one
 
 
-def kind_of(span: TraceSpan) -> str:
-    """What a span is called in pictures, which gives it its colour."""
+def _drawn_span(span: TraceSpan) -> Span:
+    """A span as pictures have it; its kind gives it its colour."""
+    kind = _KINDS[span.kind]
     if span.kind is SpanKind.KERNEL and span.name.lower().startswith("nccl"):
-        return COMMUNICATION
-    return _KINDS[span.kind]
-
-
-def drawn_span(span: TraceSpan) -> Span:
-    """A span as pictures have it."""
-    return Span(span.start_s, span.end_s, span.name, kind_of(span))
+        kind = COMMUNICATION
+    return Span(span.start_s, span.end_s, span.name, kind)
 
 
 class SeenLane(Lane):
@@ -136,10 +128,8 @@ def picture(
 
 def _cut(lane: Lane, window: Span) -> Iterator[Span]:
     for span in lane.drawn:
-        start_s, end_s = (
-            max(span.start_s, window.start_s),
-            min(span.end_s, window.end_s),
-        )
+        start_s = max(span.start_s, window.start_s)
+        end_s = min(span.end_s, window.end_s)
         if start_s < end_s or (start_s == end_s and span.start_s == span.end_s):
             yield replace(span, start_s=start_s, end_s=end_s)
 
@@ -194,8 +184,8 @@ def _host_lanes(report: TimingReport, length_s: float) -> Iterator[Lane]:
     submits.sort(key=lambda thread: (thread > 0, -len(threads[thread])))
     for thread in sorted(submits[:_HOST_LANES]):
         spans = threads[thread]
-        over = [drawn_span(each) for each in spans if each.kind is not SpanKind.HOST]
-        own = [drawn_span(each) for each in spans if each.kind is SpanKind.HOST]
+        over = [_drawn_span(each) for each in spans if each.kind is not SpanKind.HOST]
+        own = [_drawn_span(each) for each in spans if each.kind is SpanKind.HOST]
         below = apart(own) if thread else whole
         name = f"host, thread {thread}" if thread else "host"
         yield SeenLane(name, tuple(laid_over(below, apart(over))))
@@ -244,57 +234,42 @@ def _device_lanes(report: TimingReport, length_s: float, room: int) -> list[Lane
     for each in report.spans:
         if each.kind in DEVICE_KINDS and each.device is not None:
             key = each.device, -1 if each.stream is None else each.stream
-            streams.setdefault(key, []).append(drawn_span(each))
+            streams.setdefault(key, []).append(_drawn_span(each))
     idle = {number for number, _ in report.setting.devices} - {
         each[0] for each in streams
     }
     streams |= {(number, -1): [] for number in idle}
-    return stream_lanes(streams, report.setting, room)
+    return _stream_lanes(streams, report.setting.kind, room)
 
 
-def stream_lanes(
-    streams: dict[StreamKey, list[Span]], setting: Setting, room: int
+def _stream_lanes(
+    streams: dict[StreamKey, list[Span]], kind: str, room: int
 ) -> list[Lane]:
     """A lane for each stream, or for each device if only so all of them are seen."""
-    ordered = _busiest_first(streams, room)
-    devices = {device for device, _ in streams}
-    crowded = len(streams) > room
-    seen = {device for device, _ in ordered[: max(room, 0)]}
-    if crowded and (seen != devices or len(devices) > 1) and len(devices) <= room:
-        return [_one_lane(number, streams, setting) for number in sorted(devices)]
-    alone = {each for each in devices if sum(key[0] == each for key in streams) == 1}
-    return [
-        SeenLane(_stream_name(key, setting, alone), tuple(streams[key]))
-        for key in ordered
-    ]
-
-
-def _busiest_first(streams: dict[StreamKey, list[Span]], room: int) -> list[StreamKey]:
-    """The streams in order; where room is short, the idlest of them come last."""
     busy = {key: Lane("", tuple(spans)).busy_s for key, spans in streams.items()}
-    by_time = sorted(sorted(streams), key=lambda key: -busy[key])
-    busiest = set(by_time[: max(room, 0)])
-    return sorted(streams, key=lambda key: (key not in busiest, key))
+    # Where room is short, the idlest of them come last.
+    busiest = sorted(sorted(streams), key=lambda key: -busy[key])[: max(room, 0)]
+    ordered = sorted(streams, key=lambda key: (key not in busiest, key))
+    devices = Counter(device for device, _ in streams)
+    all_seen = {device for device, _ in busiest} == devices.keys()
+    is_crowded = len(streams) > room and (not all_seen or len(devices) > 1)
+    if is_crowded and len(devices) <= room:
+        return [_one_lane(number, streams, kind) for number in sorted(devices)]
+    lanes: list[Lane] = []
+    for device, stream in ordered:
+        name = f"{kind}:{device}"
+        if stream >= 0 and devices[device] > 1:
+            name += f" stream {stream}"
+        lanes.append(SeenLane(name, tuple(streams[device, stream])))
+    return lanes
 
 
-def _one_lane(
-    number: int, streams: dict[StreamKey, list[Span]], setting: Setting
-) -> Lane:
+def _one_lane(number: int, streams: dict[StreamKey, list[Span]], kind: str) -> Lane:
     """All that ran on a device; what ran at the same time lies on each other."""
     its = [spans for (device, _), spans in streams.items() if device == number]
-    joined = sorted((span for spans in its for span in spans), key=_start)
+    joined = sorted(chain.from_iterable(its), key=lambda span: span.start_s)
     more = f", {count_text(len(its), 'stream')}" if len(its) > 1 else ""
-    return SeenLane(f"{setting.kind}:{number}{more}", tuple(joined))
-
-
-def _start(span: Span) -> float:
-    return span.start_s
-
-
-def _stream_name(key: StreamKey, setting: Setting, alone: set[int]) -> str:
-    device, stream = key
-    name = f"{setting.kind}:{device}"
-    return name if stream < 0 or device in alone else f"{name} stream {stream}"
+    return SeenLane(f"{kind}:{number}{more}", tuple(joined))
 
 
 def _as_far_as_known(report: TimingReport, length_s: float) -> Iterator[Lane]:
@@ -324,15 +299,9 @@ def _as_far_as_known(report: TimingReport, length_s: float) -> Iterator[Lane]:
         above = apart(
             Span(*each, _AT_WORK, KERNEL) for each in sure if each[0] < each[1]
         )
-        unknown_until_s = length_s if _may_go_on(report, done_s) else until_s
+        # Nobody knows of all streams: it may have worked until the end.
+        behind_s = run.waited_s if done_s is None else run.tail_s or 0.0
+        unknown_until_s = length_s if report.tells(behind_s) else until_s
         below = [Span(0.0, unknown_until_s, "", PERHAPS)]
         name = kind if number is None else f"{kind}:{number}"
         yield SeenLane(name, tuple(laid_over(below, above)))
-
-
-def _may_go_on(report: TimingReport, done_s: float | None) -> bool:
-    """Whether it may have worked until the end: nobody knows of all streams."""
-    run = report.run
-    if done_s is None:
-        return report.tells(run.waited_s)
-    return report.tells(run.tail_s or 0.0)

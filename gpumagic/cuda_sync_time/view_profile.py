@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Details, Grid, Meter, Property, Table
 from gpumagic.report.units import seconds_text, share_text
@@ -13,13 +13,17 @@ from gpumagic.report.units import seconds_text, share_text
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from gpumagic.cuda_sync_time.report import Profile, Setting, TopKernel
+    from gpumagic.cuda_sync_time.records import Profile, Setting, TopKernel
     from gpumagic.drawing import Cell, Part
     from gpumagic.report.events import OperatorTime
 
 _NAMESPACES = re.compile(r"(?:\w+::|\(anonymous namespace\)::)+(?=\w)")
 _PARAMETERS = re.compile(r"(?<=\w)\(.*\)$")  # a copy has a blank before them
 _WRAPPERS = frozenset({"Kernel", "Kernel2", "device_kernel"})  # of cutlass
+_COUNT_AND_TOTAL = (
+    Property(Column("Count", number=True), lambda each: f"{each.times:,}"),
+    Property(Column("Total", number=True), lambda each: seconds_text(each.total_s)),
+)
 
 
 def profile_details(profile: Profile, setting: Setting) -> Iterator[Details]:
@@ -58,8 +62,6 @@ def _shares(profile: Profile, setting: Setting) -> Iterator[tuple[str, Cell]]:
         said = f"{seconds_text(profile.copying_s)}, {hidden} of it behind kernels"
         yield "copies", said
     yield "kernels, copies and fills", f"{profile.launches:,}"
-    if profile.in_flight is not None:
-        yield "most in the queue of a stream", f"{profile.in_flight:,}"
     for each in profile.streams:
         name = f"{setting.kind}:{each.device} stream {each.stream} busy"
         yield name, timed(each.busy_s)
@@ -90,32 +92,17 @@ def kernel_name(name: str) -> str:
     return short or name
 
 
-class _Named(NamedTuple):
-    """All kernels of one name."""
-
-    name: str
-    times: int
-    total_s: float
-    bound: str | None
-
-
-_COUNT_AND_TOTAL = (
-    Property(Column("Count", number=True), lambda each: f"{each.times:,}"),
-    Property(Column("Total", number=True), lambda each: seconds_text(each.total_s)),
-)
-
-
-def _by_short_name(profile: Profile) -> list[_Named]:
+def _by_short_name(profile: Profile) -> list[TopKernel]:
     """However many types and shapes each was made for; the dearest first."""
     alike: defaultdict[tuple[str, str], list[TopKernel]] = defaultdict(list)
     for each in profile.kernels:
         alike[kernel_name(each.name), each.kind].append(each)
     named = [
-        _Named(
-            name,
+        replace(
+            max(its, key=lambda each: each.total_s),
+            name=name,
             times=sum(each.times for each in its),
             total_s=sum(each.total_s for each in its),
-            bound=max(its, key=lambda each: each.total_s).bound,
         )
         for (name, _), its in alike.items()
     ]
@@ -132,10 +119,10 @@ def kernel_table(profile: Profile, guessed: Collection[str] = ()) -> Table:
     """A row for each name, with what bounds it where that is known."""
     known = any(each.bound for each in profile.kernels)
 
-    def name(each: _Named) -> str:
+    def name(each: TopKernel) -> str:
         return f"{each.name} (guess)" if each.name in guessed else each.name
 
-    def share(each: _Named) -> Meter:
+    def share(each: TopKernel) -> Meter:
         of_all = _of_busy_time(profile, each.total_s)
         return Meter(of_all, share_text(of_all), is_short=known)
 

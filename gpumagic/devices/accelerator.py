@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import torch_private
-from gpumagic.devices.libcuda import driver_initialised
+from gpumagic.devices.cuda_start import driver_initialised
 from gpumagic.devices.simulated import SIMULATED, required_box, simulated_box
 from gpumagic.errors import DeviceError, first_line
 
@@ -95,11 +95,6 @@ class AcceleratorRuntime:
     def current_stream(self, device: int) -> Any | None:
         """The stream that work on this device goes to; None before the start."""
         return self._ask_of(device, "current_stream")
-
-    def new_stream(self, device: int) -> Any | None:
-        """A stream of its own; asking for one starts the device."""
-        make = self._word("Stream")
-        return make(device=device) if make else None
 
     def on_stream(self, stream: Any | None) -> AbstractContextManager[Any]:
         """Send the work of a `with` block to this stream; None changes nothing."""
@@ -280,11 +275,7 @@ class CudaRuntime(AcceleratorRuntime):
 
 
 class SimulatedRuntime(AcceleratorRuntime):
-    """A `Runtime` on the simulated machine that is switched on.
-
-    The simulated device offers torch's own words, so that it is like any other
-    accelerator. What differs is that its times and bytes come from a model.
-    """
+    """A `Runtime` on the simulated machine that is switched on."""
 
     kind = SIMULATED
     simulated = True

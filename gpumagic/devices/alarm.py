@@ -14,13 +14,7 @@ _AGAIN_S = 0.1
 
 
 class Alarm:
-    """Rings once, between two steps of whatever Python code the main thread runs.
-
-    Some things can only be ended by the thread that began them, which may be deep in
-    somebody's code by then. Where that waits in C, it rings when that returns; in a
-    thread that is not the main one never. It rings as a signal does that nobody uses,
-    but none is sent: so no call of the system is broken off.
-    """
+    """Rings once, between two steps of whatever Python code the main thread runs."""
 
     def __init__(self, after_s: float, call: Callable[[], bool]) -> None:
         self._after_s, self._call = after_s, call

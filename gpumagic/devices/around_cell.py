@@ -47,10 +47,7 @@ _UNWAITED = {
 
 
 class CellRuntime:
-    """What a cell runs on: found before it, and looked for again after it.
-
-    The cell may import torch, start a device, or switch a simulated machine on or off.
-    """
+    """What a cell runs on: found before it, and looked for again after it."""
 
     def __init__(self, open_runtime: Callable[[], Runtime]) -> None:
         self.runtime: Runtime = CpuRuntime()
@@ -246,10 +243,7 @@ class AroundCell:
         return ended
 
     def _window_at_end(self, started_ns: int) -> Window:
-        """The window as it was opened, or another where the cell has started a device.
-
-        torch may have been imported only by the cell, or CUDA been started by it.
-        """
+        """As it was opened, or another where the cell has started a device."""
         if not self._ran_on.same_machine:
             return Window(self._after_swap())
         if self._window.uses_device:

@@ -38,10 +38,7 @@ class Kept(NamedTuple):
 
 
 def words_of(node_class: type) -> NodeWords | None:
-    """How nodes of this class are asked; None if it is no class of nodes.
-
-    No attribute of the user's is taken for torch's: those of torch are written in C.
-    """
+    """How nodes of this class are asked; None if it is no class of nodes."""
     found: dict[str, Any] = {}
     for base in reversed(type.__getattribute__(node_class, "__mro__")):
         found |= {

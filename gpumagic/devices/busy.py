@@ -19,10 +19,7 @@ _LAUNCH_NS = 10_000
 
 
 class Busy:
-    """Keeps the current stream of a device busy for as long as is said.
-
-    Making one starts the device and measures it for some milliseconds.
-    """
+    """Keeps the current stream of a device busy for as long as is said."""
 
     def __init__(self, runtime: Runtime, device: int, *, name: str = "busy") -> None:
         self._runtime, self._device, self._name = runtime, device, name

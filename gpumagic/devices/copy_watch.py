@@ -8,11 +8,8 @@ block there is one, which looks on and lets torch's general kernel copy.
 
 That is exact: it stands below all wrappers, where the source is the tensor that is
 really read and `non_blocking` is what has arrived. A copy that is noted takes some ten
-microseconds longer, one within the device three, and nothing else takes longer at all.
-Modes of torch were the other way. One for functions makes every operation a microsecond
-longer, does not see copies that torch's C++ makes, and is among the things that
-compiled functions are compiled for. One for the dispatcher makes every operation three
-to ten longer, and compiled functions are left aside while it is on.
+microseconds longer, one within the device three, and nothing else takes longer at all;
+modes of torch would make every operation longer, and miss copies that C++ makes.
 """
 
 from __future__ import annotations
@@ -24,11 +21,12 @@ import re
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.devices.simulated import SIMULATED, simulated_box
-from gpumagic.errors import DeviceError
+from gpumagic.devices.simulated import SIMULATED, required_box
+from gpumagic.errors import DeviceError, first_line
 from gpumagic.report.places import PlaceMark, Places
 
 if TYPE_CHECKING:
@@ -64,12 +62,6 @@ def _on_the_simulator() -> Iterator[list[SeenCopy]]:
     """The simulator tells by itself; its place in the dispatcher is taken."""
     from gpumagic.simulator.observing import watch_copies
 
-    box = simulated_box()
-    if box is None:
-        raise DeviceError(
-            "the simulated GPU was switched off",
-            'gpumagic.simulate("h100") switches one on',
-        )
     seen: list[SeenCopy] = []
 
     def note(
@@ -83,7 +75,7 @@ def _on_the_simulator() -> Iterator[list[SeenCopy]]:
         at_ns = time.perf_counter_ns()
         seen.append(SeenCopy(mark, nbytes, pinned, non_blocking, held_ns / 1e9, at_ns))
 
-    with watch_copies(box, note):
+    with watch_copies(required_box(), note):
         yield seen
 
 
@@ -113,10 +105,8 @@ def watched_at(torch: Any, kind: str, key: str) -> Iterator[list[SeenCopy]]:
     except (AttributeError, RuntimeError, TypeError) as error:
         if library is not None:
             library._destroy()  # noqa: SLF001 -- the only way to take a kernel out
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DeviceError(
-            f"copies to {kind} cannot be seen by line: {reason}", WITHOUT
-        ) from error
+        reason = f"copies to {kind} cannot be seen by line: {first_line(error)}"
+        raise DeviceError(reason, WITHOUT) from error
     try:
         yield kernel.seen
     finally:
@@ -174,14 +164,12 @@ class _Kernel:
         return result
 
 
+@dataclass(slots=True)
 class _Found:
     """What goes over, as far as it is known: a copy may turn out to be made in two."""
 
-    __slots__ = ("nbytes", "pinned")
-
-    def __init__(self, nbytes: int, pinned: bool) -> None:  # noqa: FBT001
-        self.nbytes = nbytes
-        self.pinned = pinned
+    nbytes: int
+    pinned: bool
 
 
 class _Outer(threading.local):

@@ -71,10 +71,6 @@ class CpuRuntime:
         """None: there are no streams."""
         return None
 
-    def new_stream(self, device: int) -> Any | None:
-        """None: there are no streams."""
-        return None
-
     def on_stream(self, stream: Any | None) -> AbstractContextManager[Any]:
         """A block that changes nothing."""
         return contextlib.nullcontext()

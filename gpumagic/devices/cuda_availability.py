@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gpumagic.devices import torch_private
-from gpumagic.devices.cuda_start import LIBRARY
-from gpumagic.devices.libcuda import driver_initialised
+from gpumagic.devices.cuda_start import LIBRARY, driver_initialised
 from gpumagic.devices.simulated import simulated_box
 
 _ROCM_DRIVER = Path("/dev/kfd")

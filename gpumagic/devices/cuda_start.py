@@ -1,5 +1,9 @@
 """Tells whether CUDA has started in this process: cheap enough for every cell.
 
+The driver reads `CUDA_VISIBLE_DEVICES` once, inside a successful `cuInit`, and no
+flag of any library tells reliably whether that has happened. The driver itself does:
+`cuDeviceGetCount` needs no initialisation to answer, and changes nothing.
+
 The library is neither loaded nor started by asking. Asked for one that is not there,
 the loader searches the disk for some twenty microseconds.
 """
@@ -10,17 +14,16 @@ import contextlib
 import ctypes
 import os
 import sys
+from pathlib import Path
 
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-SUCCESS = 0
+SUCCESS, NOT_INITIALIZED = 0, 3
 STUB_LIBRARY = 34  # the toolkit's, which is made for linking and knows no GPU
+_MAPS = Path("/proc/self/maps")
 
 
 class StartProbe:
-    """Asks the driver library for its devices, which needs no start to be answered.
-
-    A handle once found is kept, and is right in a forked child too.
-    """
+    """Asks the driver library for its devices, which needs no start to be answered."""
 
     __slots__ = ("_handle",)
 
@@ -42,10 +45,9 @@ class StartProbe:
 
     def library(self) -> ctypes.CDLL | None:
         """The driver library, if it is loaded and this system can tell."""
-        try:
+        with contextlib.suppress(NotImplementedError):
             return self._loaded()
-        except NotImplementedError:
-            return None
+        return None
 
     def device_count(self) -> tuple[int, int] | None:
         """The code and the count of cuDeviceGetCount; None if no library is loaded."""
@@ -63,3 +65,19 @@ class StartProbe:
             with contextlib.suppress(OSError):
                 self._handle = ctypes.CDLL(LIBRARY, mode=only_if_loaded)
         return self._handle
+
+
+def driver_initialised() -> bool:
+    """Whether somebody in this process has already called cuInit."""
+    return StartProbe().started() is True
+
+
+def mapped_library() -> str | None:
+    """The file of the driver library in this process, read without asking it."""
+    try:
+        lines = _MAPS.read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    files = (line for line in lines if line.rpartition("/")[2].startswith("libcuda.so"))
+    line = next(files, None)
+    return None if line is None else line[line.index("/") :]

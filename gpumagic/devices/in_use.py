@@ -28,12 +28,7 @@ def loads(driver: Driver, runtime: Runtime) -> dict[int, GpuLoad]:
 
 
 def failure(runtime: Runtime) -> str | None:
-    """What a device in use has failed with, in its own words; None if none has.
-
-    Its current stream is asked once, which neither waits nor starts anything: after
-    an error in a kernel each answer is that error, for as long as the process lives.
-    What is being captured is left in peace, as a question would end it.
-    """
+    """What a device in use has failed with, in its own words; None if none has."""
     try:
         if not is_capturing(runtime):
             _ask_streams(runtime)

@@ -71,8 +71,14 @@ class Reading:
 
 def read(text: str, begin: str, end: str) -> Reading:
     """Read what lies between two marks that `record_function` has made."""
-    whole = _whole(text)
-    events = _complete_events(whole)
+    whole = json.loads(text)
+    if not isinstance(whole, dict) or "traceEvents" not in whole:
+        raise ValueError("there are no traceEvents")
+    events = [
+        event
+        for event in whole["traceEvents"]
+        if event.get("ph") == "X" and "dur" in event and "cat" in event
+    ]
     first, last = _only_mark(events, begin), _only_mark(events, end)
     window = _Window(first["ts"] + first["dur"], last["ts"])
     work = [event for event in events if event["cat"] in DEVICE_WORK]
@@ -82,7 +88,7 @@ def read(text: str, begin: str, end: str) -> Reading:
         for event in events
         if event["cat"] == OPERATION and not event["name"].startswith(OWN_TRACES)
     ]
-    threads = _Threads(first["tid"])
+    threads = {first["tid"]: 0}  # numbered in the order in which they appear
     spans = chain(
         _device_spans(work, calls, window, _Backward(events)),
         _call_spans(calls, work, window, threads),
@@ -130,32 +136,6 @@ class _Window:
         return min(max((at_us - self._began_us) / 1e6, 0.0), self.length_s)
 
 
-class _Threads:
-    """Numbers threads in the order in which they appear, from 0 for the first."""
-
-    def __init__(self, first: Any) -> None:
-        self._numbers = {first: 0}
-
-    def number(self, thread: Any) -> int:
-        return self._numbers.setdefault(thread, len(self._numbers))
-
-
-def _whole(text: str) -> dict[str, Any]:
-    whole = json.loads(text)
-    if not isinstance(whole, dict) or "traceEvents" not in whole:
-        raise ValueError("there are no traceEvents")
-    return whole
-
-
-def _complete_events(whole: dict[str, Any]) -> list[dict[str, Any]]:
-    """Everything with a duration."""
-    return [
-        event
-        for event in whole["traceEvents"]
-        if event.get("ph") == "X" and "dur" in event and "cat" in event
-    ]
-
-
 def _only_mark(events: Iterable[dict[str, Any]], name: str) -> dict[str, Any]:
     marks = [each for each in events if each["name"] == name and each["cat"] == MARK]
     if len(marks) != 1:
@@ -194,7 +174,6 @@ def _device_spans(
                 # The call may return when the work has begun already.
                 else min(window.moment(launched_us), within[0])
             ),
-            of_graph=args.get("correlation") in graphs,
             forward=forward.get(_correlation(event)),
         )
 
@@ -228,10 +207,7 @@ def _entered_us(
     calls: Iterable[dict[str, Any]],
     graphs: Container[Hashable],
 ) -> dict[Any, float]:
-    """When the work of each call was in its queue.
-
-    That is at the end of the call: one that finds the queue full begins long before.
-    """
+    """When the work of each call was in its queue."""
     returns = [(_correlation(call), _end_us(call)) for call in calls]
     callers = callers_of((_correlation(event) for event in work), returns, graphs)
     return {key: returns[place][1] for key, place in callers.items()}
@@ -266,7 +242,7 @@ def _call_spans(
     calls: Iterable[dict[str, Any]],
     work: Iterable[dict[str, Any]],
     window: _Window,
-    threads: _Threads,
+    threads: dict[Any, int],
 ) -> Iterator[TraceSpan]:
     copied_us = {
         _correlation(event): _end_us(event)
@@ -278,17 +254,17 @@ def _call_spans(
         kind = kind_of_call(call["name"], copied=done_us <= _end_us(call))
         within = window.seconds(call)
         if kind is not None and within is not None:
-            thread = threads.number(call["tid"])
+            thread = threads.setdefault(call["tid"], len(threads))
             yield TraceSpan(call["name"], kind, *within, thread=thread)
 
 
 def _operation_spans(
-    operations: Iterable[dict[str, Any]], window: _Window, threads: _Threads
+    operations: Iterable[dict[str, Any]], window: _Window, threads: dict[Any, int]
 ) -> Iterator[TraceSpan]:
     for event in _outermost(operations):
         within = window.seconds(event)
         if within is not None:
-            thread = threads.number(event["tid"])
+            thread = threads.setdefault(event["tid"], len(threads))
             yield TraceSpan(event["name"], SpanKind.HOST, *within, thread=thread)
 
 

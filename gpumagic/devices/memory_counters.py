@@ -75,11 +75,7 @@ def allocator_backend(kind: str) -> str | None:
 
 
 def caching_is_off(kind: str) -> bool:
-    """Whether memory is taken from the driver directly, so that nothing is counted.
-
-    Older versions do not tell. The variable counts as it was when torch first looked
-    at it; so it is only believed where no counter has ever moved.
-    """
+    """Whether memory is taken from the driver directly, so that nothing is counted."""
     if kind != _CUDA:
         return False
     core = getattr(loaded_torch(), "_C", None)
@@ -95,10 +91,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def watch_resets(around: Around) -> Iterator[bool]:
-    """Put something round each reset during a block; nothing is started by it.
-
-    Blocks may overlap in any way. Once the last has ended everything is as before.
-    """
+    """Put something round each reset during a block; nothing is started by it."""
     torch, box = loaded_torch(), simulated_box()
     with contextlib.ExitStack() as undo:
         if torch is not None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.memory_counters import caching_is_off
 from gpumagic.devices.memory_events import MemoryEvent, MemoryTrace, Spot
+from gpumagic.devices.replaced import replaced
 from gpumagic.report.places import Place
 
 if TYPE_CHECKING:
@@ -157,11 +158,7 @@ def events_of(
     entries: Iterable[Mapping[str, Any]],
     spot_of: Callable[[Mapping[str, Any]], tuple[Spot | None, bool]],
 ) -> Sequence[MemoryEvent]:
-    """What was taken and given back, from one list of torch's `device_traces`.
-
-    Memory counts as given back once that is asked for: another stream may still wait.
-    Sizes are as requested. Segments, errors and snapshots are no events.
-    """
+    """What was taken and given back, from one list of torch's `device_traces`."""
     return [
         MemoryEvent(
             entry["action"] == _TAKEN, entry["addr"], entry["size"], *spot_of(entry)
@@ -248,24 +245,3 @@ class BackwardCalls:
             self._passes.sort(key=_began)
             self._ordered = True
         return self._passes
-
-
-@contextlib.contextmanager
-def replaced(
-    owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Iterator[None]:
-    """Put something round a function for a block; nothing happens if there is none.
-
-    Whoever replaces it in turn, and leaves it so, keeps what they have put there.
-    """
-    before = getattr(owner, name, None)
-    if before is None:
-        yield
-        return
-    ours = make(before)
-    setattr(owner, name, ours)
-    try:
-        yield
-    finally:
-        if getattr(owner, name, None) is ours:
-            setattr(owner, name, before)

@@ -18,6 +18,7 @@ from gpumagic.devices.in_use import KINDS_OF_THE_DRIVER
 from gpumagic.devices.memory_counters import allocator_figures, figure
 from gpumagic.devices.nvml_utilisation import LoadReader
 from gpumagic.devices.opening import runtime_now
+from gpumagic.devices.replaced import replaced
 from gpumagic.devices.simulated import simulated_box, word_of
 
 if TYPE_CHECKING:
@@ -90,10 +91,7 @@ class Looking:
         }
 
     def loops(self) -> tuple[LoopNow, ...]:
-        """Loops that count themselves: bars of tqdm, and DataLoaders that are watched.
-
-        Of any other loop only Python knows how far it is, and tells nobody.
-        """
+        """Loops that count themselves: tqdm's bars, and watched DataLoaders."""
         with contextlib.suppress(RuntimeError):  # one begins or ends at this moment
             return (*_bars_of_tqdm(), *map(_loop_of, tuple(self._loaders)))
         return ()
@@ -102,24 +100,19 @@ class Looking:
     def watching_loaders(self) -> Iterator[None]:
         """Know the iterators that DataLoaders make during a block; none is kept."""
         loader = getattr(sys.modules.get("torch.utils.data"), "DataLoader", None)
-        if loader is None:
-            yield
-            return
-        start, loaders = loader.__iter__, self._loaders
 
-        @functools.wraps(start)
-        def known(its: Any) -> Any:
-            iterator = start(its)
-            with contextlib.suppress(TypeError):  # no weak references to it
-                loaders.add(iterator)
-            return iterator
+        def knowing(start: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(start)
+            def known(its: Any) -> Any:
+                iterator = start(its)
+                with contextlib.suppress(TypeError):  # no weak references to it
+                    self._loaders.add(iterator)
+                return iterator
 
-        loader.__iter__ = known
-        try:
+            return known
+
+        with replaced(loader, "__iter__", knowing):
             yield
-        finally:
-            if loader.__iter__ is known:  # else somebody else has put it round this
-                loader.__iter__ = start
 
 
 def _bars_of_tqdm() -> Iterator[LoopNow]:

@@ -1,4 +1,4 @@
-"""The NVIDIA machine: its GPUs by NVML, this process's CUDA by libcuda.
+"""The NVIDIA machine: its GPUs by NVML, this process's CUDA by the driver library.
 
 Asking whether CUDA has started is all that loading the extension needs, so the rest
 is imported with its question.
@@ -7,13 +7,26 @@ is imported with its question.
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
-from gpumagic.devices.cuda_start import StartProbe
+from gpumagic.devices.cuda_start import (
+    NOT_INITIALIZED,
+    STUB_LIBRARY,
+    SUCCESS,
+    StartProbe,
+    mapped_library,
+)
 
 if TYPE_CHECKING:
     from gpumagic.devices.nvml_utilisation import LoadReader
-    from gpumagic.devices.protocols import CudaState, GpuLoad, Inventory, VisibleDevice
+    from gpumagic.devices.protocols import (
+        CudaState,
+        GpuLoad,
+        Initialisation,
+        Inventory,
+        VisibleDevice,
+    )
 
 
 class NvidiaDriver:
@@ -23,16 +36,13 @@ class NvidiaDriver:
     after that is recognised. It has to be asked once before such a fork.
     """
 
+    simulated = False
+
     def __init__(self) -> None:
         self._start = StartProbe()
         self._initialised_in_pid: int | None = None
         self._library: str | None = None
         self._loads: LoadReader | None = None
-
-    @property
-    def simulated(self) -> bool:
-        """Never."""
-        return False
 
     def inventory(self) -> Inventory:
         """The machine's GPUs now; a failure is a `problem`, never an exception."""
@@ -41,23 +51,48 @@ class NvidiaDriver:
         return nvml.read_inventory()
 
     def cuda_state(self, *, failed_attempt: bool = False) -> CudaState:
-        """Whether CUDA has been initialised in this process."""
-        from gpumagic.devices import libcuda
+        """How far CUDA has come in this process; whether something failed to start it.
+
+        torch is asked where it has been imported, and is not imported for it.
+        """
+        from gpumagic.devices.protocols import CudaState, Initialisation
+
+        # Once is enough: a mapped driver stays, and looking takes long.
+        if self._library is None and self._start.library() is not None:
+            self._library = mapped_library()
+        try:
+            answer = self._start.device_count()
+        except (AttributeError, NotImplementedError):
+            return CudaState(Initialisation.UNKNOWN, library=self._library)
+        if answer is None:
+            return CudaState(Initialisation.NOT_LOADED)
+        code, count = answer
+        if code == SUCCESS:
+            self._initialised_in_pid = os.getpid()
+            state = Initialisation.INITIALISED
+            return CudaState(state, code, count, self._library)
+        if code == STUB_LIBRARY:
+            state = Initialisation.UNKNOWN
+        elif code == NOT_INITIALIZED:
+            state = self._meaning_of_not_initialised(failed_attempt=failed_attempt)
+        else:
+            state = Initialisation.FAILED
+        return CudaState(state, code, library=self._library)
+
+    def _meaning_of_not_initialised(self, *, failed_attempt: bool) -> Initialisation:
         from gpumagic.devices.protocols import Initialisation
 
-        evidence = libcuda.gather_evidence(
-            self._initialised_in_pid, failed_attempt=failed_attempt
-        )
-        found = libcuda.state_of(self._start, evidence, library=self._mapped_library())
-        if found.state is Initialisation.INITIALISED:
-            self._initialised_in_pid = os.getpid()
-        return found
+        in_bad_fork = getattr(sys.modules.get("torch.cuda"), "_is_in_bad_fork", bool)
+        seen_in = self._initialised_in_pid
+        if in_bad_fork() or seen_in not in (None, os.getpid()):
+            return Initialisation.FORKED_CHILD
+        # CUDA does not become uninitialised again: seen here, it has broken since.
+        if failed_attempt or seen_in is not None:
+            return Initialisation.FAILED
+        return Initialisation.UNTOUCHED
 
     def cuda_started(self) -> bool | None:
-        """Whether CUDA runs in this process; None if that cannot be told.
-
-        Unlike `cuda_state` it tells nothing else, in a microsecond.
-        """
+        """Whether CUDA runs in this process; None if that cannot be told."""
         started = self._start.started()
         if started:
             self._initialised_in_pid = os.getpid()
@@ -79,21 +114,12 @@ class NvidiaDriver:
         """How the GPUs that CUDA shows do now; empty before it has started."""
         from gpumagic.devices import nvml_utilisation
 
-        visible_devices = self.visible_devices() or ()
-        if visible_devices and self._loads is None:
-            self._loads = nvml_utilisation.LoadReader()
-        return (
-            self._loads.read(visible_devices) if visible_devices and self._loads else ()
-        )
+        shown = self.visible_devices() or ()
+        if not shown:
+            return ()
+        self._loads = self._loads or nvml_utilisation.LoadReader()
+        return self._loads.read(shown)
 
     def overlooks(self, mask: str | None) -> bool:
         """Only no value is as good as none."""
         return mask is None
-
-    def _mapped_library(self) -> str | None:
-        from gpumagic.devices.mapped_library import mapped_library
-
-        # Once is enough: a mapped driver stays, and looking takes long.
-        if self._library is None and self._start.library() is not None:
-            self._library = mapped_library()
-        return self._library

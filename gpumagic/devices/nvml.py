@@ -13,7 +13,6 @@ import contextlib
 import importlib
 import sys
 import warnings
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.protocols import Gpu, GpuProcess, Inventory, MigSlice
@@ -58,6 +57,10 @@ _NEEDED = (
 )
 _LIBRARY_NOT_FOUND = 12
 _IN_A_CONTAINER = "in a container, pass the GPUs on (docker run --gpus all)"
+_VERSIONS_APART = (
+    "the NVIDIA driver and pynvml do not fit each other: a call is missing or differs",
+    "update the driver, or nvidia-ml-py: pip install --upgrade nvidia-ml-py",
+)
 _DRIVER_FAILURES = {
     4: (
         "this user may not talk to the NVIDIA driver",
@@ -67,13 +70,11 @@ _DRIVER_FAILURES = {
         "the NVIDIA driver does not run: its kernel module is not loaded",
         "load it (sudo modprobe nvidia) or reboot; " + _IN_A_CONTAINER,
     ),
+    13: _VERSIONS_APART,
+    25: _VERSIONS_APART,
     _LIBRARY_NOT_FOUND: (
         "there is no NVIDIA driver here (libnvidia-ml was not found)",
         "if there is an NVIDIA GPU, install its driver; " + _IN_A_CONTAINER,
-    ),
-    13: (
-        "the NVIDIA driver is too old: it lacks a call that pynvml needs",
-        "update the driver, or install an older nvidia-ml-py that fits it",
     ),
     15: (
         "a GPU is lost, and the NVIDIA driver does not answer because of it",
@@ -82,10 +83,6 @@ _DRIVER_FAILURES = {
     18: (
         "the NVIDIA library and the loaded kernel module are of different versions",
         "if the driver was just updated, reboot or reload the kernel module nvidia",
-    ),
-    25: (
-        "the NVIDIA driver and pynvml differ in the version of a call",
-        "update the driver, or nvidia-ml-py: pip install --upgrade nvidia-ml-py",
     ),
     999: (
         "the NVIDIA driver answers with an unknown error",
@@ -225,16 +222,14 @@ def _processes(nvml: Any, gpu: Any) -> tuple[GpuProcess, ...]:
 def running(nvml: Any, gpu: Any, kind: str) -> list[Any]:
     """NVML's rows. The unversioned call is not asked: pynvml refuses it at will."""
     call = f"nvmlDeviceGet{kind}RunningProcesses_"
-    try:
-        rows: list[Any] = getattr(nvml, call + "v3")(gpu)
-    except Exception:  # noqa: BLE001 -- older drivers have version 2 only
+
+    def older() -> list[Any]:
         return list(getattr(nvml, call + "v2")(gpu))
-    if not all(row.pid for row in rows):
-        # Drivers 535.43 to 535.86 write longer rows into v3, which then read as
-        # processes of number 0; their v2 is sound.
-        with contextlib.suppress(Exception):
-            return list(getattr(nvml, call + "v2")(gpu))
-    return rows
+
+    rows = list(first(lambda: getattr(nvml, call + "v3")(gpu), older))
+    # Drivers 535.43 to 535.86 write longer rows into version 3, which then read as
+    # processes of number 0; older ones have version 2 only.
+    return rows if all(row.pid for row in rows) else first(older, lambda: rows)
 
 
 # ---------------------------------------------------------------- its slices
@@ -252,11 +247,10 @@ def _mig(nvml: Any, gpu: Any) -> tuple[MigSlice, ...]:
 
 
 def _slice(nvml: Any, part: Any) -> MigSlice:
-    unknown: dict[str, Any] = dict.fromkeys(each.name for each in fields(MigSlice))
     known = answers(_SLICE, [], nvml, part)
     memory = known.pop("memory", {})
     memory.pop("memory_reserved_bytes", None)
-    return MigSlice(**(unknown | memory | known))
+    return MigSlice(**(memory | known))
 
 
 # ---------------------------------------------------------------- the questions
@@ -317,9 +311,6 @@ def _inventory(nvml: Any) -> Inventory:
     return Inventory(**versions, gpus=gpus)
 
 
-# ---------------------------------------------------------------- versions
-
-
 def _cuda_version(nvml: Any) -> str:
     number = first(
         nvml.nvmlSystemGetCudaDriverVersion_v2, nvml.nvmlSystemGetCudaDriverVersion
@@ -364,9 +355,6 @@ def load_pynvml() -> Any:
             "pip install --force-reinstall nvidia-ml-py, and restart the kernel",
         )
     return nvml
-
-
-# ---------------------------------------------------------------- failures
 
 
 def _unanswered(failure: Exception, **versions: Any) -> Inventory:

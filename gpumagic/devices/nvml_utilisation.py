@@ -57,28 +57,19 @@ class GpuUse(NamedTuple):
 
 
 class LoadReader:
-    """Asks NVML again and again, and keeps it open meanwhile.
-
-    Opening takes milliseconds, and the last one who closes NVML lets go of the GPUs.
-    """
+    """Asks NVML again and again, and keeps it open meanwhile."""
 
     def __init__(self) -> None:
         self._kept_open_in_pid: int | None = None
 
     def read(self, shown: Iterable[VisibleDevice]) -> tuple[GpuLoad, ...]:
-        """The loads of these GPUs now; one that cannot be asked is left out.
-
-        Never raises, and initialises no CUDA.
-        """
+        """The loads of these GPUs now; one that cannot be asked is left out."""
         with self._opened() as nvml:
             asked = [_asked(nvml, each, _LOAD) for each in shown]
             return tuple(GpuLoad(**known) for known in asked if "index" in known)
 
     def uses(self, shown: Sequence[VisibleDevice]) -> dict[int, GpuUse]:
-        """How busy and how full these GPUs are, by their place; cheap, never raises.
-
-        A slice of a GPU is left out: NVML tells of the whole GPU only.
-        """
+        """How busy and how full these GPUs are, by their place; cheap, never raises."""
         with self._opened() as nvml:
             asked = [_asked(nvml, each, _USE) for each in shown]
         uuids = [known.pop("uuid", None) for known in asked]
@@ -147,10 +138,7 @@ def _asked(
     device: VisibleDevice,
     questions: tuple[tuple[str, Callable[..., Any]], ...],
 ) -> dict[str, Any]:
-    """What NVML tells of a GPU; nothing where it cannot be asked.
-
-    It is found by its address, which a slice shares with its GPU, or by its UUID.
-    """
+    """What NVML tells of a GPU; nothing where it cannot be asked."""
     with contextlib.suppress(Exception):
         gpu = first(
             lambda: nvml.nvmlDeviceGetHandleByPciBusId(device.pci_address),

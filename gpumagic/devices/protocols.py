@@ -38,10 +38,10 @@ class GpuProcess(Record):
 class MigSlice(Record):
     """A part of a GPU in MIG mode, with an identity of its own."""
 
-    uuid: str | None
-    gpu_instance: int | None
-    compute_instance: int | None
-    memory_total_bytes: int | None
+    uuid: str | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    memory_total_bytes: int | None = None
     memory_free_bytes: int | None = None
     memory_used_bytes: int | None = None
 
@@ -172,8 +172,8 @@ class Runtime(Protocol):
     """What this process can do on one kind of device.
 
     Asking never starts a device: before the start the answers are `None`, empty or
-    False. Four words do start it, because they make something there: `new_stream`,
-    `on_stream` with a stream, `record` on a stream, and `pin`.
+    False. Three words do start it, because they make something there: `on_stream`
+    with a stream, `record` on a stream, and `pin`.
 
     Streams and events are the library's own objects (`torch.cuda.Stream`, ...),
     opaque to callers, who only hand them back. `None` in the place of a stream is
@@ -212,9 +212,6 @@ class Runtime(Protocol):
 
     def current_stream(self, device: int) -> Any | None:
         """The stream that work on this device goes to; None if there is none yet."""
-
-    def new_stream(self, device: int) -> Any | None:
-        """A stream concurrent with the default one; None where there are none."""
 
     def on_stream(self, stream: Any | None) -> AbstractContextManager[Any]:
         """Send the work of a `with` block to this stream."""

@@ -16,7 +16,7 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.errors import DeviceError
+from gpumagic.errors import DeviceError, first_line
 from gpumagic.report.events import SeenRace
 from gpumagic.report.places import PlaceMark, Places, code_line, place_text
 
@@ -41,21 +41,20 @@ class Access(NamedTuple):
     writes: bool  # whether it writes
     mark: PlaceMark | None  # where the user's code made it
 
+    @property
+    def verb(self) -> str:
+        """What it does."""
+        return "writes" if self.writes else "reads"
+
 
 @contextlib.contextmanager
 def watch_races(torch: Any, kind: str) -> Iterator[list[SeenRace]]:
     """Collect the races of a block, each pair of places once; the block slows.
 
     What is followed are operations of torch, called by this thread or by autograd for
-    it: no kernel of another library, no graph that is replayed, nothing on the host.
-    Two accesses meet only where their tensors begin at the same address: a view that
-    begins elsewhere is missed, and so is memory that was freed too early. The default
-    streams of two GPUs count as one. Nothing is known of what ran before the block,
-    so the devices should be idle at its beginning. After a race the later stream
-    counts as if it had waited, so that one missing wait is not told many times.
-
-    It starts no device. One thing stays: torch goes on calling Python at each
-    allocation and each event, to find that nobody listens.
+    it. Two accesses meet only where their tensors begin at the same address. Nothing is
+    known of what ran before the block. After a race the later stream counts as if it
+    had waited, so that one missing wait is not told many times.
     """
     if kind != "cuda":
         raise DeviceError(
@@ -86,10 +85,8 @@ def _sanitizing(
             sanitizer = undo.enter_context(private_sanitizer(torch))
             mode = _collecting_mode(torch, sanitizer, places, collect)
         except (ImportError, AttributeError, TypeError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise DeviceError(
-                f"torch's stream sanitizer cannot be used here: {reason}", _INSTEAD
-            ) from error
+            reason = f"torch's stream sanitizer cannot be used: {first_line(error)}"
+            raise DeviceError(reason, _INSTEAD) from error
         with mode:
             yield
 
@@ -170,8 +167,8 @@ def in_words(torch: Any, earlier: Access, later: Access) -> SeenRace:
     waiting, other = (_typed(torch, each.stream) for each in (later, earlier))
     return SeenRace(
         problem=(
-            f"{later_place} {_verb(later)} memory on {_spoken(torch, later.stream)} "
-            f"that {earlier_place} {_verb(earlier)} on "
+            f"{later_place} {later.verb} memory on {_spoken(torch, later.stream)} "
+            f"that {earlier_place} {earlier.verb} on "
             f"{_spoken(torch, earlier.stream)}, and nothing makes it wait"
         ),
         hint=f"{waiting}.wait_stream({other}) before {later_place}",
@@ -203,10 +200,6 @@ def _variable_of(torch: Any, stream: int) -> str | None:
         if named and a_stream and value.cuda_stream == stream:
             return name
     return None
-
-
-def _verb(access: Access) -> str:
-    return "writes" if access.writes else "reads"
 
 
 @contextlib.contextmanager

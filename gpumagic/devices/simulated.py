@@ -40,10 +40,7 @@ def word_of(kind: str) -> str:
 
 
 def libraries_started(device: int) -> frozenset[str]:
-    """The libraries of kernels that a simulated GPU has opened, by their own names.
-
-    torch has no word for it on CUDA, so there none are known.
-    """
+    """The libraries of kernels that a simulated GPU has opened, by their own names."""
     box = simulated_box()
     opened = (
         gpu.libraries

@@ -53,10 +53,7 @@ def without_overrides(torch: Any) -> AbstractContextManager[Any]:
 
 
 def stored_by(torch: Any, tensor: Any) -> Stored | None:
-    """The memory of a tensor; None where it has none of its own, or cannot tell.
-
-    Ask within `without_overrides`.
-    """
+    """The memory of a tensor; None where it has none of its own, or cannot tell."""
     try:
         storage = torch.Tensor.untyped_storage(tensor)
         nbytes = storage.nbytes()

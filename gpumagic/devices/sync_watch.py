@@ -24,6 +24,7 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpumagic.devices.replaced import replaced
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import SyncCall
 from gpumagic.report.places import Place, PlaceMark, Places, code_line, runs_through
@@ -90,15 +91,11 @@ class _Wait(NamedTuple):
 def watch_syncs(torch: Any, kind: str) -> Iterator[list[SyncCall]]:
     """Note each call that makes the host wait, by the line of the user's own code.
 
-    Seen are, in every thread, the operations that torch's sync debug mode knows, and
-    explicit waits by `torch.cuda` and `torch.accelerator`. Not seen are waits in
-    torch.distributed and torch.sparse, copies from pageable memory with
-    `non_blocking=True`, waits of other libraries, of the generic `torch.Stream` and
-    `torch.Event`, and whatever runs while the code itself silences or records
-    warnings. Only explicit waits have a cost; torch tells no other. Those that our own
-    code asks for are not the user's.
-
-    It starts no device. Where the mode is "error", so that waits raise, it stays so.
+    Not seen are waits in torch.distributed and torch.sparse, copies from pageable
+    memory with `non_blocking=True`, waits of other libraries, of the generic
+    `torch.Stream` and `torch.Event`, and whatever runs while the code itself silences
+    or records warnings. Only explicit waits have a cost. No device is started, and
+    where the mode is "error", so that waits raise, it stays so.
     """
     read, write = _mode_of(torch, kind)
     places = Places(tuple(map(str, getattr(torch, "__path__", ()))))
@@ -176,12 +173,7 @@ def _looked_at(wait: _Wait) -> SyncCall:
 
 @contextlib.contextmanager
 def _taken_warnings(waited: Callable[[], object]) -> Iterator[None]:
-    """Call a function for each of torch's warnings that something has waited.
-
-    It is called within the warning, so that the stack tells who waited. All other
-    warnings go where they would have gone. What the block itself changes in the
-    filters, or in `warnings.showwarning`, stays.
-    """
+    """Call a function for each of torch's warnings that something has waited."""
     before = warnings.showwarning
     watching = True
 
@@ -237,7 +229,7 @@ def _wrapped_syncs(
     asked_for = _AskedFor()
     watching = True
 
-    def wrap(original: Callable[..., Any], what: str) -> Callable[..., Any]:
+    def wrap(what: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def synchronize(*args: Any, **options: Any) -> Any:
             if asked_for.now or not watching:
@@ -255,8 +247,8 @@ def _wrapped_syncs(
         return synchronize
 
     with contextlib.ExitStack() as undo:
-        for owner, name, what in _those_that_wait(torch):
-            _put(undo, owner, name, wrap(getattr(owner, name), what))
+        for owner, name, what in _known_to_wait(torch):
+            undo.enter_context(replaced(owner, name, functools.partial(wrap, what)))
         try:
             yield asked_for
         finally:
@@ -275,41 +267,12 @@ def _package(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
-def _those_that_wait(torch: Any) -> Iterator[tuple[Any, str, str]]:
-    """Of the functions that wait those that this torch has."""
-    for owner, name, what in _known_to_wait(torch):
-        if getattr(owner, name, None) is not None:
-            yield owner, name, what
-
-
 def _known_to_wait(torch: Any) -> Iterator[tuple[Any, str, str]]:
-    yield torch._C, "_cuda_synchronize", "torch.cuda.synchronize()"
-    yield (
-        torch._C,
-        "_accelerator_synchronizeDevice",
-        "torch.accelerator.synchronize()",
-    )
+    core = torch._C
+    yield core, "_cuda_synchronize", "torch.cuda.synchronize()"
+    yield core, "_accelerator_synchronizeDevice", "torch.accelerator.synchronize()"
     yield getattr(torch.cuda, "Stream", None), "synchronize", "stream.synchronize()"
     yield getattr(torch.cuda, "Event", None), "synchronize", "event.synchronize()"
-
-
-def _put(
-    undo: contextlib.ExitStack, owner: Any, name: str, wrapper: Callable[..., Any]
-) -> None:
-    """Replace a function until the end, unless somebody else replaces it by then."""
-    inherited = name not in vars(owner)
-    original = None if inherited else vars(owner)[name]
-
-    def put_back() -> None:
-        if vars(owner).get(name) is not wrapper:
-            return
-        if inherited:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, original)
-
-    setattr(owner, name, wrapper)
-    undo.callback(put_back)
 
 
 def call_in_words(expression: str | None) -> str:

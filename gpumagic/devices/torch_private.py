@@ -25,11 +25,7 @@ def loaded_torch() -> Any | None:
 
 
 def has_cuda_context(torch: Any, device: int) -> bool:
-    """Whether this process has a context on a CUDA device; ask after the start.
-
-    Without torch's own answer, which also sees the contexts of other libraries,
-    a device counts when it is the current one or when torch holds memory on it.
-    """
+    """Whether this process has a context on a CUDA device; ask after the start."""
     ask = getattr(torch._C, "_cuda_hasPrimaryContext", None)
     if ask is not None:
         return bool(ask(device))
@@ -38,10 +34,7 @@ def has_cuda_context(torch: Any, device: int) -> bool:
 
 
 def cublas_workspace_bytes(torch: Any) -> int | None:
-    """How large cuBLAS's workspaces are; None where torch does not say, as before 2.9.
-
-    Ask once CUDA has been started: on the device it depends.
-    """
+    """How large cuBLAS's workspaces are; None where torch does not say (before 2.9)."""
     ask = getattr(torch._C, "_cuda_getCublasWorkspaceSize", None)
     return None if ask is None else int(ask())
 
@@ -120,10 +113,7 @@ def _loaded(module: Any, name: str) -> Any | None:
 
 
 def empty_host_cache(torch: Any) -> bool:
-    """Give back page-locked memory that is unused; whether this torch can do that.
-
-    Ask after the start. The word for it is public since torch 2.12.
-    """
+    """Give back page-locked memory that is unused; whether this torch can do that."""
     accelerator = getattr(torch, "accelerator", None)
     words = [
         getattr(accelerator, "empty_host_cache", None),

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.cuda_availability import why_no_cuda
-from gpumagic.devices.libcuda import driver_initialised
+from gpumagic.devices.cuda_start import driver_initialised
 from gpumagic.errors import DeviceError, first_line
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ def require_startable(torch: Any) -> None:
             "torch's profiler is running already, and there can be only one",
             "stop it first, or run this without --profile",
         )
-    if _would_start_cuda(torch):
+    could_start = not torch.cuda.is_initialized() and why_no_cuda(torch) is None
+    if could_start and not driver_initialised():
         raise DeviceError(
             "torch's profiler would start CUDA, which has not been used yet",
             'use it once before: torch.zeros(1, device="cuda")',
@@ -92,11 +93,7 @@ def started(
 
 @contextlib.contextmanager
 def _leaving_out_operators(torch: Any, *, leaves: bool) -> Iterator[None]:
-    """Let a profiler that is started meanwhile see but annotations and backward.
-
-    torch's C++ can do so; its Python does not offer it. Where a version has it
-    otherwise, the profiler sees all.
-    """
+    """Let a profiler that is started meanwhile see but annotations and backward."""
     if not leaves:
         yield
         return
@@ -177,12 +174,6 @@ def _activities(torch: Any, kind: str) -> list[Any]:
     return [known.CPU, device]
 
 
-def _would_start_cuda(torch: Any) -> bool:
-    if torch.cuda.is_initialized() or why_no_cuda(torch) is not None:
-        return False
-    return not driver_initialised()
-
-
 @contextlib.contextmanager
 def _without_compiler(torch: Any) -> Iterator[None]:
     """Let it start without importing torch's compiler, where nobody has done so.
@@ -204,10 +195,7 @@ def _without_compiler(torch: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Let it print nothing, unless the user has said what it is to print.
-
-    It reads the variable once in a process, when it is first started.
-    """
+    """Let it print nothing, unless the user has said what it is to print."""
     if _LOG_LEVEL in os.environ:
         yield
         return

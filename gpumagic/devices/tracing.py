@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpumagic.devices import torch_private
+from gpumagic.devices import kineto, torch_private, torch_profiler
 from gpumagic.errors import DeviceError, first_line
 from gpumagic.report.events import Trace
 
@@ -63,8 +63,6 @@ class Tracing(Protocol):
 @contextlib.contextmanager
 def trace(torch: Any, kind: str, *, marks_alone: bool = False) -> Iterator[Tracing]:
     """Trace what torch does on the host and on one kind of device during a block."""
-    from gpumagic.devices import torch_profiler
-
     torch_profiler.require_startable(torch)
     tracing = _ProfilerTracing(torch, kind, marks_alone=marks_alone)
     tracing.start()
@@ -75,12 +73,7 @@ def trace(torch: Any, kind: str, *, marks_alone: bool = False) -> Iterator[Traci
 
 
 class _ProfilerTracing:
-    """A `Tracing` by `torch.profiler`.
-
-    The window lies between two marks in the trace itself. They are stamped by the
-    clock of everything else there, so no conversion between clocks blurs it; what a
-    mark itself takes, some microseconds, lies outside but for its last or first one.
-    """
+    """A `Tracing` by `torch.profiler`."""
 
     def __init__(self, torch: Any, kind: str, *, marks_alone: bool = False) -> None:
         self._torch = torch
@@ -97,8 +90,6 @@ class _ProfilerTracing:
 
     def start(self) -> None:
         """Start the profiler and let its first costs be paid."""
-        from gpumagic.devices import torch_profiler
-
         if self._in_use() and torch_private.is_capturing(self._torch, self._kind):
             raise DeviceError(*CAPTURING)
         self._profile = torch_profiler.started(
@@ -138,8 +129,6 @@ class _ProfilerTracing:
         Where the window has not ended, there is nothing to tell, and so nothing to wait
         for: the device may be at work for long, or be captured from.
         """
-        from gpumagic.devices import torch_profiler
-
         if not self._is_cut:
             self._halt()
         profile, self._profile = self._profile, None
@@ -152,8 +141,6 @@ class _ProfilerTracing:
 
     def _halt(self) -> None:
         """Let the profiler see no more; what it has seen can be told later."""
-        from gpumagic.devices import torch_profiler
-
         profile, self._profile = self._profile, None
         if not torch_profiler.is_running(self._torch, unknown=True):
             return  # the code has ended ours by starting one of its own
@@ -171,16 +158,11 @@ class _ProfilerTracing:
 
     def _lose(self, error: Exception) -> None:
         """The code has run, and its time is worth more than its picture."""
-        reason = first_line(error)
-        self._problem = (
-            f"the trace is lost: {reason}",
-            "the times do not depend on it",
-        )
+        told = f"the trace is lost: {first_line(error)}"
+        self._problem = told, "the times do not depend on it"
 
     def trace(self) -> Trace:
         """What was seen between begin and end."""
-        from gpumagic.devices import kineto
-
         length_s = max(self._ended_ns - self._began_ns, 0) / 1e9
         if self._text is None:
             return Trace((), length_s, *self._problem)
@@ -205,7 +187,12 @@ class _ProfilerTracing:
             return HEADLESS
         if seen.sees_devices or not self._expects_devices:
             return None, None
-        return self._blindness()
+        if self._kind in torch_profiler.ACTIVITIES:
+            return BLIND
+        return (
+            f"torch's profiler does not see devices of kind {self._kind!r}",
+            "what is shown is the host's part",
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the profiler's own JSON, which has more than `trace` tells."""
@@ -219,13 +206,10 @@ class _ProfilerTracing:
         It is done within the session: an empty session before it, as a warm-up, can
         leave all later ones of the process blind.
         """
-        from gpumagic.devices import torch_profiler
-
         self._mark(_WARM_UP)
         self._expects_devices = self._in_use()
-        if not self._expects_devices or self._module is None:
-            return
-        if not torch_profiler.sees_devices(self._torch, self._kind):
+        sees = torch_profiler.sees_devices(self._torch, self._kind)
+        if self._module is None or not self._expects_devices or not sees:
             return
         spin = getattr(self._module, "_sleep", None)
         if spin is not None:
@@ -243,17 +227,6 @@ class _ProfilerTracing:
             return False
         started = getattr(self._module, "is_initialized", None)
         return started is None or bool(started())
-
-    def _blindness(self) -> tuple[str, str]:
-        """Why devices are missing though they were used."""
-        from gpumagic.devices import torch_profiler
-
-        if self._kind in torch_profiler.ACTIVITIES:
-            return BLIND
-        return (
-            f"torch's profiler does not see devices of kind {self._kind!r}",
-            "what is shown is the host's part",
-        )
 
     def _mark(self, name: str) -> None:
         with self._torch.profiler.record_function(name):

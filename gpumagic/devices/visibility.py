@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gpumagic.report.record import Record
@@ -30,16 +30,13 @@ _SHOWN = 60  # letters of an entry that are quoted, so that any UUID is whole
 _DIGITS = 20  # more of them only make a number that is too large still larger
 _OLD_SLICE = "MIG-GPU-"  # MIG-GPU-<uuid>/<instance>/<instance>, before driver 470
 _INSTANCES = ("gpu", "compute")
-_MIXED = "drivers may allow numbers and UUIDs in one list"
+_OTHERWISE = "drivers may read it otherwise"
 
 BY_PCI_ADDRESS = "PCI_BUS_ID"
 
 
 class _Slice(Protocol):
-    """A part of a GPU in MIG mode.
-
-    With `gpu_instance` and `compute_instance` its old name is understood as well.
-    """
+    """A part of a GPU; with `gpu_instance` and `compute_instance` by its old name."""
 
     @property
     def uuid(self) -> str | None:
@@ -47,10 +44,7 @@ class _Slice(Protocol):
 
 
 class Device(Protocol):
-    """A GPU that CUDA can use.
-
-    With `mig_enabled` one in MIG mode is recognised that has no slices yet.
-    """
+    """A GPU that CUDA can use; with `mig_enabled` also one that has no slices yet."""
 
     @property
     def index(self) -> int:
@@ -166,7 +160,7 @@ def _read_uuid(text: str, devices: Sequence[Device]) -> Entry:
     ]
     place = fitting[0] if len(fitting) == 1 else None
     doubt = ""
-    if len(fitting) < 2 and _may_fit_unknown(text, names):
+    if len(fitting) < 2 and None in names.values() and text not in names.values():
         doubt = "a UUID of this machine is not known"
     elif place and text == Kind.GPU.value:
         doubt = "this may be too little to name the only GPU"
@@ -199,11 +193,6 @@ def _old_name(device: Device, part: _Slice) -> str | None:
     return "/".join([f"MIG-{device.uuid}", *map(str, instances)])
 
 
-def _may_fit_unknown(text: str, names: dict[Place, str | None]) -> bool:
-    known = names.values()
-    return None in known and text not in known
-
-
 def _doubt_of_nothing(text: str, kind: Kind, devices: Sequence[Device]) -> str:
     """What some driver might allow, so that it finds something all the same."""
     bare = text.strip(_BLANKS)
@@ -211,24 +200,13 @@ def _doubt_of_nothing(text: str, kind: Kind, devices: Sequence[Device]) -> str:
     if own is Kind.NUMBER:
         number = _read_number(bare, len(devices))
         allowed = number.place or number.doubt
-        return _MIXED if allowed and kind is not own else ""
+        return _OTHERWISE if allowed and kind is not own else ""
     names = _names(bare, devices)
-    if _may_fit_unknown(bare, names):
+    if None in names.values() and bare not in names.values():
         return "a UUID of this machine is not known"
-    near = [name for name in names.values() if name and _begins(name, bare)]
-    if len(near) != 1:
-        return ""
-    if bare != text:
-        return "drivers may overlook the blanks"
-    if not near[0].startswith(bare):
-        return "drivers may take capital for small letters"
-    return (
-        _MIXED if Kind.of(bare) is not kind else "drivers may take a part of the name"
-    )
-
-
-def _begins(name: str, start: str) -> bool:
-    return name.lower().startswith(start.lower())
+    start = bare.lower()
+    near = [each for each in names.values() if each and each.lower().startswith(start)]
+    return _OTHERWISE if len(near) == 1 else ""
 
 
 @dataclass(frozen=True)
@@ -266,11 +244,7 @@ def visible(
 def seen_under(
     mask: str | None, order: str | None, inventory: Inventory, *, mps: bool = False
 ) -> Visible:
-    """What a process sees under values of the two variables.
-
-    The order makes no difference where all GPUs are of one model. An MPS daemon
-    numbers the GPUs that it serves in its own way.
-    """
+    """What a process sees under values of the two variables."""
     gpus = usable(inventory)
     alike = len({gpu.name for gpu in gpus}) == 1 and gpus[0].name is not None
     seen = visible(mask, gpus, order=BY_PCI_ADDRESS if alike else order)
@@ -286,17 +260,15 @@ def usable(inventory: Inventory) -> tuple[Gpu, ...]:
     return tuple(sorted(answering, key=lambda gpu: gpu.pci_address or ""))
 
 
-@dataclass
 class _Notes:
-    reasons: list[str] = field(default_factory=list)
-    certain: bool = True
-
-    def say(self, reason: str) -> None:
-        self.reasons.append(reason)
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+        self.certain = True
+        self.say = self.reasons.append
 
     def doubt(self, reason: str) -> None:
         self.certain = False
-        self.reasons.append(reason)
+        self.say(reason)
 
 
 def _all_or_named(

@@ -49,11 +49,7 @@ _JOIN_S = 0.1  # Windows hears Ctrl-C only between such waits
 
 @dataclass
 class _Lane:
-    """The stream that a device's work went to at first, and the events on it.
-
-    The cell may choose another stream or device; the second event has to go where
-    the first one went.
-    """
+    """The stream that a device's work went to at first, and the events on it."""
 
     device: int
     stream: Any | None
@@ -169,7 +165,8 @@ def wait_for_all(
     short = not left and runtime.now_ns() - since_ns < _THREAD_PAYS_S * 1e9
     if short and limit_s is None and all(each is not None for each in events):
         return _wait_at_once(runtime, left)
-    return _Helper(runtime, left).waited(_left_s(began, limit_s))
+    until = None if limit_s is None else began + limit_s
+    return _Helper(runtime, left).waited(until)
 
 
 def is_in_use(runtime: Runtime) -> bool:
@@ -186,10 +183,6 @@ def is_capturing(runtime: Runtime) -> bool:
     box = simulated_box() if runtime.simulated else None
     stands_in = box is not None and box.as_cuda
     return torch_private.is_capturing(torch, "cuda" if stands_in else runtime.kind)
-
-
-def _left_s(began: float, limit_s: float | None) -> float | None:
-    return None if limit_s is None else began + limit_s - time.perf_counter()
 
 
 def _wait_at_once(runtime: Runtime, events: Sequence[Any | None]) -> Waited:
@@ -246,9 +239,8 @@ class _Helper(threading.Thread):
         finally:
             self._stream, self._events = None, ()
 
-    def waited(self, limit_s: float | None) -> Waited:
+    def waited(self, until: float | None) -> Waited:
         """When what had ended; Ctrl-C comes through meanwhile."""
-        until = None if limit_s is None else time.perf_counter() + limit_s
         while self.is_alive() and (until is None or time.perf_counter() < until):
             self.join(_JOIN_S)
         if self._error is not None:

@@ -84,7 +84,7 @@ HOW_LONG = (
         "    total = filled.sum()",
         "nothing makes it wait",
     ),
-    Typed("%cuda_sync_time --repeat 300ms --flops x @ x", "simulated H100"),
+    Typed("%cuda_sync_time --repeat 300ms x @ x", "simulated H100"),
     Typed("%cuda_sync_time log", "In ["),
     Typed("%cuda_sync_time --repeat=soon x @ x", "=soon", fails=True),
 )

@@ -13,8 +13,8 @@ from gpumagic.cuda_sync_time.answer_compare import ComparisonReport
 from gpumagic.cuda_sync_time.answer_log import LogEntry, LogReport
 from gpumagic.cuda_sync_time.answer_races import RaceReport
 from gpumagic.cuda_sync_time.answer_repeat import RepeatedReport
-from gpumagic.cuda_sync_time.answer_run import BriefReport, TimingReport
-from gpumagic.cuda_sync_time.report import (
+from gpumagic.cuda_sync_time.answer_run import TimingReport
+from gpumagic.cuda_sync_time.records import (
     Activity,
     DeviceTime,
     Flag,
@@ -22,7 +22,6 @@ from gpumagic.cuda_sync_time.report import (
     LineTime,
     Mode,
     Profile,
-    Roofline,
     Run,
     Samples,
     Setting,
@@ -100,7 +99,7 @@ SYNCING = dataclasses.replace(
         ),
         SyncPoint("torch.cuda.synchronize()", None, 1),
     ),
-    flags=(Flag(FlagKind.WATCHED),),
+    flags=(Flag(FlagKind.LOOKED_ON, names=("--syncs",)),),
     activity=Activity(
         tuple(
             TraceSpan(
@@ -248,7 +247,7 @@ STARTED = TimingReport(
     Code("loss = model(x).sum().item()", cell=19),
     SIMULATED,
     Run(20.6 * MS, 20.6 * MS, tail_s=0.0, backlog_s=0.0, simulated_in_s=0.05),
-    (Flag(FlagKind.LIBRARY_STARTED, names=("cuBLAS",), device=0),),
+    (Flag(FlagKind.FIRST_USE, names=("cuBLAS",), device=0),),
     activity=seen(
         *host(SpanKind.LAUNCH, (20.5, 20.52)),
         *work(0, (20.52, 20.57)),
@@ -264,14 +263,13 @@ EVERY_FLAG = tuple(
             FlagKind.BACKLOG: 1.31,
             FlagKind.TAIL: 8.1 * MS,
             FlagKind.CLOCK: -0.08,
-            FlagKind.QUEUE_FULL: 1024,
         }.get(kind, 3),
         {
             FlagKind.THREADS: ("loader-0", "loader-1"),
             FlagKind.LIMITED: ("power limit", "heat"),
-            FlagKind.UNWATCHED: ("this torch has no such mode",),
+            FlagKind.UNWATCHED: ("no waits could be noted: no such mode",),
             FlagKind.NOT_DRAINED: ("RuntimeError: CUDA error",),
-            FlagKind.LIBRARY_STARTED: ("cuBLAS",),
+            FlagKind.LOOKED_ON: ("--lines",),
         }.get(kind, ()),
         device=0,
     )
@@ -306,7 +304,6 @@ def profile(spans, length_s, **others):
         "copying_s": 0.0,
         "hidden_copy_s": 0.0,
         "launches": sum(each.device is not None for each in spans),
-        "in_flight": 7,
         "streams": (),
         "kernels": (),
     }
@@ -355,16 +352,6 @@ MANY_STREAMS = profile(
     ),
     10 * MS,
 )
-NO_DEVICE = profile(
-    (
-        TraceSpan("aten::matmul", SpanKind.HOST, 0.0, 3.1 * MS, thread=0),
-        TraceSpan("cudaDeviceSynchronize", SpanKind.WAIT, 3.2 * MS, 9.0 * MS),
-    ),
-    9.1 * MS,
-    in_flight=None,
-    problem="no GPU activity could be traced",
-    hint="another profiler may be attached: close nsys, ncu or DCGM",
-)
 
 
 def profiled(profile, **others):
@@ -373,7 +360,7 @@ def profiled(profile, **others):
         GPU_BOUND,
         run=Run(profile.length_s or 84.3 * MS, 0.4 * MS, tail_s=0.0, backlog_s=0.0),
         profile=profile,
-        flags=(Flag(FlagKind.PROFILED),),
+        flags=(Flag(FlagKind.LOOKED_ON, names=("--profile",)),),
     )
     return dataclasses.replace(report, **others)
 
@@ -396,7 +383,6 @@ def repeated(seconds, calls=1, mode=Mode.LATENCY, flags=(), **others):
     return RepeatedReport(MATMUL, H100, samples, flags)
 
 
-STEADY = repeated(wobble(40, 1.234 * MS, 0.004), 8, Mode.THROUGHPUT)
 NOISY = repeated(
     (*wobble(20, 2.1 * MS, 0.05), *wobble(14, 3.4 * MS, 0.04), 21.0 * MS),
     flags=(Flag(FlagKind.UNSTEADY), Flag(FlagKind.OUT_OF_TIME)),
@@ -428,15 +414,13 @@ def compared(verdict, ratio, ends, *, more=None):
 
 
 FASTER = compared(Verdict.FASTER, 0.763, (0.746, 0.781))
-SLOWER = compared(Verdict.SLOWER, 1.31, (1.28, 1.34))
-SAME = compared(Verdict.SAME, 1.002, (0.9971, 1.0052))
 CANNOT_TELL = dataclasses.replace(
     compared(Verdict.CANNOT_TELL, 1.021, (0.985, 1.058), more=40),
     base=Code("y = x @ w"),
     code=Code("y = torch.mm(x, w)"),
 )
 
-# ------------------------------------------------------------- races, rooflines
+# ------------------------------------------------------------- races
 
 RACES = RaceReport(
     Code("with torch.cuda.stream(side):\n    total = x.sum()", cell=11),
@@ -455,28 +439,6 @@ RACES = RaceReport(
         ),
     ),
     "the simulated GPU",
-)
-NO_RACES = RaceReport(Code("total = x.sum()", cell=12), H100, (), "torch's sanitizer")
-NO_STREAMS = RaceReport(Code("total = x.sum()", cell=12), HOST, (), "")
-
-COMPUTE = dataclasses.replace(
-    GPU_BOUND,
-    roofline=Roofline(
-        84.3 * MS,
-        52_776_558_133_248,
-        (("mm", 50_000_000_000_000), ("addmm", 2_776_558_133_248)),
-        "bfloat16",
-        742e12,
-    ),
-)
-REFUSED = dataclasses.replace(
-    GPU_BOUND,
-    roofline=Roofline(
-        84.3 * MS,
-        problem="a recurrent network ran as one call (_cudnn_rnn), which torch does "
-        "not count",
-        hint="count a cell without it, or work its operations out by hand",
-    ),
 )
 READING = TimingReport(
     Code("for _ in range(3):\n    y = x.sum().item()", cell=20),
@@ -503,7 +465,6 @@ LOG = LogReport(
             "",
             seconds,
             naive_s=None if at == 4 else seconds / (at + 1.3),
-            runs=320 if at == 4 else 1,
             failed=at == 7,
             flags=(
                 (FlagKind.FIRST_USE, FlagKind.DRIVER_CALLS)
@@ -546,7 +507,7 @@ def _line(number, source, *facts):
 
 BY_LINE = dataclasses.replace(
     profiled(TWO_STREAMS),
-    flags=(Flag(FlagKind.LINES),),
+    flags=(Flag(FlagKind.LOOKED_ON, names=("--lines",)),),
     lines=(
         _line(2, "for images, labels in loader:", 11, 200 * US, 0.0, 0),
         _line(3, "images = images.cuda(non_blocking=True)", 10, 80 * US, 1.1 * MS, 10),
@@ -575,7 +536,6 @@ OPERATORS = dataclasses.replace(
         copying_s=0.0,
         hidden_copy_s=0.0,
         launches=0,
-        in_flight=None,
         streams=(),
         kernels=(),
         operators=tuple(
@@ -600,7 +560,6 @@ SAMPLES = (
     ("gpu-bound", GPU_BOUND),
     ("launch-bound", LAUNCH_BOUND),
     ("syncs", SYNCING),
-    ("overlapped", OVERLAPPED),
     ("tail-and-backlog", TAIL),
     ("cpu", ON_CPU),
     ("tiny", TINY),
@@ -609,26 +568,14 @@ SAMPLES = (
     ("turns", TURNS),
     ("small-work", SMALL_WORK),
     ("reading", READING),
-    ("own-time", OWN_TIME),
-    ("started", STARTED),
     ("zoom", TURNS.zoom("2ms", "5ms")),
     ("every-flag", dataclasses.replace(GPU_BOUND, flags=EVERY_FLAG)),
-    ("brief", BriefReport(TAIL)),
     ("profile-two-streams", profiled(TWO_STREAMS)),
     ("profile-many-streams", profiled(MANY_STREAMS)),
-    ("profile-no-device", profiled(NO_DEVICE)),
-    ("repeated-steady", STEADY),
     ("repeated-noisy", NOISY),
-    ("repeated-exact", EXACT),
     ("faster", FASTER),
-    ("slower", SLOWER),
-    ("same", SAME),
     ("cannot-tell", CANNOT_TELL),
     ("races", RACES),
-    ("no-races", NO_RACES),
-    ("no-streams", NO_STREAMS),
-    ("roof-compute", COMPUTE),
-    ("roof-refused", REFUSED),
     ("lines", BY_LINE),
     ("operators", OPERATORS),
     ("log", LOG),

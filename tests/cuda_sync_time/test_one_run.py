@@ -18,7 +18,7 @@ from gpumagic.cuda_sync_time.bench import Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun, RaceRun
 from gpumagic.cuda_sync_time.options import Options
-from gpumagic.cuda_sync_time.report import Bound, FlagKind
+from gpumagic.cuda_sync_time.records import Bound, FlagKind
 from gpumagic.devices import around_cell, waiting
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.waiting import HELPER_NAME
@@ -143,6 +143,17 @@ def test_on_the_cpu_it_is_the_time_of_the_host():
     assert report.run.events == ()
     assert report.setting.kind == "cpu"
     assert FlagKind.TAIL not in kinds(report)
+
+
+@pytest.mark.parametrize(("kind", "told"), [("cuda", "560.35"), ("xpu", None)])
+def test_the_driver_is_asked_where_it_is_nvidias(kind, told):
+    """Its version stands beside the times of its GPUs, and of no others."""
+    driver = SimpleNamespace(inventory=lambda: SimpleNamespace(driver_version="560.35"))
+    device = StandinDevice(kind=kind)
+
+    setting = Instruments(lambda: driver, device).setting(device)
+
+    assert (setting.kind, setting.driver_version) == (kind, told)
 
 
 def test_torch_is_neither_imported_nor_missed():
@@ -397,7 +408,7 @@ def test_observers_begin_and_end_in_order(device, start):
     assert device.log.index("wait") < device.log.index("trace")
     assert [point.what for point in report.syncs] == [".item()"]
     assert report.profile.length_s == 0.5
-    assert kinds(report) == [FlagKind.PROFILED, FlagKind.WATCHED]
+    assert kinds(report) == [FlagKind.LOOKED_ON] * 2
 
 
 def test_what_fails_before_the_code_runs_leaves_no_observer(device):

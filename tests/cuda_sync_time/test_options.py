@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gpumagic import cuda_sync_time
 from gpumagic.cuda_sync_time.magic import TimeMagics
 from gpumagic.cuda_sync_time.options import Options
-from gpumagic.cuda_sync_time.report import Mode
+from gpumagic.cuda_sync_time.records import Mode
 from gpumagic.errors import GpuMagicError
 from gpumagic.notebook import arguments
 
@@ -24,9 +25,7 @@ def test_whatever_speaks_of_samples_repeats(line):
     assert request_of(line).repeats
 
 
-@pytest.mark.parametrize(
-    "line", ["", "--syncs", "--profile", "--races", "--flops", "--name base"]
-)
+@pytest.mark.parametrize("line", ["", "--syncs", "--profile", "--races", "--name base"])
 def test_everything_else_runs_once(line):
     """The code's side effects happen once unless somebody asks for more."""
     assert not request_of(line).repeats
@@ -41,6 +40,15 @@ def test_one_option_says_how_to_repeat():
     assert request_of("--trace run.json").traces
 
 
+def test_a_script_says_how_to_repeat():
+    """A mode is a word; without one short calls are measured many at once."""
+    asked = cuda_sync_time.repeat(int, samples=2, mode="latency").samples
+    usual = cuda_sync_time.repeat(int, samples=2, budget_s=0.1).samples
+
+    assert (asked.mode, usual.mode) == (Mode.LATENCY, Mode.THROUGHPUT)
+    assert len(asked.seconds) == len(usual.seconds) == 2
+
+
 @pytest.mark.parametrize(
     ("line", "word"),
     [
@@ -52,8 +60,6 @@ def test_one_option_says_how_to_repeat():
         ("--profile --vs base", "--profile looks at one run, and --vs asks for many"),
         ("--races --syncs", "--races slows the code down"),
         ("--races --name x", "--races slows the code down"),
-        ("--races --flops", "--races slows the code down"),
-        ("--vs base --flops", "--vs compares two codes"),
     ],
 )
 def test_a_contradiction_is_told_with_what_to_type(line, word):

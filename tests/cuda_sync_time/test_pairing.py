@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpumagic.cuda_sync_time import sampling
 from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.pairing import compare
-from gpumagic.cuda_sync_time.report import FlagKind, Mode
+from gpumagic.cuda_sync_time.records import FlagKind, Mode
 from gpumagic.report.robust import Verdict, verdict_of
 from tests.cuda_sync_time.test_sampling import (
     FLOOR_S,

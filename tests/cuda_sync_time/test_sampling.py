@@ -14,7 +14,7 @@ import pytest
 
 from gpumagic.cuda_sync_time import sampling
 from gpumagic.cuda_sync_time.options import Options
-from gpumagic.cuda_sync_time.report import FlagKind, Mode
+from gpumagic.cuda_sync_time.records import FlagKind, Mode
 from gpumagic.cuda_sync_time.sampling import take
 
 FLOOR_S = 20e-6

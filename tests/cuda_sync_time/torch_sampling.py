@@ -10,7 +10,7 @@ import torch
 from gpumagic.cuda_sync_time.instruments import Floors
 from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.pairing import compare
-from gpumagic.cuda_sync_time.report import FlagKind, Mode
+from gpumagic.cuda_sync_time.records import FlagKind, Mode
 from gpumagic.cuda_sync_time.sampling import take
 from gpumagic.devices.opening import open_runtime
 from gpumagic.report.robust import Verdict
@@ -87,7 +87,7 @@ def test_memory_asked_for_in_each_call_is_told(runtime, floor_s):
     plan = Options(samples=6, mode=Mode.LATENCY)
     _, flags = take(body, runtime, plan, floor_s=floor_s)
 
-    assert any(f.kind is FlagKind.GIVEN_BACK and f.amount == 12 for f in flags)
+    assert any(f.kind is FlagKind.DRIVER_CALLS and f.amount == 12 for f in flags)
 
 
 def test_two_codes_are_told_apart_exactly(adding, runtime, floor_s):

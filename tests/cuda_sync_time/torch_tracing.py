@@ -10,11 +10,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gpumagic  # noqa: E402
-from gpumagic.cuda_sync_time.observers import (  # noqa: E402
-    flags_of,
-    profile_of,
-)
-from gpumagic.cuda_sync_time.report import FlagKind  # noqa: E402
 from gpumagic.devices.opening import open_runtime  # noqa: E402
 from gpumagic.errors import DeviceError  # noqa: E402
 from gpumagic.report.events import DEVICE_KINDS, SpanKind  # noqa: E402
@@ -160,25 +155,6 @@ def test_a_wait_lasts_until_the_device_has_come_far_enough(runtime, launch):
     (wait,) = of_kind(trace, SpanKind.WAIT)
     assert wait.start_s < kernel.end_s <= wait.end_s
     assert wait.end_s == trace.length_s
-
-
-def test_a_full_queue_is_seen(runtime, launch):
-    """Launching more than the queue holds waits for slots, and is flagged."""
-
-    def many(count):
-        for _ in range(count):
-            launch(50)
-
-    short, long = (traced(runtime, lambda n=n: many(n)).trace() for n in (100, 1500))
-
-    full = profile_of(long)
-    assert full.in_flight == 1024
-    assert [flag.kind for flag in flags_of(full)] == [FlagKind.QUEUE_FULL]
-    assert flags_of(profile_of(short)) == ()
-    waits = [span for span in of_kind(long, SpanKind.WAIT) if "queue" in span.name]
-    assert waits
-    assert len(of_kind(long, SpanKind.LAUNCH)) == 1500
-    assert len(of_kind(long, SpanKind.KERNEL)) == 1500
 
 
 def test_launches_and_waits_do_not_cover_each_other(runtime, launch):

@@ -200,45 +200,6 @@ def watched(action):
     return found
 
 
-def sums_too_early():
-    """The wrong example of PyTorch's page on CUDA semantics."""
-    side = torch.sim.Stream()
-    numbers = torch.empty((100, 100), device="sim").normal_(0.0, 1.0)
-    with torch.sim.stream(side):
-        torch.sum(numbers)
-    torch.sim.synchronize()  # its memory may go back now
-
-
-def sums_in_time():
-    """The same, corrected as the page has it."""
-    side = torch.sim.Stream()
-    numbers = torch.empty((100, 100), device="sim").normal_(0.0, 1.0)
-    side.wait_stream(torch.sim.default_stream())
-    with torch.sim.stream(side):
-        torch.sum(numbers)
-    numbers.record_stream(side)
-    torch.sim.default_stream().wait_stream(side)
-
-
-def test_the_wrong_example_is_found_with_both_lines():
-    """A sum that may start before its input is there names both lines."""
-    (race,) = watched(sums_too_early)
-
-    assert race.earlier.source == (
-        'numbers = torch.empty((100, 100), device="sim").normal_(0.0, 1.0)'
-    )
-    assert race.later.source == "torch.sum(numbers)"
-    assert race.earlier.where in race.problem
-    assert race.later.where in race.problem
-    assert race.hint.endswith(f"before {race.later.where}")
-    assert ".wait_stream(torch.sim.default_stream())" in race.hint
-
-
-def test_the_corrected_example_is_not_found():
-    """What waits is no race."""
-    assert watched(sums_in_time) == []
-
-
 def test_the_hint_names_the_users_variable(monkeypatch):
     """A stream that has a name in the notebook is told by it."""
     side = torch.sim.Stream()

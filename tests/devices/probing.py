@@ -2,10 +2,7 @@
 
 PREPARE = """
     import ctypes, json, os, sys
-    from gpumagic.devices.libcuda import (
-        Evidence, Probe, gather_evidence, probe
-    )
-    from gpumagic.devices.mapped_library import mapped_library
+    from gpumagic.devices.cuda_start import StartProbe, mapped_library
     from gpumagic.devices.nvidia import NvidiaDriver
 
     def initialise():

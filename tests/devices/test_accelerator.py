@@ -6,18 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.devices.accelerator import (
-    AcceleratorRuntime,
-    CudaRuntime,
-)
+from gpumagic.devices.accelerator import AcceleratorRuntime, CudaRuntime
 from tests.devices.contract import QUESTIONS, RuntimeContract
-from tests.devices.standin_torch import (
-    UNIT_S,
-    Event,
-    Machine,
-    Tensor,
-    torch_with,
-)
+from tests.devices.standin_torch import UNIT_S, Event, Machine, Tensor, torch_with
 
 
 @pytest.fixture

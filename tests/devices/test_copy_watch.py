@@ -64,17 +64,6 @@ def test_each_copy_is_noted_with_line_bytes_and_way():
     assert all(each.held_s > 0 for each in seen)
 
 
-def test_a_module_copies_on_the_line_that_moves_it():
-    """Each parameter of a module is a copy of the one line that was typed."""
-    model = torch.nn.Linear(4, 2)
-
-    with watched() as seen:
-        model.double()
-
-    assert set(sources(seen)) == {"model.double()"}
-    assert sum(each.nbytes for each in seen) == (4 * 2 + 2) * 4
-
-
 def test_numbers_of_the_code_are_let_through():
     """A number that torch makes a tensor of is computed with as ever."""
     with watched() as seen:

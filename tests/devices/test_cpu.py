@@ -61,7 +61,6 @@ def test_elapsed_time_is_the_host_clock(runtime, workload):
 def test_it_has_neither_streams_nor_counters(runtime):
     """What a CPU has not is None, not zero and not an empty dict."""
     assert runtime.current_stream(0) is None
-    assert runtime.new_stream(0) is None
     assert runtime.memory_stats(0) is None
     assert runtime.memory_snapshot() is None
     assert runtime.memory_bytes(0) is None

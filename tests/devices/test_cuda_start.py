@@ -18,7 +18,7 @@ def test_threads_that_load_libraries_never_wait_for_one_that_asks():
             _ctypes.dlclose(_ctypes.dlopen("libnvidia-ml.so.1", 2))
 
     def ask():
-        kept = Probe()
+        kept = StartProbe()
         while time.monotonic() < end:
             kept.started()
 

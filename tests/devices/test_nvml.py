@@ -65,15 +65,6 @@ def test_every_figure_of_a_gpu_is_read_in_base_units():
     ]
 
 
-def test_gpus_keep_the_order_of_nvml():
-    """The list follows NVML's own numbers, which are those of no one else."""
-    found = inventory("mixed_models")["gpus"]
-
-    assert [gpu["index"] for gpu in found] == [0, 1, 2]
-    assert [gpu["pci_address"][5:7] for gpu in found] == ["b1", "17", "65"]
-    assert len(inventory("sixteen_gpus")["gpus"]) == 16
-
-
 def test_processes_are_told_apart_by_kind_and_a_size_may_be_unknown():
     """Memory that the driver cannot tell is unknown, not all ones; none is none."""
     busy, idle, *_ = inventory("four_gpus")["gpus"]
@@ -83,14 +74,6 @@ def test_processes_are_told_apart_by_kind_and_a_size_may_be_unknown():
         {"pid": 977, "used_bytes": None, "kind": "graphics"},
     ]
     assert idle["processes"] == []
-
-
-def test_a_machine_without_gpus_is_no_problem():
-    """A driver that lists nothing has been asked with success."""
-    found = inventory("no_gpus")
-
-    assert (found["gpus"], found["problem"], found["absent"]) == ([], None, False)
-    assert found["driver_version"] == "580.65.06"
 
 
 def test_slices_are_found_between_empty_places():
@@ -133,15 +116,6 @@ def test_what_is_not_supported_is_unknown_and_never_zero():
         "uuid": "GPU-77777777-7777-4777-8777-777777777777",
     }
     assert gpu["processes"] is None
-
-
-def test_under_wsl_processes_are_unknown_rather_than_none():
-    """Where the driver lists no processes, the GPU is not thereby idle."""
-    (gpu,) = inventory("wsl")["gpus"]
-
-    assert gpu["processes"] is None
-    assert gpu["utilisation_share"] is None
-    assert gpu["memory_used_bytes"] == 1500 * MIB
 
 
 def test_a_gpu_without_permission_is_still_a_row():
@@ -238,7 +212,7 @@ def test_an_old_driver_is_asked_in_its_own_way():
     [
         ("driver_not_loaded", "kernel module is not loaded", "modprobe"),
         ("mismatch", "different versions", "reboot"),
-        ("ancient_driver", "too old", "update the driver"),
+        ("ancient_driver", "do not fit", "update the driver"),
     ],
 )
 def test_a_driver_that_does_not_start_is_a_problem_with_a_hint(scenario, problem, hint):
@@ -316,17 +290,3 @@ def test_nvml_is_left_as_it_was():
     """)
 
     assert run.json() == [None, 4, None]
-
-
-def test_reading_is_cheap_to_import_and_imports_no_torch():
-    """The module costs nothing heavy; even reading needs pynvml only."""
-    run = run_python("""
-        import json, sys
-        import gpumagic.devices.nvidia
-        before = "pynvml" in sys.modules
-        gpumagic.devices.nvidia.NvidiaDriver().inventory()
-        heavy = {"torch", "numpy", "rich", "IPython"} & set(sys.modules)
-        print(json.dumps([before, "pynvml" in sys.modules, sorted(heavy)]))
-    """)
-
-    assert run.json() == [False, True, []]

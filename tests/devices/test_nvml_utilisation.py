@@ -13,13 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.devices import nvml_utilisation
-from gpumagic.devices.in_use import loads
 from gpumagic.devices.nvml_utilisation import count_others
-from gpumagic.devices.protocols import GpuLoad, VisibleDevice
-from gpumagic.simulator.driver import SimulatedDriver
 from tests.fakes.build import SCENARIOS
 from tests.fakes.run import run_python
-from tests.simulator.test_driver import OneGpu
 
 START = """
     import ctypes, json, sys
@@ -98,16 +94,6 @@ def test_how_busy_and_full_gpus_are_goes_by_the_numbers_of_this_process():
     assert found["1"]["busy_share"] == 0.98
     assert found["1"]["total_bytes"] == 81559 * 2**20
     assert found["1"]["used_bytes"] >= 40960 * 2**20
-
-
-def test_asking_starts_nothing():
-    """Before CUDA has started the answer is empty, and it stays unstarted."""
-    run = run_python(
-        dedent(START) + "print(json.dumps([NvidiaDriver().loads(), ask()]))"
-    )
-
-    assert run.json() == [[], {}]
-    assert run.cuinit_calls() == []
 
 
 def test_an_old_driver_is_asked_by_the_former_name():
@@ -267,30 +253,6 @@ class OneDriver:
 
 
 UUID = "11111111-aaaa-4aaa-8aaa-111111111111"
-
-
-def test_cards_are_matched_by_identity_and_not_by_place():
-    """Whatever order the driver lists them in, a device gets its own card's load."""
-    other = GpuLoad(0, uuid="GPU-" + UUID[::-1], pci_address="0000:01:00.0")
-    own = GpuLoad(1, uuid="GPU-" + UUID.upper(), pci_address="0000:02:00.0")
-    driver = OneDriver((VisibleDevice(None, UUID, None),), (other, own))
-
-    assert loads(driver, OneRuntime()) == {0: own}
-
-
-def test_the_simulated_machine_tells_its_other_processes():
-    """They are those of the scenario; the clock is not modelled, and never held."""
-    gpus = [OneGpu(used_bytes=5), OneGpu()]
-    driver = SimulatedDriver(gpus, others=[[(7, 1), (8, 1)]], environment={})
-    before = driver.loads()
-
-    driver.latch.initialise()
-
-    assert before == ()
-    found = loads(driver, OneRuntime("sim", in_use=(0, 1)))
-    assert [found[device].other_processes for device in (0, 1)] == [2, 0]
-    assert [found[device].limiters for device in (0, 1)] == [(), ()]
-    assert found[0].sm_clock_mhz is None
 
 
 @pytest.mark.parametrize(("is_child", "closings"), [(False, 2), (True, 1)])

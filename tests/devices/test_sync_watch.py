@@ -9,12 +9,7 @@ import warnings
 import pytest
 
 from gpumagic.devices.sync_watch import watch_syncs
-from tests.cuda_sync_time.waiting_torch import (
-    ERROR,
-    SYNC,
-    Tensor,
-    Torch,
-)
+from tests.cuda_sync_time.waiting_torch import ERROR, SYNC, Tensor, Torch
 
 
 @pytest.fixture

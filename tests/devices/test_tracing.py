@@ -206,16 +206,6 @@ def test_nothing_stays(square, monkeypatch, tmp_path):
     assert set(threading.enumerate()) <= threads  # one of another test may have ended
 
 
-def test_the_saved_file_is_the_whole_trace(square, tmp_path):
-    """It is JSON that opens in Perfetto, with the nested operations as well."""
-    path = tmp_path / "run.json"
-
-    traced(lambda: square @ square).save(path)
-
-    events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-    assert {"aten::matmul", "aten::mm"} <= {event["name"] for event in events}
-
-
 def test_nothing_is_printed():
     """Kineto's own lines go to file descriptor 2, where notebooks show them."""
     code = (
@@ -304,7 +294,7 @@ class Stand:
 @pytest.fixture
 def traced_on(monkeypatch):
     """Traces code with a device of a kind, of which no profiler sees anything."""
-    monkeypatch.setattr(torch_profiler, "_would_start_cuda", lambda _: False)
+    monkeypatch.setattr(torch_profiler, "why_no_cuda", lambda _: "a stand-in")
     monkeypatch.setattr(torch_profiler, "sees_devices", lambda _, kind: kind != "mps")
 
     def run(kind, gpu, code=lambda: None):

@@ -19,7 +19,7 @@ REPORTS = (
     "%gpu_doctor -v r",
     "%gpu_select -v r",
     "%gpu_select 1 --dry-run -v r",
-    "%cuda_sync_time -v r --flops y = x @ x",
+    "%cuda_sync_time -v r --lines y = x @ x",
     "%cuda_sync_time -v r --repeat 5 x + 1;",
     "%cuda_sync_time -q --name base x + 1;",
     "%cuda_sync_time -v r --repeat 5 --vs base x + 1;",

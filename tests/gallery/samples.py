@@ -555,7 +555,6 @@ PICTURES = (  # how the names of those with a picture begin
     "cuda_sync_time-profile",
     "cuda_sync_time-lines",
     "cuda_sync_time-every",
-    "cuda_sync_time-roof",
     "cuda_sync_time-simulated",
     "cuda_sync_time-syncs",
     "cuda_sync_time-tail",
@@ -583,10 +582,8 @@ PICTURES = (  # how the names of those with a picture begin
 # Views whose HTML is held to the letter, beside that of each part: every line that
 # draws the HTML of any sample draws that of a part or of one of these.
 RICHEST = (
-    "cuda_sync_time-roof-compute",
     "cuda_sync_time-repeated-noisy",
     "cuda_sync_time-faster",
-    "cuda_sync_time-profile-many-streams",
     "gpu_doctor-eight-gpus",
     "gpu_doctor-mixed-and-out-of-reach",
     "gpu_open-rank-loader",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 
 import pytest
 
+from gpumagic.devices.memory_counters import watch_resets
 from gpumagic.devices.opening import open_runtime
 
 
@@ -19,10 +21,10 @@ def runtime(torch):
     return opened
 
 
-def test_synchronising_waits_for_a_non_blocking_side_stream(runtime, spin):
+def test_synchronising_waits_for_a_non_blocking_side_stream(runtime, torch, spin):
     """50 ms of work on a stream that the default stream does not wait for."""
     start = time.perf_counter()
-    spin(60, runtime.new_stream(0))
+    spin(60, torch.cuda.Stream())
     submitted_s = time.perf_counter() - start
     runtime.synchronize()
     waited_s = time.perf_counter() - start
@@ -31,10 +33,10 @@ def test_synchronising_waits_for_a_non_blocking_side_stream(runtime, spin):
     assert waited_s >= 0.045
 
 
-def test_events_of_the_default_stream_miss_the_side_stream(runtime, spin):
+def test_events_of_the_default_stream_miss_the_side_stream(runtime, torch, spin):
     """That is why the wait of the whole device is the truth, and events are not."""
     start = runtime.record(None)
-    spin(60, runtime.new_stream(0))
+    spin(60, torch.cuda.Stream())
     end = runtime.record(None)
 
     assert runtime.elapsed_s(start, end) < 0.045
@@ -145,3 +147,21 @@ def _copy_s(runtime, source, target):
         target.copy_(source, non_blocking=True)
         times.append(runtime.elapsed_s(start, runtime.record(None)))
     return statistics.median(times)
+
+
+def test_a_reset_of_the_counters_is_seen_while_somebody_looks(torch):
+    """Torch's own functions tell of it before it has happened, and no more after."""
+    torch.ones(1 << 20, device="cuda")
+    peaks = []
+
+    @contextlib.contextmanager
+    def around():
+        peaks.append(torch.cuda.max_memory_allocated())
+        yield
+
+    with watch_resets(around):
+        torch.cuda.reset_peak_memory_stats()
+    torch.cuda.reset_peak_memory_stats()
+
+    assert len(peaks) == 1
+    assert peaks[0] >= 1 << 22

@@ -20,12 +20,12 @@ _SCRIPT = """
 import ctypes, json
 # Loaded first, so that the probe has a library to ask whatever torch does.
 ctypes.CDLL("libcuda.so.1")
-from gpumagic.devices import libcuda
+from gpumagic.devices.nvidia import NvidiaDriver
 from gpumagic.devices.nvml import read_inventory
 
 seen = {}
 def note(after):
-    seen[after] = libcuda.probe().state.name
+    seen[after] = NvidiaDriver().cuda_state().state.name
 
 import torch
 note("import torch")
@@ -93,7 +93,7 @@ def test_only_gpus_that_are_used_count_as_in_use():
     found = machines.run(
         """
 import torch
-from gpumagic.devices.libcuda import driver_initialised
+from gpumagic.devices.cuda_start import driver_initialised
 from gpumagic.devices.opening import open_runtime
 before = driver_initialised()
 torch.ones(1, device="cuda:2")

@@ -13,7 +13,7 @@ import pytest
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun
 from gpumagic.cuda_sync_time.options import Options
-from gpumagic.cuda_sync_time.report import Bound, FlagKind
+from gpumagic.cuda_sync_time.records import Bound, FlagKind
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.waiting import POLLS_IN_A_TRACE
 from gpumagic.errors import DeviceError

@@ -279,13 +279,13 @@ def test_looking_starts_nothing_in_a_fresh_process(pins):
         "ctypes.CDLL('libcuda.so.1')\n"  # or the probe would have nothing to ask
         "import torch\n"
         "from torch.utils.data import DataLoader, TensorDataset\n"
-        "from gpumagic.devices import libcuda\n"
+        "from gpumagic.devices.nvidia import NvidiaDriver\n"
         "from gpumagic.pin_loader import diagnose\n"
         f"dataset, pins = TensorDataset(torch.ones(64, 8)), {pins}\n"
         "for workers in (0, 1):\n"
         "    loader = DataLoader(dataset, 8, pin_memory=pins, num_workers=workers)\n"
         "    diagnose(loader, budget_s=1.0)\n"
-        "print(torch.cuda.is_initialized(), libcuda.probe().state.name)\n"
+        "print(torch.cuda.is_initialized(), NvidiaDriver().cuda_state().state.name)\n"
     )
 
     done = subprocess.run(

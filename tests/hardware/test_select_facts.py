@@ -67,7 +67,6 @@ show(first=first, count_after=after, second=torch.cuda.is_available(),
 """
 
 _LOOKING = """
-from gpumagic.devices.libcuda import Probe
 from gpumagic.devices.nvidia import NvidiaDriver
 import pynvml
 driver, seen = NvidiaDriver(), {}
@@ -78,7 +77,7 @@ pynvml.nvmlInit()
 note("nvmlInit")
 driver.inventory()
 note("inventory")
-driver.cuda_state(), driver.cuda_started(), driver.visible_devices(), Probe().state()
+driver.cuda_state(), driver.cuda_started(), driver.visible_devices()
 note("questions")
 import torch
 note("import torch")

@@ -23,6 +23,9 @@ if count < 4:
     raise SystemExit
 
 from gpumagic.cuda_sync_time import find_races, measure
+from gpumagic.devices.driver import open_driver
+from gpumagic.devices.in_use import loads
+from gpumagic.devices.opening import open_runtime
 from gpumagic.report.events import SpanKind
 from tests.hardware.cells import cell
 
@@ -105,12 +108,14 @@ syncs = measure(
 )
 found["syncs"] = [[each.line.source, each.what, each.times] for each in syncs.syncs]
 
-left = measure(lambda: torch.cuda.set_device(2))
-found["left"] = [
-    [flag.device for flag in left.flags if flag.kind.name == "DEVICE_LEFT"],
-    torch.cuda.current_device(),
-]
+measure(lambda: torch.cuda.set_device(2))
+found["left"] = torch.cuda.current_device()
 torch.cuda.set_device(0)
+
+driver = open_driver()
+in_use = loads(driver, open_runtime("cuda"))
+found["loads"] = [load.uuid for load in in_use.values()]
+found["shown"] = [f"GPU-{each.uuid}" for each in driver.visible_devices()]
 
 side = torch.cuda.Stream(device=1)
 y = torch.ones(8, device="cuda:1")
@@ -214,9 +219,14 @@ def test_waits_for_any_gpu_are_told(four):
     ]
 
 
-def test_a_cell_that_leaves_another_gpu_current_is_told(four):
+def test_a_cell_may_leave_another_gpu_current(four):
     """It stays so: it is the user's."""
-    assert four["left"] == [[2], 2]
+    assert four["left"] == 2
+
+
+def test_each_gpu_in_use_has_its_own_load(four):
+    """The driver's figures are of the same card, whatever else it lists."""
+    assert four["loads"] == four["shown"]
 
 
 def test_a_race_on_another_gpu_is_found(four):

@@ -11,7 +11,7 @@ import warnings
 import pytest
 
 from gpumagic.cuda_sync_time import compare, measure, repeat, watch
-from gpumagic.cuda_sync_time.report import FlagKind
+from gpumagic.cuda_sync_time.records import FlagKind
 
 LONG_MS = 3000  # longer than anybody waits who has pressed it
 SOON_S = 0.3

@@ -106,7 +106,7 @@ for _ in range(5):
 
 
 def test_the_work_of_a_graph_is_the_line_s_that_replays_it(torch, by_line, spin_cycles):
-    """All its kernels, as often as it is replayed; the queue holds it as one entry."""
+    """All its kernels, as often as it is replayed."""
     static, unit = torch.ones(1 << 10, device="cuda"), spin_cycles(0.5)
     static.exp()
     graph = torch.cuda.CUDAGraph()
@@ -124,8 +124,6 @@ def test_the_work_of_a_graph_is_the_line_s_that_replays_it(torch, by_line, spin_
     # One line by what is typed, though there are two.
     assert lines["graph.replay()"].launches == per_replay
     assert lines["a = 1"].launches == lines["b = 1"].launches == 0
-    assert report.profile.in_flight is None
-    assert all(each.of_graph for each in work_of(report))
 
 
 def test_several_streams_are_added_up_at_their_lines(torch, by_line, spin_cycles):

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from gpumagic.cuda_sync_time import measure
-from gpumagic.cuda_sync_time.report import FlagKind
+from gpumagic.cuda_sync_time.records import FlagKind
 from gpumagic.devices import waiting
 from gpumagic.devices.accelerator import CudaRuntime
 from gpumagic.devices.busy import Busy

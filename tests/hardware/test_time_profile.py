@@ -11,8 +11,6 @@ import pytest
 
 from gpumagic import gpu_open
 from gpumagic.cuda_sync_time import measure, repeat
-from gpumagic.cuda_sync_time.observers import FULL_QUEUE
-from gpumagic.cuda_sync_time.report import FlagKind
 from gpumagic.report.events import DEVICE_KINDS, SpanKind
 
 
@@ -126,25 +124,6 @@ def test_copies_have_their_bytes_and_their_kind(torch):
     assert "Memcpy DtoH (Device -> Pageable)" in names
     waits = {each.name for each in of_kind(report, SpanKind.WAIT)}
     assert "cudaStreamSynchronize" in waits or "cudaMemcpyAsync" in waits
-
-
-def test_a_full_queue_is_told(torch, spin):
-    """Behind a long kernel the launches wait, and that is no launching."""
-    small = torch.ones(8, device="cuda")
-    small.mul_(1)
-
-    def code():
-        spin(300)
-        for _ in range(2 * FULL_QUEUE):
-            small.mul_(1)
-
-    full = measure(code, profile=True)
-    few = measure(lambda: [small.mul_(1) for _ in range(100)], profile=True)
-
-    assert full.profile.in_flight >= FULL_QUEUE
-    assert FlagKind.QUEUE_FULL in {each.kind for each in full.flags}
-    assert few.profile.in_flight <= 100
-    assert FlagKind.QUEUE_FULL not in {each.kind for each in few.flags}
 
 
 def test_threads_that_launch_have_lanes_of_their_own(torch, spin):

@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from gpumagic.cuda_sync_time import compare, find_races, measure, repeat
-from gpumagic.cuda_sync_time.report import Bound, FlagKind
+from gpumagic.cuda_sync_time.records import Bound, FlagKind
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import SpanKind
 from gpumagic.report.robust import Verdict
@@ -124,7 +124,7 @@ def test_within_a_capture_nothing_is_traced_and_nothing_broken(torch, x):
         syncs = measure(cell("y = x.add_(1)\n", x=x), syncs=True)
     graph.replay()
 
-    assert FlagKind.LINES_OF_THE_HOST in kinds(lines)
+    assert FlagKind.UNWATCHED in kinds(lines)
     assert [each.device_s for each in lines.lines] == [None]
     assert FlagKind.CAPTURING in kinds(lines) & kinds(syncs)
     assert syncs.syncs == ()
@@ -181,7 +181,7 @@ def test_under_a_running_profiler_the_time_is_told_and_theirs_is_whole(torch, x)
         syncs = measure(cell("y = x.sum().item()\n", x=x), syncs=True)
 
     assert plain.run.elapsed_s > 0
-    assert FlagKind.LINES_OF_THE_HOST in kinds(lines)
+    assert FlagKind.UNWATCHED in kinds(lines)
     assert waits(syncs) == [("y = x.sum().item()", ".item()", 1)]
     on_device = [
         each.name

@@ -17,42 +17,33 @@ if TYPE_CHECKING:
 
 
 class FlagKind(enum.Enum):
-    """What a reader has to know besides the time."""
+    """What a reader has to know besides the time, in the words of a table."""
 
     # Of one run.
-    BACKLOG = "queued work of earlier cells was waited for first"  # seconds
-    TAIL = "work ran on after the first stream was done"  # seconds
-    FIRST_USE = "the device was used for the first time"
-    LIBRARY_STARTED = "a library was used for the first time"  # names
-    ERROR_AT_END = "an error was reported only by the wait at the end"
-    NOT_DRAINED = "what was still running is unknown"
-    UNSEEN = "CUDA was started by something that is not torch"
-    INTERRUPTED = "the wait at the end was interrupted"
-    CAPTURING = "a graph was being captured, so that nothing could be waited for"
-    DEVICE_LEFT = "the cell has left another device current"
-    THREADS = "threads that it started are still running"  # names
+    BACKLOG = "backlog"  # seconds
+    TAIL = "tail"  # seconds
+    FIRST_USE = "first use"  # the libraries that were started, or none: the device
+    ERROR_AT_END = "late error"  # the error
+    NOT_DRAINED = "not drained"  # why
+    UNSEEN = "unseen GPU"
+    INTERRUPTED = "interrupted"
+    CAPTURING = "capturing"
+    THREADS = "threads"  # their names
     # Of the machine, while it ran.
-    DRIVER_CALLS = "memory was taken from the driver"  # calls
-    GIVEN_BACK = (
-        "torch's cache was given back to the driver"  # calls, with those to take
-    )
-    RETRIES = "the allocator ran out and had to empty its cache"  # times
-    COMPILED = "code was compiled"  # times
-    CLOCK = "the clock of the GPU changed"  # relative change
-    LIMITED = "something held the clock of the GPU down"  # reasons
-    SHARED = "other processes were using the GPU"  # how many
-    LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING makes every launch wait"
+    DRIVER_CALLS = "allocation"  # how many
+    RETRIES = "cache emptied"  # times
+    COMPILED = "compiled"  # times
+    CLOCK = "clock"  # relative change
+    LIMITED = "limited"  # reasons
+    SHARED = "shared"  # how many other processes
+    LAUNCH_BLOCKING = "blocking"
     # Of the way of measuring.
-    PROFILED = "the profiler was running, which takes time of its own"
-    WATCHED = "waits were being noted, which takes time of its own"
-    LINES = "lines were being noted, which takes time of its own"
-    UNWATCHED = "waits could not be noted"  # reason
-    LINES_CUT = "the last part of the run has no lines"
-    LINES_OF_THE_HOST = "what lines launched could not be traced"  # reason
-    QUEUE_FULL = "a launch queue was full"  # most entries in flight on one stream
+    LOOKED_ON = "looked on"  # the option that did
+    UNWATCHED = "unwatched"  # what could not be noted, and why
+    LINES_CUT = "lines cut"
     # Of several runs.
-    UNSTEADY = "the samples were still moving"
-    OUT_OF_TIME = "the budget was spent before the interval was narrow"
+    UNSTEADY = "unsteady"
+    OUT_OF_TIME = "out of time"
 
 
 @dataclass(frozen=True)
@@ -60,18 +51,16 @@ class Flag(Record):
     """Something a reader has to know, with its figure."""
 
     kind: FlagKind
-    amount: float | None = None  # the figure that `FlagKind` speaks of
-    names: tuple[str, ...] = ()  # names or reasons that belong to it
-    device: int | None = None  # the device that it is about, where it is about one
+    amount: float | None = None
+    names: tuple[str, ...] = ()
+    device: int | None = None
 
 
 @dataclass(frozen=True)
 class Setting(Record):
     """Where it was measured."""
 
-    # the word in front of the colon of the torch device, as the user's code has it:
-    # "cuda", "cpu". So it is where a simulated GPU stands in for CUDA.
-    kind: str
+    kind: str  # the word before the colon of a torch device, as the user's code has it
     label: str = ""  # what all figures of a simulated machine are labelled with
     # those in use at the end, by number, and what the maker calls them
     devices: tuple[tuple[int, str | None], ...] = ()
@@ -92,10 +81,7 @@ class Bound(enum.Enum):
 
 @dataclass(frozen=True)
 class DeviceTime(Record):
-    """What events say of one device: from the start to the end of its stream.
-
-    It misses what ran on other streams; None is unknown.
-    """
+    """From the start to the end of one device's stream by events; None is unknown."""
 
     device: int
     elapsed_s: float | None
@@ -215,9 +201,6 @@ class Profile(Record):
     copying_s: float  # how long a copy was under way
     hidden_copy_s: float  # how much of that was hidden behind kernels
     launches: int  # kernels, copies and fills together
-    # the most of them that were launched and not yet done, on the stream that had the
-    # most
-    in_flight: int | None
     streams: tuple[StreamShare, ...]
     kernels: tuple[TopKernel, ...]
     problem: str | None = None  # why the devices' part is missing, if it is
@@ -244,32 +227,6 @@ class Activity(Record):
     # how long at least one device was busy; None where that is unknown, and `spans`
     # has nothing of the devices
     busy_s: float | None = None
-
-
-@dataclass(frozen=True)
-class Roofline(Record):
-    """How near the run came to what its devices compute at most."""
-
-    seconds: float  # the time that the operations are held against
-    # floating point operations of one run, counted in a pass of its own; matrix
-    # products, convolutions and attention only. None was not counted.
-    flops: int | None = None
-    # the operations that were counted, by their share of `flops`
-    counted: tuple[tuple[str, int], ...] = ()
-    dtype: str = ""  # what most of them are computed in
-    # the rate of a large matrix product in that type, of all devices that worked on
-    # it; None where no model of the device is known
-    peak_flops_per_s: float | None = None
-    devices: int = 1
-    problem: str | None = None  # why they could not be counted, if they could not
-    hint: str | None = None
-
-    @property
-    def flops_per_s(self) -> float | None:
-        """What was achieved."""
-        if self.flops is None or self.seconds <= 0:
-            return None
-        return self.flops / self.seconds
 
 
 @dataclass(frozen=True)

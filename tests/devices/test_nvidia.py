@@ -1,10 +1,12 @@
 """The probe of the driver library, on a fake libcuda with the latch of the real."""
 
 import os
+import sys
+from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.devices.libcuda import Evidence, Probe, probe
+from gpumagic.devices.cuda_start import StartProbe
 from gpumagic.devices.nvidia import NvidiaDriver
 from gpumagic.devices.protocols import Initialisation
 from tests.devices.probing import NOTHING_LOADED, PREPARE
@@ -27,26 +29,18 @@ def test_asking_never_loads_the_driver():
         PREPARE
         + """
     before = mapped_library()
-    found = probe()
-    driver = NvidiaDriver().cuda_state()
+    found = NvidiaDriver().cuda_state()
     after = mapped_library()
-    show(found, driver, before, after, initialise())
+    show(found, before, after, initialise())
     """,
         load=(),
         install=("nvml", "libcuda"),
     )
 
-    found, driver, before, after, could_be_loaded = run.json()
-    assert found == driver == state("not loaded")
+    found, before, after, could_be_loaded = run.json()
+    assert found == state("not loaded")
     assert (before, after) == (None, None)
     assert could_be_loaded == 0
-
-
-def test_without_a_driver_it_is_not_loaded():
-    """A machine without the library is told like one that has not loaded it."""
-    run = run_python(PREPARE + "    show(probe())", load=())
-
-    assert run.json() == [state("not loaded")]
 
 
 def test_nothing_of_ours_calls_cuinit():
@@ -58,9 +52,7 @@ def test_nothing_of_ours_calls_cuinit():
     import torch
     driver = NvidiaDriver()
     inventory = driver.inventory()
-    evidence = gather_evidence(os.getpid() + 1)
-    for each in (Evidence(), evidence, gather_evidence(failed_attempt=True)):
-        probe(each)
+    driver.cuda_state(failed_attempt=True), driver.cuda_started()
     driver.inventory()
     state = driver.cuda_state()
     mapped_library()
@@ -72,9 +64,6 @@ def test_nothing_of_ours_calls_cuinit():
 
     assert run.json() == ["not initialised", 4, ""]
     assert [call.code for call in run.cuinit_calls()] == [0]  # the log does work
-
-
-# ---------------------------------------------------------------- after cuInit
 
 
 # ---------------------------------------------------------------- three meanings of 3
@@ -90,19 +79,17 @@ def test_the_forked_child_of_an_initialised_process_is_recognised():
     parent = driver.cuda_state()
     child = os.fork()
     if child == 0:
-        evidence = Evidence(initialised_in_pid=os.getppid())
-        show(parent, driver.cuda_state(), probe(evidence), probe(), initialise())
+        show(parent, driver.cuda_state(), NvidiaDriver().cuda_state(), initialise())
         os._exit(0)
     os.waitpid(child, 0)
     assert driver.cuda_state() == parent
     """
     )
 
-    parent, by_driver, with_evidence, without, attempt = run.json()
+    parent, by_driver, by_another, attempt = run.json()
     assert parent["state"] == "initialised"
     assert by_driver == state("forked child", code=3, library=parent["library"])
-    assert with_evidence == state("forked child", code=3)
-    assert without == state("not initialised", code=3)  # why evidence is needed
+    assert by_another["state"] == "not initialised"  # why it has to remember
     assert attempt == 3
 
 
@@ -112,31 +99,29 @@ PID = os.getpid()
 @pytest.mark.parametrize(
     ("code", "evidence", "meaning"),
     [
-        (3, Evidence(), Initialisation.UNTOUCHED),
-        (3, Evidence(in_bad_fork=True), Initialisation.FORKED_CHILD),
-        (3, Evidence(initialised_in_pid=PID + 1), Initialisation.FORKED_CHILD),
-        (3, Evidence(initialised_in_pid=PID), Initialisation.FAILED),
-        (3, Evidence(failed_attempt=True), Initialisation.FAILED),
-        (
-            3,
-            Evidence(initialised_in_pid=PID + 1, failed_attempt=True),
-            Initialisation.FORKED_CHILD,
-        ),
-        (0, Evidence(in_bad_fork=True), Initialisation.INITIALISED),
-        (0, Evidence(failed_attempt=True), Initialisation.INITIALISED),
-        (4, Evidence(), Initialisation.FAILED),
-        (34, Evidence(), Initialisation.UNKNOWN),
-        (100, Evidence(), Initialisation.FAILED),
-        (999, Evidence(), Initialisation.FAILED),
+        (3, {}, Initialisation.UNTOUCHED),
+        (3, {"in_bad_fork": True}, Initialisation.FORKED_CHILD),
+        (3, {"seen_in": PID + 1}, Initialisation.FORKED_CHILD),
+        (3, {"seen_in": PID}, Initialisation.FAILED),
+        (3, {"failed": True}, Initialisation.FAILED),
+        (3, {"seen_in": PID + 1, "failed": True}, Initialisation.FORKED_CHILD),
+        (0, {"in_bad_fork": True, "failed": True}, Initialisation.INITIALISED),
+        (4, {}, Initialisation.FAILED),
+        (34, {}, Initialisation.UNKNOWN),
     ],
 )
 def test_every_answer_of_the_driver_has_one_meaning(
     monkeypatch, code, evidence, meaning
 ):
     """Success is success whatever was known; 3 is read by the evidence."""
-    monkeypatch.setattr(Probe, "device_count", lambda _: (code, 7))
+    bad_fork = evidence.get("in_bad_fork", False)
+    torch_cuda = SimpleNamespace(_is_in_bad_fork=lambda: bad_fork)
+    monkeypatch.setitem(sys.modules, "torch.cuda", torch_cuda)
+    monkeypatch.setattr(StartProbe, "device_count", lambda _: (code, 7))
+    driver = NvidiaDriver()
+    driver._initialised_in_pid = evidence.get("seen_in")
 
-    found = probe(evidence)
+    found = driver.cuda_state(failed_attempt=evidence.get("failed", False))
 
     assert (found.state, found.code) == (meaning, code)
     assert found.device_count == (7 if code == 0 else None)
@@ -150,10 +135,10 @@ def test_the_short_question_follows_cuda_from_nothing_to_its_start():
     run = run_python(
         PREPARE
         + """
-    driver, kept = NvidiaDriver(), Probe()
+    driver = NvidiaDriver()
 
     def ask():
-        states = [kept.state().state.value for _ in range(3)]
+        states = [driver.cuda_state().state.value for _ in range(3)]
         return [driver.cuda_started() for _ in range(3)], states
 
     absent = ask()
@@ -191,9 +176,6 @@ def test_the_short_question_is_evidence_for_a_later_fork():
     assert run.json() == [False, "forked child"]
 
 
-# ---------------------------------------------------------------- evidence of torch
-
-
 # ---------------------------------------------------------------- where it cannot tell
 
 
@@ -201,7 +183,6 @@ def test_a_system_that_cannot_tell_what_is_loaded_is_unknown(monkeypatch):
     """Windows has no such question; the probe says so instead of guessing."""
     monkeypatch.delattr(os, "RTLD_NOLOAD")
 
-    assert probe().state is Initialisation.UNKNOWN
     assert NvidiaDriver().cuda_started() is None
     assert NvidiaDriver().visible_devices() is None
     assert NvidiaDriver().cuda_state().state is Initialisation.UNKNOWN
