@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.drawing import Cell, Key, Part
-    from gpumagic.drawing.areas import Role
+    from gpumagic.drawing.curves import Role
     from gpumagic.gpu_open.answer_recording import SnapshotReport
     from gpumagic.gpu_open.memory_records import Failure, LineMemory, SnapshotOfDevice
 

@@ -5,9 +5,18 @@ from __future__ import annotations
 from math import log2
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Column, Details, Grid, Note, Paragraph, Property, Table
+from gpumagic.drawing import (
+    Column,
+    Details,
+    Extent,
+    Extents,
+    Grid,
+    Note,
+    Paragraph,
+    Property,
+    Table,
+)
 from gpumagic.drawing import how_measured as how
-from gpumagic.drawing.extents import Extent, Extents
 from gpumagic.report.units import bytes_text
 from gpumagic.tensor_info.answer_values import values_note, values_parts
 from gpumagic.tensor_info.answer_warp import is_drawn, warp_parts, warp_reads

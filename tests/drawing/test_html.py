@@ -195,7 +195,7 @@ def test_text_is_readable_wherever_a_colour_is_set(name):
 
 def test_picture_says_what_it_shows():
     """The alternative text has the essentials in numbers."""
-    html = SAMPLES["timeline"].html()
+    html = SAMPLES["whole"].html()
 
     assert (
         'alt="copy: busy 1.50 ms of 3.90 ms, 3 spans: in (0 s to 300 us),'

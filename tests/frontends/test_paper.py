@@ -26,7 +26,14 @@ pytestmark = [
 ]
 
 PAPER = REPOSITORY / "build" / "paper"
-_SAMPLES = ("whole", "meters", "bars", "timeline", "gpu_mem-balance", "gpu_mem-map")
+_SAMPLES = (
+    "whole",
+    "meters",
+    "stacks",
+    "timeline-many",
+    "gpu_mem-balance",
+    "gpu_mem-map",
+)
 _NUMBER = re.compile(r"\d[\d.,]*")
 _PATIENCE_MS = 180_000  # a busy machine is slow
 
