@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from gpumagic.devices.tracing import Tracing
     from gpumagic.gpu_open.trace_events import TraceEvents
     from gpumagic.gpu_open.trace_records import RankTrace
-    from gpumagic.gpu_select.report import Row, SelectReport
+    from gpumagic.gpu_select.answer_choice import SelectReport
+    from gpumagic.gpu_select.report import Row
 
 HOST_VARIABLE = "GPUMAGIC_HOST"  # who is one machine to others, where names mislead
 _NS = 1_000_000_000

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.protocols import Driver
     from gpumagic.devices.visibility import Visible
+    from gpumagic.gpu_select.answer_choice import SelectReport
     from gpumagic.gpu_select.claims import Claims
-    from gpumagic.gpu_select.report import SelectReport
     from gpumagic.gpu_select.request import Request
     from gpumagic.gpu_select.restart import Kept
     from gpumagic.gpu_select.situation import Situation, Witness

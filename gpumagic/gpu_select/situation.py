@@ -11,13 +11,13 @@ from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.visibility import seen_under
 from gpumagic.devices.visible_devices import same_uuid
 from gpumagic.gpu_select import variables
+from gpumagic.gpu_select.answer_choice import SelectReport
 from gpumagic.gpu_select.free import Opinion, computing
 from gpumagic.gpu_select.machine import Place, places, rank_of
 from gpumagic.gpu_select.report import (
     Action,
     Remark,
     Row,
-    SelectReport,
     Severity,
     Start,
     TorchLatch,

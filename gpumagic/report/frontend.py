@@ -1,7 +1,8 @@
-"""Where this code is running: a script, a terminal IPython, which notebook."""
+"""Where this code is running, and so what is shown of a report there."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from typing import Any
@@ -11,6 +12,46 @@ def running_shell() -> Any | None:
     """The IPython shell of this process; IPython is not imported to find out."""
     ipython = sys.modules.get("IPython")
     return getattr(ipython, "get_ipython", lambda: None)()
+
+
+def settings_of(shell: Any | None) -> Any | None:
+    """The `GpuMagic` of a shell with the extension loaded.
+
+    It is found by its name: a reload makes a new class of it.
+    """
+    configurables = getattr(shell, "configurables", ())
+    ours = (each for each in configurables if type(each).__name__ == "GpuMagic")
+    return next(ours, None)
+
+
+def bundle(shown: Any) -> dict[str, str]:
+    """What IPython is to show: in a terminal text, in a notebook text and HTML."""
+    shell = running_shell()
+    settings = settings_of(shell)
+    if settings is None:
+        drawing, how = shown.drawing(), {}
+    else:
+        session = settings.session
+        if _is_echo() and session.was_shown(shown, settings.parent.execution_count):
+            return {"text/plain": f"<{type(shown).__name__}: shown above>"}
+        drawing = session.without_repetition(shown, shown.drawing())
+        how = {"width": settings.width}
+    if shell is not None and is_terminal(shell):
+        return {"text/plain": drawing.terminal()}
+    forms: dict[str, str] = drawing.mimebundle(**how)
+    return (
+        forms
+        if getattr(settings, "html", True)
+        else {"text/plain": forms["text/plain"]}
+    )
+
+
+def _is_echo() -> bool:
+    """Whether IPython shows a cell's value, and not what the user asked to display."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != "compute_format_data":
+        frame = frame.f_back
+    return frame is not None
 
 
 def cell_numbers(shell: Any | None) -> dict[str | None, int]:

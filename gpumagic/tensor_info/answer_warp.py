@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from gpumagic.drawing import Part
-    from gpumagic.tensor_info.report import TensorReport, WarpRead
+    from gpumagic.tensor_info.geometry import WarpRead
+    from gpumagic.tensor_info.report import TensorReport
 
 _MOST_DIMS = 4
 _HONEST = (

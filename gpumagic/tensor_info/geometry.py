@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.tensor_info.report import WarpRead
+from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,6 +18,20 @@ _CONTIGUOUS = "contiguous_format"
 SECTOR_BYTES = 32
 _LANES = 32
 _LINE_BYTES = 128
+
+
+@dataclass(frozen=True)
+class WarpRead(Record):
+    """What 32 lanes fetch that read along one dim, each its own element."""
+
+    dim: int
+    lanes: int
+    unique_bytes: int
+    sectors: int  # of 32 bytes
+    lines: int  # of 128 bytes
+    fetched_bytes: int
+    efficiency: float  # unique_bytes of fetched_bytes
+    ideal_sectors: int
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,21 @@ What a kind of tensor does not have, or what cannot be told, is None.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gpumagic.report.record import Record, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpumagic.drawing import Drawing, Part
+    from gpumagic.tensor_info.geometry import WarpRead
+
+
+def _drawn(said: str, parts: Iterable[Part], *, simulated: bool) -> Drawing:
+    from gpumagic.drawing import Drawing, one_screen
+
+    return Drawing(said, one_screen(parts), "simulated GPU" if simulated else "")
 
 
 @dataclass(frozen=True)
@@ -18,20 +31,6 @@ class Merge(Record):
     dims: tuple[int, ...]
     numel: int
     step: int
-
-
-@dataclass(frozen=True)
-class WarpRead(Record):
-    """What 32 lanes fetch that read along one dim, each its own element."""
-
-    dim: int
-    lanes: int
-    unique_bytes: int
-    sectors: int  # of 32 bytes
-    lines: int  # of 128 bytes
-    fetched_bytes: int
-    efficiency: float  # unique_bytes of fetched_bytes
-    ideal_sectors: int
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,22 @@ class TensorReport(Report):
         unused = self.storage_bytes - self.touched_bytes
         return unused if unused >= 0 else None
 
+    def drawing(self, *, warp: bool = False, failed: tuple[str, ...] = ()) -> Drawing:
+        """How it lies in memory, or what its values are, or what a warp fetches."""
+        from gpumagic.drawing import Note
+        from gpumagic.tensor_info.answer_tensor import tensor_parts
+        from gpumagic.tensor_info.answer_values import values_headline
+        from gpumagic.tensor_info.answer_warp import is_drawn, warp_headline
+        from gpumagic.tensor_info.sentences import headline
+
+        if self.values is not None:
+            said = values_headline(self, self.values)
+        else:
+            said = warp_headline(self) if warp and is_drawn(self) else headline(self)
+        notes = (Note("problem", failure) for failure in failed)
+        parts = (*notes, *tensor_parts(self, warp=warp))
+        return _drawn(said, parts, simulated=self.simulated)
+
 
 @dataclass(frozen=True)
 class ValueSummary(Record):
@@ -156,6 +171,13 @@ class ViewReport(View, Report):
 
     tensor: TensorReport = field(kw_only=True)
 
+    def drawing(self) -> Drawing:
+        """Whether the view is possible, and what it would be."""
+        from gpumagic.tensor_info.answer_view import view_headline, view_parts
+
+        parts = view_parts(self)
+        return _drawn(view_headline(self), parts, simulated=self.tensor.simulated)
+
 
 @dataclass(frozen=True)
 class Pair(Record):
@@ -182,6 +204,22 @@ class CompareReport(Report):
     views: tuple[ViewReport, ...] = ()  # what --view has asked of each
     warp: bool = False  # whether the warp view was asked for
     remarks: tuple[str, ...] = ()  # on expressions that gave no tensor
+
+    def drawing(self) -> Drawing:
+        """Them beside each other; of one with one shape, that shape is the question."""
+        from gpumagic.tensor_info import answer_several as several
+        from gpumagic.tensor_info.answer_view import view_headline, view_parts
+
+        simulated = any(each.simulated for each in self.tensors)
+        match self.tensors, self.views:
+            case (_,), (asked,):
+                said, parts = view_headline(asked), view_parts(asked, self.remarks)
+            case (only,), _:
+                return only.drawing(warp=self.warp, failed=self.remarks)
+            case _:
+                said = several.comparison_headline(self)
+                parts = several.comparison_parts(self)
+        return _drawn(said, parts, simulated=simulated)
 
 
 @dataclass(frozen=True)
@@ -221,6 +259,13 @@ class AliasReport(Report):
     complete: bool = True  # False where the search was cut short
     remarks: tuple[str, ...] = ()
     simulated: bool = False  # whether some of them lie on a simulated GPU
+
+    def drawing(self) -> Drawing:
+        """The names that share memory, group by group."""
+        from gpumagic.tensor_info.answer_several import alias_headline, alias_parts
+
+        parts = alias_parts(self)
+        return _drawn(alias_headline(self), parts, simulated=self.simulated)
 
 
 @dataclass(frozen=True)
@@ -282,3 +327,10 @@ class ModelReport(Report):
     complete: bool = True  # False where the walk was cut short
     remarks: tuple[str, ...] = ()
     simulated: bool = False
+
+    def drawing(self) -> Drawing:
+        """The tree, and what is odd in it."""
+        from gpumagic.tensor_info.answer_model import model_headline, model_parts
+
+        parts = model_parts(self)
+        return _drawn(model_headline(self), parts, simulated=self.simulated)

@@ -181,7 +181,7 @@ def test_bar_stays_beside_a_very_long_label():
 
     first = Drawing("T.", (bars,)).text(40).split("\n")[3]
 
-    assert first.endswith("1.00 s  " + "█" * 20)
+    assert first.endswith("1.00 s  " + "█" * 17)
 
 
 @pytest.mark.parametrize("share", [float("nan"), float("inf"), -float("inf")])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpumagic.devices.protocols import CudaState, Initialisation
+from gpumagic.gpu_select.answer_choice import SelectReport
 from gpumagic.gpu_select.report import (
     Action,
     Remark,
     Row,
-    SelectReport,
     Severity,
     Start,
     TorchLatch,

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.drawing import Table
+from gpumagic.gpu_select.answer_choice import gpus_table, reasons_table, state_table
 from gpumagic.gpu_select.report import Action, Row, TorchLatch, Verdict
-from gpumagic.gpu_select.view import draw, gpus_table, reasons_table, state_table
 from tests.gpu_select.samples import (
     DIFFERING,
     FIXED,
@@ -73,7 +73,7 @@ def test_a_dry_run_after_the_start_shows_what_would_be_beside_what_is():
         "not visible",
         "cuda:0",
     ]
-    assert "otherwise" not in draw(TRIED_TOO_LATE).text()
+    assert "otherwise" not in TRIED_TOO_LATE.drawing().text()
 
 
 def test_the_bar_of_free_memory_is_as_long_as_what_is_free():

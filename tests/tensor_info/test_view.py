@@ -12,7 +12,6 @@ from gpumagic.drawing import Extents
 from gpumagic.drawing.tiles import Figure
 from gpumagic.tensor_info.answer_warp import Fetch
 from gpumagic.tensor_info.report import TensorReport
-from gpumagic.tensor_info.view import draw
 from tests.drawing.survives import assert_numbers_agree, assert_survives
 from tests.tensor_info import samples
 from tests.tensor_info.samples import SAMPLES, tensor
@@ -30,7 +29,7 @@ def test_a_dim_that_does_not_step_has_no_bar():
     """Stride 0 and size 1 reach nothing, and no negative bar is drawn."""
     report = tensor((2, 1, 3, 4), (0, 99, 4, 1))
 
-    (bars,) = [part for part in draw(report).parts if isinstance(part, Extents)]
+    (bars,) = [part for part in report.drawing().parts if isinstance(part, Extents)]
 
     assert [lane.stop > lane.start for lane in bars.lanes] == [False, False, True, True]
 
@@ -39,7 +38,7 @@ def test_failing_view_marks_the_jump_in_memory():
     """The strip shows where the walk was and where it has to go on."""
     report = BY_NAME["view-fails-huge"]
 
-    strips = [part for part in draw(report).parts if isinstance(part, Figure)]
+    strips = [part for part in report.drawing().parts if isinstance(part, Figure)]
     ((matrix,),) = strips[-1].bands
 
     walk = {
@@ -74,7 +73,7 @@ def test_drawn_sectors_are_the_figures(report, expected):
 
 def test_a_report_of_nothing_but_a_kind_is_drawn():
     """Every other field may be unknown."""
-    text = draw(TensorReport("x", "number", None, None)).text()
+    text = TensorReport("x", "number", None, None).drawing().text()
 
     assert "x: a number" in text
 
@@ -92,7 +91,7 @@ def test_any_figure_may_be_unknown(report, field):
         return
     missing = dataclasses.replace(report, **{field: default})
 
-    assert_numbers_agree(draw(missing))
+    assert_numbers_agree(missing.drawing())
 
 
 SHAPES = st.lists(
@@ -110,7 +109,7 @@ def test_any_geometry_is_drawn_small(axes, offset, itemsize):
     """Whatever sizes and strides there are: 40 kB, one truth, no line too wide."""
     size, stride = (tuple(axis[at] for axis in axes) for at in (0, 1))
 
-    drawing = draw(tensor(size, stride, offset, itemsize=itemsize))
+    drawing = tensor(size, stride, offset, itemsize=itemsize).drawing()
 
     assert len(drawing.html().encode()) <= 40_000
     assert_survives(drawing.html())
