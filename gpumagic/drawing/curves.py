@@ -54,7 +54,7 @@ _LINE_HEIGHT = 18
 _MOST_HOVERS, _MOST_NAMED = 24, 2
 _LEAST_LETTER_PX = 30  # so much room has a letter also in a picture half as wide
 _PLAIN = Swatch("blue", BLUE, "", "█", "#")
-_FURTHEST = 1e100
+_FURTHEST, _HALF = 1e100, 0.5
 
 
 @dataclass(frozen=True)
@@ -211,6 +211,8 @@ class Columns:
         if len(self.layers) == 1:
             levels, style = glyphs.levels, self.layers[0][0].style
             return levels[min(math.ceil(height * len(levels)), len(levels)) - 1], style
+        if row and height < _HALF:
+            return " ", ""
         ground, top = row / self.rows, (row + min(height, 1.0)) / self.rows
         swatch, *_ = max(
             column, key=lambda each: min(each[2], top) - max(each[1], ground)

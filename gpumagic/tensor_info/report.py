@@ -10,27 +10,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpumagic.report.record import Record, Report
+from gpumagic.tensor_info.merging import View
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpumagic.drawing import Drawing, Part
     from gpumagic.tensor_info.geometry import WarpRead
+    from gpumagic.tensor_info.merging import Merge
 
 
 def _drawn(said: str, parts: Iterable[Part], *, simulated: bool) -> Drawing:
     from gpumagic.drawing import Drawing, one_screen
 
     return Drawing(said, one_screen(parts), "simulated GPU" if simulated else "")
-
-
-@dataclass(frozen=True)
-class Merge(Record):
-    """Dims that are walked as one: `numel` elements, each `step` after the last."""
-
-    dims: tuple[int, ...]
-    numel: int
-    step: int
 
 
 @dataclass(frozen=True)
@@ -142,27 +135,6 @@ class HeatMap(Record):
     means: tuple[tuple[float | None, ...], ...]  # None where nothing is finite
     marks: tuple[tuple[str, ...], ...]  # "nan", "inf" where a block has any
     magnitudes: bool = False  # of complex values
-
-
-@dataclass(frozen=True)
-class View(Record):
-    """Whether `.view(shape)` works, and if not, what is in its way."""
-
-    shape: tuple[int, ...]  # with -1 filled in
-    view: bool
-    stride: tuple[int, ...] | None = None  # of the view
-    reshape_copies_bytes: int = 0  # 0 where reshape gives a view
-    blocked_new_dim: int | None = None
-    blocked_between_old_dims: tuple[int, int] | None = None
-    stride_found: int | None = None  # of the outer of the two old dims
-    stride_needed: int | None = None
-    last_index: tuple[int, ...] | None = None  # the last before the misfit
-    last_element: int | None = None  # and its place in the storage
-    next_element: int | None = None  # where the next element lies
-    next_expected: int | None = None  # where a view would look for it
-    shapes_that_work: tuple[tuple[int, ...], ...] = ()
-    permutation_that_works: tuple[int, ...] | None = None  # x.permute(p).view(-1)
-    problem: str = ""  # why the shape is no shape for this tensor at all
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 
 from gpumagic.tensor_info.geometry import dim_order
 from gpumagic.tensor_info.merging import flat, merges, view
-from gpumagic.tensor_info.report import Merge
+from gpumagic.tensor_info.merging import Merge
 from tests.tensor_info.geometries import (
     STORAGE_ELEMENTS,
     of,
