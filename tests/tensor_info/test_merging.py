@@ -5,8 +5,7 @@ import itertools
 import pytest
 
 from gpumagic.tensor_info.geometry import dim_order
-from gpumagic.tensor_info.merging import flat, merges, view
-from gpumagic.tensor_info.merging import Merge
+from gpumagic.tensor_info.merging import Merge, flat, merges, view
 from tests.tensor_info.geometries import (
     STORAGE_ELEMENTS,
     of,
