@@ -55,15 +55,6 @@ def _track_ink(share: float, cells: int, options: ConsoleOptions) -> Text:
     return Text(glyphs.full * filled + glyphs.empty * (cells - filled))
 
 
-def bar_ink(share: float, cells: int, options: ConsoleOptions) -> Text:
-    """The bar alone, to an eighth of a cell; what is above zero can be seen."""
-    glyphs, share = glyphs_for(options), held(share)
-    steps = len(glyphs.parts) + 1
-    length = round(share * cells * steps)
-    whole, rest = divmod(max(length, 1) if share > 0 else 0, steps)
-    return Text(glyphs.full * whole + (glyphs.parts[rest - 1] if rest else ""))
-
-
 def held(share: float) -> float:
     """The share held between none and all; what is no number draws nothing."""
     return 0.0 if math.isnan(share) else min(max(share, 0.0), 1.0)

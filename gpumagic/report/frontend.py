@@ -75,7 +75,8 @@ def running_cell(shell: Any | None) -> int | None:
 
 def is_terminal(shell: Any) -> bool:
     """Whether output goes to a terminal and not to a notebook."""
-    return _has_base(shell, "TerminalInteractiveShell")
+    names = (base.__name__ for base in type(shell).__mro__)
+    return "TerminalInteractiveShell" in names
 
 
 def front_end(shell: Any | None) -> str:
@@ -88,10 +89,6 @@ def front_end(shell: Any | None) -> str:
         if is_it(shell):
             return name
     return "a Jupyter kernel (which front end cannot be told)"
-
-
-def _has_base(shell: Any, name: str) -> bool:
-    return any(base.__name__ == name for base in type(shell).__mro__)
 
 
 def _cell_metadata(shell: Any) -> dict[str, Any]:
@@ -111,10 +108,6 @@ def _is_kaggle(_: Any) -> bool:
     return "KAGGLE_KERNEL_RUN_TYPE" in os.environ
 
 
-def _is_spyder(shell: Any) -> bool:
-    return _has_base(shell, "SpyderShell")
-
-
 def _is_vscode(shell: Any) -> bool:
     cell = str(_cell_metadata(shell).get("cellId", ""))
     return "__vsc_ipynb_file__" in shell.user_ns or cell.startswith("vscode-")
@@ -124,17 +117,10 @@ def _is_jupyter(shell: Any) -> bool:
     return "cellId" in _cell_metadata(shell) or "JPY_SESSION_NAME" in os.environ
 
 
-def _was_started_by_vscode(_: Any) -> bool:
-    return "VSCODE_PID" in os.environ
-
-
 # The first that fits: services that wrap a Jupyter kernel come before Jupyter.
 _NOTEBOOKS = (
     ("Google Colab", _is_colab),
     ("Kaggle", _is_kaggle),
     ("VS Code", _is_vscode),
-    ("Spyder", _is_spyder),
     ("JupyterLab or Notebook", _is_jupyter),
-    # Inherited by what is started in its terminal, JupyterLab for one: so it is last.
-    ("VS Code", _was_started_by_vscode),
 )

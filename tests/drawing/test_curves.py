@@ -112,6 +112,14 @@ def test_a_line_of_values_has_its_extremes_and_its_gaps():
     assert lines_of(Sparkline("S", [None]))[0] == "  no values"
 
 
+def test_a_line_without_an_axis_stands_below_its_caption():
+    """It begins where its words do, and takes the width that there is."""
+    drawn, said, *_ = lines_of(Sparkline("S", [1.0, 2.0] * 99), 30)
+
+    assert len(drawn) == 30
+    assert len(drawn) - len(drawn.lstrip()) == len(said) - len(said.lstrip()) == 2
+
+
 def test_of_very_many_values_the_highest_is_drawn():
     """However few columns there are, the peak is among them."""
     values = [float(at % 7) for at in range(10_000)]

@@ -372,6 +372,24 @@ def test_pointer_finds_main_names_where_spans_share_a_place():
     assert (title, width) == ("3 spans: 40.0 s outer, 10.0 ms tick, 1 other name", 480)
 
 
+def test_a_name_is_written_where_it_fits_and_no_pattern_is_below():
+    """Six letters of seven pixels, with three on either side, and not in one less."""
+
+    def names(width, kind="kernel"):
+        spans = (Span(0, width, "letter", kind), Span(479, 480, "x", "copy"))
+        return pictures(Timeline("C", (Lane("a", spans),)))[0].count(">letter<")
+
+    assert [names(48), names(47), names(100, "launch")] == [1, 0, 0]
+
+
+def test_a_legend_takes_another_line_only_where_it_must():
+    """An entry that just fits stays beside the one before it."""
+    lanes = (Lane("a", (Span(0, 1, "", "aaaa"), Span(1, 2, "", "bbbb"))),)
+
+    assert "▤ aaaa  ▥ bbbb" in text_of(*lanes, width=16)
+    assert "▤ aaaa\n  ▥ bbbb" in text_of(*lanes, width=15)
+
+
 def test_long_names_do_not_fill_the_notebook():
     """A name of a thousand letters is cut where the pointer rests."""
     timeline = Timeline("C", (Lane("a", (Span(0, 1, "x" * 1000),)),))
