@@ -22,7 +22,6 @@ _MANY = 50_000  # blocks of memory, as of what draws an answer, or what Tab look
 _LONGEST = (
     "simulator/test_in_process.py",
     "notebooks/test_course.py",
-    "gpu_ranks/test_launchers.py",
     "gpu_mem/test_in_process.py",
     "tests/test_strangers.py",
     "pin_loader/test_in_process.py",

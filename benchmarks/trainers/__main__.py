@@ -1,8 +1,7 @@
 """`python -m benchmarks.trainers`: each program bare and watched, and what was said.
 
 Needs lightning, accelerate and transformers, as in `.venv-strangers`. With the word
-"launchers" it is those that need ray[train] and Open MPI; tests/gpu_ranks/sites.py has
-SSH and Slurm.
+"launchers" it is those that need ray[train] and Open MPI.
 """
 
 from __future__ import annotations

@@ -73,23 +73,6 @@ class Looking:
             for number in runtime.devices_in_use()
         )
 
-    def filled(self, device: int | None) -> tuple[int, int] | None:
-        """What is in use of one device and what it has, by its driver alone.
-
-        torch's own counters lie behind a lock that its allocator holds while CUDA
-        frees memory, which waits for kernels, and torch waits for it with Python's lock
-        in hand: in a hang that would silence the whole process. NVML needs neither.
-        """
-        told = self._told(runtime_now())
-        if simulated_box() is None:
-            told = {n: its for n, its in told.items() if n == device}
-        known = [
-            (each.used_bytes, each.total_bytes)
-            for each in told.values()
-            if each.used_bytes is not None and each.total_bytes
-        ]
-        return max(known, key=lambda each: each[0] / each[1], default=None)
-
     def _told(self, runtime: Runtime) -> dict[int, DeviceNow]:
         """What the driver tells, by the numbers of this process."""
         if (box := simulated_box()) is not None and runtime.simulated:

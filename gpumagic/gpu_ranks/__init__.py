@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpumagic.gpu_ranks.api import analyse, watch
+    from gpumagic.gpu_ranks.analysis import analyse
+    from gpumagic.gpu_ranks.watching import watch
 
 __all__ = ["analyse", "watch"]
 
@@ -14,9 +16,8 @@ def __getattr__(name: str) -> Any:
     """Measuring is imported when it is asked for: loading the magic stays cheap."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from gpumagic.gpu_ranks import api
-
-    return getattr(api, name)
+    file = "watching" if name == "watch" else "analysis"
+    return getattr(importlib.import_module(f"{__name__}.{file}"), name)
 
 
 def __dir__() -> list[str]:

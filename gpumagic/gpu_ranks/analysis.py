@@ -12,7 +12,7 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.gpu_ranks.answer_times import CollectiveSum, RanksReport, RankTime
+from gpumagic.gpu_ranks.answer_times import RanksReport, RankTime
 from gpumagic.gpu_ranks.answer_where import open_at_the_end
 from gpumagic.gpu_ranks.answers import MANY, Done, each_once, read_answer
 from gpumagic.gpu_ranks.unfinished import unfinished_of
@@ -22,10 +22,8 @@ from gpumagic.report.collectives import (
     clock_offsets,
     odd_ones,
     slowest_of,
-    together,
     waits_of,
 )
-from gpumagic.report.events import length_within, merged
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -163,7 +161,6 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
         told_s=max(each.elapsed_s for each in times) if is_part else None,
         took_s=took_s if is_part else None,
         steps_s=steps_s,
-        collectives=_collectives(through, waits),
     )
 
 
@@ -315,47 +312,6 @@ def _time(
         moves=since(waits.moving[each.name]) if with_spans else None,
         flags=tuple(each.flags.items()),
     )
-
-
-def _collectives(
-    done: Mapping[int, Done], waits: Waits[int]
-) -> tuple[CollectiveSum, ...]:
-    """What all did together, by name, the longest waits first."""
-    rows: dict[str, list[tuple[int, int | None, float, float]]] = defaultdict(list)
-    last: dict[str, Counter[int]] = defaultdict(Counter)
-    for rank, each in done.items():
-        by_name: dict[str, list[Collective]] = defaultdict(list)
-        for row in each.collectives:
-            by_name[row.name].append(row)
-        for name, its in by_name.items():
-            parts = [row.part() for row in its]
-            waited = waits.waited[rank]
-            keys = ((part.group, part.number) for part in parts)
-            spans = merged(span for key in keys for span in waited.get(key, ()))
-            stretch = each.began_ns, each.ended_ns
-            waits_ns = length_within(spans, *stretch)
-            moves_ns = length_within(merged(together(parts)), *stretch) - waits_ns
-            sizes = [row.nbytes for row in its if row.nbytes is not None]
-            nbytes = sum(sizes) if len(sizes) == len(its) else None
-            rows[name].append((len(its), nbytes, waits_ns / _NS, moves_ns / _NS))
-            last[name][rank] += sum(waits.came_last(rank, part) for part in parts)
-    found = []
-    for name, its_rows in rows.items():
-        counts, sizes_of, waits_s, moves_s = zip(*its_rows, strict=True)
-        (rank, times), *_ = last[name].most_common(1)
-        found.append(
-            CollectiveSum(
-                name,
-                count=max(counts),
-                nbytes=max(
-                    (each for each in sizes_of if each is not None), default=None
-                ),
-                waits_s=(min(waits_s), max(waits_s)),
-                moves_s=(min(moves_s), max(moves_s)),
-                last=rank if times else None,
-            )
-        )
-    return tuple(sorted(found, key=lambda each: -each.waits_s[1]))
 
 
 # ------------------------------------------------------------------- who stands out

@@ -5,27 +5,31 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpumagic.drawing import (
+    Column,
+    Details,
+    Grid,
+    Histogram,
+    Note,
+    Paragraph,
+    Property,
+    Stack,
+    Stacks,
+    Table,
+    how_measured,
+)
+from gpumagic.gpu_open import view_shares
+from gpumagic.gpu_ranks import unfinished as words
 from gpumagic.gpu_ranks.answers import LOAD, MANY
-from gpumagic.gpu_ranks.unfinished import (
-    Names,
-    unfinished_headline,
-    unfinished_notes,
-    unfinished_table,
-)
-from gpumagic.report.units import (
-    bytes_text,
-    count_text,
-    part_text,
-    range_text,
-    shortened,
-)
+from gpumagic.report.units import bytes_text, count_text, part_text, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from gpumagic.drawing import Note, Part, Property, Table
+    from gpumagic.drawing import Part
     from gpumagic.gpu_ranks.answer_times import RanksReport
     from gpumagic.gpu_ranks.answers import RankMemory
+    from gpumagic.gpu_ranks.unfinished import Names
 
 _MOST_ODD = 3
 _MOST_BARS = 4
@@ -41,9 +45,9 @@ _HOW = (
 
 def headline(report: RanksReport) -> str:
     """The peak in the middle, the odd one, and who comes nearest to its limit."""
-    names = Names(report.seats)
+    names = words.Names(report.seats)
     if report.unfinished:
-        return unfinished_headline(report.unfinished, report.ranks, names)
+        return words.unfinished_headline(report.unfinished, report.ranks, names)
     return memory_text(report, names)
 
 
@@ -54,7 +58,6 @@ def memory_text(report: RanksReport, names: Names) -> str:
     if not peaks:
         return f"no {names.noun} tells of memory: none has used a GPU"
     first, odd = report.runs_out_first, report.odd_in_memory
-    nearest = None if first is None else of_rank.get(first)
     middle = f"peak {bytes_text(median(peaks))} in the middle"
     if odd:
         one = of_rank[first if first in odd and first is not None else odd[0]]
@@ -63,8 +66,9 @@ def memory_text(report: RanksReport, names: Names) -> str:
     if len(peaks) == 1:
         return f"peak {bytes_text(peaks[0])}{_below(report.memory[0])}"
     left = "no limit is known"
-    if nearest is not None:
-        left = f"all stayed {bytes_text(nearest.left_bytes)} or more below their limits"
+    if first in of_rank:
+        least = bytes_text(of_rank[first].left_bytes)
+        left = f"all stayed {least} or more below their limits"
     return f"{middle}, no {names.noun} stands out; {left}"
 
 
@@ -78,104 +82,77 @@ def _below(one: RankMemory) -> str:
 
 def parts(report: RanksReport) -> Iterator[Part]:
     """Bars to their limits, the odd ones in figures, what to do."""
-    from gpumagic.drawing import Details, Grid, Paragraph, how_measured
-
-    names = Names(report.seats)
-    known = [each for each in report.memory if each.peak_bytes is not None]
+    names, memory = words.Names(report.seats), report.memory
+    known = [each for each in memory if each.peak_bytes is not None]
     odd = [*report.odd_in_memory[:_MOST_ODD]]
     if report.runs_out_first is not None and report.runs_out_first not in odd:
         odd.insert(0, report.runs_out_first)
+    folded = [*words.unfinished_table(report.unfinished)]
     if known:
         yield _picture(known, odd, names)
-        yield _table("After the cell", _odd_rows(report.memory, odd, names))
+        alone = [each for each in memory if each.name in odd or len(memory) <= 2]
+        rows = [*_each(alone, names)]
+        if others := tuple(each for each in memory if each not in alone):
+            rows.append(_Row(count_text(len(others), "other"), others))
+        yield _table("After the cell", rows)
+    if memory:
+        folded.insert(0, _table("", _each(memory, names)))
     yield from _notes(report, names)
-    every = [_Row(names.one(each.name), (each,)) for each in report.memory]
-    tables = (*([_table("", every)] if every else []),)
-    if tables := (*tables, *unfinished_table(report.unfinished)):
-        yield Details(f"Memory of every {names.noun}", tables, "ranks")
+    if folded:
+        yield Details(f"Memory of every {names.noun}", tuple(folded), "ranks")
     told = f"{len(known):,} of {count_text(report.ranks, names.noun)}"
-    facts = [("memory known", told), *([("code", report.code)] if report.code else [])]
-    grid = Grid("", tuple((name, shortened(each, 60)) for name, each in facts))
+    facts = (("memory known", told), ("code", shortened(report.code, 60)))
+    grid = Grid("", tuple(each for each in facts if each[1]))
     yield how_measured(grid, Paragraph(_HOW))
 
 
 def _picture(known: Sequence[RankMemory], odd: Sequence[int], names: Names) -> Part:
-    """The odd ones, one in the middle and the ends; of very many a distribution."""
-    from gpumagic.drawing import Histogram, Stack, Stacks
-
+    """The odd ones and the fullest of the others; of very many a distribution."""
     if len(known) > MANY:
         peaks = [float(each.peak_bytes or 0) for each in known]
         return Histogram(f"Peaks of {len(peaks):,} ranks", peaks, bytes_text)
-    by_peak = sorted(known, key=lambda each: each.peak_bytes or 0)
-    others = [each for each in by_peak if each.name not in odd]
-    chosen = [each for each in by_peak if each.name in odd]
-    chosen += [others[at] for at in (len(others) // 2, 0, -1, 1) if len(others) > 1]
-    shown = list(dict.fromkeys((*chosen, *others)))[:_MOST_BARS]
+    ordered = sorted(known, key=lambda e: (e.name not in odd, -(e.peak_bytes or 0)))
+    shown = sorted(ordered[:_MOST_BARS], key=lambda each: each.name)
     stacks = tuple(
-        Stack(names.one(each.name), tuple(_pieces(each)), _text(each))
-        for each in sorted(shown, key=lambda each: each.name)
+        Stack(
+            names.one(each.name),
+            (
+                ("in use", float(each.peak_bytes or 0)),
+                ("free", float(max(each.left_bytes or 0, 0))),
+            ),
+            part_text(each.peak_bytes, each.limit_bytes),
+        )
+        for each in shown
     )
     some = f"{len(shown)} of {len(known)} ranks: " if len(shown) < len(known) else ""
     legend = (("in use", "at the peak"), ("free", ""))
     return Stacks(f"{some}peak and limit".capitalize(), stacks, legend)
 
 
-def _pieces(one: RankMemory) -> Iterator[tuple[str, float]]:
-    yield "in use", float(one.peak_bytes or 0)
-    if one.left_bytes is not None:
-        yield "free", float(max(one.left_bytes, 0))
-
-
-def _text(one: RankMemory) -> str:
-    if one.limit_bytes is None:
-        return bytes_text(one.peak_bytes)
-    return part_text(one.peak_bytes, one.limit_bytes)
-
-
 class _Row(NamedTuple):
     name: str
-    ranks: tuple[RankMemory, ...]
+    shares: tuple[RankMemory, ...]
 
 
-def _odd_rows(
-    memory: Sequence[RankMemory], odd: Sequence[int], names: Names
-) -> list[_Row]:
-    of_rank = {each.name: each for each in memory}
-    each_alone = [*of_rank] if len(memory) <= 2 else odd
-    rows = [_Row(names.one(name), (of_rank[name],)) for name in each_alone]
-    others = tuple(each for each in memory if each.name not in each_alone)
-    if others:
-        rows.append(_Row(count_text(len(others), "other"), others))
-    return rows
+def _each(memory: Iterable[RankMemory], names: Names) -> Iterator[_Row]:
+    return (_Row(names.one(each.name), (each,)) for each in memory)
 
 
-def _table(caption: str, rows: Sequence[_Row]) -> Table:
-    from gpumagic.drawing import Column, Property, Table
-
-    def ranged(heading: str, figure: Callable[[RankMemory], int | None]) -> Property:
-        def told(row: _Row) -> str | None:
-            known = [each for each in map(figure, row.ranks) if each is not None]
-            if not known:
-                return None
-            return range_text(bytes_text(min(known)), bytes_text(max(known)))
-
-        return Property(Column(heading, number=True), told)
-
+def _table(caption: str, rows: Iterable[_Row]) -> Table:
+    ranged = view_shares.ranged
     properties = (
         Property(Column("Rank"), lambda row: row.name),
-        ranged("Peak", lambda each: each.peak_bytes),
-        ranged("Below its limit", lambda each: each.left_bytes),
-        ranged("In use now", lambda each: each.allocated_bytes),
-        ranged("Reserved", lambda each: each.reserved_bytes),
+        ranged("Peak", lambda each: each.peak_bytes, bytes_text),
+        ranged("Below its limit", lambda each: each.left_bytes, bytes_text),
+        ranged("In use now", lambda each: each.allocated_bytes, bytes_text),
+        ranged("Reserved", lambda each: each.reserved_bytes, bytes_text),
     )
     return Table.of(caption, properties, rows)
 
 
 def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
-    from gpumagic.drawing import Note
-
     if report.unfinished:
-        yield from unfinished_notes(
+        yield from words.unfinished_notes(
             report.unfinished,
             names,
             died=report.group_died,
@@ -200,8 +177,7 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
 
 def _asks(report: RanksReport, rank: int, magic: str, what: str) -> str:
     """What to type to ask one rank alone."""
-    engines = {each.name: each.engine for each in report.seats}
-    engine = engines.get(rank)
+    engine = next((each.engine for each in report.seats if each.name == rank), None)
     target = rank if engine is None else engine
     return f"{LOAD} `%%px --targets {target}` above `{magic}` tells {what}"
 

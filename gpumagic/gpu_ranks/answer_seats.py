@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import enum
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.gpu_ranks.answers import DOCTOR, Seat, Unfinished, each_once
-from gpumagic.gpu_ranks.unfinished import (
-    Names,
-    numbers_text,
-    unfinished_notes,
-    unfinished_of,
-    unfinished_table,
-    unfinished_text,
-    verb,
+from gpumagic.drawing import (
+    Badge,
+    Column,
+    Details,
+    Drawing,
+    Grid,
+    Note,
+    Paragraph,
+    Property,
+    Table,
+    how_measured,
+    one_screen,
 )
+from gpumagic.drawing.document import MOST_ROWS
+from gpumagic.gpu_ranks import unfinished as words
+from gpumagic.gpu_ranks.answers import DOCTOR, Seat, Unfinished, each_once
 from gpumagic.report.record import Record, Report
 from gpumagic.report.units import UNKNOWN, count_text, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from gpumagic.drawing import Badge, NoteKind, Part, Property, Table
+    from gpumagic.drawing import NoteKind, Part
     from gpumagic.gpu_ranks.answers import Answer
+    from gpumagic.gpu_ranks.unfinished import Names
 
 _MANY = 64  # of more seats the first are listed
 _FIRST = 16
@@ -45,9 +52,7 @@ class Misplaced(enum.Enum):
     SHARED_GPU = "several ranks on one GPU"
     ON_GPU_0 = "ranks hold memory on a GPU that is another rank's"
     NO_GPU = "no GPU"
-    DRIVERS = "different drivers"
-    TORCHES = "different versions of torch"
-    FAR_NETWORK = "GPU and network card on different sockets"
+    VERSIONS = "different versions"
 
 
 # How much it matters, in a row of the table, why, and what to type.
@@ -70,23 +75,11 @@ _TOLD: dict[Misplaced, tuple[NoteKind, str, str, str]] = {
         "with nccl the group cannot begin, with gloo it waits for their CPU",
         DOCTOR,
     ),
-    Misplaced.DRIVERS: (
-        "warning",
-        "",
-        "NCCL and CUDA then follow different rules on each host",
-        "install one driver on all hosts",
-    ),
-    Misplaced.TORCHES: (
+    Misplaced.VERSIONS: (
         "problem",
         "",
-        "messages and operators may differ between versions",
-        "`%px %pip install torch==VERSION`, then restart the engines",
-    ),
-    Misplaced.FAR_NETWORK: (
-        "warning",
-        "far from network",
-        "what they send crosses from one socket to the other",
-        "`nvidia-smi topo -m` on the host shows which card is near",
+        "messages, operators and rules may differ between versions",
+        "install one driver and one torch on all hosts, then restart the engines",
     ),
 }
 
@@ -111,13 +104,9 @@ class SeatsReport(Report):
     chosen: bool = False  # whether these seats have just been chosen
     # whether each had a GPU of its own from its start on, so that none was chosen
     already: bool = False
-    given_by: str | None = None  # who has given it, "Slurm"; None if nobody is known
-    is_on_hosts: bool = False  # whether a group of several hosts was to begin
 
-    def drawing(self) -> Any:
+    def drawing(self) -> Drawing:
         """What is wrong first; else where all sit."""
-        from gpumagic.drawing import Drawing, one_screen
-
         simulated = bool(self.seats) and all(each.simulated for each in self.seats)
         label = "simulated" if simulated else ""
         return Drawing(headline(self), one_screen(_parts(self)), label)
@@ -128,33 +117,28 @@ class SeatsReport(Report):
 
 def headline(report: SeatsReport) -> str:
     """What is wrong first; else where all sit, and how certain that is."""
-    names = Names(report.seats)
+    names, seats = words.Names(report.seats), report.seats
     if report.unfinished:
         return _unanswered(report, names)
     if report.findings:
-        return finding_text(report.findings[0], report.seats, names)
-    seats = report.seats
+        return finding_text(report.findings[0], seats, names)
     hosts = sorted({each.host for each in seats})
     on = hosts[0] if len(hosts) == 1 else count_text(len(hosts), "host")
     said = f"{count_text(len(seats), names.noun)} on {on}"
+    sits = f", each on a GPU of its own ({_certainty(seats)})"
     if not any(each.gpu for each in seats):
-        return f"{said}, without a GPU"
-    if report.already:
-        by = report.given_by or "its launcher"
-        return f"{said}: {by} has given each a GPU of its own; nothing was changed"
-    if report.chosen and all(each.local_rank == each.gpu_number for each in seats):
-        said = f"{said}: local rank k takes GPU k"
+        sits = ", without a GPU"
+    elif report.already:
+        sits = ": each has been given a GPU of its own; nothing was changed"
+    elif report.chosen and all(each.local_rank == each.gpu_number for each in seats):
+        sits = f": local rank k takes GPU k ({_certainty(seats)})"
     elif any(each.simulated for each in seats):
-        return f"{said}, each on a simulated GPU of its own"
-    elif len(seats) == 1:
-        said = f"{said}, on GPU {seats[0].gpu_number}"
-    else:
-        said = f"{said}, each on a GPU of its own"
-    return f"{said} ({_certainty(seats)})"
+        sits = ", each on a simulated GPU of its own"
+    return f"{said}{sits}"
 
 
 def _unanswered(report: SeatsReport, names: Names) -> str:
-    why = unfinished_text(report.unfinished, names)
+    why = words.unfinished_text(report.unfinished, names)
     if any(each.why == "refused" for each in report.unfinished):
         return f"nothing was changed: {why}"
     here = {each.name for each in report.seats}
@@ -173,25 +157,20 @@ def _certainty(seats: Sequence[Seat]) -> str:
 
 def finding_text(finding: SeatFinding, seats: Sequence[Seat], names: Names) -> str:
     """What is wrong, in a sentence."""
-    who, what = names.several(finding.ranks), shortened(finding.what, 80)
+    who, verb = names.several(finding.ranks), words.verb
     its = next((each for each in seats if each.gpu == finding.what), None)
-    match finding.kind:
-        case Misplaced.SHARED_GPU:
-            at = "" if its is None else f" on {its.host} (GPU {its.gpu_number})"
-            return f"{who} share one GPU{at}"
-        case Misplaced.ON_GPU_0:
-            gpu = "a GPU that is another's"
-            if its is not None:
-                owner = f"which is that of {names.one(its.name)}"
-                gpu = f"GPU {its.gpu_number} of {its.host}, {owner}"
-            return f"{who} {verb(finding.ranks, 'holds', 'hold')} memory on {gpu}"
-        case Misplaced.NO_GPU:
-            return f"{who} {verb(finding.ranks, 'has', 'have')} no GPU"
-        case Misplaced.FAR_NETWORK:
-            sit = verb(finding.ranks, "sits", "sit")
-            return f"{who} {sit} far from any network card"
-        case _:
-            return f"{finding.kind.value}: {what}"
+    if finding.kind is Misplaced.SHARED_GPU:
+        at = "" if its is None else f" on {its.host} (GPU {its.gpu_number})"
+        return f"{who} share one GPU{at}"
+    if finding.kind is Misplaced.ON_GPU_0:
+        gpu = "a GPU that is another's"
+        if its is not None:
+            owner = f"which is that of {names.one(its.name)}"
+            gpu = f"GPU {its.gpu_number} of {its.host}, {owner}"
+        return f"{who} {verb(finding.ranks, 'holds', 'hold')} memory on {gpu}"
+    if finding.kind is Misplaced.NO_GPU:
+        return f"{who} {verb(finding.ranks, 'has', 'have')} no GPU"
+    return f"{finding.kind.value}: {shortened(finding.what, 80)}"
 
 
 def seats_of(read: Iterable[Answer]) -> SeatsReport:
@@ -202,7 +181,7 @@ def seats_of(read: Iterable[Answer]) -> SeatsReport:
     return SeatsReport(
         tuple(found),
         tuple(_findings(found)),
-        unfinished_of(each for each in read if not isinstance(each, Seat)),
+        words.unfinished_of(each for each in read if not isinstance(each, Seat)),
         backend=max(backends, key=lambda each: backends[each], default=None),
     )
 
@@ -218,26 +197,19 @@ def _findings(found: Sequence[Seat]) -> Iterator[SeatFinding]:
             yield SeatFinding(Misplaced.SHARED_GPU, tuple(names), gpu)
     for gpu in dict.fromkeys(gpu for each in found for gpu in each.also_on):
         guests = [
-            e for e in found if gpu in e.also_on and {*on[e.host, gpu]} - {e.name}
+            e.name for e in found if gpu in e.also_on and {*on[e.host, gpu]} - {e.name}
         ]
         if guests:
-            names_there = tuple(each.name for each in guests)
-            yield SeatFinding(Misplaced.ON_GPU_0, names_there, gpu)
+            yield SeatFinding(Misplaced.ON_GPU_0, tuple(guests), gpu)
     without = tuple(each.name for each in found if each.gpu is None)
     if 0 < len(without) < len(found):
         yield SeatFinding(Misplaced.NO_GPU, without)
-    yield from _versions(found)
-    if far := tuple(each.name for each in found if each.network_far):
-        yield SeatFinding(Misplaced.FAR_NETWORK, far)
-
-
-def _versions(found: Sequence[Seat]) -> Iterator[SeatFinding]:
-    for kind, what in ((Misplaced.DRIVERS, "driver"), (Misplaced.TORCHES, "torch")):
+    for what in ("driver", "torch"):
         versions = {getattr(e, what): e.name for e in found if getattr(e, what)}
         if len(versions) > 1:
             told = [f"{v} (rank {name})" for v, name in sorted(versions.items())]
-            ranks = tuple(sorted(versions.values()))
-            yield SeatFinding(kind, ranks, ", ".join(told))
+            ranks, which = tuple(sorted(versions.values())), ", ".join(told)
+            yield SeatFinding(Misplaced.VERSIONS, ranks, f"{what} {which}")
 
 
 # ------------------------------------------------------------------------- screen
@@ -245,45 +217,38 @@ def _versions(found: Sequence[Seat]) -> Iterator[SeatFinding]:
 
 def _parts(report: SeatsReport) -> Iterator[Part]:
     """Ranks, or of many their hosts, then what to type."""
-    from gpumagic.drawing import Details, Grid, Paragraph, how_measured
-    from gpumagic.drawing.document import MOST_ROWS
-
-    names, many = Names(report.seats), len(report.seats) > MOST_ROWS
-    if report.seats:
-        yield _by_host(report) if many else _by_rank(report, names)
+    names, seats = words.Names(report.seats), report.seats
+    tables = [*words.unfinished_table(report.unfinished)]
+    if seats:
+        yield _by_host(report) if len(seats) > MOST_ROWS else _by_rank(report, names)
+        every = Table.of("", _every_column(names), seats)
+        tables.append(every.beginning(_FIRST) if len(seats) > _MANY else every)
     yield from _notes(report, names)
-    every = [_machines(report, names)] if report.seats else []
-    if many:
-        every.insert(0, replace(_by_rank(report, names), caption=""))
-    every = [e.beginning(_FIRST) if len(e.rows) > _MANY else e for e in every]
-    if tables := (*unfinished_table(report.unfinished), *every):
-        yield Details(f"Every {names.noun}", tables, "ranks")
+    if tables:
+        yield Details(f"Every {names.noun}", tuple(tables), "ranks")
     facts = [
         ("group", f"over {report.backend}" if report.backend else "none that is known"),
-        ("certain", _certainty(report.seats) if report.seats else UNKNOWN),
+        ("certain", _certainty(seats) if seats else UNKNOWN),
     ]
     yield how_measured(Grid("", tuple(facts)), Paragraph(_HOW))
 
 
 def _notes(report: SeatsReport, names: Names) -> Iterator[Part]:
-    from gpumagic.drawing import Note
-
-    if any(each.why == "refused" for each in report.unfinished):
+    whys = {each.why for each in report.unfinished}
+    if "refused" in whys:
         text = "CUDA reads its variables once, when it starts"
         yield Note("problem", text, _RESTART)
-    if report.is_on_hosts and any(each.why == "raised" for each in report.unfinished):
+    if "raised" in whys and len({each.host for each in report.seats}) > 1:
         text = "hosts have to reach each other's TCP ports"
         yield Note("problem", text, _NETWORK)
-    yield from unfinished_notes(report.unfinished, names)
+    yield from words.unfinished_notes(report.unfinished, names)
     for at, each in enumerate(report.findings):
         kind, _, why, hint = _TOLD[each.kind]
         first = at == 0 and not report.unfinished
         text = why if first else finding_text(each, report.seats, names)
-        if each.kind is Misplaced.SHARED_GPU and any(
-            seat.confirmed for seat in report.seats if seat.name in each.ranks
-        ):
-            hint = _RESTART
-        yield Note(kind, text, hint)
+        late = any(seat.confirmed for seat in report.seats if seat.name in each.ranks)
+        is_late = each.kind is Misplaced.SHARED_GPU and late
+        yield Note(kind, text, _RESTART if is_late else hint)
     healthy = not (report.findings or report.unfinished)
     if healthy and names.noun == "engine" and len(report.seats) > 1:
         yield Note("note", "there is no group yet", "`%gpu_ranks group` begins one")
@@ -296,33 +261,37 @@ def _caption(report: SeatsReport) -> str:
     return f"Who sits where{gpus}{group}"
 
 
+def _column(heading: str, name: str) -> Property:
+    column = Column(heading, number=name in {"local_rank", "pid"})
+    return Property(column, lambda each: _text(getattr(each, name)))
+
+
 def _by_rank(report: SeatsReport, names: Names) -> Table:
-    from gpumagic.drawing import Column, Property, Table
-
-    seats, wrong = report.seats, _wrong(report)
-
-    def column(heading: str, name: str) -> Property:
-        number = name in {"local_rank", "pid"}
-        text = lambda each: _text(getattr(each, name))  # noqa: E731
-        return Property(Column(heading, number=number), text)
-
-    properties = [column(names.noun.capitalize(), "name")]
+    wrong = _wrong(report)
+    properties = [_column(names.noun.capitalize(), "name")]
     # Engines, as `--on` names them, may have other numbers than their ranks.
-    if any(each.engine not in {None, each.name} for each in seats):
-        properties.append(column("Engine", "engine"))
-    if len({each.host for each in seats}) > 1:
-        properties.append(column("Host", "host"))
-    if any(each.local_rank is not None for each in seats):
-        properties.append(column("Local rank", "local_rank"))
-    if any(each.gpu for each in seats):
-        properties.append(Property(Column("GPU"), gpu_text))
-        if len({each.gpu_name for each in seats if each.gpu_name}) > 1:
-            properties.append(column("Model", "gpu_name"))
-        badge = Property(Column("Is"), lambda each: _badge([each], wrong))
-        properties.append(badge)
-    else:
-        properties.append(column("Process", "pid"))
-    return Table.of(_caption(report), properties, seats)
+    if any(each.engine not in {None, each.name} for each in report.seats):
+        properties.append(_column("Engine", "engine"))
+    properties += (
+        _column("Host", "host"),
+        _column("Local rank", "local_rank"),
+        Property(Column("GPU"), gpu_text),
+        Property(Column("Is"), lambda each: _badge([each], wrong)),
+    )
+    return Table.of(_caption(report), properties, report.seats)
+
+
+def _every_column(names: Names) -> tuple[Property, ...]:
+    return (
+        _column(names.noun.capitalize(), "name"),
+        _column("Engine", "engine"),
+        _column("Host", "host"),
+        _column("Process", "pid"),
+        _column("GPU", "gpu"),
+        Property(Column("Driver"), lambda each: each.driver),
+        Property(Column("torch"), lambda each: each.torch),
+        Property(Column("Also on"), lambda each: ", ".join(each.also_on) or "no other"),
+    )
 
 
 def _text(value: object) -> str:
@@ -330,7 +299,7 @@ def _text(value: object) -> str:
 
 
 def gpu_text(seat: Seat) -> str:
-    """The number of its GPU, or else its UUID."""
+    """The number of its GPU."""
     return _text(seat.gpu and shortened(_text(seat.gpu_number), 12))
 
 
@@ -346,12 +315,10 @@ def _wrong(report: SeatsReport) -> dict[int, Misplaced]:
 
 def _badge(seats: Sequence[Seat], wrong: Mapping[int, Misplaced]) -> Badge:
     """What is wrong with the first of them that has something; else how certain."""
-    from gpumagic.drawing import Badge
-
     bad = [wrong[each.name] for each in seats if each.name in wrong]
-    count = f"{len(bad)} " if len(seats) > 1 else ""
     if bad:
         kind, text, _, _ = _TOLD[bad[0]]
+        count = f"{len(bad)} " if len(seats) > 1 else ""
         return Badge(f"{count}{text}", "problem" if kind == "problem" else "warning")
     if any(each.gpu is None for each in seats):
         return Badge("without a GPU", "unknown")
@@ -360,21 +327,21 @@ def _badge(seats: Sequence[Seat], wrong: Mapping[int, Misplaced]) -> Badge:
 
 
 def _by_host(report: SeatsReport) -> Table:
-    from gpumagic.drawing import Column, Property, Table
-
     wrong, hosts = _wrong(report), defaultdict[str, list[Seat]](list)
     for each in report.seats:
         hosts[each.host].append(each)
+    noun = f"{words.Names(report.seats).noun.capitalize()}s"
+
+    def numbers(row: Any) -> str:
+        return words.numbers_text(each.name for each in row[1])
+
+    def gpus(row: Any) -> str:
+        return str(len({each.gpu for each in row[1]} - {None}))
+
     properties = (
         Property(Column("Host"), lambda row: row[0]),
-        Property(
-            Column(f"{Names(report.seats).noun.capitalize()}s"),
-            lambda row: numbers_text(each.name for each in row[1]),
-        ),
-        Property(
-            Column("GPUs", number=True),
-            lambda row: str(len({each.gpu for each in row[1]} - {None})),
-        ),
+        Property(Column(noun), numbers),
+        Property(Column("GPUs", number=True), gpus),
         Property(Column("Are"), lambda row: _badge(row[1], wrong)),
     )
     # What is wrong comes first, as long lists are cut.
@@ -384,27 +351,8 @@ def _by_host(report: SeatsReport) -> Table:
     return Table.of(_caption(report), properties, rows, name="hosts")
 
 
-def _machines(report: SeatsReport, names: Names) -> Table:
-    from gpumagic.drawing import Column, Property, Table
-
-    far = {None: UNKNOWN, True: "on another socket", False: "near"}
-    properties = (
-        Property(Column(names.noun.capitalize()), lambda each: str(each.name)),
-        Property(Column("Engine"), lambda each: _text(each.engine)),
-        Property(Column("Process"), lambda each: str(each.pid)),
-        Property(Column("Driver"), lambda each: each.driver),
-        Property(Column("torch"), lambda each: each.torch),
-        Property(Column("GPU"), lambda each: each.gpu or "none"),
-        Property(Column("Also on"), lambda each: ", ".join(each.also_on) or "no other"),
-        Property(Column("Network card"), lambda each: far[each.network_far]),
-    )
-    return Table.of("Processes, versions and GPUs", properties, report.seats)
-
-
 def seat_columns(seats: Sequence[Seat]) -> tuple[Property, ...]:
     """Where a rank sits, for a table of what else it did."""
-    from gpumagic.drawing import Column, Property
-
     by_name = {each.name: each for each in seats}
 
     def told(heading: str, text: Any) -> Property:

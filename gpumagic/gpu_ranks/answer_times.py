@@ -5,8 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from gpumagic.drawing import (
+    Column,
+    Details,
+    Drawing,
+    Grid,
+    Histogram,
+    Lane,
+    Note,
+    Paragraph,
+    Property,
+    Span,
+    Timeline,
+    how_measured,
+    one_screen,
+)
+from gpumagic.gpu_open import view_shares
+from gpumagic.gpu_ranks import unfinished as words
+from gpumagic.gpu_ranks.answer_seats import seat_columns
 from gpumagic.gpu_ranks.answer_where import Waiting, waiting_text
 from gpumagic.gpu_ranks.answers import (
     LOAD,
@@ -16,15 +34,8 @@ from gpumagic.gpu_ranks.answers import (
     Seat,
     Unfinished,
 )
-from gpumagic.gpu_ranks.unfinished import (
-    Names,
-    unfinished_headline,
-    unfinished_notes,
-    unfinished_table,
-)
 from gpumagic.report.record import Record, Report
 from gpumagic.report.units import (
-    bytes_text,
     range_text,
     ratio_text,
     seconds_text,
@@ -35,7 +46,8 @@ from gpumagic.report.units import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpumagic.drawing import Note, Part, Span, Table
+    from gpumagic.drawing import Part, Table
+    from gpumagic.gpu_ranks.unfinished import Names
 
 OWN, WAITS, MOVES = "own work", "waits for others", "communication"
 _LANES = 4  # in sight
@@ -89,25 +101,6 @@ class RankTime(Record):
     flags: tuple[tuple[str, str], ...] = ()
 
 
-class TimeRow(NamedTuple):
-    """A rank in a table, or several that are told as one."""
-
-    name: str
-    shares: tuple[RankTime, ...]
-
-
-@dataclass(frozen=True)
-class CollectiveSum(Record):
-    """What ranks did together under one name."""
-
-    name: str  # "all_reduce", ...
-    count: int  # how often each rank was in it
-    nbytes: int | None  # what each rank put in, in all; None if unknown
-    waits_s: tuple[float, float]  # how long ranks waited in it, the least and the most
-    moves_s: tuple[float, float]  # how long data moved, likewise
-    last: int | None = None  # who came last most often; None if all came at once
-
-
 @dataclass(frozen=True)
 class RanksReport(Report):
     """A cell, or a block of code, on all ranks."""
@@ -141,7 +134,6 @@ class RanksReport(Report):
     runs_out_first: int | None = None  # whose peak came nearest to its limit
     # ranks whose peak is far from that of the others, the farthest first
     odd_in_memory: tuple[int, ...] = ()
-    collectives: tuple[CollectiveSum, ...] = ()  # by name, the longest waits first
     group_died: str | None = None  # why the group cannot be used any more
     # how much longer a rank may have waited at most, as not all is known to the moment
     waits_more_s: float = 0.0
@@ -149,7 +141,6 @@ class RanksReport(Report):
 
     def drawing(self) -> Any:
         """What was asked decides what is told first."""
-        from gpumagic.drawing import Drawing, one_screen
         from gpumagic.gpu_ranks import answer_memory
 
         if self.with_memory and (self.memory or not self.times):
@@ -187,9 +178,9 @@ class RanksReport(Report):
 
 def headline(report: RanksReport) -> str:
     """Who did not finish; else the slow rank and its price, or that none is."""
-    names = Names(report.seats)
+    names = words.Names(report.seats)
     if report.unfinished:
-        return unfinished_headline(report.unfinished, report.ranks, names)
+        return words.unfinished_headline(report.unfinished, report.ranks, names)
     if report.told_s == 0:
         return "no time is known of all ranks at once, so nothing tells who was slow"
     if not report.times:
@@ -207,29 +198,22 @@ def headline(report: RanksReport) -> str:
 def _who_is_slow(report: RanksReport, names: Names) -> str:
     slow, several = report.slow, report.ranks > 2
     if slow is None:
-        own_s = [each.own_s for each in report.times]
-        own = range_text(seconds_text(min(own_s)), seconds_text(max(own_s)))
+        own = _range([each.own_s for each in report.times])
         waiting = f"{share_text(report.waiting_share)} of the time was waiting"
         return f"no {names.noun} stands out: own work took {own}, {waiting}"
     than = "the median" if several else "as long as the other"
     ratio = "longest" if report.ratio is None else f"{ratio_text(report.ratio)} {than}"
-    said = f"{names.at(slow.name)} took {ratio} for its own work{_where(report)}"
+    where = ""
+    if report.during:
+        where = f", {view_shares.IN.get(report.during, f'in {report.during}')}"
+    elif report.one_collective is not None:
+        where = f", all before collective {report.one_collective + 1:,}"
+    said = f"{names.at(slow.name)} took {ratio} for its own work{where}"
     if not slow.blamed_s:
         return f"{said}; nobody waited for it"
     blamed, others = seconds_text(slow.blamed_s), "others" if several else "other"
     share = share_text(slow.blamed_s / report.elapsed_s)
     return f"{said}; the {others} waited {blamed} for it ({share})"
-
-
-def _where(report: RanksReport) -> str:
-    """In which part of a step it lies, or before which collective."""
-    if report.during:
-        known = {"host late": ", as its host was late", "input": ", in its input"}
-        known["optimizer"] = ", in the optimizer"
-        return known.get(report.during, f", in {report.during}")
-    if report.one_collective is not None:
-        return f", all before collective {report.one_collective + 1:,}"
-    return ""
 
 
 def _unmatched(report: RanksReport) -> str:
@@ -245,10 +229,8 @@ def _unmatched(report: RanksReport) -> str:
 
 def _parts(report: RanksReport) -> Iterator[Part]:
     """Ranks on one clock, as bars or as a distribution; the odd ones; what to do."""
-    from gpumagic.drawing import Details, Histogram
-    from gpumagic.gpu_open import view_shares
-
-    names = Names(report.seats)
+    names = words.Names(report.seats)
+    folded = [*words.unfinished_table(report.unfinished)]
     if len(report.times) > MANY:
         own_s = [each.own_s for each in report.times]
         yield Histogram(f"Own work of {len(own_s):,} ranks", own_s, seconds_text)
@@ -260,62 +242,45 @@ def _parts(report: RanksReport) -> Iterator[Part]:
         )
         partial = " (of those that finished)" if report.unfinished else ""
         yield _table(report, f"What each did with its time{partial}", rows)
+        folded.insert(0, _every_rank(report, names))
     yield from _notes(report, names)
-    tables = [*unfinished_table(report.unfinished)]
-    if report.times:
-        tables.insert(0, _every_rank(report, names))
-    if tables:
-        yield Details(f"Every {names.noun}", tuple(tables), "ranks")
-    if report.collectives:
-        table = _collectives(report, names)
-        yield Details("What ranks did together", (table,), "collectives")
-    if report.steps_s:
-        yield Details("Steps of each rank", (_steps(report, names),), "steps")
+    if folded:
+        yield Details(f"Every {names.noun}", tuple(folded), "ranks")
     yield _how(report, names)
 
 
 def _table(report: RanksReport, caption: str, rows: Sequence[Any], *more: Any) -> Table:
-    from gpumagic.gpu_open import view_shares
-
     at_least = _more_waits(report) is not None
     known = report.moves_known
-    found: Table = view_shares.table(
-        caption, rows, *more, moves_known=known, at_least=at_least
-    )
-    return found
+    return view_shares.table(caption, rows, *more, moves_known=known, at_least=at_least)
 
 
 def _more_waits(report: RanksReport) -> str | None:
-    from gpumagic.gpu_open import view_shares
-
     return view_shares.more_waits(report.waits_more_s, report.elapsed_s)
+
+
+class _OfRank(Lane):
+    """Beside it stands the share of its own work."""
+
+    @cached_property
+    def busy_s(self) -> float:
+        own = (each for each in self.drawn if each.kind == OWN)
+        return sum(each.end_s - each.start_s for each in own)
 
 
 def _picture(report: RanksReport, names: Names) -> Part:
     """Lanes where there is a common clock, else bars."""
-    from gpumagic.drawing import Lane, Span, Timeline
-    from gpumagic.gpu_open import view_shares
-
-    class OfRank(Lane):
-        """Beside it stands the share of its own work."""
-
-        @cached_property
-        def busy_s(self) -> float:
-            own = (each for each in self.drawn if each.kind == OWN)
-            return sum(each.end_s - each.start_s for each in own)
-
     shown = view_shares.in_sight(report.times, report.slow, _LANES)
     some = f"{len(shown)} of {len(report.times)} ranks: "
     caption = some if len(shown) < len(report.times) else "Each rank: "
     if any(each.began_s is None or each.waits is None for each in shown):
         named = ((names.one(each.name), each, each.elapsed_s) for each in shown)
         said = f"{caption}what it worked, and how it waited"
-        bars: Part = view_shares.bars(said, named, OWN)
-        return bars
+        return view_shares.bars(said, named, OWN)
     until_s = max(each.elapsed_s + (each.began_s or 0.0) for each in report.times)
     return Timeline(
         f"{caption}when it worked, and when it waited",
-        tuple(OfRank(names.one(each.name), tuple(_spans(each))) for each in shown),
+        tuple(_OfRank(names.one(each.name), tuple(_spans(each))) for each in shown),
         (OWN, WAITS, MOVES),
         Span(0.0, until_s),
         share=OWN,
@@ -324,9 +289,6 @@ def _picture(report: RanksReport, names: Names) -> Part:
 
 def _spans(each: RankTime) -> Iterator[Span]:
     """All of its time is own work but for what it did with others."""
-    from gpumagic.drawing import Span
-    from gpumagic.gpu_open import view_shares
-
     began_s = at_s = each.began_s or 0.0
     together = [
         Span(began_s + start_s, began_s + end_s, "", kind)
@@ -351,13 +313,12 @@ def _spans(each: RankTime) -> Iterator[Span]:
 
 
 def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
-    from gpumagic.drawing import Note
     from gpumagic.gpu_ranks.answer_memory import memory_text
 
     for each in report.waiting:
         yield Note("problem", waiting_text(each, names))
     if report.unfinished:
-        yield from unfinished_notes(
+        yield from words.unfinished_notes(
             report.unfinished,
             names,
             told={name for each in report.waiting for name, _ in each.lines},
@@ -386,9 +347,7 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
 
 
 def _advice(report: RanksReport, names: Names) -> Iterator[Note]:
-    from gpumagic.drawing import Note
-    from gpumagic.gpu_open import view_shares
-
+    """What to look at on the slow rank."""
     slow = report.slow
     if slow is None:
         if not report.unfinished and report.waiting_share > _MUCH_WAITING:
@@ -402,25 +361,23 @@ def _advice(report: RanksReport, names: Names) -> Iterator[Note]:
         return
     if report.during:
         text = f"nothing else was odd on {who} while it ran"
-        yield Note("warning", text, view_shares.HINTS.get(report.during, _PROFILE))
+        hint = view_shares.HINTS.get(report.during, _PROFILE)
     elif report.one_collective is not None:
         text = f"{who} did something once that others did not"
         hint = "look for an `if rank == ...`: saving, logging, evaluating on one rank"
-        yield Note("warning", text, hint)
     elif report.phases_told:
+        text = f"{who} {view_shares.SLOWER_IN_ALL}"
         on_gpus = any(each.gpu for each in report.seats) or not report.seats
         hint = view_shares.HINTS["host late"]
         hint = view_shares.HINT_SLOWER_IN_ALL if on_gpus else hint
-        yield Note("warning", f"{who} {view_shares.SLOWER_IN_ALL}", hint)
     else:
         text = f"{who} came last to {slow.last:,} of {report.matched:,} collectives"
-        yield Note("warning", text, _PARTS if report.in_script else _LINES)
+        hint = _PARTS if report.in_script else _LINES
+    yield Note("warning", text, hint)
 
 
 def _odd_step(report: RanksReport, names: Names) -> Iterator[Note]:
     """One step that took much longer than all others, and on whom."""
-    from gpumagic.drawing import Note
-
     steps = [
         (length_s, at, name)
         for name, lengths_s in report.steps_s
@@ -431,7 +388,7 @@ def _odd_step(report: RanksReport, names: Names) -> Iterator[Note]:
     if longest_s > _ODD_STEP * usual_s > 0:
         its, usual = seconds_text(longest_s), seconds_text(usual_s)
         text = f"step {at + 1:,} took {its} on {names.one(name)}, {usual} in the median"
-        yield Note("note", text, "--show steps has those of each rank")
+        yield Note("note", text, "report.steps_s has those of each rank")
 
 
 # ------------------------------------------------------------------------- folded
@@ -439,10 +396,6 @@ def _odd_step(report: RanksReport, names: Names) -> Iterator[Note]:
 
 def _every_rank(report: RanksReport, names: Names) -> Table:
     """Those for which others waited longest first; without any, by their own work."""
-    from gpumagic.drawing import Column, Property
-    from gpumagic.gpu_open import view_shares
-    from gpumagic.gpu_ranks.answer_seats import seat_columns
-
     ordered = sorted(report.times, key=lambda each: (-each.blamed_s, -each.own_s))
     more = [view_shares.ranged("Came last", lambda each: each.last, "{:,}".format)]
     if report.seats:
@@ -450,75 +403,35 @@ def _every_rank(report: RanksReport, names: Names) -> Table:
     if any(each.flags for each in report.times):
         noted = lambda row: "; ".join(dict(row.shares[0].flags).values())  # noqa: E731
         more.append(Property(Column("Noted"), noted))
-    rows = [TimeRow(names.one(each.name), (each,)) for each in ordered]
+    rows = [view_shares.Row(names.one(each.name), (each,)) for each in ordered]
     table = _table(report, "", rows, *more)
     return table.beginning(_FIRST) if len(rows) > MANY else table
-
-
-def _collectives(report: RanksReport, names: Names) -> Table:
-    from gpumagic.drawing import Column, Property, Table
-
-    properties = (
-        Property(Column("Communication"), lambda each: shortened(each.name, 40)),
-        Property(Column("Count", number=True), lambda each: f"{each.count:,}"),
-        Property(
-            Column("Bytes of each", number=True), lambda each: bytes_text(each.nbytes)
-        ),
-        Property(Column("Waits", number=True), lambda each: _range(each.waits_s)),
-        Property(Column("Moves", number=True), lambda each: _range(each.moves_s)),
-        Property(
-            Column("Came last"),
-            lambda each: "all at once" if each.last is None else names.one(each.last),
-        ),
-    )
-    return Table.of("", properties, report.collectives)
 
 
 def _range(seconds: Sequence[float]) -> str:
     return range_text(seconds_text(min(seconds)), seconds_text(max(seconds)))
 
 
-def _steps(report: RanksReport, names: Names) -> Table:
-    from gpumagic.drawing import Column, Property, Table
-
-    properties = (
-        Property(Column("Rank"), lambda row: names.one(row[0])),
-        Property(Column("Steps", number=True), lambda row: f"{len(row[1]):,}"),
-        Property(
-            Column("Median", number=True), lambda row: seconds_text(median(row[1]))
-        ),
-        Property(Column("From, to", number=True), lambda row: _range(row[1])),
-        Property(
-            Column("Longest", number=True),
-            lambda row: f"step {row[1].index(max(row[1])) + 1:,}",
-        ),
-    )
-    return Table.of("", properties, report.steps_s)
-
-
 def _how(report: RanksReport, names: Names) -> Part:
-    from gpumagic.drawing import Grid, Paragraph, how_measured
-    from gpumagic.gpu_open import view_shares
-
-    facts = [(f"{names.noun}s", f"{report.ranks:,}")]
-    if both := report.matched + report.unmatched:
-        facts.append(("collectives matched", f"{report.matched:,} of {both:,}"))
-    if more := _more_waits(report):
-        facts.append(("waits", more))
     clock = "each rank has its own, so no lanes can be drawn side by side"
     if report.clock_error_s is not None:
         off = seconds_text(report.clock_error_s)
         clock = (
             f"put together to within {off}" if report.clock_error_s else "one for all"
         )
-    facts.append(("clock", clock))
-    if report.told_by:
-        facts.append(("told by", report.told_by))
+    both, known = report.matched + report.unmatched, ""
     if report.told_s is not None:
         known = f"a stretch of {seconds_text(report.told_s)}, the same of all ranks"
-        facts.append(("known", known))
-    if report.code:
-        facts.append(("code", shortened(report.code, 60)))
+    facts = (
+        (f"{names.noun}s", f"{report.ranks:,}"),
+        ("collectives matched", f"{report.matched:,} of {both:,}" if both else ""),
+        ("waits", _more_waits(report) or ""),
+        ("clock", clock),
+        ("told by", report.told_by),
+        ("known", known),
+        ("code", shortened(report.code, 60)),
+    )
     said = [view_shares.WAITS, view_shares.OWN_WORK, view_shares.BLAMED, _HOW]
     said += [] if report.moves_known else [_MOVES_UNKNOWN]
-    return how_measured(Grid("", tuple(facts)), Paragraph(" ".join(said)))
+    grid = Grid("", tuple(each for each in facts if each[1]))
+    return how_measured(grid, Paragraph(" ".join(said)))

@@ -6,7 +6,19 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpumagic.drawing import (
+    Column,
+    Drawing,
+    Grid,
+    Note,
+    Paragraph,
+    Property,
+    Table,
+    how_measured,
+    one_screen,
+)
 from gpumagic.gpu_ranks.answers import (
+    EVERYBODYS,
     RECORDER,
     Alive,
     Call,
@@ -32,10 +44,9 @@ from gpumagic.report.units import seconds_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from gpumagic.drawing import Note, Part, Table
+    from gpumagic.drawing import Part
     from gpumagic.gpu_ranks.answers import Answer
 
-EVERYBODYS = "0"  # what torch calls the group that all ranks are in
 _CELL_END = "the end of the cell"  # where a rank is that has come to it
 _OF_TWO = frozenset({"recv", "send"})  # functions that return when another has come
 _TOLD_BY = {
@@ -76,8 +87,6 @@ class WhereReport(Report):
 
     def drawing(self) -> Any:
         """The longest wait, where each rank is, and what to do."""
-        from gpumagic.drawing import Drawing, one_screen
-
         return Drawing(headline(self), one_screen(_parts(self)))
 
 
@@ -126,11 +135,7 @@ def _called(waiting: Waiting) -> str:
 
 
 def where_of(read: Sequence[Answer]) -> WhereReport:
-    """Which ranks have called which collective, and who has not.
-
-    Args:
-        read: The last answer of each rank, also of those that have ended.
-    """
+    """Which ranks have called which collective, and who has not."""
     read = each_once(read)
     alive = {each.name: each for each in read if isinstance(each, Alive)}
     gone = {each.name: each for each in read if not isinstance(each, Alive)}
@@ -277,7 +282,6 @@ def _by_stacks(
 
 
 def _parts(report: WhereReport) -> Iterator[Part]:
-    from gpumagic.drawing import Grid, Paragraph, how_measured
 
     table = _table(report)
     if table.rows:
@@ -288,7 +292,6 @@ def _parts(report: WhereReport) -> Iterator[Part]:
 
 
 def _notes(report: WhereReport, names: Names) -> Iterator[Note]:
-    from gpumagic.drawing import Note
 
     if report.waiting and report.waiting[0].mismatch:
         text = "all ranks have to call the same, in one order, with one size"
@@ -307,8 +310,6 @@ def _notes(report: WhereReport, names: Names) -> Iterator[Note]:
 
 def _table(report: WhereReport) -> Table:
     """Ranks that are at the same place in one row."""
-    from gpumagic.drawing import Column, Property, Table
-
     places = dict(report.lines)
     states = {
         name: "has ended" if place == _CELL_END else "works"

@@ -6,12 +6,10 @@ What cannot be true makes all of an answer garbage, by name and never by an exce
 
 from __future__ import annotations
 
-import base64
 import json
-import zlib
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from gpumagic.report.collectives import Part
 from gpumagic.report.places import CodeLine  # noqa: TC001 -- `read` looks it up
@@ -26,8 +24,9 @@ MOST_BYTES = 4_000_000
 MOST_COLLECTIVES, MOST_OF_MANY = 20_000, 2_000  # that a rank sends; of many ranks each
 MANY = 64  # ranks: more are compared by their last collectives
 _MOST_IN_ALL = 200_000  # collectives times ranks: analysed in a few seconds
-_UNTRUE = (TypeError, ValueError, OverflowError, RecursionError, zlib.error)
+_UNTRUE = (TypeError, ValueError, OverflowError, RecursionError)
 
+EVERYBODYS = "0"  # what torch calls the group that all ranks are in
 RECORDER = "flight recorder"  # what tells of collectives without any profile
 # Engines have no magics of ours until they are told to.
 LOAD = "`%px %load_ext gpumagic` once, then"
@@ -51,8 +50,6 @@ class Seat(Record):
     also_on: tuple[str, ...] = ()  # UUIDs of other GPUs on which it holds memory
     driver: str | None = None
     torch: str | None = None
-    # whether no network card is on its GPU's socket; None if unknown
-    network_far: bool | None = None
     simulated: bool = False  # whether its GPU is a simulated one
     world_size: int | None = None  # how many ranks its group has; None without one
     backend: str | None = None  # of its group, "nccl" or "gloo"; None without one
@@ -177,8 +174,6 @@ class Alive:
     progress: tuple[int, int | None] | None = None  # steps done, and how many there are
     working: bool | None = None  # rather than waiting; None if it cannot tell
     stuck_s: float | None = None  # for how long it has been in the same collective
-    timeout_s: float | None = None  # after how long its group lets nobody wait any more
-    memory: tuple[int, int] | None = None  # in use on its GPU, and how much that has
     left: bool = False  # whether it has come to the end of the block
     deaf: bool = False  # whether it was sent Ctrl-C, and has not come back
 
@@ -214,8 +209,6 @@ def _read(said: object, place: int) -> Answer:
     if said.get("version") != VERSION or isinstance(said["version"], bool):
         told = f"version {str(said.get('version'))[:30]} of its answers"
         raise Garbage(f"{told} is not {VERSION}: install the same gpumagic everywhere")
-    if said.get("kind") == "packed":
-        said = _unpacked(said)
     if (nbytes := len(json.dumps(said))) > MOST_BYTES:
         raise Garbage(f"its answer has {nbytes:,} bytes")
     if said.get("kind") == "seat":
@@ -231,24 +224,6 @@ def _read(said: object, place: int) -> Answer:
 def _seat(said: object, place: int) -> Seat:
     rank = said.get("rank") if isinstance(said, dict) else None
     return read(Seat, said or {}, name=rank if type(rank) is int else place)
-
-
-def packed(said: dict[str, Any]) -> dict[str, Any]:
-    """The same in a tenth of the bytes."""
-    text = base64.b64encode(zlib.compress(json.dumps(said).encode())).decode()
-    return {
-        "version": VERSION,
-        "kind": "packed",
-        "rank": said["seat"]["rank"],
-        "text": text,
-    }
-
-
-def _unpacked(said: dict[str, Any]) -> dict[str, Any]:
-    unpacking = zlib.decompressobj()
-    text = unpacking.decompress(base64.b64decode(str(said.get("text"))), MOST_BYTES)
-    found = json.loads(text)
-    return found if isinstance(found, dict) else {}
 
 
 def most_collectives(ranks: int) -> int:

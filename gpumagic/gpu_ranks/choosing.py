@@ -33,8 +33,6 @@ class Asker:
     machine: Hashable  # what tells its host apart from others
     choices: tuple[Choice, ...]  # what it may be given, in the order of CUDA
     gpu: str | None  # the UUID of its current device; None for none
-    # who has started it as one of many tasks; None if nobody is known
-    given_by: str | None = None
 
 
 def names_of(askers: Mapping[int, Asker]) -> dict[int, str]:
@@ -48,15 +46,15 @@ def names_of(askers: Mapping[int, Asker]) -> dict[int, str]:
         raise GpuMagicError(
             f"nothing was changed: {_engines(without)} {sees} no GPU", DOCTOR
         )
-    taken: dict[tuple[Hashable, Choice], int] = {}
+    taken: set[tuple[Hashable, Choice]] = set()
     found = {}
     for engine, asker in sorted(
         askers.items(), key=lambda each: len(each[1].choices) > 1
     ):
         free = [e for e in asker.choices if (asker.machine, e) not in taken]
         if not free:
-            raise _none_left(askers, engine, taken)
-        taken[asker.machine, free[0]] = engine
+            raise _none_left(askers, engine)
+        taken.add((asker.machine, free[0]))
         found[engine] = _name(free[0], asker.choices)
     return found
 
@@ -68,32 +66,16 @@ def _name(choice: Choice, among: Sequence[Choice]) -> str:
     return str(choice.uuid if is_slice else choice.number)
 
 
-def _none_left(
-    askers: Mapping[int, Asker],
-    engine: int,
-    taken: Mapping[tuple[Hashable, Choice], int],
-) -> GpuMagicError:
+def _none_left(askers: Mapping[int, Asker], engine: int) -> GpuMagicError:
     asker = askers[engine]
-    by = asker.given_by or "whoever started them"
-    if len(asker.choices) == 1:
-        other = taken[asker.machine, asker.choices[0]]
-        hint = (
-            "ask for one each: srun --gpus-per-task=1"
-            if asker.given_by == "Slurm"
-            else "let each see a GPU of its own (CUDA_VISIBLE_DEVICES)"
-        )
-        return GpuMagicError(
-            f"nothing was changed: {by} has given {_engines(sorted([other, engine]))} "
-            f"of {asker.host} the same GPU, and no other",
-            f"{hint}; or use one of them: --on",
-        )
     here = [e for e, each in askers.items() if each.machine == asker.machine]
     gpus = len({choice for e in here for choice in askers[e].choices})
     first = [e for e in askers if e not in here or e in here[:gpus]]
     return GpuMagicError(
         f"nothing was changed: {asker.host} has {count_text(gpus, 'GPU')} for "
         f"{count_text(len(here), 'engine')}",
-        f"start as many engines as GPUs, or `%gpu_ranks select --on "
+        "start as many engines as GPUs, let a batch system give each its own "
+        "(srun --gpus-per-task=1), or `%gpu_ranks select --on "
         f"{','.join(map(str, first))}`",
     )
 
@@ -111,9 +93,3 @@ def are_given(askers: Mapping[int, Asker]) -> bool:
         if len(asker.choices) == 1 and asker.gpu == asker.choices[0].uuid
     }
     return len(mine) == len(askers)
-
-
-def given_by(askers: Mapping[int, Asker]) -> str | None:
-    """Who has started them all, where it is one."""
-    by = {asker.given_by for asker in askers.values()}
-    return by.pop() if len(by) == 1 else None

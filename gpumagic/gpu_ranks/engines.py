@@ -47,7 +47,6 @@ _LATE_S = 3.0  # how long outputs may stay behind the end of their line
 _PAUSE_S = 0.005
 _ENDS_S = 0.2
 _ANSWERS_S = 10.0  # the controller, of itself
-_UNDERWAY_S = 0.3  # what is said may be as old as this when it is heard
 _BUSY_S = 0.3  # how long the controller may take to learn that a line has ended
 HEARS_S = 1.0  # within which who hears Ctrl-C has come back
 _MISSING = ("ModuleNotFoundError", "ImportError")
@@ -130,7 +129,6 @@ class Asked:
     _seen: dict[int, int] = field(default_factory=dict)
     _last: dict[int, dict[str, Any]] = field(default_factory=dict)
     _alive: dict[int, dict[str, Any]] = field(default_factory=dict)
-    _heard_s: dict[int, float] = field(default_factory=dict)
     _times: Counter[int] = field(default_factory=Counter)
     _sending: threading.Lock = field(default_factory=threading.Lock)
 
@@ -188,7 +186,6 @@ class Asked:
         told = said if isinstance(said, dict) else {}
         is_alive = told.get("kind") == "alive"
         (self._alive if is_alive else self._last)[engine] = said
-        self._heard_s[engine] = time.monotonic()
         seat = told.get("seat")
         rank = (seat if isinstance(seat, dict) else told).get("rank")
         if isinstance(rank, int):
@@ -216,21 +213,6 @@ class Asked:
         sent_s = self.interrupted_s
         had_time = sent_s is not None and time.monotonic() - sent_s > HEARS_S
         return had_time and engine in self.interrupted
-
-    def missed_ctrl_c(self) -> list[int]:
-        """Engines that began only after it was sent, by how long they have been at it.
-
-        One that has nothing to do yet takes no notice of signals.
-        """
-        if self.interrupted_s is None:
-            return []
-        by_then_s = self.interrupted_s + _UNDERWAY_S
-        return [
-            engine
-            for engine in self.interrupted
-            if isinstance(alive := self._checked(engine), Alive)
-            and self._heard_s[engine] - alive.since_s > by_then_s
-        ]
 
     def said(self, engine: int) -> dict[str, Any]:
         """What an engine has answered, as it came; empty without an answer."""
@@ -290,22 +272,13 @@ def _failed(result: Any) -> BaseException | None:
 
 
 class _Asking(threading.Thread):
-    """Asks where no Ctrl-C arrives, and for what may never come.
-
-    Args:
-        ask: Gives the answer.
-
-    Attributes:
-        said: The answer; None as long as there is none.
-
-        failed: Why there is none: the client is closed, say, or has no engines.
-    """
+    """Asks where no Ctrl-C arrives, and for what may never come."""
 
     def __init__(self, ask: Callable[[], Any]) -> None:
         super().__init__(name="gpumagic-asking", daemon=True)
         self._ask = ask
-        self.said: Any = None
-        self.failed: Exception | None = None
+        self.said: Any = None  # as long as there is no answer
+        self.failed: Exception | None = None  # why there is none
 
     def run(self) -> None:
         try:
@@ -315,20 +288,11 @@ class _Asking(threading.Thread):
 
 
 class Engines:
-    """Those of one cluster.
-
-    Args:
-        client: Of ipyparallel.
-
-    Attributes:
-        client: Likewise.
-
-        names: The rank of each engine, as far as any has told.
-    """
+    """Those of one cluster, by ipyparallel's client."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
-        self.names: dict[int, int] = {}
+        self.names: dict[int, int] = {}  # the rank of each, as far as any has told
         self._asking: _Asking | None = None
 
     def chosen(self, on: str | None) -> list[int]:
@@ -406,16 +370,7 @@ class Engines:
         if targets := asked.running:
             asked.interrupted_s = time.monotonic()
             asked.interrupted = tuple(targets)
-            self._send_ctrl_c(targets)
-
-    def interrupt_late(self, asked: Asked) -> None:
-        """Send Ctrl-C once more to those that began only after it had come."""
-        if late := asked.missed_ctrl_c():
-            asked.interrupted_s = time.monotonic()
-            self._send_ctrl_c(late)
-
-    def _send_ctrl_c(self, targets: Sequence[int]) -> None:
-        self.client.send_signal(signal.SIGINT, targets=list(targets), block=False)
+            self.client.send_signal(signal.SIGINT, targets=targets, block=False)
 
     def restart_line(self, targets: Sequence[int], namespace: Mapping[str, Any]) -> str:
         """What to type so that others come in the place of some engines."""
@@ -443,24 +398,16 @@ def _listed(engines: Sequence[int]) -> str:
 
 
 def _range(part: str, there: Sequence[int]) -> list[int]:
-    first, dash, last = part.strip().partition("-")
-    if not first.isdecimal() or (dash and not last.isdecimal()):
-        raise GpuMagicError(
-            f"{part!r} names no engines: they have numbers",
-            "write --on 0,2 or --on 0-3; %gpu_ranks tells which is on which host",
-        )
-    ends = int(first), int(last if dash else first)
-    for number in ends:
-        if number not in there:
-            raise GpuMagicError(
-                f"there is no engine {number}", f"there are {there[0]} to {there[-1]}"
-            )
-    found = [each for each in there if ends[0] <= each <= ends[1]]
-    if not found:
-        raise GpuMagicError(
-            f"{part!r} names no engines", f"write --on {ends[1]}-{ends[0]}"
-        )
-    return found
+    first, _, last = part.strip().partition("-")
+    ends = first, last or first
+    if all(each.isdecimal() and int(each) in there for each in ends):
+        found = [each for each in there if int(ends[0]) <= each <= int(ends[1])]
+        if found:
+            return found
+    raise GpuMagicError(
+        f"{part!r} names no engines that are there",
+        f"they are {there[0]} to {there[-1]}: write --on 0,2 or --on 0-3",
+    )
 
 
 def wait_for(

@@ -13,17 +13,18 @@ and one for those of gloo.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.simulated import simulated_box
-from gpumagic.gpu_ranks.answer_where import EVERYBODYS
+from gpumagic.gpu_ranks.answers import EVERYBODYS
 from gpumagic.report.units import bytes_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 _WAYS_OUT = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 _NUMBER = "collective_seq_id"
@@ -52,7 +53,6 @@ def flight(*, asks_for_calls: bool = True) -> dict[str, Any] | None:
     if not told:
         return None
     entries = [call for _, its in told for call in its]
-    _learn(entries)
     status = {group: its for each, _ in told for group, its in each.items()}
     last, under_way = _calls(entries, status)
     named = _named(status)
@@ -74,17 +74,6 @@ def is_there() -> bool:
     """Whether this torch has the recorder that all backends write to."""
     module = sys.modules.get("torch._C._distributed_c10d")
     return getattr(module, _WAYS_OUT[0], None) is not None
-
-
-def group_timeout_s() -> float | None:
-    """How long the group of all ranks lets one wait; None if unknown."""
-    groups: Any = sys.modules.get("torch.distributed.distributed_c10d")
-    with contextlib.suppress(Exception):  # private to torch as well
-        group = groups._get_default_group()  # noqa: SLF001
-        kinds = {device.type: device for device in group._device_types}  # noqa: SLF001
-        backend = group._get_backend(kinds.get("cuda") or kinds["cpu"])  # noqa: SLF001
-        return float(backend.options._timeout.total_seconds())  # noqa: SLF001
-    return None
 
 
 def numbers() -> dict[str, Numbers]:
@@ -113,7 +102,6 @@ def calls() -> list[dict[str, Any]]:
     """All that NCCL's recorder holds, else gloo's, in order of calls; it is dear."""
     told = [entries for _, entries in _told(with_calls=True) if entries]
     found = [each for each in told[-1] if "record_id" in each] if told else []
-    _learn(found)
     return sorted(found, key=lambda each: int(each["record_id"]))
 
 
@@ -122,30 +110,26 @@ def group_of(call: Mapping[str, Any]) -> str:
     return str((call.get("process_group") or [EVERYBODYS])[0])
 
 
-_names = {"0": EVERYBODYS}  # by what this process calls a group
-_asked: set[str] = set()  # those whose name was not to be found
-
-
 def _named(status: Mapping[str, Numbers]) -> dict[str, str]:
     """What this process calls each group, by name; of several the newest.
 
     A group that nobody has seen a call of is one that no other rank knows.
     """
-    used = {group for group, its in status.items() if its.called >= 0}
-    if unknown := used - {*_names} - _asked:
-        _learn(call for _, its in _told(with_calls=True) for call in its)
-        _asked.update(unknown)
+    used = frozenset(each for each, its in status.items() if its.called >= 0)
+    names = {"0": EVERYBODYS} | _names_of(used - {"0"})
     found = {}
     for group in sorted(status, key=lambda each: (len(each), each)):
-        name = _names.get(group, f"{group} of process {os.getpid()}")
+        name = names.get(group, f"{group} of process {os.getpid()}")
         if name:
             found[name] = group
     return found
 
 
-def _learn(entries: Iterable[dict[str, Any]]) -> None:
-    for each in entries:
-        _names[each["pg_id"]] = group_of(each)
+@functools.lru_cache(maxsize=1)  # until another group is used: it is dear
+def _names_of(groups: frozenset[str]) -> dict[str, str]:
+    """By what this process calls a group the name that all ranks know."""
+    told = _told(with_calls=True) if groups else ()
+    return {call["pg_id"]: group_of(call) for _, its in told for call in its}
 
 
 def _row(group: str, call: Mapping[str, Any]) -> list[Any]:

@@ -25,8 +25,6 @@ from gpumagic.gpu_ranks.meeting import Meeting, common_store, distributed_here
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gpumagic.devices.protocols import Driver
-
 _BEAT_S = 1.0
 _DEAD_S = 6.0  # without a heartbeat
 _PAUSE_S = 0.02
@@ -114,9 +112,7 @@ def tell(text: str) -> None:
 
 
 @contextlib.contextmanager
-def telling(
-    ranks: Ranks, *, hang_s: float, driver: Callable[[], Driver]
-) -> Iterator[None]:
+def telling(ranks: Ranks, *, hang_s: float) -> Iterator[None]:
     """Tell of this rank while a block runs."""
     if ranks.store is None:
         yield
@@ -124,7 +120,6 @@ def telling(
     beats = _Beats(ranks, hang_s)
     lookout = Lookout(
         beats.say,
-        driver,
         rank=ranks.rank,
         every_s=min(_BEAT_S, hang_s / 4),
         quiet_s=hang_s,

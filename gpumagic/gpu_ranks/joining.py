@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import os
 import socket
 import threading
@@ -24,16 +25,10 @@ _ENDS_S = 10.0  # in which torch ends a group
 _HERE = "127.0.0.1"
 _NS = 1_000_000_000
 
-_stores: dict[int, Any] = {}  # of rank 0, by port, until its group has been begun
-_meetings: list[Meeting] = []  # of cells that some ranks may be in
-
 
 def choices(asked: dict[str, Any]) -> dict[str, Any]:
-    """Which GPUs this process may be given, and who has started it."""
-    return on_rank.seat(asked["engine"]) | {
-        "choices": on_rank.choices(),
-        "launcher": on_rank.launcher(),
-    }
+    """Which GPUs this process may be given."""
+    return on_rank.seat(asked["engine"]) | {"choices": on_rank.choices()}
 
 
 def choose(asked: dict[str, Any]) -> dict[str, Any]:
@@ -60,15 +55,19 @@ def meet(asked: dict[str, Any]) -> dict[str, Any]:
     The system gives the port to torch's own store, so nobody else can have it. Other
     hosts reach this one by its name, as with torchrun.
     """
+    _store_of_rank_0.cache_clear()
+    address = _HERE if asked["one_host"] else socket.gethostname()
+    port = _store_of_rank_0().port
+    return on_rank.seat(asked["engine"]) | {"address": address, "port": port}
+
+
+@functools.lru_cache(maxsize=1)  # it has to live until `join`
+def _store_of_rank_0() -> Any:
     import torch.distributed as dist
 
-    store = dist.TCPStore(
+    return dist.TCPStore(
         _HERE, 0, is_master=True, wait_for_workers=False, timeout=_PATIENCE
     )
-    _stores.clear()
-    _stores[store.port] = store  # it has to live until `join`
-    address = _HERE if asked["one_host"] else socket.gethostname()
-    return on_rank.seat(asked["engine"]) | {"address": address, "port": store.port}
 
 
 def join(asked: dict[str, Any]) -> dict[str, Any]:
@@ -84,12 +83,13 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
     }
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update({name: str(value) for name, value in variables.items()})
-    store = _stores.pop(asked["port"], None)  # from here on the group holds it
     try:
         _end_group()
-        _meetings.clear()
         on_rank.warm_up()  # a group that there is by then would be held for ever
-        if store is None:
+        if asked["rank"] == 0:
+            store = _store_of_rank_0()
+            _store_of_rank_0.cache_clear()  # from here on the group holds it
+        else:
             store = dist.TCPStore(asked["address"], asked["port"], timeout=_PATIENCE)
         dist.init_process_group(
             asked["backend"] or _backend(),
@@ -191,9 +191,4 @@ def meet_all(key: str, ranks: int, *, within_s: float = _TOGETHER_S) -> Meeting 
     elif came and meeting.has_several_clocks:
         meeting.compare()  # who has no part in it would begin before the others
         came = meeting.all_come("compared", within_s)
-    if came:  # so nobody is in an earlier cell any more
-        for each in _meetings:
-            each.forget()
-        _meetings.clear()
-    _meetings.append(meeting)
     return meeting if came else None

@@ -13,10 +13,9 @@ from gpumagic.gpu_ranks.engines import HEARS_S
 from gpumagic.gpu_ranks.unfinished import (
     Names,
     unfinished_text,
-    until_text,
     verb,
 )
-from gpumagic.report.units import count_text, part_text, seconds_text
+from gpumagic.report.units import count_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,18 +27,11 @@ if TYPE_CHECKING:
 _FEWEST_S_BETWEEN = 0.25
 _BEGINS_AFTER_S = 1.0
 _MOST_ROWS = 8
-_NEARLY_FULL = 0.9
 _FAILED = frozenset({"raised", "lost", "died"})
 
 
 class Panel:
-    """Draws what ranks say, once that takes long.
-
-    Args:
-        place: Where it is drawn; who has that takes it away.
-
-        hang_s: How long the same collective is open until it is told.
-    """
+    """Draws what ranks say, once that takes long."""
 
     def __init__(self, place: Place, *, hang_s: float) -> None:
         self._place = place
@@ -85,29 +77,15 @@ def _after_ctrl_c(answers: Sequence[Answer], sent_to: int, *, has_time: bool) ->
     running = [each.name for each in answers if isinstance(each, Alive)]
     if not has_time or not running:
         return f"Ctrl-C was sent to {count_text(sent_to, 'engine')}"
-    until = (until_text(each) for each in answers if isinstance(each, Alive))
     said = f"{Names().several(running)} {verb(running, 'does', 'do')} not hear Ctrl-C"
-    timeout = next((f" ({each})" for each in until if each), "")
-    return f"{said}: press it again to stop waiting{timeout}"
+    return f"{said}: press it again to stop waiting"
 
 
 def _table(answers: Sequence[Answer]) -> Table:
-    """Where they are; those whose memory is nearly full come first, and say so."""
-    rows = sorted(answers, key=lambda each: (not _full(each), each.name))[:_MOST_ROWS]
-    columns = [Column("Rank", number=True), Column("Is"), Column("At"), Column("Steps")]
-    cells = [[str(each.name), *_row(each)] for each in rows]
-    if any(full := [_full(each) for each in rows]):
-        columns.append(Column("Memory nearly full"))
-        cells = [[*row, text] for row, text in zip(cells, full, strict=True)]
-    return Table("Where ranks are", tuple(columns), tuple(map(tuple, cells)))
-
-
-def _full(answer: Answer) -> str:
-    """What is in use, with what torch keeps for later, where little is left."""
-    memory = answer.memory if isinstance(answer, Alive) else None
-    if memory is None or memory[0] < _NEARLY_FULL * memory[1]:
-        return ""
-    return str(part_text(*memory))
+    rows = sorted(answers, key=lambda each: each.name)[:_MOST_ROWS]
+    columns = Column("Rank", number=True), Column("Is"), Column("At"), Column("Steps")
+    cells = tuple((str(each.name), *_row(each)) for each in rows)
+    return Table("Where ranks are", columns, cells)
 
 
 def _row(answer: Answer) -> tuple[str, str, str]:

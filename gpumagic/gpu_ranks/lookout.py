@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from gpumagic.devices.driver import open_driver
 from gpumagic.devices.now import Looking
 from gpumagic.gpu_ranks.answers import VERSION
-from gpumagic.gpu_ranks.flight_recorder import flight, group_timeout_s, numbers
+from gpumagic.gpu_ranks.flight_recorder import flight, numbers
 from gpumagic.report.frontend import running_cell, running_shell
 from gpumagic.report.places import Places, cell_number, line_in
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-    from gpumagic.devices.protocols import Driver
     from gpumagic.report.places import CodeLine
 
 EVERY_S = 1.0
@@ -33,32 +33,20 @@ _WRAPPERS = frozenset({"wrapper", "all_reduce_wrapper"})
 class Lookout:
     """A thread that tells of this rank until the block has ended.
 
-    Args:
-        tell: Takes the dictionary; called from the thread.
-
-        driver: The machine's, to find loops that count themselves, and memory.
-
-        rank: Of this process; None without a group.
-
-        device: The number of its GPU; None for none.
-
-        quiet_s: How long nothing is called until it is asked which call is open, which
-            is dear.
+    Nothing is asked that is dear until nothing was called for `quiet_s`.
     """
 
-    def __init__(  # noqa: PLR0913 -- one for each thing it tells
+    def __init__(
         self,
         tell: Callable[[dict[str, Any]], object],
-        driver: Callable[[], Driver],
         *,
         rank: int | None,
-        device: int | None = None,
         every_s: float = EVERY_S,
         quiet_s: float = 0.0,
     ) -> None:
         self._tell, self._rank = tell, rank
         self._every_s, self._quiet_s = every_s, quiet_s
-        self._looking, self._device = Looking(driver), device
+        self._looking = Looking(open_driver)
         self._ended = threading.Event()
         self._main = threading.get_ident()
         self._began_s = time.monotonic()
@@ -98,8 +86,6 @@ class Lookout:
             "line": _users_line(frame),
             "inside": inside,
             "stuck_s": stuck_s,
-            "memory": self._looking.filled(self._device),
-            "timeout_s": group_timeout_s() if stuck_s else None,
             "progress": [loops[0].done, loops[0].total] if loops else None,
             "working": None if inside is None and recorded is None else not stuck_s,
         }

@@ -50,29 +50,20 @@ def common_store(distributed: Any) -> Any:
 
 
 class Meeting:
-    """One occasion on which all ranks of a group come together.
-
-    Args:
-        store: Of torch, with no keys of an earlier occasion.
-
-        rank: This one.
-
-        ranks: How many are to come.
-    """
+    """One occasion on which all ranks of a group come together."""
 
     def __init__(self, store: Any, rank: int, ranks: int) -> None:
         self._store, self._rank, self._ranks = store, rank, ranks
         self._own = own_clock()
         self._place: int | None = None  # among the clocks, of who answers for one
-        self._said: list[str] = []
         self._at_s = 0.0
 
     def begin(self, within_s: float) -> bool:
         """Say which clock this is, and wait for all."""
         if self._rank == 0:
             self.say("clock of rank 0", self._own)
-        if self._add(f"clock {self._own}") == 1:
-            self._place = self._add("clocks")
+        if self._store.add(f"clock {self._own}", 1) == 1:
+            self._place = int(self._store.add("clocks", 1))
             self.say(f"clock no. {self._place}", self._own)
         return self.all_come("begun", within_s)
 
@@ -82,7 +73,7 @@ class Meeting:
         Where that takes long they look up now and then, for Ctrl-C.
         """
         until_s, everybody = time.monotonic() + within_s, f"all {what}"
-        came = self._add(what) >= self._ranks
+        came = int(self._store.add(what, 1)) >= self._ranks
         if came:
             self.say(everybody, "")
         while not came and (left_s := until_s - time.monotonic()) > 0:
@@ -141,9 +132,7 @@ class Meeting:
     def offset(self, *, of_s: float | None = None) -> dict[str, int]:
         """What is added to this clock to have that of rank 0, as it travels.
 
-        Args:
-            of_s: The time in which clocks may have drifted apart; from then to now if
-                it is not given.
+        Clocks may have drifted apart in `of_s`, or from `compare` to now.
         """
         if not self.has_several_clocks or self._own == self._of_rank_0():
             return {"offset_ns": 0, "offset_error_ns": 0}
@@ -157,16 +146,4 @@ class Meeting:
 
     def say(self, key: str, text: str) -> None:
         """Write something down for the others, on this occasion."""
-        self._said.append(key)
         self._store.set(key, text)
-
-    def _add(self, key: str) -> int:
-        count = int(self._store.add(key, 1))
-        if count == 1:
-            self._said.append(key)
-        return count
-
-    def forget(self) -> None:
-        """Delete what this rank has said, once all have left."""
-        for key in self._said:
-            self._store.delete_key(key)

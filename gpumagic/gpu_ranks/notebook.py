@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from IPython.display import display
 
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError, UsageProblem, did_you_mean
 from gpumagic.gpu_ranks import analysis, choosing
 from gpumagic.gpu_ranks.answer_seats import seats_of
 from gpumagic.gpu_ranks.answer_where import where_of
-from gpumagic.gpu_ranks.answers import Seat, Unfinished
-from gpumagic.gpu_ranks.engines import Engines, client_in, hear, wait_for
+from gpumagic.gpu_ranks.answers import MIME, Seat, Unfinished
+from gpumagic.gpu_ranks.engines import Engines, client_in, hear, metadata_of, wait_for
 from gpumagic.gpu_ranks.live import Panel
-from gpumagic.gpu_ranks.outputs import show_outputs
 from gpumagic.notebook.live import place_in
 from gpumagic.report.frontend import running_cell
 from gpumagic.report.units import count_text, listed, parse_seconds
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gpumagic.gpu_ranks.answer_seats import SeatsReport
     from gpumagic.gpu_ranks.answer_times import RanksReport
@@ -39,11 +41,7 @@ _FRESH_S = 2.5  # within which a rank that runs has said where it is
 
 
 class Notebook:
-    """The cluster of one notebook, and what still runs on it.
-
-    Args:
-        magics: Through which reports are shown.
-    """
+    """The cluster of one notebook, and what still runs on it."""
 
     def __init__(self, magics: GpuMagics) -> None:
         self._magics = magics
@@ -115,8 +113,7 @@ class Notebook:
                 f"%px import gpumagic; {box.call()}",
             )
         if choosing.are_given(askers):
-            by = choosing.given_by(askers)
-            return replace(_seats_of(asked), already=True, given_by=by)
+            return replace(_seats_of(asked), already=True)
         names = choosing.names_of(askers)
 
         def choose(*, dry_run: bool) -> SeatsReport:
@@ -176,7 +173,7 @@ class Notebook:
             },
         )
         self._warm |= {e for e in targets if not asked.said(e).get("refused")}
-        return replace(_seats_of(asked, "raised"), is_on_hosts=not one_host)
+        return _seats_of(asked, "raised")
 
     def _by_host(self, engines: Engines, targets: Sequence[int]) -> list[list[int]]:
         """The engines of each host, in their order."""
@@ -215,7 +212,7 @@ class Notebook:
             hang_s=_HANG_S if typed.hang is None else parse_seconds(typed.hang),
         )
         self._last = asked
-        show_outputs(asked.results)
+        _show_outputs(asked.results)
         first = next((line for line in cell.splitlines() if line.strip()), "")
         report = analysis.of_answers(
             asked.checked(), code=first.strip(), with_memory=typed.mem
@@ -321,10 +318,6 @@ def _wait(engines: Engines, asked: Asked, panel: Panel, within_s: float) -> None
     def see() -> None:
         panel.see(asked)
 
-    def see_who_missed_it() -> None:
-        panel.see(asked)
-        engines.interrupt_late(asked)
-
     try:
         asked.begin()
         wait_for(asked, each_moment=see, within_s=within_s)
@@ -332,7 +325,7 @@ def _wait(engines: Engines, asked: Asked, panel: Panel, within_s: float) -> None
         with contextlib.suppress(KeyboardInterrupt):
             engines.interrupt(asked)
             panel.interrupted()
-            wait_for(asked, each_moment=see_who_missed_it, within_s=within_s)
+            wait_for(asked, each_moment=see, within_s=within_s)
 
 
 def _asker(asked: Asked, engine: int) -> choosing.Asker:
@@ -345,7 +338,6 @@ def _asker(asked: Asked, engine: int) -> choosing.Asker:
         (host, machine),
         tuple(choosing.Choice(*row) for row in rows),
         said.get("gpu"),
-        said.get("launcher"),
     )
 
 
@@ -358,3 +350,54 @@ def _seats_of(asked: Asked, why_not: str = "refused") -> SeatsReport:
         if (why := asked.said(engine).get("refused"))
     )
     return replace(report, unfinished=(*report.unfinished, *refused))
+
+
+# -------------------------------------------------- what a cell has printed and drawn
+
+
+def _show_outputs(results: Mapping[int, Any]) -> None:
+    """Show texts by engine, then what is more than text, then errors."""
+    metadata = {engine: metadata_of(result) for engine, result in results.items()}
+    for name in ("stdout", "stderr"):
+        _write(name, {engine: each.get(name) for engine, each in metadata.items()})
+    for engine, each in metadata.items():
+        for data, more in _shown(each):
+            display({"text/plain": f"[output: {engine}]"}, raw=True)
+            display(data, raw=True, metadata=more)
+    _write("error", {engine: _traceback(each) for engine, each in metadata.items()})
+
+
+def _write(name: str, texts: Mapping[int, str | None]) -> None:
+    """Each text once, with the engines that it is of."""
+    said: dict[str, list[int]] = {}
+    for engine, text in texts.items():
+        if text:
+            said.setdefault(text, []).append(engine)
+    stream = sys.stdout if name == "stdout" else sys.stderr
+    for text, engines in said.items():
+        between = "\n" if "\n" in text.rstrip() else " "
+        stream.write(f"[{name}: {_numbers(engines)}]{between}{text.rstrip()}\n")
+
+
+def _shown(metadata: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
+    """What was displayed, and the value of the last line."""
+    for output in (*metadata.get("outputs", ()), metadata.get("execute_result")):
+        if output and MIME not in output.get("data", {}):
+            yield output.get("data", {}), output.get("metadata", {})
+
+
+def _traceback(metadata: Mapping[str, Any]) -> str | None:
+    """Of the error that the cell ended with, as the engine's shell has drawn it."""
+    said = getattr(metadata.get("error"), "traceback", None)
+    return said if isinstance(said, str) else None
+
+
+def _numbers(engines: list[int]) -> str:
+    """0-3 for many in a row.
+
+    >>> _numbers([0, 1, 2, 3]), _numbers([0, 2])
+    ('0-3', '0,2')
+    """
+    if len(engines) > 2 and engines == list(range(engines[0], engines[-1] + 1)):
+        return f"{engines[0]}-{engines[-1]}"
+    return ",".join(map(str, engines))

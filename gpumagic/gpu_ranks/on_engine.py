@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from IPython import get_ipython
 
-from gpumagic.devices.driver import open_driver
 from gpumagic.gpu_ranks import joining, on_rank
-from gpumagic.gpu_ranks.answers import MANY, MIME, packed
+from gpumagic.gpu_ranks.answers import MIME
 from gpumagic.gpu_ranks.lookout import Lookout
 
 if TYPE_CHECKING:
@@ -58,11 +57,11 @@ def _run(asked: dict[str, Any]) -> None:
         nonlocal met
         met = joining.meet_all(asked["key"], ranks)
 
-    rank, device = on_rank.group()[0], on_rank.current_device()
+    rank = on_rank.group()[0]
     try:
         with (
             _numbered(shell, asked.get("number")),
-            Lookout(_say, open_driver, rank=rank, device=device),
+            Lookout(_say, rank=rank),
             on_rank.measuring(engine=asked["engine"], together=together) as measured,
         ):
             outcome = _run_as_here(shell, asked["cell"])
@@ -76,8 +75,7 @@ def _run(asked: dict[str, Any]) -> None:
             offset = dict[str, int]()
             with contextlib.suppress(RuntimeError):  # the group has ended meanwhile
                 offset = met.offset() if met is not None else {}
-            said = on_rank.fitting(measured.said | offset, ranks)
-            _say(packed(said) if ranks > MANY else said)
+            _say(on_rank.fitting(measured.said | offset, ranks))
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ by the same rules. What goes out is a plain dictionary; see `answers`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import socket
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from gpumagic.devices.tracing import Tracing
     from gpumagic.gpu_open.trace_events import TraceEvents
     from gpumagic.gpu_open.trace_records import RankTrace
-    from gpumagic.gpu_select.answer_choice import SelectReport
+    from gpumagic.gpu_select.answer_gpus import SelectReport
     from gpumagic.gpu_select.report import Row
 
 HOST_VARIABLE = "GPUMAGIC_HOST"  # who is one machine to others, where names mislead
@@ -52,18 +53,7 @@ _MOST_BYTES_READ = 400_000_000  # of a trace: more would take minutes
 _VISIBILITY = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES")
 _MOST_CHOICES = 64
 _OF_ALL = frozenset({"PROFILED", "WATCHED"})  # what each rank's own timing notes
-_LAUNCHERS = (  # what each sets for every task
-    ("SLURM_PROCID", "Slurm"),
-    ("OMPI_COMM_WORLD_RANK", "Open MPI"),
-    ("PALS_RANKID", "PALS"),
-    ("FLUX_TASK_RANK", "Flux"),
-    ("PMI_RANK", "MPI"),
-    ("PMIX_RANK", "MPI"),
-    ("TORCHELASTIC_RUN_ID", "torchrun"),
-)
 _OF_TWO = frozenset({"send", "recv", "send_recv"})
-_PCI = Path("/sys/bus/pci/devices")
-_NETWORK_CARDS = Path("/sys/class/infiniband")
 
 
 # ------------------------------------------------------------------ where it sits
@@ -89,7 +79,6 @@ def seat(engine: int | None = None) -> dict[str, Any]:
         "also_on": _also_on(row),
         "driver": open_driver().inventory().driver_version,
         "torch": getattr(sys.modules.get("torch"), "__version__", None),
-        "network_far": None if row is None else _network_far(row.pci_address),
         "simulated": told.simulated,
         "backend": backend,
     }
@@ -110,31 +99,23 @@ def choices() -> list[list[Any]]:
     return [[each.gpu.index, each.uuid] for each in found][:_MOST_CHOICES]
 
 
-def launcher() -> str | None:
-    """Who has started this process as one task of many; None if nobody is known."""
-    found = (name for variable, name in _LAUNCHERS if variable in os.environ)
-    return next(found, None)
-
-
-_seen: dict[tuple[Any, ...], SelectReport] = {}  # the last, by what it depended on
-
-
 def _machine() -> SelectReport:
     """Which GPUs this process sees: looked at anew where that may have changed."""
-    from gpumagic import gpu_select
-
     runtime = runtime_now()
-    now = (
+    return _status_when(
         *(os.environ.get(variable) for variable in _VISIBILITY),
-        "torch" in sys.modules,
+        _has_torch(),
         runtime.kind,
         runtime.started(),
         id(simulated_box()),
     )
-    if now not in _seen:  # it takes longer than all else that a rank says
-        _seen.clear()
-        _seen[now] = gpu_select.status()
-    return _seen[now]
+
+
+@functools.lru_cache(maxsize=1)  # it takes longer than all else that a rank says
+def _status_when(*_: object) -> SelectReport:
+    from gpumagic import gpu_select
+
+    return gpu_select.status()
 
 
 def group() -> tuple[int | None, int | None, str | None]:
@@ -161,14 +142,6 @@ def _of_gpus(told: str) -> str | None:
     by_device = dict(each.split(":", 1) for each in told.split(","))
     of_gpus = [each for kind, each in by_device.items() if kind != "cpu"]
     return next(iter(of_gpus), None) or by_device.get("cpu")
-
-
-def current_device() -> int | None:
-    """The number of the GPU that is, or is to be, this process's; None for none."""
-    row = _current(_machine(), _number_in("LOCAL_RANK"))
-    if row is None:
-        return None
-    return row.predicted if row.actual is None else row.actual
 
 
 def _current(told: SelectReport, local_rank: int | None) -> Row | None:
@@ -203,28 +176,6 @@ def _also_on(current: Row | None) -> list[str]:
     return found
 
 
-def _network_far(pci_address: str | None) -> bool | None:
-    """Whether no network card is on the GPU's socket; None where none is known."""
-    if pci_address is None:
-        return None
-    domain, _, place = pci_address.lower().partition(":")
-    # NVML writes the domain with eight digits, Linux with four.
-    at = _socket_of(_PCI / f"{domain[-4:]:0>4}:{place}")
-    cards = {_socket_of(card / "device") for card in _each(_NETWORK_CARDS)} - {None}
-    return None if at is None or not cards else at not in cards
-
-
-def _each(folder: Path) -> list[Path]:
-    return list(folder.iterdir()) if folder.is_dir() else []
-
-
-def _socket_of(device: Path) -> int | None:
-    with contextlib.suppress(OSError, ValueError):
-        number = int((device / "numa_node").read_text())
-        return None if number < 0 else number
-    return None
-
-
 def _number_in(variable: str) -> int | None:
     text = os.environ.get(variable, "")
     return int(text) if text.isdecimal() else None
@@ -234,20 +185,13 @@ def _number_in(variable: str) -> int | None:
 
 
 class Measured:
-    """What a block came to.
-
-    Attributes:
-        error: What the block has caught itself, and is to be told all the same.
-
-        said: The dictionary that goes out; None until the block has ended.
-    """
+    """What a block came to."""
 
     def __init__(self) -> None:
+        # what the block has caught itself, and is to be told all the same
         self.error: BaseException | None = None
+        # the dictionary that goes out, once the block has ended
         self.said: dict[str, Any] | None = None
-
-
-_warm: set[bool] = set()  # with and without a trace: what was measured here before
 
 
 def warm_up() -> None:
@@ -255,9 +199,13 @@ def warm_up() -> None:
 
     Ranks that import late would be blamed for it.
     """
-    if _has_torch() not in _warm:
-        with measuring():
-            pass
+    _warmed(traces=_marks_alone() or _may_trace())
+
+
+@functools.cache
+def _warmed(*, traces: bool) -> None:  # noqa: ARG001 -- what is started depends on it
+    with measuring():
+        pass
 
 
 def _has_torch() -> bool:
@@ -279,9 +227,8 @@ def measuring(
     with _folder_of_a_trace() as folder:
         file = Path(folder) / "trace.json"
         # Of a device all is traced: without operators its collectives have no groups.
-        marks_alone = _has_torch() and runtime_now().kind == CpuRuntime.kind
-        traces = marks_alone or (_has_torch() and _may_trace())
-        whole = str(file) if traces and not marks_alone else None
+        marks_alone = _marks_alone()
+        whole = str(file) if not marks_alone and _may_trace() else None
         try:
             with (
                 counted() as memory,
@@ -313,13 +260,18 @@ def measuring(
                     "flags": _flags(report),
                 }
             )
-            _warm.add(traces)
+
+
+def _marks_alone() -> bool:
+    return _has_torch() and runtime_now().kind == CpuRuntime.kind
 
 
 def _may_trace() -> bool:
     """Whether torch's profiler can start: not before CUDA is used, and not twice."""
     from gpumagic.devices.torch_profiler import require_startable
 
+    if not _has_torch():
+        return False
     with contextlib.suppress(DeviceError):
         require_startable(sys.modules["torch"])
         return True

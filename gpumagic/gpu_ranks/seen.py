@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.gpu_ranks import flight_recorder
-from gpumagic.gpu_ranks.answer_where import EVERYBODYS
+from gpumagic.gpu_ranks.answers import EVERYBODYS
 from gpumagic.report.events import length, merged
 
 if TYPE_CHECKING:
@@ -127,8 +127,8 @@ def calls_of_marks(
     pairs = [(marks[at], call) for at, call in zip(order, calls, strict=True)]
     alike = all(mark.name == call.name for mark, call in pairs)
     if alike and all(
-        mark.end_ns <= following.at_ns + _OFF_NS
-        for (mark, _), (_, following) in pairwise(pairs)
+        mark.end_ns <= min(after.start_ns, call.at_ns + _OFF_NS)
+        for (mark, _), (after, call) in pairwise(pairs)
     ):
         for at, call in zip(order, calls, strict=True):
             found[at] = call

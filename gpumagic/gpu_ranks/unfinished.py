@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpumagic.gpu_ranks.answers import Alive, Done, Unfinished
-from gpumagic.report.units import count_text, seconds_text, shortened
+from gpumagic.report.units import count_text, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -56,8 +56,8 @@ def unfinished_of(read: Iterable[Answer]) -> tuple[Unfinished, ...]:
             found.append((-1, each))
         elif isinstance(each, Alive):
             doing = f"still in {each.inside}" if each.inside else "it still runs"
-            why, text = ("deaf", until_text(each)) if each.deaf else ("silent", doing)
-            found.append((-1, Unfinished(each.name, why, text, each.line)))
+            why = "deaf" if each.deaf else "silent"
+            found.append((-1, Unfinished(each.name, why, doing, each.line)))
         elif isinstance(each, Done) and each.error is not None:
             interrupted = each.error.startswith(KeyboardInterrupt.__name__)
             why = "interrupted" if interrupted else "raised"
@@ -74,14 +74,6 @@ def _has_lost_another(unfinished: Unfinished) -> bool:
     """Whether a rank has failed but for another one that is not there."""
     text = unfinished.text.lower()
     return unfinished.why == "raised" and any(each in text for each in _LOST)
-
-
-def until_text(alive: Alive) -> str:
-    """Until when one that does not hear may wait, where a group ends that."""
-    if not alive.stuck_s or not alive.timeout_s:
-        return ""
-    left_s = max(alive.timeout_s - alive.stuck_s, 0.0)
-    return f"the group's timeout comes in {seconds_text(left_s)}"
 
 
 # ------------------------------------------------------------------------ names
@@ -163,12 +155,9 @@ def unfinished_headline(
     """How many finished, and what became of the gravest of the others."""
     if deaf := [each for each in unfinished if each.why == "deaf"]:
         causes = [each for each in unfinished if each.why in {"died", "raised"}]
-        until = next((f": {clean(each.text)}" for each in deaf if each.text), "")
-        said = (
-            f"{names.several(each.name for each in deaf)} {verb(deaf, *_WHY['deaf'])}"
-        )
+        who = names.several(each.name for each in deaf)
         before = f"{unfinished_text(causes, names)}; " if causes else ""
-        return f"{before}{said}{until}"
+        return f"{before}{who} {verb(deaf, *_WHY['deaf'])}"
     finished = ranks - len({each.name for each in unfinished})
     said = f"{finished if finished > 0 else 'none':{',' if finished > 0 else ''}}"
     said = f"{said} of {count_text(ranks, names.noun)} finished"

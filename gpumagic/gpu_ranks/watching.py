@@ -6,21 +6,18 @@ How it comes to rank 0 is in `gathering`.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import itertools
 import json
 import math
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import torch_private
 from gpumagic.devices.alarm import Alarm
-from gpumagic.devices.driver import open_driver
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError, error_line
 from gpumagic.gpu_ranks import analysis, gathering, on_rank
@@ -40,8 +37,6 @@ from gpumagic.gpu_ranks.seen import is_recorded, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from contextlib import AbstractContextManager
-    from types import TracebackType
 
     from gpumagic.gpu_ranks.answer_times import RanksReport
 
@@ -55,14 +50,10 @@ _LONGEST_S = 7 * 86_400.0
 
 
 class Watched:
-    """What is found of a block of code on all ranks.
-
-    Attributes:
-        report: On rank 0, once the block has ended; None on all others.
-    """
+    """What is found of a block of code on all ranks."""
 
     def __init__(self) -> None:
-        self.report: RanksReport | None = None
+        self.report: RanksReport | None = None  # on rank 0, once the block has ended
         self._saved: dict[str, Any] | None = None
         self._steps: list[int] = []
 
@@ -85,13 +76,14 @@ class Watched:
         return [(b - a) / _NS for a, b in itertools.pairwise(marks)]
 
 
+@contextlib.contextmanager
 def watch(
     *,
     memory: bool = False,
     profile: bool = False,
     hang_s: float = 10.0,
     patience_s: float = 30.0,
-) -> AbstractContextManager[Watched]:
+) -> Iterator[Watched]:
     """Watch a block on all ranks of a job; an error of the block goes through.
 
         with gpumagic.gpu_ranks.watch() as watched:
@@ -99,9 +91,7 @@ def watch(
         if watched.report:
             print(watched.report)
 
-    All ranks call it, once their group has begun; without one it is one rank. A block
-    that nothing ends, as in a callback that is not called, ends with the process: then
-    rank 0 says the report on its stderr.
+    All ranks call it, once their group has begun; without one it is one rank.
 
     Args:
         memory: Whether the memory of each rank is what is asked.
@@ -116,22 +106,29 @@ def watch(
             of the block.
 
     Raises:
-        GpuMagicError: A launcher has started several ranks, and they have not met; a
-            time is no time; on entering: a block of this process is watched already.
+        GpuMagicError: A launcher has started several ranks, and they have not met; or
+            a time is no time.
     """
-    asked = _Asked(
-        memory, profile, _time("hang_s", hang_s), _time("patience_s", patience_s)
-    )
-    return _Block(asked)
-
-
-class _Asked(NamedTuple):
-    """What is wanted of a block."""
-
-    memory: bool
-    profile: bool
-    hang_s: float
-    patience_s: float
+    hang_s, patience_s = _time("hang_s", hang_s), _time("patience_s", patience_s)
+    gathering.require_group()
+    watched, pid = Watched(), os.getpid()
+    ranks = gathering.meet(patience_s)
+    block = _Measurement(ranks, memory=memory, profile=profile)
+    try:
+        with (
+            gathering.telling(ranks, hang_s=hang_s),
+            block.measuring(),
+        ):
+            yield watched
+    except GeneratorExit:  # nobody has ended it; the process may be on its way out
+        pid = -1
+        raise
+    finally:
+        if os.getpid() == pid:
+            try:
+                _hand_over(watched, ranks, block, patience_s)
+            except Exception as error:  # noqa: BLE001 -- a training must not end by it
+                gathering.tell(f"there is no report: {error_line(error)}")
 
 
 def _time(name: str, seconds: object) -> float:
@@ -144,100 +141,21 @@ def _time(name: str, seconds: object) -> float:
     return min(float(seconds), _LONGEST_S)
 
 
-class _Block:
-    """A block of code that is watched from its beginning to its end, once.
-
-    Args:
-        asked: What is wanted of it.
-    """
-
-    _now: ClassVar[_Block | None] = None  # kept alive: nothing else may hold it
-
-    def __init__(self, asked: _Asked) -> None:
-        self._asked = asked
-        self._pid = os.getpid()
-        self._watched: Watched | None = None
-        self._ending = contextlib.ExitStack()
-
-    def __enter__(self) -> Watched:
-        if self._watched is not None:
-            raise GpuMagicError(
-                "this block has been watched", "call watch() again for the next one"
-            )
-        if _Block._now is not None and _Block._now.is_its_own():
-            raise GpuMagicError(
-                "a block of this process is being watched already",
-                "one watch() around both; `watched.step()` tells its steps",
-            )
-        gathering.require_group()
-        self._pid = os.getpid()
-        watched = self._ending.enter_context(_watched(self._asked))
-        self._watched, _Block._now = watched, self
-        atexit.register(self._at_exit)
-        return watched
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if not self.is_its_own():
-            return
-        atexit.unregister(self._at_exit)
-        _Block._now = None
-        self._ending.__exit__(kind, error, trace)
-
-    def is_its_own(self) -> bool:
-        """Whether this process has begun it, and is not a child of the one that has."""
-        return os.getpid() == self._pid
-
-    def _at_exit(self) -> None:
-        """Nobody has ended it: a report that is late is better than none."""
-        if self._watched is None or not self.is_its_own():
-            return
-        error = getattr(sys, "last_value", None)  # by which the process ends
-        with contextlib.suppress(BaseException):
-            self.__exit__(type(error) if error else None, error, None)
-        if self._watched.report is not None:
-            text = "nothing ended the block of watch(), so it ended with the process"
-            gathering.tell(f"{text}\n{self._watched.report}")
-
-
-@contextlib.contextmanager
-def _watched(asked: _Asked) -> Iterator[Watched]:
-    watched, pid = Watched(), os.getpid()
-    ranks = gathering.meet(asked.patience_s)
-    block = _Measurement(ranks, asked)
-    try:
-        with (
-            gathering.telling(ranks, hang_s=asked.hang_s, driver=open_driver),
-            block.measuring(),
-        ):
-            yield watched
-    finally:
-        if os.getpid() == pid:
-            try:
-                _hand_over(watched, ranks, block.said, asked)
-            except Exception as error:  # noqa: BLE001 -- a training must not end by it
-                gathering.tell(f"there is no report: {error_line(error)}")
-
-
 def _hand_over(
-    watched: Watched, ranks: gathering.Ranks, said: dict[str, Any], asked: _Asked
+    watched: Watched, ranks: gathering.Ranks, block: _Measurement, patience_s: float
 ) -> None:
-    said = on_rank.fitting(said, ranks.size)
+    said = on_rank.fitting(block.said, ranks.size)
     since_ns = max(said["began_ns"], said.get("from_ns") or 0)
-    said |= ranks.offset(asked.patience_s, (said["ended_ns"] - since_ns) / _NS)
+    said |= ranks.offset(patience_s, (said["ended_ns"] - since_ns) / _NS)
     said |= {"steps_s": watched._steps_s()}  # noqa: SLF001 -- of this file
     if ranks.rank != 0:
-        gathering.hand_in(ranks, said, asked.patience_s)
+        gathering.hand_in(ranks, said, patience_s)
         return
-    came, absent = gathering.collect(ranks, said, asked.patience_s)
+    came, absent = gathering.collect(ranks, said, patience_s)
     watched._saved = {  # noqa: SLF001
         "gpumagic": SAVED,
         "kind": KIND,
-        "with_memory": asked.memory,
+        "with_memory": block.with_memory,
         "answers": came,
         "absent": absent,
     }
@@ -287,8 +205,8 @@ class _Measurement:
     block is profiled whole.
     """
 
-    def __init__(self, ranks: gathering.Ranks, asked: _Asked) -> None:
-        self._ranks, self._asked = ranks, asked
+    def __init__(self, ranks: gathering.Ranks, *, memory: bool, profile: bool) -> None:
+        self._ranks, self.with_memory, self._profile = ranks, memory, profile
         self.said: dict[str, Any] = {}  # what came of it, once the block has ended
         self._pid = os.getpid()
 
@@ -299,7 +217,7 @@ class _Measurement:
     @contextlib.contextmanager
     def measuring(self) -> Iterator[None]:
         """Measure; what came of it is in `said`, however the block ends."""
-        told_by = _way(profile=self._asked.profile)
+        told_by = _way(profile=self._profile)
         way = {RECORDER: self._recorded, KERNELS: self._kernels}.get(
             told_by, self._profiled
         )
@@ -423,7 +341,7 @@ class _Measurement:
 
     @contextlib.contextmanager
     def _memory(self, seen: dict[str, Any]) -> Iterator[None]:
-        if not self._asked.memory:
+        if not self.with_memory:
             yield
             return
         with on_rank.counted() as run:

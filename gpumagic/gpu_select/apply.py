@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.protocols import Driver
     from gpumagic.devices.visibility import Visible
-    from gpumagic.gpu_select.answer_choice import SelectReport
+    from gpumagic.gpu_select.answer_gpus import SelectReport
     from gpumagic.gpu_select.claims import Claims
     from gpumagic.gpu_select.request import Request
     from gpumagic.gpu_select.restart import Kept
@@ -235,9 +235,8 @@ def _neighbours(
         if place.uuid is not None and place.uuid in claimed:
             said = f"{place.label} is claimed by {claimed[place.uuid]}"
             yield Remark(Severity.NOTE, said)
-        others = (usage.processes or 0) - usage.own_processes
-        if others > 0:
-            who = count_text(others, "other process", "other processes")
+        if usage.processes:
+            who = count_text(usage.processes, "process", "processes")
             free = usage.free_bytes
             left = "" if free is None else f"; {bytes_text(free)} of its memory is free"
             yield Remark(

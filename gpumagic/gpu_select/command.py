@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from gpumagic.gpu_select.answer_choice import SelectReport
+    from gpumagic.gpu_select.answer_gpus import SelectReport
 
 _NOT_FOUND = 127  # as a shell answers
 _NOT_RUN = 126

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.errors import GpuMagicError
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 _NOISE_SHARE = 0.01
 # An idle GPU that draws a desktop, or whose driver keeps a little, is still free.
 _FREE_AT_SHARE = 0.05
-_MACHINES_OWN = "pid:[4026531836]"  # the first pid namespace; it never changes
 _WAIT = "--wait 10m to wait for more"
 _SHARE = "--min-free 20GiB to share a GPU with others"
 
@@ -62,7 +59,6 @@ class Usage:
     free_bytes: int | None
     used_bytes: int | None  # without what the driver keeps for itself
     processes: int | None = None  # how many compute on it
-    own_processes: int = 0  # how many of them are known as the user's own
     busy_share: float | None = None  # its utilisation
 
     def __str__(self) -> str:
@@ -99,7 +95,6 @@ def usage_of(place: Place) -> Usage:
         free,
         used,
         processes=None if gpu.processes is None else len(compute),
-        own_processes=sum(_is_mine(each.pid) for each in compute),
         busy_share=gpu.utilisation_share,
     )
 
@@ -107,19 +102,6 @@ def usage_of(place: Place) -> Usage:
 def computing(gpu: Gpu) -> list[GpuProcess]:
     """The processes that compute on it; those that only draw do not count."""
     return [each for each in gpu.processes or () if each.kind == "compute"]
-
-
-def _is_mine(pid: int | None) -> bool:
-    """Whether a process is known as this user's.
-
-    The driver gives the numbers of the machine: in a container they are others.
-    """
-    try:
-        if str(Path("/proc/self/ns/pid").readlink()) != _MACHINES_OWN:
-            return False
-        return Path(f"/proc/{pid}").stat().st_uid == os.getuid()
-    except (OSError, AttributeError):
-        return False
 
 
 # ---------------------------------------------------------------- the choice
@@ -212,8 +194,7 @@ def _against(
 def _against_sharing(usage: Usage) -> Iterator[_Against]:
     if usage.processes:
         count = count_text(usage.processes, "process", "processes")
-        own = f", {usage.own_processes} of them yours" if usage.own_processes else ""
-        yield _Against(f"{count} on it{own}", (_WAIT, _SHARE))
+        yield _Against(f"{count} on it", (_WAIT, _SHARE))
     used, total = usage.used_bytes, usage.total_bytes
     if used is not None and total is not None and used > total * _FREE_AT_SHARE:
         unseen = "" if usage.processes else " by processes that are not listed"

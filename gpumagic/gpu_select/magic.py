@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
     from contextlib import ExitStack
 
-    from gpumagic.gpu_select.answer_choice import SelectReport
+    from gpumagic.gpu_select.answer_gpus import SelectReport
     from gpumagic.gpu_select.request import Request
     from gpumagic.notebook.session import Session
 

@@ -1,4 +1,4 @@
-"""What `%gpu_select` finds, in parts; `answer_choice.py` has the whole."""
+"""What `%gpu_select` has found, chosen or refused: the records that it is told in."""
 
 from __future__ import annotations
 

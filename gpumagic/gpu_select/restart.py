@@ -17,7 +17,7 @@ from gpumagic.notebook.faults import CellEvents
 from gpumagic.report.frontend import front_end, is_terminal
 
 if TYPE_CHECKING:
-    from gpumagic.gpu_select.answer_choice import SelectReport
+    from gpumagic.gpu_select.answer_gpus import SelectReport
     from gpumagic.gpu_select.request import Request
 
 _LIFETIME_S = 3600.0

@@ -11,7 +11,7 @@ from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.visibility import seen_under
 from gpumagic.devices.visible_devices import same_uuid
 from gpumagic.gpu_select import variables
-from gpumagic.gpu_select.answer_choice import SelectReport
+from gpumagic.gpu_select.answer_gpus import SelectReport
 from gpumagic.gpu_select.free import Opinion, computing
 from gpumagic.gpu_select.machine import Place, places, rank_of
 from gpumagic.gpu_select.report import (
@@ -188,12 +188,11 @@ def report_of(  # noqa: PLR0913 -- each has a default and a name
     seen = predicted or situation.prediction_now()
     there = places(situation.inventory)
     rows = tuple(_rows(situation, seen, {each.place: each for each in opinions}))
-    unlisted = tuple(
-        device.name or device.uuid or device.pci_address or "a GPU without a name"
+    known = all(
+        any(_is_shown_as(device, place) for place in there)
         for device in situation.shown or ()
-        if not any(_is_shown_as(device, place) for place in there)
     )
-    agree = all(row.predicted == row.actual for row in rows) and not unlisted
+    agree = known and all(row.predicted == row.actual for row in rows)
     return SelectReport(
         action=action,
         verdict=situation.verdict,
@@ -205,7 +204,6 @@ def report_of(  # noqa: PLR0913 -- each has a default and a name
         remarks=(*remarks, *_remarks(situation)),
         certain=seen.certain,
         confirmed=None if situation.shown is None else agree,
-        unlisted=unlisted,
         request=request,
         simulated=situation.driver.simulated,
         word=situation.word,

@@ -11,7 +11,6 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.report.units import listed
-from gpumagic.tensor_info.geometry import is_channels_last, is_contiguous
 from gpumagic.tensor_info.inventory import Leaf
 from gpumagic.tensor_info.overlap import (
     Placed,
@@ -95,12 +94,7 @@ class _Ledger:
         """The same for tensors that are one in memory."""
         return self._chunks[id(leaf)] or (leaf.reading.identity or id(leaf),)
 
-    def is_turned(self, leaf: Leaf) -> bool:
-        """Whether it is known not to be contiguous, in no format of torch's."""
-        geometries = [chunk.geometry for chunk in self._chunks[id(leaf)]]
-        return not all(is_contiguous(g) or is_channels_last(g) for g in geometries)
-
-    def overlaps(self, leaf: Leaf) -> bool:
+    def _overlaps(self, leaf: Leaf) -> bool:
         """Whether it shares some of its memory with another tensor, and not all."""
         return any(chunk in self._group_of for chunk in self._chunks[id(leaf)])
 
@@ -118,7 +112,7 @@ class _Ledger:
                     stored += _used_bytes(chunk)
             if not chunks:  # a meta tensor, say: what a real one would take
                 stored += _numel(leaf.reading) * (leaf.reading.itemsize or 0)
-            if not self.overlaps(leaf):
+            if not self._overlaps(leaf):
                 elements += _numel(leaf.reading)
         for group in shared.values():
             start = min(chunk.storage_start for chunk in group)
@@ -162,7 +156,7 @@ def _node(ledger: _Ledger, branch: Branch | Leaf) -> tuple[Node, list[Leaf]]:
         children: tuple[Node, ...] = ()
         plain = reading.kind in ("tensor", "parameter")
         kind, same_as = leaf.role if plain else reading.kind, ""
-        odd = tuple(_odd_words(ledger, leaf))
+        odd = tuple(_odd_words(leaf))
     else:
         found = [_node(ledger, each) for each in branch.within]
         leaves = [leaf for _, below in found for leaf in below]
@@ -200,15 +194,11 @@ def _distinct(words: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for word in words if word))
 
 
-def _odd_words(ledger: _Ledger, leaf: Leaf) -> Iterator[str]:
+def _odd_words(leaf: Leaf) -> Iterator[str]:
     if leaf.role == "parameter" and not leaf.reading.requires_grad:
         yield "frozen"
-    if ledger.is_turned(leaf):
-        yield "not contiguous"
     if leaf.role == "attribute":
         yield "not registered"
-    if ledger.overlaps(leaf):
-        yield "shared in part"
 
 
 def _amounts(
@@ -255,8 +245,8 @@ def _oddities(ledger: _Ledger, leaves: Sequence[Leaf]) -> Iterator[Oddity]:
             lambda leaf: leaf.reading.dtype or leaf.reading.kind,
         ),
         *(
-            (kind, [leaf for leaf in leaves if kind in _odd_words(ledger, leaf)], None)
-            for kind in ("not registered", "shared in part", "not contiguous", "frozen")
+            (kind, [leaf for leaf in leaves if kind in _odd_words(leaf)], None)
+            for kind in ("not registered", "frozen")
         ),
         (
             "tied",

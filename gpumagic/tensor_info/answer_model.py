@@ -20,12 +20,13 @@ from gpumagic.drawing import (
 )
 from gpumagic.drawing import how_measured as how
 from gpumagic.report.units import bytes_text, count_text, listed
+from gpumagic.tensor_info.answer_tensor import drawn
 from gpumagic.tensor_info.sentences import shape_text
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
-    from gpumagic.drawing import NoteKind, Part
+    from gpumagic.drawing import Drawing, NoteKind, Part
     from gpumagic.tensor_info.report import ModelReport, Node, Oddity
 
 # Modules in a Sequential or a ModuleList are typed as items of it.
@@ -44,8 +45,6 @@ _OF_WHOLE = {
     "several devices": "{0} on another device",
     "several dtypes": "{0} of another dtype",
     "not registered": "{0} not registered",
-    "shared in part": "{0} sharing memory",
-    "not contiguous": "{0} not contiguous",
     "frozen": "{0} frozen",
     "tied": "{0} tied",
 }
@@ -61,6 +60,11 @@ def short_count(count: int) -> str:
         if count >= scale:
             return f"{count / scale:.3g}{letter}"
     return f"{count:,}"
+
+
+def draw(report: ModelReport) -> Drawing:
+    """The totals, the tree, what is odd."""
+    return drawn(model_headline(report), _parts(report), report.simulated)
 
 
 def model_headline(report: ModelReport) -> str:
@@ -94,7 +98,7 @@ def _is_all(report: ModelReport, odd: Oddity) -> bool:
     return odd.kind == "frozen" and not report.root.trainable
 
 
-def model_parts(report: ModelReport) -> Iterator[Part]:
+def _parts(report: ModelReport) -> Iterator[Part]:
     """The tree, what it takes, what to do; then all levels and all that is odd."""
     whole = report.root
     noun = "parameters" if _counts_parameters(report) else "elements"
@@ -277,10 +281,6 @@ def _note(report: ModelReport, odd: Oddity) -> Note | None:
             kind, name = "warning", first.rpartition(".")[2]
             text = f".to() leaves {names} where it is, as it is no parameter or buffer"
             hint = f"self.register_buffer({name!r}, ...)"
-        case "shared in part":
-            text = f"memory in common, not all of it: {names}"
-        case "not contiguous":
-            text, hint = f"not contiguous: {names}", f"%tensor_info {first}"
         case "tied":
             other = _paths(report, [said.removeprefix("is ")])[0]
             text = f"{first} is {other}: counted once"

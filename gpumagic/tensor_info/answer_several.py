@@ -16,9 +16,8 @@ from gpumagic.drawing import (
 )
 from gpumagic.drawing import how_measured as how
 from gpumagic.report.units import bytes_text, count_text, listed
-from gpumagic.tensor_info.answer_tensor import how_looked
+from gpumagic.tensor_info.answer_tensor import drawn, how_looked
 from gpumagic.tensor_info.answer_values import values_headline, values_table
-from gpumagic.tensor_info.answer_view import view_headline
 from gpumagic.tensor_info.answer_warp import is_drawn, warp_parts
 from gpumagic.tensor_info.axes import visible_tensor
 from gpumagic.tensor_info.figure import Lane, few_places, lane_cells
@@ -27,7 +26,7 @@ from gpumagic.tensor_info.sentences import layout, shape_text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpumagic.drawing import Part
+    from gpumagic.drawing import Drawing, Part
     from gpumagic.tensor_info.report import (
         AliasReport,
         CompareReport,
@@ -57,6 +56,17 @@ _HOW = (
 )
 
 
+def draw_comparison(report: CompareReport) -> Drawing:
+    """Several tensors beside each other."""
+    simulated = any(each.simulated for each in report.tensors)
+    return drawn(comparison_headline(report), _comparison(report), simulated)
+
+
+def draw_aliases(report: AliasReport) -> Drawing:
+    """The names that share memory."""
+    return drawn(alias_headline(report), _aliases(report), report.simulated)
+
+
 def comparison_headline(report: CompareReport) -> str:
     """How many tensors there are, and whether they share elements."""
     names = listed([each.expression for each in report.tensors], most=_MOST_TOLD)
@@ -72,7 +82,7 @@ def comparison_headline(report: CompareReport) -> str:
     return f"{sharing} of {pairs} pairs of {names} share elements"
 
 
-def comparison_parts(report: CompareReport) -> Iterator[Part]:
+def _comparison(report: CompareReport) -> Iterator[Part]:
     """One memory that is shared, a row for each tensor, and what to do."""
     tensors = report.tensors
     yield from _shared_memory(report)
@@ -80,12 +90,6 @@ def comparison_parts(report: CompareReport) -> Iterator[Part]:
     if read:
         names, summaries = zip(*read, strict=True)
         yield values_table(names, summaries)
-    elif report.views:
-        properties = (
-            Property(Column("Tensor"), lambda each: each.tensor.expression),
-            Property(Column("Answer"), view_headline),
-        )
-        yield Table.of("What was asked", properties, report.views, name="asked")
     else:
         yield _rows(tensors)
     for each in tensors:
@@ -101,7 +105,7 @@ def comparison_parts(report: CompareReport) -> Iterator[Part]:
         )
     yield from (Note("problem", remark) for remark in report.remarks)
     if report.pairs:
-        beside = (_rows(tensors),) if report.views or read else ()
+        beside = (_rows(tensors),) if read else ()
         yield Details("Pair by pair", (_pairs(report), *beside), "pairs")
     shown = [each for each in tensors if report.warp or each.on_accelerator]
     if any(map(is_drawn, shown)):
@@ -226,7 +230,7 @@ def alias_headline(report: AliasReport) -> str:
     return f"{pieces}, {stored} in all, {share} by {names}"
 
 
-def alias_parts(report: AliasReport) -> Iterator[Part]:
+def _aliases(report: AliasReport) -> Iterator[Part]:
     """The largest piece of memory, all pieces in figures, and what frees some."""
     groups = report.groups
     if groups:

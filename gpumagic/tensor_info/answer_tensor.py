@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpumagic.drawing import (
     Column,
     Details,
+    Drawing,
     Extent,
     Extents,
     Grid,
@@ -15,11 +16,21 @@ from gpumagic.drawing import (
     Paragraph,
     Property,
     Table,
+    one_screen,
 )
 from gpumagic.drawing import how_measured as how
 from gpumagic.report.units import bytes_text
-from gpumagic.tensor_info.answer_values import values_note, values_parts
-from gpumagic.tensor_info.answer_warp import is_drawn, warp_parts, warp_reads
+from gpumagic.tensor_info.answer_values import (
+    values_headline,
+    values_note,
+    values_parts,
+)
+from gpumagic.tensor_info.answer_warp import (
+    is_drawn,
+    warp_headline,
+    warp_parts,
+    warp_reads,
+)
 from gpumagic.tensor_info.axes import visible_tensor
 from gpumagic.tensor_info.figure import index_panel, memory_strip
 from gpumagic.tensor_info.geometry import fresh_strides
@@ -33,7 +44,7 @@ from gpumagic.tensor_info.sentences import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from gpumagic.drawing import Cell, Part
     from gpumagic.tensor_info.axes import VisibleTensor
@@ -55,7 +66,25 @@ _IN_PLACE = {
 }
 
 
-def tensor_parts(report: TensorReport, *, warp: bool = False) -> Iterator[Part]:
+def draw(
+    report: TensorReport, *, warp: bool = False, failures: tuple[str, ...] = ()
+) -> Drawing:
+    """The values, what a warp fetches or the layout, whatever was asked for."""
+    said = headline(report)
+    if report.values is not None:
+        said = values_headline(report, report.values)
+    elif warp and is_drawn(report):
+        said = warp_headline(report)
+    failed = (Note("problem", failure) for failure in failures)
+    return drawn(said, (*failed, *_parts(report, warp=warp)), report.simulated)
+
+
+def drawn(said: str, parts: Iterable[Part], simulated: object) -> Drawing:
+    """A report of this room as one screen."""
+    return Drawing(said, one_screen(parts), "simulated GPU" if simulated else "")
+
+
+def _parts(report: TensorReport, *, warp: bool = False) -> Iterator[Part]:
     """What is in sight of one tensor, then all else by its word.
 
     Values come first where they have been read; then what a warp fetches, where that

@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Details, Note, Paragraph, Table
 from gpumagic.report.units import bytes_text
-from gpumagic.tensor_info.answer_tensor import dims_table, facts_table, how_looked
+from gpumagic.tensor_info.answer_tensor import (
+    dims_table,
+    drawn,
+    facts_table,
+    how_looked,
+)
 from gpumagic.tensor_info.axes import visible_tensor
 from gpumagic.tensor_info.figure import memory_strip
 from gpumagic.tensor_info.merging import mixed_dims
@@ -15,7 +20,7 @@ from gpumagic.tensor_info.sentences import dims_text, headline, numbers_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpumagic.drawing import Part
+    from gpumagic.drawing import Drawing, Part
     from gpumagic.tensor_info.report import ViewReport
 
 
@@ -30,8 +35,12 @@ def view_headline(report: ViewReport) -> str:
     return f"{call} fails; .reshape would copy {copy}"
 
 
-def view_parts(report: ViewReport, remarks: tuple[str, ...] = ()) -> Iterator[Part]:
-    """Where it breaks, which shapes work, and why; `remarks` are on what failed."""
+def draw(report: ViewReport) -> Drawing:
+    """The answer, where it breaks, which shapes work, and why."""
+    return drawn(view_headline(report), _parts(report), report.tensor.simulated)
+
+
+def _parts(report: ViewReport) -> Iterator[Part]:
     tensor = report.tensor
     visible = visible_tensor(tensor)
     if visible is not None and tensor.storage_bytes != 0:
@@ -49,7 +58,7 @@ def view_parts(report: ViewReport, remarks: tuple[str, ...] = ()) -> Iterator[Pa
         )
     yield from ways(report)
     yield from (Note("problem", said) for said in obstacle(report))
-    yield from (Note("problem", remark) for remark in remarks)
+    yield from (Note("problem", remark) for remark in report.remarks)
     parts: list[Part] = [Paragraph(f"{headline(tensor)}.")]
     if tensor.size and tensor.stride is not None:
         parts.append(dims_table(tensor))

@@ -10,12 +10,12 @@ from gpumagic.errors import GpuMagicError
 from gpumagic.report.introspection import class_name
 from gpumagic.tensor_info import geometry as layout
 from gpumagic.tensor_info import merging, overlap
-from gpumagic.tensor_info.pairs import pair_of
 from gpumagic.tensor_info.read import read
 from gpumagic.tensor_info.report import (
     AliasReport,
     CompareReport,
     ModelReport,
+    Pair,
     TensorReport,
     ViewReport,
 )
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpumagic.tensor_info.read import Reading
+
+_NOTHING = overlap.Shared(elements_overlap=False, shared_bytes=0, relation="disjoint")
+_UNKNOWN = overlap.Shared(None, None, "unknown")
 
 
 def describe(
@@ -47,7 +50,9 @@ def describe(
     return _report(x, read(x, expression), expression, values=values)
 
 
-def explain_view(x: Any, shape: int | Sequence[int]) -> ViewReport:
+def explain_view(
+    x: Any, shape: int | Sequence[int], *, expression: str = "tensor"
+) -> ViewReport:
     """Whether `x.view(shape)` works, and if not, which two dims are in its way.
 
     Args:
@@ -55,17 +60,25 @@ def explain_view(x: Any, shape: int | Sequence[int]) -> ViewReport:
 
         shape: The shape asked for; one number in it may be -1.
 
+        expression: What to call it.
+
     Raises:
         GpuMagicError: It is no tensor, or one whose strides mean nothing.
     """
-    reading = read(x, "tensor")
-    return _view_report(reading, _report_of(reading, "tensor"), shape)
+    reading = read(x, expression)
+    if reading.geometry is None:
+        raise GpuMagicError(
+            f"{expression} is a {reading.kind}: its strides mean nothing",
+            "ask about a plain tensor, or about those that it is made of",
+        )
+    asked = (shape,) if isinstance(shape, int) else tuple(map(int, shape))
+    found = merging.view(reading.geometry, asked)
+    return ViewReport(**vars(found), tensor=_report_of(reading, expression))
 
 
 def compare(
     *xs: Any,
     expressions: Sequence[str] | None = None,
-    view: int | Sequence[int] | None = None,
     warp: bool = False,
     values: bool = False,
 ) -> CompareReport:
@@ -77,8 +90,6 @@ def compare(
         *xs: What `describe` takes.
 
         expressions: What to call them.
-
-        view: A shape to try on each of them.
 
         warp: Whether the report is to show what a warp reads.
 
@@ -93,20 +104,12 @@ def compare(
     found, remarks = _read_each(xs, names)
     readings = [reading for _, _, reading in found]
     reports = [_report(x, reading, name, values=values) for x, name, reading in found]
-    views = []
-    for reading, report in zip(readings, reports, strict=True):
-        if view is not None:
-            try:
-                views.append(_view_report(reading, report, view))
-            except GpuMagicError as error:
-                remarks.append(f"{error.problem}: {error.hint}")
     return CompareReport(
         tensors=tuple(reports),
         pairs=tuple(
-            pair_of(one, other, readings[one], readings[other])
+            _pair_of(one, other, readings[one], readings[other])
             for one, other in combinations(range(len(readings)), 2)
         ),
-        views=tuple(views),
         warp=warp,
         remarks=tuple(remarks),
     )
@@ -200,16 +203,50 @@ def _read_each(
     return found, [f"{problem}: {hint}" for problem, hint in refusals]
 
 
-def _view_report(
-    reading: Reading, report: TensorReport, shape: int | Sequence[int]
-) -> ViewReport:
-    if reading.geometry is None:
-        raise GpuMagicError(
-            f"{report.expression} is a {report.kind}: its strides mean nothing",
-            "ask about a plain tensor, or about those that it is made of",
-        )
-    asked = (shape,) if isinstance(shape, int) else tuple(map(int, shape))
-    return ViewReport(**vars(merging.view(reading.geometry, asked)), tensor=report)
+def _pair_of(first: int, second: int, one: Reading, other: Reading) -> Pair:
+    """What two objects have in common; `first` and `second` are their places."""
+    same_storage, intersect, distance_bytes = _neighbours(one, other)
+    found = _UNKNOWN
+    if intersect is False or 0 in (*(one.size or ()), *(other.size or ())):
+        found = _NOTHING
+    elif distance_bytes is not None and one.geometry and other.geometry:
+        found = overlap.shared(one.geometry, other.geometry, distance_bytes)
+    return Pair(
+        first=first,
+        second=second,
+        same_storage=same_storage,
+        storage_ranges_intersect=intersect,
+        shared_bytes=found.shared_bytes,
+        elements_overlap=found.elements_overlap,
+        relation=found.relation,
+        at_least=found.at_least,
+        same_layout=_same_layout(one, other),
+    )
+
+
+def _neighbours(
+    one: Reading, other: Reading
+) -> tuple[bool | None, bool | None, int | None]:
+    """Whether it is one storage, whether memory is in common, and how far apart."""
+    mine, its = one.memory, other.memory
+    if one.storage is not None and one.storage == other.storage:
+        return True, None if mine is None or its is None else True, 0
+    are_storages = one.storage is not None and other.storage is not None
+    if mine is None or its is None:
+        return False if are_storages else None, None, None
+    if mine.device != its.device:
+        return False, False, None
+    distance = its.start - mine.start
+    return False, -its.size_bytes < distance < mine.size_bytes, distance
+
+
+def _same_layout(one: Reading, other: Reading) -> bool | None:
+    if one.size is None or one.stride is None or other.stride is None:
+        return None
+    if one.size != other.size:
+        return False
+    steps = zip(one.size, one.stride, other.stride, strict=True)
+    return all(step == its_step for count, step, its_step in steps if count > 1)
 
 
 def _report(x: Any, reading: Reading, expression: str, *, values: bool) -> TensorReport:

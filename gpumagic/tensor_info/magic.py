@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     import argparse
 
     from gpumagic.notebook.cells import Outcome
-    from gpumagic.tensor_info.report import AliasReport, CompareReport, ModelReport
+    from gpumagic.tensor_info.report import (
+        AliasReport,
+        CompareReport,
+        ModelReport,
+        ViewReport,
+    )
+
+    Report = AliasReport | CompareReport | ModelReport | ViewReport
 
 _NAMED_AT_MOST = 3
 
@@ -101,9 +108,7 @@ class TensorMagics(GpuMagics):
 
         return self.run_body(f"%%tensor_info {line}", cell, after=report)
 
-    def _look(
-        self, asked: tuple[Any, ...], options: argparse.Namespace
-    ) -> CompareReport | AliasReport | ModelReport:
+    def _look(self, asked: tuple[Any, ...], options: argparse.Namespace) -> Report:
         """The report; no tensor that the expressions made outlives it.
 
         IPython keeps the last error with its frames, so that the error is raised in
@@ -116,7 +121,7 @@ class TensorMagics(GpuMagics):
 
     def _report_or_problem(
         self, asked: tuple[Any, ...], options: argparse.Namespace
-    ) -> tuple[CompareReport | AliasReport | ModelReport | None, str, str]:
+    ) -> tuple[Report | None, str, str]:
         from dataclasses import replace
 
         from gpumagic.tensor_info import expressions
@@ -137,20 +142,25 @@ class TensorMagics(GpuMagics):
         values: tuple[Any, ...],
         texts: tuple[str, ...],
         options: argparse.Namespace,
-    ) -> CompareReport | AliasReport | ModelReport:
+    ) -> Report:
         from gpumagic.tensor_info import api
         from gpumagic.tensor_info.inventory import holds_tensors
 
         if options.alias:
             only = values or None
             return api.aliases(self._namespace(), only=only, expressions=texts)
-        asked_of_a_tensor = options.view is not None or options.gpu
-        if len(values) == 1 and not asked_of_a_tensor and holds_tensors(values[0]):
+        if options.view is not None:
+            if len(values) > 1:
+                raise GpuMagicError(
+                    "--view is asked of one tensor at a time",
+                    f"%tensor_info --view ... {texts[0]}",
+                )
+            return api.explain_view(values[0], options.view, expression=texts[0])
+        if len(values) == 1 and not options.gpu and holds_tensors(values[0]):
             return api.overview(values[0], values=options.values, expression=texts[0])
         return api.compare(
             *values,
             expressions=texts,
-            view=options.view,
             warp=options.gpu,
             values=options.values,
         )

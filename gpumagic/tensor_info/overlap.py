@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
-
-from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,8 +52,6 @@ def inside(g: Geometry) -> Overlap:
     walks = _walks(g)
     if _are_nested(walks):
         return Overlap("no", "each stride is longer than all shorter ones can reach")
-    if said := _of_two_dims(g):
-        return Overlap("yes", said)
     count = _distinct(walks)
     total = math.prod(walk.stops for walk in walks)
     answers = {
@@ -117,21 +112,6 @@ def _are_nested(walks: Walks) -> bool:
 
 def _reach(walks: Walks) -> int:
     return sum(walk.reach for walk in walks)
-
-
-def _of_two_dims(g: Geometry) -> str:
-    """How two dims alone lead to one place, in words; empty if no two do."""
-    for one, other in combinations(g.walked_dims, 2):
-        common = math.gcd(g.stride[one], g.stride[other])
-        # So many steps of the first lead as far as so many of the second.
-        first = abs(g.stride[other]) // common
-        second = abs(g.stride[one]) // common
-        if first < g.size[one] and second < g.size[other]:
-            return (
-                f"{count_text(first, 'step')} of dim {one} and "
-                f"{count_text(second, 'step')} of dim {other} end in the same place"
-            )
-    return ""
 
 
 def _distinct(walks: Walks) -> int | None:

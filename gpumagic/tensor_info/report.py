@@ -7,23 +7,14 @@ What a kind of tensor does not have, or what cannot be told, is None.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.report.record import Record, Report
 from gpumagic.tensor_info.merging import View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from gpumagic.drawing import Drawing, Part
     from gpumagic.tensor_info.geometry import WarpRead
     from gpumagic.tensor_info.merging import Merge
-
-
-def _drawn(said: str, parts: Iterable[Part], *, simulated: bool) -> Drawing:
-    from gpumagic.drawing import Drawing, one_screen
-
-    return Drawing(said, one_screen(parts), "simulated GPU" if simulated else "")
 
 
 @dataclass(frozen=True)
@@ -75,6 +66,12 @@ class TensorReport(Report):
     inner: tuple[TensorReport, ...] = ()  # what a wrapper is made of
     remarks: tuple[str, ...] = ()  # what could not be told, and why
 
+    def drawing(self) -> Any:
+        """A picture, its dims, what to do."""
+        from gpumagic.tensor_info import answer_tensor
+
+        return answer_tensor.draw(self)
+
     @property
     def contiguous_allocates_bytes(self) -> int | None:
         """What `.contiguous()` copies."""
@@ -87,22 +84,6 @@ class TensorReport(Report):
             return None
         unused = self.storage_bytes - self.touched_bytes
         return unused if unused >= 0 else None
-
-    def drawing(self, *, warp: bool = False, failed: tuple[str, ...] = ()) -> Drawing:
-        """How it lies in memory, or what its values are, or what a warp fetches."""
-        from gpumagic.drawing import Note
-        from gpumagic.tensor_info.answer_tensor import tensor_parts
-        from gpumagic.tensor_info.answer_values import values_headline
-        from gpumagic.tensor_info.answer_warp import is_drawn, warp_headline
-        from gpumagic.tensor_info.sentences import headline
-
-        if self.values is not None:
-            said = values_headline(self, self.values)
-        else:
-            said = warp_headline(self) if warp and is_drawn(self) else headline(self)
-        notes = (Note("problem", failure) for failure in failed)
-        parts = (*notes, *tensor_parts(self, warp=warp))
-        return _drawn(said, parts, simulated=self.simulated)
 
 
 @dataclass(frozen=True)
@@ -142,13 +123,13 @@ class ViewReport(View, Report):
     """The same of one tensor."""
 
     tensor: TensorReport = field(kw_only=True)
+    remarks: tuple[str, ...] = ()  # on expressions that gave no tensor
 
-    def drawing(self) -> Drawing:
-        """Whether the view is possible, and what it would be."""
-        from gpumagic.tensor_info.answer_view import view_headline, view_parts
+    def drawing(self) -> Any:
+        """Where it breaks, which shapes work, and why."""
+        from gpumagic.tensor_info import answer_view
 
-        parts = view_parts(self)
-        return _drawn(view_headline(self), parts, simulated=self.tensor.simulated)
+        return answer_view.draw(self)
 
 
 @dataclass(frozen=True)
@@ -173,25 +154,19 @@ class CompareReport(Report):
 
     tensors: tuple[TensorReport, ...]
     pairs: tuple[Pair, ...]
-    views: tuple[ViewReport, ...] = ()  # what --view has asked of each
     warp: bool = False  # whether the warp view was asked for
     remarks: tuple[str, ...] = ()  # on expressions that gave no tensor
 
-    def drawing(self) -> Drawing:
-        """Them beside each other; of one with one shape, that shape is the question."""
-        from gpumagic.tensor_info import answer_several as several
-        from gpumagic.tensor_info.answer_view import view_headline, view_parts
+    def drawing(self) -> Any:
+        """One tensor alone is drawn as one."""
+        from gpumagic.tensor_info import answer_several, answer_tensor
 
-        simulated = any(each.simulated for each in self.tensors)
-        match self.tensors, self.views:
-            case (_,), (asked,):
-                said, parts = view_headline(asked), view_parts(asked, self.remarks)
-            case (only,), _:
-                return only.drawing(warp=self.warp, failed=self.remarks)
-            case _:
-                said = several.comparison_headline(self)
-                parts = several.comparison_parts(self)
-        return _drawn(said, parts, simulated=simulated)
+        if len(self.tensors) == 1:
+            failures = self.remarks
+            return answer_tensor.draw(
+                self.tensors[0], warp=self.warp, failures=failures
+            )
+        return answer_several.draw_comparison(self)
 
 
 @dataclass(frozen=True)
@@ -232,12 +207,11 @@ class AliasReport(Report):
     remarks: tuple[str, ...] = ()
     simulated: bool = False  # whether some of them lie on a simulated GPU
 
-    def drawing(self) -> Drawing:
-        """The names that share memory, group by group."""
-        from gpumagic.tensor_info.answer_several import alias_headline, alias_parts
+    def drawing(self) -> Any:
+        """The largest piece of memory, all pieces in figures, and what frees some."""
+        from gpumagic.tensor_info import answer_several
 
-        parts = alias_parts(self)
-        return _drawn(alias_headline(self), parts, simulated=self.simulated)
+        return answer_several.draw_aliases(self)
 
 
 @dataclass(frozen=True)
@@ -257,7 +231,7 @@ class Node(Record):
     dtypes: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     size: tuple[int, ...] | None = None  # of a tensor
-    odd: tuple[str, ...] = ()  # of a tensor, in words: "not contiguous"
+    odd: tuple[str, ...] = ()  # of a tensor, in words: "frozen"
     nan_count: int | None = None  # where the values were asked for
     inf_count: int | None = None
     children: tuple[Node, ...] = ()
@@ -279,7 +253,7 @@ class Oddity(Record):
     """Tensors with one thing about them that one may not expect."""
 
     kind: str  # "NaN or inf", "several devices", "several dtypes", "frozen",
-    # "tied", "shared in part", "not contiguous", "not registered", "no values"
+    # "tied", "not registered"
     names: tuple[str, ...]
     elements: int
     said: tuple[str, ...] = ()  # what is odd about each, where it differs
@@ -300,9 +274,8 @@ class ModelReport(Report):
     remarks: tuple[str, ...] = ()
     simulated: bool = False
 
-    def drawing(self) -> Drawing:
-        """The tree, and what is odd in it."""
-        from gpumagic.tensor_info.answer_model import model_headline, model_parts
+    def drawing(self) -> Any:
+        """The tree, what it takes, what to do."""
+        from gpumagic.tensor_info import answer_model
 
-        parts = model_parts(self)
-        return _drawn(model_headline(self), parts, simulated=self.simulated)
+        return answer_model.draw(self)

@@ -554,9 +554,6 @@ RICHEST = (
     "simulator-switched-off",
     "tensor_info-simulated",
     "tensor_info-compared-large",
-    "tensor_info-compared-dtypes",
-    "tensor_info-12-d",
-    "tensor_info-huge-transposed",
     "tensor_info-expanded",
     "tensor_info-windows",
 )

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -159,83 +156,3 @@ def ctrl_c(*when):
     finally:
         over.set()
         presses.join()
-
-
-class KernelNotebook:
-    """A notebook with a kernel of its own, as Jupyter starts and interrupts it.
-
-    Args:
-        folder: In which it lies.
-    """
-
-    def __init__(self, folder):
-        from jupyter_client.manager import KernelManager
-
-        from tests.notebook.shells import environment
-
-        manager = KernelManager()
-        manager.kernel_spec.argv[0] = sys.executable
-        self._manager = manager
-        self._hangs = None  # the cell, if one does
-        # A folder that the kernel's shells do not look into.
-        inherited = {k: v for k, v in environment().items() if k != "IPYTHONDIR"}
-        manager.start_kernel(cwd=str(folder), env=inherited, stderr=subprocess.DEVNULL)
-        self._client = manager.client()
-        self._client.start_channels()
-        self._client.wait_for_ready(timeout=_PATIENCE_S)
-
-    def run(self, cell, *interrupted_at):
-        """What a cell leaves to be read below it.
-
-        Args:
-            cell: Its text.
-
-            interrupted_at: At which words below it the interrupt button is pressed,
-                once for each of these expressions.
-        """
-        assert not self._hangs, f"the kernel hangs since this cell: {self._hangs}"
-        awaited, parts, places = [*interrupted_at], [], {}
-
-        def hear(message):
-            kind, content = message["header"]["msg_type"], message["content"]
-            place = content.get("transient", {}).get("display_id")
-            if kind == "update_display_data" and place in places:
-                parts[places[place]] = _read(kind, content)
-            elif kind in {"stream", "error", "display_data", "execute_result"}:
-                if place is not None:
-                    places[place] = len(parts)
-                parts.append(_read(kind, content))
-            if awaited and re.search(awaited[0], " ".join("".join(parts).split())):
-                awaited.pop(0)
-                # In a thread: jupyter_client makes a loop of its own for it.
-                threading.Thread(target=self._interrupt).start()
-
-        try:
-            self._client.execute_interactive(
-                cell, timeout=_PATIENCE_S, output_hook=hear
-            )
-        except TimeoutError:
-            self._hangs = cell
-            raise AssertionError(f"{cell}\nhangs; it has said: {parts}") from None
-        assert not awaited, f"{cell}\nnever said {awaited[0]!r}, but: {parts}"
-        return "".join(parts).strip()
-
-    def end(self):
-        """Its process is gone."""
-        self._client.stop_channels()
-        self._manager.shutdown_kernel(now=True)
-
-    def _interrupt(self):
-        from jupyter_core.utils import ensure_event_loop
-
-        self._manager.interrupt_kernel()
-        ensure_event_loop().close()
-
-
-def _read(kind, content):
-    if kind == "stream":
-        return content["text"]
-    if kind == "error":
-        text = "\n".join(content["traceback"]) or content["evalue"]
-        return re.sub(r"\x1b\[[0-9;]*m", "", text) + "\n"
-    return content["data"].get("text/plain", "") + "\n"

@@ -9,15 +9,15 @@ import sys
 import pytest
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_ranks.choosing import Asker, Choice, are_given, given_by, names_of
+from gpumagic.gpu_ranks.choosing import Asker, Choice, are_given, names_of
 from tests import own_process
 
 _EIGHT = tuple(Choice(k, f"GPU-{k}") for k in range(8))
 
 
-def asker(*choices, host="node0", gpu=None, by=None):
+def asker(*choices, host="node0", gpu=None):
     """An engine that may be given these."""
-    return Asker(host, host, choices, gpu, by)
+    return Asker(host, host, choices, gpu)
 
 
 def test_local_rank_k_takes_the_kth():
@@ -58,16 +58,6 @@ def test_more_engines_than_gpus():
     assert "--on 0,1" in raised.value.hint
 
 
-def test_one_gpu_given_to_two():
-    """The batch system has done so, and the hint says how it does otherwise."""
-    both = {e: asker(_EIGHT[3], gpu="GPU-3", by="Slurm") for e in (4, 5)}
-    with pytest.raises(GpuMagicError, match="engines 4 and 5") as raised:
-        names_of(both)
-
-    assert "--gpus-per-task=1" in raised.value.hint
-    assert not are_given(both)
-
-
 def test_an_engine_without_any():
     """It is named, and none of the others is given one."""
     with pytest.raises(GpuMagicError, match="engine 1 sees no GPU"):
@@ -76,12 +66,9 @@ def test_an_engine_without_any():
 
 def test_given_by_the_batch_system():
     """Each task sees its own as number 0, and UUIDs tell that they are different."""
-    tasks = {
-        e: asker(Choice(0, f"GPU-{e}"), gpu=f"GPU-{e}", by="Slurm") for e in (0, 1)
-    }
+    tasks = {e: asker(Choice(0, f"GPU-{e}"), gpu=f"GPU-{e}") for e in (0, 1)}
 
     assert are_given(tasks)
-    assert given_by(tasks) == "Slurm"
     assert not are_given({0: asker(*_EIGHT, gpu="GPU-0")})
 
 
@@ -135,3 +122,11 @@ def test_a_group_begins_where_simulated_gpus_were():
     )
 
     assert ran.stdout.strip() == "None gloo", ran.stderr[-3000:]
+
+
+def test_one_gpu_given_to_two():
+    """It is said of both, and the hint says how each is given its own."""
+    with pytest.raises(GpuMagicError, match="has 1 GPU for 2 engines") as failed:
+        names_of(dict.fromkeys((0, 1), asker(Choice(0, "GPU-a"))))
+
+    assert "--gpus-per-task=1" in failed.value.hint

@@ -185,25 +185,6 @@ def test_who_was_sent_ctrl_c_just_now_is_not_called_deaf():
     assert [each.deaf for each in asked.checked()] == [True, False]
 
 
-def test_who_began_after_ctrl_c_is_sent_it_once_more():
-    """An engine with nothing to do yet takes no notice of it; the others got it."""
-    signals = []
-    engines_of_two = Engines(
-        SimpleNamespace(
-            send_signal=lambda *_, **asked: signals.append(asked["targets"])
-        )
-    )
-    asked = Asked(lambda _: running(), [0, 1])
-    engines_of_two.interrupt(asked)  # it came before anything was sent
-    asked.interrupted_s -= 2.0
-    asked._note(0, alive(0))  # for 3 s
-    asked._note(1, alive(1) | {"since_s": 1.0})
-    for _ in range(2):
-        engines_of_two.interrupt_late(asked)
-
-    assert signals == [[0, 1], [1]]
-
-
 def test_what_was_sent_is_known_though_ctrl_c_comes_meanwhile():
     """Each engine is asked once, and one that fails says so where it was asked."""
     sent = []

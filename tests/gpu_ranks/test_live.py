@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.devices import now
 from gpumagic.gpu_ranks import live, lookout
 from gpumagic.gpu_ranks.answers import Alive, Unfinished
 
@@ -59,54 +58,12 @@ def test_a_panel_is_drawn_four_times_a_second_at_most(panel):
     assert len(panel.screen.drawn) in range(12, 17)
 
 
-def test_a_rank_whose_memory_is_nearly_full_comes_first(panel):
-    """What is in use there is said, and of no other rank."""
-    panel.clock.now_s += 2
-    full, half = (76 * GIB, 80 * GIB), (40 * GIB, 80 * GIB)
-    panel.see(asked(*(alive(n, memory=full if n == 9 else half) for n in range(12))))
-
-    (table,) = panel.screen.drawn[0].parts
-    assert table.columns[-1].heading == "Memory nearly full"
-    assert table.rows[0][0] == "9"
-    assert [row[-1] for row in table.rows][:2] == ["76.0 of 80.0 GiB", ""]
-
-
-def test_no_word_on_memory_as_long_as_there_is_room(panel):
-    """A column that says nothing is left out."""
-    panel.clock.now_s += 2
-    panel.see(asked(alive(0, memory=(40 * GIB, 80 * GIB)), alive(1)))
-
-    (table,) = panel.screen.drawn[0].parts
-    assert "Memory nearly full" not in [each.heading for each in table.columns]
-
-
 def test_who_raised_is_told_while_others_wait(panel):
     """It is why they wait, and nobody has to press Ctrl-C to read it."""
     panel.clock.now_s += 2
     panel.see(asked(alive(0), Unfinished(1, "raised", "ValueError: no"), alive(2)))
 
     assert panel.screen.drawn[0].title.startswith("rank 1 raised ValueError: no; ")
-
-
-def test_memory_is_asked_of_the_driver_alone(monkeypatch):
-    """Counters of torch may be locked while CUDA waits: they are not looked at."""
-
-    def never(*_):
-        raise AssertionError
-
-    monkeypatch.setattr(now, "allocator_figures", never)
-    monkeypatch.setattr(now, "simulated_box", lambda: None)
-    monkeypatch.setattr(
-        now, "runtime_now", lambda: SimpleNamespace(kind="cuda", simulated=False)
-    )
-    looking = now.Looking(lambda: SimpleNamespace(visible_devices=lambda: ("a", "b")))
-    use = SimpleNamespace(used_bytes=7, total_bytes=8, busy_share=None)
-    less = SimpleNamespace(used_bytes=1, total_bytes=8, busy_share=None)
-    looking._reader = SimpleNamespace(uses=lambda _: {0: use, 1: less})
-
-    assert looking.filled(0) == (7, 8)
-    assert looking.filled(1) == (1, 8)
-    assert looking.filled(None) is None
 
 
 def test_a_driver_that_does_not_answer_keeps_no_cell(monkeypatch):
@@ -119,7 +76,7 @@ def test_a_driver_that_does_not_answer_keeps_no_cell(monkeypatch):
         assert freed.wait(60)
 
     told = []
-    looks = lookout.Lookout(told.append, hangs, rank=0, every_s=0.001)
+    looks = lookout.Lookout(told.append, rank=0, every_s=0.001)
     monkeypatch.setattr(looks, "said", hangs)
     with looks:
         assert begun.wait(60)

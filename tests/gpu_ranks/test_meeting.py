@@ -110,19 +110,6 @@ def test_who_does_not_come_is_not_waited_for_long(store):
         Meeting(dead, 0, 2).all_come("begun", 60.0)
 
 
-def test_what_a_rank_has_said_can_be_deleted():
-    """The store does not grow with cells."""
-    common = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    keys = []
-    for cell in range(4):
-        its = Meeting(dist.PrefixStore(f"cell {cell}", common), 0, 1)
-        assert its.begin(1.0)
-        its.forget()
-        keys.append(common.num_keys())
-
-    assert len(set(keys)) == 1
-
-
 @pytest.fixture
 def group_that_never_ends(monkeypatch):
     """The function of torch does not come back, until the test is over."""

@@ -9,30 +9,12 @@ import pytest
 from gpumagic.gpu_ranks import analysis
 from gpumagic.gpu_ranks.answer_seats import Misplaced, SeatFinding, SeatsReport
 from gpumagic.gpu_ranks.answer_times import RanksReport
-from gpumagic.gpu_ranks.answer_where import WhereReport
 from gpumagic.gpu_ranks.answers import VERSION, RankMemory, Unfinished
 from gpumagic.gpu_ranks.unfinished import Names
 from tests.gpu_ranks.samples import SAMPLES, STRAGGLER, seat, seats
 
 REPORTS = dict(SAMPLES)
 NS = 1_000_000_000
-
-
-def test_engines_that_have_other_numbers_are_named():
-    """`--on` takes numbers of engines, so they stand beside ranks that differ."""
-    swapped = [0, 2, 1, 3]
-    few = [seat(rank, engine=engine) for rank, engine in enumerate(swapped)]
-
-    assert "Engine" not in text(SeatsReport(seats(4)))
-    assert "Rank Engine" in text(SeatsReport(tuple(few)))
-
-
-def test_who_has_ended_works_no_more():
-    """A rank at the end of its cell is not said to work there."""
-    shown = text(WhereReport((), lines=((0, "the end of the cell"),)))
-
-    assert "has ended" in shown
-    assert "works" not in shown
 
 
 def done(rank, own_ms, *, slow_ms, offset_ns=0, host="node0", **more):
@@ -76,20 +58,7 @@ def test_ranks_are_named_in_few_words(names, told):
     assert Names().several(names) == told
 
 
-def test_a_host_is_named_only_where_there_are_several():
-    """On one machine its name says nothing."""
-    assert Names(seats(4)).at(3) == "rank 3"
-    assert Names(seats(8)).at(5) == "rank 5 (node1)"
-
-
 # ----------------------------------------------------------------------- who waits
-
-
-def test_ranks_at_one_place_are_one_row():
-    """A thousand that wait at one line are not a thousand rows."""
-    table = REPORTS["where-1024"].drawing().parts[0]
-
-    assert len(table.rows) == 4
 
 
 # ----------------------------------------------------------------------- who sits where
@@ -182,15 +151,6 @@ def test_a_thousand_ranks_are_a_dozen_lines_and_a_picture(name):
 
     assert len(drawing.parts[0].values) == 1024
     assert len(lines) <= 12
-
-
-def test_who_has_no_gpu_is_not_sent_to_its_clock():
-    """On a laptop a slow rank has a slow processor, or neighbours on it."""
-    here = tuple(replace(each, gpu=None) for each in STRAGGLER.seats)
-    report = replace(STRAGGLER, during=None, phases_told=True, seats=here)
-
-    assert "nvidia-smi" not in text(report)
-    assert "compare its CPU" in text(report)
 
 
 def test_memory_that_no_rank_tells_hides_no_times():

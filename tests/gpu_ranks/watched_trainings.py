@@ -23,13 +23,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset
 
 from gpumagic.gpu_ranks import seen, watch
 
@@ -40,11 +34,7 @@ SLOW_S, STEPS, WIDTH = 0.05, 6, 32
 LATE = {  # the rank that is slow, by case
     "plain": 1,
     "sharded": 2,
-    "tensor_parallel": 1,
     "pipeline": 1,
-    "slow_input": 3,
-    "evaluates": 0,
-    "in_a_thread": 2,
 }
 
 PROFILED = {"pipeline"}
@@ -112,26 +102,6 @@ def sharded(mark: Callable[[], None]) -> Any:
     return {name: each.to_local() for name, each in model.state_dict().items()}
 
 
-def tensor_parallel(mark: Callable[[], None]) -> Any:
-    """Two by two: layers are cut in two, and each half is on two ranks."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
-    model = nn.Sequential(nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, 4))
-    model[1].register_forward_hook(lambda *_: late(LATE["tensor_parallel"]))
-    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-    parallelize_module(model, mesh["tensor"], plan)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    shared = mesh["data"].get_group()
-    for batch in batches():
-        dist.broadcast(batch, group=mesh["tensor"].get_group(), group_src=0)
-        model(batch).square().mean().backward()
-        for each in model.parameters():
-            dist.all_reduce(each.grad.to_local(), group=shared)
-        optimizer.step()
-        optimizer.zero_grad()
-        mark()
-    return {name: each.to_local() for name, each in model.state_dict().items()}
-
-
 def pipeline(mark: Callable[[], None]) -> Any:
     """Each rank holds a layer, and sends what comes out to the next one."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -157,60 +127,6 @@ def pipeline(mark: Callable[[], None]) -> Any:
 def sends(mark: Callable[[], None]) -> Any:
     """The same, of which no recorder tells."""
     return pipeline(mark)
-
-
-class SlowSamples(Dataset[torch.Tensor]):
-    """Samples that are slow to read on one rank."""
-
-    def __len__(self) -> int:
-        return 4 * STEPS
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        if self.rank == LATE["slow_input"]:
-            time.sleep(SLOW_S / 2)
-        return torch.full((WIDTH,), index / 100) + torch.randn(WIDTH)
-
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-
-
-def slow_input(mark: Callable[[], None]) -> Any:
-    """The worker of one rank's loader is slow."""
-    model = DistributedDataParallel(nn.Linear(WIDTH, 4))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    samples = SlowSamples(dist.get_rank())
-    loader = DataLoader(samples, batch_size=4, shuffle=True, num_workers=1)
-    for batch in loader:
-        optimizer.zero_grad()
-        model(batch).square().mean().backward()
-        optimizer.step()
-        mark()
-    return model.state_dict()
-
-
-def evaluates(mark: Callable[[], None]) -> Any:
-    """Rank 0 evaluates now and then, and the others wait for it."""
-    model = DistributedDataParallel(nn.Linear(WIDTH, 4))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for step, batch in enumerate(batches()):
-        optimizer.zero_grad()
-        model(batch).square().mean().backward()
-        optimizer.step()
-        if step % 3 == 2:
-            if dist.get_rank() == 0:
-                time.sleep(5 * SLOW_S)
-            dist.barrier()
-        mark()
-    return model.state_dict()
-
-
-def in_a_thread(mark: Callable[[], None]) -> Any:
-    """As some launchers do, the training runs in a thread that is not the main one."""
-    model = DistributedDataParallel(model_of(LATE["in_a_thread"]))
-    for batch in batches():
-        model(batch).square().mean().backward()
-        mark()
-    return [each.grad for each in model.parameters()]
 
 
 # ------------------------------------------------------------------- bare and watched
@@ -295,14 +211,7 @@ def main(rank: int, count: int, out: str, cases: str) -> None:
         timeout=dt.timedelta(seconds=60),
     )
     for case in cases.split(","):
-        said: dict[str, Any] = {}
-        work = lambda case=case, said=said: said.update(compared(case))  # noqa: E731
-        if case == "in_a_thread":
-            thread = threading.Thread(target=work)
-            thread.start()
-            thread.join()
-        else:
-            work()
+        said = compared(case)
         (folder / f"{case}.{rank}.json").write_text(json.dumps(said))
     dist.barrier()  # the server goes with rank 0
     with contextlib.suppress(RuntimeError):

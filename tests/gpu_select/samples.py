@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpumagic.devices.protocols import CudaState, Initialisation
-from gpumagic.gpu_select.answer_choice import SelectReport
+from gpumagic.gpu_select.answer_gpus import SelectReport
 from gpumagic.gpu_select.report import (
     Action,
     Remark,
@@ -150,13 +150,6 @@ TRIED_TOO_LATE = replace(
     confirmed=False,
     request="3",
 )
-SIMULATED_TOO_LATE = replace(
-    FIXED,
-    driver=replace(STARTED, library="simulated"),
-    start=Start(4, 2, "x = torch.ones(8, device='sim')"),
-    simulated=True,
-    word="sim",
-)
 IN_VAIN = replace(
     OPEN,
     verdict=Verdict.FIXED_FOR_TORCH,
@@ -172,37 +165,12 @@ LOST = replace(
     driver=CudaState(Initialisation.FORKED_CHILD, code=3, library=LIBRARY),
     torch=TorchLatch.STARTED,
 )
-FAILED = replace(
-    OPEN,
-    verdict=Verdict.FAILED,
-    driver=CudaState(Initialisation.FAILED, code=999, library=LIBRARY),
-    torch=TorchLatch.ABSENT,
-    remarks=(
-        Remark(
-            Severity.PROBLEM,
-            "the NVIDIA library and the kernel module differ",
-            "reboot",
-        ),
-    ),
-    rows=(),
-)
 NOTHING = replace(
     OPEN,
     verdict=Verdict.NOTHING,
     rows=(),
     driver=NOT_LOADED,
     torch=TorchLatch.WITHOUT_CUDA,
-)
-UNKNOWN = replace(
-    OPEN,
-    verdict=Verdict.UNKNOWN,
-    rows=(gpu(0, predicted=0),),
-    driver=CudaState(Initialisation.UNKNOWN),
-    torch=TorchLatch.UNKNOWN,
-    variables=(
-        Variable("CUDA_VISIBLE_DEVICES", "0", None, False, None, False),
-        Variable("CUDA_DEVICE_ORDER", None, None, False, None, False),
-    ),
 )
 SLURM = replace(
     OPEN,
@@ -248,7 +216,6 @@ NASTY = replace(
     variables=variables(HOSTILE, start=HOSTILE * 3),
     driver=replace(STARTED, library=HOSTILE),
     start=Start(4, 2, HOSTILE, HOSTILE),
-    unlisted=(HOSTILE, *(f"GPU-{number}" for number in range(5))),
     remarks=(Remark(Severity.WARNING, HOSTILE, HOSTILE),),
     confirmed=False,
     way_out="%gpu_select 0 --restart",
@@ -256,22 +223,16 @@ NASTY = replace(
 )
 
 SAMPLES = (
-    ("open", OPEN),
     ("fixed", FIXED),
     ("fixed-for-torch", IN_VAIN),
     ("lost-in-a-fork", LOST),
-    ("failed", FAILED),
     ("nothing", NOTHING),
-    ("unknown", UNKNOWN),
     ("selected", SELECTED),
-    ("differing", DIFFERING),
     ("free", FREE),
     ("free-refused", REFUSED),
     ("too-late", LATE),
     ("mig-slice", SLICED),
     ("slurm", SLURM),
-    ("dry-run-too-late", TRIED_TOO_LATE),
-    ("simulated-too-late", SIMULATED_TOO_LATE),
     (
         "sixteen-gpus",
         replace(

@@ -43,15 +43,6 @@ def test_a_free_gpu_among_those_shown_is_made_the_current_one():
     assert "GPU 3 is cuda:1: torch.cuda.set_device(1)" in refused.value.hint
 
 
-def test_gpus_that_are_named_are_meant_in_their_order():
-    """What is shown the other way round is no answer to a list of numbers."""
-    assert late((2, 1), "2,1").action is Action.UNCHANGED
-    with pytest.raises(NotSelected) as refused:
-        late((2, 1), "1,2")
-
-    assert "GPU 1 is cuda:1, GPU 2 is cuda:0" in refused.value.hint
-
-
 @pytest.mark.parametrize(("shown", "options"), [((0,), {}), ((), {}), ((1,), {"n": 2})])
 def test_free_gpus_that_are_not_shown_need_a_restart(shown, options):
     """Where too few of those that CUDA shows are free, others of the machine are."""

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-import pkgutil
-import re
 import sys
-import tomllib
-from pathlib import Path
 
 import pytest
 
-from gpumagic.__main__ import main
 from tests.fakes.run import run_module
 
 MACHINE = {"load": (), "install": ("nvml", "libcuda")}
@@ -59,24 +54,6 @@ def test_without_a_program_it_is_said_what_would_be_chosen():
     assert json.loads(plain.stdout)["action"] == "dry run"
 
 
-@pytest.mark.parametrize(
-    "typed",
-    ["select", "select 9", "select free -n 9", "words nonesuch", "open /none"],
-)
-def test_nothing_is_advised_that_only_a_notebook_can_type(typed):
-    """What to type next stands there as a terminal takes it."""
-    run = run_module("gpumagic", *typed.split(), **MACHINE, check=False)
-
-    assert not re.search(r"%(gpu_|ls)", run.stdout + run.stderr)
-
-
-def test_the_command_of_its_own_is_this_program():
-    """`gpumagic` beside `python -m gpumagic` comes with the package."""
-    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
-
-    assert pkgutil.resolve_name(project["scripts"]["gpumagic"]) is main
-
-
 def test_without_words_it_shows_how_things_stand():
     """No words, no choice: it is shown, what decides on demand; nothing is started."""
     run = run_module("gpumagic", "select", **MACHINE)
@@ -106,11 +83,3 @@ def test_what_cannot_be_is_said_in_words_and_by_the_status(words, status, said):
     assert run.returncode == status
     assert said in run.stderr
     assert "Traceback" not in run.stderr
-
-
-def test_a_plain_word_too_many_is_no_option():
-    """A command that takes no words calls one an argument."""
-    run = run_module("gpumagic", "doctor", "extra", **MACHINE, check=False)
-
-    assert run.returncode == 2
-    assert "has no argument extra" in run.stderr

@@ -6,14 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.devices.protocols import Gpu, GpuProcess, MigSlice
+from gpumagic.devices.protocols import Gpu, GpuProcess
 from gpumagic.gpu_select.free import NotEnough, freest
 from gpumagic.gpu_select.machine import Place
 from gpumagic.gpu_select.request import read
-from tests.fakes.run import run_python
 from tests.gpu_select.machines import (
-    GIB,
-    SLICES,
     TOTAL,
     UUIDS,
     choose,
@@ -120,17 +117,6 @@ def test_too_few_are_an_error_whose_ways_out_fit_the_reasons(
     assert not any(each.taken for each in error.opinions)
 
 
-def test_the_memory_of_a_slice_is_its_own():
-    """A slice in use is refused by its own figures, a free one is taken."""
-    full, empty = (
-        MigSlice(part.uuid, 1, 0, 10 * GIB, (10 - used) * GIB, used * GIB)
-        for part, used in zip(SLICES, (6, 0), strict=True)
-    )
-    choice = choose(machine(sliced(2, [full, empty])))
-    assert [place.part for place in choice.places] == [1]
-    assert "6.00 of 10.0 GiB in use" in choice.opinions[0].why
-
-
 @pytest.mark.parametrize(
     ("worse", "better"),
     [
@@ -203,20 +189,6 @@ def test_no_place_that_is_left_is_clearly_better(inventory, count, chance):
         assert place.memory_free_bytes >= rest.memory_free_bytes - TOTAL / 100 - 1
 
 
-@given(machines(), st.integers(1, 80), st.integers(1, 80))
-@settings(deadline=None)
-def test_asking_for_more_memory_never_finds_more(inventory, some, more):
-    """A GPU that fits a larger need fits a smaller one."""
-
-    def refused(need):
-        with pytest.raises(NotEnough) as caught:
-            choose(inventory, min_free=need * GIB, n=5)
-        return {x.place for x in caught.value.opinions if "asked for" in x.why}
-
-    low, high = sorted((some, more))
-    assert refused(low) <= refused(high)
-
-
 SNIPPET = """
     import json
     from gpumagic.devices.nvml import read_inventory
@@ -234,25 +206,3 @@ SNIPPET = """
         choice, mask = error, error.problem
     print(json.dumps([mask, [each.why for each in choice.opinions]]))
 """
-
-
-@pytest.mark.parametrize(
-    ("scenario", "options", "mask", "said"),
-    [
-        ("four_gpus", {"n": 2}, "1,3", "40.0 of 79.6 GiB in use"),
-        ("four_gpus", {"n": 3}, "3 GPUs were asked for, 2 are free", "2 processes"),
-        ("container_foreign_pids", {"min_free": "60GiB"}, "2", "60.0 GiB asked for"),
-        ("wsl", {}, "none is free", "processes that are not listed"),
-        ("nothing_supported", {}, "0", "free memory unknown"),
-        ("no_permission", {}, "GPU-11111111-bbbb-", "no processes"),
-        ("gpu_lost", {"n": 16}, "is out of reach", "free"),
-        ("mig_with_holes", {"n": 2}, "1,3", "one process sees one slice"),
-    ],
-)
-def test_the_free_ones_of_a_machine(scenario, options, mask, said):
-    """What NVML tells of a machine is enough to choose well, and starts nothing."""
-    run = run_python(SNIPPET.format(options=options), scenario=scenario)
-    written, opinions = run.json()
-    assert mask in written
-    assert any(said in why for why in opinions), opinions
-    assert run.cuinit_calls() == []

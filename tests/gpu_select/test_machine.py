@@ -49,29 +49,6 @@ def test_a_gpu_has_many_names(name, number):
     assert chosen(read(name).names) == [(number, None)]
 
 
-@pytest.mark.parametrize("name", [SLICES[1].uuid, "MIG-b", "mig-BBBB11112222"])
-def test_a_slice_is_found_by_the_beginning_of_its_uuid(name):
-    """As on the command line of nvidia-smi, in any letters."""
-    assert chosen(read(name).names, MIXED) == [(2, 1)]
-
-
-@pytest.mark.parametrize("name", ["2", "GPU-2", "pci:86"])
-def test_a_gpu_in_mig_mode_means_its_only_slice(name):
-    """Where there is no other slice to mean, naming the GPU is enough."""
-    assert chosen([name], ONE_SLICE) == [(2, 0)]
-
-
-def test_the_order_of_names_is_the_order_of_devices():
-    """The first name becomes cuda:0."""
-    assert chosen(["3", "0", "GPU-2"]) == [(3, None), (0, None), (2, None)]
-
-
-def test_a_whole_uuid_wins_over_a_longer_one():
-    """A name in full is not ambiguous because another name begins with it."""
-    slices = [SLICES[0], SLICES[1].__class__("MIG-aaaa", 3, 0, None)]
-    assert chosen(["MIG-aaaa"], machine(sliced(2, slices))) == [(2, 1)]
-
-
 def test_a_limit_is_kept_though_figures_have_changed_since():
     """What the kernel was given is one GPU or slice each, whatever is on it now."""
     before = places(machine(gpu(0, used_gib=9), gpu(1, used_gib=9)))

@@ -57,13 +57,6 @@ def test_a_choice_is_shown_once_and_handed_out_on_request():
     assert json.loads(json_form["shown"])["action"] == "selected"
 
 
-def test_in_front_of_a_cell_the_choice_is_made_before_the_cell_runs():
-    """The cell finds the variable set, and its own value is the value."""
-    (seen,) = cells("%%gpu_select 3\nimport os\nos.environ['CUDA_VISIBLE_DEVICES']")
-
-    assert seen["result"] == "3"
-
-
 def test_a_refusal_shows_what_was_found_and_stops_the_notebook():
     """After the start one sentence is shown, then the error of two lines."""
     _, _, late, after = cells("%gpu_select 2", START, "%gpu_select 1", "%gpu_select 2")

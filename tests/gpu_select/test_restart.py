@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import time
 from dataclasses import replace
@@ -64,14 +63,6 @@ def test_what_a_process_has_kept_the_next_one_takes_once():
     assert restart.take(kept_file("kernel-2.json"), "kernel-2.json") is None
 
 
-def test_the_process_that_kept_it_does_not_take_it():
-    """Loading the extension again without a restart leaves the request alone."""
-    file = kept_file(KEY)
-    restart.keep(file, KEY, read("2"), REPORT)
-    assert restart.take(file, KEY) is None
-    assert file.exists()
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -92,23 +83,6 @@ def test_what_is_old_foreign_or_wrong_is_thrown_away(changes):
     assert not file.exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", b"[]", b"\xff", b"[" * 10_000])
-def test_garbage_is_thrown_away(content):
-    """A spoilt file does no more than being no request."""
-    file = keep()
-    file.write_bytes(content)
-    assert restart.take(file, KEY) is None
-    assert not file.exists()
-
-
-def test_what_nobody_comes_for_is_taken_away_by_the_next():
-    """Requests of notebooks that were never started again do not pile up."""
-    file = keep()
-    os.utime(file, (0, 0))
-    keep(key="kernel-2.json")
-    assert not file.exists()
-
-
 def test_what_others_have_kept_costs_a_kernel_nothing(tmp_path):
     """Only a file that could be this kernel's own is looked at on loading."""
     for number in range(3):
@@ -126,14 +100,6 @@ def test_what_others_have_kept_costs_a_kernel_nothing(tmp_path):
     assert loaded.json() is False
 
 
-def test_what_is_kept_is_for_the_user_alone(tmp_path):
-    """No other user can read what was asked for."""
-    (tmp_path / "gpumagic").mkdir(mode=0o755)
-    file = keep()
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert file.parent.stat().st_mode & 0o777 == 0o700
-
-
 def test_what_cannot_be_kept_is_an_error_that_leaves_nothing():
     """The user is told what to type after the restart; no half of a file stays."""
     kept_file(KEY).mkdir(parents=True)
@@ -141,18 +107,6 @@ def test_what_cannot_be_kept_is_an_error_that_leaves_nothing():
         keep()
     assert "then type %gpu_select free -n 2 first" in caught.value.hint
     assert list(kept_file(KEY).parent.iterdir()) == [kept_file(KEY)]
-
-
-@pytest.mark.parametrize(
-    ("rows", "mask"),
-    [((gpu(2, predicted=0, uuid="GPU-a"),), "GPU-a"), ((gpu(1),), "-1")],
-)
-def test_in_a_terminal_the_line_to_type_names_what_was_chosen(rows, mask):
-    """What nobody restarts has nothing to keep."""
-    shell = TerminalInteractiveShell(user_ns={})
-    said = restart.without_keeping(report(*rows))
-    assert key_of(shell) is None
-    assert said.endswith(f"=PCI_BUS_ID CUDA_VISIBLE_DEVICES={mask} ipython")
 
 
 def test_a_notebook_is_known_by_what_outlives_a_restart(monkeypatch):

@@ -187,39 +187,7 @@ def test_an_inherited_mask_is_the_outer_limit():
     assert forced["predicted"] == [0]
 
 
-def test_free_stays_within_the_inherited_mask():
-    """Only a scheduler's GPUs are looked at; the others are said to be outside."""
-    taken, refused = on(
-        "four_gpus",
-        'tell([chosen("free"), chosen("free", n=2)])',
-        env={"CUDA_VISIBLE_DEVICES": "0,3"},
-    )
-
-    assert taken["predicted"] == [3]
-    assert refused["whys"]["1"].startswith("outside of what this kernel was given")
-
-
 # ---------------------------------------------------------------- free ones
-
-
-def test_waiting_ends_with_the_refusal_when_the_time_is_over():
-    """`wait` looks again until there are enough, and is an error after that."""
-    refused = on("four_gpus", 'tell(chosen("free", n=4, wait="50ms"))')
-
-    assert refused["error"] == "4 GPUs were asked for, 2 are free"
-
-
-def test_a_folder_that_cannot_be_written_is_a_remark(tmp_path):
-    """Without claims the choice is made all the same, and the risk is named."""
-    (tmp_path / "gpumagic-claims").touch()  # not even root can make a folder of it
-    taken = on(
-        "four_gpus",
-        'tell(chosen("free"))',
-        env={"TMPDIR": str(tmp_path)},
-    )
-
-    assert taken["action"] == "SELECTED"
-    assert "another notebook may take the same GPU" in " ".join(taken["remarks"])
 
 
 # ---------------------------------------------------------------- too late

@@ -40,22 +40,6 @@ def test_a_look_is_named_as_the_user_would_write_it(line, by):
     assert (seen["by"], seen["in_vain"], latch, told) == (by, False, "LOOKED", 1)
 
 
-def test_a_function_of_an_earlier_cell_is_put_down_to_the_cell_that_calls_it():
-    """The line is that of the running cell, also through functions and magics."""
-    (seen,) = watched(
-        """
-        watch()
-        run("import torch")
-        run("def f():\\n    return torch.cuda.is_available()")
-        run("x = 1\\n%time f()")
-        show(watcher.start())
-        """,
-        torch=True,
-    ).json()
-
-    assert (seen["cell"], seen["line"], seen["source"]) == (3, 2, "%time f()")
-
-
 def test_a_look_in_vain_is_remembered():
     """Where torch finds no GPU, CUDA has not started, but torch will not look again."""
     seen, latch, told, error = watched(

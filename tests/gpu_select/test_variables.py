@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import subprocess
 import sys
@@ -22,13 +21,12 @@ from gpumagic.gpu_select.machine import places
 from gpumagic.gpu_select.report import Severity, Variable
 from gpumagic.gpu_select.variables import (
     VISIBLE,
-    at_start,
     changed,
     look_up,
     mask_for,
     remarks,
 )
-from tests.gpu_select.machines import SLICES, UUIDS, gpu, lost, machine, sliced
+from tests.gpu_select.machines import UUIDS, gpu, machine
 
 NAME = "GPUMAGIC_TEST_VARIABLE"
 OTHER = "GPUMAGIC_TEST_OTHER"
@@ -97,27 +95,6 @@ def test_a_variable_that_is_not_set_is_none_and_not_empty():
     assert everywhere() == ("", "")
 
 
-def test_what_putenv_sets_is_seen_in_c_alone():
-    """os.putenv reaches the driver and not os.environ."""
-    os.environ[NAME] = "2"
-    os.putenv(NAME, "0")
-
-    assert everywhere() == ("2", "0")
-
-
-def test_where_c_cannot_be_asked_its_value_is_unknown(monkeypatch):
-    """A system without dlopen leaves the C value unknown rather than unset."""
-
-    def refuse(name):
-        raise TypeError(name)
-
-    monkeypatch.setattr(ctypes, "PyDLL", refuse)
-    os.environ[NAME] = "2"
-
-    variable = look_up(NAME)
-    assert (variable.python, variable.c, variable.c_known) == ("2", None, False)
-
-
 # ---------------------------------------------------------------- at the start
 
 
@@ -132,17 +109,6 @@ def test_the_value_at_the_start_outlives_every_change():
     )
 
     assert told == "(True, '2,3') 2,3"
-
-
-@pytest.mark.parametrize("written", [b"", b"\0\0\0", b"my worker\0\0", None])
-def test_where_the_start_cannot_be_read_it_is_unknown(written, tmp_path, monkeypatch):
-    """No such file, or a process title written over it: unknown, and not unset."""
-    place = tmp_path / "environ"
-    if written is not None:
-        place.write_bytes(written)
-    monkeypatch.setattr("gpumagic.gpu_select.variables._AT_START", place)
-
-    assert at_start(VISIBLE) == (False, None)
 
 
 # ---------------------------------------------------------------- changing
@@ -164,30 +130,6 @@ def written(numbers, inventory, *, mps=False):
     """The value that shows these GPUs, and why it holds UUIDs."""
     there = {place.gpu.index: place for place in places(inventory)}
     return mask_for([there[number] for number in numbers], inventory, mps=mps)
-
-
-@pytest.mark.parametrize(
-    ("inventory", "numbers", "value", "why"),
-    [
-        (machine(), [2, 0], "2,0", ""),
-        (machine(), [], "-1", ""),
-        (Inventory(gpus=(Gpu(0),)), [0], "0", ""),
-        (
-            machine(gpu(0, pci_address="b1"), gpu(1, pci_address="17")),
-            [1],
-            UUIDS[1],
-            "otherwise than nvidia-smi",
-        ),
-        (machine(gpu(0), lost(1)), [0], UUIDS[0], "otherwise than nvidia-smi"),
-        (machine(gpu(0), sliced(2)), [2], SLICES[1].uuid, "slices"),
-    ],
-)
-def test_numbers_are_written_where_they_mean_the_same_to_all(
-    inventory, numbers, value, why
-):
-    """Elsewhere UUIDs are, and it is said why; nothing is never an empty value."""
-    assert written(numbers, inventory)[0] == value
-    assert why in written(numbers, inventory).why
 
 
 def test_under_mps_uuids_are_written():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.drawing import Table
-from gpumagic.gpu_select.answer_choice import gpus_table, reasons_table, state_table
+from gpumagic.gpu_select.answer_gpus import gpus_table, state_table
 from gpumagic.gpu_select.report import Action, Row, TorchLatch, Verdict
 from tests.gpu_select.samples import (
     DIFFERING,
@@ -17,8 +17,6 @@ from tests.gpu_select.samples import (
     OPEN,
     REFUSED,
     SELECTED,
-    TRIED_TOO_LATE,
-    gpu,
     variables,
 )
 
@@ -61,42 +59,6 @@ def test_what_the_driver_shows_goes_before_what_was_predicted():
         "hidden, not cuda:0",
         "not visible",
     ]
-
-
-def test_a_dry_run_after_the_start_shows_what_would_be_beside_what_is():
-    """What is only tried is no claim about now, so the driver contradicts nothing."""
-    assert column(TRIED_TOO_LATE, "Predicted")[:2] == ["cuda:0", "not visible"]
-    assert column(TRIED_TOO_LATE, "GPU") == ["3", "0", "1", "2"]
-    assert column(TRIED_TOO_LATE, "Now") == [
-        "not visible",
-        "cuda:1",
-        "not visible",
-        "cuda:0",
-    ]
-    assert "otherwise" not in TRIED_TOO_LATE.drawing().text()
-
-
-def test_the_bar_of_free_memory_is_as_long_as_what_is_free():
-    """Its heading and its figure say free: a GPU that is empty has a whole bar."""
-    rows = tuple(
-        replace(
-            gpu(place, predicted=place), memory_free_bytes=free, memory_total_bytes=80
-        )
-        for place, free in enumerate((80, 20, 0))
-    )
-
-    cells = column(replace(OPEN, rows=rows), "Memory free")
-
-    assert [cell.share for cell in cells] == [1.0, 0.25, 0.0]
-
-
-def test_reasons_have_a_table_of_their_own():
-    """Each GPU that something is said of is named beside it; without any, no table."""
-    rows = (gpu(0, why="1 process on it"), gpu(1), gpu(2, predicted=0, why="idle"))
-    table = reasons_table(replace(OPEN, rows=rows))
-
-    assert table.rows == (("2", "idle"), ("0", "1 process on it"))
-    assert "Why" not in OPEN.drawing().text()
 
 
 # ---------------------------------------------------------------- what decides

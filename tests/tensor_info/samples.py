@@ -104,19 +104,13 @@ HALF = tensor(
 )
 EXPANDED = tensor((5, 4), (0, 1), expression="row.expand(5, 4)", base_shape=(4,))
 WINDOWS = tensor((4, 3), (1, 1), expression="x.unfold(0, 3, 1)", base_shape=(6,))
-OFFSET = tensor(
-    (2, 3), (5, 1), 6, stored_bytes=80, expression="x[1:3, 1:4]", base_shape=(4, 5)
-)
 PAGES = tensor((2, 3, 4))
-MANY_PAGES = tensor((7, 3, 4), (1, 28, 7), expression="x.movedim(2, 0)")
-NCHW = tensor((2, 3, 4, 5), expression="images")
 NHWC = tensor(
     (2, 3, 4, 5),
     (60, 1, 15, 3),
     expression="images",
     is_view=False,
 )
-SIX = tensor((2, 3, 4, 2, 3, 2), (144, 48, 1, 24, 8, 4), expression="blocks")
 TWELVE = tensor((2,) * 12, tuple(4**dim for dim in range(12)), expression="many")
 HUGE = tensor(
     (2**15, 2**15),
@@ -130,25 +124,6 @@ HUGE = tensor(
 SMALL_OF_BIG = tensor(
     (10,), (1,), 500_000, stored_bytes=4_000_000, expression="big[500000:500010]"
 )
-EMPTY = tensor((0, 6), expression="x[4:]")
-COMPLEX = tensor(
-    (2, 3),
-    (1, 2),
-    itemsize=8,
-    dtype="complex64",
-    expression="z.mH",
-    conj_bit=True,
-    is_view=True,
-)
-BYTES = tensor(
-    (24,),
-    (1,),
-    itemsize=1,
-    dtype="uint8",
-    expression="x.view(torch.uint8)",
-    base_shape=(2, 3),
-)
-WORDS = tensor((2, 3), expression="x")
 SIMULATED = tensor(
     (64, 64),
     (1, 64),
@@ -181,38 +156,10 @@ VALUES = tensor(
         ),
     ),
 )
-_WAVE = tuple(
-    tuple(
-        round(math.sin(row / 2) * math.cos(column / 5) / 40, 6) for column in range(16)
-    )
-    for row in range(12)
-)
-WEIGHTS = tensor(
-    (64, 3, 7, 7),
-    expression="model.conv1.weight",
-    kind="parameter",
-    requires_grad=True,
-    values=ValueSummary(
-        -0.17,
-        0.1625,
-        0.000172,
-        0,
-        0,
-        0,
-        heat=HeatMap(
-            (0,), (1, 2, 3), (64, 147), (7, 10), _WAVE[:10], (("",) * 16,) * 10
-        ),
-    ),
-)
 SPARSE = unknown(
     "sparse tensor (COO)",
     "a sparse tensor has no strides: %tensor_info x.values() shows what it stores",
     size=None,
-)
-NESTED = unknown(
-    "nested tensor (jagged)",
-    "each row has a size of its own",
-    inner=(tensor((5, 3), expression="x.values()"),),
 )
 
 GROUPS = AliasReport(
@@ -357,23 +304,7 @@ BROKEN = model(
     ),
     values=True,
 )
-STATE = model(
-    module(
-        "optimizer",
-        "Adam",
-        module("group 0", "", leaf("0", (512, 512)), leaf("1", (512,))),
-        module("step", "", leaf("0", (), kind="state"), leaf("1", (), kind="state")),
-        module("exp_avg", "", leaf("0", (512, 512), kind="state")),
-        module("exp_avg_sq", "", leaf("0", (512, 512), kind="state")),
-    ),
-    kind="optimizer (Adam)",
-    roles=(
-        Amount("state", 4, 524_290, 2_097_160),
-        Amount("parameters", 2, 262_656, 1_050_624),
-    ),
-)
 SAMPLES = (
-    ("2-d", X),
     ("transposed", TRANSPOSED),
     ("slice-with-gaps", HALF),
     ("expanded", EXPANDED),
@@ -381,33 +312,13 @@ SAMPLES = (
     ("small-of-big", SMALL_OF_BIG),
     ("images-channels-last", NHWC),
     ("12-d", TWELVE),
-    ("huge-transposed", HUGE),
-    ("empty", EMPTY),
-    ("conjugated", COMPLEX),
-    ("resized-to-0", tensor((4, 6), stored_bytes=0, touched_bytes=96)),
-    (
-        "numpy-backwards",
-        tensor(
-            (6,),
-            (-1,),
-            5,
-            expression="a[::-1]",
-            kind="numpy array",
-            requires_grad=None,
-            remarks=("torch has no negative strides: torch.flip copies",),
-        ),
-    ),
     ("parameter-with-values", VALUES),
     ("simulated", SIMULATED),
     ("sparse", SPARSE),
-    ("nested", NESTED),
     ("hostile", tensor((2, 2), expression=HOSTILE, kind=HOSTILE, dtype=HOSTILE)),
     ("view-fails", viewed(TRANSPOSED, (24,))),
-    ("view-fails-huge", viewed(HUGE, (2**30,))),
     ("view-works", viewed(HALF, (12,))),
-    ("view-of-no-shape", viewed(X, (5, 5))),
     ("compared", compared(X, TRANSPOSED, HALF)),
-    ("compared-dtypes", compared(WORDS, BYTES)),
     (
         "compared-large",
         compared(
@@ -425,9 +336,6 @@ SAMPLES = (
     ),
     ("warp-row-and-column", CompareReport((tensor((64, 64)),), (), warp=True)),
     ("aliases", GROUPS),
-    ("no-aliases", AliasReport((), 3, 300)),
-    ("values-weights", WEIGHTS),
     ("model", TRANSFORMER),
     ("model-odd", BROKEN),
-    ("model-optimizer", STATE),
 )

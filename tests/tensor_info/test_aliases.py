@@ -80,25 +80,6 @@ def test_outputs_are_told_apart_and_counted_once():
     assert [each.is_output for each in found.groups[0].names] == [False, True]
 
 
-def test_memory_that_only_an_output_keeps_is_freed_by_its_reset():
-    """A view in `Out` keeps its whole storage; clearing the outputs frees all."""
-    found = aliases({"Out": {3: torch.zeros(1000)[:1]}})
-
-    assert found.groups[0].kept_for_nothing_bytes == 3996
-    assert found.groups[0].advice == "`%reset -f out` frees 3.91 KiB"
-
-
-def test_a_small_view_of_a_large_dead_tensor_is_worth_a_copy():
-    """The bytes kept for nothing are told, and the copy that frees them."""
-    small = torch.zeros(1_000_000)[:10]
-
-    (group,) = aliases({"small": small}).groups
-
-    assert (group.stored_bytes, group.used_bytes) == (4_000_000, 40)
-    assert group.kept_for_nothing_bytes == 3_999_960
-    assert group.advice == "`small = small.clone()` frees 3.81 MiB"
-
-
 def test_the_advice_is_true():
     """After the advised line the storage is gone."""
     names = {"small": torch.zeros(1000)[:10]}
@@ -133,22 +114,6 @@ def test_no_copy_is_advised_where_something_hidden_holds_the_memory():
     assert names(group) == ["part"]
     assert group.hidden_holders >= 1
     assert not group.advice
-
-
-def test_a_lone_tensor_has_no_hidden_holder():
-    """A view and its base under their names are all that holds the storage."""
-    x = grid()
-
-    assert aliases({"x": x, "y": x.t()}).groups[0].hidden_holders == 0
-
-
-def test_places_without_memory_are_never_one_group():
-    """Empty and meta tensors share no address 0."""
-    namespace = {"a": torch.zeros(0), "b": torch.zeros(0), "c": grid().to("meta")}
-
-    found = aliases(namespace)
-
-    assert (found.groups, found.alone) == ((), 0)
 
 
 def test_equal_addresses_on_two_devices_are_two_memories(monkeypatch):

@@ -12,9 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumagic.drawing import Drawing
-from gpumagic.drawing.palette import BLACK, WHITE, contrast, text_on
-from gpumagic.drawing.tiles import HEAD, LIGHT
-from gpumagic.tensor_info.axes import FILLS, Places, visible_tensor, windows
+from gpumagic.tensor_info.axes import Places, visible_tensor, windows
 from gpumagic.tensor_info.figure import index_panel, memory_strip
 from gpumagic.tensor_info.report import TensorReport
 from tests.tensor_info import samples
@@ -34,21 +32,6 @@ def strip(report, marks=None):
     return matrix, list(
         zip(matrix.heads, (tile.text for tile in matrix.rows[0].tiles), strict=True)
     )
-
-
-@pytest.mark.parametrize("name", DRAWN)
-def test_index_panel_shows_the_place_of_each_element(name):
-    """A tile's number is the storage offset plus index times stride."""
-    visible = visible_tensor(DRAWN[name])
-    if not 0 < len(visible.axes) < 3:
-        return
-    ((matrix,),) = index_panel(visible).bands
-    for row in matrix.rows:
-        for head, tile in zip(matrix.heads, row.tiles, strict=True):
-            if "..." not in {row.name, head}:
-                index = tuple(int(at) for at in (row.name, head) if at)
-                place = visible.places.place(index)
-                assert tile.text.removeprefix("=") == str(place)
 
 
 @pytest.mark.parametrize("name", DRAWN)
@@ -83,18 +66,6 @@ def test_strip_accounts_for_every_place_of_the_storage(name):
         count = re.search(r"([\d,]+) el", tile.text)
         total += 1 if head else int(count[1].replace(",", ""))
     assert total == report.storage_bytes // report.itemsize
-
-
-def test_fill_is_the_index_along_the_slowest_dim():
-    """Row-major shows runs of a colour, a transpose repeats all colours."""
-    (plain,), (turned,) = (
-        memory_strip(visible_tensor(report)).bands[0]
-        for report in (samples.X, samples.TRANSPOSED)
-    )
-
-    fills = [tile.fill for tile in plain.rows[0].tiles]
-    assert fills == [fill for fill in FILLS[:4] for _ in range(6)]
-    assert [tile.fill for tile in turned.rows[0].tiles] == [*FILLS[:6]] * 4
 
 
 def test_marked_places_are_drawn_with_their_word():
@@ -165,29 +136,6 @@ def test_picture_shows_what_the_text_shows(name):
             for text in (tile.text for row in matrix.rows for tile in row.tiles):
                 assert text == "·" or not text or f">{text}<" in picture
                 assert text in plain
-
-
-@pytest.mark.parametrize("name", DRAWN)
-def test_at_most_256_tiles_are_drawn(name):
-    """However large the tensor is, both panels together stay small."""
-    visible = visible_tensor(DRAWN[name])
-    grid = [index_panel(visible)] if len(visible.axes) < 4 else []
-    figures = (*grid, memory_strip(visible))
-    tiles = [
-        tile
-        for figure in figures
-        for matrix in itertools.chain(*figure.bands)
-        for row in matrix.rows
-        for tile in row.tiles
-    ]
-    assert len(tiles) <= 256
-
-
-@pytest.mark.parametrize("fill", [*FILLS, HEAD, LIGHT, WHITE])
-def test_text_on_every_fill_is_readable(fill):
-    """Black or white reaches a contrast of 4.5:1 on all that carries text."""
-    assert contrast(fill, text_on(fill)) >= 4.5
-    assert text_on(fill) in (BLACK, WHITE)
 
 
 @pytest.mark.parametrize("columns", range(10, 21))

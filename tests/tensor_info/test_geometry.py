@@ -3,8 +3,6 @@
 And what a warp fetches, against the sectors of every byte that its lanes read.
 """
 
-import itertools
-
 import pytest
 
 from gpumagic.tensor_info import geometry
@@ -30,14 +28,6 @@ def test_first_last_and_span():
         assert g.numel == len(found)
         span = max(found) - min(found) + 1 if found else 0
         assert (g.span_elements, g.span_bytes) == (span, span * g.itemsize)
-
-
-def test_permuting_keeps_the_places():
-    """In another order of the dims the same places are reached."""
-    g = of((2, 3, 4), (1, 20, 5), offset=7)
-    turned = g.permuted((1, 2, 0))
-    assert turned.size == (3, 4, 2)
-    assert sorted(places(turned)) == sorted(places(g))
 
 
 def test_fresh_strides_are_those_of_a_new_tensor():
@@ -103,24 +93,6 @@ def test_convolutions_agree_on_the_format():
         assert all(found == wanted for found, wanted in strides), g
         formats.add(expected)
     assert len(formats) == 2
-
-
-@pytest.mark.parametrize("ndim", [3, 4, 5])
-def test_the_format_that_operators_take_is_as_torch_suggests(ndim):
-    """Torch's own rule, where this torch offers it, suggests the same format."""
-    torch = pytest.importorskip("torch")
-    suggested = getattr(torch._prims_common, "suggest_memory_format", None)
-    if suggested is None:
-        pytest.skip("this torch does not offer its rule to Python")
-    for g, tensor in _tensors(6_000, 11, ndim=ndim):
-        assert f"torch.{geometry.treat_as(g)}" == str(suggested(tensor)), g
-
-
-def test_only_images_and_volumes_have_channels():
-    """Tensors of other ranks are never channels last, whatever their strides."""
-    for g in itertools.chain(some(1_000, 10, ndim=2), some(1_000, 10, ndim=3)):
-        assert not geometry.is_channels_last(g)
-        assert geometry.treat_as(g) == "contiguous_format"
 
 
 def _bytes_read(g, dim, base_address):

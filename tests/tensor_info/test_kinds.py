@@ -135,11 +135,6 @@ def test_overrides_of_a_subclass_are_not_called():
     assert found.stride == (6, 1)
 
 
-def test_a_parameter_is_called_one():
-    """A parameter is no plain tensor in the report."""
-    assert describe(torch.nn.Parameter(grid())).kind == "parameter"
-
-
 def test_a_geometry_beyond_its_storage_is_a_warning():
     """Elements behind the end of the storage are said not to be safe."""
     x = torch.zeros(4, 4)

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from gpumagic.tensor_info.geometry import dim_order
-from gpumagic.tensor_info.merging import Merge, flat, merges, view
+from gpumagic.tensor_info.merging import flat, merges, view
 from tests.tensor_info.geometries import (
     STORAGE_ELEMENTS,
     of,
@@ -95,14 +95,6 @@ def test_free_merges_are_offered_first_as_near_as_possible():
     assert found.last_index == (0, 0, 3, 4)
 
 
-def test_a_slice_may_be_flat_without_being_contiguous():
-    """Every other column of a matrix is viewed flat: contiguity is not asked for."""
-    g = of((4, 3), (6, 2))
-    assert flat(g)
-    assert view(g, (3, -1)).stride == (8, 2)
-    assert view(g, (3, -1)).reshape_copies_bytes == 0
-
-
 def test_what_is_said_of_a_refusal_holds():
     """The misfit is real: the next element lies elsewhere than the inner dims lead."""
     for g, found in _refused(8_000, 5):
@@ -138,12 +130,6 @@ def test_the_shapes_and_the_permutation_offered_work():
     assert min(offered, permuted) > 200
 
 
-def test_dims_of_size_one_belong_to_no_run():
-    """A dim that takes no step neither joins nor parts what lies around it."""
-    assert merges(of((4, 1, 6), (6, 99, 1))) == (Merge((0, 2), 24, 1),)
-    assert merges(of((1, 1), (9, 9))) == merges(of(())) == merges(of((0, 3))) == ()
-
-
 @pytest.mark.parametrize(
     ("shape", "words"),
     [
@@ -161,13 +147,6 @@ def test_a_shape_that_cannot_be_is_a_problem(shape, words):
     assert (found.problem, found.view, found.stride) == (words, False, None)
     assert found.shape == shape
     assert found.shapes_that_work == ((24,),)
-
-
-def test_an_unknown_dim_of_nothing_is_ambiguous():
-    """With no elements and a 0 beside it, -1 could be any number."""
-    assert view(of((0, 4)), (-1, 0)).problem == (
-        "with 0 elements the -1 of (-1, 0) could be any number"
-    )
 
 
 def test_as_large_as_it_likes():

@@ -14,10 +14,9 @@ from gpumagic.tensor_info.answer_warp import Fetch
 from gpumagic.tensor_info.report import TensorReport
 from tests.drawing.survives import assert_numbers_agree, assert_survives
 from tests.tensor_info import samples
-from tests.tensor_info.samples import SAMPLES, tensor
+from tests.tensor_info.samples import HUGE, tensor, viewed
 
 TIMES = "\N{MULTIPLICATION SIGN}"
-BY_NAME = dict(SAMPLES)
 
 
 def flat(text):
@@ -36,7 +35,7 @@ def test_a_dim_that_does_not_step_has_no_bar():
 
 def test_failing_view_marks_the_jump_in_memory():
     """The strip shows where the walk was and where it has to go on."""
-    report = BY_NAME["view-fails-huge"]
+    report = viewed(HUGE, (2**30,))
 
     strips = [part for part in report.drawing().parts if isinstance(part, Figure)]
     ((matrix,),) = strips[-1].bands

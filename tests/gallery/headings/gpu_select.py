@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 HEADINGS = {
-    "open": "Four GPUs are visible, and you can still choose",
     "fixed": "CUDA has started: it is too late to choose",
     "fixed-for-torch": "torch has looked for GPUs in vain, and looks no more",
     "lost-in-a-fork": "A forked process cannot use CUDA",
-    "failed": "CUDA failed when it was started",
     "nothing": "There is no GPU to choose",
-    "unknown": "Whether CUDA has started cannot be told",
     "selected": "Two GPUs were chosen by their numbers",
-    "differing": "The variables were changed after CUDA had started",
     "free": "The freest GPU was chosen, and why the others were not",
     "free-refused": "Too few GPUs are free: nothing was changed",
     "too-late": "A choice came too late: nothing was changed",
     "mig-slice": "A slice of a GPU was chosen",
     "slurm": "A scheduler has given two of eight GPUs",
-    "dry-run-too-late": "What a choice would set after a restart",
-    "simulated-too-late": "The simulated GPUs are in use: it is too late to choose",
     "sixteen-gpus": "Sixteen GPUs",
     "hostile": "Names that are made to break a page",
 }

@@ -1,23 +1,10 @@
-"""Draws a choice: which GPU is cuda:0, and on request why, and what decides."""
+"""Which GPU is cuda:0, and can that still be chosen? Why, and what decides."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.drawing import (
-    Badge,
-    Column,
-    Details,
-    Drawing,
-    Meter,
-    Note,
-    Paragraph,
-    Property,
-    Table,
-    how_measured,
-    one_screen,
-)
 from gpumagic.gpu_select.report import (
     Action,
     Remark,
@@ -29,21 +16,29 @@ from gpumagic.gpu_select.report import (
     Verdict,
 )
 from gpumagic.report.record import Report
-from gpumagic.report.units import bytes_text, count_text, listed, part_text, share_text
+from gpumagic.report.units import bytes_text, count_text, part_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpumagic.devices.protocols import CudaState
-    from gpumagic.drawing import Cell, NoteKind, Part
+    from gpumagic.drawing import (
+        Cell,
+        Details,
+        Drawing,
+        Meter,
+        Note,
+        NoteKind,
+        Part,
+        Table,
+    )
 
+_MANY = 4  # more GPUs than this are counted, not listed
 _NOTED: dict[Severity, NoteKind] = {
     Severity.PROBLEM: "problem",
     Severity.WARNING: "warning",
     Severity.NOTE: "note",
 }
-_MOST_UNLISTED = 4
-_MANY = 4  # more GPUs than this are counted, not listed
 _HOW = (
     "NVML tells of the GPUs, the driver library of what is visible. Choosing never "
     "starts CUDA.\nUntil CUDA starts, which GPU is which is predicted from the "
@@ -65,14 +60,15 @@ class SelectReport(Report):
     remarks: tuple[Remark, ...] = ()
     certain: bool = True  # False where drivers may read the variable otherwise
     confirmed: bool | None = None  # by the driver; None before CUDA has started
-    unlisted: tuple[str, ...] = ()  # what the driver shows and NVML does not know
     request: str | None = None  # in the user's words
     simulated: bool = False
     word: str = "cuda"  # in front of the colon of a torch device
     way_out: str = ""  # what to type, too late, for what the variables name
 
     def drawing(self) -> Drawing:
-        """The choice as it is now; what decides is shown where it was asked for."""
+        """Which GPU is cuda:0, and on request why, and what decides."""
+        from gpumagic.drawing import Drawing, one_screen
+
         label = "simulated machine" if self.simulated else ""
         return Drawing(self.headline, one_screen(_parts(self)), label)
 
@@ -176,8 +172,13 @@ class SelectReport(Report):
         return f"{sure}: CUDA has not started"
 
 
+# ------------------------------------------------------------------------- screen
+
+
 def _parts(report: SelectReport) -> Iterator[Part]:
     """Where something was refused, the reasons are in sight, elsewhere the GPUs."""
+    from gpumagic.drawing import Details, Paragraph, how_measured
+
     refused = report.action is Action.REFUSED
     why = reasons_table(report)
     # A refusal ends with two lines that say what to type: what does not help to choose
@@ -196,10 +197,14 @@ def _parts(report: SelectReport) -> Iterator[Part]:
 
 
 def _behind_its_caption(table: Table) -> Details:
+    from gpumagic.drawing import Details
+
     return Details(table.caption, (replace(table, caption=""),), table.name)
 
 
 def _notes(report: SelectReport) -> Iterator[Note]:
+    from gpumagic.drawing import Note
+
     differing = sum(differs(row, report) for row in report.rows)
     way_out = report.way_out
     if differing:
@@ -226,9 +231,6 @@ def _notes(report: SelectReport) -> Iterator[Note]:
     if late and way_out and not differing:
         needs = "a new machine" if report.simulated else "a restart"
         yield Note("note", f"another choice needs {needs}", f"as in {way_out}")
-    if report.unlisted:
-        names = listed(report.unlisted, ", ", _MOST_UNLISTED)
-        yield Note("note", f"the driver also shows what NVML does not list: {names}")
 
 
 # ---------------------------------------------------------------- which GPU is which
@@ -236,20 +238,19 @@ def _notes(report: SelectReport) -> Iterator[Note]:
 
 def gpus_table(report: SelectReport) -> Table:
     """The visible ones as torch counts them, then those that are not visible."""
+    from gpumagic.drawing import Column, Table
+
     rows = _sorted(report)
     model = _common([row.name for row in rows if row.name])
     memory = _common([row.memory_total_bytes for row in rows if row.memory_total_bytes])
     columns: dict[str, Sequence[Cell]] = {
         _heading(report): [_rank(row, report) for row in rows],
         "GPU": [report.number(row) for row in rows],
-        "Now": [_device(report, row.actual) for row in rows],
         "Model": [row.name for row in rows],
         "Memory free": [_memory(row, alike=memory is not None) for row in rows],
         "Busy": [_busy(row) for row in rows],
         "Processes": [_processes(row) for row in rows],
     }
-    if not (_asked(report) and report.only_tried_too_late):
-        del columns["Now"]
     if model is not None or not any(row.name for row in rows):
         del columns["Model"]
     sliced = any(row.is_slice for row in rows)
@@ -264,6 +265,8 @@ def gpus_table(report: SelectReport) -> Table:
 
 def address_table(report: SelectReport) -> Table:
     """The other names of each GPU, by which it can be chosen as well."""
+    from gpumagic.drawing import Column, Property, Table
+
     said = (
         Property(Column("GPU"), report.number),
         Property(Column("PCI"), lambda row: row.pci_address),
@@ -274,6 +277,8 @@ def address_table(report: SelectReport) -> Table:
 
 def reasons_table(report: SelectReport) -> Table:
     """What is said of each: why it was chosen or refused, or cannot be had."""
+    from gpumagic.drawing import Column, Property, Table
+
     said = (
         Property(Column("GPU"), report.number),
         Property(Column("Reason"), lambda row: row.why),
@@ -314,6 +319,8 @@ def _heading(report: SelectReport) -> str:
 
 
 def _rank(row: Row, report: SelectReport) -> Cell:
+    from gpumagic.drawing import Badge
+
     if not differs(row, report):
         return _device(report, _decisive(row, report))
     said = [
@@ -355,6 +362,8 @@ def _processes(row: Row) -> str | None:
 
 def _memory(row: Row, *, alike: bool) -> Meter | None:
     """What is free, as the heading says: the bar is as long as that."""
+    from gpumagic.drawing import Meter
+
     free, total = row.memory_free_bytes, row.memory_total_bytes
     if free is None:
         return None
@@ -366,15 +375,6 @@ def _memory(row: Row, *, alike: bool) -> Meter | None:
 
 # ---------------------------------------------------------------- what decides
 
-_VERDICTS = {
-    Verdict.OPEN: "the variables are read when CUDA starts, and it has not",
-    Verdict.FIXED: "the variables were read when CUDA started, for good",
-    Verdict.FIXED_FOR_TORCH: "torch keeps its answer, whatever the variables become",
-    Verdict.LOST: "CUDA does not follow a process into its fork",
-    Verdict.FAILED: "CUDA was to start, and could not",
-    Verdict.NOTHING: "no GPU was found that could be chosen",
-    Verdict.UNKNOWN: "the driver library cannot be asked",
-}
 # By the values of `Initialisation`, which belongs to the devices.
 _DRIVER = {
     "not loaded": "no driver library in this process",
@@ -396,12 +396,14 @@ _TORCH = {
 
 def state_table(report: SelectReport) -> Table:
     """Everything that has a say, each with its state and what was found."""
+    from gpumagic.drawing import Column, Table
+
     columns = (Column("Topic"), Column("State"), Column("Found"))
     return Table("What decides", columns, tuple(_lines(report)), name="state")
 
 
 def _lines(report: SelectReport) -> Iterator[tuple[str, Cell, Cell]]:
-    yield "Verdict", report.verdict.value, _VERDICTS[report.verdict]
+    yield "Verdict", report.verdict.value, ""
     state = report.driver.state.value
     facts = [
         _DRIVER.get(state, "it cannot be asked"),
@@ -428,6 +430,8 @@ def _who(start: Start) -> str:
 
 def _variable(variable: Variable) -> tuple[Cell, str]:
     """Its state, and its value in every place where it can be looked up."""
+    from gpumagic.drawing import Badge
+
     values = {"in Python": variable.python}
     if variable.c_known:
         values["in C"] = variable.c
