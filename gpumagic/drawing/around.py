@@ -7,6 +7,8 @@ as what they tell of; where styles are stripped, they are nothing.
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
@@ -95,6 +97,14 @@ def foot_ink(
     yield from in_lines((*keys, *(ink(text, options) for text in last)), options)
     for remark in remarks:
         yield ink(remark, options)
+
+
+def in_runs(characters: Iterable[tuple[str, str]]) -> Text:
+    """Characters with a style each, as few pieces: rich draws piece by piece."""
+    text = Text()
+    for style, run in groupby(characters, key=itemgetter(1)):
+        text.append("".join(character for character, _ in run), style)
+    return text
 
 
 def in_lines(entries: Iterable[Text], options: ConsoleOptions) -> Iterator[Text]:

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Literal
 from rich.text import Text
 
 from gpumagic.drawing import svg
-from gpumagic.drawing.around import Hover, axis_html, axis_ink, hovers_html, in_lines
+from gpumagic.drawing.around import (
+    Hover,
+    axis_html,
+    axis_ink,
+    hovers_html,
+    in_lines,
+    in_runs,
+)
 from gpumagic.drawing.cells import Key
 from gpumagic.drawing.html import Html, element, unbroken, words
 from gpumagic.drawing.ink import GAP, glyphs_for, ink
@@ -130,7 +137,8 @@ class Columns:
         for number, (swatch, heights) in reversed([*enumerate(self.layers)]):
             if any(heights):
                 tops = [column[number][2] for column in stacked]
-                data = svg.outline(tops, step, self.height, room)
+                steps = ((top, step) for top in tops)
+                data = svg.outline(steps, self.height, room)
                 drawn.append(svg.filled(data, swatch, edge=len(self.layers) > 1))
         for number, (swatch, _) in enumerate(self.layers):
             if swatch.mark.isalpha():
@@ -193,8 +201,9 @@ class Columns:
             line = {self.rows - 1: upper, 0: lower}.get(row, Text()).copy()
             line.align("right", max(left - len(GAP), 0))
             line.append(GAP if self.axis else "")
-            for column in columns:
-                line.append(*self._character(column, row, glyphs))
+            line.append_text(
+                in_runs(self._character(column, row, glyphs) for column in columns)
+            )
             line.rstrip()
             yield line
         if self.across:

@@ -8,8 +8,9 @@ one they would hide each other, and what idles half of the time would look busy.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len
@@ -23,6 +24,7 @@ from gpumagic.drawing.around import (
     foot_html,
     foot_ink,
     hovers_html,
+    in_runs,
 )
 from gpumagic.drawing.html import Html, label, lines, unbroken, words
 from gpumagic.drawing.ink import GAP, clean, glyphs_for, ink, widest
@@ -73,6 +75,7 @@ _MOST_NAMED = 2
 _LETTER_WIDTH = 7
 _NEARLY_ALL = 0.94  # what no height of eight can tell from all
 _FURTHEST = 1e100
+_TRACK, _NOTHING = -1, -2
 
 
 class Mark(NamedTuple):
@@ -140,39 +143,50 @@ def raster(line: Line, width: int, fine: tuple[int, int], gap: int = 0) -> _Rast
 
 def shapes(line: Line, kinds: Mapping[str, Swatch], seen: _Raster) -> Iterator[Html]:
     """The track, then each kind upon it; what is stacked higher is drawn first."""
-    ends = min(max(round(line.length * WIDTH), 1), WIDTH) if line.length > 0 else 0
-    track = [1.0] * ends + [0.0] * (WIDTH - ends)
-    tops = {kind: [0.0] * WIDTH for kind in kinds if kinds[kind].fill != TRACK}
-    for at, owner in enumerate(seen.owners):
-        share = seen.shares.get(at // seen.column)
-        if share is None:
-            share = {line.marks[owner].kind: 1.0} if owner >= 0 else {}
-        below = 0.0
+    solid = [kind for kind, swatch in kinds.items() if swatch.fill != TRACK]
+    tops: dict[str, list[tuple[float, int]]] = {kind: [] for kind in solid}
+    track = []
+    for owner, run in groupby(_shown(line, seen)):
+        length, below = len(list(run)), 0.0
+        track.append((0.0 if owner == _NOTHING else 1.0, length))
+        share = {line.marks[owner].kind: 1.0} if owner >= 0 else {}
+        if owner < _NOTHING:
+            share = seen.shares[_NOTHING - 1 - owner]
         for kind, its in tops.items():
             if kind in share:
-                below = its[at] = min(below + share[kind], 1.0)
-    hairs = {at - back for at in seen.cuts for back in (1, 2)}
-    for at in hairs:
-        track[at] = 0.0
-    for mark in line.marks:
-        left, right = int(mark.start * WIDTH), round(mark.end * WIDTH)
-        if right - left >= _WITH_HAIR:
-            hairs.add(right - 1)
-    yield svg.path(svg.outline(track, 1, HEIGHT), TRACK)
+                below = min(below + share[kind], 1.0)
+            its.append((below if kind in share else 0.0, length))
+    yield svg.path(svg.outline(track, HEIGHT), TRACK)
     for kind, its in reversed(tops.items()):
-        drawn = [0.0 if at in hairs else top for at, top in enumerate(its)]
-        if any(drawn):
-            yield svg.filled(svg.outline(drawn, 1, HEIGHT), kinds[kind])
+        if any(top for top, _ in its):
+            yield svg.filled(svg.outline(its, HEIGHT), kinds[kind])
     yield from _labels(line, kinds, seen)
 
 
+def _shown(line: Line, seen: _Raster) -> list[int]:
+    """For each pixel the mark, _TRACK or _NOTHING; below that a column of heights."""
+    places = list(seen.owners)
+    for mark in line.marks:
+        left, right = int(mark.start * WIDTH), round(mark.end * WIDTH)
+        if right - left >= _WITH_HAIR:
+            places[right - 1] = _TRACK
+    for column in seen.shares:
+        left = column * seen.column
+        right = min(left + seen.column, WIDTH)
+        places[left:right] = [_NOTHING - 1 - column] * (right - left)
+    for at in seen.cuts:
+        places[at - 2 : at] = [_NOTHING] * 2
+    ends = min(max(round(line.length * WIDTH), 1), WIDTH) if line.length > 0 else 0
+    return places[:ends] + [_NOTHING] * (WIDTH - ends)
+
+
 def _labels(line: Line, kinds: Mapping[str, Swatch], seen: _Raster) -> Iterator[Html]:
-    for number, mark in enumerate(line.marks):
+    for number, wide in sorted(Counter(seen.owners).items()):
+        mark = line.marks[number] if number >= 0 else Mark(0.0, 0.0, "")
         name, swatch = clean(mark.label), kinds.get(mark.kind)
         # Letters can be read on a plain fill only.
         if not name or swatch is None or swatch.pattern or swatch.fill == TRACK:
             continue
-        wide = seen.owners.count(number)
         if cell_len(name) * _LETTER_WIDTH + 6 <= wide:
             fill, share = text_on(swatch.fill), wide / WIDTH
             yield svg.label(name, mark.start, share, HEIGHT - 5, fill)
@@ -182,7 +196,7 @@ def line_ink(
     line: Line, kinds: Mapping[str, Swatch], seen: _Raster, glyphs: Glyphs
 ) -> Text:
     """A character for each place: a kind's own, or a height where it is too fine."""
-    text, top = Text(), len(glyphs.levels) - 1
+    top, drawn = len(glyphs.levels) - 1, []
     solid = [kind for kind, swatch in kinds.items() if swatch.fill != TRACK]
     ends = max(round(line.length * len(seen.owners)), 1) if line.length > 0 else 0
     for at, owner in enumerate(seen.owners[:ends]):
@@ -199,8 +213,8 @@ def line_ink(
             character, style = glyphs.of(kinds[kind]), kinds[kind].style
             if filled < _NEARLY_ALL:
                 character = glyphs.levels[min(round(filled * top), top - 1)]
-        text.append("|" if at in seen.cuts else character, style)
-    return text
+        drawn.append(("|" if at in seen.cuts else character, style))
+    return in_runs(drawn)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing.html import Html, element, escape
@@ -44,16 +45,20 @@ def path(data: str, fill: str, *, edge: bool = False) -> Html:
 
 
 def outline(
-    heights: Iterable[float], step: int, height: int, room: int | None = None
+    steps: Iterable[tuple[float, int]], height: int, room: int | None = None
 ) -> str:
-    """The area under steps of so many pixels; heights are shares of the room for them.
+    """The area under steps, each a share of the room and so many pixels long.
 
     What is there at all can be seen.
     """
     room = height if room is None else room
-    tops = (height - max(round(at * room), 1) if at > 0 else height for at in heights)
-    steps = (f"V{top}h{len(list(run)) * step}" for top, run in groupby(tops))
-    return f"M0 {height}{''.join(steps)}V{height}z"
+    tops = (
+        (height - max(round(share * room), 1) if share > 0 else height, length)
+        for share, length in steps
+    )
+    runs = groupby(tops, key=itemgetter(0))
+    data = (f"V{top}h{sum(length for _, length in run)}" for top, run in runs)
+    return f"M0 {height}{''.join(data)}V{height}z"
 
 
 # What lies on a fill, in a square that is laid beside itself again and again.
