@@ -11,10 +11,7 @@ if TYPE_CHECKING:
 class GpuMagicError(Exception):
     """An expected failure, drawn as two lines instead of a traceback.
 
-    Args:
-        problem: What is wrong and what was found, in one sentence.
-
-        hint: What to do or to type next, in one sentence.
+    `problem` is what is wrong and what was found; `hint` what to do or to type next.
     """
 
     def __init__(self, problem: str, hint: str = "") -> None:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from gpumagic.notebook.cell_numbers import keep_cell_numbers
 from gpumagic.notebook.cell_transform import CellTransform
 from gpumagic.notebook.completion import Completion
-from gpumagic.notebook.display import GpuMagic, settings_of
-from gpumagic.notebook.session import Session
+from gpumagic.notebook.session import GpuMagic, Session
+from gpumagic.report.frontend import settings_of
 
 
 class Room(NamedTuple):

@@ -29,12 +29,21 @@ from gpumagic.drawing.palette import Tone
 from gpumagic.drawing.table import Column, Grid, Property, Table
 
 if TYPE_CHECKING:
-    from gpumagic.drawing.areas import Areas, Layer
-    from gpumagic.drawing.bars import Bar, BarPair, Stack, Stacks
-    from gpumagic.drawing.distributions import Histogram, Range, Ranges
+    from gpumagic.drawing.curves import Areas, Curve, Histogram, Layer, Sparkline
     from gpumagic.drawing.progress import Progress
-    from gpumagic.drawing.series import Curve, Sparkline
-    from gpumagic.drawing.strips import Piece, StripRow, Strips
+    from gpumagic.drawing.spans import (
+        Bar,
+        BarPair,
+        Extent,
+        Extents,
+        Piece,
+        Range,
+        Ranges,
+        Stack,
+        Stacks,
+        StripRow,
+        Strips,
+    )
     from gpumagic.drawing.timeline import Lane, Span, Timeline
     from gpumagic.drawing.tree import AllLevels, Branch, Tree
 
@@ -50,6 +59,8 @@ __all__ = [
     "Curve",
     "Details",
     "Drawing",
+    "Extent",
+    "Extents",
     "Grid",
     "Histogram",
     "Key",
@@ -81,16 +92,15 @@ __all__ = [
 ]
 
 _PARTS_OF = {
-    "areas": ("Areas", "Layer"),
-    "bars": ("Bar", "BarPair", "Stack", "Stacks"),
-    "distributions": ("Histogram", "Range", "Ranges"),
-    "progress": ("Progress",),
-    "series": ("Curve", "Sparkline"),
-    "strips": ("Piece", "StripRow", "Strips"),
-    "timeline": ("Lane", "Span", "Timeline"),
-    "tree": ("AllLevels", "Branch", "Tree"),
+    "curves": "Areas Curve Histogram Layer Sparkline",
+    "progress": "Progress",
+    "spans": (
+        "Bar BarPair Extent Extents Piece Range Ranges Stack Stacks StripRow Strips"
+    ),
+    "timeline": "Lane Span Timeline",
+    "tree": "AllLevels Branch Tree",
 }
-_HOMES = {part: home for home, parts in _PARTS_OF.items() for part in parts}
+_HOMES = {part: home for home, parts in _PARTS_OF.items() for part in parts.split()}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from gpumagic.drawing import svg
 from gpumagic.drawing.html import Html, element, unbroken, words
 from gpumagic.drawing.ink import glyphs_for, ink
 from gpumagic.drawing.palette import BLUE, TONES, TRACK, Look, Tone, text_on
-from gpumagic.drawing.svg import lettered_patch
 from gpumagic.report.units import UNKNOWN
 
 if TYPE_CHECKING:
@@ -53,15 +53,6 @@ def _track_ink(share: float, cells: int, options: ConsoleOptions) -> Text:
     if 0 < share < 1:
         filled = min(max(filled, 1), cells - 1)
     return Text(glyphs.full * filled + glyphs.empty * (cells - filled))
-
-
-def bar_ink(share: float, cells: int, options: ConsoleOptions) -> Text:
-    """The bar alone, to an eighth of a cell; what is above zero can be seen."""
-    glyphs, share = glyphs_for(options), held(share)
-    steps = len(glyphs.parts) + 1
-    length = round(share * cells * steps)
-    whole, rest = divmod(max(length, 1) if share > 0 else 0, steps)
-    return Text(glyphs.full * whole + (glyphs.parts[rest - 1] if rest else ""))
 
 
 def held(share: float) -> float:
@@ -140,22 +131,26 @@ class Meter:
 
 @dataclass(frozen=True)
 class Key:
-    """The name of what a picture shows by a letter."""
+    """The name of what a picture shows by a colour, a pattern or a letter."""
 
-    swatch: Swatch  # how it is drawn there; its mark is the letter
+    swatch: Swatch  # how it is drawn there; its mark may be a letter
     text: str  # its name
 
     def html(self) -> Html:
-        """A patch with the letter, and the name."""
+        """A patch, and the name.
+
+        The patch is a picture like the one that it explains: where a site takes
+        colours from the page, it leaves them in pictures.
+        """
         first, *rest = self.text.split(" ", 1)
-        held = lettered_patch(self.swatch) + Html("\N{NO-BREAK SPACE}") + words(first)
+        held = svg.patch(self.swatch) + Html("\N{NO-BREAK SPACE}") + words(first)
         # A browser would break the line between the two.
         style = "white-space:nowrap" if len(first) <= _LONGEST_HELD else ""
         begun = element("span", Html(held), style=style)
         return Html(" ".join((begun, *map(words, rest))))
 
     def ink(self, options: ConsoleOptions) -> Text:
-        """The letter and the name as console text."""
+        """The letter or character and the name as console text."""
         mark = Text(glyphs_for(options).of(self.swatch), style=self.swatch.style)
         return mark.append(" ").append_text(ink(self.text, options))
 

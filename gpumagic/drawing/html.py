@@ -37,7 +37,7 @@ _OPTION = re.compile(r"--(?=\w)")
 # What stands between two backticks, in sentences.
 _CODE = re.compile(r"`([^`\s](?:[^`]*[^`\s])?)`")
 
-_VOID = frozenset({"br", "img", "path", "polyline", "circle"})
+_VOID = frozenset({"br", "img", "path", "circle"})
 
 
 def escape(text: str) -> Html:

@@ -9,6 +9,8 @@ of their own except on a fill. Names and axes stand around them in HTML.
 from __future__ import annotations
 
 import base64
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing.html import Html, element, escape
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from gpumagic.drawing.palette import Swatch
 
 _SVG = "http://www.w3.org/2000/svg"
-_PATCH_WIDTH, _PATCH_HEIGHT = 15, 10
 
 
 def picture(width: int, height: int, title: str, *shapes: Html) -> str:
@@ -41,6 +42,23 @@ def path(data: str, fill: str, *, edge: bool = False) -> Html:
     """A filled shape; many spans of one colour are one path, which keeps it small."""
     hair = {"stroke": "#fffa", "vector_effect": "non-scaling-stroke"} if edge else {}
     return element("path", d=data, fill=fill, **hair)
+
+
+def outline(
+    steps: Iterable[tuple[float, int]], height: int, room: int | None = None
+) -> str:
+    """The area under steps, each a share of the room and so many pixels long.
+
+    What is there at all can be seen.
+    """
+    room = height if room is None else room
+    tops = (
+        (height - max(round(share * room), 1) if share > 0 else height, length)
+        for share, length in steps
+    )
+    runs = groupby(tops, key=itemgetter(0))
+    data = (f"V{top}h{sum(length for _, length in run)}" for top, run in runs)
+    return f"M0 {height}{''.join(data)}V{height}z"
 
 
 # What lies on a fill, in a square that is laid beside itself again and again.
@@ -77,18 +95,6 @@ def _tile(swatch: Swatch) -> tuple[Html, ...]:
     if swatch.pattern == "hatches":
         return (path(_HATCHES, swatch.fill),)
     return path("M0 0h6v6H0z", swatch.fill), path(_WHITE[swatch.pattern], "#fff")
-
-
-def polyline(points: str, stroke: str) -> Html:
-    """An open line through points."""
-    return element(
-        "polyline", points=points, fill="none", stroke=stroke, stroke_width="2"
-    )
-
-
-def circle(x: float, y: float, fill: str) -> Html:
-    """A dot, for a value that has no neighbour to draw a line to."""
-    return element("circle", cx=_short(x), cy=_short(y), r="2", fill=fill)
 
 
 def words(text: str, x: float, y: float, fill: str) -> Html:
@@ -136,23 +142,13 @@ def bare_image(svg: str, alt: str, width: int, height: int, *, style: str = "") 
 
 
 def patch(swatch: Swatch) -> Html:
-    """What a legend shows; as small as can be, for it may have five of them."""
-    shape = filled(f"M0 0h{_PATCH_WIDTH}v{_PATCH_HEIGHT}H0z", swatch)
-    drawn = element("svg", shape, xmlns=_SVG)
-    return bare_image(drawn, swatch.name, _PATCH_WIDTH, _PATCH_HEIGHT)
-
-
-def lettered_patch(swatch: Swatch) -> Html:
-    """The same with the letter that stands for it, which is also what is said of it."""
-    width, height = 22, 14
-    drawn = element(
-        "svg",
-        filled(f"M0 0h{width}v{height}H0z", swatch),
-        *letter(swatch, 5),
-        xmlns=_SVG,
-    )
-    style = "vertical-align:middle"
-    return bare_image(drawn, swatch.mark, width, height, style=style)
+    """What a legend shows, as small as can be; a letter is also what is said of it."""
+    width, height = (22, 14) if swatch.mark.isalpha() else (15, 10)
+    shapes = [filled(f"M0 0h{width}v{height}H0z", swatch)]
+    shapes += letter(swatch, 5) if swatch.mark.isalpha() else ()
+    drawn = element("svg", *shapes, xmlns=_SVG)
+    alt = swatch.mark if swatch.mark.isalpha() else swatch.name
+    return bare_image(drawn, alt, width, height, style="vertical-align:middle")
 
 
 LETTER_WIDTH, LETTER_HEIGHT = 13, 14

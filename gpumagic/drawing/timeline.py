@@ -4,42 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
-from gpumagic.drawing.html import INSET, Html, element, lines, words
-from gpumagic.drawing.ink import GAP, glyphs_for, ink, widest
-from gpumagic.drawing.lanes import (
-    LINE_WIDTH,
-    axis_html,
-    axis_text,
-    lane_html,
-    lane_ink,
-    legend_html,
-    legend_ink,
-    too_fine,
-)
 from gpumagic.drawing.palette import Swatch, swatches
-from gpumagic.drawing.table import (
-    INDENT,
-    caption_ink,
-    head_html,
-    indented,
-    narrower,
-    rows_ink,
-    table_html,
-    wide_row_html,
-)
-from gpumagic.report.units import count_text, seconds_text, share_text
+from gpumagic.drawing.spans import Line, Mark, OnScale, Spans
+from gpumagic.report.units import count_text, seconds_text, share_text, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from rich.console import Console, ConsoleOptions, RenderResult
-
-    from gpumagic.drawing.ink import Glyphs
 
 # More spans than this are told by their number, not one by one.
 _FEW = 6
@@ -47,16 +20,8 @@ _FEW = 6
 # Thirty thousand years: beyond it, and for NaN, a time is a mistake.
 _FOREVER_S = 1e12
 
-MOST_LANES = 12
-_COLUMNS = 3
-# About 100 bytes of HTML each, most of it what the pointer finds there.
-MOST_STROKES = 240
-# A span and its gap need as many pixels to be seen apart.
-_PITCH = 4
-_TOO_FINE = (
-    "where spans are too fine to draw one by one,"
-    " the height is the share of time that was busy"
-)
+MOST_LANES, _LONGEST_NAME = 12, 60
+_MOST_EM = 120  # as wide as the output
 
 
 @dataclass(frozen=True)
@@ -139,12 +104,9 @@ class Scale:
         """From the first beginning to the last end."""
         return self.end_s - self.start_s
 
-    def place(self, time_s: float, width: float) -> float:
-        """Where a time is on a line of that width."""
-        if self.length_s <= 0:
-            return 0.0
-        # A share first: it is 1 at the end, where a product may round beyond the line.
-        return width * ((time_s - self.start_s) / self.length_s)
+    def place(self, time_s: float) -> float:
+        """Where a time is, as a share of the scale."""
+        return (time_s - self.start_s) / self.length_s if self.length_s > 0 else 0.0
 
     def share(self, lane: Lane) -> str:
         """How much of the scale the lane was busy, as text."""
@@ -162,13 +124,13 @@ class Scale:
         return seconds_text(time_s - self.zero_s)
 
     def words(self, span: Span) -> str:
-        """A span with its times."""
-        name = span.label or span.kind or "span"
+        """A span with its times; tables have long names in full."""
+        name = shortened(span.label or span.kind or "span", _LONGEST_NAME)
         return f"{name} ({self.told(span.start_s)} to {self.told(span.end_s)})"
 
 
 @dataclass(frozen=True)
-class Timeline:
+class Timeline(OnScale):
     """Lanes of spans on one scale."""
 
     caption: str  # what is shown
@@ -193,90 +155,49 @@ class Timeline:
         """The time that they share."""
         return Scale.of(self.shown, self.window, self.zero_s)
 
-    def one_by_one(self, lane: Lane) -> bool:
-        """Whether the picture has room for each of the lane's spans."""
-        return len(lane.drawn) <= min(LINE_WIDTH // _PITCH, self._strokes_each)
-
-    @property
-    def _strokes_each(self) -> int:
-        return MOST_STROKES // len(self.shown)
-
-    @cached_property
-    def swatches(self) -> dict[str, Swatch]:
-        """How each kind is drawn."""
-        spans = (span for lane in self.shown for span in lane.drawn)
-        return swatches((*self.kinds, *(span.kind for span in spans)))
-
-    def legend(self) -> Iterator[tuple[Swatch, str]]:
-        """What is drawn how, with the kinds that share it."""
-        used = {span.kind for lane in self.shown for span in lane.drawn if span.kind}
+    def spans(self) -> Spans:
+        """A line for each lane, with how much of the time it was busy."""
+        drawn = [span.kind for lane in self.shown for span in lane.drawn]
+        kinds = swatches((*self.kinds, *drawn))
         alike: dict[Swatch, list[str]] = {}
-        for kind, swatch in self.swatches.items():
-            if kind in used:
+        for kind, swatch in kinds.items():
+            if kind and kind in drawn:
                 alike.setdefault(swatch, []).append(kind)
-        yield from ((swatch, ", ".join(kinds)) for swatch, kinds in alike.items())
+        return Spans(
+            self.caption,
+            [self._line(lane) for lane in self.shown],
+            kinds,
+            [(its[0], ", ".join(its[1:])) for its in alike.values()],
+            ticks=self.scale.ticks(),
+            heads=("lane", self.share),
+            remarks=tuple(self._remarks()),
+            noun="span",
+            size_text=seconds_text,
+            most_em=_MOST_EM,
+        )
 
-    def remarks(self, *, heights: bool) -> Iterator[str]:
-        """What the picture does not show as it was."""
+    def _line(self, lane: Lane) -> Line:
+        scale = self.scale
+        marks = [
+            Mark(
+                scale.place(span.start_s),
+                scale.place(span.end_s),
+                span.kind,
+                span.label,
+                size=span.end_s - span.start_s,
+                tell=partial(scale.words, span),
+            )
+            for span in lane.drawn
+        ]
+        return Line(lane.name, marks, scale.share(lane), lane.words(scale))
+
+    def _remarks(self) -> Iterator[str]:
+        """What the picture does not show."""
         spans = sum(len(lane.spans) for lane in self.shown)
         drawable = sum(len(lane.drawn) for lane in self.shown)
         if not drawable:
             yield "nothing to draw"
-        if heights:
-            yield _TOO_FINE
         if drawable < spans:
             yield f"{count_text(spans - drawable, 'span')} left out: no usable times"
         if more := len(self.lanes) - len(self.shown):
             yield f"... and {count_text(more, 'lane')} more"
-
-    def html(self) -> Html:
-        """A table with one picture for each lane, then what the colours mean."""
-        rows = [
-            lane_html(
-                lane,
-                self.scale,
-                self.swatches,
-                stretches=0 if self.one_by_one(lane) else self._strokes_each,
-            )
-            for lane in self.shown
-        ] or [wide_row_html("none", _COLUMNS)]
-        marks = axis_html(self.scale.ticks())
-        names = (words("lane"), marks, words(self.share))
-        head = head_html(zip(names, (False, False, True), strict=True))
-        return lines((table_html(self.caption, rows, head=head), self._foot_html()))
-
-    def _foot_html(self) -> str:
-        heights = not all(map(self.one_by_one, self.shown))
-        remarks = map(words, self.remarks(heights=heights))
-        said = [line for line in (legend_html(self.legend()), *remarks) if line]
-        style = f"margin:0 0 .9em {INSET}"
-        return element("p", Html("<br/>".join(said)), style=style) if said else ""
-
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> RenderResult:
-        yield from caption_ink(self.caption, options)
-        names = [ink(lane.name, options) for lane in self.shown]
-        shares = [Text(self.scale.share(lane)) for lane in self.shown]
-        widths = _widths(names, shares, options.max_width - INDENT - 2 * len(GAP))
-        lanes = self._lanes_ink(widths[1], glyphs_for(options))
-        axis = Text(axis_text(self.scale.ticks(), widths[1]))
-        rows = [*zip(names, lanes, shares, strict=True), (Text(), axis, Text())]
-        yield from rows_ink(rows, widths, console, right=(False, False, True))
-        yield from map(indented, self._told(options, widths[1]))
-
-    def _lanes_ink(self, width: int, glyphs: Glyphs) -> Iterator[Text]:
-        for lane in self.shown:
-            yield lane_ink(lane, self.scale, self.swatches, width, glyphs)
-
-    def _told(self, options: ConsoleOptions, width: int) -> Iterator[Text]:
-        yield from legend_ink(self.legend(), narrower(options))
-        heights = any(too_fine(lane, width) for lane in self.shown)
-        for remark in self.remarks(heights=heights):
-            yield ink(remark, options)
-
-
-def _widths(names: list[Text], shares: list[Text], room: int) -> tuple[int, int, int]:
-    share = widest(text.plain for text in shares)
-    name = max(min(widest(text.plain for text in names), room // 3), 2)
-    return name, max(room - name - share, 1), share

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from gpumagic.drawing.document import Details
 from gpumagic.drawing.html import INSET, Html, element, escape, lines, words
-from gpumagic.drawing.ink import GAP, glyphs_for, ink, widest
+from gpumagic.drawing.ink import GAP, fit, glyphs_for, ink, widest
 from gpumagic.drawing.palette import BLUE, TRACK
 from gpumagic.drawing.table import INDENT, caption_ink, rows_ink
 from gpumagic.report.units import count_text
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gpumagic.drawing.ink import Glyphs
 
-_BAR = 8
+_BAR, _NAME = 8, 8  # characters, of a name at least
 _MOST_HTML_LINES = 60
 _NAME_EM, _STEP_EM = 24, 1.2
 
@@ -112,42 +112,25 @@ class Tree:
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
         yield from caption_ink(self.caption, options)
-        shown = list(self.root.lines(all_of_them=self.whole))
         glyphs = glyphs_for(options)
-        columns = [
-            [ink(heading, options, "bold") for heading in ("", *self.headings)],
-            *(self._row(line, options) for line in shown),
+        heads = [ink(heading, options, "bold") for heading in self.headings]
+        rows = [[Text(), *heads, Text()]]
+        for line in self.root.lines(all_of_them=self.whole):
+            branch = line.branch
+            name = Text("  " * line.level, overflow="fold")
+            beside = Text(_bar(branch.share, glyphs), overflow="fold")
+            if said := _said(line):
+                beside.append(GAP).append_text(ink(said, options))
+            figures = [ink(figure, options) for figure in branch.figures]
+            rows.append([name.append_text(ink(branch.name, options)), *figures, beside])
+        wants = [
+            widest(each.plain for each in column) for column in zip(*rows, strict=True)
         ]
-        saids = [Text(), *(ink(_said(line), options) for line in shown)]
-        bars = [
-            Text(),
-            *(Text(_bar(line.branch.share, glyphs)) for line in shown),
-        ]
-        widths = [
-            widest(row[place].plain for row in columns)
-            for place in range(len(self.headings) + 1)
-        ]
-        told = widest(each.plain for each in saids) if any(saids) else 0
-        room = options.max_width - INDENT - len(GAP)
-        used = sum(widths[1:]) + len(GAP) * len(widths)
-        bar = _BAR if room - used - widths[0] - _BAR >= len(GAP) else 0
-        rest = room - used - (bar + len(GAP) if bar else 0)
-        told = min(told, max(rest - widths[0] - len(GAP), rest // 3, 0))
-        widths[0] = max(min(widths[0], rest - told - len(GAP)), 8)
-        right = [False, *(True for _ in self.headings), False, False]
-        rows = (
-            (*row, *((drawn,) if bar else ()), *((said,) if told > 0 else ()))
-            for row, said, drawn in zip(columns, saids, bars, strict=True)
-        )
-        sizes = [*widths, *([bar] if bar else []), *([told] if told > 0 else [])]
-        yield from rows_ink(rows, sizes, console, right=right[: len(sizes)])
-
-    def _row(self, line: _Line, options: ConsoleOptions) -> list[Text]:
-        name = ink(line.branch.name, options)
-        return [
-            Text("  " * line.level, overflow="fold").append_text(name),
-            *(ink(figure, options) for figure in line.branch.figures),
-        ]
+        least = [min(wants[0], _NAME), *wants[1:-1], min(wants[-1], 2 * _BAR)]
+        room = options.max_width - INDENT - len(GAP) * (len(wants) - 1)
+        widths = fit(wants, least, room) or least
+        right = [False, *(True for _ in heads), False]
+        yield from rows_ink(rows, widths, console, right=right)
 
 
 def _said(line: _Line) -> str:

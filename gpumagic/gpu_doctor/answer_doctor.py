@@ -27,20 +27,33 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.protocols import Gpu
     from gpumagic.drawing import NoteKind, Part
-    from gpumagic.gpu_doctor.report import Change, Facts, Finding
+    from gpumagic.gpu_doctor.checks import Facts, Finding
 
-_KINDS: dict[str, NoteKind] = {
+_KINDS: dict[str, NoteKind] = {  # the worst first
     "problem": "problem",
     "warning": "warning",
     "note": "note",
     "unknown": "note",
 }
-_WORST_FIRST = ("problem", "warning", "note", "unknown")
 _HOW = (
     "Looking starts nothing: no CUDA, and no import of torch. NVML tells of GPUs and "
     "driver, files tell of torch."
 )
 _HOW_WATCHED = "Everything was looked at before and after, which starts nothing."
+
+
+@dataclass(frozen=True)
+class Change(Record):
+    """One thing that is different after a cell."""
+
+    topic: str
+    before: str
+    after: str
+
+    @property
+    def told(self) -> str:
+        """The change in words."""
+        return f"{self.topic} went from {self.before} to {self.after}"
 
 
 @dataclass(frozen=True)
@@ -88,8 +101,20 @@ class WordsReport(Report):
 
     @property
     def headline(self) -> str:
-        """How many terms there are."""
-        return _words_headline(self)
+        """What the one means, or how many there are."""
+        if len(self.terms) == 1:
+            (found,) = self.terms
+            return f"{found.term}: {found.meaning}"
+        count = len(self.terms)
+        if self.about:
+            return f"{count} words {self.which}."
+        return f"{count} words of the reports. %gpu_doctor words TERM explains one."
+
+    @property
+    def which(self) -> str:
+        """Which words they are."""
+        of_a_group = all(each.group == self.about for each in self.terms)
+        return f"{'about' if of_a_group else 'with'} {self.about}"
 
     def drawing(self) -> Drawing:
         """The terms, by group."""
@@ -101,7 +126,7 @@ def _examined(report: DoctorReport) -> Iterator[Part]:
     fine = [each for each in report.findings if each.verdict.value == "ok"]
     others = sorted(
         (each for each in report.findings if each not in fine),
-        key=lambda each: _WORST_FIRST.index(each.verdict.value),
+        key=lambda each: [*_KINDS].index(each.verdict.value),
     )
     yield from (_step(each, report.headline) for each in others if each.next_step)
     if known := [each for each in others if not each.next_step]:
@@ -118,13 +143,14 @@ def _examined(report: DoctorReport) -> Iterator[Part]:
 def _changed(report: DoctorReport) -> Iterator[Part]:
     """The changes, where the first line does not say it all."""
     changes = report.changes or ()
-    if any(_told(each) not in report.headline for each in changes):
-        yield _changes(changes)
+    if any(each.told not in report.headline for each in changes):
+        properties = (
+            Property(Column("Topic"), lambda each: each.topic),
+            Property(Column("Before"), lambda each: each.before),
+            Property(Column("After"), lambda each: each.after),
+        )
+        yield Table.of("What changed", properties, changes)
     yield how_measured(Paragraph(_HOW_WATCHED))
-
-
-def _told(change: Change) -> str:
-    return f"{change.topic} went from {change.before} to {change.after}"
 
 
 def _step(finding: Finding, headline: str) -> Note:
@@ -156,22 +182,18 @@ def _gpus(gpus: tuple[Gpu, ...], headline: str) -> Table:
         Property(Column("GPU"), lambda gpu: str(gpu.index)),
         *(() if alike else (model,)),
         Property(Column("Memory in use"), _memory),
-        Property(Column("Busy", number=True), _busy),
-        Property(Column("Processes", number=True), _processes),
+        Property(
+            Column("Busy", number=True), lambda gpu: share_text(gpu.utilisation_share)
+        ),
+        Property(
+            Column("Processes", number=True),
+            lambda gpu: None if gpu.processes is None else str(len(gpu.processes)),
+        ),
         Property(Column("PCI address"), lambda gpu: gpu.pci_address),
     )
     is_said = not alike or str(gpus[0].name) in headline
     caption = title if is_said else f"{title}: {gpus[0].name}"
     return Table.of(caption, properties, gpus, name="gpus")
-
-
-def _busy(gpu: Gpu) -> str | None:
-    share = gpu.utilisation_share
-    return None if share is None else share_text(share)
-
-
-def _processes(gpu: Gpu) -> str | None:
-    return None if gpu.processes is None else str(len(gpu.processes))
 
 
 def _memory(gpu: Gpu) -> Meter | None:
@@ -181,31 +203,7 @@ def _memory(gpu: Gpu) -> Meter | None:
     return Meter(used / total, part_text(used, total))
 
 
-def _changes(changes: tuple[Change, ...]) -> Table:
-    properties = (
-        Property(Column("Topic"), lambda each: each.topic),
-        Property(Column("Before"), lambda each: each.before),
-        Property(Column("After"), lambda each: each.after),
-    )
-    return Table.of("What changed", properties, changes)
-
-
 # ---------------------------------------------------------------- words
-
-
-def _words_headline(report: WordsReport) -> str:
-    if len(report.terms) == 1:
-        (found,) = report.terms
-        return f"{found.term}: {found.meaning}"
-    if report.about:
-        return f"{len(report.terms)} words {_about(report)}."
-    count = len(report.terms)
-    return f"{count} words of the reports. %gpu_doctor words TERM explains one."
-
-
-def _about(report: WordsReport) -> str:
-    groups = {each.group for each in report.terms}
-    return f"{'about' if groups == {report.about} else 'with'} {report.about}"
 
 
 def _words(report: WordsReport) -> Iterator[Part]:
@@ -213,19 +211,17 @@ def _words(report: WordsReport) -> Iterator[Part]:
     if len(report.terms) == 1:
         return
     if report.about:
-        yield _terms(f"Words {_about(report)}", report.terms, name="words")
+        yield _terms(f"Words {report.which}", report.terms, name="words")
         return
-    groups = dict.fromkeys(each.group for each in report.terms)
-    of_group = {
-        group: [each for each in report.terms if each.group == group]
-        for group in groups
-    }
-    names = {
-        group: ", ".join(each.term for each in terms)
-        for group, terms in of_group.items()
-    }
-    yield Grid("", tuple(names.items()))
-    for group, terms in of_group.items():
+    groups: dict[str, list[Term]] = {}
+    for each in report.terms:
+        groups.setdefault(each.group, []).append(each)
+    names = (
+        (group, ", ".join(each.term for each in terms))
+        for group, terms in groups.items()
+    )
+    yield Grid("", tuple(names))
+    for group, terms in groups.items():
         count = f"{len(terms)} words about {group}"
         yield Details(count, (_terms("", terms),), group)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import sys
 from contextlib import contextmanager
 from importlib import metadata
@@ -19,9 +18,20 @@ from gpumagic.devices.torch_build import read_torch_build
 from gpumagic.devices.visibility import seen_under
 from gpumagic.devices.visible_devices import same_uuid
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_doctor.answer_doctor import DoctorReport, Term, WordsReport
-from gpumagic.gpu_doctor.checks import answering, findings_of, hides_all, in_words
-from gpumagic.gpu_doctor.report import Change, Facts, Verdict
+from gpumagic.gpu_doctor.answer_doctor import (
+    Change,
+    DoctorReport,
+    Term,
+    WordsReport,
+)
+from gpumagic.gpu_doctor.checks import (
+    Facts,
+    Verdict,
+    answering,
+    findings_of,
+    hides_all,
+    in_words,
+)
 from gpumagic.report import words as words_of_reports
 from gpumagic.report.frontend import front_end, running_shell
 from gpumagic.report.units import count_text, listed
@@ -30,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.devices.protocols import Driver, Gpu, Inventory
-    from gpumagic.gpu_doctor.report import Finding
+    from gpumagic.gpu_doctor.checks import Finding
 
 _VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
@@ -39,9 +49,7 @@ _VARIABLES = (
     "CUDA_MODULE_LOADING",
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_ALLOC_CONF",
-    "PYTORCH_NVML_BASED_CUDA_CHECK",
 )
-_COMPILERS = ("cc", "gcc", "clang", "cl")
 _TOO_LATE = " Too late to count: CUDA had started before, and reads them at its start."
 _CUDA_HERE, _STARTED = "CUDA in this process", "started"
 
@@ -120,7 +128,6 @@ def gather(driver: Driver | None = None, shell: Any = None) -> Facts:
             name: os.environ[name] for name in _VARIABLES if name in os.environ
         },
         platform=f"{sys.platform} {platform.machine()}",
-        compiler=next(filter(None, map(shutil.which, _COMPILERS)), None),
         simulated=driver.simulated,
         anew=box.anew("0") if driver.simulated and box else "",
         mask_too_late=_mask_is_too_late(driver, inventory),
@@ -217,9 +224,7 @@ def headline_of_changes(
     if len(topics) < len(changes):
         also = f" Also changed: {listed(topics)}." if topics else ""
         return f"CUDA was started: the choice of GPUs is fixed from here on.{also}"
-    first, said = changes[0], listed(topics)
-    if len(changes) == 1:
-        said = f"{first.topic} went from {first.before} to {first.after}"
+    said = changes[0].told if len(changes) == 1 else listed(topics)
     late = cuda_had_started and any(each.startswith("CUDA_") for each in topics)
     return f"Changed: {said}.{_TOO_LATE if late else ''}"
 

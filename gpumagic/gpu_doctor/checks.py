@@ -1,24 +1,23 @@
-"""From facts to findings: one small check for each topic, in the order shown."""
+"""From facts to findings, a verdict on each: a small check for each topic."""
 
 from __future__ import annotations
 
+import enum
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpumagic.devices.protocols import Initialisation
-from gpumagic.gpu_doctor.report import Finding, Verdict
+from gpumagic.report.record import Record
 from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gpumagic.devices.protocols import Gpu
+    from gpumagic.devices.protocols import CudaState, Gpu, Inventory
     from gpumagic.devices.torch_build import TorchBuild
-    from gpumagic.gpu_doctor.report import Facts
 
-_NEWEST_PYTHON = (3, 14)
 _BLOCKING = "CUDA_LAUNCH_BLOCKING"
-_GUARD = "PYTORCH_NVML_BASED_CUDA_CHECK"
 _SIMULATE = "%gpu_select --simulate h100"
 
 _GET_TORCH = "https://pytorch.org/get-started/locally"
@@ -27,6 +26,44 @@ _OLDEST_TORCH = (2, 4)
 TESTED = ("2.4.0", "2.13.0", "2.14.1")
 # CUDA 13 compiles for Turing and newer; GPUs before it have the builds for 12.6 left.
 _DROPPED_OLD, _OLDEST_CAPABILITY, _LAST_FOR_OLD = 13, (7, 5), "12.6"
+
+
+class Verdict(enum.Enum):
+    """How a finding is to be taken, from best to worst."""
+
+    OK = "ok"
+    NOTE = "note"
+    UNKNOWN = "unknown"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True)
+class Facts(Record):
+    """What was seen, before any verdict."""
+
+    python: str
+    ipython: str | None
+    front_end: str
+    torch: TorchBuild | None
+    inventory: Inventory
+    cuda: CudaState
+    environment: dict[str, str]  # the variables that steer CUDA, where set
+    platform: str
+    simulated: bool = False
+    anew: str = ""  # what to type for GPU 0 of the same simulated machine once more
+    mask_too_late: bool = False  # CUDA shows otherwise than the variables say now
+    failure: str | None = None  # what a device in use has failed with, in its words
+
+
+@dataclass(frozen=True)
+class Finding(Record):
+    """One line: what was found, how to take it, what to type next."""
+
+    topic: str
+    found: str
+    verdict: Verdict
+    next_step: str = ""
 
 
 def findings_of(facts: Facts) -> tuple[Finding, ...]:
@@ -40,20 +77,8 @@ def hides_all(mask: str) -> bool:
 
 
 def _python(facts: Facts) -> Iterator[Finding]:
-    if version_numbers(facts.python) > _NEWEST_PYTHON:
-        hint = "gpumagic has not been tested with it"
-        yield Finding("Python", facts.python, Verdict.NOTE, hint)
-    else:
-        yield Finding("Python", facts.python, Verdict.OK)
-
-
-def _ipython(facts: Facts) -> Iterator[Finding]:
-    if facts.ipython is None:
-        yield Finding(
-            "IPython", "not installed", Verdict.WARNING, "pip install ipython"
-        )
-    else:
-        yield Finding("IPython", facts.ipython, Verdict.OK)
+    yield Finding("Python", facts.python, Verdict.OK)
+    yield Finding("IPython", facts.ipython or "not installed", Verdict.OK)
     yield Finding("Front end", facts.front_end, Verdict.OK)
 
 
@@ -186,12 +211,6 @@ def _environment(facts: Facts) -> Iterator[Finding]:
         elif name == _BLOCKING and value not in ("", "0") and not facts.simulated:
             hint = "unset it to measure times: every launch now waits for the GPU"
             yield Finding(name, value, Verdict.WARNING, hint)
-        elif name == _GUARD and value == "1":
-            found = (
-                f"{value}, as gpumagic sets it, so that torch.cuda.is_available() "
-                "starts nothing; %unload_ext gpumagic takes it back"
-            )
-            yield Finding(name, found, Verdict.OK)
         else:
             yield Finding(name, value or "set to nothing", Verdict.NOTE)
 
@@ -219,14 +238,10 @@ def _surprises(facts: Facts) -> Iterator[Finding]:
         hint = "choose by %gpu_select, or start with CUDA_DEVICE_ORDER=PCI_BUS_ID"
         yield Finding("GPU numbers", found, Verdict.NOTE, hint)
     for gpu in answering(facts):
-        topic = f"GPU {gpu.index}"
         if gpu.mig_enabled:
             found = f"split by MIG, with {count_text(len(gpu.mig), 'slice')}"
             hint = "%gpu_select lists the slices: choose one by its UUID"
-            yield Finding(topic, found, Verdict.NOTE, hint)
-        if gpu.compute_mode not in (None, "default"):
-            found = f"compute mode {gpu.compute_mode}: it does not take every process"
-            yield Finding(topic, found, Verdict.NOTE)
+            yield Finding(f"GPU {gpu.index}", found, Verdict.NOTE, hint)
     for gpu in answering(facts):
         used, total = gpu.memory_used_bytes or 0, gpu.memory_total_bytes or 0
         if gpu.processes is None or (not gpu.processes and used > total / 20):
@@ -236,14 +251,6 @@ def _surprises(facts: Facts) -> Iterator[Finding]:
             hint = "judge by the memory in use whether a GPU is free"
             yield Finding("GPU processes", found, Verdict.NOTE, hint)
             return
-
-
-def _compiler(facts: Facts) -> Iterator[Finding]:
-    if facts.compiler is not None:
-        yield Finding("C compiler", facts.compiler, Verdict.OK)
-    else:
-        found = "none; torch.compile, triton and gpumagic's own tests need one"
-        yield Finding("C compiler", found, Verdict.NOTE, "install gcc")
 
 
 def built_for(torch: TorchBuild) -> str:
@@ -271,12 +278,10 @@ def in_words(gpus: Sequence[Gpu]) -> str:
 
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _python,  # the ground everything stands on
-    _ipython,
     _torch,  # what most problems are about
     _driver,
     _cuda,  # the state that cannot be taken back
     _environment,
     _gpus,
     _surprises,
-    _compiler,  # only developers need it
 )

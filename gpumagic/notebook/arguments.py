@@ -40,18 +40,10 @@ _HELP = ("-h", "--help")
 class argument(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - as IPython's
     """An option or a word of a line, as `add_argument` of argparse takes it.
 
-    Args:
-        spellings: How it is typed; without dashes, the name of a positional.
-
-        offers: What Tab puts there: words, or a function of the room's magics and
-            what is typed so far. By default the metavar tells: NAME, DEVICE, CODE.
-
-        more: Whether few people need it: the help lists it last.
-
-        takes: What a value looks like that may be left out (`nargs="?"`); any other
-            word behind it is code.
-
-        keywords: For argparse.
+    `offers` is what Tab puts there: words, or a function of the room's magics and of
+    what is typed so far; by default the metavar tells (NAME, DEVICE, CODE). `more` is
+    for what few people need: the help lists it last. `takes` is what a value looks like
+    that may be left out (`nargs="?"`); any other word behind the option is code.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What one loaded extension remembers."""
+"""What one loaded extension remembers, and the few settings worth keeping."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from traitlets import Bool, Integer
+from traitlets.config import Configurable
+
 from gpumagic.devices.driver import driver_of_this_machine, simulated_driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.devices.protocols import Driver
+    from gpumagic.drawing import Drawing
     from gpumagic.notebook.cell_hooks import EveryCell
 
     Words = frozenset[str]
@@ -80,14 +84,16 @@ class Session:
         """The last report of a magic in this notebook."""
         return self._last.get(magic)
 
-    def said_before(self, report: Any, words: Words) -> Words:
-        """Which of a report's notes the one before it had already."""
+    def without_repetition(self, shown: Any, drawing: Drawing) -> Drawing:
+        """The drawing without the notes that the report before it had as well."""
+        report = getattr(shown, "of", shown)
+        words = frozenset(note.word for note in drawing.notes if note.word)
         kind = type(report).__module__.rpartition(".")[0]
-        shown, known, said = self._said.get(kind, (None, frozenset(), frozenset()))
-        if shown is None or shown() is not report:
+        last, known, said = self._said.get(kind, (None, frozenset(), frozenset()))
+        if words and (last is None or last() is not report):
             known = words & said
             self._said[kind] = (weakref.ref(report), known, words)
-        return known
+        return drawing.after(known)
 
 
 def _put(name: str, value: str | None) -> None:
@@ -95,3 +101,22 @@ def _put(name: str, value: str | None) -> None:
         os.environ.pop(name, None)
     else:
         os.environ[name] = value
+
+
+class GpuMagic(Configurable):  # the name is what users type after %config
+    """How gpumagic shows its reports in this shell."""
+
+    html = Bool(
+        default_value=True,
+        help="Draw reports as HTML beside the text, where the front end can.",
+    ).tag(config=True)
+    width = Integer(
+        default_value=88, min=40, help="The width of the text form in a notebook."
+    ).tag(config=True)
+
+    def __init__(
+        self, session: Session, *, unload: Callable[[], None], **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.session = session
+        self.unload = unload

@@ -1,7 +1,8 @@
-"""Where this code is running: a script, a terminal IPython, which notebook."""
+"""Where this code is running, and so what is shown of a report there."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from typing import Any
@@ -11,6 +12,46 @@ def running_shell() -> Any | None:
     """The IPython shell of this process; IPython is not imported to find out."""
     ipython = sys.modules.get("IPython")
     return getattr(ipython, "get_ipython", lambda: None)()
+
+
+def settings_of(shell: Any | None) -> Any | None:
+    """The `GpuMagic` of a shell with the extension loaded.
+
+    It is found by its name: a reload makes a new class of it.
+    """
+    configurables = getattr(shell, "configurables", ())
+    ours = (each for each in configurables if type(each).__name__ == "GpuMagic")
+    return next(ours, None)
+
+
+def bundle(shown: Any) -> dict[str, str]:
+    """What IPython is to show: in a terminal text, in a notebook text and HTML."""
+    shell = running_shell()
+    settings = settings_of(shell)
+    if settings is None:
+        drawing, how = shown.drawing(), {}
+    else:
+        session = settings.session
+        if _is_echo() and session.was_shown(shown, settings.parent.execution_count):
+            return {"text/plain": f"<{type(shown).__name__}: shown above>"}
+        drawing = session.without_repetition(shown, shown.drawing())
+        how = {"width": settings.width}
+    if shell is not None and is_terminal(shell):
+        return {"text/plain": drawing.terminal()}
+    forms: dict[str, str] = drawing.mimebundle(**how)
+    return (
+        forms
+        if getattr(settings, "html", True)
+        else {"text/plain": forms["text/plain"]}
+    )
+
+
+def _is_echo() -> bool:
+    """Whether IPython shows a cell's value, and not what the user asked to display."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != "compute_format_data":
+        frame = frame.f_back
+    return frame is not None
 
 
 def cell_numbers(shell: Any | None) -> dict[str | None, int]:
@@ -34,7 +75,8 @@ def running_cell(shell: Any | None) -> int | None:
 
 def is_terminal(shell: Any) -> bool:
     """Whether output goes to a terminal and not to a notebook."""
-    return _has_base(shell, "TerminalInteractiveShell")
+    names = (base.__name__ for base in type(shell).__mro__)
+    return "TerminalInteractiveShell" in names
 
 
 def front_end(shell: Any | None) -> str:
@@ -47,10 +89,6 @@ def front_end(shell: Any | None) -> str:
         if is_it(shell):
             return name
     return "a Jupyter kernel (which front end cannot be told)"
-
-
-def _has_base(shell: Any, name: str) -> bool:
-    return any(base.__name__ == name for base in type(shell).__mro__)
 
 
 def _cell_metadata(shell: Any) -> dict[str, Any]:
@@ -70,10 +108,6 @@ def _is_kaggle(_: Any) -> bool:
     return "KAGGLE_KERNEL_RUN_TYPE" in os.environ
 
 
-def _is_spyder(shell: Any) -> bool:
-    return _has_base(shell, "SpyderShell")
-
-
 def _is_vscode(shell: Any) -> bool:
     cell = str(_cell_metadata(shell).get("cellId", ""))
     return "__vsc_ipynb_file__" in shell.user_ns or cell.startswith("vscode-")
@@ -83,17 +117,10 @@ def _is_jupyter(shell: Any) -> bool:
     return "cellId" in _cell_metadata(shell) or "JPY_SESSION_NAME" in os.environ
 
 
-def _was_started_by_vscode(_: Any) -> bool:
-    return "VSCODE_PID" in os.environ
-
-
 # The first that fits: services that wrap a Jupyter kernel come before Jupyter.
 _NOTEBOOKS = (
     ("Google Colab", _is_colab),
     ("Kaggle", _is_kaggle),
     ("VS Code", _is_vscode),
-    ("Spyder", _is_spyder),
     ("JupyterLab or Notebook", _is_jupyter),
-    # Inherited by what is started in its terminal, JupyterLab for one: so it is last.
-    ("VS Code", _was_started_by_vscode),
 )

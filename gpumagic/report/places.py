@@ -196,14 +196,7 @@ def place_text(mark: PlaceMark | None) -> str:
 
 
 class Places:
-    """Finds the innermost frame that is the user's: no library's, not ours.
-
-    Attributes:
-        users: Whether a file is the user's, for those that were met.
-
-    Args:
-        libraries: Folders whose code is nobody's own.
-    """
+    """Finds the innermost frame that is the user's: no library's, not ours."""
 
     def __init__(self, libraries: tuple[str, ...] = ()) -> None:
         paths = sysconfig.get_paths()
@@ -221,7 +214,7 @@ class Places:
             "<string>",
             "<time.sleep>",  # the simulated GPU's, which is nobody's line
         )
-        self.users: dict[str, bool] = {}
+        self.users: dict[str, bool] = {}  # whether a file is, of those that were met
 
     def here(self, above: int = 1) -> PlaceMark | None:
         """The line of the user that is being run; None where there is none."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-import importlib
 import math
 import typing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpumagic.errors import GpuMagicError
+from gpumagic.report.frontend import bundle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,16 +34,11 @@ class Record:
 
 @dataclasses.dataclass(frozen=True)
 class Report(Record):
-    """A record that users are shown; `gpumagic/<room>/view.py` knows how.
-
-    The view is found by name when it is needed, so that a report itself imports
-    nothing, and one that is older than a `%reload_ext` is drawn by today's view.
-    """
+    """A record that users are shown, and that knows how."""
 
     def drawing(self) -> Any:
-        """The report as the drawing that its view makes of it."""
-        room = type(self).__module__.rpartition(".")[0]
-        return importlib.import_module(f"{room}.view").draw(self)
+        """What people see; each kind of report makes its own."""
+        raise NotImplementedError
 
     @property
     def headline(self) -> str:
@@ -81,7 +76,7 @@ class Report(Record):
         return str(self.drawing().text())
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return dict(_display().bundle(self))
+        return bundle(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,11 +96,7 @@ class Shown:
         return str(self.drawing().text())
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return dict(_display().bundle(self))
-
-
-def _display() -> Any:
-    return importlib.import_module("gpumagic.notebook.display")
+        return bundle(self)
 
 
 def _plain(value: Any) -> Any:

@@ -68,13 +68,6 @@ def part_text(part: float | None, whole: float | None) -> str:
 def range_text(low: str, high: str, between: str = " to ") -> str:
     """From one figure to another, with the unit said once where it is the same.
 
-    Args:
-        low: A figure with its unit.
-
-        high: Another one.
-
-        between: What stands between them.
-
     >>> range_text("380 ms", "391 ms"), range_text("980 us", "1.02 ms")
     ('380 to 391 ms', '980 us to 1.02 ms')
     >>> range_text("0 s", "0 s")
@@ -128,12 +121,7 @@ def time_of_text(part_s: float, whole_s: float) -> str:
 def rate_text(rate: float | None, unit: str, largest: str = "") -> str:
     """A rate in decimal units, with three digits.
 
-    Args:
-        rate: How many in a second, say; None, and what is no number, is unknown.
-
-        unit: Of what.
-
-        largest: The prefix of the largest unit that is usual; "" is any.
+    `largest` is the prefix of the largest unit that is usual; "" is any.
 
     >>> rate_text(312e12, "FLOP/s"), rate_text(2.9e12, "B/s"), rate_text(None, "B/s")
     ('312 TFLOP/s', '2.90 TB/s', 'unknown')
@@ -226,13 +214,6 @@ def times_text(times: float | None) -> str:
 def three_digits(number: float, decimals: int = 2, *, group: str = "") -> str:
     """Three significant digits, never in scientific notation.
 
-    Args:
-        number: What is written.
-
-        decimals: How many follow the point at most.
-
-        group: What sets thousands off.
-
     >>> three_digits(1.838), three_digits(99.96), three_digits(48231.4, group=",")
     ('1.84', '100', '48,231')
     """
@@ -282,13 +263,6 @@ def devices_text(kind: str, numbers: Iterable[int]) -> str:
 def listed(words: Sequence[str], last: str = " and ", most: int | None = None) -> str:
     """Words in a row as in a sentence; of many the first few.
 
-    Args:
-        words: What is listed.
-
-        last: What stands before the last one, if all are shown.
-
-        most: How many are shown at most; all, if not given.
-
     >>> listed(["a"]), listed(["a", "b", "c"]), listed(["a", "b", "c", "d"], most=2)
     ('a', 'a, b and c', 'a, b and 2 more')
     """
@@ -332,9 +306,6 @@ def parse_bytes(text: str) -> int:
 
     >>> parse_bytes("20GiB") == 20 * 1024**3, parse_bytes("2kB")
     (True, 2000)
-
-    Raises:
-        GpuMagicError: It is no size, or a small number without a unit.
     """
     number, unit = _split(text, "a size", "20GiB, 512MiB or 1000000")
     if not unit and 0 < number < _LEAST_BARE_BYTES:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Column, Details, Note, Paragraph, Property, Table
+from gpumagic.drawing import (
+    Column,
+    Details,
+    Extent,
+    Extents,
+    Note,
+    Paragraph,
+    Property,
+    Table,
+)
 from gpumagic.drawing import how_measured as how
-from gpumagic.drawing.extents import Extent, Extents
 from gpumagic.report.units import bytes_text, count_text, listed
 from gpumagic.tensor_info.answer_tensor import drawn, how_looked
 from gpumagic.tensor_info.answer_values import values_headline, values_table

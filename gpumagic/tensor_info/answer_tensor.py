@@ -9,6 +9,8 @@ from gpumagic.drawing import (
     Column,
     Details,
     Drawing,
+    Extent,
+    Extents,
     Grid,
     Note,
     Paragraph,
@@ -17,7 +19,6 @@ from gpumagic.drawing import (
     one_screen,
 )
 from gpumagic.drawing import how_measured as how
-from gpumagic.drawing.extents import Extent, Extents
 from gpumagic.report.units import bytes_text
 from gpumagic.tensor_info.answer_values import (
     values_headline,

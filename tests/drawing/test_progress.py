@@ -79,13 +79,6 @@ def test_time_left_is_said_to_be_estimated(progress, published, clock):
     assert published[1] == "Timing: 25.0 %, 10 of 40, an estimated 6.00 s left, matmul"
 
 
-def test_line_is_the_title(progress):
-    """A terminal's one line says what the notebook's panel says."""
-    progress.advance(4)
-
-    assert progress.line() == progress.drawing().title
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_stopping_is_shown_and_the_exception_passes(progress, published, clock, error):
     """An interrupt reaches the user, with how far the work had come."""

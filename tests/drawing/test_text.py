@@ -181,7 +181,7 @@ def test_bar_stays_beside_a_very_long_label():
 
     first = Drawing("T.", (bars,)).text(40).split("\n")[3]
 
-    assert first.endswith("1.00 s  " + "█" * 6)
+    assert first.endswith("1.00 s  " + "█" * 17)
 
 
 @pytest.mark.parametrize("share", [float("nan"), float("inf"), -float("inf")])
@@ -231,5 +231,5 @@ def test_a_report_imports_only_the_pictures_that_it_draws():
     )
     later = done.stdout.decode().split()
 
-    for picture in ("areas", "strips", "timeline", "tree", "progress", "series"):
+    for picture in ("curves", "spans", "timeline", "tree", "progress"):
         assert f"gpumagic.drawing.{picture}" in later

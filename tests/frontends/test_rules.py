@@ -24,8 +24,8 @@ _HEAT = re.compile(r"^ +[-+\d .x^v·]{8,}$|-9 is .*, \+9 is ", re.MULTILINE)
 _AREAS = re.compile(r"(?<!\S)[A-L=+]*([A-L=+])\1[A-L=+]*(?!\S)")
 # A terminal has less room for pieces than a picture.
 _TOO_FINE = re.compile(
-    r"where\s+pieces\s+are\s+too\s+fine\s+to\s+draw\s+one\s+by\s+one,\s+"
-    r"the\s+height\s+is\s+the\s+share\s+in\s+use"
+    r"where\s+\w+\s+are\s+too\s+fine\s+to\s+draw\s+one\s+by\s+one,\s+"
+    r"the\s+height\s+is\s+their\s+share"
 )
 _PICTURE = re.compile(r"<img[^>]*>")
 _MORE = re.compile(r"More, by --show or report\.show\(\):.*", re.DOTALL)

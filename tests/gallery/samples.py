@@ -166,7 +166,6 @@ def _memory(caption, used):
         caption,
         (Stack("cuda:0", pieces, bytes_text(used)),),
         (("in use", bytes_text(used * 0.75)), ("cached", ""), ("free", "")),
-        bytes_text,
     )
 
 
@@ -271,16 +270,8 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
             ),
         ),
     ),
-    ("title-only", _one("No GPU was found, and none is needed for this.")),
     ("title-label", _one("GPU 0 is free, and was chosen.", label=SIMULATED)),
     ("table", _one("GPU 1 is free.", _GPUS)),
-    (
-        "table-empty",
-        _one(
-            "Nothing holds memory on this GPU.",
-            Table("Processes", (Column("process"), Column("memory", True)), ()),
-        ),
-    ),
     (
         "table-200-rows",
         _one(
@@ -293,28 +284,6 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
                     for at in range(20)
                 )
                 * 10,
-            ),
-        ),
-    ),
-    (
-        "table-unknown",
-        _one(
-            "This driver tells little.",
-            Table(
-                "Devices",
-                (Column("GPU"), Column("power", number=True), Column("name")),
-                (("0", None, None), (None, "70 W", Badge("unknown", "unknown"))),
-            ),
-        ),
-    ),
-    (
-        "table-long-names",
-        _one(
-            f"{LONG} is the largest tensor.",
-            Table(
-                LONG,
-                (Column("name"), Column(LONG), Column("size", number=True)),
-                ((LONG, "float32", "1.00 GiB"), ("bias", LONG, "16 B")),
             ),
         ),
     ),
@@ -411,25 +380,6 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
             ),
         ),
     ),
-    ("bars", _one("118 times longer than it looked.", _TIMES)),
-    (
-        "bars-edges",
-        _one(
-            "Bars that are no bars.",
-            BarPair(
-                "Edges",
-                (
-                    Bar("longest", 3.2e18, "3.2e18 FLOP/s"),
-                    Bar("shortest", 1.0, "1 FLOP/s"),
-                    Bar("zero", 0.0, "0 FLOP/s"),
-                    Bar("negative", -5.0, "-5 FLOP/s"),
-                    Bar("unknown", None, "unknown"),
-                    Bar(LONG, 1.6e18, "1.6e18 FLOP/s"),
-                ),
-            ),
-            BarPair("All zero", (Bar("a", 0.0, "0 s"), Bar("b", 0.0, "0 s"))),
-        ),
-    ),
     (
         "sparklines",
         _one(
@@ -448,7 +398,7 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
             Curve(
                 "In use, step by step",
                 tuple((at if at < 120 else 190 - at) * GIB // 12 for at in range(171)),
-                ("start", "85 steps", "170 steps"),
+                ("start", "170 steps"),
                 "peak 9.92 GiB: activations 6.00 GiB, model 3.00 GiB",
                 text_of=bytes_text,
             ),
@@ -459,7 +409,6 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
                 "peak 80",
                 lowest=(60, 41, 50, 44, 50),
                 floor=40,
-                kind="cached",
             ),
             Curve("Flat", (7,), ("start", "1 step"), "peak 7"),
             Curve("Nothing", (0, 0), ("start", "1 step"), "never in use"),
@@ -481,7 +430,7 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
             ),
             Areas(
                 "One, and many together",
-                (Layer("a", (1, 4, 2)), Layer("others", (1, 1, 1), "together")),
+                (Layer("a", (1, 4, 2)), Layer("the rest", (1, 1, 1), "together")),
                 ("start", "3 steps"),
                 "",
             ),
@@ -498,7 +447,6 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
             Tree("One line", (), Branch("nothing inside", (), 0.0)),
         ),
     ),
-    ("timeline", _one("A third of the copies is hidden behind kernels.", _OVERLAP)),
     ("timeline-many", _one("5,000 kernels kept the GPU 40 % busy.", _MANY)),
     (
         "timeline-edges",

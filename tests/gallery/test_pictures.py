@@ -51,13 +51,8 @@ def points(shape):
     """The points that a shape names."""
     if path := shape.get("d"):
         yield from corners(path)
-    elif listed := shape.get("points"):
-        each = iter(numbers(listed))
-        yield from zip(each, each, strict=True)
     elif "x" in shape.attrib:
         yield float(shape.get("x")), float(shape.get("y"))
-    elif "cx" in shape.attrib:
-        yield float(shape.get("cx")), float(shape.get("cy"))
 
 
 def corners(path):

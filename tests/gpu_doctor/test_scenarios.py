@@ -26,7 +26,6 @@ os.chdir(tempfile.mkdtemp())
 sys.path.insert(0, "")
 pathlib.Path("torch.py").write_text("")
 """
-NO_TORCH = "import sys; sys.modules['torch'] = None\n"
 EXAMINE = """
 import json
 from gpumagic.gpu_doctor import examine
@@ -49,12 +48,8 @@ def examine(scenario, prelude=CUDA_TORCH, **machine):
     [
         ("no_gpus", {"load": ()}, "No GPU here", "there is no NVIDIA driver here"),
         ("no_gpus", {}, "No GPU here", "none, though the driver runs"),
-        ("one_gpu", {}, "Ready: 1 GPU (NVIDIA H100 80GB HBM3)", "20.0 of 79.6 GiB"),
         ("four_gpus", {}, "Ready: 4 GPUs", "4 GPUs of this machine"),
-        ("sixteen_gpus", {}, "Ready: 16 GPUs", "16 GPUs of this machine"),
-        ("mixed_models", {}, "Ready: 3 GPUs", "Tesla T4"),
         ("mismatch", {}, "NVIDIA driver: ", "reboot"),
-        ("driver_not_loaded", {}, "NVIDIA driver: ", "-> "),
         ("wsl", {}, "Ready: 1 GPU", "not listed by the driver"),
         ("container_foreign_pids", {}, "Ready: ", "they may run outside here"),
         ("no_permission", {}, "Ready: 1 GPU", "may not use this GPU"),
@@ -71,13 +66,6 @@ def test_the_doctor_is_right_on_this_machine(scenario, machine, headline, says):
     assert text.startswith(headline)
     assert says in " ".join(text.split())
     json.dumps(report, allow_nan=False)
-
-
-def test_a_driver_without_torch_is_a_problem_with_a_way_out():
-    """Four GPUs and no torch: that is the first line, and where to get it follows."""
-    report, text = examine("four_gpus", prelude=NO_TORCH)
-    assert report["headline"] == "torch: not installed."
-    assert "https://pytorch.org/get-started/locally" in text
 
 
 def test_the_cpu_torch_of_this_machine_is_recognised_beside_a_gpu():
@@ -171,20 +159,6 @@ print(json.dumps([watched.report.headline, examine().to_dict()]))
     assert hint in found["next_step"]
 
 
-@pytest.mark.parametrize("value", ["2,0", "GPU-22222222", None])
-def test_a_choice_before_the_start_of_cuda_is_not_too_late(value):
-    """What CUDA has read is as it shows; nothing is said of it."""
-    chosen = f"os.environ['CUDA_VISIBLE_DEVICES'] = {value!r}\n" if value else ""
-    run = run_python(
-        f"{CUDA_TORCH}\nimport json, os\n{chosen}fakes[1].cuInit(0)\n"
-        "from gpumagic.gpu_doctor import examine\n"
-        "print(json.dumps(examine().to_dict()))",
-        scenario="four_gpus",
-    )
-
-    assert not run.json()["facts"]["mask_too_late"]
-
-
 def test_the_magic_in_front_of_a_cell_names_what_started_cuda():
     """`%%gpu_doctor` says that this cell initialised CUDA, and shows its value."""
     run = run_python(
@@ -214,7 +188,7 @@ def test_the_command_line_says_the_same_as_the_magic():
     assert plain["headline"] in " ".join(text.split())
     fine = run_module("gpumagic", "doctor", "--show", "fine", **machine).stdout
     whole = run_module("gpumagic", "doctor", "--all", **machine).stdout
-    assert ["C compiler" in each for each in (text, fine, whole)] == [False, True, True]
+    assert ["Front end" in each for each in (text, fine, whole)] == [False, True, True]
 
 
 def test_the_exit_status_tells_of_a_problem():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import textwrap
 
 import pytest
 
@@ -283,15 +282,8 @@ def test_reports_from_before_a_reload_are_still_drawn(see, first):
 @pytest.mark.parametrize(
     ("typed", "problem", "hint"),
     [
-        (
-            "%gpu_doctor --jsn",
-            "%gpu_doctor has no option --jsn",
-            "did you mean --json?",
-        ),
-        ("%gpu_doctor -z", "%gpu_doctor has no option -z", "%gpu_doctor --help"),
         ("%gpu_doctor torch", "%gpu_doctor has no word torch", "%gpu_doctor words"),
         ("%gpu_doctor 'torch", "the quotation mark ' is not closed", "close it"),
-        ("%gpu_doctor --json=3", "ignored explicit argument", "%gpu_doctor --help"),
         ("%%gpu_doctor --jsn\nx = 1", "%%gpu_doctor has no option --jsn", "--json"),
     ],
 )
@@ -316,13 +308,3 @@ def test_unexpected_errors_keep_their_traceback():
     )
     assert "api.py" in seen[2].traceback
     assert "TypeError" in seen[2].traceback
-
-
-COMPLETIONS = textwrap.dedent(
-    """
-    shell.run_line_magic("load_ext", "gpumagic")
-    def words(line):
-        return shell.complete(line.split()[-1], line, len(line))[1]
-    print(json.dumps({line: words(line) for line in LINES}))
-    """
-)

@@ -143,29 +143,9 @@ def test_both_ways_of_asking_show_the_same(loaded, name, capsys, monkeypatch):
             "did you mean --watch?",
         ),
         (
-            "%cuda_sync_time --pro 1",
-            "%cuda_sync_time has no option --pro",
-            "did you mean --profile?",
-        ),
-        (
-            "%cuda_sync_time --re 1",
-            "%cuda_sync_time has no option --re",
-            "did you mean --repeat?",
-        ),
-        (
-            "%cuda_sync_time --lin 1",
-            "%cuda_sync_time has no option --lin",
-            "did you mean --lines?",
-        ),
-        (
             "%gpu_mem --log",
             "%gpu_mem has no option --log",
             "did you mean log?",
-        ),
-        (
-            "%tensor_info --view 24",
-            "%tensor_info has no tensor to look at",
-            "make a tensor x first, then type %tensor_info --view 24 x",
         ),
         (
             "%%tensor_info --view -1,2 --gpu;\n1",

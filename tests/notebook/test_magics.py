@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpumagic.drawing import Drawing, Note
 from gpumagic.errors import UsageProblem
 from gpumagic.notebook import magics
 from gpumagic.notebook.arguments import parts_asked_alone
@@ -40,9 +41,12 @@ def test_what_the_report_before_said_is_known_until_another_is_shown():
     """Notes are compared with those of the report before, also when shown again."""
     session = Session()
     first, second, third = (type("Seen", (), {})() for _ in range(3))
-    clock, cold = frozenset({"clock"}), frozenset({"cold"})
+    clock, cold = (Note("note", word, word=word) for word in ("clock", "cold"))
 
-    assert session.said_before(first, clock) == frozenset()
-    assert session.said_before(second, clock | cold) == clock
-    assert session.said_before(second, clock | cold) == clock
-    assert session.said_before(third, cold) == cold
+    def left(report, *notes):
+        return session.without_repetition(report, Drawing("", notes)).notes
+
+    assert left(first, clock) == (clock,)
+    assert left(second, clock, cold) == (cold,)
+    assert left(second, clock, cold) == (cold,)
+    assert left(third, cold) == ()

@@ -11,16 +11,6 @@ class Shown:
     """Stands for a report."""
 
 
-def test_a_report_is_shown_once_in_its_cell():
-    """The same report in a later cell, or another one in this cell, is no echo."""
-    session, report = Session(), Shown()
-    assert not session.was_shown(report, 3)
-    session.remember_shown(report, 3)
-    assert session.was_shown(report, 3)
-    assert not session.was_shown(report, 4)
-    assert not session.was_shown(Shown(), 3)
-
-
 def test_a_dropped_report_hides_no_later_one():
     """A report that comes to lie where a dropped one lay is shown all the same."""
     session = Session()

@@ -25,14 +25,10 @@ class ZMQInteractiveShell:
         self.parent_header = {"metadata": metadata or {}}
 
 
-class SpyderShell(ZMQInteractiveShell):
-    """Spyder's, by name."""
-
-
 @pytest.fixture(autouse=True)
 def nowhere(monkeypatch):
     """No trace of any front end."""
-    for name in ("VSCODE_PID", "JPY_SESSION_NAME", "KAGGLE_KERNEL_RUN_TYPE"):
+    for name in ("JPY_SESSION_NAME", "KAGGLE_KERNEL_RUN_TYPE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delitem(sys.modules, "google.colab", raising=False)
 
@@ -46,7 +42,6 @@ def nowhere(monkeypatch):
         (ZMQInteractiveShell({"cellId": "a"}), "JupyterLab or Notebook"),
         (ZMQInteractiveShell({"cellId": "a"}, __vsc_ipynb_file__="x"), "VS Code"),
         (ZMQInteractiveShell({"cellId": "vscode-notebook-cell:/x"}), "VS Code"),
-        (SpyderShell(), "Spyder"),
     ],
 )
 def test_the_shell_tells(shell, name):
@@ -59,7 +54,6 @@ def test_the_shell_tells(shell, name):
     ("variable", "name"),
     [
         ("KAGGLE_KERNEL_RUN_TYPE", "Kaggle"),
-        ("VSCODE_PID", "VS Code"),
         ("JPY_SESSION_NAME", "JupyterLab or Notebook"),
     ],
 )
@@ -67,12 +61,6 @@ def test_the_environment_tells(monkeypatch, variable, name):
     """What the surroundings say where the shell does not."""
     monkeypatch.setenv(variable, "1")
     assert front_end(ZMQInteractiveShell()) == name
-
-
-def test_a_notebook_server_started_from_vs_code_is_no_vs_code(monkeypatch):
-    """What VS Code's terminal hands down is the last thing to go by."""
-    monkeypatch.setenv("VSCODE_PID", "1")
-    assert front_end(ZMQInteractiveShell({"cellId": "a"})) == "JupyterLab or Notebook"
 
 
 def test_colab_comes_before_jupyter(monkeypatch):

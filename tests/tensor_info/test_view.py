@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.drawing.extents import Extents
+from gpumagic.drawing import Extents
 from gpumagic.drawing.tiles import Figure
 from gpumagic.tensor_info.answer_warp import Fetch
 from gpumagic.tensor_info.report import TensorReport

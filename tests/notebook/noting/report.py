@@ -9,8 +9,8 @@ from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import magic_arguments
 
 from gpumagic.notebook.completion import Completion
-from gpumagic.notebook.display import settings_of
 from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options
+from gpumagic.report.frontend import settings_of
 from gpumagic.report.record import Report
 
 CLOCK = "the clock is the model's"

@@ -1,0 +1,246 @@
+"""Columns: to scale, the peak where it was, each layer with its letter."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from itertools import combinations
+
+import pytest
+
+from gpumagic.drawing import Areas, Curve, Drawing, Histogram, Layer, Sparkline
+from gpumagic.drawing.palette import BEFORE, LAYERS, MEANINGS, TOGETHER, contrast
+from gpumagic.report.units import bytes_text
+from tests.drawing.eyes import EYES, apart
+
+MIB = 2**20
+HELD = Layer("model.py, line 3", (4, 4, 4, 4))
+MOVES = Layer("train.py, line 9", (0, 2, 7, 0))
+
+
+def areas(*layers, **more):
+    """What these layers are drawn as."""
+    return Areas("In use", layers, ("event 1", "event 4"), "peak 11", **more)
+
+
+def lines_of(drawn, width=60):
+    """What is drawn, from the mark of the peak on."""
+    return Drawing("T", (drawn,)).text(width).splitlines()[3:]
+
+
+def picture_of(drawn):
+    """The picture itself, without those of the legend."""
+    return b64decode(re.search('base64,([^"]+)', drawn.html())[1]).decode()
+
+
+# ---------------------------------------------------------------------- one layer
+
+
+def test_a_curve_holds_each_value_until_the_next():
+    """Half of the steps at a quarter, then at all of it: as memory does, it jumps."""
+    curve = Curve("C", (1, 4), ("start", "2 steps"), "peak 4")
+
+    _, top, *_, ground, _, _ = lines_of(curve)
+
+    drawn = ground.removeprefix("  0  ")
+    assert set(drawn) == {"█"}
+    assert abs(top.count("█") * 2 - len(drawn)) <= 1
+    assert "M0 96V74h240V10h240V96z" in picture_of(curve)
+    assert MEANINGS["in use"].fill in picture_of(curve)
+
+
+def test_the_peak_is_marked_and_told():
+    """Where it was, how much, and what was in use then, between labelled axes."""
+    told = "peak 8.00 MiB: model 4 MiB"
+    heights = (MIB, MIB, 8 * MIB, MIB)
+    curve = Curve("C", heights, ("start", "3 steps"), told, text_of=bytes_text)
+
+    mark, top, *_, ground, axis, said = lines_of(curve)
+
+    assert top[mark.index("▼")] == "█"
+    assert abs(mark.index("▼") - top.index("█") - top.count("█") / 4) <= 1
+    assert top.split()[:2] == ["8.00", "MiB"]
+    assert ground.split()[:2] == ["0", "B"]
+    assert axis.split() == ["start", "3", "steps"]
+    assert said.strip() == f"▼ {told}"
+    assert 'x="56.25%"' in picture_of(curve)
+
+
+def test_what_rises_and_falls_within_a_stretch_is_no_plateau():
+    """Half of the stretch stands at its least; the scale may begin at a floor."""
+    curve = Curve("C", (44, 44), ("a", "b"), "peak", lowest=(41, 44), floor=40)
+
+    assert "V10h120V74h120V10h240" in picture_of(curve)
+    assert lines_of(curve)[1].split()[0] == "44"
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        Curve("C", (0, 0), ("start", "1 step"), "never in use"),
+        areas(),
+        areas(Layer("a", ())),
+        areas(Layer("a", (0, 0))),
+    ],
+)
+def test_nothing_in_use_has_no_mark(drawn):
+    """A mark on nothing would be a peak that never was."""
+    assert not any("▼" in line for line in lines_of(drawn)[:-1])
+    assert "overflow" not in picture_of(drawn)
+
+
+def test_very_many_stretches_stay_small():
+    """Twenty thousand allocations, or a dozen layers that all jump all the time."""
+    heights = tuple(at * 7919 % 1000 for at in range(20_000))
+    layers = [
+        Layer(f"l{at}", tuple(k * (at + 7) * 7919 % 1000 for k in range(5_000)))
+        for at in range(12)
+    ]
+
+    assert len(Curve("C", heights, ("start", "end"), "peak").html()) < 12_000
+    assert len(areas(*layers).html()) < 40_000
+
+
+def test_a_line_of_values_has_its_extremes_and_its_gaps():
+    """The lowest is seen, what is unknown is not drawn, and numbers say all of it."""
+    line = Sparkline("S", [0.0, None, 8.0, 4.0, float("nan"), -1e308 * 10])
+    drawn, said = Drawing("T", (line,)).text().splitlines()[3:]
+
+    assert drawn == "  ▁ █▅"
+    assert said == "  lowest 0, highest 8, last unknown, 6 values (3 unknown)"
+    assert lines_of(Sparkline("S", [2.0, 2.0]))[0] == "  ▄▄"
+    assert lines_of(Sparkline("S", [None]))[0] == "  no values"
+
+
+def test_a_line_without_an_axis_stands_below_its_caption():
+    """It begins where its words do, and takes the width that there is."""
+    drawn, said, *_ = lines_of(Sparkline("S", [1.0, 2.0] * 99), 30)
+
+    assert len(drawn) == 30
+    assert len(drawn) - len(drawn.lstrip()) == len(said) - len(said.lstrip()) == 2
+
+
+def test_of_very_many_values_the_highest_is_drawn():
+    """However few columns there are, the peak is among them."""
+    values = [float(at % 7) for at in range(10_000)]
+    values[5432] = 100.0
+
+    (drawn, _) = lines_of(Sparkline("S", values))
+    assert drawn.count("█") == 1
+
+
+def test_a_slow_sample_is_told_and_squeezes_nothing():
+    """One value far away is counted; columns are as high as what lies in them."""
+    histogram = Histogram("H", [1.0] * 30 + [2.0] * 15 + [1.5] * 15 + [1e6])
+    drawn, said, more = Drawing("T", (histogram,)).text(72).splitlines()[3:]
+
+    assert re.fullmatch(r"  █ +▄ +▄", drawn)
+    assert f"{said} {more.strip()}".strip() == (
+        "from 1 to 2, at most 30 of 61 in one column, 1 value beyond the picture, "
+        "as far as 1e+06"
+    )
+    assert lines_of(Histogram("H", [3.0] * 9))[0] == "  █"
+
+
+# ------------------------------------------------------------------ several layers
+
+
+def test_each_layer_takes_as_much_of_a_column_as_it_is():
+    """Four of eleven take four of eleven parts, the steadiest below."""
+    mark, *rows, ground, axis, said = lines_of(areas(MOVES, HELD))[:9]
+
+    column = "".join(row[mark.index("▼")] for row in (*rows, ground))
+    assert column == "AAAABB"
+    assert rows[0].split()[0] == "11"
+    assert set(ground.removeprefix("   0  ").strip()) == {"B"}
+    assert axis.split() == ["event", "1", "event", "4"]
+    assert said.strip() == "▼ peak 11  A train.py, line 9  B model.py, line 3"
+
+
+def test_what_was_before_lies_lowest_and_many_together_highest():
+    """Else what stays the same would seem to jump."""
+    before = Layer("there before", (1, 1, 1, 0), "before")
+    rest = Layer("all others", (3, 3, 3, 3), "together")
+
+    drawn = areas(MOVES, rest, HELD, before).columns()
+
+    marks = [swatch.mark for swatch, _ in drawn.layers]
+    assert marks == ["=", "B", "A", "+"]
+    assert drawn.totals[2] == 1.0
+
+
+def test_the_picture_is_stacked_to_scale():
+    """An area begins where the one below it ends, and the highest place is marked."""
+    picture = picture_of(areas(MOVES, HELD))
+
+    # Of 110 pixels: 40 are held all the time, the other 20, 70 above it move.
+    assert "M0 120V80h480V120z" in picture
+    assert "M0 120V80h120V60h120V10h120V80h120V120z" in picture
+    assert picture.index("V10h120") < picture.index("V80h480")
+    assert 'x="62.50%"' in picture
+    assert ">A</text>" in picture
+    assert ">B</text>" in picture
+
+
+def test_a_letter_stands_only_where_there_is_room_for_it():
+    """What is thin is told by the pointer and by the legend."""
+    picture = picture_of(areas(MOVES, Layer("thin", (0.1, 0.1, 0.1, 0.1))))
+
+    assert ">A</text>" in picture
+    assert ">B</text>" not in picture
+
+
+def test_what_a_table_tells_needs_no_legend():
+    """Said once: the legend has what stands nowhere else."""
+    less = areas(MOVES, HELD, told_elsewhere=frozenset((0,)))
+
+    assert lines_of(less)[-1].strip() == "▼ peak 11  B model.py, line 3"
+    assert "train.py" in less.html()  # the pointer is told
+
+
+def test_the_pointer_is_told_when_how_much_and_what():
+    """The two largest by name; the moment is in the reader's own units."""
+    drawn = areas(
+        Layer("train.py, line 9", (0, 2 * MIB, 8 * MIB, 0)),
+        Layer("model.py, line 3", (4 * MIB,) * 4),
+        at=lambda share: f"event {round(4 * share)}",
+        text_of=bytes_text,
+    )
+
+    assert (
+        'title="event 2 to event 3: 12.0 MiB; 8.00 MiB train.py, line 9, '
+        '4.00 MiB model.py, line 3"'
+    ) in drawn.html()
+
+
+def test_more_layers_than_letters_are_drawn_as_many_together():
+    """Each has a letter of its own, also where names are alike, while there are any."""
+    keys = areas(*[MOVES] * 14).keys
+
+    assert "".join(key.swatch.mark for key in keys) == "ABCDEFGHIJKL++"
+
+
+@pytest.mark.parametrize("eyes", EYES)
+def test_layers_are_told_apart_by_whoever_looks(eyes):
+    """Each two differ in pattern, or in colour as it is seen: in grey by lightness."""
+    least = 6.5 if eyes == "grey" else 20.0
+    alike = [
+        (one.name, other.name)
+        for one, other in combinations((*LAYERS, BEFORE, TOGETHER), 2)
+        if one.pattern == other.pattern and apart(one.fill, other.fill, eyes) < least
+    ]
+
+    assert alike == []
+
+
+def test_layers_are_seen_on_both_themes_and_are_no_meanings():
+    """Each has a contrast of 3:1 on white and on black, a letter and a name."""
+    every = (*LAYERS, BEFORE, TOGETHER)
+
+    for each in every:
+        assert min(contrast(each.fill, ground) for ground in ("#ffffff", "#111111")) > 3
+    assert len({each.mark for each in every}) == len(every)
+    assert len({each.name for each in every}) == len(every)
+    assert not {each.fill for each in LAYERS} & {
+        each.fill for each in MEANINGS.values()
+    }
