@@ -88,22 +88,6 @@ def exchanges(rank, size, device):
     out = torch.zeros(size, device=device)
     dist.all_to_all_single(out, torch.arange(float(size)).to(device) + 10 * rank)
     found["all_to_all_single"] = out
-    if device != "cpu":
-        given = [
-            torch.full((2,), 10.0 * rank + to, device=device) for to in range(size)
-        ]
-        got = [torch.zeros(2, device=device) for _ in range(size)]
-        dist.all_to_all(got, given)
-    else:
-        got = [torch.full((2,), 10.0 * source + rank) for source in range(size)]
-    found["all_to_all"] = got
-    got = [torch.zeros(1, device=device) for _ in range(size)] if rank == 0 else None
-    dist.gather(torch.full((1,), rank + 3.0, device=device), got, dst=0)
-    found["gather"] = got
-    given = [torch.full((2,), float(to), device=device) for to in range(size)]
-    out = torch.zeros(2, device=device)
-    dist.scatter(out, given if rank == 0 else None, src=0)
-    found["scatter"] = out
     return found
 
 

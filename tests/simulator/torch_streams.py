@@ -179,7 +179,7 @@ def test_the_machine_is_described(box):
     assert torch.sim.get_device_capability() == (9, 0)
     assert properties.multi_processor_count == 132
     assert torch.sim.is_bf16_supported()
-    assert "_SimulatedDeviceProperties" in repr(properties)
+    assert "simulated H100" in repr(properties)
 
 
 # ---------------------------------------------------------------- backward passes

@@ -70,7 +70,7 @@ def test_the_flops_of_products_are_those_of_torch():
     ):
         with FlopCounterMode(display=False) as counted:
             made = getattr(torch, name)(*given)
-        sizes = Operation(torch, f"aten::{name}").work
+        sizes = Operation(f"aten::{name}").work
         shapes = [each.shape for each in given]
         work = sizes(*shapes, out_shape=made.shape)
 
@@ -86,7 +86,7 @@ def test_the_flops_of_convolutions_are_those_of_torch(transposed, groups):
     options = [None, [1, 1], [0, 0], [1, 1], transposed, [0, 0], groups]
     with FlopCounterMode(display=False) as counted:
         made = torch.ops.aten.convolution(given, weight, *options)
-    sizes = Operation(torch, "aten::convolution").work
+    sizes = Operation("aten::convolution").work
     work = sizes(given.shape, weight.shape, *options, out_shape=made.shape)
 
     assert flops_of(work) == counted.get_total_flops()

@@ -20,11 +20,13 @@ import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gpumagic.simulator.backend.graphs import Graphs
 from gpumagic.simulator.backend.memory_history import memory_names
 from gpumagic.simulator.backend.refusals import refusing
-from gpumagic.simulator.backend.registration import NAME, lies_there
-from gpumagic.simulator.backend.stand_ins import StandIns, saving_and_loading
+from gpumagic.simulator.backend.registration import NAME
+from gpumagic.simulator.backend.stand_ins import StandIns
 from gpumagic.simulator.backend.torch_sim import public_methods
 
 if TYPE_CHECKING:
@@ -65,7 +67,6 @@ _HOLDS_AS_IT_IS = frozenset(
 )
 _CLASSES_REFUSED = ("CUDAPluggableAllocator", "ExternalStream", "MemPool")
 _WAY_ON = "leave it out here, or run this part where there is a real GPU"
-_BEFORE_TORCHS_OWN = 4
 
 
 class EitherName(str):
@@ -74,7 +75,7 @@ class EitherName(str):
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
-        return str.__eq__(self, other) is True or str.__eq__(CUDA, other) is True
+        return str(self) == other or other == CUDA
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -98,17 +99,16 @@ def answer_to_cuda(simulation: Simulation) -> None:
 @contextlib.contextmanager
 def standing_in(simulation: Simulation, torch_sim: TorchSim) -> Iterator[None]:
     """While this is entered, code that says "cuda" runs on the simulation."""
-    torch = simulation.torch
     names = Names(simulation)
     with contextlib.ExitStack() as undo:
         graphs = Graphs(simulation, torch_sim)
-        undo.callback(graphs.abandon)
-        undo.callback(_forget_default_device, torch)
-        _put_factories(torch, names, undo)
+        undo.callback(graphs.end, abandon=True)
+        undo.callback(_forget_default_device)
+        _put_factories(names, undo)
         stand_ins = StandIns(undo)
         for target, name, replacement in (
-            *_devices(torch, names),
-            *_autocast(torch),
+            *_devices(names),
+            *_autocast(),
             *_words(simulation, torch_sim, graphs),
             *memory_names(simulation, torch_sim),
         ):
@@ -117,7 +117,6 @@ def standing_in(simulation: Simulation, torch_sim: TorchSim) -> Iterator[None]:
         lazy, moves = torch.nn.parameter.UninitializedTensorMixin, torch.Tensor
         allowed = [*lazy._allowed_methods, moves.to, moves.cuda]
         stand_ins.put(lazy, "_allowed_methods", allowed)
-        undo.enter_context(_saved_as_cuda(torch, names))
         yield
 
 
@@ -126,23 +125,22 @@ class Names:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._device = simulation.torch.device
         count = len(simulation.machine.all_gpus)
-        self.shown = tuple(self._device(CUDA, index) for index in range(count))
+        self.shown = tuple(torch.device(CUDA, index) for index in range(count))
 
     def ours(self, device: Any) -> Any:
         """The simulated device if this names one of CUDA's, else what it was."""
         if isinstance(device, str):
             if not device.startswith(CUDA):
                 return device
-            device = self._device(device)
-        if isinstance(device, self._device) and device.type == CUDA:
+            device = torch.device(device)
+        if isinstance(device, torch.device) and device.type == CUDA:
             return self.numbered(device.index)
         return device
 
     def numbered(self, index: int | None) -> Any:
         """The simulated device of a number; None is the current one."""
-        return self._device(NAME, self._simulation.gpu(index).index)
+        return torch.device(NAME, self._simulation.gpu(index).index)
 
     def rewriting(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function whose devices are told as ours."""
@@ -171,23 +169,23 @@ class Names:
 # ------------------------------------------------------------------- factories
 
 
-def _put_factories(torch: Any, names: Names, undo: contextlib.ExitStack) -> None:
+def _put_factories(names: Names, undo: contextlib.ExitStack) -> None:
     """Let the factories of CUDA make simulated tensors; refuse again afterwards."""
     refusals = vars(torch.sim).pop("cuda_refusals", None)
     if refusals is not None:
         refusals._destroy()
 
     def refuse_again() -> None:
-        refusals = {name: _refusing(torch, name) for name in _FACTORIES}
+        refusals = {name: _refusing(name) for name in _FACTORIES}
         # Kept by what stays anyway.
-        torch.sim.cuda_refusals = _library(torch, refusals)
+        torch.sim.cuda_refusals = _library(refusals)
 
     undo.callback(refuse_again)
-    kernels = {name: _factory(torch, names, name) for name in _FACTORIES}
-    undo.callback(_library(torch, kernels)._destroy)
+    kernels = {name: _factory(names, name) for name in _FACTORIES}
+    undo.callback(_library(kernels)._destroy)
 
 
-def _library(torch: Any, kernels: dict[str, Callable[..., Any]]) -> Any:
+def _library(kernels: dict[str, Callable[..., Any]]) -> Any:
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         # A torch that is built with CUDA says that it had kernels of its own.
@@ -197,7 +195,7 @@ def _library(torch: Any, kernels: dict[str, Callable[..., Any]]) -> Any:
     return library
 
 
-def _factory(torch: Any, names: Names, name: str) -> Callable[..., Any]:
+def _factory(names: Names, name: str) -> Callable[..., Any]:
     base, _, overload = name.partition(".")
     operator = getattr(getattr(torch.ops.aten, base), overload or "default")
 
@@ -210,7 +208,7 @@ def _factory(torch: Any, names: Names, name: str) -> Callable[..., Any]:
     return make
 
 
-def _refusing(torch: Any, name: str) -> Callable[..., Any]:
+def _refusing(name: str) -> Callable[..., Any]:
     def refuse(*_: Any, **__: Any) -> Any:
         torch.cuda._lazy_init()
         raise RuntimeError(f"{name}: there is no CUDA device")
@@ -221,7 +219,7 @@ def _refusing(torch: Any, name: str) -> Callable[..., Any]:
 # --------------------------------------------------------------------- devices
 
 
-def _devices(torch: Any, names: Names) -> Iterator[Replacement]:
+def _devices(names: Names) -> Iterator[Replacement]:
     """What takes or tells a device."""
     from torch.utils import _device
 
@@ -237,7 +235,7 @@ def _devices(torch: Any, names: Names) -> Iterator[Replacement]:
     yield tensor, "device", names.shown_by(device_of)
     yield tensor, "is_cuda", property(lambda self: device_of(self).type == NAME)
     yield tensor, "to", _to(base.to, names)
-    yield tensor, "cuda", _cuda(torch, names)
+    yield tensor, "cuda", _cuda(names)
     fake = torch._subclasses.fake_tensor.FakeTensor
     yield fake, "fake_device", _fake_device(names)
     yield fake, "device", names.shown_by(fake.device.fget)
@@ -274,7 +272,7 @@ def _to(plain: Callable[..., Any], names: Names) -> Callable[..., Any]:
     return to
 
 
-def _cuda(torch: Any, names: Names) -> Callable[..., Any]:
+def _cuda(names: Names) -> Callable[..., Any]:
     plain = torch._C.TensorBase.to
 
     @functools.wraps(torch._C.TensorBase.cuda)
@@ -311,34 +309,17 @@ def _in_default_device(names: Names) -> Callable[..., Any]:
     return run
 
 
-def _forget_default_device(torch: Any) -> None:
+def _forget_default_device() -> None:
     """A default device that is gone would make every factory fail."""
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     if context is not None and context.device.type in {CUDA, NAME}:
         torch.set_default_device(None)
 
 
-def _saved_as_cuda(torch: Any, names: Names) -> contextlib.AbstractContextManager[None]:
-    """While this is entered, simulated tensors are saved and loaded as CUDA's."""
-    serialization = torch.serialization
-
-    def tag(storage: Any) -> str | None:
-        return str(names.shown[storage.device.index]) if lies_there(storage) else None
-
-    def restore(saved: Any, location: str) -> Any:
-        if location != "cuda" and not location.startswith("cuda:"):
-            return None
-        serialization._validate_device(location, "cuda")
-        where = location.replace("cuda", NAME, 1)
-        return serialization.default_restore_location(saved, where)
-
-    return saving_and_loading(torch, _BEFORE_TORCHS_OWN, tag, restore)
-
-
 # -------------------------------------------------------------------- autocast
 
 
-def _autocast(torch: Any) -> Iterator[Replacement]:
+def _autocast() -> Iterator[Replacement]:
     """The switches of autocast, under either name."""
 
     def named(device_type: Any) -> Any:
@@ -379,7 +360,6 @@ def _words(
     simulation: Simulation, torch_sim: TorchSim, graphs: Graphs
 ) -> Iterator[Replacement]:
     """`torch.cuda`: each of its names answered, or refused by name."""
-    torch = simulation.torch
     offered = {
         **torch_sim.as_mapping(),
         **_Others(simulation, torch_sim).as_mapping(),
@@ -454,7 +434,6 @@ class _Others:
         return {
             **public_methods(self),
             "_sleep": self._sleep,
-            "device_of": _device_of(self._torch_sim.device_class),
             "default_generators": tuple(self._simulation.generators.values()),
             "_initialized": True,
         }
@@ -467,6 +446,10 @@ class _Others:
     def get_allocator_backend(self) -> str:
         """Which allocator is simulated."""
         return "native"
+
+    def device_of(self, obj: Any) -> Any:
+        """Send the work of a `with` block to the GPU of a tensor."""
+        return self._torch_sim.device_class(obj.get_device() if obj.is_cuda else None)
 
     def ipc_collect(self) -> None:
         """Nothing is shared between processes, so nothing is collected."""
@@ -495,11 +478,3 @@ class _Others:
         gpu = simulation.gpu()
         with simulation.books():
             gpu.spin(simulation.stream(gpu), cycles)
-
-
-def _device_of(device: type) -> type:
-    class device_of(device):  # noqa: N801
-        def __init__(self, obj: Any) -> None:
-            super().__init__(obj.get_device() if obj.is_cuda else None)
-
-    return device_of

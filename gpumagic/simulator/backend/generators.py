@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpumagic.simulator.backend.refusals import no_cuda
-
 if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation
 
@@ -24,11 +22,7 @@ class GeneratorClass(type(torch.Generator)):  # type: ignore[misc]
 
 
 class Generator(torch.Generator):
-    """A source of random numbers, also for the simulated device.
-
-    Args:
-        device: Where the numbers are wanted.
-    """
+    """A source of random numbers, also for the simulated device."""
 
     _simulation: Simulation  # set in the subclass of each simulation
     _index: int | None = None  # of the GPU; None where it is for another device
@@ -39,7 +33,7 @@ class Generator(torch.Generator):
         if wanted.type == simulation.device_type:
             return cls.on(simulation.gpu(wanted.index).index)
         if wanted.type == "cuda":
-            raise no_cuda(RuntimeError("there is no CUDA here"))
+            torch.cuda._lazy_init()  # which says what there is
         return super().__new__(cls, wanted)
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -98,7 +98,7 @@ class _Memory:
         self._simulation = simulation
         self._torch = simulation.torch
         self._empty = simulation.torch.ops.aten.empty.memory_format
-        self._fill = Operation(simulation.torch, "aten::zero_")
+        self._fill = Operation("aten::zero_")
 
     def empty(
         self,
@@ -206,7 +206,7 @@ class _Memory:
 
 def _index_put(simulation: Simulation, name: str) -> Callable[..., Any]:
     """A number from the host is copied over, except to where a mask says so."""
-    general = General(simulation, Operation(simulation.torch, f"aten::{name}"))
+    general = General(simulation, Operation(f"aten::{name}"))
     tensor, booleans = simulation.torch.Tensor, (simulation.torch.bool,)
     ops = simulation.torch.ops.aten
 

@@ -44,7 +44,7 @@ def kernels_on(simulation: Simulation) -> Callable[[str], Kernel]:
 
 def study(simulation: Simulation, name: str) -> Kernel:
     """The kernel of one operator."""
-    operation = Operation(simulation.torch, name)
+    operation = Operation(name)
     if operation.missing:
         return refusing(
             f"kernel for {name}, which has none for the CPU either",

@@ -6,26 +6,28 @@ find there what they need of each other.
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.devices.protocols import Initialisation
 from gpumagic.report.places import Places
 from gpumagic.simulator.backend.books import Books
-from gpumagic.simulator.backend.collectives import Ranks
-from gpumagic.simulator.backend.current_devices import Devices
 from gpumagic.simulator.backend.host_memory import HostMemory
 from gpumagic.simulator.backend.pinning import PinningTime
 from gpumagic.simulator.backend.polling import Polling
+from gpumagic.simulator.backend.process_groups import Ranks
 from gpumagic.simulator.backend.race_warnings import RaceWarnings
-from gpumagic.simulator.backend.registration import NAME
+from gpumagic.simulator.backend.refusals import refuse_in_child
 from gpumagic.simulator.backend.tensors import Tensors
 from gpumagic.simulator.operators import Kind, dtype_word
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
+    from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
@@ -38,6 +40,16 @@ if TYPE_CHECKING:
 _REMEMBERED = 1 << 16  # forward operations; a graph that is older lost its streams
 _OF_A_LEAF = (1 << 64) - 1  # the number of every node that sums a leaf's gradients
 _POISON_BYTE = 0xFF  # NaN in every floating point type, -1 in the integers
+
+
+class Here(threading.local):
+    """What CUDA keeps for each thread: the current device, the current streams."""
+
+    def __init__(self) -> None:
+        self.device = 0
+        self.streams: dict[SimulatedGpu, SimulatedStream] = {}
+        # what was current where each open block of a stream began
+        self.entered: list[tuple[SimulatedStream | None, int]] = []
 
 
 class Simulation:
@@ -62,8 +74,8 @@ class Simulation:
         self.label = label
         # As it was, before the first tensor of this thread switches it off.
         self.engine_threads = torch.autograd.is_multithreading_enabled()
-        self.devices = Devices(self, latch)
-        self.gpu, self.here = self.devices.gpu, self.devices.here
+        self.here = Here()
+        self.first_use: PlaceMark | None = None  # the line that started the machine
         self.tensors = Tensors(torch, device_type, self.gpu, kept)
         self.interrupts = interrupts
         self.places = Places((str(torch.__path__[0]),))
@@ -102,6 +114,27 @@ class Simulation:
         """It is switched off: its tensors and streams are of no more use."""
         self.on = False
         self.tensors.disown()
+
+    def gpu(self, index: int | None = None) -> SimulatedGpu:
+        """The GPU with this number; None is the current one."""
+        gpus = self.machine.gpus
+        if not gpus:
+            if self.latch.state() is Initialisation.FORKED_CHILD:
+                refuse_in_child()
+            visible = self.latch.initialise()
+            if not visible:
+                raise RuntimeError(self.says("No CUDA GPUs are available"))
+            self.first_use = self.places.here()
+            self.machine.initialise(visible)
+            gpus = self.machine.gpus
+        if index is None or index == -1:
+            index = self.here.device
+        if 0 <= index < len(gpus):
+            return gpus[index]
+        raise self.torch.AcceleratorError(
+            f"CUDA error: invalid device ordinal\n{self.shown_type}:{index} was asked "
+            f"for; this process sees {len(gpus)} simulated GPU(s), numbered from 0"
+        )
 
     def stream(self, gpu: SimulatedGpu) -> SimulatedStream:
         """The stream that work of this thread on a GPU goes to."""
@@ -256,34 +289,16 @@ class BackwardStreams:
 
 
 class _Pass:
-    """A backward pass that a thread is in.
+    """A backward pass that a thread is in."""
 
-    Attributes:
-        callers: The current streams of whoever began it.
-
-        node: The number of the node that it is in.
-
-        entered: The GPUs that this node has used.
-
-        last: The stream of the node before.
-
-        used: The streams of all nodes so far.
-    """
-
-    __slots__ = (
-        "callers",
-        "entered",
-        "last",
-        "node",
-        "used",
-    )
+    __slots__ = ("callers", "entered", "last", "node", "used")
 
     def __init__(self, callers: dict[SimulatedGpu, SimulatedStream]) -> None:
-        self.callers = callers
-        self.node: int | None = None
-        self.entered: set[SimulatedGpu] = set()
-        self.last: SimulatedStream | None = None
-        self.used: dict[SimulatedStream, None] = {}
+        self.callers = callers  # the current streams of whoever began it
+        self.node: int | None = None  # the number of the node that it is in
+        self.entered: set[SimulatedGpu] = set()  # the GPUs that this node has used
+        self.last: SimulatedStream | None = None  # that of the node before
+        self.used: dict[SimulatedStream, None] = {}  # those of all nodes so far
 
 
 class _Thread(threading.local):
@@ -295,24 +310,13 @@ class _Thread(threading.local):
 
 def finishing(run_backward: Any, simulation: Simulation) -> Any:
     """A backward pass that ends by ordering its streams with the caller's."""
-    import functools
 
     @functools.wraps(run_backward)
     def run(roots: Any, *arguments: Any, **options: Any) -> Any:
         outer = simulation.backward.start()
         try:
             return run_backward(roots, *arguments, **options)
-        except RuntimeError as error:
-            error.args = (*_in_words_of(simulation, error.args),)
-            raise
         finally:
             simulation.backward.finish(outer)
 
     return run
-
-
-def _in_words_of(simulation: Simulation, said: Iterable[Any]) -> Iterator[Any]:
-    """What torch's engine says of devices, with the name that the user knows."""
-    for each in said:
-        known = isinstance(each, str)
-        yield each.replace(f"{NAME}:", f"{simulation.shown_type}:") if known else each

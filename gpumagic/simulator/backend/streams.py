@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpumagic.errors import DeviceError
+from gpumagic.simulator.backend.refusals import not_simulated
 from gpumagic.simulator.backend.registration import NAME
 from gpumagic.simulator.simulated_gpu import HIGHEST_PRIORITY, LOWEST_PRIORITY
 
@@ -21,21 +22,13 @@ if TYPE_CHECKING:
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
 _PRIVATE_USE_1 = 20  # torch's number for the type of the device
-_NO_DEVICE = "Expected a torch.device with a specified index or an integer, but got:{}"
 
 
 class Stream(torch.Stream):
-    """A stream of a simulated GPU: its work is done in order.
-
-    Args:
-        device: The GPU; None is the current one.
-
-        priority: 0, or a negative number for a more urgent stream.
-    """
+    """A stream of a simulated GPU: its work is done in order."""
 
     # Set in the subclass of each simulation.
     _simulation: Simulation
-    _class: type  # that of the device's module, which all of them have
     _event: type
     _objects: dict[SimulatedStream, Any]
     _simulated: SimulatedStream
@@ -60,7 +53,7 @@ class Stream(torch.Stream):
         made = cls._objects.get(stream)
         if made is None:
             made = cls._objects[stream] = super().__new__(
-                cls._class,
+                cls,
                 stream_id=stream.number,
                 device_index=stream.gpu.index,
                 device_type=_PRIVATE_USE_1,
@@ -191,33 +184,12 @@ def index_of(device: Any, shown_type: str) -> int | None:
         if device.type not in {NAME, shown_type}:
             raise ValueError(f"Expected a {shown_type} device, but got: {device}")
         index: int | None = device.index
-    else:
-        index = getattr(device, "idx", None)
-        if index is None:
-            raise ValueError(_NO_DEVICE.format(device))
-    return index
-
-
-def numbered(device: Any, shown_type: str) -> int:
-    """The same, where a device has to be named."""
-    index = index_of(device, shown_type)
-    if index is None:
-        raise ValueError(_NO_DEVICE.format(device))
-    return index
+        return index
+    raise ValueError(f"Expected a device or an integer, but got: {device}")
 
 
 class Event(torch.Event):
-    """A point in the work of a stream.
-
-    Args:
-        device: For torch's generic code; the stream decides, at the record.
-
-        enable_timing: Whether it can tell the time between two of them.
-
-        blocking: Makes no difference here.
-
-        interprocess: Not simulated.
-    """
+    """A point in the work of a stream, which decides of its device at the record."""
 
     # Set in the subclass of each simulation.
     _simulation: Simulation
@@ -235,10 +207,9 @@ class Event(torch.Event):
         **_: Any,
     ) -> Any:
         """Made by torch, with what the engine needs to know."""
-        del device
+        if isinstance(device, bool):  # CUDA's own take no device
+            enable_timing = device
         if interprocess:
-            from gpumagic.simulator.backend.refusals import not_simulated
-
             raise not_simulated("events between processes", "use them in one process")
         event = super().__new__(
             cls,
@@ -346,33 +317,4 @@ class Event(torch.Event):
         simulation = self._simulation
         return (
             f"<torch.{simulation.shown_type}.Event: {id(self):#x}, {simulation.label}>"
-        )
-
-
-class EventOfDevice:
-    """What makes an event one of the device's module: it takes no device."""
-
-    def __new__(
-        cls,
-        enable_timing: bool = False,
-        blocking: bool = False,
-        interprocess: bool = False,
-        external: bool = False,
-    ) -> Any:
-        """Made as any event is."""
-        del external  # of meaning within captured graphs only
-        return Event.__new__(
-            cls,  # type: ignore[arg-type]  # it stands before Event among the bases
-            enable_timing=enable_timing,
-            blocking=blocking,
-            interprocess=interprocess,
-        )
-
-    @property
-    def device(self: Any) -> Any:
-        """The GPU where it was recorded; None before that, as of CUDA's own."""
-        return (
-            None
-            if self._gpu is None
-            else torch.device(self._simulation.shown_type, self._gpu.index)
         )

@@ -6,7 +6,6 @@ import contextlib
 import re
 import signal
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.notebook.faults import CellEvents
@@ -30,22 +29,15 @@ from gpumagic.simulator.backend.pinning import (
     pinning_factories,
     pinning_methods,
 )
-from gpumagic.simulator.backend.refusals import (
-    compiling,
-    refuse_in_child,
-    refused_everywhere,
-)
-from gpumagic.simulator.backend.registration import KEY, NAME
-from gpumagic.simulator.backend.several_gpus import refused_collectives, several_gpus
+from gpumagic.simulator.backend.refusals import refuse_in_child, refused_everywhere
+from gpumagic.simulator.backend.registration import KEY, NAME, lies_there
+from gpumagic.simulator.backend.several_gpus import several_gpus
 from gpumagic.simulator.backend.simulation import finishing
-from gpumagic.simulator.backend.stand_ins import (
-    StandIns,
-    saving_and_loading,
-)
+from gpumagic.simulator.backend.stand_ins import StandIns
 from gpumagic.simulator.backend.storage_sizes import resized_storages
-from gpumagic.simulator.backend.streams import Event, EventOfDevice, Stream
+from gpumagic.simulator.backend.streams import Event, Stream
 from gpumagic.simulator.backend.tensors import holds_either
-from gpumagic.simulator.backend.torch_sim import TorchSim, device_index
+from gpumagic.simulator.backend.torch_sim import TorchSim
 from gpumagic.simulator.backend.transfers import Transfers, assigning
 
 if TYPE_CHECKING:
@@ -54,6 +46,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.registration import SimulatedModule
     from gpumagic.simulator.backend.simulation import Simulation
 
+_BEFORE_TORCHS_OWN = 4
 # Others are names for bits, which nothing can be copied to.
 _TYPES_COPIED = re.compile(
     r"torch\.(bool|u?int(8|16|32|64)|b?float\d\d|float8_\w+|b?complex\d+)$"
@@ -71,7 +64,7 @@ class Switch:
 
     def on(self, box: Any, *, as_cuda: bool) -> TorchSim:
         """Put everything in; if anything fails, nothing is."""
-        simulation, torch = self._simulation, self._torch
+        simulation = self._simulation
         with contextlib.ExitStack() as undo:
             if as_cuda:
                 from gpumagic.simulator.backend.as_cuda import answer_to_cuda
@@ -87,9 +80,8 @@ class Switch:
             stand_ins = StandIns(undo)
             for target, replacements in self._replacements(classes, torch_sim):
                 stand_ins.put_known(target, replacements)
-            for target, name, replacement in several_gpus(simulation, torch_sim):
+            for target, name, replacement in several_gpus(simulation):
                 stand_ins.put(target, name, replacement)
-            refused_collectives(torch, undo)
             self._set_flags(undo)
             self._take_interrupts(undo)
             self._restore_saved(undo)
@@ -115,11 +107,11 @@ class Switch:
         self._module.make_storage = refuse_in_child
 
     def _replacements(
-        self, classes: Classes, torch_sim: TorchSim
+        self, classes: dict[str, Any], torch_sim: TorchSim
     ) -> Iterator[tuple[Any, dict[str, Any]]]:
         """What to put in the place of torch's own: where, and what by name."""
         simulation, torch = self._simulation, self._torch
-        yield torch, classes.of_torch()
+        yield torch, classes
         accelerator = _accelerator(torch_sim)
         yield torch.accelerator, accelerator
         yield torch.accelerator.memory, accelerator
@@ -134,8 +126,7 @@ class Switch:
         yield time, {"sleep": simulation.polling.sleep()}
         yield signal, simulation.interrupts.stand_ins()
         for target, name, replacement in (
-            *refused_everywhere(torch),
-            *compiling(torch),
+            *refused_everywhere(),
             *simulated_addresses(simulation),
             *resized_storages(simulation),
         ):
@@ -155,7 +146,7 @@ class Switch:
         }
         routes = self._module.routes
         routes.lead(kernels_on(simulation))
-        routes.put_in(torch, lambda: _routed(torch, own))
+        routes.put_in(torch, lambda: _routed(own))
         library = _Library(torch, undo)
         for name in COMMON:  # a call less for each use
             library.put(name.removeprefix("aten::"), study(simulation, name), KEY)
@@ -201,23 +192,27 @@ class Switch:
         cells.put_in()
 
     def _restore_saved(self, undo: contextlib.ExitStack) -> None:
-        """Let `torch.load` find its way to the device."""
+        """Let tensors be saved and loaded under the name that the user has for it."""
         simulation, serialization = self._simulation, self._torch.serialization
-        name = simulation.device_type
+        shown = simulation.shown_type
+
+        def tag(storage: Any) -> str | None:
+            return f"{shown}:{storage.device.index}" if lies_there(storage) else None
 
         def restore(saved: Any, location: str) -> Any:
-            if location != name and not location.startswith(f"{name}:"):
+            kind, _, index = location.partition(":")
+            if kind not in {NAME, shown}:
                 return None
-            serialization._validate_device(location, NAME)
-            gpu = simulation.gpu(self._torch.device(location).index)
-            storage = self._storage(saved.nbytes(), self._torch.device(name, gpu.index))
+            serialization._validate_device(location, kind)
+            gpu = simulation.gpu(int(index) if index else None)
+            storage = self._storage(saved.nbytes(), self._torch.device(NAME, gpu.index))
             storage._gpumagic.twin.untyped_storage().copy_(saved)
             return storage
 
-        def no_tag(_: Any) -> None:
-            return None
-
-        undo.enter_context(saving_and_loading(self._torch, 5, no_tag, restore))
+        serialization.register_package(_BEFORE_TORCHS_OWN, tag, restore)
+        registry = serialization._package_registry
+        entry = next(each for each in registry if each[2] is restore)
+        undo.callback(registry.remove, entry)
 
     def _storage(self, nbytes: int, device: Any) -> Any:
         """A storage that was not asked for by way of a tensor."""
@@ -230,9 +225,9 @@ class Switch:
         return storage
 
 
-def _routed(torch: Any, own: Mapping[str, Any]) -> Iterator[str]:
+def _routed(own: Mapping[str, Any]) -> Iterator[str]:
     """Operators whose kernels are looked up at each use; the others' are in torch."""
-    for name in names_to_register(torch):
+    for name in names_to_register():
         if name not in COMMON and name.removeprefix("aten::") not in own:
             yield name
 
@@ -261,44 +256,20 @@ class _Library:
         library.impl(name, key, kernel)
 
 
-@dataclass(frozen=True)
-class Classes:
-    """Those of one simulation.
-
-    As in torch a class of the device's module, such as `torch.cuda.Stream`, is a
-    subclass of the general one, `torch.Stream`.
-    """
-
-    any_stream: type
-    any_event: type
-    stream: type
-    event: type
-    generator: type
-
-    def of_torch(self) -> dict[str, type]:
-        """What torch itself offers, by name."""
-        return {
-            "Stream": self.any_stream,
-            "Event": self.any_event,
-            "Generator": self.generator,
-        }
-
-
-def make_classes(simulation: Simulation) -> Classes:
+def make_classes(simulation: Simulation) -> dict[str, Any]:
     """Stream, Event and Generator of one simulation, and a generator for each GPU."""
-    shared = {"_simulation": simulation}
-    of_module = {"__module__": f"torch.{simulation.device_type}"}
-    any_event: Any = type("Event", (Event,), dict(shared))
-    event = type("Event", (EventOfDevice, any_event), dict(of_module))
-    streams = {**shared, "_event": event, "_objects": {}}
-    any_stream: Any = type("Stream", (Stream,), streams)
-    any_stream._class = stream = type("Stream", (any_stream,), dict(of_module))
-    generator: Any = GeneratorClass("Generator", (Generator,), {**shared, **of_module})
+    own = {
+        "_simulation": simulation,
+        "__module__": f"torch.{simulation.device_type}",
+    }
+    event = type("Event", (Event,), dict(own))
+    stream = type("Stream", (Stream,), {**own, "_event": event, "_objects": {}})
+    generator: Any = GeneratorClass("Generator", (Generator,), dict(own))
     seed = simulation.torch.initial_seed()
     for gpu in simulation.machine.all_gpus:
-        own = generator.on(gpu.index).manual_seed(seed)
-        simulation.generators[gpu.index] = own
-    return Classes(any_stream, any_event, stream, event, generator)
+        made = generator.on(gpu.index).manual_seed(seed)
+        simulation.generators[gpu.index] = made
+    return {"Stream": stream, "Event": event, "Generator": generator}
 
 
 def new_tensor(torch: Any) -> Callable[..., Any]:
@@ -341,7 +312,7 @@ def _accelerator(torch_sim: TorchSim) -> dict[str, Any]:
         "current_device_idx": torch_sim.current_device,
         "set_device_index": select,
         "set_device_idx": select,
-        "device_index": device_index(torch_sim),
+        "device_index": torch_sim.device_class,
         "get_memory_info": _of_the_accelerator(torch_sim, torch_sim.mem_get_info),
         "empty_host_cache": lambda: None,
         "get_device_capability": lambda device=None: {  # noqa: ARG005 -- as torch has it

@@ -41,8 +41,8 @@ class Transfers:
         self._simulation = simulation
         self._flights = flights
         self._type = simulation.device_type
-        self._copy = Operation(simulation.torch, "aten::copy_")
-        lists = Operation(simulation.torch, "aten::_foreach_copy_")
+        self._copy = Operation("aten::copy_")
+        lists = Operation("aten::_foreach_copy_")
         self._copy_lists = General(simulation, lists)
         self._empty_like = simulation.torch.ops.aten.empty_like.default
         self._pin = simulation.torch.ops.aten._pin_memory.default
