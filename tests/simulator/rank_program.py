@@ -91,27 +91,6 @@ def exchanges(rank, size, device):
     return found
 
 
-def pairs(rank, size, device):
-    """Sent from one to another: one after another, at once, and in a batch."""
-    found = {}
-    x = torch.full((3,), rank + 1.0, device=device)
-    if rank == 0:
-        dist.send(x, 1)
-        dist.recv(x, 1)
-    elif rank == 1:
-        got = torch.zeros(3, device=device)
-        dist.recv(got, 0)
-        dist.send(got * 5, 0)
-    found["ping pong"] = x
-    after, before = (rank + 1) % size, (rank - 1) % size
-    got = torch.zeros(3, device=device)
-    ops = [dist.P2POp(dist.isend, x, after), dist.P2POp(dist.irecv, got, before)]
-    for each in dist.batch_isend_irecv(ops):
-        each.wait()
-    found["round a ring"] = got
-    return found
-
-
 def overlapping(rank, device):
     """A collective that is waited for later, beside other work."""
     x = torch.full((1 << 10,), rank + 1.0, device=device)
@@ -177,7 +156,6 @@ def everything(rank, size, device, pause=lambda: None):
             for name, each in {
                 **reductions(rank, size, device, pause),
                 **exchanges(rank, size, device),
-                **pairs(rank, size, device),
             }.items()
         },
         "DDP": data_parallel(rank, device, pause),

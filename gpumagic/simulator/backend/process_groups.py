@@ -13,7 +13,7 @@ import contextlib
 import datetime as dt
 import threading
 import types
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import GroupPlace
@@ -151,17 +151,6 @@ def _known_to_torch(groups: Any, create: Callable[..., Any]) -> Iterator[None]:
 # ---------------------------------------------------------------------- one group
 
 
-class _Come(NamedTuple):
-    """A GPU has come to a collective."""
-
-    gpu: SimulatedGpu
-    call: GroupCall
-    stream: SimulatedStream
-    places: tuple[int, ...]  # of those who take part
-    called_ns: int
-    start_ns: int
-
-
 class _Group:
     """A group of processes, each with a simulated GPU, as torch asks of it."""
 
@@ -185,8 +174,7 @@ class _Group:
         # how many collectives each has called
         self._came = distributed.PrefixStore("came", given.store)
         self._timeout = f"{given.timeout.total_seconds():g} s"
-        self._streams: dict[tuple[int, ...], SimulatedStream] = {}
-        self._numbers: dict[tuple[int, int], int] = {}
+        self._streams: dict[SimulatedGpu, SimulatedStream] = {}
         self._called = 0
         self._gpu: SimulatedGpu | None = None  # the first that was used
         base = distributed.Work
@@ -239,75 +227,89 @@ class _Group:
         inputs: _List,
         outputs: _List,
         move: Callable[[_List, _List], object],
-        word: str = "",
+        word: str,
     ) -> Any:
         """Run one of all members; answers with torch's handle of it."""
-        gpu = self._gpu_of((*inputs, *outputs)[0])
+        tensor = (*inputs, *outputs)[0]
+        gpu: SimulatedGpu = self._simulation.tensors.claimed(tensor).gpu
+        self._gpu = self._gpu or gpu
         counted = outputs if what is Collective.ALL_GATHER else inputs or outputs
         nbytes = sum(each.nbytes for each in counted)
-        come = self._come(gpu, self._next_call(what.name.lower(), nbytes))
-        filled = self._empty_like(outputs)
-        with self._waiting(come.call):
-            latest_ns = self._meet(come)
-            move([self._read(each) for each in inputs], filled)
-        self._fill(outputs, filled)
-        entered = self._enter(what, come, latest_ns, inputs, outputs, word)
-        return self._handle(self, gpu, lambda: entered, outputs)
+        empty = self.torch.empty
+        filled = [empty(e.shape, dtype=e.dtype, device="cpu") for e in outputs]
+        twin_of = self._simulation.tensors.twin_of
+        read = [twin_of(each).detach().contiguous() for each in inputs]
+        call = self._next_call(what.name.lower(), nbytes)
+        work = self._run(
+            gpu, call, what, word, inputs, outputs, lambda: move(read, filled)
+        )
+        with self.torch.no_grad():
+            for each, given in zip(outputs, filled, strict=True):
+                twin_of(each).copy_(given)
+        return self._handle(self._simulation, gpu, *work, outputs)
 
     def barrier(self, opts: Any = None) -> Any:
         """All members meet, and the host waits for that."""
         given = getattr(opts, "device_ids", None) or [None]
         gpu = self._gpu or self._simulation.gpu(given[0])
-        come = self._come(gpu, self._next_call(_BARRIER, 4))
-        with self._waiting(come.call):
-            latest_ns = self._meet(come)
+        call = self._next_call(_BARRIER, 4)
         what = Collective.ALL_REDUCE
-        entered = self._enter(what, come, latest_ns, (), (), "Sum_f32")
-        return self._handle(self, gpu, lambda: entered, (), "dist.barrier()")
+        work = self._run(gpu, call, what, "Sum_f32", (), (), lambda: None)
+        return self._handle(self._simulation, gpu, *work, (), "dist.barrier()")
 
-    def send(self, tensors: _List, to: int, tag: int = 0) -> Any:
-        """Send to one; as with NCCL the order counts, and no tag."""
-        if self.are_on_host(tensors):
-            return self.gloo.send(tensors, to, tag)
-        come = self._come_to_one(tensors, self.place, to)
-        head = [self.torch.tensor([come.start_ns, come.call.nbytes])]
-        numbers = [self._read(each).clone() for each in tensors]
-        for part, sent in enumerate((head, numbers), 2 * come.call.number):
-            # a thread keeps what is sent, until it has come
-            _waited_beside(self.gloo.send(sent, to, part), sent)
-        what = Collective.SEND_RECEIVE
-        entered = self._enter(what, come, come.start_ns, tensors, ())
-        return self._handle(self, come.gpu, lambda: entered, tensors)
+    def _run(
+        self,
+        gpu: SimulatedGpu,
+        call: GroupCall,
+        what: Collective,
+        word: str,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        move: Callable[[], object],
+    ) -> tuple[Work, Mark]:
+        """Meet the others, move the numbers, and lie on a stream until the end."""
+        simulation, machine = self._simulation, self._simulation.machine
+        current, here = simulation.stream(gpu), simulation.places.here()
+        with simulation.books():
+            gpu.start()
+            if gpu not in self._streams:
+                self._streams[gpu] = gpu.own_stream()
+            stream = self._streams[gpu]
+            called_ns = machine.scheduler.now_ns
+            machine.wait(stream, current)
+            came_ns = machine.scheduler.come_to(stream.queue, HOST_NS)
+        with self._waiting(call):
+            latest_ns = self._meet(call, came_ns)
+            move()
+        told = collective_time(what, call.nbytes, self._placement(gpu))
+        end_ns = latest_ns + told.ns
+        parts = "ncclDevKernel", what.value, word, told.algorithm, told.protocol
+        name = "_".join(filter(None, parts))
+        ranks = self._members
+        spot = GroupPlace(self._group, call.number, what.value, ranks, call.nbytes)
+        reads, writes = (
+            [operand_of(each, simulation.tensors.claimed(each))[0] for each in tensors]
+            for tensors in (inputs, outputs)
+        )
+        with simulation.books() as tracker:
+            kernel = CollectiveName(name, spot)
+            work = machine.scheduler.occupy(stream.queue, end_ns, kernel)
+            races = tracker.operate(stream.order, reads, writes, here)
+            mark = tracker.record(stream.order)
+        if races and simulation.tracking:
+            simulation.tell(races)
+        if len(simulation.ranks.calls) < _MOST_CALLS:
+            simulation.ranks.calls.append(
+                CollectiveCall(
+                    self._group, call.number, name, call.nbytes, called_ns, ranks,
+                    told.algorithm, end_ns - work.duration_ns, end_ns,
+                )
+            )  # fmt: skip
+        return work, mark
 
-    def recv(self, tensors: _List, source: int, tag: int = 0) -> Any:
-        """Receive from one: whoever waits for the handle waits for what is sent."""
-        if self.are_on_host(tensors):
-            return self.gloo.recv(tensors, source, tag)
-        come = self._come_to_one(tensors, source, self.place)
-        call = come.call
-
-        def receive(filled: _List, part: int) -> None:
-            work = self.gloo.recv(filled, source, 2 * call.number + part)
-            thread, errors = _waited_beside(work, filled)
-            thread.join()
-            if errors:
-                raise errors[0]
-
-        def enter() -> tuple[Work, Mark]:
-            head = self.torch.zeros(2, dtype=int)
-            filled = self._empty_like(tensors)
-            with self._waiting(call):
-                receive([head], 0)
-                sent_ns, nbytes = head.tolist()
-                if nbytes != call.nbytes:
-                    sent = call._replace(name="send", nbytes=nbytes)
-                    raise self._not_the_same(source, sent, call)
-                receive(filled, 1)
-            self._fill(tensors, filled)
-            latest_ns = max(come.start_ns, sent_ns)
-            return self._enter(Collective.SEND_RECEIVE, come, latest_ns, (), tensors)
-
-        return self._handle(self, come.gpu, enter, tensors)
+    def _placement(self, gpu: SimulatedGpu) -> Placement:
+        nodes = collections.Counter(self._hosts)
+        return Placement(gpu.model, max(nodes.values()), len(nodes))
 
     def wait(self, work: Any) -> None:
         """Wait for gloo, so that Ctrl-C need not."""
@@ -366,50 +368,22 @@ class _Group:
         self._came.set(str(self.place), str(call.number))
         return call
 
-    def _come_to_one(self, tensors: _List, source: int, to: int) -> _Come:
-        pair = source, to
-        number = self._numbers.get(pair, 0)
-        self._numbers[pair] = number + 1
-        nbytes = sum(each.nbytes for each in tensors)
-        name = "send" if source == self.place else "recv"
-        call = GroupCall(self._group, number, name, nbytes, of_two=True)
-        return self._come(self._gpu_of(tensors[0]), call, pair)
-
-    def _gpu_of(self, tensor: Any) -> SimulatedGpu:
-        gpu: SimulatedGpu = self._simulation.tensors.claimed(tensor).gpu
-        self._gpu = self._gpu or gpu
-        return gpu
-
-    def _come(
-        self, gpu: SimulatedGpu, call: GroupCall, pair: tuple[int, ...] = ()
-    ) -> _Come:
-        """The GPU comes to a collective, on the stream of such calls."""
-        machine, key = self._simulation.machine, (gpu.number, *pair)
-        current = self._simulation.stream(gpu)
-        with self._simulation.books():
-            gpu.start()
-            if key not in self._streams:
-                self._streams[key] = gpu.own_stream()
-            stream = self._streams[key]
-            called_ns = machine.scheduler.now_ns
-            machine.wait(stream, current)
-            start_ns = machine.scheduler.come_to(stream.queue, HOST_NS)
-        places = pair or (*range(self.count),)
-        return _Come(gpu, call, stream, places, called_ns, start_ns)
-
-    def _meet(self, come: _Come) -> int:
+    def _meet(self, call: GroupCall, came_ns: int) -> int:
         """When the last of the members comes, if all mean the same.
 
         To be asked before anything else is sent: what has the wrong size ends gloo,
         and its process.
         """
-        call = come.call
-        met = self._exchange([come.start_ns, _NAMES.index(call.name), call.nbytes])
+        met = self._exchange([came_ns, _NAMES.index(call.name), call.nbytes])
         for place, (_, name, nbytes) in enumerate(met):
             theirs = call._replace(name=_NAMES[name], nbytes=nbytes)
             if theirs != call:
-                raise self._not_the_same(place, theirs, call)
-        return max(start_ns for start_ns, *_ in met)
+                raise DeviceError(
+                    f"rank {self._members[place]} calls {theirs}, this rank {call}, as "
+                    "the same collective",
+                    "all ranks of a group have to call the same ones in the same order",
+                )
+        return max(each_ns for each_ns, *_ in met)
 
     def _exchange(self, own: Sequence[int]) -> list[list[int]]:
         """A few numbers of each member, for all."""
@@ -417,83 +391,6 @@ class _Group:
         found = [self.torch.empty_like(given) for _ in range(self.count)]
         self.wait(self.gloo.allgather([found], [given]))
         return [each.tolist() for each in found]
-
-    def _read(self, tensor: Any) -> Any:
-        return self._simulation.tensors.twin_of(tensor).detach().contiguous()
-
-    def _empty_like(self, tensors: _List) -> _List:
-        empty = self.torch.empty
-        return [empty(each.shape, dtype=each.dtype, device="cpu") for each in tensors]
-
-    def _fill(self, tensors: _List, filled: _List) -> None:
-        with self.torch.no_grad():
-            for each, given in zip(tensors, filled, strict=True):
-                self._simulation.tensors.twin_of(each).copy_(given)
-
-    def _enter(
-        self,
-        what: Collective,
-        come: _Come,
-        latest_ns: int,
-        inputs: Sequence[Any],
-        outputs: Sequence[Any],
-        word: str = "",
-    ) -> tuple[Work, Mark]:
-        """Put it on its stream, until its end."""
-        simulation, call, stream = self._simulation, come.call, come.stream
-        members = tuple(self._members[place] for place in come.places)
-        nodes = collections.Counter(self._hosts[place] for place in come.places)
-        placement = Placement(come.gpu.model, max(nodes.values()), len(nodes))
-        told = collective_time(what, call.nbytes, placement)
-        end_ns = latest_ns + told.ns
-        parts = "ncclDevKernel", what.value, word, told.algorithm, told.protocol
-        name = "_".join(filter(None, parts))
-        spot = GroupPlace(self._group, call.number, what.value, members, call.nbytes)
-        reads, writes = (
-            [operand_of(each, simulation.tensors.claimed(each))[0] for each in tensors]
-            for tensors in (inputs, outputs)
-        )
-        here = simulation.places.here()
-        with simulation.books() as tracker:
-            work = simulation.machine.scheduler.occupy(
-                stream.queue, end_ns, CollectiveName(name, spot)
-            )
-            races = tracker.operate(stream.order, reads, writes, here)
-            mark = tracker.record(stream.order)
-        if races and simulation.tracking:
-            simulation.tell(races)
-        if len(simulation.ranks.calls) < _MOST_CALLS:
-            simulation.ranks.calls.append(
-                CollectiveCall(
-                    self._group, call.number, name, call.nbytes, come.called_ns,
-                    members, told.algorithm, end_ns - work.duration_ns, end_ns,
-                )
-            )  # fmt: skip
-        return work, mark
-
-    def _not_the_same(
-        self, place: int, theirs: GroupCall, own: GroupCall
-    ) -> DeviceError:
-        return DeviceError(
-            f"rank {self._members[place]} calls {theirs}, this rank {own}, as the same "
-            "collective",
-            "all ranks of a group have to call the same ones in the same order",
-        )
-
-
-def _waited_beside(work: Any, kept: _List) -> tuple[threading.Thread, _List]:
-    """A thread that waits for gloo, so that Ctrl-C need not; its errors come there."""
-    errors: _List = []
-
-    def wait(_: Any = kept) -> None:
-        try:
-            work.wait()
-        except Exception as error:  # noqa: BLE001 -- raised where it is waited for
-            errors.append(error)
-
-    thread = threading.Thread(target=wait, daemon=True)
-    thread.start()
-    return thread, errors
 
 
 class _Handle:
@@ -503,25 +400,21 @@ class _Handle:
 
     def __init__(
         self,
-        group: _Group,
+        simulation: Simulation,
         gpu: SimulatedGpu,
-        come: Callable[[], tuple[Work, Mark]],
+        work: Work,
+        mark: Mark,
         outputs: Sequence[Any],
         host_waits: str = "",
     ) -> None:
         self._base.__init__(self)
-        self._simulation = group._simulation
-        self._gpu, self._come, self._host_waits = gpu, come, host_waits
-        self._entered: tuple[Work, Mark] | None = None
-        self._outputs = [*outputs]
-
-    def _enter(self) -> tuple[Work, Mark]:
-        self._entered = self._entered or self._come()
-        return self._entered
+        self._simulation, self._gpu = simulation, gpu
+        self._work, self._mark = work, mark
+        self._outputs, self._host_waits = [*outputs], host_waits
 
     def wait(self, _: Any = None) -> bool:
         """Let the current stream wait; the host does for a barrier alone."""
-        (work, mark), simulation = self._enter(), self._simulation
+        work, mark, simulation = self._work, self._mark, self._simulation
         stream, scheduler = simulation.stream(self._gpu), simulation.machine.scheduler
         with simulation.books() as tracker:
             scheduler.wait(stream.queue, work, self._gpu.costs.host.wait_stream_ns)
@@ -537,11 +430,11 @@ class _Handle:
 
     def is_completed(self) -> bool:
         """Whether it has ended by now, on the machine's clock."""
-        (work, _), simulation = self._enter(), self._simulation
+        simulation = self._simulation
         cost_ns = self._gpu.costs.host.query_ns
         with simulation.books():
             done = simulation.machine.scheduler.done
-            return simulation.polling.ask(lambda: done(work), cost_ns)
+            return simulation.polling.ask(lambda: done(self._work), cost_ns)
 
     is_success = is_completed
 
@@ -578,13 +471,13 @@ class _Handle:
 
 def _method(gloo_name: str, what: Collective, move: _Move | None) -> Callable[..., Any]:
     """One of torch's methods, called with what is filled, what is read, and options."""
-    if move is None:
-        name = what.name.lower()
-        return refusing(f"{name} among GPUs", "all_gather or broadcast does it")
+    refuse = refusing(f"{gloo_name} among GPUs", "all_gather or broadcast does it")
 
     def call(self: _Group, *args: Any) -> Any:
-        if self.are_on_host(args):
+        if self.are_on_host(args[:2]):
             return getattr(self.gloo, gloo_name)(*args)
+        if move is None:
+            return refuse()
         tensor, opts = self.torch.Tensor, args[-1]
         given = [
             [*_tensors_in(each, tensor)]
@@ -690,7 +583,6 @@ _METHODS: tuple[tuple[tuple[str, ...], Collective, _Move | None], ...] = (
       "reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"),
      Collective.REDUCE_SCATTER, _reduce_scatter),
     (("alltoall_base", "all_to_all_single"), Collective.ALL_TO_ALL, _all_to_all),
-    (("alltoall",), Collective.ALL_TO_ALL, None),
-    (("gather",), Collective.GATHER, None),
-    (("scatter",), Collective.SCATTER, None),
+    *(((name,), Collective.SEND_RECEIVE, None)
+      for name in ("alltoall", "gather", "scatter", "send", "recv")),
 )  # fmt: skip

@@ -37,7 +37,7 @@ def several_gpus(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
         refuse = refusing(f"torch.cuda.comm.{name}(out=)", "leave out=, and copy it")
         yield core, f"_{name}_out", refuse
     yield torch.cuda.nccl, "is_available", lambda _: False  # copied and added instead
-    stream_of = functools.cache(lambda index: torch.Stream(index))
+    stream_of = functools.cache(torch.Stream)
     yield (
         torch.nn.parallel._functions,
         "_get_stream",
