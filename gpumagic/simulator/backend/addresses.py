@@ -12,6 +12,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
+
 from gpumagic.simulator.backend.registration import NAME
 
 if TYPE_CHECKING:
@@ -57,52 +59,36 @@ def operand_of(tensor: Any, memory: Accessed) -> tuple[Operand, int]:
 
 def simulated_addresses(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
     """What to put in the place of torch's own while on: object, name, replacement."""
-    torch = simulation.torch
-    tensor, storage = torch.Tensor, torch.UntypedStorage
-    base = torch._C.TensorBase
+    base, of_storage = torch._C.TensorBase, torch._C.StorageBase.data_ptr
     device_of, claimed = base.device.__get__, simulation.tensors.claimed
+
+    def of_tensor(plain: Callable[..., int]) -> Callable[..., int]:
+        @functools.wraps(plain)
+        def data_ptr(self: Any) -> int:
+            pointer = plain(self)  # first: it refuses what has no memory
+            if not pointer or device_of(self).type != NAME:
+                return pointer
+            begins = _base(claimed(self))
+            if begins is None:
+                return pointer
+            offset_bytes: int = self.storage_offset() * self.element_size()
+            return begins + offset_bytes
+
+        return data_ptr
+
+    @functools.wraps(of_storage)
+    def data_ptr(self: Any) -> int:
+        pointer: int = of_storage(self)
+        begins = _base(getattr(self, "_gpumagic", None)) if pointer else None
+        return pointer if begins is None else begins
+
     for name in ("data_ptr", "const_data_ptr"):
-        yield tensor, name, _of_tensor(getattr(base, name), device_of, claimed)
-    yield storage, "data_ptr", _of_storage(torch._C.StorageBase.data_ptr)
+        yield torch.Tensor, name, of_tensor(getattr(base, name))
+    yield torch.UntypedStorage, "data_ptr", data_ptr
 
 
-def _of_tensor(
-    plain: Callable[..., int],
-    device_of: Callable[[Any], Any],
-    claimed: Callable[[Any], Memory],
-) -> Callable[..., int]:
-    """Where the first element lies."""
-
-    @functools.wraps(plain)
-    def data_ptr(self: Any) -> int:
-        pointer = plain(self)  # first: it refuses what has no memory
-        if not pointer or device_of(self).type != NAME:
-            return pointer
-        claimed(self)
-        base = _base(self.untyped_storage())
-        if base is None:
-            return pointer
-        offset_bytes: int = self.storage_offset() * self.element_size()
-        return base + offset_bytes
-
-    return data_ptr
-
-
-def _of_storage(plain: Callable[..., int]) -> Callable[..., int]:
-    """Where a storage begins."""
-
-    @functools.wraps(plain)
-    def data_ptr(self: Any) -> int:
-        pointer = plain(self)
-        base = _base(self) if pointer else None
-        return pointer if base is None else base
-
-    return data_ptr
-
-
-def _base(storage: Any) -> int | None:
+def _base(memory: Memory | None) -> int | None:
     """Where the block of a storage begins; None where it has none."""
-    memory = getattr(storage, "_gpumagic", None)
     block = None if memory is None or memory.life is None else memory.life.block
     address: int | None = None if block is None else block.address
     return address

@@ -175,10 +175,12 @@ def _put_factories(names: Names, undo: contextlib.ExitStack) -> None:
     if refusals is not None:
         refusals._destroy()
 
-    def refuse_again() -> None:
-        refusals = {name: _refusing(name) for name in _FACTORIES}
-        # Kept by what stays anyway.
-        torch.sim.cuda_refusals = _library(refusals)
+    def refuse(*_: Any, **__: Any) -> Any:
+        torch.cuda._lazy_init()
+        raise RuntimeError("there is no CUDA device")
+
+    def refuse_again() -> None:  # kept by what stays anyway
+        torch.sim.cuda_refusals = _library(dict.fromkeys(_FACTORIES, refuse))
 
     undo.callback(refuse_again)
     kernels = {name: _factory(names, name) for name in _FACTORIES}
@@ -208,14 +210,6 @@ def _factory(names: Names, name: str) -> Callable[..., Any]:
     return make
 
 
-def _refusing(name: str) -> Callable[..., Any]:
-    def refuse(*_: Any, **__: Any) -> Any:
-        torch.cuda._lazy_init()
-        raise RuntimeError(f"{name}: there is no CUDA device")
-
-    return refuse
-
-
 # --------------------------------------------------------------------- devices
 
 
@@ -234,61 +228,35 @@ def _devices(names: Names) -> Iterator[Replacement]:
         yield tensor, name, names.rewriting(getattr(tensor, name))
     yield tensor, "device", names.shown_by(device_of)
     yield tensor, "is_cuda", property(lambda self: device_of(self).type == NAME)
-    yield tensor, "to", _to(base.to, names)
+    yield tensor, "to", names.rewriting(base.to)
     yield tensor, "cuda", _cuda(names)
     fake = torch._subclasses.fake_tensor.FakeTensor
-    yield fake, "fake_device", _fake_device(names)
+    # On a device that is none, torch's C++ ends the process.
+    yield (
+        fake,
+        "fake_device",
+        property(
+            lambda self: self._fake_device,
+            lambda self, device: setattr(self, "_fake_device", names.ours(device)),
+        ),
+    )
     yield fake, "device", names.shown_by(fake.device.fget)
     storage = torch.UntypedStorage
     yield storage, "__new__", names.rewriting(storage.__new__)
-    cudnn = torch.backends.cudnn
-    yield cudnn, "is_available", lambda: True
-    yield cudnn, "is_acceptable", lambda _: False  # none of its operators is there
-
-
-def _fake_device(names: Names) -> property:
-    """Where a tensor without numbers would lie, as torch's C++ is to know it.
-
-    On a device that is none, torch's C++ ends the process.
-    """
-
-    def set_device(self: Any, device: Any) -> None:
-        self._fake_device = names.ours(device)
-
-    return property(lambda self: self._fake_device, set_device)
-
-
-def _to(plain: Callable[..., Any], names: Names) -> Callable[..., Any]:
-    ours = names.ours
-
-    @functools.wraps(plain)
-    def to(self: Any, *args: Any, **options: Any) -> Any:
-        if args:
-            args = (ours(args[0]), *args[1:])
-        if "device" in options:
-            options["device"] = ours(options["device"])
-        return plain(self, *args, **options)
-
-    return to
+    yield torch.backends.cudnn, "is_available", lambda: True
+    yield torch.backends.cudnn, "is_acceptable", lambda _: False  # it has no operators
 
 
 def _cuda(names: Names) -> Callable[..., Any]:
-    plain = torch._C.TensorBase.to
+    to = torch._C.TensorBase.to
 
     @functools.wraps(torch._C.TensorBase.cuda)
     def cuda(
-        self: Any,
-        device: Any = None,
-        non_blocking: bool = False,
-        memory_format: Any = torch.preserve_format,
+        self: Any, device: Any = None, non_blocking: bool = False, **options: Any
     ) -> Any:
         numbered = device is None or isinstance(device, int)
         where = names.numbered(device) if numbered else names.ours(device)
-        if torch.device(where).type != NAME:
-            raise RuntimeError(f"Invalid device, must be cuda device: {device}")
-        return plain(
-            self, where, non_blocking=non_blocking, memory_format=memory_format
-        )
+        return to(self, where, non_blocking=non_blocking, **options)
 
     return cuda
 
@@ -360,9 +328,10 @@ def _words(
     simulation: Simulation, torch_sim: TorchSim, graphs: Graphs
 ) -> Iterator[Replacement]:
     """`torch.cuda`: each of its names answered, or refused by name."""
+    others = _Others(simulation, torch_sim)
     offered = {
         **torch_sim.as_mapping(),
-        **_Others(simulation, torch_sim).as_mapping(),
+        **others.as_mapping(),
         **graphs.as_mapping(),
     }
     for suffix in _MODULES:
@@ -383,7 +352,7 @@ def _words(
     profile = torch.autograd.profiler.profile
     yield profile, "__init__", _recording_no_kernels(profile.__init__)
     yield torch.accelerator, "current_accelerator", lambda *_, **__: torch.device(CUDA)
-    yield torch._C, "_cuda_clearCublasWorkspaces", _clearing_workspaces(simulation)
+    yield torch._C, "_cuda_clearCublasWorkspaces", others._clear_workspaces
     stream = offered["Stream"]
     yield stream, "is_capturing", lambda self: graphs.captures(self._simulated)
 
@@ -413,15 +382,6 @@ def _recording_no_kernels(init: Callable[..., None]) -> Callable[..., None]:
     return begin
 
 
-def _clearing_workspaces(simulation: Simulation) -> Callable[[], None]:
-    def clear() -> None:
-        with simulation.books():
-            for gpu in simulation.machine.gpus:
-                gpu.clear_workspaces()
-
-    return clear
-
-
 class _Others:
     """Functions of `torch.cuda` that other devices do not have."""
 
@@ -440,8 +400,7 @@ class _Others:
 
     def get_arch_list(self) -> list[str]:
         """The architectures that kernels are there for: that of the GPU."""
-        major, minor = self._torch_sim.get_device_capability()
-        return [f"sm_{major}{minor}"]
+        return ["sm_{}{}".format(*self._torch_sim.get_device_capability())]
 
     def get_allocator_backend(self) -> str:
         """Which allocator is simulated."""
@@ -472,6 +431,11 @@ class _Others:
         """Seed all GPUs with one number that nobody knows."""
         self.seed()
         self._torch_sim.manual_seed_all(self._torch_sim.initial_seed())
+
+    def _clear_workspaces(self) -> None:
+        with self._simulation.books():
+            for gpu in self._simulation.machine.gpus:
+                gpu.clear_workspaces()
 
     def _sleep(self, cycles: int) -> None:
         simulation = self._simulation

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from gpumagic.simulator.races import Race
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
-if TYPE_CHECKING:
     Take = Callable[[int, SimulatedGpu, SimulatedStream], tuple[Any, Accesses]]
     TensorOf = Callable[..., tuple[Any, Operand]]
     Launch = Callable[..., tuple[list[Any], Sequence[Race]]]
@@ -45,17 +44,7 @@ _IN_WORDS = {
 
 
 class Books:
-    """Enters what happens.
-
-    Attributes:
-        tensor_of: Makes a simulated tensor of a CPU tensor, with memory of its own.
-
-        take: A block of memory for a stream, and who has accessed it.
-
-        return_memory: Gives back the memory of storages that have died.
-
-        launch: Enters one operation; see `_make_launch`.
-    """
+    """Enters what happens."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation

@@ -53,7 +53,7 @@ def _lstm_backward(
     formula = torch.ops.aten._thnn_differentiable_lstm_cell_backward.default
     none = torch.zeros_like(gates)
     found = formula(grad_hidden, grad_cell, gates, none, None, None, cell, next_cell)
-    return found[0], found[-1], found[0].sum(0) if has_bias else None
+    return found[0], found[2], found[0].sum(0) if has_bias else None
 
 
 def _gru(

@@ -14,12 +14,14 @@ import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gpumagic.simulator.backend.operations import operator_mode
-from gpumagic.simulator.backend.pinning import Stretch, pinned_buffer
+from gpumagic.simulator.backend.pinning import pinned_buffer
 from gpumagic.simulator.races import HOST, Kind, Race, overlap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.backend.pinning import PinnedBuffer
@@ -43,11 +45,10 @@ _RAW = _ARRAYS | {"__dlpack__", "data_ptr", "storage", "untyped_storage"}
 _SHAPE_ONLY = frozenset(
     ("is_pinned", "is_same_size", "is_set_to", "resize_as_", "set_", "_is_zerotensor")
 )
-# They read what an index or a mask picks out of their first argument.
-_PICK = frozenset(("gather", "index", "index_select", "masked_select", "take"))
-# They write likewise; what they have changed is found by its bytes.
-_PUT = frozenset(
+# They read or write what an index or a mask picks out of their first argument.
+_IN_PART = frozenset(
     (
+        "gather", "index", "index_select", "masked_select", "take",
         "_index_put_impl_", "index_add_", "index_copy_", "index_fill_", "index_put_",
         "index_reduce_", "masked_fill_", "masked_scatter_", "put_", "scatter_",
         "scatter_add_", "scatter_reduce_",
@@ -64,7 +65,7 @@ class Flight:
     mark: Mark  # where it stands in that stream
     place: PlaceMark | None  # where the user asked for it
     span: Bytes  # its bytes of the pinned memory
-    stretch: Stretch  # its geometry there
+    geometry: tuple[Any, ...]  # there: type, offset, sizes, strides
     buffer: weakref.ref[PinnedBuffer]
     arrives: bool  # whether it writes the pinned memory
     # what is there as long as the host leaves it alone; None where there was no room
@@ -109,7 +110,6 @@ class Flights:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._torch = torch = simulation.torch
         self._tracker = simulation.machine.tracker
         self.unwatched = torch._C.DisableTorchFunctionSubclass
         self._flights: list[Flight] = []
@@ -170,7 +170,7 @@ class Flights:
             self._tracker.record(stream.order),
             self._simulation.places.here(),
             buffer.operand(tensor)[1:],
-            Stretch.of(tensor),
+            (tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride()),
             weakref.ref(buffer),
             arrives,
         )
@@ -194,10 +194,11 @@ class Flights:
         storage = None if buffer is None else buffer.storage()
         if storage is None or storage.nbytes() < flight.span[1]:
             return None
-        found = flight.stretch.on(storage, self._torch).clone()
-        found = found.contiguous().view(-1).view(self._torch.uint8)
+        dtype, *geometry = flight.geometry
+        found = torch.empty(0, dtype=dtype, device="cpu").set_(storage, *geometry)
+        found = found.clone().contiguous().view(-1).view(torch.uint8)
         # In eights it is compared three times as fast as in bytes.
-        return found if len(found) % 8 else found.view(self._torch.int64)
+        return found if len(found) % 8 else found.view(torch.int64)
 
     @staticmethod
     def _keep(tensor: Any) -> None:
@@ -243,7 +244,7 @@ class Flights:
         """The copies whose memory is not as it was; each is told once."""
         for flight in flights:
             there = None if flight.expected is None else self._bytes_of(flight)
-            if there is not None and not self._torch.equal(there, flight.expected):
+            if there is not None and not torch.equal(there, flight.expected):
                 flight.expected = None
                 if not flight.told:
                     flight.told = True
@@ -258,9 +259,9 @@ class Flights:
         if storage is None:
             return
         # All tensors on it, besides the object that is asked.
-        owners = self._torch._C._storage_Use_Count(storage._cdata) - 1
+        owners = torch._C._storage_Use_Count(storage._cdata) - 1
         if owners > len(_alive(buffer)) + buffer.unexplained:
-            has_storage = self._torch._C._has_storage
+            has_storage = torch._C._has_storage
             for each in gc.get_objects():
                 if type(each) in self._watched and each.is_cpu and has_storage(each):
                     pinned = pinned_buffer(each)
@@ -337,6 +338,18 @@ class Flights:
             self._simulation.tell(races)
         return bool(met)
 
+    def _is_all_under_way(self, tensor: Any) -> bool:
+        """Whether one copy has all bytes of a tensor, so that no index misses it."""
+        buffer = pinned_buffer(tensor)
+        if buffer is None:
+            return False
+        low, high, layout = buffer.operand(tensor)[1:]
+        return any(
+            layout is None and each.span[0] <= low and high <= each.span[1]
+            for each in buffer.flights
+            if each.span[2] is None
+        )
+
     def _is_told(self, met: Sequence[Flight]) -> None:
         """What the hint of a race would cure as well is not told again."""
         for flight in (*met, *filter(self._is_behind, self._flights)):
@@ -364,26 +377,12 @@ class Flights:
         for flight in self._met(buffer, buffer.operand(tensor)[1:], writes=False):
             flight.arrays.append((weakref.ref(array), place))
 
-    def read_in_part(self, tensor: Any, pick: Callable[[Any], Any]) -> bool:
-        """The host reads what an index or a mask picks out of a tensor."""
-        buffer = pinned_buffer(tensor)
-        if buffer is None or not buffer.flights:
-            return False
-        torch, nbytes = self._torch, tensor.untyped_storage().nbytes()
-        shadow = torch.zeros(nbytes, dtype=torch.uint8, device="cpu")
-        for flight in self._met(buffer, buffer.operand(tensor)[1:], writes=False):
-            lies = flight.stretch.on(shadow.untyped_storage(), torch)
-            lies.copy_(self._simulation.poisoned(lies))  # no byte of it is zero
-        under_way = Stretch.of(tensor).on(shadow.untyped_storage(), torch)
-        picked = pick(under_way).contiguous().view(-1).view(torch.uint8)
-        return bool(picked.any()) and self.touched(tensor, writes=False)
-
     def look(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> tuple[Any, ...]:
         """See what an operator is about to read or write; answers with what it finds.
 
         Poison, if that is wanted, in the place of what is read too early.
         """
-        torch, schema = self._torch, func._schema
+        schema = func._schema
         name = schema.name.removeprefix("aten::")
         if (
             name in _SHAPE_ONLY
@@ -394,13 +393,12 @@ class Flights:
         ):
             return args  # shapes and views read nothing
         named = {each.name: each for each in schema.arguments}
+        given = [*zip(schema.arguments, args, strict=False)]
+        given += [(named[key], each) for key, each in kwargs.items() if key in named]
         tensors = [
             (declared, each)
-            for declared, given in (
-                *zip(schema.arguments, args, strict=False),
-                *((named[key], each) for key, each in kwargs.items() if key in named),
-            )
-            for each in _flat(given)
+            for declared, value in given
+            for each in (value if isinstance(value, (list, tuple)) else (value,))
             if isinstance(each, torch.Tensor)
         ]
         devices = {each.device.type for _, each in tensors}
@@ -414,27 +412,18 @@ class Flights:
         early = set()
         for declared, each in tensors:
             writes = declared.alias_info is not None and declared.alias_info.is_write
-            if name in _PUT and each is args[0]:
-                self._keep(each)
+            if (
+                name in _IN_PART
+                and each is args[0]
+                and not self._is_all_under_way(each)
+            ):
+                self._keep(each)  # what it changes is found by its bytes
                 continue
-            if name in _PICK and each is args[0] and "out" not in kwargs:
-                met = self.read_in_part(each, lambda x: func(x, *args[1:], **kwargs))
-            else:
-                met = self.touched(each, writes=writes)
+            met = self.touched(each, writes=writes)
             if met and not writes and self._simulation.poisons:
                 early.add(id(each))
         poisoned = self._simulation.poisoned
         return tuple(poisoned(each) if id(each) in early else each for each in args)
-
-
-def _flat(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        value = (*value.values(),)
-    if isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _flat(each)
-    else:
-        yield value
 
 
 def _alive(buffer: PinnedBuffer) -> list[Any]:

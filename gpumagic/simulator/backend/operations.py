@@ -87,33 +87,11 @@ class Operation:
     """One overload of one operator: how it is run, and what it costs."""
 
     __slots__ = (
-        "_waiting",
-        "blocks",
-        "by_shape",
-        "call",
-        "copies",
-        "generator_at",
-        "in_place",
-        "is_product",
-        "launches",
-        "makes",
-        "missing",
-        "mixes",
-        "name",
-        "outs",
-        "over_lists",
-        "pointwise",
-        "rounds",
-        "rule",
-        "several",
-        "silent",
-        "single",
-        "takes_device",
-        "takes_generator",
-        "takes_sizes",
-        "work",
-        "written",
-    )
+        "_waiting", "blocks", "by_shape", "call", "copies", "generator_at",
+        "in_place", "is_product", "launches", "makes", "missing", "mixes", "name",
+        "outs", "over_lists", "pointwise", "rounds", "rule", "several", "silent",
+        "single", "takes_device", "takes_generator", "takes_sizes", "work", "written",
+    )  # fmt: skip
 
     def __init__(self, name: str) -> None:  # noqa: PLR0915 -- a list
         overload = _overload(name)

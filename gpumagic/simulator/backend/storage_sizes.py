@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gpumagic.simulator.backend.books import return_block
 from gpumagic.simulator.backend.refusals import not_simulated
 
@@ -22,9 +24,24 @@ _GIVEN_UP = 0xFF
 
 def resized_storages(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
     """What to put in the place of torch's own while on: object, name, replacement."""
-    storage = simulation.torch.UntypedStorage
-    sizes = _Sizes(simulation, storage.resize_)
-    yield storage, "resize_", sizes.resize_
+    storage = torch.UntypedStorage
+    original, capacity = storage.resize_, torch._C.StorageBase.nbytes
+
+    def resize_(storage: Any, nbytes: int) -> Any:
+        memory = getattr(storage, "_gpumagic", None)
+        if memory is None or memory.life is None:
+            return original(storage, nbytes)
+        if nbytes > capacity(storage):
+            raise not_simulated(
+                "storages that become larger than they were made",
+                "let tensor.resize_(...) do it",
+            )
+        if nbytes != storage.nbytes():
+            _change(simulation, memory, nbytes)
+            storage._gpumagic_nbytes = nbytes
+        return storage
+
+    yield storage, "resize_", resize_
     for name in ("nbytes", "size", "__len__"):
         yield storage, name, _asking(getattr(storage, name))
 
@@ -39,45 +56,16 @@ def _asking(original: Callable[[Any], int]) -> Callable[[Any], int]:
     return size
 
 
-class _Sizes:
-    """Changes the size of storages."""
-
-    def __init__(
-        self, simulation: Simulation, original: Callable[[Any, int], Any]
-    ) -> None:
-        self._simulation = simulation
-        capacity = simulation.torch._C.StorageBase.nbytes
-        self.resize_ = self._resizing(original, capacity)
-
-    def _resizing(
-        self, original: Callable[[Any, int], Any], capacity: Callable[[Any], int]
-    ) -> Callable[[Any, int], Any]:
-        def resize_(storage: Any, nbytes: int) -> Any:
-            memory = getattr(storage, "_gpumagic", None)
-            if memory is None or memory.life is None:
-                return original(storage, nbytes)
-            if nbytes > capacity(storage):
-                raise not_simulated(
-                    "storages that become larger than they were made",
-                    "let tensor.resize_(...) do it",
-                )
-            if nbytes != storage.nbytes():
-                self._change(memory, nbytes)
-                storage._gpumagic_nbytes = nbytes
-            return storage
-
-        return resize_
-
-    def _change(self, memory: Any, nbytes: int) -> None:
-        """Another block, with what fits of the old one's numbers."""
-        simulation, gpu, life = self._simulation, memory.gpu, memory.life
-        stream = simulation.stream(gpu)
-        memory.twin.untyped_storage()[nbytes:].fill_(_GIVEN_UP)
-        with simulation.books() as tracker:
-            block, accesses = None, memory.accesses
-            if nbytes:
-                block, accesses = simulation.take(nbytes, gpu, stream)
-            return_block(tracker, life)
-            memory.accesses = life.accesses = accesses
-            memory.whole = accesses, 0, nbytes, None
-            life.block, life.stream, life.recorded = block, stream, ()
+def _change(simulation: Simulation, memory: Any, nbytes: int) -> None:
+    """Another block, with what fits of the old one's numbers."""
+    gpu, life = memory.gpu, memory.life
+    stream = simulation.stream(gpu)
+    memory.twin.untyped_storage()[nbytes:].fill_(_GIVEN_UP)
+    with simulation.books() as tracker:
+        block, accesses = None, memory.accesses
+        if nbytes:
+            block, accesses = simulation.take(nbytes, gpu, stream)
+        return_block(tracker, life)
+        memory.accesses = life.accesses = accesses
+        memory.whole = accesses, 0, nbytes, None
+        life.block, life.stream, life.recorded = block, stream, ()

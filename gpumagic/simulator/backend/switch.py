@@ -12,14 +12,9 @@ from gpumagic.notebook.faults import CellEvents
 from gpumagic.report.frontend import running_shell
 from gpumagic.simulator.backend.addresses import simulated_addresses
 from gpumagic.simulator.backend.attention import attention_entry
-from gpumagic.simulator.backend.autocast import (
-    KEY as AUTOCAST,
-)
+from gpumagic.simulator.backend.autocast import KEY as AUTOCAST
 from gpumagic.simulator.backend.autocast import autocast_kernels
-from gpumagic.simulator.backend.generators import (
-    Generator,
-    GeneratorClass,
-)
+from gpumagic.simulator.backend.generators import Generator, GeneratorClass
 from gpumagic.simulator.backend.handwritten import handwritten
 from gpumagic.simulator.backend.in_flight import Flights
 from gpumagic.simulator.backend.kernels import kernels_on, study
@@ -41,7 +36,7 @@ from gpumagic.simulator.backend.torch_sim import TorchSim
 from gpumagic.simulator.backend.transfers import Transfers, assigning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from gpumagic.simulator.backend.registration import SimulatedModule
     from gpumagic.simulator.backend.simulation import Simulation
@@ -117,11 +112,11 @@ class Switch:
         yield torch.accelerator.memory, accelerator
         started = torch_sim.is_initialized
         yield torch._C, {"_accelerator_isAllocatorInitialized": started}
-        yield torch, pinning_factories(torch, {})
+        yield torch, pinning_factories()
         run_backward = torch.autograd._engine_run_backward
         backward = finishing(run_backward, simulation)
         yield torch.autograd, {"_engine_run_backward": backward}
-        yield torch.Tensor, {**pinning_methods(torch), **assigning(torch)}
+        yield torch.Tensor, {**pinning_methods(), **assigning()}
         yield torch.Tensor, {"new_tensor": new_tensor(torch)}
         yield time, {"sleep": simulation.polling.sleep()}
         yield signal, simulation.interrupts.stand_ins()
@@ -163,7 +158,7 @@ class Switch:
         pinning = Pinning(simulation)
         library.put("is_pinned", pinning.is_pinned, "CPU")
         library.put("_pin_memory", pinning.pin, "CPU")
-        for short, kernel in autocast_kernels(torch, simulation.device_type):
+        for short, kernel in autocast_kernels(simulation.device_type):
             library.put(short, kernel, AUTOCAST)
         self._library = library
 
@@ -286,56 +281,23 @@ def new_tensor(torch: Any) -> Callable[..., Any]:
 
 def _accelerator(torch_sim: TorchSim) -> dict[str, Any]:
     """Torch's generic functions, which would ask C++ that knows nothing."""
-    of_a_device: Iterable[str] = (
-        "synchronize",
-        "current_stream",
-        "memory_allocated",
-        "max_memory_allocated",
-        "memory_reserved",
-        "max_memory_reserved",
-        "memory_stats",
-        "reset_accumulated_memory_stats",
+    same = (
+        "synchronize", "current_stream", "set_stream", "empty_cache",
+        "memory_allocated", "max_memory_allocated", "memory_reserved",
+        "max_memory_reserved", "memory_stats", "reset_accumulated_memory_stats",
         "reset_peak_memory_stats",
-    )
-    select = _of_the_accelerator(torch_sim, torch_sim.set_device)
+    )  # fmt: skip
     types = {
         each for each in torch_sim._simulation.dtype_words if _TYPES_COPIED(str(each))
     }
     return {
-        **{
-            name: _of_the_accelerator(torch_sim, getattr(torch_sim, name))
-            for name in of_a_device
-        },
-        "set_stream": torch_sim.set_stream,
-        "empty_cache": torch_sim.empty_cache,
+        **{name: getattr(torch_sim, name) for name in same},
         "current_device_index": torch_sim.current_device,
         "current_device_idx": torch_sim.current_device,
-        "set_device_index": select,
-        "set_device_idx": select,
+        "set_device_index": torch_sim.set_device,
+        "set_device_idx": torch_sim.set_device,
         "device_index": torch_sim.device_class,
-        "get_memory_info": _of_the_accelerator(torch_sim, torch_sim.mem_get_info),
+        "get_memory_info": torch_sim.mem_get_info,
         "empty_host_cache": lambda: None,
-        "get_device_capability": lambda device=None: {  # noqa: ARG005 -- as torch has it
-            "supported_dtypes": types
-        },
+        "get_device_capability": lambda _=None: {"supported_dtypes": types},
     }
-
-
-def _of_the_accelerator(
-    torch_sim: TorchSim, answer: Callable[..., Any]
-) -> Callable[..., Any]:
-    """An answer for a device; in torch's words, where that is of another kind."""
-    simulation = torch_sim._simulation
-    of_torch = simulation.torch.device
-
-    def run(device: Any = None) -> Any:
-        if isinstance(device, (str, of_torch)):
-            kind = of_torch(device).type
-            if kind not in {simulation.device_type, simulation.shown_type}:
-                shown = simulation.shown_type
-                raise ValueError(
-                    f"{kind} doesn't match the current accelerator {shown}."
-                )
-        return answer(device)
-
-    return run

@@ -60,25 +60,7 @@ Wrap: TypeAlias = "Callable[[Any, SimulatedStream, Any, Operand], Any]"
 
 
 class Tensors:
-    """Makes simulated tensors and finds their twins.
-
-    Attributes:
-        lives: The storages that there are, by the identity of their record.
-
-        freed: Those that have died and were not given back yet.
-
-        wrap: Makes a simulated tensor of a CPU tensor, which then belongs to it: on a
-            stream's GPU, in a block of memory (None for nothing), which it is all of.
-
-    Args:
-        torch: The torch module itself.
-
-        device_type: The word in front of the colon.
-
-        gpu: Finds a GPU by its index.
-
-        kept: What must stay until the process ends.
-    """
+    """Makes simulated tensors and finds their twins."""
 
     def __init__(
         self,
@@ -102,12 +84,17 @@ class Tensors:
         aten = torch.ops.aten
         self._set = aten.set_.source_Storage_storage_offset._handle.redispatch_boxed
         self._view_as = aten.view.dtype._handle.redispatch_boxed
+        # the storages that there are, by the identity of their record
         self.lives: dict[int, Life] = {}
+        # those that have died and were not given back yet
         self.freed: collections.deque[Any] = collections.deque()
         self.wrap = self._wrapper()
 
     def _wrapper(self) -> Wrap:
-        """What wraps a CPU tensor, with all that it needs within reach."""
+        """What makes a simulated tensor of a CPU tensor, which then belongs to it.
+
+        On a stream's GPU, in a block of memory (None for nothing), which it is all of.
+        """
         types, make, over_storage = self._types, self._make, self._over_storage
         died, lives = self.freed.append, self.lives
         # The host's address: programs are told another, see `addresses`.
@@ -270,13 +257,9 @@ class Life(weakref.ref[Any]):
 
 
 class GoneGpu:
-    """In the place of the GPU of a machine that was switched off.
+    """In the place of the GPU of a machine that was switched off."""
 
-    Attributes:
-        gone: Tells it from a GPU, of which everything else can be asked.
-    """
-
-    gone = True
+    gone = True  # tells it from a GPU, of which everything else can be asked
 
     def __getattr__(self, name: str) -> Any:
         raise DeviceError(
@@ -309,19 +292,6 @@ class Maker:
     One structure is kept for each kind of tensor, filled but for the pointer, the sizes
     and the strides, and for each thread: another may run between filling and handing
     over. torch reads a structure again when the storage dies, so none is ever given up.
-
-    Attributes:
-        types: What DLPack calls the types of torch; some have no name there.
-
-        make: Makes a tensor over the memory at a host address, of a kind of device
-            (`HOST` or `EXTENSION`), its index, one of `types`, sizes, and strides.
-
-    Args:
-        torch: The torch module itself.
-
-        kept: Where the structures are kept, until the process ends.
-
-        on_new_thread: Called in each thread before its first tensor.
     """
 
     def __init__(
