@@ -48,21 +48,6 @@ def test_recurrent_networks_on_sequences_of_different_lengths(kind):
     on_both(workload)
 
 
-def test_compiled_without_a_code_generator():
-    """torch.compile runs on the device with the backends that generate no code."""
-
-    def function(x):
-        return (x.sin() + 1).relu().sum()
-
-    for backend in ("eager", "aot_eager"):
-        compiled = torch.compile(function, backend=backend)
-        x = numbers(6).to("sim").requires_grad_()
-        compiled(x).backward()
-        host = numbers(6).requires_grad_()
-        function(host).backward()
-        torch.testing.assert_close(x.grad.cpu(), host.grad)
-
-
 def test_a_saved_optimizer_has_its_state_where_the_parameters_are():
     """Loading a state that was saved on the device onto the CPU moves all of it."""
     model = nn.Linear(3, 2).to("sim")

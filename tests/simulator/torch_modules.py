@@ -48,10 +48,6 @@ class Attending(nn.MultiheadAttention):
 
 MODULES = {
     "linear": lambda: nn.Linear(4, 3),
-    "normalised": lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)),
-    "layer norm": lambda: nn.LayerNorm(4),
-    "convolution": lambda: nn.Conv1d(2, 3, 1),
-    "attention": lambda: Attending(4, 2),
     "LSTM": lambda: Recurrent(4, 3, num_layers=2),
     "tied": Tied,
     "old weight norm": lambda: nn.utils.weight_norm(nn.Linear(4, 3)),

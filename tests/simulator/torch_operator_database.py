@@ -59,7 +59,6 @@ UNINITIALISED = (
 )
 EXCEPTIONS = {
     "as_strided.partial_views": "what is moved has a storage of its own, and no base",
-    "nn.functional.scaled_dot_product_attention": "lies as CUDA's kernel leaves it",
     "sparse.mm.reduce": "sparse tensors are not simulated",
     "sparse.sampled_addmm": "sparse tensors are not simulated",
     "tensor_split": "a tensor of places to split at is wanted on the CPU, also by CUDA",

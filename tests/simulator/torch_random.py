@@ -11,10 +11,6 @@ pytestmark = pytest.mark.usefixtures("kept_box")
 
 SAMPLERS = {
     "randn": lambda generator: torch.randn(50, device="sim", generator=generator),
-    "rand": lambda generator: torch.rand(50, device="sim", generator=generator),
-    "randint": lambda generator: torch.randint(
-        99, (50,), device="sim", generator=generator
-    ),
     "randperm": lambda generator: torch.randperm(50, device="sim", generator=generator),
     "bernoulli": lambda generator: torch.bernoulli(
         torch.full((50,), 0.5, device="sim"), generator=generator
@@ -24,9 +20,6 @@ SAMPLERS = {
     ),
     "normal": lambda generator: torch.normal(
         torch.zeros(50, device="sim"), 1.0, generator=generator
-    ),
-    "poisson": lambda generator: torch.poisson(
-        torch.full((50,), 9.0, device="sim"), generator=generator
     ),
     **{
         name: lambda generator, name=name, arguments=arguments: getattr(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import pytest
 import torch
@@ -36,25 +35,6 @@ def test_every_workload_takes_time_on_both_clocks(took):
 def test_a_second_run_gives_the_same_times(took):
     """The simulation's times do not depend on the machine that computes them."""
     assert comparing.measure_simulated("h100", QUICK) == took
-
-
-def test_rounding_to_tf32_is_faster_and_bf16_faster_still():
-    """The three types of one matrix product are told apart by the tensor cores."""
-    chosen = [each for each in workloads(4) if each.name.startswith("matmul 2048")]
-    single, rounded, half = comparing.measure_simulated("h100", chosen).values()
-
-    assert single.events > rounded.events > half.events
-
-
-def test_the_command_prints_what_the_test_on_a_gpu_reads(monkeypatch, capsys):
-    """`python -m tests.hardware.comparing` prints times that `Took` takes back."""
-    monkeypatch.setattr(comparing, "workloads", lambda: QUICK[-2:])
-    monkeypatch.setattr("sys.argv", ["comparing", "NVIDIA H100 80GB HBM3"])
-    comparing.main()
-
-    read = json.loads(capsys.readouterr().out)
-    again = comparing.measure_simulated("h100", QUICK[-2:])
-    assert {name: comparing.Took(**each) for name, each in read.items()} == again
 
 
 @pytest.mark.usefixtures("box")

@@ -27,7 +27,6 @@ from gpumagic.simulator.backend.memory_history import memory_names
 from gpumagic.simulator.backend.refusals import refusing
 from gpumagic.simulator.backend.registration import NAME
 from gpumagic.simulator.backend.stand_ins import StandIns
-from gpumagic.simulator.backend.torch_sim import public_methods
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -328,11 +327,11 @@ def _words(
     simulation: Simulation, torch_sim: TorchSim, graphs: Graphs
 ) -> Iterator[Replacement]:
     """`torch.cuda`: each of its names answered, or refused by name."""
-    others = _Others(simulation, torch_sim)
     offered = {
         **torch_sim.as_mapping(),
-        **others.as_mapping(),
         **graphs.as_mapping(),
+        "default_generators": tuple(simulation.generators.values()),
+        "_initialized": True,
     }
     for suffix in _MODULES:
         module = sys.modules[f"torch.cuda{suffix}"]
@@ -352,7 +351,7 @@ def _words(
     profile = torch.autograd.profiler.profile
     yield profile, "__init__", _recording_no_kernels(profile.__init__)
     yield torch.accelerator, "current_accelerator", lambda *_, **__: torch.device(CUDA)
-    yield torch._C, "_cuda_clearCublasWorkspaces", others._clear_workspaces
+    yield torch._C, "_cuda_clearCublasWorkspaces", torch_sim.clear_workspaces
     stream = offered["Stream"]
     yield stream, "is_capturing", lambda self: graphs.captures(self._simulated)
 
@@ -380,65 +379,3 @@ def _recording_no_kernels(init: Callable[..., None]) -> Callable[..., None]:
             self.use_device = CUDA  # which it waits for at the end
 
     return begin
-
-
-class _Others:
-    """Functions of `torch.cuda` that other devices do not have."""
-
-    def __init__(self, simulation: Simulation, torch_sim: TorchSim) -> None:
-        self._simulation = simulation
-        self._torch_sim = torch_sim
-
-    def as_mapping(self) -> dict[str, Any]:
-        """All of them by name."""
-        return {
-            **public_methods(self),
-            "_sleep": self._sleep,
-            "default_generators": tuple(self._simulation.generators.values()),
-            "_initialized": True,
-        }
-
-    def get_arch_list(self) -> list[str]:
-        """The architectures that kernels are there for: that of the GPU."""
-        return ["sm_{}{}".format(*self._torch_sim.get_device_capability())]
-
-    def get_allocator_backend(self) -> str:
-        """Which allocator is simulated."""
-        return "native"
-
-    def device_of(self, obj: Any) -> Any:
-        """Send the work of a `with` block to the GPU of a tensor."""
-        return self._torch_sim.device_class(obj.get_device() if obj.is_cuda else None)
-
-    def ipc_collect(self) -> None:
-        """Nothing is shared between processes, so nothing is collected."""
-
-    def get_rng_state_all(self) -> list[Any]:
-        """The states of the random numbers of all GPUs."""
-        count = self._torch_sim.device_count()
-        return [self._torch_sim.get_rng_state(index) for index in range(count)]
-
-    def set_rng_state_all(self, new_states: Any) -> None:
-        """Put back the states of the random numbers of all GPUs."""
-        for index, state in enumerate(new_states):
-            self._torch_sim.set_rng_state(state, index)
-
-    def seed(self) -> None:
-        """Seed the current GPU with a number that nobody knows."""
-        self._simulation.generators[self._simulation.here.device].seed()
-
-    def seed_all(self) -> None:
-        """Seed all GPUs with one number that nobody knows."""
-        self.seed()
-        self._torch_sim.manual_seed_all(self._torch_sim.initial_seed())
-
-    def _clear_workspaces(self) -> None:
-        with self._simulation.books():
-            for gpu in self._simulation.machine.gpus:
-                gpu.clear_workspaces()
-
-    def _sleep(self, cycles: int) -> None:
-        simulation = self._simulation
-        gpu = simulation.gpu()
-        with simulation.books():
-            gpu.spin(simulation.stream(gpu), cycles)

@@ -39,8 +39,6 @@ _ASK_THEIR_CLASS = frozenset(
     ("__repr__", "__deepcopy__", "__format__", "__reduce_ex__")
 )
 _ARRAYS = frozenset(("numpy", "__array__"))  # they give a view, if they can
-# They hand out memory in which nobody is seen any more.
-_RAW = _ARRAYS | {"__dlpack__", "data_ptr", "storage", "untyped_storage"}
 # They ask for the shape of an argument at most.
 _SHAPE_ONLY = frozenset(
     ("is_pinned", "is_same_size", "is_set_to", "resize_as_", "set_", "_is_zerotensor")
@@ -71,8 +69,7 @@ class Flight:
     # what is there as long as the host leaves it alone; None where there was no room
     # to remember it, or enough is known
     expected: Any = None
-    # the memory, if somebody may touch it unseen: kept to be looked at in the end
-    kept: Any = None
+    kept: Any = None  # the memory, to be looked at in the end; CUDA keeps it as well
     told: bool = False  # whether its user knows that it is not waited for
     # the numpy arrays of it that were made meanwhile, and where
     arrays: list[tuple[weakref.ref[Any], PlaceMark | None]] = field(
@@ -161,10 +158,9 @@ class Flights:
         arrives: bool,
     ) -> None:
         """Let a copy take off, and watch the memory until it lands."""
-        noted = [tensor] if tensor._base is None else [tensor, tensor._base]
-        buffer.aliases.update({id(each): weakref.ref(each) for each in noted})
-        copied = len(noted)
-        del noted
+        for each in (tensor, tensor._base):
+            if each is not None:
+                buffer.aliases[id(each)] = weakref.ref(each)
         flight = Flight(
             stream.order,
             self._tracker.record(stream.order),
@@ -174,19 +170,15 @@ class Flights:
             weakref.ref(buffer),
             arrives,
         )
-        self._remember(flight)
+        remembered = [each.span for each in self._flights if each.expected is not None]
+        nbytes = sum(high - low for low, high, _ in (*remembered, flight.span))
+        if nbytes <= _REMEMBERED_BYTES:
+            flight.kept, flight.expected = buffer.storage(), self._bytes_of(flight)
         self._flights.append(flight)
         buffer.flights.append(flight)
         if len(self._flights) > _MOST_FLIGHTS:
             self._end([self._flights[0]])
-        self._watch(buffer, copied)
-
-    def _remember(self, flight: Flight) -> None:
-        """Note what is in the memory under way, as far as there is room for it."""
-        remembered = [each.span for each in self._flights if each.expected is not None]
-        nbytes = sum(high - low for low, high, _ in (*remembered, flight.span))
-        if nbytes <= _REMEMBERED_BYTES:
-            flight.expected = self._bytes_of(flight)
+        self._watch(buffer)
 
     def _bytes_of(self, flight: Flight) -> Any:
         """What is in the memory of a copy; None where it was given another size."""
@@ -199,14 +191,6 @@ class Flights:
         found = found.clone().contiguous().view(-1).view(torch.uint8)
         # In eights it is compared three times as fast as in bytes.
         return found if len(found) % 8 else found.view(torch.int64)
-
-    @staticmethod
-    def _keep(tensor: Any) -> None:
-        """Somebody may touch this memory unseen; CUDA keeps it as well."""
-        buffer = pinned_buffer(tensor)
-        for flight in () if buffer is None else buffer.flights:
-            if flight.expected is not None:
-                flight.kept = tensor.untyped_storage()
 
     # --------------------------------------------------------------- landing
 
@@ -253,8 +237,8 @@ class Flights:
 
     # ------------------------------------------------------- watching all tensors
 
-    def _watch(self, buffer: PinnedBuffer, copied: int) -> None:
-        """Watch all tensors on this memory, more than are copied of it."""
+    def _watch(self, buffer: PinnedBuffer) -> None:
+        """Watch all tensors on this memory."""
         storage = buffer.storage()
         if storage is None:
             return
@@ -269,10 +253,7 @@ class Flights:
                         pinned.aliases[id(each)] = weakref.ref(each)
             # What only torch's C++ holds is not looked for again.
             buffer.unexplained = max(0, owners - len(_alive(buffer)))
-        alive = _alive(buffer)
-        if buffer.unexplained or len(alive) > copied:
-            self._keep(alive[0])
-        for each in alive:
+        for each in _alive(buffer):
             self._set_class(each, self._watched)
 
     def follow(self, result: Any) -> None:
@@ -304,8 +285,6 @@ class Flights:
             for each in watched:
                 self.follow(each)
         self.follow(result)
-        if name in _RAW:
-            self._keep(args[0])
         if name in _ARRAYS:
             self._taken_as_array(args[0], result)
         return iter(result) if name == "__iter__" else result
@@ -417,8 +396,7 @@ class Flights:
                 and each is args[0]
                 and not self._is_all_under_way(each)
             ):
-                self._keep(each)  # what it changes is found by its bytes
-                continue
+                continue  # what it changes is found by its bytes
             met = self.touched(each, writes=writes)
             if met and not writes and self._simulation.poisons:
                 early.add(id(each))

@@ -41,8 +41,6 @@ def memory_names(
     yield memory, "_record_memory_history", history.record
     yield memory, "_snapshot", history.snapshot
     yield memory, "_dump_snapshot", history.dump
-    if hasattr(memory, "_allocation_traceback"):
-        yield memory, "_allocation_traceback", history.calls_of
     attach = simulation.memory_full.append
     yield torch._C, "_cuda_attach_out_of_memory_observer", attach
     settings = _settings(simulation)
@@ -107,16 +105,6 @@ class History:
         """Write the snapshot to a file for torch's own viewer."""
         with Path(filename).open("wb") as file:
             pickle.dump(self.snapshot(), file)
-
-    def calls_of(self, data_ptr: int) -> list[dict[str, Any]] | None:
-        """Where what begins at an address was allocated; None if that is not known."""
-        found = (
-            block["frames"]
-            for segment in self._torch_sim.memory_snapshot()
-            for block in segment["blocks"]
-            if block["address"] == data_ptr and block["state"] == "active_allocated"
-        )
-        return next(found, None) or None
 
 
 class CallsOfBlocks:

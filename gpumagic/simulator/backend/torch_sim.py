@@ -33,12 +33,13 @@ class TorchSim:
     def as_mapping(self) -> dict[str, Any]:
         """All that the module offers, by name."""
         return {
-            **public_methods(self),
+            **{name: getattr(self, name) for name in _PUBLIC},
             **self._classes,
             "device": self.device_class,
             "OutOfMemoryError": torch.OutOfMemoryError,
             "_is_in_bad_fork": self._is_in_bad_fork,
             "_lazy_init": self.init,
+            "_sleep": self.sleep_on_device,
         }
 
     # ---------------------------------------------------------------- devices
@@ -211,8 +212,7 @@ class TorchSim:
 
     def manual_seed(self, seed: int) -> None:
         """Seed the current GPU."""
-        index = self._simulation.here.device
-        self._simulation.generators[index].manual_seed(int(seed))
+        self._generator(None).manual_seed(int(seed))
 
     def manual_seed_all(self, seed: int) -> None:
         """Seed all GPUs."""
@@ -221,8 +221,7 @@ class TorchSim:
 
     def initial_seed(self) -> int:
         """The seed of the current GPU."""
-        index = self._simulation.here.device
-        return int(self._simulation.generators[index].initial_seed())
+        return int(self._generator(None).initial_seed())
 
     def get_rng_state(self, device: Any = None) -> Any:
         """The state of a GPU's random numbers."""
@@ -239,6 +238,53 @@ class TorchSim:
     def is_bf16_supported(self, including_emulation: bool = True) -> bool:
         """Whether bfloat16 works; older GPUs emulate it."""
         return including_emulation or self._gpu(None).model.has_units_for("bf16")
+
+    def get_rng_state_all(self) -> list[Any]:
+        """The states of the random numbers of all GPUs."""
+        return [self.get_rng_state(index) for index in range(self.device_count())]
+
+    def set_rng_state_all(self, new_states: Any) -> None:
+        """Put back the states of the random numbers of all GPUs."""
+        for index, state in enumerate(new_states):
+            self.set_rng_state(state, index)
+
+    def seed(self) -> None:
+        """Seed the current GPU with a number that nobody knows."""
+        self._generator(None).seed()
+
+    def seed_all(self) -> None:
+        """Seed all GPUs with one number that nobody knows."""
+        self.seed()
+        self.manual_seed_all(self.initial_seed())
+
+    # ------------------------------------------------- of CUDA, other devices lack it
+
+    def get_arch_list(self) -> list[str]:
+        """The architectures that kernels are there for: that of the GPU."""
+        return ["sm_{}{}".format(*self.get_device_capability())]
+
+    def get_allocator_backend(self) -> str:
+        """Which allocator is simulated."""
+        return "native"
+
+    def device_of(self, obj: Any) -> Any:
+        """Send the work of a `with` block to the GPU of a tensor."""
+        return self.device_class(obj.get_device() if obj.is_cuda else None)
+
+    def ipc_collect(self) -> None:
+        """Nothing is shared between processes, so nothing is collected."""
+
+    def clear_workspaces(self) -> None:
+        """Give back the memory that cuBLAS works in."""
+        with self._simulation.books():
+            for gpu in self._simulation.machine.gpus:
+                gpu.clear_workspaces()
+
+    def sleep_on_device(self, cycles: int) -> None:
+        """Keep the current stream busy for so many cycles."""
+        gpu = self._gpu(None)
+        with self._simulation.books():
+            gpu.spin(self._simulation.stream(gpu), cycles)
 
     # ---------------------------------------------------------------- helpers
 
@@ -270,10 +316,7 @@ class TorchSim:
         return self._simulation.machine.started and os.getpid() != self._pid
 
 
-def public_methods(offering: object) -> dict[str, Any]:
-    """What an object offers as functions, by name; its `as_mapping` is none of them."""
-    names = (name for name in dir(type(offering)) if name[0] != "_")
-    return {name: getattr(offering, name) for name in names if name != "as_mapping"}
+_PUBLIC = [name for name in vars(TorchSim) if name[0] != "_" and name != "as_mapping"]
 
 
 class DeviceBlock:
