@@ -17,8 +17,8 @@ from gpumagic.simulator.backend.autocast import autocast_kernels
 from gpumagic.simulator.backend.generators import Generator, GeneratorClass
 from gpumagic.simulator.backend.handwritten import handwritten
 from gpumagic.simulator.backend.in_flight import Flights
-from gpumagic.simulator.backend.kernels import kernels_on, study
-from gpumagic.simulator.backend.operations import COMMON, names_to_register
+from gpumagic.simulator.backend.kernels import kernels_on
+from gpumagic.simulator.backend.operations import names_to_register
 from gpumagic.simulator.backend.pinning import (
     Pinning,
     pinning_factories,
@@ -36,7 +36,7 @@ from gpumagic.simulator.backend.torch_sim import TorchSim
 from gpumagic.simulator.backend.transfers import Transfers, assigning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from gpumagic.simulator.backend.registration import SimulatedModule
     from gpumagic.simulator.backend.simulation import Simulation
@@ -139,14 +139,12 @@ class Switch:
             "_to_copy": transfers.to_copy,
             "_local_scalar_dense": transfers.item,
         }
-        routes = self._module.routes
-        routes.lead(kernels_on(simulation))
-        routes.put_in(torch, lambda: _routed(own))
+        routes, make = self._module.routes, kernels_on(simulation)
+        routes.lead(lambda name: own.get(name.removeprefix("aten::")) or make(name))
+        routes.put_in(
+            torch, lambda: {*names_to_register(), *(f"aten::{each}" for each in own)}
+        )
         library = _Library(torch, undo)
-        for name in COMMON:  # a call less for each use
-            library.put(name.removeprefix("aten::"), study(simulation, name), KEY)
-        for short, kernel in own.items():
-            library.put(short, kernel, KEY)
         # Also where gradients are wanted, or a subclass would be asked first.
         above = {
             **attention_entry(simulation),
@@ -218,13 +216,6 @@ class Switch:
         storage = simulation.place(twin, gpu).untyped_storage()
         storage._gpumagic.plain = False
         return storage
-
-
-def _routed(own: Mapping[str, Any]) -> Iterator[str]:
-    """Operators whose kernels are looked up at each use; the others' are in torch."""
-    for name in names_to_register():
-        if name not in COMMON and name.removeprefix("aten::") not in own:
-            yield name
 
 
 class _Library:
