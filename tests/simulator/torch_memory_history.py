@@ -105,25 +105,6 @@ def splits():
     return found
 
 
-@pytest.mark.parametrize("word", ["torch", "torch.cuda"])
-@pytest.mark.usefixtures("box")
-def test_settings_are_obeyed_from_then_on(word):
-    """What is set for the allocator decides the next request."""
-    before = splits()
-    if word == "torch":
-        torch._C._accelerator_setAllocatorSettings("max_split_size_mb:50")
-    else:
-        torch.cuda.memory._set_allocator_settings("max_split_size_mb:50")
-    after = splits()
-
-    assert (before, after) == (True, False)
-    told = torch.cuda.memory._snapshot()["allocator_settings"]
-    assert told["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:50"
-    assert told["max_split_size"] == 50 * MIB
-    torch.cuda.memory._set_allocator_settings("")
-    assert splits()
-
-
 @pytest.mark.parametrize("variable", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
 def test_the_environment_is_obeyed(monkeypatch, variable):
     """The allocator has the settings of the process, unless others are asked for."""

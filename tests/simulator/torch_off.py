@@ -36,7 +36,13 @@ PLACES = (
 )
 # Kernels of the CPU that it replaces while it is on.
 CPU_KERNELS = "aten::is_pinned", "aten::_pin_memory"
-OTHERS = "aten::empty_strided", "aten::empty.memory_format", "aten::add.Tensor", "aten::linear", "c10d::allreduce_"
+OTHERS = (
+    "aten::empty_strided",
+    "aten::empty.memory_format",
+    "aten::add.Tensor",
+    "aten::linear",
+    "c10d::allreduce_",
+)
 KERNELS = (*CPU_KERNELS, *OTHERS)
 
 

@@ -98,7 +98,7 @@ def _make_take(simulation: Simulation) -> Take:
         try:
             block: Any = gpu.allocator.allocate(nbytes, stream.number)
         except OutOfSimulatedMemory as full:
-            raise simulation.out_of_memory(gpu, full) from None
+            raise simulation.out_of_memory(full) from None
         if tracker.former or tracker.vacancies:
             return block, tracker.reused(block.address, nbytes, stream.order)
         return block, Accesses(nbytes)

@@ -78,7 +78,7 @@ class HostMemory:
             try:
                 block = gpu.allocator.allocate(nbytes, gpu.default_stream.number)
             except OutOfSimulatedMemory as full:
-                raise simulation.out_of_memory(gpu, full) from None
+                raise simulation.out_of_memory(full) from None
             if block is not None:
                 gpu.allocator.free(block)
 

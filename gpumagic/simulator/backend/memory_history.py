@@ -8,15 +8,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.errors import GpuMagicError
+import torch
+
 from gpumagic.report.places import Place
-from gpumagic.simulator.allocator_settings import AllocatorSettings
 from gpumagic.simulator.allocator_snapshot import Context, Recording
-from gpumagic.simulator.backend.refusals import NotSimulated
+from gpumagic.simulator.backend.refusals import refusing
 from gpumagic.simulator.observing import StorageDeaths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from types import FrameType
 
     from gpumagic.report.places import PlaceMark
@@ -36,16 +36,12 @@ def memory_names(
     simulation: Simulation, torch_sim: TorchSim
 ) -> Iterator[tuple[Any, str, Any]]:
     """What to put in the place of torch's own: object, name, replacement."""
-    torch = simulation.torch
     memory, history = torch.cuda.memory, History(simulation, torch_sim)
     yield memory, "_record_memory_history", history.record
     yield memory, "_snapshot", history.snapshot
     yield memory, "_dump_snapshot", history.dump
-    attach = simulation.memory_full.append
-    yield torch._C, "_cuda_attach_out_of_memory_observer", attach
-    settings = _settings(simulation)
-    yield torch._C, "_accelerator_setAllocatorSettings", settings
-    yield memory, "_set_allocator_settings", settings
+    refuse = refusing("allocator settings at run time", 'simulate(allocator="...")')
+    yield memory, "_set_allocator_settings", refuse
 
 
 class History:
@@ -153,17 +149,3 @@ def _frame(mark: PlaceMark) -> dict[str, Any]:
     place = Place(*mark)
     name = place.code.co_name
     return {"filename": place.file, "line": place.line or 0, "name": name}
-
-
-def _settings(simulation: Simulation) -> Callable[[str], None]:
-    def _set_allocator_settings(env: str) -> None:
-        """Let the allocators do as PYTORCH_ALLOC_CONF would say, from now on."""
-        try:
-            settings = AllocatorSettings.parse(env)
-        except GpuMagicError as refused:  # torch has its own kind of error
-            raise NotSimulated(refused.problem, refused.hint) from None
-        with simulation.books():
-            for gpu in simulation.machine.all_gpus:
-                gpu.allocator.configure(settings)
-
-    return _set_allocator_settings

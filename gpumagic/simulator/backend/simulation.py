@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
-    from gpumagic.simulator.backend.generators import Generator
     from gpumagic.simulator.backend.interrupts import Interrupts
+    from gpumagic.simulator.backend.streams import Generator
     from gpumagic.simulator.driver import Latch
     from gpumagic.simulator.machine import Machine
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
@@ -95,8 +95,6 @@ class Simulation:
         # collectors take races in the place of a warning
         self.races, self.collectors = told.found, told.collectors
         self.tell, self.stream_name = told.tell, told.stream_name
-        # told when memory has run out: GPU, what was asked of the driver, total, free
-        self.memory_full: list[Callable[[int, int, int, int], object]] = []
         # told of each tensor that gets memory, with its block
         self.births: list[Callable[[Any, Block], object]] = []
         # put round each reset of an allocator's counters
@@ -192,11 +190,8 @@ class Simulation:
         poison.untyped_storage().fill_(_POISON_BYTE)
         return poison
 
-    def out_of_memory(self, gpu: SimulatedGpu, full: OutOfSimulatedMemory) -> Any:
-        """The error in torch's words; whoever observes such errors is told first."""
-        if full.shortage is not None:
-            for observe in tuple(self.memory_full):
-                observe(gpu.index, *full.shortage.figures)
+    def out_of_memory(self, full: OutOfSimulatedMemory) -> Any:
+        """The error in torch's words."""
         return self.torch.OutOfMemoryError(self.says(full.text))
 
     def says(self, text: str) -> str:

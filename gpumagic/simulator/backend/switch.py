@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.notebook.faults import CellEvents
 from gpumagic.report.frontend import running_shell
-from gpumagic.simulator.backend.addresses import simulated_addresses
+from gpumagic.simulator.backend.addresses import (
+    resized_storages,
+    simulated_addresses,
+)
 from gpumagic.simulator.backend.attention import attention_entry
 from gpumagic.simulator.backend.autocast import KEY as AUTOCAST
 from gpumagic.simulator.backend.autocast import autocast_kernels
-from gpumagic.simulator.backend.generators import Generator, GeneratorClass
 from gpumagic.simulator.backend.handwritten import handwritten
 from gpumagic.simulator.backend.in_flight import Flights
 from gpumagic.simulator.backend.kernels import kernels_on
@@ -29,8 +31,7 @@ from gpumagic.simulator.backend.registration import KEY, NAME, lies_there
 from gpumagic.simulator.backend.several_gpus import several_gpus
 from gpumagic.simulator.backend.simulation import finishing
 from gpumagic.simulator.backend.stand_ins import StandIns
-from gpumagic.simulator.backend.storage_sizes import resized_storages
-from gpumagic.simulator.backend.streams import Event, Stream
+from gpumagic.simulator.backend.streams import Event, Generator, GeneratorClass, Stream
 from gpumagic.simulator.backend.tensors import holds_either
 from gpumagic.simulator.backend.torch_sim import TorchSim
 from gpumagic.simulator.backend.transfers import Transfers, assigning

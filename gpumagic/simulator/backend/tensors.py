@@ -147,24 +147,11 @@ class Tensors:
             memory.twin = self._make(pointer, HOST, 0, uint8, (nbytes,), (1,))
             memory.plain = False
             memory.gpu = self._gpu(tensor.device.index)
-            owner = self._owner_of(pointer)
-            memory.accesses = Accesses(nbytes) if owner is None else owner.accesses
+            memory.accesses = Accesses(nbytes)
             memory.whole = memory.accesses, 0, nbytes, None
-            memory.life = None if owner is None else owner.life
+            memory.life = None
             storage._gpumagic = memory
         return memory
-
-    def _owner_of(self, pointer: int) -> Memory | None:
-        """Whose memory begins there, if a storage of ours does: DLPack hands it on."""
-        begins = self._torch._C.StorageBase.data_ptr
-        storages = (life() for life in tuple(self.lives.values()))
-        owners = (
-            each._gpumagic
-            for each in storages
-            if each is not None and begins(each) == pointer
-        )
-        owner: Memory | None = next(owners, None) if pointer else None
-        return owner
 
     def disown(self) -> None:
         """The machine is switched off: what lies on it is of no more use."""
