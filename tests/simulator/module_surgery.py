@@ -7,7 +7,6 @@ types, and whether something lies where it should.
 from __future__ import annotations
 
 import copy
-import io
 from typing import TYPE_CHECKING
 
 import torch
@@ -97,26 +96,6 @@ def deep_copies(device):
         weight is not model[0].weight,
         sums([weight]),
     )
-
-
-@program
-def saved_and_loaded(device):
-    """Files come back where map_location says."""
-    saved = io.BytesIO()
-    torch.save(net().to(device).state_dict(), saved)
-    found = []
-    for where, expected in (
-        (None, device),
-        ("cpu", "cpu"),
-        (device, device),
-        (torch.device(device), device),
-        ({f"{device}:0": "cpu"}, "cpu"),
-        (lambda storage, _: storage, "cpu"),
-    ):
-        saved.seek(0)
-        loaded = torch.load(saved, map_location=where)
-        found.append((all_on(expected, loaded.values()), sums(loaded.values())))
-    return found
 
 
 # ------------------------------------------------------------------- conversions

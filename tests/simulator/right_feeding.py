@@ -6,7 +6,6 @@ program takes a `gpu`: the name of the device, and torch's words for it.
 
 from __future__ import annotations
 
-import io
 import queue
 import threading
 
@@ -47,22 +46,6 @@ def two_halves_with_an_event_each(gpu):
         there[i].copy_(pin[i % 2], non_blocking=True)
         events[i % 2].record()
     same(there, numbered())
-
-
-@right
-def a_ring_of_views_on_a_copy_stream(gpu):
-    """Four views that were made once, a copy stream, an event for each slot."""
-    ring = torch.empty(4, N).pin_memory().unbind()
-    copier, events = gpu.api.Stream(), [gpu.api.Event() for _ in range(4)]
-    there = []
-    for i in range(3 * TIMES):
-        events[i % 4].synchronize()
-        ring[i % 4][:] = i
-        with gpu.api.stream(copier):
-            there.append(ring[i % 4].to(gpu.device, non_blocking=True))
-            events[i % 4].record(copier)
-    gpu.api.current_stream().wait_stream(copier)
-    same(torch.stack(there), numbered(3 * TIMES))
 
 
 @right
@@ -149,22 +132,6 @@ def a_loader_that_pins(gpu):
 
 
 @right
-def timm_prefetcher_as_mended(gpu):
-    """The copy stream waits for the consumer before it takes memory again."""
-    stream, ahead, seen = gpu.api.Stream(), None, []
-    for x, _ in [*loader(), (None, None)]:
-        before = ahead
-        if x is not None:
-            stream.wait_stream(gpu.api.current_stream())
-            with gpu.api.stream(stream):
-                ahead = x.to(gpu.device, non_blocking=True).sub_(1)
-        if before is not None:
-            seen.append(before.mean(1))
-        gpu.api.current_stream().wait_stream(stream)
-    same(torch.cat(seen), torch.arange(4.0 * TIMES) - 1)
-
-
-@right
 def a_thread_that_feeds(gpu):
     """Slots go round between a thread that fills and one that sends and waits."""
     pin, there = (
@@ -218,27 +185,6 @@ def rows_that_have_come_are_read(gpu):
     assert host[2:].sum() == host.index_select(0, torch.tensor([3])).sum() == 0
     gpu.api.synchronize()
     assert host.sum() == 2 * N
-
-
-@right
-def a_checkpoint_in_a_thread(gpu):
-    """The copies are given an event, and the thread waits for it before it saves."""
-    model = torch.nn.Linear(N, N).to(gpu.device)
-    host = {
-        name: each.detach().to("cpu", non_blocking=True)
-        for name, each in model.state_dict().items()
-    }
-    event, file = gpu.api.current_stream().record_event(), io.BytesIO()
-
-    def save():
-        event.synchronize()
-        torch.save(host, file)
-
-    thread = threading.Thread(target=save)
-    thread.start()
-    thread.join()
-    file.seek(0)
-    same(torch.load(file)["weight"], model.weight.detach())
 
 
 # -------------------------------------------------------------- there and back again

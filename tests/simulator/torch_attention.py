@@ -15,9 +15,7 @@ KINDS = {
     "values of another size": {"values": 24},
     "a mask of what is seen": {"mask": "seen"},
     "a bias": {"mask": "bias"},
-    "fewer queries than keys": {"rows": 5, "is_causal": True},
     "shared keys": {"heads": 2},
-    "heads of an odd size": {"size": 12},
 }
 
 

@@ -157,29 +157,6 @@ def test_a_replay_costs_the_host_one_launch(box):
     assert plain_ns > 10 * replay_ns
 
 
-def test_each_node_costs_the_device_its_kernel_and_a_step(box):
-    """On the device a node takes its kernel's own time and the price of a node."""
-    x = torch.ones(1 << 20, device="cuda")
-    graph, _ = captured(lambda: (x + 1) * 2)
-    done = box.record()
-
-    graph.replay()
-    torch.cuda.synchronize()
-    box.machine.scheduler.trace = None
-
-    first, second = done
-    costs, gap_ns = (
-        box.machine.gpus[0].costs.host,
-        box.machine.scheduler.latencies.gap_ns,
-    )
-    x + 1
-    plain = box.record()
-    torch.cuda.synchronize()
-    own_ns = next(each.duration_ns for each in plain)
-    assert first.duration_ns - own_ns == costs.graph_node_ns - gap_ns
-    assert second.start_ns == first.end_ns + gap_ns
-
-
 @pytest.mark.usefixtures("kept_box")
 def test_a_graph_of_several_streams_is_refused_by_name():
     """The work of one stream is captured; the refusal leaves nothing behind."""

@@ -69,22 +69,3 @@ def test_a_raising_hook_raises_its_own_exception(kind, device):
             loss.backward()
 
     assert gradient_of_square(device) == [2, 4, 6]
-
-
-@pytest.mark.usefixtures("kept_box")
-def test_a_backward_within_a_hook_may_raise():
-    """What an inner backward pass raises comes through the outer one."""
-    inner = torch.ones(3, device="sim", requires_grad=True)
-    inner.register_hook(refuse)
-    outer = torch.ones(3, device="sim", requires_grad=True)
-
-    @torch.enable_grad()
-    def go_back(_):
-        (inner * 2).sum().backward()
-
-    outer.register_hook(go_back)
-
-    with pytest.raises(Refusal):
-        (outer * 3).sum().backward()
-
-    assert gradient_of_square("sim") == [2, 4, 6]

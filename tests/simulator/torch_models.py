@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
 import torch
 import torch.fx.experimental.proxy_tensor
@@ -46,19 +44,3 @@ def test_recurrent_networks_on_sequences_of_different_lengths(kind):
         return out, lengths, x.grad
 
     on_both(workload)
-
-
-def test_a_saved_optimizer_has_its_state_where_the_parameters_are():
-    """Loading a state that was saved on the device onto the CPU moves all of it."""
-    model = nn.Linear(3, 2).to("sim")
-    optimizer = torch.optim.Adam(model.parameters())
-    model(torch.ones(1, 3, device="sim")).sum().backward()
-    optimizer.step()
-    saved = io.BytesIO()
-    torch.save(optimizer.state_dict(), saved)
-    saved.seek(0)
-
-    loaded = torch.load(saved, map_location="cpu")
-
-    devices = {each["exp_avg"].device.type for each in loaded["state"].values()}
-    assert devices == {"cpu"}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpumagic.simulator.backend import call, host_memory
-
 pytestmark = pytest.mark.usefixtures("kept_box")
 
 SAMPLERS = {
@@ -37,28 +35,6 @@ SAMPLERS = {
         }.items()
     },
 }
-
-
-@pytest.mark.parametrize("name", SAMPLERS)
-@pytest.mark.parametrize("given", [False, True])
-def test_large_outputs_of_random_numbers_are_foreseen(name, given, monkeypatch):
-    """Looking at sizes needs no source of random numbers, and takes none."""
-    seen = []
-    found = host_memory.bytes_by_shapes
-    monkeypatch.setattr(host_memory, "WATCHED_BYTES", 1)
-    monkeypatch.setattr(call, "may_be_large", lambda *_: True)
-    monkeypatch.setattr(
-        host_memory, "bytes_by_shapes", lambda *given: seen.append(found(*given)) or 0
-    )
-    torch.manual_seed(3)
-    generator = torch.Generator("sim").manual_seed(3) if given else None
-
-    numbers = SAMPLERS[name](generator)
-
-    assert set(seen) <= {0, numbers.nbytes}
-    monkeypatch.undo()
-    torch.manual_seed(3)
-    assert torch.equal(SAMPLERS[name](None), numbers)
 
 
 @pytest.mark.parametrize("name", SAMPLERS)

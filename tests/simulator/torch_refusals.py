@@ -119,27 +119,6 @@ def test_what_there_is_not_is_refused_by_name(name, box):
     assert (x + 1).tolist() == [[2.0, 2.0], [2.0, 2.0]]
 
 
-STORAGES = {
-    "untyped": lambda: torch.UntypedStorage(1000, device="sim:1"),
-    "typed": lambda: torch.TypedStorage(250, dtype=torch.float32, device="sim:1"),
-}
-
-
-@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
-@pytest.mark.parametrize("name", STORAGES)
-def test_storages_made_by_hand_lie_on_the_device(name, box):
-    """A storage made by hand is memory of its GPU: counted, usable, given back."""
-    made = STORAGES[name]()
-    held = torch.sim.memory_allocated("sim:1")
-    x = torch.empty(0, device="sim:1").set_(made)
-    x.fill_(2)
-
-    assert (str(made.device), made.nbytes(), held) == ("sim:1", 1000, 1024)
-    assert (x + 1).tolist() == [3.0] * 250
-    del made, x
-    assert torch.sim.memory_allocated("sim:1") == 0
-
-
 WANTING_CUDA = {
     "to": lambda: torch.ones(2).to("cuda"),
     "cuda": lambda: torch.ones(2).cuda(),

@@ -65,23 +65,6 @@ def test_replicas_give_the_numbers_of_the_parts(device):
         assert torch.allclose(ours.cpu(), theirs)
 
 
-@pytest.mark.usefixtures("kept_box")
-def test_an_error_of_a_replica_says_which():
-    """What is raised in a thread arrives with its type and its replica."""
-
-    class Failing(nn.Linear):
-        def forward(self, x):
-            if x.device.index:
-                raise ValueError("no good")
-            return super().forward(x)
-
-    model = nn.DataParallel(Failing(2, 2).cuda())
-
-    with pytest.raises(ValueError, match="in replica 1 on device 1"):
-        model(torch.ones(4, 2))
-    assert nn.DataParallel(nn.Linear(2, 2).cuda())(torch.ones(4, 2)).shape == (4, 2)
-
-
 # ------------------------------------------------------------------- torch.cuda.comm
 
 

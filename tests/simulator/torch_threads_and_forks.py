@@ -151,27 +151,3 @@ def test_a_forked_child_cannot_use_the_device(use):
 
     assert RE_INITIALISE in answer
     assert ending == 0
-
-
-@pytest.mark.usefixtures("box")
-def test_a_fork_during_an_operation_of_another_thread_ends_well():
-    """A child never waits for a lock that a thread of the parent held at the fork."""
-    stop, busy = threading.Event(), threading.Event()
-
-    def work():
-        x = torch.ones(4, device="sim")
-        while not stop.is_set():
-            busy.wait()  # no longer than the parent waits for its child
-            x = x + 1
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    try:
-        x = torch.ones(2, device="sim")
-        endings = [in_a_child(lambda: x + 1, busy)[1] for _ in range(20)]
-    finally:
-        stop.set()
-        busy.set()
-        worker.join()
-
-    assert endings == [0] * 20

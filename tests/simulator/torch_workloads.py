@@ -32,11 +32,6 @@ def test_every_workload_takes_time_on_both_clocks(took):
         assert 0 < each.events <= each.host, name
 
 
-def test_a_second_run_gives_the_same_times(took):
-    """The simulation's times do not depend on the machine that computes them."""
-    assert comparing.measure_simulated("h100", QUICK) == took
-
-
 @pytest.mark.usefixtures("box")
 def test_the_flops_of_products_are_those_of_torch():
     """Our own count for matrix products is what torch's formula counts."""
@@ -70,20 +65,3 @@ def test_the_flops_of_convolutions_are_those_of_torch(transposed, groups):
     work = sizes(given.shape, weight.shape, *options, out_shape=made.shape)
 
     assert flops_of(work) == counted.get_total_flops()
-
-
-@pytest.mark.parametrize("name", ["mm", "addmm"])
-def test_a_product_takes_as_long_as_was_published(name, box):
-    """2048 squared in fp32 took 346.5 us on an H100; the model is within a tenth."""
-    x = torch.ones(2048, 2048, device="sim")
-    given = (x, x) if name == "mm" else (x[0], x, x)
-    product = getattr(torch, name)
-    product(*given)  # the first has more to pay for
-    start, end = (torch.Event(enable_timing=True) for _ in range(2))
-
-    start.record()
-    product(*given)
-    end.record()
-    torch.sim.synchronize()
-
-    assert start.elapsed_time(end) == pytest.approx(0.3465, rel=0.1)
