@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils import _pytree
 
-from gpumagic.simulator.backend.cuda_only import DROPOUT, MADE
+from gpumagic.simulator.backend.cuda_only import MADE
 from gpumagic.simulator.backend.operations import operator_mode
 from gpumagic.simulator.backend.refusals import not_simulated
 from gpumagic.simulator.engines import FULL_SHARE, Work
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
 _FAILED = "CUDA error: operation failed due to a previous error during capture"
+_WAITS = ("wait_for", "wait_for_stream", "wait_for_device", "busy", "done")
+_OF_SEVERAL = ("record", "wait")
 _READ_AT_REPLAY = ("copy_", "_to_copy")  # host memory; other host numbers go by value
 _NO_NUMBERS = ("empty", "empty_like", "empty_strided", "new_empty", "record_stream")
 
@@ -120,7 +122,7 @@ class Capture:
         with simulation.books():
             stream.gpu.allocator.divert(pool, lambda number: number == stream.number)
         machine.scheduler = _Recorder(machine.scheduler, self)  # type: ignore[assignment]
-        self._mode = _watching(self._watch)
+        self._mode: Any = operator_mode(self._watch)()
         self._mode.__enter__()
 
     def end(self) -> None:
@@ -142,18 +144,23 @@ class Capture:
 
     def replay(self) -> None:
         """Compute everything again, and submit it to the current stream at once."""
-        simulation = self._simulation
+        simulation, gpu = self._simulation, self.stream.gpu
+        source, default = simulation.generators[gpu.index], torch.default_generator
+        host_state = default.get_state()
+        default.set_state(source.get_state())
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             for step in self._steps:
                 results = step.compute(*step.args, **step.options)
                 leaves = _pytree.tree_leaves(results) if step.targets else ()
                 for place, target in step.targets:
                     target.copy_(leaves[place])
-        gpu = self.stream.gpu
+        source.set_state(default.get_state())
+        default.set_state(host_state)
         stream, scheduler = simulation.stream(gpu), simulation.machine.scheduler
         host, gap_ns = gpu.costs.host, scheduler.latencies.gap_ns
         node_ns = max(0, host.graph_node_ns - gap_ns)  # that gap is between any two
-        reads, writes = [*self._reads.values()], [*self._writes.values()]
+        writes = [*self._writes.values()]
+        reads = [each for key, each in self._reads.items() if key not in self._writes]
         with simulation.books() as tracker:
             scheduler.elapse(host.graph_replay_ns)
             for engine, duration_ns, share, name in self.nodes:
@@ -190,13 +197,13 @@ class Capture:
         ]
         made = [each for _, each in fresh if self._memory(each)]
         self._made.update(map(_storage, made))
-        for each in (*made, *written):
-            self._touch(each, self._writes)
-        for each in ours:
-            self._touch(each, self._reads)
+        for among, tensors in (self._reads, ours), (self._writes, [*made, *written]):
+            for memory in map(self._memory, tensors):
+                if memory:
+                    among[id(memory.accesses)] = memory.whole
         if (given or made) and (fresh or written) and name not in _NO_NUMBERS:
             targets = [(place, self._twin(each)) for place, each in fresh]
-            compute = self._replayed(func, name, leaves)
+            compute = MADE.get(name) or func
             self._steps.append(_Step(compute, inner, named, targets))
         return result
 
@@ -216,13 +223,6 @@ class Capture:
             return torch.device("cpu")
         return None if isinstance(value, torch.Generator) else value
 
-    def _touch(self, tensor: Any, among: dict[int, Operand]) -> None:
-        memory = self._memory(tensor)
-        if memory and id(memory.accesses) not in self._writes:
-            among[id(memory.accesses)] = memory.whole
-            if among is self._writes:
-                self._reads.pop(id(memory.accesses), None)
-
     def _keep(self, tensor: Any) -> None:
         key = _storage(tensor)
         if key not in self._before and key not in self._made:
@@ -230,29 +230,6 @@ class Capture:
             now = torch.empty(0, dtype=torch.uint8, device="cpu")
             now.set_(storage, 0, (storage.nbytes(),), (1,))
             self._before[key] = now, now.clone()
-
-    def _replayed(self, func: Any, name: str, leaves: list[Any]) -> Any:
-        """What to run on twins in the place of an operator."""
-        made = MADE.get(name)
-        if torch.Tag.nondeterministic_seeded not in func.tags and name != DROPOUT:
-            return made or func
-        given = (each for each in leaves if isinstance(each, torch.Generator))
-        gpu = self.stream.gpu.index
-        source = self._simulation.random_source(gpu, next(given, None))
-        default = torch.default_generator
-
-        def draw(*args: Any, **options: Any) -> Any:
-            if made is not None:
-                return made(*args, **options, generator=source)
-            host = default.get_state()
-            default.set_state(source.get_state())
-            try:
-                return func(*args, **options)
-            finally:
-                source.set_state(default.get_state())
-                default.set_state(host)
-
-        return draw
 
 
 class _Recorder:
@@ -262,6 +239,16 @@ class _Recorder:
         self._scheduler, self._capture = scheduler, capture
 
     def __getattr__(self, name: str) -> Any:
+        """Nobody may wait for the device, or ask it, while nothing runs there."""
+        if name in _WAITS:
+            self._capture.failed = True
+            raise torch.AcceleratorError(self._capture._simulation.says(_NOT_PERMITTED))
+        if name in _OF_SEVERAL:
+            self._capture.failed = True
+            raise not_simulated(
+                "events or several streams in one graph",
+                "capture the work of one stream",
+            )
         return getattr(self._scheduler, name)
 
     def launch(
@@ -275,41 +262,11 @@ class _Recorder:
     ) -> Work:
         """Write down a kernel or a copy."""
         if stream is not self._capture.stream.queue:
-            self.wait_for()
+            self.__getattr__("wait_for")
         self._scheduler.elapse(host_ns)
         self._capture.nodes.append((engine, duration_ns, share, name))
         now_ns = self._scheduler.now_ns
         return Work(stream, engine, duration_ns, share, now_ns, 0, name)
-
-    def wait_for(self, *_: Any) -> Any:
-        """Nobody may wait for the device, or ask it, while nothing runs there."""
-        self._capture.failed = True
-        says = self._capture._simulation.says
-        raise torch.AcceleratorError(says(_NOT_PERMITTED))
-
-    wait_for_stream = wait_for_device = busy = done = wait_for
-
-    def record(self, *_: Any) -> Any:
-        """Events and other streams are not recorded."""
-        self._capture.failed = True
-        raise not_simulated(
-            "events or several streams in one graph", "capture the work of one stream"
-        )
-
-    wait = record
-
-
-def _watching(watch: Callable[[Any, Any, dict[str, Any]], Any]) -> Any:
-    class Watching(operator_mode()):  # type: ignore[misc]  # made with torch
-        """Shows each operator, also those of a backward pass, to the capture."""
-
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            del types
-            return watch(func, args, kwargs or {})
-
-    return Watching()
 
 
 def _written(func: Any, args: Any, options: dict[str, Any]) -> list[Any]:

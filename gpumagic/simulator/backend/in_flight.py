@@ -110,7 +110,7 @@ class Flights:
         self._tracker = simulation.machine.tracker
         self.unwatched = torch._C.DisableTorchFunctionSubclass
         self._flights: list[Flight] = []
-        self._watching = _mode_that_looks(self)
+        self._watching = operator_mode(self.look)
         plain = torch.Tensor, torch.nn.Parameter
         self._watched = {each: _watched(each, self) for each in plain}
         self._plain = {watched: each for each, watched in self._watched.items()}
@@ -356,7 +356,13 @@ class Flights:
         for flight in self._met(buffer, buffer.operand(tensor)[1:], writes=False):
             flight.arrays.append((weakref.ref(array), place))
 
-    def look(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> tuple[Any, ...]:
+    def look(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Run an operator, with what it is about to read too early."""
+        return func(*self._found_by(func, args, kwargs), **kwargs)
+
+    def _found_by(
+        self, func: Any, args: tuple[Any, ...], kwargs: Any
+    ) -> tuple[Any, ...]:
         """See what an operator is about to read or write; answers with what it finds.
 
         Poison, if that is wanted, in the place of what is read too early.
@@ -434,17 +440,3 @@ def _watched(plain: Any, flights: Flights) -> type:
         setattr(HostTensor, name, as_plain(getattr(plain, name)))
     HostTensor.__name__ = HostTensor.__qualname__ = plain.__name__
     return HostTensor
-
-
-def _mode_that_looks(flights: Flights) -> type:
-    class Watching(operator_mode()):  # type: ignore[misc]  # made with torch
-        """Looks at the operators behind one call."""
-
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            del types
-            kwargs = kwargs or {}
-            return func(*flights.look(func, args, kwargs), **kwargs)
-
-    return Watching

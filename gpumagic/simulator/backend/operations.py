@@ -326,8 +326,8 @@ def _flop_formula(packet: Any) -> Callable[..., int] | None:
     return plain
 
 
-def operator_mode() -> type:
-    """A class to derive a mode from, whose first call imports nothing.
+def operator_mode(look: Callable[[Any, Any, dict[str, Any]], Any]) -> type:
+    """A mode that shows each operator to `look`, and whose first call imports nothing.
 
     torch keeps torch.compile out of every other mode's code. For that it imports
     torch._dynamo and sympy at the first call, which takes seconds; nothing is compiled
@@ -341,5 +341,11 @@ def operator_mode() -> type:
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
             return False
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            del types
+            return look(func, args, kwargs or {})
 
     return OperatorMode
