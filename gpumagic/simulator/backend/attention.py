@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gpumagic.simulator.kernel_times import Blocks, blocks_of_attention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from gpumagic.simulator.backend.simulation import Simulation
 
 FUSED = "_scaled_dot_product_flash_attention_for_cpu"
 FLASH = "aten::_scaled_dot_product_flash_attention"  # the name that it is shown by
 _DIMENSIONS = 4
 
 
-def attention_entry(simulation: Simulation) -> dict[str, Callable[..., Any]]:
+def attention_entry() -> dict[str, Callable[..., Any]]:
     """What stands in for the decision that torch has compiled for CUDA alone."""
-    torch = simulation.torch
     composed = torch.ops.aten.scaled_dot_product_attention.default.decompose
     fused = getattr(torch.ops.aten, FUSED).default
     kinds = torch.float16, torch.bfloat16, torch.float32

@@ -12,6 +12,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gpumagic.simulator.accesses import Accesses
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
 from gpumagic.simulator.backend.refusals import NO_SPARSE, not_simulated
@@ -112,7 +114,7 @@ def _make_tensor_of(simulation: Simulation, take: Take) -> TensorOf:
     The books are held.
     """
     wrap, births = simulation.tensors.wrap, simulation.births
-    nbytes_of = simulation.torch._C.StorageBase.nbytes  # none of these is resized
+    nbytes_of = torch._C.StorageBase.nbytes  # none of these is resized
 
     def tensor_of(
         twin: Any, gpu: SimulatedGpu, stream: SimulatedStream
@@ -178,7 +180,7 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
     operate = simulation.machine.tracker.operate
     synchronize_stream = simulation.machine.synchronize_stream
     observers = simulation.machine.wait_observers
-    task = simulation.torch._C._current_graph_task_id
+    task = torch._C._current_graph_task_id
     dtype_words = simulation.dtype_words
     blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
     machine, clock = simulation.machine, simulation.machine.scheduler  # no capture's

@@ -15,6 +15,8 @@ import threading
 import types
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import GroupPlace
 from gpumagic.simulator.backend.addresses import operand_of
@@ -58,10 +60,10 @@ _NO_TASK = -1  # outside of any backward pass
 class Ranks:
     """What all groups of a process share."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: int) -> None:
         self.calls: list[CollectiveCall] = []
         self.roll = Roll()
-        self.host = 0  # which node this process is on
+        self.host = host  # which node this process is on
 
 
 # ------------------------------------------------------------------ made by torch
@@ -69,7 +71,6 @@ class Ranks:
 
 def process_groups(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
     """What to put in the place of torch's own while on: object, name, replacement."""
-    torch = simulation.torch
     distributed = torch.distributed
     if not distributed.is_available():
         return
@@ -157,7 +158,6 @@ class _Group:
     _simulation: Simulation
 
     def __init__(self, given: Any, *, on_host: bool) -> None:
-        self.torch = torch = self._simulation.torch
         distributed = torch.distributed
         distributed.ProcessGroup.__init__(self, given.group_rank, given.group_size)
         self._group = str(given.group_id)
@@ -195,17 +195,13 @@ class _Group:
     def group_name(self) -> str:
         return self._group
 
-    @property
-    def group_desc(self) -> str:
-        return "undefined"
-
     def getBackendName(self) -> str:  # noqa: N802 -- torch's spelling
         return "nccl"
 
     @property
     def _device_types(self) -> _List:
         names = ["cpu", NAME] if self._on_host else [NAME]
-        return [self.torch.device(name) for name in names]
+        return [torch.device(name) for name in names]
 
     def _get_backend(self, _: Any) -> Any:
         return self.gloo
@@ -214,10 +210,6 @@ class _Group:
         """Nothing is left to do: all that was called has been done."""
 
     abort = shutdown
-
-    def set_timeout(self, timeout: Any) -> None:
-        self.gloo._set_default_timeout(timeout)
-        self._timeout = f"{timeout.total_seconds():g} s"
 
     # ----------------------------------------------------------------- calls
 
@@ -235,7 +227,7 @@ class _Group:
         self._gpu = self._gpu or gpu
         counted = outputs if what is Collective.ALL_GATHER else inputs or outputs
         nbytes = sum(each.nbytes for each in counted)
-        empty = self.torch.empty
+        empty = torch.empty
         filled = [empty(e.shape, dtype=e.dtype, device="cpu") for e in outputs]
         twin_of = self._simulation.tensors.twin_of
         read = [twin_of(each).detach().contiguous() for each in inputs]
@@ -243,7 +235,7 @@ class _Group:
         work = self._run(
             gpu, call, what, word, inputs, outputs, lambda: move(read, filled)
         )
-        with self.torch.no_grad():
+        with torch.no_grad():
             for each, given in zip(outputs, filled, strict=True):
                 twin_of(each).copy_(given)
         return self._handle(self._simulation, gpu, *work, outputs)
@@ -281,7 +273,9 @@ class _Group:
         with self._waiting(call):
             latest_ns = self._meet(call, came_ns)
             move()
-        told = collective_time(what, call.nbytes, self._placement(gpu))
+        nodes = collections.Counter(self._hosts)
+        placement = Placement(gpu.model, max(nodes.values()), len(nodes))
+        told = collective_time(what, call.nbytes, placement)
         end_ns = latest_ns + told.ns
         parts = "ncclDevKernel", what.value, word, told.algorithm, told.protocol
         name = "_".join(filter(None, parts))
@@ -306,10 +300,6 @@ class _Group:
                 )
             )  # fmt: skip
         return work, mark
-
-    def _placement(self, gpu: SimulatedGpu) -> Placement:
-        nodes = collections.Counter(self._hosts)
-        return Placement(gpu.model, max(nodes.values()), len(nodes))
 
     def wait(self, work: Any) -> None:
         """Wait for gloo, so that Ctrl-C need not."""
@@ -349,7 +339,7 @@ class _Group:
 
     def are_on_host(self, given: Any) -> bool:
         """Whether gloo does it; nothing mixes with anything."""
-        kinds = {each.device.type for each in _tensors_in(given, self.torch.Tensor)}
+        kinds = {each.device.type for each in _tensors_in(given)}
         ours = {NAME, self._simulation.shown_type}
         if kinds <= ours:
             return False
@@ -387,8 +377,8 @@ class _Group:
 
     def _exchange(self, own: Sequence[int]) -> list[list[int]]:
         """A few numbers of each member, for all."""
-        given = self.torch.tensor(own, device="cpu")
-        found = [self.torch.empty_like(given) for _ in range(self.count)]
+        given = torch.tensor(own, device="cpu")
+        found = [torch.empty_like(given) for _ in range(self.count)]
         self.wait(self.gloo.allgather([found], [given]))
         return [each.tolist() for each in found]
 
@@ -438,15 +428,11 @@ class _Handle:
 
     is_success = is_completed
 
-    def exception(self) -> None:
-        """There are none."""
-
     def result(self) -> _List:
         return self._outputs
 
     def get_future(self) -> Any:
         """A future of those; whoever waits for it lets the current stream wait."""
-        torch = self._simulation.torch
         if torch._C._current_graph_task_id() != _NO_TASK:
             # DDP's reducer waits in C++, at the end of the backward pass.
             torch.autograd.Variable._execution_engine.queue_callback(self.wait)
@@ -478,11 +464,11 @@ def _method(gloo_name: str, what: Collective, move: _Move | None) -> Callable[..
             return getattr(self.gloo, gloo_name)(*args)
         if move is None:
             return refuse()
-        tensor, opts = self.torch.Tensor, args[-1]
+        opts = args[-1]
         given = [
-            [*_tensors_in(each, tensor)]
+            [*_tensors_in(each)]
             for each in args[:2]
-            if isinstance(each, (tensor, list, tuple))
+            if isinstance(each, (torch.Tensor, list, tuple))
         ]
         outputs, inputs = given[0], given[-1]
         if what is Collective.REDUCE and opts.rootRank != self.place:
@@ -491,7 +477,7 @@ def _method(gloo_name: str, what: Collective, move: _Move | None) -> Callable[..
             root = opts.rootRank == self.place
             inputs, outputs = (inputs, []) if root else ([], outputs)
         op = getattr(opts, "reduceOp", None)
-        word = "" if op is None else _nccl_word(self, (inputs or outputs)[0], op)
+        word = "" if op is None else _nccl_word((inputs or outputs)[0], op)
         return self.collective(
             what, inputs, outputs, lambda own, filled: move(self, own, filled, args),
             word,
@@ -500,9 +486,9 @@ def _method(gloo_name: str, what: Collective, move: _Move | None) -> Callable[..
     return call
 
 
-def _nccl_word(group: _Group, tensor: Any, op: Any) -> str:
+def _nccl_word(tensor: Any, op: Any) -> str:
     """How NCCL's kernels name what they reduce, such as `Sum_f32`."""
-    ops = group.torch.distributed.ReduceOp
+    ops = torch.distributed.ReduceOp
     words = (word for name, word in _NCCL_WORDS.items() if op == getattr(ops, name))
     dtype = str(tensor.dtype).removeprefix("torch.")
     digits = "".join(filter(str.isdigit, dtype.partition("_")[0]))
@@ -511,8 +497,8 @@ def _nccl_word(group: _Group, tensor: Any, op: Any) -> str:
 
 def _sum(group: _Group, own: _List, filled: _List, args: Any) -> None:
     """Reduce tensors with those of the others, as NCCL does."""
-    ops, op = group.torch.distributed.ReduceOp, args[-1].reduceOp
-    opts = group.torch._C._distributed_c10d.AllreduceOptions()
+    ops, op = torch.distributed.ReduceOp, args[-1].reduceOp
+    opts = torch._C._distributed_c10d.AllreduceOptions()
     opts.reduceOp = ops.SUM if op == ops.AVG else op
     for each, total in zip(own, filled, strict=True):
         total.copy_(each)
@@ -523,7 +509,7 @@ def _sum(group: _Group, own: _List, filled: _List, args: Any) -> None:
 
 
 def _reduce(group: _Group, own: _List, filled: _List, args: Any) -> None:
-    sums = filled or [group.torch.empty_like(each) for each in own]
+    sums = filled or [torch.empty_like(each) for each in own]
     _sum(group, own, sums, args)  # all have it, one keeps it
 
 
@@ -544,9 +530,9 @@ def _all_gather(group: _Group, own: _List, filled: _List, _: Any) -> None:
 def _reduce_scatter(group: _Group, own: _List, filled: _List, args: Any) -> None:
     wholes = own
     if len(filled) < len(own):
-        cat = group.torch.cat
+        cat = torch.cat
         wholes = [cat([each.view(-1) for each in row]) for row in _rows(group, own)]
-    totals = [group.torch.empty_like(each) for each in wholes]
+    totals = [torch.empty_like(each) for each in wholes]
     _sum(group, wholes, totals, args)
     for total, part in zip(totals, filled, strict=True):
         part.copy_(total.view(group.count, *part.shape)[group.place])
@@ -562,12 +548,12 @@ def _rows(group: _Group, flat: _List) -> list[_List]:
     return [flat[at : at + group.count] for at in range(0, len(flat), group.count)]
 
 
-def _tensors_in(given: Any, tensor: type) -> Iterator[Any]:
-    if isinstance(given, tensor):
+def _tensors_in(given: Any) -> Iterator[Any]:
+    if isinstance(given, torch.Tensor):
         yield given
     elif isinstance(given, (list, tuple)):
         for each in given:
-            yield from _tensors_in(each, tensor)
+            yield from _tensors_in(each)
 
 
 # The names that versions of torch have for a method, as gloo's is called first.

@@ -11,6 +11,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gpumagic.devices.protocols import Initialisation
 from gpumagic.report.places import Places
 from gpumagic.simulator.backend.books import Books
@@ -20,6 +22,7 @@ from gpumagic.simulator.backend.polling import Polling
 from gpumagic.simulator.backend.process_groups import Ranks
 from gpumagic.simulator.backend.race_warnings import RaceWarnings
 from gpumagic.simulator.backend.refusals import refuse_in_child
+from gpumagic.simulator.backend.registration import NAME
 from gpumagic.simulator.backend.tensors import Tensors
 from gpumagic.simulator.operators import Kind, dtype_word
 
@@ -33,8 +36,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
     from gpumagic.simulator.backend.interrupts import Interrupts
     from gpumagic.simulator.backend.streams import Generator
-    from gpumagic.simulator.driver import Latch
-    from gpumagic.simulator.machine import Machine
+    from gpumagic.simulator.box import Box
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
 _REMEMBERED = 1 << 16  # forward operations; a graph that is older lost its streams
@@ -55,28 +57,17 @@ class Here(threading.local):
 class Simulation:
     """What the kernels share; what its parts do is within their reach."""
 
-    def __init__(
-        self,
-        torch: Any,
-        machine: Machine,
-        latch: Latch,
-        interrupts: Interrupts,
-        *,
-        device_type: str,
-        label: str,
-        hazards: str,
-        kept: list[bytearray],
-    ) -> None:
+    def __init__(self, box: Box, interrupts: Interrupts, kept: list[bytearray]) -> None:
         self.torch = torch
-        self.machine = machine
-        self.latch = latch
-        self.device_type = self.shown_type = device_type
-        self.label = label
+        self.machine, self.latch = box.machine, box.driver.latch
+        self.device_type = self.shown_type = NAME
+        self.label = box.label
         # As it was, before the first tensor of this thread switches it off.
         self.engine_threads = torch.autograd.is_multithreading_enabled()
         self.here = Here()
+        self.here.device = box.seat.local_rank or 0
         self.first_use: PlaceMark | None = None  # the line that started the machine
-        self.tensors = Tensors(torch, device_type, self.gpu, kept)
+        self.tensors = Tensors(self.device_type, self.gpu, kept)
         self.interrupts = interrupts
         self.places = Places((str(torch.__path__[0]),))
         self.generators: dict[int, Generator] = {}
@@ -89,8 +80,8 @@ class Simulation:
             for each in vars(torch).values()
             if isinstance(each, torch.dtype)
         }
-        self.tracking = hazards != "off"
-        self.poisons = hazards == "poison"
+        self.tracking = box.hazards != "off"
+        self.poisons = box.hazards == "poison"
         told = RaceWarnings(self)
         # collectors take races in the place of a warning
         self.races, self.collectors = told.found, told.collectors
@@ -103,7 +94,7 @@ class Simulation:
         self.foresee = HostMemory(self).foresee
         self.pinning_time = PinningTime()
         self.polling = Polling(self)
-        self.ranks = Ranks()
+        self.ranks = Ranks(box.seat.host)
         self.on = True
         self.side_streams = False  # whether any was ever used
         self.keep_books()
@@ -129,7 +120,7 @@ class Simulation:
             index = self.here.device
         if 0 <= index < len(gpus):
             return gpus[index]
-        raise self.torch.AcceleratorError(
+        raise torch.AcceleratorError(
             f"CUDA error: invalid device ordinal\n{self.shown_type}:{index} was asked "
             f"for; this process sees {len(gpus)} simulated GPU(s), numbered from 0"
         )
@@ -168,7 +159,7 @@ class Simulation:
     def may_round(self, kind: Kind) -> bool:
         """Whether torch lets tensor cores round fp32 in this kind of operation."""
         # What `torch.backends.*.allow_tf32` asks, at a tenth of its cost.
-        core = self.torch._C
+        core = torch._C
         if kind is Kind.CONVOLUTION:
             return bool(core._get_cudnn_allow_tf32())
         return bool(core._get_cublas_allow_tf32())
@@ -186,13 +177,13 @@ class Simulation:
 
     def poisoned(self, twin: Any) -> Any:
         """What a reader gets that comes too early: NaN, or -1 in integers."""
-        poison = self.torch.empty_like(twin)
+        poison = torch.empty_like(twin)
         poison.untyped_storage().fill_(_POISON_BYTE)
         return poison
 
     def out_of_memory(self, full: OutOfSimulatedMemory) -> Any:
         """The error in torch's words."""
-        return self.torch.OutOfMemoryError(self.says(full.text))
+        return torch.OutOfMemoryError(self.says(full.text))
 
     def says(self, text: str) -> str:
         """A message of CUDA's, with the label that every simulated thing has."""
@@ -213,8 +204,8 @@ class BackwardStreams:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._core = simulation.torch._C
-        self._count = simulation.torch._C._autograd._get_sequence_nr
+        self._core = torch._C
+        self._count = torch._C._autograd._get_sequence_nr
         self._forward: dict[int, SimulatedStream] = {}  # by the number of the node
         self._thread = _Thread()
 

@@ -8,6 +8,8 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gpumagic.notebook.faults import CellEvents
 from gpumagic.report.frontend import running_shell
 from gpumagic.simulator.backend.addresses import (
@@ -54,7 +56,6 @@ class Switch:
 
     def __init__(self, simulation: Simulation, module: SimulatedModule) -> None:
         self._simulation = simulation
-        self._torch = simulation.torch
         self._module = module
         self._undo = contextlib.ExitStack()
 
@@ -106,7 +107,7 @@ class Switch:
         self, classes: dict[str, Any], torch_sim: TorchSim
     ) -> Iterator[tuple[Any, dict[str, Any]]]:
         """What to put in the place of torch's own: where, and what by name."""
-        simulation, torch = self._simulation, self._torch
+        simulation = self._simulation
         yield torch, classes
         accelerator = _accelerator(torch_sim)
         yield torch.accelerator, accelerator
@@ -118,7 +119,7 @@ class Switch:
         backward = finishing(run_backward, simulation)
         yield torch.autograd, {"_engine_run_backward": backward}
         yield torch.Tensor, {**pinning_methods(), **assigning()}
-        yield torch.Tensor, {"new_tensor": new_tensor(torch)}
+        yield torch.Tensor, {"new_tensor": new_tensor()}
         yield time, {"sleep": simulation.polling.sleep()}
         yield signal, simulation.interrupts.stand_ins()
         for target, name, replacement in (
@@ -131,7 +132,7 @@ class Switch:
     # ---------------------------------------------------------------- kernels
 
     def _register_kernels(self, undo: contextlib.ExitStack, flights: Flights) -> None:
-        simulation, torch = self._simulation, self._torch
+        simulation = self._simulation
         transfers = Transfers(simulation, flights)
         own: dict[str, Callable[..., Any]] = {
             **handwritten(simulation),
@@ -143,13 +144,13 @@ class Switch:
         routes, make = self._module.routes, kernels_on(simulation)
         routes.lead(lambda name: own.get(name.removeprefix("aten::")) or make(name))
         routes.put_in(
-            torch, lambda: {*names_to_register(), *(f"aten::{each}" for each in own)}
+            lambda: {*names_to_register(), *(f"aten::{each}" for each in own)}
         )
-        library = _Library(torch, undo)
+        library = _Library(undo)
         # Also where gradients are wanted, or a subclass would be asked first.
         above = {
-            **attention_entry(simulation),
-            "_has_compatible_shallow_copy_type": holds_either(torch),
+            **attention_entry(),
+            "_has_compatible_shallow_copy_type": holds_either(),
         }
         for short, kernel in above.items():
             for key in (KEY, f"Autograd{KEY}"):
@@ -164,7 +165,7 @@ class Switch:
     # ------------------------------------------------------------ other parts
 
     def _set_flags(self, undo: contextlib.ExitStack) -> None:
-        autograd = self._torch.autograd
+        autograd = torch.autograd
         undo.callback(
             autograd.set_multithreading_enabled, self._simulation.engine_threads
         )
@@ -187,7 +188,7 @@ class Switch:
 
     def _restore_saved(self, undo: contextlib.ExitStack) -> None:
         """Let tensors be saved and loaded under the name that the user has for it."""
-        simulation, serialization = self._simulation, self._torch.serialization
+        simulation, serialization = self._simulation, torch.serialization
         shown = simulation.shown_type
 
         def tag(storage: Any) -> str | None:
@@ -199,7 +200,7 @@ class Switch:
                 return None
             serialization._validate_device(location, kind)
             gpu = simulation.gpu(int(index) if index else None)
-            storage = self._storage(saved.nbytes(), self._torch.device(NAME, gpu.index))
+            storage = self._storage(saved.nbytes(), torch.device(NAME, gpu.index))
             storage._gpumagic.twin.untyped_storage().copy_(saved)
             return storage
 
@@ -210,7 +211,7 @@ class Switch:
 
     def _storage(self, nbytes: int, device: Any) -> Any:
         """A storage that was not asked for by way of a tensor."""
-        simulation, torch = self._simulation, self._torch
+        simulation = self._simulation
         gpu = simulation.gpu(device.index)
         simulation.foresee(nbytes, gpu)
         twin = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
@@ -226,7 +227,7 @@ class _Library:
     here the names come from torch itself.
     """
 
-    def __init__(self, torch: Any, undo: contextlib.ExitStack) -> None:
+    def __init__(self, undo: contextlib.ExitStack) -> None:
         self._make = torch._C._dispatch_library
         self._by_key: dict[str, Any] = {}
         undo.callback(self.clear)
@@ -252,14 +253,14 @@ def make_classes(simulation: Simulation) -> dict[str, Any]:
     event = type("Event", (Event,), dict(own))
     stream = type("Stream", (Stream,), {**own, "_event": event, "_objects": {}})
     generator: Any = GeneratorClass("Generator", (Generator,), dict(own))
-    seed = simulation.torch.initial_seed()
+    seed = torch.initial_seed()
     for gpu in simulation.machine.all_gpus:
         made = generator.on(gpu.index).manual_seed(seed)
         simulation.generators[gpu.index] = made
     return {"Stream": stream, "Event": event, "Generator": generator}
 
 
-def new_tensor(torch: Any) -> Callable[..., Any]:
+def new_tensor() -> Callable[..., Any]:
     """`new_tensor`, for which torch's C++ would take the current device."""
     original = torch.Tensor.new_tensor
 

@@ -19,6 +19,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
+
 from gpumagic.errors import DeviceError
 from gpumagic.simulator.accesses import Accesses
 
@@ -64,21 +66,13 @@ class Tensors:
 
     def __init__(
         self,
-        torch: Any,
         device_type: str,
         gpu: Callable[[int], SimulatedGpu],
         kept: list[bytearray],
     ) -> None:
         self._gpu = gpu
-        self._torch = torch
         self._device_type = device_type
-        maker = Maker(
-            torch,
-            kept,
-            # The engine must run backward in the calling thread: it has one queue for
-            # a device registered from Python, and would fail on the second GPU.
-            lambda: torch.autograd.set_multithreading_enabled(False),
-        )
+        maker = Maker(kept)
         self._make, self._types = maker.make, maker.types
         self._on_cpu = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
         aten = torch.ops.aten
@@ -98,7 +92,7 @@ class Tensors:
         types, make, over_storage = self._types, self._make, self._over_storage
         died, lives = self.freed.append, self.lives
         # The host's address: programs are told another, see `addresses`.
-        pointer_of = self._torch._C.TensorBase.data_ptr
+        pointer_of = torch._C.TensorBase.data_ptr
 
         def wrap(twin: Any, stream: SimulatedStream, block: Any, whole: Operand) -> Any:
             gpu = stream.gpu
@@ -141,8 +135,8 @@ class Tensors:
         memory = self.memory_of(tensor)
         if memory is None:
             storage = tensor.untyped_storage()
-            nbytes, uint8 = storage.nbytes(), self._types[self._torch.uint8]
-            pointer = self._torch._C.StorageBase.data_ptr(storage)
+            nbytes, uint8 = storage.nbytes(), self._types[torch.uint8]
+            pointer = torch._C.StorageBase.data_ptr(storage)
             memory = Memory()
             memory.twin = self._make(pointer, HOST, 0, uint8, (nbytes,), (1,))
             memory.plain = False
@@ -174,7 +168,7 @@ class Tensors:
         size, stride = tensor.size(), tensor.stride()
         offset = tensor.storage_offset()
         if tensor.dtype is not twin.dtype:
-            empty = self._torch.empty(0, dtype=tensor.dtype, device="cpu")
+            empty = torch.empty(0, dtype=tensor.dtype, device="cpu")
             twin = empty.set_(twin.untyped_storage(), offset, size, stride)
         elif (
             stride != twin.stride()
@@ -186,7 +180,7 @@ class Tensors:
         if tensor.is_conj():
             twin = twin.conj()
         if tensor.is_neg():
-            twin = self._torch._neg_view(twin)
+            twin = torch._neg_view(twin)
         return twin
 
     def rebind(
@@ -200,7 +194,7 @@ class Tensors:
 
     def _over_storage(self, twin: Any, index: int) -> Any:
         """A tensor in two steps, for what DLPack cannot say."""
-        torch, source = self._torch, twin.untyped_storage()
+        source = twin.untyped_storage()
         device = torch.device(self._device_type, index)
         storage = torch._C._construct_storage_from_data_pointer(
             source.data_ptr(), device, source.nbytes()
@@ -255,7 +249,7 @@ class GoneGpu:
         )
 
 
-def holds_either(torch: Any) -> Callable[[Any, Any], bool]:
+def holds_either() -> Callable[[Any, Any], bool]:
     """The kernel that lets `tensor.data = other` take a tensor to the device, or away.
 
     Moving a module is such an assignment to each parameter, which so stays the object
@@ -281,15 +275,13 @@ class Maker:
     over. torch reads a structure again when the storage dies, so none is ever given up.
     """
 
-    def __init__(
-        self, torch: Any, kept: list[bytearray], on_new_thread: Callable[[], object]
-    ) -> None:
+    def __init__(self, kept: list[bytearray]) -> None:
         self.types = {
             getattr(torch, name): bits << 8 | code | _LANES
             for name, (code, bits) in _TYPES.items()
         }
-        self._kept = kept
-        self._forms = _Forms(on_new_thread)
+        self._kept = kept  # until the process ends
+        self._forms = _Forms()
         self._take = torch._C._from_dlpack
         self._capsule = ctypes.pythonapi["PyCapsule_New"]
         self._capsule.restype = ctypes.py_object
@@ -351,6 +343,8 @@ class Maker:
 class _Forms(threading.local):
     """The structures of this thread, by kind."""
 
-    def __init__(self, on_new_thread: Callable[[], object]) -> None:
+    def __init__(self) -> None:
         self.by_kind: dict[_Kind, _Form] = {}
-        on_new_thread()
+        # The engine must run backward in the calling thread: it has one queue for a
+        # device registered from Python, and would fail on the second GPU.
+        torch.autograd.set_multithreading_enabled(False)
