@@ -12,24 +12,6 @@ from tests.simulator.small_models import numbers, on_both
 pytestmark = pytest.mark.usefixtures("kept_box")
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("bidirectional", [True, False])
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_recurrent_networks(kind, bias, bidirectional):
-    """LSTM, GRU and RNN give the CPU's outputs, states and gradients."""
-
-    def workload(device):
-        torch.manual_seed(0)
-        options = {"bias": bias, "bidirectional": bidirectional, "num_layers": 2}
-        model = kind(4, 5, **options).to(device)
-        x = numbers(7, 3, 4).to(device).requires_grad_()
-        out, state = model(x)
-        out.square().sum().backward()
-        return out, state, x.grad, [each.grad for each in model.parameters()]
-
-    on_both(workload)
-
-
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_recurrent_networks_on_sequences_of_different_lengths(kind):
     """Packed sequences go through, and are padded again, as on the CPU."""

@@ -303,6 +303,9 @@ class CUDAGraph:
         """End the capture; from now on it can be replayed."""
         self._capture = self._graphs.end()
 
+    def register_generator_state(self, _: Any) -> None:
+        """Nothing is left to do: each replay draws anew."""
+
     def replay(self) -> None:
         """Do the captured work once, on the current stream."""
         if self._graphs.capture is not None:
