@@ -111,7 +111,7 @@ class Capture:
         self.stream, self.pool, self.failed = stream, pool, False
         self.nodes: list[tuple[Engine, int, int, str]] = []
         self._steps: list[_Step] = []
-        self._made: set[int] = set()  # storages
+        self._made: dict[int, Any] = {}  # the bytes of a storage
         self._before: dict[int, tuple[Any, Any]] = {}  # bytes of a storage, and a copy
         self._reads: dict[int, Operand] = {}
         self._writes: dict[int, Operand] = {}
@@ -134,9 +134,12 @@ class Capture:
             tracker.host_waits_for(self.stream.order)  # nothing of it has run
         for now, before in self._before.values():
             now.copy_(before)
+        for made in self._made.values():
+            made.zero_()
         for random, state in self._random:
             random.set_state(state)
         self._before.clear()
+        self._made.clear()
 
     def forget(self) -> None:
         """It is not replayed again: its memory may serve others."""
@@ -196,7 +199,7 @@ class Capture:
             and (given or self._memory(each))
         ]
         made = [each for _, each in fresh if self._memory(each)]
-        self._made.update(map(_storage, made))
+        self._made.update((_storage(each), self._bytes(each)) for each in made)
         for among, tensors in (self._reads, ours), (self._writes, [*made, *written]):
             for memory in map(self._memory, tensors):
                 if memory:
@@ -226,10 +229,13 @@ class Capture:
     def _keep(self, tensor: Any) -> None:
         key = _storage(tensor)
         if key not in self._before and key not in self._made:
-            storage = self._twin(tensor).untyped_storage()
-            now = torch.empty(0, dtype=torch.uint8, device="cpu")
-            now.set_(storage, 0, (storage.nbytes(),), (1,))
+            now = self._bytes(tensor)
             self._before[key] = now, now.clone()
+
+    def _bytes(self, tensor: Any) -> Any:
+        storage = self._twin(tensor).untyped_storage()
+        nothing = torch.empty(0, dtype=torch.uint8, device="cpu")
+        return nothing.set_(storage, 0, (storage.nbytes(),), (1,))
 
 
 class _Recorder:

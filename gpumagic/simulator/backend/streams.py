@@ -14,7 +14,6 @@ import torch
 from gpumagic.errors import DeviceError
 from gpumagic.simulator.backend.refusals import not_simulated
 from gpumagic.simulator.backend.registration import NAME
-from gpumagic.simulator.simulated_gpu import HIGHEST_PRIORITY, LOWEST_PRIORITY
 
 if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation
@@ -61,11 +60,6 @@ class Stream(torch.Stream):
             )
             made._simulated = stream
         return made
-
-    @staticmethod
-    def priority_range() -> tuple[int, int]:
-        """The least and the most urgent priority that there are."""
-        return LOWEST_PRIORITY, HIGHEST_PRIORITY
 
     @property
     def device(self) -> Any:
@@ -205,9 +199,10 @@ class Event(torch.Event):
         enable_timing: bool = False,
         blocking: bool = False,
         interprocess: bool = False,
-        **_: Any,
+        external: bool = False,
     ) -> Any:
         """Made by torch, with what the engine needs to know."""
+        del external  # of meaning within captured graphs only
         if isinstance(device, bool):  # CUDA's own take no device
             enable_timing = device
         if interprocess:
@@ -224,11 +219,6 @@ class Event(torch.Event):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         """Nothing is left to do."""
-
-    @property
-    def event_id(self) -> int:
-        """What tells it from other events; 0 until it is recorded."""
-        return 0 if self._work is None else id(self)
 
     @property
     def device(self) -> Any:
