@@ -183,7 +183,7 @@ class Box:
     @property
     def first_use(self) -> PlaceMark | None:
         """Where the user's code has started the simulated CUDA; None if it has not."""
-        return self._simulation.devices.first_use if self._simulation else None
+        return self._simulation.first_use if self._simulation else None
 
     @property
     def pinning_ns(self) -> int:

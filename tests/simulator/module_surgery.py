@@ -7,12 +7,11 @@ types, and whether something lies where it should.
 from __future__ import annotations
 
 import copy
-import io
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations, parametrize, prune
+from torch.nn.utils import parametrizations, prune
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -68,30 +67,9 @@ def _normed(wrap, device):
 
 
 @program
-def weight_norm_of_old(device):
-    """The weight is computed from two parameters, by a hook."""
-    return _normed(nn.utils.weight_norm, device)
-
-
-@program
 def weight_norm(device):
     """The same as a parametrization."""
     return _normed(parametrizations.weight_norm, device)
-
-
-@program
-def spectral_norm(device):
-    """The same as a parametrization."""
-    return _normed(parametrizations.spectral_norm, device)
-
-
-@program
-def parametrization_taken_off(device):
-    """The weight becomes a parameter again, where the module lies."""
-    torch.manual_seed(0)
-    model = parametrizations.weight_norm(nn.Linear(4, 3)).to(device)
-    parametrize.remove_parametrizations(model, "weight")
-    return all_on(device, [model.weight]), sums(model.parameters())
 
 
 @program
@@ -120,29 +98,6 @@ def deep_copies(device):
     )
 
 
-@program
-def saved_and_loaded(device):
-    """Files come back where map_location says."""
-    saved = io.BytesIO()
-    torch.save(net().to(device).state_dict(), saved)
-    found = []
-    for where, expected in (
-        (None, device),
-        ("cpu", "cpu"),
-        (device, device),
-        (torch.device(device), device),
-        ({f"{device}:0": "cpu"}, "cpu"),
-        (lambda storage, _: storage, "cpu"),
-    ):
-        saved.seek(0)
-        loaded = torch.load(saved, map_location=where)
-        found.append((all_on(expected, loaded.values()), sums(loaded.values())))
-    return found
-
-
-# ---------------------------------------------------------------- made and unmade
-
-
 # ------------------------------------------------------------------- conversions
 
 
@@ -162,9 +117,3 @@ def converted(device):
         other[1].num_batches_tracked.dtype,
         sums([alive, *other.parameters()]),
     )
-
-
-# -------------------------------------------------------------------- transformers
-
-
-# ------------------------------------------------------------ averages, functions

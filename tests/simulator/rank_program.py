@@ -88,43 +88,6 @@ def exchanges(rank, size, device):
     out = torch.zeros(size, device=device)
     dist.all_to_all_single(out, torch.arange(float(size)).to(device) + 10 * rank)
     found["all_to_all_single"] = out
-    if device != "cpu":
-        given = [
-            torch.full((2,), 10.0 * rank + to, device=device) for to in range(size)
-        ]
-        got = [torch.zeros(2, device=device) for _ in range(size)]
-        dist.all_to_all(got, given)
-    else:
-        got = [torch.full((2,), 10.0 * source + rank) for source in range(size)]
-    found["all_to_all"] = got
-    got = [torch.zeros(1, device=device) for _ in range(size)] if rank == 0 else None
-    dist.gather(torch.full((1,), rank + 3.0, device=device), got, dst=0)
-    found["gather"] = got
-    given = [torch.full((2,), float(to), device=device) for to in range(size)]
-    out = torch.zeros(2, device=device)
-    dist.scatter(out, given if rank == 0 else None, src=0)
-    found["scatter"] = out
-    return found
-
-
-def pairs(rank, size, device):
-    """Sent from one to another: one after another, at once, and in a batch."""
-    found = {}
-    x = torch.full((3,), rank + 1.0, device=device)
-    if rank == 0:
-        dist.send(x, 1)
-        dist.recv(x, 1)
-    elif rank == 1:
-        got = torch.zeros(3, device=device)
-        dist.recv(got, 0)
-        dist.send(got * 5, 0)
-    found["ping pong"] = x
-    after, before = (rank + 1) % size, (rank - 1) % size
-    got = torch.zeros(3, device=device)
-    ops = [dist.P2POp(dist.isend, x, after), dist.P2POp(dist.irecv, got, before)]
-    for each in dist.batch_isend_irecv(ops):
-        each.wait()
-    found["round a ring"] = got
     return found
 
 
@@ -193,7 +156,6 @@ def everything(rank, size, device, pause=lambda: None):
             for name, each in {
                 **reductions(rank, size, device, pause),
                 **exchanges(rank, size, device),
-                **pairs(rank, size, device),
             }.items()
         },
         "DDP": data_parallel(rank, device, pause),

@@ -6,7 +6,6 @@ program takes a `gpu`: the name of the device, and torch's words for it.
 
 from __future__ import annotations
 
-import io
 import queue
 import threading
 
@@ -36,16 +35,6 @@ def numbered(count=TIMES):
 
 
 @right
-def one_pageable_buffer_is_filled_again_at_once(gpu):
-    """A copy from pageable memory has read it when it returns."""
-    buffer, there = torch.empty(N), torch.empty(TIMES, N, device=gpu.device)
-    for i in range(TIMES):
-        buffer.fill_(i)
-        there[i].copy_(buffer, non_blocking=True)
-    same(there, numbered())
-
-
-@right
 def two_halves_with_an_event_each(gpu):
     """Double buffering: the event of a half is waited for before it is filled."""
     pin = torch.empty(2, N).pin_memory()
@@ -57,22 +46,6 @@ def two_halves_with_an_event_each(gpu):
         there[i].copy_(pin[i % 2], non_blocking=True)
         events[i % 2].record()
     same(there, numbered())
-
-
-@right
-def a_ring_of_views_on_a_copy_stream(gpu):
-    """Four views that were made once, a copy stream, an event for each slot."""
-    ring = torch.empty(4, N).pin_memory().unbind()
-    copier, events = gpu.api.Stream(), [gpu.api.Event() for _ in range(4)]
-    there = []
-    for i in range(3 * TIMES):
-        events[i % 4].synchronize()
-        ring[i % 4][:] = i
-        with gpu.api.stream(copier):
-            there.append(ring[i % 4].to(gpu.device, non_blocking=True))
-            events[i % 4].record(copier)
-    gpu.api.current_stream().wait_stream(copier)
-    same(torch.stack(there), numbered(3 * TIMES))
 
 
 @right
@@ -99,16 +72,6 @@ def a_loop_that_asks_an_event(gpu):
         event = gpu.api.current_stream().record_event()
         gpu.until(event.query)
     same(there, numbered())
-
-
-@right
-def an_item_ends_each_step(gpu):
-    """`loss.item()` waits for the stream, and so for the copy before it."""
-    pin, losses = torch.empty(N).pin_memory(), []
-    for i in range(TIMES):
-        pin.numpy()[:] = i
-        losses.append(pin.to(gpu.device, non_blocking=True).mean().item())
-    assert losses == [*range(TIMES)]
 
 
 @right
@@ -168,55 +131,6 @@ def a_loader_that_pins(gpu):
     assert total.item() == 0
 
 
-class Prefetcher:
-    """NVIDIA's: a side stream, record_stream for each tensor, apex's order."""
-
-    def __init__(self, gpu, batches):
-        self.gpu, self.batches, self.stream = gpu, iter(batches), gpu.api.Stream()
-        self.preload()
-
-    def preload(self):
-        """Send the next batch."""
-        self.next = next(self.batches, None)
-        if self.next is not None:
-            with self.gpu.api.stream(self.stream):
-                self.next = [
-                    each.to(self.gpu.device, non_blocking=True) for each in self.next
-                ]
-
-    def __iter__(self):
-        while self.next is not None:
-            self.gpu.api.current_stream().wait_stream(self.stream)
-            batch = self.next
-            for each in batch:
-                each.record_stream(self.gpu.api.current_stream())
-            self.preload()
-            yield batch
-
-
-@right
-def apex_prefetcher(gpu):
-    """Batches of new pinned memory, sent ahead."""
-    seen = [x.mean(1) - y for x, y in Prefetcher(gpu, loader())]
-    same(torch.cat(seen), torch.zeros(4 * TIMES))
-
-
-@right
-def timm_prefetcher_as_mended(gpu):
-    """The copy stream waits for the consumer before it takes memory again."""
-    stream, ahead, seen = gpu.api.Stream(), None, []
-    for x, _ in [*loader(), (None, None)]:
-        before = ahead
-        if x is not None:
-            stream.wait_stream(gpu.api.current_stream())
-            with gpu.api.stream(stream):
-                ahead = x.to(gpu.device, non_blocking=True).sub_(1)
-        if before is not None:
-            seen.append(before.mean(1))
-        gpu.api.current_stream().wait_stream(stream)
-    same(torch.cat(seen), torch.arange(4.0 * TIMES) - 1)
-
-
 @right
 def a_thread_that_feeds(gpu):
     """Slots go round between a thread that fills and one that sends and waits."""
@@ -273,27 +187,6 @@ def rows_that_have_come_are_read(gpu):
     assert host.sum() == 2 * N
 
 
-@right
-def a_checkpoint_in_a_thread(gpu):
-    """The copies are given an event, and the thread waits for it before it saves."""
-    model = torch.nn.Linear(N, N).to(gpu.device)
-    host = {
-        name: each.detach().to("cpu", non_blocking=True)
-        for name, each in model.state_dict().items()
-    }
-    event, file = gpu.api.current_stream().record_event(), io.BytesIO()
-
-    def save():
-        event.synchronize()
-        torch.save(host, file)
-
-    thread = threading.Thread(target=save)
-    thread.start()
-    thread.join()
-    file.seek(0)
-    same(torch.load(file)["weight"], model.weight.detach())
-
-
 # -------------------------------------------------------------- there and back again
 
 
@@ -307,54 +200,6 @@ def out_on_one_stream_and_back_on_another(gpu):
         back = pin.to(gpu.device, non_blocking=True)
     gpu.api.current_stream().wait_stream(side)
     same(back, torch.ones(N))
-
-
-class Offload(torch.autograd.graph.saved_tensors_hooks):
-    """Saved activations go to pinned memory on a side stream, and come back."""
-
-    def __init__(self, gpu):
-        side = gpu.api.Stream()
-
-        def pack(x):
-            side.wait_stream(gpu.api.current_stream())
-            with gpu.api.stream(side):
-                host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
-                host.copy_(x, non_blocking=True)
-            x.record_stream(side)
-            return host
-
-        def unpack(host):
-            with gpu.api.stream(side):
-                x = host.to(gpu.device, non_blocking=True)
-            gpu.api.current_stream().wait_stream(side)
-            x.record_stream(gpu.api.current_stream())
-            return x
-
-        super().__init__(pack, unpack)
-
-
-def gradient_of(gpu, hooks):
-    """That of a small network whose saved tensors go through some hooks."""
-    torch.manual_seed(0)
-    net = torch.nn.Sequential(
-        torch.nn.Linear(N, N), torch.nn.Tanh(), torch.nn.Linear(N, 1)
-    )
-    net.to(gpu.device)
-    x = torch.ones(4, N, device=gpu.device)
-    gpu.api.synchronize()
-    with hooks:
-        loss = net(x).sum()
-    loss.backward()
-    return net[0].weight.grad
-
-
-@right
-def activations_to_the_host(gpu):
-    """Offloading on a side stream gives the gradients of the plain program."""
-    plain = gradient_of(
-        gpu, torch.autograd.graph.saved_tensors_hooks(*[lambda x: x] * 2)
-    )
-    same(gradient_of(gpu, Offload(gpu)), plain)
 
 
 # ----------------------------------------------------------------- graphs, as on CUDA

@@ -30,7 +30,6 @@ TOGETHER = {
         "tensors",
         "training",
         "training_tools",
-        "views",
         "workloads",
     ),
     "standing in for CUDA": (

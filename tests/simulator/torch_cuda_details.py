@@ -16,21 +16,6 @@ def machine():
     return {"machine": "2xh100", "as_cuda": True}
 
 
-# ------------------------------------------------------------------------ devices
-
-
-@pytest.mark.usefixtures("kept_box")
-def test_gpus_are_told_apart():
-    """Each has its own UUID, the one that the driver tells."""
-    first, second = (torch.cuda.get_device_properties(each).uuid for each in (0, 1))
-
-    assert len(str(first)) == 36
-    assert len(first.bytes) == 16
-    assert first != second
-    assert torch.cuda.get_device_properties(None) == torch.cuda.get_device_properties(0)
-    assert f"uuid={first}" in repr(torch.cuda.get_device_properties(0))
-
-
 # ----------------------------------------------------------------- streams, events
 
 
@@ -45,12 +30,6 @@ def test_a_stream_sleeps_for_cycles():
     torch.cuda.synchronize()
 
     assert began.elapsed_time(ended) == pytest.approx(10_000_000 / 1.98e6, rel=0.01)
-
-
-# ----------------------------------------------------------------------- storages
-
-
-# ---------------------------------------------------------------------- operators
 
 
 # ---------------------------------------------------------------- texts, loading
@@ -79,14 +58,9 @@ def test_a_file_of_a_gpu_that_is_not_there_says_so():
 # ------------------------------------------------------------- without as_cuda=True
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's own: scripts are of old
 def test_files_for_cuda_are_loaded_to_the_simulated_gpu():
-    """torch.load and torch.jit.load say which map_location there is."""
+    """What was saved on CUDA is loaded with map_location="sim"."""
     file = saved_on_the_second_gpu()
     with gpumagic.simulate("h100"):
-        for load in (torch.load, torch.jit.load):
-            file.seek(0)
-            with pytest.raises(RuntimeError, match='map_location="sim"'):
-                load(file, map_location="cuda")
         file.seek(0)
         assert torch.load(file, map_location="sim").device.type == "sim"

@@ -67,15 +67,6 @@ def test_workers_of_a_loader_bring_cpu_data(method, workers, pin):
 
 
 @pytest.mark.usefixtures("box")
-def test_the_pinning_thread_pins_every_batch():
-    """With `pin_memory=True` what arrives is pinned, and without it is not."""
-    for pin in (True, False):
-        loader = DataLoader(Numbers(), 4, num_workers=1, pin_memory=pin)
-
-        assert [batch.is_pinned() for batch in loader] == [pin, pin]
-
-
-@pytest.mark.usefixtures("box")
 def test_a_worker_that_uses_the_device_says_what_is_wrong():
     """A forked worker whose dataset uses the device fails with CUDA's sentence."""
     torch.ones(1, device="sim")

@@ -59,8 +59,3 @@ def test_a_wrong_program_is_found(gpu, program):
         gpu.api.synchronize()
 
     assert gpu.box.report().races > before
-
-
-def test_there_are_enough_of_them():
-    """More than a dozen of each kind."""
-    assert min(len(RIGHT), len(WRONG)) > 12

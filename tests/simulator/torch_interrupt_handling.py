@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import gpumagic
-from gpumagic.simulator.backend.interrupts import Interrupts
 from tests.simulator.interrupting import other_process
 
 WAIT_S = 120
@@ -42,26 +41,6 @@ def test_a_wait_is_interrupted_before_its_end(sender, wait):
         strike_and_wait()
 
     assert time.monotonic() - start < WAIT_S
-
-
-@pytest.fixture
-def interrupts():
-    """Signals as the simulator handles them, without the simulator."""
-    ours = Interrupts(())
-    ours.take_over()
-    yield ours
-    ours.give_back()
-
-
-def test_what_comes_while_books_are_written_comes_afterwards(interrupts):
-    """A handler runs once, when the books are closed."""
-    interrupts.hold()
-    signal.raise_signal(signal.SIGINT)
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupts.deliver()
-
-    assert not interrupts.asked
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no SIGALRM")

@@ -74,24 +74,6 @@ def test_the_calls_are_recorded_that_took_and_gave_back():
 
 
 @pytest.mark.usefixtures("box")
-def test_blocks_tell_where_they_were_allocated():
-    """The snapshot has the calls of what is allocated, and of its segment."""
-    torch.cuda.memory._record_memory_history(context="state")
-    tensors = [make()]
-
-    segment = torch.cuda.memory_snapshot()[0]
-    calls = torch.cuda.memory._allocation_traceback(tensors[0].data_ptr())
-
-    assert own_calls(segment["frames"]) == ["make"]
-    assert own_calls(segment["blocks"][0]["frames"]) == ["make"]
-    assert own_calls(calls) == ["make"]
-    assert all(each["frames"] == [] for each in entries())
-    drop(tensors)
-    assert torch.cuda.memory_snapshot()[0]["blocks"][0]["frames"] == []
-    assert torch.cuda.memory._allocation_traceback(512) is None
-
-
-@pytest.mark.usefixtures("box")
 def test_the_snapshot_is_read_by_torchs_viewer(tmp_path):
     """The dumped file has what the viewer of torch wants."""
     from torch.cuda import _memory_viz
@@ -121,25 +103,6 @@ def splits():
     del kept
     torch.cuda.empty_cache()
     return found
-
-
-@pytest.mark.parametrize("word", ["torch", "torch.cuda"])
-@pytest.mark.usefixtures("box")
-def test_settings_are_obeyed_from_then_on(word):
-    """What is set for the allocator decides the next request."""
-    before = splits()
-    if word == "torch":
-        torch._C._accelerator_setAllocatorSettings("max_split_size_mb:50")
-    else:
-        torch.cuda.memory._set_allocator_settings("max_split_size_mb:50")
-    after = splits()
-
-    assert (before, after) == (True, False)
-    told = torch.cuda.memory._snapshot()["allocator_settings"]
-    assert told["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:50"
-    assert told["max_split_size"] == 50 * MIB
-    torch.cuda.memory._set_allocator_settings("")
-    assert splits()
 
 
 @pytest.mark.parametrize("variable", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
 import torch
 import torch.fx.experimental.proxy_tensor
@@ -12,24 +10,6 @@ from torch import nn
 from tests.simulator.small_models import numbers, on_both
 
 pytestmark = pytest.mark.usefixtures("kept_box")
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("bidirectional", [True, False])
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_recurrent_networks(kind, bias, bidirectional):
-    """LSTM, GRU and RNN give the CPU's outputs, states and gradients."""
-
-    def workload(device):
-        torch.manual_seed(0)
-        options = {"bias": bias, "bidirectional": bidirectional, "num_layers": 2}
-        model = kind(4, 5, **options).to(device)
-        x = numbers(7, 3, 4).to(device).requires_grad_()
-        out, state = model(x)
-        out.square().sum().backward()
-        return out, state, x.grad, [each.grad for each in model.parameters()]
-
-    on_both(workload)
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
@@ -46,34 +26,3 @@ def test_recurrent_networks_on_sequences_of_different_lengths(kind):
         return out, lengths, x.grad
 
     on_both(workload)
-
-
-def test_compiled_without_a_code_generator():
-    """torch.compile runs on the device with the backends that generate no code."""
-
-    def function(x):
-        return (x.sin() + 1).relu().sum()
-
-    for backend in ("eager", "aot_eager"):
-        compiled = torch.compile(function, backend=backend)
-        x = numbers(6).to("sim").requires_grad_()
-        compiled(x).backward()
-        host = numbers(6).requires_grad_()
-        function(host).backward()
-        torch.testing.assert_close(x.grad.cpu(), host.grad)
-
-
-def test_a_saved_optimizer_has_its_state_where_the_parameters_are():
-    """Loading a state that was saved on the device onto the CPU moves all of it."""
-    model = nn.Linear(3, 2).to("sim")
-    optimizer = torch.optim.Adam(model.parameters())
-    model(torch.ones(1, 3, device="sim")).sum().backward()
-    optimizer.step()
-    saved = io.BytesIO()
-    torch.save(optimizer.state_dict(), saved)
-    saved.seek(0)
-
-    loaded = torch.load(saved, map_location="cpu")
-
-    devices = {each["exp_avg"].device.type for each in loaded["state"].values()}
-    assert devices == {"cpu"}

@@ -59,7 +59,6 @@ UNINITIALISED = (
 )
 EXCEPTIONS = {
     "as_strided.partial_views": "what is moved has a storage of its own, and no base",
-    "nn.functional.scaled_dot_product_attention": "lies as CUDA's kernel leaves it",
     "sparse.mm.reduce": "sparse tensors are not simulated",
     "sparse.sampled_addmm": "sparse tensors are not simulated",
     "tensor_split": "a tensor of places to split at is wanted on the CPU, also by CUDA",
@@ -163,8 +162,8 @@ def test_no_operator_makes_more_than_is_foreseen(
     def judge(simulation, _, operation, inner, named):
         if not operation.makes:
             return
-        at_most = host_memory.at_most_bytes(torch, operation, inner, named)
-        exactly = host_memory.bytes_by_shapes(torch, operation, inner, named)
+        at_most = host_memory.at_most_bytes(operation, inner, named)
+        exactly = host_memory.bytes_by_shapes(operation, inner, named)
         made = bytes_made(operation, inner, named)
         if made is not None and made > min(exactly or made, at_most) + LITTLE:
             wrong.add(f"{operation.name}: {made} made, {exactly} of {at_most} foreseen")

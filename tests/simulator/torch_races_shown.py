@@ -40,15 +40,6 @@ def test_races_are_told_in_words(box):
     assert "wait_stream(" in html
 
 
-def test_a_race_that_is_met_again_is_told_once_and_counted(box):
-    """Each meeting is in the list; the picture has each pair of places once."""
-    sums_too_early(times=3)
-
-    assert len(box.races) == 3
-    assert str(box.races).count("-> ") == 1
-    assert "(3 times)" in str(box.races)
-
-
 @pytest.mark.parametrize(
     ("hazards", "said"), [("report", "No data race."), ("off", "not looked for")]
 )

@@ -86,15 +86,8 @@ def test_a_torch_with_another_device_from_python(fork):
 
 REFUSED = {
     "sparse": torch.Tensor.to_sparse,
-    "sparse rows": torch.Tensor.to_sparse_csr,
     "sparse, made by hand": lambda x: torch.sparse_coo_tensor(
         torch.zeros(2, 1, dtype=torch.int64, device="sim"), x[0, :1], (2, 2)
-    ),
-    "sparse, moved": lambda x: x.cpu().to_sparse().to("sim"),
-    "sparse gradients of bags": lambda x: (
-        nn.EmbeddingBag(3, 2, mode="sum", sparse=True, device="sim")(x[:1].long())
-        .sum()
-        .backward()
     ),
     "packed sequences": lambda x: torch.ops.aten._flash_attention_forward(
         *[x[:, None].half()] * 3, *[x[0].int()] * 2, 2, 2, 0.0, False, False
@@ -103,14 +96,10 @@ REFUSED = {
         nn.Embedding(3, 2, sparse=True, device="sim")(x[0].long()).sum().backward()
     ),
     "quantised": lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
-    "quantised, moved": lambda x: torch.quantize_per_tensor(
-        x.cpu(), 0.1, 0, torch.qint8
-    ).to("sim"),
     "MKL-DNN": torch.Tensor.to_mkldnn,
     "shared memory": torch.Tensor.share_memory_,
     "shared storage": lambda _: torch.UntypedStorage._new_shared(9, device="sim"),
     "nested": lambda x: torch.nested.nested_tensor([x[0], x[1, :1]]),
-    "nested, of one tensor": torch.nested.as_nested_tensor,
     "nested, of padding": lambda x: torch._nested_tensor_from_mask(
         x[None], torch.ones(1, 2, dtype=torch.bool, device="sim")
     ),
@@ -130,53 +119,11 @@ def test_what_there_is_not_is_refused_by_name(name, box):
     assert (x + 1).tolist() == [[2.0, 2.0], [2.0, 2.0]]
 
 
-STORAGES = {
-    "untyped": lambda: torch.UntypedStorage(1000, device="sim:1"),
-    "typed": lambda: torch.TypedStorage(250, dtype=torch.float32, device="sim:1"),
-}
-
-
-@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
-@pytest.mark.parametrize("name", STORAGES)
-def test_storages_made_by_hand_lie_on_the_device(name, box):
-    """A storage made by hand is memory of its GPU: counted, usable, given back."""
-    made = STORAGES[name]()
-    held = torch.sim.memory_allocated("sim:1")
-    x = torch.empty(0, device="sim:1").set_(made)
-    x.fill_(2)
-
-    assert (str(made.device), made.nbytes(), held) == ("sim:1", 1000, 1024)
-    assert (x + 1).tolist() == [3.0] * 250
-    del made, x
-    assert torch.sim.memory_allocated("sim:1") == 0
-
-
-def test_storages_that_would_crash_torch_are_refused(box):
-    """What torch's C++ cannot make on the device is an error, and no crash."""
-    storage = torch.ones(2, device="sim").untyped_storage()
-
-    for make in (
-        lambda: storage.new(4),
-        lambda: torch.UntypedStorage([1, 2], device="sim"),
-        lambda: storage.resize_(100),
-    ):
-        with pytest.raises((DeviceError, TypeError)):
-            make()
-
-
 WANTING_CUDA = {
-    "factory": lambda: torch.ones(2, device="cuda"),
     "to": lambda: torch.ones(2).to("cuda"),
     "cuda": lambda: torch.ones(2).cuda(),
-    "module": lambda: nn.Linear(2, 2).cuda(),
     "synchronize": "synchronize",
-    "name": "get_device_name",
-    "set_device": lambda: torch.cuda.set_device(0),
-    "device": lambda: torch.cuda.device(0).__enter__(),
-    "stream": "Stream",
-    "event": lambda: torch.cuda.Event().record(),
     "generator": lambda: torch.Generator("cuda"),
-    "random state": "get_rng_state",
 }
 
 
@@ -194,7 +141,7 @@ def test_code_for_cuda_is_told_of_the_simulated_gpu(name):
     assert "CUDA" in caught.value.problem
     assert 'device="sim"' in caught.value.hint
     assert "as_cuda=True" in caught.value.hint
-    assert isinstance(caught.value, (AssertionError, AttributeError, RuntimeError))
+    assert isinstance(caught.value, (AssertionError, RuntimeError))
 
 
 def test_devices_that_there_are_not(box):

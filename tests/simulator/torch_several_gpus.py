@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import copy
-import os
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.cuda import comm
-from torch.nn import parallel
 
 import gpumagic
-from gpumagic.simulator.backend.refusals import NotSimulated
 
 
 @pytest.fixture(params=["sim", "cuda"])
@@ -68,23 +65,6 @@ def test_replicas_give_the_numbers_of_the_parts(device):
         assert torch.allclose(ours.cpu(), theirs)
 
 
-@pytest.mark.usefixtures("kept_box")
-def test_an_error_of_a_replica_says_which():
-    """What is raised in a thread arrives with its type and its replica."""
-
-    class Failing(nn.Linear):
-        def forward(self, x):
-            if x.device.index:
-                raise ValueError("no good")
-            return super().forward(x)
-
-    model = nn.DataParallel(Failing(2, 2).cuda())
-
-    with pytest.raises(ValueError, match="in replica 1 on device 1"):
-        model(torch.ones(4, 2))
-    assert nn.DataParallel(nn.Linear(2, 2).cuda())(torch.ones(4, 2)).shape == (4, 2)
-
-
 # ------------------------------------------------------------------- torch.cuda.comm
 
 
@@ -112,35 +92,6 @@ def test_tensors_are_spread_and_collected(device):
 
 
 # ------------------------------------------------------------- several processes
-
-
-@pytest.fixture
-def process_group(monkeypatch, tmp_path):
-    """A group of this process alone, for the CPU."""
-    monkeypatch.setattr(os, "environ", {**os.environ})
-    dist.init_process_group(
-        "gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1
-    )
-    yield
-    dist.destroy_process_group()
-
-
-@pytest.mark.usefixtures("process_group")
-def test_gloo_refuses_simulated_tensors_by_name(device):
-    """What gloo would send says so, in two lines; on the CPU it works as ever."""
-    x = torch.ones(3, device=device)
-
-    for wrong in (
-        lambda: dist.all_reduce(x),
-        lambda: dist.broadcast(x, 0),
-        lambda: dist.all_gather([x.clone()], x),
-    ):
-        with pytest.raises(NotSimulated, match=r"gloo on its GPUs"):
-            wrong()
-    on_host = torch.ones(3)
-    dist.all_reduce(on_host)
-    wrapped = parallel.DistributedDataParallel(nn.Linear(3, 2))
-    assert wrapped(on_host).shape == (2,)
 
 
 def test_a_group_of_one_reduces_on_its_gpu(device, tmp_path):

@@ -134,13 +134,9 @@ USES = {
     "a factory": lambda _: torch.ones(2, device="sim"),
     "a copy": lambda _: torch.ones(2).to("sim"),
     "an operation": lambda x: x + 1,
-    "an in-place operation": lambda x: x.add_(1),
-    "reading": lambda x: x.tolist(),
     "printing": repr,
-    "a copy to the host": lambda x: x.cpu(),
     "a backward pass": lambda x: x.requires_grad_().sum().backward(),
     "synchronize": lambda _: torch.sim.synchronize(),
-    "a stream": lambda _: torch.Stream("sim"),
     "the memory's figures": lambda _: torch.sim.memory_allocated(),
 }
 
@@ -155,51 +151,3 @@ def test_a_forked_child_cannot_use_the_device(use):
 
     assert RE_INITIALISE in answer
     assert ending == 0
-
-
-@pytest.mark.usefixtures("box")
-def test_a_forked_child_keeps_its_cpu():
-    """A child computes and draws random numbers on the CPU, as the parent would."""
-    torch.ones(2, device="sim")
-
-    def compute():
-        torch.manual_seed(0)
-        return torch.randn(2).add(1).tolist()
-
-    assert in_a_child(compute) == (str(compute()), 0)
-
-
-@pytest.mark.usefixtures("box")
-def test_a_child_leaves_the_parent_as_it_was():
-    """What a child frees and how it ends changes nothing for the parent."""
-    x = [torch.ones(1 << 18, device="sim")]
-    before = torch.sim.memory_allocated()
-
-    in_a_child(x.clear)
-
-    assert torch.sim.memory_allocated() == before
-    assert (x[0][:2] * 2).tolist() == [2, 2]
-
-
-@pytest.mark.usefixtures("box")
-def test_a_fork_during_an_operation_of_another_thread_ends_well():
-    """A child never waits for a lock that a thread of the parent held at the fork."""
-    stop, busy = threading.Event(), threading.Event()
-
-    def work():
-        x = torch.ones(4, device="sim")
-        while not stop.is_set():
-            busy.wait()  # no longer than the parent waits for its child
-            x = x + 1
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    try:
-        x = torch.ones(2, device="sim")
-        endings = [in_a_child(lambda: x + 1, busy)[1] for _ in range(20)]
-    finally:
-        stop.set()
-        busy.set()
-        worker.join()
-
-    assert endings == [0] * 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 
 import pytest
 import torch
@@ -71,25 +70,3 @@ def test_a_grad_scaler_scales_and_skips():
     torch.testing.assert_close(after_one, dict(plain.state_dict()))
     torch.testing.assert_close(dict(scaled.state_dict()), after_one)
     assert scaler.get_scale() == 4.0
-
-
-@pytest.mark.parametrize(
-    "kind", [torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad]
-)
-def test_training_goes_on_after_saving_and_loading(kind):
-    """What was saved half-way and loaded into a new model trains to the same end."""
-    options = {"momentum": 0.9} if kind is torch.optim.SGD else {}
-    model = made(small_net, "sim")
-    optimizer = kind(model.parameters(), lr=0.05, **options)
-    train(model, optimizer, "sim", steps=2)
-    saved = io.BytesIO()
-    torch.save((model.state_dict(), optimizer.state_dict()), saved)
-    expected = train(model, optimizer, "sim")
-
-    fresh = small_net().to("sim")
-    fresh_optimizer = kind(fresh.parameters(), lr=1.0, **options)
-    saved.seek(0)
-    for target, state in zip((fresh, fresh_optimizer), torch.load(saved), strict=True):
-        target.load_state_dict(state)
-
-    assert train(fresh, fresh_optimizer, "sim") == expected

@@ -23,21 +23,11 @@ def switch_on(box: Box, *, as_cuda: bool) -> tuple[Simulation, Switch]:
     from gpumagic.simulator.backend.switch import Switch
 
     require_fit(torch)
-    module = registration.register(torch)
+    module = registration.register()
     if module.simulated_box is not None:
         module.simulated_box.make_way()
-    simulation = Simulation(
-        torch,
-        box.machine,
-        box.driver.latch,
-        Interrupts((str(torch.__path__[0]), str(Path(__file__).parents[2]))),
-        device_type=registration.NAME,
-        label=box.label,
-        hazards=box.hazards,
-        kept=module.kept,
-    )
-    simulation.ranks.host = box.seat.host
-    simulation.here.device = box.seat.local_rank or 0
+    interrupts = Interrupts((str(torch.__path__[0]), str(Path(__file__).parents[2])))
+    simulation = Simulation(box, interrupts, module.kept)
     switch = Switch(simulation, module)
     switch.on(box, as_cuda=as_cuda)
     return simulation, switch

@@ -20,12 +20,13 @@ import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gpumagic.simulator.backend.graphs import Graphs
 from gpumagic.simulator.backend.memory_history import memory_names
 from gpumagic.simulator.backend.refusals import refusing
-from gpumagic.simulator.backend.registration import NAME, lies_there
-from gpumagic.simulator.backend.stand_ins import StandIns, saving_and_loading
-from gpumagic.simulator.backend.torch_sim import public_methods
+from gpumagic.simulator.backend.registration import NAME
+from gpumagic.simulator.backend.stand_ins import StandIns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +66,6 @@ _HOLDS_AS_IT_IS = frozenset(
 )
 _CLASSES_REFUSED = ("CUDAPluggableAllocator", "ExternalStream", "MemPool")
 _WAY_ON = "leave it out here, or run this part where there is a real GPU"
-_BEFORE_TORCHS_OWN = 4
 
 
 class EitherName(str):
@@ -74,7 +74,7 @@ class EitherName(str):
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
-        return str.__eq__(self, other) is True or str.__eq__(CUDA, other) is True
+        return str(self) == other or other == CUDA
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -98,17 +98,16 @@ def answer_to_cuda(simulation: Simulation) -> None:
 @contextlib.contextmanager
 def standing_in(simulation: Simulation, torch_sim: TorchSim) -> Iterator[None]:
     """While this is entered, code that says "cuda" runs on the simulation."""
-    torch = simulation.torch
     names = Names(simulation)
     with contextlib.ExitStack() as undo:
         graphs = Graphs(simulation, torch_sim)
-        undo.callback(graphs.abandon)
-        undo.callback(_forget_default_device, torch)
-        _put_factories(torch, names, undo)
+        undo.callback(graphs.end, abandon=True)
+        undo.callback(_forget_default_device)
+        _put_factories(names, undo)
         stand_ins = StandIns(undo)
         for target, name, replacement in (
-            *_devices(torch, names),
-            *_autocast(torch),
+            *_devices(names),
+            *_autocast(),
             *_words(simulation, torch_sim, graphs),
             *memory_names(simulation, torch_sim),
         ):
@@ -117,7 +116,6 @@ def standing_in(simulation: Simulation, torch_sim: TorchSim) -> Iterator[None]:
         lazy, moves = torch.nn.parameter.UninitializedTensorMixin, torch.Tensor
         allowed = [*lazy._allowed_methods, moves.to, moves.cuda]
         stand_ins.put(lazy, "_allowed_methods", allowed)
-        undo.enter_context(_saved_as_cuda(torch, names))
         yield
 
 
@@ -126,23 +124,22 @@ class Names:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._device = simulation.torch.device
         count = len(simulation.machine.all_gpus)
-        self.shown = tuple(self._device(CUDA, index) for index in range(count))
+        self.shown = tuple(torch.device(CUDA, index) for index in range(count))
 
     def ours(self, device: Any) -> Any:
         """The simulated device if this names one of CUDA's, else what it was."""
         if isinstance(device, str):
             if not device.startswith(CUDA):
                 return device
-            device = self._device(device)
-        if isinstance(device, self._device) and device.type == CUDA:
+            device = torch.device(device)
+        if isinstance(device, torch.device) and device.type == CUDA:
             return self.numbered(device.index)
         return device
 
     def numbered(self, index: int | None) -> Any:
         """The simulated device of a number; None is the current one."""
-        return self._device(NAME, self._simulation.gpu(index).index)
+        return torch.device(NAME, self._simulation.gpu(index).index)
 
     def rewriting(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function whose devices are told as ours."""
@@ -171,23 +168,25 @@ class Names:
 # ------------------------------------------------------------------- factories
 
 
-def _put_factories(torch: Any, names: Names, undo: contextlib.ExitStack) -> None:
+def _put_factories(names: Names, undo: contextlib.ExitStack) -> None:
     """Let the factories of CUDA make simulated tensors; refuse again afterwards."""
     refusals = vars(torch.sim).pop("cuda_refusals", None)
     if refusals is not None:
         refusals._destroy()
 
-    def refuse_again() -> None:
-        refusals = {name: _refusing(torch, name) for name in _FACTORIES}
-        # Kept by what stays anyway.
-        torch.sim.cuda_refusals = _library(torch, refusals)
+    def refuse(*_: Any, **__: Any) -> Any:
+        torch.cuda._lazy_init()
+        raise RuntimeError("there is no CUDA device")
+
+    def refuse_again() -> None:  # kept by what stays anyway
+        torch.sim.cuda_refusals = _library(dict.fromkeys(_FACTORIES, refuse))
 
     undo.callback(refuse_again)
-    kernels = {name: _factory(torch, names, name) for name in _FACTORIES}
-    undo.callback(_library(torch, kernels)._destroy)
+    kernels = {name: _factory(names, name) for name in _FACTORIES}
+    undo.callback(_library(kernels)._destroy)
 
 
-def _library(torch: Any, kernels: dict[str, Callable[..., Any]]) -> Any:
+def _library(kernels: dict[str, Callable[..., Any]]) -> Any:
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         # A torch that is built with CUDA says that it had kernels of its own.
@@ -197,7 +196,7 @@ def _library(torch: Any, kernels: dict[str, Callable[..., Any]]) -> Any:
     return library
 
 
-def _factory(torch: Any, names: Names, name: str) -> Callable[..., Any]:
+def _factory(names: Names, name: str) -> Callable[..., Any]:
     base, _, overload = name.partition(".")
     operator = getattr(getattr(torch.ops.aten, base), overload or "default")
 
@@ -210,18 +209,10 @@ def _factory(torch: Any, names: Names, name: str) -> Callable[..., Any]:
     return make
 
 
-def _refusing(torch: Any, name: str) -> Callable[..., Any]:
-    def refuse(*_: Any, **__: Any) -> Any:
-        torch.cuda._lazy_init()
-        raise RuntimeError(f"{name}: there is no CUDA device")
-
-    return refuse
-
-
 # --------------------------------------------------------------------- devices
 
 
-def _devices(torch: Any, names: Names) -> Iterator[Replacement]:
+def _devices(names: Names) -> Iterator[Replacement]:
     """What takes or tells a device."""
     from torch.utils import _device
 
@@ -236,61 +227,35 @@ def _devices(torch: Any, names: Names) -> Iterator[Replacement]:
         yield tensor, name, names.rewriting(getattr(tensor, name))
     yield tensor, "device", names.shown_by(device_of)
     yield tensor, "is_cuda", property(lambda self: device_of(self).type == NAME)
-    yield tensor, "to", _to(base.to, names)
-    yield tensor, "cuda", _cuda(torch, names)
+    yield tensor, "to", names.rewriting(base.to)
+    yield tensor, "cuda", _cuda(names)
     fake = torch._subclasses.fake_tensor.FakeTensor
-    yield fake, "fake_device", _fake_device(names)
+    # On a device that is none, torch's C++ ends the process.
+    yield (
+        fake,
+        "fake_device",
+        property(
+            lambda self: self._fake_device,
+            lambda self, device: setattr(self, "_fake_device", names.ours(device)),
+        ),
+    )
     yield fake, "device", names.shown_by(fake.device.fget)
     storage = torch.UntypedStorage
     yield storage, "__new__", names.rewriting(storage.__new__)
-    cudnn = torch.backends.cudnn
-    yield cudnn, "is_available", lambda: True
-    yield cudnn, "is_acceptable", lambda _: False  # none of its operators is there
+    yield torch.backends.cudnn, "is_available", lambda: True
+    yield torch.backends.cudnn, "is_acceptable", lambda _: False  # it has no operators
 
 
-def _fake_device(names: Names) -> property:
-    """Where a tensor without numbers would lie, as torch's C++ is to know it.
-
-    On a device that is none, torch's C++ ends the process.
-    """
-
-    def set_device(self: Any, device: Any) -> None:
-        self._fake_device = names.ours(device)
-
-    return property(lambda self: self._fake_device, set_device)
-
-
-def _to(plain: Callable[..., Any], names: Names) -> Callable[..., Any]:
-    ours = names.ours
-
-    @functools.wraps(plain)
-    def to(self: Any, *args: Any, **options: Any) -> Any:
-        if args:
-            args = (ours(args[0]), *args[1:])
-        if "device" in options:
-            options["device"] = ours(options["device"])
-        return plain(self, *args, **options)
-
-    return to
-
-
-def _cuda(torch: Any, names: Names) -> Callable[..., Any]:
-    plain = torch._C.TensorBase.to
+def _cuda(names: Names) -> Callable[..., Any]:
+    to = torch._C.TensorBase.to
 
     @functools.wraps(torch._C.TensorBase.cuda)
     def cuda(
-        self: Any,
-        device: Any = None,
-        non_blocking: bool = False,
-        memory_format: Any = torch.preserve_format,
+        self: Any, device: Any = None, non_blocking: bool = False, **options: Any
     ) -> Any:
         numbered = device is None or isinstance(device, int)
         where = names.numbered(device) if numbered else names.ours(device)
-        if torch.device(where).type != NAME:
-            raise RuntimeError(f"Invalid device, must be cuda device: {device}")
-        return plain(
-            self, where, non_blocking=non_blocking, memory_format=memory_format
-        )
+        return to(self, where, non_blocking=non_blocking, **options)
 
     return cuda
 
@@ -311,34 +276,17 @@ def _in_default_device(names: Names) -> Callable[..., Any]:
     return run
 
 
-def _forget_default_device(torch: Any) -> None:
+def _forget_default_device() -> None:
     """A default device that is gone would make every factory fail."""
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     if context is not None and context.device.type in {CUDA, NAME}:
         torch.set_default_device(None)
 
 
-def _saved_as_cuda(torch: Any, names: Names) -> contextlib.AbstractContextManager[None]:
-    """While this is entered, simulated tensors are saved and loaded as CUDA's."""
-    serialization = torch.serialization
-
-    def tag(storage: Any) -> str | None:
-        return str(names.shown[storage.device.index]) if lies_there(storage) else None
-
-    def restore(saved: Any, location: str) -> Any:
-        if location != "cuda" and not location.startswith("cuda:"):
-            return None
-        serialization._validate_device(location, "cuda")
-        where = location.replace("cuda", NAME, 1)
-        return serialization.default_restore_location(saved, where)
-
-    return saving_and_loading(torch, _BEFORE_TORCHS_OWN, tag, restore)
-
-
 # -------------------------------------------------------------------- autocast
 
 
-def _autocast(torch: Any) -> Iterator[Replacement]:
+def _autocast() -> Iterator[Replacement]:
     """The switches of autocast, under either name."""
 
     def named(device_type: Any) -> Any:
@@ -379,11 +327,11 @@ def _words(
     simulation: Simulation, torch_sim: TorchSim, graphs: Graphs
 ) -> Iterator[Replacement]:
     """`torch.cuda`: each of its names answered, or refused by name."""
-    torch = simulation.torch
     offered = {
         **torch_sim.as_mapping(),
-        **_Others(simulation, torch_sim).as_mapping(),
         **graphs.as_mapping(),
+        "default_generators": tuple(simulation.generators.values()),
+        "_initialized": True,
     }
     for suffix in _MODULES:
         module = sys.modules[f"torch.cuda{suffix}"]
@@ -403,7 +351,7 @@ def _words(
     profile = torch.autograd.profiler.profile
     yield profile, "__init__", _recording_no_kernels(profile.__init__)
     yield torch.accelerator, "current_accelerator", lambda *_, **__: torch.device(CUDA)
-    yield torch._C, "_cuda_clearCublasWorkspaces", _clearing_workspaces(simulation)
+    yield torch._C, "_cuda_clearCublasWorkspaces", torch_sim.clear_workspaces
     stream = offered["Stream"]
     yield stream, "is_capturing", lambda self: graphs.captures(self._simulated)
 
@@ -431,75 +379,3 @@ def _recording_no_kernels(init: Callable[..., None]) -> Callable[..., None]:
             self.use_device = CUDA  # which it waits for at the end
 
     return begin
-
-
-def _clearing_workspaces(simulation: Simulation) -> Callable[[], None]:
-    def clear() -> None:
-        with simulation.books():
-            for gpu in simulation.machine.gpus:
-                gpu.clear_workspaces()
-
-    return clear
-
-
-class _Others:
-    """Functions of `torch.cuda` that other devices do not have."""
-
-    def __init__(self, simulation: Simulation, torch_sim: TorchSim) -> None:
-        self._simulation = simulation
-        self._torch_sim = torch_sim
-
-    def as_mapping(self) -> dict[str, Any]:
-        """All of them by name."""
-        return {
-            **public_methods(self),
-            "_sleep": self._sleep,
-            "device_of": _device_of(self._torch_sim.device_class),
-            "default_generators": tuple(self._simulation.generators.values()),
-            "_initialized": True,
-        }
-
-    def get_arch_list(self) -> list[str]:
-        """The architectures that kernels are there for: that of the GPU."""
-        major, minor = self._torch_sim.get_device_capability()
-        return [f"sm_{major}{minor}"]
-
-    def get_allocator_backend(self) -> str:
-        """Which allocator is simulated."""
-        return "native"
-
-    def ipc_collect(self) -> None:
-        """Nothing is shared between processes, so nothing is collected."""
-
-    def get_rng_state_all(self) -> list[Any]:
-        """The states of the random numbers of all GPUs."""
-        count = self._torch_sim.device_count()
-        return [self._torch_sim.get_rng_state(index) for index in range(count)]
-
-    def set_rng_state_all(self, new_states: Any) -> None:
-        """Put back the states of the random numbers of all GPUs."""
-        for index, state in enumerate(new_states):
-            self._torch_sim.set_rng_state(state, index)
-
-    def seed(self) -> None:
-        """Seed the current GPU with a number that nobody knows."""
-        self._simulation.generators[self._simulation.here.device].seed()
-
-    def seed_all(self) -> None:
-        """Seed all GPUs with one number that nobody knows."""
-        self.seed()
-        self._torch_sim.manual_seed_all(self._torch_sim.initial_seed())
-
-    def _sleep(self, cycles: int) -> None:
-        simulation = self._simulation
-        gpu = simulation.gpu()
-        with simulation.books():
-            gpu.spin(simulation.stream(gpu), cycles)
-
-
-def _device_of(device: type) -> type:
-    class device_of(device):  # noqa: N801
-        def __init__(self, obj: Any) -> None:
-            super().__init__(obj.get_device() if obj.is_cuda else None)
-
-    return device_of

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -41,11 +43,9 @@ _WIDEST = _named(
 _LEFT_OUT = ("_cudnn_rnn",)  # is called by cuDNN's own name alone
 
 
-def autocast_kernels(
-    torch: Any, device_type: str
-) -> Iterator[tuple[str, Callable[..., Any]]]:
+def autocast_kernels(device_type: str) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Each operator that casts, by name, with its kernel."""
-    casts = _Casts(torch, device_type)
+    casts = _Casts(device_type)
     on_cuda = torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA")
     for full in on_cuda:
         name = full.removeprefix("aten::")
@@ -62,8 +62,7 @@ def autocast_kernels(
 class _Casts:
     """What is done with the arguments of an operator before it runs."""
 
-    def __init__(self, torch: Any, device_type: str) -> None:
-        self._torch = torch
+    def __init__(self, device_type: str) -> None:
         self._device_type = device_type
         core = torch._C
         below = core.DispatchKeySet(core.DispatchKey.AutocastPrivateUse1)
@@ -71,7 +70,7 @@ class _Casts:
 
     def inputs(self, operator: Any, name: str) -> Callable[..., Any]:
         """Cast what it is given."""
-        torch, lower, widest = self._torch, name in _LOWER, name in _WIDEST
+        lower, widest = name in _LOWER, name in _WIDEST
 
         def kernel(*args: Any, **options: Any) -> Any:
             dtype = torch.float32
@@ -91,7 +90,7 @@ class _Casts:
         def kernel(*args: Any, **options: Any) -> Any:
             told = options.get("dtype") or (*args, *[None] * len(names))[position]
             if told is None and self._eligible(args[0]):
-                options["dtype"] = self._torch.float32
+                options["dtype"] = torch.float32
                 args = args[:position]
             with self._beneath():
                 return operator(*args, **options)
@@ -104,16 +103,14 @@ class _Casts:
         return value.to(dtype) if self._eligible(value) else value
 
     def _any_single(self, values: Any) -> bool:
-        single = self._torch.float32
         return any(
             self._any_single(each)
             if isinstance(each, (list, tuple))
-            else self._eligible(each) and each.dtype is single
+            else self._eligible(each) and each.dtype is torch.float32
             for each in values
         )
 
     def _eligible(self, value: Any) -> bool:
-        torch = self._torch
         return (
             isinstance(value, torch.Tensor)
             and value.is_floating_point()

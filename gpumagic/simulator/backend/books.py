@@ -12,6 +12,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gpumagic.simulator.accesses import Accesses
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
 from gpumagic.simulator.backend.refusals import NO_SPARSE, not_simulated
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from gpumagic.simulator.races import Race
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
-if TYPE_CHECKING:
     Take = Callable[[int, SimulatedGpu, SimulatedStream], tuple[Any, Accesses]]
     TensorOf = Callable[..., tuple[Any, Operand]]
     Launch = Callable[..., tuple[list[Any], Sequence[Race]]]
@@ -45,17 +46,7 @@ _IN_WORDS = {
 
 
 class Books:
-    """Enters what happens.
-
-    Attributes:
-        tensor_of: Makes a simulated tensor of a CPU tensor, with memory of its own.
-
-        take: A block of memory for a stream, and who has accessed it.
-
-        return_memory: Gives back the memory of storages that have died.
-
-        launch: Enters one operation; see `_make_launch`.
-    """
+    """Enters what happens."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -109,7 +100,7 @@ def _make_take(simulation: Simulation) -> Take:
         try:
             block: Any = gpu.allocator.allocate(nbytes, stream.number)
         except OutOfSimulatedMemory as full:
-            raise simulation.out_of_memory(gpu, full) from None
+            raise simulation.out_of_memory(full) from None
         if tracker.former or tracker.vacancies:
             return block, tracker.reused(block.address, nbytes, stream.order)
         return block, Accesses(nbytes)
@@ -123,7 +114,7 @@ def _make_tensor_of(simulation: Simulation, take: Take) -> TensorOf:
     The books are held.
     """
     wrap, births = simulation.tensors.wrap, simulation.births
-    nbytes_of = simulation.torch._C.StorageBase.nbytes  # none of these is resized
+    nbytes_of = torch._C.StorageBase.nbytes  # none of these is resized
 
     def tensor_of(
         twin: Any, gpu: SimulatedGpu, stream: SimulatedStream
@@ -189,7 +180,7 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
     operate = simulation.machine.tracker.operate
     synchronize_stream = simulation.machine.synchronize_stream
     observers = simulation.machine.wait_observers
-    task = simulation.torch._C._current_graph_task_id
+    task = torch._C._current_graph_task_id
     dtype_words = simulation.dtype_words
     blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
     machine, clock = simulation.machine, simulation.machine.scheduler  # no capture's

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.backend.host_memory import foresee, may_be_large
 from gpumagic.simulator.backend.operations import INDICES, MASKS
@@ -22,47 +24,24 @@ if TYPE_CHECKING:
 
 
 class Call:
-    """The arguments of one call, on their way to the twins.
-
-    Attributes:
-        gpu: The one GPU on which all simulated arguments lie; None if there is none.
-
-        reads: The storages that are read, as the tracker wants them.
-
-        found: The storages of an argument, by its position or name.
-
-        nbytes: How many bytes they are.
-
-        expanded: Whether one of them names the same bytes again and again.
-
-        host: The first CPU tensor among them that is more than a number.
-
-        indices: Of an operator that indexes: those that lie on the GPU.
-    """
+    """The arguments of one call, on their way to the twins."""
 
     __slots__ = (
-        "_copied",
-        "_simulation",
-        "_tensor",
-        "expanded",
-        "found",
-        "gpu",
-        "host",
-        "indices",
-        "nbytes",
-        "reads",
-    )
+        "_copied", "_simulation", "expanded", "found", "gpu", "host",
+        "indices", "nbytes", "reads",
+    )  # fmt: skip
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._tensor = simulation.torch.Tensor
+        # the one GPU on which all simulated arguments lie; None if there is none
         self.gpu: SimulatedGpu | None = None
-        self.reads: list[Operand] = []
+        self.reads: list[Operand] = []  # storages, as the tracker wants them
+        # those of an argument, by its position or name
         self.found: dict[int | str, list[Operand]] = {}
         self.nbytes = 0
-        self.expanded = False
-        self.host: Any = None
-        self.indices: list[Any] = []
+        self.expanded = False  # whether one names the same bytes again and again
+        self.host: Any = None  # the first CPU tensor that is more than a number
+        self.indices: list[Any] = []  # of an operator that indexes: those on the GPU
         self._copied: list[Any] = []  # to the GPU, for as long as the call
 
     def twin(self, tensor: Any, where: int | str) -> Any:
@@ -79,7 +58,7 @@ class Call:
         if self.gpu is None:
             self.gpu = gpu
         elif self.gpu is not gpu:
-            self._refuse_mixing(f"{self._word}:{gpu.index}")
+            self._refuse_mixing(f"{self._simulation.shown_type}:{gpu.index}")
         if memory.plain:
             twin, operand = memory.twin, memory.whole
             nbytes = operand[2]
@@ -94,22 +73,20 @@ class Call:
 
     def twins(self, items: Any, where: int | str) -> list[Any]:
         """Likewise for a list of tensors, in which None may stand as well."""
-        tensor = self._tensor
         return [
-            self.twin(each, where) if isinstance(each, tensor) else each
+            self.twin(each, where) if isinstance(each, torch.Tensor) else each
             for each in items
         ]
 
     def twins_of_indices(self, items: Any, where: int) -> list[Any]:
         """Likewise for the indices of a tensor, which may lie on the CPU."""
-        tensor = self._tensor
         gpu = self.gpu
         if gpu is None:
             return self.twins(items, where)
         simulated = self._simulation.device_type
         twins = []
         for each in items:
-            if isinstance(each, tensor) and each.device.type != simulated:
+            if isinstance(each, torch.Tensor) and each.device.type != simulated:
                 self._copy_over(each, where, gpu)
                 twins.append(each)
             else:
@@ -119,7 +96,7 @@ class Call:
 
     def _copy_over(self, index: Any, where: int, gpu: SimulatedGpu) -> None:
         """As CUDA does: a copy that the host waits for; of a mask what it selects."""
-        ops, device = self._simulation.torch.ops.aten, self._simulation.torch.device
+        ops, device = torch.ops.aten, torch.device
         is_mask = str(index.dtype) in MASKS
         copied = ops._to_copy.default(
             index.nonzero() if is_mask else index,
@@ -137,28 +114,23 @@ class Call:
         if self.host is not None and self.gpu is not None:
             self._refuse_mixing("cpu")
 
-    @property
-    def _word(self) -> str:
-        return self._simulation.shown_type
-
     def _refuse_mixing(self, other: str) -> None:
         __tracebackhide__ = True
         index = self.gpu.index if self.gpu else 0
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two "
-            f"devices, {self._word}:{index} and {other}!"
+            f"devices, {self._simulation.shown_type}:{index} and {other}!"
         )
 
 
 class General:
     """An operator that returns new tensors, or writes into its arguments."""
 
-    __slots__ = ("_device_type", "_operation", "_simulation", "_tensor")
+    __slots__ = ("_device_type", "_operation", "_simulation")
 
     def __init__(self, simulation: Simulation, operation: Operation) -> None:
         self._simulation = simulation
         self._operation = operation
-        self._tensor = simulation.torch.Tensor
         self._device_type = simulation.device_type
 
     def __call__(self, *args: Any, **options: Any) -> Any:
@@ -180,14 +152,12 @@ class General:
         if simulation.poisons:
             inner = self._poisoned(call, gpu, inner, args)
         result = operation.run(inner, named)
-        first = next((each for each in inner if isinstance(each, self._tensor)), None)
+        first = next((each for each in inner if isinstance(each, torch.Tensor)), None)
         if first is None:
-            first = next((each for each in _tensors_in(result, self._tensor)), None)
+            first = next((each for each in _tensors_in(result)), None)
         dtype = None if first is None else first.dtype
         own = {id(twin): given for twin, given in zip(inner, args, strict=False)}
-        fresh = [
-            each for each in _tensors_in(result, self._tensor) if id(each) not in own
-        ]
+        fresh = [each for each in _tensors_in(result) if id(each) not in own]
         outputs, _ = simulation.launch(
             gpu,
             operation,
@@ -196,15 +166,15 @@ class General:
             writes,
             call.nbytes,
             sum(high - low for _, low, high, _ in writes),
-            work_of(operation, inner, named, result, self._tensor),
+            work_of(operation, inner, named, result),
             dtype,
             self._rule(call, inner, result),
         )
         made = {id(twin): tensor for twin, tensor in zip(fresh, outputs, strict=True)}
-        return _replaced(result, self._tensor, {**own, **made})
+        return _replaced(result, {**own, **made})
 
     def _inner(self, call: Call, value: Any, where: int | str) -> Any:
-        if isinstance(value, self._tensor):
+        if isinstance(value, torch.Tensor):
             return call.twin(value, where)
         if where == INDICES and self._operation.mixes:
             return call.twins_of_indices(value, where)
@@ -219,7 +189,7 @@ class General:
             return call.gpu
         if device.type != self._device_type:
             return None
-        named["device"] = self._simulation.torch.device("cpu")
+        named["device"] = torch.device("cpu")
         named.pop("pin_memory", None)
         return self._simulation.gpu(device.index)
 
@@ -252,7 +222,7 @@ class General:
         simulation = self._simulation
         return [
             simulation.poisoned(each)
-            if isinstance(given, self._tensor)
+            if isinstance(given, torch.Tensor)
             and where not in self._operation.written
             and simulation.reads_too_early(gpu, call.found.get(where, ()))
             else each
@@ -280,41 +250,39 @@ def give_generator(
 
 
 def work_of(
-    operation: Operation,
-    inner: Sequence[Any],
-    named: dict[str, Any],
-    result: Any,
-    tensor: Any,
+    operation: Operation, inner: Sequence[Any], named: dict[str, Any], result: Any
 ) -> Amount:
     """What an operation computes, by the shapes of its arguments."""
     if operation.work is None:
         blocks = operation.blocks
         return Blocks(0.0, blocks(inner)) if blocks else 0.0
-    shapes = [each.shape if isinstance(each, tensor) else each for each in inner]
-    if isinstance(result, tensor):
+    shapes = [each.shape if isinstance(each, torch.Tensor) else each for each in inner]
+    if isinstance(result, torch.Tensor):
         out = result.shape
     else:
-        out = tuple(each.shape if isinstance(each, tensor) else None for each in result)
+        out = tuple(
+            each.shape if isinstance(each, torch.Tensor) else None for each in result
+        )
     if named:
         named = {
-            key: each.shape if isinstance(each, tensor) else each
+            key: each.shape if isinstance(each, torch.Tensor) else each
             for key, each in named.items()
         }
     return operation.work(*shapes, **named, out_shape=out)
 
 
-def _tensors_in(result: Any, tensor: type) -> list[Any]:
+def _tensors_in(result: Any) -> list[Any]:
     """All tensors of a result, however deep they are."""
-    if isinstance(result, tensor):
+    if isinstance(result, torch.Tensor):
         return [result]
     if isinstance(result, (list, tuple)):
-        return [found for each in result for found in _tensors_in(each, tensor)]
+        return [found for each in result for found in _tensors_in(each)]
     return []
 
 
-def _replaced(result: Any, tensor: type, by: dict[int, Any]) -> Any:
-    if isinstance(result, tensor):
+def _replaced(result: Any, by: dict[int, Any]) -> Any:
+    if isinstance(result, torch.Tensor):
         return by[id(result)]
     if isinstance(result, (list, tuple)):
-        return type(result)(_replaced(each, tensor, by) for each in result)
+        return type(result)(_replaced(each, by) for each in result)
     return result

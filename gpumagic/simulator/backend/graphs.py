@@ -13,8 +13,9 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.utils import _pytree
 
-from gpumagic.simulator.backend.cuda_only import DRAWING, made_of_others
+from gpumagic.simulator.backend.cuda_only import MADE
 from gpumagic.simulator.backend.operations import operator_mode
 from gpumagic.simulator.backend.refusals import not_simulated
 from gpumagic.simulator.engines import FULL_SHARE, Work
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
     from gpumagic.simulator.simulated_gpu import SimulatedStream
 
 _NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
-_NO_GRAPH = "Called CUDAGraph::{} without a preceding successful capture."
+_FAILED = "CUDA error: operation failed due to a previous error during capture"
+_WAITS = ("wait_for", "wait_for_stream", "wait_for_device", "busy", "done")
+_OF_SEVERAL = ("record", "wait")
 _READ_AT_REPLAY = ("copy_", "_to_copy")  # host memory; other host numbers go by value
 _NO_NUMBERS = ("empty", "empty_like", "empty_strided", "new_empty", "record_stream")
 
@@ -43,8 +46,7 @@ class Graphs:
         self.simulation = simulation
         self.torch_sim = torch_sim
         self.capture: Capture | None = None
-        self._numbers = itertools.count(1)
-        self._stream: Any = None
+        self.numbers = itertools.count(1)
 
     def as_mapping(self) -> dict[str, Any]:
         """The names of `torch.cuda` that are about graphs."""
@@ -52,7 +54,7 @@ class Graphs:
         return {
             "CUDAGraph": type("CUDAGraph", (CUDAGraph,), dict(own)),
             "graph": type("graph", (graph,), dict(own)),
-            "graph_pool_handle": lambda: (0, next(self._numbers)),
+            "graph_pool_handle": lambda: (0, next(self.numbers)),
             "is_current_stream_capturing": self.is_capturing,
         }
 
@@ -65,51 +67,29 @@ class Graphs:
         """Whether a stream is being captured."""
         return self.capture is not None and self.capture.stream is stream
 
-    def stream(self) -> Any:
-        """The stream that graphs are captured on where none is named."""
-        if self._stream is None:
-            self._stream = self.torch_sim.as_mapping()["Stream"]()
-        return self._stream
-
     def begin(self, pool: PoolId | None) -> None:
         """Record what is done on the current stream from now on."""
         simulation = self.simulation
-        if self.capture is not None:
-            raise RuntimeError(
-                simulation.says("only one capture may be underway in a process")
-            )
         stream = simulation.stream(simulation.gpu())
-        if stream is stream.gpu.default_stream:
+        if self.capture is not None or stream is stream.gpu.default_stream:
             raise RuntimeError(
                 simulation.says(
-                    "CUDA graphs must be captured on a non-default stream. (However, "
-                    "after capture, it's ok to replay them on the default stream.)"
+                    "CUDA graphs are captured one at a time, on a non-default stream"
                 )
             )
-        self.capture = Capture(simulation, stream, pool or (next(self._numbers), 0))
+        self.capture = Capture(simulation, stream, pool or (next(self.numbers), 0))
 
-    def end(self) -> Capture:
-        """The capture, which is over."""
+    def end(self, *, abandon: bool = False) -> Capture | None:
+        """The capture, which is over; for nothing if it is abandoned."""
         capture, self.capture = self.capture, None
         if capture is None:
-            raise RuntimeError(self.simulation.says("no capture is underway"))
+            return None
         capture.end()
-        if capture.failed:
+        if abandon or capture.failed:
             capture.forget()
-            raise torch.AcceleratorError(
-                self.simulation.says(
-                    "CUDA error: operation failed due to a previous error during "
-                    "capture"
-                )
-            )
+        if capture.failed and not abandon:
+            raise torch.AcceleratorError(self.simulation.says(_FAILED))
         return capture
-
-    def abandon(self) -> None:
-        """End whatever is being captured, for nothing."""
-        capture, self.capture = self.capture, None
-        if capture is not None:
-            capture.end()
-            capture.forget()
 
 
 class _Step(NamedTuple):
@@ -142,7 +122,7 @@ class Capture:
         with simulation.books():
             stream.gpu.allocator.divert(pool, lambda number: number == stream.number)
         machine.scheduler = _Recorder(machine.scheduler, self)  # type: ignore[assignment]
-        self._mode = _watching(self._watch)
+        self._mode: Any = operator_mode(self._watch)()
         self._mode.__enter__()
 
     def end(self) -> None:
@@ -167,18 +147,23 @@ class Capture:
 
     def replay(self) -> None:
         """Compute everything again, and submit it to the current stream at once."""
-        simulation, pytree = self._simulation, torch.utils._pytree
+        simulation, gpu = self._simulation, self.stream.gpu
+        source, default = simulation.generators[gpu.index], torch.default_generator
+        host_state = default.get_state()
+        default.set_state(source.get_state())
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             for step in self._steps:
                 results = step.compute(*step.args, **step.options)
-                leaves = pytree.tree_leaves(results) if step.targets else ()
+                leaves = _pytree.tree_leaves(results) if step.targets else ()
                 for place, target in step.targets:
                     target.copy_(leaves[place])
-        gpu = self.stream.gpu
+        source.set_state(default.get_state())
+        default.set_state(host_state)
         stream, scheduler = simulation.stream(gpu), simulation.machine.scheduler
         host, gap_ns = gpu.costs.host, scheduler.latencies.gap_ns
         node_ns = max(0, host.graph_node_ns - gap_ns)  # that gap is between any two
-        reads, writes = [*self._reads.values()], [*self._writes.values()]
+        writes = [*self._writes.values()]
+        reads = [each for key, each in self._reads.items() if key not in self._writes]
         with simulation.books() as tracker:
             scheduler.elapse(host.graph_replay_ns)
             for engine, duration_ns, share, name in self.nodes:
@@ -193,36 +178,35 @@ class Capture:
 
     def _watch(self, func: Any, args: Any, options: dict[str, Any]) -> Any:
         """Compute one operator as ever, and write it down."""
-        pytree = torch.utils._pytree
         name = func._schema.name.removeprefix("aten::")
-        leaves = pytree.tree_leaves((args, options))
+        leaves = _pytree.tree_leaves((args, options))
         ours = [each for each in leaves if self._memory(each)]
-        written = _written(func, args, options)
         by_value = name not in _READ_AT_REPLAY
-        inner, named = pytree.tree_map(
+        inner, named = _pytree.tree_map(
             lambda each: self._twin(each, by_value=by_value), (args, options)
         )
         named.pop("pin_memory", None)
+        written = _written(func, args, options)
         for each in written:
             self._keep(each)
         result = func(*args, **options)
         given = set(map(_storage, ours))
         fresh = [
             (place, each)
-            for place, each in enumerate(pytree.tree_leaves(result))
+            for place, each in enumerate(_pytree.tree_leaves(result))
             if isinstance(each, torch.Tensor)
             and _storage(each) not in given
             and (given or self._memory(each))
         ]
         made = [each for _, each in fresh if self._memory(each)]
         self._made.update((_storage(each), self._bytes(each)) for each in made)
-        for each in (*made, *written):
-            self._touch(each, self._writes)
-        for each in ours:
-            self._touch(each, self._reads)
+        for among, tensors in (self._reads, ours), (self._writes, [*made, *written]):
+            for memory in map(self._memory, tensors):
+                if memory:
+                    among[id(memory.accesses)] = memory.whole
         if (given or made) and (fresh or written) and name not in _NO_NUMBERS:
             targets = [(place, self._twin(each)) for place, each in fresh]
-            compute = self._replayed(func, name, leaves)
+            compute = MADE.get(name) or func
             self._steps.append(_Step(compute, inner, named, targets))
         return result
 
@@ -242,13 +226,6 @@ class Capture:
             return torch.device("cpu")
         return None if isinstance(value, torch.Generator) else value
 
-    def _touch(self, tensor: Any, among: dict[int, Operand]) -> None:
-        memory = self._memory(tensor)
-        if memory and id(memory.accesses) not in self._writes:
-            among[id(memory.accesses)] = memory.whole
-            if among is self._writes:
-                self._reads.pop(id(memory.accesses), None)
-
     def _keep(self, tensor: Any) -> None:
         key = _storage(tensor)
         if key not in self._before and key not in self._made:
@@ -260,29 +237,6 @@ class Capture:
         nothing = torch.empty(0, dtype=torch.uint8, device="cpu")
         return nothing.set_(storage, 0, (storage.nbytes(),), (1,))
 
-    def _replayed(self, func: Any, name: str, leaves: list[Any]) -> Any:
-        """What to run on twins in the place of an operator."""
-        made = made_of_others(torch, name)
-        if torch.Tag.nondeterministic_seeded not in func.tags and name not in DRAWING:
-            return made or func
-        given = (each for each in leaves if isinstance(each, torch.Generator))
-        gpu = self.stream.gpu.index
-        source = self._simulation.random_source(gpu, next(given, None))
-        default = torch.default_generator
-
-        def draw(*args: Any, **options: Any) -> Any:
-            if made is not None:
-                return made(*args, **options, generator=source)
-            host = default.get_state()
-            default.set_state(source.get_state())
-            try:
-                return func(*args, **options)
-            finally:
-                source.set_state(default.get_state())
-                default.set_state(host)
-
-        return draw
-
 
 class _Recorder:
     """Stands in for the scheduler during a capture: the host alone goes on."""
@@ -291,6 +245,16 @@ class _Recorder:
         self._scheduler, self._capture = scheduler, capture
 
     def __getattr__(self, name: str) -> Any:
+        """Nobody may wait for the device, or ask it, while nothing runs there."""
+        if name in _WAITS:
+            self._capture.failed = True
+            raise torch.AcceleratorError(self._capture._simulation.says(_NOT_PERMITTED))
+        if name in _OF_SEVERAL:
+            self._capture.failed = True
+            raise not_simulated(
+                "events or several streams in one graph",
+                "capture the work of one stream",
+            )
         return getattr(self._scheduler, name)
 
     def launch(
@@ -304,41 +268,11 @@ class _Recorder:
     ) -> Work:
         """Write down a kernel or a copy."""
         if stream is not self._capture.stream.queue:
-            self.wait_for()
+            self.__getattr__("wait_for")
         self._scheduler.elapse(host_ns)
         self._capture.nodes.append((engine, duration_ns, share, name))
         now_ns = self._scheduler.now_ns
         return Work(stream, engine, duration_ns, share, now_ns, 0, name)
-
-    def wait_for(self, *_: Any) -> Any:
-        """Nobody may wait for the device, or ask it, while nothing runs there."""
-        self._capture.failed = True
-        says = self._capture._simulation.says
-        raise torch.AcceleratorError(says(_NOT_PERMITTED))
-
-    wait_for_stream = wait_for_device = busy = done = wait_for
-
-    def record(self, *_: Any) -> Any:
-        """Events and other streams are not recorded."""
-        self._capture.failed = True
-        raise not_simulated(
-            "events or several streams in one graph", "capture the work of one stream"
-        )
-
-    wait = record
-
-
-def _watching(watch: Callable[[Any, Any, dict[str, Any]], Any]) -> Any:
-    class Watching(operator_mode()):  # type: ignore[misc]  # made with torch
-        """Shows each operator, also those of a backward pass, to the capture."""
-
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            del types
-            return watch(func, args, kwargs or {})
-
-    return Watching()
 
 
 def _written(func: Any, args: Any, options: dict[str, Any]) -> list[Any]:
@@ -366,34 +300,23 @@ class CUDAGraph:
     def __del__(self) -> None:
         self.reset()
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        raise not_simulated(f"CUDAGraph.{name}()", "the graph can be replayed")
-
     def capture_begin(self, pool: Any = None, *_: Any, **__: Any) -> None:
         """Capture the work of the current stream from now on."""
-        if self._capture is not None:
-            raise RuntimeError(
-                "This CUDAGraph instance already owns a captured graph. To capture a "
-                "new graph, create a new instance."
-            )
+        self.reset()
         self._graphs.begin(pool)
 
     def capture_end(self) -> None:
         """End the capture; from now on it can be replayed."""
         self._capture = self._graphs.end()
 
-    def register_generator_state(self, generator: Any) -> None:
+    def register_generator_state(self, _: Any) -> None:
         """Nothing is left to do: each replay draws anew."""
 
     def replay(self) -> None:
         """Do the captured work once, on the current stream."""
-        if self._capture is None:
-            raise RuntimeError(_NO_GRAPH.format("replay"))
         if self._graphs.capture is not None:
             raise not_simulated("graph within a graph", "replay it outside")
-        self._capture.replay()
+        self._captured().replay()
 
     def reset(self) -> None:
         """Forget the captured work."""
@@ -403,21 +326,30 @@ class CUDAGraph:
 
     def pool(self) -> Any:
         """A token for the memory of this graph."""
+        return self._captured().pool
+
+    def _captured(self) -> Capture:
         if self._capture is None:
-            raise RuntimeError(_NO_GRAPH.format("pool()"))
-        return self._capture.pool
+            raise RuntimeError(
+                "Called CUDAGraph without a preceding successful capture."
+            )
+        return self._capture
 
 
 class graph:  # noqa: N801 -- torch's own name
     """Capture the work of a `with` block."""
 
     _graphs: Graphs  # set in the subclass of each simulation
+    _default: Any = None  # the stream where none is named
 
     def __init__(
         self, cuda_graph: Any, pool: Any = None, stream: Any = None, **_: Any
     ) -> None:
         self._graph, self._pool = cuda_graph, pool
-        self._stream = stream or self._graphs.stream()
+        kind = type(self)
+        if stream is None and kind._default is None:
+            kind._default = self._graphs.torch_sim.as_mapping()["Stream"]()
+        self._stream = stream or kind._default
 
     def __enter__(self) -> None:
         self._graphs.torch_sim.synchronize()
@@ -432,6 +364,6 @@ class graph:  # noqa: N801 -- torch's own name
             if kind is None:
                 self._graph.capture_end()
             else:
-                self._graphs.abandon()  # the block's own error says more
+                self._graphs.end(abandon=True)  # the block's own error says more
         finally:
             self._stream.__exit__(kind, *rest)

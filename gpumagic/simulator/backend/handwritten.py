@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gpumagic.simulator.backend.call import General
 from gpumagic.simulator.backend.operations import Operation
-from gpumagic.simulator.backend.pinning import contiguous_strides
 from gpumagic.simulator.backend.refusals import NO_SPARSE, refusing
 from gpumagic.simulator.backend.registration import lies_there
 from gpumagic.simulator.backend.transfers import refuse_layout
@@ -61,17 +62,17 @@ def handwritten(simulation: Simulation) -> dict[str, Callable[..., Any]]:
         # An encoder takes no padding out, for there are no nested tensors.
         "_nested_tensor_from_mask_left_aligned": lambda *_: False,
         **dict.fromkeys(_NOT_DENSE, refusing(*NO_SPARSE)),
-        **{name: _geometry(simulation, name) for name in _GEOMETRY},
+        **{name: _geometry(name) for name in _GEOMETRY},
     }
 
 
-def _geometry(simulation: Simulation, name: str) -> Callable[..., Any]:
+def _geometry(name: str) -> Callable[..., Any]:
     base, _, overload = name.partition(".")
-    packet = getattr(simulation.torch.ops.aten, base)
+    packet = getattr(torch.ops.aten, base)
     redispatch = getattr(packet, overload or "default")._handle.redispatch_boxed
-    core = simulation.torch._C
+    core = torch._C
     on_cpu = core.DispatchKeySet(core.DispatchKey.CPU)
-    tensor = simulation.torch.Tensor
+    tensor = torch.Tensor
 
     def kernel(*args: Any, **options: Any) -> Any:
         memory = getattr(args[0].untyped_storage(), "_gpumagic", None)
@@ -96,9 +97,7 @@ class _Memory:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._torch = simulation.torch
-        self._empty = simulation.torch.ops.aten.empty.memory_format
-        self._fill = Operation(simulation.torch, "aten::zero_")
+        self._fill = Operation("aten::zero_")
 
     def empty(
         self,
@@ -111,49 +110,34 @@ class _Memory:
     ) -> Any:
         """`torch.empty`, and through it most other factories."""
         __tracebackhide__ = True
-        gpu = self._where(layout, device, pin_memory)
-        self._simulation.foresee(self._nbytes(size, dtype), gpu)
-        twin = self._torch.empty(
-            size,
-            dtype=dtype,
-            device="cpu",
-            memory_format=memory_format or self._torch.contiguous_format,
-        )
-        return self._simulation.place(twin, gpu, made=True)
+        gpu = self._where(size, dtype, layout, device, pin_memory)
+        memory_format = memory_format or torch.contiguous_format
+        named = {"dtype": dtype, "device": "cpu", "memory_format": memory_format}
+        return self._simulation.place(torch.empty(size, **named), gpu, made=True)
 
     def empty_strided(
-        self,
-        size: Any,
-        stride: Any,
-        dtype: Any = None,
-        layout: Any = None,
-        device: Any = None,
-        pin_memory: Any = None,
-    ) -> Any:
+        self, size: Any, stride: Any, dtype: Any = None, layout: Any = None,
+        device: Any = None, pin_memory: Any = None,
+    ) -> Any:  # fmt: skip
         """`torch.empty_strided`."""
         __tracebackhide__ = True
-        gpu = self._where(layout, device, pin_memory)
-        self._simulation.foresee(self._nbytes(size, dtype), gpu)
-        twin = self._torch.empty_strided(size, stride, dtype=dtype, device="cpu")
+        gpu = self._where(size, dtype, layout, device, pin_memory)
+        twin = torch.empty_strided(size, stride, dtype=dtype, device="cpu")
         return self._simulation.place(twin, gpu, made=True)
 
     def zeros(
-        self,
-        size: Any,
-        dtype: Any = None,
-        layout: Any = None,
-        device: Any = None,
+        self, size: Any, dtype: Any = None, layout: Any = None, device: Any = None,
         pin_memory: Any = None,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """`_efficientzerotensor`, which is a plain one full of zeros here."""
-        gpu = self._where(layout, device, pin_memory)
-        twin = self._torch.zeros(size, dtype=dtype, device="cpu")
+        gpu = self._where(size, dtype, layout, device, pin_memory)
+        twin = torch.zeros(size, dtype=dtype, device="cpu")
         outputs, _ = self._simulation.launch(gpu, self._fill, (twin,), (), [], 0)
         return outputs[0]
 
     def resize_(self, tensor: Any, size: Any, memory_format: Any = None) -> Any:
         """Change the shape, in new memory where the old is too small."""
-        simulation, torch = self._simulation, self._torch
+        simulation = self._simulation
         count = 1
         for length in size:
             count *= length
@@ -169,10 +153,8 @@ class _Memory:
             kept.set_(old.untyped_storage())
             larger[: kept.numel()].copy_(kept)
             storage = simulation.place(larger, gpu).untyped_storage()
-        stride = contiguous_strides(size)
-        if memory_format not in {None, torch.contiguous_format}:
-            alike = torch.empty(size, device="meta", memory_format=memory_format)
-            stride = alike.stride()
+        memory_format = memory_format or torch.contiguous_format
+        stride = torch.empty(size, device="meta", memory_format=memory_format).stride()
         return simulation.tensors.rebind(tensor, storage, offset, size, stride)
 
     def record_stream(self, tensor: Any, stream: Any) -> None:
@@ -187,28 +169,31 @@ class _Memory:
             memory.gpu.allocator.record_stream(life.block, used_by.number)
             life.recorded = (*life.recorded, used_by.order)
 
-    def _where(self, layout: Any, device: Any, pin_memory: Any) -> SimulatedGpu:
+    def _where(
+        self, size: Any, dtype: Any, layout: Any, device: Any, pin_memory: Any
+    ) -> SimulatedGpu:
+        """The GPU, which this machine's RAM has to hold so much more of."""
+        __tracebackhide__ = True
         refuse_layout(layout)
         if pin_memory:
             raise RuntimeError("Only dense CPU tensors can be pinned")
-        return self._simulation.gpu(device.index if device is not None else None)
-
-    def _nbytes(self, size: Any, dtype: Any) -> int:
-        nbytes = (dtype or self._torch.get_default_dtype()).itemsize
+        nbytes = (dtype or torch.get_default_dtype()).itemsize
         for length in size:
             nbytes *= length
         if nbytes > _MOST_BYTES:
             raise RuntimeError(
                 f"Storage size calculation overflowed with sizes={[*size]}"
             )
-        return int(nbytes)
+        gpu = self._simulation.gpu(device.index if device is not None else None)
+        self._simulation.foresee(nbytes, gpu)
+        return gpu
 
 
 def _index_put(simulation: Simulation, name: str) -> Callable[..., Any]:
     """A number from the host is copied over, except to where a mask says so."""
-    general = General(simulation, Operation(simulation.torch, f"aten::{name}"))
-    tensor, booleans = simulation.torch.Tensor, (simulation.torch.bool,)
-    ops = simulation.torch.ops.aten
+    general = General(simulation, Operation(f"aten::{name}"))
+    tensor, booleans = torch.Tensor, (torch.bool,)
+    ops = torch.ops.aten
 
     def kernel(
         target: Any, indices: Any, value: Any, accumulate: bool = False, *more: bool

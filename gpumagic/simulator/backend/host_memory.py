@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gpumagic.devices.host import available_bytes
 from gpumagic.errors import DeviceError
 from gpumagic.report.units import bytes_text
@@ -32,8 +34,8 @@ _SPARE_BYTES = 512 << 20  # for the kernel, the notebook and the operation itsel
 _SMALL_BYTES = 1 << 12  # inputs below this make no large output, unless told to
 _LARGE_NUMBER = 1 << 20  # an argument that may be a size
 _WIDEST_ITEM_BYTES = 16
-_JOINING = frozenset(("aten::cat", "aten::stack", "aten::_stack"))
 _ON_A_DIAGONAL = frozenset(("aten::diag_embed", "aten::block_diag"))
+_JOINING = frozenset(("aten::cat", "aten::stack", "aten::_stack"))
 
 
 class HostMemoryFull(DeviceError):
@@ -49,11 +51,21 @@ class HostMemory:
     def foresee(self, nbytes: int, gpu: SimulatedGpu | None) -> None:
         """Refuse an output that the RAM of this machine cannot hold."""
         __tracebackhide__ = True
-        if nbytes < WATCHED_BYTES or _has_room(nbytes):
+        if nbytes < WATCHED_BYTES:
             return
+        free = available_bytes()
+        if free is None or nbytes <= free - _SPARE_BYTES:
+            return
+        where = f"the {self._simulation.label}"
         if gpu is not None:
+            where = f"{self._simulation.shown_type}:{gpu.index}, a {where[4:]},"
             self._require_room_on(gpu, nbytes)
-        raise _no_room(nbytes, self._simulation, gpu)
+        raise HostMemoryFull(
+            f"{where} has room for {bytes_text(nbytes)} more, but its memory lies in "
+            f"this machine's RAM, of which {bytes_text(free)} is left",
+            'use smaller tensors; a smaller card, as in gpumagic.simulate("h100", '
+            'memory="2GiB"), runs out of memory sooner than the machine',
+        )
 
     def _require_room_on(self, gpu: SimulatedGpu, nbytes: int) -> None:
         """Run out of simulated memory, if that comes first."""
@@ -66,30 +78,9 @@ class HostMemory:
             try:
                 block = gpu.allocator.allocate(nbytes, gpu.default_stream.number)
             except OutOfSimulatedMemory as full:
-                raise simulation.out_of_memory(gpu, full) from None
+                raise simulation.out_of_memory(full) from None
             if block is not None:
                 gpu.allocator.free(block)
-
-
-def _has_room(nbytes: int) -> bool:
-    """Whether this machine's RAM has room for so much more."""
-    free = available_bytes()
-    return free is None or nbytes <= free - _SPARE_BYTES
-
-
-def _no_room(
-    nbytes: int, simulation: Simulation, gpu: SimulatedGpu | None
-) -> HostMemoryFull:
-    """What is said where it has not, but the simulated GPU has."""
-    where = f"the {simulation.label}"
-    if gpu is not None:
-        where = f"{simulation.shown_type}:{gpu.index}, a {simulation.label},"
-    return HostMemoryFull(
-        f"{where} has room for {bytes_text(nbytes)} more, but its memory lies in "
-        f"this machine's RAM, of which {bytes_text(available_bytes())} is left",
-        'use smaller tensors; a smaller card, as in gpumagic.simulate("h100", '
-        'memory="2GiB"), runs out of memory sooner than the machine',
-    )
 
 
 def may_be_large(nbytes: int, args: Sequence[Any]) -> bool:
@@ -106,30 +97,28 @@ def foresee(
 ) -> None:
     """Refuse an operation whose output the RAM of this machine cannot hold."""
     __tracebackhide__ = True
-    if at_most_bytes(simulation.torch, operation, inner, named) >= WATCHED_BYTES:
-        exactly = bytes_by_shapes(simulation.torch, operation, inner, named)
+    if at_most_bytes(operation, inner, named) >= WATCHED_BYTES:
+        exactly = bytes_by_shapes(operation, inner, named)
         simulation.foresee(exactly, gpu)
 
 
 def at_most_bytes(
-    torch: Any, operation: Operation, inner: Sequence[Any], named: dict[str, Any]
+    operation: Operation, inner: Sequence[Any], named: dict[str, Any]
 ) -> int:
     """What is never less than an operation makes, found without running anything."""
     if not operation.makes:
         return 0
-    tensor = torch.Tensor
-    if operation.pointwise:
-        given = (*inner, *named.values()) if named else inner
-        shapes = [each.shape for each in given if isinstance(each, tensor)]
-        return _WIDEST_ITEM_BYTES * _broadcast_elements(shapes)
+    values = (*inner, *named.values())
+    shapes = [each.shape for each in _flat(values) if isinstance(each, torch.Tensor)]
     if operation.is_product:
-        rows, columns = [each.shape for each in inner if isinstance(each, tensor)][-2:]
-        return int(_WIDEST_ITEM_BYTES * math.prod(rows[:-1]) * columns[-1])
-    kind, values = operation.rule.kind, (*inner, *named.values())
-    shapes = [each.shape for each in _flat(values) if isinstance(each, tensor)]
-    if operation.over_lists:
-        elements = sum(map(_broadcast_elements, _side_by_side(inner, tensor)))
-    elif kind in OF_THEIR_INPUTS_SIZE or operation.name in _JOINING:
+        elements = math.prod(shapes[-2][:-1]) * shapes[-1][-1]
+    elif operation.pointwise:
+        elements = _broadcast_elements(shapes)
+    elif (
+        operation.over_lists
+        or operation.name in _JOINING
+        or operation.rule.kind in OF_THEIR_INPUTS_SIZE
+    ):
         elements = sum(map(math.prod, shapes))
     elif operation.name in _ON_A_DIAGONAL:
         length = sum(max(1, math.prod(shape)) for shape in shapes)
@@ -137,11 +126,11 @@ def at_most_bytes(
     else:  # no output is larger than all sizes multiplied
         tensors = math.prod(max(1, math.prod(shape)) for shape in shapes)
         elements = tensors * _numbers_multiplied(values)
-    return _WIDEST_ITEM_BYTES * operation.makes * elements
+    return int(_WIDEST_ITEM_BYTES * operation.makes * elements)
 
 
 def bytes_by_shapes(
-    torch: Any, operation: Operation, inner: Sequence[Any], named: dict[str, Any]
+    operation: Operation, inner: Sequence[Any], named: dict[str, Any]
 ) -> int:
     """What an operator makes, run where there are no numbers; 0 if that cannot be."""
 
@@ -181,14 +170,6 @@ def _flat(values: Sequence[Any]) -> Iterator[Any]:
             yield from value
         else:
             yield value
-
-
-def _side_by_side(values: Sequence[Any], tensor: Any) -> Iterator[list[Shape]]:
-    """The shapes that belong together, where lists are gone through index by index."""
-    lists = [each for each in values if isinstance(each, list)]
-    alone = [each.shape for each in values if isinstance(each, tensor)]
-    for row in zip(*(each for each in lists if each), strict=False):
-        yield [*alone, *(each.shape for each in row if isinstance(each, tensor))]
 
 
 def _broadcast_elements(shapes: Sequence[Shape]) -> int:

@@ -14,12 +14,14 @@ import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gpumagic.simulator.backend.operations import operator_mode
-from gpumagic.simulator.backend.pinning import Stretch, pinned_buffer
+from gpumagic.simulator.backend.pinning import pinned_buffer
 from gpumagic.simulator.races import HOST, Kind, Race, overlap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.backend.pinning import PinnedBuffer
@@ -37,17 +39,14 @@ _ASK_THEIR_CLASS = frozenset(
     ("__repr__", "__deepcopy__", "__format__", "__reduce_ex__")
 )
 _ARRAYS = frozenset(("numpy", "__array__"))  # they give a view, if they can
-# They hand out memory in which nobody is seen any more.
-_RAW = _ARRAYS | {"__dlpack__", "data_ptr", "storage", "untyped_storage"}
 # They ask for the shape of an argument at most.
 _SHAPE_ONLY = frozenset(
     ("is_pinned", "is_same_size", "is_set_to", "resize_as_", "set_", "_is_zerotensor")
 )
-# They read what an index or a mask picks out of their first argument.
-_PICK = frozenset(("gather", "index", "index_select", "masked_select", "take"))
-# They write likewise; what they have changed is found by its bytes.
-_PUT = frozenset(
+# They read or write what an index or a mask picks out of their first argument.
+_IN_PART = frozenset(
     (
+        "gather", "index", "index_select", "masked_select", "take",
         "_index_put_impl_", "index_add_", "index_copy_", "index_fill_", "index_put_",
         "index_reduce_", "masked_fill_", "masked_scatter_", "put_", "scatter_",
         "scatter_add_", "scatter_reduce_",
@@ -64,14 +63,13 @@ class Flight:
     mark: Mark  # where it stands in that stream
     place: PlaceMark | None  # where the user asked for it
     span: Bytes  # its bytes of the pinned memory
-    stretch: Stretch  # its geometry there
+    geometry: tuple[Any, ...]  # there: type, offset, sizes, strides
     buffer: weakref.ref[PinnedBuffer]
     arrives: bool  # whether it writes the pinned memory
     # what is there as long as the host leaves it alone; None where there was no room
     # to remember it, or enough is known
     expected: Any = None
-    # the memory, if somebody may touch it unseen: kept to be looked at in the end
-    kept: Any = None
+    kept: Any = None  # the memory, to be looked at in the end; CUDA keeps it as well
     told: bool = False  # whether its user knows that it is not waited for
     # the numpy arrays of it that were made meanwhile, and where
     arrays: list[tuple[weakref.ref[Any], PlaceMark | None]] = field(
@@ -109,11 +107,10 @@ class Flights:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._torch = torch = simulation.torch
         self._tracker = simulation.machine.tracker
         self.unwatched = torch._C.DisableTorchFunctionSubclass
         self._flights: list[Flight] = []
-        self._watching = _mode_that_looks(self)
+        self._watching = operator_mode(self.look)
         plain = torch.Tensor, torch.nn.Parameter
         self._watched = {each: _watched(each, self) for each in plain}
         self._plain = {watched: each for each, watched in self._watched.items()}
@@ -161,32 +158,27 @@ class Flights:
         arrives: bool,
     ) -> None:
         """Let a copy take off, and watch the memory until it lands."""
-        noted = [tensor] if tensor._base is None else [tensor, tensor._base]
-        buffer.aliases.update({id(each): weakref.ref(each) for each in noted})
-        copied = len(noted)
-        del noted
+        for each in (tensor, tensor._base):
+            if each is not None:
+                buffer.aliases[id(each)] = weakref.ref(each)
         flight = Flight(
             stream.order,
             self._tracker.record(stream.order),
             self._simulation.places.here(),
             buffer.operand(tensor)[1:],
-            Stretch.of(tensor),
+            (tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride()),
             weakref.ref(buffer),
             arrives,
         )
-        self._remember(flight)
+        remembered = [each.span for each in self._flights if each.expected is not None]
+        nbytes = sum(high - low for low, high, _ in (*remembered, flight.span))
+        if nbytes <= _REMEMBERED_BYTES:
+            flight.kept, flight.expected = buffer.storage(), self._bytes_of(flight)
         self._flights.append(flight)
         buffer.flights.append(flight)
         if len(self._flights) > _MOST_FLIGHTS:
             self._end([self._flights[0]])
-        self._watch(buffer, copied)
-
-    def _remember(self, flight: Flight) -> None:
-        """Note what is in the memory under way, as far as there is room for it."""
-        remembered = [each.span for each in self._flights if each.expected is not None]
-        nbytes = sum(high - low for low, high, _ in (*remembered, flight.span))
-        if nbytes <= _REMEMBERED_BYTES:
-            flight.expected = self._bytes_of(flight)
+        self._watch(buffer)
 
     def _bytes_of(self, flight: Flight) -> Any:
         """What is in the memory of a copy; None where it was given another size."""
@@ -194,18 +186,11 @@ class Flights:
         storage = None if buffer is None else buffer.storage()
         if storage is None or storage.nbytes() < flight.span[1]:
             return None
-        found = flight.stretch.on(storage, self._torch).clone()
-        found = found.contiguous().view(-1).view(self._torch.uint8)
+        dtype, *geometry = flight.geometry
+        found = torch.empty(0, dtype=dtype, device="cpu").set_(storage, *geometry)
+        found = found.clone().contiguous().view(-1).view(torch.uint8)
         # In eights it is compared three times as fast as in bytes.
-        return found if len(found) % 8 else found.view(self._torch.int64)
-
-    @staticmethod
-    def _keep(tensor: Any) -> None:
-        """Somebody may touch this memory unseen; CUDA keeps it as well."""
-        buffer = pinned_buffer(tensor)
-        for flight in () if buffer is None else buffer.flights:
-            if flight.expected is not None:
-                flight.kept = tensor.untyped_storage()
+        return found if len(found) % 8 else found.view(torch.int64)
 
     # --------------------------------------------------------------- landing
 
@@ -243,7 +228,7 @@ class Flights:
         """The copies whose memory is not as it was; each is told once."""
         for flight in flights:
             there = None if flight.expected is None else self._bytes_of(flight)
-            if there is not None and not self._torch.equal(there, flight.expected):
+            if there is not None and not torch.equal(there, flight.expected):
                 flight.expected = None
                 if not flight.told:
                     flight.told = True
@@ -252,15 +237,15 @@ class Flights:
 
     # ------------------------------------------------------- watching all tensors
 
-    def _watch(self, buffer: PinnedBuffer, copied: int) -> None:
-        """Watch all tensors on this memory, more than are copied of it."""
+    def _watch(self, buffer: PinnedBuffer) -> None:
+        """Watch all tensors on this memory."""
         storage = buffer.storage()
         if storage is None:
             return
         # All tensors on it, besides the object that is asked.
-        owners = self._torch._C._storage_Use_Count(storage._cdata) - 1
+        owners = torch._C._storage_Use_Count(storage._cdata) - 1
         if owners > len(_alive(buffer)) + buffer.unexplained:
-            has_storage = self._torch._C._has_storage
+            has_storage = torch._C._has_storage
             for each in gc.get_objects():
                 if type(each) in self._watched and each.is_cpu and has_storage(each):
                     pinned = pinned_buffer(each)
@@ -268,10 +253,7 @@ class Flights:
                         pinned.aliases[id(each)] = weakref.ref(each)
             # What only torch's C++ holds is not looked for again.
             buffer.unexplained = max(0, owners - len(_alive(buffer)))
-        alive = _alive(buffer)
-        if buffer.unexplained or len(alive) > copied:
-            self._keep(alive[0])
-        for each in alive:
+        for each in _alive(buffer):
             self._set_class(each, self._watched)
 
     def follow(self, result: Any) -> None:
@@ -303,8 +285,6 @@ class Flights:
             for each in watched:
                 self.follow(each)
         self.follow(result)
-        if name in _RAW:
-            self._keep(args[0])
         if name in _ARRAYS:
             self._taken_as_array(args[0], result)
         return iter(result) if name == "__iter__" else result
@@ -337,6 +317,18 @@ class Flights:
             self._simulation.tell(races)
         return bool(met)
 
+    def _is_all_under_way(self, tensor: Any) -> bool:
+        """Whether one copy has all bytes of a tensor, so that no index misses it."""
+        buffer = pinned_buffer(tensor)
+        if buffer is None:
+            return False
+        low, high, layout = buffer.operand(tensor)[1:]
+        return any(
+            layout is None and each.span[0] <= low and high <= each.span[1]
+            for each in buffer.flights
+            if each.span[2] is None
+        )
+
     def _is_told(self, met: Sequence[Flight]) -> None:
         """What the hint of a race would cure as well is not told again."""
         for flight in (*met, *filter(self._is_behind, self._flights)):
@@ -364,26 +356,18 @@ class Flights:
         for flight in self._met(buffer, buffer.operand(tensor)[1:], writes=False):
             flight.arrays.append((weakref.ref(array), place))
 
-    def read_in_part(self, tensor: Any, pick: Callable[[Any], Any]) -> bool:
-        """The host reads what an index or a mask picks out of a tensor."""
-        buffer = pinned_buffer(tensor)
-        if buffer is None or not buffer.flights:
-            return False
-        torch, nbytes = self._torch, tensor.untyped_storage().nbytes()
-        shadow = torch.zeros(nbytes, dtype=torch.uint8, device="cpu")
-        for flight in self._met(buffer, buffer.operand(tensor)[1:], writes=False):
-            lies = flight.stretch.on(shadow.untyped_storage(), torch)
-            lies.copy_(self._simulation.poisoned(lies))  # no byte of it is zero
-        under_way = Stretch.of(tensor).on(shadow.untyped_storage(), torch)
-        picked = pick(under_way).contiguous().view(-1).view(torch.uint8)
-        return bool(picked.any()) and self.touched(tensor, writes=False)
+    def look(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Run an operator, with what it is about to read too early."""
+        return func(*self._found_by(func, args, kwargs), **kwargs)
 
-    def look(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> tuple[Any, ...]:
+    def _found_by(
+        self, func: Any, args: tuple[Any, ...], kwargs: Any
+    ) -> tuple[Any, ...]:
         """See what an operator is about to read or write; answers with what it finds.
 
         Poison, if that is wanted, in the place of what is read too early.
         """
-        torch, schema = self._torch, func._schema
+        schema = func._schema
         name = schema.name.removeprefix("aten::")
         if (
             name in _SHAPE_ONLY
@@ -394,13 +378,12 @@ class Flights:
         ):
             return args  # shapes and views read nothing
         named = {each.name: each for each in schema.arguments}
+        given = [*zip(schema.arguments, args, strict=False)]
+        given += [(named[key], each) for key, each in kwargs.items() if key in named]
         tensors = [
             (declared, each)
-            for declared, given in (
-                *zip(schema.arguments, args, strict=False),
-                *((named[key], each) for key, each in kwargs.items() if key in named),
-            )
-            for each in _flat(given)
+            for declared, value in given
+            for each in (value if isinstance(value, (list, tuple)) else (value,))
             if isinstance(each, torch.Tensor)
         ]
         devices = {each.device.type for _, each in tensors}
@@ -414,27 +397,17 @@ class Flights:
         early = set()
         for declared, each in tensors:
             writes = declared.alias_info is not None and declared.alias_info.is_write
-            if name in _PUT and each is args[0]:
-                self._keep(each)
-                continue
-            if name in _PICK and each is args[0] and "out" not in kwargs:
-                met = self.read_in_part(each, lambda x: func(x, *args[1:], **kwargs))
-            else:
-                met = self.touched(each, writes=writes)
+            if (
+                name in _IN_PART
+                and each is args[0]
+                and not self._is_all_under_way(each)
+            ):
+                continue  # what it changes is found by its bytes
+            met = self.touched(each, writes=writes)
             if met and not writes and self._simulation.poisons:
                 early.add(id(each))
         poisoned = self._simulation.poisoned
         return tuple(poisoned(each) if id(each) in early else each for each in args)
-
-
-def _flat(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        value = (*value.values(),)
-    if isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _flat(each)
-    else:
-        yield value
 
 
 def _alive(buffer: PinnedBuffer) -> list[Any]:
@@ -467,17 +440,3 @@ def _watched(plain: Any, flights: Flights) -> type:
         setattr(HostTensor, name, as_plain(getattr(plain, name)))
     HostTensor.__name__ = HostTensor.__qualname__ = plain.__name__
     return HostTensor
-
-
-def _mode_that_looks(flights: Flights) -> type:
-    class Watching(operator_mode()):  # type: ignore[misc]  # made with torch
-        """Looks at the operators behind one call."""
-
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            del types
-            kwargs = kwargs or {}
-            return func(*flights.look(func, args, kwargs), **kwargs)
-
-    return Watching

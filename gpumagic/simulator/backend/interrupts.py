@@ -7,11 +7,9 @@ bytecode that asks the interpreter for a call between two bytecodes of the main 
 where no C++ runs (`Py_AddPendingCall`). That call runs the user's handler; while the
 books are written it is asked for again afterwards.
 
-A handler may run one operation late. A main thread that waits in C comes to no
-bytecode: another thread looks, a moment after each signal, whether its handler has run,
-and if the main thread stands where it stood, outside of torch and of the simulator,
-sends the signal again for a handler that runs at once. `signal.signal` and
-`signal.getsignal` have stand-ins: who sets a handler or asks for it notices nothing.
+A main thread that waits in C comes to no bytecode: another thread looks, a moment after
+each signal, whether its handler has run, and if the main thread stands where it stood,
+outside of torch and of the simulator, sends the signal again for one that runs at once.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
 
 _LOOK_AFTER_S = 0.05
 
@@ -45,9 +42,7 @@ class Interrupts:
         self.asked: dict[int, None] = {}  # signals that came while they were
         self._main: Any = threading.main_thread().ident
         self._get, self._set = signal.getsignal, signal.signal
-        self._users: dict[int, Callable[..., Any]] = {}
-        self._ours: dict[int, Any] = {}
-        self._asks: dict[int, _Asked] = {}
+        self._handlers: dict[int, _Handler] = {}
 
     # ------------------------------------------------------- handlers of signals
 
@@ -57,15 +52,15 @@ class Interrupts:
             return
         for signum in signal.valid_signals():
             there = self._get(signum)
-            if callable(there) and there is not self._ours.get(signum):
+            if callable(there) and there is not self._ours(signum):
                 self.set(signum, there)
 
     def give_back(self) -> None:
         """Put the user's handlers back, wherever ours are still in place."""
         if threading.get_ident() == self._main:
-            for signum, ours in self._ours.items():
-                if self._get(signum) is ours:
-                    self._set(signum, self._users[signum])
+            for signum, handler in self._handlers.items():
+                if self._get(signum) is handler.ours:
+                    self._set(signum, handler.users)
         self._watching = False
         self._noticed.put(None)
 
@@ -79,12 +74,10 @@ class Interrupts:
         if not callable(handler):
             self._set(signalnum, handler)
             return before
-        ours = self._ours.get(signalnum)
-        if ours is None:
-            asked = self._asks[signalnum] = _Asked(self, int(signalnum))
-            ours = self._ours[signalnum] = _handler(_adding(asked, self._noticed))
-        self._set(signalnum, ours)
-        self._users[signalnum] = handler
+        if signalnum not in self._handlers:
+            self._handlers[signalnum] = _Handler(self, int(signalnum), self._noticed)
+        self._set(signalnum, self._handlers[signalnum].ours)
+        self._handlers[signalnum].users = handler
         if not self._watching:
             self._watching = True
             threading.Thread(target=self._watch, daemon=True).start()
@@ -93,8 +86,12 @@ class Interrupts:
     def get(self, signalnum: Any) -> Any:
         """`signal.getsignal`."""
         there = self._get(signalnum)
-        ours = self._ours.get(signalnum)
-        return there if ours is None or there is not ours else self._users[signalnum]
+        ours = there is not None and there is self._ours(signalnum)
+        return self._handlers[signalnum].users if ours else there
+
+    def _ours(self, signalnum: Any) -> Any:
+        handler = self._handlers.get(signalnum)
+        return None if handler is None else handler.ours
 
     # ------------------------------------------------------------ round the books
 
@@ -106,9 +103,9 @@ class Interrupts:
         """Signals arrive again, one that has waited at once."""
         self.held = False
         while self.asked:
-            self._ours[self.asked.popitem()[0]].restype()
+            self._handlers[self.asked.popitem()[0]].ask()
 
-    def run(self, signum: int, *_: Any) -> None:
+    def run(self, signum: int) -> None:
         """Run the user's handler, or remember that it is to run."""
         __tracebackhide__ = True
         if self.held:
@@ -117,26 +114,26 @@ class Interrupts:
         frame: Any = sys._getframe(1)
         while frame.f_code.co_filename == __file__ and frame.f_back:
             frame = frame.f_back
-        self._users[signum](signum, frame)
+        self._handlers[signum].users(signum, frame)
 
     # -------------------------------------------------------------- while it waits
 
     def _watch(self) -> None:
         pause = threading.Event()  # `time.sleep` would move the clock of the machine
         while (signum := self._noticed.get()) is not None:
-            ours, asked = self._ours[signum], self._asks[signum]
-            asked.due += 1
+            handler = self._handlers[signum]
+            handler.due += 1
             stands = self._waits_in()
             pause.wait(_LOOK_AFTER_S)
-            if not asked.is_due() or stands is None or stands != self._waits_in():
+            if not handler.is_due() or stands is None or stands != self._waits_in():
                 continue
-            later, ours.restype = ours.restype, asked.at_once
+            handler.ours.restype = handler.at_once
             if hasattr(signal, "pthread_kill"):
                 signal.pthread_kill(self._main, signum)
             else:  # Windows, which wakes the main thread of any that raises it
                 signal.raise_signal(signum)
             pause.wait(_LOOK_AFTER_S)
-            ours.restype = later
+            handler.ours.restype = handler.ask
 
     def _waits_in(self) -> tuple[int, int] | None:
         """Where the main thread stands, unless in torch or in the simulator."""
@@ -148,13 +145,28 @@ class Interrupts:
         return id(frame), frame.f_lasti
 
 
-class _Asked:
-    """What the interpreter calls: of C functions only one that asks `bool` fits."""
+class _Handler:
+    """What stands before a handler; the interpreter calls it by asking its `bool`."""
 
-    def __init__(self, interrupts: Interrupts, signum: int) -> None:
-        self._interrupts, self.signum = interrupts, signum
+    users: Callable[..., Any]
+
+    def __init__(
+        self, interrupts: Interrupts, signum: int, noticed: queue.SimpleQueue[Any]
+    ) -> None:
+        self._interrupts, self._signum = interrupts, signum
         self.due = 0  # how often it was asked for, as far as was noticed
         self._called = self._skipped = 0
+        # ctypes calls any callable in the place of a result type, and one that checks:
+        # so the signal leads without bytecode to `Py_AddPendingCall`, and that to us.
+        is_true = ctypes.cast(ctypes.pythonapi["PyObject_IsTrue"], ctypes.c_void_p)
+        add: Any = ctypes.pythonapi["Py_AddPendingCall"]
+        add.argtypes = (ctypes.c_void_p, ctypes.py_object)
+        add.restype = (signum,).__getitem__  # whose result is 0 or -1
+        add.errcheck = noticed.put
+        self.ask = partial(add, is_true, self)
+        self.ours: Any = ctypes.pythonapi["Py_IsInitialized"]
+        self.ours.argtypes = (ctypes.c_int, ctypes.py_object)
+        self.ours.restype = self.ask
 
     def is_due(self) -> bool:
         """Whether it was asked for, and has not been called since."""
@@ -165,7 +177,7 @@ class _Asked:
         __tracebackhide__ = True
         if self.is_due() and not self._skipped:
             self._skipped += 1
-            self._interrupts.run(self.signum)
+            self._interrupts.run(self._signum)
 
     def __bool__(self) -> bool:
         __tracebackhide__ = True
@@ -173,24 +185,5 @@ class _Asked:
         if self._skipped:
             self._skipped -= 1
         else:
-            self._interrupts.run(self.signum)
+            self._interrupts.run(self._signum)
         return False  # whatever else would pass for an error
-
-
-def _adding(asked: _Asked, noticed: queue.SimpleQueue[Any]) -> Any:
-    """What asks for a call of it, without bytecode; it may be given a number."""
-    is_true = ctypes.cast(ctypes.pythonapi["PyObject_IsTrue"], ctypes.c_void_p)
-    add: Any = ctypes.pythonapi["Py_AddPendingCall"]
-    add.argtypes = (ctypes.c_void_p, ctypes.py_object)
-    # ctypes calls any callable that stands in the place of a result type, and a check.
-    add.restype = (asked.signum,).__getitem__  # whose result is 0 or -1
-    add.errcheck = noticed.put
-    return partial(add, is_true, asked)
-
-
-def _handler(asking: Any) -> Any:
-    """A handler without bytecode that asks: it takes what handlers are given."""
-    nothing = ctypes.pythonapi["Py_IsInitialized"]
-    nothing.argtypes = (ctypes.c_int, ctypes.py_object)
-    nothing.restype = asking
-    return nothing

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.backend.call import Call, General, give_generator, work_of
 from gpumagic.simulator.backend.host_memory import WATCHED_BYTES, foresee, may_be_large
@@ -44,7 +46,7 @@ def kernels_on(simulation: Simulation) -> Callable[[str], Kernel]:
 
 def study(simulation: Simulation, name: str) -> Kernel:
     """The kernel of one operator."""
-    operation = Operation(simulation.torch, name)
+    operation = Operation(name)
     if operation.missing:
         return refusing(
             f"kernel for {name}, which has none for the CPU either",
@@ -89,7 +91,7 @@ def _quick(  # noqa: C901, PLR0915 -- said below
     path that each operation takes, so it is not cut into calls. What is named is told
     as `General` tells it.
     """
-    tensor, call = simulation.torch.Tensor, operation.call
+    tensor, call = torch.Tensor, operation.call
     values = frozenset((int, float, bool, str, type(None)))
     in_place, launch = operation.in_place, simulation.launch
     view_of_twin = simulation.tensors.view_of_twin
@@ -98,7 +100,7 @@ def _quick(  # noqa: C901, PLR0915 -- said below
     few = _FEW_ELEMENTS if by_sizes else _FEW_PAIRS // (operation.makes or 1)
     shaped, counted = operation.by_shape, operation.work is not None
     works = counted or operation.blocks is not None
-    recording = simulation.torch.is_grad_enabled
+    recording = torch.is_grad_enabled
 
     def run(*args: Any, **options: Any) -> Any:  # noqa: C901, PLR0912, PLR0915
         __tracebackhide__ = True
@@ -159,7 +161,7 @@ def _quick(  # noqa: C901, PLR0915 -- said below
         if is_product:  # as the formula has it, at a tenth of its cost
             work = (*result.shape, inner[-1].size(-2))
         elif works:
-            work = work_of(operation, inner, {}, result, tensor)
+            work = work_of(operation, inner, {}, result)
         if shaped or not dense:
             rule = operation.rule_by_shape(inner, dense=dense)
         recorded = needs_grad and not options and recording()
@@ -200,12 +202,11 @@ class IntoOutputs:
     that tensor is resized as `resize_` does it, in its own memory while that is enough.
     """
 
-    __slots__ = ("_operation", "_simulation", "_tensor")
+    __slots__ = ("_operation", "_simulation")
 
     def __init__(self, simulation: Simulation, operation: Operation) -> None:
         self._simulation = simulation
         self._operation = operation
-        self._tensor = simulation.torch.Tensor
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Run it; the arguments are those that torch hands to a kernel."""
@@ -239,7 +240,7 @@ class IntoOutputs:
             written.reads,
             read_bytes,
             written.nbytes,
-            *self._work(inner, named, next(iter(results.values()))),
+            *_work(operation, inner, named, next(iter(results.values()))),
         )
         for target, result in _pairs(targets, results):
             simulation.tensors.twin_of(target).copy_(result)
@@ -248,17 +249,8 @@ class IntoOutputs:
         given = (*targets.values(),)
         return given[0] if len(given) == 1 else given
 
-    def _work(
-        self, inner: list[Any], named: dict[str, Any], result: Any
-    ) -> tuple[Amount, Any]:
-        """What it computes, and in which type."""
-        if not isinstance(result, self._tensor):
-            return 0.0, getattr(result, "dtype", None)
-        work = work_of(self._operation, inner, named, result, self._tensor)
-        return work, result.dtype
-
     def _inner(self, call: Call, value: Any, where: int | str) -> Any:
-        if isinstance(value, self._tensor):
+        if isinstance(value, torch.Tensor):
             return call.twin(value, where)
         if where == INDICES and self._operation.mixes:
             return call.twins_of_indices(value, where)
@@ -268,7 +260,7 @@ class IntoOutputs:
         """What stands for it: of its geometry, by which the kernel sees what fits."""
         if isinstance(target, list):
             return [self._fresh(each) for each in target]
-        empty = self._simulation.torch.empty_strided
+        empty = torch.empty_strided
         size, stride = target.size(), target.stride()
         return empty(size, stride, dtype=target.dtype, device="cpu")
 
@@ -276,10 +268,19 @@ class IntoOutputs:
         """Give it the result's shape, if it has another one."""
         if target.shape == result.shape:
             return
-        ops = self._simulation.torch.ops.aten
+        ops = torch.ops.aten
         ops.resize_.default(target, result.size())
         if target.stride() != result.stride():
             ops.as_strided_.default(target, result.size(), result.stride())
+
+
+def _work(
+    operation: Operation, inner: list[Any], named: dict[str, Any], result: Any
+) -> tuple[Amount, Any]:
+    """What it computes, and in which type."""
+    if not isinstance(result, torch.Tensor):
+        return 0.0, None
+    return work_of(operation, inner, named, result), result.dtype
 
 
 def _pairs(targets: dict[str, Any], results: dict[str, Any]) -> Iterator[Any]:

@@ -8,15 +8,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.errors import GpuMagicError
+import torch
+
 from gpumagic.report.places import Place
-from gpumagic.simulator.allocator_settings import AllocatorSettings
 from gpumagic.simulator.allocator_snapshot import Context, Recording
-from gpumagic.simulator.backend.refusals import NotSimulated
+from gpumagic.simulator.backend.refusals import refusing
 from gpumagic.simulator.observing import StorageDeaths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from types import FrameType
 
     from gpumagic.report.places import PlaceMark
@@ -30,35 +30,18 @@ _OURS = str(Path(__file__).parents[1])  # what stands for torch's C++ is no fram
 _OPERATORS = str(Path("torch", "_ops.py"))
 _CONTEXTS = {None: Context.NEVER, "state": Context.STATE, "alloc": Context.ALLOC}
 _CONTEXTS["all"] = Context.ALL
-_ACTIONS = (
-    "alloc",
-    "free_requested",
-    "free_completed",
-    "segment_alloc",
-    "segment_free",
-    "segment_map",
-    "segment_unmap",
-    "oom",
-    "snapshot",
-)
 
 
 def memory_names(
     simulation: Simulation, torch_sim: TorchSim
 ) -> Iterator[tuple[Any, str, Any]]:
     """What to put in the place of torch's own: object, name, replacement."""
-    torch = simulation.torch
     memory, history = torch.cuda.memory, History(simulation, torch_sim)
     yield memory, "_record_memory_history", history.record
     yield memory, "_snapshot", history.snapshot
     yield memory, "_dump_snapshot", history.dump
-    if hasattr(memory, "_allocation_traceback"):
-        yield memory, "_allocation_traceback", history.calls_of
-    attach = simulation.memory_full.append
-    yield torch._C, "_cuda_attach_out_of_memory_observer", attach
-    settings = _settings(simulation)
-    yield torch._C, "_accelerator_setAllocatorSettings", settings
-    yield memory, "_set_allocator_settings", settings
+    refuse = refusing("allocator settings at run time", 'simulate(allocator="...")')
+    yield memory, "_set_allocator_settings", refuse
 
 
 class History:
@@ -75,19 +58,15 @@ class History:
         context: str | None = "all",
         stacks: str = "all",
         max_entries: int = sys.maxsize,
-        device: Any = None,
+        *_: Any,
         clear_history: bool = False,
-        compile_context: bool = False,
-        global_record_annotations: bool = False,
         skip_actions: Sequence[str] | None = None,
+        **__: Any,
     ) -> None:
-        """Record from now on what the allocators do; None ends it."""
-        del device, compile_context, global_record_annotations  # also torch: all GPUs
-        _require("state", enabled, ("state", "all", None))
-        _require("context", context, (*_CONTEXTS,))
-        _require("stacks", stacks, ("python", "all"))
-        for action in skip_actions or ():
-            _require("skipped action", action, _ACTIONS)
+        """Record from now on what the allocators do, on all GPUs; None ends it."""
+        if context not in _CONTEXTS:
+            raise RuntimeError(f"expected context to be one of {[*_CONTEXTS]}")
+        del stacks  # they are Python's
         most = min(max_entries, _MOST_ENTRIES) if enabled == "all" else 1
         skipped = frozenset(skip_actions or ())
         self._switch(
@@ -122,16 +101,6 @@ class History:
         """Write the snapshot to a file for torch's own viewer."""
         with Path(filename).open("wb") as file:
             pickle.dump(self.snapshot(), file)
-
-    def calls_of(self, data_ptr: int) -> list[dict[str, Any]] | None:
-        """Where what begins at an address was allocated; None if that is not known."""
-        found = (
-            block["frames"]
-            for segment in self._torch_sim.memory_snapshot()
-            for block in segment["blocks"]
-            if block["address"] == data_ptr and block["state"] == "active_allocated"
-        )
-        return next(found, None) or None
 
 
 class CallsOfBlocks:
@@ -180,23 +149,3 @@ def _frame(mark: PlaceMark) -> dict[str, Any]:
     place = Place(*mark)
     name = place.code.co_name
     return {"filename": place.file, "line": place.line or 0, "name": name}
-
-
-def _require(what: str, value: Any, known: tuple[Any, ...]) -> None:
-    if value not in known:
-        listed = ", ".join(repr(each) for each in known)
-        raise RuntimeError(f"expected {what} to be one of {listed}, not {value!r}")
-
-
-def _settings(simulation: Simulation) -> Callable[[str], None]:
-    def _set_allocator_settings(env: str) -> None:
-        """Let the allocators do as PYTORCH_ALLOC_CONF would say, from now on."""
-        try:
-            settings = AllocatorSettings.parse(env)
-        except GpuMagicError as refused:  # torch has its own kind of error
-            raise NotSimulated(refused.problem, refused.hint) from None
-        with simulation.books():
-            for gpu in simulation.machine.all_gpus:
-                gpu.allocator.configure(settings)
-
-    return _set_allocator_settings

@@ -6,9 +6,10 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend import attention
-from gpumagic.simulator.backend.cuda_only import DRAWING, made_of_others
-from gpumagic.simulator.backend.precision import Precision
+import torch
+
+from gpumagic.simulator.backend import attention, precision
+from gpumagic.simulator.backend.cuda_only import DROPOUT, MADE
 from gpumagic.simulator.operators import (
     Kind,
     Rule,
@@ -86,47 +87,23 @@ class Operation:
     """One overload of one operator: how it is run, and what it costs."""
 
     __slots__ = (
-        "_torch",
-        "_waiting",
-        "blocks",
-        "by_shape",
-        "call",
-        "copies",
-        "generator_at",
-        "in_place",
-        "is_product",
-        "launches",
-        "makes",
-        "missing",
-        "mixes",
-        "name",
-        "outs",
-        "over_lists",
-        "pointwise",
-        "rounds",
-        "rule",
-        "several",
-        "silent",
-        "single",
-        "takes_device",
-        "takes_generator",
-        "takes_sizes",
-        "work",
-        "written",
-    )
+        "_waiting", "blocks", "by_shape", "call", "copies", "generator_at",
+        "in_place", "is_product", "launches", "makes", "missing", "mixes", "name",
+        "outs", "over_lists", "pointwise", "rounds", "rule", "several", "silent",
+        "single", "takes_device", "takes_generator", "takes_sizes", "work", "written",
+    )  # fmt: skip
 
-    def __init__(self, torch: Any, name: str) -> None:  # noqa: PLR0915 -- a list
-        overload = _overload(torch, name)
+    def __init__(self, name: str) -> None:  # noqa: PLR0915 -- a list
+        overload = _overload(name)
         schema = overload._schema
         arguments, returns = schema.arguments, schema.returns
         base, _, kind = name.removeprefix(_NAMESPACE).partition(".")
         self.name = name  # as torch's dispatcher spells it, "aten::add.Tensor"
-        made = made_of_others(torch, name)
-        self.call: Callable[..., Any] = _binding(torch, name) or made or overload._op
+        made = MADE.get(name.removeprefix(_NAMESPACE))
+        self.call: Callable[..., Any] = _binding(name) or made or overload._op
         has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
         # nothing computes it here
         self.missing = made is None and not has_kernel(name, "CPU")
-        self._torch = torch
         self.rule: Rule = rule_for(name)
         functional = base.removesuffix("_")
         self.is_product = functional in _PRODUCTS and not kind.startswith("dtype")
@@ -136,18 +113,17 @@ class Operation:
             self.work = _product
         elif functional in _PRODUCTS:
             self.work = _product_before_type
-        elif base == "_foreach_mm":
-            self.work = _flops_of_products
         elif self.rule.uses_flops:
             self.work = _flop_formula(getattr(torch.ops.aten, functional))
         if functional in _CONVOLUTIONS:
             self.work = _convolution
         if base.startswith(attention.FUSED):
             back = base.endswith("_backward")
-            self.work = attention.work(*((3, 2, 1, 11) if back else (1, 1, 0, 6)))
+            self.work = attention.work(back)
+            self.call = attention.in_single(self.call)
             self.name = attention.FLASH + ("_backward" if back else "")
         self.copies = base == "clone"
-        self.blocks = _counting_blocks(torch, base, self.rule)
+        self.blocks = _counting_blocks(base, self.rule)
         self.single = len(returns) == 1 and str(returns[0].type) == "Tensor"
         # returns new tensors, and nothing else
         self.several = len(returns) > 1 and all(
@@ -170,14 +146,11 @@ class Operation:
             self.makes = 0
         self.pointwise = torch.Tag.pointwise in overload.tags and self.single
         self.over_lists = base.startswith("_foreach_")
-        if (self.rule.kind in _SLOW_IN_HALF and made is None) or base.startswith(
-            _CELLS
-        ):
-            self.call = Precision(torch).in_single(self.call, self.written)
-        if self.is_product:
-            self.call = _without_integers(torch, functional, self.call)
+        is_slow = self.rule.kind in _SLOW_IN_HALF and made is None
+        if is_slow or base.startswith(_CELLS):
+            self.call = precision.in_single(self.call, self.written)
         names = {each.name for each in arguments}
-        self.takes_generator = "generator" in names or base in DRAWING
+        self.takes_generator = "generator" in names or base == DROPOUT
         self.generator_at = next(
             (i for i, each in enumerate(arguments) if each.name == "generator"),
             len(arguments),
@@ -207,11 +180,11 @@ class Operation:
         `NotImplemented` where there is none. No frame may hold the error: in a circle
         with it, the tensors of a call that has failed would live on.
         """
-        return Precision(self._torch).widened(self.call, self.written, args, named)
+        return precision.widened(self.call, self.written, args, named)
 
     def rule_by_shape(self, twins: Sequence[Any], *, dense: bool) -> Rule:
         """What it costs on operands of these shapes."""
-        rule, tensor = self.rule, self._torch.Tensor
+        rule, tensor = self.rule, torch.Tensor
         if rule.kind in _SOFTMAXES and twins[0].dim():
             first = twins[0]
             dimension = next((each for each in twins if type(each) is int), -1)
@@ -230,7 +203,7 @@ class Operation:
         return self._waiting if masked else self.rule
 
 
-def names_to_register(torch: Any) -> Iterator[str]:
+def names_to_register() -> Iterator[str]:
     """Every operator that needs a kernel of the device's own."""
     core = torch._C
     registered = core._dispatch_get_registrations_for_dispatch_key
@@ -258,7 +231,7 @@ def _is_view(returned: Any) -> bool:
     return returned.alias_info is not None and not returned.alias_info.is_write
 
 
-def _binding(torch: Any, name: str) -> Callable[..., Any] | None:
+def _binding(name: str) -> Callable[..., Any] | None:
     """What Python calls for a common operator: the same, half a microsecond sooner.
 
     The function where there is one, as the first argument may be a number; products
@@ -272,39 +245,11 @@ def _binding(torch: Any, name: str) -> Callable[..., Any] | None:
     return called or getattr(torch.Tensor, short)
 
 
-def _overload(torch: Any, name: str) -> Any:
+def _overload(name: str) -> Any:
     namespace, _, rest = name.partition("::")
     base, _, overload = rest.partition(".")
     packet = getattr(getattr(torch.ops, namespace), base)
     return getattr(packet, overload or "default")
-
-
-def _without_integers(
-    torch: Any, name: str, call: Callable[..., Any]
-) -> Callable[..., Any]:
-    """A product of matrices, which CUDA has for no whole numbers."""
-    types = {
-        torch.bool: "Bool",
-        torch.uint8: "Byte",
-        torch.int8: "Char",
-        torch.int16: "Short",
-        torch.int32: "Int",
-        torch.int64: "Long",
-    }
-    kernel = "addmm_cuda" if name.endswith("addmm") or name == "mm" else "baddbmm_cuda"
-
-    def run(*args: Any, **named: Any) -> Any:
-        lacking = types.get(args[-1].dtype)
-        try:
-            result = call(*args, **named)  # which says first what else is wrong
-        except NotImplementedError:  # the CPU has none for bool either
-            if not lacking:
-                raise
-        if lacking and args[-1].numel() and args[-2].numel():
-            raise NotImplementedError(f"\"{kernel}\" not implemented for '{lacking}'")
-        return result
-
-    return run
 
 
 def _product_before_type(*shapes_and_type: Any, out_shape: Any, **_: Any) -> Product:
@@ -345,39 +290,31 @@ def _convolution(
     return groups, rows, outer // groups, inner * spread
 
 
-def _counting_blocks(
-    torch: Any, base: str, rule: Rule
-) -> Callable[[Sequence[Any]], int] | None:
+def _counting_blocks(base: str, rule: Rule) -> Callable[[Sequence[Any]], int] | None:
     """What counts the blocks of an operator that has one for each row or channel."""
-    tensor = torch.Tensor
+
+    def first(given: Sequence[Any], kind: type) -> Any:
+        return next((each for each in given if type(each) is kind), None)
 
     def rows(given: Sequence[Any]) -> int:
-        first = next(each for each in given if isinstance(each, tensor))
-        shape = next(each for each in given if type(each) is list)
-        return int(first.numel()) // (math.prod(shape) or 1)
+        shape = first(given, list)
+        return int(first(given, torch.Tensor).numel()) // (math.prod(shape) or 1)
 
     def channels(given: Sequence[Any]) -> int:
-        first = next(each for each in given if isinstance(each, tensor))
-        return int(first.size(1)) if first.dim() > 1 else 1
+        tensor = first(given, torch.Tensor)
+        return int(tensor.size(1)) if tensor.dim() > 1 else 1
 
     def rows_of_a_softmax(given: Sequence[Any]) -> int:
-        first = given[0]
-        along = next((each for each in given if type(each) is int), None)
-        if along is None or not first.dim():
+        tensor, along = given[0], first(given, int)
+        if along is None or not tensor.dim():
             return 1
-        return int(first.numel()) // (first.size(along) or 1)
+        return int(tensor.numel()) // (tensor.size(along) or 1)
 
     if rule.kind in _SOFTMAXES and base != "logsumexp":
         return rows_of_a_softmax
     if base in _BY_ROWS:
         return rows
     return channels if base in _BY_CHANNELS else None
-
-
-def _flops_of_products(left: Any, right: Any, **_: Any) -> int:
-    """Of many matrix products at once."""
-    pairs = zip(left, right, strict=True)
-    return sum(2 * a.numel() * b.shape[-1] for a, b in pairs)
 
 
 def _flop_formula(packet: Any) -> Callable[..., int] | None:
@@ -389,8 +326,8 @@ def _flop_formula(packet: Any) -> Callable[..., int] | None:
     return plain
 
 
-def operator_mode() -> type:
-    """A class to derive a mode from, whose first call imports nothing.
+def operator_mode(look: Callable[[Any, Any, dict[str, Any]], Any]) -> type:
+    """A mode that shows each operator to `look`, and whose first call imports nothing.
 
     torch keeps torch.compile out of every other mode's code. For that it imports
     torch._dynamo and sympy at the first call, which takes seconds; nothing is compiled
@@ -404,5 +341,11 @@ def operator_mode() -> type:
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
             return False
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            del types
+            return look(func, args, kwargs or {})
 
     return OperatorMode

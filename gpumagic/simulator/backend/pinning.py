@@ -12,13 +12,15 @@ import threading
 import weakref
 from collections import deque
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from gpumagic.simulator.accesses import Accesses
 from gpumagic.simulator.backend.addresses import operand_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.in_flight import Flight
@@ -31,8 +33,6 @@ _FACTORIES = (
     "randint_like", "randn", "randn_like", "randperm", "tensor", "zeros", "zeros_like",
 )  # fmt: skip
 _METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
-
-
 _LOOKED_AT = 64  # blocks, for one that is free
 
 
@@ -75,8 +75,7 @@ class Pinning:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._torch = simulation.torch
-        aten = simulation.torch.ops.aten
+        aten = torch.ops.aten
         self._empty_like = aten.empty_like.default._op
         self._copy = aten.copy_.default._op
         # By size: blocks that torch would keep, each with its latest owner.
@@ -90,7 +89,7 @@ class Pinning:
         """`tensor.pin_memory()` of one that is not: a marked copy."""
         began_ns = perf_counter_ns()
         pinned = self._empty_like(tensor)
-        self._copy_into(pinned, tensor)
+        self._copy(pinned, tensor)
         self._simulation.pinning_time.spent_ns += perf_counter_ns() - began_ns
         machine = self._simulation.machine
         # A thread that pins does it beside the program, which the clock is of.
@@ -98,9 +97,6 @@ class Pinning:
             costs = machine.gpus[0].costs
             machine.scheduler.elapse(costs.host_copy_ns(pinned.nbytes))
         return self._mark(pinned)
-
-    def _copy_into(self, pinned: Any, tensor: Any) -> None:
-        self._copy(pinned, tensor)
 
     def _mark(self, tensor: Any) -> Any:
         storage = tensor.untyped_storage()
@@ -121,30 +117,17 @@ class Pinning:
         return tensor
 
 
-def contiguous_strides(size: Any) -> tuple[int, ...]:
-    """Strides of elements in the order of a plain array."""
-    strides, step = [], 1
-    for length in reversed(size):
-        strides.append(step)
-        step *= max(1, length)
-    return (*reversed(strides),)
-
-
-def pinning_factories(
-    torch: Any, others: Mapping[str, Callable[..., Any]]
-) -> dict[str, Callable[..., Any]]:
+def pinning_factories() -> dict[str, Callable[..., Any]]:
     """Factories that pin what they make if they are asked to, by name.
 
     torch's own ask C++ for an allocator that cannot be supplied. Replacing the
     kernels beneath them would cost every CPU operation that needs new memory several
     microseconds; this costs a factory that is called from Python a fifth of one.
     """
-    return {
-        name: _pinning(others.get(name) or getattr(torch, name)) for name in _FACTORIES
-    }
+    return {name: _pinning(getattr(torch, name)) for name in _FACTORIES}
 
 
-def pinning_methods(torch: Any) -> dict[str, Callable[..., Any]]:
+def pinning_methods() -> dict[str, Callable[..., Any]]:
     """Likewise the methods of a tensor that make another, by name."""
     return {name: _pinning(getattr(torch.Tensor, name)) for name in _METHODS}
 
@@ -156,24 +139,3 @@ def _pinning(original: Callable[..., Any]) -> Callable[..., Any]:
         return made.pin_memory() if pin_memory else made
 
     return make
-
-
-class Stretch(NamedTuple):
-    """The geometry of a tensor, to be laid over a storage again."""
-
-    dtype: Any
-    offset: int
-    size: Any
-    stride: Any
-
-    @classmethod
-    def of(cls, tensor: Any) -> Stretch:
-        """That of this tensor."""
-        return cls(
-            tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride()
-        )
-
-    def on(self, storage: Any, torch: Any) -> Any:
-        """A tensor of this geometry on a storage of the CPU."""
-        empty = torch.empty(0, dtype=self.dtype, device="cpu")
-        return empty.set_(storage, self.offset, self.size, self.stride)

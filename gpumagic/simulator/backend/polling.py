@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.scheduler import Scheduler
 
 _PAUSE_NS = 500_000  # a loop that only asks comes back much sooner
 _IN_VAIN = 8  # a busy machine pauses a loop now and then, but not so often in a row
@@ -27,11 +26,10 @@ _IN_VAIN = 8  # a busy machine pauses a loop now and then, but not so often in a
 class _Asked(threading.local):
     """What a thread found when it last asked: its clocks then, and how often."""
 
-    def __init__(self) -> None:
-        self.ever = False
-        self.simulated_ns = -1
-        self.real_ns = 0
-        self.pauses = 0
+    ever = False
+    simulated_ns = -1
+    real_ns = 0
+    pauses = 0
 
 
 class Polling:
@@ -41,18 +39,18 @@ class Polling:
         self._simulation = simulation
         self._asked = _Asked()
 
-    @property
-    def _scheduler(self) -> Scheduler:
-        return self._simulation.machine.scheduler  # during a capture it is another
-
     def ask(self, is_done: Callable[[], bool], cost_ns: int) -> bool:
         """Whether something is done, after what the question costs the host.
 
         To be called with the books held.
         """
-        scheduler, asked = self._scheduler, self._asked
-        if not is_done() and self._pauses():
-            scheduler.elapse(time.perf_counter_ns() - asked.real_ns)
+        scheduler, asked = self._simulation.machine.scheduler, self._asked
+        if not is_done():
+            passed_ns = time.perf_counter_ns() - asked.real_ns
+            paused = asked.simulated_ns == scheduler.now_ns and passed_ns > _PAUSE_NS
+            asked.pauses = asked.pauses + 1 if paused else 0
+            if asked.pauses >= _IN_VAIN:
+                scheduler.elapse(passed_ns)
         scheduler.elapse(cost_ns)
         done = is_done()
         asked.ever = True
@@ -66,37 +64,21 @@ class Polling:
         It does for the main thread, and for those that have polled: what a thread
         of somebody else's sleeps is no wait for the machine.
         """
-        sleep, begins, over = time.sleep, self._begins_to_sleep, self._has_slept
+        sleep, simulation, asked = time.sleep, self._simulation, self._asked
 
         def sleeping(seconds: float, /) -> None:
             __tracebackhide__ = True
-            began_ns = begins()
+            main = threading.current_thread() is threading.main_thread()
+            began_ns = simulation.machine.scheduler.now_ns
             if seconds > 0:  # on a lock, which signals end
                 threading.Event().wait(seconds)
             else:
                 sleep(seconds)
-            over(began_ns, seconds)
+            if simulation.on and (main or asked.ever):
+                with simulation.books():
+                    # Others may have moved the clock: all sleep at the same time.
+                    scheduler = simulation.machine.scheduler
+                    until_ns = began_ns + round(float(seconds) * 1e9)
+                    scheduler.elapse(max(0, until_ns - scheduler.now_ns))
 
         return sleeping
-
-    def _pauses(self) -> bool:
-        """Whether this thread polls with pauses of a kind that is not simulated."""
-        asked = self._asked
-        paused = (
-            asked.simulated_ns == self._scheduler.now_ns
-            and time.perf_counter_ns() - asked.real_ns > _PAUSE_NS
-        )
-        asked.pauses = asked.pauses + 1 if paused else 0
-        return asked.pauses >= _IN_VAIN
-
-    def _begins_to_sleep(self) -> int | None:
-        main = threading.get_ident() == threading.main_thread().ident
-        return self._scheduler.now_ns if main or self._asked.ever else None
-
-    def _has_slept(self, began_ns: int | None, seconds: Any) -> None:
-        if began_ns is None or not self._simulation.on:
-            return
-        with self._simulation.books():
-            # Others may have moved the clock meanwhile: all sleep at the same time.
-            until_ns = began_ns + round(float(seconds) * 1e9)
-            self._scheduler.elapse(max(0, until_ns - self._scheduler.now_ns))

@@ -9,88 +9,85 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+_HALVES = (torch.float16, torch.bfloat16)
+_WIDER = {
+    **dict.fromkeys(_HALVES, torch.float32),
+    torch.complex32: torch.complex64,
+}
+_ROUNDED = {
+    **{pair: pair[0] for pair in _WIDER.items()},
+    (torch.complex32, torch.float32): torch.float16,
+}
 
 
-class Precision:
-    """Runs operators in wider types than they are given."""
+def in_single(
+    call: Callable[..., Any], written: tuple[int | str, ...] = ()
+) -> Callable[..., Any]:
+    """An operator that computes halves in single precision."""
 
-    def __init__(self, torch: Any) -> None:
-        self._tensor = torch.Tensor
-        self._halves = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
-        self._wider = {**self._halves, torch.complex32: torch.complex64}
-        self._rounded = {
-            (torch.complex32, torch.float32): torch.float16,
-            **{(narrow, wide): narrow for narrow, wide in self._wider.items()},
-        }
+    def run(*args: Any, **named: Any) -> Any:
+        if getattr(args[0], "dtype", None) not in _HALVES:
+            return call(*args, **named)
+        result = widened(call, written, args, named)
+        # torch says what is wrong with a mixture
+        return call(*args, **named) if result is NotImplemented else result
 
-    def in_single(
-        self, call: Callable[..., Any], written: tuple[int | str, ...] = ()
-    ) -> Callable[..., Any]:
-        """An operator that computes halves in single precision."""
-        halves = self._halves
+    return run
 
-        def run(*args: Any, **named: Any) -> Any:
-            if getattr(args[0], "dtype", None) not in halves:
-                return call(*args, **named)
-            result = self.widened(call, written, args, named)
-            # torch says what is wrong with a mixture
-            return call(*args, **named) if result is NotImplemented else result
 
-        return run
+def widened(  # noqa: C901 -- with what it does to one value
+    call: Callable[..., Any],
+    written: tuple[int | str, ...],
+    args: Sequence[Any],
+    named: Mapping[str, Any],
+) -> Any:
+    """Run it in a wider type; `NotImplemented` where there is none."""
+    types = {*_number_types((*args, *named.values()))}
+    if len(types) != 1 or not types <= _WIDER.keys():
+        return NotImplemented
+    (narrow,) = types
+    originals: dict[int, tuple[Any, Any]] = {}
 
-    def widened(  # noqa: C901 -- with what it does to one value
-        self,
-        call: Callable[..., Any],
-        written: tuple[int | str, ...],
-        args: Sequence[Any],
-        named: Mapping[str, Any],
-    ) -> Any:
-        """Run it in a wider type; `NotImplemented` where there is none."""
-        narrow = self._narrow_type((*args, *named.values()))
-        if narrow is None:
-            return NotImplemented
-        originals: dict[int, tuple[Any, Any]] = {}
+    def widen(where: int | str, value: Any) -> Any:
+        if isinstance(value, list):
+            return [widen(where, each) for each in value]
+        if getattr(value, "dtype", None) is not narrow:
+            return value
+        wide = value.to(_WIDER[narrow])
+        if where in written:
+            originals[id(wide)] = value, wide
+        return wide
 
-        def widen(where: int | str, value: Any) -> Any:
-            if isinstance(value, list):
-                return [widen(where, each) for each in value]
-            if not isinstance(value, self._tensor) or value.dtype is not narrow:
-                return value
-            wide = value.to(self._wider[narrow])
-            if where in written:
-                originals[id(wide)] = value, wide
-            return wide
+    def round_(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(round_, value))
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) in originals:
+            return originals[id(value)][0]
+        return value.to(_ROUNDED.get((narrow, value.dtype), value.dtype))
 
-        def round_(value: Any) -> Any:
-            if isinstance(value, (list, tuple)):
-                return type(value)(map(round_, value))
-            if not isinstance(value, self._tensor):
-                return value
-            if id(value) in originals:
-                return originals[id(value)][0]
-            return value.to(self._rounded.get((narrow, value.dtype), value.dtype))
+    result = call(
+        *(widen(where, each) for where, each in enumerate(args)),
+        **{key: widen(key, each) for key, each in named.items()},
+    )
+    for original, wide in originals.values():  # an output may be of any size
+        original.resize_(wide.shape).copy_(wide)
+    return round_(result)
 
-        result = call(
-            *(widen(where, each) for where, each in enumerate(args)),
-            **{key: widen(key, each) for key, each in named.items()},
-        )
-        for original, wide in originals.values():  # an output may be of any size
-            original.resize_(wide.shape).copy_(wide)
-        return round_(result)
 
-    def _narrow_type(self, values: Sequence[Any]) -> Any:
-        """The one type of the numbers, if it is one to be widened; None otherwise."""
-        flat = [
-            each
-            for value in values
-            for each in (value if isinstance(value, list) else (value,))
-            if isinstance(each, self._tensor)
-        ]
-        types = {
-            each.dtype for each in flat if each.is_floating_point() or each.is_complex()
-        }
-        return (
-            next(iter(types)) if len(types) == 1 and types <= {*self._wider} else None
-        )
+def _number_types(values: Iterable[Any]) -> Iterable[Any]:
+    for value in values:
+        if isinstance(value, list):
+            yield from _number_types(value)
+        elif isinstance(value, torch.Tensor) and not _is_integer(value.dtype):
+            yield value.dtype
+
+
+def _is_integer(dtype: torch.dtype) -> bool:
+    return not (dtype.is_floating_point or dtype.is_complex)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpumagic.report.introspection import is_truly
 from gpumagic.report.places import Place, PlaceMark, place_text
@@ -21,18 +21,11 @@ if TYPE_CHECKING:
 
 _Line = tuple[str, int | None, int | None]
 _OF_THE_SHELL = ("In", "Out")
-_DEEPEST, _MOST_ELEMENTS = 2, 64
+_MOST_ELEMENTS = 64
 
 
 class DataRace(RuntimeWarning):
     """Two accesses of the same memory that nothing orders."""
-
-
-class Ticket(NamedTuple):
-    """A race that was told, so that the same lines are not told again."""
-
-    earlier: _Line
-    later: _Line
 
 
 class RaceWarnings:
@@ -43,7 +36,7 @@ class RaceWarnings:
         self.found: list[Race] = []  # all of them, in their order
         # those who take the races that are found, in the place of a warning
         self.collectors: list[Callable[[Race], None]] = []
-        self._told: set[Ticket] = set()
+        self._told: set[tuple[_Line, _Line]] = set()  # races whose lines are known
 
     def tell(self, races: Sequence[Race]) -> None:
         """Warn of each race once for its two places, unless somebody collects them."""
@@ -53,7 +46,7 @@ class RaceWarnings:
                 for collect in tuple(self.collectors):
                     collect(race)
                 continue
-            ticket = Ticket(_line(race.earlier_place), _line(race.later_place))
+            ticket = _line(race.earlier_place), _line(race.later_place)
             if ticket not in self._told:
                 self._told.add(ticket)
                 warn_at(race.later_place, self._in_words(race), DataRace)
@@ -81,39 +74,18 @@ class RaceWarnings:
 
 def _typed_for(stream: SimulatedStream) -> str | None:
     """What leads to a stream from a name of the notebook or the script."""
-    names = tuple(vars(sys.modules["__main__"]).items())
-    users = [(name, value) for name, value in names if name not in _OF_THE_SHELL]
-    return next(
-        (
-            typed
-            for depth in range(_DEEPEST + 1)
-            for name, value in users
-            if name[0] != "_" and (typed := _way_to(stream, name, value, depth))
-        ),
-        None,
-    )
-
-
-def _way_to(stream: SimulatedStream, typed: str, value: Any, depth: int) -> str | None:
-    """What is typed for a stream so deep within a value: `streams[1]["copy"]`."""
-    if not depth:
-        found = is_truly(value, Stream) and value._simulated is stream
-        return typed if found else None
-    ways = (
-        _way_to(stream, f"{typed}[{key!r}]", each, depth - 1)
-        for key, each in _elements(value)
-    )
-    return next(filter(None, ways), None)
-
-
-def _elements(value: Any) -> list[tuple[str | int, Any]]:
-    """What is in a list, a tuple or a dictionary, by what is typed in brackets."""
-    if type(value) in (list, tuple):
-        return [*enumerate(value[:_MOST_ELEMENTS])]
-    if type(value) is not dict:
-        return []
-    items = itertools.islice(value.copy().items(), _MOST_ELEMENTS)
-    return [(key, each) for key, each in items if type(key) in (str, int)]
+    for name, value in tuple(vars(sys.modules["__main__"]).items()):
+        if name[0] == "_" or name in _OF_THE_SHELL:
+            continue
+        if is_truly(value, Stream) and value._simulated is stream:
+            return name
+        if type(value) not in (list, tuple, dict):
+            continue
+        items = value.copy().items() if type(value) is dict else enumerate(value)
+        for key, each in itertools.islice(items, _MOST_ELEMENTS):
+            if is_truly(each, Stream) and each._simulated is stream:
+                return f"{name}[{key!r}]"
+    return None
 
 
 def _line(mark: PlaceMark | None) -> _Line:

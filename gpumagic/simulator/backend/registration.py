@@ -29,6 +29,8 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gpumagic.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
 # One backward pass unwinds through a handful of guards at once. The slots are used
 # in turn and emptied at the end of the pass.
 _SLOTS = 256
-_Slot = tuple[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
 NAME = "sim"
 MODULE = f"torch.{NAME}"
 KEY = "PrivateUse1"  # of its operators, in torch's tables
@@ -64,7 +65,7 @@ def registered() -> SimulatedModule | None:
     return module if hasattr(module, "offer") else None
 
 
-def register(torch: Any) -> SimulatedModule:
+def register() -> SimulatedModule:
     """Register the device, or find it registered."""
     module = registered()
     if module is not None:
@@ -81,12 +82,10 @@ def register(torch: Any) -> SimulatedModule:
     torch.utils.backend_registration._setup_privateuseone_for_python_backend(
         NAME, module, device_guard=Guard()
     )
-    autograd = torch.autograd
-    autograd._engine_run_backward = restoring(
-        autograd._engine_run_backward,
-        set_aside,
-    )
-    _fence_storages(torch, module)
+    autograd: Any = torch.autograd
+    run_backward = autograd._engine_run_backward
+    autograd._engine_run_backward = restoring(run_backward, set_aside)
+    _fence_storages(module)
     if hasattr(os, "register_at_fork"):  # Windows has no forks
         os.register_at_fork(after_in_child=module.forked)
     return module
@@ -156,7 +155,7 @@ class Routes(dict[str, Any]):
         self.clear()
         self._make = make or _refusing
 
-    def put_in(self, torch: Any, names: Callable[[], Iterable[str]]) -> None:
+    def put_in(self, names: Callable[[], Iterable[str]]) -> None:
         """Let torch come here for these operators, unless it does already."""
         if self._libraries:
             return
@@ -181,20 +180,23 @@ class Routes(dict[str, Any]):
 
 def _refusing(name: str) -> Callable[..., Any]:
     """What says of an operator, or of those that come to a key, that it is off."""
-    namespace, _, operator = name.partition("::")
-    if not operator:
-        return _refuse
-    full = operator if "." in operator else f"{operator}.default"
-    return functools.partial(_refuse, f"{namespace}.{full}")
+
+    def refuse(*args: Any, **_: Any) -> Any:
+        operator = name.replace("::", ".") if "::" in name else args[0]
+        raise DeviceError(
+            f"the simulator is off, and {operator} was given a tensor that lies on it",
+            'delete the tensor; or gpumagic.simulate("h100"), and make it again',
+        )
+
+    return refuse
 
 
 def lies_there(storage: Any) -> bool:
     """Whether a storage is the simulated device's, whatever name that goes by."""
-    torch = sys.modules["torch"]
     return bool(torch._C.StorageBase.device.__get__(storage).type == NAME)
 
 
-def _fence_storages(torch: Any, module: SimulatedModule) -> None:
+def _fence_storages(module: SimulatedModule) -> None:
     """Make storages that are asked for by hand, or refuse; also after switching off.
 
     The device has no allocator that torch's C++ could ask, and it would crash.
@@ -221,13 +223,6 @@ def _fence_storages(torch: Any, module: SimulatedModule) -> None:
     torch.UntypedStorage.new = checked_new
 
 
-def _refuse(operator: Any, *_: Any, **__: Any) -> Any:
-    raise DeviceError(
-        f"the simulator is off, and {operator} was given a tensor that lies on it",
-        'delete the tensor; or gpumagic.simulate("h100"), and make it again',
-    )
-
-
 def _no_storage() -> DeviceError:
     return DeviceError(
         "a storage cannot be made by hand on the simulated GPU",
@@ -239,10 +234,8 @@ class SetAside:
     """Exceptions that were pending when the guard was asked."""
 
     def __init__(self) -> None:
-        self._slots: list[_Slot] = [
-            (ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p())
-            for _ in range(_SLOTS)
-        ]
+        pointer = ctypes.c_void_p
+        self._slots = [(pointer(), pointer(), pointer()) for _ in range(_SLOTS)]
         self._restore = ctypes.pythonapi["PyErr_Restore"]
         self._restore.argtypes = [ctypes.c_void_p] * 3
         self._restore.restype = None
@@ -264,7 +257,7 @@ class SetAside:
                 found = found or self._raised(slot)
         return found
 
-    def _raised(self, slot: _Slot) -> BaseException | None:
+    def _raised(self, slot: tuple[ctypes.c_void_p, ...]) -> BaseException | None:
         pending = [pointer.value for pointer in slot]
         for pointer in slot:
             pointer.value = None

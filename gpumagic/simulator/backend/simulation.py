@@ -6,33 +6,37 @@ find there what they need of each other.
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from gpumagic.devices.protocols import Initialisation
 from gpumagic.report.places import Places
 from gpumagic.simulator.backend.books import Books
-from gpumagic.simulator.backend.collectives import Ranks
-from gpumagic.simulator.backend.current_devices import Devices
 from gpumagic.simulator.backend.host_memory import HostMemory
 from gpumagic.simulator.backend.pinning import PinningTime
 from gpumagic.simulator.backend.polling import Polling
+from gpumagic.simulator.backend.process_groups import Ranks
 from gpumagic.simulator.backend.race_warnings import RaceWarnings
+from gpumagic.simulator.backend.refusals import refuse_in_child
 from gpumagic.simulator.backend.registration import NAME
 from gpumagic.simulator.backend.tensors import Tensors
 from gpumagic.simulator.operators import Kind, dtype_word
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
+    from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
-    from gpumagic.simulator.backend.generators import Generator
     from gpumagic.simulator.backend.interrupts import Interrupts
-    from gpumagic.simulator.driver import Latch
-    from gpumagic.simulator.machine import Machine
+    from gpumagic.simulator.backend.streams import Generator
+    from gpumagic.simulator.box import Box
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
 _REMEMBERED = 1 << 16  # forward operations; a graph that is older lost its streams
@@ -40,31 +44,30 @@ _OF_A_LEAF = (1 << 64) - 1  # the number of every node that sums a leaf's gradie
 _POISON_BYTE = 0xFF  # NaN in every floating point type, -1 in the integers
 
 
+class Here(threading.local):
+    """What CUDA keeps for each thread: the current device, the current streams."""
+
+    def __init__(self) -> None:
+        self.device = 0
+        self.streams: dict[SimulatedGpu, SimulatedStream] = {}
+        # what was current where each open block of a stream began
+        self.entered: list[tuple[SimulatedStream | None, int]] = []
+
+
 class Simulation:
     """What the kernels share; what its parts do is within their reach."""
 
-    def __init__(
-        self,
-        torch: Any,
-        machine: Machine,
-        latch: Latch,
-        interrupts: Interrupts,
-        *,
-        device_type: str,
-        label: str,
-        hazards: str,
-        kept: list[bytearray],
-    ) -> None:
+    def __init__(self, box: Box, interrupts: Interrupts, kept: list[bytearray]) -> None:
         self.torch = torch
-        self.machine = machine
-        self.latch = latch
-        self.device_type = self.shown_type = device_type
-        self.label = label
+        self.machine, self.latch = box.machine, box.driver.latch
+        self.device_type = self.shown_type = NAME
+        self.label = box.label
         # As it was, before the first tensor of this thread switches it off.
         self.engine_threads = torch.autograd.is_multithreading_enabled()
-        self.devices = Devices(self, latch)
-        self.gpu, self.here = self.devices.gpu, self.devices.here
-        self.tensors = Tensors(torch, device_type, self.gpu, kept)
+        self.here = Here()
+        self.here.device = box.seat.local_rank or 0
+        self.first_use: PlaceMark | None = None  # the line that started the machine
+        self.tensors = Tensors(self.device_type, self.gpu, kept)
         self.interrupts = interrupts
         self.places = Places((str(torch.__path__[0]),))
         self.generators: dict[int, Generator] = {}
@@ -77,14 +80,12 @@ class Simulation:
             for each in vars(torch).values()
             if isinstance(each, torch.dtype)
         }
-        self.tracking = hazards != "off"
-        self.poisons = hazards == "poison"
+        self.tracking = box.hazards != "off"
+        self.poisons = box.hazards == "poison"
         told = RaceWarnings(self)
         # collectors take races in the place of a warning
         self.races, self.collectors = told.found, told.collectors
         self.tell, self.stream_name = told.tell, told.stream_name
-        # told when memory has run out: GPU, what was asked of the driver, total, free
-        self.memory_full: list[Callable[[int, int, int, int], object]] = []
         # told of each tensor that gets memory, with its block
         self.births: list[Callable[[Any, Block], object]] = []
         # put round each reset of an allocator's counters
@@ -93,7 +94,7 @@ class Simulation:
         self.foresee = HostMemory(self).foresee
         self.pinning_time = PinningTime()
         self.polling = Polling(self)
-        self.ranks = Ranks()
+        self.ranks = Ranks(box.seat.host)
         self.on = True
         self.side_streams = False  # whether any was ever used
         self.keep_books()
@@ -102,6 +103,27 @@ class Simulation:
         """It is switched off: its tensors and streams are of no more use."""
         self.on = False
         self.tensors.disown()
+
+    def gpu(self, index: int | None = None) -> SimulatedGpu:
+        """The GPU with this number; None is the current one."""
+        gpus = self.machine.gpus
+        if not gpus:
+            if self.latch.state() is Initialisation.FORKED_CHILD:
+                refuse_in_child()
+            visible = self.latch.initialise()
+            if not visible:
+                raise RuntimeError(self.says("No CUDA GPUs are available"))
+            self.first_use = self.places.here()
+            self.machine.initialise(visible)
+            gpus = self.machine.gpus
+        if index is None or index == -1:
+            index = self.here.device
+        if 0 <= index < len(gpus):
+            return gpus[index]
+        raise torch.AcceleratorError(
+            f"CUDA error: invalid device ordinal\n{self.shown_type}:{index} was asked "
+            f"for; this process sees {len(gpus)} simulated GPU(s), numbered from 0"
+        )
 
     def stream(self, gpu: SimulatedGpu) -> SimulatedStream:
         """The stream that work of this thread on a GPU goes to."""
@@ -137,7 +159,7 @@ class Simulation:
     def may_round(self, kind: Kind) -> bool:
         """Whether torch lets tensor cores round fp32 in this kind of operation."""
         # What `torch.backends.*.allow_tf32` asks, at a tenth of its cost.
-        core = self.torch._C
+        core = torch._C
         if kind is Kind.CONVOLUTION:
             return bool(core._get_cudnn_allow_tf32())
         return bool(core._get_cublas_allow_tf32())
@@ -155,16 +177,13 @@ class Simulation:
 
     def poisoned(self, twin: Any) -> Any:
         """What a reader gets that comes too early: NaN, or -1 in integers."""
-        poison = self.torch.empty_like(twin)
+        poison = torch.empty_like(twin)
         poison.untyped_storage().fill_(_POISON_BYTE)
         return poison
 
-    def out_of_memory(self, gpu: SimulatedGpu, full: OutOfSimulatedMemory) -> Any:
-        """The error in torch's words; whoever observes such errors is told first."""
-        if full.shortage is not None:
-            for observe in tuple(self.memory_full):
-                observe(gpu.index, *full.shortage.figures)
-        return self.torch.OutOfMemoryError(self.says(full.text))
+    def out_of_memory(self, full: OutOfSimulatedMemory) -> Any:
+        """The error in torch's words."""
+        return torch.OutOfMemoryError(self.says(full.text))
 
     def says(self, text: str) -> str:
         """A message of CUDA's, with the label that every simulated thing has."""
@@ -185,8 +204,8 @@ class BackwardStreams:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._core = simulation.torch._C
-        self._count = simulation.torch._C._autograd._get_sequence_nr
+        self._core = torch._C
+        self._count = torch._C._autograd._get_sequence_nr
         self._forward: dict[int, SimulatedStream] = {}  # by the number of the node
         self._thread = _Thread()
 
@@ -256,34 +275,16 @@ class BackwardStreams:
 
 
 class _Pass:
-    """A backward pass that a thread is in.
+    """A backward pass that a thread is in."""
 
-    Attributes:
-        callers: The current streams of whoever began it.
-
-        node: The number of the node that it is in.
-
-        entered: The GPUs that this node has used.
-
-        last: The stream of the node before.
-
-        used: The streams of all nodes so far.
-    """
-
-    __slots__ = (
-        "callers",
-        "entered",
-        "last",
-        "node",
-        "used",
-    )
+    __slots__ = ("callers", "entered", "last", "node", "used")
 
     def __init__(self, callers: dict[SimulatedGpu, SimulatedStream]) -> None:
-        self.callers = callers
-        self.node: int | None = None
-        self.entered: set[SimulatedGpu] = set()
-        self.last: SimulatedStream | None = None
-        self.used: dict[SimulatedStream, None] = {}
+        self.callers = callers  # the current streams of whoever began it
+        self.node: int | None = None  # the number of the node that it is in
+        self.entered: set[SimulatedGpu] = set()  # the GPUs that this node has used
+        self.last: SimulatedStream | None = None  # that of the node before
+        self.used: dict[SimulatedStream, None] = {}  # those of all nodes so far
 
 
 class _Thread(threading.local):
@@ -295,24 +296,13 @@ class _Thread(threading.local):
 
 def finishing(run_backward: Any, simulation: Simulation) -> Any:
     """A backward pass that ends by ordering its streams with the caller's."""
-    import functools
 
     @functools.wraps(run_backward)
     def run(roots: Any, *arguments: Any, **options: Any) -> Any:
         outer = simulation.backward.start()
         try:
             return run_backward(roots, *arguments, **options)
-        except RuntimeError as error:
-            error.args = (*_in_words_of(simulation, error.args),)
-            raise
         finally:
             simulation.backward.finish(outer)
 
     return run
-
-
-def _in_words_of(simulation: Simulation, said: Iterable[Any]) -> Iterator[Any]:
-    """What torch's engine says of devices, with the name that the user knows."""
-    for each in said:
-        known = isinstance(each, str)
-        yield each.replace(f"{NAME}:", f"{simulation.shown_type}:") if known else each

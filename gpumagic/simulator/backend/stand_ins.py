@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import contextlib
 
 _ABSENT: Any = object()
 _FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType)
@@ -55,21 +54,3 @@ class StandIns:
         if original in known:
             known.add(made)
             self._undo.callback(known.discard, made)
-
-
-@contextlib.contextmanager
-def saving_and_loading(
-    torch: Any,
-    priority: int,
-    tag: Callable[[Any], str | None],
-    restore: Callable[[Any, str], Any],
-) -> Iterator[None]:
-    """While this is entered, torch asks these two where a storage lies, and puts it."""
-    serialization = torch.serialization
-    serialization.register_package(priority, tag, restore)
-    registry = serialization._package_registry
-    entry = next(each for each in registry if each[2] is restore)
-    try:
-        yield
-    finally:
-        registry.remove(entry)

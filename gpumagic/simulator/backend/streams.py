@@ -1,7 +1,8 @@
-"""Streams and events of the simulated device: they order work and tell its time.
+"""Streams, events and generators of the simulated device.
 
 torch's C++ `Stream` keeps its ids but does nothing on a device that is registered
-from Python. This subclass asks the engine instead.
+from Python; this subclass asks the engine instead. Random numbers are made on the CPU,
+by a source for each GPU, so that the CPU's own sequence is left alone.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpumagic.errors import DeviceError
+from gpumagic.simulator.backend.refusals import not_simulated
 from gpumagic.simulator.backend.registration import NAME
-from gpumagic.simulator.simulated_gpu import HIGHEST_PRIORITY, LOWEST_PRIORITY
 
 if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation
@@ -21,21 +22,13 @@ if TYPE_CHECKING:
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
 _PRIVATE_USE_1 = 20  # torch's number for the type of the device
-_NO_DEVICE = "Expected a torch.device with a specified index or an integer, but got:{}"
 
 
 class Stream(torch.Stream):
-    """A stream of a simulated GPU: its work is done in order.
-
-    Args:
-        device: The GPU; None is the current one.
-
-        priority: 0, or a negative number for a more urgent stream.
-    """
+    """A stream of a simulated GPU: its work is done in order."""
 
     # Set in the subclass of each simulation.
     _simulation: Simulation
-    _class: type  # that of the device's module, which all of them have
     _event: type
     _objects: dict[SimulatedStream, Any]
     _simulated: SimulatedStream
@@ -60,18 +53,13 @@ class Stream(torch.Stream):
         made = cls._objects.get(stream)
         if made is None:
             made = cls._objects[stream] = super().__new__(
-                cls._class,
+                cls,
                 stream_id=stream.number,
                 device_index=stream.gpu.index,
                 device_type=_PRIVATE_USE_1,
             )
             made._simulated = stream
         return made
-
-    @staticmethod
-    def priority_range() -> tuple[int, int]:
-        """The least and the most urgent priority that there are."""
-        return LOWEST_PRIORITY, HIGHEST_PRIORITY
 
     @property
     def device(self) -> Any:
@@ -191,33 +179,12 @@ def index_of(device: Any, shown_type: str) -> int | None:
         if device.type not in {NAME, shown_type}:
             raise ValueError(f"Expected a {shown_type} device, but got: {device}")
         index: int | None = device.index
-    else:
-        index = getattr(device, "idx", None)
-        if index is None:
-            raise ValueError(_NO_DEVICE.format(device))
-    return index
-
-
-def numbered(device: Any, shown_type: str) -> int:
-    """The same, where a device has to be named."""
-    index = index_of(device, shown_type)
-    if index is None:
-        raise ValueError(_NO_DEVICE.format(device))
-    return index
+        return index
+    raise ValueError(f"Expected a device or an integer, but got: {device}")
 
 
 class Event(torch.Event):
-    """A point in the work of a stream.
-
-    Args:
-        device: For torch's generic code; the stream decides, at the record.
-
-        enable_timing: Whether it can tell the time between two of them.
-
-        blocking: Makes no difference here.
-
-        interprocess: Not simulated.
-    """
+    """A point in the work of a stream, which decides of its device at the record."""
 
     # Set in the subclass of each simulation.
     _simulation: Simulation
@@ -232,13 +199,13 @@ class Event(torch.Event):
         enable_timing: bool = False,
         blocking: bool = False,
         interprocess: bool = False,
-        **_: Any,
+        external: bool = False,
     ) -> Any:
         """Made by torch, with what the engine needs to know."""
-        del device
+        del external  # of meaning within captured graphs only
+        if isinstance(device, bool):  # CUDA's own take no device
+            enable_timing = device
         if interprocess:
-            from gpumagic.simulator.backend.refusals import not_simulated
-
             raise not_simulated("events between processes", "use them in one process")
         event = super().__new__(
             cls,
@@ -252,11 +219,6 @@ class Event(torch.Event):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         """Nothing is left to do."""
-
-    @property
-    def event_id(self) -> int:
-        """What tells it from other events; 0 until it is recorded."""
-        return 0 if self._work is None else id(self)
 
     @property
     def device(self) -> Any:
@@ -349,30 +311,43 @@ class Event(torch.Event):
         )
 
 
-class EventOfDevice:
-    """What makes an event one of the device's module: it takes no device."""
+class GeneratorClass(type(torch.Generator)):  # type: ignore[misc]
+    """The class of `torch.Generator` meanwhile, which owns those made before, too."""
 
-    def __new__(
-        cls,
-        enable_timing: bool = False,
-        blocking: bool = False,
-        interprocess: bool = False,
-        external: bool = False,
-    ) -> Any:
-        """Made as any event is."""
-        del external  # of meaning within captured graphs only
-        return Event.__new__(
-            cls,  # type: ignore[arg-type]  # it stands before Event among the bases
-            enable_timing=enable_timing,
-            blocking=blocking,
-            interprocess=interprocess,
-        )
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, torch._C.Generator)
+
+
+class Generator(torch.Generator):
+    """A source of random numbers, also for the simulated device."""
+
+    _simulation: Simulation  # set in the subclass of each simulation
+    _index: int | None = None  # of the GPU; None where it is for another device
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        """Made by torch, with what the engine needs to know."""
+        simulation, wanted = cls._simulation, torch.device(device)
+        if wanted.type == simulation.device_type:
+            return cls.on(simulation.gpu(wanted.index).index)
+        if wanted.type == "cuda":
+            torch.cuda._lazy_init()  # which says what there is
+        return super().__new__(cls, wanted)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Nothing is left to do."""
+
+    @classmethod
+    def on(cls, index: int) -> Any:
+        """One for a GPU."""
+        made = super().__new__(cls, "cpu")
+        made._index = index
+        # By its address: torch wraps it anew, and the wrapper knows the CPU only.
+        cls._simulation.own_generators[made._cdata] = made
+        return made
 
     @property
-    def device(self: Any) -> Any:
-        """The GPU where it was recorded; None before that, as of CUDA's own."""
-        return (
-            None
-            if self._gpu is None
-            else torch.device(self._simulation.shown_type, self._gpu.index)
-        )
+    def device(self) -> Any:
+        """Where the numbers are wanted."""
+        if self._index is None:
+            return super().device
+        return torch.device(self._simulation.shown_type, self._index)

@@ -6,54 +6,45 @@ import contextlib
 import re
 import signal
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from gpumagic.notebook.faults import CellEvents
 from gpumagic.report.frontend import running_shell
-from gpumagic.simulator.backend.addresses import simulated_addresses
+from gpumagic.simulator.backend.addresses import (
+    resized_storages,
+    simulated_addresses,
+)
 from gpumagic.simulator.backend.attention import attention_entry
-from gpumagic.simulator.backend.autocast import (
-    KEY as AUTOCAST,
-)
+from gpumagic.simulator.backend.autocast import KEY as AUTOCAST
 from gpumagic.simulator.backend.autocast import autocast_kernels
-from gpumagic.simulator.backend.generators import (
-    Generator,
-    GeneratorClass,
-)
 from gpumagic.simulator.backend.handwritten import handwritten
 from gpumagic.simulator.backend.in_flight import Flights
-from gpumagic.simulator.backend.kernels import kernels_on, study
-from gpumagic.simulator.backend.operations import COMMON, names_to_register
+from gpumagic.simulator.backend.kernels import kernels_on
+from gpumagic.simulator.backend.operations import names_to_register
 from gpumagic.simulator.backend.pinning import (
     Pinning,
     pinning_factories,
     pinning_methods,
 )
-from gpumagic.simulator.backend.refusals import (
-    compiling,
-    refuse_in_child,
-    refused_everywhere,
-)
-from gpumagic.simulator.backend.registration import KEY, NAME
-from gpumagic.simulator.backend.several_gpus import refused_collectives, several_gpus
+from gpumagic.simulator.backend.refusals import refuse_in_child, refused_everywhere
+from gpumagic.simulator.backend.registration import KEY, NAME, lies_there
+from gpumagic.simulator.backend.several_gpus import several_gpus
 from gpumagic.simulator.backend.simulation import finishing
-from gpumagic.simulator.backend.stand_ins import (
-    StandIns,
-    saving_and_loading,
-)
-from gpumagic.simulator.backend.storage_sizes import resized_storages
-from gpumagic.simulator.backend.streams import Event, EventOfDevice, Stream
+from gpumagic.simulator.backend.stand_ins import StandIns
+from gpumagic.simulator.backend.streams import Event, Generator, GeneratorClass, Stream
 from gpumagic.simulator.backend.tensors import holds_either
-from gpumagic.simulator.backend.torch_sim import TorchSim, device_index
+from gpumagic.simulator.backend.torch_sim import TorchSim
 from gpumagic.simulator.backend.transfers import Transfers, assigning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from gpumagic.simulator.backend.registration import SimulatedModule
     from gpumagic.simulator.backend.simulation import Simulation
 
+_BEFORE_TORCHS_OWN = 4
 # Others are names for bits, which nothing can be copied to.
 _TYPES_COPIED = re.compile(
     r"torch\.(bool|u?int(8|16|32|64)|b?float\d\d|float8_\w+|b?complex\d+)$"
@@ -65,13 +56,12 @@ class Switch:
 
     def __init__(self, simulation: Simulation, module: SimulatedModule) -> None:
         self._simulation = simulation
-        self._torch = simulation.torch
         self._module = module
         self._undo = contextlib.ExitStack()
 
     def on(self, box: Any, *, as_cuda: bool) -> TorchSim:
         """Put everything in; if anything fails, nothing is."""
-        simulation, torch = self._simulation, self._torch
+        simulation = self._simulation
         with contextlib.ExitStack() as undo:
             if as_cuda:
                 from gpumagic.simulator.backend.as_cuda import answer_to_cuda
@@ -87,9 +77,8 @@ class Switch:
             stand_ins = StandIns(undo)
             for target, replacements in self._replacements(classes, torch_sim):
                 stand_ins.put_known(target, replacements)
-            for target, name, replacement in several_gpus(simulation, torch_sim):
+            for target, name, replacement in several_gpus(simulation):
                 stand_ins.put(target, name, replacement)
-            refused_collectives(torch, undo)
             self._set_flags(undo)
             self._take_interrupts(undo)
             self._restore_saved(undo)
@@ -115,27 +104,26 @@ class Switch:
         self._module.make_storage = refuse_in_child
 
     def _replacements(
-        self, classes: Classes, torch_sim: TorchSim
+        self, classes: dict[str, Any], torch_sim: TorchSim
     ) -> Iterator[tuple[Any, dict[str, Any]]]:
         """What to put in the place of torch's own: where, and what by name."""
-        simulation, torch = self._simulation, self._torch
-        yield torch, classes.of_torch()
+        simulation = self._simulation
+        yield torch, classes
         accelerator = _accelerator(torch_sim)
         yield torch.accelerator, accelerator
         yield torch.accelerator.memory, accelerator
         started = torch_sim.is_initialized
         yield torch._C, {"_accelerator_isAllocatorInitialized": started}
-        yield torch, pinning_factories(torch, {})
+        yield torch, pinning_factories()
         run_backward = torch.autograd._engine_run_backward
         backward = finishing(run_backward, simulation)
         yield torch.autograd, {"_engine_run_backward": backward}
-        yield torch.Tensor, {**pinning_methods(torch), **assigning(torch)}
-        yield torch.Tensor, {"new_tensor": new_tensor(torch)}
+        yield torch.Tensor, {**pinning_methods(), **assigning()}
+        yield torch.Tensor, {"new_tensor": new_tensor()}
         yield time, {"sleep": simulation.polling.sleep()}
         yield signal, simulation.interrupts.stand_ins()
         for target, name, replacement in (
-            *refused_everywhere(torch),
-            *compiling(torch),
+            *refused_everywhere(),
             *simulated_addresses(simulation),
             *resized_storages(simulation),
         ):
@@ -144,7 +132,7 @@ class Switch:
     # ---------------------------------------------------------------- kernels
 
     def _register_kernels(self, undo: contextlib.ExitStack, flights: Flights) -> None:
-        simulation, torch = self._simulation, self._torch
+        simulation = self._simulation
         transfers = Transfers(simulation, flights)
         own: dict[str, Callable[..., Any]] = {
             **handwritten(simulation),
@@ -153,18 +141,16 @@ class Switch:
             "_to_copy": transfers.to_copy,
             "_local_scalar_dense": transfers.item,
         }
-        routes = self._module.routes
-        routes.lead(kernels_on(simulation))
-        routes.put_in(torch, lambda: _routed(torch, own))
-        library = _Library(torch, undo)
-        for name in COMMON:  # a call less for each use
-            library.put(name.removeprefix("aten::"), study(simulation, name), KEY)
-        for short, kernel in own.items():
-            library.put(short, kernel, KEY)
+        routes, make = self._module.routes, kernels_on(simulation)
+        routes.lead(lambda name: own.get(name.removeprefix("aten::")) or make(name))
+        routes.put_in(
+            lambda: {*names_to_register(), *(f"aten::{each}" for each in own)}
+        )
+        library = _Library(undo)
         # Also where gradients are wanted, or a subclass would be asked first.
         above = {
-            **attention_entry(simulation),
-            "_has_compatible_shallow_copy_type": holds_either(torch),
+            **attention_entry(),
+            "_has_compatible_shallow_copy_type": holds_either(),
         }
         for short, kernel in above.items():
             for key in (KEY, f"Autograd{KEY}"):
@@ -172,14 +158,14 @@ class Switch:
         pinning = Pinning(simulation)
         library.put("is_pinned", pinning.is_pinned, "CPU")
         library.put("_pin_memory", pinning.pin, "CPU")
-        for short, kernel in autocast_kernels(torch, simulation.device_type):
+        for short, kernel in autocast_kernels(simulation.device_type):
             library.put(short, kernel, AUTOCAST)
         self._library = library
 
     # ------------------------------------------------------------ other parts
 
     def _set_flags(self, undo: contextlib.ExitStack) -> None:
-        autograd = self._torch.autograd
+        autograd = torch.autograd
         undo.callback(
             autograd.set_multithreading_enabled, self._simulation.engine_threads
         )
@@ -201,40 +187,37 @@ class Switch:
         cells.put_in()
 
     def _restore_saved(self, undo: contextlib.ExitStack) -> None:
-        """Let `torch.load` find its way to the device."""
-        simulation, serialization = self._simulation, self._torch.serialization
-        name = simulation.device_type
+        """Let tensors be saved and loaded under the name that the user has for it."""
+        simulation, serialization = self._simulation, torch.serialization
+        shown = simulation.shown_type
+
+        def tag(storage: Any) -> str | None:
+            return f"{shown}:{storage.device.index}" if lies_there(storage) else None
 
         def restore(saved: Any, location: str) -> Any:
-            if location != name and not location.startswith(f"{name}:"):
+            kind, _, index = location.partition(":")
+            if kind not in {NAME, shown}:
                 return None
-            serialization._validate_device(location, NAME)
-            gpu = simulation.gpu(self._torch.device(location).index)
-            storage = self._storage(saved.nbytes(), self._torch.device(name, gpu.index))
+            serialization._validate_device(location, kind)
+            gpu = simulation.gpu(int(index) if index else None)
+            storage = self._storage(saved.nbytes(), torch.device(NAME, gpu.index))
             storage._gpumagic.twin.untyped_storage().copy_(saved)
             return storage
 
-        def no_tag(_: Any) -> None:
-            return None
-
-        undo.enter_context(saving_and_loading(self._torch, 5, no_tag, restore))
+        serialization.register_package(_BEFORE_TORCHS_OWN, tag, restore)
+        registry = serialization._package_registry
+        entry = next(each for each in registry if each[2] is restore)
+        undo.callback(registry.remove, entry)
 
     def _storage(self, nbytes: int, device: Any) -> Any:
         """A storage that was not asked for by way of a tensor."""
-        simulation, torch = self._simulation, self._torch
+        simulation = self._simulation
         gpu = simulation.gpu(device.index)
         simulation.foresee(nbytes, gpu)
         twin = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         storage = simulation.place(twin, gpu).untyped_storage()
         storage._gpumagic.plain = False
         return storage
-
-
-def _routed(torch: Any, own: Mapping[str, Any]) -> Iterator[str]:
-    """Operators whose kernels are looked up at each use; the others' are in torch."""
-    for name in names_to_register(torch):
-        if name not in COMMON and name.removeprefix("aten::") not in own:
-            yield name
 
 
 class _Library:
@@ -244,7 +227,7 @@ class _Library:
     here the names come from torch itself.
     """
 
-    def __init__(self, torch: Any, undo: contextlib.ExitStack) -> None:
+    def __init__(self, undo: contextlib.ExitStack) -> None:
         self._make = torch._C._dispatch_library
         self._by_key: dict[str, Any] = {}
         undo.callback(self.clear)
@@ -261,47 +244,23 @@ class _Library:
         library.impl(name, key, kernel)
 
 
-@dataclass(frozen=True)
-class Classes:
-    """Those of one simulation.
-
-    As in torch a class of the device's module, such as `torch.cuda.Stream`, is a
-    subclass of the general one, `torch.Stream`.
-    """
-
-    any_stream: type
-    any_event: type
-    stream: type
-    event: type
-    generator: type
-
-    def of_torch(self) -> dict[str, type]:
-        """What torch itself offers, by name."""
-        return {
-            "Stream": self.any_stream,
-            "Event": self.any_event,
-            "Generator": self.generator,
-        }
-
-
-def make_classes(simulation: Simulation) -> Classes:
+def make_classes(simulation: Simulation) -> dict[str, Any]:
     """Stream, Event and Generator of one simulation, and a generator for each GPU."""
-    shared = {"_simulation": simulation}
-    of_module = {"__module__": f"torch.{simulation.device_type}"}
-    any_event: Any = type("Event", (Event,), dict(shared))
-    event = type("Event", (EventOfDevice, any_event), dict(of_module))
-    streams = {**shared, "_event": event, "_objects": {}}
-    any_stream: Any = type("Stream", (Stream,), streams)
-    any_stream._class = stream = type("Stream", (any_stream,), dict(of_module))
-    generator: Any = GeneratorClass("Generator", (Generator,), {**shared, **of_module})
-    seed = simulation.torch.initial_seed()
+    own = {
+        "_simulation": simulation,
+        "__module__": f"torch.{simulation.device_type}",
+    }
+    event = type("Event", (Event,), dict(own))
+    stream = type("Stream", (Stream,), {**own, "_event": event, "_objects": {}})
+    generator: Any = GeneratorClass("Generator", (Generator,), dict(own))
+    seed = torch.initial_seed()
     for gpu in simulation.machine.all_gpus:
-        own = generator.on(gpu.index).manual_seed(seed)
-        simulation.generators[gpu.index] = own
-    return Classes(any_stream, any_event, stream, event, generator)
+        made = generator.on(gpu.index).manual_seed(seed)
+        simulation.generators[gpu.index] = made
+    return {"Stream": stream, "Event": event, "Generator": generator}
 
 
-def new_tensor(torch: Any) -> Callable[..., Any]:
+def new_tensor() -> Callable[..., Any]:
     """`new_tensor`, for which torch's C++ would take the current device."""
     original = torch.Tensor.new_tensor
 
@@ -315,56 +274,23 @@ def new_tensor(torch: Any) -> Callable[..., Any]:
 
 def _accelerator(torch_sim: TorchSim) -> dict[str, Any]:
     """Torch's generic functions, which would ask C++ that knows nothing."""
-    of_a_device: Iterable[str] = (
-        "synchronize",
-        "current_stream",
-        "memory_allocated",
-        "max_memory_allocated",
-        "memory_reserved",
-        "max_memory_reserved",
-        "memory_stats",
-        "reset_accumulated_memory_stats",
+    same = (
+        "synchronize", "current_stream", "set_stream", "empty_cache",
+        "memory_allocated", "max_memory_allocated", "memory_reserved",
+        "max_memory_reserved", "memory_stats", "reset_accumulated_memory_stats",
         "reset_peak_memory_stats",
-    )
-    select = _of_the_accelerator(torch_sim, torch_sim.set_device)
+    )  # fmt: skip
     types = {
         each for each in torch_sim._simulation.dtype_words if _TYPES_COPIED(str(each))
     }
     return {
-        **{
-            name: _of_the_accelerator(torch_sim, getattr(torch_sim, name))
-            for name in of_a_device
-        },
-        "set_stream": torch_sim.set_stream,
-        "empty_cache": torch_sim.empty_cache,
+        **{name: getattr(torch_sim, name) for name in same},
         "current_device_index": torch_sim.current_device,
         "current_device_idx": torch_sim.current_device,
-        "set_device_index": select,
-        "set_device_idx": select,
-        "device_index": device_index(torch_sim),
-        "get_memory_info": _of_the_accelerator(torch_sim, torch_sim.mem_get_info),
+        "set_device_index": torch_sim.set_device,
+        "set_device_idx": torch_sim.set_device,
+        "device_index": torch_sim.device_class,
+        "get_memory_info": torch_sim.mem_get_info,
         "empty_host_cache": lambda: None,
-        "get_device_capability": lambda device=None: {  # noqa: ARG005 -- as torch has it
-            "supported_dtypes": types
-        },
+        "get_device_capability": lambda _=None: {"supported_dtypes": types},
     }
-
-
-def _of_the_accelerator(
-    torch_sim: TorchSim, answer: Callable[..., Any]
-) -> Callable[..., Any]:
-    """An answer for a device; in torch's words, where that is of another kind."""
-    simulation = torch_sim._simulation
-    of_torch = simulation.torch.device
-
-    def run(device: Any = None) -> Any:
-        if isinstance(device, (str, of_torch)):
-            kind = of_torch(device).type
-            if kind not in {simulation.device_type, simulation.shown_type}:
-                shown = simulation.shown_type
-                raise ValueError(
-                    f"{kind} doesn't match the current accelerator {shown}."
-                )
-        return answer(device)
-
-    return run

@@ -19,6 +19,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
+
 from gpumagic.errors import DeviceError
 from gpumagic.simulator.accesses import Accesses
 
@@ -60,58 +62,37 @@ Wrap: TypeAlias = "Callable[[Any, SimulatedStream, Any, Operand], Any]"
 
 
 class Tensors:
-    """Makes simulated tensors and finds their twins.
-
-    Attributes:
-        lives: The storages that there are, by the identity of their record.
-
-        freed: Those that have died and were not given back yet.
-
-        wrap: Makes a simulated tensor of a CPU tensor, which then belongs to it: on a
-            stream's GPU, in a block of memory (None for nothing), which it is all of.
-
-    Args:
-        torch: The torch module itself.
-
-        device_type: The word in front of the colon.
-
-        gpu: Finds a GPU by its index.
-
-        kept: What must stay until the process ends.
-    """
+    """Makes simulated tensors and finds their twins."""
 
     def __init__(
         self,
-        torch: Any,
         device_type: str,
         gpu: Callable[[int], SimulatedGpu],
         kept: list[bytearray],
     ) -> None:
         self._gpu = gpu
-        self._torch = torch
         self._device_type = device_type
-        maker = Maker(
-            torch,
-            kept,
-            # The engine must run backward in the calling thread: it has one queue for
-            # a device registered from Python, and would fail on the second GPU.
-            lambda: torch.autograd.set_multithreading_enabled(False),
-        )
+        maker = Maker(kept)
         self._make, self._types = maker.make, maker.types
         self._on_cpu = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
         aten = torch.ops.aten
         self._set = aten.set_.source_Storage_storage_offset._handle.redispatch_boxed
         self._view_as = aten.view.dtype._handle.redispatch_boxed
+        # the storages that there are, by the identity of their record
         self.lives: dict[int, Life] = {}
+        # those that have died and were not given back yet
         self.freed: collections.deque[Any] = collections.deque()
         self.wrap = self._wrapper()
 
     def _wrapper(self) -> Wrap:
-        """What wraps a CPU tensor, with all that it needs within reach."""
+        """What makes a simulated tensor of a CPU tensor, which then belongs to it.
+
+        On a stream's GPU, in a block of memory (None for nothing), which it is all of.
+        """
         types, make, over_storage = self._types, self._make, self._over_storage
         died, lives = self.freed.append, self.lives
         # The host's address: programs are told another, see `addresses`.
-        pointer_of = self._torch._C.TensorBase.data_ptr
+        pointer_of = torch._C.TensorBase.data_ptr
 
         def wrap(twin: Any, stream: SimulatedStream, block: Any, whole: Operand) -> Any:
             gpu = stream.gpu
@@ -154,30 +135,17 @@ class Tensors:
         memory = self.memory_of(tensor)
         if memory is None:
             storage = tensor.untyped_storage()
-            nbytes, uint8 = storage.nbytes(), self._types[self._torch.uint8]
-            pointer = self._torch._C.StorageBase.data_ptr(storage)
+            nbytes, uint8 = storage.nbytes(), self._types[torch.uint8]
+            pointer = torch._C.StorageBase.data_ptr(storage)
             memory = Memory()
             memory.twin = self._make(pointer, HOST, 0, uint8, (nbytes,), (1,))
             memory.plain = False
             memory.gpu = self._gpu(tensor.device.index)
-            owner = self._owner_of(pointer)
-            memory.accesses = Accesses(nbytes) if owner is None else owner.accesses
+            memory.accesses = Accesses(nbytes)
             memory.whole = memory.accesses, 0, nbytes, None
-            memory.life = None if owner is None else owner.life
+            memory.life = None
             storage._gpumagic = memory
         return memory
-
-    def _owner_of(self, pointer: int) -> Memory | None:
-        """Whose memory begins there, if a storage of ours does: DLPack hands it on."""
-        begins = self._torch._C.StorageBase.data_ptr
-        storages = (life() for life in tuple(self.lives.values()))
-        owners = (
-            each._gpumagic
-            for each in storages
-            if each is not None and begins(each) == pointer
-        )
-        owner: Memory | None = next(owners, None) if pointer else None
-        return owner
 
     def disown(self) -> None:
         """The machine is switched off: what lies on it is of no more use."""
@@ -200,7 +168,7 @@ class Tensors:
         size, stride = tensor.size(), tensor.stride()
         offset = tensor.storage_offset()
         if tensor.dtype is not twin.dtype:
-            empty = self._torch.empty(0, dtype=tensor.dtype, device="cpu")
+            empty = torch.empty(0, dtype=tensor.dtype, device="cpu")
             twin = empty.set_(twin.untyped_storage(), offset, size, stride)
         elif (
             stride != twin.stride()
@@ -212,7 +180,7 @@ class Tensors:
         if tensor.is_conj():
             twin = twin.conj()
         if tensor.is_neg():
-            twin = self._torch._neg_view(twin)
+            twin = torch._neg_view(twin)
         return twin
 
     def rebind(
@@ -226,7 +194,7 @@ class Tensors:
 
     def _over_storage(self, twin: Any, index: int) -> Any:
         """A tensor in two steps, for what DLPack cannot say."""
-        torch, source = self._torch, twin.untyped_storage()
+        source = twin.untyped_storage()
         device = torch.device(self._device_type, index)
         storage = torch._C._construct_storage_from_data_pointer(
             source.data_ptr(), device, source.nbytes()
@@ -270,13 +238,9 @@ class Life(weakref.ref[Any]):
 
 
 class GoneGpu:
-    """In the place of the GPU of a machine that was switched off.
+    """In the place of the GPU of a machine that was switched off."""
 
-    Attributes:
-        gone: Tells it from a GPU, of which everything else can be asked.
-    """
-
-    gone = True
+    gone = True  # tells it from a GPU, of which everything else can be asked
 
     def __getattr__(self, name: str) -> Any:
         raise DeviceError(
@@ -285,7 +249,7 @@ class GoneGpu:
         )
 
 
-def holds_either(torch: Any) -> Callable[[Any, Any], bool]:
+def holds_either() -> Callable[[Any, Any], bool]:
     """The kernel that lets `tensor.data = other` take a tensor to the device, or away.
 
     Moving a module is such an assignment to each parameter, which so stays the object
@@ -309,30 +273,15 @@ class Maker:
     One structure is kept for each kind of tensor, filled but for the pointer, the sizes
     and the strides, and for each thread: another may run between filling and handing
     over. torch reads a structure again when the storage dies, so none is ever given up.
-
-    Attributes:
-        types: What DLPack calls the types of torch; some have no name there.
-
-        make: Makes a tensor over the memory at a host address, of a kind of device
-            (`HOST` or `EXTENSION`), its index, one of `types`, sizes, and strides.
-
-    Args:
-        torch: The torch module itself.
-
-        kept: Where the structures are kept, until the process ends.
-
-        on_new_thread: Called in each thread before its first tensor.
     """
 
-    def __init__(
-        self, torch: Any, kept: list[bytearray], on_new_thread: Callable[[], object]
-    ) -> None:
+    def __init__(self, kept: list[bytearray]) -> None:
         self.types = {
             getattr(torch, name): bits << 8 | code | _LANES
             for name, (code, bits) in _TYPES.items()
         }
-        self._kept = kept
-        self._forms = _Forms(on_new_thread)
+        self._kept = kept  # until the process ends
+        self._forms = _Forms()
         self._take = torch._C._from_dlpack
         self._capsule = ctypes.pythonapi["PyCapsule_New"]
         self._capsule.restype = ctypes.py_object
@@ -394,6 +343,8 @@ class Maker:
 class _Forms(threading.local):
     """The structures of this thread, by kind."""
 
-    def __init__(self, on_new_thread: Callable[[], object]) -> None:
+    def __init__(self) -> None:
         self.by_kind: dict[_Kind, _Form] = {}
-        on_new_thread()
+        # The engine must run backward in the calling thread: it has one queue for a
+        # device registered from Python, and would fail on the second GPU.
+        torch.autograd.set_multithreading_enabled(False)

@@ -4,48 +4,42 @@ from __future__ import annotations
 
 import contextlib
 import os
+import types
+import uuid
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.simulator.backend.refusals import lost_by_fork
-from gpumagic.simulator.backend.streams import (
-    index_of,
-    make_current,
-    numbered,
-    own_stream,
-)
+import torch
+
+from gpumagic.simulator.backend.refusals import refuse_in_child
+from gpumagic.simulator.backend.streams import index_of, make_current, own_stream
 from gpumagic.simulator.driver import identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.backend.switch import Classes
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 
 class TorchSim:
     """The functions of the module; every public method is one of them."""
 
-    def __init__(self, simulation: Simulation, classes: Classes) -> None:
+    def __init__(self, simulation: Simulation, classes: dict[str, Any]) -> None:
         self._simulation = simulation
-        self._torch = simulation.torch
-        self._classes = classes
-        self.device_class = _device_block(self)
-        self._stream_block = _stream_block(self)
+        self._classes = classes  # of streams, events and generators, by name
         self._pid = os.getpid()
+        self.device_class = type("device", (DeviceBlock,), {"_torch_sim": self})
 
     def as_mapping(self) -> dict[str, Any]:
         """All that the module offers, by name."""
         return {
-            **public_methods(self),
-            "Stream": self._classes.stream,
-            "StreamContext": self._stream_block,
-            "Event": self._classes.event,
-            "Generator": self._classes.generator,
+            **{name: getattr(self, name) for name in _PUBLIC},
+            **self._classes,
             "device": self.device_class,
-            "OutOfMemoryError": self._torch.OutOfMemoryError,
+            "OutOfMemoryError": torch.OutOfMemoryError,
             "_is_in_bad_fork": self._is_in_bad_fork,
             "_lazy_init": self.init,
+            "_sleep": self.sleep_on_device,
         }
 
     # ---------------------------------------------------------------- devices
@@ -72,7 +66,9 @@ class TorchSim:
 
     def set_device(self, device: Any) -> None:
         """Send work to this GPU."""
-        index = numbered(device, self._simulation.shown_type)
+        index = index_of(device, self._simulation.shown_type)
+        if index is None:
+            raise ValueError(f"Expected a device with an index, but got: {device}")
         if index >= 0:
             self._simulation.here.device = self._gpu(index).index
 
@@ -86,7 +82,7 @@ class TorchSim:
 
     def get_device_properties(self, device: Any = None) -> Any:
         """What CUDA tells of a GPU, under the same names."""
-        return DeviceProperties(self._gpu(device))
+        return _properties(self._gpu(device))
 
     def can_device_access_peer(self, device: Any, peer_device: Any) -> bool:
         """Whether two GPUs copy to each other without the host."""
@@ -98,12 +94,12 @@ class TorchSim:
     def current_stream(self, device: Any = None) -> Any:
         """The stream that work of this thread goes to."""
         stream = self._simulation.stream(self._gpu(device))
-        return self._classes.stream.of(stream)  # type: ignore[attr-defined]
+        return self._classes["Stream"].of(stream)
 
     def default_stream(self, device: Any = None) -> Any:
         """The stream that is there from the beginning."""
         stream = self._gpu(device).default_stream
-        return self._classes.stream.of(stream)  # type: ignore[attr-defined]
+        return self._classes["Stream"].of(stream)
 
     def set_stream(self, stream: Any) -> None:
         """Send this thread's work to a stream."""
@@ -114,7 +110,7 @@ class TorchSim:
 
     def stream(self, stream: Any) -> Any:
         """Send the work of a `with` block to a stream; None changes nothing."""
-        return self._stream_block(stream)
+        return contextlib.nullcontext() if stream is None else stream
 
     def synchronize(self, device: Any = None) -> None:
         """Wait until a GPU is idle."""
@@ -216,8 +212,7 @@ class TorchSim:
 
     def manual_seed(self, seed: int) -> None:
         """Seed the current GPU."""
-        index = self._simulation.here.device
-        self._simulation.generators[index].manual_seed(int(seed))
+        self._generator(None).manual_seed(int(seed))
 
     def manual_seed_all(self, seed: int) -> None:
         """Seed all GPUs."""
@@ -226,8 +221,7 @@ class TorchSim:
 
     def initial_seed(self) -> int:
         """The seed of the current GPU."""
-        index = self._simulation.here.device
-        return int(self._simulation.generators[index].initial_seed())
+        return int(self._generator(None).initial_seed())
 
     def get_rng_state(self, device: Any = None) -> Any:
         """The state of a GPU's random numbers."""
@@ -239,17 +233,64 @@ class TorchSim:
 
     def get_amp_supported_dtype(self) -> list[Any]:
         """The types that autocast may cast to."""
-        return [self._torch.float16, self._torch.bfloat16]
+        return [torch.float16, torch.bfloat16]
 
     def is_bf16_supported(self, including_emulation: bool = True) -> bool:
         """Whether bfloat16 works; older GPUs emulate it."""
         return including_emulation or self._gpu(None).model.has_units_for("bf16")
 
+    def get_rng_state_all(self) -> list[Any]:
+        """The states of the random numbers of all GPUs."""
+        return [self.get_rng_state(index) for index in range(self.device_count())]
+
+    def set_rng_state_all(self, new_states: Any) -> None:
+        """Put back the states of the random numbers of all GPUs."""
+        for index, state in enumerate(new_states):
+            self.set_rng_state(state, index)
+
+    def seed(self) -> None:
+        """Seed the current GPU with a number that nobody knows."""
+        self._generator(None).seed()
+
+    def seed_all(self) -> None:
+        """Seed all GPUs with one number that nobody knows."""
+        self.seed()
+        self.manual_seed_all(self.initial_seed())
+
+    # ------------------------------------------------- of CUDA, other devices lack it
+
+    def get_arch_list(self) -> list[str]:
+        """The architectures that kernels are there for: that of the GPU."""
+        return ["sm_{}{}".format(*self.get_device_capability())]
+
+    def get_allocator_backend(self) -> str:
+        """Which allocator is simulated."""
+        return "native"
+
+    def device_of(self, obj: Any) -> Any:
+        """Send the work of a `with` block to the GPU of a tensor."""
+        return self.device_class(obj.get_device() if obj.is_cuda else None)
+
+    def ipc_collect(self) -> None:
+        """Nothing is shared between processes, so nothing is collected."""
+
+    def clear_workspaces(self) -> None:
+        """Give back the memory that cuBLAS works in."""
+        with self._simulation.books():
+            for gpu in self._simulation.machine.gpus:
+                gpu.clear_workspaces()
+
+    def sleep_on_device(self, cycles: int) -> None:
+        """Keep the current stream busy for so many cycles."""
+        gpu = self._gpu(None)
+        with self._simulation.books():
+            gpu.spin(self._simulation.stream(gpu), cycles)
+
     # ---------------------------------------------------------------- helpers
 
     def _gpu(self, device: Any) -> SimulatedGpu:
         if self._is_in_bad_fork():
-            raise lost_by_fork()
+            refuse_in_child()
         return self._simulation.gpu(index_of(device, self._simulation.shown_type))
 
     def _ask(self, device: Any, question: Callable[[SimulatedGpu], Any]) -> Any:
@@ -275,118 +316,43 @@ class TorchSim:
         return self._simulation.machine.started and os.getpid() != self._pid
 
 
-def public_methods(offering: object) -> dict[str, Any]:
-    """What an object offers as functions, by name; its `as_mapping` is none of them."""
-    names = (name for name in dir(type(offering)) if name[0] != "_")
-    return {name: getattr(offering, name) for name in names if name != "as_mapping"}
+_PUBLIC = [name for name in vars(TorchSim) if name[0] != "_" and name != "as_mapping"]
 
 
-class DeviceProperties:
+class DeviceBlock:
+    """Send the work of a `with` block to this GPU; None changes nothing."""
+
+    _torch_sim: TorchSim  # set in the subclass of each simulation
+
+    def __init__(self, device: Any) -> None:
+        found = index_of(device, self._torch_sim._simulation.shown_type)
+        self.idx = -1 if found is None else found
+        self.prev_idx = -1
+
+    def __enter__(self) -> None:
+        self.prev_idx = self._torch_sim._simulation.here.device
+        self._torch_sim.set_device(self.idx)
+
+    def __exit__(self, *_: object) -> None:
+        self._torch_sim._simulation.here.device = self.prev_idx
+
+
+def _properties(gpu: SimulatedGpu) -> types.SimpleNamespace:
     """What `get_device_properties` tells, under CUDA's names."""
-
-    def __init__(self, gpu: SimulatedGpu) -> None:
-        model = gpu.model
-        self.name = self.gcnArchName = model.label  # likewise on CUDA
-        self.major, self.minor = model.compute_capability
-        self.total_memory = model.memory_bytes
-        self.multi_processor_count = model.multiprocessors
-        self.L2_cache_size = model.l2_bytes
-        self.max_threads_per_multi_processor = (
-            2048 if self.major != 8 or (self.minor == 0) else 1536
-        )
-        self.warp_size = 32
-        self.is_integrated = int(model.unified_memory)
-        self.is_multi_gpu_board = 0
-        self.uuid = Uuid(identity(model, gpu.number).uuid or "")
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, DeviceProperties) and vars(self) == vars(other)
-
-    def __hash__(self) -> int:
-        return hash(self.uuid)
-
-    def __repr__(self) -> str:
-        return (
-            f"_SimulatedDeviceProperties(name={self.name!r}, major={self.major}, "
-            f"minor={self.minor}, total_memory={self.total_memory >> 20}MB, "
-            f"multi_processor_count={self.multi_processor_count}, "
-            f"uuid={self.uuid}, L2_cache_size={self.L2_cache_size >> 20}MB)"
-        )
-
-
-class Uuid:
-    """What tells a GPU from all others, as CUDA's properties hold it.
-
-    Attributes:
-        bytes: Its sixteen bytes.
-    """
-
-    def __init__(self, text: str) -> None:
-        self._text = text.removeprefix("GPU-")
-        self.bytes = list(bytes.fromhex(self._text.replace("-", "")))
-
-    def __str__(self) -> str:
-        return self._text
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Uuid) and self.bytes == other.bytes
-
-    def __hash__(self) -> int:
-        return hash(self._text)
-
-
-def _device_block(torch_sim: TorchSim) -> type:
-    """`torch.sim.device`: a block during which another GPU is the current one."""
-
-    class device:  # noqa: N801
-        """Send the work of a `with` block to this GPU; None changes nothing."""
-
-        def __init__(self, device: Any) -> None:
-            found = index_of(device, torch_sim._simulation.shown_type)
-            self.idx = -1 if found is None else found
-            self.prev_idx = -1
-
-        def __enter__(self) -> None:
-            here = torch_sim._simulation.here
-            self.prev_idx = here.device
-            torch_sim.set_device(self.idx)
-
-        def __exit__(self, *_: object) -> None:
-            torch_sim._simulation.here.device = self.prev_idx
-
-    return device
-
-
-def device_index(torch_sim: TorchSim) -> type:
-    """`torch.accelerator.device_index`: the same for any kind of device."""
-
-    class device_index(torch_sim.device_class):  # type: ignore[name-defined]  # noqa: N801
-        def __init__(self, device: Any, /) -> None:
-            super().__init__(device)
-
-    return device_index
-
-
-def _stream_block(torch_sim: TorchSim) -> type:
-    """`torch.sim.StreamContext`: a block whose work goes to a stream."""
-
-    class StreamContext:
-        """Send the work of a `with` block to a stream; None changes nothing."""
-
-        def __init__(self, stream: Any) -> None:
-            self.stream = stream
-            self.idx = torch_sim._simulation.here.device
-            self.src_prev_stream = self.dst_prev_stream = None
-
-        def __enter__(self) -> None:
-            if self.stream is None:
-                return
-            self.src_prev_stream = torch_sim.current_stream()
-            self.dst_prev_stream = torch_sim.current_stream(self.stream.device)
-            self.stream.__enter__()
-
-        def __exit__(self, *raised: object) -> None:
-            if self.stream is not None:
-                self.stream.__exit__(*raised)
-
-    return StreamContext
+    model = gpu.model
+    major, minor = model.compute_capability
+    told = identity(model, gpu.number).uuid or ""
+    return types.SimpleNamespace(
+        name=model.label,
+        gcnArchName=model.label,  # likewise on CUDA
+        major=major,
+        minor=minor,
+        total_memory=model.memory_bytes,
+        multi_processor_count=model.multiprocessors,
+        L2_cache_size=model.l2_bytes,
+        max_threads_per_multi_processor=1536 if major == 8 and minor else 2048,
+        warp_size=32,
+        is_integrated=int(model.unified_memory),
+        is_multi_gpu_board=0,
+        uuid=uuid.UUID(told.removeprefix("GPU-")),
+    )

@@ -11,6 +11,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.backend.call import General
 from gpumagic.simulator.backend.operations import Operation
@@ -20,12 +22,13 @@ from gpumagic.simulator.engines import Engine
 from gpumagic.simulator.operators import CAST, COPY, strided_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.in_flight import Flights
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.operators import Rule
+    from gpumagic.simulator.races import Race
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 
@@ -41,11 +44,11 @@ class Transfers:
         self._simulation = simulation
         self._flights = flights
         self._type = simulation.device_type
-        self._copy = Operation(simulation.torch, "aten::copy_")
-        lists = Operation(simulation.torch, "aten::_foreach_copy_")
+        self._copy = Operation("aten::copy_")
+        lists = Operation("aten::_foreach_copy_")
         self._copy_lists = General(simulation, lists)
-        self._empty_like = simulation.torch.ops.aten.empty_like.default
-        self._pin = simulation.torch.ops.aten._pin_memory.default
+        self._empty_like = torch.ops.aten.empty_like.default
+        self._pin = torch.ops.aten._pin_memory.default
 
     def copy_(self, target: Any, source: Any, non_blocking: bool = False) -> Any:
         """`target.copy_(source)`, whatever side each of them lies on.
@@ -54,10 +57,10 @@ class Transfers:
         as in torch's own: a type is changed there if the copy is not waited for.
         """
         simulation = self._simulation
-        if not isinstance(source, simulation.torch.Tensor):  # a number
-            source = simulation.torch.scalar_tensor(source, dtype=target.dtype)
+        if not isinstance(source, torch.Tensor):  # a number
+            source = torch.scalar_tensor(source, dtype=target.dtype)
         if source.size() != target.size():  # lazy parameters have no shape
-            _require_fit(simulation.torch, target, source)
+            _require_fit(target, source)
         to, from_ = self._gpu_of(target), self._gpu_of(source)
         if from_ and to:
             numbers = simulation.tensors.twin_of(source)
@@ -68,7 +71,7 @@ class Transfers:
         elif to:
             landed = self._landing(target, source, non_blocking=non_blocking)
             sent = self._arrive(to, landed, source, non_blocking=non_blocking)
-            with simulation.torch._C.DisableTorchFunctionSubclass():
+            with torch._C.DisableTorchFunctionSubclass():
                 # it is under way now, and watched
                 simulation.tensors.twin_of(landed).copy_(sent)
             if landed is not target:
@@ -127,11 +130,16 @@ class Transfers:
                 stream.order, (operand,), (), simulation.places.here()
             )
             simulation.machine.synchronize_stream(stream, ".item()")
+        return self._seen(races, twin).item()
+
+    def _seen(self, races: Sequence[Race], twin: Any) -> Any:
+        """Tell of races; answers with what the reader gets to see."""
+        simulation = self._simulation
         if races:
             simulation.tell(races)
             if simulation.poisons:
-                twin = simulation.poisoned(twin)
-        return twin.item()
+                return simulation.poisoned(twin)
+        return twin
 
     # --------------------------------------------------------------- the ways
 
@@ -140,7 +148,7 @@ class Transfers:
         dtype = source.dtype if non_blocking else target.dtype
         if dtype is target.dtype and (target.is_contiguous() or _alike(target, source)):
             return target
-        packed = self._simulation.torch.contiguous_format
+        packed = torch.contiguous_format
         return self._empty_like(target, dtype=dtype, memory_format=packed)
 
     def _packed(self, target: Any, source: Any, *, non_blocking: bool) -> Any:
@@ -255,10 +263,7 @@ class Transfers:
             )
             if buffer is None or not non_blocking:
                 machine.synchronize_stream(stream, "copy to the host")
-        if races:
-            simulation.tell(races)
-            if simulation.poisons:
-                twin = simulation.poisoned(twin)
+        twin = self._seen(races, twin)
         if buffer is None:
             target.copy_(twin)
         else:
@@ -278,7 +283,7 @@ class Transfers:
         return operand_of(tensor, memory)
 
 
-def _require_fit(torch: Any, target: Any, source: Any) -> None:
+def _require_fit(target: Any, source: Any) -> None:
     """Let torch say that a tensor cannot be copied into one of another shape."""
     like = functools.partial(torch.empty, device="meta")
     like(target.size()).copy_(like(source.size()))
@@ -304,7 +309,7 @@ def refuse_layout(layout: Any) -> None:
         )
 
 
-def assigning(torch: Any) -> dict[str, Callable[..., Any]]:
+def assigning() -> dict[str, Callable[..., Any]]:
     """`x[index] = 3` on the device: as on CUDA, the number begins on the host."""
     plain = torch.Tensor.__setitem__
 
