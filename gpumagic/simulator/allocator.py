@@ -20,22 +20,13 @@ from gpumagic.simulator.allocator_blocks import (
     PrivatePools,
 )
 from gpumagic.simulator.allocator_counters import Counters
-from gpumagic.simulator.allocator_segments import (
-    BEYOND_ANY_DEVICE,
-    DeviceMemory,
-    DriverCalls,
-    OutOfSimulatedMemory,
-)
+from gpumagic.simulator.allocator_segments import DeviceMemory, DriverCalls
 from gpumagic.simulator.allocator_settings import (
     LARGEST_SMALL_BYTES,
     SMALLEST_BLOCK_BYTES,
     AllocatorSettings,
 )
-from gpumagic.simulator.allocator_snapshot import (
-    History,
-    Recording,
-    snapshot_of,
-)
+from gpumagic.simulator.allocator_snapshot import History, Recording, snapshot_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,8 +36,8 @@ if TYPE_CHECKING:
     from gpumagic.simulator.allocator_segments import Addresses
 
 _NO_LIMIT_BYTES = 1 << 62
-_BEYOND_ANY_DEVICE_BYTES = 1 << 60
 _ROUND_UP, _ROUND_DOWN = SMALLEST_BLOCK_BYTES - 1, -SMALLEST_BLOCK_BYTES
+_LEAST_REST_BYTES = SMALLEST_BLOCK_BYTES - 1  # up to it, a rest is not split off
 
 
 class CachingAllocator:
@@ -60,7 +51,7 @@ class CachingAllocator:
         context_bytes: Callable[[], int] | int,
         driver: DriverCalls,
         settings: AllocatorSettings | None = None,
-        processes: Callable[[], Sequence[tuple[int | None, int]]] | None = lambda: (),
+        processes: Callable[[], Sequence[tuple[int, int]]] = lambda: (),
         now_us: Callable[[], int] = lambda: 0,
         addresses: Addresses | None = None,
     ) -> None:
@@ -75,16 +66,9 @@ class CachingAllocator:
         self._private = PrivatePools(self.counters)
         self._diverted = self._private.diverted
         self._memory = DeviceMemory(
-            device,
-            capacity_bytes,
-            context_bytes=context_bytes,
-            processes=processes,
-            driver=driver,
-            counters=self.counters,
-            history=self._history,
-            settings=self.settings,
-            addresses=addresses,
-        )
+            device, capacity_bytes, context_bytes, processes, driver,
+            self.counters, self._history, self.settings, addresses,
+        )  # fmt: skip
         self._held = HeldBlocks(driver, self._let_go)
         self.configure(self.settings)
 
@@ -105,7 +89,10 @@ class CachingAllocator:
             size = (nbytes + _ROUND_UP) & _ROUND_DOWN
         else:
             size = self.settings.rounded_bytes(nbytes)
-        pool = self._small if size <= LARGEST_SMALL_BYTES else self._large
+        if size <= LARGEST_SMALL_BYTES:
+            pool, unsplit_bytes = self._small, _LEAST_REST_BYTES
+        else:
+            pool, unsplit_bytes = self._large, self._unsplit_bytes
         if self._diverted:
             pool = self._private.half_for(pool, stream)
         if self._ages:
@@ -120,7 +107,7 @@ class CachingAllocator:
             position = self._add_segment(free, pool, size, stream)
         block = free.blocks[position]
         rest_size = block.size - size
-        if rest_size > pool.whole_bytes and size < self._whole_from_bytes:
+        if rest_size > unsplit_bytes and size < self._whole_from_bytes:
             is_part = block.previous is not None or block.next is not None
             free.replace_at(position, block.split_off(size))
             splits, split_bytes = (0, -size) if is_part else (1, rest_size)
@@ -152,12 +139,12 @@ class CachingAllocator:
         if block.uses is not None:
             self.counters.tell_active_apart()
             pool.tally.hold(size)
-            (self._held.defer if self._diverted else self._held.hold)(block, block.uses)
+            self._held.hold(block, defer=bool(self._diverted))
             return
         if self._history.recording:
             self._history.add_block("free_completed", block)
         splits, split_bytes = pool.enter(block)
-        pool.tally.take_back(size, requested, splits, split_bytes)
+        pool.tally.hand_out(-size, -requested, splits, split_bytes)
 
     def record_stream(self, block: Block, stream: int) -> None:
         """Another stream uses the block: its later free waits for that stream."""
@@ -175,16 +162,15 @@ class CachingAllocator:
             self.counters.synchronisations += 1
             self._held.wait_for_all()
             shared = self._large, self._small
-        for pool in (*shared, *self._private.released()):
+        for pool in (*shared, *self._private.halves(unused=True)):
             unused = pool.unused_segments()
-            expandable = pool.expandable_blocks()
+            expandable = pool.free_blocks(expandable=True)
             for block in unused:
                 self._memory.give_back(block)
             for block in expandable:
                 self._memory.unmap(block)
-        self._private.forget_empty(
-            {head.pool.identity for head in self._memory.heads.values()}
-        )
+        heads = self._memory.heads.values()
+        self._private.forget_empty({head.pool.identity for head in heads})
 
     # ------------------------------------------------------------ private pools
 
@@ -197,13 +183,13 @@ class CachingAllocator:
 
         Until the last diversion ends, no event is made: a capture may be underway.
         """
-        pool = self._private.keep(identity)
-        self._diverted.append((pool, accepts))
+        self._private.keep(identity)
+        self._diverted.append((identity, accepts))
 
     def end_diversion(self, identity: PoolId) -> None:
         """Serve from the shared memory again; the pool keeps its user."""
         for position in reversed(range(len(self._diverted))):
-            if self._diverted[position][0].small.identity == identity:
+            if self._diverted[position][0] == identity:
                 del self._diverted[position]
                 break
         if not self._diverted:
@@ -306,9 +292,7 @@ class CachingAllocator:
         self._is_choosy = limit is not None or expands or self._memory.has_expandable
         # ... and from which size on a block is not split: never, if segments expand.
         self._whole_from_bytes = _NO_LIMIT_BYTES if expands else self._max_split_bytes
-        for pool in (self._small, self._large):
-            pool.split_finely(finely=expands)
-        self._private.split_finely(finely=expands)
+        self._unsplit_bytes = _LEAST_REST_BYTES if expands else LARGEST_SMALL_BYTES
         # Whether garbage is collected, for which blocks have ages.
         collects = settings.garbage_collection_threshold > 0
         self._ages = collects and self._memory.allowed_bytes is not None
@@ -365,8 +349,6 @@ class CachingAllocator:
 
     def _add_segment(self, free: FreeBlocks, pool: Pool, size: int, stream: int) -> int:
         """Where a new segment for this size stands in its list of free blocks."""
-        if size >= _BEYOND_ANY_DEVICE_BYTES:
-            raise OutOfSimulatedMemory(BEYOND_ANY_DEVICE)
         memory = self._memory
         if self._ages:
             memory.collect_garbage(self._large)
@@ -378,7 +360,8 @@ class CachingAllocator:
             self.counters.retries += 1
             block = memory.take(size, pool, stream)
         if block is None:
-            raise memory.shortage(size, stream, pool, self._private.idle_bytes())
+            idle_bytes = self._private.idle_bytes()
+            raise memory.shortage(size, stream, pool.identity, idle_bytes)
         return free.find(block)
 
     def _let_go(self, block: Block) -> None:

@@ -36,7 +36,7 @@ def memory(monkeypatch):
         label="simulated H100",
         shown_type="cuda",
         books=nullcontext,
-        out_of_memory=lambda _, full: DeviceFull(full.text),
+        out_of_memory=lambda _, full: DeviceFull(str(full)),
     )
     return HostMemory(simulation)
 

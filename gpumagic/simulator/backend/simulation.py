@@ -161,10 +161,9 @@ class Simulation:
 
     def out_of_memory(self, gpu: SimulatedGpu, full: OutOfSimulatedMemory) -> Any:
         """The error in torch's words; whoever observes such errors is told first."""
-        if full.shortage is not None:
-            for observe in tuple(self.memory_full):
-                observe(gpu.index, *full.shortage.figures)
-        return self.torch.OutOfMemoryError(self.says(full.text))
+        for observe in tuple(self.memory_full):
+            observe(gpu.index, *full.shortage.figures)
+        return self.torch.OutOfMemoryError(self.says(str(full)))
 
     def says(self, text: str) -> str:
         """A message of CUDA's, with the label that every simulated thing has."""
