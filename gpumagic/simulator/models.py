@@ -18,7 +18,7 @@ from gpumagic.errors import GpuMagicError, did_you_mean
 from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 MOST_GPUS = 16  # as many as the largest machine of one host has
 
@@ -26,7 +26,7 @@ MOST_GPUS = 16  # as many as the largest machine of one host has
 # rate is left is known for bf16 on two cards only, and is guessed from those.
 _EMULATED_EFFICIENCY = 0.5
 _COUNT_FIRST = re.compile(r"(\d+)\s*x\s*(\S.*)", re.IGNORECASE)
-_NODES_FIRST = re.compile(r"(\d+)\s*x\s*(\d+\s*x\s*\S.*)", re.IGNORECASE)
+_NODES_FIRST = re.compile(r"([1-9]\d*)\s*x\s*(\d+\s*x\s*\S.*)", re.IGNORECASE)
 _COUNT_LAST = re.compile(r"(\S.*?)\s*x\s*(\d+)", re.IGNORECASE)
 _DECORATION = re.compile(r"[\s_-]+|nvidia|geforce")
 
@@ -98,24 +98,14 @@ class GpuModel(Record):
         """The same GPU with another amount of memory."""
         return dataclasses.replace(self, memory_bytes=memory_bytes)
 
-    def names(self) -> Iterator[str]:
-        """Every name that finds it."""
-        yield from (self.key, *self.aliases, self.title, self.product)
-
-
-def known_models() -> tuple[GpuModel, ...]:
-    """Every GPU that can be simulated, in the order to be listed."""
-    return CATALOGUE
-
 
 def find_model(name: str) -> GpuModel:
     """The model of this name, in any spelling of case, spaces and hyphens."""
     found = _known(name)
     if found is not None:
         return found
-    models = known_models()
-    listed = ", ".join(model.key for model in models)
-    typable = [name for model in models for name in (model.key, *model.aliases)]
+    listed = ", ".join(model.key for model in CATALOGUE)
+    typable = [name for model in CATALOGUE for name in (model.key, *model.aliases)]
     raise GpuMagicError(
         f"no GPU named {name.strip()!r} can be simulated; there are {listed}",
         did_you_mean(name.strip().lower(), typable) or "write for example h100 or 2xt4",
@@ -127,12 +117,7 @@ def parse_nodes(text: str) -> tuple[int, str]:
     found = _NODES_FIRST.fullmatch(text.strip()) if isinstance(text, str) else None
     if found is None or _known(_split(found[2])[0]) is None:
         return 1, text
-    nodes = int(found[1])
-    if nodes < 1:
-        raise GpuMagicError(
-            f"{text.strip()!r} asks for no node at all", f"write {found[2]} for one"
-        )
-    return nodes, found[2]
+    return int(found[1]), found[2]
 
 
 def parse_request(text: str) -> tuple[GpuModel, int]:
@@ -169,15 +154,14 @@ def _split(text: str) -> tuple[str, int]:
 
 
 def _known(name: str) -> GpuModel | None:
-    bare = _bare(name)
-    for model in known_models():
-        if any(_bare(each) == bare for each in model.names()):
+    def bare(name: str) -> str:
+        return _DECORATION.sub("", name.lower())
+
+    for model in CATALOGUE:
+        names = model.key, *model.aliases, model.title, model.product
+        if bare(name) in map(bare, names):
             return model
     return None
-
-
-def _bare(name: str) -> str:
-    return _DECORATION.sub("", name.lower())
 
 
 _MIB: Final = 1 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.simulator.allocator import CachingAllocator
-from gpumagic.simulator.costs import CostModel, Direction
+from gpumagic.simulator.costs import CostModel
 from gpumagic.simulator.engines import FULL_SHARE, CopyName, Engine, KernelName
 
 if TYPE_CHECKING:
@@ -35,11 +35,6 @@ _COPIES = {
     (Engine.D2H, False): "Memcpy DtoH (Device -> Pageable)",
     (Engine.PEER, True): "Memcpy PtoP (Device -> Device)",
     (Engine.PEER, False): "Memcpy PtoP (Device -> Device)",
-}
-_DIRECTIONS = {
-    Engine.H2D: Direction.H2D,
-    Engine.D2H: Direction.D2H,
-    Engine.PEER: Direction.PEER,
 }
 
 
@@ -184,7 +179,7 @@ class SimulatedGpu:
         return self._machine.scheduler.launch(
             stream.queue,
             engine,
-            self.costs.copy_ns(_DIRECTIONS[engine], nbytes, pinned=pinned),
+            self.costs.copy_ns(engine, nbytes, pinned=pinned),
             host_ns=self.costs.host.async_copy_ns,
             name=CopyName(_COPIES[engine, pinned and not staged], nbytes),
         )
