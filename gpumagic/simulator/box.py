@@ -91,6 +91,7 @@ class Box:
         self._simulation: Simulation | None = None
         self._switch: Any = None
         self._replaced = False
+        self._recorded: list[Work] = []
 
     # --------------------------------------------------------- switched on, off
 
@@ -258,9 +259,11 @@ class Box:
 
     def record(self) -> list[Work]:
         """Keep what the engines do from now on, in the list that is returned."""
-        kept: list[Work] = []
-        self.machine.scheduler.trace = kept
-        return kept
+        traces = self.machine.scheduler.traces
+        traces[:] = [each for each in traces if each is not self._recorded]
+        self._recorded = []
+        traces.append(self._recorded)
+        return self._recorded
 
     def watch_syncs(self) -> AbstractContextManager[list[SyncCall]]:
         """Note what makes the host wait during a block, with its exact cost."""

@@ -48,17 +48,10 @@ class Scheduler:
         self.wait_observers: list[WaitObserver] = []
         self._queue_length = self.latencies.queue_length
         self._engines = Engines(self.latencies)
+        # where works go as soon as their times are decided, in order of start
+        self.traces = self._engines.traces
         self._streams: dict[int, list[Stream]] = {}  # by device
         self._submitted = 0
-
-    @property
-    def trace(self) -> list[Work] | None:
-        """Where works go as soon as their times are decided, in order of start."""
-        return self._engines.trace
-
-    @trace.setter
-    def trace(self, trace: list[Work] | None) -> None:
-        self._engines.trace = trace
 
     # ------------------------------------------------------- what is submitted
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.simulator.allocator import CachingAllocator
 from gpumagic.simulator.costs import CostModel
-from gpumagic.simulator.engines import FULL_SHARE, CopyName, Engine, KernelName
+from gpumagic.simulator.engines import FULL_SHARE, Engine, WorkName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +85,7 @@ class SimulatedGpu:
             now_us=lambda: machine.scheduler.now_ns // 1000,
         )
         self._seen: set[str] = set()
-        self._known: dict[_Sizes, tuple[int, int, KernelName]] = {}
+        self._known: dict[_Sizes, tuple[int, int, WorkName]] = {}
         self._libraries: set[str] = set()
         self.workspaces: dict[int, Block | None] = {}  # by the number of the stream
         self._handed_out: dict[int, int] = {}
@@ -148,13 +148,13 @@ class SimulatedGpu:
         self.slower = by
         self._known.clear()
 
-    def _cost(self, sizes: _Sizes) -> tuple[int, int, KernelName]:
+    def _cost(self, sizes: _Sizes) -> tuple[int, int, WorkName]:
         if len(self._known) >= _KNOWN_KERNELS:
             self._known.clear()
         name, rule, dtype, work, nbytes = sizes
         told = self.costs.kernel(rule, dtype, work, nbytes)
         duration_ns = told.ns if self.slower == 1 else round(told.ns * self.slower)
-        known = duration_ns, told.share, KernelName(name, told.bound)
+        known = duration_ns, told.share, WorkName(name, bound=told.bound)
         self._known[sizes] = known
         return known
 
@@ -181,7 +181,7 @@ class SimulatedGpu:
             engine,
             self.costs.copy_ns(engine, nbytes, pinned=pinned),
             host_ns=self.costs.host.async_copy_ns,
-            name=CopyName(_COPIES[engine, pinned and not staged], nbytes),
+            name=WorkName(_COPIES[engine, pinned and not staged], nbytes=nbytes),
         )
 
     def new_stream(self, priority: int = LOWEST_PRIORITY) -> SimulatedStream:

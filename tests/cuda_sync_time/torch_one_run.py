@@ -346,7 +346,7 @@ def test_nothing_stays_of_looking(bench):
     bench.time(lambda: bench.busy(1))
 
     assert "launch" not in vars(scheduler)
-    assert scheduler.trace is None
+    assert scheduler.traces == []
     assert scheduler.wait_observers == before
 
 

@@ -13,7 +13,7 @@ from gpumagic.simulator.collective_times import (
     Placement,
     collective_time,
 )
-from gpumagic.simulator.models import find_model, CATALOGUE
+from gpumagic.simulator.models import CATALOGUE, find_model
 from tests.simulator.published_collectives import GIB, MIB, PUBLISHED
 
 H100 = find_model("h100")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.simulator.models import MOST_GPUS, find_model, CATALOGUE, parse_request
+from gpumagic.simulator.models import CATALOGUE, MOST_GPUS, find_model, parse_request
 
 models = st.sampled_from(CATALOGUE)
 counts = st.integers(1, MOST_GPUS)

@@ -23,7 +23,7 @@ from gpumagic.simulator.collective_times import (
     Placement,
     collective_time,
 )
-from gpumagic.simulator.engines import CollectiveName
+from gpumagic.simulator.engines import WorkName
 from gpumagic.simulator.meetings import CollectiveCall, GroupCall, Roll
 from gpumagic.simulator.scheduler import Scheduler
 
@@ -312,7 +312,7 @@ class Collectives:
         stream, here = come.stream, simulation.places.here()
         with simulation.books() as tracker:
             work = simulation.machine.scheduler.occupy(
-                stream.queue, end_ns, CollectiveName(name, spot)
+                stream.queue, end_ns, WorkName(name, place=spot)
             )
             races = tracker.operate(stream.order, reads, writes, here)
             mark = tracker.record(stream.order)
