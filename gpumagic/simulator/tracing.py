@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     _Lane = tuple[int, int] | None  # a device and its stream; None is the host
 
-# About a megabyte; a picture is a few hundred pixels wide.
-MOST_IN_A_LANE = 1000
 _MOST_KEPT = 5000
 _NEVER = 1 << 62
 _OF_NO_FORWARD = 2**63  # numbers from here on belong to leaves

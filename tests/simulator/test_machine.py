@@ -9,7 +9,7 @@ import pytest
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.simulator.box import Box
-from gpumagic.simulator.machine import MachineRequest, Seat
+from gpumagic.simulator.machine import Seat
 
 CALL = "gpumagic.simulate"
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None\n"
@@ -24,8 +24,8 @@ WITHOUT_TORCH = "import sys; sys.modules['torch'] = None\n"
             f"{CALL}('4xh100', memory='2 GiB'), then %gpu_select 3",
         ),
         (
-            {"as_cuda": True, "allocator": "a:1"},
-            f"{CALL}('4xh100', as_cuda=True, allocator='a:1'), then %gpu_select 3",
+            {"as_cuda": True, "allocator": ""},
+            f"{CALL}('4xh100', as_cuda=True, allocator=''), then %gpu_select 3",
         ),
         (
             {"others": [[(7, 1024)]]},
@@ -35,7 +35,10 @@ WITHOUT_TORCH = "import sys; sys.modules['torch'] = None\n"
 )
 def test_the_line_has_all_that_the_machine_was_made_with(words, line):
     """What the magic has no option for is said by the function."""
-    assert MachineRequest("4xh100", **words).anew("3") == line
+    as_cuda = words.pop("as_cuda", False)
+    box = Box("4xh100", **words)
+    box.as_cuda = as_cuda
+    assert box.anew("3") == line
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def switch_on(box: Box, *, as_cuda: bool) -> tuple[Simulation, Switch]:
     require_fit(torch)
     module = registration.register(torch)
     if module.simulated_box is not None:
-        module.simulated_box.make_way()
+        module.simulated_box.off()
     simulation = Simulation(
         torch,
         box.machine,
