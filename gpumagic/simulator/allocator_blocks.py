@@ -173,15 +173,6 @@ class FreeBlocks:
 class Pool:
     """The small or the large half of an allocator's memory, or of a private pool."""
 
-    __slots__ = (
-        "free_by_stream",
-        "identity",
-        "name",
-        "searches",
-        "tally",
-        "unmapped",
-    )
-
     def __init__(self, name: str, tally: Tally, identity: PoolId = SHARED) -> None:
         self.name = name  # "small" or "large"
         self.identity = identity

@@ -87,14 +87,6 @@ class Latencies:
     # unfinished entries that a stream holds before the host blocks; at least 1
     queue_length: int = 1024
 
-    def __post_init__(self) -> None:
-        # What the host submits now must not be able to start at this very moment:
-        # that is what makes everything up to now final.
-        if self.launch_ns < 1 or self.queue_length < 1:
-            raise ValueError("launch_ns and queue_length are at least 1")
-        if min(self.gap_ns, self.record_ns, self.cross_stream_ns) < 0:
-            raise ValueError("a latency is not negative")
-
 
 class Work:
     """One entry of a stream: a kernel, a copy, or the record of an event.
@@ -170,18 +162,6 @@ class Stream:
     `last` is the entry submitted last, or None; a lower priority is more urgent.
     The rest is the scheduler's own.
     """
-
-    __slots__ = (
-        "announced",
-        "device",
-        "end_ns",
-        "ends",
-        "last",
-        "loads",
-        "priority",
-        "ready_ns",
-        "undecided",
-    )
 
     def __init__(self, device: int, priority: int, loads: tuple[Load, ...]) -> None:
         self.device = device

@@ -51,15 +51,6 @@ class Tracker:
     loses its oldest accesses: a race can be missed, none is made up.
     """
 
-    __slots__ = (
-        "_alone",
-        "_clocks",
-        "_number",
-        "after_host_waits",
-        "former",
-        "vacancies",
-    )
-
     def __init__(self) -> None:
         self._clocks: list[list[int]] = [[0]]  # the host's is the first
         self._number = 0
@@ -93,11 +84,7 @@ class Tracker:
         """The host, and so all later work, comes after the mark."""
         self._host_waits(mark)
 
-    def host_waits_for(self, stream: int) -> None:
-        """The host, and so all later work, comes after this stream's work so far."""
-        self._host_waits(self._clocks[stream])
-
-    def host_waits_for_device(self, streams: Iterable[int]) -> None:
+    def host_waits_for(self, *streams: int) -> None:
         """The host, and so all later work, comes after these streams' work so far."""
         self._host_waits(*(self._clocks[stream] for stream in streams))
 

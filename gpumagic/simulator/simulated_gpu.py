@@ -41,25 +41,6 @@ _COPIES = {
 class SimulatedGpu:
     """One GPU of the machine."""
 
-    __slots__ = (
-        "_handed_out",
-        "_known",
-        "_libraries",
-        "_machine",
-        "_seen",
-        "allocator",
-        "costs",
-        "default_stream",
-        "index",
-        "model",
-        "number",
-        "slower",
-        "started",
-        "streams",
-        "unmodelled",
-        "workspaces",
-    )
-
     def __init__(
         self,
         machine: Machine,
@@ -257,8 +238,6 @@ class SimulatedGpu:
 class SimulatedStream:
     """One stream, as each part of the engine knows it."""
 
-    __slots__ = ("gpu", "number", "order", "priority", "queue")
-
     def __init__(
         self, gpu: SimulatedGpu, number: int, priority: int, queue: Stream, order: int
     ) -> None:
@@ -271,8 +250,6 @@ class SimulatedStream:
 
 class TimedDriverCalls:
     """What the allocator asks of the driver of one GPU, in time."""
-
-    __slots__ = ("_gpu", "_machine")
 
     def __init__(self, machine: Machine, gpu: SimulatedGpu) -> None:
         self._machine = machine

@@ -73,7 +73,7 @@ def test_every_way_of_waiting_is_told_to_those_who_ask(bench):
     tracker.after_host_waits.append(lambda: heard.append(len(heard)))
     tracker.host_waits_for_mark(tracker.record(bench.main))
     tracker.host_waits_for(bench.main)
-    tracker.host_waits_for_device([bench.main, bench.side])
+    tracker.host_waits_for(bench.main, bench.side)
     assert heard == [0, 1, 2]
 
 
