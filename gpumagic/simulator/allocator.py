@@ -65,7 +65,7 @@ class CachingAllocator:
         self._large = Pool("large", self.counters.large)
         self._private = PrivatePools(self.counters)
         self._diverted = self._private.diverted
-        self._memory = DeviceMemory(
+        self.memory = DeviceMemory(
             device, capacity_bytes, context_bytes, processes, driver,
             self.counters, self._history, self.settings, addresses,
         )  # fmt: skip
@@ -166,10 +166,10 @@ class CachingAllocator:
             unused = pool.unused_segments()
             expandable = pool.free_blocks(expandable=True)
             for block in unused:
-                self._memory.give_back(block)
+                self.memory.give_back(block)
             for block in expandable:
-                self._memory.unmap(block)
-        heads = self._memory.heads.values()
+                self.memory.unmap(block)
+        heads = self.memory.heads.values()
         self._private.forget_empty({head.pool.identity for head in heads})
 
     # ------------------------------------------------------------ private pools
@@ -196,15 +196,6 @@ class CachingAllocator:
             self._held.hold_deferred()
 
     # ------------------------------------------------------------ asking
-
-    @property
-    def device(self) -> int:
-        """The index that error texts and snapshots name."""
-        return self._memory.device
-
-    @device.setter
-    def device(self, index: int) -> None:
-        self._memory.device = index
 
     @property
     def allocated_bytes(self) -> int:
@@ -237,11 +228,11 @@ class CachingAllocator:
     @property
     def allowed_bytes(self) -> int | None:
         """The most that may be taken; None until a fraction has been set."""
-        return self._memory.allowed_bytes
+        return self.memory.allowed_bytes
 
     def mem_info(self) -> tuple[int, int]:
         """Free and total bytes, as the driver tells them."""
-        return self._memory.free_bytes, self._memory.capacity_bytes
+        return self.memory.free_bytes, self.memory.capacity_bytes
 
     def memory_stats(self) -> dict[str, int]:
         """Every figure under torch's flat keys."""
@@ -251,10 +242,10 @@ class CachingAllocator:
         """The segments in torch's own shape, by address."""
         heads = [
             each
-            for each in self._memory.heads.values()
+            for each in self.memory.heads.values()
             if pool in (SHARED, each.pool.identity)
         ]
-        segments = snapshot_of(self.device, heads, self._history)
+        segments = snapshot_of(self.memory.device, heads, self._history)
         if self._history.recording:
             active_bytes = sum(each["active_size"] for each in segments)
             self._history.add_snapshot(active_bytes)
@@ -277,25 +268,25 @@ class CachingAllocator:
 
     def set_fraction(self, fraction: float) -> None:
         """Allow this process only a share of the device's total."""
-        memory = self._memory
+        memory = self.memory
         memory.allowed_bytes = int(fraction * memory.capacity_bytes)
         self.configure(self.settings)
 
     def configure(self, settings: AllocatorSettings) -> None:
         """Round, split and keep by these settings from now on."""
-        self.settings = self._memory.settings = settings
+        self.settings = self.memory.settings = settings
         self._plain_rounding = not settings.rounds_to_divisions
         limit = settings.max_split_size_bytes
         expands = settings.expandable_segments
         self._max_split_bytes = limit or _NO_LIMIT_BYTES
         # Whether the best fit need not be the block that is taken, ...
-        self._is_choosy = limit is not None or expands or self._memory.has_expandable
+        self._is_choosy = limit is not None or expands or self.memory.has_expandable
         # ... and from which size on a block is not split: never, if segments expand.
         self._whole_from_bytes = _NO_LIMIT_BYTES if expands else self._max_split_bytes
         self._unsplit_bytes = _LEAST_REST_BYTES if expands else LARGEST_SMALL_BYTES
         # Whether garbage is collected, for which blocks have ages.
         collects = settings.garbage_collection_threshold > 0
-        self._ages = collects and self._memory.allowed_bytes is not None
+        self._ages = collects and self.memory.allowed_bytes is not None
 
     def record_history(
         self, recording: Recording | None, *, clear: bool = False
@@ -349,7 +340,7 @@ class CachingAllocator:
 
     def _add_segment(self, free: FreeBlocks, pool: Pool, size: int, stream: int) -> int:
         """Where a new segment for this size stands in its list of free blocks."""
-        memory = self._memory
+        memory = self.memory
         if self._ages:
             memory.collect_garbage(self._large)
         block = memory.take(size, pool, stream)

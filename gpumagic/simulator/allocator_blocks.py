@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from gpumagic.simulator.allocator_counters import Counters, Tally
     from gpumagic.simulator.allocator_segments import DriverCalls
@@ -252,7 +252,7 @@ class HeldBlocks:
         # Events in the order of their stream, with the block that waits for each.
         self.queues: dict[int, deque[tuple[Any, Block]]] = {}
         # Freed while no event may be made, with the streams to make one for each.
-        self._deferred: list[tuple[Block, list[int]]] = []
+        self.deferred: list[tuple[Block, list[int]]] = []
         self._driver = driver
         self._let_go = let_go
 
@@ -265,21 +265,14 @@ class HeldBlocks:
         block.state, block.uses = PENDING, None
         block.pending_events = len(streams)
         if defer:
-            self._deferred.append((block, streams))
+            self.deferred.append((block, streams))
         else:
             self._await(block, streams)
 
     def hold_deferred(self) -> None:
         """Make the events that had to wait for the end of all captures."""
-        while self._deferred:
-            self._await(*self._deferred.pop(0))
-
-    def awaited(self) -> Iterator[Block]:
-        """Each block that is held, once for each of its events."""
-        for queue in self.queues.values():
-            yield from (block for _, block in queue)
-        for block, streams in self._deferred:
-            yield from [block] * len(streams)
+        while self.deferred:
+            self._await(*self.deferred.pop(0))
 
     def let_go_of_done(self) -> None:
         """Look at each stream's oldest events, up to one the device has not passed."""

@@ -19,7 +19,7 @@ from gpumagic.simulator.machine import Machine, Seat
 from gpumagic.simulator.models import parse_nodes, parse_request
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.allocator_counters import Mark
@@ -29,23 +29,24 @@ if TYPE_CHECKING:
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 HAZARDS = ("report", "poison", "off")
+# What can be said beside which GPUs, and what is meant where it is not.
+_MEANT = {
+    "memory": None,
+    "hazards": "report",
+    "others": (),
+    "allocator": None,
+    "host": None,
+    "rank": None,
+}
 _SMALLEST_BYTES = 512 << 20  # a context takes its share before any tensor does
 
 
 class Box:
     """A simulated machine that is switched on; a `with` block switches it off."""
 
-    def __init__(  # noqa: PLR0913 -- each of them is a word of its own
-        self,
-        request: str,
-        *,
-        memory: str | int | None = None,
-        hazards: str = "report",
-        others: Sequence[Sequence[tuple[int, int]]] = (),
-        allocator: str | None = None,
-        host: int | None = None,
-        rank: int | None = None,
-    ) -> None:
+    def __init__(self, request: str, **said: Any) -> None:
+        self._said = _MEANT | said
+        memory, hazards, others, allocator, host, rank = self._said.values()
         if hazards not in HAZARDS:
             raise GpuMagicError(
                 f"{hazards!r} is not a way to treat hazards",
@@ -76,15 +77,6 @@ class Box:
         )
         named = f"{count}x{model.key}" if count > 1 or nodes > 1 else model.key
         self._machine = f"{nodes}x{named}" if nodes > 1 else named
-        # what was said beside it, and what is meant where nothing is
-        self._said: dict[str, tuple[Any, Any]] = {
-            "memory": (memory, None),
-            "hazards": (hazards, "report"),
-            "others": (others, ()),
-            "allocator": (allocator, None),
-            "host": (host, None),
-            "rank": (rank, None),
-        }
         self._simulation: Simulation | None = None
         self._switch: Any = None
         self._recorded: list[Work] = []
@@ -144,8 +136,11 @@ class Box:
 
     def call(self) -> str:
         """What to type for the same machine in another process."""
-        said = {"as_cuda": (self.as_cuda, False), **self._said}
-        words = [f"{name}={is_!r}" for name, (is_, was) in said.items() if is_ != was]
+        words = [
+            f"{name}={each!r}"
+            for name, each in {"as_cuda": self.as_cuda, **self._said}.items()
+            if each != _MEANT.get(name, False)
+        ]
         return f"gpumagic.simulate({', '.join([repr(self._machine), *words])})"
 
     def anew(self, request: str) -> str:
@@ -241,10 +236,9 @@ class Box:
 
     def record(self) -> list[Work]:
         """Keep what the engines do from now on, in the list that is returned."""
-        traces = self.machine.scheduler.traces
-        traces[:] = [each for each in traces if each is not self._recorded]
+        self.machine.scheduler.stop_keeping(self._recorded)
         self._recorded = []
-        traces.append(self._recorded)
+        self.machine.scheduler.traces.append(self._recorded)
         return self._recorded
 
     trace = tracing.trace

@@ -53,6 +53,10 @@ class Scheduler:
         self._streams: dict[int, list[Stream]] = {}  # by device
         self._submitted = 0
 
+    def stop_keeping(self, works: list[Work]) -> None:
+        """Put what is decided from now on no more into this list."""
+        self.traces[:] = [each for each in self.traces if each is not works]
+
     # ------------------------------------------------------- what is submitted
 
     def add_stream(self, device: int, priority: int = 0) -> Stream:

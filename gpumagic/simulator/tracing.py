@@ -119,9 +119,7 @@ class SimulatedTracing:
             yield
         finally:
             waits.remove(self._waited)
-            scheduler.traces[:] = [
-                each for each in scheduler.traces if each is not self._work
-            ]
+            scheduler.stop_keeping(self._work)
             if launched is None:
                 del vars(scheduler)["launch"]
             else:
