@@ -14,12 +14,6 @@ from tests.simulator.simulated_device import (
     allocator_of,
 )
 
-
-def free(number):
-    """The step that frees a block by its number."""
-    return lambda bench: bench.free(number)
-
-
 # ------------------------------------------------------------ streams
 
 
@@ -100,9 +94,3 @@ def test_oversize_blocks_go_back_before_everything_does(wanted, returned, retrie
     assert stats["oversize_allocations.current"] == 1
     assert stats["oversize_allocations.allocated"] == 4
     assert stats["oversize_segments.freed"] == sum(size > 50 for size in returned)
-
-
-# ------------------------------------------------------------ addresses
-
-
-# ------------------------------------------------------------- segments that expand

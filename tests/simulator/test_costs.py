@@ -116,9 +116,3 @@ def test_a_kernel_says_what_bounds_it(sizes, bound):
     moved = 4 * (rows * columns + columns * depth + rows * depth)
 
     assert COSTS["a100"].kernel(MM, "tf32", sizes, moved).bound == bound
-
-
-# ------------------------------------------------------------------ copies
-
-
-# ------------------------------------------------------------------ the driver

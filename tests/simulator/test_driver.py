@@ -83,9 +83,6 @@ def test_other_processes_have_to_fit(others, problem):
         machine(2, others=others)
 
 
-# ---------------------------------------------------------------- before the first use
-
-
 # ---------------------------------------------------------------- the first use
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpumagic.simulator import accesses, hazards, races
 from gpumagic.simulator.accesses import Accesses
 from gpumagic.simulator.hazards import Tracker
-from gpumagic.simulator.races import HOST, Kind
+from gpumagic.simulator.races import HOST
 from tests.simulator.brute_force_order import (
     Play,
     SlowTracker,
@@ -56,12 +56,6 @@ def bench():
 def x():
     """A storage that nobody has used."""
     return Accesses(SIZE)
-
-
-# -------------------------------------------------------------------- two streams
-
-
-# ------------------------------------------------------------------- reported once
 
 
 # ----------------------------------------------------------------------- the host
@@ -213,27 +207,6 @@ def test_a_host_race_says_how_the_host_waits(bench, x):
     assert "In [3], line 4 writes 1.00 KiB on the host" in problem
     assert "event = side.record_event() after In [3], line 3" in hint
     assert "event.synchronize() before In [3], line 4" in hint
-
-
-def test_a_change_that_nobody_has_seen_says_where_it_was_found(bench):
-    """Not the line that changed it, which is not known."""
-    race = races.Race(
-        kind=Kind.CHANGED_UNSEEN,
-        earlier_stream=bench.side,
-        earlier_place="line 1",
-        earlier_writes=False,
-        later_stream=HOST,
-        later_place="line 5",
-        later_writes=True,
-        low=0,
-        high=SIZE,
-    )
-    problem, hint = told(bench, race)
-    assert problem == (
-        "In [3], line 5 finds that the host changed some of the 1.00 KiB of pinned "
-        "memory of In [3], line 1 before they were read on side"
-    )
-    assert "event.synchronize() before anything fills the buffer again" in hint
 
 
 @pytest.mark.parametrize("pool", ["main", "host"])
