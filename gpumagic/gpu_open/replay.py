@@ -350,7 +350,6 @@ class Replay:
         self.allocator = CachingAllocator(
             0,
             total_bytes or _PLENTY_BYTES,
-            context_bytes=lambda: 0,
             driver=self,
             settings=settings,
             addresses=addresses,

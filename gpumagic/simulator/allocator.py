@@ -19,57 +19,37 @@ from gpumagic.simulator.allocator_blocks import (
     Pool,
     PrivatePools,
 )
-from gpumagic.simulator.allocator_counters import Counters
-from gpumagic.simulator.allocator_segments import DeviceMemory, DriverCalls
+from gpumagic.simulator.allocator_segments import DeviceMemory
 from gpumagic.simulator.allocator_settings import (
     LARGEST_SMALL_BYTES,
     SMALLEST_BLOCK_BYTES,
-    AllocatorSettings,
 )
-from gpumagic.simulator.allocator_snapshot import History, Recording, snapshot_of
+from gpumagic.simulator.allocator_snapshot import snapshot_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from gpumagic.simulator.allocator_blocks import PoolId
     from gpumagic.simulator.allocator_counters import Mark
-    from gpumagic.simulator.allocator_segments import Addresses
+    from gpumagic.simulator.allocator_settings import AllocatorSettings
+    from gpumagic.simulator.allocator_snapshot import Recording
 
 _NO_LIMIT_BYTES = 1 << 62
 _ROUND_UP, _ROUND_DOWN = SMALLEST_BLOCK_BYTES - 1, -SMALLEST_BLOCK_BYTES
 _LEAST_REST_BYTES = SMALLEST_BLOCK_BYTES - 1  # up to it, a rest is not split off
 
 
-class CachingAllocator:
+class CachingAllocator(DeviceMemory):
     """The memory of one simulated device."""
 
-    def __init__(  # noqa: PLR0913, a device is made of these
-        self,
-        device: int,
-        capacity_bytes: int,
-        *,
-        context_bytes: Callable[[], int] | int,
-        driver: DriverCalls,
-        settings: AllocatorSettings | None = None,
-        processes: Callable[[], Sequence[tuple[int, int]]] = lambda: (),
-        now_us: Callable[[], int] = lambda: 0,
-        addresses: Addresses | None = None,
-    ) -> None:
-        self.settings = settings or AllocatorSettings()
-        self.counters = Counters()
-        self._history = History(now_us)
-        self._allocated_bytes = self.counters.totals["allocated_bytes"]
-        self._reserved_bytes = self.counters.totals["reserved_bytes"]
-        self._beginning = self._allocated_bytes.mark()
+    def __init__(self, device: int, capacity_bytes: int, **machine: Any) -> None:
+        super().__init__(device, capacity_bytes, **machine)
+        self._beginning = self._allocated.mark()
         self._small = Pool("small", self.counters.small)
         self._large = Pool("large", self.counters.large)
         self._private = PrivatePools(self.counters)
         self._diverted = self._private.diverted
-        self.memory = DeviceMemory(
-            device, capacity_bytes, context_bytes, processes, driver,
-            self.counters, self._history, self.settings, addresses,
-        )  # fmt: skip
-        self._held = HeldBlocks(driver, self._let_go)
+        self._held = HeldBlocks(self._driver, self._let_go)
         self.configure(self.settings)
 
     # ------------------------------------------------------------ taking and giving
@@ -166,10 +146,10 @@ class CachingAllocator:
             unused = pool.unused_segments()
             expandable = pool.free_blocks(expandable=True)
             for block in unused:
-                self.memory.give_back(block)
+                self.give_back(block)
             for block in expandable:
-                self.memory.unmap(block)
-        heads = self.memory.heads.values()
+                self.unmap(block)
+        heads = self.heads.values()
         self._private.forget_empty({head.pool.identity for head in heads})
 
     # ------------------------------------------------------------ private pools
@@ -200,39 +180,34 @@ class CachingAllocator:
     @property
     def allocated_bytes(self) -> int:
         """What has an owner."""
-        return self._allocated_bytes.current
+        return self._allocated.current
 
     @property
     def peak_allocated_bytes(self) -> int:
         """The most that had an owner since the latest reset."""
-        return self._allocated_bytes.peak
+        return self._allocated.peak
 
     def mark_peak(self) -> Mark:
         """From now on a peak of its own is counted of what has an owner."""
-        return self._allocated_bytes.mark()
+        return self._allocated.mark()
 
     def peak_since(self, mark: Mark | None = None) -> int:
         """The most that had an owner since then, or ever, whoever has reset what."""
-        return self._allocated_bytes.peak_since(mark or self._beginning)
+        return self._allocated.peak_since(mark or self._beginning)
 
     @property
     def reserved_bytes(self) -> int:
         """What has been taken from the driver."""
-        return self._reserved_bytes.current
+        return self._reserved.current
 
     @property
     def peak_reserved_bytes(self) -> int:
         """The most that was taken from the driver since the latest reset."""
-        return self._reserved_bytes.peak
-
-    @property
-    def allowed_bytes(self) -> int | None:
-        """The most that may be taken; None until a fraction has been set."""
-        return self.memory.allowed_bytes
+        return self._reserved.peak
 
     def mem_info(self) -> tuple[int, int]:
         """Free and total bytes, as the driver tells them."""
-        return self.memory.free_bytes, self.memory.capacity_bytes
+        return self.free_bytes, self.capacity_bytes
 
     def memory_stats(self) -> dict[str, int]:
         """Every figure under torch's flat keys."""
@@ -241,11 +216,9 @@ class CachingAllocator:
     def memory_snapshot(self, pool: PoolId = SHARED) -> list[dict[str, Any]]:
         """The segments in torch's own shape, by address."""
         heads = [
-            each
-            for each in self.memory.heads.values()
-            if pool in (SHARED, each.pool.identity)
+            each for each in self.heads.values() if pool in (SHARED, each.pool.identity)
         ]
-        segments = snapshot_of(self.memory.device, heads, self._history)
+        segments = snapshot_of(self.device, heads, self._history)
         if self._history.recording:
             active_bytes = sum(each["active_size"] for each in segments)
             self._history.add_snapshot(active_bytes)
@@ -268,25 +241,24 @@ class CachingAllocator:
 
     def set_fraction(self, fraction: float) -> None:
         """Allow this process only a share of the device's total."""
-        memory = self.memory
-        memory.allowed_bytes = int(fraction * memory.capacity_bytes)
+        self.allowed_bytes = int(fraction * self.capacity_bytes)
         self.configure(self.settings)
 
     def configure(self, settings: AllocatorSettings) -> None:
         """Round, split and keep by these settings from now on."""
-        self.settings = self.memory.settings = settings
+        self.settings = settings
         self._plain_rounding = not settings.rounds_to_divisions
         limit = settings.max_split_size_bytes
         expands = settings.expandable_segments
         self._max_split_bytes = limit or _NO_LIMIT_BYTES
         # Whether the best fit need not be the block that is taken, ...
-        self._is_choosy = limit is not None or expands or self.memory.has_expandable
+        self._is_choosy = limit is not None or expands or self.has_expandable
         # ... and from which size on a block is not split: never, if segments expand.
         self._whole_from_bytes = _NO_LIMIT_BYTES if expands else self._max_split_bytes
         self._unsplit_bytes = _LEAST_REST_BYTES if expands else LARGEST_SMALL_BYTES
         # Whether garbage is collected, for which blocks have ages.
         collects = settings.garbage_collection_threshold > 0
-        self._ages = collects and self.memory.allowed_bytes is not None
+        self._ages = collects and self.allowed_bytes is not None
 
     def record_history(
         self, recording: Recording | None, *, clear: bool = False
@@ -340,19 +312,18 @@ class CachingAllocator:
 
     def _add_segment(self, free: FreeBlocks, pool: Pool, size: int, stream: int) -> int:
         """Where a new segment for this size stands in its list of free blocks."""
-        memory = self.memory
         if self._ages:
-            memory.collect_garbage(self._large)
-        block = memory.take(size, pool, stream)
-        if block is None and memory.give_back_oversize(free, size):
-            block = memory.take(size, pool, stream)
+            self.collect_garbage(self._large)
+        block = self.take(size, pool, stream)
+        if block is None and self.give_back_oversize(free, size):
+            block = self.take(size, pool, stream)
         if block is None and not self._diverted:  # else a capture may be underway,
             self.empty_cache()  # which may not wait for the device
             self.counters.retries += 1
-            block = memory.take(size, pool, stream)
+            block = self.take(size, pool, stream)
         if block is None:
             idle_bytes = self._private.idle_bytes()
-            raise memory.shortage(size, stream, pool.identity, idle_bytes)
+            raise self.shortage(size, stream, pool.identity, idle_bytes)
         return free.find(block)
 
     def _let_go(self, block: Block) -> None:

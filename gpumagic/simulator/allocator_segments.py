@@ -12,18 +12,18 @@ from gpumagic.simulator.allocator_blocks import (
     Block,
     ExpandableSegment,
 )
+from gpumagic.simulator.allocator_counters import Counters
 from gpumagic.simulator.allocator_settings import (
     SEGMENT_STEP_BYTES,
     SMALL_SEGMENT_BYTES,
+    AllocatorSettings,
 )
+from gpumagic.simulator.allocator_snapshot import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpumagic.simulator.allocator_blocks import FreeBlocks, Pool, PoolId
-    from gpumagic.simulator.allocator_counters import Counters
-    from gpumagic.simulator.allocator_settings import AllocatorSettings
-    from gpumagic.simulator.allocator_snapshot import History
 
 _KIB = 1 << 10
 # The exact words of torch 2.6 and later, double spaces included: people search for
@@ -44,42 +44,41 @@ _EXPANDABLE_ADDRESSES_OF_ONE_DEVICE = 1 << 43
 class DeviceMemory:
     """A device's memory, of which segments are taken whole and given back whole."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 -- a device is made of these
+    def __init__(  # noqa: PLR0913 -- a device is made of these
         self,
         device: int,
         capacity_bytes: int,
-        context_bytes: Callable[[], int] | int,
-        others: Callable[[], Sequence[tuple[int, int]]],
+        *,
         driver: DriverCalls,
-        counters: Counters,
-        history: History,
-        settings: AllocatorSettings,
-        addresses: Addresses | None,
+        settings: AllocatorSettings | None = None,
+        context_bytes: Callable[[], int] = lambda: 0,
+        processes: Callable[[], Sequence[tuple[int, int]]] = lambda: (),
+        now_us: Callable[[], int] = lambda: 0,
+        addresses: Addresses | None = None,
     ) -> None:
-        self.device = device
+        self.device = device  # the index that error texts and snapshots name
         self.capacity_bytes = capacity_bytes
-        self.allowed_bytes: int | None = None  # once this process has been limited
+        # the most that may be taken, once this process has been limited
+        self.allowed_bytes: int | None = None
         # the first block of every segment, by address; that of an expandable one may
         # have no memory
         self.heads: dict[int, Block] = {}
         self.has_expandable = False  # whether there ever was an expandable segment
-        self.settings = settings
+        self.settings = settings or AllocatorSettings()
+        self.counters = Counters()
         self._context_bytes = context_bytes
-        self._others = others
+        self._others = processes
         self._driver = driver
-        self._counters = counters
-        self._reserved = counters.totals["reserved_bytes"]
-        self._history = history
+        self._allocated = self.counters.totals["allocated_bytes"]
+        self._reserved = self.counters.totals["reserved_bytes"]
+        self._history = History(now_us)
         self._addresses = addresses or MadeUpAddresses(device)
         self._age = 0  # of the latest segment
 
     @property
     def used_bytes(self) -> int:
         """What this process takes in all."""
-        outside = self._context_bytes
-        if not isinstance(outside, int):
-            outside = outside()
-        return outside + self._reserved.current
+        return self._context_bytes() + self._reserved.current
 
     @property
     def free_bytes(self) -> int:
@@ -102,7 +101,7 @@ class DeviceMemory:
         block = Block(address, nbytes, stream, pool, self._next_age())
         self.heads[block.address] = block
         self._count(block, 1)
-        self._counters.device_allocations += 1
+        self.counters.device_allocations += 1
         if self._history.recording:
             self._history.add_segment("segment_alloc", block, block.address, nbytes)
         pool.free_by_stream[stream].add(block)
@@ -118,7 +117,7 @@ class DeviceMemory:
         del self.heads[block.address]
         self._addresses.give_back(block.address, block.size)
         self._count(block, -1)
-        self._counters.device_frees += 1
+        self.counters.device_frees += 1
 
     def give_back_oversize(self, free: FreeBlocks, size: int) -> bool:
         """Return one block that makes enough room, or the largest until they do."""
@@ -162,7 +161,7 @@ class DeviceMemory:
         self, size: int, stream: int, pool: PoolId, private_bytes: int
     ) -> OutOfSimulatedMemory:
         """The error for a segment that cannot be had, counted and noted."""
-        self._counters.out_of_memories += 1
+        self.counters.out_of_memories += 1
         if self._history.recording:
             self._history.add_oom(self.free_bytes, size, stream, pool)
         return OutOfSimulatedMemory(
@@ -172,7 +171,7 @@ class DeviceMemory:
                 total_bytes=self.capacity_bytes,
                 free_bytes=self.free_bytes,
                 allowed_bytes=self.allowed_bytes,
-                allocated_bytes=self._counters.totals["allocated_bytes"].current,
+                allocated_bytes=self._allocated.current,
                 reserved_bytes=self._reserved.current,
                 private_bytes=private_bytes,
                 processes=(*self._others(), (None, self.used_bytes)),
@@ -214,7 +213,7 @@ class DeviceMemory:
         else:
             pool.add_unmapped(middle)
         pool.tally.reserve(0, begin - end)
-        self._counters.device_frees += 1
+        self.counters.device_frees += 1
         if self._history.recording:
             self._history.add_segment("segment_unmap", middle, begin, end - begin)
         if not middle.is_split:
@@ -277,7 +276,7 @@ class DeviceMemory:
             pool.add_unmapped(block.split_off(nbytes))
         pool.enter(block)
         pool.tally.reserve(0, nbytes)
-        self._counters.device_allocations += 1
+        self.counters.device_allocations += 1
         if self._history.recording:
             self._history.add_segment("segment_map", block, address, nbytes)
         return True
@@ -290,7 +289,7 @@ class DeviceMemory:
         block.pool.tally.reserve(segments, segments * block.size)
         limit = self.settings.max_split_size_bytes
         if limit is not None and block.size >= limit:
-            self._counters.oversize_segments.large.shift(segments)
+            self.counters.oversize_segments.large.shift(segments)
 
 
 class DriverCalls(Protocol):

@@ -92,14 +92,10 @@ class AllocatorSettings:
             "max_split_size": -1 if limit is None else limit,
             "garbage_collection_threshold": self.garbage_collection_threshold,
             "expandable_segments": self.expandable_segments,
-            "pinned_num_register_threads": 1,
-            "release_lock_on_cudamalloc": False,
-            "pinned_use_cuda_host_register": False,
             "roundup_power2_divisions": {
                 str(1 << place): each
                 for place, each in enumerate(self.roundup_power2_divisions)
             },
-            "graph_capture_record_stream_reuse": False,
         }
 
     @property

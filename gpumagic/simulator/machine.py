@@ -56,7 +56,7 @@ class Machine:
         """The first use: from here on this process sees these GPUs, in this order."""
         for index, number in enumerate(visible):
             gpu = self.all_gpus[number]
-            gpu.index = gpu.allocator.memory.device = index
+            gpu.index = gpu.allocator.device = index
         self.gpus[:] = [self.all_gpus[number] for number in visible]
 
     @property

@@ -11,7 +11,7 @@ from gpumagic.simulator.allocator_snapshot import blocks_from
 def verify(allocator):
     """Raise AssertionError at the first thing that cannot be."""
     pools = allocator._small, allocator._large, *allocator._private.halves()
-    heads, held = allocator.memory.heads, allocator._held
+    heads, held = allocator.heads, allocator._held
     awaited = [block for queue in held.queues.values() for _, block in queue]
     awaited += [block for block, streams in held.deferred for _ in streams]
     counters = allocator.counters

@@ -74,7 +74,6 @@ class Pair:
         self.real = CachingAllocator(
             0,
             CAPACITY,
-            context_bytes=0,
             driver=self.clocks[0],
             settings=AllocatorSettings(
                 max_split_size_bytes=max_split, expandable_segments=expandable
