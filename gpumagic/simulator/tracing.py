@@ -18,7 +18,7 @@ from gpumagic.errors import DeviceError
 from gpumagic.report.events import Piece, SpanKind, Trace, TraceSpan, pooled
 from gpumagic.simulator.engines import Engine
 from gpumagic.simulator.models import MOST_GPUS
-from gpumagic.simulator.scheduler import Scheduler
+from gpumagic.simulator.scheduler import QUEUE_FULL, Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     _Lane = tuple[int, int] | None  # a device and its stream; None is the host
 
 _MOST_KEPT = 5000
-_NEVER = 1 << 62
 _OF_NO_FORWARD = 2**63  # numbers from here on belong to leaves
 _OF_ALL_PARTS = frozenset({"AllGather", "Gather"})  # bytes of which are of all parts
 _HOST = MOST_GPUS  # a number of a process that no device has
@@ -46,8 +45,16 @@ def trace(box: Box, *, most: int | None = None) -> Iterator[Tracing]:
             "trace its replay",
         )
     tracing = SimulatedTracing(box, most)
-    with tracing.observing():
+    scheduler = box.machine.scheduler
+    scheduler.traces.append(tracing.work)
+    scheduler.wait_observers.append(tracing.waited)
+    scheduler.launch_observers.append(tracing.launched)
+    try:
         yield tracing
+    finally:
+        scheduler.launch_observers.remove(tracing.launched)
+        scheduler.wait_observers.remove(tracing.waited)
+        scheduler.stop_keeping(tracing.work)
 
 
 class SimulatedTracing:
@@ -57,10 +64,10 @@ class SimulatedTracing:
         self._box = box
         self._most = most
         self._scheduler = box.machine.scheduler
-        self._work: list[Work] = []
+        self.work: list[Work] = []
         self._calls: list[tuple[str, SpanKind, int, int]] = []
         self._lanes: dict[_Lane, list[Piece[SpanKind]]] = {}  # what was pooled
-        self._full_since_ns = _NEVER  # when a launch found its queue full
+        self._full_since_ns = -1  # when a launch last found its queue full
         self._forward: dict[int, int] = {}  # by the identity of the work
         self._node = _backward_node()
         self._is_cut = False
@@ -106,49 +113,27 @@ class SimulatedTracing:
             }
         Path(path).write_text(json.dumps(written), encoding="utf-8")
 
-    @contextlib.contextmanager
-    def observing(self) -> Iterator[None]:
-        """Listen to the engines, to waits and to launches, for as long as a block."""
-        scheduler, waits = self._scheduler, self._box.machine.wait_observers
-        launched = vars(scheduler).get("launch")
-        # Put in only now, and taken out again: every operation comes by there.
-        vars(scheduler)["launch"] = self._listening(scheduler.launch)
-        scheduler.traces.append(self._work)
-        waits.append(self._waited)
-        try:
-            yield
-        finally:
-            waits.remove(self._waited)
-            scheduler.stop_keeping(self._work)
-            if launched is None:
-                del vars(scheduler)["launch"]
-            else:
-                vars(scheduler)["launch"] = launched
-
     # ------------------------------------------------------- what is told of the host
 
-    def _waited(self, what: str, began_ns: int, ended_ns: int) -> None:
-        self._full_since_ns = min(self._full_since_ns, began_ns)
+    def waited(self, what: str, began_ns: int, ended_ns: int) -> None:
+        """The host has waited for a device, or for a slot in a queue."""
+        if what == QUEUE_FULL:
+            self._full_since_ns = began_ns
         self._note(what, SpanKind.WAIT, began_ns, ended_ns)
 
-    def _listening(self, launch: Callable[..., Work]) -> Callable[..., Work]:
-        def listening(*args: Any, **named: Any) -> Work:
-            began_ns = self._scheduler.now_ns
-            self._full_since_ns = _NEVER
-            work = launch(*args, **named)
-            ended_ns = min(work.submitted_ns, self._full_since_ns)
-            if self._most is None and (node := self._node()) is not None:
-                self._forward[id(work)] = node
-            self._note(work.name, SpanKind.LAUNCH, began_ns, ended_ns)
-            return work
-
-        return listening
+    def launched(self, work: Work, began_ns: int) -> None:
+        """The host has launched a work."""
+        was_full = self._full_since_ns >= began_ns
+        ended_ns = self._full_since_ns if was_full else work.submitted_ns
+        if self._most is None and (node := self._node()) is not None:
+            self._forward[id(work)] = node
+        self._note(work.name, SpanKind.LAUNCH, began_ns, ended_ns)
 
     def _note(self, name: str, kind: SpanKind, began_ns: int, ended_ns: int) -> None:
         if not self._is_cut:
             self._calls.append((name, kind, began_ns, ended_ns))
         # A cell may run for hours.
-        much = len(self._work) + len(self._calls) > _MOST_KEPT
+        much = len(self.work) + len(self._calls) > _MOST_KEPT
         if self._most is not None and much:
             self._pool(self._most)
 
@@ -160,7 +145,7 @@ class SimulatedTracing:
             for gpu in self._box.machine.all_gpus
             for stream in gpu.streams.values()
         }
-        for work in self._work:
+        for work in self.work:
             late = self._is_cut and work.submitted_ns > self._ended_ns
             if work.start_ns is not None and work.end_ns is not None and not late:
                 kernel = work.engine in (Engine.COMPUTE, Engine.LINK)
@@ -201,7 +186,7 @@ class SimulatedTracing:
                 piece = Piece(name, kind, *map(self._seconds, (start_ns, end_ns)))
                 self._lanes.setdefault(lane, []).append(piece)
         self._calls.clear()
-        self._work.clear()
+        self.work.clear()
         for lane, pieces in self._lanes.items():
             pieces.sort(key=attrgetter("start_s"))
             self._lanes[lane] = [Piece(*each) for each in pooled(pieces, most)]
