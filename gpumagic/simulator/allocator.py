@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from gpumagic.simulator.allocator_blocks import PoolId
     from gpumagic.simulator.allocator_counters import Mark
     from gpumagic.simulator.allocator_settings import AllocatorSettings
-    from gpumagic.simulator.allocator_snapshot import Recording
 
 _NO_LIMIT_BYTES = 1 << 62
 _ROUND_UP, _ROUND_DOWN = SMALLEST_BLOCK_BYTES - 1, -SMALLEST_BLOCK_BYTES
@@ -50,6 +49,11 @@ class CachingAllocator(DeviceMemory):
         self._private = PrivatePools(self.counters)
         self._diverted = self._private.diverted
         self._held = HeldBlocks(self._driver, self._let_go)
+        self.reset_peaks = self.counters.reset_peaks
+        self.reset_accumulated = self.counters.reset_accumulated
+        self.mark_peak = self._allocated.mark
+        self.record_history = self._history.switch
+        self.observe, self.ignore = self._history.observe, self._history.ignore
         self.configure(self.settings)
 
     # ------------------------------------------------------------ taking and giving
@@ -187,10 +191,6 @@ class CachingAllocator(DeviceMemory):
         """The most that had an owner since the latest reset."""
         return self._allocated.peak
 
-    def mark_peak(self) -> Mark:
-        """From now on a peak of its own is counted of what has an owner."""
-        return self._allocated.mark()
-
     def peak_since(self, mark: Mark | None = None) -> int:
         """The most that had an owner since then, or ever, whoever has reset what."""
         return self._allocated.peak_since(mark or self._beginning)
@@ -231,14 +231,6 @@ class CachingAllocator(DeviceMemory):
 
     # ------------------------------------------------------------ setting
 
-    def reset_peaks(self) -> None:
-        """Let every peak be what is there now."""
-        self.counters.reset_peaks()
-
-    def reset_accumulated(self) -> None:
-        """Let every sum and every number of events begin anew."""
-        self.counters.reset_accumulated()
-
     def set_fraction(self, fraction: float) -> None:
         """Allow this process only a share of the device's total."""
         self.allowed_bytes = int(fraction * self.capacity_bytes)
@@ -259,20 +251,6 @@ class CachingAllocator(DeviceMemory):
         # Whether garbage is collected, for which blocks have ages.
         collects = settings.garbage_collection_threshold > 0
         self._ages = collects and self.allowed_bytes is not None
-
-    def record_history(
-        self, recording: Recording | None, *, clear: bool = False
-    ) -> None:
-        """Note every action from now on; or stop, and forget what was noted."""
-        self._history.switch(recording, clear=clear)
-
-    def observe(self, observer: Callable[[str, Block], object]) -> None:
-        """Tell somebody of each action on a block; see `History.observers`."""
-        self._history.observe(observer)
-
-    def ignore(self, observer: Callable[[str, Block], object]) -> None:
-        """Tell them no more."""
-        self._history.ignore(observer)
 
     # ------------------------------------------------------------ inside
 
