@@ -273,20 +273,14 @@ class CachingAllocator(DeviceMemory):
             else:  # they were switched off, and serve nothing new
                 while position < end and blocks[position].expandable is not None:
                     position += 1
-        if (
-            position < end
-            and self.settings.max_split_size_bytes is not None
-            and self._refuses(blocks[position], size)
-        ):
-            return end
+        limit = self.settings.max_split_size_bytes
+        if position < end and limit is not None:
+            # The best fit must not serve what it would be wasted on.
+            spare_bytes = self.settings.max_non_split_rounding_bytes
+            refused_bytes = limit if size < limit else size + spare_bytes
+            if blocks[position].size >= refused_bytes:
+                return end
         return position
-
-    def _refuses(self, block: Block, size: int) -> bool:
-        """Whether the best fit must not serve a request, lest it be wasted on it."""
-        limit = self._max_split_bytes
-        if size < limit:
-            return block.size >= limit
-        return block.size >= size + self.settings.max_non_split_rounding_bytes
 
     def _add_segment(self, free: FreeBlocks, pool: Pool, size: int, stream: int) -> int:
         """Where a new segment for this size stands in its list of free blocks."""

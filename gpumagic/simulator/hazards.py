@@ -177,8 +177,10 @@ class Tracker:
     def reused(self, address: int, size: int, stream: int) -> Accesses:
         """The accesses of a new storage at this address of the stream's pool."""
         accesses = Accesses(size)
-        if address in self.vacancies:
-            self._move_in(accesses, address, stream)
+        former, number, place = self.vacancies.pop(address, (NOBODY, 0, None))
+        if former == stream:  # the last use of what was vacated here
+            accesses.writes[stream, 0, size, None] = number, place, False
+            accesses.stream = stream
         if stream in self.former:
             self._forget_ordered(stream)
             self.former.hand_on(accesses, address, stream)
@@ -196,14 +198,6 @@ class Tracker:
             self.vacancies[address] = stream, last[0], last[1]
             if len(self.vacancies) > _VACANCIES:
                 del self.vacancies[next(iter(self.vacancies))]
-
-    def _move_in(self, accesses: Accesses, address: int, stream: int) -> None:
-        """Hand the last use of vacated memory on to the storage that lies there now."""
-        former, number, place = self.vacancies.pop(address)
-        if former == stream:
-            span = stream, 0, accesses.size_bytes, None
-            accesses.writes[span] = number, place, False
-            accesses.stream = stream
 
     def _forget_ordered(self, pool: int) -> None:
         self.former.forget_ordered(pool, self._clocks[pool], self._clocks[HOST])

@@ -54,15 +54,8 @@ def test_the_figures_have_torchs_names():
     """All 123 keys of torch 2.13 are there, in alphabetical order."""
     stats = allocator_of().memory_stats()
     families = [
-        "active",
-        "active_bytes",
-        "allocated_bytes",
-        "allocation",
-        "inactive_split",
-        "inactive_split_bytes",
-        "requested_bytes",
-        "reserved_bytes",
-        "segment",
+        *("active", "active_bytes", "allocated_bytes", "allocation", "inactive_split"),
+        *("inactive_split_bytes", "requested_bytes", "reserved_bytes", "segment"),
     ]
     metrics = "allocated", "current", "freed", "peak"
     expected = {
@@ -73,17 +66,10 @@ def test_the_figures_have_torchs_names():
     }
     for family in ("oversize_allocations", "oversize_segments"):
         expected |= {f"{family}.{metric}" for metric in metrics}
-    expected |= {"max_split_size"} | {
-        f"num_{each}"
-        for each in [
-            "alloc_retries",
-            "device_alloc",
-            "device_free",
-            "oom_rejections",
-            "ooms",
-            "sync_all_streams",
-        ]
-    }
+    events = (
+        "alloc_retries device_alloc device_free oom_rejections ooms sync_all_streams"
+    )
+    expected |= {"max_split_size", *(f"num_{each}" for each in events.split())}
     assert list(stats) == sorted(expected)
     assert len(stats) == 123
     assert stats.pop("max_split_size") == -1
