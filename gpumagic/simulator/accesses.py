@@ -7,12 +7,12 @@ as those of a former owner.
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.simulator.races import HOST, Kind, Race, overlap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from gpumagic.simulator.races import Layout
 
@@ -21,6 +21,7 @@ KEPT = 128  # accesses of a storage, for reads and writes each
 _LEFT = 64  # when there were more
 Span: TypeAlias = "tuple[int, int, int, Layout | None]"  # stream, low, high, layout
 Access: TypeAlias = "tuple[int, Any, bool]"  # number, place, of a former owner
+Kept: TypeAlias = "tuple[bool, Span, Access]"  # with whether it writes
 # What an operation reads or writes: storage, first byte, byte behind the last, layout.
 Operand: TypeAlias = "tuple[Accesses, int, int, Layout | None]"
 _KINDS = {  # by whether the earlier and the later access write
@@ -28,7 +29,6 @@ _KINDS = {  # by whether the earlier and the later access write
     (False, True): Kind.WRITE_AFTER_READ,
     (True, True): Kind.WRITE_AFTER_WRITE,
 }
-_MOST = 1024  # of each pool
 
 
 class Accesses:
@@ -46,7 +46,7 @@ class Accesses:
         """Another stream's access is about to be kept."""
         self.stream = stream if self.stream == NOBODY else SEVERAL
 
-    def kept(self) -> Iterator[tuple[bool, Span, Access]]:
+    def kept(self) -> Iterator[Kept]:
         """All accesses, each with whether it writes."""
         for writes, spans in ((False, self.reads), (True, self.writes)):
             for span, access in spans.items():
@@ -135,58 +135,3 @@ def merge(clock: list[int], other: Sequence[int]) -> None:
     for stream, number in enumerate(other):
         if number > clock[stream]:  # noqa: PLR1730 - max() takes three times as long
             clock[stream] = number
-
-
-class FormerAccess(NamedTuple):
-    """An access of memory that was given back, at its address."""
-
-    writes: bool
-    span: Span
-    access: Access
-
-
-class FormerAccesses(dict[int, list[FormerAccess]]):
-    """What may disturb the next owner, by the stream whose pool the memory is in."""
-
-    __slots__ = ()
-
-    def add(self, pool: int, former: Iterable[FormerAccess]) -> None:
-        """Keep them, and forget the pool's oldest where they are too many."""
-        kept = self.setdefault(pool, [])
-        kept += former
-        del kept[:-_MOST]
-
-    def hand_on(self, accesses: Accesses, address: int, pool: int) -> None:
-        """Hand a pool's old accesses at this address on to the new storage."""
-        end = address + accesses.size_bytes
-        elsewhere = []
-        # Cut to the same bytes, two accesses of a stream are one: the later.
-        former = sorted(self.pop(pool, ()), key=lambda each: each.access[0])
-        for writes, span, (number, place, _) in former:
-            stream, low, high, layout = span
-            if low < end and address < high:
-                kept = accesses.writes if writes else accesses.reads
-                kept[moved(span, address, end, -address)] = number, place, True
-                accesses.stream = SEVERAL
-            elsewhere += [
-                FormerAccess(writes, (stream, *rest, layout), (number, place, True))
-                for rest in ((low, min(high, address)), (max(low, end), high))
-                if rest[0] < rest[1]
-            ]
-        if elsewhere:
-            self[pool] = elsewhere
-
-    def forget_ordered(
-        self, pool: int, owner: Sequence[int], host: Sequence[int]
-    ) -> None:
-        """Forget what can disturb nobody any more, wherever the pool is used next."""
-        left = [
-            each
-            for each in self[pool]
-            if each.access[0] > owner[each.span[0]]
-            and each.access[0] > host[each.span[0]]
-        ]
-        if left:
-            self[pool] = left
-        else:
-            del self[pool]

@@ -19,8 +19,6 @@ from gpumagic.simulator.accesses import (
     NOBODY,
     SEVERAL,
     Accesses,
-    FormerAccess,
-    FormerAccesses,
     Operand,
     merge,
     moved,
@@ -32,9 +30,11 @@ from gpumagic.simulator.races import HOST
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from gpumagic.simulator.accesses import Kept
     from gpumagic.simulator.races import Race
 
 _VACANCIES = 4096  # addresses whose last use is known
+_FORMER = 1024  # accesses of each pool
 
 Mark: TypeAlias = "tuple[int, ...]"
 
@@ -57,8 +57,9 @@ class Tracker:
         self._alone = NOBODY  # the only stream that has operated so far
         # called whenever the host has waited for anything
         self.after_host_waits: list[Callable[[], object]] = []
-        # the accesses of memory that was given back too early
-        self.former = FormerAccesses()
+        # the accesses of memory that was given back too early, which may disturb its
+        # next owner, by the stream whose pool it is in and at their addresses
+        self.former: dict[int, list[Kept]] = {}
         # by address, who used it last, of the stream it was allocated for
         self.vacancies: dict[int, tuple[int, int, Any]] = {}
 
@@ -166,12 +167,12 @@ class Tracker:
                 self._clocks[each] for each in (HOST, stream, *recorded_streams)
             ]
             left = [
-                FormerAccess(writes, moved(span, 0, size, address), access)
+                (writes, moved(span, 0, size, address), access)
                 for writes, span, access in accesses.kept()
                 if all(access[0] > clock[span[0]] for clock in covering)
             ]
             if left:
-                self.former.add(stream, left)
+                self.former[stream] = (self.former.get(stream, []) + left)[-_FORMER:]
         self.forget(accesses)
 
     def reused(self, address: int, size: int, stream: int) -> Accesses:
@@ -183,7 +184,7 @@ class Tracker:
             accesses.stream = stream
         if stream in self.former:
             self._forget_ordered(stream)
-            self.former.hand_on(accesses, address, stream)
+            self._hand_on(accesses, address, stream)
         return accesses
 
     def vacated(self, accesses: Accesses, address: int, stream: int) -> None:
@@ -199,5 +200,33 @@ class Tracker:
             if len(self.vacancies) > _VACANCIES:
                 del self.vacancies[next(iter(self.vacancies))]
 
+    def _hand_on(self, accesses: Accesses, address: int, pool: int) -> None:
+        """Hand a pool's old accesses at this address on to the new storage."""
+        end = address + accesses.size_bytes
+        elsewhere: list[Kept] = []
+        # Cut to the same bytes, two accesses of a stream are one: the later.
+        former = sorted(self.former.pop(pool, ()), key=lambda each: each[2][0])
+        for writes, span, (number, place, _) in former:
+            stream, low, high, layout = span
+            if low < end and address < high:
+                kept = accesses.writes if writes else accesses.reads
+                kept[moved(span, address, end, -address)] = number, place, True
+                accesses.stream = SEVERAL
+            elsewhere += [
+                (writes, (stream, *rest, layout), (number, place, True))
+                for rest in ((low, min(high, address)), (max(low, end), high))
+                if rest[0] < rest[1]
+            ]
+        if elsewhere:
+            self.former[pool] = elsewhere
+
     def _forget_ordered(self, pool: int) -> None:
-        self.former.forget_ordered(pool, self._clocks[pool], self._clocks[HOST])
+        """Forget what can disturb nobody any more, wherever the pool is used next."""
+        owner, host = self._clocks[pool], self._clocks[HOST]
+        left = [
+            (writes, span, access)
+            for writes, span, access in self.former.pop(pool)
+            if access[0] > owner[span[0]] and access[0] > host[span[0]]
+        ]
+        if left:
+            self.former[pool] = left

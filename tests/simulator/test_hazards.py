@@ -151,7 +151,7 @@ def test_forgetting_never_makes_up_a_race(chance):
     """With room for hardly anything, what is reported is still a race."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hazards, "KEPT", 2)
-        patch.setattr(accesses, "_MOST", 2)
+        patch.setattr(hazards, "_FORMER", 2)
         patch.setattr(accesses, "_LEFT", 1)
         quick, slow = Play(Tracker()), Play(SlowTracker(cures=False))
         for place, step in enumerate(random_program(chance)):
