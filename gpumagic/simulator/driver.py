@@ -41,6 +41,8 @@ _SUCCESS, _NOT_INITIALIZED = 0, 3
 class SimulatedDriver:
     """A `Driver` for a machine of simulated GPUs."""
 
+    simulated = True
+
     def __init__(
         self,
         gpus: Sequence[SimulatedGpu],
@@ -55,8 +57,6 @@ class SimulatedDriver:
             identity(gpu.model, index, host) for index, gpu in enumerate(self._gpus)
         )
         self.latch = Latch(self._identities, environment)
-
-    simulated = True
 
     def inventory(self) -> Inventory:
         """The machine's GPUs now, visible or not; what is not modelled is unknown."""

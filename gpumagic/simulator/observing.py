@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.memory_events import MemoryEvent, MemoryTrace, Spot
 from gpumagic.devices.sync_watch import wait_in_words
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     _Mark = tuple[PlaceMark | None, bool]
 
-T = TypeVar("T")
 _PRINTING = "_tensor_str.py"  # where torch makes the text of a tensor
 _ARRIVE = "_arrive"  # where copies from the host come by
 _MOST_EVENTS = 1_000_000
@@ -174,7 +173,7 @@ class MemoryWatch:
         # what happened: whether taken, address, bytes, and where
         self._noted: list[list[tuple[bool, int, int, _Mark]]] = []
         self._partial = False
-        self._deaths: StorageDeaths[_Mark] = StorageDeaths(self._simulation, self._here)
+        self._deaths = StorageDeaths(self._simulation, self._here)
 
     def start(self) -> None:
         """Record from now on."""
@@ -219,18 +218,18 @@ class MemoryWatch:
         return self._simulation.places.here(), task != _NO_TASK
 
 
-class StorageDeaths(Generic[T]):
+class StorageDeaths:
     """Notes where tensors die, until their memory is given back.
 
     That is with the next operation, as one books it. A tensor's death is its storage's.
     """
 
-    def __init__(self, simulation: Simulation, where: Callable[[], T]) -> None:
+    def __init__(self, simulation: Simulation, where: Callable[[], Any]) -> None:
         self._simulation = simulation
         self._where = where
         self._alive: dict[Block, weakref.ref[Any]] = {}
         # what was answered when the storage of a block died
-        self.marks: dict[Block, T] = {}
+        self.marks: dict[Block, Any] = {}
 
     def begin(self) -> None:
         """Follow all tensors that there are, and those to come."""
