@@ -147,12 +147,6 @@ class Tracker:
 
     # ----------------------------------------------------------------- memory
 
-    def forget(self, accesses: Accesses) -> None:
-        """The storage is gone, and its memory comes back only after all work on it."""
-        accesses.reads.clear()
-        accesses.writes.clear()
-        accesses.stream = NOBODY
-
     def released(
         self,
         accesses: Accesses,
@@ -173,7 +167,9 @@ class Tracker:
             ]
             if left:
                 self.former[stream] = (self.former.get(stream, []) + left)[-_FORMER:]
-        self.forget(accesses)
+        accesses.reads.clear()
+        accesses.writes.clear()
+        accesses.stream = NOBODY
 
     def reused(self, address: int, size: int, stream: int) -> Accesses:
         """The accesses of a new storage at this address of the stream's pool."""
