@@ -54,7 +54,8 @@ def libraries_started(device: int) -> frozenset[str]:
 
 def watch_work() -> AbstractContextManager[Tracing]:
     """Note what the simulated machine does when; unlike a trace it stays small."""
-    watching: AbstractContextManager[Tracing] = required_box().watch_work()
+    most = 1000  # about a megabyte; a picture is a few hundred pixels wide
+    watching: AbstractContextManager[Tracing] = required_box().trace(most=most)
     return watching
 
 

@@ -16,7 +16,7 @@ from gpumagic.gpu_open.memory_history import GREW, SHRANK, given_back_by
 from gpumagic.gpu_open.memory_records import Replayed, ReplayOf
 from gpumagic.simulator.allocator import CachingAllocator
 from gpumagic.simulator.allocator_blocks import INACTIVE
-from gpumagic.simulator.allocator_segments import MadeUpAddresses, OutOfSimulatedMemory
+from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
 from gpumagic.simulator.allocator_settings import AllocatorSettings
 
 if TYPE_CHECKING:
@@ -329,11 +329,9 @@ class Replay:
         self.allocator = CachingAllocator(
             0,
             total_bytes or _PLENTY_BYTES,
-            context_bytes=lambda: 0,
             driver=self,
             settings=settings,
-            processes=None,
-            addresses=addresses or MadeUpAddresses(0),
+            addresses=addresses,
         )
         if settings.garbage_collection_threshold and total_bytes:
             self.allocator.set_fraction(1.0)

@@ -34,10 +34,10 @@ def choices(magics: SelectMagics, begun: str) -> list[str]:
 
 def machines(_: SelectMagics, begun: str) -> list[str]:
     """What can be simulated, behind the number of them if there is one."""
-    from gpumagic.simulator.models import known_models
+    from gpumagic.simulator.models import CATALOGUE
 
     count = re.match(r"\d+x|", begun)
-    names = [f"{count and count[0]}{model.key}" for model in known_models()]
+    names = [f"{count and count[0]}{model.key}" for model in CATALOGUE]
     return [*names, "off"]
 
 

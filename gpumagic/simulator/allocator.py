@@ -19,73 +19,41 @@ from gpumagic.simulator.allocator_blocks import (
     Pool,
     PrivatePools,
 )
-from gpumagic.simulator.allocator_counters import Counters
-from gpumagic.simulator.allocator_segments import (
-    BEYOND_ANY_DEVICE,
-    DeviceMemory,
-    DriverCalls,
-    OutOfSimulatedMemory,
-)
+from gpumagic.simulator.allocator_segments import DeviceMemory
 from gpumagic.simulator.allocator_settings import (
     LARGEST_SMALL_BYTES,
     SMALLEST_BLOCK_BYTES,
-    AllocatorSettings,
 )
-from gpumagic.simulator.allocator_snapshot import (
-    History,
-    Recording,
-    snapshot_of,
-)
+from gpumagic.simulator.allocator_snapshot import snapshot_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from gpumagic.simulator.allocator_blocks import PoolId
     from gpumagic.simulator.allocator_counters import Mark
-    from gpumagic.simulator.allocator_segments import Addresses
+    from gpumagic.simulator.allocator_settings import AllocatorSettings
 
 _NO_LIMIT_BYTES = 1 << 62
-_BEYOND_ANY_DEVICE_BYTES = 1 << 60
 _ROUND_UP, _ROUND_DOWN = SMALLEST_BLOCK_BYTES - 1, -SMALLEST_BLOCK_BYTES
+_LEAST_REST_BYTES = SMALLEST_BLOCK_BYTES - 1  # up to it, a rest is not split off
 
 
-class CachingAllocator:
+class CachingAllocator(DeviceMemory):
     """The memory of one simulated device."""
 
-    def __init__(  # noqa: PLR0913, a device is made of these
-        self,
-        device: int,
-        capacity_bytes: int,
-        *,
-        context_bytes: Callable[[], int] | int,
-        driver: DriverCalls,
-        settings: AllocatorSettings | None = None,
-        processes: Callable[[], Sequence[tuple[int | None, int]]] | None = lambda: (),
-        now_us: Callable[[], int] = lambda: 0,
-        addresses: Addresses | None = None,
-    ) -> None:
-        self.settings = settings or AllocatorSettings()
-        self.counters = Counters()
-        self._history = History(now_us)
-        self._allocated_bytes = self.counters.totals["allocated_bytes"]
-        self._reserved_bytes = self.counters.totals["reserved_bytes"]
-        self._beginning = self._allocated_bytes.mark()
+    def __init__(self, device: int, capacity_bytes: int, **machine: Any) -> None:
+        super().__init__(device, capacity_bytes, **machine)
+        self._beginning = self._allocated.mark()
         self._small = Pool("small", self.counters.small)
         self._large = Pool("large", self.counters.large)
         self._private = PrivatePools(self.counters)
         self._diverted = self._private.diverted
-        self._memory = DeviceMemory(
-            device,
-            capacity_bytes,
-            context_bytes=context_bytes,
-            processes=processes,
-            driver=driver,
-            counters=self.counters,
-            history=self._history,
-            settings=self.settings,
-            addresses=addresses,
-        )
-        self._held = HeldBlocks(driver, self._let_go)
+        self._held = HeldBlocks(self._driver, self._let_go)
+        self.reset_peaks = self.counters.reset_peaks
+        self.reset_accumulated = self.counters.reset_accumulated
+        self.mark_peak = self._allocated.mark
+        self.record_history = self._history.switch
+        self.observe, self.ignore = self._history.observe, self._history.ignore
         self.configure(self.settings)
 
     # ------------------------------------------------------------ taking and giving
@@ -105,7 +73,10 @@ class CachingAllocator:
             size = (nbytes + _ROUND_UP) & _ROUND_DOWN
         else:
             size = self.settings.rounded_bytes(nbytes)
-        pool = self._small if size <= LARGEST_SMALL_BYTES else self._large
+        if size <= LARGEST_SMALL_BYTES:
+            pool, unsplit_bytes = self._small, _LEAST_REST_BYTES
+        else:
+            pool, unsplit_bytes = self._large, self._unsplit_bytes
         if self._diverted:
             pool = self._private.half_for(pool, stream)
         if self._ages:
@@ -120,7 +91,7 @@ class CachingAllocator:
             position = self._add_segment(free, pool, size, stream)
         block = free.blocks[position]
         rest_size = block.size - size
-        if rest_size > pool.whole_bytes and size < self._whole_from_bytes:
+        if rest_size > unsplit_bytes and size < self._whole_from_bytes:
             is_part = block.previous is not None or block.next is not None
             free.replace_at(position, block.split_off(size))
             splits, split_bytes = (0, -size) if is_part else (1, rest_size)
@@ -152,12 +123,12 @@ class CachingAllocator:
         if block.uses is not None:
             self.counters.tell_active_apart()
             pool.tally.hold(size)
-            (self._held.defer if self._diverted else self._held.hold)(block, block.uses)
+            self._held.hold(block, defer=bool(self._diverted))
             return
         if self._history.recording:
             self._history.add_block("free_completed", block)
         splits, split_bytes = pool.enter(block)
-        pool.tally.take_back(size, requested, splits, split_bytes)
+        pool.tally.hand_out(-size, -requested, splits, split_bytes)
 
     def record_stream(self, block: Block, stream: int) -> None:
         """Another stream uses the block: its later free waits for that stream."""
@@ -175,16 +146,15 @@ class CachingAllocator:
             self.counters.synchronisations += 1
             self._held.wait_for_all()
             shared = self._large, self._small
-        for pool in (*shared, *self._private.released()):
+        for pool in (*shared, *self._private.halves(unused=True)):
             unused = pool.unused_segments()
-            expandable = pool.expandable_blocks()
+            expandable = pool.free_blocks(expandable=True)
             for block in unused:
-                self._memory.give_back(block)
+                self.give_back(block)
             for block in expandable:
-                self._memory.unmap(block)
-        self._private.forget_empty(
-            {head.pool.identity for head in self._memory.heads.values()}
-        )
+                self.unmap(block)
+        heads = self.heads.values()
+        self._private.forget_empty({head.pool.identity for head in heads})
 
     # ------------------------------------------------------------ private pools
 
@@ -197,13 +167,13 @@ class CachingAllocator:
 
         Until the last diversion ends, no event is made: a capture may be underway.
         """
-        pool = self._private.keep(identity)
-        self._diverted.append((pool, accepts))
+        self._private.keep(identity)
+        self._diverted.append((identity, accepts))
 
     def end_diversion(self, identity: PoolId) -> None:
         """Serve from the shared memory again; the pool keeps its user."""
         for position in reversed(range(len(self._diverted))):
-            if self._diverted[position][0].small.identity == identity:
+            if self._diverted[position][0] == identity:
                 del self._diverted[position]
                 break
         if not self._diverted:
@@ -212,50 +182,32 @@ class CachingAllocator:
     # ------------------------------------------------------------ asking
 
     @property
-    def device(self) -> int:
-        """The index that error texts and snapshots name."""
-        return self._memory.device
-
-    @device.setter
-    def device(self, index: int) -> None:
-        self._memory.device = index
-
-    @property
     def allocated_bytes(self) -> int:
         """What has an owner."""
-        return self._allocated_bytes.current
+        return self._allocated.current
 
     @property
     def peak_allocated_bytes(self) -> int:
         """The most that had an owner since the latest reset."""
-        return self._allocated_bytes.peak
-
-    def mark_peak(self) -> Mark:
-        """From now on a peak of its own is counted of what has an owner."""
-        return self._allocated_bytes.mark()
+        return self._allocated.peak
 
     def peak_since(self, mark: Mark | None = None) -> int:
         """The most that had an owner since then, or ever, whoever has reset what."""
-        return self._allocated_bytes.peak_since(mark or self._beginning)
+        return self._allocated.peak_since(mark or self._beginning)
 
     @property
     def reserved_bytes(self) -> int:
         """What has been taken from the driver."""
-        return self._reserved_bytes.current
+        return self._reserved.current
 
     @property
     def peak_reserved_bytes(self) -> int:
         """The most that was taken from the driver since the latest reset."""
-        return self._reserved_bytes.peak
-
-    @property
-    def allowed_bytes(self) -> int | None:
-        """The most that may be taken; None until a fraction has been set."""
-        return self._memory.allowed_bytes
+        return self._reserved.peak
 
     def mem_info(self) -> tuple[int, int]:
         """Free and total bytes, as the driver tells them."""
-        return self._memory.free_bytes, self._memory.capacity_bytes
+        return self.free_bytes, self.capacity_bytes
 
     def memory_stats(self) -> dict[str, int]:
         """Every figure under torch's flat keys."""
@@ -264,9 +216,7 @@ class CachingAllocator:
     def memory_snapshot(self, pool: PoolId = SHARED) -> list[dict[str, Any]]:
         """The segments in torch's own shape, by address."""
         heads = [
-            each
-            for each in self._memory.heads.values()
-            if pool in (SHARED, each.pool.identity)
+            each for each in self.heads.values() if pool in (SHARED, each.pool.identity)
         ]
         segments = snapshot_of(self.device, heads, self._history)
         if self._history.recording:
@@ -281,51 +231,26 @@ class CachingAllocator:
 
     # ------------------------------------------------------------ setting
 
-    def reset_peaks(self) -> None:
-        """Let every peak be what is there now."""
-        self.counters.reset_peaks()
-
-    def reset_accumulated(self) -> None:
-        """Let every sum and every number of events begin anew."""
-        self.counters.reset_accumulated()
-
     def set_fraction(self, fraction: float) -> None:
         """Allow this process only a share of the device's total."""
-        memory = self._memory
-        memory.allowed_bytes = int(fraction * memory.capacity_bytes)
+        self.allowed_bytes = int(fraction * self.capacity_bytes)
         self.configure(self.settings)
 
     def configure(self, settings: AllocatorSettings) -> None:
         """Round, split and keep by these settings from now on."""
-        self.settings = self._memory.settings = settings
+        self.settings = settings
         self._plain_rounding = not settings.rounds_to_divisions
         limit = settings.max_split_size_bytes
         expands = settings.expandable_segments
         self._max_split_bytes = limit or _NO_LIMIT_BYTES
         # Whether the best fit need not be the block that is taken, ...
-        self._is_choosy = limit is not None or expands or self._memory.has_expandable
+        self._is_choosy = limit is not None or expands or self.has_expandable
         # ... and from which size on a block is not split: never, if segments expand.
         self._whole_from_bytes = _NO_LIMIT_BYTES if expands else self._max_split_bytes
-        for pool in (self._small, self._large):
-            pool.split_finely(finely=expands)
-        self._private.split_finely(finely=expands)
+        self._unsplit_bytes = _LEAST_REST_BYTES if expands else LARGEST_SMALL_BYTES
         # Whether garbage is collected, for which blocks have ages.
         collects = settings.garbage_collection_threshold > 0
-        self._ages = collects and self._memory.allowed_bytes is not None
-
-    def record_history(
-        self, recording: Recording | None, *, clear: bool = False
-    ) -> None:
-        """Note every action from now on; or stop, and forget what was noted."""
-        self._history.switch(recording, clear=clear)
-
-    def observe(self, observer: Callable[[str, Block], object]) -> None:
-        """Tell somebody of each action on a block; see `History.observers`."""
-        self._history.observe(observer)
-
-    def ignore(self, observer: Callable[[str, Block], object]) -> None:
-        """Tell them no more."""
-        self._history.ignore(observer)
+        self._ages = collects and self.allowed_bytes is not None
 
     # ------------------------------------------------------------ inside
 
@@ -348,37 +273,29 @@ class CachingAllocator:
             else:  # they were switched off, and serve nothing new
                 while position < end and blocks[position].expandable is not None:
                     position += 1
-        if (
-            position < end
-            and self.settings.max_split_size_bytes is not None
-            and self._refuses(blocks[position], size)
-        ):
-            return end
+        limit = self.settings.max_split_size_bytes
+        if position < end and limit is not None:
+            # The best fit must not serve what it would be wasted on.
+            spare_bytes = self.settings.max_non_split_rounding_bytes
+            refused_bytes = limit if size < limit else size + spare_bytes
+            if blocks[position].size >= refused_bytes:
+                return end
         return position
-
-    def _refuses(self, block: Block, size: int) -> bool:
-        """Whether the best fit must not serve a request, lest it be wasted on it."""
-        limit = self._max_split_bytes
-        if size < limit:
-            return block.size >= limit
-        return block.size >= size + self.settings.max_non_split_rounding_bytes
 
     def _add_segment(self, free: FreeBlocks, pool: Pool, size: int, stream: int) -> int:
         """Where a new segment for this size stands in its list of free blocks."""
-        if size >= _BEYOND_ANY_DEVICE_BYTES:
-            raise OutOfSimulatedMemory(BEYOND_ANY_DEVICE)
-        memory = self._memory
         if self._ages:
-            memory.collect_garbage(self._large)
-        block = memory.take(size, pool, stream)
-        if block is None and memory.give_back_oversize(free, size):
-            block = memory.take(size, pool, stream)
+            self.collect_garbage(self._large)
+        block = self.take(size, pool, stream)
+        if block is None and self.give_back_oversize(free, size):
+            block = self.take(size, pool, stream)
         if block is None and not self._diverted:  # else a capture may be underway,
             self.empty_cache()  # which may not wait for the device
             self.counters.retries += 1
-            block = memory.take(size, pool, stream)
+            block = self.take(size, pool, stream)
         if block is None:
-            raise memory.shortage(size, stream, pool, self._private.idle_bytes())
+            idle_bytes = self._private.idle_bytes()
+            raise self.shortage(size, stream, pool.identity, idle_bytes)
         return free.find(block)
 
     def _let_go(self, block: Block) -> None:

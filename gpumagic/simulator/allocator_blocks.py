@@ -7,13 +7,8 @@ from collections import deque
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from gpumagic.simulator.allocator_settings import (
-    LARGEST_SMALL_BYTES,
-    SMALLEST_BLOCK_BYTES,
-)
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from gpumagic.simulator.allocator_counters import Counters, Tally
     from gpumagic.simulator.allocator_segments import DriverCalls
@@ -95,23 +90,9 @@ class Block:
         return f"<Block {self.address:#x} of {self.size} bytes, {self.state}>"
 
     @property
-    def allocated(self) -> bool:
-        """Whether somebody owns it."""
-        return self.state is ALLOCATED
-
-    @property
     def is_split(self) -> bool:
         """Whether it is only a part of its segment."""
         return self.previous is not None or self.next is not None
-
-    def whole_pages(self) -> tuple[int, int]:
-        """Where the pages begin and end that lie in it whole; equal if none does."""
-        if self.expandable is None:
-            return self.address, self.address
-        start, _, page = self.expandable
-        begin = start - (start - self.address) // page * page
-        end = start + (self.address + self.size - start) // page * page
-        return begin, max(begin, end)
 
     def split_off(self, size: int) -> Block:
         """Keep the front of this size; the rest as a free block of its own."""
@@ -192,19 +173,7 @@ class FreeBlocks:
 class Pool:
     """The small or the large half of an allocator's memory, or of a private pool."""
 
-    __slots__ = (
-        "free_by_stream",
-        "identity",
-        "name",
-        "searches",
-        "tally",
-        "unmapped",
-        "whole_bytes",
-    )
-
-    def __init__(
-        self, name: str, tally: Tally, identity: tuple[int, int] = SHARED
-    ) -> None:
+    def __init__(self, name: str, tally: Tally, identity: PoolId = SHARED) -> None:
         self.name = name  # "small" or "large"
         self.identity = identity
         self.tally = tally
@@ -212,16 +181,6 @@ class Pool:
         # What has no memory of expandable segments, by stream, in order of address.
         self.unmapped: dict[int, list[Block]] = {}
         self.searches = 0  # counted only where garbage is collected
-        self.split_finely(finely=False)
-
-    def split_finely(self, *, finely: bool) -> None:
-        """Whether any remainder is split off, as it is with expandable segments."""
-        # A remainder up to this size is not worth splitting off.
-        self.whole_bytes = (
-            SMALLEST_BLOCK_BYTES - 1
-            if finely or self.name == "small"
-            else LARGEST_SMALL_BYTES
-        )
 
     def enter(self, block: Block) -> tuple[int, int]:
         """Merge a block that has become free with free neighbours, and list it.
@@ -262,18 +221,6 @@ class Pool:
         free = self.free_by_stream[block.stream]
         free.remove_at(free.find(block))
 
-    def unused_segments(self) -> list[Block]:
-        """The free blocks that are whole segments, by stream, size and age."""
-        return [
-            each
-            for each in self.free_blocks()
-            if not each.is_split and each.expandable is None
-        ]
-
-    def expandable_blocks(self) -> list[Block]:
-        """The free blocks of expandable segments, by stream, size and age."""
-        return [each for each in self.free_blocks() if each.expandable is not None]
-
     def add_unmapped(self, block: Block) -> None:
         """List a block as without memory."""
         block.state = UNMAPPED
@@ -283,10 +230,19 @@ class Pool:
         """Strike a block from what is without memory."""
         self.unmapped[block.stream].remove(block)
 
-    def free_blocks(self) -> Iterator[Block]:
-        """All free blocks by stream, size and age."""
-        for stream in sorted(self.free_by_stream):
-            yield from self.free_by_stream[stream].blocks
+    def free_blocks(self, *, expandable: bool) -> list[Block]:
+        """Those of expandable segments, or of others, by stream, size and age."""
+        return [
+            block
+            for stream in sorted(self.free_by_stream)
+            for block in self.free_by_stream[stream].blocks
+            if (block.expandable is not None) is expandable
+        ]
+
+    def unused_segments(self) -> list[Block]:
+        """The free blocks that are whole segments."""
+        free = self.free_blocks(expandable=False)
+        return [block for block in free if not block.is_split]
 
 
 class HeldBlocks:
@@ -296,33 +252,27 @@ class HeldBlocks:
         # Events in the order of their stream, with the block that waits for each.
         self.queues: dict[int, deque[tuple[Any, Block]]] = {}
         # Freed while no event may be made, with the streams to make one for each.
-        self._deferred: list[tuple[Block, list[int]]] = []
+        self.deferred: list[tuple[Block, list[int]]] = []
         self._driver = driver
         self._let_go = let_go
 
-    def hold(self, block: Block, streams: list[int]) -> None:
-        """Keep a block until all these streams have done what they have now."""
-        block.state, block.uses = PENDING, None
-        block.pending_events = len(streams)
-        self._await(block, streams)
+    def hold(self, block: Block, *, defer: bool) -> None:
+        """Keep a block until the streams that use it have done what they have now.
 
-    def defer(self, block: Block, streams: list[int]) -> None:
-        """Likewise, but the events are made later: now a capture would swallow them."""
+        Their events are deferred where a capture would swallow them.
+        """
+        streams = block.uses or []
         block.state, block.uses = PENDING, None
         block.pending_events = len(streams)
-        self._deferred.append((block, streams))
+        if defer:
+            self.deferred.append((block, streams))
+        else:
+            self._await(block, streams)
 
     def hold_deferred(self) -> None:
         """Make the events that had to wait for the end of all captures."""
-        while self._deferred:
-            self._await(*self._deferred.pop(0))
-
-    def awaited(self) -> Iterator[Block]:
-        """Each block that is held, once for each of its events."""
-        for queue in self.queues.values():
-            yield from (block for _, block in queue)
-        for block, streams in self._deferred:
-            yield from [block] * len(streams)
+        while self.deferred:
+            self._await(*self.deferred.pop(0))
 
     def let_go_of_done(self) -> None:
         """Look at each stream's oldest events, up to one the device has not passed."""
@@ -351,47 +301,25 @@ class HeldBlocks:
             self._let_go(block)
 
 
-class PrivatePool:
-    """The small and the large half of a pool of its own, and how many use it."""
-
-    __slots__ = ("large", "small", "uses")
-
-    def __init__(self, identity: PoolId, counters: Counters) -> None:
-        self.small = Pool("small", counters.small, identity)
-        self.large = Pool("large", counters.large, identity)
-        self.uses = 0
-
-    @property
-    def halves(self) -> tuple[Pool, Pool]:
-        """Both, the large one first, as torch goes through them."""
-        return self.large, self.small
-
-
 class PrivatePools:
     """All private pools of an allocator, and what is diverted to them just now."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
-        self._pools: dict[PoolId, PrivatePool] = {}
-        self._splits_finely = False
+        # the large and the small half of each, as torch goes through them
+        self._halves: dict[PoolId, tuple[Pool, Pool]] = {}
+        self.uses: dict[PoolId, int] = {}
         # which pool takes what is asked for on which streams; the latest comes last,
         # and goes first
-        self.diverted: list[tuple[PrivatePool, Callable[[int], bool]]] = []
+        self.diverted: list[tuple[PoolId, Callable[[int], bool]]] = []
 
-    def keep(self, identity: PoolId) -> PrivatePool:
-        """The pool of this name, new if there is none; it has one user more."""
-        pool = self._pools.get(identity)
-        if pool is None:
-            pool = self._pools[identity] = PrivatePool(identity, self._counters)
-            self.split_finely(finely=self._splits_finely)
-        pool.uses += 1
-        return pool
-
-    def split_finely(self, *, finely: bool) -> None:
-        """As of `Pool`, for all pools and those to come."""
-        self._splits_finely = finely
-        for half in self.halves():
-            half.split_finely(finely=finely)
+    def keep(self, identity: PoolId) -> None:
+        """A pool has one user more; it is made where there is none."""
+        if identity not in self._halves:
+            large = Pool("large", self._counters.large, identity)
+            small = Pool("small", self._counters.small, identity)
+            self._halves[identity] = large, small
+        self.uses[identity] = self.uses.get(identity, 0) + 1
 
     def release(self, identity: PoolId) -> None:
         """One user less; without any, its memory may go back to the driver.
@@ -399,39 +327,38 @@ class PrivatePools:
         Nothing is moved here: this may be called by a collection of garbage, in the
         middle of anything.
         """
-        pool = self._pools.get(identity)
-        if pool is not None:
-            pool.uses -= 1
-
-    def uses(self, identity: PoolId) -> int:
-        """How many use a pool."""
-        pool = self._pools.get(identity)
-        return pool.uses if pool is not None else 0
+        if identity in self.uses:
+            self.uses[identity] -= 1
 
     def half_for(self, plain: Pool, stream: int) -> Pool:
         """Where a request on a stream goes that would else go to this half."""
-        for pool, accepts in reversed(self.diverted):
+        for identity, accepts in reversed(self.diverted):
             if accepts(stream):
-                return pool.small if plain.name == "small" else pool.large
+                large, small = self._halves[identity]
+                return small if plain.name == "small" else large
         return plain
 
-    def released(self) -> Iterator[Pool]:
-        """The halves of pools that nobody uses any more."""
-        for pool in tuple(self._pools.values()):
-            if not pool.uses:
-                yield from pool.halves
+    def halves(self, *, unused: bool = False) -> list[Pool]:
+        """The halves of all pools, or of those that nobody uses any more."""
+        pairs = tuple(self._halves.items())
+        return [
+            half
+            for identity, pair in pairs
+            if not (unused and self.uses[identity])
+            for half in pair
+        ]
 
     def forget_empty(self, in_use: set[PoolId]) -> None:
         """Forget the pools that nobody uses and that have no segments."""
-        for identity, pool in tuple(self._pools.items()):
-            if not pool.uses and identity not in in_use:
-                del self._pools[identity]
-
-    def halves(self) -> Iterator[Pool]:
-        """The halves of all pools."""
-        for pool in tuple(self._pools.values()):
-            yield from pool.halves
+        for identity in tuple(self._halves):
+            if not self.uses[identity] and identity not in in_use:
+                del self._halves[identity], self.uses[identity]
 
     def idle_bytes(self) -> int:
         """What lies unused in private pools."""
-        return sum(block.size for half in self.halves() for block in half.free_blocks())
+        return sum(
+            block.size
+            for half in self.halves()
+            for free in half.free_by_stream.values()
+            for block in free.blocks
+        )

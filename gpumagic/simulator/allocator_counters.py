@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 
-# What torch reports where blocks of every size may be split.
-_NO_LIMIT = -1
-
-# The families of torch's figures.
+# What is active is what is allocated, until a block is held for another stream.
+_ALIKE = {"active": "allocation", "active_bytes": "allocated_bytes"}
 _FAMILIES = (
-    "active",
-    "active_bytes",
-    "allocated_bytes",
     "allocation",
+    "allocated_bytes",
+    "requested_bytes",
     "inactive_split",
     "inactive_split_bytes",
-    "requested_bytes",
-    "reserved_bytes",
     "segment",
+    "reserved_bytes",
 )
 
 
@@ -46,21 +43,8 @@ class Count:
         if amount < 0:
             self.freed -= amount
         elif now > self.peak or now + self.twin.current > self.total.lately:
-            self.note_peak(now)
-
-    def note_peak(self, now: int) -> None:
-        """See whether this figure, or that of both pools, was never as high."""
-        self.peak = max(self.peak, now)
-        self.total.lately = max(self.total.lately, now + self.twin.current)
-
-    def reset_accumulated(self) -> None:
-        """Forget how it got here."""
-        self.carried, self.freed = self.current, 0
-
-    def copy_from(self, other: Count) -> None:
-        """Become what another count of the same pool is."""
-        self.current, self.peak = other.current, other.peak
-        self.freed, self.carried = other.freed, other.carried
+            self.peak = max(self.peak, now)
+            self.total.lately = max(self.total.lately, now + self.twin.current)
 
 
 class Mark:
@@ -89,6 +73,11 @@ class Total:
         self.small.twin, self.large.twin = self.large, self.small
 
     @property
+    def current(self) -> int:
+        """Where it is."""
+        return self.small.current + self.large.current
+
+    @property
     def peak(self) -> int:
         """The highest since the latest reset."""
         return max(self._users, self.lately)
@@ -104,21 +93,6 @@ class Total:
         """The highest since then, whoever has reset what."""
         return max(mark.peak, self.lately)
 
-    @property
-    def current(self) -> int:
-        """Where it is."""
-        return self.small.current + self.large.current
-
-    @property
-    def allocated(self) -> int:
-        """The sum of its rises since the latest reset."""
-        return self.small.allocated + self.large.allocated
-
-    @property
-    def freed(self) -> int:
-        """The sum of its falls since the latest reset."""
-        return self.small.freed + self.large.freed
-
     def reset_peaks(self) -> None:
         """Forget how high it and its parts were."""
         self._catch_up()
@@ -128,14 +102,8 @@ class Total:
 
     def reset_accumulated(self) -> None:
         """Forget how it and its parts got here."""
-        self.small.reset_accumulated()
-        self.large.reset_accumulated()
-
-    def copy_from(self, other: Total) -> None:
-        """Become what another figure is, as far as users see it."""
-        self._users, self.lately = other.peak, other.current
-        self.small.copy_from(other.small)
-        self.large.copy_from(other.large)
+        for count in (self.small, self.large):
+            count.carried, count.freed = count.current, 0
 
     def _catch_up(self) -> None:
         """Let a new moment begin."""
@@ -148,61 +116,50 @@ class Total:
 class Tally:
     """The counts of one pool, told what happens to its blocks."""
 
-    active: Count
-    active_bytes: Count
-    allocation: Count
-    allocated_bytes: Count
-    requested_bytes: Count
-    inactive_split: Count
-    inactive_split_bytes: Count
-    segment: Count
-    reserved_bytes: Count
-
-    __slots__ = (*_FAMILIES, "tells_apart")
-
-    def __init__(self) -> None:
-        # Whether a block was ever held: until then what is active is what is allocated.
-        self.tells_apart = False
+    def __init__(self, counts: dict[str, Count]) -> None:
+        self._number = counts["allocation"]
+        self._bytes = counts["allocated_bytes"]
+        self._requested_bytes = counts["requested_bytes"]
+        self._splits = counts["inactive_split"]
+        self._split_bytes = counts["inactive_split_bytes"]
+        self._segments = counts["segment"]
+        self._reserved_bytes = counts["reserved_bytes"]
+        # number and bytes of what is active, where that is not what is allocated
+        self.active: tuple[Count, Count] | None = None
 
     def hand_out(
         self, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
-        """A block has got an owner, or lost it where the size is negative."""
+        """A block has got an owner, or is free again where the size is negative."""
         one = 1 if size > 0 else -1
-        self.allocation.shift(one)
-        self.allocated_bytes.shift(size)
-        self.requested_bytes.shift(requested)
-        if self.tells_apart:
-            self.active.shift(one)
-            self.active_bytes.shift(size)
+        self._number.shift(one)
+        self._bytes.shift(size)
+        self._requested_bytes.shift(requested)
+        if self.active is not None:
+            self.active[0].shift(one)
+            self.active[1].shift(size)
         if splits:
-            self.inactive_split.shift(splits)
+            self._splits.shift(splits)
         if split_bytes:
-            self.inactive_split_bytes.shift(split_bytes)
-
-    def take_back(
-        self, size: int, requested: int, splits: int, split_bytes: int
-    ) -> None:
-        """A block has lost its owner and is free at once."""
-        self.hand_out(-size, -requested, splits, split_bytes)
+            self._split_bytes.shift(split_bytes)
 
     def hold(self, size: int) -> None:
         """A block has lost its owner and waits for other streams."""
-        self.allocation.shift(-1)
-        self.allocated_bytes.shift(-size)
+        self._number.shift(-1)
+        self._bytes.shift(-size)
 
     def let_go(self, size: int, requested: int, splits: int, split_bytes: int) -> None:
         """A block that was held is free."""
-        self.active.shift(-1)
-        self.active_bytes.shift(-size)
-        self.requested_bytes.shift(-requested)
-        self.inactive_split.shift(splits)
-        self.inactive_split_bytes.shift(split_bytes)
+        for count, amount in zip(self.active or (), (1, size), strict=True):
+            count.shift(-amount)
+        self._requested_bytes.shift(-requested)
+        self._splits.shift(splits)
+        self._split_bytes.shift(split_bytes)
 
-    def shift_reserved(self, segments: int, nbytes: int) -> None:
+    def reserve(self, segments: int, nbytes: int) -> None:
         """Segments have come from the driver, or gone where the number is negative."""
-        self.segment.shift(segments)
-        self.reserved_bytes.shift(nbytes)
+        self._segments.shift(segments)
+        self._reserved_bytes.shift(nbytes)
 
 
 class Counters:
@@ -210,22 +167,21 @@ class Counters:
 
     def __init__(self) -> None:
         self.totals = {family: Total() for family in _FAMILIES}
-        self.small, self.large = Tally(), Tally()
-        for family, total in self.totals.items():
-            setattr(self.small, family, total.small)
-            setattr(self.large, family, total.large)
+        small = {family: total.small for family, total in self.totals.items()}
+        large = {family: total.large for family, total in self.totals.items()}
+        self.small, self.large = Tally(small), Tally(large)
+        for family, other in _ALIKE.items():
+            self.totals[family] = self.totals[other]
         self.oversize_allocations, self.oversize_segments = Total(), Total()
         self._zero_events()
 
     def tell_active_apart(self) -> None:
         """Count from now on what is active beside what is allocated."""
-        if not self.small.tells_apart:
-            self._take_active()
-            self.small.tells_apart = self.large.tells_apart = True
-
-    def _take_active(self) -> None:
-        self.totals["active"].copy_from(self.totals["allocation"])
-        self.totals["active_bytes"].copy_from(self.totals["allocated_bytes"])
+        if self.small.active is None:
+            number, nbytes = (copy.deepcopy(self.totals[each]) for each in _ALIKE)
+            self.totals |= dict(zip(_ALIKE, (number, nbytes), strict=True))
+            self.small.active = number.small, nbytes.small
+            self.large.active = number.large, nbytes.large
 
     def reset_peaks(self) -> None:
         """Let every peak be what is there now."""
@@ -240,11 +196,10 @@ class Counters:
 
     def memory_stats(self, max_split_size_bytes: int | None) -> dict[str, int]:
         """All figures under torch's flat keys, in alphabetical order."""
-        if not self.small.tells_apart:
-            self._take_active()
-        limit = _NO_LIMIT if max_split_size_bytes is None else max_split_size_bytes
         figures = {
-            "max_split_size": limit,
+            "max_split_size": -1
+            if max_split_size_bytes is None
+            else max_split_size_bytes,
             "num_alloc_retries": self.retries,
             "num_device_alloc": self.device_allocations,
             "num_device_free": self.device_frees,
@@ -253,11 +208,12 @@ class Counters:
             "num_sync_all_streams": self.synchronisations,
         }
         for family, total in self.totals.items():
-            figures |= _figures(f"{family}.all", total)
-            figures |= _figures(f"{family}.small_pool", total.small)
-            figures |= _figures(f"{family}.large_pool", total.large)
-        figures |= _figures("oversize_allocations", self.oversize_allocations)
-        figures |= _figures("oversize_segments", self.oversize_segments)
+            figures |= _figures(f"{family}.all", total.peak, total.small, total.large)
+            figures |= _figures(f"{family}.small_pool", total.small.peak, total.small)
+            figures |= _figures(f"{family}.large_pool", total.large.peak, total.large)
+        for name in ("oversize_allocations", "oversize_segments"):
+            total = getattr(self, name)
+            figures |= _figures(name, total.peak, total.small, total.large)
         return dict(sorted(figures.items()))
 
     def _all_totals(self) -> tuple[Total, ...]:
@@ -265,17 +221,14 @@ class Counters:
         return *self.totals.values(), *oversize
 
     def _zero_events(self) -> None:
-        self.retries = 0
-        self.out_of_memories = 0
-        self.synchronisations = 0
-        self.device_allocations = 0
-        self.device_frees = 0
+        self.retries = self.out_of_memories = self.synchronisations = 0
+        self.device_allocations = self.device_frees = 0
 
 
-def _figures(name: str, count: Count | Total) -> dict[str, int]:
+def _figures(name: str, peak: int, *counts: Count) -> dict[str, int]:
     return {
-        f"{name}.current": count.current,
-        f"{name}.peak": count.peak,
-        f"{name}.allocated": count.allocated,
-        f"{name}.freed": count.freed,
+        f"{name}.current": sum(each.current for each in counts),
+        f"{name}.peak": peak,
+        f"{name}.allocated": sum(each.allocated for each in counts),
+        f"{name}.freed": sum(each.freed for each in counts),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import insort
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,21 +12,20 @@ from gpumagic.simulator.allocator_blocks import (
     Block,
     ExpandableSegment,
 )
+from gpumagic.simulator.allocator_counters import Counters
 from gpumagic.simulator.allocator_settings import (
     SEGMENT_STEP_BYTES,
     SMALL_SEGMENT_BYTES,
+    AllocatorSettings,
 )
+from gpumagic.simulator.allocator_snapshot import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpumagic.simulator.allocator_blocks import FreeBlocks, Pool
-    from gpumagic.simulator.allocator_counters import Counters
-    from gpumagic.simulator.allocator_settings import AllocatorSettings
-    from gpumagic.simulator.allocator_snapshot import History
+    from gpumagic.simulator.allocator_blocks import FreeBlocks, Pool, PoolId
 
 _KIB = 1 << 10
-BEYOND_ANY_DEVICE = "CUDA out of memory. Tried to allocate more than 1EB memory."
 # The exact words of torch 2.6 and later, double spaces included: people search for
 # them, and programs parse them.
 _ADVICE = (
@@ -45,46 +44,41 @@ _EXPANDABLE_ADDRESSES_OF_ONE_DEVICE = 1 << 43
 class DeviceMemory:
     """A device's memory, of which segments are taken whole and given back whole."""
 
-    def __init__(  # noqa: PLR0913, a device is made of these
+    def __init__(  # noqa: PLR0913 -- a device is made of these
         self,
         device: int,
         capacity_bytes: int,
         *,
-        context_bytes: Callable[[], int] | int,
-        processes: Callable[[], Sequence[tuple[int | None, int]]] | None,
         driver: DriverCalls,
-        counters: Counters,
-        history: History,
-        settings: AllocatorSettings,
+        settings: AllocatorSettings | None = None,
+        context_bytes: Callable[[], int] = lambda: 0,
+        processes: Callable[[], Sequence[tuple[int, int]]] = lambda: (),
+        now_us: Callable[[], int] = lambda: 0,
         addresses: Addresses | None = None,
     ) -> None:
-        self.device = device
+        self.device = device  # the index that error texts and snapshots name
         self.capacity_bytes = capacity_bytes
-        self.allowed_bytes: int | None = None  # once this process has been limited
+        # the most that may be taken, once this process has been limited
+        self.allowed_bytes: int | None = None
         # the first block of every segment, by address; that of an expandable one may
         # have no memory
         self.heads: dict[int, Block] = {}
         self.has_expandable = False  # whether there ever was an expandable segment
+        self.settings = settings or AllocatorSettings()
+        self.counters = Counters()
         self._context_bytes = context_bytes
-        self._processes = processes
+        self._others = processes
         self._driver = driver
-        self._counters = counters
-        self._reserved = counters.totals["reserved_bytes"]
-        self._history = history
-        self.settings = settings
+        self._allocated = self.counters.totals["allocated_bytes"]
+        self._reserved = self.counters.totals["reserved_bytes"]
+        self._history = History(now_us)
         self._addresses = addresses or MadeUpAddresses(device)
         self._age = 0  # of the latest segment
 
     @property
-    def context_bytes(self) -> int:
-        """What this process takes outside of segments."""
-        amount = self._context_bytes
-        return amount if isinstance(amount, int) else amount()
-
-    @property
     def used_bytes(self) -> int:
         """What this process takes in all."""
-        return self.context_bytes + self._reserved.current
+        return self._context_bytes() + self._reserved.current
 
     @property
     def free_bytes(self) -> int:
@@ -95,7 +89,8 @@ class DeviceMemory:
     def take(self, size: int, pool: Pool, stream: int) -> Block | None:
         """A free block for this size in new memory; None if there is no room."""
         nbytes = self.settings.segment_bytes(size)
-        if not self._allows(nbytes):
+        allowed = self.allowed_bytes
+        if allowed is not None and self._reserved.current + nbytes > allowed:
             return None
         if self.settings.expandable_segments:
             return self._expand(size, pool, stream)
@@ -106,7 +101,7 @@ class DeviceMemory:
         block = Block(address, nbytes, stream, pool, self._next_age())
         self.heads[block.address] = block
         self._count(block, 1)
-        self._counters.device_allocations += 1
+        self.counters.device_allocations += 1
         if self._history.recording:
             self._history.add_segment("segment_alloc", block, block.address, nbytes)
         pool.free_by_stream[stream].add(block)
@@ -122,7 +117,7 @@ class DeviceMemory:
         del self.heads[block.address]
         self._addresses.give_back(block.address, block.size)
         self._count(block, -1)
-        self._counters.device_frees += 1
+        self.counters.device_frees += 1
 
     def give_back_oversize(self, free: FreeBlocks, size: int) -> bool:
         """Return one block that makes enough room, or the largest until they do."""
@@ -163,29 +158,25 @@ class DeviceMemory:
             idle = kept
 
     def shortage(
-        self, size: int, stream: int, pool: Pool, private_bytes: int
+        self, size: int, stream: int, pool: PoolId, private_bytes: int
     ) -> OutOfSimulatedMemory:
         """The error for a segment that cannot be had, counted and noted."""
-        self._counters.out_of_memories += 1
-        free_bytes = self.free_bytes
+        self.counters.out_of_memories += 1
         if self._history.recording:
-            self._history.add_oom(free_bytes, size, stream, pool.identity)
-        listed: list[tuple[int | None, int]] = []
-        if self._processes is not None:
-            listed = [each for each in self._others() if each[0] is not None]
-            listed.append((None, self.used_bytes))
-        shortage = Shortage(
-            device=self.device,
-            segment_bytes=self.settings.segment_bytes(size),
-            total_bytes=self.capacity_bytes,
-            free_bytes=free_bytes,
-            allowed_bytes=self.allowed_bytes,
-            allocated_bytes=self._counters.totals["allocated_bytes"].current,
-            reserved_bytes=self._reserved.current,
-            private_bytes=private_bytes,
-            processes=tuple(listed),
+            self._history.add_oom(self.free_bytes, size, stream, pool)
+        return OutOfSimulatedMemory(
+            Shortage(
+                device=self.device,
+                segment_bytes=self.settings.segment_bytes(size),
+                total_bytes=self.capacity_bytes,
+                free_bytes=self.free_bytes,
+                allowed_bytes=self.allowed_bytes,
+                allocated_bytes=self._allocated.current,
+                reserved_bytes=self._reserved.current,
+                private_bytes=private_bytes,
+                processes=(*self._others(), (None, self.used_bytes)),
+            )
         )
-        return OutOfSimulatedMemory(shortage.text(), shortage)
 
     # Expandable segments follow the native allocator of torch 2.6 and later
     # (pytorch@001074d, c10/cuda/CUDACachingAllocator.cpp, "Note [Expandable Segments]";
@@ -194,8 +185,12 @@ class DeviceMemory:
 
     def unmap(self, block: Block) -> None:
         """Return the pages that lie in a listed free block of an expandable segment."""
-        segment, (begin, end) = block.expandable, block.whole_pages()
-        if segment is None or begin == end:
+        if block.expandable is None:
+            return
+        start, room_bytes, page = block.expandable
+        begin = start - (start - block.address) // page * page
+        end = start + (block.address + block.size - start) // page * page
+        if begin >= end:
             return
         pool, stream = block.pool, block.stream
         free = pool.free_by_stream[stream]
@@ -217,14 +212,14 @@ class DeviceMemory:
             middle = previous
         else:
             pool.add_unmapped(middle)
-        pool.tally.shift_reserved(0, begin - end)
-        self._counters.device_frees += 1
+        pool.tally.reserve(0, begin - end)
+        self.counters.device_frees += 1
         if self._history.recording:
             self._history.add_segment("segment_unmap", middle, begin, end - begin)
         if not middle.is_split:
             pool.remove_unmapped(middle)
             del self.heads[middle.address]
-            self._addresses.give_back_range(segment.address, segment.size)
+            self._addresses.give_back_range(start, room_bytes)
 
     def _expand(self, size: int, pool: Pool, stream: int) -> Block | None:
         """A free block for this size, grown by the pages that it lacks.
@@ -250,29 +245,18 @@ class DeviceMemory:
             first = previous if previous is not None and is_free else block
             if _can_grow_to(first, size):
                 return first
-        page = self._page_bytes(pool)
-        room_bytes = max(self._bytes_to_set_aside(page), -(-size // page) * page)
-        address = self._addresses.take_range(room_bytes)
-        return self._set_aside(address, room_bytes, page, pool, stream)
-
-    def _page_bytes(self, pool: Pool) -> int:
         is_small = pool.name == "small"
-        return SMALL_SEGMENT_BYTES if is_small else self.settings.large_segment_bytes
-
-    def _bytes_to_set_aside(self, page: int) -> int:
-        """An eighth more than there is memory, as pages may lie in the wrong place."""
-        return -(-(self.capacity_bytes + self.capacity_bytes // 8) // page) * page
-
-    def _set_aside(
-        self, address: int, size: int, page: int, pool: Pool, stream: int
-    ) -> Block:
-        """An expandable segment without memory as yet."""
-        segment = ExpandableSegment(address, size, page)
-        block = Block(address, size, stream, pool, self._next_age(), segment)
-        self.heads[address] = block
+        page = SMALL_SEGMENT_BYTES if is_small else self.settings.large_segment_bytes
+        # An eighth more than there is memory, as pages may lie in the wrong place.
+        wanted_bytes = max(self.capacity_bytes + self.capacity_bytes // 8, size)
+        room_bytes = -(-wanted_bytes // page) * page
+        address = self._addresses.take_range(room_bytes)
+        segment = ExpandableSegment(address, room_bytes, page)
+        aside = Block(address, room_bytes, stream, pool, self._next_age(), segment)
+        self.heads[address] = aside
         self.has_expandable = True
-        pool.add_unmapped(block)
-        return block
+        pool.add_unmapped(aside)
+        return aside
 
     def _map(self, block: Block, nbytes: int) -> bool:
         """Give memory to the front of a block that has none; it is merged and listed.
@@ -291,8 +275,8 @@ class DeviceMemory:
         if nbytes < block.size:
             pool.add_unmapped(block.split_off(nbytes))
         pool.enter(block)
-        pool.tally.shift_reserved(0, nbytes)
-        self._counters.device_allocations += 1
+        pool.tally.reserve(0, nbytes)
+        self.counters.device_allocations += 1
         if self._history.recording:
             self._history.add_segment("segment_map", block, address, nbytes)
         return True
@@ -301,19 +285,11 @@ class DeviceMemory:
         self._age += 1
         return self._age
 
-    def _allows(self, nbytes: int) -> bool:
-        """Whether the share of this process leaves so much."""
-        allowed = self.allowed_bytes
-        return allowed is None or self._reserved.current + nbytes <= allowed
-
     def _count(self, block: Block, segments: int) -> None:
-        block.pool.tally.shift_reserved(segments, segments * block.size)
+        block.pool.tally.reserve(segments, segments * block.size)
         limit = self.settings.max_split_size_bytes
         if limit is not None and block.size >= limit:
-            self._counters.oversize_segments.large.shift(segments)
-
-    def _others(self) -> Sequence[tuple[int | None, int]]:
-        return () if self._processes is None else self._processes()
+            self.counters.oversize_segments.large.shift(segments)
 
 
 class DriverCalls(Protocol):
@@ -336,31 +312,22 @@ class DriverCalls(Protocol):
 
 
 class Addresses(Protocol):
-    """Where the driver puts what is taken of it."""
+    """Where the driver puts segments, and what it sets aside for expandable ones."""
 
-    def take(self, size: int) -> int:
-        """The start of a segment that is now in use."""
-
-    def give_back(self, address: int, size: int) -> None:
-        """The segment is no more."""
-
-    def take_range(self, size: int) -> int:
-        """The start of what is set aside for an expandable segment."""
-
-    def give_back_range(self, address: int, size: int) -> None:
-        """It is set aside no longer."""
+    take: Callable[[int], int]
+    give_back: Callable[[int, int], None]
+    take_range: Callable[[int], int]
+    give_back_range: Callable[[int, int], None]
 
 
 class MadeUpAddresses:
     """Those of one device, which are the same in every run."""
 
-    def __init__(self, device: int, start: int | None = None) -> None:
-        first, first_range = start, start
-        if first is None or first_range is None:
-            first = _FIRST_ADDRESS + device * _ADDRESSES_OF_ONE_DEVICE
-            first_range = device * _EXPANDABLE_ADDRESSES_OF_ONE_DEVICE
-            first_range += _FIRST_EXPANDABLE_ADDRESS
-        segments, ranges = AddressSpace(first), AddressSpace(first_range)
+    def __init__(self, device: int) -> None:
+        segments = AddressSpace(_FIRST_ADDRESS + device * _ADDRESSES_OF_ONE_DEVICE)
+        ranges = AddressSpace(
+            _FIRST_EXPANDABLE_ADDRESS + device * _EXPANDABLE_ADDRESSES_OF_ONE_DEVICE
+        )
         self.take, self.give_back = segments.take, segments.give_back
         self.take_range, self.give_back_range = ranges.take, ranges.give_back
 
@@ -385,20 +352,16 @@ class AddressSpace:
 
     def give_back(self, address: int, size: int) -> None:
         """Let a range be taken again."""
-        size = _in_steps(size)
-        position = bisect_left(self._holes, (address, 0))
-        if position and sum(self._holes[position - 1]) == address:
-            position -= 1
-            address, size = (
-                self._holes[position][0],
-                self._holes.pop(position)[1] + size,
-            )
-        if position < len(self._holes) and self._holes[position][0] == address + size:
-            size += self._holes.pop(position)[1]
-        if address + size == self._end:
-            self._end = address
-        else:
-            self._holes.insert(position, (address, size))
+        insort(self._holes, (address, _in_steps(size)))
+        merged: list[tuple[int, int]] = []
+        for hole in self._holes:
+            if merged and sum(merged[-1]) == hole[0]:
+                merged[-1] = merged[-1][0], merged[-1][1] + hole[1]
+            else:
+                merged.append(hole)
+        if merged and sum(merged[-1]) == self._end:
+            self._end = merged.pop()[0]
+        self._holes = merged
 
 
 def _can_grow_to(block: Block, size: int) -> bool:
@@ -441,26 +404,27 @@ class Shortage:
 
     def text(self) -> str:
         """The shortage as torch words it."""
-        allowed = (
-            f"{size_text(self.allowed_bytes)} allowed; "
-            if self.allowed_bytes is not None
-            else ""
-        )
+        allowed = private = who = ""
+        if self.allowed_bytes is not None:
+            allowed = f"{_size_text(self.allowed_bytes)} allowed; "
+        if self.private_bytes:
+            private = (
+                f"with {_size_text(self.private_bytes)} allocated in private pools "
+                "(e.g., CUDA Graphs), "
+            )
+        for pid, nbytes in self.processes:
+            this = "Including non-PyTorch memory, this process"
+            who += f"{this if pid is None else f'Process {pid}'} has "
+            who += f"{_size_text(nbytes)} memory in use. "
         allocated_bytes = self.allocated_bytes + self.private_bytes
         idle_bytes = self.reserved_bytes - allocated_bytes
-        private = (
-            f"with {size_text(self.private_bytes)} allocated in private pools "
-            "(e.g., CUDA Graphs), "
-            if self.private_bytes
-            else ""
-        )
         return (
-            f"CUDA out of memory. Tried to allocate {size_text(self.segment_bytes)}. "
-            f"GPU {self.device} has a total capacity of {size_text(self.total_bytes)} "
-            f"of which {size_text(self.free_bytes)} is free. "
-            f"{''.join(_process_text(*each) for each in self.processes)}{allowed}"
-            f"Of the allocated memory {size_text(allocated_bytes)} is allocated "
-            f"by PyTorch, {private}and {size_text(idle_bytes)} is reserved by PyTorch "
+            f"CUDA out of memory. Tried to allocate {_size_text(self.segment_bytes)}. "
+            f"GPU {self.device} has a total capacity of {_size_text(self.total_bytes)} "
+            f"of which {_size_text(self.free_bytes)} is free. "
+            f"{who}{allowed}"
+            f"Of the allocated memory {_size_text(allocated_bytes)} is allocated "
+            f"by PyTorch, {private}and {_size_text(idle_bytes)} is reserved by PyTorch "
             f"but unallocated.{_ADVICE}"
         )
 
@@ -468,31 +432,16 @@ class Shortage:
 class OutOfSimulatedMemory(Exception):
     """A simulated device cannot give what was asked of it."""
 
-    def __init__(self, text: str, shortage: Shortage | None = None) -> None:
-        super().__init__(text)
-        self.text = text
+    def __init__(self, shortage: Shortage) -> None:
+        super().__init__(shortage.text())
         self.shortage = shortage
 
 
-def size_text(nbytes: int) -> str:
-    """A size as torch writes it in this error.
-
-    >>> size_text(1024), size_text(1 << 20), size_text(1 << 30), size_text(3 << 29)
-    ('1024 bytes', '1024.00 KiB', '1024.00 MiB', '1.50 GiB')
-    """
+def _size_text(nbytes: int) -> str:
+    """A size as torch writes it in this error: 1024 KiB are no MiB."""
     if nbytes <= _KIB:
         return f"{nbytes} bytes"
-    if nbytes <= _KIB**2:
-        return f"{nbytes / _KIB:.2f} KiB"
-    if nbytes <= _KIB**3:
-        return f"{nbytes / _KIB**2:.2f} MiB"
+    for power, unit in enumerate(("KiB", "MiB"), 1):
+        if nbytes <= _KIB ** (power + 1):
+            return f"{nbytes / _KIB**power:.2f} {unit}"
     return f"{nbytes / _KIB**3:.2f} GiB"
-
-
-def _process_text(pid: int | None, nbytes: int) -> str:
-    who = (
-        "Including non-PyTorch memory, this process"
-        if pid is None
-        else f"Process {pid}"
-    )
-    return f"{who} has {size_text(nbytes)} memory in use. "

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
 MIB = 1 << 20
 
@@ -23,15 +24,6 @@ _VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the first goes
 _INTERVALS = 16  # sizes by power of two: up to 2 MiB, up to 4 MiB, ... and above
 _EXAMPLE = "write for example max_split_size_mb:200,garbage_collection_threshold:0.8"
 
-# What is modelled, by the field that holds it.
-_FIELDS = {
-    "expandable_segments": "expandable_segments",
-    "garbage_collection_threshold": "garbage_collection_threshold",
-    "large_segment_size_mb": "large_segment_bytes",
-    "max_non_split_rounding_mb": "max_non_split_rounding_bytes",
-    "max_split_size_mb": "max_split_size_bytes",
-    "roundup_power2_divisions": "roundup_power2_divisions",
-}
 # What torch knows besides: with the only value that is modelled, ...
 _UNMODELLED = {
     "backend": "native",
@@ -44,7 +36,7 @@ _WITHOUT_EFFECT = (
     "pinned_reserve_segment_size_mb", "pinned_use_background_threads",
     "pinned_use_cuda_host_register", "release_lock_on_cudamalloc",
 )  # fmt: skip
-_KNOWN = (*_FIELDS, *_UNMODELLED, *_WITHOUT_EFFECT)
+_PAIR = re.compile(r"(\w+|>):(\[[^\[\]]*\]|[^,:\[\]]+)(?:,+|$)")
 
 
 @dataclass(frozen=True)
@@ -69,10 +61,7 @@ class AllocatorSettings:
 
     @classmethod
     def parse(cls, text: str) -> AllocatorSettings:
-        """The settings that a value of PYTORCH_ALLOC_CONF asks for.
-
-        PYTORCH_CUDA_ALLOC_CONF is spelt the same way.
-        """
+        """The settings that a value of PYTORCH_ALLOC_CONF asks for."""
         settings = cls(text=text)
         for key, value in _pairs(text):
             settings = replace(settings, **_setting(key, value))
@@ -103,14 +92,10 @@ class AllocatorSettings:
             "max_split_size": -1 if limit is None else limit,
             "garbage_collection_threshold": self.garbage_collection_threshold,
             "expandable_segments": self.expandable_segments,
-            "pinned_num_register_threads": 1,
-            "release_lock_on_cudamalloc": False,
-            "pinned_use_cuda_host_register": False,
             "roundup_power2_divisions": {
                 str(1 << place): each
                 for place, each in enumerate(self.roundup_power2_divisions)
             },
-            "graph_capture_record_stream_reuse": False,
         }
 
     @property
@@ -137,97 +122,96 @@ class AllocatorSettings:
 
 
 def _setting(key: str, value: str) -> dict[str, Any]:
-    """What one pair changes, as fields of the settings."""
-    match key:
-        case "max_split_size_mb" | "max_non_split_rounding_mb":
-            return {_FIELDS[key]: _whole(key, value, 20) * MIB}
-        case "large_segment_size_mb":
-            return {_FIELDS[key]: _whole(key, value, 10) * MIB}
-        case "garbage_collection_threshold":
-            return {key: _share(key, value)}
-        case "roundup_power2_divisions":
-            return {key: _divisions(key, value)}
-        case "expandable_segments":
-            return {key: _truth(key, value)}
-    if key not in _KNOWN:
+    """What one pair changes, as a field of the settings."""
+    known = (*_MODELLED, *_UNMODELLED, *_WITHOUT_EFFECT)
+    if key not in known:
         raise GpuMagicError(
             f"torch's allocator has no setting {key!r}",
-            did_you_mean(key, _KNOWN) or _EXAMPLE,
+            did_you_mean(key, known) or _EXAMPLE,
         )
     if _UNMODELLED.get(key, value) != value:
         raise GpuMagicError(
             f"the simulated GPU does not model {key}:{value}",
             f"leave {key} out of PYTORCH_ALLOC_CONF",
         )
-    return {}
+    if key not in _MODELLED:
+        return {}
+    name, read, wanted = _MODELLED[key]
+    try:
+        return {name: read(value)}
+    except ValueError:
+        raise GpuMagicError(
+            f"{key} is {value!r}, which is not {wanted}", _EXAMPLE
+        ) from None
 
 
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
+def _pairs(text: str) -> list[tuple[str, str]]:
     """Each key with its value; commas inside of brackets belong to the value."""
-    depth, start = 0, 0
-    plain = "".join(text.split())
-    for position, letter in enumerate(f"{plain},"):
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and depth == 0:
-            pair, start = plain[start:position], position + 1
-            key, colon, value = pair.partition(":")
-            if pair and not (key and colon and value):
-                raise _unreadable(text)
-            if pair:
-                yield key, value
-    if depth:
-        raise _unreadable(text)
+    plain = "".join(text.split()).lstrip(",")
+    found = list(_PAIR.finditer(plain))
+    if "".join(each[0] for each in found) != plain:
+        raise GpuMagicError(f"{text!r} is not a list of key:value pairs", _EXAMPLE)
+    return [(each[1], each[2]) for each in found]
 
 
-def _whole(key: str, value: str, least: int) -> int:
-    if not value.isdecimal() or int(value) < least:
-        raise _misfit(key, value, f"a whole number from {least} on")
+def _mib_from(least: int) -> Callable[[str], int]:
+    def read(value: str) -> int:
+        if int(value) < least:
+            raise ValueError
+        return int(value) * MIB
+
+    return read
+
+
+def _share(value: str) -> float:
+    if not 0 < float(value) < 1:
+        raise ValueError
+    return float(value)
+
+
+def _power_of_two(value: str) -> int:
+    if int(value) < 1 or int(value).bit_count() != 1:
+        raise ValueError
     return int(value)
 
 
-def _share(key: str, value: str) -> float:
-    try:
-        share = float(value)
-    except ValueError:
-        share = 0.0
-    if not 0 < share < 1:
-        raise _misfit(key, value, "a number between 0 and 1")
-    return share
-
-
-def _truth(key: str, value: str) -> bool:
-    if value not in ("True", "False"):
-        raise _misfit(key, value, "True or False")
-    return value == "True"
-
-
-def _power_of_two(key: str, value: str, *, or_zero: bool = False) -> int:
-    number = int(value) if value.isdecimal() else -1
-    if number < 0 or (number.bit_count() != 1 and (number or not or_zero)):
-        raise _misfit(key, value, "made of powers of two")
-    return number
-
-
-def _divisions(key: str, value: str) -> tuple[int, ...]:
+def _divisions(value: str) -> tuple[int, ...]:
     """One number for all sizes, or `[256:1,512:2,>:8]` with sizes in MiB."""
     if not value.startswith("["):
-        return (_power_of_two(key, value),) * _INTERVALS
+        return (_power_of_two(value),) * _INTERVALS
     divisions, last, first = [0] * _INTERVALS, 0, True
     for size, number_text in _pairs(value[1:-1]):
-        number = _power_of_two(key, number_text, or_zero=True)
+        number = 0 if number_text == "0" else _power_of_two(number_text)
         if size == ">":
             divisions[last:] = [number] * (_INTERVALS - last)
             continue
-        last = min(_power_of_two(key, size).bit_length() - 1, _INTERVALS - 1)
+        last = min(_power_of_two(size).bit_length() - 1, _INTERVALS - 1)
         start = 0 if first else last  # the first entry also holds for smaller sizes
         divisions[start : last + 1] = [number] * (last + 1 - start)
         first = False
     return tuple(divisions)
 
 
-def _misfit(key: str, value: str, wanted: str) -> GpuMagicError:
-    return GpuMagicError(f"{key} is {value!r}, which is not {wanted}", _EXAMPLE)
-
-
-def _unreadable(text: str) -> GpuMagicError:
-    return GpuMagicError(f"{text!r} is not a list of key:value pairs", _EXAMPLE)
+# What is modelled: the field that holds it, what reads it, and what it has to be.
+_MODELLED: dict[str, tuple[str, Callable[[str], object], str]] = {
+    "max_split_size_mb": (
+        "max_split_size_bytes", _mib_from(20), "a whole number from 20 on"
+    ),
+    "max_non_split_rounding_mb": (
+        "max_non_split_rounding_bytes", _mib_from(20), "a whole number from 20 on"
+    ),
+    "large_segment_size_mb": (
+        "large_segment_bytes", _mib_from(10), "a whole number from 10 on"
+    ),
+    "garbage_collection_threshold": (
+        "garbage_collection_threshold", _share, "a number between 0 and 1"
+    ),
+    "roundup_power2_divisions": (
+        "roundup_power2_divisions", _divisions, "made of powers of two"
+    ),
+    "expandable_segments": (
+        "expandable_segments",
+        lambda value: bool(("False", "True").index(value)),
+        "True or False",
+    ),
+}  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.simulator.allocator_blocks import (
@@ -18,11 +19,14 @@ from gpumagic.simulator.allocator_blocks import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-if TYPE_CHECKING:
-    # The calls that led to an action, each with what a frame of torch's has.
+    from gpumagic.simulator.allocator_blocks import PoolId
+
+    # The calls that led to an action, each with what a frame of torch's has; they are
+    # put in words when somebody wants to read them.
     Calls: TypeAlias = "Callable[[], list[dict[str, Any]]]"
 
-_MOST_ENTRIES = 100_000
+_TAKES = ("alloc", "segment_alloc", "segment_map")
+_ENDS = ("free_completed", "segment_free", "segment_unmap")
 
 
 class Context(IntEnum):
@@ -34,20 +38,14 @@ class Context(IntEnum):
     ALL = 3  # in those of frees, too
 
 
-def _no_calls(action: str, block: Block | None) -> Calls:
-    del action, block
-    return list
-
-
 @dataclass(frozen=True)
 class Recording:
     """What to keep of each action."""
 
-    max_entries: int = _MOST_ENTRIES  # how many of the latest actions
+    max_entries: int = 100_000  # how many of the latest actions
     context: Context = Context.NEVER  # of which ones to keep the calls that led there
-    # finds these calls for an action, of a block if it is about one; they are put in
-    # words when somebody wants to read them
-    gather: Callable[[str, Block | None], Calls] = _no_calls
+    # finds these calls for an action, of a block if it is about one
+    gather: Callable[[str, Block | None], Calls] = lambda *_: list
     skipped: frozenset[str] = frozenset()  # the actions of which nothing is kept
 
 
@@ -61,10 +59,10 @@ class History:
         # told of each block that is handed out ("alloc"), asked back ("free_requested")
         # and free again ("free_completed")
         self.observers: tuple[Callable[[str, Block], object], ...] = ()
+        self.blocks: dict[int, Calls] = {}  # where each was allocated, by address
+        self.segments: dict[int, Calls] = {}
         self._kept: Recording | None = None
         self._entries: deque[tuple[dict[str, Any], Calls]] = deque()
-        self._allocated: dict[int, Calls] = {}  # by the address of a block
-        self._segments: dict[int, Calls] = {}
         self._now_us = now_us
 
     def switch(self, recording: Recording | None, *, clear: bool = False) -> None:
@@ -72,11 +70,12 @@ class History:
         self._kept = recording
         self.recording = recording is not None or bool(self.observers)
         if recording is None:
-            self._allocated.clear()
-            self._segments.clear()
-        keeps = recording is not None and not clear
-        maxlen = recording.max_entries if recording is not None else None
-        self._entries = deque(self._entries if keeps else (), maxlen=maxlen)
+            self.blocks.clear()
+            self.segments.clear()
+            self._entries = deque()
+        else:
+            entries = () if clear else self._entries
+            self._entries = deque(entries, maxlen=recording.max_entries)
 
     def observe(self, observer: Callable[[str, Block], object]) -> None:
         """Tell somebody of each action on a block; be quick, never fail."""
@@ -88,109 +87,71 @@ class History:
         self.observers = tuple(each for each in self.observers if each != observer)
         self.recording = self._kept is not None or bool(self.observers)
 
+    def entries(self) -> list[dict[str, Any]]:
+        """The actions as one list of torch's `device_traces`."""
+        return [{**entry, "frames": calls()} for entry, calls in self._entries]
+
     # ---------------------------------------------------------------- what happens
 
     def add_block(self, action: str, block: Block) -> None:
         """Note an action on a block."""
         for observer in self.observers:
             observer(action, block)
-        kept = self._kept
-        if kept is None:
-            return
-        if action == "alloc":
-            calls = self._allocated[block.address] = self._gather(
-                action, Context.STATE, block
-            )
-            if kept.context < Context.ALLOC:
-                calls = list
-        else:  # torch names who took it, where who gives it back is not asked for
-            calls = self._allocated.get(block.address, list)
-            if kept.context >= Context.ALL:
-                calls = kept.gather(action, block)
-            if kept.context < Context.ALLOC:
-                calls = list
-            if action == "free_completed":
-                self._allocated.pop(block.address, None)
-        self._append(action, block, block.requested, calls)
+        calls = self._calls(action, block.address, self.blocks, block)
+        where = block.stream, block.pool.identity
+        self._enter(action, block.requested, calls, *where, addr=block.address)
 
     def add_segment(self, action: str, block: Block, address: int, nbytes: int) -> None:
         """Note that memory is taken from the driver, or given back, of a block."""
-        kept = self._kept
-        if kept is None:
-            return
-        calls = self._gather(action, Context.STATE, None)
-        if action in ("segment_alloc", "segment_map"):
-            self._segments[address] = calls
-        else:
-            own = self._segments.pop(address, list)
-            calls = calls if kept.context >= Context.ALL else own
-        if kept.context < Context.ALLOC:
-            calls = list
-        pool = block.pool.identity
-        self._enter(action, "addr", address, nbytes, block.stream, pool, calls)
+        calls = self._calls(action, address, self.segments, None)
+        where = block.stream, block.pool.identity
+        self._enter(action, nbytes, calls, *where, addr=address)
 
-    def add_oom(
-        self, device_free_bytes: int, size: int, stream: int, pool: tuple[int, int]
-    ) -> None:
+    def add_oom(self, free_bytes: int, size: int, stream: int, pool: PoolId) -> None:
         """Note a request that could not be met."""
-        if self._kept is not None:
-            calls = self._gather("oom", Context.ALLOC, None)
-            self._enter(
-                "oom", "device_free", device_free_bytes, size, stream, pool, calls
-            )
+        kept = self._kept
+        if kept is not None:
+            wants_calls = kept.context >= Context.ALLOC
+            calls = kept.gather("oom", None) if wants_calls else list
+            self._enter("oom", size, calls, stream, pool, device_free=free_bytes)
 
     def add_snapshot(self, active_bytes: int) -> None:
         """Note that somebody has looked."""
-        self._enter("snapshot", "addr", 0, active_bytes, 0, SHARED, list)
+        self._enter("snapshot", active_bytes, list, addr=0)
 
-    # ------------------------------------------------------------------ what is told
-
-    def entries(self) -> list[dict[str, Any]]:
-        """The actions as one list of torch's `device_traces`."""
-        return [{**entry, "frames": calls()} for entry, calls in self._entries]
-
-    def frames_of(self, block: Block) -> list[dict[str, Any]]:
-        """Where a block was allocated."""
-        return self._allocated.get(block.address, list)()
-
-    def frames_of_segment(self, head: Block) -> list[dict[str, Any]]:
-        """Where the segment that begins with a block was taken from the driver."""
-        return self._segments.get(head.address, list)()
-
-    # --------------------------------------------------------------------- its parts
-
-    def _gather(self, action: str, least: Context, block: Block | None) -> Calls:
+    def _calls(
+        self, action: str, address: int, known: dict[int, Calls], block: Block | None
+    ) -> Calls:
         kept = self._kept
-        if kept is None or kept.context < least:
+        if kept is None:
             return list
-        return kept.gather(action, block)
+        gathers = Context.STATE if action in _TAKES else Context.ALL
+        if kept.context >= gathers:
+            calls = kept.gather(action, block)
+        else:  # torch names who took it, where who gives it back is not asked for
+            calls = known.get(address, list)
+        if action in _TAKES:
+            known[address] = calls
+        elif action in _ENDS:
+            known.pop(address, None)
+        return calls
 
-    def _append(self, action: str, block: Block, size: int, calls: Calls) -> None:
-        pool = block.pool.identity
-        self._enter(action, "addr", block.address, size, block.stream, pool, calls)
-
-    def _enter(  # noqa: PLR0913, PLR0917 -- an entry has as many parts
+    def _enter(
         self,
         action: str,
-        what: str,
-        value: int,
         size: int,
-        stream: int,
-        pool: tuple[int, int],
         calls: Calls,
+        stream: int = 0,
+        pool: PoolId = SHARED,
+        **what: int,
     ) -> None:
         kept = self._kept
         if kept is None or action in kept.skipped:
             return
-        entry = {
-            "action": action,
-            what: value,
-            "size": size,
-            "stream": stream,
-            "pool_id": pool,
-            "time_us": self._now_us(),
-        }
-        self._entries.append((entry, calls))
+        entry = {"action": action, **what, "size": size, "stream": stream}
+        entry |= {"pool_id": pool, "time_us": self._now_us()}
+        shown = calls if kept.context >= Context.ALLOC else list
+        self._entries.append((entry, shown))
 
 
 def snapshot_of(
@@ -200,24 +161,16 @@ def snapshot_of(
 
     An expandable one is shown as so many as it has runs of mapped pages.
     """
-    ordered = sorted(heads, key=lambda head: head.address)
     return [
-        _segment(device, blocks, history)
-        for head in ordered
-        for blocks in _mapped_runs(head)
+        _segment(device, list(blocks), history)
+        for head in sorted(heads, key=lambda head: head.address)
+        for mapped, blocks in groupby(blocks_from(head), _is_mapped)
+        if mapped
     ]
 
 
-def _mapped_runs(head: Block) -> Iterator[list[Block]]:
-    run: list[Block] = []
-    for block in blocks_from(head):
-        if block.state is not UNMAPPED:
-            run.append(block)
-        elif run:
-            yield run
-            run = []
-    if run:
-        yield run
+def _is_mapped(block: Block) -> bool:
+    return block.state is not UNMAPPED
 
 
 def blocks_from(head: Block) -> Iterator[Block]:
@@ -242,16 +195,15 @@ def _segment(device: int, blocks: Sequence[Block], history: History) -> dict[str
         "segment_type": head.pool.name,
         "segment_pool_id": head.pool.identity,
         "is_expandable": head.expandable is not None,
-        "frames": history.frames_of_segment(head),
-        "blocks": [_block(each, history) for each in blocks],
-    }
-
-
-def _block(block: Block, history: History) -> dict[str, Any]:
-    return {
-        "address": block.address,
-        "size": block.size,
-        "requested_size": block.requested,
-        "state": block.state,
-        "frames": history.frames_of(block),
+        "frames": history.segments.get(head.address, list)(),
+        "blocks": [
+            {
+                "address": each.address,
+                "size": each.size,
+                "requested_size": each.requested,
+                "state": each.state,
+                "frames": history.blocks.get(each.address, list)(),
+            }
+            for each in blocks
+        ],
     }

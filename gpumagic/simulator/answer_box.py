@@ -16,9 +16,9 @@ from gpumagic.report.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from gpumagic.drawing import Meter, Part, Table
+    from gpumagic.drawing import Part, Table
     from gpumagic.report.events import SeenRace
 
 _MOST_NAMES = 6
@@ -132,9 +132,10 @@ def _parts(report: SimulationReport) -> Iterator[Part]:
             f"{count_text(report.races, 'data race')} so far",
             "box.races tells of each; the warnings show both places",
         )
-    guessed = _guessed(report)
+    guessed = {name for gpu in report.gpus for name in gpu.guessed}
     if guessed:
-        names = listed(guessed, ", ", _MOST_NAMES)
+        words = [name.removeprefix("aten::") for name in sorted(guessed)]
+        names = listed(words, ", ", _MOST_NAMES)
         yield Note("note", f"times that are a guess: {names}", word="guessed times")
     if not report.on:
         yield Note(
@@ -142,43 +143,33 @@ def _parts(report: SimulationReport) -> Iterator[Part]:
         )
     yield _gpus(report)
     yield Paragraph(f"Its clock stands at {seconds_text(report.time_s)}.")
-    said = f"All times that are a guess: {', '.join(guessed)}." if guessed else ""
-    yield how_measured(Paragraph(f"{_HOW}\n{said}".strip()))
-
-
-def _guessed(report: SimulationReport) -> list[str]:
-    names = {name for gpu in report.gpus for name in gpu.guessed}
-    return [name.removeprefix("aten::") for name in sorted(names)]
+    yield how_measured(Paragraph(_HOW))
 
 
 def _gpus(report: SimulationReport) -> Table:
-    from gpumagic.drawing import Column, Property, Table
+    from gpumagic.drawing import Column, Meter, Property, Table
 
     unnamed = "hidden" if report.started else "not used yet"
 
     def device(gpu: GpuState) -> str:
         return unnamed if gpu.index is None else f"{report.device_type}:{gpu.index}"
 
+    def in_use(gpu: GpuState) -> Meter:
+        share = gpu.used_bytes / gpu.memory_bytes
+        return Meter(share, part_text(gpu.used_bytes, gpu.memory_bytes))
+
+    def figures(title: str, figure: Callable[[GpuState], str]) -> Property:
+        return Property(Column(title, number=True), figure)
+
     properties = (
         Property(Column("GPU"), lambda gpu: str(gpu.number)),
         Property(Column("Device"), device),
-        Property(Column("Memory in use"), _in_use),
-        Property(
-            Column("Tensors", number=True), lambda gpu: bytes_text(gpu.allocated_bytes)
-        ),
-        Property(
-            Column("Reserved", number=True), lambda gpu: bytes_text(gpu.reserved_bytes)
-        ),
-        Property(Column("Streams", number=True), lambda gpu: str(gpu.streams)),
+        Property(Column("Memory in use"), in_use),
+        figures("Tensors", lambda gpu: bytes_text(gpu.allocated_bytes)),
+        figures("Reserved", lambda gpu: bytes_text(gpu.reserved_bytes)),
+        figures("Streams", lambda gpu: str(gpu.streams)),
     )
     return Table.of("The machine", properties, report.gpus, name="gpus")
-
-
-def _in_use(gpu: GpuState) -> Meter:
-    from gpumagic.drawing import Meter
-
-    share = gpu.used_bytes / gpu.memory_bytes
-    return Meter(share, part_text(gpu.used_bytes, gpu.memory_bytes))
 
 
 # ---------------------------------------------------------------- races

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import warnings
 from typing import TYPE_CHECKING, Any, Self
@@ -11,51 +10,43 @@ from typing import TYPE_CHECKING, Any, Self
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError, did_you_mean
 from gpumagic.report.units import bytes_text, count_text, parse_bytes
+from gpumagic.simulator import observing, tracing
 from gpumagic.simulator.allocator_settings import AllocatorSettings
 from gpumagic.simulator.answer_box import GpuState, RacesReport, SimulationReport
 from gpumagic.simulator.driver import SimulatedDriver
 from gpumagic.simulator.hazards import Tracker
-from gpumagic.simulator.machine import Machine, MachineRequest, Seat
+from gpumagic.simulator.machine import Machine, Seat
 from gpumagic.simulator.models import parse_nodes, parse_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from types import TracebackType
+    from collections.abc import Mapping
 
-    from gpumagic.devices.protocols import CudaState, Inventory
-    from gpumagic.devices.tracing import Tracing
-    from gpumagic.report.events import SeenRace, SyncCall
     from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.allocator_counters import Mark
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.engines import Work
     from gpumagic.simulator.meetings import CollectiveCall, Roll
-    from gpumagic.simulator.models import GpuModel
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 HAZARDS = ("report", "poison", "off")
+# What can be said beside which GPUs, and what is meant where it is not.
+_MEANT = {
+    "memory": None,
+    "hazards": "report",
+    "others": (),
+    "allocator": None,
+    "host": None,
+    "rank": None,
+}
 _SMALLEST_BYTES = 512 << 20  # a context takes its share before any tensor does
-_OTHER_STAYS = (
-    "this machine is off since another one took its place, and that one stays on; "
-    "%gpu_select --simulate off switches off the one that is on"
-)
 
 
 class Box:
     """A simulated machine that is switched on; a `with` block switches it off."""
 
-    def __init__(  # noqa: PLR0913 -- each of them is a word of its own
-        self,
-        request: str,
-        *,
-        memory: str | int | None = None,
-        hazards: str = "report",
-        others: Sequence[Sequence[tuple[int, int]]] = (),
-        allocator: str | None = None,
-        host: int | None = None,
-        rank: int | None = None,
-    ) -> None:
+    def __init__(self, request: str, **said: Any) -> None:
+        self._said = _MEANT | said
+        memory, hazards, others, allocator, host, rank = self._said.values()
         if hazards not in HAZARDS:
             raise GpuMagicError(
                 f"{hazards!r} is not a way to treat hazards",
@@ -66,7 +57,13 @@ class Box:
         # where this process sits, where several share the machine
         self.seat = Seat.among(nodes, count, host, rank, os.environ)
         if memory is not None:
-            model = _with_memory(model, memory)
+            asked = parse_bytes(memory) if isinstance(memory, str) else memory
+            if asked < _SMALLEST_BYTES:
+                raise GpuMagicError(
+                    f"a GPU with {bytes_text(asked)} has no room for its own context",
+                    'say at least memory="512MiB"',
+                )
+            model = model.with_memory(asked)
         self.hazards = hazards
         self.as_cuda = False
         # what all of its figures are labelled with, "simulated H100 SXM"
@@ -79,18 +76,10 @@ class Box:
             self.machine.all_gpus, others=others, host=self.seat.host
         )
         named = f"{count}x{model.key}" if count > 1 or nodes > 1 else model.key
-        self._request = MachineRequest(
-            f"{nodes}x{named}" if nodes > 1 else named,
-            memory=memory,
-            hazards=hazards,
-            others=others,
-            allocator=allocator,
-            host=host,
-            rank=rank,
-        )
+        self._machine = f"{nodes}x{named}" if nodes > 1 else named
         self._simulation: Simulation | None = None
         self._switch: Any = None
-        self._replaced = False
+        self._recorded: list[Work] = []
 
     # --------------------------------------------------------- switched on, off
 
@@ -122,19 +111,8 @@ class Box:
     def off(self) -> None:
         """Take the simulated device out of torch; its tensors are of no more use.
 
-        A machine whose place another one has taken is off already. Who says it of
-        such a one is told, by a warning, that the other stays.
+        A machine whose place another one has taken is off already.
         """
-        if self._replaced and simulated_box() is not None:
-            warnings.warn(_OTHER_STAYS, stacklevel=2)
-        self._take_out()
-
-    def make_way(self) -> None:
-        """Be switched off, as another machine takes this one's place."""
-        self._take_out()
-        self._replaced = True
-
-    def _take_out(self) -> None:
         if self._switch is not None:
             self._switch.off()
             self._switch = None
@@ -153,17 +131,17 @@ class Box:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._take_out()
+    def __exit__(self, *_: object) -> None:
+        self.off()
 
     def call(self) -> str:
         """What to type for the same machine in another process."""
-        return dataclasses.replace(self._request, as_cuda=self.as_cuda).call()
+        words = [
+            f"{name}={each!r}"
+            for name, each in {"as_cuda": self.as_cuda, **self._said}.items()
+            if each != _MEANT.get(name, False)
+        ]
+        return f"gpumagic.simulate({', '.join([repr(self._machine), *words])})"
 
     def anew(self, request: str) -> str:
         """What to type for the same machine once more, with another choice of GPUs.
@@ -171,7 +149,9 @@ class Box:
         Args:
             request: The choice, as `%gpu_select` takes it.
         """
-        return dataclasses.replace(self._request, as_cuda=self.as_cuda).anew(request)
+        if self.call() == f"gpumagic.simulate({self._machine!r})":
+            return f"%gpu_select {request} --simulate {self._machine}"
+        return f"{self.call()}, then %gpu_select {request}"
 
     # -------------------------------------------------------------- its figures
 
@@ -251,48 +231,20 @@ class Box:
     @property
     def races(self) -> RacesReport:
         """The data races found so far, with the lines of both accesses."""
-        from gpumagic.simulator.observing import races_in_words
-
-        found = races_in_words(self._simulation) if self._simulation else ()
+        found = observing.races_in_words(self._simulation) if self._simulation else ()
         return RacesReport(self.label, found, looked_for=self.hazards != "off")
 
     def record(self) -> list[Work]:
         """Keep what the engines do from now on, in the list that is returned."""
-        kept: list[Work] = []
-        self.machine.scheduler.trace = kept
-        return kept
+        self.machine.scheduler.stop_keeping(self._recorded)
+        self._recorded = []
+        self.machine.scheduler.traces.append(self._recorded)
+        return self._recorded
 
-    def watch_syncs(self) -> AbstractContextManager[list[SyncCall]]:
-        """Note what makes the host wait during a block, with its exact cost."""
-        from gpumagic.simulator.observing import watch_syncs
-
-        return watch_syncs(self)
-
-    def watch_races(self) -> AbstractContextManager[list[SeenRace]]:
-        """Collect the races that are found during a block."""
-        from gpumagic.simulator.observing import watch_races
-
-        return watch_races(self)
-
-    def trace(self) -> AbstractContextManager[Tracing]:
-        """Trace what host and devices do during a block."""
-        from gpumagic.simulator.tracing import trace
-
-        return trace(self)
-
-    def watch_work(self) -> AbstractContextManager[Tracing]:
-        """Note who is busy when during a block, however long that is."""
-        from gpumagic.simulator.tracing import MOST_IN_A_LANE, trace
-
-        return trace(self, most=MOST_IN_A_LANE)
-
-    def watch_resets(
-        self, around: Callable[[], AbstractContextManager[object]]
-    ) -> AbstractContextManager[None]:
-        """Put something round each reset of the counters during a block."""
-        from gpumagic.simulator.observing import watch_resets
-
-        return watch_resets(self, around)
+    trace = tracing.trace
+    watch_syncs = observing.watch_syncs
+    watch_races = observing.watch_races
+    watch_resets = observing.watch_resets
 
     def mark_peaks(self) -> dict[SimulatedGpu, Mark]:
         """From now on the peak of each GPU is counted apart, for `peaks_since`."""
@@ -356,23 +308,3 @@ class Box:
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
         return self.report()._repr_mimebundle_(**options)
-
-    # ------------------------------------------------------------- as a driver
-
-    def inventory(self) -> Inventory:
-        """The machine's GPUs, as a driver tells of them."""
-        return self.driver.inventory()
-
-    def cuda_state(self) -> CudaState:
-        """Whether the choice of GPUs has been fixed by a first use."""
-        return self.driver.cuda_state()
-
-
-def _with_memory(model: GpuModel, memory: str | int) -> GpuModel:
-    asked = parse_bytes(memory) if isinstance(memory, str) else memory
-    if asked < _SMALLEST_BYTES:
-        raise GpuMagicError(
-            f"a GPU with {bytes_text(asked)} has no room for its own context",
-            'say at least memory="512MiB"',
-        )
-    return model.with_memory(asked)

@@ -14,12 +14,12 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
     from gpumagic.simulator.models import GpuModel
 
@@ -58,6 +58,12 @@ class Fabric(Record):
     switch_bytes_per_s: float | None = None
     switch_ns: float = 0.0  # what it takes before the first of them
 
+    def pace(self, *, short: bool) -> tuple[float, float]:
+        """Nanoseconds for a hop and bytes a second, in one of the two protocols."""
+        if short:
+            return self.hop_ns, self.bytes_per_s * self.short_share
+        return self.long_hop_ns, self.bytes_per_s
+
 
 @dataclass(frozen=True)
 class Placement(Record):
@@ -74,17 +80,7 @@ class Placement(Record):
         return self.per_node * self.nodes
 
 
-@dataclass(frozen=True)
-class Way(Record):
-    """One way to do a collective, in both protocols."""
-
-    algorithm: str
-    protocol: str
-    ns: float
-
-
-@dataclass(frozen=True)
-class Told(Record):
+class Told(NamedTuple):
     """What a collective takes, and which way it goes."""
 
     ns: int
@@ -123,6 +119,14 @@ _SWITCHED: Final = {
 _PCIE_HOP_NS, _PCIE_LONG_HOP_NS, _PCIE_SHORT_SHARE = 2_500, 12_000, 0.35
 _THROUGH_HOST = 0.5  # written and read again: no GPU can address another
 _SHORT, _LONG = "LL", "SIMPLE"
+_SWITCH_TREE: Final = 0.91  # of the switch's rate, with a network behind it
+_WHOLE = (Collective.BROADCAST, Collective.REDUCE)
+_PAIRWISE: Final = (
+    Collective.ALL_TO_ALL,
+    Collective.GATHER,
+    Collective.SCATTER,
+    Collective.SEND_RECEIVE,
+)
 
 
 def fabric_of(model: GpuModel) -> Fabric:
@@ -140,11 +144,6 @@ def fabric_of(model: GpuModel) -> Fabric:
     )
 
 
-def network_of(model: GpuModel, name: str = "") -> Fabric:
-    """What joins nodes with GPUs of this kind."""
-    return NETWORKS[name or _OWN_NETWORK.get(model.key, "shared-100")]
-
-
 def collective_time(
     what: Collective, nbytes: int, placement: Placement, algorithm: str = ""
 ) -> Told:
@@ -153,82 +152,52 @@ def collective_time(
         moved_s = 2 * nbytes / placement.model.copied_bytes_per_s
         return Told(round(FLOOR_NS + moved_s * 1e9), "RING", _SHORT)
     ways = [
-        each
-        for each in _ways(what, nbytes, placement)
-        if not algorithm or each.algorithm == algorithm.upper()
+        Told(max(1, round(FLOOR_NS + ns)), name, protocol)
+        for protocol in (_SHORT, _LONG)
+        for name, ns in _ways(what, nbytes, placement, short=protocol == _SHORT)
+        if not algorithm or name == algorithm.upper()
     ]
-    best = min(ways, key=lambda each: each.ns)
-    return Told(max(1, round(FLOOR_NS + best.ns)), best.algorithm, best.protocol)
+    return min(ways)
 
 
-def _ways(what: Collective, nbytes: int, placement: Placement) -> Iterator[Way]:
-    inside, between = (
-        fabric_of(placement.model),
-        network_of(placement.model, placement.network),
+def _ways(
+    what: Collective, nbytes: int, placement: Placement, *, short: bool
+) -> Iterator[tuple[str, float]]:
+    """The ways to do it in one protocol, with the nanoseconds of each."""
+    model = placement.model
+    network = placement.network or _OWN_NETWORK.get(model.key, "shared-100")
+    inside = fabric_of(model)
+    (hop, near), (far, out) = (
+        inside.pace(short=short),
+        NETWORKS[network].pace(short=short),
     )
     nodes, gpus, ranks = placement.nodes, placement.per_node, placement.ranks
-    for protocol in (_SHORT, _LONG):
-        short = protocol == _SHORT
-        hop = inside.hop_ns if short else inside.long_hop_ns
-        far = between.hop_ns if short else between.long_hop_ns
-        near = inside.bytes_per_s * (inside.short_share if short else 1)
-        out = between.bytes_per_s * (between.short_share if short else 1)
-        if what in _PAIRWISE:
-            # From each to each at once, or from and to one: what a GPU has to send.
-            sent = nbytes * _PAIRWISE[what](ranks)
-            abroad = (nodes - 1) / nodes
-            hops = far if nodes > 1 else hop
-            seconds = max(sent * (1 - abroad) / near, sent * abroad / out)
-            yield Way("RING", protocol, hops + seconds * 1e9)
-            continue
-        trips = 2 if what is Collective.ALL_REDUCE else 1
-        # All adapters of a node send at once, each for a ring of its own.
-        narrow = near if nodes == 1 else min(near, gpus * out)
-        share = 1.0 if what in _WHOLE else (ranks - 1) / ranks
-        crossing = nodes / ranks if nodes > 1 else 0.0
-        step = hop * (1 - crossing) + far * crossing
-        ring_ns = trips * (ranks - 1) * step + trips * share * nbytes / narrow * 1e9
-        yield Way("RING", protocol, ring_ns)
-        if what is not Collective.ALL_REDUCE:
-            continue
-        if nodes > 1:
-            yield _tree(nbytes, placement, hop, far, near, out, protocol)
-        elif inside.switch_bytes_per_s is not None and not short:
-            ns = inside.switch_ns + nbytes / inside.switch_bytes_per_s * 1e9
-            yield Way("NVLS", protocol, ns)
-
-
-def _tree(  # noqa: PLR0913, PLR0917 -- the two fabrics in one protocol
-    nbytes: int,
-    placement: Placement,
-    hop: float,
-    far: float,
-    near: float,
-    out: float,
-    protocol: str,
-) -> Way:
-    """Up and down a tree of nodes: few hops between them, and bytes in halves.
-
-    Two nodes are each other's only neighbour, so that each byte crosses once; a node
-    between others sends it up and takes it from two below.
-    """
-    inside = fabric_of(placement.model)
-    added_up = inside.switch_bytes_per_s
-    within = (
-        near / 2 if added_up is None or protocol == _SHORT else added_up * _SWITCH_TREE
-    )
-    abroad = placement.per_node * out / (1 if placement.nodes == 2 else 2)
-    hops = 2 * (placement.per_node - 1) * hop
-    hops += 2 * math.ceil(math.log2(placement.nodes)) * far
-    return Way("TREE", protocol, hops + nbytes / min(within, abroad) * 1e9)
-
-
-_SWITCH_TREE: Final = 0.91  # of the switch's rate, with a network behind it
-_WHOLE = (Collective.BROADCAST, Collective.REDUCE)
-# Of the bytes of the whole, what the busiest GPU sends or takes.
-_PAIRWISE: Final[Mapping[Collective, Callable[[int], float]]] = {
-    Collective.ALL_TO_ALL: lambda ranks: (ranks - 1) / ranks,
-    Collective.GATHER: lambda ranks: (ranks - 1) / ranks,
-    Collective.SCATTER: lambda ranks: (ranks - 1) / ranks,
-    Collective.SEND_RECEIVE: lambda _: 1.0,
-}
+    if what in _PAIRWISE:
+        # From each to each at once, or from and to one: what a GPU has to send.
+        sent = (
+            nbytes if what is Collective.SEND_RECEIVE else nbytes * (ranks - 1) / ranks
+        )
+        abroad = (nodes - 1) / nodes
+        seconds = max(sent * (1 - abroad) / near, sent * abroad / out)
+        yield "RING", (far if nodes > 1 else hop) + seconds * 1e9
+        return
+    trips = 2 if what is Collective.ALL_REDUCE else 1
+    # All adapters of a node send at once, each for a ring of its own.
+    narrow = near if nodes == 1 else min(near, gpus * out)
+    share = 1.0 if what in _WHOLE else (ranks - 1) / ranks
+    crossing = nodes / ranks if nodes > 1 else 0.0
+    step = hop * (1 - crossing) + far * crossing
+    yield "RING", trips * ((ranks - 1) * step + share * nbytes / narrow * 1e9)
+    if what is not Collective.ALL_REDUCE:
+        return
+    added_up = None if short else inside.switch_bytes_per_s
+    if nodes > 1:
+        # Up and down a tree of nodes: few hops between them, and bytes in halves. Two
+        # nodes are each other's only neighbour, so that each byte crosses once; a node
+        # between others sends it up and takes it from two below.
+        within = near / 2 if added_up is None else added_up * _SWITCH_TREE
+        across = gpus * out / (1 if nodes == 2 else 2)
+        hops = 2 * (gpus - 1) * hop + 2 * math.ceil(math.log2(nodes)) * far
+        yield "TREE", hops + nbytes / min(within, across) * 1e9
+    elif added_up is not None:
+        yield "NVLS", inside.switch_ns + nbytes / added_up * 1e9

@@ -7,19 +7,17 @@ operation alone on an idle device; who waits for whom is the scheduler's busines
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpumagic.report.record import Record
+from gpumagic.simulator.engines import Engine
 from gpumagic.simulator.kernel_times import KernelTimes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpumagic.simulator.kernel_times import Amount
-    from gpumagic.simulator.models import GpuModel
-    from gpumagic.simulator.operators import Rule
+    from gpumagic.simulator.models import GpuModel, Links
 
 _NS_PER_S: Final = 1e9
 _US: Final = 1_000
@@ -44,14 +42,6 @@ _CONTEXT_BYTES_PER_MULTIPROCESSOR: Final = 3 * _MIB  # two cards; others have x1
 _SMALLEST_CONTEXT_BYTES: Final = 100 * _MIB
 
 
-class Direction(enum.IntEnum):
-    """From where to where a copy goes that crosses a link."""
-
-    H2D = 0
-    D2H = 1
-    PEER = 2
-
-
 @dataclass(frozen=True)
 class HostCosts(Record):
     """What calls cost the host, the factor it is uncertain by, and its source."""
@@ -71,7 +61,6 @@ class HostCosts(Record):
     synchronize_stream_ns: int = 3_000  # x2: 2.25 to 5.4 us
     synchronize_device_ns: int = 4_000  # x2: 2.5 to 17.5 us
     async_copy_ns: int = 6_000  # x1.5: 5.3 to 9.4 us
-    sync_copy_ns: int = 18_000  # x1.5: a profiler log of an A100
     mem_get_info_ns: int = 10_000  # x1.3: sglang
     allocator_hit_ns: int = 1_000  # x2: estimate
 
@@ -92,28 +81,22 @@ class FirstUse(Record):
 class CostModel:
     """The times of one model of GPU."""
 
-    __slots__ = (
-        "_copies",
-        "first_use",
-        "host",
-        "kernel",
-        "model",
-    )
+    __slots__ = ("_ns_per_byte", "first_use", "host", "kernel")
 
-    def __init__(self, model: GpuModel, host: HostCosts | None = None) -> None:
-        self.model = model
-        self.host = host or HostCosts()
-        self.first_use = _first_use(model)
+    def __init__(self, model: GpuModel) -> None:
+        self.host = HostCosts()
+        context = model.multiprocessors * _CONTEXT_BYTES_PER_MULTIPROCESSOR
+        hopper = model.compute_capability >= (9, 0)
+        self.first_use = FirstUse(
+            context_bytes=max(_SMALLEST_CONTEXT_BYTES, context),
+            cublas_workspace_bytes=32 * _MIB if hopper else 8 * _MIB + 128 * _KIB,
+        )
         self.kernel = KernelTimes(model).of
-        self._copies = _copy_lines(model)
+        self._ns_per_byte = _ns_per_byte(model.links)
 
-    def kernel_ns(self, rule: Rule, dtype: str, work: Amount, bytes_: float) -> int:
-        """The time of one kernel on the device; `kernel` tells more of it."""
-        return self.kernel(rule, dtype, work, bytes_).ns
-
-    def copy_ns(self, direction: Direction, nbytes: int, *, pinned: bool) -> int:
+    def copy_ns(self, engine: Engine, nbytes: int, *, pinned: bool) -> int:
         """The time of a copy on its engine; peers do not care for `pinned`."""
-        return int(_COPY_START_NS + nbytes * self._copies[direction, pinned])
+        return int(_COPY_START_NS + nbytes * self._ns_per_byte[engine, pinned])
 
     def staging_ns(self, nbytes: int) -> int:
         """How long a pageable copy to the device holds the host.
@@ -121,8 +104,8 @@ class CostModel:
         It returns when all bytes lie in the driver's own pinned buffer, of which the
         last part may still be on its way.
         """
-        pageable = self._copies[Direction.H2D, False]
-        pinned = self._copies[Direction.H2D, True]
+        pageable = self._ns_per_byte[Engine.H2D, False]
+        pinned = self._ns_per_byte[Engine.H2D, True]
         return int(nbytes * pageable - min(nbytes, _IN_FLIGHT_BYTES) * pinned)
 
     def malloc_ns(self, nbytes: int) -> int:
@@ -142,27 +125,17 @@ class CostModel:
         return nbytes * _HOST_COPY_NS_PER_GIB // _GIB
 
 
-def _copy_lines(model: GpuModel) -> Mapping[tuple[Direction, bool], float]:
-    """Nanoseconds for a byte, by direction and whether the host's memory is pinned."""
-    links = model.links
+def _ns_per_byte(links: Links) -> Mapping[tuple[Engine, bool], float]:
+    """By engine, and whether the host's memory is pinned."""
     h2d = _NS_PER_S / links.pinned_h2d_bytes_per_s
     d2h = _NS_PER_S / links.pinned_d2h_bytes_per_s
     straight = links.peer_bytes_per_s
     peer = h2d + d2h if straight is None else _NS_PER_S / straight
     return {
-        (Direction.H2D, True): h2d,
-        (Direction.D2H, True): d2h,
-        (Direction.H2D, False): _NS_PER_S / links.pageable_h2d_bytes_per_s,
-        (Direction.D2H, False): _NS_PER_S / links.pageable_d2h_bytes_per_s,
-        (Direction.PEER, True): peer,
-        (Direction.PEER, False): peer,
+        (Engine.H2D, True): h2d,
+        (Engine.D2H, True): d2h,
+        (Engine.H2D, False): _NS_PER_S / links.pageable_h2d_bytes_per_s,
+        (Engine.D2H, False): _NS_PER_S / links.pageable_d2h_bytes_per_s,
+        (Engine.PEER, True): peer,
+        (Engine.PEER, False): peer,
     }
-
-
-def _first_use(model: GpuModel) -> FirstUse:
-    major, _ = model.compute_capability
-    context = model.multiprocessors * _CONTEXT_BYTES_PER_MULTIPROCESSOR
-    return FirstUse(
-        context_bytes=max(_SMALLEST_CONTEXT_BYTES, context),
-        cublas_workspace_bytes=32 * _MIB if major >= 9 else 8 * _MIB + 128 * _KIB,
-    )

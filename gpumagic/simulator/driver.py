@@ -35,15 +35,13 @@ if TYPE_CHECKING:
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 # What hides every real GPU, the last as written by Slurm for a job without GPUs.
 _HIDES_REAL_GPUS = ("", "-1", "NoDevFiles")
-_LIBRARY = "simulated"
-_LANES = 16
-_PCIE_BYTES_PER_S = ((3, 15.8e9), (4, 31.5e9), (5, 63e9), (6, 121e9))  # of all lanes
-_SUCCESS = 0
-_NOT_INITIALIZED = 3
+_SUCCESS, _NOT_INITIALIZED = 0, 3
 
 
 class SimulatedDriver:
     """A `Driver` for a machine of simulated GPUs."""
+
+    simulated = True
 
     def __init__(
         self,
@@ -60,11 +58,6 @@ class SimulatedDriver:
         )
         self.latch = Latch(self._identities, environment)
 
-    @property
-    def simulated(self) -> bool:
-        """Always."""
-        return True
-
     def inventory(self) -> Inventory:
         """The machine's GPUs now, visible or not; what is not modelled is unknown."""
         return Inventory(
@@ -80,7 +73,7 @@ class SimulatedDriver:
             state,
             code=_SUCCESS if started else _NOT_INITIALIZED,
             device_count=len(self.latch.visible()) if started else None,
-            library=_LIBRARY,
+            library="simulated",
         )
 
     def cuda_started(self) -> bool:
@@ -106,49 +99,41 @@ class SimulatedDriver:
         """
         if not self.cuda_started():
             return ()
-        return tuple(self._load(index) for index in self.latch.visible())
+        return tuple(
+            GpuLoad(
+                index,
+                uuid=self._identities[index].uuid,
+                limiters=(),
+                other_processes=len(self._others[index]),
+                pci_address=self._identities[index].pci_address,
+            )
+            for index in self.latch.visible()
+        )
 
     def overlooks(self, mask: str | None) -> bool:
         """Whether a value of CUDA_VISIBLE_DEVICES is as good as none."""
         return self.latch.overlooks(mask)
 
-    def foreign_bytes(self, index: int) -> int:
-        """What other people's processes use of a GPU's memory."""
-        return sum(process.used_bytes or 0 for process in self._others[index])
-
     def _gpu(self, index: int) -> Gpu:
         model, own_bytes = self._gpus[index].model, self._gpus[index].used_bytes()
-        used_bytes = own_bytes + self.foreign_bytes(index)
+        processes = self._others[index]
+        if own_bytes:  # in a forked child the memory is still its parent's
+            pid = self.latch.pid() or os.getpid()
+            processes = (GpuProcess(pid, own_bytes, "compute"), *processes)
+        used_bytes = sum(process.used_bytes or 0 for process in processes)
         return dataclasses.replace(
             self._identities[index],
             memory_total_bytes=model.memory_bytes,
             memory_free_bytes=max(0, model.memory_bytes - used_bytes),
             memory_used_bytes=used_bytes,
             memory_reserved_bytes=0,
-            processes=self._own_process(own_bytes) + self._others[index],
+            processes=processes,
         )
-
-    def _load(self, index: int) -> GpuLoad:
-        gpu = self._identities[index]
-        return GpuLoad(
-            index,
-            uuid=gpu.uuid,
-            limiters=(),
-            other_processes=len(self._others[index]),
-            pci_address=gpu.pci_address,
-        )
-
-    def _own_process(self, used_bytes: int) -> tuple[GpuProcess, ...]:
-        # In a forked child the memory is still its parent's.
-        pid = self.latch.pid() or os.getpid()
-        return (GpuProcess(pid, used_bytes, "compute"),) if used_bytes else ()
 
 
 def identity(model: GpuModel, index: int, host: int = 0) -> Gpu:
     """What does not change of a GPU, the same in every run and every process."""
-    seed = f"gpumagic {model.label} {index}"
-    if host:
-        seed = f"{seed} of host {host}"
+    seed = f"gpumagic {model.label} {index}" + (f" of host {host}" if host else "")
     return Gpu(
         index=index,
         name=model.label,
@@ -194,16 +179,6 @@ class Latch:
     to come to the simulated ones. Any other value counts.
     """
 
-    __slots__ = (
-        "_devices",
-        "_environment",
-        "_failed",
-        "_fixed",
-        "_fixed_in_pid",
-        "_lock",
-        "_overlooked",
-    )
-
     def __init__(
         self, devices: Sequence[Device], environment: Mapping[str, str] = os.environ
     ) -> None:
@@ -216,7 +191,13 @@ class Latch:
         inherited = environment.get(_VARIABLE)
         hiding = inherited is not None and inherited.strip() in _HIDES_REAL_GPUS
         self._overlooked = inherited if hiding else None
-        self._refuse_to_start_without_gpus(inherited)
+        seen = self._seen_now()
+        if self._devices and not seen.physical:
+            raise GpuMagicError(
+                f"{_VARIABLE}={inherited} hides the whole simulated machine, which has "
+                f"{count_text(len(self._devices), 'GPU')}: {'; '.join(seen.reasons)}",
+                f'del os.environ["{_VARIABLE}"], then switch the simulation on again',
+            )
 
     def visible(self) -> tuple[int, ...]:
         """The numbers of the GPUs seen, cuda:0 first; asking fixes nothing."""
@@ -224,10 +205,18 @@ class Latch:
 
     def initialise(self) -> tuple[int, ...]:
         """Fix what is visible, as the first use of a GPU does."""
-        if self._fixed is None:
-            return self._fix()
+        with self._lock:  # two threads may come to their first use together
+            if self._fixed is None:
+                seen = self._seen_now().physical
+                if not seen:
+                    self._failed = True
+                    return ()
+                self._fixed, self._fixed_in_pid = seen, os.getpid()
         if self._fixed_in_pid != os.getpid():
-            raise _lost_by_fork()
+            raise DeviceError(
+                "this process was forked from one that had started the simulated GPUs",
+                'start it by multiprocessing.get_context("spawn")',
+            )
         return self._fixed
 
     def overlooks(self, mask: str | None) -> bool:
@@ -246,17 +235,6 @@ class Latch:
             return Initialisation.FORKED_CHILD
         return Initialisation.INITIALISED
 
-    def _fix(self) -> tuple[int, ...]:
-        with self._lock:  # two threads may come to their first use together
-            if self._fixed is None:
-                seen = self._seen_now().physical
-                if not seen:
-                    self._failed = True
-                    return ()
-                self._fixed_in_pid = os.getpid()
-                self._fixed = seen
-            return self._fixed
-
     def _seen_now(self) -> Visible:
         mask = self._environment.get(_VARIABLE)
         if self.overlooks(mask):
@@ -265,21 +243,3 @@ class Latch:
             self._overlooked = None
         # Numbers follow PCI addresses here, so CUDA_DEVICE_ORDER changes nothing.
         return visible(mask, self._devices)
-
-    def _refuse_to_start_without_gpus(self, inherited: str | None) -> None:
-        seen = self._seen_now()
-        if seen.physical or not self._devices:
-            return
-        there = count_text(len(self._devices), "GPU")
-        raise GpuMagicError(
-            f"{_VARIABLE}={inherited} hides the whole simulated machine, "
-            f"which has {there}: {'; '.join(seen.reasons)}",
-            f'del os.environ["{_VARIABLE}"], then switch the simulation on again',
-        )
-
-
-def _lost_by_fork() -> DeviceError:
-    return DeviceError(
-        "this process was forked from one that had started the simulated GPUs",
-        'start it by multiprocessing.get_context("spawn")',
-    )

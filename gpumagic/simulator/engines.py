@@ -51,46 +51,27 @@ class Engine(enum.IntEnum):
     LINK = 4  # collectives, which hold nothing up
 
 
-class CopyName(str):
-    """What a copy is called, in the words of NVIDIA's traces, and how much it moves."""
+class WorkName(str):
+    """What a work is called, in the words of NVIDIA's traces; with what is known."""
 
-    __slots__ = ("nbytes",)
+    __slots__ = ("bound", "nbytes", "place")
 
-    def __new__(cls, name: str, nbytes: int) -> Self:
-        """The name, with the bytes beside it."""
+    nbytes: int | None  # how much a copy moves
+    bound: str | None  # what bounds a kernel, in the words of a view
+    place: GroupPlace | None  # which of its group's a collective is
+
+    def __new__(
+        cls,
+        name: str,
+        *,
+        nbytes: int | None = None,
+        bound: str | None = None,
+        place: GroupPlace | None = None,
+    ) -> Self:
+        """The name, with what is known beside it."""
         made = super().__new__(cls, name)
-        made.nbytes = nbytes
+        made.nbytes, made.bound, made.place = nbytes, bound, place
         return made
-
-    nbytes: int
-
-
-class KernelName(str):
-    """What a kernel is called, and what bounds it, in the words of a view."""
-
-    __slots__ = ("bound",)
-
-    def __new__(cls, name: str, bound: str) -> Self:
-        """The name, with the words beside it."""
-        made = super().__new__(cls, name)
-        made.bound = bound
-        return made
-
-    bound: str
-
-
-class CollectiveName(str):
-    """What the kernel of a collective is called, and which of its group's it is."""
-
-    __slots__ = ("place",)
-
-    def __new__(cls, name: str, place: GroupPlace) -> Self:
-        """The name, with its place beside it."""
-        made = super().__new__(cls, name)
-        made.place = place
-        return made
-
-    place: GroupPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +86,6 @@ class Latencies:
     cross_stream_ns: int = 3000
     # unfinished entries that a stream holds before the host blocks; at least 1
     queue_length: int = 1024
-
-    def __post_init__(self) -> None:
-        # What the host submits now must not be able to start at this very moment:
-        # that is what makes everything up to now final.
-        if self.launch_ns < 1 or self.queue_length < 1:
-            raise ValueError("launch_ns and queue_length are at least 1")
-        if min(self.gap_ns, self.record_ns, self.cross_stream_ns) < 0:
-            raise ValueError("a latency is not negative")
 
 
 class Work:
@@ -190,18 +163,6 @@ class Stream:
     The rest is the scheduler's own.
     """
 
-    __slots__ = (
-        "announced",
-        "device",
-        "end_ns",
-        "ends",
-        "last",
-        "loads",
-        "priority",
-        "ready_ns",
-        "undecided",
-    )
-
     def __init__(self, device: int, priority: int, loads: tuple[Load, ...]) -> None:
         self.device = device
         self.priority = priority
@@ -218,7 +179,7 @@ class Engines:
     """All engines of all devices, and the streams that still have work for them."""
 
     def __init__(self, latencies: Latencies) -> None:
-        self.trace: list[Work] | None = None
+        self.traces: list[list[Work]] = []  # who keeps what is decided
         self.live: dict[Stream, None] = {}  # those with undecided entries, in order
         self.horizon_ns = 0  # all starts up to here are decided
         self._latencies = latencies
@@ -299,7 +260,7 @@ class Engines:
         until_ns = now_ns if target is None else _FOR_EVER
         launch_ns, gap_ns = self._latencies.launch_ns, self._latencies.gap_ns
         end_ns, ready_ns = stream.end_ns, stream.ready_ns
-        undecided, ends, trace = stream.undecided, stream.ends, self.trace
+        undecided, ends, traces = stream.undecided, stream.ends, self.traces
         latest, place = None, None
         while undecided:
             work = undecided[0]
@@ -318,7 +279,7 @@ class Engines:
                 work.end_ns = end_ns = start_ns + work.duration_ns
                 ready_ns = end_ns + gap_ns
                 latest, place = work, engine
-                if trace is not None:
+                for trace in traces:
                     trace.append(work)
             undecided.popleft()
             if end_ns > now_ns:
@@ -406,8 +367,8 @@ class Engines:
         work.start_ns, work.end_ns = start_ns, end_ns
         stream.end_ns, stream.ready_ns = end_ns, end_ns + self._latencies.gap_ns
         self._all_free_ns = max(self._all_free_ns, end_ns)
-        if self.trace is not None:
-            self.trace.append(work)
+        for trace in self.traces:
+            trace.append(work)
         for released in (stream, *self._leave(stream, now_ns)):
             self._announce(released, now_ns)
 

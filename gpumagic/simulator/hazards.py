@@ -19,8 +19,6 @@ from gpumagic.simulator.accesses import (
     NOBODY,
     SEVERAL,
     Accesses,
-    FormerAccess,
-    FormerAccesses,
     Operand,
     merge,
     moved,
@@ -32,9 +30,11 @@ from gpumagic.simulator.races import HOST
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from gpumagic.simulator.accesses import Kept
     from gpumagic.simulator.races import Race
 
 _VACANCIES = 4096  # addresses whose last use is known
+_FORMER = 1024  # accesses of each pool
 
 Mark: TypeAlias = "tuple[int, ...]"
 
@@ -51,23 +51,15 @@ class Tracker:
     loses its oldest accesses: a race can be missed, none is made up.
     """
 
-    __slots__ = (
-        "_alone",
-        "_clocks",
-        "_number",
-        "after_host_waits",
-        "former",
-        "vacancies",
-    )
-
     def __init__(self) -> None:
         self._clocks: list[list[int]] = [[0]]  # the host's is the first
         self._number = 0
         self._alone = NOBODY  # the only stream that has operated so far
         # called whenever the host has waited for anything
         self.after_host_waits: list[Callable[[], object]] = []
-        # the accesses of memory that was given back too early
-        self.former = FormerAccesses()
+        # the accesses of memory that was given back too early, which may disturb its
+        # next owner, by the stream whose pool it is in and at their addresses
+        self.former: dict[int, list[Kept]] = {}
         # by address, who used it last, of the stream it was allocated for
         self.vacancies: dict[int, tuple[int, int, Any]] = {}
 
@@ -93,11 +85,7 @@ class Tracker:
         """The host, and so all later work, comes after the mark."""
         self._host_waits(mark)
 
-    def host_waits_for(self, stream: int) -> None:
-        """The host, and so all later work, comes after this stream's work so far."""
-        self._host_waits(self._clocks[stream])
-
-    def host_waits_for_device(self, streams: Iterable[int]) -> None:
+    def host_waits_for(self, *streams: int) -> None:
         """The host, and so all later work, comes after these streams' work so far."""
         self._host_waits(*(self._clocks[stream] for stream in streams))
 
@@ -159,12 +147,6 @@ class Tracker:
 
     # ----------------------------------------------------------------- memory
 
-    def forget(self, accesses: Accesses) -> None:
-        """The storage is gone, and its memory comes back only after all work on it."""
-        accesses.reads.clear()
-        accesses.writes.clear()
-        accesses.stream = NOBODY
-
     def released(
         self,
         accesses: Accesses,
@@ -179,22 +161,26 @@ class Tracker:
                 self._clocks[each] for each in (HOST, stream, *recorded_streams)
             ]
             left = [
-                FormerAccess(writes, moved(span, 0, size, address), access)
+                (writes, moved(span, 0, size, address), access)
                 for writes, span, access in accesses.kept()
                 if all(access[0] > clock[span[0]] for clock in covering)
             ]
             if left:
-                self.former.add(stream, left)
-        self.forget(accesses)
+                self.former[stream] = (self.former.get(stream, []) + left)[-_FORMER:]
+        accesses.reads.clear()
+        accesses.writes.clear()
+        accesses.stream = NOBODY
 
     def reused(self, address: int, size: int, stream: int) -> Accesses:
         """The accesses of a new storage at this address of the stream's pool."""
         accesses = Accesses(size)
-        if address in self.vacancies:
-            self._move_in(accesses, address, stream)
+        former, number, place = self.vacancies.pop(address, (NOBODY, 0, None))
+        if former == stream:  # the last use of what was vacated here
+            accesses.writes[stream, 0, size, None] = number, place, False
+            accesses.stream = stream
         if stream in self.former:
             self._forget_ordered(stream)
-            self.former.hand_on(accesses, address, stream)
+            self._hand_on(accesses, address, stream)
         return accesses
 
     def vacated(self, accesses: Accesses, address: int, stream: int) -> None:
@@ -210,13 +196,33 @@ class Tracker:
             if len(self.vacancies) > _VACANCIES:
                 del self.vacancies[next(iter(self.vacancies))]
 
-    def _move_in(self, accesses: Accesses, address: int, stream: int) -> None:
-        """Hand the last use of vacated memory on to the storage that lies there now."""
-        former, number, place = self.vacancies.pop(address)
-        if former == stream:
-            span = stream, 0, accesses.size_bytes, None
-            accesses.writes[span] = number, place, False
-            accesses.stream = stream
+    def _hand_on(self, accesses: Accesses, address: int, pool: int) -> None:
+        """Hand a pool's old accesses at this address on to the new storage."""
+        end = address + accesses.size_bytes
+        elsewhere: list[Kept] = []
+        # Cut to the same bytes, two accesses of a stream are one: the later.
+        former = sorted(self.former.pop(pool, ()), key=lambda each: each[2][0])
+        for writes, span, (number, place, _) in former:
+            stream, low, high, layout = span
+            if low < end and address < high:
+                kept = accesses.writes if writes else accesses.reads
+                kept[moved(span, address, end, -address)] = number, place, True
+                accesses.stream = SEVERAL
+            elsewhere += [
+                (writes, (stream, *rest, layout), (number, place, True))
+                for rest in ((low, min(high, address)), (max(low, end), high))
+                if rest[0] < rest[1]
+            ]
+        if elsewhere:
+            self.former[pool] = elsewhere
 
     def _forget_ordered(self, pool: int) -> None:
-        self.former.forget_ordered(pool, self._clocks[pool], self._clocks[HOST])
+        """Forget what can disturb nobody any more, wherever the pool is used next."""
+        owner, host = self._clocks[pool], self._clocks[HOST]
+        left = [
+            (writes, span, access)
+            for writes, span, access in self.former.pop(pool)
+            if access[0] > owner[span[0]] and access[0] > host[span[0]]
+        ]
+        if left:
+            self.former[pool] = left

@@ -110,13 +110,6 @@ class KernelTime(NamedTuple):
     bound: str  # what bounds it, in the words of a view
 
 
-def flops_of(work: Amount) -> float:
-    """The floating-point operations in it."""
-    if isinstance(work, Blocks):
-        return work.flops
-    return 2.0 * prod(work) if isinstance(work, tuple) else work
-
-
 def blocks_of_attention(queries: int, keys: int) -> int:
     """How many blocks can go through the pairs of one head."""
     return -(-queries // _QUERIES) * -(-keys // _KEYS)
@@ -139,56 +132,57 @@ class KernelTimes:
 
     def of(self, rule: Rule, dtype: str, work: Amount, bytes_: float) -> KernelTime:
         """How long a kernel takes, and why."""
+        multiprocessors = self._model.multiprocessors
         least_ns = self._least_ns * rule.least
         moving_ns = self._moving_ns(rule, bytes_)
         places, pieces, lonely = 0, "tiles", False
         if isinstance(work, Blocks):
             places, pieces = max(work.blocks, 1), "blocks"
-            computing_ns = self._flops_ns(rule, dtype, work.flops)
-            computing_ns *= self._uneven(places)
-            slower = self._few_at_once(places)
+            # the last wave takes as long as a full one
+            computing_ns = self._computing_ns(rule, dtype, work.flops)
+            computing_ns *= -(-places // multiprocessors) * multiprocessors / places
+            # so few blocks have less on their way than the memory could give
+            given = min(places * _BYTES_PER_S_OF_BLOCK, self._copied_bytes_per_s)
+            slower = self._copied_bytes_per_s / given
             moving_ns, lonely = moving_ns * slower, slower > 1
-        else:
-            computing_ns, places = self._computing(rule, dtype, work)
-        multiprocessors = self._model.multiprocessors
+        elif isinstance(work, tuple) and rule.tiled and min(work[-3:-1]) > 1:
+            computing_ns, places = self._product(rule, dtype, (*work,))
+        else:  # with a vector a matrix is only read
+            flops = 2.0 * prod(work) if isinstance(work, tuple) else work
+            computing_ns = self._computing_ns(rule, dtype, flops)
         arithmetic = computing_ns > moving_ns
-        longer_ns = computing_ns if arithmetic else moving_ns
+        longer_ns = max(computing_ns, moving_ns)
         if least_ns >= longer_ns:
             bound = "launch"
         elif 0 < places < multiprocessors * _FEW and (arithmetic or lonely):
             bound = f"too few {pieces}: {places} for {multiprocessors} multiprocessors"
         else:
             bound = "arithmetic" if arithmetic else "bandwidth"
-        ns = int(least_ns + longer_ns + 0.5)
-        return KernelTime(ns, self._share(places, bytes_), bound)
-
-    # ------------------------------------------------------------------ bytes
+        if places:
+            share = min(places, multiprocessors) * FULL_SHARE // multiprocessors
+        else:
+            threads = multiprocessors * _THREADS_OF_MULTIPROCESSOR
+            share = min(int(bytes_) >> 2, threads) * FULL_SHARE // threads or 1
+        return KernelTime(int(least_ns + longer_ns + 0.5), share, bound)
 
     def _moving_ns(self, rule: Rule, bytes_: float) -> float:
         moved = bytes_ * rule.passes
-        near = _found_in_cache(moved, self._model.l2_bytes)
+        kept, gone = (
+            each * self._model.l2_bytes for each in (_CACHE_KEPT, _CACHE_GONE)
+        )
+        near = moved  # what is still in the cache from what ran before
+        if moved > kept:
+            near = max(0.0, kept * (gone - moved) / (gone - kept))
         far_ns = (moved - near) * _NS_PER_S / self._copied_bytes_per_s
         plain_ns = near * _NS_PER_S / self._cache_bytes_per_s + far_ns
         if rule.memory_efficiency is None:
             return plain_ns
         return plain_ns * self._model.memory_efficiency / rule.memory_efficiency
 
-    def _few_at_once(self, blocks: int) -> float:
-        """How many times longer moving takes so few blocks."""
-        at_most = min(blocks * _BYTES_PER_S_OF_BLOCK, self._copied_bytes_per_s)
-        return self._copied_bytes_per_s / at_most
-
-    # -------------------------------------------------------------- computing
-
-    def _flops_ns(self, rule: Rule, dtype: str, flops: float) -> float:
+    def _computing_ns(self, rule: Rule, dtype: str, flops: float) -> float:
         if not rule.uses_flops:
             return 0.0
         return flops / self._flops_per_s(rule, dtype) * _NS_PER_S
-
-    def _uneven(self, blocks: int) -> float:
-        """How many times longer the last wave makes so many blocks."""
-        multiprocessors = self._model.multiprocessors
-        return -(-blocks // multiprocessors) * multiprocessors / blocks
 
     def _flops_per_s(self, rule: Rule, dtype: str) -> float:
         model = self._model
@@ -197,13 +191,6 @@ class KernelTimes:
         if own is not None and dtype in _HALF_TYPES and model.has_units_for(dtype):
             reached = model.peak_flops[dtype] * own
         return reached * rule.compute_factor
-
-    def _computing(
-        self, rule: Rule, dtype: str, work: float | Product
-    ) -> tuple[float, int]:
-        if isinstance(work, tuple) and _goes_by_tiles(rule, work):
-            return self._product(rule, dtype, work)
-        return self._flops_ns(rule, dtype, flops_of(work)), 0
 
     def _product(self, rule: Rule, dtype: str, sizes: Product) -> tuple[float, int]:
         """How long the multiprocessors compute, and how many tiles keep them busy."""
@@ -218,9 +205,7 @@ class KernelTimes:
             step_ns = 2 * high * wide / (flops_per_ns * kept)  # one deeper
             last = min(high * wide * min(tiles, multiprocessors), results)
             end_ns = last * item * _NS_PER_S / self._copied_bytes_per_s
-            for parts in _PARTS_OF_A_SUM:
-                if parts > 1 and not aligned:
-                    break
+            for parts in _PARTS_OF_A_SUM if aligned else (1,):
                 deep = max(-(-depth // parts), min(depth, _LEAST_DEPTH))
                 waves = -(-tiles * parts // multiprocessors)
                 took_ns = (
@@ -247,25 +232,3 @@ class KernelTimes:
         if dtype == "tf32" and (columns | depth) & 1:
             return self._flops_per_s(rule, "fp32"), False
         return rate / 2, False
-
-    def _share(self, places: int, bytes_: float) -> int:
-        """The part of `FULL_SHARE` that it takes up."""
-        multiprocessors = self._model.multiprocessors
-        if places:
-            return min(places, multiprocessors) * FULL_SHARE // multiprocessors
-        threads = multiprocessors * _THREADS_OF_MULTIPROCESSOR
-        elements = int(bytes_) >> 2
-        return min(elements, threads) * FULL_SHARE // threads or 1
-
-
-def _goes_by_tiles(rule: Rule, sizes: Product) -> bool:
-    """Whether a product does; a matrix times a vector is only read."""
-    return rule.tiled and min(sizes[-3:-1]) > 1
-
-
-def _found_in_cache(moved: float, cache_bytes: int) -> float:
-    """How much of it is still there from what ran before."""
-    kept, gone = _CACHE_KEPT * cache_bytes, _CACHE_GONE * cache_bytes
-    if moved <= kept:
-        return moved
-    return max(0.0, kept * (gone - moved) / (gone - kept))

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from gpumagic.simulator.engines import Work
     from gpumagic.simulator.hazards import Mark, Tracker
     from gpumagic.simulator.models import GpuModel
-    from gpumagic.simulator.scheduler import WaitObserver
     from gpumagic.simulator.simulated_gpu import SimulatedStream
 
 
@@ -38,6 +37,7 @@ class Machine:
         others: Sequence[Sequence[tuple[int, int]]] = (),
     ) -> None:
         self.scheduler = Scheduler()
+        self.wait_observers = self.scheduler.wait_observers
         self.tracker = tracker
         self.all_gpus = tuple(
             SimulatedGpu(
@@ -64,16 +64,6 @@ class Machine:
         """Whether the GPUs have been used."""
         return bool(self.gpus)
 
-    @property
-    def wait_observers(self) -> list[WaitObserver]:
-        """Told after each call that makes the host wait for a device.
-
-        Each is called with what it was, in the user's words, and when the driver's
-        call began and ended on the machine's clock; also when nothing was left to
-        wait for. `QUEUE_FULL` is a launch that had to wait for a slot.
-        """
-        return self.scheduler.wait_observers
-
     def synchronize(self, gpu: SimulatedGpu, what: str = "synchronize()") -> None:
         """The host waits until a GPU is idle."""
         gpu.start()
@@ -81,7 +71,7 @@ class Machine:
         self.scheduler.elapse(gpu.costs.host.synchronize_device_ns)
         self.scheduler.wait_for_device(gpu.number)
         orders = [stream.order for stream in gpu.streams.values()]
-        self.tracker.host_waits_for_device(orders)
+        self.tracker.host_waits_for(*orders)
         self.scheduler.host_waited(what, began_ns)
 
     def synchronize_stream(
@@ -154,13 +144,15 @@ class Seat(Record):
         """The seat of a process: as it says, or else as torchrun's variables do."""
         if nodes == 1 and host is None and rank is None:
             return cls()
+        told = {
+            name: int(said) for name, said in environment.items() if said.isdecimal()
+        }
         local = None
         if rank is None:
-            rank = _number(environment, "RANK")
+            rank = told.get("RANK")
             # Started on as many hosts as are simulated, each process knows its own.
-            if _number(environment, "GROUP_WORLD_SIZE") == nodes and host is None:
-                host = _number(environment, "GROUP_RANK")
-                local = _number(environment, "LOCAL_RANK")
+            if told.get("GROUP_WORLD_SIZE") == nodes and host is None:
+                host, local = told.get("GROUP_RANK"), told.get("LOCAL_RANK")
         if rank is not None:
             host = rank // gpus if host is None else host
             local = rank % gpus if local is None else local
@@ -172,49 +164,3 @@ class Seat(Record):
                 f"say rank= from 0 to {nodes * gpus - 1}, or simulate more",
             )
         return cls(host, local, gpus if nodes > 1 else None)
-
-
-def _number(environment: Mapping[str, str], name: str) -> int | None:
-    said = environment.get(name, "")
-    return int(said) if said.isdigit() else None
-
-
-@dataclass(frozen=True)
-class MachineRequest(Record):
-    """What `gpumagic.simulate` was called with."""
-
-    machine: str  # which GPUs and how many, as one word: "4xh100"
-    as_cuda: bool = False
-    memory: str | int | None = None
-    hazards: str = "report"
-    others: Sequence[Sequence[tuple[int, int]]] = ()
-    allocator: str | None = None
-    host: int | None = None
-    rank: int | None = None
-
-    def anew(self, request: str) -> str:
-        """What to type for the same machine once more, with another choice of GPUs.
-
-        >>> MachineRequest("4xh100").anew("3")
-        '%gpu_select 3 --simulate 4xh100'
-
-        Args:
-            request: The choice, as `%gpu_select` takes it.
-        """
-        if self == MachineRequest(self.machine):
-            return f"%gpu_select {request} --simulate {self.machine}"
-        return f"{self.call()}, then %gpu_select {request}"
-
-    def call(self) -> str:
-        """What to type for the same machine in another process."""
-        named = {
-            "as_cuda": (self.as_cuda, False),
-            "memory": (self.memory, None),
-            "hazards": (self.hazards, "report"),
-            "others": (self.others, ()),
-            "allocator": (self.allocator, None),
-            "host": (self.host, None),
-            "rank": (self.rank, None),
-        }
-        said = [f"{name}={is_!r}" for name, (is_, was) in named.items() if is_ != was]
-        return f"gpumagic.simulate({', '.join([repr(self.machine), *said])})"

@@ -18,7 +18,7 @@ from gpumagic.errors import GpuMagicError, did_you_mean
 from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 MOST_GPUS = 16  # as many as the largest machine of one host has
 
@@ -26,7 +26,7 @@ MOST_GPUS = 16  # as many as the largest machine of one host has
 # rate is left is known for bf16 on two cards only, and is guessed from those.
 _EMULATED_EFFICIENCY = 0.5
 _COUNT_FIRST = re.compile(r"(\d+)\s*x\s*(\S.*)", re.IGNORECASE)
-_NODES_FIRST = re.compile(r"(\d+)\s*x\s*(\d+\s*x\s*\S.*)", re.IGNORECASE)
+_NODES_FIRST = re.compile(r"([1-9]\d*)\s*x\s*(\d+\s*x\s*\S.*)", re.IGNORECASE)
 _COUNT_LAST = re.compile(r"(\S.*?)\s*x\s*(\d+)", re.IGNORECASE)
 _DECORATION = re.compile(r"[\s_-]+|nvidia|geforce")
 
@@ -98,24 +98,14 @@ class GpuModel(Record):
         """The same GPU with another amount of memory."""
         return dataclasses.replace(self, memory_bytes=memory_bytes)
 
-    def names(self) -> Iterator[str]:
-        """Every name that finds it."""
-        yield from (self.key, *self.aliases, self.title, self.product)
-
-
-def known_models() -> tuple[GpuModel, ...]:
-    """Every GPU that can be simulated, in the order to be listed."""
-    return CATALOGUE
-
 
 def find_model(name: str) -> GpuModel:
     """The model of this name, in any spelling of case, spaces and hyphens."""
     found = _known(name)
     if found is not None:
         return found
-    models = known_models()
-    listed = ", ".join(model.key for model in models)
-    typable = [name for model in models for name in (model.key, *model.aliases)]
+    listed = ", ".join(model.key for model in CATALOGUE)
+    typable = [name for model in CATALOGUE for name in (model.key, *model.aliases)]
     raise GpuMagicError(
         f"no GPU named {name.strip()!r} can be simulated; there are {listed}",
         did_you_mean(name.strip().lower(), typable) or "write for example h100 or 2xt4",
@@ -127,12 +117,7 @@ def parse_nodes(text: str) -> tuple[int, str]:
     found = _NODES_FIRST.fullmatch(text.strip()) if isinstance(text, str) else None
     if found is None or _known(_split(found[2])[0]) is None:
         return 1, text
-    nodes = int(found[1])
-    if nodes < 1:
-        raise GpuMagicError(
-            f"{text.strip()!r} asks for no node at all", f"write {found[2]} for one"
-        )
-    return nodes, found[2]
+    return int(found[1]), found[2]
 
 
 def parse_request(text: str) -> tuple[GpuModel, int]:
@@ -169,15 +154,14 @@ def _split(text: str) -> tuple[str, int]:
 
 
 def _known(name: str) -> GpuModel | None:
-    bare = _bare(name)
-    for model in known_models():
-        if any(_bare(each) == bare for each in model.names()):
+    def bare(name: str) -> str:
+        return _DECORATION.sub("", name.lower())
+
+    for model in CATALOGUE:
+        names = model.key, *model.aliases, model.title, model.product
+        if bare(name) in map(bare, names):
             return model
     return None
-
-
-def _bare(name: str) -> str:
-    return _DECORATION.sub("", name.lower())
 
 
 _MIB: Final = 1 << 20
@@ -201,10 +185,7 @@ def _gpu(  # noqa: PLR0913, PLR0917 -- a row of the table
     names: str,
     title: str,
     product: str,
-    capability: tuple[int, int],
-    multiprocessors: int,
-    memory_bytes: int,
-    l2_bytes: int,
+    chip: tuple[tuple[int, int], int, int, int],
     memory: tuple[float, float],
     tera: str,
     shares: str,
@@ -214,11 +195,9 @@ def _gpu(  # noqa: PLR0913, PLR0917 -- a row of the table
 ) -> GpuModel:
     """One GPU; its memory as GB/s of the sheet, and the share that a copy reaches."""
     key, *aliases = names.split()
-    gb_per_s, efficiency = memory
     return GpuModel(
-        key, title, product, capability, multiprocessors, memory_bytes, l2_bytes,
-        gb_per_s * _GB, efficiency, _by_type(tera, 1e12), _by_type(shares), links,
-        (*aliases,), unified_memory,
+        key, title, product, *chip, memory[0] * _GB, memory[1],
+        _by_type(tera, 1e12), _by_type(shares), links, (*aliases,), unified_memory,
     )  # fmt: skip
 
 
@@ -232,14 +211,14 @@ CATALOGUE: Final = (
     # +-5 %; memory XLA; other shares torch matmuls (zzc0721), fp8 ml-engineering.
     _gpu(
         "h100 h100-sxm h100-sxm5 h100-80gb", "H100 SXM", "NVIDIA H100 80GB HBM3",
-        (9, 0), 132, 84_942_979_072, 50 * _MIB, (3352, 0.90),
+        ((9, 0), 132, 84_942_979_072, 50 * _MIB), (3352, 0.90),
         _HOPPER, "0.90 0.78 0.84 0.83 0.83 0.74 0.74", _NVLINK_4,
     ),
     # XLA; the share of memory gpu-benches, FluidX3D, device-benchmarks, of products
     # torch matmuls (zzc0721), both +-10 %; peer over PCIe 5 an estimate.
     _gpu(
         "h100-pcie", "H100 PCIe", "NVIDIA H100 PCIe",
-        (9, 0), 114, 84_942_979_072, 50 * _MIB, (2039, 0.86),
+        ((9, 0), 114, 84_942_979_072, 50 * _MIB), (2039, 0.86),
         "51 51.2 378 756 756 1513 1513", "0.90 0.72 0.64 0.64 0.64 0.57 0.57",
         _links(57, 57, 48),
     ),
@@ -247,27 +226,27 @@ CATALOGUE: Final = (
     # +-5 %; memory XLA and out-of-memory texts; tf32 as on the H100.
     _gpu(
         "h200 h200-sxm", "H200", "NVIDIA H200",
-        (9, 0), 132, 151_397_597_184, 60_000_000, (4800, 0.90),
+        ((9, 0), 132, 151_397_597_184, 60_000_000), (4800, 0.90),
         _HOPPER, "0.90 0.77 0.84 0.82 0.82 0.76 0.76", _NVLINK_4,
     ),
     # XLA; gpu-benches 1737-1894, FluidX3D 1565 GB/s; torch matmuls (zzc0721,
     # ml-engineering); peer 276 over NVLink (nvbandwidth); all +-5 %.
     _gpu(
         "a100 a100-80gb a100-sxm a100-sxm-80gb", "A100 80GB", "NVIDIA A100-SXM4-80GB",
-        (8, 0), 108, 85_100_068_864, 40 * _MIB, (2039, 0.85),
+        ((8, 0), 108, 85_100_068_864, 40 * _MIB), (2039, 0.85),
         _AMPERE, _OF_AMPERE, _NVLINK_3,
     ),
     # Memory bottlerocket; gpu-benches 1358-1539, FluidX3D 1300 GB/s; else as above.
     _gpu(
         "a100-40gb a100-sxm-40gb", "A100 40GB", "NVIDIA A100-SXM4-40GB",
-        (8, 0), 108, 42_298_834_944, 40 * _MIB, (1555, 0.85),
+        ((8, 0), 108, 42_298_834_944, 40 * _MIB), (1555, 0.85),
         _AMPERE, _OF_AMPERE, _NVLINK_3,
     ),
     # waredb; memory from out-of-memory texts; device-benchmarks 912, FluidX3D 860 GB/s;
     # torch matmuls (zzc0721), +-7 %: it clocks higher than the sheet; no peer access.
     _gpu(
         "rtx4090 4090 rtx-4090", "RTX 4090", "NVIDIA GeForce RTX 4090",
-        (8, 9), 128, 24_197 * _MIB, 72_000_000, (1008, 0.90),
+        ((8, 9), 128, 24_197 * _MIB, 72_000_000), (1008, 0.90),
         "1.3 82.6 82.6 165.2 165.2 330 660.6", "0.90 0.64 1.0 1.0 1.0 1.0 1.0",
         _links(25, 25, None),
     ),
@@ -275,7 +254,7 @@ CATALOGUE: Final = (
     # matmuls (zzc0721), +-25 %: power limits it, and the first second runs 1.25 x.
     _gpu(
         "l4", "L4", "NVIDIA L4",
-        (8, 9), 58, 22_559 * _MIB, 48_000_000, (300, 0.78),
+        ((8, 9), 58, 22_559 * _MIB, 48_000_000), (300, 0.78),
         "0.47 30.3 60.6 121 121 242 242", "0.90 0.40 0.43 0.47 0.47 0.47 0.47",
         _links(25, 25, 24),
     ),
@@ -283,7 +262,7 @@ CATALOGUE: Final = (
     # (zzc0721, device-benchmarks), +-15 %; bf16 is emulated; peer an estimate.
     _gpu(
         "t4", "T4", "Tesla T4",
-        (7, 5), 40, 15_843_721_216, 4 * _MIB, (320, 0.72),
+        ((7, 5), 40, 15_843_721_216, 4 * _MIB), (320, 0.72),
         "0.25 8.1 - 65 - - 130", "0.90 0.50 - 0.62 0.28 - 0.62",
         _links(12.3, 12.3, 10),
     ),
@@ -291,7 +270,7 @@ CATALOGUE: Final = (
     # emulated; int8 by four-way dot products; peer over two NVLinks an estimate.
     _gpu(
         "v100 v100-16gb v100-sxm v100-sxm2", "V100 SXM2", "Tesla V100-SXM2-16GB",
-        (7, 0), 80, 16_935_682_048, 6 * _MIB, (898, 0.85),
+        ((7, 0), 80, 16_935_682_048, 6 * _MIB), (898, 0.85),
         "7.8 15.7 - 125 - - 62", "0.90 0.90 - 0.82 0.66 - 0.82",
         _links(12.35, 12.3, 47),
     ),
@@ -299,7 +278,7 @@ CATALOGUE: Final = (
     # scaled from an Orin Nano, x1.5; a copy reads and writes the one memory.
     _gpu(
         "jetson orin agx-orin jetson-agx-orin jetson-orin", "Jetson AGX Orin", "Orin",
-        (8, 7), 16, 61 << 30, 4 * _MIB, (204.8, 0.80),
+        ((8, 7), 16, 61 << 30, 4 * _MIB), (204.8, 0.80),
         "0.08 5.3 21 42.6 42.6 - 85", "0.90 0.63 0.59 0.63 0.63 - 0.63",
         Links(82 * _GB, 82 * _GB, 82 * _GB, 82 * _GB), unified_memory=True,
     ),

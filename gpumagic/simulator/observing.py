@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.memory_events import MemoryEvent, MemoryTrace, Spot
 from gpumagic.devices.sync_watch import wait_in_words
@@ -16,30 +16,19 @@ from gpumagic.simulator.races import hint, problem
 from gpumagic.simulator.scheduler import QUEUE_FULL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.box import Box
     from gpumagic.simulator.races import Race
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
-T = TypeVar("T")
+    _Mark = tuple[PlaceMark | None, bool]
+
 _PRINTING = "_tensor_str.py"  # where torch makes the text of a tensor
 _ARRIVE = "_arrive"  # where copies from the host come by
-_TAKEN, _GIVEN_BACK = "alloc", "free_requested"
 _MOST_EVENTS = 1_000_000
 _NO_TASK = -1  # outside of any backward pass
-
-
-class _Wait(NamedTuple):
-    """A wait that nobody has looked at yet."""
-
-    what: str
-    mark: PlaceMark | None
-    caller: PlaceMark | None
-    waited_ns: int
-    ended_ns: int
 
 
 @contextlib.contextmanager
@@ -51,13 +40,12 @@ def watch_syncs(box: Box) -> Iterator[list[SyncCall]]:
     not noted, since no line asks for that. Every thread is seen.
     """
     places = _simulation_of(box).places
-    waits: list[_Wait] = []
+    waits: list[tuple[str, PlaceMark | None, PlaceMark | None, int, int]] = []
 
     def note(what: str, began_ns: int, ended_ns: int) -> None:
         if what != QUEUE_FULL:
             what = "printing a tensor" if runs_through(_PRINTING) else what
-            marks = places.here(), places.caller()
-            waits.append(_Wait(what, *marks, ended_ns - began_ns, ended_ns))
+            waits.append((what, places.here(), places.caller(), began_ns, ended_ns))
 
     seen: list[SyncCall] = []
     box.machine.wait_observers.append(note)
@@ -65,7 +53,13 @@ def watch_syncs(box: Box) -> Iterator[list[SyncCall]]:
         yield seen
     finally:
         box.machine.wait_observers.remove(note)
-        seen += map(_looked_at, waits)
+        for what, mark, caller, began_ns, ended_ns in waits:
+            words = wait_in_words(
+                what, None if mark is None else Place(*mark).expression
+            )
+            waited_s = (ended_ns - began_ns) / 1e9
+            lines = code_line(mark), code_line(caller)
+            seen.append(SyncCall(words, lines[0], waited_s, ended_ns, lines[1]))
 
 
 @contextlib.contextmanager
@@ -111,24 +105,13 @@ def races_in_words(simulation: Simulation) -> tuple[SeenRace, ...]:
     return tuple(_in_words(race, simulation) for race in simulation.races)
 
 
-class CopyObserver(Protocol):
-    """Is told of a copy from the host to a device, when the call has returned."""
-
-    def __call__(
-        self,
-        mark: PlaceMark | None,
-        nbytes: int,
-        held_ns: int,
-        *,
-        pinned: bool,
-        non_blocking: bool,
-    ) -> None:
-        """Note it."""
-
-
 @contextlib.contextmanager
-def watch_copies(box: Box, note: CopyObserver) -> Iterator[None]:
-    """Tell of each copy from the host to a device, in every thread."""
+def watch_copies(box: Box, note: Callable[..., object]) -> Iterator[None]:
+    """Tell of each copy from the host to a device, in every thread, once it returned.
+
+    By its place, its bytes, how long the call took in nanoseconds, and as keywords
+    whether it was `pinned` and `non_blocking`.
+    """
     from gpumagic.simulator.backend.pinning import pinned_buffer
     from gpumagic.simulator.backend.transfers import Transfers
 
@@ -158,13 +141,6 @@ def watch_copies(box: Box, note: CopyObserver) -> Iterator[None]:
             setattr(Transfers, _ARRIVE, arrive)
 
 
-def _looked_at(wait: _Wait) -> SyncCall:
-    expression = None if wait.mark is None else Place(*wait.mark).expression
-    what = wait_in_words(wait.what, expression)
-    lines = code_line(wait.mark), code_line(wait.caller)
-    return SyncCall(what, lines[0], wait.waited_ns / 1e9, wait.ended_ns, lines[1])
-
-
 def _simulation_of(box: Box) -> Simulation:
     simulation = box._simulation  # noqa: SLF001 -- the other half of one machine
     if simulation is None or not box.is_on:
@@ -184,20 +160,6 @@ def _in_words(race: Race, simulation: Simulation) -> SeenRace:
     )
 
 
-class _Mark(NamedTuple):
-    """Where something happened; its line is looked up at the end."""
-
-    place: PlaceMark | None
-    backward: bool
-
-
-class _Noted(NamedTuple):
-    taken: bool
-    address: int
-    nbytes: int
-    mark: _Mark
-
-
 class MemoryWatch:
     """A recorder of the memory of all GPUs of a machine.
 
@@ -208,7 +170,8 @@ class MemoryWatch:
         self._simulation = _simulation_of(box)
         self._gpus = self._simulation.machine.all_gpus
         self._observers: list[Callable[[str, Block], object]] = []
-        self._noted: dict[SimulatedGpu, list[_Noted]] = {}
+        # what happened: whether taken, address, bytes, and where
+        self._noted: list[list[tuple[bool, int, int, _Mark]]] = []
         self._partial = False
         self._deaths = StorageDeaths(self._simulation, self._here)
 
@@ -216,10 +179,9 @@ class MemoryWatch:
         """Record from now on."""
         self._simulation.give_back()
         for gpu in self._gpus:
-            self._noted[gpu] = []
-            observer = functools.partial(self._note, gpu)
-            self._observers.append(observer)
-            gpu.allocator.observe(observer)
+            self._noted.append([])
+            self._observers.append(functools.partial(self._note, self._noted[-1]))
+            gpu.allocator.observe(self._observers[-1])
         self._deaths.begin()
 
     def stop(self) -> MemoryTrace:
@@ -228,46 +190,46 @@ class MemoryWatch:
         for gpu, observer in zip(self._gpus, self._observers, strict=True):
             gpu.allocator.ignore(observer)
         self._deaths.end()
-        spot_of = functools.cache(_spot_of)
-        used = self._simulation.machine.gpus  # those that this process sees
-        events = {gpu.index: _events(self._noted[gpu], spot_of) for gpu in used}
-        return MemoryTrace(
-            events=events,
-            partial=self._partial,
-            lines=True,
-        )
+        spot_of, events = functools.cache(_spot_of), {}
+        for gpu, noted in zip(self._gpus, self._noted, strict=True):
+            if gpu in self._simulation.machine.gpus:  # those that this process sees
+                events[gpu.index] = [
+                    MemoryEvent(taken, address, nbytes, spot_of(place), backward)
+                    for taken, address, nbytes, (place, backward) in noted
+                ]
+        return MemoryTrace(events=events, partial=self._partial, lines=True)
 
-    # ------------------------------------------------------------ what happens
-
-    def _note(self, gpu: SimulatedGpu, action: str, block: Block) -> None:
+    def _note(
+        self, noted: list[tuple[bool, int, int, _Mark]], action: str, block: Block
+    ) -> None:
         """Told by an allocator, while the books are held."""
-        taken = action == _TAKEN
-        if action not in (_TAKEN, _GIVEN_BACK):
+        if action == "free_completed":
             return
-        noted = self._noted[gpu]
         if len(noted) >= _MOST_EVENTS:
             self._partial = True
             return
+        taken = action == "alloc"
         mark = (None if taken else self._deaths.marks.pop(block, None)) or self._here()
-        noted.append(_Noted(taken, block.address, block.size, mark))
+        noted.append((taken, block.address, block.size, mark))
 
     def _here(self) -> _Mark:
+        """The place, whose line is looked up at the end, and if in a backward pass."""
         task = self._simulation.torch._C._current_graph_task_id()  # noqa: SLF001
-        return _Mark(self._simulation.places.here(), task != _NO_TASK)
+        return self._simulation.places.here(), task != _NO_TASK
 
 
-class StorageDeaths(Generic[T]):
+class StorageDeaths:
     """Notes where tensors die, until their memory is given back.
 
     That is with the next operation, as one books it. A tensor's death is its storage's.
     """
 
-    def __init__(self, simulation: Simulation, where: Callable[[], T]) -> None:
+    def __init__(self, simulation: Simulation, where: Callable[[], Any]) -> None:
         self._simulation = simulation
         self._where = where
         self._alive: dict[Block, weakref.ref[Any]] = {}
         # what was answered when the storage of a block died
-        self.marks: dict[Block, T] = {}
+        self.marks: dict[Block, Any] = {}
 
     def begin(self) -> None:
         """Follow all tensors that there are, and those to come."""
@@ -294,21 +256,6 @@ class StorageDeaths(Generic[T]):
         if self._alive.get(block) is reference:
             del self._alive[block]
             self.marks[block] = self._where()
-
-
-def _events(
-    noted: Iterable[_Noted], spot_of: Callable[[PlaceMark | None], Spot | None]
-) -> list[MemoryEvent]:
-    return [
-        MemoryEvent(
-            each.taken,
-            each.address,
-            each.nbytes,
-            spot_of(each.mark.place),
-            each.mark.backward,
-        )
-        for each in noted
-    ]
 
 
 def _spot_of(mark: PlaceMark | None) -> Spot | None:

@@ -60,23 +60,24 @@ def problem(
     """What is wrong, with both places, in one sentence."""
     later, earlier = place_name(race.later_place), place_name(race.earlier_place)
     size = bytes_text(race.high - race.low)
-    where = _where(race.later_stream, stream_name)
+    where = "the host" if race.later_stream == HOST else stream_name(race.later_stream)
     other = stream_name(race.earlier_stream)
+    verbs = "writes" if race.earlier_writes else "reads"
     if race.kind is Kind.MEMORY_REUSED:
-        act = "writes to" if race.later_writes else "reads"
         return (
-            f"{later} {act} {size} {where} that were given back while another stream "
-            f"still used them: {earlier} {_verb(race.earlier_writes)} them on {other}"
+            f"{later} {'writes to' if race.later_writes else 'reads'} {size} on "
+            f"{where} that were given back while another stream still used them: "
+            f"{earlier} {verbs} them on {other}"
         )
     if race.kind is Kind.CHANGED_UNSEEN:
-        act = "written" if race.earlier_writes else "read"
         return (
             f"{later} finds that the host changed some of the {size} of pinned memory "
-            f"of {earlier} before they were {act} on {other}"
+            f"of {earlier} before they were "
+            f"{'written' if race.earlier_writes else 'read'} on {other}"
         )
     return (
-        f"{later} {_verb(race.later_writes)} {size} {where} that {earlier} "
-        f"{_verb(race.earlier_writes)} on {other}, and nothing makes it wait"
+        f"{later} {'writes' if race.later_writes else 'reads'} {size} on {where} that "
+        f"{earlier} {verbs} on {other}, and nothing makes it wait"
     )
 
 
@@ -88,11 +89,16 @@ def hint(
     """What to type next, and where; names as for `problem`."""
     other = stream_name(race.earlier_stream)
     later, earlier = place_name(race.later_place), place_name(race.earlier_place)
-    if race.kind is Kind.MEMORY_REUSED:
-        return _keep_hint(race, other, stream_name)
-    if race.later_stream != HOST:
-        waiting = stream_name(race.later_stream)
-        return f"{waiting}.wait_stream({other}) before {later}"
+    reused, on_host = race.kind is Kind.MEMORY_REUSED, race.later_stream == HOST
+    if reused and on_host:
+        return f"{other}.synchronize() before the tensor is deleted"
+    if reused:
+        return (
+            f"x.record_stream({other}) while x, the deleted tensor, is still there; or "
+            f"{stream_name(race.later_stream)}.wait_stream({other}) before deleting it"
+        )
+    if not on_host:
+        return f"{stream_name(race.later_stream)}.wait_stream({other}) before {later}"
     if race.later_writes:
         filler = "anything" if race.kind is Kind.CHANGED_UNSEEN else later
         return (
@@ -103,25 +109,6 @@ def hint(
         f"{other}.synchronize() before {later}, since a non_blocking copy returns "
         f"before the data is there"
     )
-
-
-def _keep_hint(race: Race, other: str, stream_name: Callable[[int], str]) -> str:
-    """How to keep memory from its next owner until the former one is done."""
-    if race.later_stream == HOST:
-        return f"{other}.synchronize() before the tensor is deleted"
-    owner = stream_name(race.later_stream)
-    return (
-        f"x.record_stream({other}) while x, the deleted tensor, is still there; "
-        f"or {owner}.wait_stream({other}) before deleting it"
-    )
-
-
-def _where(stream: int, stream_name: Callable[[int], str]) -> str:
-    return "on the host" if stream == HOST else f"on {stream_name(stream)}"
-
-
-def _verb(writing: bool) -> str:  # noqa: FBT001 - it is the question itself
-    return "writes" if writing else "reads"
 
 
 # ----------------------------------------------------------------- shared bytes

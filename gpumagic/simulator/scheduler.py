@@ -46,19 +46,18 @@ class Scheduler:
         # told after each call in which the host waits for a device, also when nothing
         # was left to wait for
         self.wait_observers: list[WaitObserver] = []
+        # told of each work after its launch, and when that call began
+        self.launch_observers: list[Callable[[Work, int], object]] = []
         self._queue_length = self.latencies.queue_length
         self._engines = Engines(self.latencies)
+        # where works go as soon as their times are decided, in order of start
+        self.traces = self._engines.traces
         self._streams: dict[int, list[Stream]] = {}  # by device
         self._submitted = 0
 
-    @property
-    def trace(self) -> list[Work] | None:
-        """Where works go as soon as their times are decided, in order of start."""
-        return self._engines.trace
-
-    @trace.setter
-    def trace(self, trace: list[Work] | None) -> None:
-        self._engines.trace = trace
+    def stop_keeping(self, works: list[Work]) -> None:
+        """Put what is decided from now on no more into this list."""
+        self.traces[:] = [each for each in self.traces if each is not works]
 
     # ------------------------------------------------------- what is submitted
 
@@ -81,7 +80,8 @@ class Scheduler:
         if engine or share > FULL_SHARE:
             share = FULL_SHARE
         # What `_open` does, written out, as it runs for every operation.
-        self.now_ns += host_ns
+        began_ns = self.now_ns
+        self.now_ns = began_ns + host_ns
         undecided = stream.undecided
         if len(undecided) + len(stream.ends) >= self._queue_length:
             self._make_room(stream)
@@ -92,6 +92,8 @@ class Scheduler:
             stream, engine, duration_ns or 1, share, self.now_ns, number, name
         )
         undecided.append(work)
+        for observe in self.launch_observers:
+            observe(work, began_ns)
         return work
 
     def record(self, stream: Stream, host_ns: int = 0) -> Work:

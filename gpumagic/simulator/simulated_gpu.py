@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.simulator.allocator import CachingAllocator
-from gpumagic.simulator.costs import CostModel, Direction
-from gpumagic.simulator.engines import FULL_SHARE, CopyName, Engine, KernelName
+from gpumagic.simulator.costs import CostModel
+from gpumagic.simulator.engines import FULL_SHARE, Engine, WorkName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,34 +36,10 @@ _COPIES = {
     (Engine.PEER, True): "Memcpy PtoP (Device -> Device)",
     (Engine.PEER, False): "Memcpy PtoP (Device -> Device)",
 }
-_DIRECTIONS = {
-    Engine.H2D: Direction.H2D,
-    Engine.D2H: Direction.D2H,
-    Engine.PEER: Direction.PEER,
-}
 
 
 class SimulatedGpu:
     """One GPU of the machine."""
-
-    __slots__ = (
-        "_handed_out",
-        "_known",
-        "_libraries",
-        "_machine",
-        "_seen",
-        "allocator",
-        "costs",
-        "default_stream",
-        "index",
-        "model",
-        "number",
-        "slower",
-        "started",
-        "streams",
-        "unmodelled",
-        "workspaces",
-    )
 
     def __init__(
         self,
@@ -90,7 +66,7 @@ class SimulatedGpu:
             now_us=lambda: machine.scheduler.now_ns // 1000,
         )
         self._seen: set[str] = set()
-        self._known: dict[_Sizes, tuple[int, int, KernelName]] = {}
+        self._known: dict[_Sizes, tuple[int, int, WorkName]] = {}
         self._libraries: set[str] = set()
         self.workspaces: dict[int, Block | None] = {}  # by the number of the stream
         self._handed_out: dict[int, int] = {}
@@ -153,13 +129,13 @@ class SimulatedGpu:
         self.slower = by
         self._known.clear()
 
-    def _cost(self, sizes: _Sizes) -> tuple[int, int, KernelName]:
+    def _cost(self, sizes: _Sizes) -> tuple[int, int, WorkName]:
         if len(self._known) >= _KNOWN_KERNELS:
             self._known.clear()
         name, rule, dtype, work, nbytes = sizes
         told = self.costs.kernel(rule, dtype, work, nbytes)
         duration_ns = told.ns if self.slower == 1 else round(told.ns * self.slower)
-        known = duration_ns, told.share, KernelName(name, told.bound)
+        known = duration_ns, told.share, WorkName(name, bound=told.bound)
         self._known[sizes] = known
         return known
 
@@ -184,9 +160,9 @@ class SimulatedGpu:
         return self._machine.scheduler.launch(
             stream.queue,
             engine,
-            self.costs.copy_ns(_DIRECTIONS[engine], nbytes, pinned=pinned),
+            self.costs.copy_ns(engine, nbytes, pinned=pinned),
             host_ns=self.costs.host.async_copy_ns,
-            name=CopyName(_COPIES[engine, pinned and not staged], nbytes),
+            name=WorkName(_COPIES[engine, pinned and not staged], nbytes=nbytes),
         )
 
     def new_stream(self, priority: int = LOWEST_PRIORITY) -> SimulatedStream:
@@ -262,8 +238,6 @@ class SimulatedGpu:
 class SimulatedStream:
     """One stream, as each part of the engine knows it."""
 
-    __slots__ = ("gpu", "number", "order", "priority", "queue")
-
     def __init__(
         self, gpu: SimulatedGpu, number: int, priority: int, queue: Stream, order: int
     ) -> None:
@@ -276,8 +250,6 @@ class SimulatedStream:
 
 class TimedDriverCalls:
     """What the allocator asks of the driver of one GPU, in time."""
-
-    __slots__ = ("_gpu", "_machine")
 
     def __init__(self, machine: Machine, gpu: SimulatedGpu) -> None:
         self._machine = machine

@@ -124,7 +124,7 @@ class Fit:
         return [
             (
                 _group(timing.device, costs, kernel),
-                costs.kernel_ns(*kernel) / 1000 - _least_us(costs, kernel),
+                costs.kernel(*kernel).ns / 1000 - _least_us(costs, kernel),
             )
             for kernel in timing.kernels
         ]
@@ -132,7 +132,7 @@ class Fit:
 
 def _least_us(costs, kernel):
     """What a kernel takes without any work."""
-    return costs.kernel_ns(kernel.rule, kernel.dtype, 0.0, 0) / 1000
+    return costs.kernel(kernel.rule, kernel.dtype, 0.0, 0).ns / 1000
 
 
 def _group(device, costs, kernel):
@@ -140,8 +140,8 @@ def _group(device, costs, kernel):
     rule, dtype, work, bytes_ = kernel
     device = device.removesuffix("-40gb").removesuffix("-80gb")  # one chip
     half = dtype in ("fp16", "bf16")
-    by_bytes = costs.kernel_ns(rule, dtype, 0.0, bytes_)
-    if costs.kernel_ns(rule, dtype, work, 0) < by_bytes:
+    by_bytes = costs.kernel(rule, dtype, 0.0, bytes_).ns
+    if costs.kernel(rule, dtype, work, 0).ns < by_bytes:
         own = rule.memory_efficiency is not None or rule.passes != 1
         return rule.kind.value if own else f"{device} memory"
     own = half and rule.half_efficiency is not None
@@ -204,7 +204,7 @@ def _kind(timing: Timing) -> str:
     if timing.copies:
         return "copies"
     costs = CostModel(MODELS[timing.device])
-    longest = max(timing.kernels, key=lambda kernel: costs.kernel_ns(*kernel))
+    longest = max(timing.kernels, key=lambda kernel: costs.kernel(*kernel).ns)
     kinds = (kind for kind, members in KINDS.items() if longest.rule.kind in members)
     return next(kinds, "the rest")
 

@@ -55,11 +55,7 @@ class SlowTracker:
         """A node on the host that comes after the mark."""
         self._node(HOST, mark)
 
-    def host_waits_for(self, stream):
-        """A node on the host that comes after the stream."""
-        self._node(HOST, self.last[stream])
-
-    def host_waits_for_device(self, streams):
+    def host_waits_for(self, *streams):
         """A node on the host that comes after all these streams."""
         self._node(HOST, *(self.last[stream] for stream in streams))
 
@@ -273,7 +269,7 @@ class Play:
             case "host waits for stream", stream:
                 self.tracker.host_waits_for(stream)
             case "host waits for device", streams:
-                self.tracker.host_waits_for_device(streams)
+                self.tracker.host_waits_for(*streams)
             case "renew", arena, sizes, recorded:
                 self.renew(arena, sizes, recorded)
         return ()

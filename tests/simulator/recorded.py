@@ -21,7 +21,7 @@ import math
 from pathlib import Path
 from random import Random
 
-from gpumagic.simulator.costs import Direction
+from gpumagic.simulator.engines import Engine
 from gpumagic.simulator.kernel_times import Blocks
 from gpumagic.simulator.operators import CAST, rule_for, strided_rule
 from tests.simulator.timings import Copy, Kernel, Timing
@@ -50,7 +50,7 @@ def timings(device, rows):
             nbytes = math.prod(sizes[0]) * _BYTES[types[0]]
             if nbytes > _LINK_BYTES:
                 continue
-            direction = Direction.H2D if "Hto" in family else Direction.D2H
+            direction = Engine.H2D if "Hto" in family else Engine.D2H
             copies = (Copy(direction, nbytes, pinned=True),)
         else:
             kernels = (_kernel(name, sizes, types, family),)

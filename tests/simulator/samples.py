@@ -49,7 +49,6 @@ def _race(later, earlier):
 
 
 SAMPLES = (
-    ("fresh", _report((_gpu(0, None),), time_s=0.0)),
     (
         "four-at-work",
         _report(
@@ -67,6 +66,5 @@ SAMPLES = (
         "races",
         RacesReport("simulated H100 SXM", (_race(4, 2), _race(4, 2), _race(9, 7))),
     ),
-    ("no-races", RacesReport("simulated T4", ())),
     ("switched-off", _report((_gpu(0, 0),), on=False)),
 )

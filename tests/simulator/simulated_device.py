@@ -40,10 +40,11 @@ class Device:
 
 def allocator_of(capacity=8 * GIB, *, conf="", device=None, **others):
     """An allocator on a fresh device."""
+    context_bytes = others.pop("context_bytes", 0)
     return CachingAllocator(
         others.pop("index", 0),
         capacity,
-        context_bytes=others.pop("context_bytes", 0),
+        context_bytes=lambda: context_bytes,
         driver=device or Device(),
         settings=AllocatorSettings.parse(conf),
         **others,

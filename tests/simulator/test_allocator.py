@@ -14,12 +14,6 @@ from tests.simulator.simulated_device import (
     allocator_of,
 )
 
-
-def free(number):
-    """The step that frees a block by its number."""
-    return lambda bench: bench.free(number)
-
-
 # ------------------------------------------------------------ streams
 
 
@@ -102,7 +96,18 @@ def test_oversize_blocks_go_back_before_everything_does(wanted, returned, retrie
     assert stats["oversize_segments.freed"] == sum(size > 50 for size in returned)
 
 
-# ------------------------------------------------------------ addresses
+def test_pages_that_are_given_back_one_after_the_other_become_one_gap():
+    """What lies before an unmapped range is joined with it, and each is counted."""
+    device = Device()
+    allocator = allocator_of(conf="expandable_segments:True", device=device)
+    blocks = [allocator.allocate(40 * MIB, DEFAULT) for _ in range(3)]
+    for block in blocks[:2]:
+        allocator.free(block)
+        allocator.empty_cache()
+        verify(allocator)
 
-
-# ------------------------------------------------------------- segments that expand
+    assert device.calls[-2:] == [("free", 40 * MIB)] * 2
+    assert allocator.memory_stats()["num_device_free"] == 2
+    assert allocator.reserved_bytes == 40 * MIB
+    again = allocator.allocate(80 * MIB, DEFAULT)
+    assert again.address == blocks[0].address

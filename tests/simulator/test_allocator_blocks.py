@@ -51,7 +51,7 @@ def test_a_pool_is_emptied_once_nobody_uses_it():
     allocator.free(block)
     allocator.empty_cache()
     assert allocator.reserved_bytes == 0
-    assert allocator._private.uses(GRAPH) == 0
+    assert allocator._private.halves() == []
     verify(allocator)
 
 

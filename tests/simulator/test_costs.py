@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpumagic.simulator.costs import CostModel
 from gpumagic.simulator.kernel_times import Blocks
-from gpumagic.simulator.models import known_models
+from gpumagic.simulator.models import CATALOGUE
 from gpumagic.simulator.operators import rule_for
 from tests.simulator import recorded
 from tests.simulator.agreement import (
@@ -21,7 +21,7 @@ from tests.simulator.agreement import (
 )
 from tests.simulator.published import FITTED, HELD_OUT, TIMINGS
 
-COSTS = {model.key: CostModel(model) for model in known_models()}
+COSTS = {model.key: CostModel(model) for model in CATALOGUE}
 
 devices = st.sampled_from(sorted(COSTS))
 rules = st.sampled_from(
@@ -81,12 +81,12 @@ def test_recorded_kernels_held_out_are_foretold():
 def test_more_work_never_takes_less_time(device, rule, word, work):
     """A kernel's time is a whole number that grows with its work, from one us on."""
     costs, (flops, moved, more) = COSTS[device], work
-    time_ns = costs.kernel_ns(rule, word, flops, moved)
+    time_ns = costs.kernel(rule, word, flops, moved).ns
 
     assert isinstance(time_ns, int)
     assert time_ns >= 1000
-    assert costs.kernel_ns(rule, word, flops + more, moved) >= time_ns
-    assert costs.kernel_ns(rule, word, flops, moved + more) >= time_ns
+    assert costs.kernel(rule, word, flops + more, moved).ns >= time_ns
+    assert costs.kernel(rule, word, flops, moved + more).ns >= time_ns
 
 
 @given(device=devices, rows=st.integers(1, 1 << 20), row=st.integers(1, 1 << 20))
@@ -94,7 +94,7 @@ def test_more_rows_never_take_less_time(device, rows, row):
     """A softmax of more rows moves more, with more blocks to do it."""
     costs, rule = COSTS[device], rule_for("aten::_softmax")
     time_ns, more_ns = (
-        costs.kernel_ns(rule, "fp32", Blocks(0.0, count), 8 * count * row)
+        costs.kernel(rule, "fp32", Blocks(0.0, count), 8 * count * row).ns
         for count in (rows, rows + 1)
     )
 
@@ -116,9 +116,3 @@ def test_a_kernel_says_what_bounds_it(sizes, bound):
     moved = 4 * (rows * columns + columns * depth + rows * depth)
 
     assert COSTS["a100"].kernel(MM, "tf32", sizes, moved).bound == bound
-
-
-# ------------------------------------------------------------------ copies
-
-
-# ------------------------------------------------------------------ the driver

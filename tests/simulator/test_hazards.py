@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpumagic.simulator import accesses, hazards, races
 from gpumagic.simulator.accesses import Accesses
 from gpumagic.simulator.hazards import Tracker
-from gpumagic.simulator.races import HOST, Kind
+from gpumagic.simulator.races import HOST
 from tests.simulator.brute_force_order import (
     Play,
     SlowTracker,
@@ -58,12 +58,6 @@ def x():
     return Accesses(SIZE)
 
 
-# -------------------------------------------------------------------- two streams
-
-
-# ------------------------------------------------------------------- reported once
-
-
 # ----------------------------------------------------------------------- the host
 
 
@@ -73,7 +67,7 @@ def test_every_way_of_waiting_is_told_to_those_who_ask(bench):
     tracker.after_host_waits.append(lambda: heard.append(len(heard)))
     tracker.host_waits_for_mark(tracker.record(bench.main))
     tracker.host_waits_for(bench.main)
-    tracker.host_waits_for_device([bench.main, bench.side])
+    tracker.host_waits_for(bench.main, bench.side)
     assert heard == [0, 1, 2]
 
 
@@ -157,7 +151,7 @@ def test_forgetting_never_makes_up_a_race(chance):
     """With room for hardly anything, what is reported is still a race."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hazards, "KEPT", 2)
-        patch.setattr(accesses, "_MOST", 2)
+        patch.setattr(hazards, "_FORMER", 2)
         patch.setattr(accesses, "_LEFT", 1)
         quick, slow = Play(Tracker()), Play(SlowTracker(cures=False))
         for place, step in enumerate(random_program(chance)):
@@ -213,27 +207,6 @@ def test_a_host_race_says_how_the_host_waits(bench, x):
     assert "In [3], line 4 writes 1.00 KiB on the host" in problem
     assert "event = side.record_event() after In [3], line 3" in hint
     assert "event.synchronize() before In [3], line 4" in hint
-
-
-def test_a_change_that_nobody_has_seen_says_where_it_was_found(bench):
-    """Not the line that changed it, which is not known."""
-    race = races.Race(
-        kind=Kind.CHANGED_UNSEEN,
-        earlier_stream=bench.side,
-        earlier_place="line 1",
-        earlier_writes=False,
-        later_stream=HOST,
-        later_place="line 5",
-        later_writes=True,
-        low=0,
-        high=SIZE,
-    )
-    problem, hint = told(bench, race)
-    assert problem == (
-        "In [3], line 5 finds that the host changed some of the 1.00 KiB of pinned "
-        "memory of In [3], line 1 before they were read on side"
-    )
-    assert "event.synchronize() before anything fills the buffer again" in hint
 
 
 @pytest.mark.parametrize("pool", ["main", "host"])

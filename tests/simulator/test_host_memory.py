@@ -36,7 +36,7 @@ def memory(monkeypatch):
         label="simulated H100",
         shown_type="cuda",
         books=nullcontext,
-        out_of_memory=lambda full: DeviceFull(full.text),
+        out_of_memory=lambda full: DeviceFull(str(full)),
     )
     return HostMemory(simulation)
 

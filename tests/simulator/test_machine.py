@@ -9,33 +9,21 @@ import pytest
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.simulator.box import Box
-from gpumagic.simulator.machine import MachineRequest, Seat
+from gpumagic.simulator.machine import Seat
 
-CALL = "gpumagic.simulate"
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None\n"
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        ({}, "%gpu_select 3 --simulate 4xh100"),
-        (
-            {"memory": "2 GiB"},
-            f"{CALL}('4xh100', memory='2 GiB'), then %gpu_select 3",
-        ),
-        (
-            {"as_cuda": True, "allocator": "a:1"},
-            f"{CALL}('4xh100', as_cuda=True, allocator='a:1'), then %gpu_select 3",
-        ),
-        (
-            {"others": [[(7, 1024)]]},
-            f"{CALL}('4xh100', others=[[(7, 1024)]]), then %gpu_select 3",
-        ),
-    ],
-)
-def test_the_line_has_all_that_the_machine_was_made_with(words, line):
+def test_the_line_has_all_that_the_machine_was_made_with():
     """What the magic has no option for is said by the function."""
-    assert MachineRequest("4xh100", **words).anew("3") == line
+    box = Box("4xh100", memory="2 GiB", others=[[(7, 1024)]])
+    box.as_cuda = True
+
+    assert Box("4xh100").anew("3") == "%gpu_select 3 --simulate 4xh100"
+    assert box.anew("3") == (
+        "gpumagic.simulate('4xh100', as_cuda=True, memory='2 GiB', "
+        "others=[[(7, 1024)]]), then %gpu_select 3"
+    )
 
 
 @pytest.mark.parametrize(

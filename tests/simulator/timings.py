@@ -12,7 +12,8 @@ from gpumagic.simulator.models import find_model
 from gpumagic.simulator.operators import Rule, convolution_rule, rule_for, softmax_rule
 
 if TYPE_CHECKING:
-    from gpumagic.simulator.costs import CostModel, Direction
+    from gpumagic.simulator.costs import CostModel
+    from gpumagic.simulator.engines import Engine
     from gpumagic.simulator.kernel_times import Amount
 
 SIZE = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
@@ -33,7 +34,7 @@ class Kernel(NamedTuple):
 class Copy(NamedTuple):
     """One copy over the link of a timing."""
 
-    direction: Direction
+    direction: Engine
     nbytes: int
     pinned: bool
 
@@ -53,7 +54,7 @@ class Timing:
 
     def modelled_us(self, costs: CostModel) -> float:
         """What the cost model says of it."""
-        work_ns = sum(costs.kernel_ns(*kernel) for kernel in self.kernels)
+        work_ns = sum(costs.kernel(*kernel).ns for kernel in self.kernels)
         work_ns += sum(costs.copy_ns(d, n, pinned=p) for d, n, p in self.copies)
         return max(self.floor_us, self.around_us + work_ns / 1000)
 

@@ -28,7 +28,7 @@ from gpumagic.simulator.collective_times import (
     Placement,
     collective_time,
 )
-from gpumagic.simulator.engines import CollectiveName
+from gpumagic.simulator.engines import WorkName
 from gpumagic.simulator.meetings import CollectiveCall, GroupCall, Roll
 from gpumagic.simulator.scheduler import Scheduler
 
@@ -286,7 +286,7 @@ class _Group:
             for tensors in (inputs, outputs)
         )
         with simulation.books() as tracker:
-            kernel = CollectiveName(name, spot)
+            kernel = WorkName(name, place=spot)
             work = machine.scheduler.occupy(stream.queue, end_ns, kernel)
             races = tracker.operate(stream.order, reads, writes, here)
             mark = tracker.record(stream.order)

@@ -183,7 +183,7 @@ class Simulation:
 
     def out_of_memory(self, full: OutOfSimulatedMemory) -> Any:
         """The error in torch's words."""
-        return torch.OutOfMemoryError(self.says(full.text))
+        return torch.OutOfMemoryError(self.says(str(full)))
 
     def says(self, text: str) -> str:
         """A message of CUDA's, with the label that every simulated thing has."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 HEADINGS = {
-    "fresh": "A simulated GPU that was just switched on",
     "four-at-work": "Four simulated GPUs at work, one of them hidden",
     "races": "Data races, each with its remedy",
-    "no-races": "No data race",
     "switched-off": "A simulated GPU after it was switched off",
 }
