@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.pin_loader.report import CopyLine, DataWait, Remark, Setting
+    from gpumagic.pin_loader.records import CopyLine, DataWait, Remark, Setting
     from gpumagic.report.events import SeenRace
     from gpumagic.report.places import Code, CodeLine
 

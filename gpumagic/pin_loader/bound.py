@@ -22,11 +22,11 @@ import enum
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpumagic.pin_loader.report import WORTH_IT, Bound, Gain, Part, Remedy, Stopped
+from gpumagic.pin_loader.records import WORTH_IT, Bound, Gain, Part, Remedy, Stopped
 from gpumagic.pin_loader.workers import is_faster
 
 if TYPE_CHECKING:
-    from gpumagic.pin_loader.report import (
+    from gpumagic.pin_loader.records import (
         CopyMode,
         EndToEnd,
         Loading,

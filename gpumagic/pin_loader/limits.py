@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.devices.host import ROOT, Room, container_room, machine_room
 from gpumagic.pin_loader.loader import USUAL_PREFETCH
-from gpumagic.pin_loader.report import (
+from gpumagic.pin_loader.records import (
     Guard,
     Limit,
     LimitKind,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gpumagic.pin_loader.report import Anatomy
+    from gpumagic.pin_loader.records import Anatomy
 
 WARN_SHARE = 0.2  # of what there is; nothing is said below
 REFUSE_SHARE = 0.5
@@ -69,7 +69,7 @@ class Demand:
             and leaf.why is not WhyPageable.NOT_A_TENSOR
             and leaf.pinned is not Pinned.ON_DEVICE
         )
-        return self.batches * (listed + self.anatomy.left_out_bytes)
+        return self.batches * listed
 
     def needs(self, kind: LimitKind) -> int:
         """Of one kind of memory; shared memory is RAM as well."""

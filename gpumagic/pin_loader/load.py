@@ -23,7 +23,7 @@ from gpumagic.devices.host import ROOT, levels, lines_of, number_in
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader import trial
 from gpumagic.pin_loader.loader import USUAL_PREFETCH, length_of
-from gpumagic.pin_loader.report import Loading, Samples
+from gpumagic.pin_loader.records import Loading, Samples
 from gpumagic.report.places import name_of
 from gpumagic.report.units import shortened
 
@@ -46,42 +46,23 @@ class LoaderFailed(GpuMagicError):
 
 
 class Usage(NamedTuple):
-    """What a thread has had of the processor until now."""
+    """What this thread has had of the processor until now."""
 
     now_s: float  # less the time that it could have run, and others did
     cpu_s: float  # of the process: threads that torch computes with are its own
 
-    def since(self, earlier: Usage, batches: int) -> tuple[float, float]:
-        """Processor time of a batch, and how long it waited for something else."""
-        cpu_s = self.cpu_s - earlier.cpu_s
-        waited_s = max(self.now_s - earlier.now_s - cpu_s, 0.0)
-        return cpu_s / batches, waited_s / batches
 
+def usage(*, alone: bool) -> Usage:
+    """As it stands; the clock of a thread that works alone stands still in a queue.
 
-class Clock:
-    """A clock of this thread that stands still while others have its processor.
-
-    Only Linux tells that; elsewhere it is an ordinary clock.
+    Only Linux tells that. Workers go on while the thread that takes their batches is
+    in a queue.
     """
-
-    def __init__(self) -> None:
-        self._file: int | None = None
-        with contextlib.suppress(OSError):
-            self._file = os.open(_QUEUED, os.O_RDONLY)
-
-    def read(self) -> Usage:
-        """As it stands."""
-        queued_s = 0.0
-        if self._file is not None:
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                queued_s = int(os.pread(self._file, 100, 0).split()[1]) / 1e9
-        return Usage(time.perf_counter() - queued_s, time.process_time())
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+    queued_s = 0.0
+    if alone:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            queued_s = int(Path(_QUEUED).read_bytes().split()[1]) / 1e9
+    return Usage(time.perf_counter() - queued_s, time.process_time())
 
 
 def measure_loading(
@@ -99,8 +80,7 @@ def measure_loading(
     prepared ahead, do not count, nor does the time for which others had the processor
     of this thread, or of its workers. Where an epoch is short it is gone through again.
     """
-    clock = Clock()
-    arrivals = Arrivals(loader, budget_s, clock, progress)
+    arrivals = Arrivals(loader, budget_s, progress)
     failure: LoaderFailed | None = None
     try:
         arrivals.take(patience_s)
@@ -108,8 +88,6 @@ def measure_loading(
         raise
     except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
         failure = failure_of(error, arrivals.count)
-    finally:
-        clock.close()
     if failure is not None:
         raise failure  # outside, so that it does not hold the frames of the error
     if not arrivals.count:
@@ -141,11 +119,10 @@ class Arrivals:
         self,
         loader: Any,
         budget_s: float,
-        clock: Clock,
         progress: Callable[[float], object] | None = None,
     ) -> None:
         self.count = 0
-        self._loader, self._budget_s, self._clock = loader, budget_s, clock
+        self._loader, self._budget_s = loader, budget_s
         self._progress = progress
         self._workers = getattr(loader, "num_workers", 0) or 0
         self._round = max(self._workers, 1)
@@ -154,10 +131,8 @@ class Arrivals:
         self._ahead = self._workers * each + self._round
         self._samples: list[float] = []
         self._rest: list[float] = []  # of epochs without a round that counts
-        self._helped: list[float] = []  # shares of samples that workers could use
         self._costs: list[tuple[float, float, int]] = []
         self._first_s: float | None = None  # to the first batch of all
-        self._worked: tuple[float, float] | None = None
         self._timed_s = self._began_s = 0.0  # by a plain clock: since then
 
     def take(self, patience_s: float) -> None:
@@ -169,24 +144,31 @@ class Arrivals:
         """Take what is wanted of one epoch; whether another one is wanted."""
         before, began_s = len(self._samples), time.perf_counter()
         with trial.batches_of(self._loader, patience_s=patience_s) as batches:
-            stamps, base = self._stamps(batches, began_s)
-            self._note_the_queue(batches.worker_pids(), stamps, base)
+            stamps, base, had = self._stamps(batches, began_s)
+            now = worked(batches.worker_pids())
+        counted = len(stamps) - 1 - base
+        if counted > 0:
+            took_s = max(stamps[-1].now_s - stamps[base].now_s, 1e-9)
+            cpu_s = stamps[-1].cpu_s - stamps[base].cpu_s
+            self._costs.append((cpu_s, max(took_s - cpu_s, 0.0), counted))
+            if had is not None and now is not None:
+                free = _free_share(took_s, self._workers, had, now)
+                self._samples[before:] = [s * free for s in self._samples[before:]]
         if len(self._samples) == before and len(stamps) > 1:
             between_s = stamps[-1].now_s - stamps[0].now_s
             self._rest.append(between_s / (len(stamps) - 1))
-        counted = len(stamps) - 1 - base
-        if counted > 0:
-            cost = stamps[-1].since(stamps[base], counted)
-            self._costs.append((*cost, counted))
         return len(stamps) > 1 and not self._is_enough()
 
-    def _stamps(self, batches: Trial, began_s: float) -> tuple[list[Usage], int]:
-        """When each batch came, and with which one timing begins."""
+    def _stamps(
+        self, batches: Trial, began_s: float
+    ) -> tuple[list[Usage], int, tuple[float, float] | None]:
+        """When each batch came, with which timing begins, and what workers had then."""
         stamps: list[Usage] = []
         base: int | None = None
+        had: tuple[float, float] | None = None
         for batch in batches:
             del batch
-            stamps.append(self._clock.read())
+            stamps.append(usage(alone=not self._workers))
             self.count += 1
             now_s, last = time.perf_counter(), len(stamps) - 1
             if self._first_s is None:
@@ -194,31 +176,14 @@ class Arrivals:
             if base is None:
                 long = now_s - self._began_s > self._budget_s / 2
                 if len(stamps) >= (self._round if long else self._ahead):
-                    base = last
-                    self._worked = worked(batches.worker_pids())
+                    base, had = last, worked(batches.worker_pids())
                     self._timed_s = self._timed_s or now_s
             elif not (last - base) % self._round:
                 took_s = stamps[-1].now_s - stamps[-self._round - 1].now_s
                 self._samples.append(took_s / self._round)
             if self._is_enough():
                 break
-        return stamps, len(stamps) if base is None else base
-
-    def _note_the_queue(
-        self, pids: Sequence[int], stamps: Sequence[Usage], base: int
-    ) -> None:
-        """What share of its time a worker was not kept from working by others.
-
-        Where the processors are busy with these very workers, they are no others.
-        """
-        before, now = self._worked, worked(pids)
-        self._worked = None
-        if before is None or now is None or base >= len(stamps) - 1:
-            return
-        took_s = stamps[-1].now_s - stamps[base].now_s
-        had_s, queued_s = (b - a for a, b in zip(before, now, strict=True))
-        free = 1 - queued_s / len(pids) / max(took_s, 1e-9)
-        self._helped.append(max(free, had_s / usable() / max(took_s, 1e-9)))
+        return stamps, len(stamps) if base is None else base, had
 
     def _is_enough(self) -> bool:
         now_s, rounds = time.perf_counter(), len(self._samples)
@@ -244,13 +209,24 @@ class Arrivals:
         cpu_s = waited_s = None
         if not self._workers and self._costs:
             counted = sum(count for *_, count in self._costs)
-            cpu_s = sum(cpu * count for cpu, _, count in self._costs) / counted
-            waited_s = sum(wait * count for _, wait, count in self._costs) / counted
+            cpu_s = sum(cpu for cpu, *_ in self._costs) / counted
+            waited_s = sum(wait for _, wait, _ in self._costs) / counted
         start_s, length = self._first_s or 0.0, length_of(self._loader)
         share_s = start_s / length if self._workers and length else 0.0
-        free = min(*self._helped, 1.0) if self._helped else 1.0
-        timed = Samples(tuple(each * free for each in samples))
+        timed = Samples(tuple(samples))
         return Loading(timed, self._workers, start_s, share_s, cpu_s, waited_s)
+
+
+def _free_share(
+    took_s: float, workers: int, had: tuple[float, float], now: tuple[float, float]
+) -> float:
+    """What share of its time a worker was not kept from working by others.
+
+    Where the processors are busy with these very workers, they are no others.
+    """
+    worked_s, queued_s = now[0] - had[0], now[1] - had[1]
+    free = 1 - queued_s / workers / took_s
+    return min(max(free, worked_s / usable() / took_s), 1.0)
 
 
 def usable(root: Path = ROOT) -> int:

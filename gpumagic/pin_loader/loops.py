@@ -24,7 +24,7 @@ from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader.batch import to_device
 from gpumagic.pin_loader.loader import USUAL_PREFETCH, length_of
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.report import EndToEnd, Remark
+from gpumagic.pin_loader.records import EndToEnd, Remark
 from gpumagic.pin_loader.trial import batches_of
 from gpumagic.report.robust import verdict_of
 
@@ -80,7 +80,7 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
         old, new = paced(old, new, pace)
 
     def moved_then(batch: Any) -> None:
-        step(to_device(batch, place, non_blocking=False, objects=True))
+        step(to_device(batch, place, non_blocking=False))
 
     with contextlib.ExitStack() as stack:
         loops = [Loop(old, moved_then, runtime), Loop(new, step, runtime)]
@@ -145,7 +145,8 @@ def _pairs(
         pairs.append((took_s[0], took_s[1]))
         spent = (perf_counter() - began_s) / max(budget_s, 1e-9)
         progress(min(max(spent, len(pairs) / enough), 1.0))
-        if spent >= 1 or (modelled and _are_alike(pairs)):
+        few = modelled and len(pairs) < _PAIRS_OF_A_MODEL
+        if (spent >= 1 and not few) or (modelled and _are_alike(pairs)):
             break
     return pairs
 

@@ -19,7 +19,7 @@ from typing import Any
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import first_line
 from gpumagic.pin_loader.loader import start_method_of
-from gpumagic.pin_loader.report import Remark
+from gpumagic.pin_loader.records import Remark
 from gpumagic.report.introspection import attributes_of, is_array
 from gpumagic.report.units import listed
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.pin_loader.report import DataWait, Remark, Samples
+from gpumagic.pin_loader.records import DataWait, Remark, Samples
 from gpumagic.report.introspection import attributes_of
 from gpumagic.report.places import Places, code_line
 from gpumagic.report.units import count_text, seconds_text, share_text

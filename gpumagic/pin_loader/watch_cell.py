@@ -18,7 +18,7 @@ from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.pin_loader.answer_watch import WatchReport
-from gpumagic.pin_loader.report import CopyLine, Remark, Setting
+from gpumagic.pin_loader.records import CopyLine, Remark, Setting
 from gpumagic.pin_loader.waits import (
     is_round,
     loop_waits,

@@ -15,12 +15,12 @@ import time
 from typing import TYPE_CHECKING
 
 from gpumagic.pin_loader.load import LoaderFailed
-from gpumagic.pin_loader.report import WORTH_IT, Stopped, WorkerSearch
+from gpumagic.pin_loader.records import WORTH_IT, Stopped, WorkerSearch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gpumagic.pin_loader.report import Limit, Loading, Remark
+    from gpumagic.pin_loader.records import Limit, Loading, Remark
 
 MOST = 64  # processes: what pays beyond is a matter for a cluster
 _LONGEST_TRIAL_S, _SHORTEST_TRIAL_S = 1.0, 0.1

@@ -113,13 +113,6 @@ class Forgetful(DataLoader):
             yield batch["number"] * self._scale
 
 
-class Narrow(DataLoader):
-    """A subclass that takes almost nothing."""
-
-    def __init__(self, dataset, batch_size=4):
-        super().__init__(dataset, batch_size, shuffle=True, collate_fn=as_a_tuple)
-
-
 class Doubling(DataLoader):
     """A subclass whose attribute is not the argument of that name."""
 

@@ -18,7 +18,7 @@ from gpumagic.pin_loader import (  # noqa: E402
     loops,
     stages,
 )
-from gpumagic.pin_loader.report import (  # noqa: E402
+from gpumagic.pin_loader.records import (  # noqa: E402
     Pinned,
     Rates,
     State,

@@ -15,7 +15,7 @@ from gpumagic.pin_loader.bound import (
     bound_of,
     step_s,
 )
-from gpumagic.pin_loader.report import (
+from gpumagic.pin_loader.records import (
     CopyMode,
     EndToEnd,
     Loading,

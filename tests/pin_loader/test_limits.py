@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpumagic.devices.host import Room
 from gpumagic.pin_loader.limits import Demand, Headroom, guard
-from gpumagic.pin_loader.report import (
+from gpumagic.pin_loader.records import (
     Anatomy,
     Leaf,
     LimitKind,

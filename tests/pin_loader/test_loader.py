@@ -22,7 +22,7 @@ from gpumagic.pin_loader.loader import (  # noqa: E402
     facts_of,
     one_shot_reason,
 )
-from gpumagic.pin_loader.report import (  # noqa: E402
+from gpumagic.pin_loader.records import (  # noqa: E402
     LoaderKind,
 )
 from tests.pin_loader.loader_kinds import (  # noqa: E402
@@ -73,8 +73,6 @@ def test_a_loader_is_told_as_it_is_set():
         "prefetch_factor": 2,
         "pin_memory": True,
         "persistent_workers": False,
-        "start_method": "spawn",
-        "live_iterator": False,
     }
 
 
@@ -98,19 +96,6 @@ def test_the_kinds_are_told_apart(loader, kind, sampler, size):
     facts = facts_of(loader)
 
     assert (facts.kind, facts.sampler, facts.batch_size) == (kind, sampler, size)
-
-
-def test_workers_that_wait_for_the_next_epoch_are_told():
-    """They have the settings of the time when they were started."""
-    loader = DataLoader(Numbers(), 8, num_workers=1, persistent_workers=True)
-    before = facts_of(loader).live_iterator
-    list(loader)
-
-    after = facts_of(loader).live_iterator
-
-    loader._iterator._shutdown_workers()
-    assert (before, after) == (False, True)
-    assert not facts_of(loader).live_iterator
 
 
 @pytest.mark.parametrize(

@@ -70,24 +70,6 @@ def test_an_error_goes_through_after_all_is_put_back(kind):
     assert next_numbers() == expected
 
 
-def test_what_is_put_back_is_named():
-    """A report can say it: libraries, the sampler, its generator, the loader's."""
-    loader = DataLoader(Numbers(), 4, shuffle=True, generator=seeded())
-    loader.sampler.generator = seeded(3)
-
-    with kept(loader) as state:
-        pass
-
-    assert state.names == (
-        "Python's random",
-        "numpy",
-        "torch",
-        "the loader's generator",
-        "the sampler",
-        "the sampler's generator",
-    )
-
-
 class Jittered(Numbers):
     """A dataset with transforms that draw from generators of their own."""
 

@@ -20,14 +20,9 @@ from torch.utils.data import (  # noqa: E402
 from gpumagic.pin_loader import same  # noqa: E402
 from gpumagic.pin_loader.loader import rebuild  # noqa: E402
 from gpumagic.pin_loader.random_state import kept  # noqa: E402
-from gpumagic.pin_loader.report import Way  # noqa: E402
 from gpumagic.pin_loader.trial import batches_of  # noqa: E402
 from tests.pin_loader.loader_kinds import (  # noqa: E402
     KINDS,
-    Doubling,
-    Forgetful,
-    Gentle,
-    Narrow,
     Noisy,
     Numbers,
     Stream,
@@ -64,8 +59,7 @@ def held_by(thing):
 def test_a_clone_gives_the_same_batches_for_two_epochs(kind):
     """Values, order, classes, length and the state of all generators are the same."""
     old = kind.make()
-    made = rebuild(old)
-    new = made.loader
+    new = rebuild(old).loader
 
     with kept(old):
         expected = batches_in(old, epochs=2)
@@ -74,7 +68,6 @@ def test_a_clone_gives_the_same_batches_for_two_epochs(kind):
 
     assert difference(expected, got) is None
     assert type(new) is type(old)
-    assert made.way is Way.REBUILT or type(old) is not DataLoader
     assert torch.equal(torch.rand(()), number_after)
     assert 0 < len(got[0]) < ENOUGH
 
@@ -106,35 +99,6 @@ def test_attributes_set_afterwards_are_carried_over():
     new = rebuild(with_attributes_set()).loader
 
     assert (new.collate_fn, new.nickname) == (as_a_tuple, "train")
-
-
-def test_a_subclass_is_made_anew_with_its_own_arguments():
-    """A class that keeps its arguments under their names is constructed."""
-    old = Gentle(Numbers(), 3, batch_size=4, shuffle=True)
-
-    made = rebuild(old, pin_memory=True)
-
-    assert made.way is Way.REBUILT
-    assert (type(made.loader), made.loader.gentleness) == (Gentle, 3)
-
-
-@pytest.mark.parametrize(
-    ("old", "reason"),
-    [
-        (Forgetful(Numbers(), 3, batch_size=4), "as factor"),
-        (Doubling(Numbers(), 3, batch_size=4), "another factor"),
-        (Narrow(Numbers()), "another sampler"),
-    ],
-    ids=lambda each: type(each).__name__,
-)
-def test_a_subclass_that_cannot_be_made_anew_is_copied(old, reason):
-    """The copy is set as asked, and it is said why it is one."""
-    made = rebuild(old, pin_memory=True)
-
-    assert made.way is Way.COPIED
-    assert made.loader is not old
-    assert (made.loader.pin_memory, old.pin_memory) == (True, False)
-    assert reason in made.reason
 
 
 def test_the_workers_of_a_persistent_loader_are_not_shared():

@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 from gpumagic.pin_loader.loader import rebuild  # noqa: E402
 from gpumagic.pin_loader.random_state import kept  # noqa: E402
-from gpumagic.pin_loader.report import Way  # noqa: E402
 from gpumagic.pin_loader.same import (  # noqa: E402
     difference,
     digest_of,
@@ -63,9 +62,9 @@ def test_a_prepared_loader_stays_as_it_is():
 
     made = rebuild(old, pin_memory=True, workers=1)
 
-    assert (made.loader is old, made.way) == (True, Way.AS_IT_IS)
-    assert "accelerate has prepared it" in made.reason
-    assert "non_blocking=True" in made.hint
+    assert made.loader is None
+    assert "accelerate has prepared it" in made.why_not.text
+    assert "non_blocking=True" in made.why_not.hint
 
 
 def test_a_dispatcher_is_left_alone():
@@ -76,7 +75,7 @@ def test_a_dispatcher_is_left_alone():
 
     made = rebuild(old, pin_memory=True)
 
-    assert (made.loader is old, made.way) == (True, Way.AS_IT_IS)
+    assert made.loader is None
 
 
 # ------------------------------------------------------------------- torch_geometric
@@ -112,7 +111,6 @@ def test_a_loader_of_neighbours_is_copied():
 
     made = rebuild(old, pin_memory=True)
 
-    assert made.way is Way.COPIED
     assert (made.loader.pin_memory, old.pin_memory) == (True, False)
     assert made.loader.collate_fn.__self__ is made.loader
     assert_the_same(old, made.loader)

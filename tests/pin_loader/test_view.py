@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from gpumagic.drawing import Details, Table
 from gpumagic.pin_loader.answer_loader import LoaderReport, workers_clause
-from gpumagic.pin_loader.report import (
+from gpumagic.pin_loader.records import (
     Loading,
     Pinned,
     Samples,

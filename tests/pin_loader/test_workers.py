@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from gpumagic.pin_loader.load import LoaderFailed
-from gpumagic.pin_loader.report import (
+from gpumagic.pin_loader.records import (
     Limit,
     LimitKind,
     Loading,

@@ -12,7 +12,7 @@ from gpumagic.devices.opening import open_runtime
 from gpumagic.pin_loader.batch import tensors_in
 from gpumagic.pin_loader.leaves import anatomy_of
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher, Pinning
-from gpumagic.pin_loader.report import LoaderFacts, LoaderKind, Pinned, WhyPageable
+from gpumagic.pin_loader.records import LoaderFacts, LoaderKind, Pinned, WhyPageable
 from gpumagic.pin_loader.same import difference, digest_of
 from tests.pin_loader.kinds_of_batches import (
     Counted,
@@ -95,7 +95,7 @@ def batches_of(loader):
 
 def pins_of(batch):
     """Whether each tensor of a batch is pinned."""
-    return [tensor.is_pinned() for tensor in tensors_in(batch, objects=True)]
+    return [tensor.is_pinned() for tensor in tensors_in(batch)]
 
 
 # -------------------------------------------------------------------------- looking
@@ -138,10 +138,10 @@ def test_what_the_loader_passes_through_is_pinned(runtime, collate, workers):
     loader = DataLoader(
         Rows(), 2, collate_fn=collate, pin_memory=True, num_workers=workers
     )
-    pins = Pinning(loader, objects=True)
+    pins = Pinning(loader)
 
     sent = [pins(batch) for batch in batches_of(loader)]
-    there = list(DevicePrefetcher.opening_objects(loader, "sim"))
+    there = list(DevicePrefetcher(loader, "sim"))
 
     assert all(all(pins_of(batch)) for batch in sent)
     assert difference(digest_of(plain), digest_of(sent)) is None
@@ -154,7 +154,7 @@ def test_pinning_keeps_aliases_and_what_cannot_be_pinned(runtime):
     x, there = torch.ones(3), torch.ones(3, device="sim")
     loader = DataLoader(Rows(), 2, pin_memory=True)
 
-    pinned = Pinning(loader, objects=False)(Sample(x, [x, there, "word"]))
+    pinned = Pinning(loader)(Sample(x, [x, there, "word"]))
 
     assert pinned.image is pinned.more[0]
     assert pinned.image.is_pinned()

@@ -88,13 +88,11 @@ LAST_ELSEWHERE = Program(
     max_examples=100,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(program=programs, depth=st.integers(0, 3), several=st.booleans())
-@example(program=LAST_ELSEWHERE, depth=1, several=False)
-def test_every_consumer_sees_the_loaders_values(poisoned, program, depth, several):
+@given(program=programs, depth=st.integers(0, 3))
+@example(program=LAST_ELSEWHERE, depth=1)
+def test_every_consumer_sees_the_loaders_values(poisoned, program, depth):
     """Whatever is done on which streams, the numbers are right and nothing races."""
-    batches = DevicePrefetcher(
-        Fresh(program), "sim", depth=depth, several_streams=several
-    )
+    batches = DevicePrefetcher(Fresh(program), "sim", depth=depth)
 
     wrong = Consumer(poisoned, program).run(batches)
 
@@ -121,28 +119,6 @@ def test_threads_that_iterate_at_once(poisoned):
         [int(each[0]) for each in seen[name]] == [0, 2, 4, 6, 8, 10] for name in seen
     )
     assert len(seen) == 3
-    assert not poisoned.races
-
-
-def test_a_batch_that_another_thread_uses_and_frees(poisoned):
-    """With `several_streams` memory is used again only when all users are done."""
-    batches = DevicePrefetcher(pinned_batches(6, 4096), several_streams=True)
-    results = []
-
-    for batch, _ in batches:
-        held = [batch]
-        del batch
-
-        def use(held=held):
-            busy()
-            results.append(held.pop() + 1)
-
-        thread = threading.Thread(target=use)
-        thread.start()
-        thread.join()
-    torch.sim.synchronize()
-
-    assert [int(each[0]) for each in results] == [1, 2, 3, 4, 5, 6]
     assert not poisoned.races
 
 

@@ -93,8 +93,6 @@ class LoaderFacts(Record):
     prefetch_factor: int | None = None
     pin_memory: bool | None = None
     persistent_workers: bool | None = None
-    start_method: str | None = None
-    live_iterator: bool = False  # workers of an earlier epoch are still alive
 
 
 # ------------------------------------------------------------------- its batch
@@ -114,12 +112,10 @@ class WhyPageable(enum.Enum):
 
     FLAG_OFF = "pin_memory is off"
     NO_ACCELERATOR = "there is no accelerator to pin for"
-    PASSED_THROUGH = "the pinner passes objects of this class through"
-    OWN_METHOD = "the class pins itself, and leaves this out"
+    PASSED_THROUGH = "the pinner passes {holder} objects through"
     NOT_A_TENSOR = "an array of numpy is never pinned"
     NOT_DENSE = "only dense tensors can be pinned"
-    FLAG_TOO_LATE = "the flag was set after the workers had been started"
-    UNKNOWN = "unknown"
+    UNKNOWN = "the reason is unknown"
 
 
 @dataclass(frozen=True)
@@ -143,9 +139,7 @@ class Anatomy(Record):
     """What a batch consists of."""
 
     class_name: str
-    leaves: tuple[Leaf, ...]  # in the order of walking; at most a few hundred
-    left_out: int = 0  # how many more there are
-    left_out_bytes: int = 0
+    leaves: tuple[Leaf, ...]  # in the order of walking
     others: int = 0  # values that are neither tensors nor arrays: they stay
     locked_bytes: int = 0  # pinning it locks so much: powers of two
     remarks: tuple[Remark, ...] = ()
@@ -153,8 +147,7 @@ class Anatomy(Record):
     @cached_property
     def tensor_bytes(self) -> int:
         """All tensors and arrays, each memory once."""
-        listed = sum(leaf.nbytes for leaf in self.leaves if leaf.same_as is None)
-        return listed + self.left_out_bytes
+        return sum(leaf.nbytes for leaf in self.leaves if leaf.same_as is None)
 
     def bytes_that_are(self, where: Pinned) -> int:
         """The bytes that lie in one kind of memory, each memory once."""
@@ -261,14 +254,14 @@ class WorkerSearch(Record):
     """Loading with other numbers of workers; what was not tried is not judged."""
 
     trials: tuple[Loading, ...]  # in the order of their numbers, this one's own too
-    chosen: int | None  # the fewest that are as good as the best
+    chosen: int  # the fewest that are as good as the best
     stopped: Stopped
     now: int = 0  # workers that the loader has
     busy: int | None = None  # so many can keep the processors busy
     problem: str | None = None
     hint: str = ""
 
-    def of(self, workers: int | None) -> Loading | None:
+    def of(self, workers: int) -> Loading | None:
         """The trial with so many."""
         return next((each for each in self.trials if each.workers == workers), None)
 
@@ -385,14 +378,6 @@ class Bound(Record):
 # --------------------------------------------------------------- the new loader
 
 
-class Way(enum.Enum):
-    """How the new loader came about."""
-
-    REBUILT = "rebuilt"
-    COPIED = "copied, and its attributes set"
-    AS_IT_IS = "as it is"
-
-
 @dataclass(frozen=True)
 class Change(Record):
     """An argument that is not as it was."""
@@ -400,17 +385,6 @@ class Change(Record):
     argument: str
     before: str
     after: str
-
-
-@dataclass(frozen=True)
-class Rebuilding(Record):
-    """What the new loader is."""
-
-    way: Way
-    changes: tuple[Change, ...] = ()
-    reason: str | None = None  # why it was not made anew by its own class
-    pins_itself: bool = False  # the prefetcher pins what the loader passes through
-    remarks: tuple[Remark, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -422,7 +396,6 @@ class Sameness(Record):
     whole: bool = False  # that was all of them
     difference: str | None = None  # the first one, in words
     problem: str | None = None
-    restored: tuple[str, ...] = ()  # "torch", "numpy", "the sampler's generator"
 
 
 @dataclass(frozen=True)
