@@ -51,7 +51,7 @@ from gpumagic.report.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from gpumagic.drawing import Cell, NoteKind, Part
     from gpumagic.pin_loader.records import (
@@ -389,7 +389,7 @@ def _next(report: LoaderReport) -> Iterator[Note]:
         said = f"its batches are on {where} already: leave out `.to()` in the loop"
         if report.state is State.NO_ACCELERATOR:
             said = f"{report.out} takes the place of the old loader"
-        yield Note("note", said, f"for {_names(report.anatomy)} in {report.out}:")
+        yield Note("note", said, f"for batch in {report.out}:")
     if not name or report.state is State.REFUSED:
         return
     if search is not None and workers_gain(search) and not _has_other_workers(report):
@@ -402,14 +402,6 @@ def _next(report: LoaderReport) -> Iterator[Note]:
 
 def _has_other_workers(report: LoaderReport) -> bool:
     return any(change.argument == "num_workers" for change in report.changes)
-
-
-def _names(anatomy: Anatomy | None) -> str:
-    """Two names for a pair of tensors, which is what most loops write."""
-    if anatomy is None or anatomy.class_name not in ("tuple", "list") or anatomy.others:
-        return "batch"
-    paths = [leaf.path for leaf in anatomy.leaves]
-    return "x, y" if paths == ["batch[0]", "batch[1]"] else "batch"
 
 
 def _table(report: LoaderReport) -> Iterator[Part]:
@@ -426,12 +418,12 @@ def _table(report: LoaderReport) -> Iterator[Part]:
 
 def _in_a_sentence(report: LoaderReport) -> str:
     """What was changed; or else how the batch lies in memory, and who loads."""
-    workers = ""  # where there is no bound, the title has them
-    if report.workers is not None and report.bound is not None:
-        workers = _workers_sentence(report.workers)
+    search, anatomy, workers = report.workers, report.anatomy, ""
+    if search is not None and report.bound is not None and not workers_gain(search):
+        said = workers_clause(search) if search.stopped is not Stopped.ASKED else ""
+        workers = f"{_capital(said)}." if said else ""  # else the title has them
     if report.out is not None:
         return f"{_proof_sentence(report)} {workers}".strip()
-    anatomy = report.anatomy
     quiet = report.state in (State.NO_ACCELERATOR, State.REFUSED)
     if anatomy is None or not anatomy.leaves or quiet:
         return workers
@@ -439,19 +431,6 @@ def _in_a_sentence(report: LoaderReport) -> str:
     is_off = report.loader.pin_memory is False and memory.endswith("pageable")
     flag = "; pin_memory is off" if is_off else ""
     return f"{_capital(memory)}{flag}. {workers}".strip()
-
-
-def _workers_sentence(search: WorkerSearch) -> str:
-    """What was tried of workers, and what was not."""
-    told = (Stopped.REFUSED, Stopped.ASKED)  # by a note, or by both loops
-    if search.stopped in told or workers_gain(search):
-        return ""
-    tried = tried_text(search)
-    if not tried:
-        return f"Other numbers of workers were not tried: {search.stopped.value}."
-    if search.stopped is Stopped.BUDGET:
-        return f"{tried} load no faster; more were not tried for want of time."
-    return f"{tried} load no faster."
 
 
 # ---------------------------------------------------------------- the picture
@@ -622,7 +601,7 @@ def _batch_parts(anatomy: Anatomy) -> Iterator[Part]:
     """Why tensors are pageable, then all of them."""
     lines = [f"{_capital(pageable_sentence(anatomy))}."]
     for why, holder, its in _reasons(anatomy):
-        paths = listed([_path(leaf.path) for leaf in its], most=3)
+        paths = listed([shortened(leaf.path, _LONGEST_PATH) for leaf in its], most=3)
         size = bytes_text(sum(leaf.nbytes for leaf in its))
         lines.append(f"{size}: {why.value.format(holder=holder)} ({paths}).")
     if anatomy.others:
@@ -638,22 +617,17 @@ def _batch_parts(anatomy: Anatomy) -> Iterator[Part]:
         yield Table.of(caption, _LEAF, leaves[:_MOST_LEAVES], len(leaves))
 
 
-def _path(path: str) -> str:
-    """The end of a path that is too long: that is what tells it from its neighbours."""
-    return path if len(path) <= _LONGEST_PATH else f"...{path[3 - _LONGEST_PATH :]}"
-
-
 def _memory(leaf: Leaf) -> str:
     said = leaf.pinned.value
     if leaf.contiguous is False:
         said = f"{said}, not contiguous"
     if leaf.same_as is not None:
-        said = f"{said}, the same memory as {_path(leaf.same_as)}"
+        said = f"{said}, the same memory as {shortened(leaf.same_as, _LONGEST_PATH)}"
     return said
 
 
 _LEAF = (
-    Property(Column("Tensor"), lambda leaf: _path(leaf.path)),
+    Property(Column("Tensor"), lambda leaf: shortened(leaf.path, _LONGEST_PATH)),
     Property(Column("Class"), lambda leaf: leaf.what),
     Property(Column("Shape"), lambda leaf: " x ".join(map(str, leaf.shape)) or "-"),
     Property(Column("Type"), lambda leaf: leaf.dtype or "-"),
@@ -690,8 +664,8 @@ def _worker_table(search: WorkerSearch) -> Table:
 def _worker_name(trial: Loading, search: WorkerSearch) -> str:
     if trial.workers == search.now:
         return f"{trial.workers} (now)"
-    chosen = trial.workers == search.chosen and workers_gain(search)
-    return f"{trial.workers} (best)" if chosen else f"{trial.workers}"
+    best = trial.workers == search.chosen and workers_gain(search)
+    return f"{trial.workers} (best)" if best else f"{trial.workers}"
 
 
 def _speed(trial: Loading) -> float:
@@ -699,19 +673,14 @@ def _speed(trial: Loading) -> float:
 
 
 def _on_workers(search: WorkerSearch) -> str:
-    lines = []
+    lines = [f"Other numbers were not tried: {search.stopped.value}."]
     alone = search.of(0)
-    if alone is not None and alone.cpu_s is not None and alone.waited_s is not None:
+    if alone is not None and alone.cpu_s is not None and search.busy is not None:
         lines.append(
             f"A batch takes {seconds_text(alone.cpu_s)} of a processor, and waits "
-            f"{seconds_text(alone.waited_s)} for something else."
+            f"{seconds_text(alone.waited_s)} for something else: "
+            f"{count_text(search.busy, 'worker')} could keep the processors busy."
         )
-    if search.busy is not None:
-        keep = count_text(search.busy, "worker")
-        lines.append(f"{keep} could keep the processors busy (estimated).")
-    lines.append(f"Other numbers were not tried: {search.stopped.value}.")
-    if search.now and search.of(0) is not None:
-        lines.append("Without workers it was timed in a process apart.")
     return "\n".join(lines)
 
 
@@ -800,31 +769,34 @@ def _on_the_machine(guard: Guard, setting: Setting) -> Iterator[str]:
 
 def _time_parts(report: LoaderReport) -> Iterator[Part]:
     """Each part on its own with its range, and the ways to copy a batch."""
-    rates = report.rates
-    lines = [_range(what, each) for what, each in _samples(rates) if each.seconds]
-    if report.bound is not None:
-        bound = report.bound
+    rates, bound = report.rates, report.bound
+    lines = []
+    for what, each in _samples(rates):
+        shortest, longest = map(time_text, (min(each.seconds), max(each.seconds)))
+        count = count_text(len(each.seconds), "sample")
+        said = f"{what}: {time_text(each.median_s)}"
+        lines.append(f"{said}, from {shortest} to {longest} ({count})")
+    if bound is not None:
         binding, least = bound.binding.value, time_text(bound.best_s)
         lines.append(f"a step as it is: {time_text(bound.now_s)}, added up from these")
         lines.append(f"no step is shorter than {binding}, {least}, as loading is now")
     if lines:
         yield Paragraph("\n".join(lines))
     if rates.copies:
-        size = bytes_text(rates.nbytes)
-        where, how = device_text(report.setting), "measured"
-        if report.setting.label:
-            how = "as the model has it"
-        yield Table(
-            f"Copying a batch of {size} to {where} ({how})",
-            (
-                Column("From"),
-                Column("Call"),
-                Column("Host held", number=True),
-                Column("Done after", number=True),
-                Column("Rate", number=True),
-            ),
-            tuple(_copy_row(each, rates) for each in rates.copies),
-        )
+        how = "as the model has it" if report.setting.label else "measured"
+        where, size = device_text(report.setting), bytes_text(rates.nbytes)
+        rows = [_copy_row(each, rates) for each in rates.copies]
+        caption = f"Copying a batch of {size} to {where} ({how})"
+        yield Table(caption, _COPY_HEADS, tuple(rows))
+
+
+_COPY_HEADS = (
+    Column("From"),
+    Column("Call"),
+    Column("Host held", number=True),
+    Column("Done after", number=True),
+    Column("Rate", number=True),
+)
 
 
 def _samples(rates: Rates) -> Iterator[tuple[str, Samples]]:
@@ -836,16 +808,6 @@ def _samples(rates: Rates) -> Iterator[tuple[str, Samples]]:
     if rates.step is not None:
         stands = ", a stand-in for yours" if rates.step.synthetic else ""
         yield f"compute in {rates.step.name}{stands}", rates.step.samples
-
-
-def _range(what: str, samples: Samples) -> str:
-    """The median; of a model, whose samples are all alike, that is all."""
-    shortest, longest = map(time_text, samples.range_s)
-    said = f"{what}: {time_text(samples.median_s)}"
-    if shortest == longest:
-        return said
-    count = count_text(len(samples.seconds), "sample")
-    return f"{said}, from {shortest} to {longest} ({count})"
 
 
 def _copy_row(mode: CopyMode, rates: Rates) -> tuple[Cell, ...]:
@@ -905,17 +867,20 @@ def place_lines(setting: Setting) -> Iterator[str]:
         yield f"processors that this process may use: {setting.processors}"
 
 
+_SETTINGS = (
+    "dataset",
+    "batch_size",
+    "sampler",
+    "workers",
+    "prefetch_factor",
+    "pin_memory",
+    "persistent_workers",
+)
+
+
 def _loader_lines(facts: LoaderFacts) -> Iterator[str]:
     """For whoever wants to check that it is the right loader."""
-    arguments = [] if facts.dataset is None else [facts.dataset]
-    words: Sequence[tuple[str, object]] = (
-        ("batch_size", facts.batch_size),
-        ("sampler", facts.sampler),
-        ("num_workers", facts.workers),
-        ("prefetch_factor", facts.prefetch_factor),
-        ("pin_memory", facts.pin_memory),
-        ("persistent_workers", facts.persistent_workers),
-    )
-    arguments += [f"{name}={value}" for name, value in words if value is not None]
-    yield f"{facts.class_name}({', '.join(arguments)}): {facts.kind.value}"
+    values = {name: getattr(facts, name) for name in _SETTINGS}
+    set_to = [f"{name}={value}" for name, value in values.items() if value is not None]
+    yield f"{facts.class_name}({', '.join(set_to)}): {facts.kind.value}"
     yield f"{count_text(facts.length, 'batch', 'batches')} in an epoch"

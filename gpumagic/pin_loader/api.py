@@ -45,18 +45,7 @@ def diagnose(  # noqa: PLR0913 -- one for each option
     The loader is left as it is, and so are random numbers, generators and samplers.
     No device is started: copies are measured on one that is in use.
 
-    Args:
-        loader: A DataLoader, or what is like one.
-
-        name: What the report calls it.
-
-        device: Where batches go; by default to the current device of the best kind.
-
-        step: What the loop calls with each batch; it is really called.
-
-        budget_s: About how long all of it may take; each part is done once at least.
-
-        progress: Called with the share that is done, and with what is being done.
+    Everything is given as to `improve`.
     """
     options = Options(
         name=name, device=device, step=step, budget_s=budget_s, diagnose=True

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
-import sysconfig
 import time
 import traceback
 from pathlib import Path
@@ -24,7 +22,6 @@ from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader import trial
 from gpumagic.pin_loader.loader import USUAL_PREFETCH, length_of
 from gpumagic.pin_loader.records import Loading, Samples
-from gpumagic.report.places import name_of
 from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
@@ -35,9 +32,10 @@ if TYPE_CHECKING:
 _QUEUED = "/proc/thread-self/schedstat"  # Linux alone has it
 _QUEUED_OF = "/proc/{}/schedstat"
 PATIENCE_S = 60.0  # for one batch, where nothing else is said
-_ROUNDS, _FEWEST_ROUNDS = 200, 4
+_ROUNDS, _PLENTY_ROUNDS = 200, 4
+FEWEST_ROUNDS = 3  # below, noise is all there is
 _EPOCHS = 3  # that are too short for rounds
-_LONGEST = 4  # budgets that a first round may take
+_LONGEST = 4  # budgets that the first rounds may take
 _ENOUGH_S = 0.25  # of timing, however many batches come in it
 
 
@@ -200,8 +198,9 @@ class Arrivals:
             return True  # one batch takes longer than all was to take
         if not rounds and not self._rest:
             return False
-        plenty = rounds >= _FEWEST_ROUNDS and passed_s >= _ENOUGH_S
-        return spent >= 1 or plenty or rounds >= _ROUNDS
+        plenty = rounds >= _PLENTY_ROUNDS and passed_s >= _ENOUGH_S
+        told = rounds >= FEWEST_ROUNDS or spent >= _LONGEST
+        return (spent >= 1 and told) or plenty or rounds >= _ROUNDS
 
     def told(self) -> Loading:
         """What was found; there was a batch at least."""
@@ -308,51 +307,27 @@ _DIED = ("Bus error", "killed by signal", "exited unexpectedly")
 # What torch raises where a worker dies between sending a batch and its memory.
 _HANDING_OVER = (ConnectionError, EOFError, FileNotFoundError)
 _HINT = "`for batch in loader: pass` shows the whole traceback"
-_IN_WORKER = re.compile(r"^Caught \w+ in (DataLoader worker process|pin memory thread)")
-_PLACE = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>.+)$')
-_NOT_THE_USERS = re.compile(
-    r"[\\/](site-packages|dist-packages|torch[\\/]utils|gpumagic|multiprocessing)[\\/]"
-)
 _LONGEST_TEXT = 300
 
 
 def failure_of(error: BaseException, batch: int) -> LoaderFailed:
     """The failure that this error is; it holds nothing of the error."""
-    said, places = _said_and_places(error)
-    place = next((each for each in reversed(places) if not _foreign(each)), None)
-    if (
-        isinstance(error, _HANDING_OVER)
-        and "multiprocessing" in Path(places[-1][0]).parts
-    ):
+    frames = traceback.extract_tb(error.__traceback__)
+    said = shortened(_said(error), _LONGEST_TEXT)
+    if isinstance(error, _HANDING_OVER) and "multiprocessing" in frames[-1].filename:
         said = f"a worker exited unexpectedly while it handed over ({said})"
-    at = f" ({name_of(place[0])}, line {place[1]}, in {place[2]})" if place else ""
     died = any(word in said for word in _DIED)
     return LoaderFailed(
-        f"the loader failed at batch {batch}: {said}{at}", _NO_MEMORY if died else _HINT
+        f"the loader failed at batch {batch}: {said}", _NO_MEMORY if died else _HINT
     )
 
 
-def _said_and_places(error: BaseException) -> tuple[str, list[tuple[str, str, str]]]:
-    """Its line, and the places it came through, innermost last.
-
-    An error from a worker is raised here again: its first line names the worker, then
-    the original traceback follows as text, the error's own line last.
-    """
-    lines = str(error).strip().splitlines()
-    if not lines or not _IN_WORKER.match(lines[0]):
-        frames = traceback.extract_tb(error.__traceback__)
-        places = [(each.filename, str(each.lineno), each.name) for each in frames]
-        first = next((line for line in lines if line.strip()), "")
-        name = type(error).__name__
-        said = f"{name}: {first}" if first else name
-        return shortened(said, _LONGEST_TEXT), places
-    matches = [match for line in lines if (match := _PLACE.match(line))]
-    told = [line for line in lines[1:] if line and not line[0].isspace()]
-    told = [line for line in told if not line.startswith(("Original Tr", "Traceback"))]
-    places = [(match["file"], match["line"], match["name"]) for match in matches]
-    return shortened(told[0] if told else lines[0], _LONGEST_TEXT), places
-
-
-def _foreign(place: tuple[str, str, str]) -> bool:
-    libraries = ("<frozen", sysconfig.get_path("stdlib"))
-    return place[0].startswith(libraries) or _NOT_THE_USERS.search(place[0]) is not None
+def _said(error: BaseException) -> str:
+    """Its class and first line; of one from a worker, which has a traceback as text."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith("Caught ") and "Traceback" in str(error):
+        own = [line for line in lines[2:] if not line[0].isspace()]
+        lines = own or lines
+        return lines[0]
+    name = type(error).__name__
+    return f"{name}: {lines[0]}" if lines else name

@@ -51,6 +51,7 @@ class Pace(NamedTuple):
     old: Costs
     new: Costs
     nbytes: int = 0  # of a batch
+    known: bool = True  # beyond the noise of loading
 
 
 def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
@@ -95,7 +96,7 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
         "persistent_workers=True makes these shorter",
     )
     return EndToEnd(
-        result=_verdict(pairs, modelled=modelled),
+        result=_verdict(pairs, known=modelled and pace.known),
         batches=steps,
         base=f"for batch in {name}: {called}(batch.to({str(place)!r}))",
         newer=f"for batch in {out}: {called}(batch)",
@@ -160,9 +161,12 @@ def _are_alike(pairs: Sequence[tuple[float, float]]) -> bool:
     )
 
 
-def _verdict(pairs: Sequence[tuple[float, float]], *, modelled: bool) -> Any:
-    """The verdict; of a model that gives always the same, few pairs are as many."""
-    if not (modelled and _are_alike(pairs)):
+def _verdict(pairs: Sequence[tuple[float, float]], *, known: bool) -> Any:
+    """The verdict; of a model that gives always the same, few pairs are as many.
+
+    But not where the pace that it was given may be noise.
+    """
+    if not (known and _are_alike(pairs)):
         return verdict_of(pairs)
     return dataclasses.replace(verdict_of([*pairs] * _PAIRS), pairs=tuple(pairs))
 

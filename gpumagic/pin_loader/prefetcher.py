@@ -194,7 +194,7 @@ class DevicePrefetcher:
             idle.append(lane)
 
     def _end_workers(self, inner: Iterator[Any]) -> None:
-        kept = [each.iterator for each in trial.kept_iterators(self.loader)]
+        kept = [iterator for *_, iterator in trial.kept_iterators(self.loader)]
         if not any(each is inner for each in (self.loader, *kept)):
             trial.close([inner], set(), _GRACE_S)
 

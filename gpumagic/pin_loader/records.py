@@ -46,11 +46,6 @@ class Samples(Record):
         """What a quarter of them is below, and what a quarter is above."""
         return robust.quartiles(self.seconds)
 
-    @property
-    def range_s(self) -> tuple[float, float]:
-        """The shortest and the longest."""
-        return min(self.seconds), max(self.seconds)
-
 
 @dataclass(frozen=True)
 class Setting(Record):

@@ -316,12 +316,12 @@ def load(case: Case) -> Ending | None:
         ending = _look_for_doubles(case, asked)
         if ending is not None:
             return ending
-        trial = _measured(case, asked, budget_s * 0.1)
+        trial = _measured(case, asked, budget_s * 0.1, known)
         trials = tuple(sorted((known, trial), key=lambda each: each.workers))
         case.note(workers=WorkerSearch(trials, asked, Stopped.ASKED, case.now))
         return None
     found = workers.search(
-        lambda count, seconds: _measured(case, count, seconds),
+        lambda count, seconds: _measured(case, count, seconds, known),
         known,
         processors=case.found.setting.processors or 1,
         budget_s=min(budget_s * 0.4, max(case.left_s - budget_s * 0.2, 0.0)),
@@ -333,16 +333,17 @@ def load(case: Case) -> Ending | None:
     return _refuse_too_much(case) if asked == "auto" else None
 
 
-def _measured(case: Case, count: int, budget_s: float) -> Loading:
+def _measured(case: Case, count: int, budget_s: float, known: Loading) -> Loading:
     """Loading with so many workers; without any it is asked where nobody minds."""
     patience_s = max(case.options.budget_s, loading.PATIENCE_S / 6)
     if count or not case.now:
-        return loading.measure_loading(
+        found = loading.measure_loading(
             case.trial_copy(workers=count),
             budget_s=budget_s,
             patience_s=patience_s,
             progress=case.tell,
         )
+        return workers.within_reason(found, known)
     return loading.measure_apart(
         case.trial_copy(workers=0, pin_memory=False),
         start_method_of(case.loader),
@@ -469,11 +470,9 @@ def prove(case: Case) -> Ending | None:
 
 
 def _prove_faster(case: Case) -> Ending:
-    patience, needed_s = _PATIENCE, _FEWEST_LOADED * case.batch_s
-    if case.runtime.simulated:  # there nothing waits for loading
-        patience, needed_s = max(_PATIENCE, 2.0), 0.0
-    if case.left_s + (patience - 1) * case.options.budget_s < needed_s:
-        return _ended(case)
+    left_s = case.left_s + (_PATIENCE - 1) * case.options.budget_s
+    if not case.runtime.simulated and left_s < _FEWEST_LOADED * case.batch_s:
+        return _ended(case)  # on a simulated device nothing waits for loading
     rates, search = case.found.rates, case.found.workers
     old_load = rates.load
     new_load = (search and search.of(case.workers)) or old_load
@@ -487,8 +486,7 @@ def _prove_faster(case: Case) -> Ending:
     step: Callable[[Any], object] | None = case.step
     if step is None and case.pins:
         # As long as loading took before, it would hide that loading is faster now.
-        quicker = new_load and old_load and new_load.batch_s < old_load.batch_s
-        used = new_rates if quicker else rates
+        used = new_rates if new_costs.load_s < old_costs.load_s else rates
         stand_in = feeding.stand_in_for(used, case.runtime, case.device or 0)
         if stand_in is not None:
             step = stand_in
@@ -502,7 +500,12 @@ def _prove_faster(case: Case) -> Ending:
         case.runtime,
         device=case.device if case.pins else None,
         step=step or (lambda _: None),
-        pace=loops.Pace(old_costs, new_costs, rates.nbytes or 0),
+        pace=loops.Pace(
+            old_costs,
+            new_costs,
+            rates.nbytes or 0,
+            known=old_load is new_load or workers.is_told_apart(old_load, new_load),
+        ),
         budget_s=max(case.left_s, case.options.budget_s / 4),
         names=(case.options.name or "loader", case.options.out or "pinned", called),
         progress=case.tell,

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpumagic.pin_loader.load import LoaderFailed
-from gpumagic.pin_loader.records import WORTH_IT, Stopped, WorkerSearch
+from gpumagic.pin_loader.load import FEWEST_ROUNDS, LoaderFailed
+from gpumagic.pin_loader.records import WORTH_IT, Samples, Stopped, WorkerSearch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -144,6 +145,30 @@ def is_faster(new: Loading, old: Loading) -> bool:
     _, slow_s = new.quartiles_s
     fast_s, _ = old.quartiles_s
     return new.batch_s * _NEAR <= old.batch_s and slow_s * WORTH_IT <= fast_s
+
+
+def is_told_apart(one: Loading | None, other: Loading | None) -> bool:
+    """Whether it is known which of two is faster, or that they are alike."""
+    if one is None or other is None:
+        return False
+    quick, slow = sorted((one.between, other.between), key=lambda each: each.median_s)
+    if min(len(quick.seconds), len(slow.seconds)) < FEWEST_ROUNDS:
+        return False
+    alike = slow.median_s <= _NEAR * quick.median_s
+    return alike or quick.quartiles_s[1] * WORTH_IT <= slow.quartiles_s[0]
+
+
+def within_reason(found: Loading, known: Loading) -> Loading:
+    """What was found, but no more than in proportion to the workers.
+
+    What looks like more was made of the time for which others had their processors.
+    """
+    least_s = known.between.median_s * max(known.workers, 1) / max(found.workers, 1)
+    short_s = found.between.median_s
+    if not found.workers or not 0 < short_s < least_s:
+        return found
+    longer = (each * least_s / short_s for each in found.between.seconds)
+    return replace(found, between=Samples(tuple(longer)))
 
 
 def _below(trials: Mapping[int, Loading], top: int) -> list[int]:

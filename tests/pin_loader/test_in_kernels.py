@@ -96,8 +96,8 @@ def test_a_fork_server_cannot_import_a_cell(seen):
     """Nothing is started to find that out, and no default is settled."""
     assert seen["server"].printed.splitlines() == [
         (
-            "Numbers is defined in this notebook: workers started by "
-            "forkserver cannot import it"
+            "workers started by forkserver cannot import what this notebook "
+            "defines: Numbers"
         ),
         "None set()",
     ]

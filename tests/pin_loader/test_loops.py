@@ -17,7 +17,9 @@ from gpumagic.pin_loader.loops import (
     Queue,
     _affordable,
     _pairs,
+    _verdict,
 )
+from gpumagic.report.robust import Verdict
 
 
 @pytest.mark.parametrize(
@@ -111,3 +113,23 @@ def test_a_modelled_loader_lets_time_pass_and_gives_its_batches_in_turn():
     assert box.time_s == 110.0
     list(loader)
     assert box.time_s == 120.0
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_model_is_as_sure_as_the_pace_that_it_was_given(known):
+    """Two pairs that are alike decide, but not where loading may be noise."""
+    result = _verdict([(2.0, 1.0)] * 2, known=known)
+
+    assert (result.verdict is Verdict.FASTER) is known
+    assert (result.interval is None) is not known
+    assert len(result.pairs) == 2
+
+
+def test_a_model_has_both_orders_of_its_runs_however_late_it_is():
+    """A budget that is spent ends real runs after one pair, and a model's after two."""
+    loops = [SimpleNamespace(run=lambda _: 1.0)] * 2
+
+    def count(*, modelled):
+        return len(_pairs(loops, 4, 0.0, modelled=modelled, progress=lambda _: None))
+
+    assert (count(modelled=True), count(modelled=False)) == (2, 1)

@@ -40,8 +40,7 @@ class Numbers(Dataset):
 
 def cpu_run(**names):
     """A run on the CPU that has begun."""
-    only = names.pop("only", None)
-    run = WatchRun(CpuRuntime, lambda: names, only=only)
+    run = WatchRun(CpuRuntime, lambda: names)
     run.begin()
     return run
 
@@ -70,27 +69,6 @@ def test_on_the_cpu_waits_are_told_and_nothing_is_copied():
     assert report.copies == ()
     assert report.elapsed_s == report.host_s > report.waits[0].total_s
     assert report.setting.kind == "cpu"
-
-
-def test_only_the_loader_that_was_named_is_told():
-    """With a name the waits for other loaders are left out."""
-    first, second = DataLoader(Numbers(), 1), DataLoader(Numbers(), 1)
-    run = cpu_run(first=first, second=second, only="second")
-
-    list(first)
-    list(second)
-
-    assert [each.loader for each in ended(run).waits] == ["second"]
-
-
-def test_a_loader_that_was_not_iterated_is_told():
-    """A name that the cell has not used makes a remark, not an empty table."""
-    loader = DataLoader(Numbers(), 1)
-
-    report = ended(cpu_run(train_dl=loader, only="train_dl"))
-
-    assert report.waits == ()
-    assert "took no batch out of train_dl" in report.remarks[0].text
 
 
 def test_a_cell_that_imports_torch_is_told_to_run_again(monkeypatch):

@@ -19,7 +19,9 @@ from gpumagic.pin_loader.workers import (
     busy_workers,
     chosen_of,
     is_faster,
+    is_told_apart,
     search,
+    within_reason,
 )
 
 MS = 1e-3
@@ -203,6 +205,26 @@ def test_noise_is_no_gain():
     assert is_faster(loading(2, 5.0), loading(0, 10.0))
     assert not is_faster(loading(2, 9.5), loading(0, 10.0))
     assert not is_faster(loading(2, 5.0, spread=0.9), loading(0, 10.0, spread=0.9))
+
+
+def test_two_are_told_apart_by_enough_samples_that_do_not_overlap():
+    """Else the first line of a proof would be noise; alike is known, too."""
+    few = Loading(Samples((MS,)), 4)
+
+    assert is_told_apart(loading(1, 36.0), loading(4, 9.0))
+    assert is_told_apart(loading(1, 9.2), loading(4, 9.0))
+    assert not is_told_apart(loading(1, 36.0), few)
+    assert not is_told_apart(loading(1, 36.0), loading(4, 22.0, spread=0.9))
+    assert not is_told_apart(loading(1, 36.0), None)
+
+
+def test_four_workers_are_at_most_four_times_as_fast_as_one():
+    """What is more comes of a busy machine; what is less stays as it was measured."""
+    one, slow, fast = loading(1, 36.0), loading(4, 12.0), loading(4, 6.0)
+
+    assert within_reason(fast, one).between.median_s == pytest.approx(9 * MS)
+    assert within_reason(slow, one) is slow
+    assert within_reason(loading(0, 1.0), one).between.median_s == MS
 
 
 def test_how_many_can_be_busy_follows_from_what_a_batch_costs():
