@@ -355,7 +355,7 @@ def _notes(report: LoaderReport) -> Iterator[Note]:
 
 def _remarks(report: LoaderReport) -> Iterator[Remark]:
     """What any part of the report remarks, each once."""
-    holders = (report, report.anatomy, report.rates, report.end_to_end)
+    holders = (report, report.anatomy, report.rates)
     found = (each for holder in holders if holder for each in holder.remarks)
     yield from dict.fromkeys(found)
 
@@ -739,8 +739,6 @@ def _loops_lines(proof: EndToEnd) -> Iterator[str]:
     yield f"{count_text(len(result.pairs), 'pair')} of {steps} each, in turn."
 
 
-# --------------------------------------------------------------------- machine
-
 _LIMIT = (
     Property(Column("What"), lambda limit: limit.kind.value),
     Property(Column("Needed", number=True), lambda limit: bytes_text(limit.needed)),
@@ -750,18 +748,6 @@ _LIMIT = (
     Property(Column("Verdict"), lambda limit: limit.severity.value),
     Property(Column("Read from"), lambda limit: limit.source or "-"),
 )
-
-
-def _on_the_machine(guard: Guard, setting: Setting) -> Iterator[str]:
-    batches = count_text(guard.batches, "batch", "batches")
-    locked = bytes_text(guard.locked_bytes)
-    yield f"At most {batches} can be under way, in {locked} of pinned memory."
-    for limit in guard.limits:
-        needed, left = bytes_text(limit.needed), bytes_text(limit.available)
-        yield f"{limit.kind.value}: {needed} needed at most, {left} available"
-    if guard.device_bytes and setting.device is not None:
-        more, where = bytes_text(guard.device_bytes), device_text(setting)
-        yield f"Batches copied ahead take {more} of {where} (estimated)."
 
 
 # ----------------------------------------------------------------------- times
@@ -845,8 +831,9 @@ def _how(report: LoaderReport) -> Iterator[str]:
             yield _STAND_IN
     if label and report.rates.load is not None:
         yield _MODELLED.format(label=label)
-    if report.guard is not None:
-        yield "\n".join(_on_the_machine(report.guard, report.setting))
+    for limit in report.guard.limits if report.guard is not None else ():
+        needed, left = bytes_text(limit.needed), bytes_text(limit.available)
+        yield f"{limit.kind.value}: {needed} needed at most, {left} available"
     for each in _remarks(report):
         if not each.hint and not each.serious:
             yield f"{_capital(each.text)}."

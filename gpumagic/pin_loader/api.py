@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.opening import runtime_now
@@ -147,7 +148,11 @@ def watch(function: Callable[[], object], *, name: str | None = None) -> WatchRe
     from gpumagic.pin_loader.watch_cell import WatchRun
 
     title = name or getattr(function, "__name__", None) or type(function).__name__
-    run = WatchRun(runtime_now, lambda: _names_in(function))
+    names: dict[str, object] = {}
+    with suppress(TypeError):  # it need not be a function of Python
+        found = inspect.getclosurevars(inspect.unwrap(function))
+        names = {**found.globals, **found.nonlocals}
+    run = WatchRun(runtime_now, lambda: names)
     run.begin()
     try:
         function()
@@ -169,17 +174,3 @@ def look_or_improve(
     if is_truly(loader, DevicePrefetcher) and options.workers is not None:
         loader = loader.loader  # it is made anew, with other workers
     return investigate(loader, options, STAGES, progress)
-
-
-def _names_in(function: Any) -> dict[str, object]:
-    """What the function calls things: its globals, and variables round it."""
-    inner = inspect.unwrap(function)
-    inner = getattr(inner, "__func__", inner)  # of a method
-    names = dict(getattr(inner, "__globals__", {}))
-    code, cells = getattr(inner, "__code__", None), getattr(inner, "__closure__", None)
-    for name, cell in zip(getattr(code, "co_freevars", ()), cells or (), strict=False):
-        try:
-            names[name] = cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
-    return names

@@ -106,10 +106,7 @@ def guard(
     Above a fifth of what there is it warns, above a half it refuses, unless the user
     insists.
     """
-    limits = tuple(_limits(wanted, room or look_at_headroom(), force=force))
-    # While a batch is fetched, the loop still has a name for the one before.
-    device_bytes = 3 * wanted.anatomy.tensor_bytes if wanted.pinned else None
-    return Guard(wanted.locked_bytes, wanted.batches, limits, device_bytes)
+    return Guard(tuple(_limits(wanted, room or look_at_headroom(), force=force)))
 
 
 def _limits(wanted: Demand, room: Headroom, *, force: bool) -> Iterator[Limit]:

@@ -24,7 +24,7 @@ from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader.batch import to_device
 from gpumagic.pin_loader.loader import USUAL_PREFETCH, length_of
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.records import EndToEnd, Remark
+from gpumagic.pin_loader.records import EndToEnd
 from gpumagic.pin_loader.trial import batches_of
 from gpumagic.report.robust import verdict_of
 
@@ -89,19 +89,13 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
             stack.callback(loop.close)
         steps = _affordable(loops, pace, budget_s, modelled=modelled)
         pairs = _pairs(loops, steps, budget_s, modelled=modelled, progress=progress)
-        short = any(loop.is_short(steps) for loop in loops)
     name, out, called = names
-    remark = Remark(
-        "an epoch is shorter than a run, so that the times hold beginnings of epochs",
-        "persistent_workers=True makes these shorter",
-    )
     return EndToEnd(
         result=_verdict(pairs, known=modelled and pace.known),
         batches=steps,
         base=f"for batch in {name}: {called}(batch.to({str(place)!r}))",
         newer=f"for batch in {out}: {called}(batch)",
         modelled=modelled,
-        remarks=(remark,) if short else (),
     )
 
 
@@ -212,10 +206,6 @@ class Loop:
             del batch
         synchronize()
         return (now_ns() - began_ns) / 1e9 / steps
-
-    def is_short(self, steps: int) -> bool:
-        """Whether a run does not fit into an epoch."""
-        return self._length is not None and self.ahead + steps > self._length
 
     def close(self) -> None:
         """End the iteration, and its workers with it."""

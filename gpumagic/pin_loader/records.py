@@ -189,10 +189,7 @@ class Limit(Record):
 class Guard(Record):
     """What pinning and workers take of the machine."""
 
-    locked_bytes: int  # by the formula: batches under way, in powers of two
-    batches: int  # that can be under way
     limits: tuple[Limit, ...]
-    device_bytes: int | None = None  # what prefetched batches take there
 
     @property
     def refusing(self) -> Limit | None:
@@ -237,7 +234,6 @@ class Stopped(enum.Enum):
 
     FOUND = "the next ones gained nothing"
     ASKED = "so many were asked for"
-    MOST = "no more were to be tried"
     BUDGET = "the time was spent"
     LIMIT = "more would not fit into memory"
     FAILED = "loading with more of them failed"
@@ -402,7 +398,6 @@ class EndToEnd(Record):
     base: str  # `for batch in train_dl: batch.to(device)`
     newer: str
     modelled: bool = False  # waits are worked out: simulated devices have a clock
-    remarks: tuple[Remark, ...] = ()
 
 
 class State(enum.Enum):

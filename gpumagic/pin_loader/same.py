@@ -147,7 +147,6 @@ class Pass(NamedTuple):
 
     digests: tuple[tuple[Leaf, ...], ...]  # one for each batch, in order
     ended: bool = False
-    error: str | None = None  # the class of the error that it raised instead
 
 
 def compare(
@@ -161,7 +160,11 @@ def compare(
     if reason is not None:
         return Sameness(batches=0, same=None, problem=reason)
     with kept(old):
-        return _compared(twin, rebuilt, batches, enough_s)
+        try:
+            return _compared(twin, rebuilt, batches, enough_s)
+        except Exception as wrong:  # noqa: BLE001 -- the user's own, whatever it is
+            problem = f"one of the loaders raised {type(wrong).__name__}"
+            return Sameness(batches=0, same=None, problem=problem)
 
 
 def _compared(old: Any, new: Any, most: int, enough_s: float) -> Sameness:
@@ -171,14 +174,11 @@ def _compared(old: Any, new: Any, most: int, enough_s: float) -> Sameness:
         return Sameness(0, same=False, difference=words)
     seen = gone_through(old, most, enough_s)
     count = len(seen.digests)
-    most = most if seen.ended or seen.error else count
+    most = most if seen.ended else count
     whole = seen.ended or lengths[0] == count
     found = _between(seen, gone_through(new, most))
     if found is None:
-        if seen.error is None:
-            return Sameness(count, same=True, whole=whole)
-        problem = f"both raise {seen.error} after {count} batches"
-        return Sameness(count, same=True if count else None, problem=problem)
+        return Sameness(count, same=True, whole=whole)
     # A difference is one of the loaders, or of random numbers.
     workers = [getattr(each, "num_workers", 0) for each in (old, new)]
     problem = ""
@@ -207,17 +207,9 @@ def _between(one: Pass, other: Pass) -> tuple[int, str] | None:
         if words is not None:
             return place, f"batch {place}: {words}"
     counts = len(one.digests), len(other.digests)
-    if counts[0] != counts[1] or one.error != other.error:
-        ends = f"the old loader {_end_of(one)}, the new one {_end_of(other)}"
-        return min(counts), ends
+    if counts[0] != counts[1]:
+        return min(counts), f"the old loader gave {counts[0]}, the new one {counts[1]}"
     return None
-
-
-def _end_of(way: Pass) -> str:
-    count = len(way.digests)
-    if way.error is not None:
-        return f"raises {way.error} after {count} batches"
-    return f"ends after {count} batches" if way.ended else "goes on"
 
 
 def gone_through(
@@ -231,10 +223,7 @@ def gone_through(
     until_s = time.monotonic() + enough_s
     digests: list[tuple[Leaf, ...]] = []
     with kept(loader), batches_of(loader, patience_s=patience_s) as batches:
-        try:
-            ended = _take(batches, digests, most, until_s, fewest)
-        except Exception as wrong:  # noqa: BLE001 -- the other loader may raise it, too
-            return Pass(tuple(digests), error=type(wrong).__name__)
+        ended = _take(batches, digests, most, until_s, fewest)
     return Pass(tuple(digests), ended)
 
 

@@ -240,10 +240,13 @@ def _look_for_doubles(case: Case, count: int) -> Ending | None:
     """Refuse an iterable dataset that each worker goes through as a whole."""
     if case.facts.kind is not LoaderKind.ITERABLE or count < 2:
         return None
-    twice = same.given_by_all_workers(
-        case.trial_copy(workers=count, pin_memory=False),
-        enough_s=case.options.budget_s / 10,
-    )
+    try:
+        twice = same.given_by_all_workers(
+            case.trial_copy(workers=count, pin_memory=False),
+            enough_s=case.options.budget_s / 10,
+        )
+    except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
+        raise loading.failure_of(error, 0) from None
     case.shares_out = twice is False
     if not twice:
         return None
@@ -576,7 +579,7 @@ def investigate(
 def _ending(case: Case, stages: Sequence[Stage], progress: Progress | None) -> Ending:
     for stage in stages:
         if progress is not None:
-            case.tell = _telling(progress, case, stage, stages)
+            case.tell = _telling(progress, stage, stages)
             case.tell(0.0)
         found = stage.run(case)
         if found is not None:
@@ -605,17 +608,14 @@ def _open(loader: Any, options: Options) -> Case:
 
 
 def _telling(
-    progress: Progress, case: Case, stage: Stage, stages: Sequence[Stage]
+    progress: Progress, stage: Stage, stages: Sequence[Stage]
 ) -> Callable[[float], object]:
     """Tells the share of the time that has passed, and what is done meanwhile."""
     at = stages.index(stage)
     before = sum(each.share for each in stages[:at])
     whole = max(sum(each.share for each in stages), 1e-9)
-    note = stage.note
-    if case.batch_s > case.options.budget_s / 10:
-        note = f"{note}; a batch takes {seconds_text(case.batch_s)}"
     return lambda part: progress(
-        min((before + min(part, 1.0) * stage.share) / whole, 1.0), note
+        min((before + min(part, 1.0) * stage.share) / whole, 1.0), stage.note
     )
 
 

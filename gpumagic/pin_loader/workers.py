@@ -72,8 +72,6 @@ def search(  # noqa: PLR0913 -- each is a word of its own
                 hint = failure.hint
                 break
     busy = busy_workers(trials.get(0), processors)
-    if stopped is Stopped.FOUND and max(trials) >= MOST:
-        stopped = Stopped.MOST
     ordered = tuple(trials[count] for count in sorted(trials))
     chosen = chosen_of(trials, now, busy)
     return WorkerSearch(ordered, chosen, stopped, now, busy, problem, hint)

@@ -53,9 +53,6 @@ H100 = Setting(
     driver_version="580.95.05",
     processors=16,
 )
-SIMULATED = Setting(
-    "sim", label="simulated H100 SXM", device=0, torch_version="2.13.0+cpu"
-)
 CPU = Setting("cpu", torch_version="2.13.0+cpu", processors=16)
 
 LOADER = LoaderFacts(
@@ -72,8 +69,6 @@ LOADER = LoaderFacts(
     persistent_workers=False,
 )
 ALONE = replace(LOADER, workers=0, prefetch_factor=None)
-PINNING = replace(LOADER, pin_memory=True)
-
 # ------------------------------------------------------------------- the batch
 
 IMAGES, LABELS = 256 * 3 * 224 * 224 * 4, 256 * 8
@@ -81,10 +76,6 @@ OFF = {"pinned": Pinned.PAGEABLE, "why": WhyPageable.FLAG_OFF}
 IMAGE = Leaf("batch[0]", "Tensor", (256, 3, 224, 224), "float32", IMAGES, True, **OFF)
 LABEL = Leaf("batch[1]", "Tensor", (256,), "int64", LABELS, True, **OFF)
 PAIR = Anatomy("list", (IMAGE, LABEL), locked_bytes=256 * MIB + 2 * KIB)
-PINNED_PAIR = replace(
-    PAIR,
-    leaves=tuple(replace(each, pinned=Pinned.PINNED, why=None) for each in PAIR.leaves),
-)
 THROUGH = {"why": WhyPageable.PASSED_THROUGH, "holder": "Sample"}
 CUSTOM = replace(
     PAIR,
@@ -163,20 +154,14 @@ MORE = WorkerSearch(
     4,
     334,
 )
-NONE = WorkerSearch(
-    (loading(0.7, 0, (0.7 * MS, 0.0)), loading(3.2)), 0, Stopped.FOUND, 4, 16
-)
 OUT_OF_TIME = WorkerSearch((loading(6.2),), 4, Stopped.BUDGET, 4)
 SMALL = replace(STOOD_IN, copies=copies(0.9, 0.3), pin_copy=about(0.5), nbytes=9 * MIB)
-SLOW, QUICK = replace(SMALL, load=loading(24.3)), replace(SMALL, load=loading(3.2))
+SLOW = replace(SMALL, load=loading(24.3))
 
 # ----------------------------------------------------------------- the machine
 
 ROOM = Headroom(Room(200 * GIB, "MemAvailable in /proc/meminfo"), None, 100 * GIB)
-LITTLE = Headroom(Room(2 * GIB, "MemAvailable in /proc/meminfo"), None, 100 * GIB)
 FITTING = guard(Demand(PAIR, 4), ROOM)
-TOO_MUCH = guard(Demand(PAIR, 4), LITTLE)
-
 # ----------------------------------------------------------------------- proof
 
 CHANGED = (Change("pin_memory", "False", "True"),)
@@ -238,13 +223,6 @@ WORKERS = replace(
     ),
     end_to_end=proof(times=4.1),
 )
-STAND_IN = replace(
-    FASTER,
-    rates=STOOD_IN,
-    setting=SIMULATED,
-    end_to_end=proof(modelled=True),
-    bound=bound_of(STOOD_IN, pinned=False, workers=4),
-)
 NO_DIFFERENCE = replace(
     FASTER,
     state=State.SAME,
@@ -277,14 +255,6 @@ MORE_WORKERS = replace(
     rates=SLOW,
     workers=MORE,
     bound=bound_of(SLOW, pinned=False, workers=4, search=MORE),
-)
-NO_WORKERS = replace(
-    DIAGNOSED,
-    rates=QUICK,
-    workers=NONE,
-    loader=PINNING,
-    anatomy=PINNED_PAIR,
-    bound=bound_of(QUICK, pinned=True, workers=4, search=NONE),
 )
 DIFFERENT = replace(
     FASTER,

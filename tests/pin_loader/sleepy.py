@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset
 
 
 class Sleepy(Dataset):
@@ -30,16 +30,6 @@ class Sleepy(Dataset):
         if self.item_s:
             time.sleep(self.item_s)
         return torch.full((4,), float(index))
-
-
-class SleepyStream(IterableDataset):
-    """The same as a stream."""
-
-    def __init__(self, length):
-        self.length = length
-
-    def __iter__(self):
-        return (torch.full((4,), float(index)) for index in range(self.length))
 
 
 class FailsAt(Sleepy):

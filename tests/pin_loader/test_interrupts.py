@@ -138,8 +138,3 @@ def _how_long(generator):
             measure_loading(loader, budget_s=0.01)
         took.append(time.monotonic() - began)
     return min(took)
-
-
-def _no_line_at(code):
-    """The place of an instruction that Python gave no line, as it does to jumps."""
-    return next(start for start, _, line in code.co_lines() if line is None and start)

@@ -76,26 +76,6 @@ def test_every_leaf_is_reached_by_its_path():
     assert found.class_name == "dict"
 
 
-def test_a_leaf_says_what_it_is():
-    """Class, shape, dtype and bytes of tensors and arrays are those of the leaf."""
-    batch = [torch.nn.Parameter(torch.ones(2, 3)), np.ones((4,), dtype="int16")]
-
-    tensor, array = anatomy(batch).leaves
-
-    assert (tensor.what, tensor.shape, tensor.dtype, tensor.nbytes) == (
-        "Parameter",
-        (2, 3),
-        "float32",
-        24,
-    )
-    assert (array.what, array.shape, array.dtype, array.nbytes) == (
-        "ndarray",
-        (4,),
-        "int16",
-        8,
-    )
-
-
 def test_memory_is_counted_once():
     """A tensor that shares memory names the first one, and adds no bytes."""
     x, array = torch.ones(8), np.ones(4)

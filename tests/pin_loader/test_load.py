@@ -109,15 +109,6 @@ def test_some_rounds_are_timed_however_short_the_budget(clock):
     assert len(long.between.seconds) == 1
 
 
-def test_the_start_of_workers_is_a_part_of_a_short_epoch(clock):
-    """What each epoch begins with anew, each of its batches pays for."""
-    moments = [8.0 + at / 10 for at in range(16)]
-
-    told = measure_loading(Scripted(clock, moments, workers=2), budget_s=1000.0)
-
-    assert told.batch_s == pytest.approx(0.1 + 8 / 16, rel=1e-3)
-
-
 def test_a_budget_is_kept_where_a_batch_takes_long(clock):
     """One that takes longer than all was to take is not loaded again and again."""
     told = measure_loading(Scripted(clock, [3, 6, 9, 12, 15]), budget_s=0.5)

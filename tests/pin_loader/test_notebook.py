@@ -30,24 +30,6 @@ def test_a_name_alone_makes_a_loader_of_its_name():
 
 
 @pytest.mark.parametrize(
-    ("line", "out"),
-    [
-        ("self.train", "self_train_pinned"),
-        ("dl --diagnose", None),
-    ],
-)
-def test_what_the_new_loader_is_called(line, out):
-    """A name of its own, none where nothing is made."""
-    assert request_of(line).out == out
-
-
-@pytest.mark.parametrize(("text", "workers"), [("auto", "auto"), ("0", 0), ("4", 4)])
-def test_workers_are_a_number_or_found_out(text, workers):
-    """`--workers` takes auto and whole numbers, none among them."""
-    assert request_of(f"dl --workers {text}").workers == workers
-
-
-@pytest.mark.parametrize(
     ("line", "said"),
     [
         ("dl --workers many", "--workers many is no number"),

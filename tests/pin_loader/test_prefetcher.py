@@ -125,20 +125,3 @@ def test_random_numbers_are_drawn_as_by_the_loader():
         return drawn, [x.item() for (x,) in iterator], torch.rand(1).item()
 
     assert after(lambda each: DevicePrefetcher(each, "cpu")) == after(lambda each: each)
-
-
-def test_leaving_early_lets_the_loader_go():
-    """After a break nothing keeps the loader's iterator."""
-    ended = []
-
-    class Loader:
-        def __iter__(self):
-            try:
-                yield from range(5)
-            finally:
-                ended.append(True)
-
-    for _ in DevicePrefetcher(Loader(), "cpu"):
-        break
-
-    assert ended == [True]

@@ -17,7 +17,6 @@ from gpumagic.pin_loader.random_state import kept  # noqa: E402
 from tests.pin_loader.loader_kinds import (  # noqa: E402
     Numbers,
     ShufflingInPlace,
-    distributed,
     seeded,
 )
 
@@ -115,16 +114,6 @@ def test_a_loader_gives_the_same_epoch_again(make):
     assert other != expected
 
 
-def test_the_epoch_of_a_sampler_is_put_back():
-    """A sampler that was told its epoch has it afterwards."""
-    loader = DataLoader(Numbers(), sampler=distributed(epoch=3))
-
-    with kept(loader):
-        loader.sampler.set_epoch(8)
-
-    assert loader.sampler.epoch == 3
-
-
 def test_ctrl_c_while_putting_back_hinders_nothing(monkeypatch):
     """What was being put back is put back once more, and Ctrl-C comes through."""
     put_back, calls = random.setstate, []
@@ -144,11 +133,3 @@ def test_ctrl_c_while_putting_back_hinders_nothing(monkeypatch):
 
     monkeypatch.undo()
     assert next_numbers() == expected
-
-
-def test_cuda_is_not_started():
-    """Noting and putting back starts nothing."""
-    with kept(DataLoader(Numbers())):
-        pass
-
-    assert not torch.cuda.is_initialized()

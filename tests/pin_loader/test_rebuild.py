@@ -26,10 +26,7 @@ from tests.pin_loader.loader_kinds import (  # noqa: E402
     Noisy,
     Numbers,
     Stream,
-    as_a_tuple,
-    distributed,
     seeded,
-    with_attributes_set,
 )
 
 ENOUGH = 30  # batches: more than any loader here has; an endless one stops there
@@ -94,13 +91,6 @@ def test_the_settings_asked_for_are_those_of_the_new_loader(kind):
     assert (new.pin_memory, new.num_workers, new.prefetch_factor) == (True, 3, 5)
 
 
-def test_attributes_set_afterwards_are_carried_over():
-    """What somebody has set or hung on the loader, the new one has as well."""
-    new = rebuild(with_attributes_set()).loader
-
-    assert (new.collate_fn, new.nickname) == (as_a_tuple, "train")
-
-
 def test_the_workers_of_a_persistent_loader_are_not_shared():
     """A new loader has no iterator, and the old one goes on with its own."""
     old = DataLoader(Numbers(), 8, num_workers=1, persistent_workers=True)
@@ -113,15 +103,6 @@ def test_the_workers_of_a_persistent_loader_are_not_shared():
     assert old._iterator is mine
     assert difference(first, list(old)) is None
     mine._shutdown_workers()
-
-
-def test_remarks_speak_of_what_applies():
-    """Other workers draw other random numbers, which is told."""
-    sharded = DataLoader(Numbers(), 4, sampler=distributed())
-
-    said = [each.text for each in rebuild(sharded, workers=2).remarks]
-
-    assert any("draw other numbers" in text for text in said)
 
 
 def test_more_workers_of_an_iterable_dataset_are_a_serious_remark():

@@ -46,19 +46,6 @@ def test_its_workers_end_with_the_block(taken, persistent):
     assert loader._iterator is None
 
 
-def test_an_error_in_the_block_ends_them_as_well():
-    """What the block raises comes through, and no worker is left."""
-    loader = DataLoader(Sleepy(6), batch_size=2, num_workers=2)
-    before = children()
-
-    with pytest.raises(ZeroDivisionError):  # noqa: PT012, SIM117
-        with batches_of(loader) as batches:
-            next(batches)
-            raise ZeroDivisionError
-
-    assert children() <= before
-
-
 def test_workers_of_an_earlier_epoch_are_left_alone():
     """A loader whose persistent workers are alive has them afterwards, too."""
     loader = DataLoader(Sleepy(6), batch_size=2, num_workers=1, persistent_workers=True)

@@ -13,7 +13,6 @@ from gpumagic.errors import DeviceError
 from gpumagic.pin_loader.waits import SeenLoader, Wait
 from gpumagic.pin_loader.watch_cell import (
     WatchRun,
-    copy_lines,
     copy_remarks,
 )
 from gpumagic.report.places import Code
@@ -156,24 +155,6 @@ def copies(mark, count, nbytes=MIB, *, pinned=False, non_blocking=False):
 LOADER = SeenLoader(lambda: LOADER, "DataLoader", 0, waits=[Wait(None, 0.1, 50)])
 
 
-def test_lines_are_added_up_the_largest_first():
-    """Copies, bytes, pageable bytes, blocking copies and time are those of a line."""
-    small, large = here(), here()
-
-    found = copy_lines(
-        [
-            *copies(small, 2, pinned=True, non_blocking=True),
-            *copies(large, 3),
-            *copies(large, 1, non_blocking=True),
-        ]
-    )
-
-    assert [(each.times, each.nbytes) for each in found] == [(6, 6 * MIB)]
-    (line,) = found
-    assert (line.pageable_bytes, line.blocking) == (4 * MIB, 3)
-    assert line.held_s == pytest.approx(6e-3)
-
-
 @pytest.mark.parametrize(
     ("pinned", "non_blocking", "words", "hint"),
     [
@@ -200,12 +181,3 @@ def test_copies_as_they_should_be_have_no_remark():
 
     assert copy_remarks(good, [LOADER], {}) == []
     assert copy_remarks(copies(here(), 3), [late], {}) == []
-
-
-def test_a_loader_that_pins_already_is_to_be_diagnosed():
-    """Pageable copies of a loader with pin_memory=True have another cause."""
-    pins = replace(LOADER, pin_memory=True)
-
-    (remark,) = copy_remarks(copies(here(), 1), [pins], {"dl": LOADER})
-
-    assert remark.hint.startswith("%pin_loader dl --diagnose")

@@ -18,7 +18,6 @@ from gpumagic.pin_loader.records import (
 from gpumagic.pin_loader.workers import (
     busy_workers,
     chosen_of,
-    is_faster,
     is_told_apart,
     search,
     within_reason,
@@ -80,13 +79,6 @@ def test_what_computes_gains_no_more_than_there_are_processors():
     assert (told.chosen, told.busy, tried) == (2, 2, [2])
 
 
-def test_on_one_processor_computing_gains_nothing():
-    """And that is said after two workers were tried, not before."""
-    told, tried = found(ALONE, now=0, cost=(64 * MS, 0.0), processors=1)
-
-    assert (told.chosen, tried) == (0, [2])
-
-
 def test_a_larger_share_of_a_busy_machine_is_no_gain():
     """More workers than can be busy count as no better, whatever was measured."""
     told, _ = found({0: 64.0, 2: 40.0, 4: 30.0}, now=0, cost=(64 * MS, 0), processors=1)
@@ -100,13 +92,6 @@ def test_fewer_workers_are_a_remedy_and_none_as_well():
 
     assert (told.chosen, tried) == (0, [0])
     assert told.times == pytest.approx(3.2 / 0.7)
-
-
-def test_half_as_many_are_taken_where_they_are_as_good():
-    """The fewest that are as good as the best; four bring no more than two."""
-    told, tried = found(COMPUTING, now=4, cost=(64 * MS, 0.0))
-
-    assert (told.chosen, tried) == (2, [0, 8, 2])
 
 
 def test_the_best_stays_as_it_is():
@@ -198,13 +183,6 @@ def test_the_fewest_as_good_as_the_best_are_chosen(batch_ms, busy):
     assert all(
         each.batch_s > 1.1 * best_s for each in believed if each.workers < chosen
     )
-
-
-def test_noise_is_no_gain():
-    """A quick median whose samples reach those of the other is not faster."""
-    assert is_faster(loading(2, 5.0), loading(0, 10.0))
-    assert not is_faster(loading(2, 9.5), loading(0, 10.0))
-    assert not is_faster(loading(2, 5.0, spread=0.9), loading(0, 10.0, spread=0.9))
 
 
 def test_two_are_told_apart_by_enough_samples_that_do_not_overlap():

@@ -7,7 +7,6 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import gpumagic
-from gpumagic.errors import DeviceError
 from gpumagic.pin_loader import diagnose, improve
 from gpumagic.pin_loader.random_state import kept
 
@@ -82,14 +81,6 @@ def test_a_mere_look_makes_no_device_current_that_has_not_started(pinned_under):
 
     assert not torch.sim.is_initialized()
     assert pinned_under == set()
-
-
-@pytest.mark.parametrize("pin_memory", [True, False])
-@pytest.mark.usefixtures("pinned_under")
-def test_a_device_that_is_not_there_is_an_error_in_two_lines(pin_memory):
-    """How many there are is known only when they are started."""
-    with pytest.raises(DeviceError, match="sim:7"):
-        improve(small_images(pin_memory=pin_memory), device="sim:7", budget_s=0.5)
 
 
 def drawn(device=0):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -12,10 +10,9 @@ from gpumagic.devices.opening import open_runtime
 from gpumagic.pin_loader.batch import tensors_in
 from gpumagic.pin_loader.leaves import anatomy_of
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher, Pinning
-from gpumagic.pin_loader.records import LoaderFacts, LoaderKind, Pinned, WhyPageable
+from gpumagic.pin_loader.records import LoaderFacts, LoaderKind, Pinned
 from gpumagic.pin_loader.same import difference, digest_of
 from tests.pin_loader.kinds_of_batches import (
-    Counted,
     Frozen,
     Plain,
     Sample,
@@ -71,17 +68,7 @@ def as_object(rows):
     return {"inside": Plain(stacked(rows))}
 
 
-def as_counted(rows):
-    """A dataclass that does something when it is made."""
-    return Counted(stacked(rows))
-
-
-def as_set(rows):
-    """A tensor in a set."""
-    return {stacked(rows)}
-
-
-CUSTOM = [as_sample, as_frozen, as_object, as_counted, as_set]
+CUSTOM = [as_sample, as_frozen, as_object]
 
 
 def batches_of(loader):
@@ -115,16 +102,6 @@ def test_a_leaf_is_pinned_if_its_memory_is(runtime):
     ]
     assert found.locked_bytes == 32
     assert found.bytes_that_are(Pinned.PINNED) == 16
-
-
-def test_an_unused_device_stays_unused(box):
-    """Looking at a batch does not start the device."""
-    runtime = open_runtime("sim")
-
-    found = anatomy_of([torch.ones(1)], runtime, replace(ON, pin_memory=False))
-
-    assert found.leaves[0].why is WhyPageable.FLAG_OFF
-    assert not runtime.started()
 
 
 # ---------------------------------------------------- pinned by the prefetcher

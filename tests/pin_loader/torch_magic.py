@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from gpumagic.devices.busy import Busy
 from gpumagic.devices.opening import open_runtime
@@ -64,13 +64,6 @@ def pictures(count):
     return torch.rand(count, *SHAPE)
 
 
-class Repeating(IterableDataset):
-    """An iterable dataset that begins anew each time."""
-
-    def __iter__(self):
-        return iter(torch.arange(64.0).split(1))
-
-
 @pytest.fixture
 def shell(box):
     """A shell with the extension loaded and some loaders."""
@@ -83,8 +76,6 @@ def shell(box):
         torch=torch,
         train_dl=DataLoader(images(), 64, shuffle=True),
         samples_dl=DataLoader(images(), 64, collate_fn=as_sample),
-        stream_dl=DataLoader(Repeating(), 8),
-        once=DataLoader(_once(), 8),
     )
     yield shell
     shell.run_line_magic("unload_ext", "gpumagic")
@@ -93,19 +84,6 @@ def shell(box):
     InteractiveShell.clear_instance()
     get_asyncio_loop().close()
     gc.collect()
-
-
-def _once():
-    """A dataset that can be gone through once."""
-
-    class Once(IterableDataset):
-        def __init__(self):
-            self.rows = iter(torch.arange(64.0).split(1))
-
-        def __iter__(self):
-            return self.rows
-
-    return Once()
 
 
 def run(shell, text):
@@ -165,30 +143,8 @@ def refuse_by(monkeypatch, kind):
     from gpumagic.pin_loader.records import Guard
 
     limit = Limit(kind, 100, 10, Severity.REFUSE, "a test", "use less")
-    guard = Guard(100, 2, (limit,))
+    guard = Guard((limit,))
     monkeypatch.setattr(stages.limits, "guard", lambda *_, **__: guard)
-
-
-def test_a_foreign_loader_stays_as_it_is(shell):
-    """It gives batches; how it was made is not known, and none is taken from it."""
-
-    class Foreign:
-        def __init__(self):
-            self.rows = [torch.full((64, 3), float(at)) for at in range(12)]
-
-        def __iter__(self):
-            return iter(self.rows)
-
-        def __len__(self):
-            return len(self.rows)
-
-    shell.user_ns["foreign"] = Foreign()
-
-    report = run(shell, f"%pin_loader foreign {BUDGET} --force -o -q")
-
-    assert report.state is State.NOTHING
-    assert "foreign gives batches, and stays as it is" in report.headline
-    assert "foreign_pinned" not in shell.user_ns
 
 
 # ------------------------------------------------------------------ what is found
@@ -240,18 +196,6 @@ def test_workers_that_pay_are_found_and_taken(shell):
     measured = 1 / report.end_to_end.result.ratio
     assert measured > 3
     assert measured <= report.bound.gain(Remedy.EVERYTHING).times * (1 + 1e-9)
-
-
-def test_a_stream_that_each_worker_repeats_is_an_error_of_the_users(shell):
-    """That comes before all that could be said of its speed."""
-    shell.user_ns["twice"] = DataLoader(Repeating(), 8, num_workers=2)
-
-    report = run(shell, "%pin_loader twice -o -q")
-
-    assert report.state is State.REFUSED
-    assert report.headline.startswith("twice is wrong: each record comes twice")
-    assert "get_worker_info" in report.reason.hint
-    assert report.rates.load is None
 
 
 def test_random_numbers_go_on_as_if_nothing_had_happened(shell):
@@ -320,23 +264,3 @@ def test_a_wrong_word_is_one_clear_error(shell, line, said):
     assert said in caught.value.problem
     assert caught.value.hint
     assert {name for name in set(shell.user_ns) - names if "pinned" in name} == set()
-
-
-def test_a_loader_that_raises_is_told_of_in_two_lines(shell):
-    """The batch, the error, what to type; random numbers are as before."""
-
-    class Broken(TensorDataset):
-        def __getitem__(self, row):
-            if row >= 24:
-                raise ValueError("row 24 is broken")
-            return super().__getitem__(row)
-
-    shell.user_ns["broken"] = DataLoader(Broken(torch.rand(64, 4)), 8)
-    state = torch.get_rng_state()
-
-    with pytest.raises(GpuMagicError) as caught:
-        shell.run_line_magic("pin_loader", f"broken {BUDGET}")
-
-    assert "row 24 is broken" in str(caught.value)
-    assert "broken_pinned" not in shell.user_ns
-    assert torch.equal(torch.get_rng_state(), state)
