@@ -125,18 +125,14 @@ class LoaderReport(Report):
 # ---------------------------------------------------------------- the verdict
 
 
-def _diagnosed(report: LoaderReport) -> str:
+def _looked_at(report: LoaderReport) -> str:
     if report.bound is not None:
         return _bottleneck(report, report.bound)
+    if report.state is State.NOTHING:
+        reason = "" if report.reason is None else f": {report.reason.text}"
+        return f"{report.name} gives batches, and stays as it is{reason}"
     where = device_text(report.setting)
     return f"{_loads(report)}; copies to {where} were not measured"
-
-
-def _nothing(report: LoaderReport) -> str:
-    if report.bound is not None:
-        return _bottleneck(report, report.bound)
-    reason = "" if report.reason is None else f": {report.reason.text}"
-    return f"{report.name} gives batches, and stays as it is{reason}"
 
 
 def _bottleneck(report: LoaderReport, bound: Bound) -> str:
@@ -154,23 +150,19 @@ def _bottleneck(report: LoaderReport, bound: Bound) -> str:
 def _remedy_clause(report: LoaderReport, bound: Bound) -> str:
     """The best that is known; where nothing is, what was tried."""
     copies = bound.gain(Remedy.PIN, Remedy.PREFETCH)
-    ahead = copies is not None and (copies.times or 0) >= WORTH_IT
+    ahead = copies is not None and copies.times >= WORTH_IT
     copying = "copying ahead" if _pins(bound) else "pinning and copying ahead"
     gain = bound.gain(Remedy.WORKERS)
     if gain is not None and report.workers is not None:
         said = workers_clause(report.workers)
-        best = bound.gain(Remedy.EVERYTHING)
-        if ahead and best and (best.times or 0) >= WORTH_IT * (gain.times or 0):
-            most = times_text(best.times)
-            return f"{said}; {copying} besides, up to {most} in all"
+        most = bound.times(Remedy.EVERYTHING)
+        if ahead and most >= WORTH_IT * gain.times:
+            return f"{said}; {copying} besides, up to {times_text(most)} in all"
         return said
     if ahead and copies is not None:
         what = "pinning" if copies.remedy is Remedy.PIN else copying
         return f"{what} could give up to {times_text(copies.times)}"
-    known = [gain.times for gain in bound.gains if gain.times is not None]
-    if not known:
-        return "nothing else is known to help"
-    most = times_text(max(*known, 1.0))
+    most = times_text(max(bound.times(*Remedy), 1.0))
     return f"no remedy that was tried could give more than {most}"
 
 
@@ -282,8 +274,8 @@ def _without_accelerator(report: LoaderReport) -> str:
 
 
 _HEADLINES: dict[State, Callable[[LoaderReport], str]] = {
-    State.NOTHING: _nothing,
-    State.DIAGNOSED: _diagnosed,
+    State.NOTHING: _looked_at,
+    State.DIAGNOSED: _looked_at,
     State.FASTER: _compared,
     State.SAME: _compared,
     State.REFUSED: _refused,
@@ -522,10 +514,10 @@ def _remedy_table(report: LoaderReport, bound: Bound) -> Table:
     heads.append(Column("At most", number=True))
     heads += [Column("Measured", number=True)] * told
     rows = []
-    for gain in sorted(bound.gains, key=lambda each: -(each.times or 0.0)):
+    for gain in sorted(bound.gains, key=lambda each: -each.times):
         row: list[Cell] = [_remedy_text(gain, bound)]
         row += [time_text(gain.step_s)] * least
-        most = gain.times is not None and gain.times > _MOST_TIMES
+        most = gain.times > _MOST_TIMES
         row.append(f"over {_MOST_TIMES}x" if most else times_text(gain.times))
         if told and proof is not None:
             ratio = proof.result.ratio

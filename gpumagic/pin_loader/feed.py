@@ -297,9 +297,9 @@ def stand_in_for(found: Rates, runtime: Runtime, device: int) -> StandIn | None:
     copy = found.copy(pinned=True, blocking=False) or found.copy(
         pinned=False, blocking=True
     )
-    on_device = None if copy is None else copy.device or copy.host
+    there = None if copy is None else copy.there
     between = None if found.load is None else found.load.between
-    parts = [each for each in (between, found.pin_copy, on_device) if each is not None]
+    parts = [each for each in (between, found.pin_copy, there) if each is not None]
     seconds = max((part.median_s for part in parts), default=0.0)
     return StandIn(runtime, device, seconds) if seconds > 0 else None
 

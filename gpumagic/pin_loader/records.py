@@ -274,6 +274,11 @@ class CopyMode(Record):
     host: Samples  # how long the host was held
     device: Samples | None = None  # how long the copies took there
 
+    @property
+    def there(self) -> Samples:
+        """How long the copies took on the device, as far as that is known."""
+        return self.device or self.host
+
 
 @dataclass(frozen=True)
 class Step(Record):
@@ -296,7 +301,7 @@ class Rates(Record):
     remarks: tuple[Remark, ...] = ()
 
     def copy(self, *, pinned: bool, blocking: bool) -> CopyMode | None:
-        """One of the four ways."""
+        """One of the ways."""
         for each in self.copies:
             if (each.pinned, each.blocking) == (pinned, blocking):
                 return each
@@ -335,9 +340,9 @@ class Gain(Record):
     exposed: tuple[tuple[Part, float], ...] = ()  # what of a step nothing hides
 
     @property
-    def times(self) -> float | None:
+    def times(self) -> float:
         """How many times as fast it makes a step at most."""
-        return self.now_s / self.step_s if self.step_s > 0 else None
+        return self.now_s / self.step_s if self.step_s > 0 else 1.0
 
 
 @dataclass(frozen=True)
@@ -355,15 +360,18 @@ class Bound(Record):
     def gain(self, *remedies: Remedy) -> Gain | None:
         """The best of these; the simplest of those that are near."""
         there = [each for each in self.gains if each.remedy in remedies]
-        enough = max((each.times or 0.0 for each in there), default=0.0) / WORTH_IT
-        return next((each for each in there if (each.times or 0.0) >= enough), None)
+        most = max((each.times for each in there), default=0.0)
+        return next((each for each in there if each.times >= most / WORTH_IT), None)
+
+    def times(self, *remedies: Remedy) -> float:
+        """How many times as fast the best of these makes a step at most."""
+        found = self.gain(*remedies)
+        return 1.0 if found is None else found.times
 
     @property
     def best(self) -> Gain | None:
         """The remedy that can give the most, if it is worth it."""
-        found = self.gain(*Remedy)
-        worth = found is not None and (found.times or 0.0) >= WORTH_IT
-        return found if worth else None
+        return self.gain(*Remedy) if self.times(*Remedy) >= WORTH_IT else None
 
 
 # --------------------------------------------------------------- the new loader

@@ -405,10 +405,10 @@ def bound(case: Case) -> Ending | None:
     asked = case.options.workers
     if case.options.force or isinstance(asked, int) or case.workers != case.now:
         return None
-    ahead, other = found.gain(Remedy.PREFETCH), found.gain(Remedy.WORKERS)
-    if bounds.is_worth_it(other) and bounds.times_of(other) > bounds.times_of(ahead):
+    ahead, other = found.times(Remedy.PREFETCH), found.times(Remedy.WORKERS)
+    if other >= WORTH_IT and other > ahead:
         return Ending(State.DIAGNOSED)  # that comes first, and is the user's to say
-    return None if bounds.is_worth_it(ahead) else Ending(State.NOTHING, _other(found))
+    return None if ahead >= WORTH_IT else Ending(State.NOTHING, _other(found))
 
 
 def _is_pinned(anatomy: Anatomy) -> bool:

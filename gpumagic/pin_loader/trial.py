@@ -50,7 +50,7 @@ def batches_of(
     """The batches of a loader, for a `with` block; its workers end with the block.
 
     They end whatever happens, Ctrl-C included, which waits while they are started
-    and ended. Workers that were there before (of an earlier epoch) are left alone.
+    and ended. The loader is a clone, whose iterators and timeout are nobody's.
     """
     return Trial(loader, patience_s, grace_s)
 
@@ -68,7 +68,6 @@ class Trial:
         self._own: list[Any] = []  # what is to be ended
         self._begun = False
         self._workers: set[BaseProcess] = set()
-        self._before = [iterator for *_, iterator in kept_iterators(loader)]
         self._interrupts = Interrupts(Trial.__exit__.__code__)
 
     def __enter__(self) -> Self:
@@ -109,10 +108,14 @@ class Trial:
         # A second Ctrl-C comes through: starting may take long, or hang.
         self._begun = True
         before = processes()
+        own_s = getattr(self._loader, "timeout", None)
+        patience_s, workers = self._patience_s, getattr(self._loader, "num_workers", 0)
+        if patience_s is not None and own_s is not None and workers:
+            self._loader.timeout = min(own_s or patience_s, patience_s)
         self._interrupts.hold(patient=False)
         try:
             try:
-                with without_known_warnings(), self._with_patience():
+                with without_known_warnings():
                     self._iterator = iter(self._loader)
             except BaseException as error:
                 disarm(error)
@@ -127,34 +130,15 @@ class Trial:
         finally:  # a generator has started its workers only now
             self._workers |= processes() - before
 
-    @contextlib.contextmanager
-    def _with_patience(self) -> Iterator[None]:
-        """Have torch give up after a while; the loader keeps what it was set to."""
-        loader, patience_s = self._loader, self._patience_s
-        own_s = getattr(loader, "timeout", None)
-        workers = getattr(loader, "num_workers", 0)
-        if patience_s is None or own_s is None or not workers:
-            yield
-            return
-        loader.timeout = min(own_s or patience_s, patience_s)
-        try:
-            yield
-        finally:
-            loader.timeout = own_s
-
     def _close(self) -> None:
-        found = [] if self._iterator is None else [self._iterator]
+        if self._iterator is not None:
+            self._own.append(self._iterator)
+            self._iterator = None
         for loader, name, iterator in kept_iterators(self._loader):
-            if not self._was_there(iterator):
-                found.append(iterator)
-                vars(loader)[name] = None  # or it would keep its workers
-        self._own += [each for each in found if not self._was_there(each)]
-        self._iterator = None
+            self._own.append(iterator)
+            vars(loader)[name] = None  # or it would keep its workers
         close(self._own, self._workers, self._grace_s)
-        self._workers, self._before = set(), []
-
-    def _was_there(self, iterator: Any) -> bool:
-        return any(each is iterator for each in self._before)
+        self._workers = set()
 
 
 @contextlib.contextmanager

@@ -103,7 +103,7 @@ def kept(found, bound, result):
 
 def most_of(bound):
     """How many times as fast pinning and copying ahead can make a step."""
-    return bounds.times_of(bound.gain(Remedy.PREFETCH))
+    return bound.times(Remedy.PREFETCH)
 
 
 # ---------------------------------------------------------------------- rates
