@@ -162,8 +162,8 @@ def _remedy_clause(report: LoaderReport, bound: Bound) -> str:
     if ahead and copies is not None:
         what = "pinning" if copies.remedy is Remedy.PIN else copying
         return f"{what} could give up to {times_text(copies.times)}"
-    most = times_text(max(bound.times(*Remedy), 1.0))
-    return f"no remedy that was tried could give more than {most}"
+    at_most = max([1.0, *(each.times for each in bound.gains)])
+    return f"no remedy that was tried could give more than {times_text(at_most)}"
 
 
 def _pins(bound: Bound) -> bool:

@@ -92,8 +92,8 @@ def costs_of(
     return Costs(
         load_s=_loads_s(load, end),
         pin_s=0.0 if pinned else _at(rates.pin_copy, end),
-        link_s=_at(link and link.there, end),
-        blocking_s=_at(blocking and blocking.host, end),
+        link_s=_at(None if link is None else link.there, end),
+        blocking_s=_at(None if blocking is None else blocking.host, end),
         step_s=_at(None if step is None else step.samples, end),
         workers=workers,
     )
