@@ -838,10 +838,8 @@ def place_lines(setting: Setting) -> Iterator[str]:
     if setting.device_name is not None:
         number = "" if setting.device is None else f"{setting.kind}:{setting.device}, "
         yield f"device: {number}{setting.device_name}"
-    versions = (("torch", setting.torch_version), ("driver", setting.driver_version))
-    known = [f"{name} {version}" for name, version in versions if version is not None]
-    if known:
-        yield ", ".join(known)
+    if setting.torch_version is not None:
+        yield f"torch {setting.torch_version}"
     if setting.processors is not None:
         yield f"processors that this process may use: {setting.processors}"
 
@@ -861,5 +859,5 @@ def _loader_lines(facts: LoaderFacts) -> Iterator[str]:
     """For whoever wants to check that it is the right loader."""
     values = {name: getattr(facts, name) for name in _SETTINGS}
     set_to = [f"{name}={value}" for name, value in values.items() if value is not None]
-    yield f"{facts.class_name}({', '.join(set_to)}): {facts.kind.value}"
+    yield f"{facts.class_name}({', '.join(set_to)})"
     yield f"{count_text(facts.length, 'batch', 'batches')} in an epoch"

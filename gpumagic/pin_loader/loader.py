@@ -13,19 +13,17 @@ from __future__ import annotations
 import dis
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterator
 from types import MethodType
 from typing import Any, NamedTuple
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader.random_state import kept
-from gpumagic.pin_loader.records import Change, LoaderFacts, LoaderKind, Remark
-from gpumagic.report.introspection import attributes_of, class_has, is_truly
+from gpumagic.pin_loader.records import Change, LoaderFacts, Remark
+from gpumagic.report.introspection import attributes_of, class_name, is_truly
 from gpumagic.report.units import with_article
 
 USUAL_PREFETCH = 2  # torch's own, once there are workers
-_COLLECTIONS = (str, bytes, bytearray, Mapping, AbstractSet, list, tuple, range, type)
 _ENDLESS = (itertools.count, itertools.cycle, itertools.repeat)
 _COUNTED = "_IterableDataset_len_called"
 _ITERATOR = "_iterator"
@@ -36,10 +34,6 @@ class NotALoader(GpuMagicError):
     """What was named gives no batches."""
 
 
-_FOREIGN = Remark(
-    "it is not a DataLoader of torch, and how it was made is not known",
-    "pin its batches where they are made",
-)
 _PREPARED = Remark(
     "accelerate has prepared it, and copies its batches to the device",
     "pass DataLoaderConfiguration(non_blocking=True) to the Accelerator, and "
@@ -47,18 +41,10 @@ _PREPARED = Remark(
 )
 
 
-def why_as_it_is(loader: Any) -> Remark | None:
-    """Why a loader stays as it is, by its true class and the bases of that."""
+def _why_as_it_is(loader: Any) -> Remark | None:
     packages = {base.__module__.partition(".")[0] for base in type(loader).__mro__}
-    if "accelerate" in packages:  # a new one would shard what is sharded already
-        return _PREPARED
-    return None if is_torch_loader(loader) else _FOREIGN
-
-
-def is_torch_loader(thing: Any) -> bool:
-    """Whether it is a DataLoader in truth, whatever its `__class__` says."""
-    known = getattr(sys.modules.get("torch.utils.data"), "DataLoader", None)
-    return known is not None and issubclass(type(thing), known)
+    # A new one would shard what is sharded already.
+    return _PREPARED if "accelerate" in packages else None
 
 
 # ---------------------------------------------------------------- how it is set
@@ -66,22 +52,18 @@ def is_torch_loader(thing: Any) -> bool:
 
 def facts_of(loader: Any, name: str | None = None) -> LoaderFacts:
     """What a loader is set to do."""
-    if not is_torch_loader(loader):
-        _refuse_what_gives_no_batches(loader, name)
-        length = length_of(loader) if class_has(loader, "__len__") else None
-        return LoaderFacts(
-            LoaderKind.FOREIGN, class_name_of(loader), name, length=length
-        )
+    if not _is_of_torch(loader, "torch.utils.data", "DataLoader"):
+        raise _not_a_loader(loader, name)
     with kept(loader):  # some batch samplers draw their batches to count them
         length = length_of(loader)
     size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
-    iterable = is_iterable_style(loader)
+    own = loader.batch_size is None and loader.batch_sampler is not None
     return LoaderFacts(
-        kind=kind_of(loader),
-        class_name=class_name_of(loader),
+        class_name=class_name(loader),
         name=name,
-        dataset=type(loader.dataset).__name__,
-        sampler=None if iterable else type(_chosen_by_user(loader)).__name__,
+        dataset=class_name(loader.dataset),
+        iterable=is_iterable_style(loader),
+        sampler=class_name(loader.batch_sampler if own else loader.sampler),
         length=length,
         batch_size=size if type(size) is int else None,
         workers=loader.num_workers,
@@ -91,16 +73,24 @@ def facts_of(loader: Any, name: str | None = None) -> LoaderFacts:
     )
 
 
-def kind_of(loader: Any) -> LoaderKind:
-    """How a loader comes to its batches."""
-    if not is_torch_loader(loader):
-        return LoaderKind.FOREIGN
-    if is_iterable_style(loader):
-        return LoaderKind.ITERABLE
-    if loader.batch_size is not None:
-        return LoaderKind.BATCHED
-    unbatched = loader.batch_sampler is None
-    return LoaderKind.UNBATCHED if unbatched else LoaderKind.BATCH_SAMPLER
+def _not_a_loader(thing: Any, name: str | None) -> NotALoader:
+    called = f"`{name}`" if name else "this"
+    hint = "name a DataLoader; batches of anything else are pinned where they are made"
+    if _is_of_torch(thing, "torch.utils.data", "Dataset"):
+        hint = f"make a loader of it: DataLoader({name or 'dataset'}, batch_size=...)"
+    kind = with_article("class" if is_truly(thing, type) else class_name(thing))
+    return NotALoader(f"{called} is {kind}, which is no DataLoader of torch", hint)
+
+
+def _is_of_torch(thing: Any, module: str, name: str) -> bool:
+    """Whether it is of such a class; nothing is imported to find out."""
+    known = getattr(sys.modules.get(module), name, None)
+    return known is not None and is_truly(thing, known)
+
+
+def is_iterable_style(loader: Any) -> bool:
+    """Whether the dataset is gone through, and not asked by index."""
+    return _is_of_torch(loader.dataset, "torch.utils.data", "IterableDataset")
 
 
 def start_method_of(loader: Any) -> str:
@@ -113,19 +103,6 @@ def start_method_of(loader: Any) -> str:
     # Asked in this way the choice stays open; the default comes first.
     settled = multiprocessing.get_start_method(allow_none=True)
     return settled or multiprocessing.get_all_start_methods()[0]
-
-
-def class_name_of(thing: Any) -> str:
-    """Its true class, with the package where that is neither torch nor the user's."""
-    kind = type(thing)
-    package = kind.__module__.partition(".")[0]
-    own = package in ("torch", "__main__", "builtins")
-    return kind.__name__ if own else f"{package}.{kind.__name__}"
-
-
-def is_iterable_style(loader: Any) -> bool:
-    """Whether the dataset is gone through, and not asked by index."""
-    return _is_of_torch(loader.dataset, "torch.utils.data", "IterableDataset")
 
 
 def length_of(loader: Any) -> int | None:
@@ -145,40 +122,6 @@ def length_of(loader: Any) -> int | None:
             names[_COUNTED] = before
 
 
-def _chosen_by_user(loader: Any) -> Any:
-    """A plain BatchSampler only cuts what the user's sampler gives."""
-    batches = loader.batch_sampler
-    chooser = loader.sampler if batches is None else batches
-    plain = type(chooser).__name__ == "BatchSampler"
-    return loader.sampler if plain and loader.batch_size is not None else chooser
-
-
-def _refuse_what_gives_no_batches(thing: Any, name: str | None) -> None:
-    if _is_of_torch(thing, "torch.utils.data", "Dataset"):
-        hint = f"make a loader of it: DataLoader({name or 'dataset'}, batch_size=...)"
-    elif is_truly(thing, Iterable) and not _is_a_collection(thing):
-        return
-    else:
-        hint = "name a DataLoader"
-    kind = with_article("class" if is_truly(thing, type) else class_name_of(thing))
-    called = f"`{name}`" if name else "this"
-    raise NotALoader(f"{called} is {kind}, which is no loader of batches", hint)
-
-
-def _is_of_torch(thing: Any, module: str, *names: str) -> bool:
-    """Whether it is of one of these classes; nothing is imported to find out."""
-    home = sys.modules.get(module)
-    kinds = tuple(getattr(home, name) for name in names if hasattr(home, name))
-    return is_truly(thing, kinds)
-
-
-def _is_a_collection(thing: Any) -> bool:
-    is_array = class_has(thing, "shape") and class_has(thing, "dtype")
-    no_data = _is_of_torch(thing, "torch.nn", "Module", "ParameterList")
-    no_data = no_data or _is_of_torch(thing, "torch.utils.data", "Sampler")
-    return is_array or no_data or is_truly(thing, _COLLECTIONS)
-
-
 # ------------------------------------------------------- what can be read once
 
 
@@ -189,10 +132,6 @@ def one_shot_reason(loader: Any) -> str | None:
     both `__iter__` and `__next__` is taken at its word, even where its `__iter__`
     might begin anew. None where a loader can be gone through again and again.
     """
-    if is_truly(loader, Iterator):
-        return "it is an iterator, which can be gone through once"
-    if not is_torch_loader(loader):
-        return None
     if not is_iterable_style(loader):
         return _one_shot_sampler(loader)
     dataset = loader.dataset
@@ -285,7 +224,7 @@ def rebuild(
 
     With nothing asked it is a clone, which can be iterated without a trace.
     """
-    stays = why_as_it_is(loader)
+    stays = _why_as_it_is(loader)
     if stays is not None:
         return Rebuilt(why_not=stays)
     words: dict[str, Any] = {"num_workers": loader.num_workers}

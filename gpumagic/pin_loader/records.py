@@ -56,31 +56,20 @@ class Setting(Record):
     device: int | None = None
     device_name: str | None = None
     torch_version: str | None = None
-    driver_version: str | None = None
     processors: int | None = None  # that this process may use
 
 
 # ------------------------------------------------------------------ the loader
 
 
-class LoaderKind(enum.Enum):
-    """How a loader comes to its batches."""
-
-    BATCHED = "batches of a dataset with an index"
-    BATCH_SAMPLER = "batches that a batch sampler chooses"
-    UNBATCHED = "single items, not batched by the loader"
-    ITERABLE = "an iterable dataset"
-    FOREIGN = "not a DataLoader of torch, but it gives batches"
-
-
 @dataclass(frozen=True)
 class LoaderFacts(Record):
     """What a loader is set to do; None is unknown, or does not apply."""
 
-    kind: LoaderKind
-    class_name: str  # its true class, with the package where that is not torch's
+    class_name: str
     name: str | None = None
     dataset: str | None = None  # its class
+    iterable: bool = False  # it is gone through, and not asked by index
     sampler: str | None = None  # its class, or that of the batch sampler
     length: int | None = None  # batches in an epoch
     batch_size: int | None = None

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpumagic.devices.storages import tensors_within
 from gpumagic.pin_loader.batch import walk
 from gpumagic.pin_loader.loader import (
-    kind_of,
+    is_iterable_style,
     length_of,
     one_shot_reason,
     rebuild,
 )
 from gpumagic.pin_loader.random_state import kept
-from gpumagic.pin_loader.records import LoaderKind, Sameness
+from gpumagic.pin_loader.records import Sameness
 from gpumagic.pin_loader.trial import batches_of
 from gpumagic.report.introspection import is_array
 from gpumagic.report.units import shortened
@@ -188,7 +188,7 @@ def _compared(old: Any, new: Any, most: int, enough_s: float) -> Sameness:
         problem = "with in_order=False batches come in the order in which workers end"
     if problem:
         return Sameness(found[0], same=None, problem=problem)
-    if workers[0] != workers[1] and kind_of(_host(old)) is not LoaderKind.ITERABLE:
+    if workers[0] != workers[1] and not is_iterable_style(_host(old)):
         alike = _twin_of(new, workers=workers[0])
         found = _between(seen, gone_through(alike, most))
         if found is None:

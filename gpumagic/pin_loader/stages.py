@@ -14,8 +14,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.devices.driver import open_driver
-from gpumagic.devices.in_use import KINDS_OF_THE_DRIVER
 from gpumagic.devices.opening import open_runtime
 from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.errors import DeviceError, GpuMagicError
@@ -37,7 +35,6 @@ from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.random_state import kept
 from gpumagic.pin_loader.records import (
     WORTH_IT,
-    LoaderKind,
     Part,
     Pinned,
     Remark,
@@ -58,7 +55,7 @@ from gpumagic.report.units import seconds_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpumagic.devices.protocols import Driver, Runtime
+    from gpumagic.devices.protocols import Runtime
     from gpumagic.pin_loader.records import Anatomy, Bound, Guard, LoaderFacts, Loading
 
     Progress = Callable[[float, str], object]
@@ -119,7 +116,6 @@ class Case:
     loader: Any
     options: Options
     runtime: Runtime
-    driver: Driver
     device: int | None
     found: LoaderReport
     step: feeding.CountedStep | None = None
@@ -238,7 +234,7 @@ def look(case: Case) -> Ending | None:
 
 def _look_for_doubles(case: Case, count: int) -> Ending | None:
     """Refuse an iterable dataset that each worker goes through as a whole."""
-    if case.facts.kind is not LoaderKind.ITERABLE or count < 2:
+    if not case.facts.iterable or count < 2:
         return None
     try:
         twice = same.given_by_all_workers(
@@ -356,7 +352,7 @@ def _measured(case: Case, count: int, budget_s: float, known: Loading) -> Loadin
 
 
 def _why_no_workers(case: Case) -> Remark | None:
-    if case.facts.kind is LoaderKind.ITERABLE and not case.shares_out:
+    if case.facts.iterable and not case.shares_out:
         text = "each worker would give all of an iterable dataset again"
         return Remark(text, _SHARE_OUT)
     return pickled.unpicklable(case.loader)
@@ -569,7 +565,7 @@ def investigate(
         case.remark(*case.step.remarks(simulated=case.runtime.simulated))
     case.note(
         state=ending.state,
-        setting=_setting(case.runtime, case.driver, case.device),
+        setting=_setting(case.runtime, case.device),
         reason=ending.reason,
         out=options.out if case.feeding is not None else None,
     )
@@ -589,9 +585,10 @@ def _ending(case: Case, stages: Sequence[Stage], progress: Progress | None) -> E
 
 def _open(loader: Any, options: Options) -> Case:
     step = None if options.step is None else feeding.CountedStep(options.step)
-    facts = facts_of(loader, options.name)
+    ours = is_truly(loader, DevicePrefetcher)
+    facts = facts_of(loader.loader if ours else loader, options.name)
     kind, number = _kind_and_number(options.device)
-    runtime, driver = open_runtime(kind), open_driver()
+    runtime = open_runtime(kind)
     if number is None and runtime.kind != "cpu":
         number = runtime.current_device() or 0
     count = runtime.device_count()
@@ -601,10 +598,10 @@ def _open(loader: Any, options: Options) -> Case:
         raise DeviceError(
             f"there is no {kind}:{number}: there is {there}", f"say --device {kind}:0"
         )
-    setting = _setting(runtime, driver, number)
+    setting = _setting(runtime, number)
     found = LoaderReport(State.FASTER, setting, facts)
     began_s = time.monotonic()
-    return Case(loader, options, runtime, driver, number, found, step, began_s=began_s)
+    return Case(loader, options, runtime, number, found, step, began_s=began_s)
 
 
 def _telling(
@@ -628,19 +625,17 @@ def _kind_and_number(device: Any) -> tuple[str | None, int | None]:
     return kind, int(number) if number.isdecimal() else None
 
 
-def _setting(runtime: Runtime, driver: Driver, device: int | None) -> Setting:
+def _setting(runtime: Runtime, device: int | None) -> Setting:
     import torch
 
     box = simulated_box() if runtime.simulated else None
     known = device is not None and runtime.started()
-    of_a_driver = runtime.kind in KINDS_OF_THE_DRIVER
     return Setting(
         kind=word_of(runtime.kind),
         label=str(getattr(box, "label", "")),
         device=None if runtime.kind == "cpu" else device,
         device_name=runtime.device_name(device or 0) if known else None,
         torch_version=str(torch.__version__),
-        driver_version=driver.inventory().driver_version if of_a_driver else None,
         processors=loading.usable(),
     )
 

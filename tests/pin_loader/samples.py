@@ -21,7 +21,6 @@ from gpumagic.pin_loader.records import (
     EndToEnd,
     Leaf,
     LoaderFacts,
-    LoaderKind,
     Loading,
     Pinned,
     Rates,
@@ -50,13 +49,11 @@ H100 = Setting(
     device=0,
     device_name="NVIDIA H100 80GB HBM3",
     torch_version="2.13.0",
-    driver_version="580.95.05",
     processors=16,
 )
 CPU = Setting("cpu", torch_version="2.13.0+cpu", processors=16)
 
 LOADER = LoaderFacts(
-    LoaderKind.BATCHED,
     "DataLoader",
     name="train_dl",
     dataset="ImageFolder",

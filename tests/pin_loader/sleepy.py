@@ -12,13 +12,7 @@ from torch.utils.data import Dataset
 
 
 class Sleepy(Dataset):
-    """Items that each take a while: sleeping needs no processor.
-
-    Args:
-        length: How many items there are.
-
-        item_s: How long each takes.
-    """
+    """Items that each take a while: sleeping needs no processor."""
 
     def __init__(self, length, item_s=0.0):
         self.length, self.item_s = length, item_s

@@ -29,11 +29,7 @@ TIMES, PATIENCE_S = 50, 300
 
 
 class Interruption:
-    """Ctrl-C after a while, from outside of Python.
-
-    Args:
-        after_s: When it comes.
-    """
+    """Ctrl-C after a while, from outside of Python."""
 
     def __init__(self, after_s):
         self._thread = threading.Thread(target=self._send, args=(after_s,))

@@ -18,7 +18,7 @@ from torch.utils.data._utils import pin_memory as torch_pinning  # noqa: E402
 from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
 from gpumagic.pin_loader.batch import parts_of  # noqa: E402
 from gpumagic.pin_loader.leaves import Treatment, anatomy_of, treatment_of  # noqa: E402
-from gpumagic.pin_loader.records import LoaderFacts, LoaderKind, WhyPageable  # noqa: E402  # noqa: E402
+from gpumagic.pin_loader.records import LoaderFacts, WhyPageable  # noqa: E402
 from tests.pin_loader.kinds_of_batches import (  # noqa: E402
     Box,
     Graph,
@@ -30,7 +30,7 @@ from tests.pin_loader.kinds_of_batches import (  # noqa: E402
     Sealed,
 )
 
-ON = LoaderFacts(LoaderKind.BATCHED, "DataLoader", pin_memory=True)
+ON = LoaderFacts("DataLoader", pin_memory=True)
 OFF = replace(ON, pin_memory=False)
 
 

@@ -20,15 +20,6 @@ def request_of(line):
     return options_of(options(line))
 
 
-def test_a_name_alone_makes_a_loader_of_its_name():
-    """Without options the new loader is called after the old one."""
-    request = request_of("train_dl")
-
-    assert (request.name, request.out) == ("train_dl", "train_dl_pinned")
-    assert (request.workers, request.budget_s) == (None, 10.0)
-    assert not request.force
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [

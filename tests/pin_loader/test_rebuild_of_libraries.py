@@ -67,17 +67,6 @@ def test_a_prepared_loader_stays_as_it_is():
     assert "non_blocking=True" in made.why_not.hint
 
 
-def test_a_dispatcher_is_left_alone():
-    """It would wait for processes that do not take part in a trial."""
-    library = pytest.importorskip("accelerate.data_loader")
-    old = object.__new__(library.DataLoaderDispatcher)
-    old.base_dataloader = DataLoader(Numbers(), 4)
-
-    made = rebuild(old, pin_memory=True)
-
-    assert made.loader is None
-
-
 # ------------------------------------------------------------------- torch_geometric
 
 

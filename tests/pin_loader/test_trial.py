@@ -156,16 +156,3 @@ def test_a_killed_worker_is_no_failure_of_the_end(when):
 
     assert children() <= before
     time.sleep(0.05)  # nothing is raised any more
-
-
-def test_ctrl_c_in_the_block_comes_at_once():
-    """Between start and end a trial does not keep interrupts."""
-    loader = DataLoader(Sleepy(6))
-
-    with pytest.raises(KeyboardInterrupt):  # noqa: PT012, SIM117
-        with batches_of(loader) as batches:
-            next(batches)
-            signal.raise_signal(signal.SIGINT)
-            pytest.fail("it was kept")
-
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

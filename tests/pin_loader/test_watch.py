@@ -70,18 +70,6 @@ def test_on_the_cpu_waits_are_told_and_nothing_is_copied():
     assert report.setting.kind == "cpu"
 
 
-def test_a_cell_that_imports_torch_is_told_to_run_again(monkeypatch):
-    """As long as torch was not there, nothing of it could be watched."""
-    monkeypatch.setattr("gpumagic.pin_loader.watch_cell.loaded_torch", lambda: None)
-    run = cpu_run()
-    monkeypatch.setattr("gpumagic.pin_loader.watch_cell.loaded_torch", lambda: torch)
-
-    report = ended(run)
-
-    assert "imported torch" in report.remarks[0].text
-    assert "run the cell again" in report.remarks[0].hint
-
-
 # ------------------------------------------------------------- devices that fail
 
 

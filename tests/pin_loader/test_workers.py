@@ -72,13 +72,6 @@ def test_waiting_is_not_computing(now, processors):
     assert max(tried) == 64
 
 
-def test_what_computes_gains_no_more_than_there_are_processors():
-    """Two processors are kept busy by two workers; four were tried, and no more."""
-    told, tried = found(COMPUTING, now=0, cost=(64 * MS, 0.0))
-
-    assert (told.chosen, told.busy, tried) == (2, 2, [2])
-
-
 def test_a_larger_share_of_a_busy_machine_is_no_gain():
     """More workers than can be busy count as no better, whatever was measured."""
     told, _ = found({0: 64.0, 2: 40.0, 4: 30.0}, now=0, cost=(64 * MS, 0), processors=1)
@@ -92,13 +85,6 @@ def test_fewer_workers_are_a_remedy_and_none_as_well():
 
     assert (told.chosen, tried) == (0, [0])
     assert told.times == pytest.approx(3.2 / 0.7)
-
-
-def test_the_best_stays_as_it_is():
-    """Without workers already, and two are slower: that is the answer."""
-    told, tried = found(FAST, now=0)
-
-    assert (told.chosen, tried, told.stopped) == (0, [2], Stopped.FOUND)
 
 
 def test_after_its_own_advice_it_says_nothing_else():

@@ -10,7 +10,7 @@ from gpumagic.devices.opening import open_runtime
 from gpumagic.pin_loader.batch import tensors_in
 from gpumagic.pin_loader.leaves import anatomy_of
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher, Pinning
-from gpumagic.pin_loader.records import LoaderFacts, LoaderKind, Pinned
+from gpumagic.pin_loader.records import LoaderFacts, Pinned
 from gpumagic.pin_loader.same import difference, digest_of
 from tests.pin_loader.kinds_of_batches import (
     Frozen,
@@ -18,7 +18,7 @@ from tests.pin_loader.kinds_of_batches import (
     Sample,
 )
 
-ON = LoaderFacts(LoaderKind.BATCHED, "DataLoader", pin_memory=True)
+ON = LoaderFacts("DataLoader", pin_memory=True)
 ROWS = 4
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -19,7 +18,6 @@ from gpumagic.pin_loader.answer_watch import WatchReport
 from gpumagic.pin_loader.records import (
     Limit,
     LimitKind,
-    Pinned,
     Remedy,
     Severity,
     State,
@@ -37,20 +35,6 @@ SHAPE = (3, 64, 64)
 def clock(unhurried):
     """A busy machine comes to the same end, however late."""
     return unhurried
-
-
-@dataclass
-class Sample:
-    """A batch of a class that the pinner does not know."""
-
-    image: torch.Tensor
-    label: torch.Tensor
-
-
-def as_sample(rows):
-    """Collate into a `Sample`."""
-    images, labels = zip(*rows, strict=True)
-    return Sample(torch.stack(images), torch.stack(labels))
 
 
 def images(count=256):
@@ -75,7 +59,6 @@ def shell(box):
     shell.user_ns.update(
         torch=torch,
         train_dl=DataLoader(images(), 64, shuffle=True),
-        samples_dl=DataLoader(images(), 64, collate_fn=as_sample),
     )
     yield shell
     shell.run_line_magic("unload_ext", "gpumagic")
@@ -161,18 +144,6 @@ def test_diagnosis_makes_nothing_and_starts_no_device(shell):
     assert not torch.sim.is_initialized()
     assert torch.equal(torch.get_rng_state(), state)
     assert "train_dl_pinned" not in shell.user_ns
-
-
-def test_a_dataclass_is_pinned_all_the_same(shell):
-    """The pinner passes a dataclass through; the new loader pins it all the same."""
-    report = run(shell, f"%pin_loader samples_dl {BUDGET} --force -o -q")
-
-    leaves = {leaf.path: leaf for leaf in report.anatomy.leaves}
-    assert leaves["batch.image"].pinned is Pinned.PAGEABLE
-    assert leaves["batch.image"].holder == "Sample"
-    fed = next(iter(shell.user_ns["samples_dl_pinned"]))
-    assert type(fed).__name__ == "Sample"
-    assert fed.image.device.type == "sim"
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, TensorDataset
 
 import gpumagic
 from gpumagic.devices.busy import Busy
@@ -168,20 +167,6 @@ def test_memory_is_bounded(box, depth):
     assert torch.sim.memory_allocated() == start
 
 
-def test_many_epochs_have_one_stream(box):
-    """However often it is iterated, even if it is left early, one stream is made."""
-    batches = DevicePrefetcher(pinned_batches(3))
-    list(batches)
-    before = box.report().gpus[0].streams
-
-    for epoch in range(40):
-        for _ in batches:
-            if epoch % 2:
-                break
-
-    assert box.report().gpus[0].streams == before
-
-
 def loop_time_s(box, batches, compute):
     """How long the simulated machine is busy with a loop."""
     torch.sim.synchronize()
@@ -279,30 +264,6 @@ def test_host_memory_stays_when_the_iteration_is_left(slow):
 
 
 # ---------------------------------------------------------------------- real loaders
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_with_workers_and_a_pinning_thread(poisoned, workers):
-    """Batches of a real loader arrive as they are, in two epochs."""
-    data = TensorDataset(torch.arange(32.0), torch.arange(32))
-    loader = DataLoader(
-        data,
-        4,
-        num_workers=workers,
-        pin_memory=True,
-        persistent_workers=workers > 0,
-    )
-    batches = DevicePrefetcher(loader, depth=2)
-
-    for _ in range(2):
-        seen = [(x + 0, y + 0) for x, y in batches]
-        torch.sim.synchronize()
-
-        assert torch.cat([x for x, _ in seen]).tolist() == list(range(32))
-        assert torch.cat([y for _, y in seen]).tolist() == list(range(32))
-    if workers:
-        loader._iterator._shutdown_workers()
-    assert not poisoned.races
 
 
 def test_a_host_that_runs_ahead_does_not_fill_its_memory(box):

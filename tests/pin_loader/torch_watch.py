@@ -106,22 +106,6 @@ def keep_busy(there, count):
 
 
 @pytest.mark.usefixtures("box")
-def test_what_is_copied_before_the_first_batch_is_told_without_advice():
-    """Parameters are moved once, and their line is in the table only."""
-    loader = DataLoader(Images(2), 2, pin_memory=True)
-
-    def train():
-        model = torch.nn.Linear(1024, 1024).to("sim")
-        for batch in loader:
-            model(batch.to("sim", non_blocking=True).view(-1, 1024))
-
-    report = watch(train)
-
-    assert len(report.copies) == 2
-    assert not any("Linear" in remark.text for remark in report.remarks)
-
-
-@pytest.mark.usefixtures("box")
 def test_races_of_the_cell_are_told():
     """A kernel that does not wait for the copy it reads is found by the simulator."""
     host = torch.zeros(MIB).pin_memory()
