@@ -18,8 +18,13 @@ from gpumagic.pin_loader import (  # noqa: E402
     stages,
 )
 from gpumagic.pin_loader.records import (  # noqa: E402
+    Anatomy,
+    Bound,
+    Gain,
+    Part,
     Pinned,
     Rates,
+    Remedy,
     State,
     WhyPageable,
 )
@@ -156,3 +161,35 @@ def test_less_than_five_percent_are_no_gain(ratio, state):
 
     assert ending.state is state
     assert (case.feeding is None) is (state is State.SAME)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "workers", "state"),
+    [
+        (1.5, 1.0, None),
+        (1.5, 2.0, State.DIAGNOSED),
+        (2.0, 1.5, None),
+        (1.0, 1.02, State.NOTHING),
+        (1.0, 1.2, State.DIAGNOSED),
+    ],
+)
+def test_whether_it_goes_on_follows_from_what_can_be_won(
+    monkeypatch, ahead, workers, state
+):
+    """Copying ahead is tried, more workers are the user's to say, or nothing pays."""
+    gains = Gain(Remedy.PREFETCH, 1.0, ahead), Gain(Remedy.WORKERS, 1.0, workers)
+    found = Bound(((Part.LOAD, 1.0),), 2.0, 1.0, Part.LOAD, gains)
+    monkeypatch.setattr(stages.bounds, "bound_of", lambda *_, **__: found)
+    case = SimpleNamespace(
+        pins=True,
+        now=0,
+        workers=0,
+        anatomy=Anatomy("list", ()),
+        options=stages.Options(),
+        found=SimpleNamespace(rates=None, workers=None),
+        note=lambda **_: None,
+    )
+
+    ending = stages.bound(case)
+
+    assert (ending and ending.state) is state

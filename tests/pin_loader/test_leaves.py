@@ -119,6 +119,16 @@ def test_the_reason_is_the_one_that_would_be_left():
     assert [leaf.holder for leaf in on.leaves] == [None, "Sample", None]
 
 
+def test_only_dense_tensors_can_be_pinned():
+    """Of others it is said that none ever is."""
+    sparse = torch.eye(4).to_sparse()
+
+    (leaf,) = anatomy([sparse]).leaves
+
+    assert (leaf.why, leaf.contiguous) == (WhyPageable.NOT_DENSE, None)
+    assert leaf.nbytes == 4 * 4 + 4 * 2 * 8  # values and indices
+
+
 # -------------------------------------------------------------------------- remarks
 
 

@@ -110,6 +110,22 @@ def test_nothing_to_win_is_an_answer(shell):
     assert not report.rates.step.synthetic
 
 
+@pytest.mark.parametrize("all_of_it", [True, False])
+def test_only_batches_that_are_on_the_device_already_are_refused(shell, all_of_it):
+    """A part of one that lies there is no reason; all of it is."""
+    made = torch.arange(64.0)
+
+    def collate(rows):
+        there = torch.ones(len(rows), device="sim")
+        return there if all_of_it else (there, made[: len(rows)])
+
+    shell.user_ns["there_dl"] = DataLoader(range(64), 8, collate_fn=collate)
+
+    report = run(shell, f"%pin_loader there_dl {BUDGET} -o -q --diagnose")
+
+    assert (report.state is State.REFUSED) is all_of_it
+
+
 def test_too_little_memory_is_refused(shell, monkeypatch):
     """A limit that says no ends it, with what to type."""
     refuse_by(monkeypatch, LimitKind.AVAILABLE)
