@@ -56,16 +56,7 @@ def measure_feed(  # noqa: PLR0913 -- what is measured, and with what
     found = Rates(load=load, nbytes=sum(leaf.nbytes for leaf in leaves))
     with given_back(runtime, device):
         if leaves:
-            pageable = [x.clone() if runtime.is_pinned(x) else x for x in leaves]
-            pinned = _pinned(leaves, runtime)
-            with _one_thread():
-                copies = copy_modes(
-                    pageable, pinned, runtime, device, budget_s=budget_s * _COPIES_SHARE
-                )
-                took = None
-                if pinned is not None:
-                    took = _pin_copy(pageable, pinned, budget_s * _PIN_SHARE)
-            found = dataclasses.replace(found, copies=copies, pin_copy=took)
+            found = _copied(found, leaves, runtime, device, budget_s)
         else:
             found = dataclasses.replace(found, remarks=(_NO_LEAVES,))
         taken, there = step or stand_in_for(found, runtime, device), None
@@ -76,6 +67,21 @@ def measure_feed(  # noqa: PLR0913 -- what is measured, and with what
             timed = measure_step(taken, there, runtime, budget_s=budget_s * _STEP_SHARE)
             found = dataclasses.replace(found, step=timed)
     return found
+
+
+def _copied(
+    found: Rates, leaves: Sequence[Any], runtime: Runtime, device: int, budget_s: float
+) -> Rates:
+    """With the copies; what was pinned for them is gone when it returns."""
+    pageable = [each.clone() if runtime.is_pinned(each) else each for each in leaves]
+    pinned, took = _pinned(leaves, runtime), None
+    with _one_thread():
+        copies = copy_modes(
+            pageable, pinned, runtime, device, budget_s=budget_s * _COPIES_SHARE
+        )
+        if pinned is not None:
+            took = _pin_copy(pageable, pinned, budget_s * _PIN_SHARE)
+    return dataclasses.replace(found, copies=copies, pin_copy=took)
 
 
 def copy_modes(
