@@ -397,12 +397,9 @@ def _has_other_workers(report: LoaderReport) -> bool:
 
 
 def _table(report: LoaderReport) -> Iterator[Part]:
-    """What forbids it, else what could help, else how workers did."""
-    guard, search = report.guard, report.workers
-    if report.state is State.REFUSED and guard is not None and guard.refusing:
-        caption = "What it takes of the machine, at most (estimated)"
-        yield Table.of(caption, _LIMIT, guard.limits)
-    elif report.bound is not None and report.bound.gains:
+    """What could help, else how workers did."""
+    search = report.workers
+    if report.bound is not None and report.bound.gains:
         yield _remedy_table(report, report.bound)
     elif search is not None and len(search.trials) > 1:
         yield _worker_table(search)
@@ -729,17 +726,6 @@ def _loops_lines(proof: EndToEnd) -> Iterator[str]:
     yield f"After, a step takes {ratio} of what it took before{sure}."
     steps = count_text(proof.batches, "step")
     yield f"{count_text(len(result.pairs), 'pair')} of {steps} each, in turn."
-
-
-_LIMIT = (
-    Property(Column("What"), lambda limit: limit.kind.value),
-    Property(Column("Needed", number=True), lambda limit: bytes_text(limit.needed)),
-    Property(
-        Column("Available", number=True), lambda limit: bytes_text(limit.available)
-    ),
-    Property(Column("Verdict"), lambda limit: limit.severity.value),
-    Property(Column("Read from"), lambda limit: limit.source or "-"),
-)
 
 
 # ----------------------------------------------------------------------- times

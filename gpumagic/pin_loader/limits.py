@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 WARN_SHARE = 0.2  # of what there is; nothing is said below
 REFUSE_SHARE = 0.5
 _GIB = 1 << 30
-_NONE = (None, "")
 
 
 @dataclass(frozen=True)
@@ -110,15 +109,12 @@ def guard(
 
 
 def _limits(wanted: Demand, room: Headroom, *, force: bool) -> Iterator[Limit]:
-    machine, container = room.machine, room.container
-    rooms: list[tuple[LimitKind, int | None, str]] = [
-        (LimitKind.AVAILABLE, *((machine.nbytes, machine.source) if machine else _NONE))
-    ]
-    if container is not None:
-        rooms.append((LimitKind.CGROUP, container.nbytes, container.source))
+    rooms = [(LimitKind.AVAILABLE, room.machine.nbytes if room.machine else None)]
+    if room.container is not None:
+        rooms.append((LimitKind.CGROUP, room.container.nbytes))
     if wanted.workers:
-        rooms.append((LimitKind.SHM, room.shm_bytes, "/dev/shm"))  # noqa: S108
-    for kind, available, source in rooms:
+        rooms.append((LimitKind.SHM, room.shm_bytes))
+    for kind, available in rooms:
         needed, severity = wanted.needs(kind), Severity.FINE
         if available is None:
             severity = Severity.UNKNOWN
@@ -128,7 +124,7 @@ def _limits(wanted: Demand, room: Headroom, *, force: bool) -> Iterator[Limit]:
             severity = Severity.WARN
         loud = severity in (Severity.WARN, Severity.REFUSE)
         hint = _hint(kind, wanted, available or 0, force=force) if loud else ""
-        yield Limit(kind, needed, available, severity, source, hint)
+        yield Limit(kind, needed, available, severity, hint)
 
 
 def _hint(kind: LimitKind, wanted: Demand, available: int, *, force: bool) -> str:

@@ -170,7 +170,6 @@ class Limit(Record):
     needed: int
     available: int | None
     severity: Severity
-    source: str = ""  # where it was read
     hint: str = ""
 
 

@@ -141,7 +141,7 @@ def refuse_by(monkeypatch, kind):
     from gpumagic.pin_loader import stages
     from gpumagic.pin_loader.records import Guard
 
-    limit = Limit(kind, 100, 10, Severity.REFUSE, "a test", "use less")
+    limit = Limit(kind, 100, 10, Severity.REFUSE, "use less")
     guard = Guard((limit,))
     monkeypatch.setattr(stages.limits, "guard", lambda *_, **__: guard)
 
