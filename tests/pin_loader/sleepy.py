@@ -26,6 +26,16 @@ class Sleepy(Dataset):
         return torch.full((4,), float(index))
 
 
+class Opening(Sleepy):
+    """Opens something when it is first asked, as readers of files do."""
+
+    opened = False
+
+    def __getitem__(self, index):
+        self.opened = True
+        return super().__getitem__(index)
+
+
 class FailsAt(Sleepy):
     """It has one bad item."""
 

@@ -34,7 +34,7 @@ from gpumagic.report.robust import (  # noqa: E402
     Interval,
     Verdict,
 )
-from tests.pin_loader.sleepy import Sleepy  # noqa: E402
+from tests.pin_loader.sleepy import Opening  # noqa: E402
 
 if torch.accelerator.is_available():
     pytest.skip("this machine has an accelerator", allow_module_level=True)
@@ -123,16 +123,6 @@ def test_on_a_device_in_use_it_pins_as_it_does_in_the_loop(gpu, monkeypatch):
 
     assert all(each.pin_memory for each in gpu.iterated)
     assert not any("start the device" in each.text for each in report.remarks)
-
-
-class Opening(Sleepy):
-    """Opens something when it is first asked, as readers of files do."""
-
-    opened = False
-
-    def __getitem__(self, row):
-        self.opened = True
-        return super().__getitem__(row)
 
 
 def test_a_dataset_with_workers_is_never_asked_in_this_process():

@@ -21,7 +21,7 @@ from tests.pin_loader.sleepy import (  # noqa: E402
     DiesAt,
     FailsAt,
     HangsInWorkers,
-    Sleepy,
+    Opening,
     children,
 )
 
@@ -126,16 +126,6 @@ def test_in_a_process_apart_nothing_is_opened_here():
     assert told.batch_s > 0
     assert not loader.dataset.opened
     assert children() <= before
-
-
-class Opening(Sleepy):
-    """Opens something when it is first asked, as readers of files do."""
-
-    opened = False
-
-    def __getitem__(self, row):
-        self.opened = True
-        return super().__getitem__(row)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -178,3 +178,66 @@ def assert_same_for_two_epochs(old, new):
     assert difference(expected, batches_in(new, epochs=2)) is None
     assert torch.equal(torch.rand(()), number_after)
     assert len(new) == len(old)
+
+
+# ------------------------------------------------------------------------ accelerate
+
+
+def prepared(**words):
+    """What accelerate makes of a loader in a single process."""
+    library = pytest.importorskip("accelerate.data_loader")
+    state = pytest.importorskip("accelerate.state")
+    state.PartialState(cpu=True)
+    loader = DataLoader(Numbers(), 4, shuffle=True, generator=seeded())
+    return library.prepare_data_loader(
+        loader, num_processes=1, process_index=0, **words
+    )
+
+
+def test_a_prepared_loader_stays_as_it_is():
+    """It gives batches on the device already, and a new one would shard them again."""
+    old = prepared(put_on_device=False)
+
+    made = rebuild(old, pin_memory=True, workers=1)
+
+    assert made.loader is None
+    assert "accelerate has prepared it" in made.why_not.text
+    assert "non_blocking=True" in made.why_not.hint
+
+
+# ------------------------------------------------------------------- torch_geometric
+
+
+def graphs():
+    """A few small graphs."""
+    data = pytest.importorskip("torch_geometric.data")
+    edges = torch.tensor([[0, 1], [1, 0]])
+    return [data.Data(x=torch.rand(2, 3), edge_index=edges) for _ in range(9)]
+
+
+def test_a_loader_of_neighbours_is_copied():
+    """What its samplers were made of cannot be known: a copy has them."""
+    library = pytest.importorskip("torch_geometric.loader")
+    sampling = pytest.importorskip("torch_geometric.sampler")
+
+    class Alone(sampling.BaseSampler):
+        """Every node is its own neighbourhood."""
+
+        edge_permutation = None
+
+        def sample_from_nodes(self, inputs):
+            nothing = torch.empty(0, dtype=torch.long)
+            about = (inputs.input_id, inputs.time)
+            return sampling.SamplerOutput(
+                inputs.node, nothing, nothing, nothing, metadata=about
+            )
+
+        sample_from_edges = None  # it has to have one
+
+    old = library.NodeLoader(graphs()[0], Alone(), batch_size=1, shuffle=True)
+
+    made = rebuild(old, pin_memory=True)
+
+    assert (made.loader.pin_memory, old.pin_memory) == (True, False)
+    assert made.loader.collate_fn.__self__ is made.loader
+    assert_same_for_two_epochs(old, made.loader)

@@ -10,8 +10,6 @@ import gpumagic
 from gpumagic.pin_loader import diagnose, improve
 from gpumagic.pin_loader.random_state import kept
 
-torch.set_num_threads(1)
-
 
 def images(count=256):
     """A loader of batches of 3 MiB."""
@@ -30,9 +28,6 @@ def test_memory_of_the_device_is_given_back():
     assert made.report.end_to_end is not None
     assert (torch.sim.memory_reserved(), torch.sim.memory_allocated()) == before
     assert mine.device.type == "sim"
-
-
-torch.set_num_threads(1)
 
 
 @pytest.fixture

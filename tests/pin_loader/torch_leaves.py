@@ -22,15 +22,6 @@ ON = LoaderFacts("DataLoader", pin_memory=True)
 ROWS = 4
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Let torch compute in the thread that asks: a forked child has no others."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def runtime(box):
     """The simulated GPU, in use."""

@@ -25,8 +25,6 @@ from gpumagic.pin_loader.records import (
 from tests.pin_loader.clocks import paced
 from tests.report.test_introspection import Refusing
 
-torch.set_num_threads(1)  # what the simulator computes is small, and cores may be few
-
 BUDGET = "--budget 2s"
 SHAPE = (3, 64, 64)
 

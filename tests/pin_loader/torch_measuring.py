@@ -13,8 +13,6 @@ from gpumagic.pin_loader.loops import Pace, end_to_end
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.records import Loading, Samples
 
-torch.set_num_threads(1)
-
 MS = 1e-3
 ROWS, WIDTH = 8, 1 << 17  # a batch of 4 MiB: 0.69 ms pageable, 0.075 ms pinned
 

@@ -15,10 +15,7 @@ from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 PATIENCE_S = 300
 
 
-@pytest.fixture(autouse=True)
-def one_thread(box):
-    """Let torch compute in the thread that asks, on a simulated machine."""
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("box")
 
 
 class Numbers(Dataset):

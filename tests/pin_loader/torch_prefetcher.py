@@ -21,12 +21,6 @@ MIB = 1 << 18  # numbers of four bytes
 POOL = 32  # streams of one priority that torch hands out in turn
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Let torch compute in the thread that asks."""
-    torch.set_num_threads(1)
-
-
 @pytest.fixture
 def poisoned():
     """A machine on which a racing reader gets wrong values."""

@@ -18,15 +18,6 @@ from gpumagic.simulator.backend.transfers import Transfers
 MIB, MS = 1 << 20, 1_000_000
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Let torch compute in the thread that asks: a forked child has no others."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def sleep(seconds):
     """Wait for a disk, say."""
     time.sleep(seconds)  # looked up in the call: the simulator stands there by then
