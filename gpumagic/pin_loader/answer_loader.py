@@ -72,12 +72,6 @@ if TYPE_CHECKING:
         WorkerSearch,
     )
 
-_BOTTLENECKS = {
-    StepPart.LOAD: "loading",
-    StepPart.PIN: "the copy into pinned memory",
-    StepPart.LINK: "the copy to {where}",
-    StepPart.STEP: "compute",
-}
 _MOST_TIMES = 100
 _MUCH_STARTING = 0.25  # of the time of a batch
 
@@ -107,7 +101,7 @@ class LoaderReport(Report):
         said = _HEADLINES[self.state](self)
         if any(name and said.startswith(name) for name in (self.name, self.out)):
             return said
-        return said[0].upper() + said[1:]
+        return _capital(said)
 
     @property
     def name(self) -> str:
@@ -142,7 +136,7 @@ def _bottleneck(report: LoaderReport, bound: Bound) -> str:
     now_s, took_s = sum(exposed.values()), exposed[slowest]
     if slowest is StepPart.LOAD:
         took_s = min(dict(bound.parts).get(slowest, took_s), now_s)
-    what = _BOTTLENECKS[slowest].format(where=device_text(report.setting))
+    what = slowest.value.replace("the device", device_text(report.setting))
     said = f"{what} is the bottleneck: {time_of_text(took_s, now_s)} a step"
     return f"{said}. {_capital(_remedy_clause(report, bound))}."
 

@@ -110,14 +110,7 @@ def pin(
 ) -> DevicePrefetcher:
     """The loader rebuilt, pinned and copied ahead, compared in value but not timed.
 
-    Args:
-        loader: A DataLoader, or what is like one; it is left as it is.
-
-        device: Where batches go; by default to the current device of the best kind.
-
-        workers: How many processes load; by default as many as before.
-
-        force: Whether to make it even where it would take much memory, or give others.
+    Everything is given as to `improve`.
 
     Raises:
         LoaderRefused: It would take too much memory, or not give the same.

@@ -7,8 +7,9 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import gpumagic
-from gpumagic.pin_loader import diagnose, improve
+from gpumagic.pin_loader import diagnose, improve, stages
 from gpumagic.pin_loader.random_state import kept
+from gpumagic.pin_loader.records import Loading, Samples, State
 
 
 def images(count=256):
@@ -99,3 +100,24 @@ def test_a_device_that_is_first_used_within_begins_anew(box):
         expected = drawn()
 
     assert drawn() == expected
+
+
+@pytest.mark.usefixtures("box", "unhurried")
+@pytest.mark.parametrize(("rounds", "state"), [(4, State.FASTER), (1, State.SAME)])
+def test_workers_that_start_slowly_are_faster_all_the_same(monkeypatch, rounds, state):
+    """Both loops are open when they are timed; one round says nothing of either."""
+
+    def measured(loader, **_):
+        count = loader.num_workers
+        between = Samples((0.036 / count,) * rounds)
+        return Loading(between, count, start_s=0.5, share_s=0.06 * (count > 1))
+
+    monkeypatch.setattr(stages.loading, "measure_loading", measured)
+    dataset = TensorDataset(torch.rand(128, 8))
+    loader = DataLoader(dataset, 8, num_workers=1, multiprocessing_context="fork")
+
+    report = improve(loader, name="dl", workers=4, budget_s=4.0).report
+
+    assert report.state is state
+    assert 1 / report.end_to_end.result.ratio == pytest.approx(4, rel=0.1)
+    assert ("too few to tell" in report.headline) is (state is State.SAME)
