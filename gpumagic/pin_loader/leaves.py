@@ -77,7 +77,8 @@ def anatomy_of(
                     leaf = replace(leaf, why=why, holder=holder)
                     if unpinned and why is WhyPageable.UNKNOWN:
                         leaf = replace(leaf, pinned=Pinned.UNKNOWN, why=None)
-                memory = _memory_of(value)
+                stored = stored_by(torch, value)
+                memory = None if stored is None else stored.key
         elif is_array(value):
             leaf, memory = _leaf_of_array(value, path), _memory_of_array(value)
         else:
@@ -149,12 +150,6 @@ def _leaf_of_array(array: Any, path: str) -> Leaf:
         pinned=Pinned.PAGEABLE,
         why=WhyPageable.NOT_A_TENSOR,
     )
-
-
-def _memory_of(tensor: Any) -> StorageKey | None:
-    """What two leaves on one memory have in common; None where that cannot be told."""
-    stored = stored_by(sys.modules["torch"], tensor)
-    return None if stored is None else stored.key
 
 
 def _memory_of_array(array: Any) -> StorageKey | None:

@@ -41,12 +41,6 @@ _PREPARED = Remark(
 )
 
 
-def _why_as_it_is(loader: Any) -> Remark | None:
-    packages = {base.__module__.partition(".")[0] for base in type(loader).__mro__}
-    # A new one would shard what is sharded already.
-    return _PREPARED if "accelerate" in packages else None
-
-
 # ---------------------------------------------------------------- how it is set
 
 
@@ -224,9 +218,9 @@ def rebuild(
 
     With nothing asked it is a clone, which can be iterated without a trace.
     """
-    stays = _why_as_it_is(loader)
-    if stays is not None:
-        return Rebuilt(why_not=stays)
+    packages = {base.__module__.partition(".")[0] for base in type(loader).__mro__}
+    if "accelerate" in packages:  # a new one would shard what is sharded already
+        return Rebuilt(why_not=_PREPARED)
     words: dict[str, Any] = {"num_workers": loader.num_workers}
     if pin_memory is not None:
         words["pin_memory"] = pin_memory

@@ -99,7 +99,8 @@ def next_count(
         )  # it waits for so much else that far more than these can pay
     if more > top and more not in failed:
         untried = top == now
-        paid = not untried and is_faster(trials[top], trials[max(_below(trials, top))])
+        below = max((count for count in trials if count < top), default=top)
+        paid = not untried and is_faster(trials[top], trials[below])
         if untried or (paid and (busy is None or top < busy)):
             return more
     half = now // 2
@@ -167,10 +168,6 @@ def within_reason(found: Loading, known: Loading) -> Loading:
         return found
     longer = (each * least_s / short_s for each in found.between.seconds)
     return replace(found, between=Samples(tuple(longer)))
-
-
-def _below(trials: Mapping[int, Loading], top: int) -> list[int]:
-    return [count for count in trials if count < top]
 
 
 def _cost_s(count: int, trials: Mapping[int, Loading], *, as_known: bool) -> float:
