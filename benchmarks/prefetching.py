@@ -121,9 +121,6 @@ def _ways() -> tuple[dict[str, Callable[[Loader], Iterable[Any]]], dict[str, Any
     ways: dict[str, Callable[[Loader], Iterable[Any]]] = {
         _PLAIN: _Plain,
         _OURS: lambda loader: DevicePrefetcher(loader, "cuda"),
-        f"{_OURS}, several_streams": lambda loader: DevicePrefetcher(
-            loader, "cuda", several_streams=True
-        ),
     }
     notes = {}
     for name, find in (("timm", _timm), ("PyG", _pyg)):

@@ -12,7 +12,6 @@ from gpumagic.drawing import (
     Column,
     Details,
     Drawing,
-    Grid,
     Meter,
     Note,
     Paragraph,
@@ -23,7 +22,7 @@ from gpumagic.drawing import (
     how_measured,
     one_screen,
 )
-from gpumagic.pin_loader.report import (
+from gpumagic.pin_loader.records import (
     WORTH_IT,
     LimitKind,
     Pinned,
@@ -34,7 +33,7 @@ from gpumagic.pin_loader.report import (
     Stopped,
     WhyPageable,
 )
-from gpumagic.pin_loader.report import Part as StepPart
+from gpumagic.pin_loader.records import Part as StepPart
 from gpumagic.report import robust
 from gpumagic.report.record import Report
 from gpumagic.report.robust import Verdict, inverse
@@ -52,21 +51,20 @@ from gpumagic.report.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from gpumagic.drawing import Cell, NoteKind, Part
-    from gpumagic.pin_loader.report import (
+    from gpumagic.pin_loader.records import (
         Anatomy,
         Bound,
+        Change,
         CopyMode,
         EndToEnd,
         Gain,
         Guard,
         Leaf,
-        Limit,
         LoaderFacts,
         Loading,
-        Rebuilding,
         Remark,
         Sameness,
         Samples,
@@ -74,15 +72,8 @@ if TYPE_CHECKING:
         WorkerSearch,
     )
 
-_BOTTLENECKS = {
-    StepPart.LOAD: "loading",
-    StepPart.PIN: "the copy into pinned memory",
-    StepPart.LINK: "the copy to {where}",
-    StepPart.STEP: "compute",
-}
 _MOST_TIMES = 100
 _MUCH_STARTING = 0.25  # of the time of a batch
-_NO_ACCELERATOR = "there is no accelerator to pin for"
 
 
 @dataclass(frozen=True)
@@ -98,7 +89,7 @@ class LoaderReport(Report):
     rates: Rates = field(default_factory=Rates)
     workers: WorkerSearch | None = None
     bound: Bound | None = None
-    rebuilding: Rebuilding | None = None
+    changes: tuple[Change, ...] = ()  # of arguments, in the new loader
     sameness: Sameness | None = None
     end_to_end: EndToEnd | None = None
     remarks: tuple[Remark, ...] = ()
@@ -107,88 +98,71 @@ class LoaderReport(Report):
     @property
     def headline(self) -> str:
         """The answer in one sentence."""
-        return headline(self)
+        said = _HEADLINES[self.state](self)
+        if any(name and said.startswith(name) for name in (self.name, self.out)):
+            return said
+        return _capital(said)
+
+    @property
+    def name(self) -> str:
+        """What the loader is called."""
+        return self.loader.name or "the loader"
 
     def drawing(self) -> Any:
         """The verdict and one screen."""
-        return draw_loader(self)
+        return Drawing(self.headline, one_screen(_parts(self)), self.setting.label)
 
     def __repr__(self) -> str:
         return f"LoaderReport({self.headline!r})"
 
 
-def draw_loader(report: LoaderReport) -> Drawing:
-    """A loader from diagnosis to proof."""
-    return Drawing(headline(report), one_screen(_parts(report)), report.setting.label)
-
-
 # ---------------------------------------------------------------- the verdict
 
 
-def headline(report: LoaderReport) -> str:
-    """How it ended, with the figure that decided."""
-    said = _HEADLINES[report.state](report)
-    names = (report.loader.name, report.out)
-    if any(name and said.startswith(name) for name in names):
-        return said
-    return said[0].upper() + said[1:]
-
-
-def _diagnosed(report: LoaderReport) -> str:
+def _looked_at(report: LoaderReport) -> str:
     if report.bound is not None:
         return _bottleneck(report, report.bound)
-    if report.rates.load is not None:
-        where = device_text(report.setting)
-        return f"{_loads(report)}; copies to {where} were not measured"
-    return f"{loader_text(report.loader)}: how much could be won was not measured"
-
-
-def _nothing(report: LoaderReport) -> str:
-    if report.bound is not None:
-        return _bottleneck(report, report.bound)
-    reason = "" if report.reason is None else f": {report.reason.text}"
-    return f"{loader_text(report.loader)} gives batches, and stays as it is{reason}"
+    if report.state is State.NOTHING:
+        reason = "" if report.reason is None else f": {report.reason.text}"
+        return f"{report.name} gives batches, and stays as it is{reason}"
+    where = device_text(report.setting)
+    return f"{_loads(report)}; copies to {where} were not measured"
 
 
 def _bottleneck(report: LoaderReport, bound: Bound) -> str:
-    """What a step spends most on, and what could be done about it."""
-    exposed = dict(bound.exposed) or {bound.binding: bound.best_s}
+    """What a step spends most on, and the best that is known to be done about it."""
+    exposed = dict(bound.exposed)
     slowest = max(exposed, key=exposed.__getitem__)
-    now_s = sum(exposed.values())
-    took_s = exposed[slowest]
+    now_s, took_s = sum(exposed.values()), exposed[slowest]
     if slowest is StepPart.LOAD:
         took_s = min(dict(bound.parts).get(slowest, took_s), now_s)
-    what = _BOTTLENECKS[slowest].format(where=device_text(report.setting))
+    what = slowest.value.replace("the device", device_text(report.setting))
     said = f"{what} is the bottleneck: {time_of_text(took_s, now_s)} a step"
-    return f"{said}. {_remedy_sentence(report, bound)}"
+    return f"{said}. {_capital(_remedy_clause(report, bound))}."
 
 
-def _remedy_sentence(report: LoaderReport, bound: Bound) -> str:
+def _remedy_clause(report: LoaderReport, bound: Bound) -> str:
     """The best that is known; where nothing is, what was tried."""
     copies = bound.gain(Remedy.PIN, Remedy.PREFETCH)
-    ahead = None if copies is None or (copies.times or 0) < WORTH_IT else copies
+    ahead = copies is not None and copies.times >= WORTH_IT
+    copying = "copying ahead" if _pins(bound) else "pinning and copying ahead"
     gain = bound.gain(Remedy.WORKERS)
-    if gain is not None and gain.workers is not None and report.workers is not None:
+    if gain is not None and report.workers is not None:
         said = workers_clause(report.workers)
-        best = bound.gain(Remedy.EVERYTHING)
-        more = best is not None and (best.times or 0) >= WORTH_IT * (gain.times or 0)
-        if ahead is not None and best is not None and more:
-            how = _copying(bound)[0].lower() + _copying(bound)[1:]
-            said = f"{said}; {how} besides, up to {times_text(best.times)} in all"
-        return f"{said[0].upper()}{said[1:]}."
-    if ahead is not None:
-        what = "Pinning" if ahead.remedy is Remedy.PIN else _copying(bound)
-        return f"{what} could give up to {times_text(ahead.times)}."
-    known = [gain.times for gain in bound.gains if gain.times is not None]
-    if not known:
-        return "Nothing else is known to help."
-    most = times_text(max(*known, 1.0))
-    return f"No remedy that was tried could give more than {most}."
+        most = bound.times(Remedy.EVERYTHING)
+        if ahead and most >= WORTH_IT * gain.times:
+            return f"{said}; {copying} besides, up to {times_text(most)} in all"
+        return said
+    if ahead and copies is not None:
+        what = "pinning" if copies.remedy is Remedy.PIN else copying
+        return f"{what} could give up to {times_text(copies.times)}"
+    at_most = max([1.0, *(each.times for each in bound.gains)])
+    return f"no remedy that was tried could give more than {times_text(at_most)}"
 
 
-def _copying(bound: Bound) -> str:
-    pinned = all(each.remedy is not Remedy.PIN for each in bound.gains)
-    return "Copying ahead" if pinned else "Pinning and copying ahead"
+def _pins(bound: Bound) -> bool:
+    """Whether the loader pins already, so that pinning is no remedy."""
+    return all(each.remedy is not Remedy.PIN for each in bound.gains)
 
 
 def workers_clause(search: WorkerSearch) -> str:
@@ -199,9 +173,8 @@ def workers_clause(search: WorkerSearch) -> str:
     times = times_text(search.times)
     if not search.chosen:
         return f"without workers it loads {times} as fast"
-    chosen = count_text(search.chosen, "worker")
     verb = "loads" if search.chosen == 1 else "load"
-    return f"{chosen} {verb} {times} as fast"
+    return f"{count_text(search.chosen, 'worker')} {verb} {times} as fast"
 
 
 def workers_gain(search: WorkerSearch | None) -> bool:
@@ -211,9 +184,7 @@ def workers_gain(search: WorkerSearch | None) -> bool:
     old, new = search.of(search.now), search.of(search.chosen)
     if old is None or new is None or old is new:
         return False
-    _, slow_s = new.quartiles_s
-    fast_s, _ = old.quartiles_s
-    return slow_s * WORTH_IT <= fast_s
+    return new.quartiles_s[1] * WORTH_IT <= old.quartiles_s[0]
 
 
 def tried_text(search: WorkerSearch) -> str:
@@ -227,120 +198,83 @@ def _loads(report: LoaderReport) -> str:
     load = report.rates.load
     if load is None:
         return "how fast it loads was not measured"
-    count = count_text(load.workers, "worker") if load.workers else "no workers"
+    count = count_text(load.workers, "worker")
     said = f"loading takes {time_text(load.batch_s)} a batch with {count}"
     clause = "" if report.workers is None else workers_clause(report.workers)
     return f"{said}; {clause}" if clause else said
 
 
-def _faster(report: LoaderReport) -> str:
-    return _verdict(new_text(report), report)
-
-
-def _same(report: LoaderReport) -> str:
-    proof, new = report.end_to_end, new_text(report)
+def _compared(report: LoaderReport) -> str:
+    """The new loader against the old, with its interval, and with which step."""
+    proof, new = report.end_to_end, report.out or "the loop with a prefetcher"
     if proof is None:
         return f"{new} is ready; no time was left to compare it"
-    if proof.result.interval is None:
-        pairs = count_text(len(proof.result.pairs), "pair")
-        said = f"{pairs} of runs are too few to tell how much faster it is"
-        return f"{new} is ready; {said}"
-    if report.out is None:
-        return f"nothing won: {_verdict('the loop with a prefetcher', report)}"
-    return _verdict(new, report)
-
-
-def _refused(report: LoaderReport) -> str:
-    limit = report.guard.refusing if report.guard is not None else None
-    name = loader_text(report.loader)
-    reason = report.reason
-    if report.guard is not None and limit is not None:
-        return f"Refused: {_too_much(limit, report.guard)}"
-    if report.sameness is not None and report.sameness.difference:
+    result, interval = proof.result, proof.result.interval
+    if interval is None:
+        pairs = count_text(len(result.pairs), "pair")
         return (
-            f"Refused: rebuilt, {name} gave other batches: {report.sameness.difference}"
+            f"{new} is ready; {pairs} of runs are too few to tell how much faster it is"
         )
-    if reason is None:
-        return f"Refused: {name} stays as it is"
-    if reason.serious:
-        return f"{name} is wrong: {reason.text}"
-    return f"Refused: {name} stays as it is: {reason.text}"
-
-
-def _without_accelerator(report: LoaderReport) -> str:
-    search, out = report.workers, report.out
-    if out is None or report.end_to_end is None:
-        return f"{_loads(report)}; {_NO_ACCELERATOR}"
-    times = times_text(inverse(report.end_to_end.result.ratio))
-    count = 0 if search is None else search.chosen or 0
-    old = loader_text(report.loader)
-    workers = count_text(count, "worker") if count else "no workers"
-    return f"{out} loads {times} as fast as {old}, with {workers}; {_NO_ACCELERATOR}"
-
-
-_HEADLINES: dict[State, Callable[[LoaderReport], str]] = {
-    State.NOTHING: _nothing,
-    State.DIAGNOSED: _diagnosed,
-    State.FASTER: _faster,
-    State.SAME: _same,
-    State.REFUSED: _refused,
-    State.NO_ACCELERATOR: _without_accelerator,
-}
-
-
-def _verdict(newer: str, report: LoaderReport) -> str:
-    """The new loader against the old, with its interval, and with which step."""
-    proof = report.end_to_end
-    if proof is None:
-        return f"{newer} is ready; how much faster it is was not measured"
-    result, older = proof.result, loader_text(report.loader)
-    between = "" if proof.modelled else _between(result)
+    ends = "" if proof.modelled else _between(interval, result.verdict)
     match result.verdict:
         case Verdict.FASTER:
             times = times_text(inverse(result.ratio))
             where = device_text(report.setting)
-            said = f"{newer} feeds {where} {times} as fast as {older}{between}"
+            said = f"{new} feeds {where} {times} as fast as {report.name}{ends}"
         case Verdict.SLOWER:
             times = times_text(result.ratio)
-            said = f"{newer} takes {times} as long a step as {older}{between}"
+            said = f"{new} takes {times} as long a step as {report.name}{ends}"
         case Verdict.SAME:
-            said = f"no difference between {newer} and {older}, within 1 %"
+            said = f"no difference between {new} and {report.name}, within 1 %"
         case Verdict.CANNOT_TELL:
-            said = f"no measurable difference between {newer} and {older}"
+            said = f"no measurable difference between {new} and {report.name}"
     step = report.rates.step
-    return f"{said}, with a stand-in step" if step and step.synthetic else said
+    said = f"{said}, with a stand-in step" if step and step.synthetic else said
+    return said if report.out else f"nothing won: {said}"
 
 
-def _between(result: robust.Comparison) -> str:
-    if result.interval is None:
-        return ""
-    ends = result.interval.low, result.interval.high
-    if result.verdict is Verdict.FASTER:
-        low, high = (times_text(inverse(end)) for end in reversed(ends))
-    else:
-        low, high = map(times_text, ends)
+def _between(interval: robust.Interval, verdict: Verdict) -> str:
+    ends: list[float] = [interval.low, interval.high]
+    if verdict is Verdict.FASTER:
+        ends = [1 / end for end in reversed(ends)]
+    low, high = map(times_text, ends)
     return "" if low == high else f" ({low.removesuffix('x')} to {high})"
 
 
-def _too_much(limit: Limit, guard: Guard) -> str:
-    needed, locked = bytes_text(limit.needed), guard.locked_bytes
-    if limit.kind is LimitKind.SHM or not locked:
-        what = f"workers would need {needed} of shared memory"
-    elif limit.needed > locked:
-        what = f"pinned and shared memory would take {needed}"
-    else:
-        what = f"pinning would lock {needed}"
-    return f"{what}, and {bytes_text(limit.available)} are left"
+def _refused(report: LoaderReport) -> str:
+    guard, reason, found = report.guard, report.reason, report.sameness
+    if guard is not None and guard.refusing is not None:
+        limit = guard.refusing
+        what = "workers would need" if limit.kind is LimitKind.SHM else "it would take"
+        left = bytes_text(limit.available)
+        needed = f"{what} {bytes_text(limit.needed)} of the {limit.kind.value}"
+        return f"Refused: {needed}, and {left} are left"
+    if found is not None and found.difference:
+        return f"Refused: rebuilt, {report.name} gave other batches: {found.difference}"
+    text = "" if reason is None else f": {reason.text}"
+    if reason is not None and reason.serious:
+        return f"{report.name} is wrong{text}"
+    return f"Refused: {report.name} stays as it is{text}"
 
 
-def loader_text(facts: LoaderFacts) -> str:
-    """What the loader is called."""
-    return facts.name or "the loader"
+def _without_accelerator(report: LoaderReport) -> str:
+    search, out = report.workers, report.out
+    said = _loads(report)
+    if out is not None and report.end_to_end is not None and search is not None:
+        times = times_text(inverse(report.end_to_end.result.ratio))
+        workers = count_text(search.chosen, "worker")
+        said = f"{out} loads {times} as fast as {report.name}, with {workers}"
+    return f"{said}; there is no accelerator to pin for"
 
 
-def new_text(report: LoaderReport) -> str:
-    """What the new loader is called."""
-    return report.out or "the new loader"
+_HEADLINES: dict[State, Callable[[LoaderReport], str]] = {
+    State.NOTHING: _looked_at,
+    State.DIAGNOSED: _looked_at,
+    State.FASTER: _compared,
+    State.SAME: _compared,
+    State.REFUSED: _refused,
+    State.NO_ACCELERATOR: _without_accelerator,
+}
 
 
 def device_text(setting: Setting) -> str:
@@ -350,17 +284,23 @@ def device_text(setting: Setting) -> str:
     return f"{setting.kind}:{setting.device}"
 
 
+def _capital(said: str) -> str:
+    return f"{said[0].upper()}{said[1:]}"
+
+
 # ----------------------------------------------------------------- the screen
 
 
 def _parts(report: LoaderReport) -> Iterator[Part]:
     """What to do, one picture, one table; then all that can be asked for."""
     yield from _notes(report)
-    yield from _step_parts(report)
+    yield from _picture(report)
     yield from _table(report)
     if said := _in_a_sentence(report):
         yield Paragraph(said)
-    yield from _batch_parts(report)
+    if report.anatomy is not None:
+        inside = tuple(_batch_parts(report.anatomy))
+        yield Details("A batch, tensor by tensor", inside, "batch")
     if report.workers is not None:
         inside = _worker_table(report.workers), Paragraph(_on_workers(report.workers))
         yield Details("Loading by number of workers", inside, "workers")
@@ -368,32 +308,27 @@ def _parts(report: LoaderReport) -> Iterator[Part]:
         yield Details("Whether it is the same, and faster", proof, "proof")
     if times := tuple(_time_parts(report)):
         yield Details("How long each part takes", times, "times")
-    loader = Paragraph("\n".join(_loader_lines(report.loader)))
-    yield how_measured(loader, *map(Paragraph, _how(report)))
+    yield how_measured(*map(Paragraph, _how(report)))
 
 
-def _notes(report: LoaderReport) -> Iterator[Part]:
+def _notes(report: LoaderReport) -> Iterator[Note]:
     """What decides first: why not, what is wrong, what to type, what to mend."""
-    remarks = list(_remarks(report))
+    remarks, search = list(_remarks(report)), report.workers
+    refused = report.state is State.REFUSED
     yield from _reason(report)
     yield from notes_of(each for each in remarks if each.serious)
     yield from _next(report)
-    refused = report.reason is not None and report.state is State.REFUSED
-    if report.guard is not None and not (refused and report.guard.refusing):
+    if report.guard is not None and not refused:
         for limit in report.guard.limits:
-            if limit.severity in _LOUD:
+            if limit.severity in (Severity.WARN, Severity.REFUSE):
                 left = bytes_text(limit.available)
                 said = f"{bytes_text(limit.needed)} needed, {left} available"
                 yield Note("warning", f"{limit.kind.value}: {said}", limit.hint)
-    yield from _why_notes(report)
-    if report.workers is not None and report.workers.problem is not None:
-        yield Note("note", report.workers.problem, report.workers.hint)
+    if not refused and report.state is not State.NO_ACCELERATOR:
+        yield from _why_notes(report)
+    if search is not None and search.problem is not None:
+        yield Note("note", search.problem, search.hint)
     yield from notes_of(each for each in remarks if each.hint and not each.serious)
-    yield from _start_notes(report.workers)
-
-
-def _start_notes(search: WorkerSearch | None) -> Iterator[Note]:
-    """Workers that start anew for each epoch, where that is what takes long."""
     best = None if search is None else search.of(search.chosen)
     if best is not None and best.share_s > _MUCH_STARTING * best.batch_s:
         yield Note(
@@ -406,13 +341,7 @@ def _start_notes(search: WorkerSearch | None) -> Iterator[Note]:
 
 def _remarks(report: LoaderReport) -> Iterator[Remark]:
     """What any part of the report remarks, each once."""
-    holders = (
-        report,
-        report.anatomy,
-        report.rates,
-        report.rebuilding,
-        report.end_to_end,
-    )
+    holders = (report, report.anatomy, report.rates)
     found = (each for holder in holders if holder for each in holder.remarks)
     yield from dict.fromkeys(found)
 
@@ -424,164 +353,133 @@ def notes_of(remarks: Iterable[Remark]) -> Iterator[Note]:
         yield Note(kind, each.text, each.hint)
 
 
-def _reason(report: LoaderReport) -> Iterator[Part]:
+def _reason(report: LoaderReport) -> Iterator[Note]:
     """Why it ended so; only what to do about it where the title says the reason."""
     reason = report.reason
     if reason is None:
         return
     refused = report.state is State.REFUSED
     kind: NoteKind = "problem" if refused else "note"
-    if refused or report.bound is not None or reason.text in headline(report):
+    if refused or report.bound is not None or reason.text in report.headline:
         if reason.hint:
             yield Note(kind, reason.hint)
     else:
         yield Note(kind, reason.text, reason.hint)
 
 
-def _next(report: LoaderReport) -> Iterator[Part]:
+def _next(report: LoaderReport) -> Iterator[Note]:
     """The loop with the new loader, or the magic that makes one."""
     name, search = report.loader.name, report.workers
-    best = None if report.bound is None else report.bound.best
     if report.out is not None:
         where = device_text(report.setting)
         said = f"its batches are on {where} already: leave out `.to()` in the loop"
         if report.state is State.NO_ACCELERATOR:
             said = f"{report.out} takes the place of the old loader"
-        yield Note("note", said, f"for {_names(report.anatomy)} in {report.out}:")
+        yield Note("note", said, f"for batch in {report.out}:")
     if not name or report.state is State.REFUSED:
         return
-    made = report.out is not None and (
-        search is None or search.stopped is Stopped.ASKED
-    )
-    if search is not None and workers_gain(search) and not made:
-        changed = report.rebuilding is not None and any(
-            each.argument == "num_workers" for each in report.rebuilding.changes
-        )
-        if not changed:
-            said = f"{workers_clause(search)} (measured)"
-            yield Note("note", said, f"%pin_loader {name} --workers {search.chosen}")
-    elif report.state is State.DIAGNOSED and best is not None:
+    if search is not None and workers_gain(search) and not _has_other_workers(report):
+        said = f"{workers_clause(search)} (measured)"
+        yield Note("note", said, f"%pin_loader {name} --workers {search.chosen}")
+    elif report.state is State.DIAGNOSED and report.bound and report.bound.best:
         said = "nothing was changed; this makes such a loader, and proves it"
         yield Note("note", said, f"%pin_loader {name}")
 
 
-def _names(anatomy: Anatomy | None) -> str:
-    """Two names for a pair of tensors, which is what most loops write."""
-    if anatomy is None or anatomy.class_name not in ("tuple", "list") or anatomy.others:
-        return "batch"
-    paths = {leaf.path for leaf in anatomy.leaves}
-    pair = paths == {"batch[0]", "batch[1]"} and not anatomy.left_out
-    return "x, y" if pair else "batch"
+def _has_other_workers(report: LoaderReport) -> bool:
+    return any(change.argument == "num_workers" for change in report.changes)
 
 
 def _table(report: LoaderReport) -> Iterator[Part]:
-    """What forbids it, else what could help, else how workers did."""
-    loud = report.guard is not None and report.guard.refusing is not None
-    if report.state is State.REFUSED and report.guard is not None and loud:
-        caption = "What it takes of the machine, at most (estimated)"
-        yield Table.of(caption, _LIMIT, report.guard.limits)
-    elif report.bound is not None and report.bound.gains:
+    """What could help, else how workers did."""
+    search = report.workers
+    if report.bound is not None and report.bound.gains:
         yield _remedy_table(report, report.bound)
-    elif report.workers is not None and len(report.workers.trials) > 1:
-        yield _worker_table(report.workers)
+    elif search is not None and len(search.trials) > 1:
+        yield _worker_table(search)
 
 
 def _in_a_sentence(report: LoaderReport) -> str:
     """What was changed; or else how the batch lies in memory, and who loads."""
-    workers = ""  # where there is no bound, the title has them
-    if report.workers is not None and report.bound is not None:
-        workers = _workers_sentence(report.workers)
+    search, anatomy, workers = report.workers, report.anatomy, ""
+    if search is not None and report.bound is not None and not workers_gain(search):
+        said = workers_clause(search) if search.stopped is not Stopped.ASKED else ""
+        workers = f"{_capital(said)}." if said else ""  # else the title has them
     if report.out is not None:
         return f"{_proof_sentence(report)} {workers}".strip()
-    anatomy = report.anatomy
     quiet = report.state in (State.NO_ACCELERATOR, State.REFUSED)
     if anatomy is None or not anatomy.leaves or quiet:
         return workers
     memory = pageable_sentence(anatomy)
     is_off = report.loader.pin_memory is False and memory.endswith("pageable")
     flag = "; pin_memory is off" if is_off else ""
-    return f"{memory[0].upper()}{memory[1:]}{flag}. {workers}".strip()
-
-
-def _workers_sentence(search: WorkerSearch) -> str:
-    """What was tried of workers, and what was not."""
-    told = (Stopped.REFUSED, Stopped.ASKED)  # by a note, or by both loops
-    if search.stopped in told or workers_gain(search):
-        return ""
-    tried = tried_text(search)
-    if not tried:
-        return f"Other numbers of workers were not tried: {search.stopped.value}."
-    if search.stopped is Stopped.BUDGET:
-        return f"{tried} load no faster; more were not tried for want of time."
-    return f"{tried} load no faster."
+    return f"{_capital(memory)}{flag}. {workers}".strip()
 
 
 # ---------------------------------------------------------------- the picture
 
 _WAITS, _COPY, _KERNEL = "host waits", "copy", "kernel"
+_KINDS = {StepPart.LINK: _COPY, StepPart.STEP: _KERNEL}
 _NOTHING = 1e-6  # of a step: a rounding error
 
 
-def _step_parts(report: LoaderReport) -> Iterator[Part]:
+def _picture(report: LoaderReport) -> Iterator[Part]:
     """A step before and after, in one picture: as measured, else as worked out."""
     proof, bound = report.end_to_end, report.bound
     if bound is None:
         return
-    synthetic = bound.synthetic_step
+    after = bound.gain(Remedy.PREFETCH) if proof is not None else bound.best
     if proof is not None:
-        medians = [
-            robust.median(seconds) for seconds in zip(*proof.result.pairs, strict=True)
-        ]
-        names = [loader_text(report.loader), new_text(report)]
-        if names[0] == names[1] or max(map(len, names)) > 20:
+        medians = map(robust.median, zip(*proof.result.pairs, strict=True))
+        names = [report.name, report.out or "then"]
+        if max(map(len, names)) > 20:
             names = ["now", "then"]
-        after = bound.gain(Remedy.PREFETCH)
-        copies = [dict(bound.exposed), dict(after.exposed) if after else {}]
         step = report.rates.step
         compute_s = 0.0 if step is None else step.samples.median_s
-        stacks = tuple(
-            _measured_stack(name, whole_s, compute_s, exposed.get(StepPart.LINK, 0.0))
-            for name, whole_s, exposed in zip(names, medians, copies, strict=True)
-        )
+        exposed = dict(bound.exposed), dict(after.exposed) if after else {}
+        stacks = [
+            _measured(name, whole_s, compute_s, each.get(StepPart.LINK, 0.0))
+            for name, whole_s, each in zip(names, medians, exposed, strict=True)
+        ]
         how = "worked out" if proof.modelled else "measured"
-        kernel = "a stand-in for your step" if synthetic else ""
         caption = f"A step, median ({how}; how it divides is estimated)"
-        yield _stacks(caption, stacks, kernel)
     elif any(seconds for _, seconds in bound.exposed):
-        stacks = (_stack("now", bound.exposed),)
-        best = bound.best
-        if best is not None and best.exposed:
-            stacks = (*stacks, _stack(_remedy_text(best, bound), best.exposed))
-        own = " without your compute" if synthetic else ""
-        yield _stacks(f"A step{own}, estimated from its parts", stacks, "")
+        stacks = [_stack("now", bound.exposed)]
+        if after is not None and after.exposed:
+            stacks.append(_stack(_remedy_text(after, bound), after.exposed))
+        own = " without your compute" if bound.synthetic_step else ""
+        caption = f"A step{own}, estimated from its parts"
+    else:
+        return
+    stand_in = "a stand-in for your step" if bound.synthetic_step and proof else ""
+    said = {_WAITS: "for batches", _COPY: "not hidden", _KERNEL: stand_in}
+    yield Stacks(caption, tuple(stacks), tuple(_legend(stacks, said)))
 
 
-def _measured_stack(
-    name: str, whole_s: float, compute_s: float, copy_s: float
-) -> Stack:
+def _measured(name: str, whole_s: float, compute_s: float, copy_s: float) -> Stack:
     """Compute first, then copying, as far as there is room; waiting is the rest."""
     compute_s = min(compute_s, whole_s)
     copy_s = min(copy_s, whole_s - compute_s)
-    rest_s = whole_s - compute_s - copy_s
-    waits_s = rest_s if rest_s > _NOTHING * whole_s else 0.0
-    pieces = ((_WAITS, waits_s), (_COPY, copy_s), (_KERNEL, compute_s))
-    return Stack(name, pieces, time_text(whole_s))
+    waits_s = whole_s - compute_s - copy_s
+    parts = (
+        (StepPart.LOAD, waits_s),
+        (StepPart.LINK, copy_s),
+        (StepPart.STEP, compute_s),
+    )
+    return _stack(name, parts)
 
 
-def _stack(label: str, exposed: tuple[tuple[StepPart, float], ...]) -> Stack:
-    kinds = {StepPart.LINK: _COPY, StepPart.STEP: _KERNEL}
-    whole_s = sum(seconds for _, seconds in exposed)
+def _stack(label: str, parts: tuple[tuple[StepPart, float], ...]) -> Stack:
+    whole_s = sum(seconds for _, seconds in parts)
     pieces = tuple(
-        (kinds.get(part, _WAITS), seconds if seconds > _NOTHING * whole_s else 0.0)
-        for part, seconds in exposed
+        (_KINDS.get(part, _WAITS), seconds if seconds > _NOTHING * whole_s else 0.0)
+        for part, seconds in parts
     )
     return Stack(label, pieces, time_text(whole_s))
 
 
-def _stacks(caption: str, stacks: tuple[Stack, ...], kernel: str) -> Stacks:
-    """With what each piece comes to in the legend."""
-    said = {_WAITS: "for batches", _COPY: "not hidden", _KERNEL: kernel}
-    legend = []
+def _legend(stacks: list[Stack], said: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """What each piece comes to."""
     for kind, what in said.items():
         sizes = [
             sum(size for its, size in each.pieces if its == kind) for each in stacks
@@ -589,8 +487,7 @@ def _stacks(caption: str, stacks: tuple[Stack, ...], kernel: str) -> Stacks:
         told = zip(sizes, ("now", "then"), strict=False)
         text = ", ".join(f"{time_text(size)} {when}" for size, when in told)
         if any(sizes):
-            legend.append((kind, f"{what}: {text}" if what else text))
-    return Stacks(caption, stacks, tuple(legend))
+            yield kind, f"{what}: {text}" if what else text
 
 
 # --------------------------------------------------------------- the remedies
@@ -599,23 +496,23 @@ def _stacks(caption: str, stacks: tuple[Stack, ...], kernel: str) -> Stacks:
 def _remedy_table(report: LoaderReport, bound: Bound) -> Table:
     """What each remedy can give at most, the best first; what was made, measured."""
     proof = report.end_to_end
+    changed = _has_other_workers(report)
+    made = Remedy.EVERYTHING if changed else Remedy.PREFETCH
+    least = not bound.synthetic_step
     told = proof is not None and proof.result.verdict is not Verdict.CANNOT_TELL
     heads = [Column("Remedy")]
-    if not bound.synthetic_step:
-        heads.append(Column("A step, at least", number=True))
+    heads += [Column("A step, at least", number=True)] * least
     heads.append(Column("At most", number=True))
-    if told:
-        heads.append(Column("Measured", number=True))
+    heads += [Column("Measured", number=True)] * told
     rows = []
-    for gain in sorted(bound.gains, key=lambda each: -(each.times or 0.0)):
+    for gain in sorted(bound.gains, key=lambda each: -each.times):
         row: list[Cell] = [_remedy_text(gain, bound)]
-        if not bound.synthetic_step:
-            row.append(time_text(gain.step_s))
-        most = gain.times is not None and gain.times > _MOST_TIMES
+        row += [time_text(gain.step_s)] * least
+        most = gain.times > _MOST_TIMES
         row.append(f"over {_MOST_TIMES}x" if most else times_text(gain.times))
         if told and proof is not None:
-            made = gain.remedy is _made(report)
-            row.append(times_text(inverse(proof.result.ratio)) if made else "-")
+            ratio = proof.result.ratio
+            row.append(times_text(inverse(ratio)) if gain.remedy is made else "-")
         rows.append(tuple(row))
     caption = "What each remedy could give"
     return Table(caption, tuple(heads), tuple(rows), name="remedies")
@@ -624,37 +521,24 @@ def _remedy_table(report: LoaderReport, bound: Bound) -> Table:
 def _remedy_text(gain: Gain, bound: Bound) -> str:
     """A remedy as one would set it."""
     workers = f"num_workers={gain.workers}"
-    pinned = all(each.remedy is not Remedy.PIN for each in bound.gains)
-    ahead = "copied ahead" if pinned else "pinned, copied ahead"
-    match gain.remedy:
-        case Remedy.PIN:
-            return "pin_memory=True"
-        case Remedy.PREFETCH:
-            return ahead
-        case Remedy.WORKERS:
-            return workers
-        case Remedy.EVERYTHING:
-            return f"{workers}, {ahead}"
-
-
-def _made(report: LoaderReport) -> Remedy:
-    changes = () if report.rebuilding is None else report.rebuilding.changes
-    workers = any(change.argument == "num_workers" for change in changes)
-    return Remedy.EVERYTHING if workers else Remedy.PREFETCH
+    ahead = "copied ahead" if _pins(bound) else "pinned, copied ahead"
+    return {
+        Remedy.PIN: "pin_memory=True",
+        Remedy.PREFETCH: ahead,
+        Remedy.WORKERS: workers,
+        Remedy.EVERYTHING: f"{workers}, {ahead}",
+    }[gain.remedy]
 
 
 # ------------------------------------------------------------------- the batch
 
 _MOST_LEAVES, _LONGEST_PATH = 10, 120
 _FIXES = {
-    WhyPageable.FLAG_OFF: "DataLoader(..., pin_memory=True)",
     WhyPageable.PASSED_THROUGH: (
         "the loader of %pin_loader pins it, or give {holder} a pin_memory() method"
     ),
-    WhyPageable.OWN_METHOD: "let pin_memory() of {holder} pin it too",
     WhyPageable.NOT_A_TENSOR: "torch.from_numpy(...) in the collate_fn",
     WhyPageable.NOT_DENSE: "send its indices and values as tensors of their own",
-    WhyPageable.FLAG_TOO_LATE: "a new loader: workers read the flag when they start",
 }
 
 
@@ -665,92 +549,55 @@ def pageable_sentence(anatomy: Anatomy) -> str:
         return "a batch holds no tensors"
     kinds = {leaf.pinned for leaf in leaves}
     size = bytes_text(anatomy.tensor_bytes)
-    if len(kinds) == 1 and not anatomy.left_out:
+    if len(kinds) == 1:
         several = f"all {count} tensors"
         which = {1: "the one tensor", 2: "both tensors"}.get(count, several)
         verb = "is" if count == 1 else "are"
         return f"{which} of a batch ({size}) {verb} {leaves[0].pinned.value}"
     pageable = bytes_text(anatomy.bytes_that_are(Pinned.PAGEABLE))
-    least = "at least " if anatomy.left_out or Pinned.UNKNOWN in kinds else ""
+    least = "at least " if Pinned.UNKNOWN in kinds else ""
     return f"{least}{pageable} of {size} of a batch are pageable"
 
 
-def _reasons(anatomy: Anatomy) -> list[tuple[WhyPageable, str | None, list[Leaf]]]:
-    """Pageable tensors by why they are, the most bytes first."""
-    by_why: dict[tuple[WhyPageable, str | None], list[Leaf]] = {}
+def _reasons(anatomy: Anatomy) -> list[tuple[WhyPageable, str, list[Leaf]]]:
+    """Pageable tensors by why they are, in half a sentence, the most bytes first."""
+    by_why: dict[tuple[WhyPageable, str], list[Leaf]] = {}
     for leaf in anatomy.leaves:
         if leaf.pinned is Pinned.PAGEABLE:
             why = leaf.why or WhyPageable.UNKNOWN
-            by_why.setdefault((why, leaf.holder), []).append(leaf)
+            by_why.setdefault((why, leaf.holder or "its class"), []).append(leaf)
     found = [(why, holder, its) for (why, holder), its in by_why.items()]
     return sorted(found, key=lambda each: -sum(leaf.nbytes for leaf in each[2]))
 
 
-def _because(why: WhyPageable, holder: str | None) -> str:
-    if why is WhyPageable.UNKNOWN:
-        return "for a reason that is unknown"
-    said = why.value
-    if holder is not None:
-        said = said.replace("objects of this class", f"{holder} objects")
-        said = said.replace("the class", holder)
-    return f"because {said}"
-
-
-def _fix(why: WhyPageable, holder: str | None) -> str:
-    return _FIXES.get(why, "").format(holder=holder or "the class")
-
-
 def _why_notes(report: LoaderReport) -> Iterator[Note]:
     """Reasons why tensors are pageable that no remedy of the table mends."""
-    if report.anatomy is None or report.state is State.NO_ACCELERATOR:
-        return
-    for why, holder, leaves in _reasons(report.anatomy):
-        mended = why is WhyPageable.FLAG_OFF or (
-            report.out is not None
-            and why in (WhyPageable.PASSED_THROUGH, WhyPageable.FLAG_TOO_LATE)
-        )
-        if not mended and _fix(why, holder) and report.state is not State.REFUSED:
+    for why, holder, leaves in _reasons(report.anatomy) if report.anatomy else ():
+        made = report.out is not None and why is WhyPageable.PASSED_THROUGH
+        if why in _FIXES and not made:
             size = bytes_text(sum(leaf.nbytes for leaf in leaves))
-            verb = "is" if len(leaves) == 1 else "are"
-            said = f"{size} {verb} pageable {_because(why, holder)}"
-            yield Note("warning", said, _fix(why, holder))
+            said = f"pageable: {size}, as {why.value.format(holder=holder)}"
+            yield Note("warning", said, _FIXES[why].format(holder=holder))
 
 
-def _batch_parts(report: LoaderReport) -> Iterator[Part]:
+def _batch_parts(anatomy: Anatomy) -> Iterator[Part]:
     """Why tensors are pageable, then all of them."""
-    anatomy = report.anatomy
-    if anatomy is None:
-        return
-    said = pageable_sentence(anatomy)
-    lines = [f"{said[0].upper()}{said[1:]}."]
-    for why, holder, leaves in _reasons(anatomy):
-        paths = listed([_path(leaf.path) for leaf in leaves], most=3)
-        size = bytes_text(sum(leaf.nbytes for leaf in leaves))
-        lines.append(f"{size} {_because(why, holder)}: {paths}.")
-    inside: list[Part] = [Paragraph("\n".join(lines))]
-    if anatomy.leaves:
-        leaves = sorted(anatomy.leaves, key=lambda leaf: leaf.nbytes, reverse=True)
-        if len(leaves) <= _MOST_LEAVES:
-            leaves = list(anatomy.leaves)
-        size = bytes_text(anatomy.tensor_bytes)
-        caption = f"A batch ({anatomy.class_name}, {size})"
-        total = len(anatomy.leaves) + anatomy.left_out
-        inside.append(Table.of(caption, _LEAF, leaves[:_MOST_LEAVES], total))
-    below = []
+    lines = [f"{_capital(pageable_sentence(anatomy))}."]
+    for why, holder, its in _reasons(anatomy):
+        paths = listed([shortened(leaf.path, _LONGEST_PATH) for leaf in its], most=3)
+        size = bytes_text(sum(leaf.nbytes for leaf in its))
+        lines.append(f"{size}: {why.value.format(holder=holder)} ({paths}).")
     if anatomy.others:
         values = count_text(anatomy.others, "other value")
-        below.append(f"{values} of a batch, no tensor or array: on the host.")
+        lines.append(f"{values} of a batch, no tensor or array: on the host.")
     if anatomy.locked_bytes:
         locked = bytes_text(anatomy.locked_bytes)
-        below.append(f"Pinning it locks {locked} (estimated: powers of two).")
-    if below:
-        inside.append(Paragraph("\n".join(below)))
-    yield Details("A batch, tensor by tensor", tuple(inside), "batch")
-
-
-def _path(path: str) -> str:
-    """The end of a path that is too long: that is what tells it from its neighbours."""
-    return path if len(path) <= _LONGEST_PATH else f"...{path[3 - _LONGEST_PATH :]}"
+        lines.append(f"Pinning it locks {locked} (estimated: powers of two).")
+    yield Paragraph("\n".join(lines))
+    if anatomy.leaves:
+        leaves = sorted(anatomy.leaves, key=lambda leaf: -leaf.nbytes)
+        caption = f"A batch ({anatomy.class_name}, {bytes_text(anatomy.tensor_bytes)})"
+        yield Table.of(caption, _LEAF, leaves[:_MOST_LEAVES], len(leaves))
 
 
 def _memory(leaf: Leaf) -> str:
@@ -758,12 +605,12 @@ def _memory(leaf: Leaf) -> str:
     if leaf.contiguous is False:
         said = f"{said}, not contiguous"
     if leaf.same_as is not None:
-        said = f"{said}, the same memory as {_path(leaf.same_as)}"
+        said = f"{said}, the same memory as {shortened(leaf.same_as, _LONGEST_PATH)}"
     return said
 
 
 _LEAF = (
-    Property(Column("Tensor"), lambda leaf: _path(leaf.path)),
+    Property(Column("Tensor"), lambda leaf: shortened(leaf.path, _LONGEST_PATH)),
     Property(Column("Class"), lambda leaf: leaf.what),
     Property(Column("Shape"), lambda leaf: " x ".join(map(str, leaf.shape)) or "-"),
     Property(Column("Type"), lambda leaf: leaf.dtype or "-"),
@@ -800,8 +647,8 @@ def _worker_table(search: WorkerSearch) -> Table:
 def _worker_name(trial: Loading, search: WorkerSearch) -> str:
     if trial.workers == search.now:
         return f"{trial.workers} (now)"
-    chosen = trial.workers == search.chosen and workers_gain(search)
-    return f"{trial.workers} (best)" if chosen else f"{trial.workers}"
+    best = trial.workers == search.chosen and workers_gain(search)
+    return f"{trial.workers} (best)" if best else f"{trial.workers}"
 
 
 def _speed(trial: Loading) -> float:
@@ -809,19 +656,14 @@ def _speed(trial: Loading) -> float:
 
 
 def _on_workers(search: WorkerSearch) -> str:
-    lines = []
+    lines = [f"Other numbers were not tried: {search.stopped.value}."]
     alone = search.of(0)
-    if alone is not None and alone.cpu_s is not None and alone.waited_s is not None:
+    if alone is not None and alone.cpu_s is not None and search.busy is not None:
         lines.append(
             f"A batch takes {seconds_text(alone.cpu_s)} of a processor, and waits "
-            f"{seconds_text(alone.waited_s)} for something else."
+            f"{seconds_text(alone.waited_s)} for something else: "
+            f"{count_text(search.busy, 'worker')} could keep the processors busy."
         )
-    if search.busy is not None:
-        keep = count_text(search.busy, "worker")
-        lines.append(f"{keep} could keep the processors busy (estimated).")
-    lines.append(f"Other numbers were not tried: {search.stopped.value}.")
-    if search.now and search.of(0) is not None:
-        lines.append("Without workers it was timed in a process apart.")
     return "\n".join(lines)
 
 
@@ -830,9 +672,9 @@ def _on_workers(search: WorkerSearch) -> str:
 
 def _proof_sentence(report: LoaderReport) -> str:
     """What differs, and how far old and new were compared."""
-    said, built, found = [], report.rebuilding, report.sameness
-    if built is not None and built.changes:
-        names = [shortened(change.argument, 30) for change in built.changes]
+    said, found = [], report.sameness
+    if report.changes:
+        names = [shortened(change.argument, 30) for change in report.changes]
         said.append(f"Changed: {listed(names, most=4)}.")
     if found is not None and found.same:
         which = "All" if found.whole else "The first"
@@ -844,78 +686,40 @@ def _proof_sentence(report: LoaderReport) -> str:
 
 
 def _proof_parts(report: LoaderReport) -> Iterator[Part]:
-    """What was changed, what was compared, what was put back, and both loops."""
-    built, proof = report.rebuilding, report.end_to_end
-    if built is not None and built.changes:
-        rows = tuple((each.argument, each.before, each.after) for each in built.changes)
+    """What was changed, what was compared, and both loops."""
+    found, proof = report.sameness, report.end_to_end
+    if report.changes:
+        rows = tuple(
+            (each.argument, each.before, each.after) for each in report.changes
+        )
         heads = Column("Argument"), Column("Before"), Column("After")
         yield Table("Changed arguments", heads, rows)
-    if facts := tuple(_facts(report)):
-        old, new = loader_text(report.loader), new_text(report)
-        yield Grid(f"Whether {new} gives the same as {old}", facts)
+    lines = []
+    if found is not None:
+        same = {True: "the same", False: f"not the same: {found.difference}"}
+        told = "could not be told" if found.same is None else same[found.same]
+        problem = f"; {found.problem}" if found.problem else ""
+        lines.append(f"Batches ({found.batches} compared): {told}{problem}")
     if proof is not None:
-        yield Paragraph("\n".join(_loops_lines(proof)))
-
-
-def _facts(report: LoaderReport) -> Iterator[tuple[str, Cell]]:
-    built, found = report.rebuilding, report.sameness
-    if built is not None:
-        reason = f": {built.reason}" if built.reason else ""
-        yield "how it was made", f"{built.way.value}{reason}"
-    if found is None:
-        return
-    which = f"{'all' if found.whole else 'the first'} {found.batches}"
-    said = f"yes; batches compared: {which}"
-    if not found.same:
-        said = f"no: {found.difference}"
-    if found.same is None:
-        said = "could not be told"
-    yield "same batches", f"{said}; {found.problem}" if found.problem else said
-    if found.restored:
-        yield "put back as it was", listed(found.restored, most=6)
+        lines += _loops_lines(proof)
+    if lines:
+        yield Paragraph("\n".join(lines))
 
 
 def _loops_lines(proof: EndToEnd) -> Iterator[str]:
     result = proof.result
     yield f"Before: {proof.base}"
     yield f"After: {proof.newer}"
-    ratio = three_digits(result.ratio)
-    if proof.modelled:
-        yield f"After, a step takes {ratio} of what it took before, in the model."
-        return
     sure = " (too few pairs to say how sure that is)"
-    if result.interval is not None:
+    if proof.modelled:
+        sure = ", in the model"
+    elif result.interval is not None:
         low, high = map(three_digits, result.interval[:2])
         sure = f" ({low} to {high} with 95 % confidence)" if low != high else ""
+    ratio = three_digits(result.ratio)
     yield f"After, a step takes {ratio} of what it took before{sure}."
     steps = count_text(proof.batches, "step")
     yield f"{count_text(len(result.pairs), 'pair')} of {steps} each, in turn."
-
-
-# --------------------------------------------------------------------- machine
-
-_LOUD = (Severity.WARN, Severity.REFUSE)
-_LIMIT = (
-    Property(Column("What"), lambda limit: limit.kind.value),
-    Property(Column("Needed", number=True), lambda limit: bytes_text(limit.needed)),
-    Property(
-        Column("Available", number=True), lambda limit: bytes_text(limit.available)
-    ),
-    Property(Column("Verdict"), lambda limit: limit.severity.value),
-    Property(Column("Read from"), lambda limit: limit.source or "-"),
-)
-
-
-def _on_the_machine(guard: Guard, setting: Setting) -> Iterator[str]:
-    batches = count_text(guard.batches, "batch", "batches")
-    locked = bytes_text(guard.locked_bytes)
-    yield f"At most {batches} can be under way, in {locked} of pinned memory."
-    for limit in guard.limits:
-        needed, left = bytes_text(limit.needed), bytes_text(limit.available)
-        yield f"{limit.kind.value}: {needed} needed at most, {left} available"
-    if guard.device_bytes and setting.device is not None:
-        more, where = bytes_text(guard.device_bytes), device_text(setting)
-        yield f"Batches copied ahead take {more} of {where} (estimated)."
 
 
 # ----------------------------------------------------------------------- times
@@ -923,31 +727,34 @@ def _on_the_machine(guard: Guard, setting: Setting) -> Iterator[str]:
 
 def _time_parts(report: LoaderReport) -> Iterator[Part]:
     """Each part on its own with its range, and the ways to copy a batch."""
-    rates = report.rates
-    lines = [_range(what, each) for what, each in _samples(rates) if each.seconds]
-    if report.bound is not None:
-        bound = report.bound
+    rates, bound = report.rates, report.bound
+    lines = []
+    for what, each in _samples(rates):
+        shortest, longest = map(time_text, (min(each.seconds), max(each.seconds)))
+        count = count_text(len(each.seconds), "sample")
+        said = f"{what}: {time_text(each.median_s)}"
+        lines.append(f"{said}, from {shortest} to {longest} ({count})")
+    if bound is not None:
         binding, least = bound.binding.value, time_text(bound.best_s)
         lines.append(f"a step as it is: {time_text(bound.now_s)}, added up from these")
         lines.append(f"no step is shorter than {binding}, {least}, as loading is now")
     if lines:
         yield Paragraph("\n".join(lines))
     if rates.copies:
-        size = bytes_text(rates.nbytes)
-        where, how = device_text(report.setting), "measured"
-        if report.setting.label:
-            how = "as the model has it"
-        yield Table(
-            f"Copying a batch of {size} to {where} ({how})",
-            (
-                Column("From"),
-                Column("Call"),
-                Column("Host held", number=True),
-                Column("Done after", number=True),
-                Column("Rate", number=True),
-            ),
-            tuple(_copy_row(each, rates) for each in rates.copies),
-        )
+        how = "as the model has it" if report.setting.label else "measured"
+        where, size = device_text(report.setting), bytes_text(rates.nbytes)
+        rows = [_copy_row(each, rates) for each in rates.copies]
+        caption = f"Copying a batch of {size} to {where} ({how})"
+        yield Table(caption, _COPY_HEADS, tuple(rows))
+
+
+_COPY_HEADS = (
+    Column("From"),
+    Column("Call"),
+    Column("Host held", number=True),
+    Column("Done after", number=True),
+    Column("Rate", number=True),
+)
 
 
 def _samples(rates: Rates) -> Iterator[tuple[str, Samples]]:
@@ -959,16 +766,6 @@ def _samples(rates: Rates) -> Iterator[tuple[str, Samples]]:
     if rates.step is not None:
         stands = ", a stand-in for yours" if rates.step.synthetic else ""
         yield f"compute in {rates.step.name}{stands}", rates.step.samples
-
-
-def _range(what: str, samples: Samples) -> str:
-    """The median; of a model, whose samples are all alike, that is all."""
-    shortest, longest = map(time_text, samples.range_s)
-    said = f"{what}: {time_text(samples.median_s)}"
-    if shortest == longest:
-        return said
-    count = count_text(len(samples.seconds), "sample")
-    return f"{said}, from {shortest} to {longest} ({count})"
 
 
 def _copy_row(mode: CopyMode, rates: Rates) -> tuple[Cell, ...]:
@@ -999,17 +796,19 @@ Copies to the device and compute are those of the {label}, which has its own clo
 
 def _how(report: LoaderReport) -> Iterator[str]:
     bound, label = report.bound, report.setting.label
+    yield "\n".join(_loader_lines(report.loader))
     if bound is not None and bound.gains:
         yield _AT_MOST
         if bound.synthetic_step:
             yield _STAND_IN
     if label and report.rates.load is not None:
         yield _MODELLED.format(label=label)
-    if report.guard is not None:
-        yield "\n".join(_on_the_machine(report.guard, report.setting))
+    for limit in report.guard.limits if report.guard is not None else ():
+        needed, left = bytes_text(limit.needed), bytes_text(limit.available)
+        yield f"{limit.kind.value}: {needed} needed at most, {left} available"
     for each in _remarks(report):
         if not each.hint and not each.serious:
-            yield f"{each.text[0].upper()}{each.text[1:]}."
+            yield f"{_capital(each.text)}."
     if said := "\n".join(place_lines(report.setting)):
         yield said
 
@@ -1019,25 +818,26 @@ def place_lines(setting: Setting) -> Iterator[str]:
     if setting.device_name is not None:
         number = "" if setting.device is None else f"{setting.kind}:{setting.device}, "
         yield f"device: {number}{setting.device_name}"
-    versions = (("torch", setting.torch_version), ("driver", setting.driver_version))
-    known = [f"{name} {version}" for name, version in versions if version is not None]
-    if known:
-        yield ", ".join(known)
+    if setting.torch_version is not None:
+        yield f"torch {setting.torch_version}"
     if setting.processors is not None:
         yield f"processors that this process may use: {setting.processors}"
 
 
+_SETTINGS = (
+    "dataset",
+    "batch_size",
+    "sampler",
+    "workers",
+    "prefetch_factor",
+    "pin_memory",
+    "persistent_workers",
+)
+
+
 def _loader_lines(facts: LoaderFacts) -> Iterator[str]:
     """For whoever wants to check that it is the right loader."""
-    arguments = [] if facts.dataset is None else [facts.dataset]
-    words: Sequence[tuple[str, object]] = (
-        ("batch_size", facts.batch_size),
-        ("sampler", facts.sampler),
-        ("num_workers", facts.workers),
-        ("prefetch_factor", facts.prefetch_factor),
-        ("pin_memory", facts.pin_memory),
-        ("persistent_workers", facts.persistent_workers),
-    )
-    arguments += [f"{name}={value}" for name, value in words if value is not None]
-    yield f"{facts.class_name}({', '.join(arguments)}): {facts.kind.value}"
+    values = {name: getattr(facts, name) for name in _SETTINGS}
+    set_to = [f"{name}={value}" for name, value in values.items() if value is not None]
+    yield f"{facts.class_name}({', '.join(set_to)})"
     yield f"{count_text(facts.length, 'batch', 'batches')} in an epoch"

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.pin_loader.report import CopyLine, DataWait, Remark, Setting
+    from gpumagic.pin_loader.records import CopyLine, DataWait, Remark, Setting
     from gpumagic.report.events import SeenRace
     from gpumagic.report.places import Code, CodeLine
 
@@ -94,7 +94,7 @@ def _waiting(report: WatchReport) -> str:
     """
     if not report.waits:
         return "No DataLoader was waited for"
-    longest = sorted(report.waits, key=lambda wait: wait.total_s, reverse=True)
+    longest = sorted(report.waits, key=lambda wait: -wait.total_s)
     names = listed(list(dict.fromkeys(wait.loader for wait in longest)), most=2)
     whose = "The loop" if len(report.waits) == 1 else "The loops"
     long = seconds_text(report.waited_s)
@@ -108,12 +108,10 @@ def _copying(copies: Sequence[CopyLine]) -> str:
         return "nothing was copied to a device"
     whole = sum(copy.nbytes for copy in copies)
     pageable = sum(copy.pageable_bytes for copy in copies)
-    if not pageable:
-        return f"all {bytes_text(whole)} were copied from pinned memory"
-    said = part_text(pageable, whole)
-    if pageable == whole:
-        said = f"all {bytes_text(whole)}"
-    return f"{said} were copied from pageable memory"
+    said = f"all {bytes_text(whole)}"
+    if pageable not in (0, whole):
+        said = part_text(pageable, whole)
+    return f"{said} were copied from {'pageable' if pageable else 'pinned'} memory"
 
 
 # ----------------------------------------------------------------- the screen
@@ -127,7 +125,7 @@ def _parts(report: WatchReport) -> Iterator[Part]:
         yield Note("problem", f"{problem}{often}", hint)
     yield from notes_of(sorted(report.remarks, key=lambda remark: not remark.serious))
     yield Grid("The cell as a whole", tuple(_whole(report)))
-    held = sorted(_held(report), key=lambda each: each.seconds, reverse=True)
+    held = sorted(_held(report), key=lambda each: -each.seconds)
     if held:
         caption = "Lines that the host waits in, the longest first"
         table = Table.of(caption, _HELD, held)
@@ -135,7 +133,7 @@ def _parts(report: WatchReport) -> Iterator[Part]:
         if len(held) > _MOST_IN_SIGHT:
             yield Details("All lines that the host waits in", (table,), "lines")
     if report.waits:
-        rows = sorted(report.waits, key=lambda wait: wait.total_s, reverse=True)
+        rows = sorted(report.waits, key=lambda wait: -wait.total_s)
         caption = "Waits for data; median and longest are those after the first"
         table = Table.of(caption, _WAIT, rows[:_MOST_LINES], len(rows))
         yield Details("Each loop's waits for data", (table,), "waits")
@@ -194,13 +192,6 @@ def _how(report: WatchReport) -> Iterator[str]:
     yield from place_lines(report.setting)
 
 
-def _after_first(wait: DataWait) -> tuple[str, str]:
-    rest = wait.waits.seconds[1:]
-    return (
-        (time_text(robust.median(rest)), time_text(max(rest))) if rest else ("-",) * 2
-    )
-
-
 _HELD = (
     Property(Column("Line"), lambda held: _line(held.line)),
     Property(Column("What"), lambda held: held.what),
@@ -218,9 +209,14 @@ _WAIT = (
     ),
     Property(Column("Waited", number=True), lambda wait: time_text(wait.total_s)),
     Property(
-        Column("First", number=True),
-        lambda wait: time_text(next(iter(wait.waits.seconds), None)),
+        Column("First", number=True), lambda wait: time_text(wait.waits.seconds[0])
     ),
-    Property(Column("Median", number=True), lambda wait: _after_first(wait)[0]),
-    Property(Column("Longest", number=True), lambda wait: _after_first(wait)[1]),
+    Property(
+        Column("Median", number=True),
+        lambda wait: time_text(robust.median(wait.waits.seconds[1:] or (0.0,))),
+    ),
+    Property(
+        Column("Longest", number=True),
+        lambda wait: time_text(max(wait.waits.seconds[1:], default=0.0)),
+    ),
 )

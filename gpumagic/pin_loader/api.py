@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.opening import runtime_now
@@ -45,18 +46,7 @@ def diagnose(  # noqa: PLR0913 -- one for each option
     The loader is left as it is, and so are random numbers, generators and samplers.
     No device is started: copies are measured on one that is in use.
 
-    Args:
-        loader: A DataLoader, or what is like one.
-
-        name: What the report calls it.
-
-        device: Where batches go; by default to the current device of the best kind.
-
-        step: What the loop calls with each batch; it is really called.
-
-        budget_s: About how long all of it may take; each part is done once at least.
-
-        progress: Called with the share that is done, and with what is being done.
+    Everything is given as to `improve`.
     """
     options = Options(
         name=name, device=device, step=step, budget_s=budget_s, diagnose=True
@@ -120,14 +110,7 @@ def pin(
 ) -> DevicePrefetcher:
     """The loader rebuilt, pinned and copied ahead, compared in value but not timed.
 
-    Args:
-        loader: A DataLoader, or what is like one; it is left as it is.
-
-        device: Where batches go; by default to the current device of the best kind.
-
-        workers: How many processes load; by default as many as before.
-
-        force: Whether to make it even where it would take much memory, or give others.
+    Everything is given as to `improve`.
 
     Raises:
         LoaderRefused: It would take too much memory, or not give the same.
@@ -158,7 +141,11 @@ def watch(function: Callable[[], object], *, name: str | None = None) -> WatchRe
     from gpumagic.pin_loader.watch_cell import WatchRun
 
     title = name or getattr(function, "__name__", None) or type(function).__name__
-    run = WatchRun(runtime_now, lambda: _names_in(function))
+    names: dict[str, object] = {}
+    with suppress(TypeError):  # it need not be a function of Python
+        found = inspect.getclosurevars(inspect.unwrap(function))
+        names = {**found.globals, **found.nonlocals}
+    run = WatchRun(runtime_now, lambda: names)
     run.begin()
     try:
         function()
@@ -180,17 +167,3 @@ def look_or_improve(
     if is_truly(loader, DevicePrefetcher) and options.workers is not None:
         loader = loader.loader  # it is made anew, with other workers
     return investigate(loader, options, STAGES, progress)
-
-
-def _names_in(function: Any) -> dict[str, object]:
-    """What the function calls things: its globals, and variables round it."""
-    inner = inspect.unwrap(function)
-    inner = getattr(inner, "__func__", inner)  # of a method
-    names = dict(getattr(inner, "__globals__", {}))
-    code, cells = getattr(inner, "__code__", None), getattr(inner, "__closure__", None)
-    for name, cell in zip(getattr(code, "co_freevars", ()), cells or (), strict=False):
-        try:
-            names[name] = cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
-    return names

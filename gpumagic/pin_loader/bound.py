@@ -22,12 +22,11 @@ import enum
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpumagic.pin_loader.report import WORTH_IT, Bound, Gain, Part, Remedy, Stopped
+from gpumagic.pin_loader.records import Bound, Gain, Part, Remedy, Stopped
 from gpumagic.pin_loader.workers import is_faster
 
 if TYPE_CHECKING:
-    from gpumagic.pin_loader.report import (
-        CopyMode,
+    from gpumagic.pin_loader.records import (
         EndToEnd,
         Loading,
         Rates,
@@ -88,11 +87,13 @@ def costs_of(
 ) -> Costs:
     """What each part takes, for a loader as it is now."""
     load, step = rates.load, rates.step
+    link = rates.copy(pinned=True, blocking=False)
+    blocking = rates.copy(pinned=pinned, blocking=True)
     return Costs(
         load_s=_loads_s(load, end),
         pin_s=0.0 if pinned else _at(rates.pin_copy, end),
-        link_s=_on_device_s(rates.copy(pinned=True, blocking=False), end),
-        blocking_s=_on_host_s(rates.copy(pinned=pinned, blocking=True), end),
+        link_s=_at(None if link is None else link.there, end),
+        blocking_s=_at(None if blocking is None else blocking.host, end),
         step_s=_at(None if step is None else step.samples, end),
         workers=workers,
     )
@@ -151,7 +152,7 @@ def after_proof(bound: Bound, proof: EndToEnd, remedy: Remedy) -> Bound:
     measured = 1 / proof.result.ratio if proof.result.ratio else 0.0
     gains = tuple(
         replace(each, step_s=each.now_s / measured)
-        if each.remedy is remedy and (each.times or measured) < measured
+        if each.remedy is remedy and each.times < measured
         else each
         for each in bound.gains
     )
@@ -255,23 +256,3 @@ def _loads_s(load: Loading | None, end: End) -> float:
         return 0.0
     quick_s = load.between.quartiles_s[0]  # workers that are kept start no more
     return (quick_s, load.batch_s, load.quartiles_s[1])[end]
-
-
-def _on_device_s(mode: CopyMode | None, end: End) -> float:
-    if mode is None:
-        return 0.0
-    return _at(mode.host if mode.device is None else mode.device, end)
-
-
-def _on_host_s(mode: CopyMode | None, end: End) -> float:
-    return 0.0 if mode is None else _at(mode.host, end)
-
-
-def times_of(gain: Gain | None) -> float:
-    """How many times as fast it makes a step at most; 1 where it is none."""
-    return 1.0 if gain is None or gain.times is None else gain.times
-
-
-def is_worth_it(gain: Gain | None) -> bool:
-    """Whether it can give 5 %."""
-    return gain is not None and (gain.times is None or gain.times >= WORTH_IT)

@@ -10,21 +10,21 @@ import contextlib
 import dataclasses
 import inspect
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.busy import Busy
 from gpumagic.devices.memory_counters import allocator_figures, figure
 from gpumagic.devices.torch_private import empty_host_cache
 from gpumagic.errors import DeviceError, GpuMagicError, UsageProblem
 from gpumagic.pin_loader.batch import tensors_in, to_device
-from gpumagic.pin_loader.report import CopyMode, Rates, Remark, Samples, Step
+from gpumagic.pin_loader.records import CopyMode, Rates, Remark, Samples, Step
 from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.pin_loader.report import Loading
+    from gpumagic.pin_loader.records import Loading
 
 _PIN_SHARE, _COPIES_SHARE, _STEP_SHARE = 0.15, 0.35, 0.35
 _WARM_UPS, _TURNS, _FEWEST_TURNS = 2, 20, 3
@@ -50,28 +50,38 @@ def measure_feed(  # noqa: PLR0913 -- what is measured, and with what
 
     Random numbers are not drawn, and memory that was taken for it is given back.
     """
-    leaves = [each for each in tensors_in(batch, objects=True) if _is_dense(each)]
+    import torch
+
+    leaves = [each.detach() for each in tensors_in(batch) if _is_dense(each)]
     found = Rates(load=load, nbytes=sum(leaf.nbytes for leaf in leaves))
     with given_back(runtime, device):
         if leaves:
             found = _copied(found, leaves, runtime, device, budget_s)
         else:
             found = dataclasses.replace(found, remarks=(_NO_LEAVES,))
-        measured = _step_of(found, batch, runtime, device, step, budget_s)
-    return dataclasses.replace(found, step=measured)
+        taken, there = step or stand_in_for(found, runtime, device), None
+        if step is not None:
+            place = torch.device(runtime.kind, device)
+            there = to_device(batch, place, non_blocking=False)
+        if taken is not None:
+            timed = measure_step(taken, there, runtime, budget_s=budget_s * _STEP_SHARE)
+            found = dataclasses.replace(found, step=timed)
+    return found
 
 
 def _copied(
     found: Rates, leaves: Sequence[Any], runtime: Runtime, device: int, budget_s: float
 ) -> Rates:
-    pageable = [_pageable(leaf, runtime) for leaf in leaves]
-    pinned = _pinned(leaves, runtime)
+    """With the copies; what was pinned for them is gone when it returns."""
+    pageable = [each.clone() if runtime.is_pinned(each) else each for each in leaves]
+    pinned, took = _pinned(leaves, runtime), None
     with _one_thread():
-        modes = copy_modes(
+        copies = copy_modes(
             pageable, pinned, runtime, device, budget_s=budget_s * _COPIES_SHARE
         )
-        took = None if pinned is None else _pin_copy(pageable, pinned, budget_s)
-    return dataclasses.replace(found, copies=modes, pin_copy=took)
+        if pinned is not None:
+            took = _pin_copy(pageable, pinned, budget_s * _PIN_SHARE)
+    return dataclasses.replace(found, copies=copies, pin_copy=took)
 
 
 def copy_modes(
@@ -82,7 +92,7 @@ def copy_modes(
     *,
     budget_s: float,
 ) -> tuple[CopyMode, ...]:
-    """Copy a batch from pinned and from pageable memory, blocking and not, in turn.
+    """Copy a batch from pageable memory, and from pinned, blocking and not, in turn.
 
     Where nothing can be pinned, one way is left.
     """
@@ -91,7 +101,7 @@ def copy_modes(
     place = torch.device(runtime.kind, device)
     ways = [(pageable, False, True)]
     if pinned is not None:
-        ways += [(pageable, False, False), (pinned, True, True), (pinned, True, False)]
+        ways += [(pinned, True, True), (pinned, True, False)]
     host_s: list[list[float]] = [[] for _ in ways]
     device_s: list[list[float]] = [[] for _ in ways]
     for turn in _turns(0.0 if runtime.simulated else budget_s):
@@ -131,7 +141,7 @@ def _pin_copy(
 ) -> Samples:
     """Into pinned memory that is there, by one thread, as it is done for each batch."""
     seconds = []
-    for turn in _turns(budget_s * _PIN_SHARE):
+    for turn in _turns(budget_s):
         began_s = perf_counter()
         for buffer, source in zip(buffers, sources, strict=True):
             buffer.copy_(source)
@@ -164,18 +174,13 @@ def _is_dense(leaf: Any) -> bool:
     return on_host and leaf.layout is torch.strided and leaf.nbytes > 0
 
 
-def _pageable(leaf: Any, runtime: Runtime) -> Any:
-    leaf = leaf.detach()
-    return leaf.clone() if runtime.is_pinned(leaf) else leaf
-
-
 def _pinned(leaves: Sequence[Any], runtime: Runtime) -> list[Any] | None:
     """Copies in pinned memory; None where nothing can be pinned."""
     if not runtime.can_pin():
         return None
     try:
         # A clone first: what is pinned already would be given back itself.
-        return [runtime.pin(leaf.detach().clone()) for leaf in leaves]
+        return [runtime.pin(leaf.clone()) for leaf in leaves]
     except DeviceError:
         return None
 
@@ -241,25 +246,17 @@ class CountedStep:
     def __init__(self, function: Callable[[Any], object]) -> None:
         self.calls = 0
         self._function = function
-        self.__name__ = getattr(function, "__name__", type(function).__name__)
-
-    @classmethod
-    def of(cls, function: Callable[[Any], object] | None) -> Self | None:
-        """The function counted, if there is one."""
-        if function is None:
-            return None
+        name = getattr(function, "__name__", type(function).__name__)
+        self.__name__ = str(name)
         try:
             inspect.signature(function).bind(None)
         except TypeError:
-            name = getattr(function, "__name__", "step")
-            typed = name if name.isidentifier() else "step"
             raise UsageProblem(
                 f"{name} does not take one argument, and is called with one: the batch",
-                f"def {typed}(batch): x, y = batch ...",
+                f"def {name if name.isidentifier() else 'step'}(batch): x, y = batch",
             ) from None
         except ValueError:  # it does not tell what it takes
             pass
-        return cls(function)
 
     def __call__(self, batch: Any) -> object:
         """Call it with a batch."""
@@ -306,33 +303,11 @@ def stand_in_for(found: Rates, runtime: Runtime, device: int) -> StandIn | None:
     copy = found.copy(pinned=True, blocking=False) or found.copy(
         pinned=False, blocking=True
     )
-    on_device = None if copy is None else copy.device or copy.host
+    there = None if copy is None else copy.there
     between = None if found.load is None else found.load.between
-    parts = [each for each in (between, found.pin_copy, on_device) if each is not None]
+    parts = [each for each in (between, found.pin_copy, there) if each is not None]
     seconds = max((part.median_s for part in parts), default=0.0)
     return StandIn(runtime, device, seconds) if seconds > 0 else None
-
-
-def _step_of(  # noqa: PLR0913, PLR0917 -- what `measure_feed` was given
-    found: Rates,
-    batch: Any,
-    runtime: Runtime,
-    device: int,
-    function: Callable[[Any], object] | None,
-    budget_s: float,
-) -> Step | None:
-    """The user's step, or what stands in for it."""
-    import torch
-
-    budget_s *= _STEP_SHARE
-    if function is not None:
-        place = torch.device(runtime.kind, device)
-        there = to_device(batch, place, non_blocking=False, objects=True)
-        return measure_step(function, there, runtime, budget_s=budget_s)
-    stand_in = stand_in_for(found, runtime, device)
-    if stand_in is None:
-        return None
-    return measure_step(stand_in, None, runtime, budget_s=budget_s, synthetic=True)
 
 
 def measure_step(
@@ -341,7 +316,6 @@ def measure_step(
     runtime: Runtime,
     *,
     budget_s: float,
-    synthetic: bool = False,
 ) -> Step:
     """How long a step takes when its batch is on the device already.
 
@@ -360,7 +334,9 @@ def measure_step(
             break
         samples.append(_timed(function, batch, runtime, in_a_row))
     name = getattr(function, "__name__", None) or type(function).__name__
-    return Step(str(name), Samples(tuple(samples)), synthetic)
+    return Step(
+        str(name), Samples(tuple(samples)), synthetic=isinstance(function, StandIn)
+    )
 
 
 def _timed(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.devices.host import ROOT, Room, container_room, machine_room
 from gpumagic.pin_loader.loader import USUAL_PREFETCH
-from gpumagic.pin_loader.report import (
+from gpumagic.pin_loader.records import (
     Guard,
     Limit,
     LimitKind,
@@ -30,12 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gpumagic.pin_loader.report import Anatomy
+    from gpumagic.pin_loader.records import Anatomy
 
 WARN_SHARE = 0.2  # of what there is; nothing is said below
 REFUSE_SHARE = 0.5
 _GIB = 1 << 30
-_NONE = (None, "")
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Demand:
             and leaf.why is not WhyPageable.NOT_A_TENSOR
             and leaf.pinned is not Pinned.ON_DEVICE
         )
-        return self.batches * (listed + self.anatomy.left_out_bytes)
+        return self.batches * listed
 
     def needs(self, kind: LimitKind) -> int:
         """Of one kind of memory; shared memory is RAM as well."""
@@ -106,22 +105,16 @@ def guard(
     Above a fifth of what there is it warns, above a half it refuses, unless the user
     insists.
     """
-    limits = tuple(_limits(wanted, room or look_at_headroom(), force=force))
-    # While a batch is fetched, the loop still has a name for the one before.
-    device_bytes = 3 * wanted.anatomy.tensor_bytes if wanted.pinned else None
-    return Guard(wanted.locked_bytes, wanted.batches, limits, device_bytes)
+    return Guard(tuple(_limits(wanted, room or look_at_headroom(), force=force)))
 
 
 def _limits(wanted: Demand, room: Headroom, *, force: bool) -> Iterator[Limit]:
-    machine, container = room.machine, room.container
-    rooms: list[tuple[LimitKind, int | None, str]] = [
-        (LimitKind.AVAILABLE, *((machine.nbytes, machine.source) if machine else _NONE))
-    ]
-    if container is not None:
-        rooms.append((LimitKind.CGROUP, container.nbytes, container.source))
+    rooms = [(LimitKind.AVAILABLE, room.machine.nbytes if room.machine else None)]
+    if room.container is not None:
+        rooms.append((LimitKind.CGROUP, room.container.nbytes))
     if wanted.workers:
-        rooms.append((LimitKind.SHM, room.shm_bytes, "/dev/shm"))  # noqa: S108
-    for kind, available, source in rooms:
+        rooms.append((LimitKind.SHM, room.shm_bytes))
+    for kind, available in rooms:
         needed, severity = wanted.needs(kind), Severity.FINE
         if available is None:
             severity = Severity.UNKNOWN
@@ -131,7 +124,7 @@ def _limits(wanted: Demand, room: Headroom, *, force: bool) -> Iterator[Limit]:
             severity = Severity.WARN
         loud = severity in (Severity.WARN, Severity.REFUSE)
         hint = _hint(kind, wanted, available or 0, force=force) if loud else ""
-        yield Limit(kind, needed, available, severity, source, hint)
+        yield Limit(kind, needed, available, severity, hint)
 
 
 def _hint(kind: LimitKind, wanted: Demand, available: int, *, force: bool) -> str:

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
-import sysconfig
 import time
 import traceback
 from pathlib import Path
@@ -23,8 +21,7 @@ from gpumagic.devices.host import ROOT, levels, lines_of, number_in
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader import trial
 from gpumagic.pin_loader.loader import USUAL_PREFETCH, length_of
-from gpumagic.pin_loader.report import Loading, Samples
-from gpumagic.report.places import name_of
+from gpumagic.pin_loader.records import Loading, Samples
 from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
@@ -35,9 +32,10 @@ if TYPE_CHECKING:
 _QUEUED = "/proc/thread-self/schedstat"  # Linux alone has it
 _QUEUED_OF = "/proc/{}/schedstat"
 PATIENCE_S = 60.0  # for one batch, where nothing else is said
-_ROUNDS, _FEWEST_ROUNDS = 200, 4
+_ROUNDS, _PLENTY_ROUNDS = 200, 4
+FEWEST_ROUNDS = 3  # below, noise is all there is
 _EPOCHS = 3  # that are too short for rounds
-_LONGEST = 4  # budgets that a first round may take
+_LONGEST = 4  # budgets that the first rounds may take
 _ENOUGH_S = 0.25  # of timing, however many batches come in it
 
 
@@ -46,42 +44,23 @@ class LoaderFailed(GpuMagicError):
 
 
 class Usage(NamedTuple):
-    """What a thread has had of the processor until now."""
+    """What this thread has had of the processor until now."""
 
     now_s: float  # less the time that it could have run, and others did
     cpu_s: float  # of the process: threads that torch computes with are its own
 
-    def since(self, earlier: Usage, batches: int) -> tuple[float, float]:
-        """Processor time of a batch, and how long it waited for something else."""
-        cpu_s = self.cpu_s - earlier.cpu_s
-        waited_s = max(self.now_s - earlier.now_s - cpu_s, 0.0)
-        return cpu_s / batches, waited_s / batches
 
+def usage(*, alone: bool) -> Usage:
+    """As it stands; the clock of a thread that works alone stands still in a queue.
 
-class Clock:
-    """A clock of this thread that stands still while others have its processor.
-
-    Only Linux tells that; elsewhere it is an ordinary clock.
+    Only Linux tells that. Workers go on while the thread that takes their batches is
+    in a queue.
     """
-
-    def __init__(self) -> None:
-        self._file: int | None = None
-        with contextlib.suppress(OSError):
-            self._file = os.open(_QUEUED, os.O_RDONLY)
-
-    def read(self) -> Usage:
-        """As it stands."""
-        queued_s = 0.0
-        if self._file is not None:
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                queued_s = int(os.pread(self._file, 100, 0).split()[1]) / 1e9
-        return Usage(time.perf_counter() - queued_s, time.process_time())
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+    queued_s = 0.0
+    if alone:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            queued_s = int(Path(_QUEUED).read_bytes().split()[1]) / 1e9
+    return Usage(time.perf_counter() - queued_s, time.process_time())
 
 
 def measure_loading(
@@ -99,8 +78,7 @@ def measure_loading(
     prepared ahead, do not count, nor does the time for which others had the processor
     of this thread, or of its workers. Where an epoch is short it is gone through again.
     """
-    clock = Clock()
-    arrivals = Arrivals(loader, budget_s, clock, progress)
+    arrivals = Arrivals(loader, budget_s, progress)
     failure: LoaderFailed | None = None
     try:
         arrivals.take(patience_s)
@@ -108,8 +86,6 @@ def measure_loading(
         raise
     except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
         failure = failure_of(error, arrivals.count)
-    finally:
-        clock.close()
     if failure is not None:
         raise failure  # outside, so that it does not hold the frames of the error
     if not arrivals.count:
@@ -141,11 +117,10 @@ class Arrivals:
         self,
         loader: Any,
         budget_s: float,
-        clock: Clock,
         progress: Callable[[float], object] | None = None,
     ) -> None:
         self.count = 0
-        self._loader, self._budget_s, self._clock = loader, budget_s, clock
+        self._loader, self._budget_s = loader, budget_s
         self._progress = progress
         self._workers = getattr(loader, "num_workers", 0) or 0
         self._round = max(self._workers, 1)
@@ -154,10 +129,8 @@ class Arrivals:
         self._ahead = self._workers * each + self._round
         self._samples: list[float] = []
         self._rest: list[float] = []  # of epochs without a round that counts
-        self._helped: list[float] = []  # shares of samples that workers could use
         self._costs: list[tuple[float, float, int]] = []
         self._first_s: float | None = None  # to the first batch of all
-        self._worked: tuple[float, float] | None = None
         self._timed_s = self._began_s = 0.0  # by a plain clock: since then
 
     def take(self, patience_s: float) -> None:
@@ -169,24 +142,31 @@ class Arrivals:
         """Take what is wanted of one epoch; whether another one is wanted."""
         before, began_s = len(self._samples), time.perf_counter()
         with trial.batches_of(self._loader, patience_s=patience_s) as batches:
-            stamps, base = self._stamps(batches, began_s)
-            self._note_the_queue(batches.worker_pids(), stamps, base)
+            stamps, base, had = self._stamps(batches, began_s)
+            now = worked(batches.worker_pids())
+        counted = len(stamps) - 1 - base
+        if counted > 0:
+            took_s = max(stamps[-1].now_s - stamps[base].now_s, 1e-9)
+            cpu_s = stamps[-1].cpu_s - stamps[base].cpu_s
+            self._costs.append((cpu_s, max(took_s - cpu_s, 0.0), counted))
+            if had is not None and now is not None:
+                free = _free_share(took_s, self._workers, had, now)
+                self._samples[before:] = [s * free for s in self._samples[before:]]
         if len(self._samples) == before and len(stamps) > 1:
             between_s = stamps[-1].now_s - stamps[0].now_s
             self._rest.append(between_s / (len(stamps) - 1))
-        counted = len(stamps) - 1 - base
-        if counted > 0:
-            cost = stamps[-1].since(stamps[base], counted)
-            self._costs.append((*cost, counted))
         return len(stamps) > 1 and not self._is_enough()
 
-    def _stamps(self, batches: Trial, began_s: float) -> tuple[list[Usage], int]:
-        """When each batch came, and with which one timing begins."""
+    def _stamps(
+        self, batches: Trial, began_s: float
+    ) -> tuple[list[Usage], int, tuple[float, float] | None]:
+        """When each batch came, with which timing begins, and what workers had then."""
         stamps: list[Usage] = []
         base: int | None = None
+        had: tuple[float, float] | None = None
         for batch in batches:
             del batch
-            stamps.append(self._clock.read())
+            stamps.append(usage(alone=not self._workers))
             self.count += 1
             now_s, last = time.perf_counter(), len(stamps) - 1
             if self._first_s is None:
@@ -194,31 +174,14 @@ class Arrivals:
             if base is None:
                 long = now_s - self._began_s > self._budget_s / 2
                 if len(stamps) >= (self._round if long else self._ahead):
-                    base = last
-                    self._worked = worked(batches.worker_pids())
+                    base, had = last, worked(batches.worker_pids())
                     self._timed_s = self._timed_s or now_s
             elif not (last - base) % self._round:
                 took_s = stamps[-1].now_s - stamps[-self._round - 1].now_s
                 self._samples.append(took_s / self._round)
             if self._is_enough():
                 break
-        return stamps, len(stamps) if base is None else base
-
-    def _note_the_queue(
-        self, pids: Sequence[int], stamps: Sequence[Usage], base: int
-    ) -> None:
-        """What share of its time a worker was not kept from working by others.
-
-        Where the processors are busy with these very workers, they are no others.
-        """
-        before, now = self._worked, worked(pids)
-        self._worked = None
-        if before is None or now is None or base >= len(stamps) - 1:
-            return
-        took_s = stamps[-1].now_s - stamps[base].now_s
-        had_s, queued_s = (b - a for a, b in zip(before, now, strict=True))
-        free = 1 - queued_s / len(pids) / max(took_s, 1e-9)
-        self._helped.append(max(free, had_s / usable() / max(took_s, 1e-9)))
+        return stamps, len(stamps) if base is None else base, had
 
     def _is_enough(self) -> bool:
         now_s, rounds = time.perf_counter(), len(self._samples)
@@ -235,8 +198,9 @@ class Arrivals:
             return True  # one batch takes longer than all was to take
         if not rounds and not self._rest:
             return False
-        plenty = rounds >= _FEWEST_ROUNDS and passed_s >= _ENOUGH_S
-        return spent >= 1 or plenty or rounds >= _ROUNDS
+        plenty = rounds >= _PLENTY_ROUNDS and passed_s >= _ENOUGH_S
+        told = rounds >= FEWEST_ROUNDS or spent >= _LONGEST
+        return (spent >= 1 and told) or plenty or rounds >= _ROUNDS
 
     def told(self) -> Loading:
         """What was found; there was a batch at least."""
@@ -244,13 +208,24 @@ class Arrivals:
         cpu_s = waited_s = None
         if not self._workers and self._costs:
             counted = sum(count for *_, count in self._costs)
-            cpu_s = sum(cpu * count for cpu, _, count in self._costs) / counted
-            waited_s = sum(wait * count for _, wait, count in self._costs) / counted
+            cpu_s = sum(cpu for cpu, *_ in self._costs) / counted
+            waited_s = sum(wait for _, wait, _ in self._costs) / counted
         start_s, length = self._first_s or 0.0, length_of(self._loader)
         share_s = start_s / length if self._workers and length else 0.0
-        free = min(*self._helped, 1.0) if self._helped else 1.0
-        timed = Samples(tuple(each * free for each in samples))
+        timed = Samples(tuple(samples))
         return Loading(timed, self._workers, start_s, share_s, cpu_s, waited_s)
+
+
+def _free_share(
+    took_s: float, workers: int, had: tuple[float, float], now: tuple[float, float]
+) -> float:
+    """What share of its time a worker was not kept from working by others.
+
+    Where the processors are busy with these very workers, they are no others.
+    """
+    worked_s, queued_s = now[0] - had[0], now[1] - had[1]
+    free = 1 - queued_s / workers / took_s
+    return min(max(free, worked_s / usable() / took_s), 1.0)
 
 
 def usable(root: Path = ROOT) -> int:
@@ -332,51 +307,27 @@ _DIED = ("Bus error", "killed by signal", "exited unexpectedly")
 # What torch raises where a worker dies between sending a batch and its memory.
 _HANDING_OVER = (ConnectionError, EOFError, FileNotFoundError)
 _HINT = "`for batch in loader: pass` shows the whole traceback"
-_IN_WORKER = re.compile(r"^Caught \w+ in (DataLoader worker process|pin memory thread)")
-_PLACE = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>.+)$')
-_NOT_THE_USERS = re.compile(
-    r"[\\/](site-packages|dist-packages|torch[\\/]utils|gpumagic|multiprocessing)[\\/]"
-)
 _LONGEST_TEXT = 300
 
 
 def failure_of(error: BaseException, batch: int) -> LoaderFailed:
     """The failure that this error is; it holds nothing of the error."""
-    said, places = _said_and_places(error)
-    place = next((each for each in reversed(places) if not _foreign(each)), None)
-    if (
-        isinstance(error, _HANDING_OVER)
-        and "multiprocessing" in Path(places[-1][0]).parts
-    ):
+    frames = traceback.extract_tb(error.__traceback__)
+    said = shortened(_said(error), _LONGEST_TEXT)
+    if isinstance(error, _HANDING_OVER) and "multiprocessing" in frames[-1].filename:
         said = f"a worker exited unexpectedly while it handed over ({said})"
-    at = f" ({name_of(place[0])}, line {place[1]}, in {place[2]})" if place else ""
     died = any(word in said for word in _DIED)
     return LoaderFailed(
-        f"the loader failed at batch {batch}: {said}{at}", _NO_MEMORY if died else _HINT
+        f"the loader failed at batch {batch}: {said}", _NO_MEMORY if died else _HINT
     )
 
 
-def _said_and_places(error: BaseException) -> tuple[str, list[tuple[str, str, str]]]:
-    """Its line, and the places it came through, innermost last.
-
-    An error from a worker is raised here again: its first line names the worker, then
-    the original traceback follows as text, the error's own line last.
-    """
-    lines = str(error).strip().splitlines()
-    if not lines or not _IN_WORKER.match(lines[0]):
-        frames = traceback.extract_tb(error.__traceback__)
-        places = [(each.filename, str(each.lineno), each.name) for each in frames]
-        first = next((line for line in lines if line.strip()), "")
-        name = type(error).__name__
-        said = f"{name}: {first}" if first else name
-        return shortened(said, _LONGEST_TEXT), places
-    matches = [match for line in lines if (match := _PLACE.match(line))]
-    told = [line for line in lines[1:] if line and not line[0].isspace()]
-    told = [line for line in told if not line.startswith(("Original Tr", "Traceback"))]
-    places = [(match["file"], match["line"], match["name"]) for match in matches]
-    return shortened(told[0] if told else lines[0], _LONGEST_TEXT), places
-
-
-def _foreign(place: tuple[str, str, str]) -> bool:
-    libraries = ("<frozen", sysconfig.get_path("stdlib"))
-    return place[0].startswith(libraries) or _NOT_THE_USERS.search(place[0]) is not None
+def _said(error: BaseException) -> str:
+    """Its class and first line; of one from a worker, which has a traceback as text."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith("Caught ") and "Traceback" in str(error):
+        own = [line for line in lines[2:] if not line[0].isspace()]
+        lines = own or lines
+        return lines[0]
+    name = type(error).__name__
+    return f"{name}: {lines[0]}" if lines else name

@@ -24,7 +24,7 @@ from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader.batch import to_device
 from gpumagic.pin_loader.loader import USUAL_PREFETCH, length_of
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.report import EndToEnd, Remark
+from gpumagic.pin_loader.records import EndToEnd
 from gpumagic.pin_loader.trial import batches_of
 from gpumagic.report.robust import verdict_of
 
@@ -51,6 +51,7 @@ class Pace(NamedTuple):
     old: Costs
     new: Costs
     nbytes: int = 0  # of a batch
+    known: bool = True  # beyond the noise of loading
 
 
 def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
@@ -80,7 +81,7 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
         old, new = paced(old, new, pace)
 
     def moved_then(batch: Any) -> None:
-        step(to_device(batch, place, non_blocking=False, objects=True))
+        step(to_device(batch, place, non_blocking=False))
 
     with contextlib.ExitStack() as stack:
         loops = [Loop(old, moved_then, runtime), Loop(new, step, runtime)]
@@ -88,19 +89,13 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
             stack.callback(loop.close)
         steps = _affordable(loops, pace, budget_s, modelled=modelled)
         pairs = _pairs(loops, steps, budget_s, modelled=modelled, progress=progress)
-        short = any(loop.is_short(steps) for loop in loops)
     name, out, called = names
-    remark = Remark(
-        "an epoch is shorter than a run, so that the times hold beginnings of epochs",
-        "persistent_workers=True makes these shorter",
-    )
     return EndToEnd(
-        result=_verdict(pairs, modelled=modelled),
+        result=_verdict(pairs, known=modelled and pace.known),
         batches=steps,
         base=f"for batch in {name}: {called}(batch.to({str(place)!r}))",
         newer=f"for batch in {out}: {called}(batch)",
         modelled=modelled,
-        remarks=(remark,) if short else (),
     )
 
 
@@ -145,7 +140,8 @@ def _pairs(
         pairs.append((took_s[0], took_s[1]))
         spent = (perf_counter() - began_s) / max(budget_s, 1e-9)
         progress(min(max(spent, len(pairs) / enough), 1.0))
-        if spent >= 1 or (modelled and _are_alike(pairs)):
+        few = modelled and len(pairs) < _PAIRS_OF_A_MODEL
+        if (spent >= 1 and not few) or (modelled and _are_alike(pairs)):
             break
     return pairs
 
@@ -159,9 +155,12 @@ def _are_alike(pairs: Sequence[tuple[float, float]]) -> bool:
     )
 
 
-def _verdict(pairs: Sequence[tuple[float, float]], *, modelled: bool) -> Any:
-    """The verdict; of a model that gives always the same, few pairs are as many."""
-    if not (modelled and _are_alike(pairs)):
+def _verdict(pairs: Sequence[tuple[float, float]], *, known: bool) -> Any:
+    """The verdict; of a model that gives always the same, few pairs are as many.
+
+    But not where the pace that it was given may be noise.
+    """
+    if not (known and _are_alike(pairs)):
         return verdict_of(pairs)
     return dataclasses.replace(verdict_of([*pairs] * _PAIRS), pairs=tuple(pairs))
 
@@ -207,10 +206,6 @@ class Loop:
             del batch
         synchronize()
         return (now_ns() - began_ns) / 1e9 / steps
-
-    def is_short(self, steps: int) -> bool:
-        """Whether a run does not fit into an epoch."""
-        return self._length is not None and self.ahead + steps > self._length
 
     def close(self) -> None:
         """End the iteration, and its workers with it."""

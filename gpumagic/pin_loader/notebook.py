@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import keyword
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
-from types import TracebackType
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.opening import runtime_now
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
     from gpumagic.notebook.cells import Outcome
     from gpumagic.notebook.magics import GpuMagics
     from gpumagic.pin_loader.answer_loader import LoaderReport
-
-_OURS = str(Path(__file__).resolve().parents[1])
 
 
 class Notebook:
@@ -49,11 +45,11 @@ class Notebook:
                 "write %%pin_loader --watch in the first line of that cell",
             )
         if line.name is None:
-            raise self._which()
-        try:
-            report = self._report(options_of(line), line.step, quiet=line.quiet)
-        except KeyboardInterrupt as stopped:
-            raise without_our_frames(stopped) from None
+            raise UsageProblem(
+                "%pin_loader needs the name of a DataLoader",
+                self._known() or "make one first, as in train_dl = DataLoader(dataset)",
+            )
+        report = self._report(options_of(line), line.step, quiet=line.quiet)
         return self._magics.show(report, line)
 
     # ------------------------------------------------------------------ a loader
@@ -88,9 +84,9 @@ class Notebook:
         first, *attributes = name.split(".")
         if first not in self._names:
             near = did_you_mean(first, self._loaders() or self._names)
+            make = "make a DataLoader first; names within a function are not seen"
             raise UsageProblem(
-                f"there is no {first} in this notebook",
-                near or f"{self._or_make_one()}; names within a function are not seen",
+                f"there is no {first} in this notebook", near or self._known() or make
             )
         found = self._names[first]
         for attribute in attributes:
@@ -113,7 +109,7 @@ class Notebook:
         if callable(function):
             return function
         raise UsageProblem(
-            f"--step {name}: this is {_kind_of(function)}, no function",
+            f"--step {name}: this is {with_article(class_name(function))}, no function",
             "name a function that takes a batch: --step train_step",
         )
 
@@ -121,20 +117,13 @@ class Notebook:
         there = self._names.get(out)
         if there is not None and not is_truly(there, DevicePrefetcher):
             raise UsageProblem(
-                f"{out} is the name of {_kind_of(there)} already",
+                f"{out} is the name of {with_article(class_name(there))} already",
                 f"give that another name first: my_loader = {out}",
             )
 
-    def _which(self) -> UsageProblem:
-        return UsageProblem(
-            "%pin_loader needs the name of a DataLoader",
-            self._known() or "make one first, as in train_dl = DataLoader(dataset)",
-        )
-
     def _known(self) -> str:
         """What to type, by the loaders that there are."""
-        names = self._loaders()
-        return " or ".join(f"%pin_loader {name}" for name in names[:3])
+        return " or ".join(f"%pin_loader {name}" for name in self._loaders()[:3])
 
     def _loaders(self) -> list[str]:
         return [
@@ -142,9 +131,6 @@ class Notebook:
             for name, value in self._names.items()
             if not name.startswith("_") and type(value).__name__.endswith("Loader")
         ]
-
-    def _or_make_one(self) -> str:
-        return self._known() or "make a DataLoader first, then name it here"
 
     # -------------------------------------------------------------------- a cell
 
@@ -158,9 +144,7 @@ class Notebook:
         from gpumagic.pin_loader.watch_cell import WatchRun
 
         watch_only(line)
-        if line.name is not None:
-            self._found(line.name)
-        run = WatchRun(runtime_now, lambda: self._names, only=line.name)
+        run = WatchRun(runtime_now, lambda: self._names)
         code = Code(cell.strip("\n"), cell=running_cell(self._shell))
 
         def after(outcome: Outcome) -> Any:
@@ -178,32 +162,40 @@ class Notebook:
 
 def options_of(line: argparse.Namespace) -> Options:
     """Read and check the options of a line with a name, but for its step."""
-    if not all(map(_is_name, line.name.split("."))):
+    name, workers, device = line.name, line.workers, line.device
+    if any(not each.isidentifier() or iskeyword(each) for each in name.split(".")):
         raise UsageProblem(
-            f"%pin_loader needs a name, and {line.name} is an expression",
-            f"give it a new one first: my_loader = {line.name}",
+            f"%pin_loader needs a name, and {name} is an expression",
+            f"give it a new one first: my_loader = {name}",
         )
-    options = Options(
-        name=line.name,
-        out=_out(line),
-        device=_device(line.device),
-        workers=_workers(line.workers),
-        budget_s=parse_seconds(line.budget),
+    if workers not in (None, "auto"):
+        if not workers.isdecimal():
+            raise UsageProblem(
+                f"%pin_loader: --workers {workers} is no number of workers",
+                "say --workers auto, or 4",
+            )
+        workers = int(workers)
+    budget_s = parse_seconds(line.budget)
+    if budget_s <= 0:
+        raise UsageProblem(
+            "%pin_loader: a budget of no time measures nothing", "say --budget 10s"
+        )
+    is_number = device is not None and device.isdecimal()
+    return Options(
+        name=name,
+        out=None if line.diagnose else f"{name.replace('.', '_')}_pinned",
+        device=f"cuda:{device}" if is_number else device,
+        workers=workers,
+        budget_s=budget_s,
         diagnose=line.diagnose,
         force=line.force,
     )
-    _check(options)
-    return options
-
-
-def _check(options: Options) -> None:
-    if options.budget_s <= 0:
-        raise _problem("a budget of no time measures nothing", "--budget 10s")
 
 
 def watch_only(line: argparse.Namespace) -> None:
-    """Refuse the options that have no meaning in front of a cell."""
+    """Refuse what has no meaning in front of a cell."""
     for option, said in (
+        (f"the name {line.name}", line.name is not None),
         ("--workers", line.workers is not None),
         ("--step", line.step is not None),
         ("--diagnose", line.diagnose),
@@ -212,56 +204,5 @@ def watch_only(line: argparse.Namespace) -> None:
         if said:
             raise UsageProblem(
                 f"%%pin_loader --watch only watches the cell, without {option}",
-                f"{option} belongs to %pin_loader NAME, in a cell of its own",
+                "all loaders are watched; %pin_loader NAME is for a cell of its own",
             )
-
-
-def _is_name(text: str) -> bool:
-    """Whether something can be assigned to it."""
-    return text.isidentifier() and not keyword.iskeyword(text)
-
-
-def _out(line: argparse.Namespace) -> str | None:
-    if line.diagnose:
-        return None
-    return f"{line.name.replace('.', '_')}_pinned"
-
-
-def _device(text: str | None) -> str | None:
-    return f"cuda:{text}" if text is not None and text.isdecimal() else text
-
-
-def _workers(text: str | None) -> int | str | None:
-    if text is None or text == "auto":
-        return text
-    if not text.isdecimal():
-        raise _problem(
-            f"--workers {text} is no number of workers", "--workers auto, or 4"
-        )
-    return int(text)
-
-
-def _problem(problem: str, example: str) -> UsageProblem:
-    return UsageProblem(f"%pin_loader: {problem}", f"say {example}")
-
-
-# --------------------------------------------------------- the user's objects
-
-
-def _kind_of(thing: object) -> str:
-    return with_article(class_name(thing))
-
-
-def without_our_frames(error: KeyboardInterrupt) -> KeyboardInterrupt:
-    """The error with torch's frames and the user's; ours say nothing to anybody."""
-    links, link = [], error.__traceback__
-    while link is not None:
-        links.append(link)
-        link = link.tb_next
-    kept: TracebackType | None = None
-    for each in reversed(links):
-        code = each.tb_frame.f_code
-        if not code.co_filename.startswith(_OURS):
-            line = each.tb_lineno or code.co_firstlineno  # a jump may have none
-            kept = TracebackType(kept, each.tb_frame, each.tb_lasti, line)
-    return error.with_traceback(kept)

@@ -19,16 +19,14 @@ from typing import Any
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import first_line
 from gpumagic.pin_loader.loader import start_method_of
-from gpumagic.pin_loader.report import Remark
+from gpumagic.pin_loader.records import Remark
 from gpumagic.report.introspection import attributes_of, is_array
 from gpumagic.report.units import listed
 
-_SENT = ("dataset", "collate_fn", "worker_init_fn")
 _FORK = (
     'or DataLoader(..., multiprocessing_context="fork"), if workers leave the GPU alone'
 )
 _LONGEST_PICKLING_S = 2.0  # datasets may hold millions of names
-_BY_NAME = (type, types.FunctionType)
 _SENT_ON_START = ("multiprocessing.", "torch.multiprocessing", "_multiprocessing")
 
 
@@ -41,7 +39,7 @@ def unpicklable(loader: Any, start_method: str | None = None) -> Remark | None:
     if method == "fork":
         return None
     from_main: dict[int, Any] = {}
-    for name in _SENT:
+    for name in ("dataset", "collate_fn", "worker_init_fn"):
         value = getattr(loader, name, None)
         error = _pickled(value, from_main)
         if error is not None:
@@ -53,22 +51,16 @@ def unpicklable(loader: Any, start_method: str | None = None) -> Remark | None:
                 f"{first_line(error)}",
                 f"define it at the top of a module and import it, {_FORK}",
             )
-    if from_main and not _main_can_be_imported():
+    main = sys.modules.get("__main__")
+    of_a_file = getattr(main, "__spec__", None) or getattr(main, "__file__", None)
+    if from_main and not of_a_file:  # which a worker would run again
         words = [f"{each.__qualname__}" for each in from_main.values()]
-        verb = "is" if len(words) == 1 else "are"
         return Remark(
-            f"{listed(words, most=3)} {verb} defined in this notebook: workers started "
-            f"by {method} cannot import it",
+            f"workers started by {method} cannot import what this notebook defines: "
+            f"{listed(words, most=3)}",
             f"write %%writefile ds.py on top of its cell, import it from ds, {_FORK}",
         )
     return None
-
-
-def _main_can_be_imported() -> bool:
-    """Whether a new process would run the main module again, as of a script."""
-    main = sys.modules.get("__main__")
-    spec = getattr(main, "__spec__", None)
-    return spec is not None or getattr(main, "__file__", None) is not None
 
 
 class _TooLong(Exception):
@@ -97,7 +89,7 @@ class _Pickler(pickle.Pickler):
         self._tensor = () if torch is None else (torch.Tensor, torch.UntypedStorage)
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, _BY_NAME):
+        if isinstance(obj, type | types.FunctionType):
             if getattr(obj, "__module__", None) == "__main__":
                 self._from_main.setdefault(id(obj), obj)
             return NotImplemented

@@ -1,7 +1,7 @@
 """The prefetcher copies batches to the device before they are asked for.
 
 It has a stream of its own for that. A batch that comes by there may be treated like one
-that was made on the stream it is handed out to, by `.to(device)`. Four things see to
+that was made on the stream it is handed out to, by `.to(device)`. Three things see to
 that:
 
 - That stream waits for the event behind the batch's copy, and for nothing younger.
@@ -11,8 +11,6 @@ that:
   alive then tells the allocator its user, for it is freed when nobody looks.
 - The host's memory stays until the device has read it. torch sees to that for what it
   has pinned itself, and for nothing else; on XPU not even for pageable memory.
-- Where `several_streams` says that others use or free a batch, a wait in front of the
-  copy is too early: each batch tells the allocator its user when it is handed out.
 
 What a loader that pins has passed through, since its class has no `pin_memory()`, is
 pinned here, before it is sent.
@@ -21,19 +19,19 @@ pinned here, before it is sent.
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 from collections import deque
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gpumagic.devices.opening import best_device, import_torch, open_runtime
 from gpumagic.devices.simulated import simulated_box
+from gpumagic.devices.storages import tensors_within
 from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.pin_loader import trial
 from gpumagic.pin_loader.batch import mapped, tensors_in, to_device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 _GRACE_S = 5.0  # for workers to end after an error, as torch itself allows one
 
@@ -43,96 +41,14 @@ _PRIORITY = -1
 
 _WORDS = ("Stream", "Event", "stream", "current_stream")  # Apple's MPS lacks some
 
-# A batch of another layout than torch.strided consists of several tensors, and only
-# these can be told who uses them.
-_PARTS = {
-    "torch.sparse_coo": ("_indices", "_values"),
-    "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
-    "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
-    "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
-    "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
-    "torch.jagged": ("values", "offsets", "lengths"),
-}
-
 T = TypeVar("T")
 
 
-class LikeItsLoader:
-    """Answers with the loader's length and attributes, and sets them there.
-
-    A loader that can say where it stands (`state_dict`) is further than the batch in
-    use if batches are fetched ahead. So what it says is kept with each batch.
-    """
-
-    # What is kept here; all else is the loader's.
-    kept_here: ClassVar[frozenset[str]] = frozenset({"loader", "_state"})
-
-    def __init__(self, loader: Any) -> None:
-        self.loader = loader
-        self._state: Any = None  # of the loader, behind the batch handed out last
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def __getattr__(self, name: str) -> Any:
-        # Without the second condition a copy that is not filled yet would ask itself.
-        if name.startswith("__") or "loader" not in self.__dict__:
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}"
-            )
-        found = getattr(self.loader, name)
-        if name == "state_dict":
-            return functools.partial(self._state_dict, found)
-        if name == "load_state_dict":
-            return functools.partial(self._load_state_dict, found)
-        return found
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.kept_here or hasattr(type(self), name):
-            super().__setattr__(name, value)
-        else:  # kept here, it would silently mean nothing
-            setattr(self.loader, name, value)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_state": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
-    def _loader_in_words(self) -> str:
-        dataset = getattr(self.loader, "dataset", None)
-        name = type(self.loader).__name__
-        return name if dataset is None else f"{name} of {type(dataset).__name__}"
-
-    def _state_now(self) -> Any:
-        """What the loader says just now, to be kept; None if it says nothing."""
-        ask = getattr(self.loader, "state_dict", None)
-        if ask is None:
-            return None
-        try:
-            # A state may consist of things that go on changing with the loader.
-            return copy.deepcopy(ask())
-        except AttributeError:  # accelerate's has the word, and an answer not always
-            return None
-
-    def _state_dict(self, ask: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        return ask(*args, **options) if self._state is None else self._state
-
-    def _load_state_dict(
-        self, load: Callable[..., Any], *args: Any, **options: Any
-    ) -> Any:
-        self._state = None
-        return load(*args, **options)
+_KEPT_HERE = frozenset({"loader", "depth", "_asked", "_idle"})  # else the loader's
+_AHEAD = ("state_dict", "load_state_dict")  # by as many batches as are under way
 
 
-class _UnderWay(NamedTuple):
-    """A batch ahead, and the loader's state behind it."""
-
-    sent: Sent
-    state: Any
-
-
-class DevicePrefetcher(LikeItsLoader):
+class DevicePrefetcher:
     """A loader's batches on the device, each copied while the one before is used.
 
         for images, labels in DevicePrefetcher(loader):
@@ -148,8 +64,9 @@ class DevicePrefetcher(LikeItsLoader):
     A batch may be treated like one that `.to(device)` has made on the stream that is
     current when it is handed out. An error of the loader is raised after the batches
     that come before it, and ends the iteration. Each iteration begins the loader anew
-    and shares nothing with others. `len()` and whatever else is asked of it, or set,
-    is the loader's own.
+    and shares nothing with others. Other threads than the one that iterates may use a
+    batch if they say so by `record_stream`. `len()` and whatever else is asked of it,
+    or set, is the loader's own, but for `state_dict`, which would be a batch ahead.
 
     On the CPU there is nothing to copy, and batches pass through. Apple's MPS has no
     streams: each batch is moved when it is asked for. `passes_through` says so. CUDA
@@ -167,47 +84,20 @@ class DevicePrefetcher(LikeItsLoader):
             only where loading takes now shorter, now longer than a step. 0 copies each
             batch when it is asked for, on the current stream.
 
-        several_streams: Say True if batches are also used, or freed, by other threads
-            than the one that iterates. Memory is then used again somewhat later.
-
     Raises:
         GpuMagicError: There is no such device, or the depth is not a number from 0 up.
     """
 
-    kept_here = LikeItsLoader.kept_here | {
-        "depth",
-        "several_streams",
-        "_asked",
-        "_idle",
-        "_opens_objects",
-    }
-
-    def __init__(
-        self,
-        loader: Any,
-        device: Any = None,
-        *,
-        depth: int = 1,
-        several_streams: bool = False,
-    ) -> None:
+    def __init__(self, loader: Any, device: Any = None, *, depth: int = 1) -> None:
         if not isinstance(depth, int) or isinstance(depth, bool) or depth < 0:
             raise GpuMagicError(
                 f"{depth!r} is no depth of prefetching",
                 "say how many batches to copy ahead: 1, or 0 for none",
             )
-        super().__init__(loader)
+        self.loader = loader
+        self.depth = depth
         self._idle: dict[Any, list[Lane]] = {}  # by device: in no iteration now
         self._asked = None if device is None else known_device(device)
-        self.depth = depth
-        self.several_streams = several_streams
-        self._opens_objects = False
-
-    @classmethod
-    def opening_objects(cls, loader: Any, device: Any, **options: Any) -> Self:
-        """One that pins and moves what is in objects of any class, too."""
-        made = cls(loader, device, **options)
-        made._opens_objects = True
-        return made
 
     # ------------------------------------------------------------ what it is
 
@@ -225,16 +115,37 @@ class DevicePrefetcher(LikeItsLoader):
         ways = "passing through"
         if not self.passes_through:
             ways = f"{self.depth or 'none'} ahead"
-        name, loader = type(self).__name__, self._loader_in_words()
-        return f"{name}({loader}, {self.device}, {ways})"
+        loader, dataset = self.loader, getattr(self.loader, "dataset", None)
+        of = "" if dataset is None else f" of {type(dataset).__name__}"
+        inside = f"{type(loader).__name__}{of}, {self.device}, {ways}"
+        return f"{type(self).__name__}({inside})"
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        # A copy that is not filled yet would ask itself for its loader.
+        if name.startswith("__") or name in _AHEAD or "loader" not in self.__dict__:
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}"
+            )
+        return getattr(self.loader, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _KEPT_HERE or hasattr(type(self), name):
+            super().__setattr__(name, value)
+        else:  # kept here, it would silently mean nothing
+            setattr(self.loader, name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_idle": {}}
+        return {**self.__dict__, "_idle": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
 
     # ---------------------------------------------------------------- batches
 
     def __iter__(self) -> Iterator[Any]:
-        self._state = None
         return self._batches(self._begun())
 
     def _begun(self) -> Iterator[Any]:
@@ -265,60 +176,37 @@ class DevicePrefetcher(LikeItsLoader):
         alone = self.passes_through is not None
         if alone or self.depth == 0:
             # On MPS a copy that is not waited for may read what is no longer there.
-            move = functools.partial(
-                to_device,
-                device=device,
-                non_blocking=not alone,
-                objects=self._opens_objects,
-            )
+            move = functools.partial(to_device, device=device, non_blocking=not alone)
             return map(move, inner)
         return self._copied_ahead(inner, current(device, start=True))
 
     def _copied_ahead(self, inner: Iterator[Any], device: Any) -> Iterator[Any]:
-        lane = self._lane_to(device)
-        pinned = map(Pinning(self.loader, objects=self._opens_objects), inner)
-        under_way = map(functools.partial(self._send, lane), pinned)
-        del inner, pinned
+        idle = self._idle.setdefault(device, [])
+        lane = _usable(idle) or Lane(import_torch(), device)
+        lane.most_leaving = self.depth + 1
+        under_way = map(lane.send, map(Pinning(self.loader), inner))
+        del inner
         try:
-            yield from map(
-                functools.partial(self._hand_over, lane),
-                looking_ahead(under_way, self.depth),
-            )
+            yield from map(lane.hand_over, looking_ahead(under_way, self.depth))
         finally:
             del under_way
             lane.end()
-            self._idle.setdefault(device, []).append(lane)
-        self._state = None  # from here on the loader's own is right
-
-    def _send(self, lane: Lane, batch: Any) -> _UnderWay:
-        sent = lane.send(batch, objects=self._opens_objects)
-        return _UnderWay(sent, self._state_now())
-
-    def _hand_over(self, lane: Lane, under_way: _UnderWay) -> Any:
-        self._state = under_way.state
-        return lane.hand_over(under_way.sent)
-
-    def _lane_to(self, device: Any) -> Lane:
-        """The lane of an earlier iteration, unless that is still going on."""
-        lane = _usable(self._idle.get(device, [])) or Lane(import_torch(), device)
-        lane.several_streams = self.several_streams
-        lane.most_leaving = self.depth + 1
-        return lane
+            idle.append(lane)
 
     def _end_workers(self, inner: Iterator[Any]) -> None:
-        kept = [each.iterator for each in trial.kept_iterators(self.loader)]
+        kept = [iterator for *_, iterator in trial.kept_iterators(self.loader)]
         if not any(each is inner for each in (self.loader, *kept)):
             trial.close([inner], set(), _GRACE_S)
 
 
 def _usable(idle: list[Lane]) -> Lane | None:
-    """Take out the last one that is not stale."""
+    """Take out the last one that is not of a machine that was switched off."""
     while True:
         try:
             lane = idle.pop()
         except IndexError:  # another thread may have taken the last one
             return None
-        if not lane.is_stale():
+        if lane.box is simulated_box():
             return lane
 
 
@@ -329,19 +217,15 @@ class Pinning:
     thread of the loop costs as much as a copy from pageable memory.
     """
 
-    def __init__(self, loader: Any, *, objects: bool) -> None:
-        self._asked = bool(getattr(loader, "pin_memory", False))
-        self._objects = objects
-        self._pins: bool | None = None if self._asked else False
+    def __init__(self, loader: Any) -> None:
+        asked = bool(getattr(loader, "pin_memory", False))
+        self._pins: bool | None = None if asked else False
 
     def __call__(self, batch: Any) -> Any:
         """The batch, with all its tensors pinned where that is wanted."""
         if self._pins is None:
-            leaves = tensors_in(batch, objects=self._objects)
-            self._pins = any(map(_could_be_pinned, leaves))
-        if not self._pins:
-            return batch
-        return mapped(batch, _pinned, objects=self._objects)
+            self._pins = any(map(_could_be_pinned, tensors_in(batch)))
+        return mapped(batch, _pinned) if self._pins else batch
 
 
 def _could_be_pinned(tensor: Any) -> bool:
@@ -435,7 +319,6 @@ class Sent(NamedTuple):
 
     batch: Any
     arrival: Any
-    objects: bool  # whether there may be tensors in objects of any class
 
 
 class Lane:
@@ -445,55 +328,40 @@ class Lane:
     """
 
     def __init__(self, torch: Any, device: Any) -> None:
-        self.several_streams = False  # others than the thread that iterates use it
         self.most_leaving = 2  # batches of the host that may be on their way at once
         self._leaving: deque[tuple[Any, Any]] = deque()  # what the host has to keep
         self._module = getattr(torch, device.type)
-        self._box = simulated_box()
+        self.box = simulated_box()
         self.device = device
         self.stream = self._module.Stream(device=device, priority=_PRIORITY)
         self._used = self._module.Event()  # recorded anew for each wait
         self._consumers: dict[Any, None] = {}
         self._handed_out = HandedOut()
 
-    def is_stale(self) -> bool:
-        """Whether the simulated machine that it was made on has been switched off."""
-        return self._box is not simulated_box()
-
-    def send(self, batch: Any, *, objects: bool = False) -> Sent:
+    def send(self, batch: Any) -> Sent:
         """Begin to copy a batch; what is on the device already stays as it is."""
         self._let_go_of_what_has_left()
-        leaves = tensors_in(batch, objects=objects)
-        consumer = self._module.current_stream(self.device)
-        if not self.several_streams or any(
-            leaf.device.type != "cpu" for leaf in leaves
-        ):
-            # The second reason: what lies on a device was made on this stream.
-            self._consumers.setdefault(consumer)
-            self._wait_for_consumers()
+        # What lies on a device already was made on the stream that is current now.
+        self._consumers.setdefault(self._module.current_stream(self.device))
+        self._wait_for_consumers()
         arrival = self._module.Event()
-        if all(leaf.device == self.device for leaf in leaves):
+        if all(leaf.device == self.device for leaf in tensors_in(batch)):
             arrival.record(self.stream)
-            return Sent(batch, arrival, objects)
+            return Sent(batch, arrival)
         with self._module.stream(self.stream):
             try:
-                there = to_device(batch, self.device, objects=objects)
+                there = to_device(batch, self.device)
             finally:  # an error may come when some of it is already on its way
                 arrival.record(self.stream)
                 self._leaving.append((arrival, batch))
-        return Sent(there, arrival, objects)
+        return Sent(there, arrival)
 
     def hand_over(self, sent: Sent) -> Any:
         """The batch, for what the caller does from now on on the current stream."""
         consumer = self._module.current_stream(self.device)
         consumer.wait_event(sent.arrival)
-        leaves = tensors_in(sent.batch, objects=sent.objects)
-        if self.several_streams:
-            for leaf in leaves:
-                used_by(leaf, consumer)
-        else:
-            self._consumers.setdefault(consumer)
-            self._handed_out.note(leaves, consumer)
+        self._consumers.setdefault(consumer)
+        self._handed_out.note(tensors_in(sent.batch), consumer)
         return sent.batch
 
     def end(self) -> None:
@@ -562,14 +430,6 @@ class HandedOut:
 
 def used_by(tensor: Any, stream: Any) -> None:
     """Tell the allocator that a stream uses a tensor, whatever it consists of."""
-    for part in _parts(tensor):
-        if part.device.type != "cpu":
+    for part in list(tensors_within(import_torch(), tensor)) or [tensor]:
+        if part is not None and part.device.type != "cpu":
             part.record_stream(stream)
-
-
-def _parts(tensor: Any) -> Iterator[Any] | Sequence[Any]:
-    names = _PARTS.get(str(tensor.layout))
-    if names is None:
-        return (tensor,)
-    parts = (getattr(tensor, name)() for name in names)
-    return (part for part in parts if part is not None)  # most have no lengths

@@ -11,11 +11,12 @@ are its own business.
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
 import random
 import sys
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -23,30 +24,15 @@ from gpumagic.devices import torch_private
 from gpumagic.report.introspection import attributes_of, is_truly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from types import TracebackType
-    from typing import Self
 
 _MOST_OBJECTS, _MOST_ITEMS = 100, 32
 _MOST_COPIED = 100_000  # elements of a list that a sampler may shuffle in place
-_WITHIN = ("base_dataloader", "loader", "dataloader", "_dataloader")
+_WITHIN = ("base_dataloader", "loader", "dataloader")
 _PLAIN = (int, float, str, bytes, bool, type(None), type)
 
-
-class Part:
-    """Something that was noted.
-
-    Attributes:
-        name: What it is called in a report; empty if there is nothing to call.
-
-        put_back: Puts it back; doing so twice does no harm.
-    """
-
-    __slots__ = ("name", "put_back")
-
-    def __init__(self, name: str, put_back: Callable[[], object]) -> None:
-        self.name = name
-        self.put_back = put_back
+PutBack = Callable[[], object]  # doing so twice does no harm
 
 
 class kept:  # noqa: N801 -- it is read as a word: `with kept(loader):`
@@ -59,25 +45,14 @@ class kept:  # noqa: N801 -- it is read as a word: `with kept(loader):`
 
     What a dataset counts, and iterators that it holds, are not put back. Blocks can be
     nested; an error or Ctrl-C goes through after all is as it was.
-
-    Attributes:
-        names: What is put back: "torch", "numpy", "the sampler's generator".
-
-    Args:
-        loader: Whose samplers and generators are to be noted as well.
     """
 
     def __init__(self, loader: Any = None) -> None:
         self._loader = loader
-        self._parts: list[Part] = []
-        self.names: tuple[str, ...] = ()
+        self._parts: list[PutBack] = []
 
-    def __enter__(self) -> Self:
-        self._parts = _noted(self._loader)
-        self.names = tuple(
-            dict.fromkeys(each.name for each in self._parts if each.name)
-        )
-        return self
+    def __enter__(self) -> None:
+        self._parts = [*_of_libraries(), *_of_loader(self._loader)]
 
     def __exit__(
         self,
@@ -99,114 +74,70 @@ class kept:  # noqa: N801 -- it is read as a word: `with kept(loader):`
             raise failed
 
 
-def _put_back_all(left: list[Part]) -> None:
+def _put_back_all(left: list[PutBack]) -> None:
     """Put back the last of them, until there are none."""
     while left:
-        left[-1].put_back()
+        left[-1]()
         left.pop()
 
 
-def _noted(loader: Any) -> list[Part]:
+def _of_libraries() -> Iterator[PutBack]:
+    # Each is looked up again when it is put back.
     state = random.getstate()
-    parts = [Part("Python's random", lambda: random.setstate(state))]
+    yield lambda: random.setstate(state)
     numpy: Any = sys.modules.get("numpy")
     if hasattr(numpy, "random"):
-        parts.append(_noted_numpy(numpy))
+        yield partial(numpy.random.set_state, numpy.random.get_state())
     torch: Any = sys.modules.get("torch")
     if hasattr(torch, "get_rng_state"):
-        numbers = torch.get_rng_state()
-        parts.append(Part("torch", lambda: torch.set_rng_state(numbers)))
-        parts += _noted_devices(torch)
-    if loader is not None:
-        parts += [Part(name, put_back) for name, put_back in parts_of(loader)]
-    return parts
+        yield partial(torch.set_rng_state, torch.get_rng_state())
+        further = torch_private.registered_backend(torch)
+        for kind in ("cuda", "xpu", further):
+            words: Any = getattr(torch, kind, None) if kind else None
+            if hasattr(words, "is_initialized"):
+                yield from _of_devices(words)
 
 
-def _noted_numpy(numpy: Any) -> Part:
-    state = numpy.random.get_state()
-    return Part("numpy", lambda: numpy.random.set_state(state))
-
-
-def _noted_devices(torch: Any) -> Iterator[Part]:
-    for kind in _kinds(torch):
-        words: Any = getattr(torch, kind, None)
-        if not hasattr(words, "is_initialized"):
-            continue
-        if not words.is_initialized():
-            yield Part("", _seeding_anew(words))
-            continue
+def _of_devices(words: Any) -> Iterator[PutBack]:
+    if words.is_initialized():
         for device in range(words.device_count()):
-            yield Part(f"torch on {kind}", _device_state(words, device))
+            yield partial(words.set_rng_state, words.get_rng_state(device), device)
+        return
 
-
-def _kinds(torch: Any) -> Iterator[str]:
-    """The devices with random numbers of their own that this torch knows."""
-    yield from ("cuda", "xpu")
-    further = torch_private.registered_backend(torch)
-    if further is not None:
-        yield further
-
-
-def _device_state(words: Any, device: int) -> Callable[[], object]:
-    state = words.get_rng_state(device)
-    return lambda: words.set_rng_state(state, device)
-
-
-def _seeding_anew(words: Any) -> Callable[[], None]:
-    """A device that had not been used has drawn nothing: its seed says it all."""
-
-    def seed_anew() -> None:
-        if not words.is_initialized():
-            return
-        for device in range(words.device_count()):
+    def seed_anew() -> None:  # nothing has been drawn: the seed says it all
+        for device in range(words.device_count() if words.is_initialized() else 0):
             with words.device(device):
                 words.manual_seed(words.initial_seed())
 
-    return seed_anew
+    yield seed_anew
 
 
-if TYPE_CHECKING:
-    PutBack = Callable[[], object]
-    Noted = tuple[str, PutBack]
-
-
-def parts_of(loader: Any) -> Iterator[Noted]:
-    """What is to be put back of a loader, and how; with a name for each."""
+def _of_loader(loader: Any) -> Iterator[PutBack]:
+    """What is to be put back of a loader, and of those within it."""
     seen: set[int] = set()
-    for each in _loaders(loader):
-        held = vars(each)
-        yield from _generators([held.get("generator")], "the loader's generator", seen)
+    while (held := attributes_of(loader)) is not None and id(loader) not in seen:
+        seen.add(id(loader))
         for name in ("sampler", "batch_sampler"):
             yield from _of_sampler(held.get(name), seen)
-        functions = (held.get("collate_fn"), held.get("worker_init_fn"))
-        data = (held.get("dataset"), *functions)
-        yield from _generators(data, "a generator of the dataset", seen)
-
-
-def _loaders(loader: Any) -> Iterator[Any]:
-    """It, and those within it."""
-    for _ in range(8):
-        held = attributes_of(loader)
-        if held is None:
-            return
-        yield loader
+        names = ("generator", "collate_fn", "worker_init_fn", "dataset")
+        yield from _generators([held.get(name) for name in names], seen)
         loader = next((held[name] for name in _WITHIN if name in held), None)
 
 
 # -------------------------------------------------------------------- samplers
 
 
-def _of_sampler(sampler: Any, seen: set[int]) -> Iterator[Noted]:
+def _of_sampler(sampler: Any, seen: set[int]) -> Iterator[PutBack]:
     """A sampler and those within it, each with its generators."""
     held = attributes_of(sampler)
     if held is None or id(sampler) in seen:
         return
     seen.add(id(sampler))
-    yield "the sampler", _refilling_all(held)
+    yield _refilling_all(held)
     for name, value in list(held.items()):
         if "sampler" in name:
             yield from _of_sampler(value, seen)
-    yield from _generators(list(held.values()), "the sampler's generator", seen)
+    yield from _generators(list(held.values()), seen)
 
 
 def _refilling_all(held: dict[str, Any]) -> PutBack:
@@ -225,9 +156,7 @@ def _refilling_all(held: dict[str, Any]) -> PutBack:
 
 def _refilling(value: Any) -> PutBack | None:
     """How to put back what is in a container, if it is one and not too large."""
-    if type(value) in (list, dict, set, deque):
-        if len(value) > _MOST_COPIED:
-            return None
+    if type(value) in (list, dict, set, deque) and len(value) <= _MOST_COPIED:
         before = copy.copy(value)
 
         def refill() -> None:
@@ -237,16 +166,14 @@ def _refilling(value: Any) -> PutBack | None:
         return refill
     numpy = sys.modules.get("numpy")
     if numpy is not None and type(value) is numpy.ndarray and value.flags.writeable:
-        if value.size > _MOST_COPIED:
-            return None
-        return functools.partial(numpy.copyto, value, value.copy())
+        return partial(numpy.copyto, value, value.copy())
     return None
 
 
 # ------------------------------------------------------------------ generators
 
 
-def _generators(roots: Iterable[Any], name: str, seen: set[int]) -> Iterator[Noted]:
+def _generators(roots: Iterable[Any], seen: set[int]) -> Iterator[PutBack]:
     """The random generators that are reached from some objects, each once."""
     waiting = deque(roots)
     left = _MOST_OBJECTS
@@ -258,7 +185,7 @@ def _generators(roots: Iterable[Any], name: str, seen: set[int]) -> Iterator[Not
         left -= 1
         put_back = _state_of(thing)
         if put_back is not None:
-            yield name, put_back
+            yield put_back
         else:
             waiting.extend(_reached_from(thing))
 
@@ -268,28 +195,25 @@ def _state_of(thing: Any) -> PutBack | None:
     if is_truly(thing, random.Random):
         if is_truly(thing, random.SystemRandom):
             return None
-        return functools.partial(thing.setstate, thing.getstate())
-    kind = type(thing)
-    library = kind.__module__.partition(".")[0]
-    if library == "torch" and is_truly(thing, sys.modules["torch"].Generator):
-        return functools.partial(thing.set_state, thing.get_state())
-    if library == "numpy" and kind.__name__ == "RandomState":
-        return functools.partial(thing.set_state, thing.get_state())
+        return partial(thing.setstate, thing.getstate())
+    library, name = type(thing).__module__.partition(".")[0], type(thing).__name__
+    if (library, name) in (("torch", "Generator"), ("numpy", "RandomState")):
+        return partial(thing.set_state, thing.get_state())
     if library == "numpy" and hasattr(thing, "bit_generator"):
         bits = thing.bit_generator
-        return functools.partial(setattr, bits, "state", bits.state)
+        return partial(setattr, bits, "state", bits.state)
     return None
 
 
 def _reached_from(thing: Any) -> Iterable[Any]:
-    for kind in (list, tuple):
-        if is_truly(thing, kind):
-            return list(itertools.islice(kind.__iter__(thing), _MOST_ITEMS))
-    if is_truly(thing, dict):
-        return list(itertools.islice(dict.values(thing), _MOST_ITEMS))
     if is_truly(thing, MethodType):
         return (thing.__self__,)
-    if is_truly(thing, functools.partial):
+    if is_truly(thing, partial):
         return (thing.func, *thing.args, *thing.keywords.values())
-    held = attributes_of(thing)
-    return list(itertools.islice(held.values(), _MOST_ITEMS)) if held else ()
+    inside: Any = (attributes_of(thing) or {}).values()
+    for kind in (list, tuple):
+        if is_truly(thing, kind):
+            inside = kind.__iter__(thing)
+    if is_truly(thing, dict):
+        inside = dict.values(thing)
+    return list(itertools.islice(inside, _MOST_ITEMS))

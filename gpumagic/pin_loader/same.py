@@ -21,15 +21,15 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.storages import tensors_within
-from gpumagic.pin_loader.batch import DEEPEST, opened, too_deep
+from gpumagic.pin_loader.batch import walk
 from gpumagic.pin_loader.loader import (
-    kind_of,
+    is_iterable_style,
     length_of,
     one_shot_reason,
     rebuild,
 )
 from gpumagic.pin_loader.random_state import kept
-from gpumagic.pin_loader.report import LoaderKind, Sameness, Way
+from gpumagic.pin_loader.records import Sameness
 from gpumagic.pin_loader.trial import batches_of
 from gpumagic.report.introspection import is_array
 from gpumagic.report.units import shortened
@@ -37,7 +37,8 @@ from gpumagic.report.units import shortened
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_FEWEST = 2  # batches to compare, however long they take
+    from gpumagic.pin_loader.batch import Found
+
 _LONGEST = 60  # letters of a value
 _RECORDS = 64  # of each worker, that are looked at
 _FEWEST_RECORDS = 3
@@ -54,39 +55,31 @@ class Leaf(NamedTuple):
 
 def digest_of(batch: Any) -> tuple[Leaf, ...]:
     """A line for each leaf and each container, in the order of walking."""
-    return tuple(_lines(batch, "batch", 0, {}))
+    return tuple(line for found in walk(batch) for line in _lines(found))
 
 
-def _lines(thing: Any, path: str, depth: int, open_: dict[int, Any]) -> Iterator[Leaf]:
+def _lines(found: Found) -> Iterator[Leaf]:
     torch: Any = sys.modules["torch"]
+    path, thing, parts, above = found
     kind = type(thing).__qualname__
+    if any(isinstance(each, set | frozenset) for each in above):
+        return  # it is in the line of the set, which has no order
     if isinstance(thing, torch.Tensor):
         yield from _tensor_lines(torch, thing, path, kind)
-        return
-    if is_array(thing):
+    elif is_array(thing):
         about = f"{kind} {thing.dtype} {tuple(thing.shape)}"
         plain = not thing.dtype.hasobject
         content = thing.tobytes() if plain else repr(thing.tolist()).encode()
         yield Leaf(path, about, _sum_of(content))
-        return
-    if depth > DEEPEST:
-        raise too_deep(thing)
-    parts = opened(thing, objects=True)
-    if parts is None or id(thing) in open_:
+    elif parts is None:
         own: Any = type(thing).__eq__
         unknown = own is object.__eq__  # nothing to compare them by but who they are
-        yield Leaf(path, kind, "" if unknown or parts is not None else repr(thing))
-        return
-    if isinstance(thing, set | frozenset):  # without an order
+        yield Leaf(path, kind, "" if unknown else repr(thing))
+    elif isinstance(thing, set | frozenset):
         inside = (digest_of(each) for each in thing)
         yield Leaf(path, kind, _sum_of("\n".join(sorted(map(str, inside))).encode()))
-        return
-    keys = ", ".join(map(repr, parts.keys)) or "none"
-    yield Leaf(path, kind, f"keys {keys}")
-    open_[id(thing)] = thing
-    for key, value in zip(parts.keys, parts.values, strict=True):
-        yield from _lines(value, parts.path(path, key), depth + 1, open_)
-    open_.pop(id(thing), None)
+    else:
+        yield Leaf(path, kind, f"keys {', '.join(map(repr, parts.keys)) or 'none'}")
 
 
 def _tensor_lines(torch: Any, tensor: Any, path: str, kind: str) -> Iterator[Leaf]:
@@ -154,7 +147,6 @@ class Pass(NamedTuple):
 
     digests: tuple[tuple[Leaf, ...], ...]  # one for each batch, in order
     ended: bool = False
-    error: str | None = None  # the class of the error that it raised instead
 
 
 def compare(
@@ -167,53 +159,45 @@ def compare(
         reason = f"a {type(old).__name__} cannot be copied, and would be moved on"
     if reason is not None:
         return Sameness(batches=0, same=None, problem=reason)
-    with kept(old) as state:
-        told = _compared(twin, rebuilt, batches, enough_s)
-    return Sameness(**told, restored=state.names)
+    with kept(old):
+        try:
+            return _compared(twin, rebuilt, batches, enough_s)
+        except Exception as wrong:  # noqa: BLE001 -- the user's own, whatever it is
+            problem = f"one of the loaders raised {type(wrong).__name__}"
+            return Sameness(batches=0, same=None, problem=problem)
 
 
-def _compared(old: Any, new: Any, most: int, enough_s: float) -> dict[str, Any]:
+def _compared(old: Any, new: Any, most: int, enough_s: float) -> Sameness:
     lengths = length_of(old), length_of(new)
     if None not in lengths and lengths[0] != lengths[1]:
         words = f"the old loader has {lengths[0]} batches, the new one {lengths[1]}"
-        return {"batches": 0, "same": False, "difference": words}
+        return Sameness(0, same=False, difference=words)
     seen = gone_through(old, most, enough_s)
     count = len(seen.digests)
-    most = most if seen.ended or seen.error else count
+    most = most if seen.ended else count
+    whole = seen.ended or lengths[0] == count
     found = _between(seen, gone_through(new, most))
     if found is None:
-        error = seen.error
-        return {
-            "batches": count,
-            "same": None if error and not count else True,
-            "whole": seen.ended or lengths[0] == count,
-            "problem": f"both raise {error} after {count} batches" if error else None,
-        }
+        return Sameness(count, same=True, whole=whole)
     # A difference is one of the loaders, or of random numbers.
-    after, words = found
+    workers = [getattr(each, "num_workers", 0) for each in (old, new)]
+    problem = ""
     if _between(seen, gone_through(old, most)) is not None:
         problem = "the old loader itself gives other values each time"
-        return {"batches": after, "same": None, "problem": problem}
-    workers = [getattr(each, "num_workers", 0) for each in (old, new)]
-    if workers[1] > 1 and not getattr(new, "in_order", True):
+    elif workers[1] > 1 and not getattr(new, "in_order", True):
         problem = "with in_order=False batches come in the order in which workers end"
-        return {"batches": after, "same": None, "problem": problem}
-    if workers[0] != workers[1] and kind_of(_host(old)) is not LoaderKind.ITERABLE:
+    if problem:
+        return Sameness(found[0], same=None, problem=problem)
+    if workers[0] != workers[1] and not is_iterable_style(_host(old)):
         alike = _twin_of(new, workers=workers[0])
-        further = _between(seen, gone_through(alike, most))
-        if further is None:
+        found = _between(seen, gone_through(alike, most))
+        if found is None:
             problem = (
                 f"with {workers[1]} workers instead of {workers[0]} random transforms "
                 "draw other numbers; with as many as before all values are the same"
             )
-            return {
-                "batches": count,
-                "same": True,
-                "whole": seen.ended,
-                "problem": problem,
-            }
-        after, words = further
-    return {"batches": after, "same": False, "difference": words}
+            return Sameness(count, same=True, whole=whole, problem=problem)
+    return Sameness(found[0], same=False, difference=found[1])
 
 
 def _between(one: Pass, other: Pass) -> tuple[int, str] | None:
@@ -223,39 +207,47 @@ def _between(one: Pass, other: Pass) -> tuple[int, str] | None:
         if words is not None:
             return place, f"batch {place}: {words}"
     counts = len(one.digests), len(other.digests)
-    if counts[0] != counts[1] or one.error != other.error:
-        ends = f"the old loader {_end_of(one)}, the new one {_end_of(other)}"
-        return min(counts), ends
+    if counts[0] != counts[1]:
+        return min(counts), f"the old loader gave {counts[0]}, the new one {counts[1]}"
     return None
 
 
-def _end_of(way: Pass) -> str:
-    count = len(way.digests)
-    if way.error is not None:
-        return f"raises {way.error} after {count} batches"
-    return f"ends after {count} batches" if way.ended else "goes on"
-
-
-def gone_through(loader: Any, most: int, enough_s: float = math.inf) -> Pass:
+def gone_through(
+    loader: Any,
+    most: int,
+    enough_s: float = math.inf,
+    fewest: int = 2,  # however long they take
+    patience_s: float | None = None,
+) -> Pass:
     """Take up to so many batches of a clone, and leave all random numbers as before."""
     until_s = time.monotonic() + enough_s
     digests: list[tuple[Leaf, ...]] = []
-    ended, error = False, None
-    with kept(loader), batches_of(loader) as batches:
-        try:
-            ended = _take(batches, digests, most, until_s)
-        except Exception as wrong:  # noqa: BLE001 -- the other loader may raise it, too
-            error = type(wrong).__name__
-    return Pass(tuple(digests), ended, error)
+    with kept(loader), batches_of(loader, patience_s=patience_s) as batches:
+        ended = _take(batches, digests, most, until_s, fewest)
+    return Pass(tuple(digests), ended)
+
+
+def _take(
+    batches: Iterator[Any],
+    digests: list[tuple[Leaf, ...]],
+    most: int,
+    until_s: float,
+    fewest: int,
+) -> bool:
+    """Digest up to so many as they come; whether there were no more."""
+    for batch in batches:
+        digests.append(digest_of(batch))
+        enough = len(digests) >= fewest and time.monotonic() > until_s
+        if enough or len(digests) >= most:
+            return False
+    return True
 
 
 def _twin_of(loader: Any, workers: int | None = None) -> Any | None:
     """A loader like it that may be moved on; None where there is none."""
     host = _host(loader)
     made = rebuild(host, workers=workers, persistent_workers=False)
-    if made.way is Way.AS_IT_IS:
-        return None
-    if host is loader:
+    if host is loader or made.loader is None:
         return made.loader
     twin = copy.copy(loader)
     twin.loader = made.loader
@@ -289,37 +281,9 @@ def given_by_all_workers(
         multiprocessing_context=loader.multiprocessing_context,
         generator=loader.generator,
     )
-    seen = gone_through_records(records, workers, enough_s, patience_s)
-    return is_given_twice(seen.digests, workers, ended=seen.ended)
-
-
-def gone_through_records(
-    records: Any, workers: int, enough_s: float, patience_s: float
-) -> Pass:
-    """Take some records of each worker, and leave all random numbers as before."""
-    until_s = time.monotonic() + enough_s
-    digests: list[tuple[Leaf, ...]] = []
     most, fewest = workers * _RECORDS, workers * _FEWEST_RECORDS
-    with kept(records), batches_of(records, patience_s=patience_s) as batches:
-        ended = _take(batches, digests, most, until_s, fewest)
-    return Pass(tuple(digests), ended)
-
-
-def _take(
-    batches: Iterator[Any],
-    digests: list[tuple[Leaf, ...]],
-    most: int,
-    until_s: float,
-    fewest: int = _FEWEST,
-) -> bool:
-    """Digest up to so many as they come; whether there were no more."""
-    for batch in batches:
-        digests.append(digest_of(batch))
-        if len(digests) >= most:
-            return False
-        if len(digests) >= fewest and time.monotonic() > until_s:
-            return False
-    return True
+    seen = gone_through(records, most, enough_s, fewest, patience_s)
+    return is_given_twice(seen.digests, workers, ended=seen.ended)
 
 
 def is_given_twice(

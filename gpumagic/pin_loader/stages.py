@@ -14,8 +14,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.devices.driver import open_driver
-from gpumagic.devices.in_use import KINDS_OF_THE_DRIVER
 from gpumagic.devices.opening import open_runtime
 from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.errors import DeviceError, GpuMagicError
@@ -31,15 +29,14 @@ from gpumagic.pin_loader.loader import (
     facts_of,
     one_shot_reason,
     rebuild,
+    start_method_of,
 )
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.random_state import kept
-from gpumagic.pin_loader.report import (
+from gpumagic.pin_loader.records import (
     WORTH_IT,
-    LoaderKind,
     Part,
     Pinned,
-    Rebuilding,
     Remark,
     Remedy,
     Samples,
@@ -47,7 +44,6 @@ from gpumagic.pin_loader.report import (
     State,
     Step,
     Stopped,
-    Way,
     WhyPageable,
     WorkerSearch,
 )
@@ -59,13 +55,12 @@ from gpumagic.report.units import seconds_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpumagic.devices.protocols import Driver, Runtime
-    from gpumagic.pin_loader.report import Anatomy, Bound, Guard, LoaderFacts, Loading
+    from gpumagic.devices.protocols import Runtime
+    from gpumagic.pin_loader.records import Anatomy, Bound, Guard, LoaderFacts, Loading
 
     Progress = Callable[[float, str], object]
 
 _HARDLY_ANY = 0.01
-_FEWEST_IN_AN_EPOCH = 3
 _FEWEST_LOADED = 22  # by one pair of runs, each after a few batches to begin with
 _PATIENCE = 1.25  # times the budget, after which nothing long is begun
 _COMPARED = 8  # batches
@@ -121,13 +116,12 @@ class Case:
     loader: Any
     options: Options
     runtime: Runtime
-    driver: Driver
     device: int | None
     found: LoaderReport
     step: feeding.CountedStep | None = None
     tell: Callable[[float], object] = lambda _: None
     batch: Any = None  # a real one on the host; gone as soon as it is not needed
-    first_batch_s: float = 0.0  # that it took to get it
+    batch_s: float = 0.0  # how long loading of one takes, by what is known now
     shares_out: bool = False  # workers of an iterable dataset each give a part of it
     new: Any = None  # the rebuilt loader, still on the host
     feeding: DevicePrefetcher | None = None  # what the user is to iterate
@@ -154,11 +148,6 @@ class Case:
         return self.found.anatomy
 
     @property
-    def name(self) -> str:
-        """What the user calls it, as far as that is known."""
-        return self.options.name or "NAME"
-
-    @property
     def now(self) -> int:
         """Workers that the loader has."""
         return self.facts.workers or 0
@@ -169,9 +158,7 @@ class Case:
         search, asked = self.found.workers, self.options.workers
         if isinstance(asked, int):
             return asked
-        if asked == "auto" and search is not None and search.chosen is not None:
-            return search.chosen
-        return self.now
+        return search.chosen if asked == "auto" and search is not None else self.now
 
     @property
     def left_s(self) -> float:
@@ -179,35 +166,18 @@ class Case:
         return self.options.budget_s - (time.monotonic() - self.began_s)
 
     @property
-    def batch_s(self) -> float:
-        """How long loading of one batch takes, by what is known now."""
-        load = self.found.rates.load
-        return self.first_batch_s if load is None else load.batch_s
-
-    @property
     def pins(self) -> bool:
         """Whether there is something to pin for."""
         return self.runtime.kind not in ("cpu", "mps")
-
-    @property
-    def place(self) -> str:
-        """Where batches go, as torch writes it."""
-        kind = word_of(self.runtime.kind)
-        return kind if self.device is None else f"{kind}:{self.device}"
 
     @property
     def starts_nothing(self) -> bool:
         """Whether copies cannot be measured without starting the device."""
         return self.options.diagnose and not self.runtime.started()
 
-    @property
-    def leaves_pinning_out(self) -> bool:
-        """Whether trials may not pin as the loader does: it would start the device."""
-        return self.starts_nothing and bool(self.facts.pin_memory)
-
     def trial_copy(self, **changes: Any) -> Any:
         """A loader like the user's that can be iterated without a trace."""
-        if self.leaves_pinning_out:
+        if self.starts_nothing:  # as pinning would
             changes["pin_memory"] = False
         return clone(self.loader, **changes)
 
@@ -216,6 +186,12 @@ class Case:
         ahead = self.facts.prefetch_factor or USUAL_PREFETCH
         demand = limits.Demand(self.anatomy, count, ahead, self.pins)
         return limits.guard(demand, force=self.options.force)
+
+    def prefetcher(self, loader: Any) -> DevicePrefetcher:
+        """A loader that copies to where batches go."""
+        kind = word_of(self.runtime.kind)
+        place = kind if self.device is None else f"{kind}:{self.device}"
+        return DevicePrefetcher(loader, place)
 
     def make_current(self) -> None:
         """Make the device current until the last stage has ended; this starts it.
@@ -246,9 +222,9 @@ def look(case: Case) -> Ending | None:
     if reason is not None:
         text = f"{reason}, so that every batch that is looked at is lost"
         return Ending(State.REFUSED, Remark(text, _BEGIN_ANEW))
-    made = rebuild(case.loader)
-    if made.way is Way.AS_IT_IS:
-        return Ending(State.NOTHING, Remark(made.reason or "", made.hint))
+    why_not = rebuild(case.loader).why_not
+    if why_not is not None:
+        return Ending(State.NOTHING, why_not)
     if case.now or case.options.workers not in (None, 0):
         remark = pickled.unpicklable(case.loader)
         if remark is not None:
@@ -258,15 +234,13 @@ def look(case: Case) -> Ending | None:
 
 def _look_for_doubles(case: Case, count: int) -> Ending | None:
     """Refuse an iterable dataset that each worker goes through as a whole."""
-    if case.facts.kind is not LoaderKind.ITERABLE or count < 2:
+    if not case.facts.iterable or count < 2:
         return None
     try:
         twice = same.given_by_all_workers(
             case.trial_copy(workers=count, pin_memory=False),
             enough_s=case.options.budget_s / 10,
         )
-    except GpuMagicError:
-        raise
     except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
         raise loading.failure_of(error, 0) from None
     case.shares_out = twice is False
@@ -277,7 +251,6 @@ def _look_for_doubles(case: Case, count: int) -> Ending | None:
         f"its {count} workers each go through the whole dataset, and so does an epoch"
     )
     remark = Remark(f"each record comes {often}: {text}", _SHARE_OUT, serious=True)
-    case.note(sameness=None)
     if case.options.force:
         case.remark(remark)
         return None
@@ -303,22 +276,19 @@ def _look_at_a_batch(case: Case) -> Ending | None:
             raise
         except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
             raise loading.failure_of(error, 0) from None
-    case.first_batch_s = time.monotonic() - asked_s
-    unpinned = case.leaves_pinning_out
+    case.batch_s = time.monotonic() - asked_s
+    unpinned = case.starts_nothing and bool(case.facts.pin_memory)
     anatomy = anatomy_of(case.batch, case.runtime, case.facts, unpinned=unpinned)
     case.note(anatomy=anatomy)
-    whys = {leaf.why for leaf in anatomy.leaves}
-    if whys == {WhyPageable.NOT_A_TENSOR} and case.pins and not case.options.force:
-        return Ending(State.NOTHING, _NOTHING_BUT_ARRAYS)
     on_device = anatomy.bytes_that_are(Pinned.ON_DEVICE)
     if on_device and on_device == anatomy.tensor_bytes:
         return Ending(State.REFUSED, _ON_THE_DEVICE)
-    return _refuse_too_much(case, case.workers)
+    return _refuse_too_much(case)
 
 
-def _refuse_too_much(case: Case, count: int) -> Ending | None:
+def _refuse_too_much(case: Case) -> Ending | None:
     """Say what pinning and workers take of the machine, and refuse too much."""
-    found = case.guard_with(count)
+    found = case.guard_with(case.workers)
     case.note(guard=found)
     limit = found.refusing
     if limit is None or case.options.diagnose:
@@ -336,6 +306,7 @@ def load(case: Case) -> Ending | None:
     known = loading.measure_loading(
         case.trial_copy(), budget_s=budget_s * 0.08, progress=case.tell
     )
+    case.batch_s = known.batch_s
     case.note(rates=dataclasses.replace(case.found.rates, load=known))
     asked = case.options.workers
     if isinstance(asked, int):
@@ -344,12 +315,12 @@ def load(case: Case) -> Ending | None:
         ending = _look_for_doubles(case, asked)
         if ending is not None:
             return ending
-        trial = _measured(case, asked, budget_s * 0.1)
+        trial = _measured(case, asked, budget_s * 0.1, known)
         trials = tuple(sorted((known, trial), key=lambda each: each.workers))
         case.note(workers=WorkerSearch(trials, asked, Stopped.ASKED, case.now))
         return None
     found = workers.search(
-        lambda count, seconds: _measured(case, count, seconds),
+        lambda count, seconds: _measured(case, count, seconds, known),
         known,
         processors=case.found.setting.processors or 1,
         budget_s=min(budget_s * 0.4, max(case.left_s - budget_s * 0.2, 0.0)),
@@ -358,31 +329,32 @@ def load(case: Case) -> Ending | None:
         progress=case.tell,
     )
     case.note(workers=found)
-    return _refuse_too_much(case, case.workers) if asked == "auto" else None
+    return _refuse_too_much(case) if asked == "auto" else None
 
 
-def _measured(case: Case, count: int, budget_s: float) -> Loading:
+def _measured(case: Case, count: int, budget_s: float, known: Loading) -> Loading:
     """Loading with so many workers; without any it is asked where nobody minds."""
-    with_so_many = case.trial_copy(workers=count)
     patience_s = max(case.options.budget_s, loading.PATIENCE_S / 6)
     if count or not case.now:
-        return loading.measure_loading(
-            with_so_many, budget_s=budget_s, patience_s=patience_s, progress=case.tell
+        found = loading.measure_loading(
+            case.trial_copy(workers=count),
+            budget_s=budget_s,
+            patience_s=patience_s,
+            progress=case.tell,
         )
+        return workers.within_reason(found, known)
     return loading.measure_apart(
-        clone(with_so_many, pin_memory=False),
-        case.facts.start_method or "fork",
+        case.trial_copy(workers=0, pin_memory=False),
+        start_method_of(case.loader),
         budget_s=budget_s,
         patience_s=patience_s,
     )
 
 
 def _why_no_workers(case: Case) -> Remark | None:
-    if case.facts.kind is LoaderKind.ITERABLE and not case.shares_out:
-        return Remark(
-            "each worker would give all of an iterable dataset again",
-            _SHARE_OUT,
-        )
+    if case.facts.iterable and not case.shares_out:
+        text = "each worker would give all of an iterable dataset again"
+        return Remark(text, _SHARE_OUT)
     return pickled.unpicklable(case.loader)
 
 
@@ -396,8 +368,7 @@ def feed(case: Case) -> Ending | None:
         goes_on = (asked or case.options.force) and not diagnose
         return None if goes_on else Ending(State.NO_ACCELERATOR, _NO_ACCELERATOR)
     if case.starts_nothing:
-        pins = case.leaves_pinning_out
-        case.remark(_NEITHER_PINNED_NOR_COPIED if pins else _NOT_COPIED)
+        case.remark(_NOT_COPIED)
         return Ending(State.DIAGNOSED)
     case.make_current()
     case.undo.enter_context(feeding.given_back(case.runtime, case.device or 0))
@@ -413,7 +384,7 @@ def feed(case: Case) -> Ending | None:
     return None
 
 
-def bound(case: Case) -> Ending | None:  # noqa: PLR0911 -- each is an ending
+def bound(case: Case) -> Ending | None:
     """Say what can be gained at most, and end where that is nothing."""
     case.batch = None
     if not case.pins:
@@ -427,24 +398,22 @@ def bound(case: Case) -> Ending | None:  # noqa: PLR0911 -- each is an ending
     case.note(bound=found)
     if case.options.diagnose:
         return Ending(State.DIAGNOSED)
-    if case.options.force or isinstance(case.options.workers, int):
+    asked = case.options.workers
+    if case.options.force or isinstance(asked, int) or case.workers != case.now:
         return None
-    if case.facts.length is not None and case.facts.length < _FEWEST_IN_AN_EPOCH:
-        return Ending(State.NOTHING, _SHORT_EPOCH)
-    if case.options.workers is not None and case.workers != case.now:
-        return None
-    ahead, other = found.gain(Remedy.PREFETCH), found.gain(Remedy.WORKERS)
-    if bounds.is_worth_it(other) and bounds.times_of(other) > bounds.times_of(ahead):
+    ahead, other = found.times(Remedy.PREFETCH), found.times(Remedy.WORKERS)
+    if other >= WORTH_IT and other > ahead:
         return Ending(State.DIAGNOSED)  # that comes first, and is the user's to say
-    return None if bounds.is_worth_it(ahead) else Ending(State.NOTHING, _other(found))
+    return None if ahead >= WORTH_IT else Ending(State.NOTHING, _other(found))
 
 
 def _is_pinned(anatomy: Anatomy) -> bool:
     """Whether the tensors of its batches are pinned now, but for what never is."""
+    never = (WhyPageable.NOT_A_TENSOR, WhyPageable.NOT_DENSE)
     pageable = sum(
         leaf.nbytes
         for leaf in anatomy.leaves
-        if leaf.pinned is Pinned.PAGEABLE and leaf.why not in _NEVER_PINNED
+        if leaf.pinned is Pinned.PAGEABLE and leaf.why not in never
     )
     pinned = anatomy.bytes_that_are(Pinned.PINNED)
     return pinned > 0 and pageable <= _HARDLY_ANY * pinned
@@ -454,11 +423,7 @@ def _other(found: Bound) -> Remark:
     """What to do instead, by what binds."""
     slowest, now = seconds_text(found.best_s), seconds_text(found.now_s)
     text = f"{found.binding.value} takes {slowest} of {now} a step"
-    if found.binding is Part.LOAD:
-        return Remark(text, "make loading itself faster, or store what it works out")
-    if found.binding is Part.STEP:
-        return Remark(text, "the device is busy as it is: make the step itself faster")
-    return Remark(text, "send fewer bytes: uint8 on the way, converted on the device")
+    return Remark(text, _INSTEAD[found.binding])
 
 
 # ------------------------------------------------------------------ make, prove
@@ -472,18 +437,11 @@ def make(case: Case) -> Ending | None:
         pin_memory=True if case.pins else None,
         workers=None if case.workers == case.now else case.workers,
     )
-    passed = any(leaf.why is WhyPageable.PASSED_THROUGH for leaf in case.anatomy.leaves)
-    case.new, ours = made.loader, passed and case.pins
-    case.feeding = _prefetcher(made.loader, case.place, objects=ours)
-    remarks = made.remarks if case.pins else ()
-    case.note(rebuilding=Rebuilding(made.way, made.changes, made.reason, ours, remarks))
+    case.new, case.feeding = made.loader, case.prefetcher(made.loader)
+    case.note(changes=made.changes)
+    if case.pins:
+        case.remark(*made.remarks)
     return None
-
-
-def _prefetcher(loader: Any, place: str, *, objects: bool) -> DevicePrefetcher:
-    if objects:
-        return DevicePrefetcher.opening_objects(loader, place)
-    return DevicePrefetcher(loader, place)
 
 
 def prove_the_same(case: Case) -> Ending | None:
@@ -511,13 +469,11 @@ def prove(case: Case) -> Ending | None:
 
 
 def _prove_faster(case: Case) -> Ending:
-    patience, needed_s = _PATIENCE, _FEWEST_LOADED * case.batch_s
-    if case.runtime.simulated:  # there nothing waits for loading
-        patience, needed_s = max(_PATIENCE, 2.0), 0.0
-    if case.left_s + (patience - 1) * case.options.budget_s < needed_s:
-        return _ended(case)
-    rates, objects = case.found.rates, _opens_objects(case)
-    search, old_load = case.found.workers, rates.load
+    left_s = case.left_s + (_PATIENCE - 1) * case.options.budget_s
+    if not case.runtime.simulated and left_s < _FEWEST_LOADED * case.batch_s:
+        return _ended(case)  # on a simulated device nothing waits for loading
+    rates, search = case.found.rates, case.found.workers
+    old_load = rates.load
     new_load = (search and search.of(case.workers)) or old_load
     new_rates = dataclasses.replace(rates, load=new_load)
     pinned = _is_pinned(case.anatomy)
@@ -529,57 +485,54 @@ def _prove_faster(case: Case) -> Ending:
     step: Callable[[Any], object] | None = case.step
     if step is None and case.pins:
         # As long as loading took before, it would hide that loading is faster now.
-        quicker = new_load and old_load and new_load.batch_s < old_load.batch_s
-        used = new_rates if quicker else rates
-        step = stand_in = feeding.stand_in_for(used, case.runtime, case.device or 0)
+        used = new_rates if new_costs.load_s < old_costs.load_s else rates
+        stand_in = feeding.stand_in_for(used, case.runtime, case.device or 0)
         if stand_in is not None:
-            taken = Step(
-                stand_in.__name__, Samples((stand_in.seconds,)), synthetic=True
-            )
+            step = stand_in
+            timed = Samples((stand_in.seconds,))
+            taken = Step(stand_in.__name__, timed, synthetic=True)
             case.note(rates=dataclasses.replace(rates, step=taken))
     called = case.step.__name__ if case.step is not None else "step"
     proof = loops.end_to_end(
         case.trial_copy(),
-        _prefetcher(clone(case.new), case.place, objects=objects),
+        case.prefetcher(clone(case.new)),
         case.runtime,
         device=case.device if case.pins else None,
         step=step or (lambda _: None),
-        pace=loops.Pace(old_costs, new_costs, rates.nbytes or 0),
+        pace=loops.Pace(
+            old_costs,
+            new_costs,
+            rates.nbytes or 0,
+            known=old_load is new_load or workers.is_told_apart(old_load, new_load),
+        ),
         budget_s=max(case.left_s, case.options.budget_s / 4),
         names=(case.options.name or "loader", case.options.out or "pinned", called),
         progress=case.tell,
     )
     case.note(end_to_end=proof)
     if case.found.bound is not None:
-        remedy = Remedy.PREFETCH
-        if case.workers != case.now:
-            remedy = Remedy.EVERYTHING
+        changed = case.workers != case.now
+        remedy = Remedy.EVERYTHING if changed else Remedy.PREFETCH
         case.note(bound=bounds.after_proof(case.found.bound, proof, remedy))
     return _ended(case)
-
-
-def _opens_objects(case: Case) -> bool:
-    built = case.found.rebuilding
-    return built is not None and built.pins_itself
 
 
 def _ended(case: Case) -> Ending:
     """What the proof comes to. A loader that is no faster is not kept."""
     proof = case.found.end_to_end
+    told = proof is not None and proof.result.interval is not None
     faster = proof is not None and proof.result.verdict is Verdict.FASTER
-    if proof is not None and proof.result.interval is not None:
-        small = proof.result.ratio * WORTH_IT > 1
-        if (not faster or small) and not case.options.force:
-            case.feeding = None
+    small = proof is not None and proof.result.ratio * WORTH_IT > 1
+    if told and (not faster or small) and not case.options.force:
+        case.feeding = None
+    kept = case.feeding is not None
     if not case.pins:
-        reason = None if case.feeding is not None else _MEASURED_NOTHING
-        return Ending(State.NO_ACCELERATOR, reason)
-    if case.feeding is None:
+        return Ending(State.NO_ACCELERATOR, None if kept else _MEASURED_NOTHING)
+    if kept and faster:
+        return Ending(State.FASTER)
+    if not kept:
         return Ending(State.SAME, _MEASURED_NOTHING)
-    too_few = proof is None or proof.result.interval is None
-    if not faster:
-        return Ending(State.SAME, _TOO_FEW if too_few else None)
-    return Ending(State.FASTER)
+    return Ending(State.SAME, None if told else _TOO_FEW)
 
 
 # ---------------------------------------------------------------- going through
@@ -604,7 +557,7 @@ def investigate(
     progress: Progress | None = None,
 ) -> Improved:
     """Go from stage to stage until one of them ends it."""
-    case = _open(loader, options, feeding.CountedStep.of(options.step))
+    case = _open(loader, options)
     with kept(case.loader), case.undo:
         ending = _ending(case, stages, progress)
     case.batch = None
@@ -612,7 +565,7 @@ def investigate(
         case.remark(*case.step.remarks(simulated=case.runtime.simulated))
     case.note(
         state=ending.state,
-        setting=_setting(case.runtime, case.driver, case.device),
+        setting=_setting(case.runtime, case.device),
         reason=ending.reason,
         out=options.out if case.feeding is not None else None,
     )
@@ -622,7 +575,7 @@ def investigate(
 def _ending(case: Case, stages: Sequence[Stage], progress: Progress | None) -> Ending:
     for stage in stages:
         if progress is not None:
-            case.tell = _telling(progress, case, stage, stages)
+            case.tell = _telling(progress, stage, stages)
             case.tell(0.0)
         found = stage.run(case)
         if found is not None:
@@ -630,10 +583,12 @@ def _ending(case: Case, stages: Sequence[Stage], progress: Progress | None) -> E
     return Ending(State.FASTER)
 
 
-def _open(loader: Any, options: Options, step: feeding.CountedStep | None) -> Case:
-    facts = facts_of(loader, options.name)
+def _open(loader: Any, options: Options) -> Case:
+    step = None if options.step is None else feeding.CountedStep(options.step)
+    ours = is_truly(loader, DevicePrefetcher)
+    facts = facts_of(loader.loader if ours else loader, options.name)
     kind, number = _kind_and_number(options.device)
-    runtime, driver = open_runtime(kind), open_driver()
+    runtime = open_runtime(kind)
     if number is None and runtime.kind != "cpu":
         number = runtime.current_device() or 0
     count = runtime.device_count()
@@ -643,24 +598,21 @@ def _open(loader: Any, options: Options, step: feeding.CountedStep | None) -> Ca
         raise DeviceError(
             f"there is no {kind}:{number}: there is {there}", f"say --device {kind}:0"
         )
-    setting = _setting(runtime, driver, number)
+    setting = _setting(runtime, number)
     found = LoaderReport(State.FASTER, setting, facts)
     began_s = time.monotonic()
-    return Case(loader, options, runtime, driver, number, found, step, began_s=began_s)
+    return Case(loader, options, runtime, number, found, step, began_s=began_s)
 
 
 def _telling(
-    progress: Progress, case: Case, stage: Stage, stages: Sequence[Stage]
+    progress: Progress, stage: Stage, stages: Sequence[Stage]
 ) -> Callable[[float], object]:
     """Tells the share of the time that has passed, and what is done meanwhile."""
     at = stages.index(stage)
     before = sum(each.share for each in stages[:at])
     whole = max(sum(each.share for each in stages), 1e-9)
-    note = stage.note
-    if case.batch_s > case.options.budget_s / 10:
-        note = f"{note}; a batch takes {seconds_text(case.batch_s)}"
     return lambda part: progress(
-        min((before + min(part, 1.0) * stage.share) / whole, 1.0), note
+        min((before + min(part, 1.0) * stage.share) / whole, 1.0), stage.note
     )
 
 
@@ -673,19 +625,17 @@ def _kind_and_number(device: Any) -> tuple[str | None, int | None]:
     return kind, int(number) if number.isdecimal() else None
 
 
-def _setting(runtime: Runtime, driver: Driver, device: int | None) -> Setting:
+def _setting(runtime: Runtime, device: int | None) -> Setting:
     import torch
 
     box = simulated_box() if runtime.simulated else None
     known = device is not None and runtime.started()
-    of_a_driver = runtime.kind in KINDS_OF_THE_DRIVER
     return Setting(
         kind=word_of(runtime.kind),
         label=str(getattr(box, "label", "")),
         device=None if runtime.kind == "cpu" else device,
         device_name=runtime.device_name(device or 0) if known else None,
         torch_version=str(torch.__version__),
-        driver_version=driver.inventory().driver_version if of_a_driver else None,
         processors=loading.usable(),
     )
 
@@ -705,28 +655,22 @@ _COPIES_AHEAD = Remark(
     "it copies ahead to the device already",
     "time your training cell with %%pin_loader --watch",
 )
-_NOTHING_BUT_ARRAYS = Remark(
-    "nothing here can be pinned: its batches are arrays of numpy",
-    "torch.from_numpy(...) in the dataset or in the collate_fn",
-)
 _ON_THE_DEVICE = Remark(
     "its batches are on the device already, and only host memory is pinned",
     "let the dataset return CPU tensors; copying them is the loop's part",
 )
-_USE_IT_FIRST = "leave --diagnose off, or use the device first"
 _NOT_COPIED = Remark(
-    "the device has not been used yet, so copies to it were not measured",
-    _USE_IT_FIRST,
+    "the device has not been used yet, and pinning or copying would start it: neither "
+    "was measured",
+    "leave --diagnose off, or use the device first",
 )
-_NEITHER_PINNED_NOR_COPIED = Remark(
-    "the device has not been used yet, and pinning or copying would start it: the "
-    "loader was asked for batches that are not pinned, and copies were not measured",
-    _USE_IT_FIRST,
-)
-_SHORT_EPOCH = Remark(
-    "an epoch is too short for one batch to be copied beside another",
-    "smaller batches, or several epochs in one",
-)
+_FEWER_BYTES = "send fewer bytes: uint8 on the way, converted on the device"
+_INSTEAD = {
+    Part.LOAD: "make loading itself faster, or store what it works out",
+    Part.PIN: _FEWER_BYTES,
+    Part.LINK: _FEWER_BYTES,
+    Part.STEP: "the device is busy as it is: make the step itself faster",
+}
 _TOO_FEW = Remark(
     "it was compared batch by batch and is the same, but there was time for few runs",
     "give it more: --budget 60s",
@@ -734,9 +678,4 @@ _TOO_FEW = Remark(
 _MEASURED_NOTHING = Remark(
     "both loops were run in turn, and the new one is not faster by 5 %",
     "keep the loader; --force makes the new one all the same",
-)
-_NEVER_PINNED = (
-    WhyPageable.NOT_A_TENSOR,
-    WhyPageable.NOT_DENSE,
-    WhyPageable.OWN_METHOD,
 )

@@ -20,12 +20,12 @@ import threading
 import time
 import traceback
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from gpumagic.pin_loader.loader import own_iterators
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from multiprocessing.process import BaseProcess
     from types import CodeType, FrameType, TracebackType
 
@@ -42,9 +42,6 @@ _SAID_OTHERWISE = (
 _POLL_S = 0.05
 _TERMINATE_S = 1.0  # for ending by the polite signal, before the other one
 _KILLED_S = 10.0  # for being ended by the other one: a busy system takes its time
-# Where wrappers have what they wrap.
-_INNER_NAMES = ("loader", "base_dataloader", "dataloader")
-_DEEPEST = 4
 
 
 def batches_of(
@@ -53,7 +50,7 @@ def batches_of(
     """The batches of a loader, for a `with` block; its workers end with the block.
 
     They end whatever happens, Ctrl-C included, which waits while they are started
-    and ended. Workers that were there before (of an earlier epoch) are left alone.
+    and ended. The loader is a clone, whose iterators and timeout are nobody's.
     """
     return Trial(loader, patience_s, grace_s)
 
@@ -71,7 +68,6 @@ class Trial:
         self._own: list[Any] = []  # what is to be ended
         self._begun = False
         self._workers: set[BaseProcess] = set()
-        self._before = [each.iterator for each in kept_iterators(loader)]
         self._interrupts = Interrupts(Trial.__exit__.__code__)
 
     def __enter__(self) -> Self:
@@ -106,16 +102,20 @@ class Trial:
 
     def worker_pids(self) -> tuple[int, ...]:
         """The processes that were started for this trial."""
-        return pids_of(self._workers)
+        return tuple(sorted(each.pid for each in self._workers if each.pid))
 
     def _first(self) -> Any:
         # A second Ctrl-C comes through: starting may take long, or hang.
         self._begun = True
         before = processes()
+        own_s = getattr(self._loader, "timeout", None)
+        patience_s, workers = self._patience_s, getattr(self._loader, "num_workers", 0)
+        if patience_s is not None and own_s is not None and workers:
+            self._loader.timeout = min(own_s or patience_s, patience_s)
         self._interrupts.hold(patient=False)
         try:
             try:
-                with without_known_warnings(), self._with_patience():
+                with without_known_warnings():
                     self._iterator = iter(self._loader)
             except BaseException as error:
                 disarm(error)
@@ -130,34 +130,15 @@ class Trial:
         finally:  # a generator has started its workers only now
             self._workers |= processes() - before
 
-    @contextlib.contextmanager
-    def _with_patience(self) -> Iterator[None]:
-        """Have torch give up after a while; the loader keeps what it was set to."""
-        loader, patience_s = self._loader, self._patience_s
-        own_s = getattr(loader, "timeout", None)
-        workers = getattr(loader, "num_workers", 0)
-        if patience_s is None or own_s is None or not workers:
-            yield
-            return
-        loader.timeout = min(own_s or patience_s, patience_s)
-        try:
-            yield
-        finally:
-            loader.timeout = own_s
-
     def _close(self) -> None:
-        found = [] if self._iterator is None else [self._iterator]
-        for kept in kept_iterators(self._loader):
-            if not self._was_there(kept.iterator):
-                found.append(kept.iterator)
-                kept.forget()  # or it would keep its workers
-        self._own += [each for each in found if not self._was_there(each)]
-        self._iterator = None
+        if self._iterator is not None:
+            self._own.append(self._iterator)
+            self._iterator = None
+        for loader, name, iterator in kept_iterators(self._loader):
+            self._own.append(iterator)
+            vars(loader)[name] = None  # or it would keep its workers
         close(self._own, self._workers, self._grace_s)
-        self._workers, self._before = set(), []
-
-    def _was_there(self, iterator: Any) -> bool:
-        return any(each is iterator for each in self._before)
+        self._workers = set()
 
 
 @contextlib.contextmanager
@@ -193,37 +174,23 @@ def running(process: Any) -> Iterator[None]:
             interrupts.end()
 
 
-class Kept(NamedTuple):
-    """An iterator that a loader keeps, and under which name."""
-
-    loader: Any
-    name: str
-    iterator: Any
-
-    def forget(self) -> None:
-        """Let the loader make a new one for its next epoch."""
-        vars(self.loader)[self.name] = None
-
-
 def processes() -> set[BaseProcess]:
     """Living daemons that this process has started by `multiprocessing`."""
     return {child for child in multiprocessing.active_children() if child.daemon}
 
 
-def kept_iterators(loader: Any) -> list[Kept]:
-    """The iterators that a loader keeps for the next epoch.
+def kept_iterators(loader: Any) -> list[tuple[Any, str, Any]]:
+    """The iterators that a loader keeps for the next epoch: where, its name, itself.
 
     A wrapper is followed to the loader inside it.
     """
-    found: list[Kept] = []
-    for _ in range(_DEEPEST):
-        names = getattr(loader, "__dict__", {})
-        kept = own_iterators(loader) if names else {}
-        found.extend(Kept(loader, name, each) for name, each in kept.items())
-        inner = next((name for name in _INNER_NAMES if name in names), None)
-        if inner is None:
+    found: list[tuple[Any, str, Any]] = []
+    for _ in range(4):
+        names = getattr(loader, "__dict__", None)
+        if not names:
             break
-        loader = names[inner]
+        found += [(loader, name, each) for name, each in own_iterators(loader).items()]
+        loader = names.get("loader")
     return found
 
 
@@ -265,11 +232,6 @@ def disarm(error: BaseException) -> None:
             half_made._shutdown = True
 
 
-def pids_of(workers: Iterable[BaseProcess]) -> tuple[int, ...]:
-    """Their numbers."""
-    return tuple(sorted(each.pid for each in workers if each.pid is not None))
-
-
 def _is_torchs(iterator: Any) -> bool:
     return callable(getattr(iterator, "_shutdown_workers", None))
 
@@ -307,15 +269,10 @@ def _end(workers: set[BaseProcess]) -> None:
         for worker in _alive(workers):
             with contextlib.suppress(Exception):
                 getattr(worker, end)()
-        _await_end(workers, patience_s)
-
-
-def _await_end(workers: set[BaseProcess], patience_s: float) -> None:
-    """Wait by counting pauses: while a machine stands still, no process ends either."""
-    for _ in range(round(patience_s / _POLL_S)):
-        if not _alive(workers):
-            return
-        _pause(_POLL_S)
+        # By counting pauses: while a machine stands still, no process ends either.
+        for _ in range(round(patience_s / _POLL_S)):
+            if _alive(workers):
+                _pause(_POLL_S)
 
 
 def _alive(workers: set[BaseProcess]) -> set[BaseProcess]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.pin_loader.report import DataWait, Remark, Samples
+from gpumagic.pin_loader.records import DataWait, Remark, Samples
 from gpumagic.report.introspection import attributes_of
 from gpumagic.report.places import Places, code_line
 from gpumagic.report.units import count_text, seconds_text, share_text
@@ -196,15 +196,15 @@ def loop_waits(
 def name_of(loader: SeenLoader, names: Mapping[str, object]) -> str | None:
     """What the notebook calls a loader, or else what it calls something round it."""
     found = loader.loader()
+    known = {name: value for name, value in names.items() if not name.startswith("_")}
     if found is None:
         return None
-    known = {name: value for name, value in names.items() if not name.startswith("_")}
     called = [name for name, value in known.items() if value is found]
-    called += [name for name, value in known.items() if is_round(value, found)]
+    called += [name for name, value in known.items() if _is_round(value, found)]
     return next(iter(called), None)
 
 
-def is_round(thing: object, loader: object) -> bool:
+def _is_round(thing: object, loader: object) -> bool:
     """Whether something that gives batches has this loader as an attribute."""
     if not hasattr(type(thing), "__iter__"):
         return False

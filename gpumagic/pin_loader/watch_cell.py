@@ -18,9 +18,8 @@ from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.pin_loader.answer_watch import WatchReport
-from gpumagic.pin_loader.report import CopyLine, Remark, Setting
+from gpumagic.pin_loader.records import CopyLine, Remark, Setting
 from gpumagic.pin_loader.waits import (
-    is_round,
     loop_waits,
     name_of,
     wait_remarks,
@@ -30,7 +29,7 @@ from gpumagic.report.places import code_line
 from gpumagic.report.units import bytes_text, seconds_text, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gpumagic.devices.around_cell import Ended
     from gpumagic.devices.copy_watch import SeenCopy
@@ -55,20 +54,15 @@ class WatchRun:
         open_runtime: The best runtime that there is at the moment.
 
         names: What the notebook calls its objects.
-
-        only: The name of the one loader whose waits are wanted; None wants all.
     """
 
     def __init__(
         self,
         open_runtime: Callable[[], Runtime],
         names: Callable[[], Mapping[str, object]],
-        *,
-        only: str | None = None,
     ) -> None:
         self.late_error: BaseException | None = None
         self._names = names
-        self._only = only
         self._seen = Watchers()
         self._around = AroundCell(
             open_runtime,
@@ -93,20 +87,7 @@ class WatchRun:
         ended, seen, names = self._ended, self._seen, self._names()
         if ended is None:
             raise RuntimeError("this run has not ended")
-        loaders = list(_wanted(seen.loaders, names, self._only))
-        remarks = [
-            *copy_remarks(seen.copies, loaders, names),
-            *wait_remarks(loaders, names, host_s=ended.host_s),
-            *seen.remarks,
-        ]
-        if self._only is not None and not loaders:
-            remarks.append(
-                Remark(
-                    f"this cell took no batch out of {self._only}, or it is no "
-                    "DataLoader of torch, whose waits could be seen",
-                    "%%pin_loader --watch without a name shows all that were seen",
-                )
-            )
+        loaders = [each for each in seen.loaders if each.waits]
         return WatchReport(
             code=code,
             setting=_setting_of(ended.found),
@@ -116,7 +97,11 @@ class WatchRun:
             waits=loop_waits(loaders, names),
             races=tuple(seen.races),
             failed=ended.failed,
-            remarks=tuple(remarks),
+            remarks=(
+                *copy_remarks(seen.copies, loaders, names),
+                *wait_remarks(loaders, names, host_s=ended.host_s),
+                *seen.remarks,
+            ),
         )
 
 
@@ -169,20 +154,6 @@ def _pinning_ns() -> int:
     return getattr(simulated_box(), "pinning_ns", 0)
 
 
-def _wanted(
-    seen: Sequence[SeenLoader], names: Mapping[str, object], only: str | None
-) -> Iterator[SeenLoader]:
-    first, *attributes = (only or "").split(".")
-    wanted = names.get(first)
-    for attribute in attributes:
-        wanted = getattr(wanted, attribute, None)
-    for each in seen:
-        loader = each.loader()
-        there = loader is not None and (loader is wanted or is_round(wanted, loader))
-        if each.waits and (only is None or there):
-            yield each
-
-
 def _setting_of(runtime: Runtime) -> Setting:
     device = name = None
     with suppress(RuntimeError):  # a device in error answers nothing any more
@@ -204,30 +175,25 @@ def _setting_of(runtime: Runtime) -> Setting:
 
 def copy_lines(copies: Iterable[SeenCopy]) -> tuple[CopyLine, ...]:
     """The lines that copied, those with most bytes first."""
-    lines = (_added_up(line, found) for line, found in _by_line(copies).items())
-    return tuple(sorted(lines, key=lambda line: line.nbytes, reverse=True))
-
-
-def _by_line(copies: Iterable[SeenCopy]) -> dict[CodeLine | None, list[SeenCopy]]:
-    """Copies are many and places are few: each place is looked up once."""
+    # Copies are many and places are few: each place is looked up once.
     by_mark: dict[PlaceMark | None, list[SeenCopy]] = defaultdict(list)
     for each in copies:
         by_mark[each.mark].append(each)
     by_line: dict[CodeLine | None, list[SeenCopy]] = defaultdict(list)
     for mark, found in by_mark.items():
         by_line[code_line(mark)] += found
-    return by_line
-
-
-def _added_up(line: CodeLine | None, found: Sequence[SeenCopy]) -> CopyLine:
-    return CopyLine(
-        line=line,
-        times=len(found),
-        nbytes=sum(each.nbytes for each in found),
-        pageable_bytes=sum(each.nbytes for each in found if not each.pinned),
-        blocking=sum(not each.non_blocking for each in found),
-        held_s=sum(each.held_s for each in found),
+    lines = (
+        CopyLine(
+            line=line,
+            times=len(found),
+            nbytes=sum(each.nbytes for each in found),
+            pageable_bytes=sum(each.nbytes for each in found if not each.pinned),
+            blocking=sum(not each.non_blocking for each in found),
+            held_s=sum(each.held_s for each in found),
+        )
+        for line, found in by_line.items()
     )
+    return tuple(sorted(lines, key=lambda line: -line.nbytes))
 
 
 def copy_remarks(
@@ -250,8 +216,13 @@ def copy_remarks(
 def _remark(
     line: CopyLine, loaders: Sequence[SeenLoader], names: Mapping[str, object]
 ) -> Remark:
+    where = "a thread without any code of yours"
+    if line.line is not None:
+        source = line.line.source
+        where = line.line.where
+        where += "" if source is None else f", `{shortened(source, _LONGEST)}`,"
     held = f"which held the host for {seconds_text(line.held_s)}"
-    said = f"{_said(line.line)} copies {bytes_text(line.nbytes)} from"
+    said = f"{where} copies {bytes_text(line.nbytes)} from"
     if not line.pageable_bytes:
         text = f"{said} pinned memory and waits all the same, {held}"
         return Remark(text, f"write {_NOT_BLOCKING}")
@@ -272,11 +243,3 @@ def _pinning(loaders: Sequence[SeenLoader], names: Mapping[str, object]) -> str:
             f"%pin_loader {name} --diagnose says which tensors are not pinned, and why"
         )
     return f"let the loader pin: pin_memory=True, or %pin_loader {name}"
-
-
-def _said(line: CodeLine | None) -> str:
-    if line is None:
-        return "a thread without any code of yours"
-    if line.source is None:
-        return line.where
-    return f"{line.where}, `{shortened(line.source, _LONGEST)}`,"

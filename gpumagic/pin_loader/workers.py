@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpumagic.pin_loader.load import LoaderFailed
-from gpumagic.pin_loader.report import WORTH_IT, Stopped, WorkerSearch
+from gpumagic.pin_loader.load import FEWEST_ROUNDS, LoaderFailed
+from gpumagic.pin_loader.records import WORTH_IT, Samples, Stopped, WorkerSearch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gpumagic.pin_loader.report import Limit, Loading, Remark
+    from gpumagic.pin_loader.records import Limit, Loading, Remark
 
 MOST = 64  # processes: what pays beyond is a matter for a cluster
 _LONGEST_TRIAL_S, _SHORTEST_TRIAL_S = 1.0, 0.1
@@ -71,8 +72,6 @@ def search(  # noqa: PLR0913 -- each is a word of its own
                 hint = failure.hint
                 break
     busy = busy_workers(trials.get(0), processors)
-    if stopped is Stopped.FOUND and max(trials) >= MOST:
-        stopped = Stopped.MOST
     ordered = tuple(trials[count] for count in sorted(trials))
     chosen = chosen_of(trials, now, busy)
     return WorkerSearch(ordered, chosen, stopped, now, busy, problem, hint)
@@ -100,7 +99,8 @@ def next_count(
         )  # it waits for so much else that far more than these can pay
     if more > top and more not in failed:
         untried = top == now
-        paid = not untried and is_faster(trials[top], trials[max(_below(trials, top))])
+        below = max((count for count in trials if count < top), default=top)
+        paid = not untried and is_faster(trials[top], trials[below])
         if untried or (paid and (busy is None or top < busy)):
             return more
     half = now // 2
@@ -146,8 +146,28 @@ def is_faster(new: Loading, old: Loading) -> bool:
     return new.batch_s * _NEAR <= old.batch_s and slow_s * WORTH_IT <= fast_s
 
 
-def _below(trials: Mapping[int, Loading], top: int) -> list[int]:
-    return [count for count in trials if count < top]
+def is_told_apart(one: Loading | None, other: Loading | None) -> bool:
+    """Whether it is known which of two is faster, or that they are alike."""
+    if one is None or other is None:
+        return False
+    quick, slow = sorted((one.between, other.between), key=lambda each: each.median_s)
+    if min(len(quick.seconds), len(slow.seconds)) < FEWEST_ROUNDS:
+        return False
+    alike = slow.median_s <= _NEAR * quick.median_s
+    return alike or quick.quartiles_s[1] * WORTH_IT <= slow.quartiles_s[0]
+
+
+def within_reason(found: Loading, known: Loading) -> Loading:
+    """What was found, but no more than in proportion to the workers.
+
+    What looks like more was made of the time for which others had their processors.
+    """
+    least_s = known.between.median_s * max(known.workers, 1) / max(found.workers, 1)
+    short_s = found.between.median_s
+    if not found.workers or not 0 < short_s < least_s:
+        return found
+    longer = (each * least_s / short_s for each in found.between.seconds)
+    return replace(found, between=Samples(tuple(longer)))
 
 
 def _cost_s(count: int, trials: Mapping[int, Loading], *, as_known: bool) -> float:

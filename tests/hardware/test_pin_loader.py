@@ -17,7 +17,7 @@ from gpumagic.pin_loader.feed import StandIn, measure_feed, measure_step
 from gpumagic.pin_loader.load import measure_loading
 from gpumagic.pin_loader.loops import Pace, end_to_end
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.report import Remedy, State
+from gpumagic.pin_loader.records import Remedy, State
 from gpumagic.report.robust import Verdict
 
 MIB = 1 << 20
@@ -103,13 +103,13 @@ def kept(found, bound, result):
 
 def most_of(bound):
     """How many times as fast pinning and copying ahead can make a step."""
-    return bounds.times_of(bound.gain(Remedy.PREFETCH))
+    return bound.times(Remedy.PREFETCH)
 
 
 # ---------------------------------------------------------------------- rates
 
 
-def test_the_four_ways_to_copy(torch, runtime, record_measurement):
+def test_the_ways_to_copy(torch, runtime, record_measurement):
     """A pinned copy that is not waited for hardly holds the host."""
     batch = {"image": torch.ones(64 * MIB // 4), "label": torch.zeros(ROWS)}
 

@@ -41,12 +41,11 @@ def pinned(torch):
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
-@pytest.mark.parametrize("several", [False, True])
-def test_values_are_right_however_busy_the_gpu_is(torch, pinned, spin, depth, several):
+def test_values_are_right_however_busy_the_gpu_is(torch, pinned, spin, depth):
     """Batches used behind long kernels on changing streams are the loader's."""
     loader = pinned(40, 4 * MIB)
     streams = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
-    batches = DevicePrefetcher(loader, "cuda", depth=depth, several_streams=several)
+    batches = DevicePrefetcher(loader, "cuda", depth=depth)
     seen = []
 
     iterator = iter(batches)
@@ -79,13 +78,12 @@ def test_a_dataloader_with_workers_and_a_pinning_thread(torch, runtime):
         assert torch.cat(seen).tolist() == list(range(256))
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_nothing_waits_for_the_gpu(runtime, pinned, spin, several):
+def test_nothing_waits_for_the_gpu(runtime, pinned, spin):
     """No line of the user's does.
 
     A host that is far ahead is held up by the prefetcher, which bounds what it keeps.
     """
-    batches = DevicePrefetcher(pinned(10, MIB), "cuda", several_streams=several)
+    batches = DevicePrefetcher(pinned(10, MIB), "cuda")
     list(batches)
 
     with runtime.watch_syncs() as seen:

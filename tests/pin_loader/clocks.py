@@ -38,13 +38,6 @@ class PacedTrial(Trial):
 
     A worker begins its next batch when the one before was taken from it, as one does
     whose dataset sleeps; without workers the batch is made when it is asked for.
-
-    Args:
-        loader: As for `batches_of`.
-
-        clock: Moved on to the moment at which a batch has come.
-
-        batch_s: What each worker takes for a batch.
     """
 
     def __init__(self, loader, clock, batch_s, *, patience_s=None, grace_s=GRACE_S):

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 import gpumagic
 from tests.pin_loader.clocks import Clock
 
 _PATIENCE_S = 300
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Let torch compute in the thread that asks: a forked child has no others."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ import gpumagic
 from gpumagic import pin_loader
 from gpumagic.pin_loader.answer_loader import workers_gain
 from gpumagic.pin_loader.load import usable
-from gpumagic.pin_loader.report import Remedy, State
+from gpumagic.pin_loader.records import Remedy, State
 
 _WAIT_S, _WORK_S = 0.003, 0.002
 

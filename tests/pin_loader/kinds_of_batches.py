@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import collections
 import copy
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -18,10 +17,6 @@ class Pair(NamedTuple):
 
     image: Any
     label: Any
-
-
-class NotedPair(Pair):
-    """A namedtuple that has room for more."""
 
 
 class Picky(tuple):
@@ -65,15 +60,6 @@ class Counted:
 
 class Plain:
     """An object that nothing says to be a container."""
-
-    def __init__(self, image):
-        self.image = image
-
-
-class Slotted:
-    """Without a `__dict__`."""
-
-    __slots__ = ("image", "never_set")
 
     def __init__(self, image):
         self.image = image
@@ -129,39 +115,6 @@ class Named(list):
     """A list with a name."""
 
     name = "unnamed"
-
-
-class Mover(collections.UserDict):
-    """A batch that moves itself, as those of transformers do."""
-
-    def to(self, device, *, non_blocking=False):
-        moved = Mover({key: x.to(device) for key, x in self.data.items()})
-        moved.non_blocking = non_blocking
-        return moved
-
-
-class OldMover:
-    """One whose `.to` knows nothing of `non_blocking`."""
-
-    def __init__(self, x):
-        self.x = x
-
-    def to(self, device):
-        return OldMover(self.x.to(device))
-
-
-class InPlaceMover(OldMover):
-    """One that moves itself, and returns nothing."""
-
-    def to(self, device):
-        self.x = self.x.to(device)
-
-
-class Forgetful(OldMover):
-    """One that forgets what it has moved."""
-
-    def to(self, device):
-        super().to(device)
 
 
 class PinsItself(dict):

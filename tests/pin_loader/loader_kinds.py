@@ -113,21 +113,6 @@ class Forgetful(DataLoader):
             yield batch["number"] * self._scale
 
 
-class Narrow(DataLoader):
-    """A subclass that takes almost nothing."""
-
-    def __init__(self, dataset, batch_size=4):
-        super().__init__(dataset, batch_size, shuffle=True, collate_fn=as_a_tuple)
-
-
-class Doubling(DataLoader):
-    """A subclass whose attribute is not the argument of that name."""
-
-    def __init__(self, dataset, factor, **rest):
-        super().__init__(dataset, **rest)
-        self.factor = 2 * factor
-
-
 class Repeating:
     """What several libraries put round a batch sampler: it never ends."""
 
@@ -176,11 +161,6 @@ def as_a_tuple(rows):
     return tuple(row["number"] for row in rows), [row["name"] for row in rows]
 
 
-def nothing_to_set_up(worker):
-    """A worker_init_fn of the user's."""
-    random.seed(worker)
-
-
 def seeded(seed=7):
     """A generator of the user's."""
     return torch.Generator().manual_seed(seed)
@@ -196,21 +176,6 @@ def distributed(epoch=3):
     sampler = DistributedSampler(Numbers(), num_replicas=2, rank=1)
     sampler.set_epoch(epoch)
     return sampler
-
-
-def with_another_batch_size():
-    """A loader whose batch sampler somebody has changed afterwards."""
-    loader = DataLoader(Numbers(), 4)
-    loader.batch_sampler.batch_size = 5
-    return loader
-
-
-def with_attributes_set():
-    """A loader that somebody has set otherwise afterwards."""
-    loader = DataLoader(Numbers(), 4)
-    loader.collate_fn = as_a_tuple
-    loader.nickname = "train"
-    return loader
 
 
 class Kind(NamedTuple):
@@ -279,10 +244,6 @@ KINDS = (
     Kind(
         "forgetful",
         lambda **more: Forgetful(Numbers(), 3, batch_size=4, shuffle=True, **more),
-    ),
-    Kind(
-        "doubling",
-        lambda **more: Doubling(Numbers(), 3, batch_size=4, shuffle=True, **more),
     ),
     Kind(
         "many epochs",

@@ -17,48 +17,24 @@ BUSY = 64  # the size of a product that keeps a stream busy
 
 @dataclass(frozen=True)
 class Step:
-    """What is done with one batch.
+    """What is done with one batch."""
 
-    Attributes:
-        numbers: How many are in each of its two tensors.
-
-        stream: Which stream is current when it is asked for, and from then on.
-
-        before: Products that keep the stream busy before the batch is used.
-
-        after: Products behind it.
-
-        keep: For how many more steps it is kept, and then used once more, there.
-
-        elsewhere: On which stream memory of the same size is taken meanwhile.
-
-        drop_soon: Whether the loop lets go of it before it asks for the next.
-
-        pause_us: How long the host is busy with something else.
-    """
-
-    numbers: int = 64
-    stream: int = 0
-    before: int = 0
-    after: int = 0
-    keep: int = 0
-    elsewhere: int | None = None
-    drop_soon: bool = False
-    pause_us: int = 0
+    numbers: int = 64  # in each of its two tensors
+    stream: int = 0  # which one is current when it is asked for, and from then on
+    before: int = 0  # products that keep the stream busy before the batch is used
+    after: int = 0  # and behind it
+    keep: int = 0  # for so many more steps it is kept, and then used once more
+    elsewhere: int | None = None  # on which stream memory of its size is taken
+    drop_soon: bool = False  # the loop lets go of it before it asks for the next
+    pause_us: int = 0  # how long the host is busy with something else
 
 
 @dataclass(frozen=True)
 class Program:
-    """A whole consumer.
+    """A whole consumer."""
 
-    Attributes:
-        steps: One for each batch of the loader.
-
-        leave_after: After how many batches the first round is left; None: never.
-    """
-
-    steps: tuple[Step, ...]
-    leave_after: int | None = None
+    steps: tuple[Step, ...]  # one for each batch of the loader
+    leave_after: int | None = None  # so many batches of the first round
 
 
 class Fresh:
@@ -96,13 +72,7 @@ def values_of(number, step):
 
 
 class Consumer:
-    """Runs a program on the simulated device and remembers what it saw.
-
-    Args:
-        box: The machine.
-
-        program: What to do.
-    """
+    """Runs a program on the simulated device and remembers what it saw."""
 
     def __init__(self, box, program):
         self.box = box

@@ -12,7 +12,7 @@ from gpumagic.pin_loader.answer_loader import LoaderReport
 from gpumagic.pin_loader.answer_watch import WatchReport
 from gpumagic.pin_loader.bound import after_proof, bound_of
 from gpumagic.pin_loader.limits import Demand, Headroom, guard
-from gpumagic.pin_loader.report import (
+from gpumagic.pin_loader.records import (
     Anatomy,
     Change,
     CopyLine,
@@ -21,11 +21,9 @@ from gpumagic.pin_loader.report import (
     EndToEnd,
     Leaf,
     LoaderFacts,
-    LoaderKind,
     Loading,
     Pinned,
     Rates,
-    Rebuilding,
     Remark,
     Remedy,
     Sameness,
@@ -34,11 +32,9 @@ from gpumagic.pin_loader.report import (
     State,
     Step,
     Stopped,
-    Way,
     WhyPageable,
     WorkerSearch,
 )
-from gpumagic.report.events import SeenRace
 from gpumagic.report.places import Code, CodeLine
 from gpumagic.report.robust import verdict_of
 
@@ -53,16 +49,11 @@ H100 = Setting(
     device=0,
     device_name="NVIDIA H100 80GB HBM3",
     torch_version="2.13.0",
-    driver_version="580.95.05",
     processors=16,
-)
-SIMULATED = Setting(
-    "sim", label="simulated H100 SXM", device=0, torch_version="2.13.0+cpu"
 )
 CPU = Setting("cpu", torch_version="2.13.0+cpu", processors=16)
 
 LOADER = LoaderFacts(
-    LoaderKind.BATCHED,
     "DataLoader",
     name="train_dl",
     dataset="ImageFolder",
@@ -73,11 +64,8 @@ LOADER = LoaderFacts(
     prefetch_factor=2,
     pin_memory=False,
     persistent_workers=False,
-    start_method="fork",
 )
 ALONE = replace(LOADER, workers=0, prefetch_factor=None)
-PINNING = replace(LOADER, pin_memory=True)
-
 # ------------------------------------------------------------------- the batch
 
 IMAGES, LABELS = 256 * 3 * 224 * 224 * 4, 256 * 8
@@ -85,10 +73,6 @@ OFF = {"pinned": Pinned.PAGEABLE, "why": WhyPageable.FLAG_OFF}
 IMAGE = Leaf("batch[0]", "Tensor", (256, 3, 224, 224), "float32", IMAGES, True, **OFF)
 LABEL = Leaf("batch[1]", "Tensor", (256,), "int64", LABELS, True, **OFF)
 PAIR = Anatomy("list", (IMAGE, LABEL), locked_bytes=256 * MIB + 2 * KIB)
-PINNED_PAIR = replace(
-    PAIR,
-    leaves=tuple(replace(each, pinned=Pinned.PINNED, why=None) for each in PAIR.leaves),
-)
 THROUGH = {"why": WhyPageable.PASSED_THROUGH, "holder": "Sample"}
 CUSTOM = replace(
     PAIR,
@@ -107,21 +91,6 @@ CUSTOM = replace(
         ),
     ),
 )
-MIXED = Anatomy(
-    "dict",
-    (
-        replace(IMAGE, path='batch["image"]', pinned=Pinned.PINNED, why=None),
-        replace(LABEL, path='batch["mask"]', contiguous=False, **THROUGH),
-        replace(LABEL, path='batch["again"]', same_as='batch["mask"]', **THROUGH),
-        replace(
-            LABEL, path='batch["id"]', what="ndarray", why=WhyPageable.NOT_A_TENSOR
-        ),
-    ),
-    left_out=36,
-    left_out_bytes=MIB,
-    locked_bytes=256 * MIB,
-)
-
 # ------------------------------------------------------------------- the rates
 
 
@@ -143,12 +112,11 @@ def loading(batch_ms, workers=4, cost=None, start_s=0.4):
 
 
 def copies(pageable_ms=14.2, pinned_ms=2.9):
-    """The four ways."""
+    """The three ways."""
     host, there = about(pageable_ms), about(pageable_ms)
     pinned = about(pinned_ms)
     return (
         CopyMode(False, True, host, there),
-        CopyMode(False, False, host, there),
         CopyMode(True, True, pinned, pinned),
         CopyMode(True, False, about(0.011), pinned),
     )
@@ -183,26 +151,19 @@ MORE = WorkerSearch(
     4,
     334,
 )
-NONE = WorkerSearch(
-    (loading(0.7, 0, (0.7 * MS, 0.0)), loading(3.2)), 0, Stopped.FOUND, 4, 16
-)
 OUT_OF_TIME = WorkerSearch((loading(6.2),), 4, Stopped.BUDGET, 4)
 SMALL = replace(STOOD_IN, copies=copies(0.9, 0.3), pin_copy=about(0.5), nbytes=9 * MIB)
-SLOW, QUICK = replace(SMALL, load=loading(24.3)), replace(SMALL, load=loading(3.2))
+SLOW = replace(SMALL, load=loading(24.3))
 
 # ----------------------------------------------------------------- the machine
 
 ROOM = Headroom(Room(200 * GIB, "MemAvailable in /proc/meminfo"), None, 100 * GIB)
-LITTLE = Headroom(Room(2 * GIB, "MemAvailable in /proc/meminfo"), None, 100 * GIB)
 FITTING = guard(Demand(PAIR, 4), ROOM)
-TOO_MUCH = guard(Demand(PAIR, 4), LITTLE)
-
 # ----------------------------------------------------------------------- proof
 
 CHANGED = (Change("pin_memory", "False", "True"),)
 WITH_WORKERS = (*CHANGED, Change("num_workers", "4", "32"))
-REBUILT = Rebuilding(Way.REBUILT, CHANGED)
-SAME = Sameness(8, same=True, restored=("torch", "numpy", "the sampler's generator"))
+SAME = Sameness(8, same=True)
 
 
 def proof(pairs=10, before_ms=26.4, times=1.84, **given):
@@ -236,7 +197,7 @@ FASTER = replace(
     DIAGNOSED,
     state=State.FASTER,
     out="train_dl_pinned",
-    rebuilding=REBUILT,
+    changes=CHANGED,
     sameness=SAME,
     end_to_end=proof(),
 )
@@ -249,25 +210,15 @@ WORKERS = replace(
         proof(times=4.1),
         Remedy.EVERYTHING,
     ),
-    rebuilding=replace(
-        REBUILT,
-        changes=WITH_WORKERS,
-        remarks=(
-            Remark(
-                "random transforms draw other numbers, as each worker has its own "
-                "seed: there are 32 instead of 4; the order is the same",
-                "keep num_workers=4 to reproduce an earlier training exactly",
-            ),
+    changes=WITH_WORKERS,
+    remarks=(
+        Remark(
+            "random transforms draw other numbers, as each worker has its own seed: "
+            "there are 32 instead of 4; the order is the same",
+            "keep num_workers=4 to reproduce an earlier training exactly",
         ),
     ),
     end_to_end=proof(times=4.1),
-)
-STAND_IN = replace(
-    FASTER,
-    rates=STOOD_IN,
-    setting=SIMULATED,
-    end_to_end=proof(modelled=True),
-    bound=bound_of(STOOD_IN, pinned=False, workers=4),
 )
 NO_DIFFERENCE = replace(
     FASTER,
@@ -296,58 +247,11 @@ NOTHING = replace(
         "the device is busy as it is: make the step itself faster",
     ),
 )
-AS_IT_IS = LoaderReport(
-    State.NOTHING,
-    H100,
-    replace(LOADER, class_name="accelerate.DataLoaderShard"),
-    Remark(
-        "accelerate has prepared it, and copies its batches to the device",
-        "pass DataLoaderConfiguration(non_blocking=True) to the Accelerator",
-    ),
-)
 MORE_WORKERS = replace(
     DIAGNOSED,
     rates=SLOW,
     workers=MORE,
     bound=bound_of(SLOW, pinned=False, workers=4, search=MORE),
-)
-NO_WORKERS = replace(
-    DIAGNOSED,
-    rates=QUICK,
-    workers=NONE,
-    loader=PINNING,
-    anatomy=PINNED_PAIR,
-    bound=bound_of(QUICK, pinned=True, workers=4, search=NONE),
-)
-NOT_STARTED = replace(
-    DIAGNOSED,
-    rates=Rates(load=loading(6.2)),
-    bound=None,
-    remarks=(
-        Remark(
-            "the device has not been used yet, so copies to it were not measured",
-            "leave --diagnose off, or use the device first",
-        ),
-    ),
-)
-TOO_LARGE = LoaderReport(
-    State.REFUSED,
-    H100,
-    LOADER,
-    Remark("it would take too much memory", TOO_MUCH.refusing.hint),
-    PAIR,
-    TOO_MUCH,
-)
-DOUBLED = LoaderReport(
-    State.REFUSED,
-    H100,
-    replace(LOADER, kind=LoaderKind.ITERABLE, dataset="Lines", sampler=None, workers=2),
-    Remark(
-        "each record comes twice: its 2 workers each go through the whole dataset",
-        "let its __iter__ give a part for each worker: itertools.islice(records, "
-        "info.id, None, info.num_workers)",
-        serious=True,
-    ),
 )
 DIFFERENT = replace(
     FASTER,
@@ -389,7 +293,7 @@ HOSTILE_REPORT = replace(
             for name in (HOSTILE, LONG, WIDE)
         ),
     ),
-    rebuilding=replace(REBUILT, changes=(Change(HOSTILE, LONG, WIDE),), reason=HOSTILE),
+    changes=(Change(HOSTILE, LONG, WIDE),),
     remarks=(Remark(HOSTILE, LONG, serious=True), Remark(WIDE, WIDE)),
     sameness=replace(SAME, problem=HOSTILE),
     out="fed",
@@ -431,22 +335,6 @@ WATCHED = WatchReport(
     waits=(waits(),),
     remarks=(PAGEABLE_REMARK,),
 )
-SIMULATED_WATCH = replace(WATCHED, setting=SIMULATED, elapsed_s=0.81, host_s=4.0)
-RACING = replace(
-    SIMULATED_WATCH,
-    races=(
-        SeenRace(
-            "In [12], line 4 writes the buffer while a copy still reads it",
-            "synchronize the copy's event before filling the buffer again",
-            TO_X,
-            TO_X,
-        ),
-    )
-    * 7,
-)
-FAILED_WATCH = replace(
-    WATCHED, failed="ValueError: Expected more than 1 value per channel " + HOSTILE
-)
 MANY_LINES = replace(
     WATCHED,
     copies=tuple(
@@ -462,33 +350,17 @@ MANY_LINES = replace(
     ),
     waits=tuple(waits(5, loader=f"loader_{at}") for at in range(20)),
 )
-HOSTILE_WATCH = replace(
-    FAILED_WATCH,
-    failed=HOSTILE,
-    waits=(waits(loader=HOSTILE, line=CodeLine(HOSTILE, LONG)),),
-    copies=(CopyLine(CodeLine(HOSTILE, HOSTILE), 1, MIB, MIB, 1, 1 * MS),),
-    remarks=(Remark(HOSTILE, LONG, serious=True),),
-)
-
 SAMPLES = (
     ("fixed", FASTER),
     ("fixed-workers", WORKERS),
-    ("fixed-stand-in", STAND_IN),
     ("fixed-hostile", HOSTILE_REPORT),
     ("unproven", FEW_RUNS),
     ("no-difference", NO_DIFFERENCE),
     ("diagnosed", DIAGNOSED),
     ("diagnosed-more-workers", MORE_WORKERS),
-    ("diagnosed-no-workers", NO_WORKERS),
-    ("diagnosed-not-started", NOT_STARTED),
     ("nothing", NOTHING),
-    ("as-it-is", AS_IT_IS),
-    ("refused-ram", TOO_LARGE),
-    ("refused-doubled", DOUBLED),
     ("refused-different", DIFFERENT),
     ("cpu", NO_GPU),
     ("watch", WATCHED),
-    ("watch-races", RACING),
     ("watch-many", MANY_LINES),
-    ("watch-hostile", HOSTILE_WATCH),
 )

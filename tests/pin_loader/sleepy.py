@@ -8,17 +8,11 @@ import time
 from pathlib import Path
 
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset
 
 
 class Sleepy(Dataset):
-    """Items that each take a while: sleeping needs no processor.
-
-    Args:
-        length: How many items there are.
-
-        item_s: How long each takes.
-    """
+    """Items that each take a while: sleeping needs no processor."""
 
     def __init__(self, length, item_s=0.0):
         self.length, self.item_s = length, item_s
@@ -32,14 +26,14 @@ class Sleepy(Dataset):
         return torch.full((4,), float(index))
 
 
-class SleepyStream(IterableDataset):
-    """The same as a stream."""
+class Opening(Sleepy):
+    """Opens something when it is first asked, as readers of files do."""
 
-    def __init__(self, length):
-        self.length = length
+    opened = False
 
-    def __iter__(self):
-        return (torch.full((4,), float(index)) for index in range(self.length))
+    def __getitem__(self, index):
+        self.opened = True
+        return super().__getitem__(index)
 
 
 class FailsAt(Sleepy):

@@ -15,12 +15,16 @@ from gpumagic.pin_loader import (  # noqa: E402
     diagnose,
     improve,
     load,
-    loops,
     stages,
 )
-from gpumagic.pin_loader.report import (  # noqa: E402
+from gpumagic.pin_loader.records import (  # noqa: E402
+    Anatomy,
+    Bound,
+    Gain,
+    Part,
     Pinned,
     Rates,
+    Remedy,
     State,
     WhyPageable,
 )
@@ -30,8 +34,7 @@ from gpumagic.report.robust import (  # noqa: E402
     Interval,
     Verdict,
 )
-from tests.pin_loader.clocks import Clock, paced  # noqa: E402
-from tests.pin_loader.sleepy import Sleepy  # noqa: E402
+from tests.pin_loader.sleepy import Opening  # noqa: E402
 
 if torch.accelerator.is_available():
     pytest.skip("this machine has an accelerator", allow_module_level=True)
@@ -122,41 +125,6 @@ def test_on_a_device_in_use_it_pins_as_it_does_in_the_loop(gpu, monkeypatch):
     assert not any("start the device" in each.text for each in report.remarks)
 
 
-@pytest.fixture
-def slow(monkeypatch):
-    """Each batch takes 3 s on a clock that nothing else moves."""
-    clock = Clock()
-    for module in (load.trial, loops, stages):
-        monkeypatch.setattr(module, "batches_of", paced(clock, batch_s=3.0))
-    for module in (load, stages):
-        monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(load, "_QUEUED", "no such file")
-    monkeypatch.setattr(load, "_QUEUED_OF", "no such file")
-    monkeypatch.setattr(loops, "perf_counter", clock.perf_counter)
-    monkeypatch.setattr(CpuRuntime, "now_ns", lambda _: clock.perf_counter_ns())
-    return clock
-
-
-def test_no_loops_are_run_that_would_take_much_longer_than_asked_for(slow):
-    """Without time to compare, what was made is told to be unproven."""
-    loader, began_s = DataLoader(Sleepy(4000), 4), slow.now
-
-    _, report = improve(loader, workers=2, budget_s=40.0)
-
-    assert report.end_to_end is None
-    assert slow.now - began_s <= 1.5 * 40
-
-
-class Opening(Sleepy):
-    """Opens something when it is first asked, as readers of files do."""
-
-    opened = False
-
-    def __getitem__(self, row):
-        self.opened = True
-        return super().__getitem__(row)
-
-
 def test_a_dataset_with_workers_is_never_asked_in_this_process():
     """What it opens there would be shared by all workers that come later."""
     loader = DataLoader(Opening(40), 4, num_workers=1, multiprocessing_context="fork")
@@ -183,3 +151,35 @@ def test_less_than_five_percent_are_no_gain(ratio, state):
 
     assert ending.state is state
     assert (case.feeding is None) is (state is State.SAME)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "workers", "state"),
+    [
+        (1.5, 1.0, None),
+        (1.5, 2.0, State.DIAGNOSED),
+        (2.0, 1.5, None),
+        (1.0, 1.02, State.NOTHING),
+        (1.0, 1.2, State.DIAGNOSED),
+    ],
+)
+def test_whether_it_goes_on_follows_from_what_can_be_won(
+    monkeypatch, ahead, workers, state
+):
+    """Copying ahead is tried, more workers are the user's to say, or nothing pays."""
+    gains = Gain(Remedy.PREFETCH, 1.0, ahead), Gain(Remedy.WORKERS, 1.0, workers)
+    found = Bound(((Part.LOAD, 1.0),), 2.0, 1.0, Part.LOAD, gains)
+    monkeypatch.setattr(stages.bounds, "bound_of", lambda *_, **__: found)
+    case = SimpleNamespace(
+        pins=True,
+        now=0,
+        workers=0,
+        anatomy=Anatomy("list", ()),
+        options=stages.Options(),
+        found=SimpleNamespace(rates=None, workers=None),
+        note=lambda **_: None,
+    )
+
+    ending = stages.bound(case)
+
+    assert (ending and ending.state) is state

@@ -108,6 +108,30 @@ def test_a_packed_sequence_stays_one():
     assert packed.data.tolist() == [1.0, 3.0, 2.0]
 
 
+def test_a_model_that_a_batch_refers_to_stays_where_it_is():
+    """Neither its tensors nor those of a dataset or a loader are those of a batch."""
+    model = torch.nn.Linear(2, 2)
+    batch = Plain([x(), model])
+
+    there = to_device(batch, "meta")
+
+    assert there.image[0].device.type == "meta"
+    assert there.image[1] is model
+    assert len(tensors_in(batch)) == 1
+
+
+def test_objects_that_refer_to_each_other_are_changed_once():
+    """A part may know what it is in; the batch itself is not touched."""
+    batch, part = Plain(None), Plain(x())
+    batch.image, part.owner = part, batch
+
+    new = mapped(batch, doubled)
+
+    assert new.image.image.tolist() == [2.0, 4.0]
+    assert (batch.image, part.owner) == (part, batch)
+    assert [each.tolist() for each in tensors_in(batch)] == [[1.0, 2.0]]
+
+
 # ---------------------------------------------------------------------- differences
 
 

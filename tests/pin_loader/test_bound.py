@@ -15,11 +15,10 @@ from gpumagic.pin_loader.bound import (
     bound_of,
     step_s,
 )
-from gpumagic.pin_loader.report import (
+from gpumagic.pin_loader.records import (
     CopyMode,
     EndToEnd,
     Loading,
-    Part,
     Rates,
     Remedy,
     Samples,
@@ -89,20 +88,6 @@ def searched(now_ms, other_ms, *, now=2, other=4):
 def steps_of(bound):
     """What each remedy leaves of a step, in milliseconds."""
     return {gain.remedy: round(gain.step_s / MS, 2) for gain in bound.gains}
-
-
-def test_a_loop_that_waits_for_its_link_gains_by_pinning():
-    """6 ms pageable and 3 ms of compute add up; pinned and ahead 3 ms are left."""
-    bound = bound_of(
-        rates(load=1, pin=2, link=1, pageable=6, step=3), pinned=False, workers=2
-    )
-
-    assert bound.now_s == pytest.approx(9 * MS)
-    assert bound.best_s == pytest.approx(3 * MS)
-    assert bound.binding is Part.STEP
-    assert steps_of(bound) == {Remedy.PIN: 4, Remedy.PREFETCH: 3}
-    assert bound.best.remedy is Remedy.PREFETCH
-    assert bound.best.times == pytest.approx(3)
 
 
 def test_workers_are_judged_by_what_was_measured():

@@ -29,11 +29,7 @@ TIMES, PATIENCE_S = 50, 300
 
 
 class Interruption:
-    """Ctrl-C after a while, from outside of Python.
-
-    Args:
-        after_s: When it comes.
-    """
+    """Ctrl-C after a while, from outside of Python."""
 
     def __init__(self, after_s):
         self._thread = threading.Thread(target=self._send, args=(after_s,))
@@ -138,8 +134,3 @@ def _how_long(generator):
             measure_loading(loader, budget_s=0.01)
         took.append(time.monotonic() - began)
     return min(took)
-
-
-def _no_line_at(code):
-    """The place of an instruction that Python gave no line, as it does to jumps."""
-    return next(start for start, _, line in code.co_lines() if line is None and start)

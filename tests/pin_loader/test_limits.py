@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from gpumagic.devices.host import Room
 from gpumagic.pin_loader.limits import Demand, Headroom, guard
-from gpumagic.pin_loader.report import (
+from gpumagic.pin_loader.records import (
     Anatomy,
     Leaf,
     LimitKind,
     Pinned,
     Severity,
-    WhyPageable,
 )
 
 MIB = 1 << 20
@@ -32,21 +31,6 @@ def test_it_counts_all_batches_that_can_be_under_way():
     assert wanted.batches == 3 * 2 + 1 + 1
     assert wanted.locked_bytes == 8 * 4 * MIB
     assert wanted.shared_bytes == 8 * 3 * MIB
-    assert guard(wanted, PLENTY).device_bytes == 3 * 3 * MIB
-
-
-def test_only_tensors_on_the_host_lie_in_shared_memory():
-    """Arrays are sent through a pipe, and what lies on the device is not sent."""
-    leaves = (
-        LEAF,
-        replace(LEAF, why=WhyPageable.NOT_A_TENSOR),
-        replace(LEAF, pinned=Pinned.ON_DEVICE),
-        replace(LEAF, same_as="batch"),
-    )
-
-    assert Demand(replace(BATCH, leaves=leaves), 1, 1, pinned=False).shared_bytes == (
-        2 * 3 * MIB
-    )
 
 
 @pytest.mark.parametrize(

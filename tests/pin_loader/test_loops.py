@@ -17,7 +17,9 @@ from gpumagic.pin_loader.loops import (
     Queue,
     _affordable,
     _pairs,
+    _verdict,
 )
+from gpumagic.report.robust import Verdict
 
 
 @pytest.mark.parametrize(
@@ -62,24 +64,6 @@ def fetched(lead, asked):
     return found
 
 
-def test_without_workers_each_fetch_loads():
-    """Loading begins when somebody asks: 3 s after each question."""
-    assert fetched(Lead(3.0), [0, 5, 0]) == [3.0, 11.0, 14.0]
-
-
-def test_a_worker_loads_while_nobody_asks():
-    """Asked late, a batch is there; asked at once, it takes what is left."""
-    assert fetched(Lead(2.0, workers=1), [0, 1, 5, 0]) == [2.0, 4.0, 9.0, 9.0]
-
-
-def test_full_slots_stop_the_workers():
-    """Of two slots both are full by 2 s; taking at 10 s lets the next one begin."""
-    lead = Lead(1.0, workers=1, prefetch_factor=2)
-
-    # Batch 1 waits since 2 s. Batch 2 has had its slot since 1 s, batch 3 since 10 s.
-    assert fetched(lead, [0, 9, 0, 0, 0]) == [1.0, 10.0, 10.0, 11.0, 12.0]
-
-
 @given(st.floats(0.01, 1.0), st.integers(1, 4), st.integers(2, 4), st.floats(0.01, 3.0))
 @settings(max_examples=60, deadline=None)
 def test_in_the_long_run_the_slower_one_sets_the_pace(load_s, workers, factor, use_s):
@@ -111,3 +95,23 @@ def test_a_modelled_loader_lets_time_pass_and_gives_its_batches_in_turn():
     assert box.time_s == 110.0
     list(loader)
     assert box.time_s == 120.0
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_model_is_as_sure_as_the_pace_that_it_was_given(known):
+    """Two pairs that are alike decide, but not where loading may be noise."""
+    result = _verdict([(2.0, 1.0)] * 2, known=known)
+
+    assert (result.verdict is Verdict.FASTER) is known
+    assert (result.interval is None) is not known
+    assert len(result.pairs) == 2
+
+
+def test_a_model_has_both_orders_of_its_runs_however_late_it_is():
+    """A budget that is spent ends real runs after one pair, and a model's after two."""
+    loops = [SimpleNamespace(run=lambda _: 1.0)] * 2
+
+    def count(*, modelled):
+        return len(_pairs(loops, 4, 0.0, modelled=modelled, progress=lambda _: None))
+
+    assert (count(modelled=True), count(modelled=False)) == (2, 1)

@@ -20,33 +20,6 @@ def request_of(line):
     return options_of(options(line))
 
 
-def test_a_name_alone_makes_a_loader_of_its_name():
-    """Without options the new loader is called after the old one."""
-    request = request_of("train_dl")
-
-    assert (request.name, request.out) == ("train_dl", "train_dl_pinned")
-    assert (request.workers, request.budget_s) == (None, 10.0)
-    assert not request.force
-
-
-@pytest.mark.parametrize(
-    ("line", "out"),
-    [
-        ("self.train", "self_train_pinned"),
-        ("dl --diagnose", None),
-    ],
-)
-def test_what_the_new_loader_is_called(line, out):
-    """A name of its own, none where nothing is made."""
-    assert request_of(line).out == out
-
-
-@pytest.mark.parametrize(("text", "workers"), [("auto", "auto"), ("0", 0), ("4", 4)])
-def test_workers_are_a_number_or_found_out(text, workers):
-    """`--workers` takes auto and whole numbers, none among them."""
-    assert request_of(f"dl --workers {text}").workers == workers
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [

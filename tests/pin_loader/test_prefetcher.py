@@ -113,32 +113,3 @@ def test_a_device_that_is_not_there_is_refused_at_once(device):
         DevicePrefetcher([], device)
 
     assert caught.value.hint
-
-
-def test_random_numbers_are_drawn_as_by_the_loader():
-    """Beginning an iteration draws the seed of an epoch where the loader draws it."""
-
-    def after(make):
-        torch.manual_seed(3)
-        iterator = iter(make(DataLoader(TensorDataset(torch.arange(4)), shuffle=True)))
-        drawn = torch.rand(1).item()
-        return drawn, [x.item() for (x,) in iterator], torch.rand(1).item()
-
-    assert after(lambda each: DevicePrefetcher(each, "cpu")) == after(lambda each: each)
-
-
-def test_leaving_early_lets_the_loader_go():
-    """After a break nothing keeps the loader's iterator."""
-    ended = []
-
-    class Loader:
-        def __iter__(self):
-            try:
-                yield from range(5)
-            finally:
-                ended.append(True)
-
-    for _ in DevicePrefetcher(Loader(), "cpu"):
-        break
-
-    assert ended == [True]

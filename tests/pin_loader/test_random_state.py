@@ -17,7 +17,6 @@ from gpumagic.pin_loader.random_state import kept  # noqa: E402
 from tests.pin_loader.loader_kinds import (  # noqa: E402
     Numbers,
     ShufflingInPlace,
-    distributed,
     seeded,
 )
 
@@ -70,24 +69,6 @@ def test_an_error_goes_through_after_all_is_put_back(kind):
     assert next_numbers() == expected
 
 
-def test_what_is_put_back_is_named():
-    """A report can say it: libraries, the sampler, its generator, the loader's."""
-    loader = DataLoader(Numbers(), 4, shuffle=True, generator=seeded())
-    loader.sampler.generator = seeded(3)
-
-    with kept(loader) as state:
-        pass
-
-    assert state.names == (
-        "Python's random",
-        "numpy",
-        "torch",
-        "the loader's generator",
-        "the sampler",
-        "the sampler's generator",
-    )
-
-
 class Jittered(Numbers):
     """A dataset with transforms that draw from generators of their own."""
 
@@ -133,16 +114,6 @@ def test_a_loader_gives_the_same_epoch_again(make):
     assert other != expected
 
 
-def test_the_epoch_of_a_sampler_is_put_back():
-    """A sampler that was told its epoch has it afterwards."""
-    loader = DataLoader(Numbers(), sampler=distributed(epoch=3))
-
-    with kept(loader):
-        loader.sampler.set_epoch(8)
-
-    assert loader.sampler.epoch == 3
-
-
 def test_ctrl_c_while_putting_back_hinders_nothing(monkeypatch):
     """What was being put back is put back once more, and Ctrl-C comes through."""
     put_back, calls = random.setstate, []
@@ -162,11 +133,3 @@ def test_ctrl_c_while_putting_back_hinders_nothing(monkeypatch):
 
     monkeypatch.undo()
     assert next_numbers() == expected
-
-
-def test_cuda_is_not_started():
-    """Noting and putting back starts nothing."""
-    with kept(DataLoader(Numbers())):
-        pass
-
-    assert not torch.cuda.is_initialized()

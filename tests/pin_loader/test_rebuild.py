@@ -20,21 +20,13 @@ from torch.utils.data import (  # noqa: E402
 from gpumagic.pin_loader import same  # noqa: E402
 from gpumagic.pin_loader.loader import rebuild  # noqa: E402
 from gpumagic.pin_loader.random_state import kept  # noqa: E402
-from gpumagic.pin_loader.report import Way  # noqa: E402
 from gpumagic.pin_loader.trial import batches_of  # noqa: E402
 from tests.pin_loader.loader_kinds import (  # noqa: E402
     KINDS,
-    Doubling,
-    Forgetful,
-    Gentle,
-    Narrow,
     Noisy,
     Numbers,
     Stream,
-    as_a_tuple,
-    distributed,
     seeded,
-    with_attributes_set,
 )
 
 ENOUGH = 30  # batches: more than any loader here has; an endless one stops there
@@ -64,8 +56,7 @@ def held_by(thing):
 def test_a_clone_gives_the_same_batches_for_two_epochs(kind):
     """Values, order, classes, length and the state of all generators are the same."""
     old = kind.make()
-    made = rebuild(old)
-    new = made.loader
+    new = rebuild(old).loader
 
     with kept(old):
         expected = batches_in(old, epochs=2)
@@ -74,7 +65,6 @@ def test_a_clone_gives_the_same_batches_for_two_epochs(kind):
 
     assert difference(expected, got) is None
     assert type(new) is type(old)
-    assert made.way is Way.REBUILT or type(old) is not DataLoader
     assert torch.equal(torch.rand(()), number_after)
     assert 0 < len(got[0]) < ENOUGH
 
@@ -101,42 +91,6 @@ def test_the_settings_asked_for_are_those_of_the_new_loader(kind):
     assert (new.pin_memory, new.num_workers, new.prefetch_factor) == (True, 3, 5)
 
 
-def test_attributes_set_afterwards_are_carried_over():
-    """What somebody has set or hung on the loader, the new one has as well."""
-    new = rebuild(with_attributes_set()).loader
-
-    assert (new.collate_fn, new.nickname) == (as_a_tuple, "train")
-
-
-def test_a_subclass_is_made_anew_with_its_own_arguments():
-    """A class that keeps its arguments under their names is constructed."""
-    old = Gentle(Numbers(), 3, batch_size=4, shuffle=True)
-
-    made = rebuild(old, pin_memory=True)
-
-    assert made.way is Way.REBUILT
-    assert (type(made.loader), made.loader.gentleness) == (Gentle, 3)
-
-
-@pytest.mark.parametrize(
-    ("old", "reason"),
-    [
-        (Forgetful(Numbers(), 3, batch_size=4), "as factor"),
-        (Doubling(Numbers(), 3, batch_size=4), "another factor"),
-        (Narrow(Numbers()), "another sampler"),
-    ],
-    ids=lambda each: type(each).__name__,
-)
-def test_a_subclass_that_cannot_be_made_anew_is_copied(old, reason):
-    """The copy is set as asked, and it is said why it is one."""
-    made = rebuild(old, pin_memory=True)
-
-    assert made.way is Way.COPIED
-    assert made.loader is not old
-    assert (made.loader.pin_memory, old.pin_memory) == (True, False)
-    assert reason in made.reason
-
-
 def test_the_workers_of_a_persistent_loader_are_not_shared():
     """A new loader has no iterator, and the old one goes on with its own."""
     old = DataLoader(Numbers(), 8, num_workers=1, persistent_workers=True)
@@ -149,15 +103,6 @@ def test_the_workers_of_a_persistent_loader_are_not_shared():
     assert old._iterator is mine
     assert difference(first, list(old)) is None
     mine._shutdown_workers()
-
-
-def test_remarks_speak_of_what_applies():
-    """Other workers draw other random numbers, which is told."""
-    sharded = DataLoader(Numbers(), 4, sampler=distributed())
-
-    said = [each.text for each in rebuild(sharded, workers=2).remarks]
-
-    assert any("draw other numbers" in text for text in said)
 
 
 def test_more_workers_of_an_iterable_dataset_are_a_serious_remark():
@@ -233,3 +178,66 @@ def assert_same_for_two_epochs(old, new):
     assert difference(expected, batches_in(new, epochs=2)) is None
     assert torch.equal(torch.rand(()), number_after)
     assert len(new) == len(old)
+
+
+# ------------------------------------------------------------------------ accelerate
+
+
+def prepared(**words):
+    """What accelerate makes of a loader in a single process."""
+    library = pytest.importorskip("accelerate.data_loader")
+    state = pytest.importorskip("accelerate.state")
+    state.PartialState(cpu=True)
+    loader = DataLoader(Numbers(), 4, shuffle=True, generator=seeded())
+    return library.prepare_data_loader(
+        loader, num_processes=1, process_index=0, **words
+    )
+
+
+def test_a_prepared_loader_stays_as_it_is():
+    """It gives batches on the device already, and a new one would shard them again."""
+    old = prepared(put_on_device=False)
+
+    made = rebuild(old, pin_memory=True, workers=1)
+
+    assert made.loader is None
+    assert "accelerate has prepared it" in made.why_not.text
+    assert "non_blocking=True" in made.why_not.hint
+
+
+# ------------------------------------------------------------------- torch_geometric
+
+
+def graphs():
+    """A few small graphs."""
+    data = pytest.importorskip("torch_geometric.data")
+    edges = torch.tensor([[0, 1], [1, 0]])
+    return [data.Data(x=torch.rand(2, 3), edge_index=edges) for _ in range(9)]
+
+
+def test_a_loader_of_neighbours_is_copied():
+    """What its samplers were made of cannot be known: a copy has them."""
+    library = pytest.importorskip("torch_geometric.loader")
+    sampling = pytest.importorskip("torch_geometric.sampler")
+
+    class Alone(sampling.BaseSampler):
+        """Every node is its own neighbourhood."""
+
+        edge_permutation = None
+
+        def sample_from_nodes(self, inputs):
+            nothing = torch.empty(0, dtype=torch.long)
+            about = (inputs.input_id, inputs.time)
+            return sampling.SamplerOutput(
+                inputs.node, nothing, nothing, nothing, metadata=about
+            )
+
+        sample_from_edges = None  # it has to have one
+
+    old = library.NodeLoader(graphs()[0], Alone(), batch_size=1, shuffle=True)
+
+    made = rebuild(old, pin_memory=True)
+
+    assert (made.loader.pin_memory, old.pin_memory) == (True, False)
+    assert made.loader.collate_fn.__self__ is made.loader
+    assert_same_for_two_epochs(old, made.loader)

@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 from gpumagic.pin_loader.loader import rebuild  # noqa: E402
 from gpumagic.pin_loader.same import (  # noqa: E402
     compare,
-    difference,
     digest_of,
     given_by_all_workers,
     is_given_twice,
@@ -44,7 +43,6 @@ def test_what_was_rebuilt_is_the_same(kind):
     assert (found.same, found.difference, found.problem) == (True, None, None)
     assert found.whole
     assert found.batches > 1
-    assert "torch" in found.restored
     assert torch.equal(torch.get_rng_state(), numbers)
     assert vars(old) == held
 
@@ -83,16 +81,6 @@ def test_another_class_is_found():
 def as_a_list(rows):
     """The same values in another class."""
     return list(as_a_tuple(rows))
-
-
-def test_another_length_is_found_before_anything_is_loaded():
-    """Both lengths are told."""
-    found = compare(
-        DataLoader(Numbers(), 4), DataLoader(Numbers(), 4, drop_last=True), batches=3
-    )
-
-    assert (found.same, found.batches) == (False, 0)
-    assert found.difference == "the old loader has 6 batches, the new one 5"
 
 
 def test_other_seeds_of_more_workers_are_no_difference():
@@ -144,43 +132,6 @@ def test_a_loader_that_would_be_moved_on_is_not_iterated():
 
     assert (found.same, found.batches) == (None, 0)
     assert next(iter(old))["name"][0] == "row 0"
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: torch.arange(5),
-        lambda: torch.tensor([1.0, float("nan")]),
-        lambda: torch.empty(0, 3),
-        lambda: torch.tensor(2 + 1j).conj(),
-        lambda: torch.ones(4, dtype=torch.bfloat16),
-        lambda: torch.eye(3).to_sparse(),
-        lambda: torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)]),
-        lambda: {"a": (torch.ones(2), "b", None), "c": [1, {2}]},
-        lambda: __import__("numpy").arange(4),
-    ],
-)
-def test_seals_are_the_same_where_batches_are(make):
-    """Whatever is in a batch: the seal of an equal one is equal."""
-    assert difference(digest_of(make()), digest_of(make())) is None
-
-
-@pytest.mark.parametrize(
-    "pair",
-    [
-        (torch.zeros(6), torch.zeros(2, 3)),
-        (torch.zeros(2), torch.zeros(2, dtype=torch.int32)),
-        (torch.zeros(2), torch.tensor([0.0, 1e-30])),
-        (torch.zeros(2), torch.nn.Parameter(torch.zeros(2))),
-        ((torch.zeros(2),), [torch.zeros(2)]),
-        ({"a": torch.zeros(2)}, {"b": torch.zeros(2)}),
-    ],
-)
-def test_seals_differ_where_batches_do(pair):
-    """Shape, dtype, class, one bit of a value, a container, a key."""
-    one, other = pair
-
-    assert difference(digest_of(one), digest_of(other)) is not None
 
 
 # ------------------------------------------------------------ records given twice
@@ -250,3 +201,12 @@ def test_records_tell_who_shares_out(workers, rows, taken, shares):
         assert found is not shares
     else:
         assert found in (None, not shares)
+
+
+def test_the_beginning_of_an_epoch_is_not_all_of_it():
+    """What was compared is told: so many batches, and whether there are no more."""
+    old = DataLoader(Numbers(), 4)
+
+    found = compare(old, rebuild(old).loader, batches=2)
+
+    assert (found.batches, found.same, found.whole) == (2, True, False)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 
 from gpumagic.drawing import Details, Table
-from gpumagic.pin_loader.answer_loader import LoaderReport, workers_clause
-from gpumagic.pin_loader.report import (
+from gpumagic.pin_loader.answer_loader import pageable_sentence, workers_clause
+from gpumagic.pin_loader.records import (
     Loading,
     Pinned,
     Samples,
@@ -20,6 +20,7 @@ from gpumagic.pin_loader.report import (
     WhyPageable,
     WorkerSearch,
 )
+from gpumagic.report.robust import Comparison, Interval, Verdict
 from tests.pin_loader import samples
 from tests.pin_loader.samples import SAMPLES
 
@@ -52,13 +53,6 @@ def test_a_report_is_one_screen(name):
     assert len(tables) <= 1
     folded = [each for each in drawing.parts if isinstance(each, Details)]
     assert len([each for each in folded if each.name != "notes"]) <= 6
-
-
-def test_there_is_a_sample_for_every_ending():
-    """Each ending has a verdict that was looked at."""
-    told = {each.state for each in REPORTS.values() if isinstance(each, LoaderReport)}
-
-    assert told == set(State)
 
 
 @pytest.mark.parametrize("why", list(WhyPageable))
@@ -107,8 +101,61 @@ def test_of_workers_only_what_was_tried_is_said(table):
     assert numbers <= set(table)
 
 
-def test_advice_is_what_was_measured():
-    """Typed, it is the number whose figure is in the title."""
-    assert "--workers 32" in text_of(samples.MORE_WORKERS)
-    assert "--workers 0" in text_of(samples.NO_WORKERS)
-    assert "Without workers it loads" in samples.NO_WORKERS.drawing().title
+@pytest.mark.parametrize(
+    ("state", "said"), [(State.DIAGNOSED, True), (State.FASTER, False)]
+)
+def test_what_the_new_loader_pins_is_no_complaint(state, said):
+    """A class that the pinner passes through is named until a loader pins it."""
+    leaf = replace(
+        samples.IMAGE,
+        why=WhyPageable.PASSED_THROUGH,
+        holder="Sample",
+        pinned=Pinned.PAGEABLE,
+    )
+    report = replace(
+        samples.FASTER,
+        state=state,
+        out=None if said else "new",
+        anatomy=replace(samples.PAIR, leaves=(leaf,)),
+    )
+
+    hints = " ".join(note.hint for note in report.drawing().notes)
+
+    assert ("give Sample a pin_memory() method" in hints) is said
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(1, "the one tensor of a batch"), (2, "both tensors"), (3, "all 3 tensors")],
+)
+def test_tensors_are_counted_in_words(count, said):
+    """One, both, or all of them are pageable; where they differ, bytes are told."""
+    same = replace(samples.PAIR, leaves=(samples.IMAGE,) * count)
+    pinned = replace(samples.LABEL, pinned=Pinned.PINNED, why=None)
+    mixed = replace(samples.PAIR, leaves=(samples.IMAGE, pinned))
+
+    assert said in pageable_sentence(same)
+    assert pageable_sentence(mixed) == "147 MiB of 147 MiB of a batch are pageable"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said"),
+    [
+        (Verdict.FASTER, "new feeds cuda:0 2.00x as fast as train_dl"),
+        (Verdict.SLOWER, "new takes 2.00x as long a step as train_dl"),
+        (Verdict.SAME, "no difference between new and train_dl, within 1 %"),
+        (Verdict.CANNOT_TELL, "no measurable difference between new and train_dl"),
+    ],
+)
+@pytest.mark.parametrize("known", [True, False])
+def test_a_title_is_as_sure_as_its_proof(verdict, said, known):
+    """Each verdict has its words; without an interval runs are too few for any."""
+    ratio = {Verdict.FASTER: 0.5, Verdict.SLOWER: 2.0}.get(verdict, 1.0)
+    interval = Interval(ratio, ratio, 0.95) if known else None
+    result = Comparison(((1.0, ratio),) * 2, ratio, interval, verdict)
+    proof = replace(samples.FASTER.end_to_end, result=result)
+
+    title = replace(samples.FASTER, out="new", end_to_end=proof).headline
+
+    few = "new is ready; 2 pairs of runs are too few to tell how much faster it is"
+    assert title.lower() == (said if known else few).lower()

@@ -13,7 +13,6 @@ from gpumagic.errors import DeviceError
 from gpumagic.pin_loader.waits import SeenLoader, Wait
 from gpumagic.pin_loader.watch_cell import (
     WatchRun,
-    copy_lines,
     copy_remarks,
 )
 from gpumagic.report.places import Code
@@ -40,8 +39,7 @@ class Numbers(Dataset):
 
 def cpu_run(**names):
     """A run on the CPU that has begun."""
-    only = names.pop("only", None)
-    run = WatchRun(CpuRuntime, lambda: names, only=only)
+    run = WatchRun(CpuRuntime, lambda: names)
     run.begin()
     return run
 
@@ -70,39 +68,6 @@ def test_on_the_cpu_waits_are_told_and_nothing_is_copied():
     assert report.copies == ()
     assert report.elapsed_s == report.host_s > report.waits[0].total_s
     assert report.setting.kind == "cpu"
-
-
-def test_only_the_loader_that_was_named_is_told():
-    """With a name the waits for other loaders are left out."""
-    first, second = DataLoader(Numbers(), 1), DataLoader(Numbers(), 1)
-    run = cpu_run(first=first, second=second, only="second")
-
-    list(first)
-    list(second)
-
-    assert [each.loader for each in ended(run).waits] == ["second"]
-
-
-def test_a_loader_that_was_not_iterated_is_told():
-    """A name that the cell has not used makes a remark, not an empty table."""
-    loader = DataLoader(Numbers(), 1)
-
-    report = ended(cpu_run(train_dl=loader, only="train_dl"))
-
-    assert report.waits == ()
-    assert "took no batch out of train_dl" in report.remarks[0].text
-
-
-def test_a_cell_that_imports_torch_is_told_to_run_again(monkeypatch):
-    """As long as torch was not there, nothing of it could be watched."""
-    monkeypatch.setattr("gpumagic.pin_loader.watch_cell.loaded_torch", lambda: None)
-    run = cpu_run()
-    monkeypatch.setattr("gpumagic.pin_loader.watch_cell.loaded_torch", lambda: torch)
-
-    report = ended(run)
-
-    assert "imported torch" in report.remarks[0].text
-    assert "run the cell again" in report.remarks[0].hint
 
 
 # ------------------------------------------------------------- devices that fail
@@ -178,24 +143,6 @@ def copies(mark, count, nbytes=MIB, *, pinned=False, non_blocking=False):
 LOADER = SeenLoader(lambda: LOADER, "DataLoader", 0, waits=[Wait(None, 0.1, 50)])
 
 
-def test_lines_are_added_up_the_largest_first():
-    """Copies, bytes, pageable bytes, blocking copies and time are those of a line."""
-    small, large = here(), here()
-
-    found = copy_lines(
-        [
-            *copies(small, 2, pinned=True, non_blocking=True),
-            *copies(large, 3),
-            *copies(large, 1, non_blocking=True),
-        ]
-    )
-
-    assert [(each.times, each.nbytes) for each in found] == [(6, 6 * MIB)]
-    (line,) = found
-    assert (line.pageable_bytes, line.blocking) == (4 * MIB, 3)
-    assert line.held_s == pytest.approx(6e-3)
-
-
 @pytest.mark.parametrize(
     ("pinned", "non_blocking", "words", "hint"),
     [
@@ -222,12 +169,3 @@ def test_copies_as_they_should_be_have_no_remark():
 
     assert copy_remarks(good, [LOADER], {}) == []
     assert copy_remarks(copies(here(), 3), [late], {}) == []
-
-
-def test_a_loader_that_pins_already_is_to_be_diagnosed():
-    """Pageable copies of a loader with pin_memory=True have another cause."""
-    pins = replace(LOADER, pin_memory=True)
-
-    (remark,) = copy_remarks(copies(here(), 1), [pins], {"dl": LOADER})
-
-    assert remark.hint.startswith("%pin_loader dl --diagnose")

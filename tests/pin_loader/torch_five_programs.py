@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from tests.pin_loader.five_programs import PROGRAMS, report_of
-
-torch.set_num_threads(1)
 
 
 @pytest.mark.usefixtures("box")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -12,26 +10,16 @@ from gpumagic.devices.opening import open_runtime
 from gpumagic.pin_loader.batch import tensors_in
 from gpumagic.pin_loader.leaves import anatomy_of
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher, Pinning
-from gpumagic.pin_loader.report import LoaderFacts, LoaderKind, Pinned, WhyPageable
+from gpumagic.pin_loader.records import LoaderFacts, Pinned
 from gpumagic.pin_loader.same import difference, digest_of
 from tests.pin_loader.kinds_of_batches import (
-    Counted,
     Frozen,
     Plain,
     Sample,
 )
 
-ON = LoaderFacts(LoaderKind.BATCHED, "DataLoader", pin_memory=True)
+ON = LoaderFacts("DataLoader", pin_memory=True)
 ROWS = 4
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Let torch compute in the thread that asks: a forked child has no others."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -71,17 +59,7 @@ def as_object(rows):
     return {"inside": Plain(stacked(rows))}
 
 
-def as_counted(rows):
-    """A dataclass that does something when it is made."""
-    return Counted(stacked(rows))
-
-
-def as_set(rows):
-    """A tensor in a set."""
-    return {stacked(rows)}
-
-
-CUSTOM = [as_sample, as_frozen, as_object, as_counted, as_set]
+CUSTOM = [as_sample, as_frozen, as_object]
 
 
 def batches_of(loader):
@@ -95,7 +73,7 @@ def batches_of(loader):
 
 def pins_of(batch):
     """Whether each tensor of a batch is pinned."""
-    return [tensor.is_pinned() for tensor in tensors_in(batch, objects=True)]
+    return [tensor.is_pinned() for tensor in tensors_in(batch)]
 
 
 # -------------------------------------------------------------------------- looking
@@ -117,16 +95,6 @@ def test_a_leaf_is_pinned_if_its_memory_is(runtime):
     assert found.bytes_that_are(Pinned.PINNED) == 16
 
 
-def test_an_unused_device_stays_unused(box):
-    """Looking at a batch does not start the device."""
-    runtime = open_runtime("sim")
-
-    found = anatomy_of([torch.ones(1)], runtime, replace(ON, pin_memory=False))
-
-    assert found.leaves[0].why is WhyPageable.FLAG_OFF
-    assert not runtime.started()
-
-
 # ---------------------------------------------------- pinned by the prefetcher
 
 
@@ -138,10 +106,10 @@ def test_what_the_loader_passes_through_is_pinned(runtime, collate, workers):
     loader = DataLoader(
         Rows(), 2, collate_fn=collate, pin_memory=True, num_workers=workers
     )
-    pins = Pinning(loader, objects=True)
+    pins = Pinning(loader)
 
     sent = [pins(batch) for batch in batches_of(loader)]
-    there = list(DevicePrefetcher.opening_objects(loader, "sim"))
+    there = list(DevicePrefetcher(loader, "sim"))
 
     assert all(all(pins_of(batch)) for batch in sent)
     assert difference(digest_of(plain), digest_of(sent)) is None
@@ -154,7 +122,7 @@ def test_pinning_keeps_aliases_and_what_cannot_be_pinned(runtime):
     x, there = torch.ones(3), torch.ones(3, device="sim")
     loader = DataLoader(Rows(), 2, pin_memory=True)
 
-    pinned = Pinning(loader, objects=False)(Sample(x, [x, there, "word"]))
+    pinned = Pinning(loader)(Sample(x, [x, there, "word"]))
 
     assert pinned.image is pinned.more[0]
     assert pinned.image.is_pinned()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import gc
-from dataclasses import dataclass
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from gpumagic.devices.busy import Busy
 from gpumagic.devices.opening import open_runtime
@@ -16,18 +15,15 @@ from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader import DevicePrefetcher, load, workers
 from gpumagic.pin_loader.answer_loader import LoaderReport
 from gpumagic.pin_loader.answer_watch import WatchReport
-from gpumagic.pin_loader.report import (
+from gpumagic.pin_loader.records import (
     Limit,
     LimitKind,
-    Pinned,
     Remedy,
     Severity,
     State,
 )
 from tests.pin_loader.clocks import paced
 from tests.report.test_introspection import Refusing
-
-torch.set_num_threads(1)  # what the simulator computes is small, and cores may be few
 
 BUDGET = "--budget 2s"
 SHAPE = (3, 64, 64)
@@ -37,20 +33,6 @@ SHAPE = (3, 64, 64)
 def clock(unhurried):
     """A busy machine comes to the same end, however late."""
     return unhurried
-
-
-@dataclass
-class Sample:
-    """A batch of a class that the pinner does not know."""
-
-    image: torch.Tensor
-    label: torch.Tensor
-
-
-def as_sample(rows):
-    """Collate into a `Sample`."""
-    images, labels = zip(*rows, strict=True)
-    return Sample(torch.stack(images), torch.stack(labels))
 
 
 def images(count=256):
@@ -64,13 +46,6 @@ def pictures(count):
     return torch.rand(count, *SHAPE)
 
 
-class Repeating(IterableDataset):
-    """An iterable dataset that begins anew each time."""
-
-    def __iter__(self):
-        return iter(torch.arange(64.0).split(1))
-
-
 @pytest.fixture
 def shell(box):
     """A shell with the extension loaded and some loaders."""
@@ -82,9 +57,6 @@ def shell(box):
     shell.user_ns.update(
         torch=torch,
         train_dl=DataLoader(images(), 64, shuffle=True),
-        samples_dl=DataLoader(images(), 64, collate_fn=as_sample),
-        stream_dl=DataLoader(Repeating(), 8),
-        once=DataLoader(_once(), 8),
     )
     yield shell
     shell.run_line_magic("unload_ext", "gpumagic")
@@ -93,19 +65,6 @@ def shell(box):
     InteractiveShell.clear_instance()
     get_asyncio_loop().close()
     gc.collect()
-
-
-def _once():
-    """A dataset that can be gone through once."""
-
-    class Once(IterableDataset):
-        def __init__(self):
-            self.rows = iter(torch.arange(64.0).split(1))
-
-        def __iter__(self):
-            return self.rows
-
-    return Once()
 
 
 def run(shell, text):
@@ -149,6 +108,22 @@ def test_nothing_to_win_is_an_answer(shell):
     assert not report.rates.step.synthetic
 
 
+@pytest.mark.parametrize("all_of_it", [True, False])
+def test_only_batches_that_are_on_the_device_already_are_refused(shell, all_of_it):
+    """A part of one that lies there is no reason; all of it is."""
+    made = torch.arange(64.0)
+
+    def collate(rows):
+        there = torch.ones(len(rows), device="sim")
+        return there if all_of_it else (there, made[: len(rows)])
+
+    shell.user_ns["there_dl"] = DataLoader(range(64), 8, collate_fn=collate)
+
+    report = run(shell, f"%pin_loader there_dl {BUDGET} -o -q --diagnose")
+
+    assert (report.state is State.REFUSED) is all_of_it
+
+
 def test_too_little_memory_is_refused(shell, monkeypatch):
     """A limit that says no ends it, with what to type."""
     refuse_by(monkeypatch, LimitKind.AVAILABLE)
@@ -162,33 +137,11 @@ def test_too_little_memory_is_refused(shell, monkeypatch):
 def refuse_by(monkeypatch, kind):
     """Let the guard find that something has run out."""
     from gpumagic.pin_loader import stages
-    from gpumagic.pin_loader.report import Guard
+    from gpumagic.pin_loader.records import Guard
 
-    limit = Limit(kind, 100, 10, Severity.REFUSE, "a test", "use less")
-    guard = Guard(100, 2, (limit,))
+    limit = Limit(kind, 100, 10, Severity.REFUSE, "use less")
+    guard = Guard((limit,))
     monkeypatch.setattr(stages.limits, "guard", lambda *_, **__: guard)
-
-
-def test_a_foreign_loader_stays_as_it_is(shell):
-    """It gives batches; how it was made is not known, and none is taken from it."""
-
-    class Foreign:
-        def __init__(self):
-            self.rows = [torch.full((64, 3), float(at)) for at in range(12)]
-
-        def __iter__(self):
-            return iter(self.rows)
-
-        def __len__(self):
-            return len(self.rows)
-
-    shell.user_ns["foreign"] = Foreign()
-
-    report = run(shell, f"%pin_loader foreign {BUDGET} --force -o -q")
-
-    assert report.state is State.NOTHING
-    assert "foreign gives batches, and stays as it is" in report.headline
-    assert "foreign_pinned" not in shell.user_ns
 
 
 # ------------------------------------------------------------------ what is found
@@ -205,19 +158,6 @@ def test_diagnosis_makes_nothing_and_starts_no_device(shell):
     assert not torch.sim.is_initialized()
     assert torch.equal(torch.get_rng_state(), state)
     assert "train_dl_pinned" not in shell.user_ns
-
-
-def test_a_dataclass_is_pinned_all_the_same(shell):
-    """The pinner passes a dataclass through; the new loader pins it all the same."""
-    report = run(shell, f"%pin_loader samples_dl {BUDGET} --force -o -q")
-
-    leaves = {leaf.path: leaf for leaf in report.anatomy.leaves}
-    assert leaves["batch.image"].pinned is Pinned.PAGEABLE
-    assert leaves["batch.image"].holder == "Sample"
-    assert report.rebuilding.pins_itself
-    fed = next(iter(shell.user_ns["samples_dl_pinned"]))
-    assert type(fed).__name__ == "Sample"
-    assert fed.image.device.type == "sim"
 
 
 @pytest.fixture
@@ -241,18 +181,6 @@ def test_workers_that_pay_are_found_and_taken(shell):
     measured = 1 / report.end_to_end.result.ratio
     assert measured > 3
     assert measured <= report.bound.gain(Remedy.EVERYTHING).times * (1 + 1e-9)
-
-
-def test_a_stream_that_each_worker_repeats_is_an_error_of_the_users(shell):
-    """That comes before all that could be said of its speed."""
-    shell.user_ns["twice"] = DataLoader(Repeating(), 8, num_workers=2)
-
-    report = run(shell, "%pin_loader twice -o -q")
-
-    assert report.state is State.REFUSED
-    assert report.headline.startswith("twice is wrong: each record comes twice")
-    assert "get_worker_info" in report.reason.hint
-    assert report.rates.load is None
 
 
 def test_random_numbers_go_on_as_if_nothing_had_happened(shell):
@@ -321,23 +249,3 @@ def test_a_wrong_word_is_one_clear_error(shell, line, said):
     assert said in caught.value.problem
     assert caught.value.hint
     assert {name for name in set(shell.user_ns) - names if "pinned" in name} == set()
-
-
-def test_a_loader_that_raises_is_told_of_in_two_lines(shell):
-    """The batch, the error, what to type; random numbers are as before."""
-
-    class Broken(TensorDataset):
-        def __getitem__(self, row):
-            if row >= 24:
-                raise ValueError("row 24 is broken")
-            return super().__getitem__(row)
-
-    shell.user_ns["broken"] = DataLoader(Broken(torch.rand(64, 4)), 8)
-    state = torch.get_rng_state()
-
-    with pytest.raises(GpuMagicError) as caught:
-        shell.run_line_magic("pin_loader", f"broken {BUDGET}")
-
-    assert "row 24 is broken" in str(caught.value)
-    assert "broken_pinned" not in shell.user_ns
-    assert torch.equal(torch.get_rng_state(), state)

@@ -15,10 +15,7 @@ from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 PATIENCE_S = 300
 
 
-@pytest.fixture(autouse=True)
-def one_thread(box):
-    """Let torch compute in the thread that asks, on a simulated machine."""
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("box")
 
 
 class Numbers(Dataset):
@@ -121,50 +118,3 @@ def test_an_interrupt_leaves_no_worker_behind(monkeypatch):
 
     assert workers() == 0
     assert "process" in [each.name for each in traceback.extract_tb(caught.tb)]
-
-
-# ------------------------------------------------------------------- where it stands
-
-
-class Counting:
-    """A loader that knows where it is, as torchdata's StatefulDataLoader does."""
-
-    def __init__(self, count=6):
-        self.count = count
-        self.state = {"next": 0}  # the same object for good
-
-    def __iter__(self):
-        while self.state["next"] < self.count:
-            self.state["next"] += 1
-            yield torch.tensor(float(self.state["next"] - 1))
-        self.state["next"] = 0
-
-    def state_dict(self):
-        """Where it is."""
-        return self.state
-
-    def load_state_dict(self, state):
-        """Go on there."""
-        self.state = dict(state)
-
-
-@pytest.mark.parametrize("depth", [0, 1, 3])
-def test_the_state_is_that_behind_the_batch_handed_out(depth):
-    """A state taken after a batch leads on to the next one, whatever is ahead."""
-    batches = DevicePrefetcher(Counting(), depth=depth)
-
-    states = [(batch.item(), batches.state_dict()["next"]) for batch in batches]
-    saved = None
-    for batch in batches:
-        if batch.item() == 2:
-            saved = dict(batches.state_dict())
-            break
-    left = batches.state_dict()["next"]
-    batches.load_state_dict({"next": 1})
-    loaded = batches.state_dict()["next"]
-    batches.load_state_dict(saved)
-
-    assert states == [(float(number), number + 1) for number in range(6)]
-    assert (left, loaded) == (3, 1)
-    assert values(batches) == [3.0, 4.0, 5.0]
-    assert batches.state_dict()["next"] == 0  # at the end it is the loader's

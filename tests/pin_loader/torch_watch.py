@@ -18,15 +18,6 @@ from gpumagic.simulator.backend.transfers import Transfers
 MIB, MS = 1 << 20, 1_000_000
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Let torch compute in the thread that asks: a forked child has no others."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def sleep(seconds):
     """Wait for a disk, say."""
     time.sleep(seconds)  # looked up in the call: the simulator stands there by then
@@ -103,22 +94,6 @@ def keep_busy(there, count):
     """Work for the device, which takes it longer than the host to ask for."""
     for _ in range(count):
         there += 1
-
-
-@pytest.mark.usefixtures("box")
-def test_what_is_copied_before_the_first_batch_is_told_without_advice():
-    """Parameters are moved once, and their line is in the table only."""
-    loader = DataLoader(Images(2), 2, pin_memory=True)
-
-    def train():
-        model = torch.nn.Linear(1024, 1024).to("sim")
-        for batch in loader:
-            model(batch.to("sim", non_blocking=True).view(-1, 1024))
-
-    report = watch(train)
-
-    assert len(report.copies) == 2
-    assert not any("Linear" in remark.text for remark in report.remarks)
 
 
 @pytest.mark.usefixtures("box")

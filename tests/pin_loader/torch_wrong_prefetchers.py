@@ -6,7 +6,6 @@ import random
 import warnings
 
 import pytest
-import torch
 
 import gpumagic
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
@@ -21,12 +20,6 @@ from tests.pin_loader.prefetch_programs import (
 )
 
 PROGRAMS = 12
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Let torch compute in the thread that asks."""
-    torch.set_num_threads(1)
 
 
 def some_programs():

@@ -46,11 +46,6 @@ class Samples(Record):
         """What a quarter of them is below, and what a quarter is above."""
         return robust.quartiles(self.seconds)
 
-    @property
-    def range_s(self) -> tuple[float, float]:
-        """The shortest and the longest."""
-        return min(self.seconds), max(self.seconds)
-
 
 @dataclass(frozen=True)
 class Setting(Record):
@@ -61,31 +56,20 @@ class Setting(Record):
     device: int | None = None
     device_name: str | None = None
     torch_version: str | None = None
-    driver_version: str | None = None
     processors: int | None = None  # that this process may use
 
 
 # ------------------------------------------------------------------ the loader
 
 
-class LoaderKind(enum.Enum):
-    """How a loader comes to its batches."""
-
-    BATCHED = "batches of a dataset with an index"
-    BATCH_SAMPLER = "batches that a batch sampler chooses"
-    UNBATCHED = "single items, not batched by the loader"
-    ITERABLE = "an iterable dataset"
-    FOREIGN = "not a DataLoader of torch, but it gives batches"
-
-
 @dataclass(frozen=True)
 class LoaderFacts(Record):
     """What a loader is set to do; None is unknown, or does not apply."""
 
-    kind: LoaderKind
-    class_name: str  # its true class, with the package where that is not torch's
+    class_name: str
     name: str | None = None
     dataset: str | None = None  # its class
+    iterable: bool = False  # it is gone through, and not asked by index
     sampler: str | None = None  # its class, or that of the batch sampler
     length: int | None = None  # batches in an epoch
     batch_size: int | None = None
@@ -93,8 +77,6 @@ class LoaderFacts(Record):
     prefetch_factor: int | None = None
     pin_memory: bool | None = None
     persistent_workers: bool | None = None
-    start_method: str | None = None
-    live_iterator: bool = False  # workers of an earlier epoch are still alive
 
 
 # ------------------------------------------------------------------- its batch
@@ -114,12 +96,10 @@ class WhyPageable(enum.Enum):
 
     FLAG_OFF = "pin_memory is off"
     NO_ACCELERATOR = "there is no accelerator to pin for"
-    PASSED_THROUGH = "the pinner passes objects of this class through"
-    OWN_METHOD = "the class pins itself, and leaves this out"
+    PASSED_THROUGH = "the pinner passes {holder} objects through"
     NOT_A_TENSOR = "an array of numpy is never pinned"
     NOT_DENSE = "only dense tensors can be pinned"
-    FLAG_TOO_LATE = "the flag was set after the workers had been started"
-    UNKNOWN = "unknown"
+    UNKNOWN = "the reason is unknown"
 
 
 @dataclass(frozen=True)
@@ -143,9 +123,7 @@ class Anatomy(Record):
     """What a batch consists of."""
 
     class_name: str
-    leaves: tuple[Leaf, ...]  # in the order of walking; at most a few hundred
-    left_out: int = 0  # how many more there are
-    left_out_bytes: int = 0
+    leaves: tuple[Leaf, ...]  # in the order of walking
     others: int = 0  # values that are neither tensors nor arrays: they stay
     locked_bytes: int = 0  # pinning it locks so much: powers of two
     remarks: tuple[Remark, ...] = ()
@@ -153,8 +131,7 @@ class Anatomy(Record):
     @cached_property
     def tensor_bytes(self) -> int:
         """All tensors and arrays, each memory once."""
-        listed = sum(leaf.nbytes for leaf in self.leaves if leaf.same_as is None)
-        return listed + self.left_out_bytes
+        return sum(leaf.nbytes for leaf in self.leaves if leaf.same_as is None)
 
     def bytes_that_are(self, where: Pinned) -> int:
         """The bytes that lie in one kind of memory, each memory once."""
@@ -193,7 +170,6 @@ class Limit(Record):
     needed: int
     available: int | None
     severity: Severity
-    source: str = ""  # where it was read
     hint: str = ""
 
 
@@ -201,10 +177,7 @@ class Limit(Record):
 class Guard(Record):
     """What pinning and workers take of the machine."""
 
-    locked_bytes: int  # by the formula: batches under way, in powers of two
-    batches: int  # that can be under way
     limits: tuple[Limit, ...]
-    device_bytes: int | None = None  # what prefetched batches take there
 
     @property
     def refusing(self) -> Limit | None:
@@ -249,7 +222,6 @@ class Stopped(enum.Enum):
 
     FOUND = "the next ones gained nothing"
     ASKED = "so many were asked for"
-    MOST = "no more were to be tried"
     BUDGET = "the time was spent"
     LIMIT = "more would not fit into memory"
     FAILED = "loading with more of them failed"
@@ -261,14 +233,14 @@ class WorkerSearch(Record):
     """Loading with other numbers of workers; what was not tried is not judged."""
 
     trials: tuple[Loading, ...]  # in the order of their numbers, this one's own too
-    chosen: int | None  # the fewest that are as good as the best
+    chosen: int  # the fewest that are as good as the best
     stopped: Stopped
     now: int = 0  # workers that the loader has
     busy: int | None = None  # so many can keep the processors busy
     problem: str | None = None
     hint: str = ""
 
-    def of(self, workers: int | None) -> Loading | None:
+    def of(self, workers: int) -> Loading | None:
         """The trial with so many."""
         return next((each for each in self.trials if each.workers == workers), None)
 
@@ -289,6 +261,11 @@ class CopyMode(Record):
     blocking: bool  # as `.to(device)`; else `non_blocking=True`
     host: Samples  # how long the host was held
     device: Samples | None = None  # how long the copies took there
+
+    @property
+    def there(self) -> Samples:
+        """How long the copies took on the device, as far as that is known."""
+        return self.device or self.host
 
 
 @dataclass(frozen=True)
@@ -312,7 +289,7 @@ class Rates(Record):
     remarks: tuple[Remark, ...] = ()
 
     def copy(self, *, pinned: bool, blocking: bool) -> CopyMode | None:
-        """One of the four ways."""
+        """One of the ways."""
         for each in self.copies:
             if (each.pinned, each.blocking) == (pinned, blocking):
                 return each
@@ -351,9 +328,9 @@ class Gain(Record):
     exposed: tuple[tuple[Part, float], ...] = ()  # what of a step nothing hides
 
     @property
-    def times(self) -> float | None:
+    def times(self) -> float:
         """How many times as fast it makes a step at most."""
-        return self.now_s / self.step_s if self.step_s > 0 else None
+        return self.now_s / self.step_s if self.step_s > 0 else 1.0
 
 
 @dataclass(frozen=True)
@@ -371,26 +348,21 @@ class Bound(Record):
     def gain(self, *remedies: Remedy) -> Gain | None:
         """The best of these; the simplest of those that are near."""
         there = [each for each in self.gains if each.remedy in remedies]
-        enough = max((each.times or 0.0 for each in there), default=0.0) / WORTH_IT
-        return next((each for each in there if (each.times or 0.0) >= enough), None)
+        most = max((each.times for each in there), default=0.0)
+        return next((each for each in there if each.times >= most / WORTH_IT), None)
+
+    def times(self, *remedies: Remedy) -> float:
+        """How many times as fast the best of these makes a step at most."""
+        found = self.gain(*remedies)
+        return 1.0 if found is None else found.times
 
     @property
     def best(self) -> Gain | None:
         """The remedy that can give the most, if it is worth it."""
-        found = self.gain(*Remedy)
-        worth = found is not None and (found.times or 0.0) >= WORTH_IT
-        return found if worth else None
+        return self.gain(*Remedy) if self.times(*Remedy) >= WORTH_IT else None
 
 
 # --------------------------------------------------------------- the new loader
-
-
-class Way(enum.Enum):
-    """How the new loader came about."""
-
-    REBUILT = "rebuilt"
-    COPIED = "copied, and its attributes set"
-    AS_IT_IS = "as it is"
 
 
 @dataclass(frozen=True)
@@ -403,17 +375,6 @@ class Change(Record):
 
 
 @dataclass(frozen=True)
-class Rebuilding(Record):
-    """What the new loader is."""
-
-    way: Way
-    changes: tuple[Change, ...] = ()
-    reason: str | None = None  # why it was not made anew by its own class
-    pins_itself: bool = False  # the prefetcher pins what the loader passes through
-    remarks: tuple[Remark, ...] = ()
-
-
-@dataclass(frozen=True)
 class Sameness(Record):
     """Whether old and new loader give the same batches."""
 
@@ -422,7 +383,6 @@ class Sameness(Record):
     whole: bool = False  # that was all of them
     difference: str | None = None  # the first one, in words
     problem: str | None = None
-    restored: tuple[str, ...] = ()  # "torch", "numpy", "the sampler's generator"
 
 
 @dataclass(frozen=True)
@@ -434,7 +394,6 @@ class EndToEnd(Record):
     base: str  # `for batch in train_dl: batch.to(device)`
     newer: str
     modelled: bool = False  # waits are worked out: simulated devices have a clock
-    remarks: tuple[Remark, ...] = ()
 
 
 class State(enum.Enum):
