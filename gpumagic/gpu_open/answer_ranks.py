@@ -31,11 +31,6 @@ _OF_THE_REST = 0.3  # of what the slow rank has more: such a part is named
 _MUCH_WAITING = 0.05  # of the time of all
 _GRAVE = 0.1
 _TWO = 2
-_IN = {
-    "input": "in its input",
-    "optimizer": "in the optimizer",
-    "host late": "as its host was late",
-}
 
 
 class _Cost(NamedTuple):
@@ -73,7 +68,7 @@ def headline(together: records.Together) -> str:
     ratio = "" if together.ratio is None else f"{ratio_text(together.ratio)} the median"
     said = f"rank {slow.rank} took {ratio or 'longest'} for its own work"
     if (first := _main_difference(together)) is not None:
-        said += f", {_IN.get(first.what, f'in {first.what}')}"
+        said += f", {view_shares.IN.get(first.what, f'in {first.what}')}"
     if not slow.blamed_s:
         return said
     blamed = share_text(share(slow.blamed_s, slow.length_s))

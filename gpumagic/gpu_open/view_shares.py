@@ -31,6 +31,11 @@ WAITS = (
 OWN_WORK = "Own work is the rest of the time, in which the GPU may have been idle."
 BLAMED = "Others waited: of each collective for which it came last, the longest wait."
 
+IN = {
+    "input": "in its input",
+    "optimizer": "in the optimizer",
+    "host late": "as its host was late",
+}
 HINTS = {
     "input": "`%pin_loader LOADER` on its machine; compare disk and CPU with another",
     "host late": "compare its CPU with another's: other processes, threads, clock",
