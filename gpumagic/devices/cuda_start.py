@@ -5,16 +5,20 @@ flag of any library tells reliably whether that has happened. The driver itself 
 `cuDeviceGetCount` needs no initialisation to answer, and changes nothing.
 
 The library is neither loaded nor started by asking. Asked for one that is not there,
-the loader searches the disk for some twenty microseconds.
+the loader searches the disk for some twenty microseconds. ctypes, which takes two
+milliseconds, is imported once somebody asks.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ctypes
 
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 SUCCESS, NOT_INITIALIZED = 0, 3
@@ -54,6 +58,8 @@ class StartProbe:
         library = self._loaded()
         if library is None:
             return None
+        import ctypes
+
         count = ctypes.c_int(0)
         return library.cuDeviceGetCount(ctypes.byref(count)), count.value
 
@@ -62,6 +68,8 @@ class StartProbe:
             only_if_loaded = getattr(os, "RTLD_NOLOAD", None)
             if only_if_loaded is None:
                 raise NotImplementedError
+            import ctypes
+
             with contextlib.suppress(OSError):
                 self._handle = ctypes.CDLL(LIBRARY, mode=only_if_loaded)
         return self._handle

@@ -143,7 +143,7 @@ def raster(line: Line, width: int, fine: tuple[int, int], gap: int = 0) -> _Rast
 
 def shapes(line: Line, kinds: Mapping[str, Swatch], seen: _Raster) -> Iterator[Html]:
     """The track, then each kind upon it; what is stacked higher is drawn first."""
-    solid = [kind for kind, swatch in kinds.items() if swatch.fill != TRACK]
+    solid = [kind for kind, swatch in kinds.items() if _covers(swatch)]
     tops: dict[str, list[tuple[float, int]]] = {kind: [] for kind in solid}
     track = []
     for owner, run in groupby(_shown(line, seen)):
@@ -192,23 +192,32 @@ def _labels(line: Line, kinds: Mapping[str, Swatch], seen: _Raster) -> Iterator[
             yield svg.label(name, mark.start, share, HEIGHT - 5, fill)
 
 
+def _covers(swatch: Swatch) -> bool:
+    """Whether it covers the track that lines are drawn on."""
+    return swatch.fill != TRACK
+
+
+def _height(share: Mapping[str, float], kinds: Mapping[str, Swatch]) -> float:
+    solid = (
+        its for kind, its in share.items() if kind in kinds and _covers(kinds[kind])
+    )
+    return min(sum(solid), 1.0)
+
+
 def line_ink(
     line: Line, kinds: Mapping[str, Swatch], seen: _Raster, glyphs: Glyphs
 ) -> Text:
     """A character for each place: a kind's own, or a height where it is too fine."""
     top, drawn = len(glyphs.levels) - 1, []
-    solid = [kind for kind, swatch in kinds.items() if swatch.fill != TRACK]
     ends = max(round(line.length * len(seen.owners)), 1) if line.length > 0 else 0
     for at, owner in enumerate(seen.owners[:ends]):
         share = seen.shares.get(at // seen.column)
         kind = line.marks[owner].kind if owner >= 0 else ""
-        character, style = glyphs.gap, ""
+        character, style, filled = glyphs.gap, "", 1.0
         if share is not None:
-            known = {each: share[each] for each in solid if each in share}
-            kind = max(known, key=known.__getitem__, default="")
-            filled = min(sum(known.values()), 1.0)
-        else:
-            filled = 1.0
+            solid = [each for each in kinds if each in share and _covers(kinds[each])]
+            kind = max(solid, key=share.__getitem__, default="")
+            filled = _height(share, kinds)
         if kind in kinds:
             character, style = glyphs.of(kinds[kind]), kinds[kind].style
             if filled < _NEARLY_ALL:
@@ -246,7 +255,8 @@ class Spans:
 
     def _remarks(self, seen: list[_Raster]) -> Iterator[str]:
         yield from self.remarks
-        if any(each.shares for each in seen):
+        shares = [share for each in seen for share in each.shares.values()]
+        if any(0 < _height(share, self.kinds) < _NEARLY_ALL for share in shares):
             yield (
                 f"where {self.noun}s are too fine to draw one by one, the height is "
                 "their share"

@@ -272,8 +272,9 @@ def _by_rank(report: SeatsReport, names: Names) -> Table:
     # Engines, as `--on` names them, may have other numbers than their ranks.
     if any(each.engine not in {None, each.name} for each in report.seats):
         properties.append(_column("Engine", "engine"))
+    if len({each.host for each in report.seats}) > 1:
+        properties.append(_column("Host", "host"))
     properties += (
-        _column("Host", "host"),
         _column("Local rank", "local_rank"),
         Property(Column("GPU"), gpu_text),
         Property(Column("Is"), lambda each: _badge([each], wrong)),

@@ -576,17 +576,17 @@ def _why_notes(report: LoaderReport) -> Iterator[Note]:
         made = report.out is not None and why is WhyPageable.PASSED_THROUGH
         if why in _FIXES and not made:
             size = bytes_text(sum(leaf.nbytes for leaf in leaves))
-            said = f"pageable: {size}, as {why.value.format(holder=holder)}"
+            said = f"pageable: {size}, as {why.value}"
             yield Note("warning", said, _FIXES[why].format(holder=holder))
 
 
 def _batch_parts(anatomy: Anatomy) -> Iterator[Part]:
     """Why tensors are pageable, then all of them."""
     lines = [f"{_capital(pageable_sentence(anatomy))}."]
-    for why, holder, its in _reasons(anatomy):
+    for why, _, its in _reasons(anatomy):
         paths = listed([shortened(leaf.path, _LONGEST_PATH) for leaf in its], most=3)
         size = bytes_text(sum(leaf.nbytes for leaf in its))
-        lines.append(f"{size}: {why.value.format(holder=holder)} ({paths}).")
+        lines.append(f"{size}: {why.value} ({paths}).")
     if anatomy.others:
         values = count_text(anatomy.others, "other value")
         lines.append(f"{values} of a batch, no tensor or array: on the host.")

@@ -96,7 +96,7 @@ class WhyPageable(enum.Enum):
 
     FLAG_OFF = "pin_memory is off"
     NO_ACCELERATOR = "there is no accelerator to pin for"
-    PASSED_THROUGH = "the pinner passes {holder} objects through"
+    PASSED_THROUGH = "the pinner passes objects of its class through"
     NOT_A_TENSOR = "an array of numpy is never pinned"
     NOT_DENSE = "only dense tensors can be pinned"
     UNKNOWN = "the reason is unknown"

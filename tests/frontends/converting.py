@@ -8,7 +8,6 @@ from tests.frontends.outputs import NOTEBOOKS, Output, of_notebook, outputs
 from tests.gallery.samples import PARTS, RICHEST
 
 COURSE = "04_streams_and_races"
-_INDENTED = "tensor_info-values-weights"  # the one style that these others lack
 
 
 def notebook(shown: tuple[Output, ...]):
@@ -36,7 +35,7 @@ def known() -> dict:
     files = {path.stem: path for path in NOTEBOOKS}
     chosen = ("tour", COURSE)
     every = {each.name: each for each in outputs()}
-    samples = tuple(every[name] for name in (*dict(PARTS), *RICHEST, _INDENTED))
+    samples = tuple(every[name] for name in (*dict(PARTS), *RICHEST))
     return {"samples": (notebook(samples), samples)} | {
         name: (nbformat.read(files[name], as_version=4), of_notebook(files[name]))
         for name in chosen
