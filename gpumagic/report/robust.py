@@ -243,7 +243,8 @@ def verdict_of(pairs: Sequence[Pair]) -> Comparison:
     *the same* an interval within one percent of 1. All else cannot be told.
     """
     logs = logs_of(pairs)
-    effect, found = median(logs), honest_interval(logs)
+    effect = median(logs)
+    found = honest_interval(logs) or _around(effect, logs)
     verdict = Verdict.CANNOT_TELL
     if found is not None:
         if abs(effect) > _SAME and not found.low <= 0 <= found.high:
@@ -258,6 +259,18 @@ def verdict_of(pairs: Sequence[Pair]) -> Comparison:
         verdict=verdict,
         more_pairs=_more_pairs(len(pairs), effect, found) if unclear else None,
     )
+
+
+def _around(effect: float, logs: Sequence[float]) -> Interval | None:
+    """All of many pairs, where none is farther from the effect than a tenth of it.
+
+    They resemble each other too much for an interval of ranks, and yet nothing that
+    wanders so little turns the verdict round.
+    """
+    low, high = min(logs), max(logs)
+    if len(logs) < _FEWEST_PAIRS or max(effect - low, high - effect) > abs(effect) / 10:
+        return None
+    return Interval(low, high, 1 - 2 ** (1 - len(logs)))
 
 
 def _more_pairs(count: int, effect: float, found: Interval | None) -> int:

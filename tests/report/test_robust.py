@@ -197,3 +197,16 @@ def test_an_honest_interval_is_no_wider_than_its_values_are_worth():
         wider.append((honest.high - honest.low) / (naive.high - naive.low))
 
     assert 1.3 < robust.median(wider) < 2.3
+
+
+def test_what_wanders_by_less_than_a_tenth_of_the_effect_is_told():
+    """Three times as long is slower, though each pair resembles the one before."""
+    wandering = [(0.008, 0.024 + 0.00001 * at) for at in range(15)]
+    turning = [(0.008, 0.008 + 0.0002 * at) for at in range(15)]
+
+    found = robust.verdict_of(wandering)
+
+    assert robust.honest_interval(robust.logs_of(wandering)) is None
+    assert found.verdict is robust.Verdict.SLOWER
+    assert found.interval.low < found.ratio < found.interval.high
+    assert robust.verdict_of(turning).verdict is robust.Verdict.CANNOT_TELL
