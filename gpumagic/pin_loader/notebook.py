@@ -49,7 +49,10 @@ class Notebook:
                 "%pin_loader needs the name of a DataLoader",
                 self._known() or "make one first, as in train_dl = DataLoader(dataset)",
             )
-        report = self._report(options_of(line), line.step, quiet=line.quiet)
+        try:
+            report = self._report(options_of(line), line.step, quiet=line.quiet)
+        except KeyboardInterrupt as stopped:  # where we were then tells nobody anything
+            raise stopped.with_traceback(None) from None
         return self._magics.show(report, line)
 
     # ------------------------------------------------------------------ a loader
