@@ -50,35 +50,17 @@ def quantile(values: Sequence[float], share: float) -> float:
     """
     if not values:
         raise ValueError("there is no quantile of no values")
-    return _at(sorted(values), share)
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    low, high = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
+    # Equal neighbours must give themselves exactly: low + (high - low) * x does.
+    return low + (high - low) * (place - below)
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """What a quarter of the values lies below, and what a quarter lies above.
-
-    They are drawn as in `quantile`.
-    """
-    if not values:
-        raise ValueError("there are no quartiles of no values")
-    ordered = sorted(values)
-    return _at(ordered, 0.25), _at(ordered, 0.75)
-
-
-def median_interval(
-    values: Sequence[float], confidence: float = 0.95
-) -> Interval | None:
-    """Where the true median lies, if the values do not depend on each other.
-
-    It reaches from the r-th smallest to the r-th largest value, with the greatest r
-    that is still sure enough: how many values fall below the true median is counted
-    like heads of a fair coin, so that the coverage is exact whatever the noise is.
-    """
-    found = symmetric_rank(len(values), confidence)
-    if found is None:
-        return None
-    rank, coverage = found
-    ordered = sorted(values)
-    return Interval(ordered[rank - 1], ordered[-rank], coverage)
+    """What a quarter of the values lies below, and what a quarter lies above."""
+    return quantile(values, 0.25), quantile(values, 0.75)
 
 
 def honest_interval(
@@ -86,10 +68,13 @@ def honest_interval(
 ) -> Interval | None:
     """Where the true median lies, also if each value resembles the one before.
 
-    Of values that do not depend on each other it is `median_interval`. Others are
-    worth fewer than they are: the ranks are those of `effective_count` values, spread
-    over all of them. Drawing blocks again and again (a bootstrap) is the usual way;
-    at the counts that are measured here its intervals prove much too narrow.
+    It reaches from the r-th smallest to the r-th largest value, with the greatest r
+    that is still sure enough: how many values fall below the true median is counted
+    like heads of a fair coin, so that the coverage is exact whatever the noise is.
+    Values that depend on each other are worth fewer than they are: the ranks are those
+    of `effective_count` values, spread over all of them. Drawing blocks again and
+    again (a bootstrap) is the usual way; at the counts that are measured here its
+    intervals prove much too narrow.
     """
     count = effective_count(values)
     found = symmetric_rank(count, confidence)
@@ -196,15 +181,6 @@ def _times_said(values: Sequence[float]) -> float:
 
 def _products(values: Sequence[float], distance: int) -> float:
     return float(sum(map(operator.mul, values, values[distance:])))
-
-
-def _at(ordered: Sequence[float], share: float) -> float:
-    place = share * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    low, high = ordered[below], ordered[above]
-    # Equal neighbours must give themselves exactly: low + (high - low) * x does.
-    return low + (high - low) * (place - below)
 
 
 Pair = tuple[float, float]

@@ -6,7 +6,6 @@ from itertools import combinations
 
 import pytest
 
-from gpumagic.drawing import palette
 from gpumagic.drawing.palette import (
     BLUE,
     GREEN,
@@ -114,15 +113,6 @@ def test_a_kind_without_a_meaning_gets_what_is_left():
 
     assert found["copy"] == MEANINGS["copy"]
     assert [found[kind] for kind in strange] == [*SPARE, SPARE[-1]]
-
-
-@pytest.mark.parametrize(
-    "colour",
-    [palette.ORANGE, palette.SKY_BLUE, palette.YELLOW, palette.BLACK],
-)
-def test_other_colours_would_vanish_on_one_theme(colour):
-    """The reason why only four of the eight are fills."""
-    assert min(contrast(colour, each) for each in BACKGROUNDS) < 3
 
 
 def test_contrast_is_that_of_wcag():
