@@ -46,7 +46,7 @@ def flight(*, asks_for_calls: bool = True) -> dict[str, Any] | None:
         wait, is_open = roll.wait, roll.broken_off
         is_open = is_open if wait is None else wait.call
         return {
-            "under_way": [_row_of(is_open)] if is_open and not is_open.of_two else [],
+            "under_way": [_row_of(is_open)] if is_open else [],
             "last": [_row_of(call) for call in tuple(roll.last.values())],
         }
     told = _told(with_calls=asks_for_calls)

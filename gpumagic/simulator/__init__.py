@@ -26,7 +26,6 @@ def simulate(  # noqa: PLR0913 -- each of them is a word of its own
     others: Sequence[Sequence[tuple[int, int]]] = (),
     allocator: str | None = None,
     host: int | None = None,
-    rank: int | None = None,
 ) -> Box:
     """Switch on a simulated machine; one that is on is switched off first.
 
@@ -46,10 +45,8 @@ def simulate(  # noqa: PLR0913 -- each of them is a word of its own
         allocator: Settings of the caching allocator, written as in
             PYTORCH_CUDA_ALLOC_CONF; None is what that variable says.
 
-        host: Which node this process is on, where several share the machine.
-
-        rank: Which of all processes it is; the GPU of that place is its current one.
-            None is what torchrun's RANK and LOCAL_RANK say, for several nodes.
+        host: Which node this process is on, where several share the machine; None is
+            what torchrun's RANK and LOCAL_RANK say.
 
     Returns:
         The machine; in a `with` statement it is switched off at the end.
@@ -70,7 +67,6 @@ def simulate(  # noqa: PLR0913 -- each of them is a word of its own
             others=others,
             allocator=allocator,
             host=host,
-            rank=rank,
         )
         box.switch_on(as_cuda=as_cuda)
     return box

@@ -36,7 +36,6 @@ _MEANT = {
     "others": (),
     "allocator": None,
     "host": None,
-    "rank": None,
 }
 _SMALLEST_BYTES = 512 << 20  # a context takes its share before any tensor does
 
@@ -46,7 +45,7 @@ class Box:
 
     def __init__(self, request: str, **said: Any) -> None:
         self._said = _MEANT | said
-        memory, hazards, others, allocator, host, rank = self._said.values()
+        memory, hazards, others, allocator, host = self._said.values()
         if hazards not in HAZARDS:
             raise GpuMagicError(
                 f"{hazards!r} is not a way to treat hazards",
@@ -55,7 +54,7 @@ class Box:
         nodes, each = parse_nodes(request)
         model, count = parse_request(each)
         # where this process sits, where several share the machine
-        self.seat = Seat.among(nodes, count, host, rank, os.environ)
+        self.seat = Seat.among(nodes, count, host, os.environ)
         if memory is not None:
             asked = parse_bytes(memory) if isinstance(memory, str) else memory
             if asked < _SMALLEST_BYTES:

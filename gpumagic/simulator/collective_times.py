@@ -39,9 +39,6 @@ class Collective(enum.Enum):
     BROADCAST = "Broadcast"
     REDUCE = "Reduce"
     ALL_TO_ALL = "AllToAll"
-    GATHER = "Gather"
-    SCATTER = "Scatter"
-    SEND_RECEIVE = "SendRecv"
 
 
 @dataclass(frozen=True)
@@ -121,12 +118,6 @@ _THROUGH_HOST = 0.5  # written and read again: no GPU can address another
 _SHORT, _LONG = "LL", "SIMPLE"
 _SWITCH_TREE: Final = 0.91  # of the switch's rate, with a network behind it
 _WHOLE = (Collective.BROADCAST, Collective.REDUCE)
-_PAIRWISE: Final = (
-    Collective.ALL_TO_ALL,
-    Collective.GATHER,
-    Collective.SCATTER,
-    Collective.SEND_RECEIVE,
-)
 
 
 def fabric_of(model: GpuModel) -> Fabric:
@@ -148,7 +139,7 @@ def collective_time(
     what: Collective, nbytes: int, placement: Placement, algorithm: str = ""
 ) -> Told:
     """How long a collective takes from the arrival of its last GPU on."""
-    if placement.ranks < 2 and what is not Collective.SEND_RECEIVE:
+    if placement.ranks < 2:
         moved_s = 2 * nbytes / placement.model.copied_bytes_per_s
         return Told(round(FLOOR_NS + moved_s * 1e9), "RING", _SHORT)
     ways = [
@@ -172,11 +163,8 @@ def _ways(
         NETWORKS[network].pace(short=short),
     )
     nodes, gpus, ranks = placement.nodes, placement.per_node, placement.ranks
-    if what in _PAIRWISE:
-        # From each to each at once, or from and to one: what a GPU has to send.
-        sent = (
-            nbytes if what is Collective.SEND_RECEIVE else nbytes * (ranks - 1) / ranks
-        )
+    if what is Collective.ALL_TO_ALL:
+        sent = nbytes * (ranks - 1) / ranks
         abroad = (nodes - 1) / nodes
         seconds = max(sent * (1 - abroad) / near, sent * abroad / out)
         yield "RING", (far if nodes > 1 else hop) + seconds * 1e9

@@ -138,29 +138,26 @@ class Seat(Record):
         nodes: int,
         gpus: int,
         host: int | None,
-        rank: int | None,
         environment: Mapping[str, str],
     ) -> Seat:
         """The seat of a process: as it says, or else as torchrun's variables do."""
-        if nodes == 1 and host is None and rank is None:
+        if nodes == 1 and host is None:
             return cls()
         told = {
             name: int(said) for name, said in environment.items() if said.isdecimal()
         }
-        local = None
-        if rank is None:
-            rank = told.get("RANK")
-            # Started on as many hosts as are simulated, each process knows its own.
-            if told.get("GROUP_WORLD_SIZE") == nodes and host is None:
-                host, local = told.get("GROUP_RANK"), told.get("LOCAL_RANK")
+        rank, local = told.get("RANK"), None
+        # Started on as many hosts as are simulated, each process knows its own.
+        if told.get("GROUP_WORLD_SIZE") == nodes and host is None:
+            host, local = told.get("GROUP_RANK"), told.get("LOCAL_RANK")
         if rank is not None:
             host = rank // gpus if host is None else host
             local = rank % gpus if local is None else local
         host = host or 0
         if not 0 <= host < nodes or not 0 <= (local or 0) < gpus:
             raise GpuMagicError(
-                f"rank {rank} on host {host} has no GPU: the simulated machine has "
-                f"{nodes} x {gpus} of them",
-                f"say rank= from 0 to {nodes * gpus - 1}, or simulate more",
+                f"GPU {local or 0} of host {host} is not there: the simulated machine "
+                f"has {nodes} x {gpus} of them, counted from 0",
+                "start as many ranks as there are GPUs, or simulate more",
             )
         return cls(host, local, gpus if nodes > 1 else None)

@@ -17,7 +17,6 @@ class GroupCall(NamedTuple):
     number: int  # how many the group had called before, and this one
     name: str  # as torch's function is called
     nbytes: int  # what it moves
-    of_two: bool = False  # its number is one of theirs, and no place in the order
 
     def __str__(self) -> str:
         return f"{self.name} of {self.nbytes} bytes"

@@ -186,7 +186,7 @@ def simulated(name, rank, size, folder, pause=lambda: None):
 
 def straggling(rank, size, folder):
     """One GPU of a machine of two nodes is slow; each process has its own."""
-    with gpumagic.simulate(f"{size}x2xh100", rank=2 * rank) as box:
+    with gpumagic.simulate(f"{size}x2xh100", host=rank) as box:
         identities = [each.uuid for each in box.driver.inventory().gpus]
         begin("slow", None, rank, size, folder)
         device = f"sim:{torch.sim.current_device()}"

@@ -9,22 +9,6 @@ from torch.nn import functional
 STEPS = 5
 
 
-class Residual(nn.Module):
-    """Two convolutions with a way round them."""
-
-    def __init__(self, channels, out, stride):
-        super().__init__()
-        self.first = nn.Conv2d(channels, out, 3, stride, padding=1, bias=False)
-        self.second = nn.Conv2d(out, out, 3, padding=1, bias=False)
-        self.norms = nn.ModuleList([nn.BatchNorm2d(out), nn.BatchNorm2d(out)])
-        self.shortcut = nn.Conv2d(channels, out, 1, stride)
-
-    def forward(self, x):
-        """Images in, smaller or deeper images out."""
-        inner = self.norms[0](self.first(x)).relu()
-        return (self.norms[1](self.second(inner)) + self.shortcut(x)).relu()
-
-
 class Transformer(nn.Module):
     """Characters in, scores of characters out."""
 

@@ -19,7 +19,6 @@ TOGETHER = {
         "hooks",
         "host_indices",
         "memory",
-        "models",
         "other_libraries",
         "out_of_memory",
         "pinned_memory",

@@ -47,36 +47,33 @@ def test_a_process_finds_its_seat_by_the_variables_of_its_launcher(
     environment, host, local
 ):
     """By its rank on one real host, by host and local rank where there are several."""
-    assert Seat.among(2, 8, None, None, environment) == Seat(host, local, 8)
-    assert Seat.among(1, 8, None, None, environment) == Seat()
+    assert Seat.among(2, 8, None, environment) == Seat(host, local, 8)
+    assert Seat.among(1, 8, None, environment) == Seat()
 
 
 def test_a_rank_has_a_gpu_of_its_own_or_is_refused():
-    """What is said counts more than variables; beyond the last GPU is an error."""
-    variables = {"RANK": "1"}
-
-    assert Seat.among(2, 8, None, 9, variables) == Seat(1, 1, 8)
-    assert Seat.among(1, 4, None, 3, variables) == Seat(0, 3, None)
-    for host, rank in ((None, 16), (2, 3)):
-        with pytest.raises(GpuMagicError, match="2 x 8"):
-            Seat.among(2, 8, host, rank, variables)
+    """The host that is asked for counts more; beyond the last GPU is an error."""
+    assert Seat.among(2, 8, 1, {"RANK": "3"}) == Seat(1, 3, 8)
+    for host, variables in ((None, {"RANK": "16"}), (2, {})):
+        with pytest.raises(GpuMagicError, match="GPU 0 of host 2 is not there"):
+            Seat.among(2, 8, host, variables)
 
 
 def test_processes_see_the_same_gpus_and_each_node_its_own():
     """UUIDs are the same in every process, and no two of a machine are alike."""
 
-    def identities(rank):
-        gpus = Box("2x8xh100", rank=rank).driver.inventory().gpus
+    def identities(host):
+        gpus = Box("2x8xh100", host=host).driver.inventory().gpus
         return [each.uuid for each in gpus]
 
-    assert identities(0) == identities(7)
-    assert len({*identities(0), *identities(8)}) == 16
+    assert identities(0) == identities(0)
+    assert len({*identities(0), *identities(1)}) == 16
     assert identities(0)[0] == Box("h100").driver.inventory().gpus[0].uuid
 
 
 def test_a_gpu_is_slowed_down_and_no_longer():
     """`slow` counts GPUs through all nodes, and ends with its block."""
-    box = Box("2x2xh100", rank=3)
+    box = Box("2x2xh100", host=1)
     gpu = box.machine.all_gpus[1]
 
     with box.slow(gpu=3, by=1.5):

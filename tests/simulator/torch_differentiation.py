@@ -57,21 +57,3 @@ def test_function_transforms():
         ]
 
     on_both(workload)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x: functional.conv1d(x[None, None], x[None, None, :3]),
-        lambda x: functional.layer_norm(x, (5,)),
-        lambda x: functional.scaled_dot_product_attention(*[x.view(1, 5, 1)] * 3),
-        lambda x: x.logsumexp(0),
-    ],
-    ids=["convolution", "normalisation", "attention", "reduction"],
-)
-def test_gradcheck(function):
-    """The numerical check finds the derivatives right, the second ones too."""
-    x = numbers(5).double().to("sim").requires_grad_()
-
-    assert torch.autograd.gradcheck(function, x)
-    assert torch.autograd.gradgradcheck(function, x)

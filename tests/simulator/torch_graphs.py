@@ -169,22 +169,3 @@ def test_a_graph_of_several_streams_is_refused_by_name():
         captured(work)
     assert not torch.cuda.is_current_stream_capturing()
     assert (x + 1).tolist() == [2, 2, 2]
-
-
-@pytest.mark.usefixtures("kept_box")
-def test_callables_are_graphed_with_their_backward_pass():
-    """`make_graphed_callables` gives outputs and gradients of the plain module."""
-    plain = nn.Sequential(nn.Linear(6, 6), nn.Tanh()).cuda()
-    parameters = list(plain.parameters())
-    x = torch.randn(4, 6, device="cuda", requires_grad=True)
-    expected = plain(x)
-    expected_grads = torch.autograd.grad(expected.sum(), [x, *parameters])
-    sample = torch.randn(4, 6, device="cuda", requires_grad=True)
-
-    graphed = torch.cuda.make_graphed_callables(plain, (sample,))
-    output = graphed(x)
-    grads = torch.autograd.grad(output.sum(), [x, *parameters])
-
-    assert torch.allclose(output, expected)
-    for ours, theirs in zip(grads, expected_grads, strict=True):
-        assert torch.allclose(ours, theirs)

@@ -4,54 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tests.simulator.small_models import (
     STEPS,
-    Residual,
     Transformer,
     made,
-    numbers,
     on_both,
 )
 
 pytestmark = pytest.mark.usefixtures("kept_box")
-
-
-def test_a_residual_network():
-    """Convolution, BatchNorm, pooling, clipping and momentum give the CPU's numbers."""
-
-    def workload(device):
-        model = made(
-            lambda: nn.Sequential(
-                nn.Conv2d(3, 8, 3, padding=1),
-                Residual(8, 8, 1),
-                nn.MaxPool2d(2),
-                Residual(8, 16, 2),
-                nn.AdaptiveAvgPool2d(1),
-                nn.Flatten(),
-                nn.Linear(16, 5),
-            ),
-            device,
-        )
-        optimizer = torch.optim.SGD(
-            model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3, nesterov=True
-        )
-        images, labels = numbers(6, 3, 12, 12).to(device), torch.arange(6) % 5
-        losses, norms = [], []
-        for _ in range(STEPS):
-            optimizer.zero_grad(set_to_none=True)
-            loss = functional.cross_entropy(model(images), labels.to(device))
-            loss.backward()
-            norms.append(nn.utils.clip_grad_norm_(model.parameters(), 1.0).item())
-            optimizer.step()
-            losses.append(loss.item())
-        model.eval()
-        return losses, norms, model(images), model.state_dict()
-
-    on_both(workload)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])

@@ -57,7 +57,6 @@ _MODULES = ("", ".memory", ".random", ".streams", ".graphs")
 _HOLDS_AS_IT_IS = frozenset(
     (
         "is_tf32_supported",
-        "make_graphed_callables",
         "memory_summary",
         "reset_max_memory_allocated",
         "reset_max_memory_cached",

@@ -569,6 +569,6 @@ _METHODS: tuple[tuple[tuple[str, ...], Collective, _Move | None], ...] = (
       "reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"),
      Collective.REDUCE_SCATTER, _reduce_scatter),
     (("alltoall_base", "all_to_all_single"), Collective.ALL_TO_ALL, _all_to_all),
-    *(((name,), Collective.SEND_RECEIVE, None)
+    *(((name,), Collective.ALL_TO_ALL, None)  # refused: no collective of NCCL's own
       for name in ("alltoall", "gather", "scatter", "send", "recv")),
 )  # fmt: skip
