@@ -352,18 +352,6 @@ REPLAY_HELPS = report_of(
         ),
     ),
 )
-WITH_4_GIB = report_of(
-    _SHARDS[0],
-    replays=(
-        replays_of(
-            UNLIMITED,
-            replayed("", 3.9, 31, 1_904, total_bytes=4 * GIB),
-            replayed(EXPANDABLE, 3.9, 2, 2_100, total_bytes=4 * GIB),
-            again=5.9,
-            notes=("How the allocator was set is not recorded.",),
-        ),
-    ),
-)
 SAMPLES = (
     ("snapshot-oom", OUT_OF_MEMORY),
     ("snapshot-training", TRAINING),
@@ -372,7 +360,6 @@ SAMPLES = (
     ("snapshot-devices", SEVERAL_DEVICES),
     ("snapshot-grown", GROWN),
     ("snapshot-replay", REPLAY_HELPS),
-    ("snapshot-replay-less-memory", WITH_4_GIB),
 )
 
 HEADINGS = {
@@ -383,5 +370,4 @@ HEADINGS = {
     "snapshot-devices": "A snapshot of three devices",
     "snapshot-grown": "Two snapshots: the line that keeps more and more",
     "snapshot-replay": "A replay: one setting would have gone through",
-    "snapshot-replay-less-memory": "A replay with less memory",
 }

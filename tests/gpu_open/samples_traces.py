@@ -316,23 +316,6 @@ STRAGGLER = TraceReport(
     read_s=21.3,
 )
 
-TAKING_TURNS = TraceReport(
-    ranks=tuple(work_of(rank) for rank in range(8)),
-    together=Together(
-        ranks=tuple(
-            place(rank, 300 + rank, 81 + rank % 3, 31, 11 + rank, last=20 + rank)
-            for rank in range(8)
-        ),
-        world_size=8,
-        matched=180,
-        unmatched=0,
-        by_number=False,
-        skew_s=11 * MS,
-        clock=Clock.ALIGNED,
-        clock_error_s=40 * US,
-    ),
-)
-
 
 def _of_many(rank):
     if rank == 77:
@@ -415,12 +398,6 @@ def compared(length_ms, busy_ms, kernels, **more):
 
 
 SLOWER = compared((318, 394), (301, 372), CHANGES)
-PER_STEP = compared(
-    (318, 394),
-    (301, 372),
-    (*CHANGES[:2], change(NCCL, "communication", (24, 24), 40.1, 40.2)),
-    per_step=True,
-)
 IDLER = replace(
     compared((318, 394), (301, 299), CHANGES[2:3]),
     ranks=(GPU_BOUND, replace(TWO[1], device_name="NVIDIA H100 80GB HBM3")),
@@ -435,11 +412,9 @@ SAMPLES = (
     ("rank-odd-step", TraceReport((STEPS,))),
     ("rank-hostile", TraceReport((MADE_TO_BREAK,))),
     ("ranks-straggler", STRAGGLER),
-    ("ranks-in-turn", TAKING_TURNS),
     ("ranks-128", MANY),
     ("ranks-unmatched", UNMATCHED),
     ("runs-slower", SLOWER),
-    ("runs-per-step", PER_STEP),
     ("runs-idler", IDLER),
 )
 
@@ -452,10 +427,8 @@ HEADINGS = {
     "rank-odd-step": "One step took much longer than all others",
     "rank-hostile": "Names that are made to break a page",
     "ranks-straggler": "Eight ranks, one of which is slow in backward",
-    "ranks-in-turn": "Now one rank is late, now another",
     "ranks-128": "128 ranks, one of which waits for its input",
     "ranks-unmatched": "Two ranks that did nothing together",
     "runs-slower": "Two runs, the second of which is slower",
-    "runs-per-step": "Two runs with different numbers of steps",
     "runs-idler": "Two runs, in the second of which the GPU is idle for longer",
 }
