@@ -42,6 +42,7 @@ with gpumagic.gpu_ranks.watch() as watched:
         dist.all_reduce(x)
         watched.step()
     torch.cuda.synchronize()
+time.sleep(1)  # NCCL's own thread notes ends, ten times a second
 note("slow", watched, flight=flight())
 
 with gpumagic.gpu_ranks.watch(memory=True) as watched:
