@@ -109,6 +109,7 @@ def most_of(bound):
 # ---------------------------------------------------------------------- rates
 
 
+@pytest.mark.times
 def test_the_ways_to_copy(torch, runtime, record_measurement):
     """A pinned copy that is not waited for hardly holds the host."""
     batch = {"image": torch.ones(64 * MIB // 4), "label": torch.zeros(ROWS)}
