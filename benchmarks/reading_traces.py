@@ -31,9 +31,9 @@ STEPS = 330
 OPERATORS = 300  # in a step; each launches one kernel
 _CLOCK = "import json, time; start = time.perf_counter()\n"
 _SAY = (
-    "\nimport resource"
+    "\nimport os, resource"
     "\nmost = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024"
-    "\nprint(json.dumps([time.perf_counter() - start, most]))"
+    "\nprint(json.dumps([time.perf_counter() - start, most, sum(os.times()[:4])]))"
 )
 _OURS = "from gpumagic.gpu_open import read; read({paths}).drawing().mimebundle()"
 _HTA = """
@@ -55,29 +55,30 @@ def run(rounds: int = 3) -> Comparison:
             written(folder / f"rank-{rank}.json.gz", rank) for rank in range(RANKS)
         ]
         one, all_of_them = repr(str(files[0])), ", ".join(repr(str(f)) for f in files)
-        peaks: dict[str, float] = {}
+        used: dict[str, tuple[float, float]] = {}
         subjects = {
-            "gpu_open, one rank": _fresh(_OURS.format(paths=one), peaks, "one"),
+            "gpu_open, one rank": _fresh(_OURS.format(paths=one), used, "one"),
             "gpu_open, eight ranks": _fresh(
-                _OURS.format(paths=all_of_them), peaks, "eight"
+                _OURS.format(paths=all_of_them), used, "eight"
             ),
         }
         if importlib.util.find_spec("hta"):
             for what, count in (("one rank", 1), ("eight ranks", RANKS)):
                 named = {rank: str(files[rank]) for rank in range(count)}
                 code = _HTA.format(files=named, folder=name)
-                subjects[f"HTA, {what}"] = _fresh(code, peaks, f"HTA {count}")
+                subjects[f"HTA, {what}"] = _fresh(code, used, f"HTA {count}")
         unpacked = len(gzip.decompress(files[0].read_bytes()))
         found = side_by_side("reading_traces", subjects, rounds=rounds, warmups=0)
     notes: dict[str, Any] = {
         "unpacked_mb": round(unpacked / 1e6),
         "events": STEPS * OPERATORS * 4,
-        "most_memory_mb": {name: round(peak) for name, peak in peaks.items()},
+        "most_memory_mb": {name: round(peak) for name, (peak, _) in used.items()},
+        "processor_s": {name: round(took, 2) for name, (_, took) in used.items()},
     }
     return replace(found, notes=notes)
 
 
-def _fresh(code: str, peaks: dict[str, float], name: str) -> Subject:
+def _fresh(code: str, used: dict[str, tuple[float, float]], name: str) -> Subject:
     def subject() -> float:
         done = subprocess.run(
             [*_COMMAND, _CLOCK + code + _SAY],
@@ -85,8 +86,8 @@ def _fresh(code: str, peaks: dict[str, float], name: str) -> Subject:
             text=True,
             check=True,
         )
-        seconds, most = json.loads(done.stdout.splitlines()[-1])
-        peaks[name] = max(peaks.get(name, 0.0), float(most))
+        seconds, most, took = json.loads(done.stdout.splitlines()[-1])
+        used[name] = float(most), float(took)
         return float(seconds)
 
     return subject

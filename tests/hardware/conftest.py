@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.runner import write_measurement
+from gpumagic.devices.opening import open_runtime
 from gpumagic.devices.torch_build import read_torch_build
 from tests.fakes.cuda import is_on
 
@@ -83,6 +84,15 @@ def torch() -> Any:
     import torch
 
     return torch
+
+
+@pytest.fixture
+def runtime(torch: Any) -> Any:
+    """CUDA, started and idle."""
+    torch.zeros(1, device="cuda")
+    opened = open_runtime("cuda")
+    opened.synchronize()
+    return opened
 
 
 @pytest.fixture(scope="session")

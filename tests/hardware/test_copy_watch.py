@@ -7,20 +7,10 @@ import contextlib
 import pytest
 
 from gpumagic.devices.copy_watch import copies_watched
-from gpumagic.devices.opening import open_runtime
 from gpumagic.pin_loader.api import watch
 from gpumagic.report.places import code_line
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def runtime(torch):
-    """CUDA, started and idle."""
-    torch.zeros(1, device="cuda")
-    opened = open_runtime("cuda")
-    opened.synchronize()
-    return opened
 
 
 def sources(seen):
@@ -56,6 +46,7 @@ def test_the_four_ways_are_told_apart(torch):
     assert {each.nbytes for each in seen} == {4 * MIB}
 
 
+@pytest.mark.times
 @pytest.mark.usefixtures("runtime")
 def test_only_pinned_and_not_blocking_lets_the_host_go(torch):
     """A large copy holds the host many times longer in the other three ways."""

@@ -9,16 +9,6 @@ import time
 import pytest
 
 from gpumagic.devices.memory_counters import watch_resets
-from gpumagic.devices.opening import open_runtime
-
-
-@pytest.fixture
-def runtime(torch):
-    """CUDA, started and idle."""
-    torch.zeros(1, device="cuda")
-    opened = open_runtime("cuda")
-    opened.synchronize()
-    return opened
 
 
 def test_synchronising_waits_for_a_non_blocking_side_stream(runtime, torch, spin):

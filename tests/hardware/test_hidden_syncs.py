@@ -8,17 +8,6 @@ import warnings
 
 import pytest
 
-from gpumagic.devices.opening import open_runtime
-
-
-@pytest.fixture
-def runtime(torch):
-    """CUDA, started and idle."""
-    torch.zeros(1, device="cuda")
-    opened = open_runtime("cuda")
-    opened.synchronize()
-    return opened
-
 
 def waits_of(runtime, action):
     """The waits of one call."""

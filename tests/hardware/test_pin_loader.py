@@ -24,15 +24,6 @@ MIB = 1 << 20
 ROWS = 64
 
 
-@pytest.fixture
-def runtime(torch):
-    """CUDA, started and idle."""
-    torch.zeros(1, device="cuda")
-    opened = open_runtime("cuda")
-    opened.synchronize()
-    return opened
-
-
 class Ready:
     """A dataset of rows that are there already, or that take a while to come."""
 

@@ -6,21 +6,11 @@ import time
 
 import pytest
 
-from gpumagic.devices.opening import open_runtime
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.report import robust
 from gpumagic.report.events import SpanKind, Window, seconds_busy
 
 MIB = 1 << 18  # numbers of four bytes
-
-
-@pytest.fixture
-def runtime(torch):
-    """CUDA, started and idle."""
-    torch.zeros(1, device="cuda")
-    opened = open_runtime("cuda")
-    opened.synchronize()
-    return opened
 
 
 @pytest.fixture

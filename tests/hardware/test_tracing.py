@@ -9,17 +9,7 @@ import pytest
 
 from gpumagic.cuda_sync_time import watch
 from gpumagic.cuda_sync_time.observers import profile_of
-from gpumagic.devices.opening import open_runtime
 from gpumagic.report.events import DEVICE_KINDS, SpanKind
-
-
-@pytest.fixture
-def runtime(torch):
-    """CUDA, started and idle."""
-    torch.zeros(1, device="cuda")
-    opened = open_runtime("cuda")
-    opened.synchronize()
-    return opened
 
 
 def traced(runtime, code):
