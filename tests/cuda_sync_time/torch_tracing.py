@@ -14,6 +14,7 @@ from gpumagic.devices.opening import open_runtime  # noqa: E402
 from gpumagic.errors import DeviceError  # noqa: E402
 from gpumagic.report.events import DEVICE_KINDS, SpanKind  # noqa: E402
 from gpumagic.simulator.engines import FULL_SHARE, Engine  # noqa: E402
+from tests.devices.traces import of_kind, traced  # noqa: E402
 
 
 @pytest.fixture
@@ -40,22 +41,6 @@ def launch(box, runtime):
         )
 
     return launch
-
-
-def traced(runtime, code):
-    """What is seen of some code, from all idle to all idle."""
-    with runtime.trace() as taken:
-        runtime.synchronize()
-        taken.begin()
-        code()
-        runtime.synchronize()
-        taken.end()
-    return taken
-
-
-def of_kind(trace, *kinds):
-    """The spans of some kinds, in order."""
-    return [span for span in trace.spans if span.kind in kinds]
 
 
 def test_each_kernel_says_what_bounds_it(runtime, tmp_path):

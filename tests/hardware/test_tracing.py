@@ -10,22 +10,7 @@ import pytest
 from gpumagic.cuda_sync_time import watch
 from gpumagic.cuda_sync_time.observers import profile_of
 from gpumagic.report.events import DEVICE_KINDS, SpanKind
-
-
-def traced(runtime, code):
-    """What is seen of some code, from all idle to all idle."""
-    with runtime.trace() as taken:
-        runtime.synchronize()
-        taken.begin()
-        code()
-        runtime.synchronize()
-        taken.end()
-    return taken
-
-
-def of_kind(trace, *kinds):
-    """The spans of some kinds, in order."""
-    return [span for span in trace.spans if span.kind in kinds]
+from tests.devices.traces import of_kind, traced
 
 
 def test_an_empty_trace_does_not_blind_the_next(runtime, spin):
