@@ -9,14 +9,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from gpumagic.cuda_sync_time.environment_changes import EnvironmentWatch
 from gpumagic.cuda_sync_time.records import Flag, FlagKind, Setting
-from gpumagic.devices.around_cell import last_wait
+from gpumagic.devices.around_cell import AroundCell, last_wait
 from gpumagic.devices.cuda_start import driver_initialised
 from gpumagic.devices.in_use import KINDS_OF_THE_DRIVER
 from gpumagic.devices.opening import open_runtime, runtime_now
 from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.devices.torch_private import loaded_torch
-from gpumagic.devices.waiting import Window
+from gpumagic.devices.waiting import Window, is_in_use
 from gpumagic.report import robust
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Instruments:
     def __init__(
         self, find_driver: Callable[[], Driver], runtime: Runtime | None = None
     ) -> None:
-        self.floors = Floors()
+        self.floors = Floors(find_driver)
         self._find_driver = find_driver
         self._runtime = runtime
         # By the label of the machine: asking the driver and the CPU takes a while.
@@ -93,48 +94,63 @@ def _label(runtime: Runtime) -> str:
 
 
 _WINDOWS = 30
-_LONGEST_S = 3e-3  # then the first few have to do
+_LONGEST_S, _LONGEST_OF_CELLS_S = 3e-3, 40e-3  # then the first few have to do
 _FEWEST = 5
 
-_Key = tuple[str, str, tuple[int, ...]]
+_Key = tuple[str, str, tuple[int, ...], bool]
 
 
 class Floors:
-    """The floors measured so far: one for each set of devices in use."""
+    """The floors measured so far: for each set of devices in use, in a row or alone.
 
-    def __init__(self) -> None:
+    An idle GPU, and a driver that has been asked for its clocks, answer later: after
+    a pause, as between cells, a wait for nothing takes several times as long.
+    """
+
+    def __init__(self, find_driver: Callable[[], Driver]) -> None:
+        self._find_driver = find_driver
         self._floors_s: dict[_Key, float] = {}
 
     def known(self, runtime: Runtime) -> float | None:
-        """The floor as measured before; None if it was not. Waits for nothing."""
-        return self._floors_s.get(_key(runtime))
+        """That of a cell, as measured before; None if it was not. Waits for nothing."""
+        return self._floors_s.get(_key(runtime, alone=True))
 
-    def floor_s(self, runtime: Runtime) -> float:
+    def floor_s(self, runtime: Runtime, *, alone: bool = False) -> float:
         """The floor now; measured once, when the devices in use are idle."""
-        key = _key(runtime)
+        key = _key(runtime, alone=alone)
         if key not in self._floors_s:
-            self._floors_s[key] = _measure(runtime)
+            self._floors_s[key] = self._measured(runtime, alone=alone)
         return self._floors_s[key]
 
+    def _measured(self, runtime: Runtime, *, alone: bool) -> float:
+        """The median of windows with nothing in them."""
+        # The first makes what the others find, and waits for what others have left.
+        _empty_s(runtime)
+        if runtime.simulated:  # its clock has no noise, and is moved by each
+            return _empty_s(runtime)
+        cold = alone and is_in_use(runtime)
+        longest_s = _LONGEST_OF_CELLS_S if cold else _LONGEST_S
+        until = time.perf_counter() + longest_s
+        taken: list[float] = []
+        while len(taken) < _FEWEST or (
+            len(taken) < _WINDOWS and time.perf_counter() < until
+        ):
+            taken.append(self._empty_cell_s(runtime) if cold else _empty_s(runtime))
+        return robust.median(taken)
 
-def _key(runtime: Runtime) -> _Key:
+    def _empty_cell_s(self, runtime: Runtime) -> float:
+        around = AroundCell(lambda: runtime, [EnvironmentWatch(self._find_driver)])
+        around.begin()
+        ended = around.end()
+        if ended.late_error is not None:
+            raise ended.late_error
+        return ended.elapsed_s
+
+
+def _key(runtime: Runtime, *, alone: bool) -> _Key:
     box = simulated_box() if runtime.simulated else None
-    return runtime.kind, getattr(box, "label", ""), runtime.devices_in_use()
-
-
-def _measure(runtime: Runtime) -> float:
-    """The median of windows with nothing in them."""
-    # The first makes what the others find, and waits for what others have left.
-    _empty_s(runtime)
-    if runtime.simulated:  # its clock has no noise, and is moved by each
-        return _empty_s(runtime)
-    until = time.perf_counter() + _LONGEST_S
-    taken: list[float] = []
-    while len(taken) < _FEWEST or (
-        len(taken) < _WINDOWS and time.perf_counter() < until
-    ):
-        taken.append(_empty_s(runtime))
-    return robust.median(taken)
+    label = getattr(box, "label", "")
+    return runtime.kind, label, runtime.devices_in_use(), alone
 
 
 def _empty_s(runtime: Runtime) -> float:

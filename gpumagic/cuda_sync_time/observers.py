@@ -6,6 +6,7 @@ count twice what ran at the same time.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 import sys
@@ -43,7 +44,7 @@ from gpumagic.report.places import Places, code_line
 from gpumagic.report.units import known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from gpumagic.devices.protocols import Runtime
     from gpumagic.devices.tracing import Tracing
@@ -77,10 +78,17 @@ class SyncWatcher(Observer):
             self._unwatched = error.problem
 
     def code_ended(self) -> None:
-        """Note no more waits: those that follow are ours."""
+        """Note no more on a model's clock; on a real one finding the lines takes time."""
+        if self._kind in _UNTOUCHED:
+            self._watch.close()
+
+    def all_idle(self, unwaited: str | None) -> None:
+        """Note no more."""
         self._watch.close()
 
-    close = code_ended
+    def close(self) -> None:
+        """Note no more, however the cell has ended."""
+        self._watch.close()
 
     def calls(self, kind: str) -> list[SyncCall] | None:
         """What made the host wait on this kind of device; None if nobody looked."""
@@ -381,6 +389,19 @@ def spans_of(calls: Iterable[SyncCall], started_ns: int) -> tuple[TraceSpan, ...
             start_s = max(end_s - (call.waited_s or 0.0), 0.0)
             spans.append(TraceSpan(call.what, SpanKind.WAIT, start_s, end_s, thread=0))
     return tuple(spans)
+
+
+def with_costs(calls: Iterable[SyncCall], reads: Sequence[SyncCall]) -> list[SyncCall]:
+    """The waits in the order seen: one of unknown cost has that of the read it is in."""
+    ends_ns, told = [each.ended_ns or 0 for each in reads], []
+    for call in calls:
+        at = bisect.bisect_left(ends_ns, call.ended_ns or 0)
+        if call.waited_s is None and at < len(reads) and reads[at].line == call.line:
+            began_ns = ends_ns[at] - (reads[at].waited_s or 0.0) * 1e9
+            if began_ns <= (call.ended_ns or 0):
+                call = dataclasses.replace(call, waited_s=reads[at].waited_s)
+        told.append(call)
+    return told
 
 
 def points_of(calls: Iterable[SyncCall]) -> tuple[SyncPoint, ...]:

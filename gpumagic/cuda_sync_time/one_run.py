@@ -15,7 +15,7 @@ from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.records import Activity, DeviceTime, Flag, FlagKind, Run
 from gpumagic.devices.around_cell import AroundCell, Trouble, wait_for_earlier_cells
 from gpumagic.devices.simulated import simulated_box
-from gpumagic.errors import error_line
+from gpumagic.errors import DeviceError, error_line
 from gpumagic.report.places import in_running_cell
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class OneRun:
             self._tracer = observers.Tracer(devices_only=True)
         self._waits = observers.SyncWatcher() if options.syncs else None
         self._lines = LineWatcher(in_running_cell) if options.lines else None
-        self._calls = observers.CallWatcher(for_values=self._waits is None and draws)
+        self._calls = observers.CallWatcher(for_values=draws)
         sees_alone = draws and self._tracer is None
         self._onlooker = observers.Onlooker() if sees_alone else None
         looking = (
@@ -120,6 +120,8 @@ class OneRun:
         syncs = None if self._waits is None else self._waits.calls(runtime.kind)
         order = list(FlagKind)
         reads = self._calls.reads() if ended.uses_device else []
+        if syncs is not None:
+            syncs, reads = observers.with_costs(syncs, reads), []
         return TimingReport(
             code=code,
             setting=self._instruments.setting(runtime, floor_s=floor_s),
@@ -158,9 +160,10 @@ class OneRun:
         """The floor; it is not measured while a device may still be at work."""
         floors = self._instruments.floors
         try:
-            ask = floors.floor_s if self._around.is_idle else floors.known
-            return ask(ended.runtime)
-        except RuntimeError:  # the device is broken
+            if not self._around.is_idle:
+                return floors.known(ended.runtime)
+            return floors.floor_s(ended.runtime, alone=True)
+        except (RuntimeError, DeviceError):  # the device is broken
             return None
 
     def _flags(self, ended: Ended, run: Run, floor_s: float) -> Iterator[Flag]:

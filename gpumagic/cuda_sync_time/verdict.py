@@ -166,8 +166,13 @@ def _works_perhaps(report: TimingReport) -> str:
     if report.bound is Bound.DEVICE:
         return f"{said}, the host waits"
     if reading_s := _reading_s(report):
-        said = f"its lines wait {seconds_text(reading_s)} for the GPU"
-        return said if report.bound is Bound.HOST else f"{said}, its end {waited}"
+        of_it = seconds_text(reading_s)
+        if report.bound is not Bound.HOST:
+            return f"its lines wait {of_it} for the GPU, its end {waited}"
+        if reading_s > _MOSTLY * run.elapsed_s:
+            return f"its lines wait {of_it} for the GPU"
+        code_s = report.text(run.naive_s - reading_s)
+        return f"host code takes {code_s}, and its lines wait {of_it} for the GPU"
     if report.bound is not Bound.HOST:
         return said
     later = (
@@ -260,7 +265,7 @@ def _limits(report: TimingReport) -> Iterator[tuple[str, ...]]:
         yield _WAITS_COST
     elif report.busy_s is not None:
         yield from _advice_seen(report, report.busy_s)
-    elif not loading and not _reading_s(report):
+    elif not loading and _reading_s(report) < _MOSTLY * report.run.elapsed_s:
         yield _advice_unseen(report)
 
 
@@ -320,7 +325,7 @@ def _advice_unseen(report: TimingReport) -> tuple[str, ...]:
     if report.bound is not Bound.HOST:
         text = "what the GPU did before the code returned is not known"
         return text, "--profile shows when it was busy"
-    if report.syncs is None:
+    if report.syncs is None and not _reading_s(report):
         text = "launching is the limit, or lines of the code wait for the GPU"
         return text, "--syncs tells which"
     return _LAUNCH_LIMIT

@@ -6,6 +6,11 @@ Here a copy of it goes on, and hands over what it finds.
 Once `torch.cuda._sanitizer` is loaded, it follows every allocation of the process for
 good, each with its whole stack. So it is never loaded under its own name here, and
 what the copy registers is taken back.
+
+It hears of allocations and events by hooks that torch's C++ calls in Python. A tensor
+that is freed while an error is on its way calls one, and the error is lost, by which
+Python can crash. torch has no way to switch them off; here they are, after the block
+and from an error to the next operation.
 """
 
 from __future__ import annotations
@@ -14,6 +19,8 @@ import contextlib
 import importlib
 import importlib.util
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.errors import DeviceError, first_line
@@ -27,6 +34,7 @@ _INSTEAD = 'gpumagic.simulate("h100") finds races as well, with any torch it run
 
 _DEFAULT_STREAM = 0
 _SANITIZER = "torch.cuda._sanitizer"
+_HOOKS = "_ZN3c104impl8GPUTrace9haveStateE"  # whether C++ calls any
 _HEARD = (
     *("event_creation", "event_deletion", "event_record", "event_wait"),
     *("memory_allocation", "memory_deallocation", "stream_creation"),
@@ -82,18 +90,38 @@ def _sanitizing(
 ) -> Iterator[None]:
     with contextlib.ExitStack() as undo:
         try:
+            hooks = undo.enter_context(_hooks_put_back(torch))
             sanitizer = undo.enter_context(private_sanitizer(torch))
-            mode = _collecting_mode(torch, sanitizer, places, collect)
+            mode = _collecting_mode(torch, sanitizer, hooks, places, collect)
         except (ImportError, AttributeError, TypeError) as error:
             reason = f"torch's stream sanitizer cannot be used: {first_line(error)}"
             raise DeviceError(reason, _INSTEAD) from error
+        hooks.value = True  # torch does that once only
         with mode:
             yield
+
+
+@contextlib.contextmanager
+def _hooks_put_back(torch: Any) -> Iterator[Any]:
+    """The switch of torch's hooks, which is as it was after the block."""
+    import ctypes
+
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+        switch: Any = ctypes.c_bool.in_dll(library, _HOOKS)
+    except (OSError, ValueError):  # another system: they stay on
+        switch = SimpleNamespace(value=True)
+    before = switch.value
+    try:
+        yield switch
+    finally:
+        switch.value = before
 
 
 def _collecting_mode(
     torch: Any,
     sanitizer: Any,
+    hooks: Any,
     places: Places,
     collect: Callable[[Access, Access], None],
 ) -> Any:
@@ -132,9 +160,23 @@ def _collecting_mode(
     class Mode(sanitizer.CUDASanitizerDispatchMode):  # type: ignore[misc]
         """Follows each operation, and does not start CUDA for it."""
 
+        _kept: Any = None  # what was made last is not freed by an error of Python's
+
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
+            hooks.value, self._kept = True, None
+            try:
+                outputs = self._followed(func, types, args, kwargs)
+            except BaseException:
+                hooks.value = False
+                raise
+            # A gradient is taken over instead of copied only where nobody else has it.
+            if torch._C._current_graph_task_id() == -1:  # noqa: SLF001 -- no other way
+                self._kept = outputs
+            return outputs
+
+        def _followed(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
             # It touches no memory; older sanitizers take it for a write.
             if func is torch.ops.aten.record_stream.default:
                 return func(*args, **(kwargs or {}))

@@ -76,6 +76,9 @@ def started(
             "this torch can trace no devices of this kind", f"use a build for {kind}"
         )
     host, *devices = _activities(torch, kind)
+    # Without it torch 2.11 warns in the user's cell of a second cycle, which is none.
+    known = profiler.profile.__init__.__code__.co_varnames
+    alone = {"acc_events": True} if "acc_events" in known else {}
     try:
         with (
             _silence(),
@@ -83,7 +86,7 @@ def started(
             _leaving_out_operators(torch, leaves=marks_alone),
         ):
             profile = profiler.profile(
-                activities=devices if devices_alone else [host, *devices]
+                activities=devices if devices_alone else [host, *devices], **alone
             )
             profile.start()
     except (RuntimeError, ValueError, AssertionError) as error:

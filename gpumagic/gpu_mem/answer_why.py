@@ -77,7 +77,7 @@ _CAUSES = {
         "{asked} is more than {may_take}: freeing memory does not help.",
     ),
     Cause.TOO_MUCH_LIVE: _Words(
-        "too much else is alive{limits}",
+        "{alive}{limits}",
         "with what is alive now, {asked} more is too much{limits}",
         "{live} was alive in tensors: {asked} does not fit beside it{limits}.",
     ),
@@ -267,6 +267,7 @@ class Held(NamedTuple):
 
     leaks: tuple[records.Leak, ...] = ()
     own_bytes: int = 0  # what the frames of the error hold that is asked about
+    gone_bytes: int = 0  # what was alive then and went with the error
     live_bytes: int | None = None
     own: tuple[records.Leak, ...] = ()
     names: tuple[tuple[str, int], ...] = ()
@@ -350,7 +351,8 @@ def next_steps(  # noqa: PLR0913 -- each is something that a step may rest on
             steps += ways.let_go
         else:
             steps += _POOLS if verdict.pools_bytes else ()
-            if held.own_bytes > _MUCH_OF_WHAT_LIVES * (held.live_bytes or 0):
+            made_bytes = held.own_bytes + held.gone_bytes
+            if made_bytes > _MUCH_OF_WHAT_LIVES * (held.live_bytes or 0):
                 # The failing run had made much of it: its batch comes before names.
                 steps += (*ways.need_less, *_LESS_IN_THE_RUN, *ways.again)
             steps += (ways.delete, *ways.cut, *_LESS_IN_THE_RUN)
@@ -405,6 +407,13 @@ class WhyReport(Report):
     is_capped: bool = False  # whether a limit of this process is in the way
     pools_bytes: int = 0  # what graphs keep for themselves, where it is much
 
+    @property
+    def gone_bytes(self) -> int:
+        """What was alive then and is not any more: mostly the failing run's own."""
+        counters = getattr(self.memory, "counters", None)
+        then = getattr(self.oom, "allocated_bytes", None) or 0
+        return max(then - (getattr(counters, "allocated_bytes", None) or then), 0)
+
     def drawing(self) -> kit.Drawing:
         """The verdict, what to do, who has the memory, and what both rest on."""
         from gpumagic import drawing as kit
@@ -446,8 +455,13 @@ def _figures(report: WhyReport) -> dict[str, str]:
     oom, memory, answer = report.oom, report.memory, report.answer
     leaks = [each.nbytes for each in report.leaks if each.kind is not LeakKind.GRAPH]
     most = "At most " if len(leaks) > 1 else ""  # what two of them hold is in both
+    alive, gone = "too much else is alive", report.gone_bytes
+    live_bytes = getattr(oom, "allocated_bytes", None) or 0
+    if gone > live_bytes / 2:
+        alive = f"{bytes_text(gone)} of what was alive then is free again"
     return {
         **_of_verdict(report),
+        "alive": alive,
         "asked": _size("{}", oom, "requested_bytes") or "what was asked for",
         "live": _size("{}", oom, "allocated_bytes") or "Too much",
         "free": _size("{}", oom, "reserved_unallocated_bytes") or "Enough",

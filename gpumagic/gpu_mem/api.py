@@ -267,6 +267,7 @@ class Memory:
         holders, leaks = _on(device, known), _on(device, found.leaks)
         held = why.Held(
             leaks,
+            gone_bytes=WhyReport(setting, oom, memory=memory).gone_bytes,
             own_bytes=dict(found.own_bytes).get(device or 0, 0),
             live_bytes=None if memory is None else memory.counters.allocated_bytes,
             own=_on(device, found.own),

@@ -150,7 +150,7 @@ def test_waits_lie_where_they_ended():
     """They count from the start of the run; what has no known cost has no length."""
     watcher = SyncWatcher()
     watcher.start(Watched())
-    watcher.code_ended()
+    watcher.all_idle(None)
 
     spans = spans_of(watcher.calls("cuda"), started_ns=10**9)
 

@@ -388,7 +388,7 @@ def test_a_capture_that_the_code_leaves_open_is_not_traced_to_its_end(
 
 
 def test_observers_begin_and_end_in_order(device, start):
-    """Waits are noted while the code runs only; the trace goes on until all is idle."""
+    """All look on until all is idle: to look no more takes a time of its own."""
     run = start(syncs=True, profile=True)
     device.log.append("the code")
     report = report_on(run)
@@ -400,10 +400,10 @@ def test_observers_begin_and_end_in_order(device, start):
         "begin",
     ]
     assert device.log[at + 1 : at + 5] == [
-        "watch no more",
         "wait",
         "end",
         "trace no more",
+        "watch no more",
     ]
     assert device.log.index("wait") < device.log.index("trace")
     assert [point.what for point in report.syncs] == [".item()"]

@@ -12,6 +12,7 @@ from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.pairing import compare
 from gpumagic.cuda_sync_time.records import FlagKind, Mode
 from gpumagic.cuda_sync_time.sampling import take
+from gpumagic.devices.driver import open_driver
 from gpumagic.devices.opening import open_runtime
 from gpumagic.report.robust import Verdict
 
@@ -29,7 +30,7 @@ def runtime(box):
 def floor_s(runtime):
     """What an empty cell is measured as, once the device is in use."""
     torch.ones(1, device="sim")
-    return Floors().floor_s(runtime)
+    return Floors(open_driver).floor_s(runtime)
 
 
 @pytest.fixture

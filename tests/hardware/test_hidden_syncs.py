@@ -170,6 +170,22 @@ def test_a_backward_pass_has_no_races(torch, runtime):
     assert races == []
 
 
+def test_an_error_beside_a_tensor_that_goes_stays_itself(torch, runtime):
+    """torch calls Python for each tensor that is freed, and loses an error by that."""
+
+    def none_of_torch():
+        return (torch.ones(8, device="cuda") * 2).missing
+
+    def of_torch():
+        return (torch.ones(8, device="cuda") * 2) + torch.ones(3, device="cuda")
+
+    for error, fails in ((AttributeError, none_of_torch), (RuntimeError, of_torch)):
+        with runtime.watch_races(), pytest.raises(error):
+            fails()
+        with pytest.raises(error):
+            fails()
+
+
 def test_what_watching_costs_is_recorded(torch, runtime, record_measurement):
     """Seconds per operation: plain, with waits watched, with races, and afterwards."""
     x = torch.ones(16, device="cuda")

@@ -116,9 +116,9 @@ def test_a_backlog_is_told_and_not_counted(timed, spin):
 
 @pytest.mark.times
 def test_the_floor_of_an_idle_gpu(timed, instruments, record_measurement):
-    """An empty cell is measured as 40 us at most, and that is written down."""
+    """An empty cell is measured as its floor says, be that 20 us or, cold, 100."""
     empty_s = [timed(lambda: None).run.elapsed_s for _ in range(200)][50:]
-    floor_s = instruments.floors.floor_s(instruments.runtime())
+    floor_s = instruments.floors.floor_s(instruments.runtime(), alone=True)
     record_measurement(
         "once_floor",
         {
@@ -128,8 +128,8 @@ def test_the_floor_of_an_idle_gpu(timed, instruments, record_measurement):
         },
     )
 
-    assert floor_s <= 40e-6
-    assert statistics.median(empty_s) <= 3 * floor_s
+    assert floor_s <= 200e-6
+    assert floor_s / 2 <= statistics.median(empty_s) <= 2 * floor_s
 
 
 @pytest.mark.times
