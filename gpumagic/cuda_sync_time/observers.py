@@ -78,11 +78,11 @@ class SyncWatcher(Observer):
             self._unwatched = error.problem
 
     def code_ended(self) -> None:
-        """Note no more on a model's clock; on a real one finding the lines takes time."""
+        """Note no more on a model's clock; on a real one that itself takes time."""
         if self._kind in _UNTOUCHED:
             self._watch.close()
 
-    def all_idle(self, unwaited: str | None) -> None:
+    def all_idle(self, _unwaited: str | None) -> None:
         """Note no more."""
         self._watch.close()
 
@@ -392,16 +392,19 @@ def spans_of(calls: Iterable[SyncCall], started_ns: int) -> tuple[TraceSpan, ...
 
 
 def with_costs(calls: Iterable[SyncCall], reads: Sequence[SyncCall]) -> list[SyncCall]:
-    """The waits in the order seen: one of unknown cost has that of the read it is in."""
-    ends_ns, told = [each.ended_ns or 0 for each in reads], []
-    for call in calls:
-        at = bisect.bisect_left(ends_ns, call.ended_ns or 0)
-        if call.waited_s is None and at < len(reads) and reads[at].line == call.line:
-            began_ns = ends_ns[at] - (reads[at].waited_s or 0.0) * 1e9
-            if began_ns <= (call.ended_ns or 0):
-                call = dataclasses.replace(call, waited_s=reads[at].waited_s)
-        told.append(call)
-    return told
+    """The waits as seen: one of unknown cost has that of the read it is part of."""
+    ends_ns = [each.ended_ns or 0 for each in reads]
+
+    def cost_s(call: SyncCall) -> float | None:
+        ended_ns = call.ended_ns or 0
+        at = bisect.bisect_left(ends_ns, ended_ns)
+        if call.waited_s is not None or at == len(reads):
+            return call.waited_s
+        its_s = reads[at].waited_s
+        is_within = ends_ns[at] - (its_s or 0.0) * 1e9 <= ended_ns
+        return its_s if is_within and reads[at].line == call.line else None
+
+    return [dataclasses.replace(each, waited_s=cost_s(each)) for each in calls]
 
 
 def points_of(calls: Iterable[SyncCall]) -> tuple[SyncPoint, ...]:

@@ -166,13 +166,10 @@ def _works_perhaps(report: TimingReport) -> str:
     if report.bound is Bound.DEVICE:
         return f"{said}, the host waits"
     if reading_s := _reading_s(report):
-        of_it = seconds_text(reading_s)
-        if report.bound is not Bound.HOST:
-            return f"its lines wait {of_it} for the GPU, its end {waited}"
-        if reading_s > _MOSTLY * run.elapsed_s:
-            return f"its lines wait {of_it} for the GPU"
-        code_s = report.text(run.naive_s - reading_s)
-        return f"host code takes {code_s}, and its lines wait {of_it} for the GPU"
+        waits = f"its lines wait {seconds_text(reading_s)} for the GPU"
+        if report.bound is Bound.HOST and reading_s < _MOSTLY * run.elapsed_s:
+            return f"host code takes {report.text(run.naive_s - reading_s)}, {waits}"
+        return waits if report.bound is Bound.HOST else f"{waits}, its end {waited}"
     if report.bound is not Bound.HOST:
         return said
     later = (

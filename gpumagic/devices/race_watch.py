@@ -92,7 +92,8 @@ def _sanitizing(
         try:
             hooks = undo.enter_context(_hooks_put_back(torch))
             sanitizer = undo.enter_context(private_sanitizer(torch))
-            mode = _collecting_mode(torch, sanitizer, hooks, places, collect)
+            sanitizer.EventHandler = _collector(sanitizer, places, collect)
+            mode = _following_mode(torch, sanitizer, hooks)
         except (ImportError, AttributeError, TypeError) as error:
             reason = f"torch's stream sanitizer cannot be used: {first_line(error)}"
             raise DeviceError(reason, _INSTEAD) from error
@@ -118,14 +119,10 @@ def _hooks_put_back(torch: Any) -> Iterator[Any]:
         switch.value = before
 
 
-def _collecting_mode(
-    torch: Any,
-    sanitizer: Any,
-    hooks: Any,
-    places: Places,
-    collect: Callable[[Access, Access], None],
-) -> Any:
-    """The sanitizer's dispatch mode, which hands over what it finds."""
+def _collector(
+    sanitizer: Any, places: Places, collect: Callable[[Access, Access], None]
+) -> type:
+    """What the sanitizer puts its events into, which hands over what it finds."""
 
     class Collector(sanitizer.EventHandler):  # type: ignore[misc]
         """Finds what torch's own finds, and lets the code go on."""
@@ -156,6 +153,12 @@ def _collecting_mode(
             self._handle_event_record(event, earlier_stream)
             self._handle_event_wait(event, later_stream)
             self._handle_event_deletion(event)
+
+    return Collector
+
+
+def _following_mode(torch: Any, sanitizer: Any, hooks: Any) -> Any:
+    """The sanitizer's dispatch mode, by which it sees operations."""
 
     class Mode(sanitizer.CUDASanitizerDispatchMode):  # type: ignore[misc]
         """Follows each operation, and does not start CUDA for it."""
@@ -188,7 +191,6 @@ def _collecting_mode(
                 follow(_HasRun(func, outputs), types, args, kwargs)
             return outputs
 
-    sanitizer.EventHandler = Collector  # its copy is ours
     return Mode()
 
 

@@ -10,6 +10,7 @@ it may be asked.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import warnings
 from typing import Any
@@ -34,9 +35,16 @@ def has_cuda_context(torch: Any, device: int) -> bool:
 
 
 def cublas_workspace_bytes(torch: Any) -> int | None:
-    """How large cuBLAS's workspaces are; None where torch does not say (before 2.9)."""
+    """How large cuBLAS's workspaces are; None where that is not known."""
     ask = getattr(torch._C, "_cuda_getCublasWorkspaceSize", None)
-    return None if ask is None else int(ask())
+    if ask is not None:
+        return int(ask())
+    # Before torch 2.12 nobody tells, and this is its rule.
+    starts = getattr(torch.cuda, "is_initialized", bool)()
+    if not starts or torch.version.hip or "CUBLAS_WORKSPACE_CONFIG" in os.environ:
+        return None
+    is_new = torch.cuda.get_device_capability() >= (9, 0)
+    return 32 << 20 if is_new else (8 << 20) + (128 << 10)
 
 
 def cuda_count_latched(torch: Any) -> int:

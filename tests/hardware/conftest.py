@@ -29,8 +29,12 @@ _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]
 # What a real device makes torch and Python say at first use is theirs to say, and fails
 # no test: that autograd's thread had no context for cuBLAS yet, that a process with the
-# driver's threads is forked for the workers of a loader (from Python 3.12 on).
-_SAID = ("default::UserWarning", "default:.*multi-threaded:DeprecationWarning")
+# driver's threads is forked for the workers of a loader (from Python 3.12 on), and what
+# its own compiler still uses.
+_SAID = (
+    "default::UserWarning",
+    "default:.*(multi-threaded|script_method):DeprecationWarning",
+)
 _LOOK = "import torch; print(torch.__version__, torch.cuda.is_available())"
 
 

@@ -73,7 +73,10 @@ def test_repeating_agrees_with_torchs_timer(kernel, record_measurement):
 
 @pytest.mark.times
 def test_repeating_agrees_with_tritons_do_bench(kernel, record_measurement):
-    """Within 3 %: it times by events and flushes the L2 cache, which is short here."""
+    """Within 6 %: it flushes the L2 cache, and in those pauses a hot chip cools.
+
+    An H200 at its power limit was 1 to 4 % slower without them.
+    """
     testing = pytest.importorskip("triton.testing")
 
     ratio = in_turn(
@@ -84,7 +87,7 @@ def test_repeating_agrees_with_tritons_do_bench(kernel, record_measurement):
     )
 
     record_measurement(f"do_bench_{kernel.__name__}", {"ratio": ratio})
-    assert ratio == pytest.approx(1, abs=0.03)
+    assert ratio == pytest.approx(1, abs=0.06)
 
 
 @pytest.mark.times

@@ -171,7 +171,7 @@ def test_a_backward_pass_has_no_races(torch, runtime):
 
 
 def test_an_error_beside_a_tensor_that_goes_stays_itself(torch, runtime):
-    """torch calls Python for each tensor that is freed, and loses an error by that."""
+    """For each tensor that is freed Python is called, by which errors were lost."""
 
     def none_of_torch():
         return (torch.ones(8, device="cuda") * 2).missing

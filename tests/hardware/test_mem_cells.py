@@ -6,6 +6,7 @@ import gc
 
 import pytest
 
+from gpumagic.devices.torch_private import cublas_workspace_bytes
 from gpumagic.gpu_mem.records import BadgeKind, HolderKind, PeakKind
 
 MIB = 1 << 20
@@ -86,7 +87,7 @@ def size(torch):
     """How large a workspace is; none is left of earlier tests."""
     torch.zeros(1, device="cuda")
     torch._C._cuda_clearCublasWorkspaces()
-    return torch._C._cuda_getCublasWorkspaceSize()
+    return cublas_workspace_bytes(torch)
 
 
 def test_what_a_product_leaves_behind_is_named(torch, shell, cell, size):

@@ -164,13 +164,13 @@ def test_measuring_costs_little_outside_of_the_window(instruments, record_measur
 
 
 @pytest.mark.times
-def test_a_long_wait_ends_within_a_part_in_five_hundred(timed, torch, spin):
-    """Polled and waited for by a helper, the end is as exact as by events."""
+def test_a_long_wait_ends_within_half_a_percent(timed, torch, spin):
+    """Polled with pauses, and waited for by a helper; a virtual machine wakes late."""
     side = torch.cuda.Stream()
     main = timed(lambda: spin(400))
     aside = timed(lambda: (spin(100), spin(400, side)))
 
-    assert main.run.elapsed_s == pytest.approx(main.run.events[0].elapsed_s, rel=2e-3)
+    assert main.run.elapsed_s == pytest.approx(main.run.events[0].elapsed_s, rel=5e-3)
     assert aside.run.elapsed_s > main.run.elapsed_s * 0.9
     assert FlagKind.TAIL in kinds(aside)
 

@@ -157,7 +157,7 @@ class Slow:
 
 @pytest.mark.times
 def test_it_costs_little_where_nothing_overlaps(runtime, pinned, record_measurement):
-    """Behind a slow loader a loop is about as fast as without, taken in turn."""
+    """A batch of two tensors costs a fraction of a millisecond, taken in turn."""
     loader = Slow(pinned(200, 1024))
     batches = DevicePrefetcher(loader, "cuda")
 
@@ -182,7 +182,7 @@ def test_it_costs_little_where_nothing_overlaps(runtime, pinned, record_measurem
         order = (plain, prefetched) if turn % 2 else (prefetched, plain)
         taken = {loop: seconds(loop) for loop in order}
         pairs.append((taken[plain], taken[prefetched]))
-    ratio = robust.median([new / old for old, new in pairs[2:]])
+    each_s = robust.median([new - old for old, new in pairs[2:]]) / 200
 
-    record_measurement("prefetch_cost", {"pairs_s": pairs, "ratio": ratio})
-    assert ratio < 1.05  # 2 % is meant; a shared machine may be noisy
+    record_measurement("prefetch_cost", {"pairs_s": pairs, "a_batch_s": each_s})
+    assert each_s < 300e-6
