@@ -34,7 +34,7 @@ QUESTIONS = (
     ("How do I get it back?", "gpu_mem-why-leaked", "1. %gpu_mem free"),
     ("Why can others not have it?", "gpu_mem-map", "model.weight and 3 other blocks"),
     ("Will workers help?", "pin_loader-diagnosed", "0 and 8 workers load no faster"),
-    ("Is pinning worth it?", "pin_loader-diagnosed", "pin_memory=True 14.8 ms 1.77x"),
+    ("Is pinning worth it?", "pin_loader-diagnosed", "pin_memory=True 1.77x"),
     ("What do I type next?", "pin_loader-diagnosed", "-> %pin_loader train_dl"),
     ("Does it copy?", "tensor_info-transposed", ".contiguous() copies 96 B"),
     ("Why does view fail?", "tensor_info-view-fails", "would need stride 24 and has 1"),
