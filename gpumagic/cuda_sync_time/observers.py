@@ -176,11 +176,13 @@ class CallWatcher(Observer):
         type.__setattr__(owner, name, noting)
         self._undo.callback(put_back)
 
-    def code_ended(self) -> None:
-        """Note no more."""
+    def all_idle(self, _unwaited: str | None) -> None:
+        """Note no more; not before the last wait, of whose time it would be a part."""
         self._undo.close()
 
-    close = code_ended
+    def close(self) -> None:
+        """Note no more, however the cell has ended."""
+        self._undo.close()
 
     def loading(self) -> SyncPoint | None:
         """The line that waited longest for batches, if one did."""
