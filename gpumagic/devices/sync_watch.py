@@ -5,9 +5,9 @@ of torch that waits, after it has waited; the stack at that moment names the lin
 It says nothing of `torch.cuda.synchronize()` and of events, which are asked for in
 so many words; those few functions are wrapped, and so can be timed as well.
 
-torch could also tell of those through `torch.cuda._gpu_trace`. But that can never be
-switched off again, from then on slows down each allocation and each event of the
-process, and cannot tell a wait that was asked for from one that was not.
+torch could also tell of those through `torch.cuda._gpu_trace`. But that slows down each
+allocation and each event, can lose an error (`race_watch` says how), and cannot tell a
+wait that was asked for from one that was not.
 """
 
 # ruff: noqa: SLF001 -- the public functions end in private ones, which none can evade

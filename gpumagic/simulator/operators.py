@@ -68,9 +68,10 @@ class Rule:
     """How an operator uses the device and the host; compared by identity."""
 
     kind: Kind  # what it does
-    # how many times the shortest elementwise kernel of its device it takes, however
-    # little there is to do
+    # however little there is to do: so many times the shortest elementwise kernel of
+    # its device, and so many microseconds besides
     least: float = 1.0
+    more_us: float = 0.0
     # how often each byte of operands and results crosses the memory bus
     passes: float = 1.0
     # the share of the data sheet's bandwidth it reaches; None is the share that a
@@ -87,6 +88,7 @@ class Rule:
     gathers: bool = False  # of its source it reads only as many bytes as it writes
     # of its target it writes only as many bytes as it is given beside it
     scatters: bool = False
+    fills: bool = False  # whether it writes only, also where it works in place
     # what the call costs the host from Python, without the allocator
     host_ns: int = HostCosts.eager_elementwise_ns
     library: str | None = None  # what its first use starts: "cublas", "cudnn" or None
@@ -105,6 +107,8 @@ class Rule:
         """The bytes to cost, from those of all operands and of all results."""
         if self.gathers:
             return 2 * written_bytes
+        if self.fills:
+            return written_bytes
         if self.scatters and read_bytes >= written_bytes:
             return 2 * (read_bytes - written_bytes)
         return read_bytes + written_bytes
@@ -156,10 +160,10 @@ def dtype_word(dtype: str, *, tf32: bool) -> str:
 
 # Products fill a pipeline before they begin and wait for it at their end (recorded on
 # an A100: 8 to 10 us where 2 to 5 are for computing); reductions meet in a second round
-# (5 us for 4096 numbers, where an elementwise kernel takes 3); indices are read before
-# what they point to (5 to 6 us).
-_TWO_ROUNDS = 5 / 3
-_BY_ROWS = 4 / 3  # each block has a round of its own; an estimate
+# (5 us for 4096 numbers, where an elementwise kernel takes 3; on an H200 2 to 3, where
+# it takes 1); indices are read before what they point to (5 to 6 us, and 3 to 5).
+_SECOND_ROUND_US = 2.0
+_BY_ROWS_US = 1.0  # each block has a round of its own; an estimate
 # An operand with gaps, or in another order: recorded, 285 us for 367 MB in another
 # order, where a copy in order takes 212. Two operands of different order, as in
 # m + m.t(), cost what two of the same order do.
@@ -171,17 +175,17 @@ def _with_gaps(kind: Kind, least: float = 1.0) -> Rule:
 
 
 def _by_rows(kind: Kind) -> Rule:
-    rule = Rule(kind, least=_BY_ROWS)
+    rule = Rule(kind, more_us=_BY_ROWS_US)
     return replace(rule, harder=replace(rule, passes=2.0))
 
 
 COPY = _with_gaps(Kind.COPY)
 CAST = _with_gaps(Kind.CAST, 2.0)  # looks up both types for each number (6 us)
 UNKNOWN = Rule(Kind.UNMODELLED, modelled=False)
-_REDUCTION = Rule(Kind.REDUCTION, least=_TWO_ROUNDS)
+_REDUCTION = Rule(Kind.REDUCTION, more_us=_SECOND_ROUND_US)
 _PRODUCT = Rule(
     Kind.MATMUL,
-    least=_TWO_ROUNDS,
+    more_us=_SECOND_ROUND_US,
     uses_flops=True,
     host_ns=HostCosts.eager_matmul_ns,
     library="cublas",
@@ -189,7 +193,7 @@ _PRODUCT = Rule(
 _CONVOLUTION = replace(
     _PRODUCT, kind=Kind.CONVOLUTION, half_efficiency=0.65, library="cudnn"
 )
-_NORM = Rule(Kind.NORM, least=_BY_ROWS, memory_efficiency=0.55)
+_NORM = Rule(Kind.NORM, more_us=_BY_ROWS_US, memory_efficiency=0.55)
 # Several kernels; 9.5 us for a search.
 _REARRANGEMENT = Rule(Kind.REARRANGEMENT, least=3.0, passes=4.0, modelled=False)
 
@@ -217,18 +221,18 @@ _RULES = {
     "norm": _NORM,
     # Four passes over the activations, where operands and results are three of them.
     "norm backward": replace(
-        _NORM, kind=Kind.NORM_BACKWARD, least=_TWO_ROUNDS, passes=4 / 3
+        _NORM, kind=Kind.NORM_BACKWARD, more_us=_SECOND_ROUND_US, passes=4 / 3
     ),
     "embedding": Rule(
-        Kind.EMBEDDING, least=_TWO_ROUNDS, memory_efficiency=0.31, gathers=True
+        Kind.EMBEDDING, more_us=_SECOND_ROUND_US, memory_efficiency=0.31, gathers=True
     ),
     "indexed write": Rule(
-        Kind.INDEXED_WRITE, least=_TWO_ROUNDS, scatters=True, modelled=False
+        Kind.INDEXED_WRITE, more_us=_SECOND_ROUND_US, scatters=True, modelled=False
     ),
     "optimizer": Rule(Kind.OPTIMIZER),
     "rearrangement": _REARRANGEMENT,
     "copy": COPY,
-    "fill": Rule(Kind.FILL),
+    "fill": Rule(Kind.FILL, fills=True),
     "elementwise": _with_gaps(Kind.ELEMENTWISE),
     "reduction": _REDUCTION,
 }

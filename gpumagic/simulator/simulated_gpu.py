@@ -99,7 +99,7 @@ class SimulatedGpu:
             self._first_launch(name, rule)
         nbytes = (
             rule.moved_bytes(read_bytes, written_bytes)
-            if rule.gathers or rule.scatters
+            if rule.gathers or rule.scatters or rule.fills
             else read_bytes + written_bytes
         )
         # What it took before it takes again; a loop has few sizes.

@@ -124,7 +124,8 @@ def _quick(  # noqa: C901, PLR0915 -- said below
                     gpu = memory.gpu
                 if memory.plain:
                     operand, twin = memory.whole, memory.twin
-                    nbytes += operand[2]
+                    if not (reads and reads[-1] is operand):  # as in x + x
+                        nbytes += operand[2]
                 else:
                     operand, extent = operand_of(each, memory)
                     dense = dense and operand[3] is None
