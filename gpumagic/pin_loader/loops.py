@@ -141,6 +141,7 @@ def _pairs(
         spent = (perf_counter() - began_s) / max(budget_s, 1e-9)
         progress(min(max(spent, len(pairs) / enough), 1.0))
         few = modelled and len(pairs) < _PAIRS_OF_A_MODEL
+        few |= len(pairs) < _PAIRS and spent < 2  # a verdict is worth twice the time
         if (spent >= 1 and not few) or (modelled and _are_alike(pairs)):
             break
     return pairs

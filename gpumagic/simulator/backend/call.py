@@ -66,9 +66,7 @@ class Call:
             twin = self._simulation.tensors.view_of_twin(tensor, memory.twin)
             operand, nbytes = operand_of(tensor, memory)
             self.expanded = self.expanded or tensor.numel() > nbytes
-        if self.reads[-1:] != [
-            operand
-        ]:  # what is given twice, as in x + x, is read once
+        if self.reads[-1:] != [operand]:  # x + x reads x once
             self.nbytes += nbytes
         self.reads.append(operand)
         self.found.setdefault(where, []).append(operand)
