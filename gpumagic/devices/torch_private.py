@@ -39,7 +39,7 @@ def cublas_workspace_bytes(torch: Any) -> int | None:
     ask = getattr(torch._C, "_cuda_getCublasWorkspaceSize", None)
     if ask is not None:
         return int(ask())
-    # Before torch 2.12 nobody tells, and this is its rule.
+    # torch 2.11 does not tell, and this is its rule.
     starts = getattr(torch.cuda, "is_initialized", bool)()
     if not starts or torch.version.hip or "CUBLAS_WORKSPACE_CONFIG" in os.environ:
         return None

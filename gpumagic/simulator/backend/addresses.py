@@ -92,7 +92,7 @@ def simulated_addresses(simulation: Simulation) -> Iterator[tuple[Any, str, Any]
         return pointer if begins is None else begins
 
     for name in ("data_ptr", "const_data_ptr"):
-        if hasattr(base, name):  # the latter came with torch 2.12 or later
+        if hasattr(base, name):  # torch 2.11 has not both
             yield torch.Tensor, name, of_tensor(getattr(base, name))
     yield torch.UntypedStorage, "data_ptr", data_ptr
 
