@@ -206,9 +206,8 @@ FAULTS = {
     "making a run": "gpumagic.gpu_mem.cell.OneCell",
     "before every cell": "gpumagic.notebook.cell_hooks._runs_within_another",
     "after every cell": "gpumagic.notebook.cell_hooks._Cell.tell",
-    "who starts CUDA, before": "gpumagic.gpu_select.watch.Watcher._asked",
-    "who starts CUDA, after": "gpumagic.gpu_select.watch._last_cell",
-    "a module is imported": "gpumagic.gpu_select.watch.Watcher._has_been_imported",
+    "who starts CUDA": "gpumagic.gpu_select.watch.Watcher._ask",
+    "a module is imported": "gpumagic.gpu_select.watch.TorchLooks._wrap",
     "the errors of cells": "gpumagic.gpu_mem.magic.loaded_torch",
 }
 BODIES = {
