@@ -43,18 +43,6 @@ def compared(base, newer, plan=None, *, seed=0, runtime=None):
     )
 
 
-def pairs_of(ratio, *, share, count=40, seed=0):
-    """Pairs with noise of their own and noise that both share."""
-    chance = random.Random(seed)
-
-    def times(middle, both):
-        return middle * both * math.exp(chance.gauss(0, share))
-
-    for _ in range(count):
-        both = math.exp(chance.gauss(0, 0.2))
-        yield times(1e-3, both), times(1e-3 * ratio, both)
-
-
 # ---------------------------------------------------------- how rarely wrong
 
 
@@ -267,16 +255,6 @@ def test_no_result_ends_it_early():
     assert all(each.now_s == pytest.approx(0.3, rel=0.2) for each in runtimes)
     assert kinds(clear.flags) == set()
     assert kinds(unclear.flags) == {FlagKind.OUT_OF_TIME}
-
-
-def test_slow_codes_are_compared_by_what_there_is():
-    """One pair, no verdict, and it says why."""
-    found = compared(lambda _: 10.0, lambda _: 20.0)
-
-    assert len(found.result.pairs) == 1
-    assert found.runs == 4
-    assert found.result.verdict is Verdict.CANNOT_TELL
-    assert kinds(found.flags) == {FlagKind.OUT_OF_TIME}
 
 
 def test_a_slow_simulation_is_waited_for_until_it_says_something(monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import pytest
@@ -87,21 +86,6 @@ def test_work_on_a_side_stream_counts_and_is_flagged(bench):
     assert all(each.elapsed_s < OVERHEAD_S for each in report.run.events)
 
 
-def test_the_starting_stream_is_kept_when_the_cell_takes_another(bench):
-    """Work on a stream that became current in the cell is a tail, not event time."""
-    side = torch.sim.Stream()
-
-    def switch():
-        torch.sim.set_stream(side)
-        bench.busy(30)
-
-    report = bench.time(switch)
-    torch.sim.set_stream(torch.sim.default_stream())
-
-    assert report.run.tail_s == pytest.approx(0.03, rel=0.01)
-    assert report.run.events[0].elapsed_s < OVERHEAD_S
-
-
 def test_earlier_work_is_waited_for_and_told_and_not_counted(bench):
     """30 ms queued before, on a side stream even, are backlog and not time."""
     bench.busy(30, torch.sim.Stream())
@@ -122,13 +106,6 @@ def test_a_device_that_is_not_current_is_waited_for(bench):
     assert (first.device, second.device) == (0, 1)
     assert first.elapsed_s < OVERHEAD_S < 0.04 <= second.elapsed_s
     assert FlagKind.TAIL not in kinds(report)
-
-
-def compute_for(seconds):
-    """Python's own work, of which the machine's clock knows nothing."""
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        pass
 
 
 # ------------------------------------------------------- devices that come late
@@ -194,21 +171,6 @@ def as_cuda():
     with gpumagic.simulate("h100", as_cuda=True) as box:
         torch.zeros(1, device="cuda")
         yield Bench(box)
-
-
-def test_during_a_capture_nothing_is_waited_for(as_cuda):
-    """A cell within a capture leaves the capture whole, and says so."""
-    x, graph = torch.ones(64, device="cuda"), torch.cuda.CUDAGraph()
-
-    with torch.cuda.graph(graph):
-        report = as_cuda.time(lambda: x.add_(1))
-    graph.replay()
-
-    assert flag(report, FlagKind.CAPTURING)
-    assert report.run.tail_s is None
-    assert report.run.backlog_s is None
-    assert x[0].item() == 2
-    assert FlagKind.CAPTURING not in kinds(as_cuda.time(lambda: None))
 
 
 def test_a_capture_that_the_cell_leaves_open_is_left_alone(as_cuda):
@@ -299,14 +261,6 @@ def test_a_device_first_used_in_the_cell_is_in_the_picture(box):
     (drawn,) = (each for each in report.drawing().parts if hasattr(each, "lanes"))
     assert [lane.name for lane in drawn.lanes] == ["host", "sim:0", "sim:1"]
     assert [len(lane.spans) for lane in drawn.lanes[1:]] == [0, 1]
-
-
-def test_time_of_pythons_own_is_told_apart_from_the_models(bench):
-    """What no model knows is not left out in silence."""
-    report = bench.time(lambda: threading.Event().wait(0.1))
-
-    assert "on the simulated clock" in report.headline
-    assert "Python's own time is not on the simulated clock" in str(report)
 
 
 def test_a_folder_that_is_missing_stops_the_run_before_it_begins(bench, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 
 import pytest
 
@@ -132,33 +131,6 @@ def test_the_host_launches_waits_and_works(box, runtime):
     assert trace.length_s > 0.5
 
 
-def test_a_wait_lasts_until_the_device_has_come_far_enough(runtime, launch):
-    """The end of `synchronize()` is not before the end of the last kernel."""
-    trace = traced(runtime, lambda: launch(1000)).trace()
-
-    (kernel,) = of_kind(trace, SpanKind.KERNEL)
-    (wait,) = of_kind(trace, SpanKind.WAIT)
-    assert wait.start_s < kernel.end_s <= wait.end_s
-    assert wait.end_s == trace.length_s
-
-
-def test_launches_and_waits_do_not_cover_each_other(runtime, launch):
-    """The host does one thing at a time, also where a launch had to wait."""
-    small = torch.ones(8, device="sim")
-    runtime.synchronize()
-
-    def code():
-        for _ in range(1200):
-            launch(50)
-        small.sum().item()
-
-    trace = traced(runtime, code).trace()
-
-    host = of_kind(trace, SpanKind.LAUNCH, SpanKind.WAIT)
-    assert len(host) > 1200
-    assert all(one.end_s <= next_.start_s for one, next_ in pairwise(host))
-
-
 @pytest.fixture
 def captured():
     """A machine that stands in for CUDA, as graphs need, and a graph captured on it."""
@@ -170,27 +142,6 @@ def captured():
         runtime = open_runtime("sim")
         runtime.synchronize()
         yield runtime, graph
-
-
-def test_it_can_be_cut_in_the_middle(runtime):
-    """What was launched before is there to its end of the window; nothing after it."""
-    small = torch.ones(64, 64, device="sim")
-    runtime.synchronize()
-
-    with runtime.trace() as taken:
-        taken.begin()
-        small.exp()
-        runtime.synchronize()
-        assert taken.cut()
-        for _ in range(5):
-            small.cos()
-        runtime.synchronize()
-        taken.end()
-
-    trace = taken.trace()
-    assert len(of_kind(trace, SpanKind.KERNEL)) == 1
-    assert all(span.end_s <= trace.length_s for span in trace.spans)
-    assert trace.is_cut
 
 
 def test_the_saved_file_is_whole_and_labelled(runtime, box, tmp_path):

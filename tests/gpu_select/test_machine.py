@@ -14,7 +14,6 @@ from gpumagic.gpu_select.request import read
 from tests.gpu_select.machines import SLICES, UUIDS, gpu, lost, machine, sliced
 
 MIXED = machine(gpu(0), gpu(1), sliced(2), gpu(3))
-ONE_SLICE = machine(gpu(0), gpu(1), sliced(2, SLICES[:1]))
 
 
 def chosen(names, inventory=None, allowed=None):

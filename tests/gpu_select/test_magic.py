@@ -99,33 +99,6 @@ def test_the_choice_outlives_an_unload_and_the_guard_does_not():
     assert "cuda:0 is GPU 2" in again["shown"]
 
 
-WRONG = {
-    "%gpu_select -n 2": "say which, as in %gpu_select free -n 2",
-    "%gpu_select fre": "did you mean free?",
-    "%gpu_select cuda:1": "type %gpu_select 1",
-    "%gpu_select -1": "type %gpu_select none",
-    "%gpu_select 0,0": "named twice",
-    "%gpu_select free --wait soon": "soon",
-    "%gpu_select 2 --wait 10m": "%gpu_select free --wait",
-    "%gpu_select 2 --min-free 1GiB": "%gpu_select free --min-free",
-}
-
-
-@pytest.fixture(scope="module")
-def after_wrong_lines():
-    """What each of them comes to, one after the other."""
-    return dict(zip(WRONG, cells(*WRONG), strict=True))
-
-
-@pytest.mark.parametrize("line", WRONG)
-def test_a_wrong_line_says_what_to_type(line, after_wrong_lines):
-    """A slip is two lines, and nothing is set."""
-    seen = after_wrong_lines[line]
-
-    assert WRONG[line] in seen["error"]
-    assert seen["mask"] is None
-
-
 def test_waiting_counts_in_one_place_and_ends_in_the_refusal():
     """`--wait` shows how long it has waited, and then why it was in vain."""
     (seen,) = cells("%gpu_select free -n 3 --wait 1s")

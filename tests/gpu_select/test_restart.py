@@ -15,7 +15,6 @@ from gpumagic.gpu_select import restart
 from gpumagic.gpu_select.notebook import kept_file, key_of
 from gpumagic.gpu_select.request import read
 from gpumagic.gpu_select.restart import Kept
-from tests.fakes.run import run_python
 from tests.gpu_select.samples import OPEN, gpu
 
 
@@ -75,23 +74,6 @@ def test_what_is_old_foreign_or_wrong_is_thrown_away(changes):
     file = keep(**changes)
     assert restart.take(file, KEY) is None
     assert not file.exists()
-
-
-def test_what_others_have_kept_costs_a_kernel_nothing(tmp_path):
-    """Only a file that could be this kernel's own is looked at on loading."""
-    for number in range(3):
-        keep(key=f"kernel-{number}.json")
-    loaded = run_python(
-        """
-        import json, sys
-        from IPython.core.interactiveshell import InteractiveShell
-
-        InteractiveShell.instance().run_line_magic("load_ext", "gpumagic")
-        print(json.dumps("gpumagic.gpu_select.restart" in sys.modules))
-        """,
-        env={"XDG_STATE_HOME": str(tmp_path), "JPY_SESSION_NAME": "b.ipynb"},
-    )
-    assert loaded.json() is False
 
 
 def test_what_cannot_be_kept_is_an_error_that_leaves_nothing():

@@ -87,13 +87,6 @@ def in_a_process(code, **variables):
 # ---------------------------------------------------------------- looking up
 
 
-def test_a_variable_that_is_not_set_is_none_and_not_empty():
-    """Unset and empty mean all and none to CUDA, and are told apart."""
-    assert everywhere() == (None, None)
-    os.environ[NAME] = ""
-    assert everywhere() == ("", "")
-
-
 # ---------------------------------------------------------------- at the start
 
 

@@ -279,24 +279,6 @@ def test_reports_from_before_a_reload_are_still_drawn(see, first):
     assert "-> " in shown[0]
 
 
-@pytest.mark.parametrize(
-    ("typed", "problem", "hint"),
-    [
-        ("%gpu_doctor torch", "%gpu_doctor has no word torch", "%gpu_doctor words"),
-        ("%gpu_doctor 'torch", "the quotation mark ' is not closed", "close it"),
-        ("%%gpu_doctor --jsn\nx = 1", "%%gpu_doctor has no option --jsn", "--json"),
-    ],
-)
-def test_bad_input_gives_two_lines_and_changes_nothing(typed, problem, hint):
-    """What is wrong, what to type; the cell is an error and its body does not run."""
-    seen = see_in_terminal(["%load_ext gpumagic", typed, "'x' in globals()"])
-    lines = seen[1].traceback.strip().splitlines()
-    assert len(lines) == 2
-    assert problem in lines[0]
-    assert hint in lines[1]
-    assert (seen[1].status, seen[1].shown, seen[2].result) == ("error", [], "False")
-
-
 def test_unexpected_errors_keep_their_traceback():
     """Only expected failures are shortened; a bug of ours shows where it is."""
     seen = see_in_terminal(
