@@ -197,19 +197,6 @@ def test_noisy_code_is_sampled_until_the_interval_is_narrow(runtime):
     assert FlagKind.OUT_OF_TIME not in kinds(flags)
 
 
-@pytest.mark.parametrize("count", [1, 3, 9])
-def test_samples_and_mode_are_as_asked(runtime, count):
-    """No more, although there may be no time to warm up; every run is counted."""
-    ran = []
-    body = runtime.code(lambda number: ran.append(number) or 3.0)
-
-    plan = Options(samples=count, mode=Mode.LATENCY)
-    samples, _ = take(body, runtime, plan, floor_s=FLOOR_S)
-
-    assert (samples.mode, len(samples.seconds)) == (Mode.LATENCY, count)
-    assert samples.runs == len(ran) == 1 + count
-
-
 @pytest.mark.parametrize(("takes_s", "fewest"), [(30.0, 1), (0.15, 6)])
 def test_slow_code_is_not_run_to_waste(runtime, takes_s, fewest):
     """After the first run each one is a sample, if there is no time to warm up."""

@@ -117,20 +117,6 @@ def test_a_question_that_fails_costs_its_own_field_only(tmp_path, call, field):
     assert [name for name, value in load.items() if value is None] == [field]
 
 
-def test_a_gpu_that_cannot_be_found_is_left_out(tmp_path):
-    """The other devices still count, and nothing is raised."""
-    machine = changed(
-        tmp_path,
-        "four_gpus",
-        "fail=nvmlDeviceGetHandleByPciBusId_v2 15",
-        "fail=nvmlDeviceGetHandleByUUID 15",
-    )
-
-    found = told("cuda.cuInit(0); in_use = 2, 3; print(json.dumps(ask()))", machine)
-
-    assert list(found) == ["2"]
-
-
 def test_in_a_container_this_process_is_one_of_those_listed():
     """Foreign numbers hide which one; where nobody is listed nothing is known."""
     found = told(

@@ -332,16 +332,6 @@ def test_kernels_that_were_lost_are_a_problem(
     assert "restart the kernel" in (trace.hint or "restart the kernel")
 
 
-def test_a_capture_is_not_traced(traced_on):
-    """At its end the profiler waits for the device, which would break the capture."""
-    gpu = Gpu(capturing=True)
-
-    with pytest.raises(DeviceError, match="graph is being captured"):
-        traced_on("cuda", gpu, lambda: pytest.fail("the code has run"))
-
-    assert gpu.calls == []
-
-
 def test_operators_are_counted_as_torch_counts_them():
     """Names, calls and the order by own time are those of torch's own table."""
     net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU())
