@@ -64,10 +64,8 @@ def changed(values: Mapping[str, str | None]) -> Iterator[None]:
             _put(name, value)
         yield
     except BaseException:
-        for name, python, c in before:
-            _put(name, python)
-            if c != python:
-                os.unsetenv(name) if c is None else os.putenv(name, c)
+        for each in before:
+            _put_back(*each)
         raise
 
 
@@ -89,6 +87,12 @@ def _put(name: str, value: str | None) -> None:
         return
     os.environ.pop(name, None)
     os.unsetenv(name)  # pop does not reach C where Python has no such variable
+
+
+def _put_back(name: str, python: str | None, c: str | None) -> None:
+    _put(name, python)
+    if c != python:
+        os.unsetenv(name) if c is None else os.putenv(name, c)
 
 
 # ---------------------------------------------------------------- what a choice writes

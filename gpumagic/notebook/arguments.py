@@ -77,9 +77,9 @@ class word(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - beside `argument
         self, parser: argparse.ArgumentParser, _: argparse.ArgumentParser | None
     ) -> None:
         """Add it to a parser that is being made."""
-        vars(parser)["words"] = words_of(parser) | {self.spelling: self.does}
-        offered = offers_behind(parser) | {self.spelling.split()[0]: self.offers}
-        vars(parser)["offers_behind"] = offered
+        vars(parser).setdefault("words", {})[self.spelling] = self.does
+        offers = vars(parser).setdefault("offers", {})
+        offers[self.spelling.split()[0]] = self.offers
 
 
 class examples(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - beside `argument`
@@ -191,11 +191,6 @@ def examples_of(parser: argparse.ArgumentParser) -> dict[str, str]:
 def words_of(parser: argparse.ArgumentParser) -> dict[str, str]:
     """What each word that a magic answers does, such as `log [FILE]`."""
     return dict(getattr(parser, "words", {}))
-
-
-def offers_behind(parser: argparse.ArgumentParser) -> dict[str, Offers]:
-    """What Tab puts behind each word that a magic answers."""
-    return dict(getattr(parser, "offers_behind", {}))
 
 
 def next_place(

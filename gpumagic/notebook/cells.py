@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 
 _MODES = {ast.Module: "exec", ast.Interactive: "single", ast.Expression: "eval"}
 
+_NO_CODE = (
+    tokenize.ENDMARKER,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.COMMENT,
+    tokenize.DEDENT,
+)
+
 
 class _CellSource(NamedTuple):
     """A body that was read: its text, the file it counts as, its statements."""
@@ -224,18 +232,8 @@ def _name_assigned(nodes: list[ast.stmt]) -> list[ast.stmt]:
 
 def _ends_in_semicolon(text: str) -> bool:
     """Whether the last token of the code is the `;` that silences a cell."""
-    ignored = (
-        tokenize.ENDMARKER,
-        tokenize.NL,
-        tokenize.NEWLINE,
-        tokenize.COMMENT,
-        tokenize.DEDENT,
-    )
-    last = ""
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in ignored:
-            last = token.string
-    return last == ";"
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return [each.string for each in tokens if each.type not in _NO_CODE][-1:] == [";"]
 
 
 def _name_for(shell: Any, text: str) -> str:

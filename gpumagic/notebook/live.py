@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections import deque
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from IPython.display import DisplayHandle, display
@@ -49,14 +48,13 @@ _PATIENCE_S = 2.0  # for a last picture; without it the thread ends all the same
 _BACK_AND_CLEAR = "\r\x1b[K"
 
 
-@contextmanager
 def progress(
     shell: Any,
     total: int | None,
     label: str,
     *,
     begins_after_s: float = SHOWN_AFTER_S,
-) -> Iterator[Progress]:
+) -> Progress:
     """Count steps in one place of this shell; only Ctrl-C and errors leave a trace.
 
     with progress(shell, len(batches), "Measuring") as steps:
@@ -64,8 +62,7 @@ def progress(
             ...
             steps.advance()
     """
-    with Progress(total, label, place_in(shell), begins_after_s=begins_after_s) as it:
-        yield it
+    return Progress(total, label, place_in(shell), begins_after_s=begins_after_s)
 
 
 def place_in(shell: Any) -> Place:

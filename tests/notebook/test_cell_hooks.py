@@ -306,7 +306,7 @@ def test_ctrl_c_on_any_line_of_ours_leaves_the_shell_whole(body, modes, shell):
     loaded = fingerprint(shell)
     with modes(shell, told):
         on = fingerprint(shell)
-        assert _strikes(shell, body, told, on) > 20
+        assert _strikes(shell, body, told, on) > 10
     assert fingerprint(shell) == loaded
 
 
