@@ -49,7 +49,8 @@ class Notebook:
         `read` tells what a line means that was typed before.
         """
         if GUARD not in os.environ:
-            self._session.set_variable(GUARD, "1")
+            os.environ[GUARD] = "1"
+            undo.callback(os.environ.pop, GUARD, None)
         self.watcher.install(self._shell, undo)
         key = key_of(self._shell)
         if key is not None and kept_file(key).exists():

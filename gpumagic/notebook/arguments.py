@@ -125,9 +125,6 @@ def split_code(
     roles = _roles(parser, line)
     words = list(takewhile(lambda role: role[1] is not None, roles))
     end = words[-1][0].end() if words else 0
-    has_code = bool(line[end:].partition("#")[0].strip(" ;"))
-    if words and not name.startswith("%%") and not has_code:
-        end = _end_before_code(words)
     options, code = line[:end], line[end:]
     if re.match(r"\s*--(\s|$)", code):
         code = code.lstrip()[2:]
@@ -205,48 +202,20 @@ def _roles(parser: argparse.ArgumentParser, line: str) -> Iterator[_Role]:
     """Each word with the option that it names or gives a value to, if it does."""
     options = options_of(parser)
     option: argparse.Action | None = None
-    awaited, may_follow = 0, False
+    awaited, takes = 0, ""
     for word in _WORD.finditer(line):
         if awaited:
             awaited -= 1
-        elif option and may_follow and _is_value(option, word, options):
-            may_follow = False
+        elif takes and re.fullmatch(takes, word[0]):
+            takes = ""
         else:
             spelling, _, attached = word[0].partition("=")
             option = options.get(spelling.rstrip(";"))  # it silences the line
             nargs = 0 if option is None else option.nargs
             awaited = nargs if isinstance(nargs, int) else int(nargs is None)
             awaited = 0 if attached else awaited
-            may_follow = not attached
+            takes = "" if attached else getattr(option, "takes", "")
         yield word, option
-
-
-def _is_value(option: argparse.Action, word: re.Match[str], options: Options) -> bool:
-    """Whether a word is the value of the option before it, which can be without.
-
-    It is code where it and what follows it can be read as Python, as in `2 * x`.
-    """
-    takes = getattr(option, "takes", "")
-    if not takes or re.fullmatch(takes, word[0]) is None:
-        return False
-    behind = word.string[word.end() :].strip()
-    follows = behind.split(maxsplit=1)[:1]
-    if not follows or follows[0].partition("=")[0] in options:
-        return True
-    try:
-        compile(f"({word[0]} {behind})", "", "eval")
-    except (SyntaxError, ValueError):
-        return True
-    return False
-
-
-def _end_before_code(words: list[_Role]) -> int:
-    """Where the options end, if what looks like a value is all the code there is."""
-    (*before, last) = words
-    takes = getattr(last[1], "takes", "")
-    if takes and before and last[0][0].partition("=")[0] not in last[1].option_strings:
-        return before[-1][0].end()
-    return last[0].end()
 
 
 def _words(line: str, name: str) -> list[str]:
