@@ -247,9 +247,6 @@ def test_ctrl_c_comes_through_a_wait(device, start, stream, waiter):
     assert report.setting.floor_s is None  # measuring it would wait
 
 
-# --------------------------------------------------- devices that lack words
-
-
 # ------------------------------------------------------------ broken devices
 
 

@@ -227,9 +227,6 @@ def test_figures_of_a_model_carry_no_statistics():
     assert not re.search(r"95 %|interval|outlier|highest|column", text)
 
 
-# ------------------------------------------------------------------ comparison
-
-
 # --------------------------------------------------------------- all of them
 
 

@@ -14,9 +14,7 @@ from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.records import Bound, FlagKind
 from gpumagic.devices.driver import open_driver
 from gpumagic.errors import GpuMagicError
-from gpumagic.report.events import SpanKind
 from gpumagic.report.places import Code
-from gpumagic.report.units import seconds_text
 from gpumagic.simulator.engines import Engine
 
 MS = 1_000_000
@@ -159,9 +157,6 @@ def test_a_machine_that_goes_during_the_cell_leaves_the_host_s_time(box):
     assert report.run.elapsed_s >= 0.002
 
 
-# ------------------------------------------------------------ cells that fail
-
-
 # ---------------------------------------------------------------------- flags
 
 
@@ -231,27 +226,6 @@ def busy(report, device):
     ]
 
 
-def test_waits_are_drawn_where_the_cell_waited(bench):
-    """Title, table and lane have one figure."""
-    x = torch.ones(1, device="sim")
-
-    def cell():
-        for _ in range(3):
-            bench.busy(4)
-            x.item()
-
-    report = bench.time(cell, syncs=True)
-
-    waits = [
-        each
-        for each in report.activity.spans
-        if each.kind is SpanKind.WAIT and each.end_s <= report.run.naive_s
-    ]
-    in_lane_s = sum(each.end_s - each.start_s for each in waits)
-    assert in_lane_s == pytest.approx(sum(each.waited_s for each in report.syncs))
-    assert f"wait {seconds_text(in_lane_s)}" in report.headline
-
-
 def test_a_device_first_used_in_the_cell_is_in_the_picture(box):
     """It has no events of before, and works all the same."""
     torch.zeros(1, device="sim:0")
@@ -272,16 +246,6 @@ def test_a_folder_that_is_missing_stops_the_run_before_it_begins(bench, tmp_path
     with pytest.raises(GpuMagicError, match="no such folder"):
         run.begin()
     assert bench.box.machine.wait_observers == []
-
-
-def test_a_trace_that_cannot_be_saved_costs_neither_time_nor_profile(bench, tmp_path):
-    """The figures are there, with why the file is not."""
-    report = bench.time(lambda: bench.busy(7), trace_file=str(tmp_path))
-
-    assert report.run.elapsed_s >= 0.007
-    assert report.profile.busy_s == pytest.approx(0.007)
-    assert "could not be saved" in report.profile.problem
-    assert report.profile.saved_as is None
 
 
 def test_nothing_of_it_draws_random_numbers_or_moves_counters(bench):

@@ -134,25 +134,6 @@ def test_the_wait_is_exact(box):
     assert first.ended_ns == pytest.approx(between_s * 1e9)
 
 
-def test_giving_memory_back_waits_for_the_whole_device():
-    """Each segment that goes back to the driver is a wait for all that is queued."""
-    x = torch.ones(SIDE, SIDE, device="sim")
-    source = torch.ones(SIDE, SIDE).pin_memory()
-
-    def give_back(copies):
-        freed = torch.empty(64 << 20, device="sim")
-        for _ in range(copies):
-            x.copy_(source, non_blocking=True)
-        del freed
-        return waits_of(torch.sim.empty_cache)
-
-    (idle,) = give_back(copies=0)
-    (busy,) = give_back(copies=4)
-
-    assert idle.what == busy.what == "cudaFree"
-    assert busy.waited_s > idle.waited_s > 0
-
-
 def watched(action):
     """The races of one call."""
     with open_runtime("sim").watch_races() as found:

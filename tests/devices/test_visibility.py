@@ -84,9 +84,6 @@ def test_a_reason_names_the_entry_that_decided(mask, reason):
     assert only.startswith(reason)
 
 
-# ---------------------------------------------------------------- order
-
-
 # ---------------------------------------------------------------- slices
 
 

@@ -120,25 +120,6 @@ def test_a_future_import_counts_for_later_cells_only_if_it_has_run(shell):
 
 
 @pytest.mark.parametrize(
-    "lines",
-    [
-        [],
-        ["x = 1\n"],
-        ["%%time\n", "await x\n"],
-        ["%%gpu_doctor\n"],
-        ["%gpu_doctor\n", "await x\n"],
-        ["%%gpu_doctors\n", "await x\n"],
-        ["%%gpu_doctor -q\n", "x = 1\n"],
-    ],
-)
-def test_the_transform_leaves_other_cells_alone(shell, lines):
-    """Only our own magics are looked at, and only those that need it are changed."""
-    from gpumagic.notebook.cell_transform import CellTransform
-
-    assert CellTransform(shell, {"gpu_doctor"})(lines) == lines
-
-
-@pytest.mark.parametrize(
     "cell",
     [
         "get_ipython().run_cell_magic('gpu_doctor', '-q', 'x = 1'); 1/0",
