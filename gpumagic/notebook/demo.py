@@ -5,13 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpumagic.errors import GpuMagicError, MissingPackage
 from gpumagic.report.units import count_text, seconds_text
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 _DEFAULT_OUT = "build/tour.html"
 _PATIENCE_S = 300
@@ -19,7 +15,15 @@ _PATIENCE_S = 300
 
 def run(out: str | None = None) -> str:
     """Run the tour, write it as HTML, and return how it went, with the path."""
-    nbformat, nbclient, nbconvert = _packages()
+    try:
+        import nbclient
+        import nbconvert
+        import nbformat
+    except ModuleNotFoundError as error:
+        raise MissingPackage(
+            f"the demo needs the package {error.name}",
+            f"{sys.executable} -m pip install ipykernel nbclient nbconvert",
+        ) from None
     notebook = nbformat.read(_tour_path(), as_version=4)
     client = nbclient.NotebookClient(
         notebook,
@@ -55,16 +59,3 @@ def _tour_path() -> Path:
         if path.exists():
             return path
     raise GpuMagicError("the tour notebook is not installed", "reinstall gpumagic")
-
-
-def _packages() -> tuple[ModuleType, ModuleType, ModuleType]:
-    try:
-        import nbclient
-        import nbconvert
-        import nbformat
-    except ModuleNotFoundError as error:
-        raise MissingPackage(
-            f"the demo needs the package {error.name}",
-            f"{sys.executable} -m pip install ipykernel nbclient nbconvert",
-        ) from None
-    return nbformat, nbclient, nbconvert
