@@ -145,8 +145,8 @@ class SelectReport(Report):
         """What a dry run has found after the start: it would take another start."""
         in_vain = self.verdict is Verdict.FIXED_FOR_TORCH
         late = "Torch has looked in vain" if in_vain else "CUDA has started"
-        anew = "on a machine switched on anew" if self.simulated else "after a restart"
-        text = f"{late}; {anew} it would be: {self.mapping('predicted')}."
+        restart = "switching the machine on again" if self.simulated else "a restart"
+        text = f"{late}; after {restart} it would be: {self.mapping('predicted')}."
         now = "" if in_vain else f" Now {self.mapping()}."
         return f"Nothing is set (dry run). {text}{now}"
 
@@ -189,7 +189,7 @@ def _behind_its_caption(table: Table) -> Details:
 def _notes(report: SelectReport) -> Iterator[Note]:
     from gpumagic.drawing import Note
 
-    anew = "a new machine" if report.simulated else "a restart"
+    anew = "switch the machine on again" if report.simulated else "restart the kernel"
     way_out = f", as in {report.way_out}" if report.way_out else ""
     differing = sum(differs(row, report) for row in report.rows)
     if differing:
@@ -197,7 +197,7 @@ def _notes(report: SelectReport) -> Iterator[Note]:
             "problem",
             "the driver shows otherwise than the variables say now "
             f"({count_text(differing, 'row')} above): this process uses what it shows",
-            f"a choice counts after {anew}{way_out}",
+            f"to change that, {anew}{way_out}",
         )
     for remark in sorted(
         report.remarks, key=lambda each: _MOST_SEVERE_FIRST.index(each.kind)
@@ -208,7 +208,7 @@ def _notes(report: SelectReport) -> Iterator[Note]:
         yield Note("note", text)
     late = report.verdict is Verdict.FIXED and report.action is Action.STATUS
     if late and way_out and not differing:
-        yield Note("note", f"another choice needs {anew}", way_out.removeprefix(", "))
+        yield Note("note", f"to choose again, {anew}", way_out.removeprefix(", "))
 
 
 # ---------------------------------------------------------------- which GPU is which

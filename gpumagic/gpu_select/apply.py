@@ -311,6 +311,6 @@ def _why_too_late(situation: Situation, request: str) -> tuple[str, str]:
     if situation.driver.simulated:
         return (
             "the simulated GPUs are in use: which of them are visible is fixed",
-            f"have the machine anew: {way_out(situation, request)}",
+            f"switch the machine on again: {way_out(situation, request)}",
         )
     return f"CUDA has started{who}: which GPUs are visible is fixed", _RESTART

@@ -107,7 +107,7 @@ class Notebook:
         if self._session.driver.simulated:
             anew = way_out(look(self._session.driver), request.text)
             raise GpuMagicError(
-                "a simulated machine needs no restart", f"have it anew: {anew}"
+                "a simulated machine needs no restart", f"switch it on again: {anew}"
             )
         key = key_of(self._shell)
         kept = key is not None and not request.dry_run
