@@ -122,16 +122,8 @@ def lanes_of(report):
             "new takes 1.31 times as long as base (1.28 to 1.34)",
         ),
         (
-            samples.compared(samples.Verdict.SAME, 1.002, (0.9971, 1.0052)),
-            "new and base take the same time, within 1 %",
-        ),
-        (
             dataclasses.replace(samples.RACES, races=()),
             "no race was seen in this run",
-        ),
-        (
-            dataclasses.replace(samples.RACES, watcher=""),
-            "races could not be looked for",
         ),
         (
             BriefReport(samples.TAIL),
