@@ -40,7 +40,6 @@ def load(shell: Any) -> None:
     unload(shell)
     with ExitStack() as undo:
         session = Session()
-        undo.callback(session.restore_environment)
         keep_cell_numbers(shell, undo)
         settings = GpuMagic(session, parent=shell, unload=undo.close)
         _put_in(shell.configurables, settings, undo)

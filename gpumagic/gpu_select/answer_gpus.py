@@ -1,4 +1,4 @@
-"""Which GPU is cuda:0, and can that still be chosen? Why, and what decides."""
+"""Which GPU is cuda:0, and can that still be chosen?"""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from gpumagic.gpu_select.report import (
     Action,
     Remark,
     Row,
-    Severity,
     Start,
-    TorchLatch,
+    TorchLook,
     Variable,
     Verdict,
 )
@@ -22,23 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpumagic.devices.protocols import CudaState
-    from gpumagic.drawing import (
-        Cell,
-        Details,
-        Drawing,
-        Meter,
-        Note,
-        NoteKind,
-        Part,
-        Table,
-    )
+    from gpumagic.drawing import Cell, Details, Drawing, Meter, Note, Part, Table
 
 _MANY = 4  # more GPUs than this are counted, not listed
-_NOTED: dict[Severity, NoteKind] = {
-    Severity.PROBLEM: "problem",
-    Severity.WARNING: "warning",
-    Severity.NOTE: "note",
-}
+_MOST_SEVERE_FIRST = ("problem", "warning", "note")
 _HOW = (
     "NVML tells of the GPUs, the driver library of what is visible. Choosing never "
     "starts CUDA.\nUntil CUDA starts, which GPU is which is predicted from the "
@@ -55,7 +41,7 @@ class SelectReport(Report):
     rows: tuple[Row, ...]
     variables: tuple[Variable, ...]
     driver: CudaState
-    torch: TorchLatch
+    torch: TorchLook
     start: Start | None = None
     remarks: tuple[Remark, ...] = ()
     certain: bool = True  # False where drivers may read the variable otherwise
@@ -63,10 +49,10 @@ class SelectReport(Report):
     request: str | None = None  # in the user's words
     simulated: bool = False
     word: str = "cuda"  # in front of the colon of a torch device
-    way_out: str = ""  # what to type, too late, for what the variables name
+    way_out: str = ""  # what to type, too late, as an example
 
     def drawing(self) -> Drawing:
-        """Which GPU is cuda:0, and on request why, and what decides."""
+        """Which GPU is cuda:0, and on request why."""
         from gpumagic.drawing import Drawing, one_screen
 
         label = "simulated machine" if self.simulated else ""
@@ -84,6 +70,11 @@ class SelectReport(Report):
         return tried and too_late and not self.confirmed
 
     @property
+    def is_actual(self) -> bool:
+        """Whether the table shows what the driver shows, and not a prediction."""
+        return self.confirmed is not None and not self.only_tried_too_late
+
+    @property
     def headline(self) -> str:
         """What was done or found, and how sure it is."""
         if self.action is Action.STATUS:
@@ -95,7 +86,6 @@ class SelectReport(Report):
         if self.only_tried_too_late:
             return self._only_tried()
         began = {
-            Action.UNCHANGED: "As it was: ",
             Action.DRY_RUN: "Nothing is set (dry run); it would be: ",
             Action.KEPT: "Kept over the restart: ",
         }.get(self.action, "")
@@ -133,20 +123,16 @@ class SelectReport(Report):
 
     def _state(self) -> str:
         now = self.mapping()
-        if self.verdict is Verdict.FIXED:
-            who = f" {self.start}".rstrip() if self.start is not None else ""
-            return f"Too late to choose: CUDA has started{who}. Now {now}."
-        if self.verdict is Verdict.OPEN:
-            return f"You can still choose. Now {now} ({self._evidence()})."
-        if self.verdict is Verdict.NOTHING:
-            problems = (x.text for x in self.remarks if x.severity is Severity.PROBLEM)
-            problem = next(problems, None)
-            if problem is not None:
-                return f"Nothing can be chosen: {problem}."
-            return "There is no NVIDIA GPU here: nothing to choose."
+        who = f" {self.start}".rstrip() if self.start is not None else ""
+        problems = [each.text for each in self.remarks if each.kind == "problem"]
         return {
-            Verdict.FIXED_FOR_TORCH: "Too late for torch: it has looked for GPUs, "
-            "found none, and does not look again until a restart.",
+            Verdict.FIXED: f"Too late to choose: CUDA has started{who}. Now {now}.",
+            Verdict.OPEN: f"You can still choose. Now {now} ({self._evidence()}).",
+            Verdict.NOTHING: f"Nothing can be chosen: {problems[0]}."
+            if problems
+            else "There is no NVIDIA GPU here: nothing to choose.",
+            Verdict.FIXED_FOR_TORCH: "Too late for torch: it has looked for "
+            f"GPUs{who}, found none, and looks no more.",
             Verdict.LOST: "CUDA cannot be used here: this process was forked from one "
             "that had started it.",
             Verdict.FAILED: f"CUDA was started and failed (code {self.driver.code}): "
@@ -159,8 +145,8 @@ class SelectReport(Report):
         """What a dry run has found after the start: it would take another start."""
         in_vain = self.verdict is Verdict.FIXED_FOR_TORCH
         late = "Torch has looked in vain" if in_vain else "CUDA has started"
-        anew = "on a machine switched on anew" if self.simulated else "after a restart"
-        text = f"{late}; {anew} it would be: {self.mapping('predicted')}."
+        restart = "switching the machine on again" if self.simulated else "a restart"
+        text = f"{late}; after {restart} it would be: {self.mapping('predicted')}."
         now = "" if in_vain else f" Now {self.mapping()}."
         return f"Nothing is set (dry run). {text}{now}"
 
@@ -191,8 +177,6 @@ def _parts(report: SelectReport) -> Iterator[Part]:
     yield from _notes(report)
     if report.rows:
         yield Details("PCI addresses and UUIDs", (address_table(report),), "addresses")
-    if report.action is Action.STATUS:
-        yield _behind_its_caption(state_table(report))
     yield how_measured(Paragraph(_HOW))
 
 
@@ -205,32 +189,26 @@ def _behind_its_caption(table: Table) -> Details:
 def _notes(report: SelectReport) -> Iterator[Note]:
     from gpumagic.drawing import Note
 
+    anew = "switch the machine on again" if report.simulated else "restart the kernel"
+    way_out = f", as in {report.way_out}" if report.way_out else ""
     differing = sum(differs(row, report) for row in report.rows)
-    way_out = report.way_out
     if differing:
-        if report.simulated:
-            hint = f"have the machine anew: {way_out}"
-        elif way_out:
-            hint = f"add --restart to a choice to make it count: {way_out}"
-        else:
-            hint = "restart the kernel for them to count"
         yield Note(
             "problem",
             "the driver shows otherwise than the variables say now "
             f"({count_text(differing, 'row')} above): this process uses what it shows",
-            hint,
+            f"to change that, {anew}{way_out}",
         )
-    for severity, kind in _NOTED.items():
-        for remark in report.remarks:
-            if remark.severity is severity:
-                yield Note(kind, remark.text, remark.next_step)
+    for remark in sorted(
+        report.remarks, key=lambda each: _MOST_SEVERE_FIRST.index(each.kind)
+    ):
+        yield Note(remark.kind, remark.text, remark.next_step)
     if not report.certain and report.confirmed is None and report.rows:
-        said = "the prediction is not certain: drivers may read the variables otherwise"
-        yield Note("note", said)
+        text = "the prediction is not certain: drivers may read the variables otherwise"
+        yield Note("note", text)
     late = report.verdict is Verdict.FIXED and report.action is Action.STATUS
     if late and way_out and not differing:
-        needs = "a new machine" if report.simulated else "a restart"
-        yield Note("note", f"another choice needs {needs}", f"as in {way_out}")
+        yield Note("note", f"to choose again, {anew}", way_out.removeprefix(", "))
 
 
 # ---------------------------------------------------------------- which GPU is which
@@ -243,13 +221,17 @@ def gpus_table(report: SelectReport) -> Table:
     rows = _sorted(report)
     model = _common([row.name for row in rows if row.name])
     memory = _common([row.memory_total_bytes for row in rows if row.memory_total_bytes])
+    heading = "Predicted"
+    if report.is_actual:
+        agreed = not any(differs(row, report) for row in rows)
+        heading = "Confirmed" if agreed else "Actual"
     columns: dict[str, Sequence[Cell]] = {
-        _heading(report): [_rank(row, report) for row in rows],
+        heading: [_rank(row, report) for row in rows],
         "GPU": [report.number(row) for row in rows],
         "Model": [row.name for row in rows],
         "Memory free": [_memory(row, alike=memory is not None) for row in rows],
-        "Busy": [_busy(row) for row in rows],
-        "Processes": [_processes(row) for row in rows],
+        "Busy": [share_text(row.utilisation_share) for row in rows],
+        "Processes": [_count(row.process_count) for row in rows],
     }
     if model is not None or not any(row.name for row in rows):
         del columns["Model"]
@@ -264,74 +246,57 @@ def gpus_table(report: SelectReport) -> Table:
 
 
 def address_table(report: SelectReport) -> Table:
-    """The other names of each GPU, by which it can be chosen as well."""
+    """The other names of each GPU; by its UUID it can be chosen as well."""
     from gpumagic.drawing import Column, Property, Table
 
-    said = (
+    properties = (
         Property(Column("GPU"), report.number),
         Property(Column("PCI"), lambda row: row.pci_address),
         Property(Column("UUID"), lambda row: row.uuid),
     )
-    return Table.of("", said, _sorted(report))
+    return Table.of("", properties, _sorted(report))
 
 
 def reasons_table(report: SelectReport) -> Table:
-    """What is said of each: why it was chosen or refused, or cannot be had."""
+    """Why each was chosen or refused, or cannot be had."""
     from gpumagic.drawing import Column, Property, Table
 
-    said = (
+    properties = (
         Property(Column("GPU"), report.number),
         Property(Column("Reason"), lambda row: row.why),
     )
     rows = [row for row in _sorted(report) if row.why]
-    return Table.of("Why", said, rows, name="why")
+    return Table.of("Why", properties, rows, name="why")
 
 
 def differs(row: Row, report: SelectReport) -> bool:
     """Whether the driver shows a GPU otherwise than the variables say."""
-    counts = _asked(report) and not report.only_tried_too_late
-    return counts and row.predicted != row.actual
+    return report.is_actual and row.predicted != row.actual
 
 
-def _asked(report: SelectReport) -> bool:
-    """Whether the driver has told what it shows."""
-    return report.confirmed is not None
+def _shown_rank(row: Row, report: SelectReport) -> int | None:
+    return row.actual if report.is_actual else row.predicted
 
 
 def _sorted(report: SelectReport) -> list[Row]:
     def place(row: Row) -> tuple[bool, int, int]:
-        rank = _decisive(row, report)
+        rank = _shown_rank(row, report)
         return rank is None, rank or 0, row.physical
 
     return sorted(report.rows, key=place)
-
-
-def _decisive(row: Row, report: SelectReport) -> int | None:
-    """The rank that is shown: a dry run is asked about what would be."""
-    counts = _asked(report) and not report.only_tried_too_late
-    return row.actual if counts else row.predicted
-
-
-def _heading(report: SelectReport) -> str:
-    if not _asked(report) or report.only_tried_too_late:
-        return "Predicted"
-    return "Actual" if any(differs(x, report) for x in report.rows) else "Confirmed"
 
 
 def _rank(row: Row, report: SelectReport) -> Cell:
     from gpumagic.drawing import Badge
 
     if not differs(row, report):
-        return _device(report, _decisive(row, report))
-    said = [
+        rank = _shown_rank(row, report)
+        return "not visible" if rank is None else f"{report.word}:{rank}"
+    found = [
         "hidden" if rank is None else f"{report.word}:{rank}"
         for rank in (row.actual, row.predicted)
     ]
-    return Badge(", not ".join(said), "problem")
-
-
-def _device(report: SelectReport, rank: int | None) -> str:
-    return "not visible" if rank is None else f"{report.word}:{rank}"
+    return Badge(", not ".join(found), "problem")
 
 
 def _caption(report: SelectReport, model: str | None, memory: int | None) -> str:
@@ -341,9 +306,9 @@ def _caption(report: SelectReport, model: str | None, memory: int | None) -> str
     there = " and ".join(count_text(count, noun) for count, noun in counts if count)
     each = " each" if len(rows) > 1 else ""
     memory_text = "" if memory is None else f"{bytes_text(memory)}{each}"
-    said = ", ".join(filter(None, (model, memory_text)))
+    alike = ", ".join(filter(None, (model, memory_text)))
     known = "" if all(row.name for row in rows) else " (where known)"
-    return f"{there}: {said}{known}" if said else there
+    return f"{there}: {alike}{known}" if alike else there
 
 
 def _common(values: Sequence[Any]) -> Any:
@@ -351,13 +316,8 @@ def _common(values: Sequence[Any]) -> Any:
     return values[0] if len(set(values)) == 1 else None
 
 
-def _busy(row: Row) -> str | None:
-    share = row.utilisation_share
-    return None if share is None else share_text(share)
-
-
-def _processes(row: Row) -> str | None:
-    return None if row.process_count is None else str(row.process_count)
+def _count(count: int | None) -> str | None:
+    return None if count is None else str(count)
 
 
 def _memory(row: Row, *, alike: bool) -> Meter | None:
@@ -371,79 +331,3 @@ def _memory(row: Row, *, alike: bool) -> Meter | None:
         return Meter(None, bytes_text(free))
     text = bytes_text(free) if alike else part_text(free, total)
     return Meter(free / total, text)
-
-
-# ---------------------------------------------------------------- what decides
-
-# By the values of `Initialisation`, which belongs to the devices.
-_DRIVER = {
-    "not loaded": "no driver library in this process",
-    "not initialised": "loaded, and nobody has called cuInit",
-    "initialised": "cuInit has run: what is visible is fixed",
-    "forked child": "cuInit has run in the parent",
-    "failed": "cuInit was called and did not succeed",
-}
-_TORCH = {
-    TorchLatch.ABSENT: "it has no part in this yet",
-    TorchLatch.OPEN: "it looks for GPUs once, and keeps the answer",
-    TorchLatch.STARTED: "its contexts are on the GPUs that it found",
-    TorchLatch.LOOKED: "looking has started CUDA",
-    TorchLatch.LOOKED_IN_VAIN: "it does not look again until a restart",
-    TorchLatch.UNKNOWN: "it was imported before gpumagic was loaded",
-    TorchLatch.WITHOUT_CUDA: "it uses no GPU, whatever is visible",
-}
-
-
-def state_table(report: SelectReport) -> Table:
-    """Everything that has a say, each with its state and what was found."""
-    from gpumagic.drawing import Column, Table
-
-    columns = (Column("Topic"), Column("State"), Column("Found"))
-    return Table("What decides", columns, tuple(_lines(report)), name="state")
-
-
-def _lines(report: SelectReport) -> Iterator[tuple[str, Cell, Cell]]:
-    yield "Verdict", report.verdict.value, ""
-    state = report.driver.state.value
-    facts = [
-        _DRIVER.get(state, "it cannot be asked"),
-        f"the file is {report.driver.library}" if report.driver.library else "",
-    ]
-    yield "Driver library", state, "; ".join(filter(None, facts))
-    yield "torch", report.torch.value, _TORCH[report.torch]
-    start, verdict = report.start, report.verdict
-    if start is not None:
-        # A look may be in vain after CUDA has started: then the start counts.
-        vain = start.in_vain and verdict is not Verdict.FIXED
-        yield "Who looked in vain" if vain else "Who started CUDA", "seen", _who(start)
-    elif verdict in (Verdict.FIXED, Verdict.FIXED_FOR_TORCH, Verdict.FAILED):
-        yield "Who started CUDA", None, "it was not watched"
-    for each in report.variables:
-        yield each.name, *_variable(each)
-
-
-def _who(start: Start) -> str:
-    """The cell, the line and the call, as far as they are known."""
-    source = (start.source or "").strip()
-    return ": ".join(filter(None, (str(start), source if source != start.by else "")))
-
-
-def _variable(variable: Variable) -> tuple[Cell, str]:
-    """Its state, and its value in every place where it can be looked up."""
-    from gpumagic.drawing import Badge
-
-    values = {"in Python": variable.python}
-    if variable.c_known:
-        values["in C"] = variable.c
-    if variable.at_start_known:
-        values["at the start"] = variable.at_start
-    state: Cell = "not set" if variable.python is None else "set"
-    if variable.c_known and variable.c != variable.python:
-        state = Badge("Python and C differ", "problem")
-    if len(set(values.values())) == 1:
-        values = {"": variable.python}
-    said = (
-        f"{'not set' if value is None else repr(value)} {place}".strip()
-        for place, value in values.items()
-    )
-    return state, "; ".join(said)

@@ -31,8 +31,8 @@ def select(  # noqa: PLR0913 -- each one is an option of the magic
         gpumagic.gpu_select.select("free", n=2, min_free="20GiB")
 
     Args:
-        what: Numbers as nvidia-smi shows them, UUIDs or their beginnings, PCI
-            addresses (`"pci:3b:00.0"`), `"none"`, `"all"`, or `"free"`.
+        what: Numbers as nvidia-smi shows them, UUIDs or their beginnings, `"none"`,
+            `"all"`, or `"free"`.
 
         n: With "free": how many.
 

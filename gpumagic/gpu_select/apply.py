@@ -9,21 +9,13 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from gpumagic.devices.visibility import BY_PCI_ADDRESS
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_select import claims, variables
-from gpumagic.gpu_select.free import (
-    Choice,
-    NotEnough,
-    Opinion,
-    freest,
-    out_of_reach,
-    usage_of,
-)
+from gpumagic.gpu_select.free import Choice, NotEnough, freest, out_of_reach, usage_of
 from gpumagic.gpu_select.machine import (
     Place,
     places,
@@ -32,7 +24,7 @@ from gpumagic.gpu_select.machine import (
     resolve,
     together,
 )
-from gpumagic.gpu_select.report import Action, Remark, Severity, Verdict
+from gpumagic.gpu_select.report import Action, Remark, Verdict
 from gpumagic.gpu_select.request import Kind, read
 from gpumagic.gpu_select.situation import (
     allowed_places,
@@ -40,13 +32,13 @@ from gpumagic.gpu_select.situation import (
     look,
     rank_shown,
     report_of,
-    simulated_anew,
+    way_out,
 )
 from gpumagic.gpu_select.variables import MPS, ORDER, VISIBLE
 from gpumagic.report.units import bytes_text, count_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gpumagic.devices.protocols import Driver
     from gpumagic.devices.visibility import Visible
@@ -79,15 +71,15 @@ def apply(
     `waiting` is called while waiting with the seconds since the last call and what is
     still in the way.
     """
-    situation = look(driver, witness)
-    attempt = Attempt(request, situation, witness, waiting)
-    verdict = situation.verdict
-    if not request.only_tried:
-        if verdict is Verdict.FIXED:
-            return _answer_too_late(attempt)
-        for_torch = verdict is Verdict.FIXED_FOR_TORCH and not request.force
-        if for_torch or verdict is Verdict.LOST:
-            raise attempt.refusal(*_why_too_late(situation, request.text))
+    attempt = Attempt(request, look(driver, witness), witness, waiting)
+    verdict = attempt.situation.verdict
+    if request.only_tried:
+        return attempt.carry_out()
+    if verdict is Verdict.FIXED:
+        return attempt.answer_too_late()
+    for_torch = verdict is Verdict.FIXED_FOR_TORCH and not request.force
+    if for_torch or verdict is Verdict.LOST:
+        raise attempt.refusal(*_why_too_late(attempt.situation, request.text))
     return attempt.carry_out()
 
 
@@ -122,40 +114,56 @@ class Attempt:
             except NotEnough as error:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
-                    raise self.refusal(
-                        error.problem, error.hint, error.opinions
-                    ) from None
+                    raise self.refusal(error.problem, error.hint, error.whys) from None
                 pause_s = min(_PAUSE_S, left_s)
                 if self.waiting is not None:
                     self.waiting(pause_s, error.problem)
                 time.sleep(pause_s)
                 self.situation = look(self.situation.driver, self.witness)
 
-    def choice(
-        self,
-        claimed: dict[str, str] | None = None,
-        among: Sequence[Place] | None = None,
-    ) -> Choice:
-        """The places that the request means; `among` in place of the inherited limit.
+    def answer_too_late(self) -> SelectReport:
+        """The report, if what is visible is what is asked for."""
+        situation, request = self.situation, self.request
+        problem, hint = _why_too_late(situation, request.text)
+        if request.kind is Kind.FREE:
+            raise self.refusal(problem, hint)
+        choice = self._choice({})
+        ranks = [rank_shown(place, situation) for place in choice.places]
+        if ranks == list(range(len(situation.shown or ()))):
+            return self._report(Action.SELECTED, choice.whys)
+        if ranks and None not in ranks:
+            word = situation.word
+            among = ", ".join(
+                f"{place.label} is {word}:{rank}"
+                for place, rank in zip(choice.places, ranks, strict=True)
+            )
+            current = f"torch.{word}.set_device({ranks[0]}) makes it the current one"
+            hint = f"{among}: {current}; or {hint}"
+        raise self.refusal(problem, hint, choice.whys)
 
-        `claimed` is what other processes have chosen, and who.
-        """
-        inventory = self.situation.inventory
-        if among is None and not self.request.force:
-            among = allowed_places(self.situation)
-        match self.request.kind:
+    def refusal(
+        self, problem: str, hint: str, whys: Mapping[Place, str] | None = None
+    ) -> NotSelected:
+        """The error that says why nothing was changed."""
+        return NotSelected(problem, hint, self._report(Action.REFUSED, whys))
+
+    def _choice(self, claimed: dict[str, str]) -> Choice:
+        """The places that are meant; `claimed` is what other processes have chosen."""
+        request, situation = self.request, self.situation
+        allowed = None if request.force else allowed_places(situation)
+        match request.kind:
             case Kind.NAMED:
-                return named(self.request.names, self.situation, among)
+                return named(request.names, situation, allowed)
             case Kind.ALL:
-                return everything(self.situation, among)
+                return everything(situation, allowed)
             case Kind.NONE:
                 return Choice(())
-        return freest(self.request, inventory, allowed=among, claimed=claimed or {})
+        return freest(request, situation.inventory, allowed=allowed, claimed=claimed)
 
-    def report(
+    def _report(
         self,
         action: Action,
-        opinions: Iterable[Opinion] = (),
+        whys: Mapping[Place, str] | None,
         predicted: Visible | None = None,
     ) -> SelectReport:
         """The situation with what the request has made of it."""
@@ -163,26 +171,20 @@ class Attempt:
             self.situation,
             action,
             predicted=predicted,
-            opinions=opinions,
+            whys=whys,
             remarks=self._remarks,
             request=self.request.text,
         )
-
-    def refusal(
-        self, problem: str, hint: str, opinions: Iterable[Opinion] = ()
-    ) -> NotSelected:
-        """The error that says why nothing was changed."""
-        return NotSelected(problem, hint, self.report(Action.REFUSED, opinions))
 
     def _take(self) -> SelectReport:
         """Choose while no other notebook can, so that two never take the same."""
         self._remarks.clear()
         if self.situation.driver.simulated:
-            return self._settle(self.choice(), None)
+            return self._settle(self._choice({}), None)
         with claims.one_at_a_time() as held:
             known = [each.uuid for each in places(self.situation.inventory)]
             claimed = held.of_others(uuid for uuid in known if uuid)
-            choice = self.choice(claimed)
+            choice = self._choice(claimed)
             if held.problem is not None:
                 self._note(f"another notebook may take the same GPU: {held.problem}")
             if self.request.kind is Kind.NAMED:
@@ -198,15 +200,12 @@ class Attempt:
         if self.request.kind is not Kind.ALL and ranks != list(range(len(ranks))):
             raise RuntimeError(f"{chosen} came out as {predicted}")  # a fault of ours
         if (tried := self.request.only_tried) is not None:
-            return self.report(tried, choice.opinions, predicted)
-        values = {VISIBLE: mask, ORDER: BY_PCI_ADDRESS}
-        unchanged = all(os.environ.get(name) == values[name] for name in values)
-        with variables.changed(values):
+            return self._report(tried, choice.whys, predicted)
+        with variables.changed({VISIBLE: mask, ORDER: BY_PCI_ADDRESS}):
             if held is not None:
                 held.take(place.uuid for place in chosen if place.uuid)
             self.situation = look(situation.driver, self.witness)
-            action = Action.UNCHANGED if unchanged else Action.SELECTED
-            return self.report(action, choice.opinions)
+            return self._report(Action.SELECTED, choice.whys)
 
     def _mask(self, chosen: Sequence[Place]) -> str | None:
         """The value that shows these; None where every GPU is seen without one."""
@@ -223,24 +222,23 @@ class Attempt:
         return f" {written.value}" if overlooked else written.value
 
     def _note(self, text: str) -> None:
-        self._remarks.append(Remark(Severity.NOTE, text))
+        self._remarks.append(Remark("note", text))
 
 
 def _neighbours(
-    chosen: Iterable[Place], claimed: Mapping[str, str]
-) -> Iterable[Remark]:
+    chosen: Sequence[Place], claimed: Mapping[str, str]
+) -> Iterator[Remark]:
     """That others have claimed a place, or are on it."""
     for usage in map(usage_of, chosen):
         place = usage.place
-        if place.uuid is not None and place.uuid in claimed:
-            said = f"{place.label} is claimed by {claimed[place.uuid]}"
-            yield Remark(Severity.NOTE, said)
+        if holder := claimed.get(place.uuid or ""):
+            yield Remark("note", f"{place.label} is claimed by {holder}")
         if usage.processes:
             who = count_text(usage.processes, "process", "processes")
             free = usage.free_bytes
             left = "" if free is None else f"; {bytes_text(free)} of its memory is free"
             yield Remark(
-                Severity.WARNING,
+                "warning",
                 f"{place.label} is in use by {who}{left}",
                 "%gpu_select free chooses others, while this can still be changed",
             )
@@ -274,7 +272,7 @@ def named(
             "or one MIG slice",
             "name one slice alone, or whole GPUs",
         )
-    return Choice(tuple(chosen), tuple(Opinion(x, taken=True, why="") for x in chosen))
+    return Choice(tuple(chosen))
 
 
 def everything(situation: Situation, allowed: Sequence[Place] | None) -> Choice:
@@ -292,55 +290,9 @@ def everything(situation: Situation, allowed: Sequence[Place] | None) -> Choice:
             if allowed is None
             else "type %gpu_select all --force to leave that limit",
         )
-    whole = tuple(place for place in there if place.part is None)
-    chosen = whole or there[:1]
+    chosen = tuple(place for place in there if place.part is None) or there[:1]
     why = "one process sees one slice, or whole GPUs: to have this one, name it"
-    opinions = (
-        Opinion(place, place in chosen, "" if place in chosen else why)
-        for place in there
-    )
-    return Choice(chosen, tuple(opinions))
-
-
-# ---------------------------------------------------------------- too late
-
-
-def _answer_too_late(attempt: Attempt) -> SelectReport:
-    """The report, if what is visible is what is asked for."""
-    situation, request = attempt.situation, attempt.request
-    choice = _choice_too_late(attempt)
-    ranks = [rank_shown(place, situation) for place in choice.places]
-    shown = range(len(situation.shown or ()))
-    free = request.kind is Kind.FREE  # in what order they come is chance
-    if set(ranks) == set(shown) if free else ranks == list(shown):
-        return attempt.report(Action.UNCHANGED, choice.opinions)
-    problem, hint = _why_too_late(situation, request.text)
-    if ranks and None not in ranks:
-        word = situation.word
-        among = ", ".join(
-            f"{place.label} is {word}:{rank}"
-            for place, rank in zip(choice.places, ranks, strict=True)
-        )
-        current = f"torch.{word}.set_device({ranks[0]}) makes it the current one"
-        hint = f"{among}: {current}; or {hint}"
-    raise attempt.refusal(problem, hint, choice.opinions)
-
-
-def _choice_too_late(attempt: Attempt) -> Choice:
-    """What is asked for; of free ones those that are visible, if there are enough."""
-    situation = attempt.situation
-    if attempt.request.kind is Kind.FREE:
-        visible = [
-            place
-            for place in places(situation.inventory)
-            if rank_shown(place, situation) is not None
-        ]
-        with suppress(NotEnough):
-            return attempt.choice(among=visible)
-    try:
-        return attempt.choice()
-    except NotEnough as error:
-        raise attempt.refusal(error.problem, error.hint, error.opinions) from None
+    return Choice(chosen, {place: why for place in there if place not in chosen})
 
 
 def _why_too_late(situation: Situation, request: str) -> tuple[str, str]:
@@ -359,6 +311,6 @@ def _why_too_late(situation: Situation, request: str) -> tuple[str, str]:
     if situation.driver.simulated:
         return (
             "the simulated GPUs are in use: which of them are visible is fixed",
-            f"have the machine anew: {simulated_anew(request)}",
+            f"switch the machine on again: {way_out(situation, request)}",
         )
     return f"CUDA has started{who}: which GPUs are visible is fixed", _RESTART

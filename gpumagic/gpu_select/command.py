@@ -26,18 +26,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         nargs="*",
-        help="2,0 | GPU-1a2b | MIG-... | pci:3b:00.0 | none | all | free; "
-        "nothing: how things stand",
+        help="2,0 | GPU-1a2b | MIG-... | none | all | free; nothing: how things stand",
     )
     parser.add_argument("-n", type=int, metavar="N", help="with free: how many")
     parser.add_argument("--min-free", metavar="SIZE", help="with free: as in 20GiB")
     parser.add_argument("--wait", metavar="TIME", help="with free: as in 10m")
-    for option, does in (
-        ("--force", "leave the limit that was inherited"),
-        ("--print", "write nothing but the variables, for env"),
-        ("--json", "as JSON"),
-    ):
-        parser.add_argument(option, action="store_true", help=does)
+    parser.add_argument(
+        "--force", action="store_true", help="leave the limit that was inherited"
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
 
 
 def run(
@@ -64,7 +61,7 @@ def run(
             min_free=words.min_free,
             wait=words.wait,
             force=words.force,
-            dry_run=not program and not words.print,
+            dry_run=not program,
         )
     except GpuMagicError as error:
         if program or "names no GPU" not in error.problem:
@@ -72,13 +69,8 @@ def run(
         raise GpuMagicError(
             error.problem, f"{error.hint}; a program stands behind --"
         ) from None
-    if words.print:
-        values = {each.name: each.python for each in report.variables}
-        said = " ".join(f"{name}={value}" for name, value in values.items() if value)
-        sys.stdout.write(said + "\n")
-    elif not program:
-        write(report)
     if not program:
+        write(report)
         return 0
     sys.stderr.write(report.headline + "\n")
     sys.stderr.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.errors import GpuMagicError
@@ -26,28 +26,19 @@ _SHARE = "--min-free 20GiB to share a GPU with others"
 
 
 @dataclass(frozen=True)
-class Opinion:
-    """Why a place was taken or refused."""
-
-    place: Place
-    taken: bool
-    why: str
-
-
-@dataclass(frozen=True)
 class Choice:
     """The places that are to become cuda:0, cuda:1 and so on, in this order."""
 
     places: tuple[Place, ...]
-    opinions: tuple[Opinion, ...] = ()
+    whys: Mapping[Place, str] = field(default_factory=dict)  # for and against each
 
 
 class NotEnough(GpuMagicError):
-    """Fewer places fit than were asked for; `opinions` say why."""
+    """Fewer places fit than were asked for; `whys` say why."""
 
-    def __init__(self, problem: str, hint: str, opinions: tuple[Opinion, ...]) -> None:
+    def __init__(self, problem: str, hint: str, whys: Mapping[Place, str]) -> None:
         super().__init__(problem, hint)
-        self.opinions = opinions
+        self.whys = whys
 
 
 @dataclass(frozen=True)
@@ -81,22 +72,12 @@ def usage_of(place: Place) -> Usage:
         free, used = part.memory_free_bytes, part.memory_used_bytes
         return Usage(place, part.memory_total_bytes, free, used)
     gpu = place.gpu
-    total, free, used = (
-        gpu.memory_total_bytes,
-        gpu.memory_free_bytes,
-        gpu.memory_used_bytes,
-    )
+    total, free = gpu.memory_total_bytes, gpu.memory_free_bytes
+    used = gpu.memory_used_bytes
     if used is None and total is not None and free is not None:
         used = max(0, total - free - (gpu.memory_reserved_bytes or 0))
-    compute = computing(gpu)
-    return Usage(
-        place,
-        total,
-        free,
-        used,
-        processes=None if gpu.processes is None else len(compute),
-        busy_share=gpu.utilisation_share,
-    )
+    count = None if gpu.processes is None else len(computing(gpu))
+    return Usage(place, total, free, used, count, gpu.utilisation_share)
 
 
 def computing(gpu: Gpu) -> list[GpuProcess]:
@@ -131,7 +112,7 @@ def freest(
         best = pick(_foremost(fitting))
         fitting.remove(best)
         taken.append(best.place)
-    return Choice(tuple(taken), tuple(_opinions(against, taken)))
+    return Choice(tuple(taken), _whys(against, taken))
 
 
 def _foremost(usages: Sequence[Usage]) -> list[Usage]:
@@ -211,15 +192,17 @@ def _against_size(usage: Usage, needed: int) -> Iterator[_Against]:
         yield _Against(f"{bytes_text(free)} free, {asked}", (_WAIT, less))
 
 
-def _opinions(
+def _whys(
     against: Mapping[Usage, Sequence[_Against]], taken: Sequence[Place]
-) -> Iterator[Opinion]:
+) -> dict[Place, str]:
+    """What is said of each place: what speaks against it, or how free it is."""
+    whys = {}
     for usage, reasons in against.items():
-        chosen = usage.place in taken
         said = [each.why for each in reasons] or [str(usage)]
-        if not reasons and not chosen:
+        if not reasons and usage.place not in taken:
             said.append("free as well")
-        yield Opinion(usage.place, chosen, "; ".join(said))
+        whys[usage.place] = "; ".join(said)
+    return whys
 
 
 def _not_enough(
@@ -238,7 +221,7 @@ def _not_enough(
         f"type {listed(list(dict.fromkeys(ways)), ' or ')}"
         if ways
         else "type %gpu_select without a word to see what there is",
-        tuple(_opinions(against, ())),
+        _whys(against, ()),
     )
 
 

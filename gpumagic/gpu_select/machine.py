@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,12 +16,6 @@ if TYPE_CHECKING:
     from gpumagic.devices.visibility import Visible
 
 _LOOK = "type %gpu_select without a word to see what there is"
-# A bus alone, or [domain:]bus:device[.function]; every part is hexadecimal.
-_ADDRESS = re.compile(
-    r"(?:(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-7]))?"
-    r"|([0-9a-f]{1,2}))",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,14 +119,10 @@ def together(places: Iterable[Place]) -> str:
 
 
 def resolve(name: str, inventory: Inventory) -> Place:
-    """The one place that a name means: "2", "GPU-1a2b", "MIG-...", "pci:3b:00.0"."""
+    """The one place that a name means: "2", "GPU-1a2b", "MIG-..."."""
     require_gpus(inventory)
-    if name.startswith("pci:"):
-        found = _by_address(name, inventory)
-    elif name.startswith(("GPU-", "MIG-")):
-        found = _by_uuid(name, inventory)
-    else:
-        found = _by_number(name, inventory)
+    by_uuid = name.startswith(("GPU-", "MIG-"))
+    found = _by_uuid(name, inventory) if by_uuid else _by_number(name, inventory)
     gpu = found.gpu
     if gpu.problem is not None:
         raise GpuMagicError(
@@ -184,36 +173,3 @@ def _by_uuid(name: str, inventory: Inventory) -> Place:
 
 def _bare(name: str) -> str:
     return name.lower().replace("-", "")
-
-
-def _by_address(name: str, inventory: Inventory) -> Place:
-    wanted = _address(name.removeprefix("pci:"))
-    if wanted is None:
-        raise GpuMagicError(
-            f"{name!r} is not a PCI address",
-            "write it as nvidia-smi does: pci:3b:00.0, or pci:0000:3b:00.0",
-        )
-    found = [gpu for gpu in inventory.gpus if _fits(wanted, gpu)]
-    if len(found) == 1:
-        return Place(found[0])
-    many = "more than one GPU is" if found else "no GPU is"
-    raise GpuMagicError(
-        f"{many} at {name}", "type %gpu_select --show addresses to see where they are"
-    )
-
-
-def _address(text: str) -> tuple[int | None, ...] | None:
-    """Domain, bus, device and function; None for each that is not said."""
-    match = _ADDRESS.fullmatch(text)
-    if match is None:
-        return None
-    domain, bus, device, function, alone = match.groups()
-    parts = (domain, bus or alone, device, function)
-    return tuple(None if part is None else int(part, 16) for part in parts)
-
-
-def _fits(wanted: tuple[int | None, ...], gpu: Gpu) -> bool:
-    address = _address(gpu.pci_address or "")
-    return address is not None and all(
-        want is None or want == have for want, have in zip(wanted, address, strict=True)
-    )

@@ -70,8 +70,7 @@ class SelectMagics(GpuMagics):
         metavar="GPUS",
         offers=choices,
         help="Numbers as nvidia-smi shows them (2,0), the beginning of a UUID "
-        "(GPU-1a2b, MIG-...), a PCI address (pci:3b:00.0), none, all, or free. "
-        "Nothing: how things stand.",
+        "(GPU-1a2b, MIG-...), none, all, or free. Nothing: how things stand.",
     )
     @argument("-n", type=int, metavar="N", help="With free: how many.")
     @argument(

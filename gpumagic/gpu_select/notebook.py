@@ -40,7 +40,6 @@ class Notebook:
         )
         self._shell = shell
         self._session = session
-        self._asking = False
         self._chosen = False
         self._before_simulation = _variables()
 
@@ -50,7 +49,8 @@ class Notebook:
         `read` tells what a line means that was typed before.
         """
         if GUARD not in os.environ:
-            self._session.set_variable(GUARD, "1")
+            os.environ[GUARD] = "1"
+            undo.callback(os.environ.pop, GUARD, None)
         self.watcher.install(self._shell, undo)
         key = key_of(self._shell)
         if key is not None and kept_file(key).exists():
@@ -95,19 +95,19 @@ class Notebook:
     # ---------------------------------------------------------------- over a restart
 
     def restart(self, request: Request) -> SelectReport:
-        """Keep what a request means now, and restart with it."""
+        """Keep what a request means now, for the kernel that is started next."""
         from dataclasses import replace
 
         from gpumagic.errors import GpuMagicError
         from gpumagic.gpu_select import restart
         from gpumagic.gpu_select.apply import apply
-        from gpumagic.gpu_select.situation import simulated_anew
+        from gpumagic.gpu_select.situation import look, way_out
         from gpumagic.notebook.magics import show_text
 
         if self._session.driver.simulated:
+            anew = way_out(look(self._session.driver), request.text)
             raise GpuMagicError(
-                "a simulated machine needs no restart",
-                f"have it anew: {simulated_anew(request.text)}",
+                "a simulated machine needs no restart", f"switch it on again: {anew}"
             )
         key = key_of(self._shell)
         kept = key is not None and not request.dry_run
@@ -119,7 +119,10 @@ class Notebook:
             restart.keep(kept_file(key), key, request, report)
             numbers = [str(row.physical) for row in report.mapped("predicted")]
             what = f"GPU {' and '.join(numbers)}" if numbers else "your choice"
-            show_text(restart.restart(self._shell, what=what))
+            show_text(
+                "Restart the kernel now (Kernel, Restart); "
+                f"then %load_ext gpumagic takes {what} again."
+            )
         return report
 
     def _take_up(self, key: str, read: Callable[[str], Request]) -> None:
@@ -141,19 +144,7 @@ class Notebook:
     # ---------------------------------------------------------------- what is watched
 
     def _has_started(self) -> bool | None:
-        """The driver's answer, which is not yet to be had while ctypes is imported.
-
-        The watcher asks around imports, and so around that of ctypes itself, which
-        the question needs.
-        """
-        spec = getattr(sys.modules.get("ctypes"), "__spec__", None)
-        if self._asking or getattr(spec, "_initializing", False):
-            return False
-        self._asking = True
-        try:
-            return self._session.driver_of_this_machine.cuda_started()
-        finally:
-            self._asking = False
+        return self._session.driver_of_this_machine.cuda_started()
 
     def _compare(self) -> None:
         """After the start: show it if the driver has not done as predicted."""

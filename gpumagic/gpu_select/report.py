@@ -1,11 +1,15 @@
-"""What `%gpu_select` has found, chosen or refused: the records that it is told in."""
+"""The records of what `%gpu_select` has found, chosen or refused."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpumagic.report.record import Record
+
+if TYPE_CHECKING:
+    from gpumagic.drawing import NoteKind
 
 
 class Action(enum.Enum):
@@ -13,7 +17,6 @@ class Action(enum.Enum):
 
     STATUS = "status"  # nothing: it was only looked
     SELECTED = "selected"
-    UNCHANGED = "unchanged"  # the choice already was what is asked for
     DRY_RUN = "dry run"
     RESTARTING = "restarting"  # it was kept, and will be so after a restart
     KEPT = "kept"  # a request that has outlived a restart was applied
@@ -32,50 +35,31 @@ class Verdict(enum.Enum):
     UNKNOWN = "unknown"
 
 
-class TorchLatch(enum.Enum):
+class TorchLook(enum.Enum):
     """Whether torch has looked for GPUs: it looks once, and keeps the answer."""
 
-    ABSENT = "not imported"
-    OPEN = "has not looked"
-    STARTED = "has started CUDA"
-    LOOKED = "has looked and found GPUs"
-    LOOKED_IN_VAIN = "has looked and found no GPU"
-    UNKNOWN = "may have looked unseen"
-    WITHOUT_CUDA = "is built without CUDA"
-
-
-class Severity(enum.Enum):
-    """How a remark is to be taken."""
-
-    NOTE = "note"
-    WARNING = "warning"
-    PROBLEM = "problem"
+    NONE = "has not looked, as far as is known"
+    FOUND = "has looked and found GPUs"
+    IN_VAIN = "has looked and found no GPU"
 
 
 @dataclass(frozen=True)
 class Remark(Record):
     """Something worth knowing, and what to do about it."""
 
-    severity: Severity
+    kind: NoteKind
     text: str
     next_step: str = ""
 
 
 @dataclass(frozen=True)
 class Variable(Record):
-    """An environment variable where it can be looked up; None is "not set"."""
+    """An environment variable wherever something may read it; None is "not set"."""
 
     name: str
     python: str | None  # in os.environ
     c: str | None  # by getenv, which is what the driver reads
-    c_known: bool  # whether getenv could be asked
-    at_start: str | None  # when the process was started
-    at_start_known: bool
-
-    @property
-    def in_force(self) -> str | None:
-        """The value that the driver reads."""
-        return self.c if self.c_known else self.python
+    at_start: str | None = None  # when the process was started, as far as is known
 
 
 @dataclass(frozen=True)
@@ -84,9 +68,7 @@ class Start(Record):
 
     cell: int | None = None  # In[cell]
     line: int | None = None  # of that cell
-    source: str | None = None  # that line's text
     by: str | None = None  # "torch.cuda.is_available()", "import kornia"
-    in_vain: bool = False  # torch looked, and found none
 
     def __str__(self) -> str:
         where = f"in In[{self.cell}]" if self.cell is not None else ""
@@ -110,5 +92,4 @@ class Row(Record):
     process_count: int | None = None
     predicted: int | None = None  # k, if it is to be cuda:k
     actual: int | None = None  # k, if the driver says that it is cuda:k
-    chosen: bool = False  # by this request
     why: str = ""  # why it was chosen or refused, or why it cannot be asked

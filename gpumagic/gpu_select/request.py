@@ -17,10 +17,6 @@ _NUMBER = re.compile(r"[0-9]{1,6}")
 _RANGE = re.compile(r"([0-9]{1,6})-([0-9]{1,6})")
 _LONGEST_RANGE = 1024
 _UUID = re.compile(r"(gpu-|mig-)([a-z0-9./_-]+)", re.IGNORECASE)
-_PCI = re.compile(
-    r"(?:pci:)([0-9a-f:.]+)|((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])",
-    re.IGNORECASE,
-)
 _TORCH_NAME = re.compile(r"(?:torch\.)?cuda:?([0-9]*)", re.IGNORECASE)
 
 
@@ -33,20 +29,18 @@ class Kind(enum.Enum):
     FREE = "free"
 
 
-_KINDS = {"none": Kind.NONE, "all": Kind.ALL, "free": Kind.FREE, "auto": Kind.FREE}
+_KINDS = {each.value: each for each in (Kind.NONE, Kind.ALL, Kind.FREE)}
 
 
 @dataclass(frozen=True)
 class Request:
     """A request that has been understood; the machine has not been asked yet."""
 
-    kind: Kind  # what sort of choice it is
-    # what is named, in order: "2", "GPU-1a2b", "MIG-...", "pci:3b:00.0"
-    names: tuple[str, ...]
+    kind: Kind
+    names: tuple[str, ...]  # in order: "2", "GPU-1a2b", "MIG-..."
     text: str  # the request as one would type it again, options included
     count: int = 1  # of free ones, how many
-    # the free memory that each must have; None without a limit
-    min_free_bytes: int | None = None
+    min_free_bytes: int | None = None  # that each must have
     wait_s: float = 0.0  # how long to wait for free ones
     dry_run: bool = False  # whether only to say what would be set
     # whether it is kept for after a restart; nothing is set before
@@ -112,18 +106,18 @@ def meaning(what: object) -> tuple[Kind, tuple[str, ...]]:
     (('0', '1', '2'), ('3', 'GPU-1a2b'))
     """
     words = _words(what)
-    kinds = [word.lower() for word in words if word.lower() in _KINDS]
     if not words:
         raise _nothing_asked_for()
-    if not kinds:
+    kind = next((word.lower() for word in words if word.lower() in _KINDS), None)
+    if kind is None:
         return Kind.NAMED, tuple(name for word in words for name in _names_in(word))
-    if len(words) == 1:
-        return _KINDS[kinds[0]], ()
-    others = [word for word in words if word.lower() != kinds[0]]
-    hint = f"type %gpu_select {kinds[0]} alone, or the names without it"
-    if _KINDS[kinds[0]] is Kind.FREE and len(others) == 1 and others[0].isdecimal():
+    others = [word for word in words if word.lower() != kind]
+    if not others:
+        return _KINDS[kind], ()
+    hint = f"type %gpu_select {kind} alone, or the names without it"
+    if kind == "free" and others[0].isdecimal():
         hint = f"for that many free GPUs type %gpu_select free -n {others[0]}"
-    raise GpuMagicError(f"{kinds[0]!r} cannot stand among other words", hint)
+    raise GpuMagicError(f"{kind!r} cannot stand among other words", hint)
 
 
 def _words(what: object) -> list[str]:
@@ -159,15 +153,13 @@ def _names_in(word: str) -> list[str]:
         return [str(number) for number in range(first, last + 1)]
     if match := _UUID.fullmatch(word):
         return [match[1].upper() + match[2]]
-    if match := _PCI.fullmatch(word):
-        return [f"pci:{(match[1] or match[2]).lower()}"]
     if match := _TORCH_NAME.fullmatch(word):
         raise GpuMagicError(
             f"{word!r} is a name inside of one process, which comes from this choice",
             "numbers mean the GPUs of the machine, as nvidia-smi shows them: "
             f"type %gpu_select {match[1] or 'free'}",
         )
-    hint = "type a number, a UUID, pci:3b:00.0, none, all or free"
+    hint = "type a number, a UUID, none, all or free"
     if re.fullmatch(r"-[0-9]+", word):
         hint = "type %gpu_select none to hide every GPU"
     raise GpuMagicError(

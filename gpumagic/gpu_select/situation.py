@@ -12,20 +12,19 @@ from gpumagic.devices.visibility import seen_under
 from gpumagic.devices.visible_devices import same_uuid
 from gpumagic.gpu_select import variables
 from gpumagic.gpu_select.answer_gpus import SelectReport
-from gpumagic.gpu_select.free import Opinion, computing
+from gpumagic.gpu_select.free import usage_of
 from gpumagic.gpu_select.machine import Place, places, rank_of
 from gpumagic.gpu_select.report import (
     Action,
     Remark,
     Row,
-    Severity,
     Start,
-    TorchLatch,
+    TorchLook,
     Variable,
     Verdict,
 )
 from gpumagic.gpu_select.variables import MPS, ORDER, VISIBLE
-from gpumagic.gpu_select.watch import torch_latch
+from gpumagic.gpu_select.watch import torch_look
 from gpumagic.report.places import Place as CodePlace
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class Witness(Protocol):
     def start(self) -> Start | None:
         """Who started CUDA, if it has started and that is known."""
 
-    def torch_latch(self) -> TorchLatch:
+    def torch_look(self) -> TorchLook:
         """Whether torch has looked for GPUs."""
 
 
@@ -52,7 +51,7 @@ class Situation:
     driver: Driver
     inventory: Inventory
     cuda: CudaState
-    torch: TorchLatch
+    torch: TorchLook
     start: Start | None
     shown: tuple[VisibleDevice, ...] | None  # by the driver; None before the start
     visible_variable: Variable
@@ -73,8 +72,8 @@ class Situation:
             (Verdict.LOST, state is Initialisation.FORKED_CHILD),
             (Verdict.NOTHING, not self.inventory.gpus),
             (Verdict.OPEN, self.driver.simulated),  # it tries again at the next use
-            (Verdict.FIXED_FOR_TORCH, torch is TorchLatch.LOOKED_IN_VAIN),
-            (Verdict.FIXED, torch in (TorchLatch.STARTED, TorchLatch.LOOKED)),
+            (Verdict.FIXED_FOR_TORCH, torch is TorchLook.IN_VAIN),
+            (Verdict.FIXED, torch is TorchLook.FOUND),
             (Verdict.FAILED, state is Initialisation.FAILED),
             (Verdict.UNKNOWN, state is Initialisation.UNKNOWN),
         )
@@ -83,30 +82,26 @@ class Situation:
     def prediction(self, mask: str | None, order: str | None) -> Visible:
         """What a process sees under these values."""
         in_force = None if self.driver.overlooks(mask) else mask
-        mps = MPS in os.environ
-        return seen_under(in_force, order, self.inventory, mps=mps)
+        return seen_under(in_force, order, self.inventory, mps=MPS in os.environ)
 
     def prediction_now(self) -> Visible:
         """What this process sees under the variables as they are."""
-        return self.prediction(
-            self.visible_variable.in_force, self.order_variable.in_force
-        )
+        return self.prediction(self.visible_variable.c, self.order_variable.c)
 
 
 def look(driver: Driver, witness: Witness | None = None) -> Situation:
     """The situation now."""
-    latch = torch_latch() if witness is None else witness.torch_latch()
+    torch = torch_look() if witness is None else witness.torch_look()
     cuda = driver.cuda_state()
     if driver.simulated:
-        started = cuda.state is Initialisation.INITIALISED
-        latch = TorchLatch.STARTED if started else TorchLatch.OPEN
-    elif latch is TorchLatch.LOOKED_IN_VAIN and cuda.state is Initialisation.UNTOUCHED:
+        torch = TorchLook.NONE
+    elif torch is TorchLook.IN_VAIN and cuda.state is Initialisation.UNTOUCHED:
         cuda = replace(cuda, state=Initialisation.FAILED)
     return Situation(
         driver=driver,
         inventory=driver.inventory(),
         cuda=cuda,
-        torch=latch,
+        torch=torch,
         start=_start(driver, witness),
         shown=driver.visible_devices(),
         visible_variable=variables.look_up(VISIBLE),
@@ -122,9 +117,7 @@ def _start(driver: Driver, witness: Witness | None) -> Start | None:
     if mark is None:
         return None
     place = CodePlace(*mark)
-    if place.cell is None:
-        return Start(source=place.source, by=str(place))
-    return Start(place.cell, place.line, place.source)
+    return Start(by=str(place)) if place.cell is None else Start(place.cell, place.line)
 
 
 def rank_shown(place: Place, situation: Situation) -> int | None:
@@ -142,8 +135,10 @@ def _is_shown_as(device: VisibleDevice, place: Place) -> bool:
     return whole and device.pci_address == place.gpu.pci_address
 
 
-def simulated_anew(request: str) -> str:
-    """What to type for the simulated machine once more, with another choice."""
+def way_out(situation: Situation, request: str) -> str:
+    """What to type, too late, for this choice."""
+    if not situation.driver.simulated:
+        return f"%gpu_select {request} --restart"
     box = simulated_box()
     return "" if box is None else str(box.anew(request))
 
@@ -153,8 +148,8 @@ def simulated_anew(request: str) -> str:
 
 def limiting_mask(situation: Situation) -> str | None:
     """The value that the process was started with; None if it sets no limit."""
-    known, value = variables.at_start(VISIBLE)
-    return None if not known or situation.driver.overlooks(value) else value
+    value = variables.at_start(VISIBLE)
+    return None if situation.driver.overlooks(value) else value
 
 
 def allowed_places(situation: Situation) -> tuple[Place, ...] | None:
@@ -162,8 +157,7 @@ def allowed_places(situation: Situation) -> tuple[Place, ...] | None:
     value = limiting_mask(situation)
     if value is None:
         return None
-    _, order = variables.at_start(ORDER)
-    seen = situation.prediction(value, order)
+    seen = situation.prediction(value, variables.at_start(ORDER))
     ranked = {
         place: rank
         for place in places(situation.inventory)
@@ -180,19 +174,21 @@ def report_of(  # noqa: PLR0913 -- each has a default and a name
     action: Action,
     *,
     predicted: Visible | None = None,
-    opinions: Iterable[Opinion] = (),
+    whys: Mapping[Place, str] | None = None,
     remarks: Iterable[Remark] = (),
     request: str | None = None,
 ) -> SelectReport:
     """The situation as a report."""
     seen = predicted or situation.prediction_now()
     there = places(situation.inventory)
-    rows = tuple(_rows(situation, seen, {each.place: each for each in opinions}))
+    rows = tuple(_rows(situation, seen, whys or {}))
     known = all(
         any(_is_shown_as(device, place) for place in there)
         for device in situation.shown or ()
     )
     agree = known and all(row.predicted == row.actual for row in rows)
+    last = there[-1:]
+    names = [str(x.gpu.index) if x.part is None else x.uuid or x.label for x in last]
     return SelectReport(
         action=action,
         verdict=situation.verdict,
@@ -207,40 +203,21 @@ def report_of(  # noqa: PLR0913 -- each has a default and a name
         request=request,
         simulated=situation.driver.simulated,
         word=situation.word,
-        way_out=_way_out(situation, seen),
+        way_out=way_out(situation, names[0]) if len(there) > 1 else "",
     )
-
-
-def _way_out(situation: Situation, seen: Visible) -> str:
-    """How to have what the variables name; nothing where there is no choice at all."""
-    there = places(situation.inventory)
-    if len(there) < 2:
-        return ""
-    ranks = {place: rank_of(place, seen) for place in there}
-    named = [place for place in there if ranks[place] is not None]
-    named.sort(key=lambda place: ranks[place] or 0)
-    words = ",".join(
-        str(place.gpu.index) if place.part is None else place.uuid or place.label
-        for place in named or there[-1:]
-    )
-    if situation.driver.simulated:
-        return simulated_anew(words)
-    return f"%gpu_select {words} --restart"
 
 
 def _rows(
-    situation: Situation, seen: Visible, opinions: Mapping[Place, Opinion]
+    situation: Situation, seen: Visible, whys: Mapping[Place, str]
 ) -> Iterator[Row]:
     there = places(situation.inventory)
     lost = situation.verdict is Verdict.LOST
     for place in there:
-        opinion = opinions.get(place)
         yield replace(
             _row(place),
             predicted=None if lost else rank_of(place, seen),
             actual=rank_shown(place, situation),
-            chosen=opinion is not None and opinion.taken,
-            why="" if opinion is None else opinion.why,
+            why=whys.get(place, ""),
         )
     shown = {place.gpu.index for place in there}
     for gpu in situation.inventory.gpus:
@@ -250,27 +227,24 @@ def _rows(
 
 
 def _row(place: Place) -> Row:
-    gpu = place.gpu
-    row = Row(gpu.index, gpu.name, place.uuid, gpu.pci_address)
-    if place.part is not None:
-        part = gpu.mig[place.part]
-        free, total = part.memory_free_bytes, part.memory_total_bytes
-        return replace(
-            row, is_slice=True, memory_free_bytes=free, memory_total_bytes=total
-        )
-    return replace(
-        row,
-        memory_free_bytes=gpu.memory_free_bytes,
-        memory_total_bytes=gpu.memory_total_bytes,
-        utilisation_share=gpu.utilisation_share,
-        process_count=None if gpu.processes is None else len(computing(gpu)),
+    gpu, usage = place.gpu, usage_of(place)
+    return Row(
+        physical=gpu.index,
+        name=gpu.name,
+        uuid=place.uuid,
+        pci_address=gpu.pci_address,
+        is_slice=place.part is not None,
+        memory_free_bytes=usage.free_bytes,
+        memory_total_bytes=usage.total_bytes,
+        utilisation_share=usage.busy_share,
+        process_count=usage.processes,
     )
 
 
 def _remarks(situation: Situation) -> Iterator[Remark]:
     problem, hint = situation.inventory.problem, situation.inventory.hint
     if problem is not None and not situation.inventory.absent:
-        yield Remark(Severity.PROBLEM, problem, hint or "")
+        yield Remark("problem", problem, hint or "")
     if not situation.driver.simulated:
         yield from variables.remarks(
             situation.visible_variable,

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpumagic.devices.visibility import BY_PCI_ADDRESS
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_select.machine import numbers_are_safe, together
-from gpumagic.gpu_select.report import Remark, Severity, Variable
+from gpumagic.gpu_select.report import Remark, Variable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from gpumagic.devices.protocols import Inventory
     from gpumagic.devices.visibility import Visible
+    from gpumagic.drawing import NoteKind
     from gpumagic.gpu_select.machine import Place
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -27,7 +28,6 @@ MPS = "CUDA_MPS_PIPE_DIRECTORY"  # where a daemon serves this process
 _AT_START = Path("/proc/self/environ")
 # Both hide every GPU, but some libraries take an empty value for one not set.
 _NOTHING = "-1"
-_ORDERS = (BY_PCI_ADDRESS, "FASTEST_FIRST")
 
 
 def look_up(name: str) -> Variable:
@@ -36,51 +36,49 @@ def look_up(name: str) -> Variable:
     The driver reads C's environment. Whatever is put into `os.environ` arrives
     there; what `os.putenv` or a library puts there does not arrive in `os.environ`.
     """
-    c_known, c = _in_c(name)
-    known, first = at_start(name)
-    return Variable(name, os.environ.get(name), c, c_known, first, known)
+    return Variable(name, os.environ.get(name), _in_c(name), at_start(name))
 
 
-def at_start(name: str) -> tuple[bool, str | None]:
-    """Whether it is known what the process was started with, and the value."""
+def at_start(name: str) -> str | None:
+    """What the process was started with; None where it was not set, or is not known."""
     try:
         written = _AT_START.read_bytes()
     except OSError:
-        return False, None
+        return None
     entries = [each for each in written.split(b"\0") if each]
     # A process that has changed its own title has written it over this place.
-    if not entries or any(b"=" not in each for each in entries):
-        return False, None
+    if any(b"=" not in each for each in entries):
+        return None
     start = os.fsencode(name) + b"="
     values = (each[len(start) :] for each in entries if each.startswith(start))
     first = next(values, None)
-    return True, None if first is None else os.fsdecode(first)
+    return None if first is None else os.fsdecode(first)
 
 
 @contextlib.contextmanager
 def changed(values: Mapping[str, str | None]) -> Iterator[None]:
     """Set (or with None remove) variables, for good unless the block raises."""
-    before = [look_up(name) for name in values]
+    before = [(name, os.environ.get(name), _in_c(name)) for name in values]
     try:
         for name, value in values.items():
             _put(name, value)
         yield
     except BaseException:
         for each in before:
-            _put_back(each)
+            _put_back(*each)
         raise
 
 
-def _in_c(name: str) -> tuple[bool, str | None]:
+def _in_c(name: str) -> str | None:
     # PyDLL keeps hold of the interpreter's lock: no other thread of Python can
     # change the environment while C reads it.
     try:
         getenv = ctypes.PyDLL(None).getenv
-    except (OSError, TypeError, AttributeError):  # not on Windows
-        return False, None
+    except (OSError, TypeError, AttributeError):  # Windows has no such function
+        return os.environ.get(name)
     getenv.argtypes, getenv.restype = (ctypes.c_char_p,), ctypes.c_char_p
     value: bytes | None = getenv(os.fsencode(name))
-    return True, None if value is None else os.fsdecode(value)
+    return None if value is None else os.fsdecode(value)
 
 
 def _put(name: str, value: str | None) -> None:
@@ -91,10 +89,9 @@ def _put(name: str, value: str | None) -> None:
     os.unsetenv(name)  # pop does not reach C where Python has no such variable
 
 
-def _put_back(variable: Variable) -> None:
-    name, c = variable.name, variable.c
-    _put(name, variable.python)
-    if variable.c_known and c != variable.python:
+def _put_back(name: str, python: str | None, c: str | None) -> None:
+    _put(name, python)
+    if c != python:
         os.unsetenv(name) if c is None else os.putenv(name, c)
 
 
@@ -116,10 +113,14 @@ def mask_for(places: Sequence[Place], inventory: Inventory, *, mps: bool) -> Mas
     """
     if not places:
         return Mask(_NOTHING)
-    why = _against_numbers(places, inventory)
-    if mps and not why:
+    if any(place.part is not None for place in places):
+        why = "the slices of a GPU have no numbers of their own"
+    # The only GPU of a machine is 0 to everyone, whatever else is unknown of it.
+    elif not numbers_are_safe(inventory) and len(inventory.gpus) > 1:
+        why = "CUDA may number these GPUs otherwise than nvidia-smi does"
+    elif mps:
         why = "an MPS daemon numbers GPUs by itself"
-    if not why:
+    else:
         return Mask(",".join(str(place.gpu.index) for place in places))
     nameless = [place for place in places if place.uuid is None]
     if nameless:
@@ -130,55 +131,45 @@ def mask_for(places: Sequence[Place], inventory: Inventory, *, mps: bool) -> Mas
     return Mask(",".join(str(place.uuid) for place in places), f"UUIDs, because {why}")
 
 
-def _against_numbers(places: Sequence[Place], inventory: Inventory) -> str:
-    """Why a number would not mean these places, if it would not."""
-    if any(place.part is not None for place in places):
-        return "the slices of a GPU have no numbers of their own"
-    # The only GPU of a machine is 0 to everyone, whatever else is unknown of it.
-    if numbers_are_safe(inventory) or len(inventory.gpus) == 1:
-        return ""
-    return "CUDA may number these GPUs otherwise than nvidia-smi does"
-
-
 # ---------------------------------------------------------------- what they are set to
 
 
-def remarks(variable: Variable, order: Variable, seen: Visible) -> Iterator[Remark]:
+def remarks(visible: Variable, order: Variable, seen: Visible) -> Iterator[Remark]:
     """What is wrong with the variables as they are set, or surprising."""
-    for each in (variable, order):
-        if each.c_known and each.python != each.c:
+    for each in (visible, order):
+        if each.python != each.c:
             yield Remark(
-                Severity.WARNING,
-                f"{each.name} is {_said(each.python)} to Python and {_said(each.c)} "
+                "warning",
+                f"{each.name} is {_shown(each.python)} to Python and {_shown(each.c)} "
                 "to C, which is what CUDA reads: os.putenv or a library has changed "
                 "it for C alone",
                 "choose with %gpu_select, which sets both",
             )
-    value, given = variable.in_force, variable.at_start
-    if order.in_force not in (None, *_ORDERS):
+    if order.c not in (None, BY_PCI_ADDRESS, "FASTEST_FIRST"):
         yield Remark(
-            Severity.WARNING,
-            f"{ORDER} is {_said(order.in_force)}, which CUDA does not know",
+            "warning",
+            f"{ORDER} is {_shown(order.c)}, which CUDA does not know",
             f"choose with %gpu_select, which sets it to {BY_PCI_ADDRESS}",
         )
+    value, given = visible.c, visible.at_start
     reasons = [each for each in seen.reasons if each != "there is no GPU"]
     if reasons and (value or "").strip() != _NOTHING:
-        hidden = Severity.WARNING if seen.physical else Severity.PROBLEM
+        hidden: NoteKind = "warning" if seen.physical else "problem"
         yield Remark(
-            Severity.NOTE if value is None else hidden,
-            f"{VISIBLE} is {_said(value)}: {'; '.join(reasons)}",
+            "note" if value is None else hidden,
+            f"{VISIBLE} is {_shown(value)}: {'; '.join(reasons)}",
             "choose with %gpu_select, which writes what all drivers read alike",
         )
     if given is not None and any(letter.isdigit() for letter in given):
         job = os.environ.get("SLURM_JOB_ID")
         giver = f"by Slurm (job {job})" if job else "by whatever has started it"
         yield Remark(
-            Severity.NOTE,
+            "note",
             f"this process was started with {VISIBLE}={given}, {giver}: that is what "
             "there is to choose from",
             "add --force to a choice to go beyond it",
         )
 
 
-def _said(value: str | None) -> str:
+def _shown(value: str | None) -> str:
     return "not set" if value is None else repr(value[:80])

@@ -26,15 +26,14 @@ if TYPE_CHECKING:
     Offers = Iterable[str] | Callable[[Any, str], Iterable[str]]
 
 _BELOW_ZERO = re.compile(r"-\.?\d")
-# What argparse says of a value, and what kind of value it missed.
-_OF_AN_OPTION = re.compile(r"argument (?P<spellings>[^:]+): (?P<said>.*)", re.DOTALL)
-_NOT_READ = re.compile(r"invalid (int|float) value: (?P<text>.*)", re.DOTALL)
-_NO_CHOICE = re.compile(r"invalid choice: (?P<text>.*) \(choose from", re.DOTALL)
-_NUMBERS = {"int": "a whole number", "float": "a number"}
-_EXAMPLES = {"TIME": "10s", "SIZE": "2GiB", "N": "4", "K": "4", "PERCENT": "50"}
+# What argparse says of the value of an option.
+_OF_AN_OPTION = re.compile(r"argument ([^:]+): (.*)", re.DOTALL)
+_EXAMPLES = {"TIME": "10s", "SIZE": "2GiB", "N": "4", "PERCENT": "50"}
 # A word: runs of plain characters and of quoted text, up to a blank.
 _WORD = re.compile(r"""(?:[^\s"']+|"[^"]*"|'[^']*')+""")
+_OPTION = re.compile(r"\s*((?:-[A-Za-z]|--[A-Za-z][\w-]*)(?:=\S*)?)(?:\s|$)")
 _HELP = ("-h", "--help")
+_USAGE = "type {} --help to see all options"
 
 
 class argument(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - as IPython's
@@ -78,9 +77,9 @@ class word(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - beside `argument
         self, parser: argparse.ArgumentParser, _: argparse.ArgumentParser | None
     ) -> None:
         """Add it to a parser that is being made."""
-        vars(parser)["words"] = words_of(parser) | {self.spelling: self.does}
-        offered = offers_behind(parser) | {self.spelling.split()[0]: self.offers}
-        vars(parser)["offers_behind"] = offered
+        vars(parser).setdefault("words", {})[self.spelling] = self.does
+        offers = vars(parser).setdefault("offers", {})
+        offers[self.spelling.split()[0]] = self.offers
 
 
 class examples(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - beside `argument`
@@ -102,14 +101,14 @@ class examples(ArgDecorator):  # type: ignore[misc]  # noqa: N801 - beside `argu
 def parse(parser: argparse.ArgumentParser, name: str, line: str) -> argparse.Namespace:
     """Read a line that holds options and plain words only."""
     options = options_of(parser)
-    words = list(_with_values_attached(options, _words(line, name)))
+    words = _with_values_attached(options, _words(line, name))
     try:
         namespace, unknown = parser.parse_known_args(words)
     except GpuMagicError as error:  # raised by an option's own `type`
         raise UsageProblem(error.problem, error.hint) from None
     except UsageError as error:  # argparse's own verdict, handed on by IPython
         problem = _in_our_words(options, name, str(error))
-        raise problem or UsageProblem(f"{name}: {error}", _usage_hint(name)) from None
+        raise problem or UsageProblem(f"{name}: {error}", _USAGE.format(name)) from None
     _check_quantities(options, name, namespace)
     if unknown:
         raise _unknown_word(parser, name, unknown[0])
@@ -126,14 +125,11 @@ def split_code(
     roles = _roles(parser, line)
     words = list(takewhile(lambda role: role[1] is not None, roles))
     end = words[-1][0].end() if words else 0
-    has_code = bool(line[end:].partition("#")[0].strip(" ;"))
-    if words and not name.startswith("%%") and not has_code:
-        end = _end_before_code(words)
     options, code = line[:end], line[end:]
     if re.match(r"\s*--(\s|$)", code):
         code = code.lstrip()[2:]
-    elif re.match(r"\s*-", code) and _looks_like_option(code.split()[0]):
-        raise _unknown_word(parser, name, code.split()[0])
+    elif option := _OPTION.match(code):  # but not the code `-x.sum()` or `-1`
+        raise _unknown_word(parser, name, option[1])
     return parse(parser, name, options), code.strip()
 
 
@@ -194,11 +190,6 @@ def words_of(parser: argparse.ArgumentParser) -> dict[str, str]:
     return dict(getattr(parser, "words", {}))
 
 
-def offers_behind(parser: argparse.ArgumentParser) -> dict[str, Offers]:
-    """What Tab puts behind each word that a magic answers."""
-    return dict(getattr(parser, "offers_behind", {}))
-
-
 def next_place(
     parser: argparse.ArgumentParser, line: str
 ) -> tuple[list[str], argparse.Action | None]:
@@ -211,53 +202,20 @@ def _roles(parser: argparse.ArgumentParser, line: str) -> Iterator[_Role]:
     """Each word with the option that it names or gives a value to, if it does."""
     options = options_of(parser)
     option: argparse.Action | None = None
-    awaited, may_follow = 0, False
+    awaited, takes = 0, ""
     for word in _WORD.finditer(line):
         if awaited:
             awaited -= 1
-        elif option and may_follow and _is_value(option, word, options):
-            may_follow = False
+        elif takes and re.fullmatch(takes, word[0]):
+            takes = ""
         else:
             spelling, _, attached = word[0].partition("=")
             option = options.get(spelling.rstrip(";"))  # it silences the line
             nargs = 0 if option is None else option.nargs
             awaited = nargs if isinstance(nargs, int) else int(nargs is None)
             awaited = 0 if attached else awaited
-            may_follow = not attached
+            takes = "" if attached else getattr(option, "takes", "")
         yield word, option
-
-
-def _is_value(option: argparse.Action, word: re.Match[str], options: Options) -> bool:
-    """Whether a word is the value of the option before it, which can be without.
-
-    It is code where it and what follows it can be read as Python, as in `2 * x`.
-    """
-    takes = getattr(option, "takes", "")
-    if not takes or re.fullmatch(takes, word[0]) is None:
-        return False
-    behind = word.string[word.end() :].strip()
-    follows = behind.split(maxsplit=1)[:1]
-    if not follows or follows[0].partition("=")[0] in options:
-        return True
-    try:
-        compile(f"({word[0]} {behind})", "", "eval")
-    except (SyntaxError, ValueError):
-        return True
-    return False
-
-
-def _end_before_code(words: list[_Role]) -> int:
-    """Where the options end, if what looks like a value is all the code there is."""
-    (*before, last) = words
-    takes = getattr(last[1], "takes", "")
-    if takes and before and last[0][0].partition("=")[0] not in last[1].option_strings:
-        return before[-1][0].end()
-    return last[0].end()
-
-
-def _looks_like_option(word: str) -> bool:
-    """`-x` and `--words`, but not the code `-x.sum()` or `-1`."""
-    return re.fullmatch(r"(-[A-Za-z]|--[A-Za-z][\w-]*)(=.*)?", word) is not None
 
 
 def _words(line: str, name: str) -> list[str]:
@@ -277,11 +235,6 @@ def _words(line: str, name: str) -> list[str]:
     return [
         quoted.sub(lambda found: found[1] or found[2] or "", each) for each in words
     ]
-
-
-def _usage_hint(name: str) -> str:
-    """What to type to see all options."""
-    return f"type {name} --help to see all options"
 
 
 def _unknown_word(
@@ -308,49 +261,38 @@ def _unknown_word(
     meant = meant or difflib.get_close_matches(typed, bare, n=1, cutoff=0.6)
     offered = " or ".join(bare[each] for each in meant)
     kind = "option" if spelling.startswith("-") else "word"
-    hint = f"did you mean {offered}?" if meant else _usage_hint(name)
+    hint = f"did you mean {offered}?" if meant else _USAGE.format(name)
     return UsageProblem(f"{name} has no {kind} {spelling}", hint)
 
 
 # -------------------------------------------------------------------- values of options
 
 
-def _with_values_attached(options: Options, words: list[str]) -> Iterator[str]:
-    """`--budget -3s` as `--budget=-3s`: argparse takes the dash for another option."""
-    waiting = ""
+def _with_values_attached(options: Options, words: list[str]) -> list[str]:
+    """`--view -1,2` as `--view=-1,2`: argparse takes the dash for another option."""
+    attached: list[str] = []
     for word in words:
-        if waiting and _BELOW_ZERO.match(word):
-            yield f"{waiting}={word}"
-            waiting = ""
-            continue
-        if waiting:
-            yield waiting
-        takes_one = word in options and options[word].nargs is None
-        waiting = word if takes_one else ""
-        if not waiting:
-            yield word
-    if waiting:
-        yield waiting
+        option = options.get(attached[-1]) if attached else None
+        if option is not None and option.nargs is None and _BELOW_ZERO.match(word):
+            attached[-1] += f"={word}"
+        else:
+            attached.append(word)
+    return attached
 
 
 def _in_our_words(options: Options, name: str, said: str) -> UsageProblem | None:
     """What argparse says of a value, with what to type instead; None of all else."""
     about = _OF_AN_OPTION.fullmatch(said)
-    spelling = about["spellings"].split("/")[-1] if about else ""
+    spelling = about[1].split("/")[-1] if about else ""
     if about is None or spelling not in options:
         return None
-    action, verdict = options[spelling], about["said"]
-    example = f"write {spelling} {_example(action)}"
-    if verdict == "expected one argument":
-        return UsageProblem(f"{name} {spelling}: there is no value behind it", example)
-    if found := _NOT_READ.fullmatch(verdict):
-        problem = f"{name} {spelling}: {found['text']} is not {_NUMBERS[found[1]]}"
-        return UsageProblem(problem, example)
-    if (found := _NO_CHOICE.match(verdict)) and action.choices:
-        choices = " or ".join(f"{spelling} {choice}" for choice in action.choices)
-        problem = f"{name} {spelling}: {found['text']} is not one of its words"
-        return UsageProblem(problem, f"write {choices}")
-    return None
+    action = options[spelling]
+    choices = [f"{spelling} {choice}" for choice in action.choices or ()]
+    number = _EXAMPLES["N"] if action.type in (int, float) else action.dest.upper()
+    metavar = str(action.metavar or number)
+    example = f"{spelling} {_EXAMPLES.get(metavar, metavar)}"
+    problem = f"{name} {spelling}: {about[2].partition(' (choose from')[0]}"
+    return UsageProblem(problem, f"write {' or '.join(choices) or example}")
 
 
 def _check_quantities(
@@ -368,11 +310,3 @@ def _check_quantities(
             except GpuMagicError as error:
                 problem = f"{name} {spelling}: {error.problem}"
                 raise UsageProblem(problem, error.hint) from None
-
-
-def _example(action: argparse.Action) -> str:
-    if action.choices:
-        return str(next(iter(action.choices)))
-    metavar = str(action.metavar or action.dest.upper())
-    number = _EXAMPLES["N"] if action.type in (int, float) else metavar
-    return _EXAMPLES.get(metavar, number)

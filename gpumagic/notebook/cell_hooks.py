@@ -115,8 +115,12 @@ class EveryCell:
         self, below: Callable[..., Any], *args: Any, **options: Any
     ) -> Any:
         typed, self._typed = self._typed, None
-        if self._cell is not None:
-            return await self._within(self._cell, below, args, options)
+        if (outer := self._cell) is not None:
+            outer.depth += 1
+            try:
+                return await below(*args, **options)
+            finally:
+                outer.depth -= 1
         if typed is None or not typed.strip():
             return await below(*args, **options)
         modes = [each for each in self._modes if not each.leaves_out(typed)]
@@ -127,16 +131,6 @@ class EveryCell:
             self._cell, self._ended = None, cell
             cell.end()
             cell.forget()
-
-    @staticmethod
-    async def _within(
-        cell: _Cell, below: Callable[..., Any], args: Any, options: Any
-    ) -> Any:
-        cell.depth += 1
-        try:
-            return await below(*args, **options)
-        finally:
-            cell.depth -= 1
 
     def _after(self, _: Any) -> None:
         if self._cell is not None:

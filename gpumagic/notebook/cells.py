@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 
 _MODES = {ast.Module: "exec", ast.Interactive: "single", ast.Expression: "eval"}
 
+_NO_CODE = (
+    tokenize.ENDMARKER,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.COMMENT,
+    tokenize.DEDENT,
+)
+
 
 class _CellSource(NamedTuple):
     """A body that was read: its text, the file it counts as, its statements."""
@@ -82,17 +90,10 @@ def run(
     __tracebackhide__ = True
     compiled = compile_cell(shell, body, magic_line=magic_line)
     if compiled.needs_await:
-        return _run_and_await(shell, compiled, before, after)
+        return _run_and_await(compiled, before, after)
     if before is not None:
         before()
-    outcome = execute(compiled)
-    try:
-        if outcome.error is not None:
-            return _conclude(outcome, after)
-        reported = after(outcome) if after is not None else None
-        return outcome.value if reported is None else reported
-    finally:
-        del outcome  # this frame ends up in the traceback of its error
+    return _conclude(execute(compiled), after)
 
 
 def compile_cell(shell: Any, body: str, *, magic_line: str = "") -> CompiledCell:
@@ -164,7 +165,6 @@ async def execute_async(compiled: CompiledCell) -> Outcome:
 
 
 async def _run_and_await(
-    shell: Any,
     compiled: CompiledCell,
     before: Callable[[], object] | None,
     after: Callable[[Outcome], object] | None,
@@ -172,52 +172,27 @@ async def _run_and_await(
     __tracebackhide__ = True
     if before is not None:
         before()
-    outcome = await execute_async(compiled)
-    if isinstance(outcome.error, StopIteration):
-        _report_failure(outcome, after)
-        return _show_as_the_cells(shell, outcome.error)
-    return _conclude(outcome, after)
-
-
-def _show_as_the_cells(shell: Any, error: BaseException) -> None:
-    """Let IPython show an error that no coroutine can raise: Python would replace it.
-
-    IPython's own frame, which awaits us, has the result that tells of the error.
-    """
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_name != "run_code":
-        frame = frame.f_back
-    result = None if frame is None else frame.f_locals.get("result")
-    if result is not None:
-        result.error_in_exec = error
-    shell.showtraceback((type(error), error, error.__traceback__))
+    return _conclude(await execute_async(compiled), after)
 
 
 def _conclude(outcome: Outcome, after: Callable[[Outcome], object] | None) -> Any:
     """Report, then hand out the value or raise the body's own exception."""
     __tracebackhide__ = True
-    if outcome.error is None:
+    error = outcome.error
+    if error is None:
         reported = after(outcome) if after is not None else None
         return outcome.value if reported is None else reported
-    traceback = outcome.error.__traceback__
+    traceback = error.__traceback__
     try:
-        _report_failure(outcome, after)
-        raise outcome.error.with_traceback(traceback)
+        if after is not None:
+            after(outcome)
+    except Exception as problem:  # noqa: BLE001 - noted on the error that matters
+        error.add_note(f"gpumagic could not report on this cell: {problem!r}")
+    try:
+        raise error.with_traceback(traceback)
     finally:
         # This frame ends up in the traceback: it must not hold on to the error.
-        del outcome, traceback
-
-
-def _report_failure(
-    outcome: Outcome, after: Callable[[Outcome], object] | None
-) -> None:
-    """Let the report be drawn; its own failure must not hide the cell's."""
-    if after is None or outcome.error is None:
-        return
-    try:
-        after(outcome)
-    except Exception as problem:  # noqa: BLE001 - noted on the error that matters
-        outcome.error.add_note(f"gpumagic could not report on this cell: {problem!r}")
+        del outcome, error, traceback
 
 
 def _split(
@@ -257,18 +232,8 @@ def _name_assigned(nodes: list[ast.stmt]) -> list[ast.stmt]:
 
 def _ends_in_semicolon(text: str) -> bool:
     """Whether the last token of the code is the `;` that silences a cell."""
-    ignored = (
-        tokenize.ENDMARKER,
-        tokenize.NL,
-        tokenize.NEWLINE,
-        tokenize.COMMENT,
-        tokenize.DEDENT,
-    )
-    last = ""
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in ignored:
-            last = token.string
-    return last == ";"
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return [each.string for each in tokens if each.type not in _NO_CODE][-1:] == [";"]
 
 
 def _name_for(shell: Any, text: str) -> str:
@@ -328,24 +293,19 @@ class RepeatableCell:
 
     def __init__(self, shell: Any, body: str, *, magic_line: str = "") -> None:
         source = _parse_cell(shell, body, magic_line=magic_line)
-        self._codes = _codes(shell, source)
+        module = ast.Module(source.nodes, [])
+        (self._code,) = compile_nodes(shell, [module], source.name)
         self.name = source.name
         self._namespaces = shell.user_global_ns, shell.user_ns
         self.is_empty = not source.nodes
-        self.needs_await = any(map(_is_coroutine, self._codes))
+        self.needs_await = _is_coroutine(self._code)
 
     def __call__(self, calls: int = 1) -> None:
         """Run it so many times."""
         __tracebackhide__ = True
-        namespaces = self._namespaces
-        if len(self._codes) == 1:
-            code = self._codes[0]
-            for _ in itertools.repeat(None, calls):
-                exec(code, *namespaces)
-            return
+        code, namespaces = self._code, self._namespaces
         for _ in itertools.repeat(None, calls):
-            for code in self._codes:
-                exec(code, *namespaces)
+            exec(code, *namespaces)
 
 
 def own_part(body: object, error: BaseException) -> BaseException:
@@ -360,12 +320,3 @@ def own_part(body: object, error: BaseException) -> BaseException:
             return error.with_traceback(traceback)
         traceback = traceback.tb_next
     return error.with_traceback(None) if isinstance(error, KeyboardInterrupt) else error
-
-
-def _codes(shell: Any, source: _CellSource) -> list[CodeType]:
-    nodes = source.nodes
-    try:
-        return compile_nodes(shell, [ast.Module(nodes, [])], source.name)
-    except SyntaxError:  # a `from __future__` that is not at the beginning
-        each: list[ast.mod] = [ast.Module([node], []) for node in nodes]
-        return compile_nodes(shell, each, source.name)

@@ -5,12 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.notebook.arguments import (
-    next_place,
-    offers_behind,
-    options_of,
-    words_of,
-)
+from gpumagic.notebook.arguments import next_place, options_of, words_of
 from gpumagic.notebook.faults import Hook
 
 if TYPE_CHECKING:
@@ -71,8 +66,8 @@ class Completion:
         if plain and is_code:
             return _offer(begun, self._notebook_names(), beside_code=True)
         if plain:
-            behind = offers_behind(parser).get(plain[0], ()) if len(plain) == 1 else ()
-            return _offer(begun, _offered(behind, magic, begun))
+            behind = getattr(parser, "offers", {}) if len(plain) == 1 else {}
+            return _offer(begun, _offered(behind.get(plain[0], ()), magic, begun))
         words = [each.split()[0] for each in words_of(parser) if sign == "%"]
         for action in positional:
             words += self._values(action, magic, begun)

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError, MissingPackage
 from gpumagic.report.units import count_text, seconds_text
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 _DEFAULT_OUT = "build/tour.html"
 _PATIENCE_S = 300
 
 
 def run(out: str | None = None) -> str:
-    """Run the tour, write it as HTML, and return a summary with the path."""
-    nbformat, nbclient, nbconvert = _packages()
+    """Run the tour, write it as HTML, and return how it went, with the path."""
+    try:
+        import nbclient
+        import nbconvert
+        import nbformat
+    except ModuleNotFoundError as error:
+        raise MissingPackage(
+            f"the demo needs the package {error.name}",
+            f"{sys.executable} -m pip install ipykernel nbclient nbconvert",
+        ) from None
     notebook = nbformat.read(_tour_path(), as_version=4)
     client = nbclient.NotebookClient(
         notebook,
@@ -43,7 +46,9 @@ def run(out: str | None = None) -> str:
     page.write_text(html, encoding="utf-8")
     if failure is not None:
         raise GpuMagicError(f"a cell of the tour failed: {failure}", f"look at {page}")
-    return _summary(notebook, page, time.monotonic() - started)
+    cells = sum(cell.cell_type == "code" for cell in notebook.cells)
+    took = seconds_text(time.monotonic() - started)
+    return f"The tour ran: {count_text(cells, 'cell')} in {took}.\nOpen it: {page}"
 
 
 def _tour_path() -> Path:
@@ -54,42 +59,3 @@ def _tour_path() -> Path:
         if path.exists():
             return path
     raise GpuMagicError("the tour notebook is not installed", "reinstall gpumagic")
-
-
-def _packages() -> tuple[ModuleType, ModuleType, ModuleType]:
-    try:
-        import nbclient
-        import nbconvert
-        import nbformat
-    except ModuleNotFoundError as error:
-        raise MissingPackage(
-            f"the demo needs the package {error.name}",
-            f"{sys.executable} -m pip install ipykernel nbclient nbconvert",
-        ) from None
-    return nbformat, nbclient, nbconvert
-
-
-def _summary(notebook: Any, page: Path, elapsed_s: float) -> str:
-    cells = sum(cell.cell_type == "code" for cell in notebook.cells)
-    answers = [answer for cell in notebook.cells for answer in _answers(cell)]
-    return "\n".join(
-        [
-            f"The tour ran: {count_text(cells, 'cell')} in {seconds_text(elapsed_s)}.",
-            "Its reports begin:",
-            *answers,
-            f"Open it in a browser: {page}",
-        ]
-    )
-
-
-def _answers(cell: Any) -> list[str]:
-    """The answer of each report in a cell, with its label: the text's first lines."""
-    return [
-        textwrap.indent(output.data["text/plain"].split("\n\n")[0], "    ").replace(
-            "    ", "  - ", 1
-        )
-        for output in cell.get("outputs", [])
-        if output.output_type == "display_data"
-        and "text/plain" in output.data
-        and output.metadata.get("gpumagic") != "progress"
-    ]

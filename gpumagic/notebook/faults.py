@@ -23,24 +23,20 @@ class Hook:
         part: str,
         *,
         take_out: Callable[[], object] = lambda: None,
-        otherwise: Callable[..., Any] = lambda *_: None,
     ) -> None:
         self._callback = callback
         self._part = part
         self._take_out = take_out
-        self._otherwise = otherwise
         self._failed = False
 
     def __call__(self, *args: Any) -> Any:
-        """Answer as the callback does, or as if there were none."""
-        if self._failed:
-            return self._otherwise(*args)
+        """Answer as the callback does, or None once it has failed."""
         try:
-            return self._callback(*args)
+            return None if self._failed else self._callback(*args)
         except Exception as fault:  # noqa: BLE001 -- told, and the cell goes on
             self._failed = True
             tell_fault(self._part, fault, self._take_out)
-        return self._otherwise(*args)
+        return None
 
 
 class CellEvents:

@@ -14,15 +14,13 @@ import sys
 import threading
 import time
 from collections import deque
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from IPython.display import DisplayHandle, display
 
 from gpumagic.devices.now import Looking
 from gpumagic.devices.simulated import simulated_box
-from gpumagic.drawing import Drawing, Grid, Meter, Sparkline
+from gpumagic.drawing import Drawing, Grid, Meter
 from gpumagic.drawing.progress import SHOWN_AFTER_S, Progress
 from gpumagic.notebook.faults import CellEvents, Hook
 from gpumagic.report.frontend import is_terminal
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.now import DeviceNow, LoopNow
     from gpumagic.devices.protocols import Driver
-    from gpumagic.drawing import Cell, Part
+    from gpumagic.drawing import Cell
     from gpumagic.drawing.progress import Place
 
 # Whoever reads the saved notebook can tell how far something came from its answer.
@@ -45,19 +43,18 @@ _NOTHING = {"text/plain": "", "text/html": ""}
 # Sending what was drawn takes another thread about as long again.
 _FEWEST_S_BETWEEN, _MOST_OF_A_CORE = 0.25, 0.005
 THREAD = "gpumagic-live"
-_RATE_OVER_S, _MOST_MOMENTS = 3.0, 600
+_RATE_OVER_S = 3.0
 _PATIENCE_S = 2.0  # for a last picture; without it the thread ends all the same
 _BACK_AND_CLEAR = "\r\x1b[K"
 
 
-@contextmanager
 def progress(
     shell: Any,
     total: int | None,
     label: str,
     *,
     begins_after_s: float = SHOWN_AFTER_S,
-) -> Iterator[Progress]:
+) -> Progress:
     """Count steps in one place of this shell; only Ctrl-C and errors leave a trace.
 
     with progress(shell, len(batches), "Measuring") as steps:
@@ -65,8 +62,7 @@ def progress(
             ...
             steps.advance()
     """
-    with Progress(total, label, place_in(shell), begins_after_s=begins_after_s) as it:
-        yield it
+    return Progress(total, label, place_in(shell), begins_after_s=begins_after_s)
 
 
 def place_in(shell: Any) -> Place:
@@ -133,18 +129,15 @@ class _Line:
 # ------------------------------------------------------------------ a cell that runs
 
 
-@dataclass
-class _Seen:
-    """What a panel has seen so far, for what no single moment shows."""
+class _Rates:
+    """How fast loops have counted in the last seconds."""
 
-    began_s: float
-    most_bytes: int = 0
-    counted: dict[int, deque[tuple[float, int]]] = field(default_factory=dict)
-    filled: list[float | None] = field(default_factory=list)
+    def __init__(self) -> None:
+        self._counted: dict[int, deque[tuple[float, int]]] = {}
 
-    def rate(self, loop: LoopNow, now_s: float) -> float:
-        """Steps a second in the last seconds; 0 while there are none."""
-        its = self.counted.setdefault(loop.key, deque())
+    def of(self, loop: LoopNow, now_s: float) -> float:
+        """Steps a second; 0 while there are none."""
+        its = self._counted.setdefault(loop.key, deque())
         if its and its[-1][1] > loop.done:  # another loop has the same place
             its.clear()
         its.append((now_s, loop.done))
@@ -152,13 +145,6 @@ class _Seen:
             its.popleft()
         (began_s, before), (ended_s, after) = its[0], its[-1]
         return (after - before) / (ended_s - began_s) if ended_s > began_s else 0.0
-
-    def note(self, filled: float | None) -> None:
-        """Keep a curve of the memory; every other moment once there are many."""
-        self.filled.append(filled)
-        self.most_bytes = max(self.most_bytes, int(filled or 0))
-        if len(self.filled) > _MOST_MOMENTS:
-            del self.filled[::2]
 
 
 class Panel:
@@ -180,7 +166,8 @@ class Panel:
         self._outcome = "ran for"
         self._hook = CellEvents(shell, "the live panel", after=self._cell_ended)
         self._undo = contextlib.ExitStack()
-        self._seen = _Seen(time.monotonic())
+        self._began_s = time.monotonic()
+        self._rates = _Rates()
         # A notebook finds out by the context which cell an output belongs to.
         self._thread = threading.Thread(
             target=contextvars.copy_context().run,
@@ -212,7 +199,8 @@ class Panel:
             began_s = time.thread_time()
             self._place.show(self._drawing(is_last=False))
             is_shown = True
-            pause_s = pause_after(time.thread_time() - began_s)
+            spent_s = time.thread_time() - began_s
+            pause_s = max(_FEWEST_S_BETWEEN, spent_s / _MOST_OF_A_CORE)
         if is_shown and self._keeps:
             self._place.show(self._drawing(is_last=True), is_last=True)
         elif is_shown:
@@ -225,23 +213,19 @@ class Panel:
 
     def _drawing(self, *, is_last: bool) -> Drawing:
         now_s = time.monotonic()
-        took = seconds_text(now_s - self._seen.began_s)
+        took = seconds_text(now_s - self._began_s)
         devices, loops = self._looking.devices(), self._looking.loops()
         told = [f"{self._outcome} {took}" if is_last else took]
         told += self._loops_told(loops, now_s)
         rows = [row for device in devices for row in _rows_of(device)]
         if isinstance(self._place, _Line):  # which has no room for a table
-            told += (f"{name} {_said(cell)}" for name, cell in rows)
-        filled = [each.allocated_bytes or each.used_bytes for each in devices]
-        self._seen.note(sum(filter(None, filled)) if any(filled) else None)
-        parts: list[Part] = [Grid("", tuple(rows))] if rows else []
-        if is_last and len(set(self._seen.filled)) > 1:
-            parts.append(Sparkline("Memory", self._seen.filled, bytes_text))
-        return Drawing(f"Live: {', '.join(told)}", tuple(parts), _label())
+            told += (f"{name} {getattr(cell, 'text', cell)}" for name, cell in rows)
+        parts = (Grid("", tuple(rows)),) if rows else ()
+        return Drawing(f"Live: {', '.join(told)}", parts, _label())
 
     def _loops_told(self, loops: tuple[LoopNow, ...], now_s: float) -> Iterator[str]:
         """The loop that counts fastest: an outer one waits for it."""
-        rates = [(self._seen.rate(loop, now_s), loop) for loop in loops]
+        rates = [(self._rates.of(loop, now_s), loop) for loop in loops]
         rate, loop = max(rates, default=(0.0, None))
         if loop is None or not rate:
             return
@@ -250,15 +234,6 @@ class Panel:
         yield f"{rate:.3g} steps/s"
         if loop.total is not None and loop.done < loop.total:
             yield f"an estimated {seconds_text((loop.total - loop.done) / rate)} left"
-
-
-def pause_after(spent_s: float) -> float:
-    """How long nothing is drawn after a drawing that took so long.
-
-    >>> pause_after(0.0001), pause_after(0.1)
-    (0.25, 20.0)
-    """
-    return max(_FEWEST_S_BETWEEN, spent_s / _MOST_OF_A_CORE)
 
 
 def _rows_of(device: DeviceNow) -> Iterator[tuple[str, Cell]]:
@@ -272,10 +247,6 @@ def _rows_of(device: DeviceNow) -> Iterator[tuple[str, Cell]]:
     if device.busy_share is not None:
         busy = Meter(device.busy_share, share_text(device.busy_share))
         yield f"{device.where}, busy", busy
-
-
-def _said(cell: Cell) -> str:
-    return cell.text if isinstance(cell, Meter) else str(cell)
 
 
 def _label() -> str:

@@ -57,7 +57,7 @@ class GpuMagics(Magics):
         self, report: Report, options: argparse.Namespace, place: Place | None = None
     ) -> Report | None:
         """Display and store a report as the options ask; return it where `-o` asks."""
-        self.session.keep_last(_room(type(report)), report)
+        self.session.last[_room(type(report))] = report
         if options.variable:
             self.shell.user_ns[options.variable] = report
         if options.json and not options.quiet:
@@ -73,7 +73,7 @@ class GpuMagics(Magics):
     @property
     def last_report(self) -> Any | None:
         """The last report of this magic in this notebook."""
-        return self.session.last(_room(type(self)))
+        return self.session.last.get(_room(type(self)))
 
     def shows_last(self, line: str) -> bool:
         """Show parts of the last report, if that is all that a line asks for."""

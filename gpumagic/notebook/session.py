@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """Opened devices and what is to be undone when the extension is unloaded."""
+    """Opened devices, and the reports that were shown."""
 
     def __init__(
         self, open_driver: Callable[[], Driver] = driver_of_this_machine
@@ -30,9 +29,8 @@ class Session:
         self._open_driver = open_driver
         self._driver: Driver | None = None
         self._shown: tuple[weakref.ref[Any], int] | None = None
-        self._last: dict[str, Any] = {}
+        self.last: dict[str, Any] = {}  # report of each room, whose parts are asked for
         self._said: dict[str, tuple[weakref.ref[Any], frozenset[str], Words]] = {}
-        self._environment: dict[str, str | None] = {}
         self._every_cell: EveryCell | None = None
 
     @property
@@ -55,16 +53,6 @@ class Session:
             self._every_cell = EveryCell(shell)
         return self._every_cell
 
-    def set_variable(self, name: str, value: str | None) -> None:
-        """Set (or with None remove) an environment variable until unload."""
-        self._environment.setdefault(name, os.environ.get(name))
-        _put(name, value)
-
-    def restore_environment(self) -> None:
-        """Put back every variable that `set_variable` has touched."""
-        while self._environment:
-            _put(*self._environment.popitem())
-
     def remember_shown(self, report: Any, cell_number: int) -> None:
         """Note that this cell has displayed a report that it also returns."""
         self._shown = (weakref.ref(report), cell_number)
@@ -76,14 +64,6 @@ class Session:
         shown, in_cell = self._shown
         return shown() is report and in_cell == cell_number
 
-    def keep_last(self, magic: str, report: Any) -> None:
-        """Keep the last report of a magic, so that its parts can be asked for."""
-        self._last[magic] = report
-
-    def last(self, magic: str) -> Any | None:
-        """The last report of a magic in this notebook."""
-        return self._last.get(magic)
-
     def without_repetition(self, shown: Any, drawing: Drawing) -> Drawing:
         """The drawing without the notes that the report before it had as well."""
         report = getattr(shown, "of", shown)
@@ -94,13 +74,6 @@ class Session:
             known = words & said
             self._said[kind] = (weakref.ref(report), known, words)
         return drawing.after(known)
-
-
-def _put(name: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
 
 
 class GpuMagic(Configurable):  # the name is what users type after %config

@@ -134,9 +134,6 @@ TAIL = TimingReport(
 ON_CPU = TimingReport(
     Code("numpy.sort(values)", cell=8), HOST, Run(1.204, 1.204, uses_device=False)
 )
-TINY = TimingReport(
-    Code("x.add_(1)", cell=9), H100, Run(24.6 * US, 7.1 * US, backlog_s=2 * US)
-)
 FAILED = TimingReport(
     Code("y = x @ w", cell=10),
     H100,
@@ -344,14 +341,6 @@ TWO_STREAMS = profile(
     ),
     saved_as="trace.json",
 )
-MANY_STREAMS = profile(
-    tuple(
-        span
-        for stream in range(40)
-        for span in _kernels((stream % 2, stream), stream + 1, 0.1 * MS, 0.02 * MS)
-    ),
-    10 * MS,
-)
 
 
 def profiled(profile, **others):
@@ -414,12 +403,6 @@ def compared(verdict, ratio, ends, *, more=None):
 
 
 FASTER = compared(Verdict.FASTER, 0.763, (0.746, 0.781))
-CANNOT_TELL = dataclasses.replace(
-    compared(Verdict.CANNOT_TELL, 1.021, (0.985, 1.058), more=40),
-    base=Code("y = x @ w"),
-    code=Code("y = torch.mm(x, w)"),
-)
-
 # ------------------------------------------------------------- races
 
 RACES = RaceReport(
@@ -561,20 +544,15 @@ SAMPLES = (
     ("launch-bound", LAUNCH_BOUND),
     ("syncs", SYNCING),
     ("tail-and-backlog", TAIL),
-    ("cpu", ON_CPU),
-    ("tiny", TINY),
     ("failed", FAILED),
     ("simulated", ON_SIMULATOR),
     ("turns", TURNS),
     ("small-work", SMALL_WORK),
     ("reading", READING),
-    ("zoom", TURNS.zoom("2ms", "5ms")),
     ("every-flag", dataclasses.replace(GPU_BOUND, flags=EVERY_FLAG)),
     ("profile-two-streams", profiled(TWO_STREAMS)),
-    ("profile-many-streams", profiled(MANY_STREAMS)),
     ("repeated-noisy", NOISY),
     ("faster", FASTER),
-    ("cannot-tell", CANNOT_TELL),
     ("races", RACES),
     ("lines", BY_LINE),
     ("operators", OPERATORS),

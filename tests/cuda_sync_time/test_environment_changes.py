@@ -108,13 +108,6 @@ def test_what_is_unknown_raises_no_flag():
     assert flags_between(unknown, quiet(compilations=9, counters={0: {}})) == ()
 
 
-def test_counters_that_were_cleared_count_from_nothing():
-    """After a reset by the user what is there now was compiled since."""
-    flags = flags_between(quiet(compilations=9), quiet(compilations=2))
-
-    assert flags == (Flag(FlagKind.COMPILED, amount=2),)
-
-
 def test_only_new_threads_that_still_run_are_told():
     """Not those that ran before, nor those that have ended, nor our own."""
     stop = threading.Event()
@@ -135,13 +128,6 @@ def test_only_new_threads_that_still_run_are_told():
     assert flags == (Flag(FlagKind.THREADS, amount=1, names=("loader",)),)
     assert flags_between(before, after) == ()  # by now it has ended
     assert not ended.is_alive()
-
-
-def test_a_device_that_is_not_in_use_is_asked_nothing():
-    """Neither its counters nor the driver's view of it."""
-    now = Environment.now(StandinDevice(in_use=False), None)
-
-    assert (now.counters, now.loads) == ({}, {})
 
 
 @pytest.mark.parametrize(

@@ -161,15 +161,6 @@ def test_waits_lie_where_they_ended():
     assert watcher.calls("xpu") is None
 
 
-def test_one_unknown_cost_leaves_the_whole_unknown():
-    """A sum with an unknown part is unknown, never too small."""
-    calls = [SyncCall(".item()", FIRST, 1.0), SyncCall(".item()", FIRST, None)]
-
-    (point,) = points_of(calls)
-
-    assert (point.times, point.waited_s) == (2, None)
-
-
 @settings(deadline=None, max_examples=50)
 @given(calls=CALLS)
 def test_nothing_is_lost(calls):

@@ -18,7 +18,7 @@ from gpumagic.cuda_sync_time.bench import Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun, RaceRun
 from gpumagic.cuda_sync_time.options import Options
-from gpumagic.cuda_sync_time.records import Bound, FlagKind
+from gpumagic.cuda_sync_time.records import FlagKind
 from gpumagic.devices import around_cell, waiting
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.waiting import HELPER_NAME
@@ -129,33 +129,6 @@ def test_a_gpu_that_another_library_has_started_is_not_passed_over(monkeypatch):
     assert "work on the GPU is not part of the time" in str(report)
 
 
-def test_on_the_cpu_it_is_the_time_of_the_host():
-    """No device, no wait: both times are one, and there is nothing to flag."""
-    run = OneRun(Instruments(NoDriver, CpuRuntime()))
-    run.begin()
-    time.sleep(0.002)
-    report = report_on(run)
-
-    assert report.run.elapsed_s == report.run.naive_s >= 0.002
-    assert report.bound is Bound.HOST_ONLY
-    assert report.run.tail_s is None
-    assert report.run.backlog_s is None
-    assert report.run.events == ()
-    assert report.setting.kind == "cpu"
-    assert FlagKind.TAIL not in kinds(report)
-
-
-@pytest.mark.parametrize(("kind", "told"), [("cuda", "560.35"), ("xpu", None)])
-def test_the_driver_is_asked_where_it_is_nvidias(kind, told):
-    """Its version stands beside the times of its GPUs, and of no others."""
-    driver = SimpleNamespace(inventory=lambda: SimpleNamespace(driver_version="560.35"))
-    device = StandinDevice(kind=kind)
-
-    setting = Instruments(lambda: driver, device).setting(device)
-
-    assert (setting.kind, setting.driver_version) == (kind, told)
-
-
 def test_torch_is_neither_imported_nor_missed():
     """Before torch has been imported a cell is timed all the same."""
     code = (
@@ -212,18 +185,6 @@ def test_a_device_that_is_broken_is_told_before_many_runs_and_before_races(devic
 
 
 # ------------------------------------------------------------------- the waits
-
-
-def test_work_on_any_stream_is_waited_for(device, start):
-    """The time has the side stream's work; the tail says that it was there."""
-    run = start()
-    device.busy(0.3, device.side)
-    report = report_on(run)
-
-    assert not device.at_work
-    assert report.run.elapsed_s >= 0.3
-    assert FlagKind.TAIL in kinds(report)
-    assert report.run.naive_s < report.run.elapsed_s
 
 
 def test_the_start_of_the_helper_is_no_work_of_another_stream(
@@ -284,25 +245,6 @@ def test_ctrl_c_comes_through_a_wait(device, start, stream, waiter):
     assert report.failed == "KeyboardInterrupt"
     assert report.run.tail_s is None
     assert report.setting.floor_s is None  # measuring it would wait
-
-
-# --------------------------------------------------- devices that lack words
-
-
-@pytest.mark.parametrize("kind", ["xpu", "mps"])
-def test_without_events_there_is_a_time_and_no_tail(kind, host):
-    """What cannot be told apart is unknown, and nothing is claimed of it."""
-    device = StandinDevice(kind=kind, has_events=False, host=host)
-    run = OneRun(Instruments(NoDriver, device))
-    run.begin()
-    device.busy(0.3)
-    report = report_on(run)
-
-    assert report.run.elapsed_s >= 0.3
-    assert report.run.tail_s is None
-    assert [each.elapsed_s for each in report.run.events] == [None]
-    assert report.bound is Bound.DEVICE
-    assert kinds(report) == []
 
 
 # ------------------------------------------------------------ broken devices
@@ -369,19 +311,6 @@ def test_during_a_capture_nothing_is_waited_for(device, start, monkeypatch):
     assert kinds(report) == [FlagKind.CAPTURING]
     assert report.run.backlog_s is None
     assert report.run.events == ()
-
-
-def test_a_capture_that_the_code_leaves_open_is_not_traced_to_its_end(
-    device, start, monkeypatch
-):
-    """The tracer would wait for the device at its end, which breaks a capture."""
-    run = start(profile=True)
-    monkeypatch.setattr("gpumagic.devices.around_cell.is_capturing", lambda _: 1)
-    report = report_on(run)
-
-    assert "end" not in device.log
-    assert device.log[-1] == "trace no more"
-    assert report.profile.problem == "the trace was lost: a graph was being captured"
 
 
 # ------------------------------------------------------------------ observers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic import cuda_sync_time
 from gpumagic.cuda_sync_time.magic import TimeMagics
 from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.records import Mode
@@ -25,12 +24,6 @@ def test_whatever_speaks_of_samples_repeats(line):
     assert request_of(line).repeats
 
 
-@pytest.mark.parametrize("line", ["", "--syncs", "--profile", "--races", "--name base"])
-def test_everything_else_runs_once(line):
-    """The code's side effects happen once unless somebody asks for more."""
-    assert not request_of(line).repeats
-
-
 def test_one_option_says_how_to_repeat():
     """How to wait, how many samples and how long stand behind `--repeat`."""
     one = request_of("--repeat=latency,100,300ms")
@@ -38,15 +31,6 @@ def test_one_option_says_how_to_repeat():
     assert (one.mode, one.samples, one.budget_s) == (Mode.LATENCY, 100, 0.3)
     assert request_of("--repeat throughput").mode is Mode.THROUGHPUT
     assert request_of("--trace run.json").traces
-
-
-def test_a_script_says_how_to_repeat():
-    """A mode is a word; without one short calls are measured many at once."""
-    asked = cuda_sync_time.repeat(int, samples=2, mode="latency").samples
-    usual = cuda_sync_time.repeat(int, samples=2, budget_s=0.1).samples
-
-    assert (asked.mode, usual.mode) == (Mode.LATENCY, Mode.THROUGHPUT)
-    assert len(asked.seconds) == len(usual.seconds) == 2
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from __future__ import annotations
 import gc
 import math
 import random
-import time
 import weakref
 
 import pytest
@@ -104,28 +103,6 @@ def test_short_calls_are_measured_many_at_once(runtime):
     assert samples.median_s == pytest.approx(20e-6 + 5e-6 / 128, rel=1e-4)
 
 
-def test_calls_that_compile_at_first_do_not_decide(runtime):
-    """The second call takes a second; all the others show what the code is."""
-    body = runtime.code(lambda number: 1.0 if number < 2 else 20e-6)
-
-    samples, _ = take(body, runtime, Options(budget_s=4), floor_s=FLOOR_S)
-
-    assert (samples.mode, samples.calls) == (Mode.THROUGHPUT, 128)
-    assert samples.first_s == pytest.approx(1.0 + 5e-6)
-
-
-def test_code_that_takes_no_time_at_all_comes_to_an_end(monkeypatch):
-    """Where no number of calls is long enough, there is a last one."""
-    monkeypatch.setattr(sampling, "perf_counter", time.perf_counter)
-    runtime = NoisyRuntime()
-    runtime.simulated = False
-
-    samples, _ = take(lambda _: None, runtime, Options(), floor_s=FLOOR_S)
-
-    assert samples.median_s == 0.0
-    assert samples.calls <= 1 << 20
-
-
 # ------------------------------------------------------------- first, warm-up
 
 
@@ -220,30 +197,6 @@ def test_noisy_code_is_sampled_until_the_interval_is_narrow(runtime):
     assert FlagKind.OUT_OF_TIME not in kinds(flags)
 
 
-def test_a_spent_budget_is_told(runtime):
-    """Noise that is too wide for it leaves the interval wider than wished."""
-    body = runtime.code(noise(1, 0.3))
-
-    samples, flags = take(body, runtime, Options(budget_s=0.3), floor_s=FLOOR_S)
-
-    assert FlagKind.OUT_OF_TIME in kinds(flags)
-    assert runtime.now_s < 0.35
-    assert len(samples.seconds) > 10
-
-
-@pytest.mark.parametrize("count", [1, 3, 9])
-def test_samples_and_mode_are_as_asked(runtime, count):
-    """No more, although there may be no time to warm up; every run is counted."""
-    ran = []
-    body = runtime.code(lambda number: ran.append(number) or 3.0)
-
-    plan = Options(samples=count, mode=Mode.LATENCY)
-    samples, _ = take(body, runtime, plan, floor_s=FLOOR_S)
-
-    assert (samples.mode, len(samples.seconds)) == (Mode.LATENCY, count)
-    assert samples.runs == len(ran) == 1 + count
-
-
 @pytest.mark.parametrize(("takes_s", "fewest"), [(30.0, 1), (0.15, 6)])
 def test_slow_code_is_not_run_to_waste(runtime, takes_s, fewest):
     """After the first run each one is a sample, if there is no time to warm up."""
@@ -256,22 +209,6 @@ def test_slow_code_is_not_run_to_waste(runtime, takes_s, fewest):
     assert samples.runs == len(samples.seconds) + 1
     assert FlagKind.OUT_OF_TIME in kinds(flags) or fewest > 1
     assert (samples.interval is None) == (fewest < 6)
-
-
-def test_time_that_only_this_machine_spends_counts(monkeypatch):
-    """A simulated clock that hardly moves does not make it run forever."""
-    monkeypatch.setattr(sampling, "perf_counter", time.perf_counter)
-    runtime = NoisyRuntime()
-
-    def body(calls):
-        runtime.busy_s += 1e-9 * calls
-        time.sleep(0.002 * calls)
-
-    samples, flags = take(body, runtime, Options(budget_s=0.0001), floor_s=FLOOR_S)
-
-    assert samples.runs < 100
-    assert samples.seconds
-    assert kinds(flags) >= {FlagKind.OUT_OF_TIME}
 
 
 def test_the_interval_holds_the_median_although_it_decides_when_to_stop():
@@ -375,17 +312,6 @@ def test_an_error_of_the_device_does_not_hide_that_of_the_code(runtime):
 
 
 # ------------------------------------------------------------------- progress
-
-
-def test_progress_rises_to_the_budget(runtime):
-    """The share of the budget that is spent, never above one, never falling."""
-    shares = []
-    body = runtime.code(noise(1, 0.3))
-
-    take(body, runtime, Options(budget_s=0.3), floor_s=FLOOR_S, progress=shares.append)
-
-    assert shares == sorted(shares)
-    assert 0.95 < shares[-1] <= 1.0
 
 
 def test_a_slow_simulation_is_sampled_until_it_says_something(monkeypatch):

@@ -80,29 +80,3 @@ def test_a_backward_is_told_at_its_call_and_again_at_its_forward(weights):
     del its["step(weights, inputs)"]
     # Adding up the gradients of a leaf is of no line's forward.
     assert 0.5 * backward.device_s < sum(its.values()) < backward.device_s
-
-
-def test_lines_are_counted_over_rounds(weights):
-    """Three rounds have three runs and three times the kernels."""
-    _, one = measured(weights)
-    _, three = measured(weights, calls=3)
-
-    for source, each in three.items():
-        if source.startswith(("hidden", "output", "loss")):
-            assert each.runs == 3 * one[source].runs
-            assert each.launches == 3 * one[source].launches
-
-
-def test_waits_are_at_the_line_that_waits(weights):
-    """The host's time at `.item()` holds the wait for all that was launched."""
-    inputs = torch.randn(256, 2048, device="sim")
-
-    def run():
-        output = inputs @ weights[0]
-        return output.sum().item()
-
-    report = measure(run, lines=True)
-    lines = {each.line.source: each for each in report.lines}
-
-    waiting = lines["return output.sum().item()"]
-    assert waiting.host_s > lines["output = inputs @ weights[0]"].host_s

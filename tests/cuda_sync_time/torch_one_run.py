@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import pytest
@@ -15,9 +14,7 @@ from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.records import Bound, FlagKind
 from gpumagic.devices.driver import open_driver
 from gpumagic.errors import GpuMagicError
-from gpumagic.report.events import SpanKind
 from gpumagic.report.places import Code
-from gpumagic.report.units import seconds_text
 from gpumagic.simulator.engines import Engine
 
 MS = 1_000_000
@@ -87,21 +84,6 @@ def test_work_on_a_side_stream_counts_and_is_flagged(bench):
     assert all(each.elapsed_s < OVERHEAD_S for each in report.run.events)
 
 
-def test_the_starting_stream_is_kept_when_the_cell_takes_another(bench):
-    """Work on a stream that became current in the cell is a tail, not event time."""
-    side = torch.sim.Stream()
-
-    def switch():
-        torch.sim.set_stream(side)
-        bench.busy(30)
-
-    report = bench.time(switch)
-    torch.sim.set_stream(torch.sim.default_stream())
-
-    assert report.run.tail_s == pytest.approx(0.03, rel=0.01)
-    assert report.run.events[0].elapsed_s < OVERHEAD_S
-
-
 def test_earlier_work_is_waited_for_and_told_and_not_counted(bench):
     """30 ms queued before, on a side stream even, are backlog and not time."""
     bench.busy(30, torch.sim.Stream())
@@ -122,13 +104,6 @@ def test_a_device_that_is_not_current_is_waited_for(bench):
     assert (first.device, second.device) == (0, 1)
     assert first.elapsed_s < OVERHEAD_S < 0.04 <= second.elapsed_s
     assert FlagKind.TAIL not in kinds(report)
-
-
-def compute_for(seconds):
-    """Python's own work, of which the machine's clock knows nothing."""
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        pass
 
 
 # ------------------------------------------------------- devices that come late
@@ -182,9 +157,6 @@ def test_a_machine_that_goes_during_the_cell_leaves_the_host_s_time(box):
     assert report.run.elapsed_s >= 0.002
 
 
-# ------------------------------------------------------------ cells that fail
-
-
 # ---------------------------------------------------------------------- flags
 
 
@@ -194,21 +166,6 @@ def as_cuda():
     with gpumagic.simulate("h100", as_cuda=True) as box:
         torch.zeros(1, device="cuda")
         yield Bench(box)
-
-
-def test_during_a_capture_nothing_is_waited_for(as_cuda):
-    """A cell within a capture leaves the capture whole, and says so."""
-    x, graph = torch.ones(64, device="cuda"), torch.cuda.CUDAGraph()
-
-    with torch.cuda.graph(graph):
-        report = as_cuda.time(lambda: x.add_(1))
-    graph.replay()
-
-    assert flag(report, FlagKind.CAPTURING)
-    assert report.run.tail_s is None
-    assert report.run.backlog_s is None
-    assert x[0].item() == 2
-    assert FlagKind.CAPTURING not in kinds(as_cuda.time(lambda: None))
 
 
 def test_a_capture_that_the_cell_leaves_open_is_left_alone(as_cuda):
@@ -269,27 +226,6 @@ def busy(report, device):
     ]
 
 
-def test_waits_are_drawn_where_the_cell_waited(bench):
-    """Title, table and lane have one figure."""
-    x = torch.ones(1, device="sim")
-
-    def cell():
-        for _ in range(3):
-            bench.busy(4)
-            x.item()
-
-    report = bench.time(cell, syncs=True)
-
-    waits = [
-        each
-        for each in report.activity.spans
-        if each.kind is SpanKind.WAIT and each.end_s <= report.run.naive_s
-    ]
-    in_lane_s = sum(each.end_s - each.start_s for each in waits)
-    assert in_lane_s == pytest.approx(sum(each.waited_s for each in report.syncs))
-    assert f"wait {seconds_text(in_lane_s)}" in report.headline
-
-
 def test_a_device_first_used_in_the_cell_is_in_the_picture(box):
     """It has no events of before, and works all the same."""
     torch.zeros(1, device="sim:0")
@@ -301,14 +237,6 @@ def test_a_device_first_used_in_the_cell_is_in_the_picture(box):
     assert [len(lane.spans) for lane in drawn.lanes[1:]] == [0, 1]
 
 
-def test_time_of_pythons_own_is_told_apart_from_the_models(bench):
-    """What no model knows is not left out in silence."""
-    report = bench.time(lambda: threading.Event().wait(0.1))
-
-    assert "on the simulated clock" in report.headline
-    assert "Python's own time is not on the simulated clock" in str(report)
-
-
 def test_a_folder_that_is_missing_stops_the_run_before_it_begins(bench, tmp_path):
     """Nothing has run when the error comes."""
     run = OneRun(
@@ -318,16 +246,6 @@ def test_a_folder_that_is_missing_stops_the_run_before_it_begins(bench, tmp_path
     with pytest.raises(GpuMagicError, match="no such folder"):
         run.begin()
     assert bench.box.machine.wait_observers == []
-
-
-def test_a_trace_that_cannot_be_saved_costs_neither_time_nor_profile(bench, tmp_path):
-    """The figures are there, with why the file is not."""
-    report = bench.time(lambda: bench.busy(7), trace_file=str(tmp_path))
-
-    assert report.run.elapsed_s >= 0.007
-    assert report.profile.busy_s == pytest.approx(0.007)
-    assert "could not be saved" in report.profile.problem
-    assert report.profile.saved_as is None
 
 
 def test_nothing_of_it_draws_random_numbers_or_moves_counters(bench):

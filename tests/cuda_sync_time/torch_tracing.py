@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-import gpumagic  # noqa: E402
 from gpumagic.devices.opening import open_runtime  # noqa: E402
-from gpumagic.errors import DeviceError  # noqa: E402
 from gpumagic.report.events import DEVICE_KINDS, SpanKind  # noqa: E402
 from gpumagic.simulator.engines import FULL_SHARE, Engine  # noqa: E402
 from tests.devices.traces import of_kind, traced  # noqa: E402
@@ -89,28 +86,6 @@ def test_times_are_those_of_the_engines(box, runtime):
     assert seen == expected
 
 
-def test_the_window_is_the_machines_own_time(box, runtime):
-    """It is as long as the machine's clock says, and times count from its start."""
-    with runtime.trace() as taken:
-        box.pass_time(1)
-        began_ns = runtime.now_ns()
-        taken.begin()
-        box.pass_time(0.25)
-        torch.ones(8, device="sim")
-        runtime.synchronize()
-        ended_ns = runtime.now_ns()
-        taken.end()
-        box.pass_time(1)
-        torch.ones(8, device="sim")
-        runtime.synchronize()
-
-    trace = taken.trace()
-
-    (kernel,) = of_kind(trace, SpanKind.KERNEL)
-    assert round(trace.length_s * 1e9) == ended_ns - began_ns
-    assert 0.25 < kernel.start_s < kernel.end_s <= trace.length_s
-
-
 def test_the_host_launches_waits_and_works(box, runtime):
     """Launches end where work is submitted; `pass_time` is neither launch nor wait."""
     small = torch.ones(64, 64, device="sim")
@@ -130,67 +105,6 @@ def test_the_host_launches_waits_and_works(box, runtime):
     assert all(each.thread == 0 for each in launches + waits)
     assert sum(each.end_s - each.start_s for each in launches + waits) < 0.1
     assert trace.length_s > 0.5
-
-
-def test_a_wait_lasts_until_the_device_has_come_far_enough(runtime, launch):
-    """The end of `synchronize()` is not before the end of the last kernel."""
-    trace = traced(runtime, lambda: launch(1000)).trace()
-
-    (kernel,) = of_kind(trace, SpanKind.KERNEL)
-    (wait,) = of_kind(trace, SpanKind.WAIT)
-    assert wait.start_s < kernel.end_s <= wait.end_s
-    assert wait.end_s == trace.length_s
-
-
-def test_launches_and_waits_do_not_cover_each_other(runtime, launch):
-    """The host does one thing at a time, also where a launch had to wait."""
-    small = torch.ones(8, device="sim")
-    runtime.synchronize()
-
-    def code():
-        for _ in range(1200):
-            launch(50)
-        small.sum().item()
-
-    trace = traced(runtime, code).trace()
-
-    host = of_kind(trace, SpanKind.LAUNCH, SpanKind.WAIT)
-    assert len(host) > 1200
-    assert all(one.end_s <= next_.start_s for one, next_ in pairwise(host))
-
-
-@pytest.fixture
-def captured():
-    """A machine that stands in for CUDA, as graphs need, and a graph captured on it."""
-    with gpumagic.simulate("h100", as_cuda=True):
-        small = torch.ones(64, 64, device="cuda")
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            small.exp().cos()
-        runtime = open_runtime("sim")
-        runtime.synchronize()
-        yield runtime, graph
-
-
-def test_it_can_be_cut_in_the_middle(runtime):
-    """What was launched before is there to its end of the window; nothing after it."""
-    small = torch.ones(64, 64, device="sim")
-    runtime.synchronize()
-
-    with runtime.trace() as taken:
-        taken.begin()
-        small.exp()
-        runtime.synchronize()
-        assert taken.cut()
-        for _ in range(5):
-            small.cos()
-        runtime.synchronize()
-        taken.end()
-
-    trace = taken.trace()
-    assert len(of_kind(trace, SpanKind.KERNEL)) == 1
-    assert all(span.end_s <= trace.length_s for span in trace.spans)
-    assert trace.is_cut
 
 
 def test_the_saved_file_is_whole_and_labelled(runtime, box, tmp_path):
@@ -221,14 +135,3 @@ def test_the_saved_file_is_whole_and_labelled(runtime, box, tmp_path):
     assert device == {0}
     assert all(box.label in name for name in named.values())
     assert box.label.startswith("simulated")
-
-
-def test_a_graph_that_is_being_captured_is_not_traced(captured):
-    """Nothing runs then; the error says what can be traced instead."""
-    runtime, _ = captured
-    another = torch.cuda.CUDAGraph()
-
-    with torch.cuda.graph(another):
-        torch.ones(64, 64, device="cuda")
-        with pytest.raises(DeviceError, match="captured"), runtime.trace():
-            pytest.fail("the block was entered")

@@ -8,7 +8,7 @@ import pytest
 
 from gpumagic.devices.accelerator import AcceleratorRuntime, CudaRuntime
 from tests.devices.contract import QUESTIONS, RuntimeContract
-from tests.devices.standin_torch import UNIT_S, Event, Machine, Tensor, torch_with
+from tests.devices.standin_torch import UNIT_S, Machine, Tensor, torch_with
 
 
 @pytest.fixture
@@ -56,32 +56,6 @@ class TestXpu(RuntimeContract):
         runtime.synchronize()
 
         assert machine.waited_for == [0, 1]
-
-    def test_events_that_cannot_be_compared(self, runtime, monkeypatch):
-        """Before torch 2.6 XPU events know no times: the time is unknown."""
-
-        def refuse(*_):
-            raise NotImplementedError
-
-        monkeypatch.setattr(Event, "elapsed_time", refuse)
-
-        start, end = runtime.record(None), runtime.record(None)
-
-        assert runtime.elapsed_s(start, end) is None
-
-    def test_a_driver_that_cannot_tell_what_is_free(self, runtime, monkeypatch):
-        """Free memory that the driver does not know is unknown."""
-
-        def refuse(_):
-            raise RuntimeError
-
-        monkeypatch.setattr(runtime._module, "mem_get_info", refuse)
-
-        assert runtime.memory_bytes(0) is None
-
-    def test_it_has_no_snapshot(self, runtime):
-        """A word that its module lacks is unknown."""
-        assert runtime.memory_snapshot() is None
 
 
 @pytest.fixture(params=["cuda", "xpu"])

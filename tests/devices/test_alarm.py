@@ -32,19 +32,6 @@ def test_it_rings_once_in_the_main_thread():
     assert rung == [threading.main_thread()]
 
 
-def test_what_could_not_be_done_is_tried_again():
-    """A moment may be a bad one, as while a graph is captured."""
-    tries = []
-
-    alarm = Alarm(0.01, lambda: bool(tries.append(1)) or len(tries) == 3)
-    alarm.set()
-    until_s = time.monotonic() + PATIENCE_S
-    while len(tries) < 3 and time.monotonic() < until_s:
-        sum(range(1000))
-
-    assert len(tries) == 3
-
-
 def test_ctrl_c_in_between_is_not_lost():
     """It was pressed for the code that runs, and ends that."""
 

@@ -115,34 +115,6 @@ def test_after_a_swap_of_the_machine_the_time_is_the_hosts(device, swap, box):
     assert 0 < ended.elapsed_s == ended.host_s < 0.5
 
 
-def test_a_cell_that_has_swapped_the_machine_has_run_on_the_cpu(device, swap):
-    """Unless it is said what it ran on."""
-    around = AroundCell(lambda: device)
-    around.begin()
-    before = list(device.log)
-
-    swap(object())
-    ended = around.end()
-
-    assert ended.found.kind == ended.runtime.kind == "cpu"
-    assert not ended.uses_device
-    assert device.log == before
-
-
-def test_a_simulated_device_has_its_own_clock_beside_the_hosts(device):
-    """The cell takes what the device says, and its simulation what the host says."""
-    device.simulated = True
-    around = AroundCell(lambda: device)
-    around.begin()
-
-    device.busy(2.0)
-    ended = around.end()
-
-    assert ended.uses_device
-    assert ended.elapsed_s >= 2.0
-    assert ended.host_s < 1.0
-
-
 def test_who_does_not_wait_after_an_error_tells_that_to_all(device):
     """The device is left alone, and is not said to be idle."""
 

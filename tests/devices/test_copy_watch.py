@@ -64,15 +64,6 @@ def test_each_copy_is_noted_with_line_bytes_and_way():
     assert all(each.held_s > 0 for each in seen)
 
 
-def test_numbers_of_the_code_are_let_through():
-    """A number that torch makes a tensor of is computed with as ever."""
-    with watched() as seen:
-        doubled = torch.ones(2) * 2 + 0.5
-
-    assert doubled.tolist() == [2.5, 2.5]
-    assert seen == []
-
-
 def test_a_copy_in_two_parts_is_told_by_the_part_that_goes_over(monkeypatch):
     """A conversion on the host comes first: what it has made is what is sent."""
     small, large = torch.ones(4, dtype=torch.uint8), torch.ones(4)
@@ -138,22 +129,6 @@ def test_a_second_watch_is_refused_and_the_first_goes_on():
 
     assert len(seen) == 1
     assert is_free()
-
-
-def test_compiled_functions_run_on_and_are_not_compiled_anew():
-    """The watch is nothing that torch.compile takes notice of."""
-    compiled = torch.compile(lambda x: (x * 2).to(torch.float64) + 1, backend="eager")
-    x = torch.ones(3)
-    compiled(x)
-    frames = dict(torch._dynamo.utils.counters["frames"])
-
-    with watched() as seen:
-        result = compiled(x)
-    compiled(x)
-
-    assert result.tolist() == [3.0, 3.0, 3.0]
-    assert dict(torch._dynamo.utils.counters["frames"]) == frames
-    assert len(seen) == 1
 
 
 @settings(max_examples=60, deadline=None)

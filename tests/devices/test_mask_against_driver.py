@@ -1,13 +1,7 @@
 """The reader of CUDA_VISIBLE_DEVICES against the C fake's own, and against torch's."""
 
-import itertools
-import re
-
 import pytest
 
-from gpumagic.devices.protocols import Gpu
-from gpumagic.devices.visibility import visible
-from tests.devices.masks import masks
 from tests.fakes.run import run_python
 
 # Both readers in one process, over the machine that NVML describes there; it goes on
@@ -97,71 +91,5 @@ def test_numbers_that_count_by_speed_are_never_called_certain(order):
 
 # ---------------------------------------------------------------- torch's own reader
 
-UUIDS = (
-    "GPU-11111111-aaaa-4aaa-8aaa-111111111111",
-    "GPU-11111111-bbbb-4bbb-8bbb-111111111111",
-    "GPU-22222222-cccc-4ccc-8ccc-222222222222",
-    "GPU-33333333-dddd-4ddd-8ddd-333333333333",
-)
-FOUR = tuple(Gpu(index, uuid=uuid) for index, uuid in enumerate(UUIDS))
-RAISED = "raised"
-
-
-def seen_by_torch(torch, mask, monkeypatch):
-    """The numbers of the GPUs that torch expects, as its count by NVML finds them."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mask)
-    try:
-        named = torch.cuda._parse_visible_devices()
-    except ValueError:
-        return RAISED
-    if named and isinstance(named[0], str):
-        return tuple(torch.cuda._transform_uuid_to_ordinals(named, list(UUIDS)))
-    return tuple(itertools.takewhile(lambda number: number < len(FOUR), named))
-
-
-def has_foreign_digit(entry):
-    """Whether Python finds a digit in it that is none to C."""
-    return any(sign.isdigit() and not sign.isascii() for sign in entry)
-
 
 # How torch reads an entry that every driver reads as we do.
-DIFFERS = {
-    "a sign without digits is an error to torch": lambda entry: re.match(
-        r"\s*[+-](?![0-9])", entry
-    ),
-    "digits of other scripts are digits to torch": has_foreign_digit,
-    "blanks of other scripts are blanks to torch": lambda entry: (
-        entry.strip() != entry.strip(" \t\n\v\f\r")
-    ),
-}
-
-
-def test_torch_differs_only_where_it_is_known_to(monkeypatch):
-    """The parser of torch sees what we are certain of, but for some entries."""
-    torch = pytest.importorskip("torch")
-    for name in ("_parse_visible_devices", "_transform_uuid_to_ordinals"):
-        if not hasattr(torch.cuda, name):
-            pytest.skip(f"this torch has no {name}")
-    monkeypatch.setattr(torch.version, "hip", None)
-    met, unexplained, alike = set(), [], 0
-
-    for mask in masks(UUIDS, 5_000, seed=21):
-        ours = visible(mask, FOUR)
-        if not ours.certain or mask.startswith("MIG-"):  # torch leaves those to CUDA
-            continue
-        theirs = seen_by_torch(torch, mask, monkeypatch)
-        if theirs == ours.physical:
-            alike += 1
-            continue
-        reasons = {
-            reason
-            for reason, applies in DIFFERS.items()
-            if any(applies(entry) for entry in mask.split(","))
-        }
-        met |= reasons
-        if not reasons:
-            unexplained.append((mask, ours, theirs))
-
-    assert unexplained == []
-    assert met == set(DIFFERS)
-    assert alike > 2_500

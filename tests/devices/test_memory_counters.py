@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from gpumagic.devices.memory_counters import figure, watch_resets
+from gpumagic.devices.memory_counters import watch_resets
 
 NAME = "_cuda_resetPeakMemoryStats"
 
@@ -91,12 +91,3 @@ def test_who_has_replaced_it_meanwhile_keeps_theirs(core):
     assert getattr(core, NAME) is theirs
     assert theirs(3) == "done"
     assert (core.calls, reader.seen) == ([3], [])
-
-
-@pytest.mark.parametrize("figures", [{"a.b.c": 3}, {"a": {"b": {"c": 3}}}])
-def test_a_figure_is_found_by_its_flat_name_in_both_shapes(figures):
-    """A flat dict and a nested one tell the same; what is not there is unknown."""
-    assert figure(figures, "a.b.c") == 3
-    assert figure(figures, "a.b.d") is None
-    assert figure(figures, "a.b.c.d") is None
-    assert figure(figures, "a") is None

@@ -157,25 +157,6 @@ def test_the_short_question_follows_cuda_from_nothing_to_its_start():
     ]
 
 
-def test_the_short_question_is_evidence_for_a_later_fork():
-    """Asked after every cell, it notes the process in which CUDA was started."""
-    run = run_python(
-        PREPARE
-        + """
-    driver = NvidiaDriver()
-    initialise()
-    driver.cuda_started()
-    child = os.fork()
-    if child == 0:
-        show(driver.cuda_started(), driver.cuda_state().state.value)
-        os._exit(0)
-    os.waitpid(child, 0)
-    """
-    )
-
-    assert run.json() == [False, "forked child"]
-
-
 # ---------------------------------------------------------------- where it cannot tell
 
 
@@ -186,21 +167,3 @@ def test_a_system_that_cannot_tell_what_is_loaded_is_unknown(monkeypatch):
     assert NvidiaDriver().cuda_started() is None
     assert NvidiaDriver().visible_devices() is None
     assert NvidiaDriver().cuda_state().state is Initialisation.UNKNOWN
-
-
-def test_the_probe_is_cheap_enough_to_follow_every_cell():
-    """A probe takes microseconds: far less than a millisecond, usually."""
-    run = run_python(
-        PREPARE
-        + """
-    import time
-    driver, times = NvidiaDriver(), []
-    for _ in range(201):
-        start = time.process_time()
-        driver.cuda_state()
-        times.append(time.process_time() - start)
-    show(sorted(times)[100] < 1e-3)
-    """
-    )
-
-    assert run.json() == [True]

@@ -65,17 +65,6 @@ def test_every_figure_of_a_gpu_is_read_in_base_units():
     ]
 
 
-def test_processes_are_told_apart_by_kind_and_a_size_may_be_unknown():
-    """Memory that the driver cannot tell is unknown, not all ones; none is none."""
-    busy, idle, *_ = inventory("four_gpus")["gpus"]
-
-    assert busy["processes"] == [
-        {"pid": 4242, "used_bytes": 40000 * MIB, "kind": "compute"},
-        {"pid": 977, "used_bytes": None, "kind": "graphics"},
-    ]
-    assert idle["processes"] == []
-
-
 def test_slices_are_found_between_empty_places():
     """Empty places before and between MIG devices neither end nor spoil the list."""
     found = inventory("mig_with_holes")["gpus"]

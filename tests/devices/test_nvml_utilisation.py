@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-from dataclasses import dataclass, field
 from textwrap import dedent
 from types import SimpleNamespace
 
@@ -96,14 +95,6 @@ def test_how_busy_and_full_gpus_are_goes_by_the_numbers_of_this_process():
     assert found["1"]["used_bytes"] >= 40960 * 2**20
 
 
-def test_an_old_driver_is_asked_by_the_former_name():
-    """Reasons come from the call of before 535; a general bit stands alone for none."""
-    found = told("cuda.cuInit(0); print(json.dumps(ask()))", "old_driver")
-
-    assert found["0"]["limiters"] == ["heat", "hardware slowdown"]
-    assert found["0"]["sm_clock_mhz"] == 1312
-
-
 @pytest.mark.parametrize(
     ("call", "field"),
     [
@@ -124,20 +115,6 @@ def test_a_question_that_fails_costs_its_own_field_only(tmp_path, call, field):
     load = told("cuda.cuInit(0); print(json.dumps(ask()))", machine)["0"]
 
     assert [name for name, value in load.items() if value is None] == [field]
-
-
-def test_a_gpu_that_cannot_be_found_is_left_out(tmp_path):
-    """The other devices still count, and nothing is raised."""
-    machine = changed(
-        tmp_path,
-        "four_gpus",
-        "fail=nvmlDeviceGetHandleByPciBusId_v2 15",
-        "fail=nvmlDeviceGetHandleByUUID 15",
-    )
-
-    found = told("cuda.cuInit(0); in_use = 2, 3; print(json.dumps(ask()))", machine)
-
-    assert list(found) == ["2"]
 
 
 def test_in_a_container_this_process_is_one_of_those_listed():
@@ -215,44 +192,6 @@ def test_others_are_never_more_than_are_listed(pids, own_pid, in_container):
 
 
 # ---------------------------------------------------------------- by device number
-
-
-@dataclass
-class OneRuntime:
-    """A runtime of which a test says what is in use."""
-
-    kind: str = "cuda"
-    in_use: tuple[int, ...] = (0,)
-    running: bool = True
-
-    def started(self):
-        """Whether the device has been used."""
-        return self.running
-
-    def devices_in_use(self):
-        """What the test has said."""
-        return self.in_use
-
-
-@dataclass
-class OneDriver:
-    """A driver that shows and tells what a test has said, and counts questions."""
-
-    shown: tuple = ()
-    known: tuple = ()
-    asked: list = field(default_factory=list)
-
-    def visible_devices(self):
-        """What the test has said."""
-        return self.shown
-
-    def loads(self):
-        """What the test has said."""
-        self.asked.append("loads")
-        return self.known
-
-
-UUID = "11111111-aaaa-4aaa-8aaa-111111111111"
 
 
 @pytest.mark.parametrize(("is_child", "closings"), [(False, 2), (True, 1)])

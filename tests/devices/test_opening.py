@@ -9,7 +9,6 @@ import pytest
 
 from gpumagic.devices import cuda_availability
 from gpumagic.devices.accelerator import CudaRuntime
-from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.opening import open_runtime
 from gpumagic.errors import DeviceError, MissingPackage
 from tests.devices.standin_torch import DeviceModule, Machine, torch_with
@@ -63,13 +62,6 @@ def test_a_missing_device_has_a_reason_for_each_kind():
         'sim: not switched on: gpumagic.simulate("h100") does that; cpu: there)'
     )
     assert caught.value.hint == "to use what is there, say mps, cpu"
-
-
-def test_the_cpu_needs_no_torch(monkeypatch):
-    """It is opened where torch is not installed."""
-    monkeypatch.setitem(sys.modules, "torch", None)
-
-    assert isinstance(open_runtime("cpu"), CpuRuntime)
 
 
 def test_without_torch_the_error_is_a_command_to_run(monkeypatch):

@@ -153,41 +153,6 @@ def test_telling_the_allocator_of_a_stream_is_no_access(gpu, monkeypatch):
     assert races == []
 
 
-def test_one_missing_wait_is_told_once(gpu):
-    """The stream counts as if it had waited for all: what follows is not told."""
-    x, y = tensor(), tensor()
-
-    with watch_races(torch, "cuda") as races:
-        x.mul_(2)
-        y.mul_(2)
-        gpu.stream = SIDE
-        x.sum()
-        y.sum()
-
-    assert len(races) == 1
-
-
-def test_streams_have_the_names_of_the_user(gpu, monkeypatch):
-    """A stream that is a variable of the notebook is told by its name."""
-
-    class Stream:
-        cuda_stream = SIDE
-
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(sys.modules["__main__"], "side", Stream(), raising=False)
-    x = tensor()
-
-    with watch_races(torch, "cuda") as races:
-        gpu.stream = SIDE
-        x.mul_(2)
-        gpu.stream = OTHER
-        x.sum()
-
-    (race,) = races
-    assert "writes on side, and" in race.problem
-    assert race.hint.startswith("<stream 0x5b20>.wait_stream(side) before ")
-
-
 def test_the_operation_that_starts_cuda_is_followed(gpu, monkeypatch):
     """What the first use of CUDA writes is known to those who read it."""
     answers = [False, True]  # before and after that operation; afterwards it runs

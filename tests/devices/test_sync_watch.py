@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import warnings
 
 import pytest
@@ -142,15 +141,3 @@ def test_an_error_mode_stays_one(torch):
 
     assert torch.mode == ERROR
     assert [each.what for each in seen] == ["torch.cuda.synchronize()"]
-
-
-def test_threads_are_seen(torch):
-    """What another thread waits for is noted with the line of that thread."""
-    loss = Tensor(torch)
-
-    with watch_syncs(torch, "cuda") as seen:
-        thread = threading.Thread(target=lambda: 2 * loss.item())
-        thread.start()
-        thread.join()
-
-    assert [each.what for each in seen] == [".item()"]

@@ -34,37 +34,20 @@ WITH_MIG = (*FOUR[:2], SLICED, FOUR[3])
     [
         (None, (0, 1, 2, 3)),
         ("", ()),
-        (" \t", ()),
         ("2,1", (2, 1)),
-        ("4", ()),
-        ("0,4,1", (0,)),
         ("3,2,9,1", (3, 2)),
         ("-1", ()),
-        ("0,-1,1", (0,)),
         ("0,1,0", ()),
-        ("0,+0", ()),
         (" 1 , 0 ", (1, 0)),
-        ("0 1", (0,)),
         ("0-3", (0,)),
         ("+1", (1,)),
-        ("+", ()),
-        ("-", ()),
-        ("1,+", (1,)),
-        ("00", (0,)),
         ("0x0", (0,)),
         ("0,,1", (0,)),
-        ("0,", (0,)),
-        (",0", ()),
         ("none", ()),
-        ("NoDevFiles", ()),
-        ('"0"', ()),
         ("GPU-22222222", (2,)),
         (f"{UUIDS[3]},{UUIDS[0]}", (3, 0)),
-        ("GPU-1", ()),
         ("GPU-", ()),
         ("GPU-2,GPU-1,GPU-3", (2,)),
-        ("GPU-2,GPU-22", ()),
-        ("22222222-cccc-4ccc-8ccc-222222222222", ()),
         ("\N{ARABIC-INDIC DIGIT ONE}", ()),
         pytest.param("9" * 5000, (), id="thousands of digits"),
     ],
@@ -99,19 +82,6 @@ def test_a_reason_names_the_entry_that_decided(mask, reason):
     (only,) = visible(mask, FOUR).reasons
 
     assert only.startswith(reason)
-
-
-# ---------------------------------------------------------------- order
-
-
-@pytest.mark.parametrize("order", [None, "FASTEST_FIRST", "pci_bus_id", "garbage"])
-@pytest.mark.parametrize("mask", [None, "0", "2,1"])
-def test_numbers_are_uncertain_without_pci_order(mask, order):
-    """Any order but PCI_BUS_ID may number the GPUs by speed."""
-    found = visible(mask, FOUR, order=order)
-
-    assert not found.certain
-    assert found.physical == visible(mask, FOUR).physical
 
 
 # ---------------------------------------------------------------- slices

@@ -14,7 +14,7 @@ from gpumagic.devices.protocols import (
     VisibleDevice,
 )
 from gpumagic.gpu_select.free import NotEnough, freest
-from gpumagic.gpu_select.report import TorchLatch
+from gpumagic.gpu_select.report import TorchLook
 from gpumagic.gpu_select.request import read
 
 GIB = 2**30
@@ -89,9 +89,9 @@ def numbers(choice):
     return [place.gpu.index for place in choice.places]
 
 
-def said(opinions):
+def said(choice):
     """What is said of each GPU, by number."""
-    return {each.place.gpu.index: each.why for each in opinions}
+    return {place.gpu.index: why for place, why in choice.whys.items()}
 
 
 @dataclass
@@ -130,6 +130,6 @@ class Nobody:
     def start(self):
         """Nobody has started CUDA that is known."""
 
-    def torch_latch(self):
+    def torch_look(self):
         """Torch has not looked."""
-        return TorchLatch.OPEN
+        return TorchLook.NONE

@@ -10,9 +10,8 @@ from gpumagic.gpu_select.report import (
     Action,
     Remark,
     Row,
-    Severity,
     Start,
-    TorchLatch,
+    TorchLook,
     Variable,
     Verdict,
 )
@@ -49,7 +48,6 @@ def gpus(count, predicted=(), actual=(), whys=()):
             index,
             predicted=predicted.index(index) if index in predicted else None,
             actual=actual.index(index) if index in actual else None,
-            chosen=index in predicted,
             why=said.get(index, ""),
         )
         for index in range(count)
@@ -58,8 +56,7 @@ def gpus(count, predicted=(), actual=(), whys=()):
 
 def variable(value, start=None, name="CUDA_VISIBLE_DEVICES", **known):
     """A variable that has one value in Python and in C."""
-    found = Variable(name, value, value, True, start, True)
-    return replace(found, **known)
+    return replace(Variable(name, value, value, start), **known)
 
 
 def variables(value, start=None, order="PCI_BUS_ID", **known):
@@ -76,7 +73,7 @@ OPEN = SelectReport(
     rows=gpus(4, predicted=(0, 1, 2, 3)),
     variables=variables(None, order=None),
     driver=UNTOUCHED,
-    torch=TorchLatch.OPEN,
+    torch=TorchLook.NONE,
 )
 FIXED = replace(
     OPEN,
@@ -84,8 +81,8 @@ FIXED = replace(
     rows=gpus(4, predicted=(2, 0), actual=(2, 0)),
     variables=variables("2,0"),
     driver=STARTED,
-    torch=TorchLatch.STARTED,
-    start=Start(4, 2, *["torch.randn(8, device='cuda')"] * 2),
+    torch=TorchLook.FOUND,
+    start=Start(4, 2, "torch.randn(8, device='cuda')"),
     confirmed=True,
 )
 SELECTED = replace(
@@ -99,7 +96,7 @@ DIFFERING = replace(
     FIXED,
     rows=gpus(4, predicted=(2, 0), actual=(0, 1)),
     variables=variables("2,0"),
-    start=Start(4, 1, None, "torch.cuda.is_available()"),
+    start=Start(4, 1, "torch.cuda.is_available()"),
     confirmed=False,
     way_out="%gpu_select 2,0 --restart",
 )
@@ -140,22 +137,15 @@ REFUSED = replace(
 LATE = replace(
     FIXED,
     action=Action.REFUSED,
-    start=Start(3, 1, "import kornia", "import kornia"),
-    request="3",
-)
-TRIED_TOO_LATE = replace(
-    FIXED,
-    action=Action.DRY_RUN,
-    rows=gpus(4, predicted=(3,), actual=(2, 0)),
-    confirmed=False,
+    start=Start(3, 1, "import kornia"),
     request="3",
 )
 IN_VAIN = replace(
     OPEN,
     verdict=Verdict.FIXED_FOR_TORCH,
     driver=CudaState(Initialisation.FAILED, code=3, library=LIBRARY),
-    torch=TorchLatch.LOOKED_IN_VAIN,
-    start=Start(2, 1, None, "torch.cuda.is_available()", in_vain=True),
+    torch=TorchLook.IN_VAIN,
+    start=Start(2, 1, "torch.cuda.is_available()"),
     rows=gpus(4, predicted=(0,)),
     variables=variables("0", start=""),
 )
@@ -163,14 +153,14 @@ LOST = replace(
     OPEN,
     verdict=Verdict.LOST,
     driver=CudaState(Initialisation.FORKED_CHILD, code=3, library=LIBRARY),
-    torch=TorchLatch.STARTED,
+    torch=TorchLook.FOUND,
 )
 NOTHING = replace(
     OPEN,
     verdict=Verdict.NOTHING,
     rows=(),
     driver=NOT_LOADED,
-    torch=TorchLatch.WITHOUT_CUDA,
+    torch=TorchLook.NONE,
 )
 SLURM = replace(
     OPEN,
@@ -178,7 +168,7 @@ SLURM = replace(
     variables=variables("4,5", start="4,5"),
     remarks=(
         Remark(
-            Severity.NOTE,
+            "note",
             "this process was started with CUDA_VISIBLE_DEVICES=4,5, by Slurm (job "
             "4711): that is what there is to choose from",
             "add --force to a choice to go beyond it",
@@ -215,8 +205,8 @@ NASTY = replace(
     ),
     variables=variables(HOSTILE, start=HOSTILE * 3),
     driver=replace(STARTED, library=HOSTILE),
-    start=Start(4, 2, HOSTILE, HOSTILE),
-    remarks=(Remark(Severity.WARNING, HOSTILE, HOSTILE),),
+    start=Start(4, 2, HOSTILE),
+    remarks=(Remark("warning", HOSTILE, HOSTILE),),
     confirmed=False,
     way_out="%gpu_select 0 --restart",
     request=HOSTILE,

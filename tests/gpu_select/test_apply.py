@@ -6,13 +6,8 @@ import pytest
 
 from gpumagic.gpu_select import variables
 from gpumagic.gpu_select.apply import NotSelected, apply
-from gpumagic.gpu_select.report import Action
 from gpumagic.gpu_select.request import read
-from tests.gpu_select.machines import Driver, Nobody, gpu, machine
-
-ONE_BUSY = machine(
-    gpu(0, used_gib=70, pids=[9999997]), *(gpu(index) for index in (1, 2, 3))
-)
+from tests.gpu_select.machines import Driver, Nobody, machine
 
 
 @pytest.fixture(autouse=True)
@@ -24,41 +19,30 @@ def _no_variables(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
 
 
-def late(shown, words="free", there=ONE_BUSY, **options):
+def late(shown, words="free"):
     """What is answered where CUDA shows these GPUs already."""
-    return apply(read(words, **options), Driver(there, shown), Nobody())
+    return apply(read(words), Driver(machine(), shown), Nobody())
 
 
-def test_free_gpus_that_are_visible_already_need_no_choice():
-    """Those that CUDA shows are meant, in the order in which it shows them."""
-    for shown in [(2,), *[(2, 1)] * 9]:  # of equals, chance takes one first
-        assert late(shown, n=len(shown)).action is Action.UNCHANGED
-
-
-def test_a_free_gpu_among_those_shown_is_made_the_current_one():
-    """Beside a busy one it can be had without a restart."""
+def test_free_gpus_need_a_restart_once_cuda_has_started():
+    """Whatever is visible then is used by this process, and not free any more."""
     with pytest.raises(NotSelected) as refused:
         late((0, 3))
+
+    assert "CUDA has started" in refused.value.problem
+    assert "--restart" in refused.value.hint
+
+
+def test_a_visible_gpu_is_made_the_current_one():
+    """Beside another one it can be had without a restart."""
+    with pytest.raises(NotSelected) as refused:
+        late((0, 3), "3")
 
     assert "GPU 3 is cuda:1: torch.cuda.set_device(1)" in refused.value.hint
 
 
-@pytest.mark.parametrize(("shown", "options"), [((0,), {}), ((), {}), ((1,), {"n": 2})])
-def test_free_gpus_that_are_not_shown_need_a_restart(shown, options):
-    """Where too few of those that CUDA shows are free, others of the machine are."""
-    with pytest.raises(NotSelected) as refused:
-        late(shown, **options)
+def test_what_is_visible_already_needs_no_choice():
+    """The same request once more is answered by what CUDA shows."""
+    report = late((2, 1), "2,1")
 
-    assert "CUDA has started" in refused.value.problem
-    assert "set_device" not in refused.value.hint
-    assert "--restart" in refused.value.hint
-
-
-def test_too_few_free_gpus_are_told_with_the_reason_for_each():
-    """A restart would not help: the refusal is the one of before the start."""
-    with pytest.raises(NotSelected) as refused:
-        late((0,), there=machine(gpu(0, used_gib=70, pids=[9999997])))
-
-    assert "CUDA has started" not in refused.value.problem
-    (row,) = refused.value.report.rows
-    assert row.why
+    assert report.mapping() == "cuda:0 is GPU 2, cuda:1 is GPU 1"

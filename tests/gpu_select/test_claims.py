@@ -177,7 +177,7 @@ claims.one_at_a_time = functools.partial(claims.one_at_a_time, timeout_s=300)
 print("here", flush=True)
 sys.stdin.readline()
 try:
-    (row,) = [row for row in select("free").rows if row.chosen]
+    (row,) = select("free").mapped("predicted")
     print(row.physical, flush=True)
 except Exception as error:
     print(error, flush=True)

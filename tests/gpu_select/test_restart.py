@@ -1,8 +1,7 @@
-"""A request is kept once and taken once; a kernel restarts where it comes back."""
+"""A request is kept once and taken once."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import time
@@ -16,8 +15,6 @@ from gpumagic.gpu_select import restart
 from gpumagic.gpu_select.notebook import kept_file, key_of
 from gpumagic.gpu_select.request import read
 from gpumagic.gpu_select.restart import Kept
-from tests.fakes.run import run_python
-from tests.gpu_select.kernels import LOOK, kernel, lives, run
 from tests.gpu_select.samples import OPEN, gpu
 
 
@@ -25,10 +22,6 @@ from tests.gpu_select.samples import OPEN, gpu
 def _own_home(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
-
-
-class TerminalInteractiveShell(SimpleNamespace):
-    """What IPython in a terminal has for a shell."""
 
 
 KEY = "kernel-1.json"
@@ -83,23 +76,6 @@ def test_what_is_old_foreign_or_wrong_is_thrown_away(changes):
     assert not file.exists()
 
 
-def test_what_others_have_kept_costs_a_kernel_nothing(tmp_path):
-    """Only a file that could be this kernel's own is looked at on loading."""
-    for number in range(3):
-        keep(key=f"kernel-{number}.json")
-    loaded = run_python(
-        """
-        import json, sys
-        from IPython.core.interactiveshell import InteractiveShell
-
-        InteractiveShell.instance().run_line_magic("load_ext", "gpumagic")
-        print(json.dumps("gpumagic.gpu_select.restart" in sys.modules))
-        """,
-        env={"XDG_STATE_HOME": str(tmp_path), "JPY_SESSION_NAME": "b.ipynb"},
-    )
-    assert loaded.json() is False
-
-
 def test_what_cannot_be_kept_is_an_error_that_leaves_nothing():
     """The user is told what to type after the restart; no half of a file stays."""
     kept_file(KEY).mkdir(parents=True)
@@ -117,68 +93,3 @@ def test_a_notebook_is_known_by_what_outlives_a_restart(monkeypatch):
     assert key_of(SimpleNamespace(user_ns={})) == "b.ipynb"
     shell = SimpleNamespace(user_ns={"__vsc_ipynb_file__": "/home/anna/a.ipynb"})
     assert key_of(shell) == "/home/anna/a.ipynb"
-
-
-RESTART = "print(restart.restart(get_ipython(), what='GPU 2'))"
-
-
-@pytest.mark.kernel
-def test_a_kernel_of_a_server_restarts_itself_after_its_reply(tmp_path):
-    """The cell is answered, the kernel ends in good order and comes up again."""
-    note = tmp_path / "ended"
-    before, after = asyncio.run(
-        lives(
-            tmp_path,
-            [
-                "import atexit, pathlib",
-                f"atexit.register(pathlib.Path({str(note)!r}).touch)",
-                LOOK,
-                "keep()",
-                f"{RESTART}\nimport asyncio; await asyncio.sleep(1); print('at last')",
-            ],
-            [
-                LOOK,
-                "print(take().text)",
-            ],
-        )
-    )
-    assert [status for status, _ in before + after] == ["ok"] * 7
-    assert before[4][1].startswith("The kernel ends now, and Jupyter starts it again")
-    assert before[4][1].endswith("takes GPU 2 again.\nat last")
-    assert note.exists()
-    assert before[2] == after[0]
-    assert after[1] == ("ok", "2")
-
-
-@pytest.mark.kernel
-def test_no_other_cell_runs_in_a_kernel_that_is_about_to_end(tmp_path):
-    """After "run all" the cells below are refused, and not half run."""
-    note = tmp_path / "ran"
-    before, after = asyncio.run(
-        lives(
-            tmp_path,
-            [
-                f"from gpumagic.gpu_select import restart\n{RESTART}",
-                f"import pathlib; pathlib.Path({str(note)!r}).touch()",
-            ],
-            ["print('again')"],
-        )
-    )
-    assert before[0][0] == "ok"
-    assert before[1][0] == "error"
-    assert "this cell has not run: the kernel is being restarted" in before[1][1]
-    assert not note.exists()
-    assert after == [("ok", "again")]
-
-
-@pytest.mark.kernel
-def test_a_kernel_that_nobody_watches_is_not_ended(tmp_path):
-    """Under a plain client the user is told to restart, and goes on."""
-    with kernel(tmp_path) as manager:
-        said, after = run(
-            manager,
-            f"from gpumagic.gpu_select import restart\n{RESTART}",
-            "import time; time.sleep(1); print('still here')",
-        )
-    assert said.startswith("Restart the kernel now (Kernel, Restart); then %load_ext")
-    assert after == "still here"

@@ -25,63 +25,58 @@ MODULES["package/part.py"] = "import torch\ntorch.cuda.is_available()"
 @pytest.mark.parametrize(("line", "by"), CALLS)
 def test_a_look_is_named_as_the_user_would_write_it(line, by):
     """The cell, its line and the function of torch, or the import, are named."""
-    seen, latch, told = watched(
+    seen, look, told = watched(
         f"""
         watch()
         run("import torch")
         run("x = 1\\n" + {line!r})
-        show(watcher.start(), watcher.torch_latch().name, len(told))
+        show(watcher.start(), watcher.torch_look().name, len(told))
         """,
         MODULES,
         torch=True,
     ).json()
 
-    assert (seen["cell"], seen["line"], seen["source"]) == (2, 2, line)
-    assert (seen["by"], seen["in_vain"], latch, told) == (by, False, "LOOKED", 1)
+    assert (seen["cell"], seen["line"], seen["by"]) == (2, 2, by)
+    assert (look, told) == ("FOUND", 1)
 
 
 def test_a_look_in_vain_is_remembered():
     """Where torch finds no GPU, CUDA has not started, but torch will not look again."""
-    seen, latch, told, error = watched(
+    seen, look, told, error = watched(
         """
         watch()
         run("import torch")
         run("x = 1\\ntorch.cuda.is_available()")
         error = run("torch.zeros()").error_in_exec
-        show(watcher.start(), watcher.torch_latch().name, told, str(error))
+        show(watcher.start(), watcher.torch_look().name, told, str(error))
         """,
         torch=True,
         env={"CUDA_VISIBLE_DEVICES": ""},
     ).json()
 
-    assert (seen["cell"], seen["line"], seen["in_vain"]) == (2, 2, True)
+    assert (seen["cell"], seen["line"]) == (2, 2)
     assert seen["by"] == "torch.cuda.is_available()"
-    assert (latch, told) == ("LOOKED_IN_VAIN", [])
+    assert (look, told) == ("IN_VAIN", [])
     assert error == "no GPUs"
 
 
-def test_the_latch_says_what_is_known():
-    """Not imported, not looked, may have looked before us, built without CUDA."""
+def test_a_look_before_the_loading_is_known_by_torch_alone():
+    """Torch tells whether it has started CUDA; of a look in vain nobody has noted."""
     found = watched(
         """
-        watch()
-        latches = [watcher.torch_latch().name]
         run("import torch")
-        latches.append(watcher.torch_latch().name)
-        undo.close()
-        watcher = Watcher(driver.cuda_started, on_start=print)
         watch()
-        latches.append(watcher.torch_latch().name)
+        looks = [watcher.torch_look().name]
         sys.modules["torch"].cuda.is_initialized = lambda: True
-        latches.append(watcher.torch_latch().name)
+        looks.append(watcher.torch_look().name)
         del sys.modules["torch"]._C._cuda_getDeviceCount
-        latches.append(watcher.torch_latch().name)
-        show(*latches)
+        looks.append(watcher.torch_look().name)
+        show(*looks)
         """,
         torch=True,
     ).json()
 
-    assert found == ["ABSENT", "OPEN", "UNKNOWN", "STARTED", "WITHOUT_CUDA"]
+    assert found == ["NONE", "FOUND", "NONE"]
 
 
 def test_the_simulator_in_the_place_of_cuda_is_not_in_the_way():

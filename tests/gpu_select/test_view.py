@@ -8,16 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.drawing import Table
-from gpumagic.gpu_select.answer_gpus import gpus_table, state_table
-from gpumagic.gpu_select.report import Action, Row, TorchLatch, Verdict
+from gpumagic.gpu_select.answer_gpus import gpus_table
+from gpumagic.gpu_select.report import Row, TorchLook, Verdict
 from tests.gpu_select.samples import (
     DIFFERING,
-    FIXED,
     LATE,
     OPEN,
     REFUSED,
     SELECTED,
-    variables,
 )
 
 RANKS = st.none() | st.integers(0, 7)
@@ -46,9 +44,6 @@ def column(report, heading):
     return [row[place] for row in table.rows]
 
 
-# ---------------------------------------------------------------- the table
-
-
 def test_what_the_driver_shows_goes_before_what_was_predicted():
     """After the start the driver's own order counts, and differences stand out."""
     words = [getattr(each, "word", each) for each in column(DIFFERING, "Actual")]
@@ -59,25 +54,6 @@ def test_what_the_driver_shows_goes_before_what_was_predicted():
         "hidden, not cuda:0",
         "not visible",
     ]
-
-
-# ---------------------------------------------------------------- what decides
-
-
-def test_what_decides_can_be_asked_for_where_somebody_only_looks():
-    """The status explains itself; a choice is short, and so is a refusal."""
-    explained = {
-        (action, verdict)
-        for action in Action
-        for verdict, report in ((Verdict.OPEN, OPEN), (Verdict.FIXED, FIXED))
-        if "state" in replace(report, action=action).parts
-    }
-
-    assert explained == {
-        (Action.STATUS, Verdict.OPEN),
-        (Action.STATUS, Verdict.FIXED),
-    }
-    assert "Driver library" in str(OPEN.show("state"))
 
 
 def test_a_refusal_shows_why_and_a_choice_shows_the_gpus():
@@ -99,24 +75,14 @@ def test_a_refusal_shows_why_and_a_choice_shows_the_gpus():
 @given(
     st.lists(ROWS, max_size=5),
     st.sampled_from(Verdict),
-    st.sampled_from(TorchLatch),
+    st.sampled_from(TorchLook),
     st.none() | st.booleans(),
 )
-def test_anything_can_be_drawn(rows, verdict, latch, confirmed):
+def test_anything_can_be_drawn(rows, verdict, look, confirmed):
     """No report is beyond drawing, as text and as HTML."""
     drawing = replace(
-        OPEN, rows=tuple(rows), verdict=verdict, torch=latch, confirmed=confirmed
+        OPEN, rows=tuple(rows), verdict=verdict, torch=look, confirmed=confirmed
     ).drawing()
 
     assert drawing.text(80)
     assert drawing.html()
-
-
-def test_a_value_that_python_and_c_see_otherwise_stands_out():
-    """One line for each variable, whether all places agree or differ."""
-    report = replace(OPEN, variables=variables("0", python="2"))
-    found = {topic: (state, said) for topic, state, said in state_table(report).rows}
-
-    state, said = found["CUDA_VISIBLE_DEVICES"]
-    assert state.word == "Python and C differ"
-    assert said == "'2' in Python; '0' in C; not set at the start"

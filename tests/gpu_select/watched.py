@@ -64,6 +64,7 @@ from contextlib import ExitStack
 from IPython.core.interactiveshell import InteractiveShell
 from gpumagic.devices.nvidia import NvidiaDriver
 from gpumagic.gpu_select.watch import Watcher
+from gpumagic.notebook.cell_numbers import keep_cell_numbers
 
 folder = pathlib.Path(tempfile.mkdtemp())
 sys.path.insert(0, str(folder))
@@ -72,6 +73,7 @@ for name, text in {files!r}.items():
     (folder / name).write_text(text)
 
 shell = InteractiveShell.instance()
+keep_cell_numbers(shell, ExitStack())
 undo, told = ExitStack(), []
 driver = NvidiaDriver()
 watcher = Watcher(driver.cuda_started, on_start=lambda: told.append(watcher.start()))

@@ -22,9 +22,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_S = 300  # what hangs fails in the end; what is slow does not
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
-_USERS_FILE = re.compile(
-    r"^(Cell |Input |File )?(In ?\[|<ipython-input)|ipykernel_\d+/"
-)
 _FRAME = re.compile(r"^(\S*Cell |Input |File |<ipython-input|/|~)")
 _ARROW = re.compile(r"^-+> ?(\d+) ?(.*)$")
 

@@ -11,7 +11,6 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from gpumagic.notebook import cell_hooks, faults
-from tests.notebook.shells import see_in_kernel
 
 ON = "%cuda_sync_time on\n%gpu_mem on"
 OFF = "%cuda_sync_time off\n%gpu_mem off"
@@ -185,16 +184,6 @@ def test_the_clock_stops_before_a_traceback_is_drawn(shell, monkeypatch):
     assert shell.showtraceback is slowly
 
 
-def _note(monkeypatch, run, name, order):
-    below = getattr(run, name)
-
-    def noted(self, *args, **options):
-        order.append(f"{run.__name__}.{name}")
-        return below(self, *args, **options)
-
-    monkeypatch.setattr(run, name, noted)
-
-
 FAULTS = {
     "the beginning of timing": "gpumagic.cuda_sync_time.one_run.OneRun.begin",
     "the end of timing": "gpumagic.cuda_sync_time.one_run.OneRun.end",
@@ -206,9 +195,8 @@ FAULTS = {
     "making a run": "gpumagic.gpu_mem.cell.OneCell",
     "before every cell": "gpumagic.notebook.cell_hooks._runs_within_another",
     "after every cell": "gpumagic.notebook.cell_hooks._Cell.tell",
-    "who starts CUDA, before": "gpumagic.gpu_select.watch.Watcher._asked",
-    "who starts CUDA, after": "gpumagic.gpu_select.watch._last_cell",
-    "a module is imported": "gpumagic.gpu_select.watch.Watcher._has_been_imported",
+    "who starts CUDA": "gpumagic.gpu_select.watch.Watcher._ask",
+    "a module is imported": "gpumagic.gpu_select.watch.TorchLooks._wrap",
     "the errors of cells": "gpumagic.gpu_mem.magic.loaded_torch",
 }
 BODIES = {
@@ -260,29 +248,6 @@ def test_a_fault_of_ours_leaves_the_cell_alone(place, body, shell, monkeypatch, 
 
 def _broken(*_, **__):
     raise TypeError("a fault of ours")
-
-
-@pytest.mark.kernel
-def test_a_captured_cell_under_both_modes_in_a_kernel():
-    """It captures what is its own, and the kernel lives on as before."""
-    cells = [
-        "%load_ext gpumagic",
-        ON,
-        "%%capture c\nprint('x')",
-        "2 + 2",
-        "c.stdout, len(c.outputs)",
-        OFF,
-        "%unload_ext gpumagic",
-        "%reset -f",
-        "3 + 3",
-    ]
-
-    seen = see_in_kernel(cells)
-
-    assert [each.status for each in seen] == ["ok"] * len(cells)
-    assert (seen[3].result, seen[4].result) == ("4", "('x\\n', 0)")
-    assert seen[-1].result == "6"
-    assert len(seen[2].shown) == 1  # our line, beside what was captured
 
 
 class _Run:
@@ -341,7 +306,7 @@ def test_ctrl_c_on_any_line_of_ours_leaves_the_shell_whole(body, modes, shell):
     loaded = fingerprint(shell)
     with modes(shell, told):
         on = fingerprint(shell)
-        assert _strikes(shell, body, told, on) > 20
+        assert _strikes(shell, body, told, on) > 10
     assert fingerprint(shell) == loaded
 
 

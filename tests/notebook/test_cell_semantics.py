@@ -12,7 +12,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-from IPython import version_info
 
 from tests.notebook.shells import Seen, see_in_kernel, see_in_terminal
 
@@ -56,7 +55,6 @@ CASES: dict[str, str] = {
     ),
     "an async comprehension": "[each async for each in agen()]",
     "an error after an await": "await asyncio.sleep(0)\n1/0",
-    "what no coroutine can raise": "await asyncio.sleep(0)\nraise StopIteration(5)",
     "a traceback": "def divide(n):\n    return 1 / n\n\ndivide(0)",
     "a traceback into an earlier cell": "x = 1\n\ndivide(0)",
     "a traceback under a loop": "for i in range(3):\n    if i == 2:\n        divide(0)",
@@ -246,15 +244,9 @@ def in_kernel(request, plain_in_kernel):
     return _beside_ours(see_in_kernel, request.param, plain_in_kernel)
 
 
-def _skip_what_old_ipython_cannot(case):
-    if case == "what no coroutine can raise" and version_info[0] < 9:
-        pytest.skip("IPython before 9 shows no frame of it below a magic")
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_terminal_cell_is_as_the_plain_one(in_terminal, case):
     """In a terminal, the cell is seen as without the magic line."""
-    _skip_what_old_ipython_cannot(case)
     _assert_same(*in_terminal[case])
 
 
@@ -262,7 +254,6 @@ def test_terminal_cell_is_as_the_plain_one(in_terminal, case):
 @pytest.mark.parametrize("case", CASES)
 def test_kernel_cell_is_as_the_plain_one(in_kernel, case):
     """In a Jupyter kernel, the cell is seen as without the magic line."""
-    _skip_what_old_ipython_cannot(case)
     _assert_same(*in_kernel[case])
 
 

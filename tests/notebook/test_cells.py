@@ -45,35 +45,6 @@ def shell():
     InteractiveShell.clear_instance()
 
 
-def test_what_happens_in_which_order(shell):
-    """Compile, before, body, after; the value comes back last."""
-    order = []
-    shell.user_ns["order"] = order
-
-    value = cells.run(
-        shell,
-        "order.append('body')\n'value'",
-        before=lambda: order.append("before"),
-        after=lambda outcome: order.append(outcome.value),
-    )
-
-    assert value == "value"
-    assert order == ["before", "body", "value"]
-
-
-def test_an_error_reaches_after_and_then_the_caller(shell):
-    """The report sees the failure; the very exception goes on."""
-    outcomes = []
-    shell.user_ns["error"] = error = KeyError("k")
-
-    with pytest.raises(KeyError) as caught:
-        cells.run(shell, "raise error", after=outcomes.append)
-
-    assert caught.value is error
-    assert outcomes[0].error is error
-    assert outcomes[0].ended_ns >= outcomes[0].started_ns
-
-
 def test_the_traceback_of_an_error_begins_in_the_body(shell):
     """A report that reads the traceback finds the user's frames alone."""
     in_body = []
@@ -137,16 +108,6 @@ def test_an_awaiting_body_runs_on_the_loop_that_awaits_it(shell, clock):
     assert outcomes[0].elapsed_s == 0.02
 
 
-def test_without_autoawait_an_await_is_a_syntax_error(shell):
-    """`%autoawait off` is the user's word."""
-    shell.autoawait = False
-    try:
-        with pytest.raises(SyntaxError):
-            cells.run(shell, "await x")
-    finally:
-        shell.autoawait = True
-
-
 def test_a_future_import_counts_for_later_cells_only_if_it_has_run(shell):
     """Looking at a cell, as completeness checks do, changes no compiler flag."""
     from gpumagic.notebook.cell_transform import CellTransform
@@ -156,25 +117,6 @@ def test_a_future_import_counts_for_later_cells_only_if_it_has_run(shell):
     before = shell.compile.flags
     assert transform(lines) == lines
     assert shell.compile.flags == before
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        [],
-        ["x = 1\n"],
-        ["%%time\n", "await x\n"],
-        ["%%gpu_doctor\n"],
-        ["%gpu_doctor\n", "await x\n"],
-        ["%%gpu_doctors\n", "await x\n"],
-        ["%%gpu_doctor -q\n", "x = 1\n"],
-    ],
-)
-def test_the_transform_leaves_other_cells_alone(shell, lines):
-    """Only our own magics are looked at, and only those that need it are changed."""
-    from gpumagic.notebook.cell_transform import CellTransform
-
-    assert CellTransform(shell, {"gpu_doctor"})(lines) == lines
 
 
 @pytest.mark.parametrize(
@@ -192,23 +134,5 @@ def test_a_cell_that_is_more_than_the_magic_keeps_its_source(shell, cell):
         assert any(
             entry[2] == [f"{cell}\n"] for entry in linecache.cache.values() if entry[1:]
         )
-    finally:
-        shell.run_line_magic("unload_ext", "gpumagic")
-
-
-def test_a_body_run_from_a_function_leaves_the_source_of_the_cell(shell):
-    """Called programmatically in a larger cell, the cell's own text stays."""
-    shell.run_line_magic("load_ext", "gpumagic")
-    try:
-        cell = (
-            "import inspect\n"
-            "def outer():\n"
-            "    get_ipython().run_cell_magic('gpu_doctor', '-q', 'y = 1')\n"
-            "outer()\n"
-            "source = inspect.getsource(outer)"
-        )
-        shell.run_cell(cell).raise_error()
-        assert shell.user_ns["source"].startswith("def outer():")
-        assert shell.user_ns["y"] == 1
     finally:
         shell.run_line_magic("unload_ext", "gpumagic")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.asleep import TORCH_ALONE
-from tests.notebook.shells import PATIENCE_S, see_in_kernel
+from tests.notebook.shells import PATIENCE_S
 from tests.quick_kernels import quick_kernels
 
 STEPS = """
@@ -47,14 +47,6 @@ def test_a_notebook_keeps_what_was_stopped_and_nothing_of_what_was_done():
     assert finished.metadata == stopped.metadata == {"gpumagic": "progress"}
     assert "stopped at 25.0 %" in stopped.data["text/plain"]
     assert error.ename == "KeyboardInterrupt"
-
-
-@pytest.mark.kernel
-def test_a_kernel_displays_once_and_updates_that():
-    """Forty steps are one display, not forty."""
-    (seen,) = see_in_kernel([STEPS])
-    assert seen.status == "ok"
-    assert len(seen.shown) == 1
 
 
 # ------------------------------------------------------------------ a cell that runs

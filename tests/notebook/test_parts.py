@@ -108,20 +108,3 @@ def test_tab_offers_the_parts_of_the_last_report(see):
     assert after.result == "['%noting --show copies', '%noting --show how']"
     assert attached.result == "['%noting --show=copies']"
     assert second.result == "['%noting --show copies,how']"
-
-
-@in_both_shells
-def test_words_are_explained_where_they_are_read(see):
-    """`%gpu_doctor words` has one sentence for a term, and all of a group in sight."""
-    cells = [
-        "%gpu_doctor words launch",
-        "%gpu_doctor words loaders",
-        "%gpu_doctor words launchx",
-        "%gpu_doctor launch",
-    ]
-    term, group, misspelt, alone = see([LOADED[0], *cells])[1:]
-
-    assert text_of(term).startswith("launch: Asks the GPU to run a kernel")
-    assert all(word in text_of(group) for word in ("batch", "pinned", "worker"))
-    assert "did you mean launch?" in misspelt.traceback
-    assert "type %gpu_doctor words" in alone.traceback

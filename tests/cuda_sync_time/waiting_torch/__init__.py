@@ -31,11 +31,6 @@ class Tensor:
         self._torch.warn_on_sync()
         return 1.0
 
-    cpu = item
-
-    def __bool__(self):
-        return bool(self.item())
-
 
 def warn_from_cpp(text):
     """A warning as torch's C++ raises it: it counts as the caller's own line."""
