@@ -16,7 +16,6 @@ from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
     from gpumagic.report.events import OperatorTime
-    from gpumagic.report.places import CodeLine
 
 _LONGEST_TYPED = 90  # a longer path would fill the line that says what to do
 
@@ -50,19 +49,6 @@ class KernelSum(Record):
     count: int
     total_s: float
     longest_s: float
-
-
-@dataclass(frozen=True)
-class LineSum(Record):
-    """What a line of code launched, as far as the trace has stacks.
-
-    The profiler knows of a function where it begins, and of one that already ran when
-    it was started the line that it was at.
-    """
-
-    line: CodeLine
-    launches: int
-    device_s: float
 
 
 @dataclass(frozen=True)
@@ -182,8 +168,6 @@ class RankTrace(Record):
     lanes: tuple[LaneTrace, ...] = ()
     steps: tuple[Step, ...] = ()  # in order
     operators: tuple[OperatorTime, ...] = ()  # what the operators took on the host
-    # what lines launched, the longest on the device first
-    lines: tuple[LineSum, ...] = ()
     collectives: tuple[Collective, ...] = ()  # in order of their beginning
     # how long the device worked for "forward", "backward" and "optimizer", by what
     # the host was in when it launched, without what communicates (there it may only

@@ -11,8 +11,8 @@ from gpumagic.gpu_open.replay import (
     SHORT_OR_EMPTIED,
     TAKE,
     Replay,
+    Requests,
     replays,
-    requests_of,
 )
 from gpumagic.simulator.allocator_segments import AddressSpace
 from gpumagic.simulator.allocator_settings import AllocatorSettings
@@ -78,7 +78,7 @@ def places_differing(trace, final, conf=""):
     Segments are told by the order in which they were taken, as the driver may put them
     anywhere.
     """
-    replay = Placing(requests_of(trace, final, AllocatorSettings.parse(conf)), conf)
+    replay = Placing(Requests(trace, final, AllocatorSettings.parse(conf)), conf)
     replay.run()
     numbers, recorded, count = {}, [], 0
     for entry in trace:
