@@ -311,7 +311,7 @@ def _late(rank: RankTrace, idle: Idle) -> tuple[str, str]:
     if first.seconds / (rank.launches or 1) > _LONG_S:
         hint = "the first calls load kernels: `schedule(wait=1, warmup=1)` skips them"
         return text, hint
-    return text, "each launch has little to do: try `torch.compile` or CUDA graphs"
+    return text, "try `torch.compile` or CUDA graphs: fewer launches"
 
 
 def _longest_collective(rank: RankTrace) -> str:

@@ -1,4 +1,4 @@
-"""Opens recordings, plain, gzip or zip, and says what is in them.
+"""Opens recordings, plain or gzip, and says what is in them.
 
 What a file is, is told by its first bytes and not by its name.
 """
@@ -11,20 +11,19 @@ import gzip
 import os
 import re
 import stat
-import zipfile
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gpumagic.errors import GpuMagicError, did_you_mean
 from gpumagic.gpu_open.trace_records import FileRead
-from gpumagic.report.units import bytes_text, count_text, printable, shortened
+from gpumagic.report.units import bytes_text, printable, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 Kind = Literal["trace", "snapshot"]
-ENDINGS = (".json", ".gz", ".pickle", ".pkl", ".zip")  # of recordings
+ENDINGS = (".json", ".gz", ".pickle", ".pkl")  # of recordings
 AGAIN = "copy it again, or open the file of another rank or step"
 _MOST_BYTES = 2 << 30  # unpacked: it is read whole
 _PIECE = 1 << 22
@@ -37,7 +36,7 @@ _KEY = re.compile(
 )
 _OF_SNAPSHOTS = (b"segments", b"device_traces", b"segment_type", b"allocated_size")
 _DIGITS = re.compile(r"(\d+)")
-_DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile)
+_DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
 class Opened(NamedTuple):
@@ -96,38 +95,14 @@ def _unpacked(path: Path) -> Iterator[Any]:
                 f"{_shown(path)} is not a regular file",
                 "name a file, or a folder with recordings",
             )
-        with contextlib.ExitStack() as stack:
-            file: Any = stack.enter_context(path.open("rb"))
-            if file.read(4) == b"PK\x03\x04":
-                file = stack.enter_context(_only_member(file, path.name))
+        with path.open("rb") as file:
+            is_packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
-            if file.read(2) == b"\x1f\x8b":
-                file.seek(0)
-                file = stack.enter_context(gzip.open(file))
-            file.seek(0)
-            yield file
+            yield gzip.GzipFile(fileobj=file) if is_packed else file
     except _DAMAGED as error:
         raise ends_early(path.name) from error
     except (OSError, ValueError) as error:
         raise _unopened(path, error) from error
-
-
-def _only_member(file: Any, name: str) -> Any:
-    archive = zipfile.ZipFile(file)
-    # Macs put a file of their own beside each.
-    members = [
-        each
-        for each in archive.infolist()
-        if not each.is_dir() and not each.filename.startswith("__MACOSX/")
-    ]
-    with contextlib.suppress(RuntimeError, NotImplementedError):
-        if len(members) == 1:
-            return archive.open(members[0])
-    raise GpuMagicError(
-        f"{_shown(name)} is a zip file of {count_text(len(members), 'file')}, not of "
-        "one that can be unpacked here",
-        "unzip it, and open what was in it",
-    )
 
 
 def _kind(head: bytes, name: str) -> Kind:
@@ -140,10 +115,13 @@ def _kind(head: bytes, name: str) -> Kind:
     key = _KEY.search(head) if start[:1] in {b"{", b"["} else None
     if key is None:
         begins = printable(start[:20].decode("utf-8", "replace"), _MOST_SHOWN)
+        hint = (
+            "open what prof.export_chrome_trace('trace.json.gz') or "
+            "torch.cuda.memory._dump_snapshot('snapshot.pickle') has written"
+        )
         raise GpuMagicError(
             f"{_shown(name)} is no recording of torch: it begins with {begins!r}",
-            "open what prof.export_chrome_trace('trace.json.gz') or "
-            "torch.cuda.memory._dump_snapshot('snapshot.pickle') has written",
+            "unzip it, and open what was in it" if head[:2] == b"PK" else hint,
         )
     return "snapshot" if key[1] in _OF_SNAPSHOTS else "trace"
 

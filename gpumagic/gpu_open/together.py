@@ -68,7 +68,6 @@ def together(ranks: Sequence[RankTrace]) -> Together:
         common_clock=clock is Clock.SHARED,
     )
     slowest, ratio, more_s = _slowest(waits)
-    apart = [each.apart_ns / _NS for each in waits.latest.values()]
     errors = [each.error_ns for each in offsets.values() if each.error_ns is not None]
     is_aligned = clock is Clock.ALIGNED and errors
     worlds = [rank.world_size for rank in ranks if rank.world_size]
@@ -83,7 +82,6 @@ def together(ranks: Sequence[RankTrace]) -> Together:
         differences=(
             () if slowest is None else _differences(labelled, slowest, more_s)
         ),
-        skew_s=median(apart) if apart else None,
         clock=clock,
         clock_error_s=max(errors) / _NS if is_aligned else None,
     )

@@ -110,7 +110,6 @@ class Collective(Record):
     start_s: float  # when its kernel began
     end_s: float
     nbytes: int | None = None  # what this rank put in
-    called_s: float | None = None  # when the host called it
     # "forward", "backward", "optimizer" or "" where the host was in none
     during: str = ""
     # which ranks are in the group, as the file writes them: "[0, 1]". Groups of one
@@ -243,8 +242,6 @@ class Together(Record):
     slowest: int | None = None
     ratio: float | None = None  # its own work over that in the median
     differences: tuple[Difference, ...] = ()  # what it spent more on, the most first
-    # how far apart the ranks came to a collective, in the median
-    skew_s: float | None = None
     clock: Clock = Clock.APART  # how their times were put together
     clock_error_s: float | None = None  # how far that may be off
 
@@ -254,7 +251,7 @@ class Together(Record):
 
 @dataclass(frozen=True)
 class Change(Record):
-    """One kernel or operator in two runs; None where a run has none of it."""
+    """One kernel in two runs; None where a run has none of it."""
 
     name: str
     kind: str
@@ -278,7 +275,6 @@ class Comparison(Record):
     busy_before_s: float | None
     busy_after_s: float | None
     kernels: tuple[Change, ...]  # the largest differences first
-    operators: tuple[Change, ...]  # likewise, by what they took by themselves
     # whether all figures are those of a median step, as their numbers differ
     per_step: bool = False
 

@@ -223,7 +223,6 @@ def _trace(  # noqa: PLR0913 -- see above
                 seconds(came),
                 seconds(end),
                 nbytes=(bucket + 1) << 20,
-                called_s=seconds(ready),
                 during="backward",
                 hidden_s=length_within(merged(_near(work, came)), came, end) / 1e9,
                 hidden=tuple(

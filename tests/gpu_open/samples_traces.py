@@ -17,14 +17,12 @@ from gpumagic.gpu_open.trace_records import (
     KernelSum,
     LaneSpan,
     LaneTrace,
-    LineSum,
     RankShare,
     RankTrace,
     Step,
     Together,
 )
 from gpumagic.report.events import OperatorTime
-from gpumagic.report.places import CodeLine
 
 MS = 1e-3
 US = 1e-6
@@ -113,7 +111,6 @@ GPU_BOUND = RankTrace(
         ),
         lane("stream 7", *steady(52, 10, (0.5, 51, GEMM, "kernel"))),
         lane("stream 13", *steady(52, 10, (20, 21.3, "Memcpy HtoD", "copy"))),
-        lane("backward thread", *steady(52, 10, (14, 28, "", "launch"))),
     ),
     operators=OPERATORS,
     phases=(("forward", 166 * MS), ("backward", 301 * MS), ("optimizer", 44 * MS)),
@@ -175,7 +172,7 @@ TINY = replace(
 def all_reduce(number, start_ms, end_ms, during="backward", name="all_reduce"):
     """One collective of the whole job."""
     return Collective(
-        name, "0", number, True, start_ms * MS, end_ms * MS, 25 * MIB, None, during
+        name, "0", number, True, start_ms * MS, end_ms * MS, 25 * MIB, during
     )
 
 
@@ -206,40 +203,6 @@ NO_DEVICE = RankTrace(
     operators=OPERATORS,
     host_length_s=1.2,
     lanes=(lane("host", *steady(120, 10, (0, 90, "aten::addmm", "host code"))),),
-    lines=(),
-)
-
-STEPS = replace(
-    GPU_BOUND,
-    length_s=1.32,
-    busy_s=1.04,
-    idle_s=0.28,
-    idle=Idle(212 * MS, 0.0, 68 * MS, (HostWork("save_checkpoint", 180 * MS),)),
-    lanes=(
-        lane(
-            "host",
-            *steady(104, 8, (0, 60, "", "launch")),
-            (832, 1012, "save_checkpoint", "host code"),
-            *(
-                (at + 180, b + 180, n, k)
-                for at, b, n, k in steady(104, 11, (0, 60, "", "launch"))[8:]
-            ),
-        ),
-        lane(
-            "stream 7",
-            (0, 830, GEMM, "kernel"),
-            (1013, 1320, GEMM, "kernel"),
-        ),
-    ),
-    steps=tuple(
-        Step(
-            at,
-            (at * 104 + (180 if at > 7 else 0)) * MS,
-            (284 if at == 7 else 104 + (at % 3)) * MS,
-            99 * MS,
-        )
-        for at in range(11)
-    ),
 )
 
 MADE_TO_BREAK = replace(
@@ -251,7 +214,6 @@ MADE_TO_BREAK = replace(
     kernels=(kernel(HOSTILE, HOSTILE, 1, 9.0, 9.0), *KERNELS),
     lanes=(lane(HOSTILE, (0, 640, HOSTILE, HOSTILE)),),
     operators=(OperatorTime(HOSTILE, 1, MS, MS), *OPERATORS),
-    lines=(LineSum(CodeLine(HOSTILE, HOSTILE), 1, MS),),
     phases=((HOSTILE, MS),),
     collectives=(all_reduce(1, 0, 9, name=HOSTILE),),
 )
@@ -309,7 +271,6 @@ STRAGGLER = TraceReport(
             Difference("forward", 84 * MS, 80 * MS),
             Difference("matrix product", 300 * MS, 188 * MS),
         ),
-        skew_s=28 * MS,
         clock=Clock.SHARED,
         clock_error_s=1.2 * US,
     ),
@@ -336,23 +297,10 @@ MANY = TraceReport(
         slowest=77,
         ratio=1.43,
         differences=(Difference("input", 131 * MS, 14 * MS),),
-        skew_s=27 * MS,
         clock=Clock.ALIGNED,
         clock_error_s=0.2 * MS,
     ),
     read_s=188.0,
-)
-
-UNMATCHED = TraceReport(
-    ranks=tuple(work_of(rank) for rank in range(2)),
-    together=Together(
-        ranks=(place(0, 658, 0, 0, 0, last=0), place(1, 660, 0, 0, 0, last=0)),
-        world_size=128,
-        matched=0,
-        unmatched=48,
-        by_number=False,
-    ),
-    read_s=0.4,
 )
 
 # ---------------------------------------------------------------------- two runs
@@ -373,62 +321,44 @@ CHANGES = (
     change("triton_poi_fused_add_0", "fused", (None, 12), None, 0.8),
     change("fused_dropout_kernel", "random numbers", (160, None), 0.481, None),
 )
-CHANGED_OPERATORS = (
-    change("aten::add_", "operator", (1_440, 2_160), 9.1, 14.2),
-    change("aten::addmm", "operator", (180, 180), 3.1, 3.3),
-)
-TWO = (
-    GPU_BOUND,
-    replace(GPU_BOUND, file=file("after_rank0.json.gz")),
-)
-
-
-def compared(length_ms, busy_ms, kernels, **more):
-    """Two runs, by their lengths and how long the GPU was busy."""
-    comparison = Comparison(
-        length_ms[0] * MS,
-        length_ms[1] * MS,
-        busy_ms[0] * MS,
-        busy_ms[1] * MS,
-        kernels,
-        CHANGED_OPERATORS,
-        **more,
-    )
-    return TraceReport(TWO, comparison=comparison, read_s=2.2)
-
-
-SLOWER = compared((318, 394), (301, 372), CHANGES)
-IDLER = replace(
-    compared((318, 394), (301, 299), CHANGES[2:3]),
-    ranks=(GPU_BOUND, replace(TWO[1], device_name="NVIDIA H100 80GB HBM3")),
+SLOWER = TraceReport(
+    (GPU_BOUND, replace(GPU_BOUND, file=file("after_rank0.json.gz"))),
+    comparison=Comparison(318 * MS, 394 * MS, 301 * MS, 372 * MS, CHANGES),
+    read_s=2.2,
 )
 
 SAMPLES = (
-    ("rank-gpu-bound", TraceReport((GPU_BOUND,), read_s=4.1)),
-    ("rank-loader", TraceReport((HOST_BOUND,), read_s=3.9)),
-    ("rank-tiny-kernels", TraceReport((TINY,))),
-    ("rank-communicates", TraceReport((COMMUNICATING,))),
-    ("rank-no-device", TraceReport((NO_DEVICE,))),
-    ("rank-odd-step", TraceReport((STEPS,))),
-    ("rank-hostile", TraceReport((MADE_TO_BREAK,))),
-    ("ranks-straggler", STRAGGLER),
-    ("ranks-128", MANY),
-    ("ranks-unmatched", UNMATCHED),
-    ("runs-slower", SLOWER),
-    ("runs-idler", IDLER),
+    (
+        "rank-gpu-bound",
+        "A trace of one process, which keeps the GPU busy",
+        TraceReport((GPU_BOUND,), read_s=4.1),
+    ),
+    (
+        "rank-loader",
+        "The GPU waits for the DataLoader",
+        TraceReport((HOST_BOUND,), read_s=3.9),
+    ),
+    (
+        "rank-tiny-kernels",
+        "Kernels are shorter than their launches",
+        TraceReport((TINY,)),
+    ),
+    (
+        "rank-communicates",
+        "A third of the time goes into communication alone",
+        TraceReport((COMMUNICATING,)),
+    ),
+    (
+        "rank-no-device",
+        "A trace without any work of a GPU",
+        TraceReport((NO_DEVICE,)),
+    ),
+    (
+        "rank-hostile",
+        "Names that are made to break a page",
+        TraceReport((MADE_TO_BREAK,)),
+    ),
+    ("ranks-straggler", "Eight ranks, one of which is slow in backward", STRAGGLER),
+    ("ranks-128", "128 ranks, one of which waits for its input", MANY),
+    ("runs-slower", "Two runs, the second of which is slower", SLOWER),
 )
-
-HEADINGS = {
-    "rank-gpu-bound": "A trace of one process, which keeps the GPU busy",
-    "rank-loader": "The GPU waits for the DataLoader",
-    "rank-tiny-kernels": "Kernels are shorter than their launches",
-    "rank-communicates": "A third of the time goes into communication alone",
-    "rank-no-device": "A trace without any work of a GPU",
-    "rank-odd-step": "One step took much longer than all others",
-    "rank-hostile": "Names that are made to break a page",
-    "ranks-straggler": "Eight ranks, one of which is slow in backward",
-    "ranks-128": "128 ranks, one of which waits for its input",
-    "ranks-unmatched": "Two ranks that did nothing together",
-    "runs-slower": "Two runs, the second of which is slower",
-    "runs-idler": "Two runs, in the second of which the GPU is idle for longer",
-}

@@ -15,11 +15,11 @@ from tests.gpu_open.ranks import training
 
 
 def _kept(rank, places):
-    """These collectives alone, numbered anew; `called_s` keeps which they truly are."""
+    """These collectives alone, numbered anew; `hidden_s` keeps which they truly are."""
     return replace(
         rank,
         collectives=tuple(
-            replace(rank.collectives[at], number=number, numbered=False, called_s=at)
+            replace(rank.collectives[at], number=number, numbered=False, hidden_s=at)
             for number, at in enumerate(places)
         ),
     )
@@ -31,7 +31,7 @@ def _same(ranks):
     same = defaultdict(dict)
     for label, keys in found.keys.items():
         for place, key in keys.items():
-            same[key][label] = ranks[label].collectives[place].called_s
+            same[key][label] = ranks[label].collectives[place].hidden_s
     return list(same.values())
 
 
