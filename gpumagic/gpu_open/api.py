@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from gpumagic.gpu_open.files import Kind
     from gpumagic.report.record import Report
 
-_TWO = 2
 _SAVED = b'{"gpumagic":'  # how `gpu_ranks.watch().save()` begins
 _MOST_SAVED_BYTES = 1 << 28
 _SETTING = re.compile(r"\w+:[\w.:,\[\]]+|default")
@@ -51,11 +50,6 @@ def options_of(typed: argparse.Namespace) -> dict[str, Any]:
             raise UsageProblem(f"--replay: {error.problem}", error.hint) from None
     elif under:
         typed.files.append(under)
-    if typed.compare and wanted["replay"]:
-        raise UsageProblem(
-            "--compare is for traces, --replay for memory snapshots",
-            "leave one of them out",
-        )
     return wanted
 
 
@@ -93,8 +87,18 @@ def read(
         GpuMagicError: There is no such file, or nothing in it that can be read.
     """
     began_s = time.monotonic()
-    files, left_out = _named(paths)
-    if compare and len(files) != _TWO:
+    files, left_out = found(map(Path, paths))
+    if not files:
+        raise GpuMagicError(
+            "no file was named",
+            "type %gpu_open trace.json.gz, %gpu_open traces/, or %gpu_open oom.pickle",
+        )
+    if len(files) == 1 < len(paths):
+        raise GpuMagicError(
+            f"{files[0].name} was named {len(paths)} times, and no other file",
+            f"type %gpu_open {files[0]}, or name the one to compare it with",
+        )
+    if compare and len(files) != 2:
         raise GpuMagicError(
             f"--compare needs two files, and {len(files)} were named",
             "type %gpu_open --compare before.json.gz after.json.gz",
@@ -128,30 +132,8 @@ def read(
 def compare(
     before: str | os.PathLike[str], after: str | os.PathLike[str]
 ) -> TraceReport | SnapshotReport | Report:
-    """Tell what has changed between two recordings of the same code.
-
-    Args:
-        before: A trace or a memory snapshot.
-
-        after: Another of the same kind.
-    """
+    """Tell what has changed between two traces of the same code, or two snapshots."""
     return read(before, after, compare=True)
-
-
-def _named(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[Path], list[Any]]:
-    """The files that are meant, each once, and what was left out of folders."""
-    files, left_out = found(map(Path, paths))
-    if not files:
-        raise GpuMagicError(
-            "no file was named",
-            "type %gpu_open trace.json.gz, %gpu_open traces/, or %gpu_open oom.pickle",
-        )
-    if len(files) == 1 < len(paths):
-        raise GpuMagicError(
-            f"{files[0].name} was named {len(paths)} times, and no other file",
-            f"type %gpu_open {files[0]}, or name the one to compare it with",
-        )
-    return files, left_out
 
 
 def _saved_ranks(files: Sequence[Path]) -> Report | None:
@@ -210,20 +192,21 @@ def _of_traces(
     if left_out and (compare or not ranks):
         problem = f"{left_out[0].name} cannot be read: {left_out[0].missing}"
         raise GpuMagicError(problem, AGAIN)
+    report = TraceReport(tuple(ranks), left_out=left_out)
     if len(ranks) == 1:
-        return TraceReport(tuple(ranks), left_out=left_out)
+        return report
     # Two traces of one rank, or of none, are two runs; of two ranks they are one.
-    if len(ranks) == _TWO and (compare or ranks[0].rank == ranks[1].rank):
-        changes = changes_between(*ranks)
-        return TraceReport(tuple(ranks), comparison=changes, left_out=left_out)
+    if len(ranks) == 2 and (compare or ranks[0].rank == ranks[1].rank):
+        return replace(report, comparison=changes_between(*ranks))
     counted = Counter(each.rank for each in ranks if each.rank is not None)
-    for rank in (rank for rank, times in counted.items() if times > 1):
-        names = [each.file.name for each in ranks if each.rank == rank]
-        raise GpuMagicError(
-            f"rank {rank} is in {len(names)} files: {names[0]}, {names[1]}",
-            "open one file of each rank; to compare two runs: %gpu_open --compare A B",
-        )
-    return TraceReport(tuple(ranks), together(ranks), left_out=left_out)
+    for rank, times in counted.most_common(1):
+        if times > 1:
+            first, second, *_ = (e.file.name for e in ranks if e.rank == rank)
+            raise GpuMagicError(
+                f"rank {rank} is in {times} files: {first}, {second}",
+                "open one file of each rank; for two runs: %gpu_open --compare A B",
+            )
+    return replace(report, together=together(ranks))
 
 
 def _of_snapshots(
@@ -235,7 +218,7 @@ def _of_snapshots(
     from gpumagic.gpu_open.replay import replays
     from gpumagic.gpu_open.snapshot_file import read as read_snapshot
 
-    if len(files) > _TWO:
+    if len(files) > 2:
         raise GpuMagicError(
             f"{len(files)} memory snapshots are too many at once",
             f"open one, or two to see what grew: %gpu_open {files[0]} {files[-1]}",
@@ -249,7 +232,7 @@ def _of_snapshots(
         tuple(each.file for each in snapshots),
         tuple(device_of(last, device) for device in last.devices),
         last.settings,
-        grown=grown(*snapshots) if len(snapshots) == _TWO else None,
+        grown=grown(*snapshots) if len(snapshots) == 2 else None,
     )
     if replayed is None:
         return report

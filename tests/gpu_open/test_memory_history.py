@@ -106,12 +106,8 @@ def steps(random):
 class Program:
     """Takes and gives back at will, and knows what it does.
 
-    Attributes:
-        trace: What torch would have recorded.
-
-        states: For each entry what is in use behind it, by address.
-
-        reserved: For each entry what was taken from the driver behind it.
+    For each entry of the trace `states` has what is in use behind it, by address, and
+    `reserved` what was taken from the driver.
     """
 
     def __init__(self, does):
@@ -371,36 +367,21 @@ def test_the_backward_pass_is_told_by_its_engine():
 # ------------------------------------------------------------------------- what grew
 
 
-def held_in(held, *, device=0, trace=()):
+def held_in(held):
     """A snapshot in which these blocks are in use: address, bytes, line or None."""
-    segments = [
-        {
-            "device": device,
-            "address": address * MIB,
-            "total_size": size,
-            "segment_type": "large",
-            "blocks": [
-                {
-                    "size": size,
-                    "state": "active_allocated",
-                    "frames": [] if line is None else frames(line),
-                }
-            ],
-        }
-        for address, size, line in held
-    ]
-    found = {"segments": segments, "device_traces": [[]] * device + [list(trace)]}
+    segments = [segment(at * MIB, block(size, line)) for at, size, line in held]
+    found = {"segments": segments, "device_traces": []}
     return snapshot_in(Opened("x", "snapshot", pickle.dumps(found)))
 
 
 def test_a_recording_that_has_ended_makes_no_growth():
     """What has lost its stack and lies where it lay is still that line's."""
-    first = held_in([(1, 100, 3), (2, 20, 7)])
-    second = held_in([(1, 100, None), (2, 20, None), (3, 20, None)])
+    first = held_in([(1, 1024, 3), (2, 512, 7)])
+    second = held_in([(1, 1024, None), (2, 512, None), (3, 512, None)])
 
     (found,) = grown(first, second)
 
-    assert (found.line, found.before_bytes, found.after_bytes) == (None, 0, 20)
+    assert (found.line, found.before_bytes, found.after_bytes) == (None, 0, 512)
 
 
 pieces = st.lists(st.tuples(st.integers(1, 9), st.sampled_from([1, 2, 3, None])))

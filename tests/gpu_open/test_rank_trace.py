@@ -228,48 +228,6 @@ def test_what_the_host_was_in_adds_up(operators, calls, python, gaps):
     assert all(expected[name] == took for name, took in told)
 
 
-# What HolisticTraceAnalysis 0.5.0 tells of 22 kernels of its test data
-# (tests/data/trace_filter/sampled_rank-0.json.gz, the 1068th to the 1089th piece of
-# device work): stream, beginning and length in microseconds.
-EXCERPT = """
-7 0 13, 7 86 127, 7 223 146, 7 1014 244, 7 1262 3 fill, 7 1414 49, 7 2767 6,
-7 2777 242, 84 61881 12119 nccl, 7 61884 2074, 7 63961 3950, 7 67927 175, 7 68121 62,
-7 68188 8, 7 68440 209, 7 68883 7, 7 68893 5, 7 68902 145, 7 69063 7, 7 69074 66,
-7 69162 61, 7 69228 8"""
-
-
-def test_the_sums_are_those_of_holistic_trace_analysis():
-    """Its temporal breakdown, its kernel types and how they overlap."""
-    work = []
-    for row in EXCERPT.split(","):
-        stream, start, took, *what = row.split()
-        start_ns, kind = int(start) * 1000, FILL if what == ["fill"] else KERNEL
-        end_ns = start_ns + int(took) * 1000
-        sends = what == ["nccl"]
-        work.append(Work("k", kind, sends, start_ns, end_ns, 0, int(stream)))
-
-    rank = rank_of(trace(work))
-
-    theirs = {
-        "kernel_time(us)": rank.length_s,
-        "idle_time(us)": rank.idle_s,
-        "compute_time(us)": rank.compute_s,
-        "COMMUNICATION, also overlapping": rank.communication_s,
-        "COMPUTATION overlapping COMMUNICATION": rank.hidden_communication_s,
-        "MEMORY": rank.copy_s,
-    }
-    assert {name: ns(seconds) // 1000 for name, seconds in theirs.items()} == {
-        "kernel_time(us)": 74000,
-        "idle_time(us)": 61051,
-        "compute_time(us)": 7604,
-        "COMMUNICATION, also overlapping": 12119,
-        "COMPUTATION overlapping COMMUNICATION": 6777,
-        "MEMORY": 3,
-    }
-    overlap = rank.hidden_communication_s / rank.communication_s
-    assert round(100 * overlap, 2) == 55.92
-
-
 # -------------------------------------------------------------------------- lanes
 
 
