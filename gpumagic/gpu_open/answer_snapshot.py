@@ -13,7 +13,6 @@ from gpumagic.drawing import (
     Note,
     Paragraph,
     Property,
-    Strips,
     Table,
     how_measured,
 )
@@ -121,7 +120,7 @@ def parts(report: SnapshotReport) -> Iterator[Part]:
         if picture is not None:
             yield picture
         elif of.segments:
-            yield _map_of(of)
+            yield picture_of(of.segments, device_name(of.device), MOST_IN_SIGHT)
         if of.lines and (of.has_stacks or picture is not None):
             yield _lines_table(of, picture, rows)
     yield from notes
@@ -136,8 +135,8 @@ def folded(devices: Sequence[SnapshotOfDevice]) -> Iterator[Details]:
             summary = f"What each line took and gave back, {len(of.lines):,} in all"
             yield Details(summary, (_lines_table(of, None, _MOST_LINES),), "lines")
         if of.segments:
-            summary = "The segments, and what lies in them"
-            yield Details(summary, (_map_of(of),), "map")
+            strips = picture_of(of.segments, device_name(of.device), MOST_IN_SIGHT)
+            yield Details("The segments, and what lies in them", (strips,), "map")
     if devices[1:]:
         properties = (
             Property(Column("Device"), lambda each: device_name(each.device)),
@@ -148,11 +147,6 @@ def folded(devices: Sequence[SnapshotOfDevice]) -> Iterator[Details]:
         )
         table = Table.of("", properties, devices)
         yield Details(f"All {len(devices)} devices", (table,), "devices")
-
-
-def _map_of(of: SnapshotOfDevice) -> Strips:
-    """The segments to scale."""
-    return picture_of(of.segments, device_name(of.device), MOST_IN_SIGHT)
 
 
 def areas(of: SnapshotOfDevice, rows_in_sight: int = 0) -> Areas | None:

@@ -21,7 +21,6 @@ from gpumagic.drawing import (
     Table,
     how_measured,
 )
-from gpumagic.drawing.palette import MEANINGS
 from gpumagic.gpu_open.trace_records import KernelSum
 from gpumagic.report.units import (
     UNKNOWN,
@@ -50,7 +49,7 @@ _LONGEST_WHERE = 28
 _LONGEST_KIND = 20
 _MOST_FILES = 12
 _LONG_S = 2e-4  # for each launch: no launch takes so long
-_MOST_LANES, _HARDLY_BUSY = 3, 0.02  # of the busiest stream: such a one is not drawn
+_MOST_LANES = 3
 _ROWS = (6, 5, 3)  # of the table in sight, beside so many notes
 _NODE = "autograd::engine::evaluate_function: "
 
@@ -129,11 +128,8 @@ def parts(report: TraceReport, rank: RankTrace) -> Iterator[Part]:
 
 def _in_sight(rank: RankTrace, most: int) -> Table | None:
     """What has to change: the host's work where it is late, else the kernels."""
-    if rank.length_s is None:
-        table = operators_table(rank.operators)
-        return table.beginning(most) if rank.operators else None
-    idle = rank.idle
-    if idle and idle.host_late_s > _GRAVE * rank.length_s and idle.host_was_in[1:]:
+    idle, length_s = rank.idle, rank.length_s or 0.0
+    if idle and idle.host_late_s > _GRAVE * length_s and idle.host_was_in[1:]:
         return _host_table(idle).beginning(most)
     if not rank.kernels:
         return None
@@ -164,17 +160,14 @@ def _picture(rank: RankTrace) -> Picture:
     """The host and the busiest streams, from the first device work to the last."""
     hosts = [lane for lane in rank.lanes if lane.name == "host"]
     streams = [lane for lane in rank.lanes if lane.name != "host"]
-    least_s = _HARDLY_BUSY * max((lane.busy_s for lane in streams), default=0.0)
-    seen = [*hosts, *(lane for lane in streams if lane.busy_s >= least_s)]
     zero_s, end_s = 0.0, rank.length_s or 0.0
     if rank.length_s is None:
         spans = [span for lane in rank.lanes for span in lane.spans]
         zero_s = min((span.start_s for span in spans), default=0.0)
         end_s = max((span.end_s for span in spans), default=0.0)
-    drawn = tuple(_drawn(each, zero_s, end_s) for each in seen[:_MOST_LANES])
-    used = dict.fromkeys(span.kind for lane in drawn for span in lane.spans)
-    kinds = (*ORDER, *(kind for kind in used if kind not in MEANINGS))
-    return Picture("", drawn, kinds, Span(0.0, end_s - zero_s))
+    seen = [*hosts, *streams][:_MOST_LANES]
+    drawn = tuple(_drawn(each, zero_s, end_s) for each in seen)
+    return Picture("", drawn, ORDER, Span(0.0, end_s - zero_s))
 
 
 def _drawn(lane: LaneTrace, zero_s: float, end_s: float) -> SeenLane:
@@ -262,8 +255,6 @@ def _weighed(rank: RankTrace, length_s: float) -> Iterator[tuple[float, str, str
     if exposed_s >= _WORTH_A_NOTE * length_s:
         both_s = seconds_text(exposed_s), seconds_text(rank.communication_s)
         text = f"{range_text(*both_s, ' of ')} of communication was not hidden"
-        if longest := _longest_collective(rank):
-            text += f", mostly {shortened(longest, _LONGEST_WHERE)}"
         hint = "open the files of all ranks: they tell who waited for whom"
         yield exposed_s / length_s, text, hint
     if idle is None:
@@ -314,13 +305,6 @@ def _late(rank: RankTrace, idle: Idle) -> tuple[str, str]:
     return text, "try `torch.compile` or CUDA graphs: fewer launches"
 
 
-def _longest_collective(rank: RankTrace) -> str:
-    taken_s: defaultdict[str, float] = defaultdict(float)
-    for each in rank.collectives:
-        taken_s[each.name] += each.end_s - each.start_s
-    return max(taken_s, key=lambda name: taken_s[name], default="")
-
-
 # ----------------------------------------------------------------------------- folded
 
 
@@ -338,7 +322,7 @@ def _folded(rank: RankTrace) -> Iterator[Details]:
         )
         table = Table.of("", properties, rank.steps)
         yield Details("Step by step", (table,), "steps")
-    if rank.operators and rank.length_s is not None:
+    if rank.operators:
         table = replace(operators_table(rank.operators), caption="")
         yield Details("Operators on the host", (table,), "operators")
 

@@ -50,24 +50,19 @@ class Opened(NamedTuple):
 
 def opened(path: str | Path) -> Opened:
     """Unpack a file whole."""
-    path = Path(path)
+    path, data = Path(path), bytearray()
     with _unpacked(path) as file:
-        data = _whole(file, path.name)
+        while piece := file.read(_PIECE):
+            data += piece
+            if len(data) > _MOST_BYTES:
+                most = bytes_text(_MOST_BYTES)
+                raise GpuMagicError(
+                    f"{_shown(path.name)} is larger than {most}, unpacked",
+                    "record fewer steps: torch.profiler.schedule(wait=1, warmup=1, "
+                    "active=3)",
+                )
     folder = "" if path.parent == Path() else str(path.parent)
     return Opened(path.name, _kind(bytes(data[:_HEAD]), path.name), data, folder)
-
-
-def _whole(file: Any, name: str) -> bytearray:
-    data = bytearray()
-    while piece := file.read(_PIECE):
-        data += piece
-        if len(data) > _MOST_BYTES:
-            problem = (
-                f"{_shown(name)} is larger than {bytes_text(_MOST_BYTES)}, unpacked"
-            )
-            fewer = "torch.profiler.schedule(wait=1, warmup=1, active=3)"
-            raise GpuMagicError(problem, f"record fewer steps: {fewer}")
-    return data
 
 
 def kind_of(path: str | Path) -> Kind:
@@ -146,21 +141,16 @@ def found(names: Iterable[str | Path]) -> tuple[list[Path], list[FileRead]]:
                 inside, others = _recordings_in(path)
                 left_out += others
             elif glob.has_magic(str(path)) and not path.exists():
-                inside = _fitting(path)
+                fitting = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207
+                inside = sorted(filter(Path.is_file, fitting), key=_by_numbers)
+                if not inside:
+                    hint = f"type: %ls {_shown(path.parent)}"
+                    raise GpuMagicError(f"no file fits {_shown(path)}", hint)
             for each in inside:
                 files.setdefault(os.path.realpath(each), each)
         except (OSError, ValueError) as error:
             raise _unopened(path, error) from error
     return list(files.values()), left_out
-
-
-def _fitting(pattern: Path) -> list[Path]:
-    fitting = map(Path, glob.glob(str(pattern), recursive=True))  # noqa: PTH207
-    files = sorted((path for path in fitting if path.is_file()), key=_by_numbers)
-    if not files:
-        hint = f"type: %ls {_shown(pattern.parent)}"
-        raise GpuMagicError(f"no file fits {_shown(pattern)}", hint)
-    return files
 
 
 def _recordings_in(folder: Path) -> tuple[list[Path], list[FileRead]]:

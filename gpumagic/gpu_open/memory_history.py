@@ -12,7 +12,6 @@ what has been given back, where the allocator may have handed out up to 1 MiB mo
 from __future__ import annotations
 
 import functools
-import re
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import replace
@@ -42,7 +41,6 @@ Entry: TypeAlias = "Mapping[str, Any]"
 GREW, SHRANK = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap")
 _MOST_STRETCHES = 240
 _MOST_DRAWN = 12
-_ROUNDUP = re.compile(r"roundup_power2_divisions:(?:\[[^\]]*\]|\d+)")
 
 
 def device_of(snapshot: Snapshot, device: int) -> SnapshotOfDevice:
@@ -224,9 +222,8 @@ def given_back_by(trace: Sequence[Entry]) -> str:
 
 def _rounding(settings: str | None) -> Callable[[int], int]:
     """What the allocator makes of a request, by its size."""
-    found = _ROUNDUP.search("".join((settings or "").split()))
     try:
-        rule = AllocatorSettings.parse(found[0] if found else "")
+        rule = AllocatorSettings.parse(settings or "")
     except GpuMagicError:  # of a torch that has other words
         rule = AllocatorSettings()
     return functools.cache(lambda nbytes: rule.rounded_bytes(max(nbytes, 1)))
@@ -310,9 +307,8 @@ def grown(first: Snapshot, second: Snapshot) -> tuple[Growth, ...]:
     )
     found = []
     for device in devices:
-        known: dict[tuple[int, int], Spot | None] = {}
-        before = _by_line(first, device, lines, known)
-        for spot, sizes in _by_line(second, device, lines, known).items():
+        before = _by_line(first, device, lines)
+        for spot, sizes in _by_line(second, device, lines).items():
             earlier = before.get(spot, [])
             held = sum(earlier), sum(sizes)
             line = lines.line(spot)
@@ -322,12 +318,9 @@ def grown(first: Snapshot, second: Snapshot) -> tuple[Growth, ...]:
 
 
 def _by_line(
-    snapshot: Snapshot,
-    device: int,
-    lines: RecordedLines,
-    known: dict[tuple[int, int], Spot | None],
+    snapshot: Snapshot, device: int, lines: RecordedLines
 ) -> Mapping[Spot | None, list[int]]:
-    """The sizes of what is in use; a stack that the second has lost is the first's."""
+    """The sizes of what is in use; where a block has no stack, that of its request."""
     taken = {
         entry["addr"]: lines.spot(entry.get("frames"))
         for entry in snapshot.trace_of(device)
@@ -335,10 +328,6 @@ def _by_line(
     }
     held: defaultdict[Spot | None, list[int]] = defaultdict(list)
     for address, block in _used_blocks(snapshot.segments_of(device)).items():
-        place = address, block["size"]
         spot = lines.spot(block["frames"]) or taken.get(address)
-        if spot is None and address not in taken:
-            spot = known.get(place)
-        known.setdefault(place, spot)
         held[spot].append(block["size"])
     return held

@@ -55,8 +55,8 @@ class KernelSum(Record):
 class HostWork(Record):
     """What the host was in while the device was idle and nothing was launched."""
 
-    # the outermost operator or annotation; where there is none the call, else the
-    # innermost function of the user's; None where the trace tells nothing
+    # the outermost operator or annotation, else the call, else the user's function;
+    # None where the trace tells nothing
     name: str | None
     seconds: float
 
@@ -70,14 +70,12 @@ class Idle(Record):
 
     # the next work was launched only after the device ran dry: until that launch
     host_late_s: float
-    # it was launched in time, and what ran last before it ran on another stream,
-    # which it may have waited for
+    # it was launched in time, and what ran last before it ran on another stream
     other_stream_s: float
     unknown_s: float  # the rest, such as the way from one kernel to the next
-    # what the host did while it was late, the longest first
-    host_was_in: tuple[HostWork, ...] = ()
-    # how much of what is unknown was at most 10 us each from the kernel before, or
-    # from a late launch, to the beginning
+    host_was_in: tuple[HostWork, ...] = ()  # while it was late, the longest first
+    # what of the unknown was at most 10 us each from the kernel before, or from a late
+    # launch, to the beginning
     between_s: float = 0.0
 
     @property
@@ -100,18 +98,16 @@ class Step(Record):
 class Collective(Record):
     """One communication of this rank with others."""
 
-    # "all_reduce", "all_gather", "send", ...; as the file has it where it is none
-    name: str
+    name: str  # "all_reduce", "send", ...; as the file has it where it is none
     group: str | None  # the name of its process group
-    # its place in the order of its group: the group's own sequence number where the
-    # file has it of all, else from 0 on in the order of the calls
+    # the group's own sequence number where the file has it of all, else its place in
+    # the order of the calls
     number: int
     numbered: bool  # whether it is the group's own
     start_s: float  # when its kernel began
     end_s: float
     nbytes: int | None = None  # what this rank put in
-    # "forward", "backward", "optimizer" or "" where the host was in none
-    during: str = ""
+    during: str = ""  # "forward", "backward" or "optimizer" where the host was in one
     # which ranks are in the group, as the file writes them: "[0, 1]". Groups of one
     # name with other members are other groups.
     members: str | None = None
@@ -137,7 +133,7 @@ class LaneSpan(Record):
 class LaneTrace(Record):
     """What one thread or stream did, with few enough spans to draw."""
 
-    name: str  # "host", "backward thread", "stream 7",
+    name: str  # "host", "stream 7",
     spans: tuple[LaneSpan, ...]  # in order; short neighbours of a kind are put together
     busy_s: float  # how long at least one of them ran
 
@@ -160,17 +156,15 @@ class RankTrace(Record):
     idle_s: float | None = None  # the rest of the length
     launches: int | None = None  # how often the host gave the device something to do
     streams: int | None = None  # on how many streams device work ran
-    # by name, the longest altogether first; copies and fills are none
-    kernels: tuple[KernelSum, ...] = ()
+    kernels: tuple[KernelSum, ...] = ()  # by name, the longest altogether first
     idle: Idle | None = None  # why it was idle
-    # to be drawn: the host's first, then the streams by their busy time
-    lanes: tuple[LaneTrace, ...] = ()
+    lanes: tuple[LaneTrace, ...] = ()  # the host's first, then the busiest streams
     steps: tuple[Step, ...] = ()  # in order
     operators: tuple[OperatorTime, ...] = ()  # what the operators took on the host
     collectives: tuple[Collective, ...] = ()  # in order of their beginning
-    # how long the device worked for "forward", "backward" and "optimizer", by what
-    # the host was in when it launched, without what communicates (there it may only
-    # wait); "input": how long the host waited for batches. Each where it can be told.
+    # how long the device worked for "forward", "backward" and "optimizer", by what the
+    # host was in when it launched, without communication (there it may only wait);
+    # "input": how long the host waited for batches. Each where it can be told.
     phases: tuple[tuple[str, float], ...] = ()
     # from the first event of the host to its last; all that is known without a device
     host_length_s: float | None = None

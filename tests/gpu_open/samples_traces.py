@@ -212,7 +212,7 @@ MADE_TO_BREAK = replace(
     device_name=HOSTILE,
     idle=Idle(30 * MS, 4 * MS, 4 * MS, (HostWork(HOSTILE, 30 * MS),)),
     kernels=(kernel(HOSTILE, HOSTILE, 1, 9.0, 9.0), *KERNELS),
-    lanes=(lane(HOSTILE, (0, 640, HOSTILE, HOSTILE)),),
+    lanes=(lane(HOSTILE, (0, 640, HOSTILE, "kernel")),),
     operators=(OperatorTime(HOSTILE, 1, MS, MS), *OPERATORS),
     phases=((HOSTILE, MS),),
     collectives=(all_reduce(1, 0, 9, name=HOSTILE),),
