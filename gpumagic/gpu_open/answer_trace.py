@@ -49,7 +49,7 @@ _LONGEST_WHERE = 28
 _LONGEST_KIND = 20
 _MOST_FILES = 12
 _LONG_S = 2e-4  # for each launch: no launch takes so long
-_MOST_LANES = 3
+_MOST_LANES, _HARDLY_BUSY = 3, 0.02  # of the busiest stream: such a one is not drawn
 _ROWS = (6, 5, 3)  # of the table in sight, beside so many notes
 _NODE = "autograd::engine::evaluate_function: "
 
@@ -159,7 +159,9 @@ def _host_table(idle: Idle) -> Table:
 def _picture(rank: RankTrace) -> Picture:
     """The host and the busiest streams, from the first device work to the last."""
     hosts = [lane for lane in rank.lanes if lane.name == "host"]
-    streams = [lane for lane in rank.lanes if lane.name != "host"]
+    others = [lane for lane in rank.lanes if lane.name != "host"]
+    least_s = _HARDLY_BUSY * max((lane.busy_s for lane in others), default=0.0)
+    streams = [lane for lane in others if lane.busy_s >= least_s]
     zero_s, end_s = 0.0, rank.length_s or 0.0
     if rank.length_s is None:
         spans = [span for lane in rank.lanes for span in lane.spans]
