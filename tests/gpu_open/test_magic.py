@@ -9,7 +9,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from gpumagic import __main__ as command
 from gpumagic.errors import GpuMagicError, UsageProblem
-from gpumagic.gpu_open.magic import OpenMagics, files
+from gpumagic.gpu_open.magic import OpenMagics
 from gpumagic.notebook.session import Session
 from tests.gpu_open.written import write_job, write_snapshot, write_trace
 
@@ -133,24 +133,6 @@ def test_json_and_parts_are_those_of_all_magics(shell, shown):
     assert "before.json" in shown[-1].drawing().text()
     with pytest.raises(GpuMagicError, match="no part 'memory'"):
         shell.run_line_magic("gpu_open", "--show memory")
-
-
-@pytest.mark.parametrize(
-    ("begun", "offered"),
-    [
-        ("", ["after.json", "before.json", "oom.pickle", "traces/"]),
-        ("be", ["before.json"]),
-        ("./be", ["./before.json"]),
-        ("traces/", [f"traces/rank{rank}.json.gz" for rank in range(3)]),
-        ("nothing", []),
-        ("[", []),
-    ],
-)
-def test_tab_offers_recordings_and_folders(begun, offered, here):
-    """As they were begun, and nothing that cannot be one."""
-    (here / "notes.txt").touch()
-
-    assert sorted(files(None, begun)) == offered
 
 
 # ----------------------------------------------------------------------- the command

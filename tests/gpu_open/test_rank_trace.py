@@ -152,27 +152,21 @@ def test_what_the_host_was_in_while_it_was_late():
         trace(
             work,
             calls,
-            operators=[host("aten::linear", 70, 90), host("aten::addmm", 72, 88)],
+            operators=[host("aten::linear", 70, 90)],
             marks=[
                 host("ProfilerStep#3", 0, 120),
                 host("enumerate(DataLoader)#_Iter.__next__", 15, 35),
                 host("## whole run ##", 0, 111),
             ],
-            python=[
-                host("train.py(1): <module>", 0, 120),
-                host("train.py(12): step", 60, 65),
-                host("torch/nn/modules/module.py(5): _call", 61, 64),
-                host("threading.py(9): wait", 11, 14),
-            ],
+            python=[host("train.py(1): <module>", 0, 120)],
         )
     )
 
     assert [(each.name, ns(each.seconds)) for each in rank.idle.host_was_in] == [
-        ("train.py(1): <module>", 25),
+        ("train.py(1): <module>", 30),
         ("aten::linear", 20),
         ("enumerate(DataLoader)#_Iter.__next__", 20),
         ("cudaDeviceSynchronize", 10),
-        ("train.py(12): step", 5),
     ]
     assert ns(rank.idle.host_late_s) == 80
 

@@ -125,7 +125,6 @@ def test_a_list_of_segments_is_a_snapshot():
         (None, None),
         ({}, None),
         ({"PYTORCH_CUDA_ALLOC_CONF": ""}, ""),
-        ({"PYTORCH_CUDA_ALLOC_CONF": " max_split_size_mb:50 "}, "max_split_size_mb:50"),
         ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:50"}, "max_split_size_mb:50"),
     ],
     ids=str,
