@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError, MissingPackage, UsageProblem
 from gpumagic.gpu_open.answer_recording import SnapshotReport, TraceReport
-from gpumagic.gpu_open.files import AGAIN, found, kind_of
+from gpumagic.gpu_open.files import AGAIN, by_kind, found
 from gpumagic.gpu_open.trace_records import RankTrace
 from gpumagic.report.units import parse_bytes
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
-    from gpumagic.gpu_open.files import Kind
     from gpumagic.report.record import Report
 
 _SAVED = b'{"gpumagic":'  # how `gpu_ranks.watch().save()` begins
@@ -87,16 +86,11 @@ def read(
         GpuMagicError: There is no such file, or nothing in it that can be read.
     """
     began_s = time.monotonic()
-    files, left_out = found(map(Path, paths))
+    files = found(map(Path, paths))
     if not files:
         raise GpuMagicError(
             "no file was named",
             "type %gpu_open trace.json.gz, %gpu_open traces/, or %gpu_open oom.pickle",
-        )
-    if len(files) == 1 < len(paths):
-        raise GpuMagicError(
-            f"{files[0].name} was named {len(paths)} times, and no other file",
-            f"type %gpu_open {files[0]}, or name the one to compare it with",
         )
     if compare and len(files) != 2:
         raise GpuMagicError(
@@ -105,7 +99,10 @@ def read(
         )
     if (ranks := _saved_ranks(files)) is not None:
         return ranks
-    kind, is_replay = _kind_of_all(files), replay or setting is not None
+    kind, files, left_out = by_kind(files)
+    if compare and left_out:
+        raise GpuMagicError(str(left_out[0].missing), AGAIN)
+    is_replay = replay or setting is not None
     if kind == "trace" and is_replay:
         raise GpuMagicError(
             f"--replay is for memory snapshots, and {files[0].name} is a trace",
@@ -152,27 +149,6 @@ def _saved_ranks(files: Sequence[Path]) -> Report | None:
     room = importlib.import_module("gpumagic.gpu_ranks.watching")
     report: Report = room.opened(said)
     return report
-
-
-def _kind_of_all(files: Sequence[Path]) -> Kind:
-    """Which kind all are of; of many, what cannot be read is left out later."""
-    kinds: dict[Kind, Path] = {}
-    errors: list[GpuMagicError] = []
-    for file in files:
-        try:
-            kinds.setdefault(kind_of(file), file)
-        except GpuMagicError as error:
-            if not file.is_file():
-                raise
-            errors.append(error)
-    if not kinds:
-        raise errors[0]
-    if len(kinds) > 1:
-        raise GpuMagicError(
-            f"{kinds['trace'].name} is a trace, {kinds['snapshot'].name} a snapshot",
-            "open them one after the other",
-        )
-    return next(iter(kinds))
 
 
 def _of_traces(

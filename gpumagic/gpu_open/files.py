@@ -124,61 +124,61 @@ def _kind(head: bytes, name: str) -> Kind:
 # -------------------------------------------------------------------------- finding
 
 
-def found(names: Iterable[str | Path]) -> tuple[list[Path], list[FileRead]]:
+def found(names: Iterable[str | Path]) -> list[Path]:
     """The files that are meant: of a pattern all it fits, of a folder the recordings.
 
     Those of one folder or pattern are in the order of the numbers in their names; each
-    file is there once, whatever leads to it. Beside them recordings in a folder that
-    cannot be opened with them.
+    file is there once, whatever leads to it.
     """
     files: dict[str, Path] = {}
-    left_out: list[FileRead] = []
     for name in names:
         path = Path(os.path.expanduser(name))  # noqa: PTH111 -- nobody's ~ stays as it is
         inside = [path]
         try:
             if path.is_dir():
-                inside, others = _recordings_in(path)
-                left_out += others
+                inside = [e for e in path.iterdir() if e.name.endswith(ENDINGS)]
+                inside = _files_of(each for each in inside if each.name[0] != ".")
+                problem = f"there is no recording in {_shown(path)}"
             elif glob.has_magic(str(path)) and not path.exists():
-                fitting = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207
-                inside = sorted(filter(Path.is_file, fitting), key=_by_numbers)
-                if not inside:
-                    hint = f"type: %ls {_shown(path.parent)}"
-                    raise GpuMagicError(f"no file fits {_shown(path)}", hint)
+                inside = _files_of(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207
+                problem = f"no file fits {_shown(path)}"
+            if not inside:
+                raise GpuMagicError(problem, f"type: %ls {_shown(path.parent)}")
             for each in inside:
                 files.setdefault(os.path.realpath(each), each)
         except (OSError, ValueError) as error:
             raise _unopened(path, error) from error
-    return list(files.values()), left_out
+    return list(files.values())
 
 
-def _recordings_in(folder: Path) -> tuple[list[Path], list[FileRead]]:
-    """Its traces, or its snapshots where it has none; and what is left out, and why."""
+def _files_of(paths: Iterable[Path]) -> list[Path]:
+    """Rank 2 comes before rank 10."""
+    return sorted(filter(Path.is_file, paths), key=_by_numbers)
+
+
+def by_kind(files: Iterable[Path]) -> tuple[Kind, list[Path], list[FileRead]]:
+    """The traces among files, or the snapshots where there are none; and the others."""
     kinds: dict[Kind, list[Path]] = {"trace": [], "snapshot": []}
-    left_out: list[FileRead] = []
-    for path in sorted(folder.iterdir(), key=_by_numbers):
-        if path.name.endswith(ENDINGS) and path.name[0] != "." and path.is_file():
-            try:
-                kinds[kind_of(path)].append(path)
-            except GpuMagicError as error:
-                left_out.append(FileRead(path.name, 0, 0, error.problem))
-    if kinds["trace"]:
-        for path in kinds["snapshot"]:
-            why = f"{_shown(path.name)} is a memory snapshot, no trace"
-            left_out.append(FileRead(path.name, 0, 0, why))
-        return kinds["trace"], left_out
-    if not kinds["snapshot"]:
-        why = f": {left_out[0].missing}" if left_out else ""
-        raise GpuMagicError(
-            f"there is no recording in {_shown(folder)}{why}",
-            "name a file, or the folder with the traces",
-        )
-    return kinds["snapshot"], left_out
+    errors: dict[str, GpuMagicError] = {}
+    for path in files:
+        try:
+            kinds[kind_of(path)].append(path)
+        except GpuMagicError as error:
+            if not path.is_file():
+                raise
+            errors.setdefault(path.name, error)
+    if not kinds["trace"] and not kinds["snapshot"]:
+        raise next(iter(errors.values()))
+    left_out = [FileRead(name, 0, 0, e.problem) for name, e in errors.items()]
+    if not kinds["trace"]:
+        return "snapshot", kinds["snapshot"], left_out
+    for path in kinds["snapshot"]:
+        why = f"{_shown(path.name)} is a memory snapshot, no trace"
+        left_out.append(FileRead(path.name, 0, 0, why))
+    return "trace", kinds["trace"], left_out
 
 
 def _by_numbers(path: Path) -> list[tuple[int, str]]:
-    """Rank 2 comes before rank 10."""
     parts = _DIGITS.split(str(path))
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 

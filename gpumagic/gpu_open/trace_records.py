@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpumagic.report.record import Record
-from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
     from gpumagic.report.events import OperatorTime
@@ -34,10 +33,9 @@ class FileRead(Record):
 
     @property
     def typed(self) -> str:
-        """What is typed to open it again; of a very long path the name alone."""
+        """What is typed to open it again; of a very long path its end."""
         path = f"{self.folder.rstrip('/')}/{self.name}" if self.folder else self.name
-        fits = len(path) <= _LONGEST_TYPED
-        return shlex.quote(path) if fits else shortened(self.name, 60)
+        return shlex.quote(path) if len(path) <= _LONGEST_TYPED else self.name[-60:]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from gpumagic.gpu_open.answer_recording import TraceReport
 from gpumagic.gpu_open.trace_records import (
     Change,
     Clock,
-    Collective,
     Comparison,
     Difference,
     FileRead,
@@ -43,7 +42,6 @@ SOFTMAX = (
 )
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
 FLASH = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 64> >()"
-NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
@@ -169,35 +167,6 @@ TINY = replace(
 )
 
 
-def all_reduce(number, start_ms, end_ms, during="backward", name="all_reduce"):
-    """One collective of the whole job."""
-    return Collective(
-        name, "0", number, True, start_ms * MS, end_ms * MS, 25 * MIB, during
-    )
-
-
-COMMUNICATING = replace(
-    GPU_BOUND,
-    rank=5,
-    world_size=64,
-    file=file("trace_rank5.json.gz"),
-    length_s=640 * MS,
-    busy_s=602 * MS,
-    compute_s=388 * MS,
-    communication_s=277 * MS,
-    hidden_communication_s=71 * MS,
-    idle_s=38 * MS,
-    idle=Idle(2 * MS, 31 * MS, 5 * MS),
-    kernels=(KERNELS[0], kernel(NCCL, "communication", 320, 277, 6.1), *KERNELS[1:]),
-    lanes=(
-        lane("host", *steady(64, 10, (0, 36, "", "launch"))),
-        lane("stream 7", *steady(64, 10, (0.5, 39.3, GEMM, "kernel"))),
-        lane("stream 20", *steady(64, 10, (32, 60, NCCL, "communication"))),
-    ),
-    collectives=tuple(all_reduce(at, at * 2, at * 2 + 0.866) for at in range(320)),
-    steps=tuple(Step(at, at * 64 * MS, 64 * MS, 60.2 * MS) for at in range(10)),
-)
-
 NO_DEVICE = RankTrace(
     file=file("host_only.json"),
     operators=OPERATORS,
@@ -206,16 +175,19 @@ NO_DEVICE = RankTrace(
 )
 
 MADE_TO_BREAK = replace(
-    COMMUNICATING,
+    GPU_BOUND,
     rank=None,
     file=file(f"{HOSTILE}{'x' * 300}", unknown=((HOSTILE, 3),)),
     device_name=HOSTILE,
-    idle=Idle(30 * MS, 4 * MS, 4 * MS, (HostWork(HOSTILE, 30 * MS),)),
+    length_s=640 * MS,
+    communication_s=277 * MS,
+    hidden_communication_s=71 * MS,
+    idle=Idle(90 * MS, 4 * MS, 4 * MS, (HostWork(HOSTILE, 90 * MS),)),
     kernels=(kernel(HOSTILE, HOSTILE, 1, 9.0, 9.0), *KERNELS),
     lanes=(lane(HOSTILE, (0, 640, HOSTILE, "kernel")),),
     operators=(OperatorTime(HOSTILE, 1, MS, MS), *OPERATORS),
+    steps=(Step(3, 0.0, 64 * MS, 60.2 * MS),),
     phases=((HOSTILE, MS),),
-    collectives=(all_reduce(1, 0, 9, name=HOSTILE),),
 )
 
 # -------------------------------------------------------------------- many ranks
@@ -238,21 +210,21 @@ def place(rank, *millis, last=4):
     )
 
 
-def work_of(rank):
-    """A rank of eight, that reduces three times."""
-    return replace(
-        GPU_BOUND,
-        file=file(f"trace_rank{rank}.json.gz"),
-        rank=rank,
-        world_size=8,
-        collectives=tuple(
-            all_reduce(at, at * 139 + 95, at * 139 + 132) for at in range(3)
-        ),
+def ranks(count):
+    """So many ranks of one job."""
+    return tuple(
+        replace(
+            GPU_BOUND,
+            file=file(f"trace_rank{rank}.json.gz"),
+            rank=rank,
+            world_size=count,
+        )
+        for rank in range(count)
     )
 
 
 STRAGGLER = TraceReport(
-    ranks=tuple(work_of(rank) for rank in range(8)),
+    ranks=ranks(8),
     together=Together(
         ranks=tuple(
             place(rank, 384, 0, 32, 117, last=4)
@@ -287,7 +259,7 @@ def _of_many(rank):
 
 
 MANY = TraceReport(
-    ranks=tuple(replace(work_of(rank), world_size=128) for rank in range(128)),
+    ranks=ranks(128),
     together=Together(
         ranks=tuple(map(_of_many, range(128))),
         world_size=128,
@@ -342,11 +314,6 @@ SAMPLES = (
         "rank-tiny-kernels",
         "Kernels are shorter than their launches",
         TraceReport((TINY,)),
-    ),
-    (
-        "rank-communicates",
-        "A third of the time goes into communication alone",
-        TraceReport((COMMUNICATING,)),
     ),
     (
         "rank-no-device",

@@ -136,8 +136,11 @@ def test_what_is_to_be_typed_next_has_the_folder_that_was_typed(tmp_path, monkey
 def test_where_none_can_be_read_one_error_says_why(tmp_path):
     """Two lines, whatever is wrong with each; nor is a file compared with itself."""
     files = write_job(tmp_path, 3)
-    with pytest.raises(GpuMagicError, match=r"rank0\.json\.gz was named 2 times"):
+    with pytest.raises(GpuMagicError, match="needs two files, and 1 were named"):
         gpu_open.read(files[0], tmp_path / "." / "rank0.json.gz", compare=True)
+    files[1].write_bytes(b"")
+    with pytest.raises(GpuMagicError, match=r"rank1\.json\.gz is empty"):
+        gpu_open.compare(*files[:2])
     for file in files:
         file.write_bytes(b"")
     with pytest.raises(GpuMagicError, match=r"rank0\.json\.gz is empty"):

@@ -106,7 +106,6 @@ def test_behind_replay_stands_a_setting_a_size_or_a_file(shell, line, settings, 
     [
         ("", "no file was named", "%gpu_open"),
         ("bfore.json", "there is no file bfore.json", "before.json"),
-        ("before.json oom.pickle", "is a trace, oom.pickle a snapshot", "one after"),
         ("before.json --replay", "--replay is for memory snapshots", "leave it out"),
         ("oom.pickle --replay expandible_segments:True", "expandible", ""),
         ("oom.pickle --replay 3Gub", "3Gub", "write"),
