@@ -104,8 +104,6 @@ def _why(comparison: Comparison) -> str:
         name = kernel_text(first.name, _LONGEST_IN_TITLE)
         if first.before_s is None:
             return f"{name} is new and took {seconds_text(first.after_s)}"
-        if first.after_s is None:
-            return f"{name} is gone, which took {seconds_text(first.before_s)}"
         return f"{name} took {_difference(first.more_s)} ({_runs(first)} runs)"
     return "many kernels changed a little"
 

@@ -48,7 +48,6 @@ _LONGEST_FILE = 60
 _LONGEST_WHERE = 28
 _LONGEST_KIND = 20
 _MOST_FILES = 12
-_LONG_S = 2e-4  # for each launch: no launch takes so long
 _MOST_LANES, _HARDLY_BUSY = 3, 0.02  # of the busiest stream: such a one is not drawn
 _ROWS = (6, 5, 3)  # of the table in sight, beside so many notes
 _NODE = "autograd::engine::evaluate_function: "
@@ -73,9 +72,8 @@ def headline(rank: RankTrace) -> str:
     whose = "" if rank.rank is None else f"rank {rank.rank}: "
     length_s = rank.length_s
     if not length_s:
-        host_s = rank.host_length_s
-        ran = "" if host_s is None else f"; the host ran for {seconds_text(host_s)}"
-        return f"{whose}no GPU work is in this trace{ran}"
+        host_s = seconds_text(rank.host_length_s)
+        return f"{whose}no GPU work is in this trace; the host ran for {host_s}"
     busy = share_text(share(rank.busy_s, length_s))
     said = f"{whose}{seconds_text(length_s)}, the GPU was busy {busy} of it"
     exposed = _exposed_s(rank) / length_s
@@ -262,7 +260,7 @@ def _weighed(rank: RankTrace, length_s: float) -> Iterator[tuple[float, str, str
     if idle is None:
         return
     if idle.host_late_s >= _WORTH_A_NOTE * length_s:
-        yield idle.host_late_s / length_s, *_late(rank, idle)
+        yield idle.host_late_s / length_s, *_late(idle)
     for seconds, least, said, hint in (
         (
             idle.other_stream_s,
@@ -287,7 +285,7 @@ def _weighed(rank: RankTrace, length_s: float) -> Iterator[tuple[float, str, str
             yield seconds / length_s, f"{seconds_text(seconds)} {said}", hint
 
 
-def _late(rank: RankTrace, idle: Idle) -> tuple[str, str]:
+def _late(idle: Idle) -> tuple[str, str]:
     """What the host was in while it was late, and what to do about that."""
     if not idle.host_was_in:
         return f"the host was late for {seconds_text(idle.host_late_s)}", _STACKS
@@ -301,9 +299,6 @@ def _late(rank: RankTrace, idle: Idle) -> tuple[str, str]:
     for pattern, hint in _ADVICE:
         if re.search(pattern, name, re.IGNORECASE | re.VERBOSE):
             return text, hint
-    if first.seconds / (rank.launches or 1) > _LONG_S:
-        hint = "the first calls load kernels: `schedule(wait=1, warmup=1)` skips them"
-        return text, hint
     return text, "try `torch.compile` or CUDA graphs: fewer launches"
 
 

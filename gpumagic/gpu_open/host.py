@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import defaultdict
 from itertools import chain
 from operator import itemgetter
@@ -147,26 +147,17 @@ def span_of(*lists: Sequence[HostEvent]) -> tuple[int, int] | None:
 
 
 def telling(
-    marks: Iterable[HostEvent],
-    steps: Sequence[HostEvent],
-    spans: Iterable[tuple[int, int] | None],
+    marks: Iterable[HostEvent], spans: Iterable[tuple[int, int] | None]
 ) -> list[HostEvent]:
-    """The marks that are neither a step, nor around one, nor around nearly all."""
-    steps_of = by_thread(steps)
-    found = []
-    for mark in marks:
-        covers = any(
-            min(mark.end_ns, span[1]) - max(mark.start_ns, span[0])
-            >= _NEARLY_ALL * (span[1] - span[0])
-            for span in spans
-            if span is not None
-        )
-        its = steps_of.get(mark.thread, [])
-        place = bisect_left(its, mark.start_ns, key=itemgetter(0))
-        around = place < len(its) and its[place].end_ns <= mark.end_ns
-        if not (covers or around or mark.name.startswith(STEP)):
-            found.append(mark)
-    return found
+    """The marks that are no step, and not around nearly all of any span."""
+
+    def covers(mark: HostEvent, start_ns: int, end_ns: int) -> bool:
+        both_ns = min(mark.end_ns, end_ns) - max(mark.start_ns, start_ns)
+        return both_ns >= _NEARLY_ALL * (end_ns - start_ns)
+
+    known = list(filter(None, spans))
+    found = (mark for mark in marks if not mark.name.startswith(STEP))
+    return [mark for mark in found if not any(covers(mark, *each) for each in known)]
 
 
 # ------------------------------------------------------------------------- phases

@@ -38,7 +38,7 @@ def rank_of(events: TraceEvents) -> RankTrace:
     origin_ns = zero_ns or 0
     marked = [each for each in events.marks if each.name.startswith(host.STEP)]
     spans = hosts, (busy[0][0], busy[-1][1]) if busy else None
-    threads = host.Threads(events, host.telling(events.marks, marked, spans))
+    threads = host.Threads(events, host.telling(events.marks, spans))
     phases = host.Phases(events)
     rows = ((name, start, end, thread) for start, end, name, thread in events.operators)
     trace = RankTrace(

@@ -87,7 +87,6 @@ def test_a_kernel_put_in_the_place_of_another_has_a_row_of_its_own():
         ),
         ("k<float, 4>(int)", "k<c10::Half, 4>(int)"),
         ("triton_poi_fused_add_mul_3", "triton_poi_fused_add_mul_12"),
-        ("triton_red_fused_sum_0d1d2de", "triton_red_fused_sum_5"),
     ],
 )
 def test_types_and_numbers_make_no_other_kernel(one, other):

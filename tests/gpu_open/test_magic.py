@@ -143,20 +143,12 @@ def run(capsys, *words):
     return status, *capsys.readouterr()
 
 
-def test_the_command_says_what_the_magic_says(capsys):
-    """One report, in a terminal."""
-    status, out, errors = run(capsys, "traces/*.json.gz")
-
-    assert (status, errors) == (0, "")
-    assert out.startswith("rank 2 took 1.46x the median for its own work")
-
-
 def test_the_command_writes_a_page(capsys, here):
     """With all that is folded, beside what it prints."""
-    status, out, _ = run(capsys, "oom.pickle", "--replay", "--html", "out.html")
+    status, out, errors = run(capsys, "oom.pickle", "--replay", "--html", "out.html")
 
     page = (here / "out.html").read_text(encoding="utf-8")
-    assert status == 0
+    assert (status, errors) == (0, "")
     assert page.startswith("<!doctype html>")
     assert out.partition("\n")[0].split(";")[0] in page
     assert "How it was measured" in page

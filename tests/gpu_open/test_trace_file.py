@@ -55,7 +55,7 @@ def read(tmp_path):
 # ------------------------------------------------------------- versions and devices
 
 VERSIONS = {
-    "torch 1.12": {"arrow": "async_cpu_to_gpu"},
+    "torch 1.12": {},
     "torch 2.13": {"call": "cuda_driver"},
     "ROCm": {"call": "hip", "launch": "hipLaunchKernel"},
     "XPU": {"call": "xpu_runtime", "launch": "urEnqueueKernelLaunch"},
@@ -73,10 +73,9 @@ def test_every_version_and_device_gives_the_same_rows(read, version):
         "copy": "gpu_memcpy",
         "fill": "gpu_memset",
         "mark": "user_annotation",
-        "arrow": "ac2g",
         "launch": "cudaLaunchKernel",
     } | VERSIONS[version]
-    arrow = {"ph": "s", "id": 3, "pid": 50, "tid": 100, "ts": 12, "cat": cats["arrow"]}
+    arrow = {"ph": "s", "id": 3, "pid": 50, "tid": 100, "ts": 12, "cat": "ac2g"}
     events = read(
         [
             span(cats["mark"], "ProfilerStep#4", 5, 90, tid=100),
@@ -98,12 +97,7 @@ def test_every_version_and_device_gives_the_same_rows(read, version):
     assert [row.name for row in events.marks] == ["ProfilerStep#4"]
     assert [row.name for row in events.operators] == ["aten::mm"]
     assert [row.name for row in events.calls] == [cats["launch"]]
-    assert (events.file.events, events.file.missing, events.file.unknown) == (
-        7,
-        None,
-        (),
-    )
-    assert events.main_thread == 100
+    assert (events.file.events, events.file.unknown) == (7, ())
 
 
 @pytest.mark.parametrize("base_first", [True, False])
@@ -171,11 +165,7 @@ def test_a_call_finds_its_work_and_a_graph_all_that_it_holds(read):
         ]
     )
     callers = [row.call and events.calls[row.call].name for row in events.work]
-    assert callers == [
-        "cuLaunchKernelEx",
-        *["cudaGraphLaunch"] * 2,
-        *[None] * 3,
-    ]
+    assert callers == ["cuLaunchKernelEx", *["cudaGraphLaunch"] * 2, *[None] * 3]
 
 
 @pytest.mark.parametrize(
