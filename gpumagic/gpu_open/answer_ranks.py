@@ -208,6 +208,4 @@ def _facts(together: records.Together) -> Iterator[tuple[str, Cell]]:
     yield "collectives matched", f"{together.matched:,} of {both:,}, {way}"
     if (more := _more_waits(together)) is not None:
         yield "waits", more
-    error = together.clock_error_s
-    within = "" if error is None else f", to within {seconds_text(error)}"
-    yield "clock", f"{together.clock.value}{within}"
+    yield "clock", "one for all" if together.one_clock else "each by its own"

@@ -84,12 +84,37 @@ def headline(rank: RankTrace) -> str:
     return said if exposed >= _NEGLIGIBLE else f"{said}{_mostly(rank)}"
 
 
-def _held_up(idle: Idle, length_s: float) -> str:
-    known_s, known = max(
-        (idle.host_late_s, "the host was late for {}"),
-        (idle.other_stream_s, "{} idle between two streams"),
-        (idle.between_s, "{} idle from one kernel to the next"),
+def _reasons(idle: Idle) -> tuple[tuple[str, float, str, float, str], ...]:
+    """Why it was idle: its name, how long, in words, what is worth a note, the hint."""
+    return (
+        ("the host was late", idle.host_late_s, "the host was late for {}", 1.0, ""),
+        (
+            "another stream",
+            idle.other_stream_s,
+            "{} idle between two streams",
+            _WORTH_A_NOTE,
+            "one waits for the other: start copies and sends earlier",
+        ),
+        (
+            "from one kernel to the next",
+            idle.between_s,
+            "{} idle from one kernel to the next",
+            _GRAVE,
+            "fuse short kernels by `torch.compile`, or give each more to do",
+        ),
+        (
+            "unknown",
+            idle.unexplained_s,
+            "{} idle for no reason in the file",
+            _GRAVE,
+            "was the file filtered? or `%gpu_select` tells who else uses the GPU",
+        ),
     )
+
+
+def _held_up(idle: Idle, length_s: float) -> str:
+    *reasons, _ = _reasons(idle)
+    _, known_s, known, *_ = max(reasons, key=lambda each: each[1])
     unknown_s = idle.unexplained_s
     unknown = seconds_text(unknown_s)
     is_large = unknown_s > max(known_s, _GRAVE * length_s)
@@ -261,28 +286,9 @@ def _weighed(rank: RankTrace, length_s: float) -> Iterator[tuple[float, str, str
         return
     if idle.host_late_s >= _WORTH_A_NOTE * length_s:
         yield idle.host_late_s / length_s, *_late(idle)
-    for seconds, least, said, hint in (
-        (
-            idle.other_stream_s,
-            _WORTH_A_NOTE,
-            "passed between the work of two streams",
-            "one waits for the other: start copies and sends earlier",
-        ),
-        (
-            idle.between_s,
-            _GRAVE,
-            "idle from one kernel to the next",
-            "fuse short kernels by `torch.compile`, or give each more to do",
-        ),
-        (
-            idle.unexplained_s,
-            _GRAVE,
-            "idle for no reason in the file",
-            "was the file filtered? or `%gpu_select` tells who else uses the GPU",
-        ),
-    ):
+    for _, seconds, said, least, hint in _reasons(idle)[1:]:
         if seconds >= least * length_s:
-            yield seconds / length_s, f"{seconds_text(seconds)} {said}", hint
+            yield seconds / length_s, said.format(seconds_text(seconds)), hint
 
 
 def _late(idle: Idle) -> tuple[str, str]:
@@ -346,13 +352,8 @@ def _kernels(rank: RankTrace) -> Iterator[Table]:
 
 
 def _idle(rank: RankTrace, idle: Idle) -> Iterator[Part]:
-    reasons = (
-        ("the host was late", idle.host_late_s),
-        ("another stream", idle.other_stream_s),
-        ("from one kernel to the next", idle.between_s),
-        ("unknown", idle.unexplained_s),
-    )
-    yield Grid("", tuple((name, _of_length(rank, s)) for name, s in reasons))
+    reasons = ((name, _of_length(rank, s)) for name, s, *_ in _reasons(idle))
+    yield Grid("", tuple(reasons))
     if idle.host_was_in:
         yield _host_table(idle)
     yield Paragraph(_IDLE)

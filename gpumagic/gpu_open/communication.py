@@ -75,7 +75,6 @@ def collectives_of(
                 nbytes=_sent_bytes(told),
                 during=_during(call, phases),
                 members=_text(told.get("Process Group Ranks")),
-                size=_count(told.get("Group size")),
             )
         )
     return tuple(found)

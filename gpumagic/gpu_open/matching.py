@@ -69,12 +69,11 @@ class _Pool(NamedTuple):
 
     name: str | None
     members: str | None
-    size: int | None
 
 
 Pairs = dict[int, int]  # a place among the collectives of a rank, and of the first one
-# How far the ends vary, and what is the same; None if it is another group.
-_Match = Callable[[Sequence[Item], Sequence[Item]], "tuple[float, Pairs] | None"]
+# What is the same; None if it is another group.
+_Match = Callable[[Sequence[Item], Sequence[Item]], "Pairs | None"]
 
 
 def matches_of(ranks: Mapping[int, RankTrace], *, by_rank: bool) -> Matches:
@@ -87,7 +86,7 @@ def matches_of(ranks: Mapping[int, RankTrace], *, by_rank: bool) -> Matches:
             match = partial(_numbered, one_group=pool.members is not None)
         found.by_number = found.by_number and numbered
         told = _told_members(pool.members) if by_rank else None
-        for nth, (first, its) in enumerate(_apart(each, match, pool.size)):
+        for nth, (first, its) in enumerate(_apart(each, match)):
             group = (pool, nth)
             here = len(its) if told is None else len(told & ranks.keys())
             found.members[group] = here
@@ -112,7 +111,7 @@ def _pools(
         for place, each in enumerate(rank.collectives):
             if each.name in POINT_TO_POINT:
                 continue
-            pool = _Pool(each.group, each.members, each.size)
+            pool = _Pool(each.group, each.members)
             start_ns = zero_ns + round(each.start_s * _NS)
             end_ns = zero_ns + round(each.end_s * _NS)
             item = Item(place, each.name, each.nbytes, start_ns, end_ns, each.number)
@@ -133,20 +132,16 @@ def _told_members(text: str | None) -> set[int] | None:
 
 
 def _apart(
-    each: Mapping[int, Sequence[Item]], match: _Match, size: int | None
+    each: Mapping[int, Sequence[Item]], match: _Match
 ) -> Iterator[tuple[int, dict[int, Pairs]]]:
     """The ranks that can be of one group: several groups may have one name."""
     left = list(each)
     while left:
         first = max(left, key=lambda label: len(each[label]))
         its = {first: {item.place: item.place for item in each[first]}}
-        near = {}
         for label in left:
             if label != first and (found := match(each[first], each[label])):
-                near[label], its[label] = found
-        if size is not None and len(its) > size:
-            best = sorted(near, key=lambda label: near[label])[: size - 1]
-            its = {first: its[first]} | {label: its[label] for label in best}
+                its[label] = found
         yield first, its
         left = [label for label in left if label not in its]
 
@@ -156,14 +151,13 @@ def _apart(
 
 def _numbered(
     mine: Sequence[Item], its: Sequence[Item], *, one_group: bool
-) -> tuple[float, Pairs] | None:
+) -> Pairs | None:
     """Of collectives that have their group's own number."""
     first, other = _by_number(mine), _by_number(its)
     both = [(first[key], item) for key, item in other.items() if key in first]
-    spread = _agreement(_timed(both))
-    if not both or (spread is None and not one_group):
+    if not both or not (one_group or _agree(_timed(both))):
         return None
-    return spread or 0.0, {item.place: same.place for same, item in both}
+    return {item.place: same.place for same, item in both}
 
 
 def _by_number(items: Sequence[Item]) -> dict[tuple[str, int, int], Item]:
@@ -182,20 +176,18 @@ def _by_number(items: Sequence[Item]) -> dict[tuple[str, int, int], Item]:
 
 def _ordered(
     mine: Sequence[Item], its: Sequence[Item], *, clocks: bool
-) -> tuple[float, Pairs] | None:
+) -> Pairs | None:
     """Of collectives of which only the order and the times are known."""
     pairs: list[tuple[Item, Item]] = []
     if len(mine) == len(its) and all(map(_may_be_same, mine, its)):
         pairs = list(zip(mine, its, strict=True))
-    spread_ns = _agreement(_timed(pairs)) if pairs else None
-    if clocks and (spread_ns is None or _is_farther_on(pairs)):
-        pairs = _upon_each_other(mine, its)
-        fewer = min(len(mine), len(its))
-        is_enough = len(pairs) >= max(min(3, fewer), _LEAST_MATCHED * fewer)
-        spread_ns = _agreement(pairs) if is_enough else None
-    if not pairs or spread_ns is None:
+    if clocks and (not pairs or not _agree(_timed(pairs)) or _is_farther_on(pairs)):
+        pairs, fewer = _upon_each_other(mine, its), min(len(mine), len(its))
+        if len(pairs) < max(min(3, fewer), _LEAST_MATCHED * fewer):
+            return None
+    if not pairs or not _agree(_timed(pairs)):
         return None
-    return spread_ns, {item.place: same.place for same, item in pairs}
+    return {item.place: same.place for same, item in pairs}
 
 
 def _timed(pairs: Sequence[tuple[Item, Item]]) -> list[tuple[Item, Item]]:
@@ -251,10 +243,10 @@ def _same_end_ns(one: Item, other: Item) -> float:
     return _SAME_END_NS + _SAME_END_SHARE * min(took_ns)
 
 
-def _agreement(pairs: Sequence[tuple[Item, Item]]) -> float | None:
-    """How far the differences of the ends vary; None if these are not the same."""
+def _agree(pairs: Sequence[tuple[Item, Item]]) -> bool:
+    """Whether the ends fall together, however far the clocks are apart."""
     if not pairs:
-        return 0.0
+        return True
     apart = [one.ended_ns - other.ended_ns for one, other in pairs]
     middle = median(apart)
     middle_ns = pairs[len(pairs) // 2][0].ended_ns
@@ -264,4 +256,4 @@ def _agreement(pairs: Sequence[tuple[Item, Item]]) -> float | None:
         <= _same_end_ns(one, other) + _SAME_END_DRIFT * abs(one.ended_ns - middle_ns)
         for off_ns, (one, other) in zip(away, pairs, strict=True)
     )
-    return median(away) if agree >= _AGREE * len(pairs) else None
+    return agree >= _AGREE * len(pairs)

@@ -6,7 +6,6 @@ tell.
 
 from __future__ import annotations
 
-import enum
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -109,7 +108,6 @@ class Collective(Record):
     # which ranks are in the group, as the file writes them: "[0, 1]". Groups of one
     # name with other members are other groups.
     members: str | None = None
-    size: int | None = None  # how many ranks the group has
     # how long, from its start to its end, a kernel ran that does not communicate;
     # None where nobody has looked
     hidden_s: float | None = None
@@ -174,14 +172,6 @@ class RankTrace(Record):
 # ------------------------------------------------------------------------ many ranks
 
 
-class Clock(enum.Enum):
-    """How the times of several ranks were put on one scale."""
-
-    SHARED = "the clock of one host"
-    ALIGNED = "by the ends of what they did together"
-    APART = "each by its own"
-
-
 @dataclass(frozen=True)
 class RankShare(Record):
     """What one rank did with the time that all of them took."""
@@ -234,8 +224,7 @@ class Together(Record):
     slowest: int | None = None
     ratio: float | None = None  # its own work over that in the median
     differences: tuple[Difference, ...] = ()  # what it spent more on, the most first
-    clock: Clock = Clock.APART  # how their times were put together
-    clock_error_s: float | None = None  # how far that may be off
+    one_clock: bool = False  # whether the clocks of all agree
 
 
 # ------------------------------------------------------------------------ two runs

@@ -7,7 +7,6 @@ from dataclasses import replace
 from gpumagic.gpu_open.answer_recording import TraceReport
 from gpumagic.gpu_open.trace_records import (
     Change,
-    Clock,
     Comparison,
     Difference,
     FileRead,
@@ -24,7 +23,6 @@ from gpumagic.gpu_open.trace_records import (
 from gpumagic.report.events import OperatorTime
 
 MS = 1e-3
-US = 1e-6
 MIB = 2**20
 HOSTILE = "<script>alert(1)</script>&\"'</td>\x1b[31m\u202eevil\nnext line"
 A100 = "NVIDIA A100-SXM4-80GB"
@@ -243,8 +241,7 @@ STRAGGLER = TraceReport(
             Difference("forward", 84 * MS, 80 * MS),
             Difference("matrix product", 300 * MS, 188 * MS),
         ),
-        clock=Clock.SHARED,
-        clock_error_s=1.2 * US,
+        one_clock=True,
     ),
     read_s=21.3,
 )
@@ -269,8 +266,6 @@ MANY = TraceReport(
         slowest=77,
         ratio=1.43,
         differences=(Difference("input", 131 * MS, 14 * MS),),
-        clock=Clock.ALIGNED,
-        clock_error_s=0.2 * MS,
     ),
     read_s=188.0,
 )

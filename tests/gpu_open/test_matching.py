@@ -76,31 +76,6 @@ def test_clocks_may_drift_by_more_than_ends_vary(lacks, drift):
     assert found > 0.95 * count
 
 
-def test_of_groups_with_one_name_the_nearest_ends_are_one():
-    """Two groups in step with each other; each has two ranks, the files say."""
-    draw = random.Random(4)
-    pair = training(2, steps=6, numbered=False)
-    later_s = [draw.gauss(0, 1e-4) for _ in pair[0].collectives]
-    other = [
-        replace(
-            rank,
-            collectives=tuple(
-                replace(each, end_s=each.end_s + more_s)
-                for each, more_s in zip(rank.collectives, later_s, strict=True)
-            ),
-        )
-        for rank in pair
-    ]
-    ranks = [
-        replace(rank, collectives=tuple(replace(c, size=2) for c in rank.collectives))
-        for rank in (pair[0], other[0], pair[1], other[1])
-    ]
-
-    same = _same([_kept(rank, range(24)) for rank in ranks])
-
-    assert {tuple(sorted(each)) for each in same} == {(0, 2), (1, 3)}
-
-
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("clocks", ["shared", "apart", "unknown"])
 def test_what_each_rank_lacks_at_random_is_found_out(seed, clocks):

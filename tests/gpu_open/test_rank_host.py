@@ -98,20 +98,9 @@ def test_without_device_work_the_host_is_all_that_is_told():
 
     rank = rank_of(trace(operators=operators, since_1970=True))
 
-    told = rank.to_dict()
-    assert {
-        name: told[name]
-        for name in told
-        if name.endswith("_s") or name in {"launches", "streams", "idle"}
-    } == {
-        **dict.fromkeys(
-            (
-                *("length_s", "busy_s", "compute_s", "communication_s", "copy_s"),
-                *("hidden_communication_s", "idle_s", "launches", "streams", "idle"),
-            )
-        ),
-        "host_length_s": pytest.approx(100e-9),
-    }
+    unknown = ("length_s", "busy_s", "communication_s", "idle_s", "launches", "idle")
+    assert [getattr(rank, each) for each in unknown] == [None] * len(unknown)
+    assert rank.host_length_s == pytest.approx(100e-9)
     assert [each.name for each in rank.operators] == ["aten::mm", "aten::item"]
     assert [lane.name for lane in rank.lanes] == ["host"]
     assert rank.zero_ns == 100
@@ -164,7 +153,6 @@ def test_a_group_counts_by_its_own_numbers_where_all_have_one():
         ("tp", 0, False),
         (None, 0, False),
     ]
-    assert [each.size for each in rank.collectives] == [2, 2, None, None, None]
 
 
 @pytest.mark.parametrize(

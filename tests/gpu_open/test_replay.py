@@ -183,19 +183,6 @@ def test_a_failure_is_found_again_and_what_would_have_helped():
     assert less.failed_event == 1
 
 
-def test_memory_in_use_elsewhere_is_free_when_the_recording_says():
-    """What another stream used is not handed out again until it was free again."""
-    program = Program(0, "")
-    program.record()
-    program.do("take", 20 * MIB, DEFAULT, None)
-    program.do("lend", 1, SIDE, None)
-    program.do("free", 1, DEFAULT, None)
-    program.do("take", 20 * MIB, DEFAULT, None)  # the first is still in use
-    program.do("catch up", 0, 0, None)
-    program.do("take", 20 * MIB, DEFAULT, None)
-    assert replays(program.snapshot(), 0, []).again_bytes == 40 * MIB
-
-
 @settings(max_examples=50, deadline=None)
 @given(SEEDS, st.sampled_from(CONFS), st.data())
 def test_a_broken_history_is_replayed_as_far_as_it_goes(seed, conf, data):

@@ -90,24 +90,3 @@ def test_a_training_is_read_from_its_file(tmp_path):
     assert (
         max(map(sum, zip(*found.course.levels_bytes, strict=True))) == found.peak_bytes
     )
-
-
-@pytest.mark.usefixtures("box")
-def test_an_error_is_found_with_its_line(tmp_path):
-    """A file written when memory ran out tells when, where and for how much."""
-    torch.cuda.memory._record_memory_history()
-    kept = [torch.empty(400 * MIB, dtype=torch.uint8, device="cuda")]
-    line = inspect.currentframe().f_lineno + 2
-    with pytest.raises(torch.OutOfMemoryError):
-        kept.append(torch.empty(700 * MIB, dtype=torch.uint8, device="cuda"))
-
-    found = device_of(dumped(tmp_path / "oom.pickle"), 0)
-
-    assert found.failure is not None
-    assert found.failure.asked_bytes == 700 * MIB
-    assert found.failure.event == found.events == 2
-    assert found.failure.allocated_bytes == 400 * MIB
-    assert found.failure.free_bytes == torch.cuda.mem_get_info()[0]
-    assert found.failure.line.where == f"torch_snapshots.py, line {line}"
-    assert found.complete
-    assert found.lines[0].line.where == f"torch_snapshots.py, line {line - 3}"
