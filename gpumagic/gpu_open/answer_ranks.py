@@ -186,9 +186,8 @@ def _of_equal_ranks(report: TraceReport, together: records.Together) -> Iterator
         text = "their GPUs have nothing to do: the file of one rank says why"
         yield Note("warning", text, f"`%gpu_open {report.ranks[0].file.typed}`")
     if most is _MOVING:
-        text = "data moves, and no kernel runs beside"
-        hint = "let it run beside backward: DDP's buckets, FSDP's prefetching"
-        yield Note("warning", text, hint)
+        hint = "let data move beside backward: DDP's buckets, FSDP's prefetching"
+        yield Note("warning", "data moves, and no kernel runs beside", hint)
 
 
 def _compare(

@@ -49,6 +49,7 @@ _LONGEST_WHERE = 28
 _LONGEST_KIND = 20
 _MOST_FILES = 12
 _MOST_LANES, _HARDLY_BUSY = 3, 0.02  # of the busiest stream: such a one is not drawn
+_LONG_S = 2e-4  # for each launch: no launch takes so long
 _ROWS = (6, 5, 3)  # of the table in sight, beside so many notes
 _NODE = "autograd::engine::evaluate_function: "
 
@@ -285,13 +286,13 @@ def _weighed(rank: RankTrace, length_s: float) -> Iterator[tuple[float, str, str
     if idle is None:
         return
     if idle.host_late_s >= _WORTH_A_NOTE * length_s:
-        yield idle.host_late_s / length_s, *_late(idle)
+        yield idle.host_late_s / length_s, *_late(rank, idle)
     for _, seconds, said, least, hint in _reasons(idle)[1:]:
         if seconds >= least * length_s:
             yield seconds / length_s, said.format(seconds_text(seconds)), hint
 
 
-def _late(idle: Idle) -> tuple[str, str]:
+def _late(rank: RankTrace, idle: Idle) -> tuple[str, str]:
     """What the host was in while it was late, and what to do about that."""
     if not idle.host_was_in:
         return f"the host was late for {seconds_text(idle.host_late_s)}", _STACKS
@@ -305,6 +306,9 @@ def _late(idle: Idle) -> tuple[str, str]:
     for pattern, hint in _ADVICE:
         if re.search(pattern, name, re.IGNORECASE | re.VERBOSE):
             return text, hint
+    if first.seconds / (rank.launches or 1) > _LONG_S:
+        hint = "the first calls load kernels: `schedule(wait=1, warmup=1)` skips them"
+        return text, hint
     return text, "try `torch.compile` or CUDA graphs: fewer launches"
 
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 Entry: TypeAlias = "Mapping[str, Any]"
 
+EVENTS = ("alloc", "free_requested", "oom")
 GREW, SHRANK = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap")
 _MOST_STRETCHES = 240
 _MOST_DRAWN = 12
@@ -128,10 +129,9 @@ class _History:
 
     def follow(self, trace: Sequence[Entry]) -> None:
         """Go through all entries, in order."""
-        given_back = given_back_by(trace)
         for entry in trace:
             action, address = entry["action"], entry.get("addr", 0)
-            self.events += action in ("oom", "alloc", given_back)
+            self.events += action in EVENTS
             if action == "oom":
                 self.failure = self.events, entry
             elif action == "alloc":
@@ -140,7 +140,7 @@ class _History:
                     self._give_back(address)
                 self._live[address] = self.events, entry
                 self._met.add(address)
-            elif action == given_back:
+            elif action == "free_requested":
                 if address not in self._met:  # it was there before
                     self._live[address] = 0, {**entry, "frames": None}
                     self._met.add(address)
@@ -200,24 +200,6 @@ def _used_blocks(segments: Iterable[Entry]) -> dict[int, Entry]:
         for block in segment["blocks"]
         if block["state"] == "active_allocated"
     }
-
-
-def given_back_by(trace: Sequence[Entry]) -> str:
-    """Which action ends memory: where requests were not recorded, their completion.
-
-    A completion alone is no sign of it, as its request may be older than the trace.
-    """
-    asked, done = "free_requested", "free_completed"
-    taken: set[int] = set()
-    ends_without_request = False
-    for entry in trace:
-        if entry["action"] == asked:
-            return asked
-        if entry["action"] == "alloc":
-            taken.add(entry["addr"])
-        elif entry["action"] == done and entry["addr"] in taken:
-            ends_without_request = True
-    return done if ends_without_request else asked
 
 
 def _rounding(settings: str | None) -> Callable[[int], int]:

@@ -13,7 +13,7 @@ from itertools import count, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_open.memory_history import GREW, SHRANK, given_back_by
+from gpumagic.gpu_open.memory_history import EVENTS, GREW, SHRANK
 from gpumagic.gpu_open.memory_records import Replayed, ReplayOf
 from gpumagic.simulator.allocator import CachingAllocator
 from gpumagic.simulator.allocator_blocks import INACTIVE
@@ -165,13 +165,13 @@ class Requests:
 
     def _read(self) -> None:
         """Make steps of the entries."""
-        ends, event = given_back_by(self._trace), 0
+        event = 0
         for at, entry in enumerate(self._trace):
             action = entry["action"]
-            event += action in ("alloc", ends, "oom")
+            event += action in EVENTS
             if action == "alloc":
                 self._take(entry, at, event)
-            elif action == ends:
+            elif action == "free_requested":
                 self._give_back(entry, at, event)
             elif action == "free_completed":
                 self._complete(entry, at)
@@ -206,7 +206,7 @@ class Requests:
         self.steps.append(Step(GIVE_BACK, at, event, piece))
         following = self._trace[at + 1] if at + 1 < len(self._trace) else {}
         done = following.get("action"), following.get("addr")
-        if entry["action"] != "free_completed" and done != ("free_completed", address):
+        if done != ("free_completed", address):
             self._awaited[address] = piece
             self.late[piece] = _NEVER
 
