@@ -203,8 +203,7 @@ def _compare(
 
 def _facts(together: records.Together) -> Iterator[tuple[str, Cell]]:
     both = together.matched + together.unmatched
-    way = "by the numbers of their group" if together.by_number else "by their order"
-    yield "collectives matched", f"{together.matched:,} of {both:,}, {way}"
+    yield "collectives matched", f"{together.matched:,} of {both:,}"
     if (more := _more_waits(together)) is not None:
         yield "waits", more
     yield "clock", "one for all" if together.one_clock else "each by its own"

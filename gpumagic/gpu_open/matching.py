@@ -61,7 +61,6 @@ class Matches:
     keys: dict[int, dict[int, Key]] = field(default_factory=lambda: defaultdict(dict))
     # how many of the ranks are in each group
     members: dict[Hashable, int] = field(default_factory=dict)
-    by_number: bool = True  # whether all were found by the groups' own numbers
 
 
 class _Pool(NamedTuple):
@@ -84,7 +83,6 @@ def matches_of(ranks: Mapping[int, RankTrace], *, by_rank: bool) -> Matches:
         match: _Match = partial(_ordered, clocks=clocks)
         if numbered:
             match = partial(_numbered, one_group=pool.members is not None)
-        found.by_number = found.by_number and numbered
         told = _told_members(pool.members) if by_rank else None
         for nth, (first, its) in enumerate(_apart(each, match)):
             group = (pool, nth)
@@ -96,7 +94,6 @@ def matches_of(ranks: Mapping[int, RankTrace], *, by_rank: bool) -> Matches:
                     # What the first lacks is nobody else's, and tells nothing of waits.
                     number = (label, item.place) if same is None else (first, same)
                     found.keys[label][item.place] = group, number
-    found.by_number = found.by_number and bool(found.keys)
     return found
 
 

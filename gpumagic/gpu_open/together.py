@@ -73,7 +73,6 @@ def together(ranks: Sequence[RankTrace]) -> Together:
         world_size=max(worlds, default=None),
         matched=len(waits.latest),
         unmatched=waits.untold,
-        by_number=found.by_number,
         slowest=slowest,
         ratio=ratio,
         differences=(

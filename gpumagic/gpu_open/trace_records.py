@@ -219,7 +219,6 @@ class Together(Record):
     # how many were not, and tell nothing of waits; sending from one rank to one other
     # is neither
     unmatched: int
-    by_number: bool  # whether they were matched by the group's own numbers
     # the rank whose own work took longest; None where none stands out
     slowest: int | None = None
     ratio: float | None = None  # its own work over that in the median

@@ -28,7 +28,7 @@ from gpumagic.report.events import length_within, merged, within
 MS = 1_000_000
 EPOCH_NS = 1_760_000_000 * 10**9
 
-Where = Literal["forward", "backward", "input", "collective", "bursts"]
+Where = Literal["forward", "backward", "input", "collective"]
 Clocks = Literal["shared", "apart", "unknown"]
 
 _INPUT_NS, _FORWARD_NS, _PIECE_NS, _OPTIMIZER_NS = 2 * MS, 20 * MS, 10 * MS, 6 * MS
@@ -84,14 +84,13 @@ def training(  # noqa: PLR0913 -- what is made up can be anything
     """
     draw = random.Random(seed)
     ranks = [_Rank(draw.randrange(0, MS)) for _ in range(count)]
-    burst = {step for step in range(steps) if draw.random() < 1 / 3} or {steps // 2}
     for step in range(steps):
         for number, rank in enumerate(ranks):
             more_ns = by_s * 1e9 if number == slow else 0.0
             about = lambda typical_ns: typical_ns * max(draw.gauss(1, noise), 0.1)  # noqa: E731
             late_ns = more_ns if where == "input" else 0.0
             rank.stalls_in(_INPUT, about(_INPUT_NS) + late_ns)
-            slower = where == "forward" or (where == "bursts" and step in burst)
+            slower = where == "forward"
             rank.works("forward", about(_FORWARD_NS) + more_ns * slower)
             rank.ready = []
             for bucket in range(buckets):
