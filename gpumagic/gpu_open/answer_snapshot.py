@@ -215,7 +215,7 @@ def _notes(report: SnapshotReport, of: SnapshotOfDevice) -> Iterator[Note]:
         )
     yield from _stuck_note(of, report.settings)
     if not of.events:
-        text = "no history was recorded, so nobody knows how it came about"
+        text = "no history was recorded, so how it came about is unknown"
         yield Note("note", text, f"before the run, call {_RECORD}()", "no history")
     elif not of.has_stacks:
         text = "the history has no stacks, so no line is known"

@@ -56,7 +56,7 @@ _NODE = "autograd::engine::evaluate_function: "
 _BUSY = (
     "The time counts from the first work of the GPU to the last. Busy: at least one "
     "kernel, copy or fill ran. Idle is the rest. Communication is hidden while a "
-    "kernel computes; the rest is told as only with communication."
+    "kernel computes; the rest had the GPU to itself."
 )
 _IDLE = (
     "The host was late: the next work was launched only after the GPU ran dry. "

@@ -159,7 +159,7 @@ def _of_traces(
     from gpumagic.gpu_open.together import together
 
     if len(files) == 1:
-        return TraceReport((rank_in(files[0], progress),))
+        return TraceReport((rank_in(files[0]),))
     answers = ranks_in(files, progress)
     ranks = [each for each in answers if isinstance(each, RankTrace)]
     left_out = tuple(each for each in answers if not isinstance(each, RankTrace))

@@ -28,14 +28,12 @@ from gpumagic.report.introspection import without_collecting
 from gpumagic.report.units import printable, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from gpumagic.gpu_open.files import Opened
 
 _MOST_UNKNOWN = 20
 _AT_ONCE = 1_000  # entries: more of them do not fit into the processor's cache
-_TOLD_EACH = 5_000  # of them
 _MOST_NUMBER = 2**61  # so that two of them added are a number of 64 bits
 _MOST_US = 2e15
 _FIRST_NS = 10**18  # in 2001: a clock that is later counts from 1970 on
@@ -128,9 +126,7 @@ _event = functools.partial(tuple.__new__, HostEvent)
 _work = functools.partial(tuple.__new__, Work)
 
 
-def read(
-    path: str | Path, progress: Callable[[float], object] = lambda _: None
-) -> TraceEvents:
+def read(path: str | Path) -> TraceEvents:
     """Read one file."""
     file = opened(path)
     shown = shortened(file.name, 60)
@@ -144,7 +140,7 @@ def read(
                 raise GpuMagicError(f"there is no event in {shown}", AGAIN)
             count, nbytes = len(found.trace_events), len(file.data)
             rows = _Rows(found)
-            rows.take(found.trace_events, progress)
+            rows.take(found.trace_events)
         except (msgspec.DecodeError, RecursionError) as error:
             if "truncated" in str(error):
                 raise ends_early(file.name) from None
@@ -192,14 +188,10 @@ class _Rows:
         self._names: dict[str, str] = {}  # each kept once
         self._unknown: Counter[str] = Counter()
 
-    def take(
-        self, entries: list[msgspec.Raw], progress: Callable[[float], object]
-    ) -> None:
+    def take(self, entries: list[msgspec.Raw]) -> None:
         """Make rows of entries, some thousand at once: few of them are in memory."""
         decode = msgspec.json.Decoder(_Entry).decode
         for at in range(0, len(entries), _AT_ONCE):
-            if at % _TOLD_EACH == 0:
-                progress(0.1 + 0.6 * at / len(entries))
             by_kind: defaultdict[str, list[_Entry]] = defaultdict(list)
             for entry in map(decode, entries[at : at + _AT_ONCE]):
                 if entry.ph != "X":

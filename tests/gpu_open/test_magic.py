@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -34,16 +32,6 @@ def here(tmp_path, monkeypatch):
     write_snapshot(tmp_path / "oom.pickle")
     write_trace(tmp_path / "two words.json", rank=0)
     return tmp_path
-
-
-@pytest.fixture
-def shown(monkeypatch):
-    """What the magic displays."""
-    found = []
-    monkeypatch.setattr(
-        "gpumagic.notebook.magics.display", lambda *what, **_: found.extend(what)
-    )
-    return found
 
 
 def opened(shell, line):
@@ -119,19 +107,6 @@ def test_what_does_not_belong_together_is_refused(shell, line, problem, hint):
 
     assert problem in refused.value.problem
     assert hint in (refused.value.hint or "")
-
-
-def test_json_and_parts_are_those_of_all_magics(shell, shown):
-    """Alone, --show opens no file again."""
-    shell.run_line_magic("gpu_open", "--json before.json")
-    told = json.loads(shown[-1]["text/plain"])
-    assert told["ranks"][0]["kernels"][0]["count"] == 4
-
-    opened(shell, "before.json")
-    shell.run_line_magic("gpu_open", "--show how")
-    assert "before.json" in shown[-1].drawing().text()
-    with pytest.raises(GpuMagicError, match="no part 'memory'"):
-        shell.run_line_magic("gpu_open", "--show memory")
 
 
 # ----------------------------------------------------------------------- the command
