@@ -63,13 +63,8 @@ class Matches:
     members: dict[Hashable, int] = field(default_factory=dict)
 
 
-class _Pool(NamedTuple):
-    """What can be one group: its name, and what the file tells of its ranks."""
-
-    name: str | None
-    members: str | None
-
-
+# What can be one group: its name, and what the file tells of its ranks.
+_Pool = tuple[str | None, str | None]
 Pairs = dict[int, int]  # a place among the collectives of a rank, and of the first one
 # What is the same; None if it is another group.
 _Match = Callable[[Sequence[Item], Sequence[Item]], "Pairs | None"]
@@ -82,8 +77,8 @@ def matches_of(ranks: Mapping[int, RankTrace], *, by_rank: bool) -> Matches:
     for pool, (each, numbered) in _pools(ranks).items():
         match: _Match = partial(_ordered, clocks=clocks)
         if numbered:
-            match = partial(_numbered, one_group=pool.members is not None)
-        told = _told_members(pool.members) if by_rank else None
+            match = partial(_numbered, one_group=pool[1] is not None)
+        told = _told_members(pool[1]) if by_rank else None
         for nth, (first, its) in enumerate(_apart(each, match)):
             group = (pool, nth)
             here = len(its) if told is None else len(told & ranks.keys())
@@ -108,7 +103,7 @@ def _pools(
         for place, each in enumerate(rank.collectives):
             if each.name in POINT_TO_POINT:
                 continue
-            pool = _Pool(each.group, each.members)
+            pool = each.group, each.members
             start_ns = zero_ns + round(each.start_s * _NS)
             end_ns = zero_ns + round(each.end_s * _NS)
             item = Item(place, each.name, each.nbytes, start_ns, end_ns, each.number)

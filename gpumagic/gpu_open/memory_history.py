@@ -88,11 +88,10 @@ def _failure(
     if history.failure is None:
         return None
     event, entry = history.failure
-    free = entry.get("device_free")
     return Failure(
         event=event,
         asked_bytes=entry["size"],
-        free_bytes=free if type(free) is int and free >= 0 else None,
+        free_bytes=entry.get("device_free"),
         allocated_bytes=levels[event],
         line=lines.line(lines.spot(entry.get("frames"))),
     )

@@ -239,7 +239,7 @@ class Requests:
         size, free = entry["size"], entry.get("device_free")
         self.steps.append(Step(FAIL, at, event, -1, size, entry["stream"]))
         self.failed_event = event
-        if isinstance(free, int) and free >= 0:
+        if free is not None:
             self.total_bytes = self._level + free
             segment = self._settings.segment_bytes(size)
             if segment <= free and not self._settings.expandable_segments:

@@ -66,7 +66,7 @@ class _Entry(msgspec.Struct, gc=False):
     size: _Number = 0
     stream: _Number = 0
     addr: _Number | None = None
-    device_free: int | None = None
+    device_free: _Number | None = None
     time_us: _Number | None = None
     frames: Any = None
 
