@@ -56,7 +56,6 @@ def hints(drawing):
     ("changes", "title"),
     [
         ({"rank": 3}, "rank 3: 520 ms"),
-        ({"kernels": ()}, "only with copies"),
         (
             {"communication_s": 0.1, "hidden_communication_s": 0.04},
             "11.5 % only with communication",
@@ -243,7 +242,6 @@ SAVES = replayed(EXPANDABLE, 4.8, 2)
     ("replays", "title"),
     [
         ((AS_RECORDED, FAILS), "no setting of these would have gone through"),
-        ((AS_RECORDED,), "as recorded it runs out of memory: 6.15 GiB reserved"),
         ((UNLIMITED, SAVES), "would have reserved less: 4.80 GiB instead of 5.90"),
         ((UNLIMITED, replace(UNLIMITED, setting="x:1")), "would have saved much"),
         ((AS_RECORDED, replayed("", 7.3, 260)), "6.55 GiB would have been enough"),
