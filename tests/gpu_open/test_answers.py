@@ -55,7 +55,6 @@ def hints(drawing):
 @pytest.mark.parametrize(
     ("changes", "title"),
     [
-        ({"rank": 3}, "rank 3: 520 ms"),
         (
             {"communication_s": 0.1, "hidden_communication_s": 0.04},
             "11.5 % only with communication",
