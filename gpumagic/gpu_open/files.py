@@ -50,19 +50,23 @@ class Opened(NamedTuple):
 
 def opened(path: str | Path) -> Opened:
     """Unpack a file whole."""
-    path, data = Path(path), bytearray()
+    path = Path(path)
     with _unpacked(path) as file:
-        while piece := file.read(_PIECE):
-            data += piece
-            if len(data) > _MOST_BYTES:
-                most = bytes_text(_MOST_BYTES)
-                raise GpuMagicError(
-                    f"{_shown(path.name)} is larger than {most}, unpacked",
-                    "record fewer steps: torch.profiler.schedule(wait=1, warmup=1, "
-                    "active=3)",
-                )
+        data = _whole(file, path.name)
     folder = "" if path.parent == Path() else str(path.parent)
     return Opened(path.name, _kind(bytes(data[:_HEAD]), path.name), data, folder)
+
+
+def _whole(file: Any, name: str) -> bytearray:
+    data = bytearray()
+    while piece := file.read(_PIECE):
+        data += piece
+        if len(data) > _MOST_BYTES:
+            raise GpuMagicError(
+                f"{_shown(name)} is larger than {bytes_text(_MOST_BYTES)}, unpacked",
+                "record fewer steps: torch.profiler.schedule(wait=1, active=3)",
+            )
+    return data
 
 
 def kind_of(path: str | Path) -> Kind:
@@ -136,8 +140,7 @@ def found(names: Iterable[str | Path]) -> list[Path]:
         inside = [path]
         try:
             if path.is_dir():
-                inside = [e for e in path.iterdir() if e.name.endswith(ENDINGS)]
-                inside = _files_of(each for each in inside if each.name[0] != ".")
+                inside = _recordings_in(path)
                 problem = f"there is no recording in {_shown(path)}"
             elif glob.has_magic(str(path)) and not path.exists():
                 inside = _files_of(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207
@@ -149,6 +152,11 @@ def found(names: Iterable[str | Path]) -> list[Path]:
         except (OSError, ValueError) as error:
             raise _unopened(path, error) from error
     return list(files.values())
+
+
+def _recordings_in(folder: Path) -> list[Path]:
+    named = (path for path in folder.iterdir() if path.name.endswith(ENDINGS))
+    return _files_of(path for path in named if path.name[0] != ".")
 
 
 def _files_of(paths: Iterable[Path]) -> list[Path]:
