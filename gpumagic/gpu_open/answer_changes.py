@@ -8,9 +8,9 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.view_profile import kernel_name
-from gpumagic.drawing import Bar, BarPair, Column, Details, Note, Property, Table
+from gpumagic.drawing import Bar, BarPair, Column, Note, Property, Table
 from gpumagic.drawing.palette import VERMILLION
-from gpumagic.gpu_open.answer_trace import LONGEST_NAME, how, kernel_text, share
+from gpumagic.gpu_open.answer_trace import how, kernel_text, share
 from gpumagic.gpu_open.trace_records import Change, Comparison
 from gpumagic.report.units import range_text, seconds_text, share_text
 
@@ -24,11 +24,8 @@ if TYPE_CHECKING:
 _SAME = 1.03  # one recording of each tells no smaller difference from chance
 _LONGEST_IN_TITLE = 28
 _TELLS = 0.25  # of the difference: a kernel with so much is named
-_OTHERS = 0.1  # of the time: kernels that only one run has
 _RUNS_ALIKE = 1.05  # that often more than before is as often
 _MOST = 50
-# A trace keeps the dearest operators alone where there are many.
-_CUT_FROM = 50
 _NUMBERED = re.compile(r"^(triton_\w*?[a-z])_\d[\dcde]*$")  # Inductor numbers its own
 _ONE_EACH = (
     "One recording of each run does not tell small changes from chance. "
@@ -49,30 +46,14 @@ def compare(before: RankTrace, after: RankTrace) -> Comparison:
         lengths_s = [median([step.length_s for step in each.steps]) for each in runs]
         busy_s = [median([step.busy_s or 0.0 for step in e.steps]) for e in runs]
     kernels = (
-        (_short(each.name), each.kind, run, each.count, each.total_s)
+        # However many types and shapes it was made for.
+        (_NUMBERED.sub(r"\1", kernel_name(e.name)), e.kind, run, e.count, e.total_s)
         for run, rank in enumerate(runs)
-        for each in rank.kernels
+        for e in rank.kernels
     )
-    operators = (
-        (each.name, "operator", run, each.count, each.self_s)
-        for run, rank in enumerate(runs)
-        for each in rank.operators
-    )
-    changed = _changes(operators, by)
-    if max(len(each.operators) for each in runs) >= _CUT_FROM:
-        # What is not listed may have been called all the same.
-        changed = tuple(
-            each for each in changed if each.count_before and each.count_after
-        )
-    (first_s, second_s), (busy_1_s, busy_2_s) = lengths_s, busy_s
-    return Comparison(
-        first_s, second_s, busy_1_s, busy_2_s, _changes(kernels, by), changed, per_step
-    )
-
-
-def _short(name: str) -> str:
-    """However many types and shapes a kernel was made for."""
-    return _NUMBERED.sub(r"\1", kernel_name(name))
+    (before_s, after_s), (busy_1_s, busy_2_s) = lengths_s, busy_s
+    changes = _changes(kernels, by)
+    return Comparison(before_s, after_s, busy_1_s, busy_2_s, changes, per_step)
 
 
 def _changes(
@@ -103,21 +84,17 @@ def headline(comparison: Comparison) -> str:
         return "one of the two has no GPU work: nothing can be compared"
     both_s = seconds_text(before_s), seconds_text(after_s)
     told = f"({range_text(*both_s, ' -> ')})"
-    ratio, kernels = after_s / before_s, comparison.kernels
+    ratio = after_s / before_s
     if 1 / _SAME < ratio < _SAME:
         what = "a step takes" if comparison.per_step else "both take"
-        said = f"{what} the same time{' in both' * comparison.per_step} {told}"
-        if kernels and abs(kernels[0].more_s) > (_SAME - 1) * before_s:
-            name = kernel_text(kernels[0].name, _LONGEST_IN_TITLE)
-            said += f", though {name} took {_difference(kernels[0].more_s)}"
-        return said
+        return f"{what} the same time{' in both' * comparison.per_step} {told}"
     what = "a step of the second" if comparison.per_step else "the second"
     times, way = (ratio, "slower") if ratio > 1 else (1 / ratio, "faster")
     return f"{what} is {times:.2f}x {way} {told}: {_why(comparison)}"
 
 
 def _why(comparison: Comparison) -> str:
-    """The kernel that did it, or the idle time, or a kind of kernels."""
+    """The kernel that did it, or the idle time."""
     more_s, idle_s = comparison.more_s, comparison.more_idle_s
     first = _culprit(comparison)
     most_s = abs(first.more_s) if first is not None else 0.0
@@ -127,16 +104,8 @@ def _why(comparison: Comparison) -> str:
         name = kernel_text(first.name, _LONGEST_IN_TITLE)
         if first.before_s is None:
             return f"{name} is new and took {seconds_text(first.after_s)}"
-        if first.after_s is None:
-            return f"{name} is gone, which took {seconds_text(first.before_s)}"
         return f"{name} took {_difference(first.more_s)} ({_runs(first)} runs)"
-    by_kind: dict[str, float] = defaultdict(float)
-    for each in comparison.kernels:
-        by_kind[each.kind] += each.more_s * (1 if more_s > 0 else -1)
-    kind = max(by_kind, key=lambda each: by_kind[each], default="")
-    if not kind or by_kind[kind] < _TELLS * abs(more_s):
-        return "many kernels changed a little"
-    return f"{kind} took {_difference(by_kind[kind] * (1 if more_s > 0 else -1))}"
+    return "many kernels changed a little"
 
 
 def _culprit(comparison: Comparison) -> Change | None:
@@ -158,7 +127,7 @@ def _runs(each: Change) -> str:
 
 
 def parts(report: TraceReport, comparison: Comparison) -> Iterator[Part]:
-    """Both lengths, what changed most, what to do; operators are folded."""
+    """Both lengths, what changed most, what to do."""
     per_step = comparison.per_step
     caption = "A median step" if per_step else "From the first GPU work to the last"
     before = comparison.length_before_s, comparison.busy_before_s
@@ -170,11 +139,8 @@ def parts(report: TraceReport, comparison: Comparison) -> Iterator[Part]:
     yield BarPair(caption, bars)
     if comparison.kernels:
         caption = f"What changed on the GPU{', in a step of each' * per_step}"
-        yield _table(caption, "Kernel", comparison.kernels, LONGEST_NAME, "kernels")
+        yield _table(caption, comparison.kernels)
     yield from _notes(report, comparison)
-    if comparison.operators:
-        table = _table("", "Operator", comparison.operators, 2 * LONGEST_NAME)
-        yield Details("What changed on the host, by operator", (table,), "operators")
     yield how(report, (), *((_PER_STEP,) * per_step), _ONE_EACH)
 
 
@@ -182,14 +148,12 @@ def _busy(length_s: float | None, busy_s: float | None) -> str:
     return f"{seconds_text(length_s)}, busy {share_text(share(busy_s, length_s))}"
 
 
-def _table(
-    caption: str, heading: str, rows: Sequence[Change], longest: int, name: str = ""
-) -> Table:
+def _table(caption: str, rows: Sequence[Change]) -> Table:
     def time(seconds: float | None) -> str:
         return "-" if seconds is None else seconds_text(seconds)
 
     properties = (
-        Property(Column(heading), lambda each: kernel_text(each.name, longest)),
+        Property(Column("Kernel"), lambda each: kernel_text(each.name)),
         Property(
             Column("Change", number=True),
             lambda each: "+" * (each.more_s > 0) + seconds_text(each.more_s),
@@ -198,7 +162,7 @@ def _table(
         Property(Column("After", number=True), lambda each: time(each.after_s)),
         Property(Column("Runs", number=True), _runs),
     )
-    return Table.of(caption, properties, rows[:_MOST], len(rows), name=name)
+    return Table.of(caption, properties, rows[:_MOST], len(rows), name="kernels")
 
 
 def _notes(report: TraceReport, comparison: Comparison) -> Iterator[Note]:
@@ -211,13 +175,6 @@ def _notes(report: TraceReport, comparison: Comparison) -> Iterator[Note]:
         return
     if not 1 / _SAME < after_s / before_s < _SAME:
         yield from _what_to_do(report, comparison)
-    new = [each for each in comparison.kernels if each.before_s is None]
-    gone = [each for each in comparison.kernels if each.after_s is None]
-    if sum(abs(each.more_s) for each in (*new, *gone)) > _OTHERS * before_s:
-        text = (
-            f"other kernels do the work: {len(new):,} are new, {len(gone):,} are gone"
-        )
-        yield Note("note", text, "another torch, GPU, type or shape of tensors?")
 
 
 def _what_to_do(report: TraceReport, comparison: Comparison) -> Iterator[Note]:
@@ -238,5 +195,5 @@ def _what_to_do(report: TraceReport, comparison: Comparison) -> Iterator[Note]:
         hint = "other sizes or types of tensors, or a slower clock: compare the shapes"
     else:
         text = f"ran {runs:.2f}x as often"
-        hint = "--show operators tells what is called more often"
+        hint = "more steps, or longer sequences? else a loop that runs more often"
     yield Note("note", f"{kernel_text(first.name)} {text}", hint)

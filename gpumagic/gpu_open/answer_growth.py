@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpumagic.gpu_open.answer_recording import SnapshotReport
     from gpumagic.gpu_open.memory_records import Growth
 
-_FEW = 4  # rows, beside which there is room for a picture
+_MOST = 20  # rows
 _FEWEST_PIECES = 3  # more of them are no accident
 
 
@@ -47,7 +47,7 @@ def parts(report: SnapshotReport) -> Iterator[Part]:
     """A table of what grew, and what to do about it."""
     devices, grown = ranked(report.devices), report.grown or ()
     if grown:
-        if devices and len(grown) <= _FEW and (picture := areas(devices[0])):
+        if devices and (picture := areas(devices[0])):
             yield picture
         yield _table(grown)
         yield from _notes(grown[0])
@@ -62,8 +62,9 @@ def _table(grown: tuple[Growth, ...]) -> Table:
         size = each.more_bytes
         return Meter(size / most, change_text(size), is_short=True)
 
+    several = len({each.device for each in grown}) > 1
     properties = [
-        Property(Column("Line"), _owner),
+        Property(Column("Line"), lambda each: _owner(each, several=several)),
         Property(Column("Change", number=True), more),
         Property(
             Column("Pieces", number=True),
@@ -72,10 +73,7 @@ def _table(grown: tuple[Growth, ...]) -> Table:
         sizes("First", lambda each: each.before_bytes),
         sizes("Second", lambda each: each.after_bytes),
     ]
-    if len({each.device for each in grown}) > 1:
-        device = Property(Column("Device"), lambda each: device_name(each.device))
-        properties.append(device)
-    return Table.of("Lines that hold more", properties, grown, name="grown")
+    return Table.of("Lines that hold more", properties, grown[:_MOST], len(grown))
 
 
 def _notes(first: Growth) -> Iterator[Note]:
@@ -95,5 +93,6 @@ def _notes(first: Growth) -> Iterator[Note]:
         )
 
 
-def _owner(each: Growth) -> str:
-    return NO_LINE if each.line is None else place(each.line.where)
+def _owner(each: Growth, *, several: bool = False) -> str:
+    line = NO_LINE if each.line is None else place(each.line.where)
+    return f"{device_name(each.device)}: {line}" if several else line

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Details, Note, Property, Table
 from gpumagic.gpu_open import view_shares
@@ -16,11 +15,10 @@ from gpumagic.report.units import (
     ratio_text,
     seconds_text,
     share_text,
-    shortened,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
 
     from gpumagic.drawing import Cell, Part
     from gpumagic.gpu_open import trace_records as records
@@ -30,23 +28,18 @@ _BARS = 4  # in sight
 _OF_THE_REST = 0.3  # of what the slow rank has more: such a part is named
 _MUCH_WAITING = 0.05  # of the time of all
 _GRAVE = 0.1
-_TWO = 2
 
-
-class _Cost(NamedTuple):
-    """What ranks spend time on: how it is said, and how much of one's time it is."""
-
-    words: str
-    seconds: Callable[[records.RankShare], float]
-
-    def share_of(self, rank: records.RankShare) -> float:
-        return share(self.seconds(rank), rank.length_s) or 0.0
-
-
-_IDLE = _Cost("leave their GPUs idle", lambda rank: rank.idle_s)
-_WAITING = _Cost("wait for each other", lambda rank: rank.waits_s)
-_MOVING = _Cost("do nothing but move data", lambda rank: rank.moves_s)
-_COMPUTING = _Cost("compute", lambda rank: rank.own_s - rank.idle_s)
+# What equal ranks may spend their time on: how it is said, and how much of it.
+_IDLE = "leave their GPUs idle"
+_WAITING = "wait for each other"
+_MOVING = "do nothing but move data"
+_COMPUTING = "compute"
+_COSTS = {
+    _IDLE: lambda rank: rank.idle_s,
+    _WAITING: lambda rank: rank.waits_s,
+    _MOVING: lambda rank: rank.moves_s,
+    _COMPUTING: lambda rank: rank.own_s - rank.idle_s,
+}
 
 
 # ------------------------------------------------------------------------ the verdict
@@ -62,9 +55,9 @@ def headline(together: records.Together) -> str:
         return f"{ranks}: nothing they did together could be matched"
     if slow is None:
         most = _most_costly(together)
-        shares = [most.share_of(each) for each in together.ranks]
+        shares = _shares(together, most)
         spread = range_text(share_text(min(shares)), share_text(max(shares)))
-        return f"no rank stands out: {ranks} {most.words} {spread} of the time"
+        return f"no rank stands out: {ranks} {most} {spread} of the time"
     ratio = "" if together.ratio is None else f"{ratio_text(together.ratio)} the median"
     said = f"rank {slow.rank} took {ratio or 'longest'} for its own work"
     if (first := _main_difference(together)) is not None:
@@ -75,14 +68,16 @@ def headline(together: records.Together) -> str:
     return f"{said}; others waited {seconds_text(slow.blamed_s)} for it ({blamed})"
 
 
-def _most_costly(together: records.Together) -> _Cost:
+def _shares(together: records.Together, cost: str) -> list[float]:
+    """Which share of each rank's time it is."""
+    return [share(_COSTS[cost](e), e.length_s) or 0.0 for e in together.ranks]
+
+
+def _most_costly(together: records.Together) -> str:
     """The largest cost that a better program would not have; else the work itself."""
-    shares = {
-        cost: sum(map(cost.share_of, together.ranks)) / len(together.ranks)
-        for cost in (_IDLE, _WAITING, _MOVING)
-    }
-    most = max(shares, key=lambda cost: shares[cost])
-    return most if shares[most] > _GRAVE else _COMPUTING
+    sums = {cost: sum(_shares(together, cost)) for cost in (_IDLE, _WAITING, _MOVING)}
+    most = max(sums, key=lambda cost: sums[cost])
+    return most if sums[most] > _GRAVE * len(together.ranks) else _COMPUTING
 
 
 def _slow(together: records.Together) -> records.RankShare | None:
@@ -116,7 +111,10 @@ def parts(report: TraceReport, together: records.Together) -> Iterator[Part]:
         ranged("Idle in own work", lambda each: each.idle_s),
         at_least=at_least,
     )
-    yield from _advice(report, together)
+    if slow is not None:
+        yield _advice(report, together, slow)
+    elif together.matched:
+        yield from _of_equal_ranks(report, together)
     yield from _missing(report, together)
     # Those for which others waited longest; without any, by their own work.
     blamed = sorted(ranks, key=lambda each: (-each.blamed_s, -each.own_s))
@@ -138,9 +136,6 @@ def parts(report: TraceReport, together: records.Together) -> Iterator[Part]:
         caption = f"Rank {together.slowest} beside the median"
         tables.append(Table.of(caption, properties, together.differences))
     yield Details("Every rank", tuple(tables), "ranks")
-    if any(rank.collectives for rank in report.ranks):
-        table = _collectives(report.ranks)
-        yield Details("What ranks did together", (table,), "collectives")
     said = view_shares.WAITS, view_shares.OWN_WORK, view_shares.BLAMED
     yield how(report, _facts(together), *said)
 
@@ -161,31 +156,28 @@ def _missing(report: TraceReport, together: records.Together) -> Iterator[Note]:
     if together.unmatched > _GRAVE * both:
         text = f"{together.unmatched:,} of {both:,} collectives tell nothing of waits"
         hint = "open the files of all ranks that talk to each other"
-        if here == _TWO and not together.matched:
+        if here == 2 and not together.matched:
             first, second = (rank.file.typed for rank in report.ranks)
             hint = f"if these are two runs: `%gpu_open {first} {second} --compare`"
         yield Note("note", text, hint)
 
 
-def _advice(report: TraceReport, together: records.Together) -> Iterator[Note]:
-    slow, first = _slow(together), _main_difference(together)
-    if slow is None:
-        yield from _of_equal_ranks(report, together)
-    elif first is None:
+def _advice(
+    report: TraceReport, together: records.Together, slow: records.RankShare
+) -> Note:
+    first = _main_difference(together)
+    if first is None:
         text = f"rank {slow.rank} {view_shares.SLOWER_IN_ALL}"
-        yield Note("warning", text, view_shares.HINT_SLOWER_IN_ALL)
-    else:
-        late = first.what == "host late"
-        what = "the host was late for" if late else f"{first.what} took"
-        its, usual = seconds_text(first.slow_s), seconds_text(first.median_s)
-        text = f"{what} {its} on rank {slow.rank}, {usual} in the median"
-        hint = view_shares.HINTS.get(first.what) or _compare(report, together)
-        yield Note("warning", text, hint)
+        return Note("warning", text, view_shares.HINT_SLOWER_IN_ALL)
+    late = first.what == "host late"
+    what = "the host was late for" if late else f"{first.what} took"
+    its, usual = seconds_text(first.slow_s), seconds_text(first.median_s)
+    text = f"{what} {its} on rank {slow.rank}, {usual} in the median"
+    hint = view_shares.HINTS.get(first.what) or _compare(report, together, slow)
+    return Note("warning", text, hint)
 
 
 def _of_equal_ranks(report: TraceReport, together: records.Together) -> Iterator[Note]:
-    if not together.matched:
-        return
     most = _most_costly(together)
     waits_s = sum(each.waits_s for each in together.ranks)
     if waits_s > _MUCH_WAITING * sum(each.length_s for each in together.ranks):
@@ -194,59 +186,24 @@ def _of_equal_ranks(report: TraceReport, together: records.Together) -> Iterator
         text = "their GPUs have nothing to do: the file of one rank says why"
         yield Note("warning", text, f"`%gpu_open {report.ranks[0].file.typed}`")
     if most is _MOVING:
-        text = f"data moves, mostly in {_longest(report)}, and no kernel runs beside"
-        hint = "let it run beside backward: DDP's buckets, FSDP's prefetching"
-        yield Note("warning", text, hint)
+        hint = "let data move beside backward: DDP's buckets, FSDP's prefetching"
+        yield Note("warning", "data moves, and no kernel runs beside", hint)
 
 
-def _longest(report: TraceReport) -> str:
-    """What of all that ranks did together had the GPU for itself longest."""
-    alone_s: dict[str, float] = defaultdict(float)
-    for each in (each for rank in report.ranks for each in rank.collectives):
-        alone_s[each.name] += each.end_s - each.start_s - (each.hidden_s or 0.0)
-    return max(alone_s, key=lambda name: alone_s[name])
-
-
-def _compare(report: TraceReport, together: records.Together) -> str:
+def _compare(
+    report: TraceReport, together: records.Together, slow: records.RankShare
+) -> str:
     """What to type to see the slow rank beside one in the middle."""
     by_own = sorted(together.ranks, key=lambda each: each.own_s)
-    usual = by_own[(len(by_own) - 1) // 2].rank
+    usual = by_own[(len(by_own) - 1) // 2]
     # Both are in order of the numbers, of ranks that are numbered and of others.
-    pairs = zip(together.ranks, report.ranks, strict=False)
-    names = {each.rank: rank.file.typed for each, rank in pairs}
-    if usual not in names or together.slowest not in names:
-        return "compare its kernels with those of another rank"
-    files = f"{names[usual]} {names[together.slowest]}"
-    return f"`%gpu_open {files} --compare` compares them"
-
-
-# ----------------------------------------------------------------------------- folded
-
-
-def _collectives(ranks: Sequence[records.RankTrace]) -> Table:
-    taken: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for place, rank in enumerate(ranks):
-        for each in rank.collectives:
-            taken[each.name][place].append(each.end_s - each.start_s)
-    rows = [Row(name, tuple(each.values())) for name, each in taken.items()]
-    rows.sort(key=lambda row: -max(map(sum, row.shares)))
-    properties = (
-        Property(Column("Communication"), lambda row: shortened(row.name, 40)),
-        Property(Column("On ranks", number=True), lambda row: str(len(row.shares))),
-        ranged("Count on each", len, "{:,}".format),
-        ranged("Total on each", sum),
-    )
-    return Table.of("", properties, rows)
+    files = [report.ranks[together.ranks.index(e)].file.typed for e in (usual, slow)]
+    return f"`%gpu_open {' '.join(files)} --compare` compares them"
 
 
 def _facts(together: records.Together) -> Iterator[tuple[str, Cell]]:
     both = together.matched + together.unmatched
-    way = "by the numbers of their group" if together.by_number else "by their order"
-    yield "collectives matched", f"{together.matched:,} of {both:,}, {way}"
+    yield "collectives matched", f"{together.matched:,} of {both:,}"
     if (more := _more_waits(together)) is not None:
         yield "waits", more
-    error = together.clock_error_s
-    within = "" if error is None else f", to within {seconds_text(error)}"
-    yield "clock", f"{together.clock.value}{within}"
-    if together.skew_s is not None:
-        yield "apart, when they come", f"{seconds_text(together.skew_s)} in the median"
+    yield "clock", "one for all" if together.one_clock else "each by its own"

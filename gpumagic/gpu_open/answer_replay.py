@@ -37,25 +37,24 @@ def headline(report: SnapshotReport) -> str:
     if replay.why_not is not None:
         return f"it cannot be replayed: {replay.why_not}"
     recorded, *others = replay.replays
-    reserved = bytes_text(recorded.peak_reserved_bytes)
+    best, reserved = _best(replay), bytes_text(recorded.peak_reserved_bytes)
     for each in others:
         if each.setting == recorded.setting:
-            return _with_memory(each, _best(replay))
-    if (best := _best(replay)) is not None:
-        return _with_best(recorded, best, again_failed=replay.again_failed)
-    ran_out = recorded.failed_event is not None
-    ends = "runs out of memory" if ran_out else "goes through"
-    return f"as recorded it {ends}: {reserved} reserved at the peak"
-
-
-def _with_best(recorded: Replayed, best: Replayed, *, again_failed: bool) -> str:
-    reserved = bytes_text(recorded.peak_reserved_bytes)
-    would = bytes_text(best.peak_reserved_bytes)
+            return _with_memory(each, best)
+    if best is None:
+        ran_out = recorded.failed_event is not None
+        ends = "runs out of memory" if ran_out else "goes through"
+        return f"as recorded it {ends}: {reserved} reserved at the peak"
     if recorded.failed_event is None:
-        if best.failed_event is None and _saves(recorded, best):
-            said = f"{would} instead of {reserved}"
-            return f"{_name(best)} would have reserved less: {said}"
-        return f"no setting would have saved much: {reserved} reserved at the peak"
+        if not _saves(recorded, best):
+            return f"no setting would have saved much: {reserved} reserved at the peak"
+        less = f"{bytes_text(best.peak_reserved_bytes)} instead of {reserved}"
+        return f"{_name(best)} would have reserved less: {less}"
+    return _of_a_failure(best, again_failed=replay.again_failed)
+
+
+def _of_a_failure(best: Replayed, *, again_failed: bool) -> str:
+    would = bytes_text(best.peak_reserved_bytes)
     if not again_failed:
         own = "by the rules the recorded setting goes through as well"
         return f"unknown whether {_name(best)} would have helped: {own}"
@@ -84,7 +83,8 @@ def _best(replay: ReplayOf) -> Replayed | None:
 
 def _saves(recorded: Replayed, best: Replayed) -> bool:
     saved = recorded.peak_reserved_bytes - best.peak_reserved_bytes
-    return saved >= _WORTH_IT * recorded.peak_reserved_bytes
+    is_much = saved >= _WORTH_IT * recorded.peak_reserved_bytes
+    return is_much and best.failed_event is None
 
 
 def _with_memory(asked: Replayed, best: Replayed | None) -> str:
@@ -126,10 +126,8 @@ def _table(replay: ReplayOf) -> Table:
         return Meter(share, bytes_text(each.peak_reserved_bytes), is_short=True)
 
     def ending(each: Replayed) -> str:
-        if each.failed_event is None:
-            return "goes through"
         event = each.failed_event
-        return f"fails at {event:,}" if event else "fails at once"
+        return "goes through" if event is None else f"fails at {event:,}"
 
     properties = [
         Property(Column("Setting"), lambda e: "recorded: " * e.recorded + _name(e)),

@@ -13,7 +13,6 @@ from gpumagic.drawing import (
     Note,
     Paragraph,
     Property,
-    Strips,
     Table,
     how_measured,
 )
@@ -24,18 +23,16 @@ from gpumagic.report.units import bytes_text, part_text, seconds_text, share_tex
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gpumagic.drawing import Cell, Key, Part
+    from gpumagic.drawing import Key, Part
     from gpumagic.gpu_open.answer_recording import SnapshotReport
     from gpumagic.gpu_open.memory_records import Failure, LineMemory, SnapshotOfDevice
 
-_MOST_IN_LEGEND = 2
+_MOST_IN_LEGEND = 3
+_MOST_LINES = 200
 _ROWS = (7, 5, 3)  # of the table, beside so many notes
 _SAME = 0.01  # of the peak
-_MUCH = 0.05  # of the peak
 _STUCK, _WORTH_A_NOTE = 0.1, 64 << 20  # of what is reserved, and in bytes
-_GROWS = 0.75  # of what it holds in the end, a line that grows has not had half-way
 _LONGEST_PLACE = 40
-_MANY_LINES = 100  # so many are cut, and the last is the rest
 _BEFORE, _OTHERS, NO_LINE = "before the recording", "all others", "no line known"
 _EXPANDABLE = "expandable_segments:True"
 _RECORD = "torch.cuda.memory._record_memory_history"
@@ -66,8 +63,8 @@ def headline(report: SnapshotReport) -> str:
     if (most := _whose_peak(of)) is None:
         return said
     line, share = most
-    made = NO_LINE if line.line is None else place(line.line.where)
-    return f"{said}, {share_text(share)} of it from {_BEFORE if line.before else made}"
+    made = _BEFORE if line.before else line_name(line)
+    return f"{said}, {share_text(share)} of it from {made}"
 
 
 def ranked(devices: Sequence[SnapshotOfDevice]) -> list[SnapshotOfDevice]:
@@ -88,24 +85,26 @@ def _failed(of: SnapshotOfDevice, failure: Failure) -> str:
     is_peak = abs(peak - failure.allocated_bytes) <= _SAME * peak
     held = "what was held" if is_peak else "the peak before it"
     made = "comes from no known line"
-    if line.line is not None:
-        made = f"is made in {place(line.line.where)}"
     if line.before:
         made = "was there before the recording"
+    elif line.line is not None:
+        made = f"is made in {line_name(line)}"
     return f"{said}; {share_text(share)} of {held} {made}"
 
 
 def _whose_peak(of: SnapshotOfDevice) -> tuple[LineMemory, float] | None:
-    """What had most of the peak, and which share of it; all others are nobody.
+    """What had most of the peak, and which share of it.
 
     Without stacks, only what was there before says anything.
     """
-    known = [each for each in of.lines if line_name(each, of) != _OTHERS]
-    most = max(known, key=lambda each: each.at_peak_bytes, default=None)
+    most = max(of.lines, key=lambda each: each.at_peak_bytes, default=None)
     if most is None or not of.peak_bytes or not most.at_peak_bytes:
         return None
-    tells = most.line is not None or most.before or of.has_stacks
-    return (most, most.at_peak_bytes / of.peak_bytes) if tells else None
+    return (
+        (most, most.at_peak_bytes / of.peak_bytes)
+        if most.before or of.has_stacks
+        else None
+    )
 
 
 # -------------------------------------------------------------------------- the screen
@@ -116,12 +115,12 @@ def parts(report: SnapshotReport) -> Iterator[Part]:
     devices = ranked(report.devices)
     notes = list(_notes(report, devices[0])) if devices else []
     for of in devices[:1]:
-        rows = min(_ROWS[min(len(notes), 2)], len(of.lines))
+        rows = _ROWS[min(len(notes), 2)]
         picture = areas(of, rows)
         if picture is not None:
             yield picture
         elif of.segments:
-            yield _map_of(of)
+            yield picture_of(of.segments, device_name(of.device), MOST_IN_SIGHT)
         if of.lines and (of.has_stacks or picture is not None):
             yield _lines_table(of, picture, rows)
     yield from notes
@@ -134,44 +133,39 @@ def folded(devices: Sequence[SnapshotOfDevice]) -> Iterator[Details]:
     for of in devices[:1]:
         if of.lines:
             summary = f"What each line took and gave back, {len(of.lines):,} in all"
-            yield Details(summary, (_lines_table(of, areas(of), None),), "lines")
+            yield Details(summary, (_lines_table(of, None, _MOST_LINES),), "lines")
         if of.segments:
-            summary = "The segments, and what lies in them"
-            yield Details(summary, (_map_of(of),), "map")
+            strips = picture_of(of.segments, device_name(of.device), MOST_IN_SIGHT)
+            yield Details("The segments, and what lies in them", (strips,), "map")
     if devices[1:]:
         properties = (
             Property(Column("Device"), lambda each: device_name(each.device)),
             sizes("In use", lambda each: each.allocated_bytes),
             sizes("Reserved", lambda each: each.reserved_bytes),
             sizes("Peak", lambda each: each.peak_bytes),
-            Property(Column("Events", number=True), lambda each: f"{each.events:,}"),
             Property(Column("Out of memory"), lambda e: "yes" if e.failure else "no"),
         )
         table = Table.of("", properties, devices)
         yield Details(f"All {len(devices)} devices", (table,), "devices")
 
 
-def _map_of(of: SnapshotOfDevice) -> Strips:
-    """The segments to scale."""
-    return picture_of(of.segments, device_name(of.device), MOST_IN_SIGHT)
-
-
 def areas(of: SnapshotOfDevice, rows_in_sight: int = 0) -> Areas | None:
     """What was in use from event to event, by line; None without a history."""
     course = of.course
-    if course is None or not course.events or not any(map(any, course.levels_bytes)):
+    if course is None or not any(map(any, course.levels_bytes)):
         return None
-    layers = []
+    layers: list[Layer] = []
+    in_table: list[int] = []
+    others: list[int] = []
     for at, levels in zip(course.lines, course.levels_bytes, strict=True):
-        name = _OTHERS if at is None else line_name(of.lines[at], of)
+        name = _OTHERS if at is None else line_name(of.lines[at])
+        seen = in_table if at is not None and at < rows_in_sight else others
+        seen.append(len(layers))
         heights = tuple(map(float, levels))
         if name == _BEFORE:
             layers.append(Layer(name, heights, "before"))
         else:
-            layers.append(Layer(name, heights, "together" if name == _OTHERS else ""))
-    shown = [at is not None and at < rows_in_sight for at in course.lines]
-    others = [n for n, each in enumerate(layers) if not each.role and not shown[n]]
-    in_table = [n for n, is_shown in enumerate(shown) if is_shown]
+            layers.append(Layer(name, heights, "together" if at is None else ""))
     later = f", {seconds_text(course.length_s)} later" if course.length_s else ""
     whose = "by line" if of.has_stacks else "from event to event"
     return Areas(
@@ -185,38 +179,24 @@ def areas(of: SnapshotOfDevice, rows_in_sight: int = 0) -> Areas | None:
     )
 
 
-def _lines_table(
-    of: SnapshotOfDevice, picture: Areas | None, most: int | None
-) -> Table:
+def _lines_table(of: SnapshotOfDevice, picture: Areas | None, most: int) -> Table:
     """What each line had at the peak and has now, and what it took."""
     keys: dict[int | None, Key] = {}
     if picture is not None and of.course is not None:
         keys = dict(zip(of.course.lines, picture.keys, strict=True))
-    places = {id(each): at for at, each in enumerate(of.lines)}
-
-    def name(line: LineMemory) -> Cell:
-        key = keys.get(places[id(line)])
-        if key is None:
-            return line_name(line, of)
-        return f"{key.swatch.mark} {key.text}" if most is None else key
-
-    def lived(line: LineMemory) -> str:
-        if not line.taken:
-            return "from before on" if line.before else ""
-        if not line.given_back or line.lived_events is None:
-            return "still in use"
-        return f"{line.lived_events:,}"
-
+    rows = list(enumerate(of.lines))
     properties = [
-        Property(Column("Line"), name),
-        sizes("At the peak", lambda each: each.at_peak_bytes),
-        sizes("Now", lambda each: each.now_bytes),
-        Property(Column("Taken", number=True), lambda each: f"{each.taken:,}x"),
-        Property(Column("Events lived"), lived),
+        Property(Column("Line"), lambda row: keys.get(row[0]) or line_name(row[1])),
+        sizes("At the peak", lambda row: row[1].at_peak_bytes),
+        sizes("Now", lambda row: row[1].now_bytes),
+        Property(Column("Taken", number=True), lambda row: f"{row[1].taken:,}x"),
+        Property(
+            Column("Given back", number=True), lambda row: f"{row[1].given_back:,}x"
+        ),
     ]
     if not of.events:
         properties = [properties[0], properties[2]]
-    return Table.of("", properties, of.lines[:most])
+    return Table.of("", properties, rows[:most])
 
 
 # ------------------------------------------------------------------------------ notes
@@ -224,8 +204,8 @@ def _lines_table(
 
 def _notes(report: SnapshotReport, of: SnapshotOfDevice) -> Iterator[Note]:
     """What leads to an action, the most urgent first."""
-    name = report.files[-1].typed if report.files else "FILE"
     if of.failure is not None:
+        name = report.files[-1].typed if report.files else "FILE"
         yield _failure_note(of, of.failure, name)
     if not of.fits_together:
         yield Note(
@@ -233,10 +213,9 @@ def _notes(report: SnapshotReport, of: SnapshotOfDevice) -> Iterator[Note]:
             "history and segments do not agree: shares of lines may be off",
             "record again, and write the snapshot before recording ends",
         )
-    yield from _growing_note(of, name)
     yield from _stuck_note(of, report.settings)
     if not of.events:
-        text = "no history was recorded, so nobody knows how it came about"
+        text = "no history was recorded, so how it came about is unknown"
         yield Note("note", text, f"before the run, call {_RECORD}()", "no history")
     elif not of.has_stacks:
         text = "the history has no stacks, so no line is known"
@@ -259,30 +238,6 @@ def _failure_note(of: SnapshotOfDevice, failure: Failure, name: str) -> Note:
         had.insert(0, f"{bytes_text(failure.free_bytes)} was free")
     hint = f"what would have helped: %gpu_open {name} --replay"
     return Note("problem", f"{who}: {' and '.join(had)}", hint)
-
-
-def _growing_note(of: SnapshotOfDevice, name: str) -> Iterator[Note]:
-    """The first line that holds more and more, which one snapshot shows already."""
-    most = _whose_peak(of)
-    in_title = most[0] if most and of.failure is not None else None
-    course = of.course
-    for at, each in enumerate(of.lines if course else ()):
-        if course is None or at not in course.lines or each is in_title:
-            continue
-        levels = course.levels_bytes[course.lines.index(at)]
-        middle = len(levels) // 2
-        held = max(levels[:middle], default=0)
-        stays = each.line and each.taken and not each.given_back
-        is_much = each.now_bytes > _MUCH * (of.peak_bytes or 0)
-        grows = any(levels[: middle // 2]) and held < _GROWS * each.now_bytes
-        if stays and is_much and grows:
-            yield Note(
-                "warning",
-                f"{line_name(each, of)} holds ever more: {bytes_text(held)} "
-                f"half-way, {bytes_text(each.now_bytes)} in the end",
-                f"what stays after a step: %gpu_open {name} later.pickle",
-            )
-            return
 
 
 def _stuck_note(of: SnapshotOfDevice, settings: str | None) -> Iterator[Note]:
@@ -317,32 +272,22 @@ def place(where: str) -> str:
     return f"...{where[3 - _LONGEST_PLACE :]}"
 
 
-def line_name(line: LineMemory, of: SnapshotOfDevice) -> str:
+def line_name(line: LineMemory) -> str:
     """Whose memory it is, as tables and pictures call it."""
-    if line.line is not None:
-        where = place(line.line.where)
-        return f"{where}, before" if line.before else where
-    if line.before:
-        return _BEFORE
-    is_rest = len(of.lines) > _MANY_LINES and line is of.lines[-1]
-    return _OTHERS if is_rest else NO_LINE
+    if line.line is None:
+        return _BEFORE if line.before else NO_LINE
+    where = place(line.line.where)
+    return f"{where}, before" if line.before else where
 
 
 def event_text(event: int | None) -> str:
     """When, by the number in the history."""
-    if event is None:
-        return "at an unknown event"
     return f"at event {event:,}" if event else "before the first event"
 
 
 def sizes(heading: str, of: Callable[[Any], int | None]) -> Property:
     """A column of sizes."""
-
-    def told(row: Any) -> Cell:
-        nbytes = of(row)
-        return None if nbytes is None else bytes_text(nbytes)
-
-    return Property(Column(heading, number=True), told)
+    return Property(Column(heading, number=True), lambda row: bytes_text(of(row)))
 
 
 def how(report: SnapshotReport, *further: str) -> Details:
@@ -351,14 +296,9 @@ def how(report: SnapshotReport, *further: str) -> Details:
     if report.read_s is not None:
         said.append(f"Reading took {seconds_text(report.read_s)}.")
     settings = report.settings if report.settings != "" else "torch's default"
-    grids = []
-    for each in report.files:
-        unknown = ", ".join(f"{n:,} {kind}" for kind, n in each.unknown) or "none"
-        facts = (
-            ("file", each.name),
-            ("read", f"{bytes_text(each.nbytes)}, {each.events:,} entries"),
-            ("of unknown kinds", unknown),
-            ("allocator settings", settings),
-        )
-        grids.append(Grid("", facts))
-    return how_measured(*grids, Paragraph("\n".join(said)))
+    files = [
+        (each.name, f"{bytes_text(each.nbytes)}, {each.events:,} entries")
+        for each in report.files
+    ]
+    facts = Grid("", (*files, ("allocator settings", settings)))
+    return how_measured(facts, Paragraph("\n".join(said)))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time.view_busy import ORDER, Picture, SeenLane
@@ -22,25 +21,23 @@ from gpumagic.drawing import (
     Table,
     how_measured,
 )
-from gpumagic.drawing.palette import MEANINGS
-from gpumagic.report.robust import median
+from gpumagic.gpu_open.trace_records import KernelSum
 from gpumagic.report.units import (
     UNKNOWN,
     bytes_text,
     listed,
     range_text,
-    ratio_text,
     seconds_text,
     share_text,
     shortened,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from gpumagic.drawing import Cell, Part
     from gpumagic.gpu_open.answer_recording import TraceReport
-    from gpumagic.gpu_open.trace_records import Idle, KernelSum, LaneTrace, RankTrace
+    from gpumagic.gpu_open.trace_records import Idle, LaneTrace, RankTrace
 
 _NEGLIGIBLE = 0.01  # of the time: what takes less holds nobody up
 _WORTH_A_NOTE = 0.05
@@ -51,18 +48,15 @@ _LONGEST_FILE = 60
 _LONGEST_WHERE = 28
 _LONGEST_KIND = 20
 _MOST_FILES = 12
-_SHORT_S = 15e-6  # kernels that take no longer than it takes to launch them
-_LONG_S = 2e-4  # for each launch: no launch takes so long
-_ODD = 1.5  # times the median: such a step is told
-_FEWEST_STEPS = 3
 _MOST_LANES, _HARDLY_BUSY = 3, 0.02  # of the busiest stream: such a one is not drawn
+_LONG_S = 2e-4  # for each launch: no launch takes so long
 _ROWS = (6, 5, 3)  # of the table in sight, beside so many notes
 _NODE = "autograd::engine::evaluate_function: "
 
 _BUSY = (
     "The time counts from the first work of the GPU to the last. Busy: at least one "
     "kernel, copy or fill ran. Idle is the rest. Communication is hidden while a "
-    "kernel computes; the rest is told as only with communication."
+    "kernel computes; the rest had the GPU to itself."
 )
 _IDLE = (
     "The host was late: the next work was launched only after the GPU ran dry. "
@@ -79,12 +73,11 @@ def headline(rank: RankTrace) -> str:
     whose = "" if rank.rank is None else f"rank {rank.rank}: "
     length_s = rank.length_s
     if not length_s:
-        host_s = rank.host_length_s
-        ran = "" if host_s is None else f"; the host ran for {seconds_text(host_s)}"
-        return f"{whose}no GPU work is in this trace{ran}"
+        host_s = seconds_text(rank.host_length_s)
+        return f"{whose}no GPU work is in this trace; the host ran for {host_s}"
     busy = share_text(share(rank.busy_s, length_s))
     said = f"{whose}{seconds_text(length_s)}, the GPU was busy {busy} of it"
-    exposed = share(_exposed_s(rank), length_s) or 0.0
+    exposed = _exposed_s(rank) / length_s
     if exposed >= _NEGLIGIBLE:
         said += f", {share_text(exposed)} only with communication"
     if rank.idle is not None and (held := _held_up(rank.idle, length_s)):
@@ -92,12 +85,37 @@ def headline(rank: RankTrace) -> str:
     return said if exposed >= _NEGLIGIBLE else f"{said}{_mostly(rank)}"
 
 
-def _held_up(idle: Idle, length_s: float) -> str:
-    known_s, known = max(
-        (idle.host_late_s, "the host was late for {}"),
-        (idle.other_stream_s, "{} idle between two streams"),
-        (idle.between_s, "{} idle from one kernel to the next"),
+def _reasons(idle: Idle) -> tuple[tuple[str, float, str, float, str], ...]:
+    """Why it was idle: its name, how long, in words, what is worth a note, the hint."""
+    return (
+        ("the host was late", idle.host_late_s, "the host was late for {}", 1.0, ""),
+        (
+            "another stream",
+            idle.other_stream_s,
+            "{} idle between two streams",
+            _WORTH_A_NOTE,
+            "one waits for the other: start copies and sends earlier",
+        ),
+        (
+            "from one kernel to the next",
+            idle.between_s,
+            "{} idle from one kernel to the next",
+            _GRAVE,
+            "fuse short kernels by `torch.compile`, or give each more to do",
+        ),
+        (
+            "unknown",
+            idle.unexplained_s,
+            "{} idle for no reason in the file",
+            _GRAVE,
+            "was the file filtered? or `%gpu_select` tells who else uses the GPU",
+        ),
     )
+
+
+def _held_up(idle: Idle, length_s: float) -> str:
+    *reasons, _ = _reasons(idle)
+    _, known_s, known, *_ = max(reasons, key=lambda each: each[1])
     unknown_s = idle.unexplained_s
     unknown = seconds_text(unknown_s)
     is_large = unknown_s > max(known_s, _GRAVE * length_s)
@@ -110,12 +128,11 @@ def _held_up(idle: Idle, length_s: float) -> str:
 def _mostly(rank: RankTrace) -> str:
     if not rank.kernels:
         return ", only with copies"
-    kind, name = _by_kind(rank.kernels)[0], _by_short_name(rank.kernels)[0]
-    whole_s = sum(each.total_s for each in rank.kernels)
-    if kind.name == "other":
-        of_all = share_text(share(name.total_s, whole_s))
-        return f", mostly {kernel_text(name.name)} ({of_all})"
-    return f", mostly {kind.name} kernels ({share_text(share(kind.total_s, whole_s))})"
+    most, what = _by_kind(rank.kernels)[0], "{} kernels"
+    if most.kind == "other":
+        most, what = _by_short_name(rank.kernels)[0], "{}"
+    of_all = share_text(share(most.total_s, sum(each.total_s for each in rank.kernels)))
+    return f", mostly {what.format(kernel_text(most.name))} ({of_all})"
 
 
 # ------------------------------------------------------------------------ the screen
@@ -123,9 +140,9 @@ def _mostly(rank: RankTrace) -> str:
 
 def parts(report: TraceReport, rank: RankTrace) -> Iterator[Part]:
     """Who was busy when, what took the time, what to do; all else is folded."""
-    notes, lanes = _notes(rank), _lanes_in_sight(rank)
-    if lanes:
-        yield _picture(rank, lanes)
+    notes = _notes(rank)
+    if rank.lanes:
+        yield _picture(rank)
     if len(notes) < len(_ROWS) and (table := _in_sight(rank, _ROWS[len(notes)])):
         yield table
     yield from notes
@@ -133,23 +150,10 @@ def parts(report: TraceReport, rank: RankTrace) -> Iterator[Part]:
     yield how(report, _facts(rank))
 
 
-def _lanes_in_sight(rank: RankTrace) -> list[LaneTrace]:
-    ours = ("host code", "launch", "host waits")
-    on_host = {id(e) for e in rank.lanes if any(s.kind in ours for s in e.spans)}
-    hosts = [lane for lane in rank.lanes if id(lane) in on_host][:1]
-    streams = [lane for lane in rank.lanes if id(lane) not in on_host]
-    least_s = _HARDLY_BUSY * max((lane.busy_s for lane in streams), default=0.0)
-    seen = [lane for lane in streams if lane.busy_s >= least_s]
-    return [*hosts, *seen[: _MOST_LANES - len(hosts)]]
-
-
 def _in_sight(rank: RankTrace, most: int) -> Table | None:
     """What has to change: the host's work where it is late, else the kernels."""
-    if rank.length_s is None:
-        table = operators_table(rank.operators)
-        return table.beginning(most) if rank.operators else None
-    idle = rank.idle
-    if idle and idle.host_late_s > _GRAVE * rank.length_s and idle.host_was_in[1:]:
+    idle, length_s = rank.idle, rank.length_s or 0.0
+    if idle and idle.host_late_s > _GRAVE * length_s and idle.host_was_in[1:]:
         return _host_table(idle).beginning(most)
     if not rank.kernels:
         return None
@@ -157,7 +161,7 @@ def _in_sight(rank: RankTrace, most: int) -> Table | None:
     properties = (
         Property(Column("Kernel"), lambda each: kernel_text(each.name)),
         Property(Column("Kind"), lambda each: shortened(each.kind, _LONGEST_KIND)),
-        *_sums(sum(each.total_s for each in rows)),
+        *_sums(rows),
     )
     caption = "What took most of the GPU's time"
     return Table.of(caption, properties, rows[:most], len(rows))
@@ -176,31 +180,20 @@ def _host_table(idle: Idle) -> Table:
     return Table.of(caption, properties, idle.host_was_in)
 
 
-@dataclass(frozen=True)
-class _RecordedLane(SeenLane):
-    """A lane some of whose spans stand for several: it was as busy as they were."""
-
-    recorded_busy_s: float = 0.0
-
-    @cached_property
-    def busy_s(self) -> float:
-        """How long it was busy before spans were put together."""
-        waits = (each for each in self.drawn if each.kind == "host waits")
-        waited_s = sum(each.end_s - each.start_s for each in waits)
-        return max(self.recorded_busy_s - waited_s, 0.0)
-
-
-def _picture(rank: RankTrace, lanes: Iterable[LaneTrace]) -> Picture:
-    """Some lanes of a rank, from its first device work to its last."""
+def _picture(rank: RankTrace) -> Picture:
+    """The host and the busiest streams, from the first device work to the last."""
+    hosts = [lane for lane in rank.lanes if lane.name == "host"]
+    others = [lane for lane in rank.lanes if lane.name != "host"]
+    least_s = _HARDLY_BUSY * max((lane.busy_s for lane in others), default=0.0)
+    streams = [lane for lane in others if lane.busy_s >= least_s]
     zero_s, end_s = 0.0, rank.length_s or 0.0
     if rank.length_s is None:
         spans = [span for lane in rank.lanes for span in lane.spans]
         zero_s = min((span.start_s for span in spans), default=0.0)
         end_s = max((span.end_s for span in spans), default=0.0)
-    drawn = tuple(_drawn(each, zero_s, end_s) for each in lanes)
-    used = dict.fromkeys(span.kind for lane in drawn for span in lane.spans)
-    kinds = (*ORDER, *(kind for kind in used if kind not in MEANINGS))
-    return Picture("", drawn, kinds, Span(0.0, end_s - zero_s))
+    seen = [*hosts, *streams][:_MOST_LANES]
+    drawn = tuple(_drawn(each, zero_s, end_s) for each in seen)
+    return Picture("", drawn, ORDER, Span(0.0, end_s - zero_s))
 
 
 def _drawn(lane: LaneTrace, zero_s: float, end_s: float) -> SeenLane:
@@ -215,15 +208,13 @@ def _drawn(lane: LaneTrace, zero_s: float, end_s: float) -> SeenLane:
         for each in lane.spans
         if each.start_s < end_s and each.end_s > zero_s
     )
-    if all(zero_s <= each.start_s and each.end_s <= end_s for each in lane.spans):
-        return _RecordedLane(lane.name, spans, lane.busy_s)
     return SeenLane(lane.name, spans)
 
 
 # ------------------------------------------------------------------------ what to do
 
 _BOTH = "activities=[CPU, CUDA]"
-_TINY = "try `torch.compile` or CUDA graphs"
+_STACKS = "`profile(with_stack=True)` records the lines that it was in"
 _ADVICE = (  # what to do where the host was in something that has such a name
     (
         "DataLoader|data_?load|fetch|batch$",
@@ -286,83 +277,39 @@ def _without_work(rank: RankTrace) -> tuple[str, str]:
 
 def _weighed(rank: RankTrace, length_s: float) -> Iterator[tuple[float, str, str]]:
     """What held it up: which share of the time, how it is said, and what to do."""
-    exposed = _exposed_s(rank) or 0.0
-    if exposed >= _WORTH_A_NOTE * length_s:
-        both_s = seconds_text(exposed), seconds_text(rank.communication_s)
+    exposed_s, idle = _exposed_s(rank), rank.idle
+    if exposed_s >= _WORTH_A_NOTE * length_s:
+        both_s = seconds_text(exposed_s), seconds_text(rank.communication_s)
         text = f"{range_text(*both_s, ' of ')} of communication was not hidden"
-        if longest := _longest_collective(rank):
-            text += f", mostly {shortened(longest, _LONGEST_WHERE)}"
         hint = "open the files of all ranks: they tell who waited for whom"
-        yield exposed / length_s, text, hint
-    yield from _odd_steps(rank, length_s)
-    idle = rank.idle
+        yield exposed_s / length_s, text, hint
     if idle is None:
         return
     if idle.host_late_s >= _WORTH_A_NOTE * length_s:
         yield idle.host_late_s / length_s, *_late(rank, idle)
-    fuse = "fuse short kernels by `torch.compile`, or give each more to do"
-    launched = "was the file filtered? or `%gpu_select` tells who else uses the GPU"
-    for seconds, least, said, hint in (
-        (
-            idle.other_stream_s,
-            _WORTH_A_NOTE,
-            "passed between the work of two streams",
-            "one waits for the other: start copies and sends earlier",
-        ),
-        (idle.between_s, _GRAVE, "idle from one kernel to the next", fuse),
-        (idle.unexplained_s, _GRAVE, "idle for no reason in the file", launched),
-    ):
+    for _, seconds, said, least, hint in _reasons(idle)[1:]:
         if seconds >= least * length_s:
-            yield seconds / length_s, f"{seconds_text(seconds)} {said}", hint
+            yield seconds / length_s, said.format(seconds_text(seconds)), hint
 
 
 def _late(rank: RankTrace, idle: Idle) -> tuple[str, str]:
     """What the host was in while it was late, and what to do about that."""
-    stacks = "`profile(with_stack=True)` records the lines that it was in"
     if not idle.host_was_in:
-        return f"the host was late for {seconds_text(idle.host_late_s)}", stacks
+        return f"the host was late for {seconds_text(idle.host_late_s)}", _STACKS
     first = idle.host_was_in[0]
     name = host_name(first.name)
     of_it = share_text(min(first.seconds / idle.host_late_s, 1.0))
     where = shortened(name, _LONGEST_WHERE)
     text = f"while it was late, the host was in {where} ({of_it})"
     if not first.name:
-        return text, stacks
+        return text, _STACKS
     for pattern, hint in _ADVICE:
         if re.search(pattern, name, re.IGNORECASE | re.VERBOSE):
             return text, hint
-    launches, busy_s = rank.launches or 1, rank.busy_s or 0.0
-    if first.seconds / launches > _LONG_S:
+    if first.seconds / (rank.launches or 1) > _LONG_S:
         hint = "the first calls load kernels: `schedule(wait=1, warmup=1)` skips them"
         return text, hint
-    if busy_s / launches > _SHORT_S:
-        return text, _TINY
-    each = seconds_text(busy_s / launches)
-    return text, f"{launches:,} launches, {each} of work each: {_TINY}"
-
-
-def _longest_collective(rank: RankTrace) -> str:
-    taken_s: defaultdict[str, float] = defaultdict(float)
-    for each in rank.collectives:
-        taken_s[each.name] += each.end_s - each.start_s
-    return max(taken_s, key=lambda name: taken_s[name], default="")
-
-
-def _odd_steps(rank: RankTrace, length_s: float) -> Iterator[tuple[float, str, str]]:
-    steps = rank.steps
-    if len(steps) < _FEWEST_STEPS:
-        return
-    usual_s = median([each.length_s for each in steps])
-    step = max(steps, key=lambda each: each.length_s)
-    if not usual_s or step.length_s <= _ODD * usual_s:
-        return
-    ratio = ratio_text(step.length_s / usual_s)
-    told = range_text(seconds_text(usual_s), seconds_text(step.length_s))
-    text = f"step {step.number} took {ratio} the median of {len(steps)} ({told})"
-    hint = "what did it do that others do not: saving, evaluating, gc, recompiling?"
-    if step is steps[0]:
-        hint = "the first steps warm up: `schedule(wait=1, warmup=1)` skips them"
-    yield (step.length_s - usual_s) / length_s, text, hint
+    return text, "try `torch.compile` or CUDA graphs: fewer launches"
 
 
 # ----------------------------------------------------------------------------- folded
@@ -382,40 +329,24 @@ def _folded(rank: RankTrace) -> Iterator[Details]:
         )
         table = Table.of("", properties, rank.steps)
         yield Details("Step by step", (table,), "steps")
-    tables = []
-    if rank.lines:
-        most_s = sum(each.device_s for each in rank.lines)
-        properties = (
-            Property(Column("Line"), lambda each: shortened(each.line.where, 60)),
-            _counts("Launches", lambda each: each.launches),
-            times("GPU", lambda each: each.device_s),
-            _of_all("Of these", lambda each: each.device_s, most_s),
-        )
-        tables.append(Table.of("What lines launched", properties, rank.lines))
-    if rank.operators and rank.length_s is not None:
-        caption = "Operators on the host"
-        tables.append(replace(operators_table(rank.operators), caption=caption))
-    if tables:
-        yield Details("What lines and operators did", tuple(tables), "operators")
+    if rank.operators:
+        table = replace(operators_table(rank.operators), caption="")
+        yield Details("Operators on the host", (table,), "operators")
 
 
 def _kernels(rank: RankTrace) -> Iterator[Table]:
     """By what they work out, by what for, and by their full names."""
-    sums = _sums(sum(each.total_s for each in rank.kernels))
-    kinds = (
-        Property(Column("Kind"), lambda each: each.name),
-        *sums,
-        Property(Column("Most of it"), lambda each: kernel_text(each.longest)),
-    )
+    sums = _sums(rank.kernels)
+    kinds = (Property(Column("Kind"), lambda each: each.kind), *sums)
     yield Table.of("What kernels worked out", kinds, _by_kind(rank.kernels))
     if rank.phases:
-        input_s = {"input": "input: the host waited for it"}
         phases = (
-            Property(Column("For"), lambda each: input_s.get(each[0], each[0])),
+            Property(Column("For"), lambda each: each[0]),
             times("Time", lambda each: each[1]),
             _of_all("Of all", lambda each: each[1], sum(s for _, s in rank.phases)),
         )
-        yield Table.of("What it worked for", phases, rank.phases)
+        caption = "By phase; of input, how long the host waited"
+        yield Table.of(caption, phases, rank.phases)
     full = (
         Property(Column("Kernel"), lambda each: shortened(each.name, _LONGEST_FULL)),
         *sums[:2],
@@ -425,13 +356,8 @@ def _kernels(rank: RankTrace) -> Iterator[Table]:
 
 
 def _idle(rank: RankTrace, idle: Idle) -> Iterator[Part]:
-    reasons = (
-        ("the host was late", idle.host_late_s),
-        ("another stream", idle.other_stream_s),
-        ("from one kernel to the next", idle.between_s),
-        ("unknown", idle.unexplained_s),
-    )
-    yield Grid("", tuple((name, _of_length(rank, s)) for name, s in reasons))
+    reasons = ((name, _of_length(rank, s)) for name, s, *_ in _reasons(idle))
+    yield Grid("", tuple(reasons))
     if idle.host_was_in:
         yield _host_table(idle)
     yield Paragraph(_IDLE)
@@ -461,51 +387,40 @@ def _of_length(rank: RankTrace, seconds: float) -> str:
 # --------------------------------------------------------------- kernels put together
 
 
-@dataclass(frozen=True)
-class _Named:
-    """All runs of what has one name, or is of one kind."""
-
-    name: str
-    kind: str
-    count: int
-    total_s: float
-    longest: str  # the name that took most of it, where several are together
-
-
-def _by_short_name(kernels: Iterable[KernelSum]) -> list[_Named]:
+def _by_short_name(kernels: Iterable[KernelSum]) -> list[KernelSum]:
     """However many types and shapes each was made for; the longest first."""
     return _together(kernels, lambda each: (kernel_name(each.name), each.kind))
 
 
-def _by_kind(kernels: Iterable[KernelSum]) -> list[_Named]:
+def _by_kind(kernels: Iterable[KernelSum]) -> list[KernelSum]:
     """What the kernels work out; the longest first."""
     return _together(kernels, lambda each: (each.kind, each.kind))
 
 
 def _together(
     kernels: Iterable[KernelSum], key: Callable[[KernelSum], tuple[str, str]]
-) -> list[_Named]:
-    alike: dict[tuple[str, str], list[KernelSum]] = {}
+) -> list[KernelSum]:
+    alike: defaultdict[tuple[str, str], list[KernelSum]] = defaultdict(list)
     for each in kernels:
-        alike.setdefault(key(each), []).append(each)
-    named = [
-        _Named(
+        alike[key(each)].append(each)
+    sums = [
+        KernelSum(
             *names,
             count=sum(each.count for each in its),
             total_s=sum(each.total_s for each in its),
-            longest=kernel_name(max(its, key=lambda each: each.total_s).name),
+            longest_s=max(each.longest_s for each in its),
         )
         for names, its in alike.items()
     ]
-    return sorted(named, key=lambda each: -each.total_s)
+    return sorted(sums, key=lambda each: -each.total_s)
 
 
-def _sums(whole_s: float) -> tuple[Property, ...]:
+def _sums(kernels: Iterable[KernelSum]) -> tuple[Property, ...]:
     """The columns that tables of kernels have in common."""
     return (
         _counts("Count", lambda each: each.count),
         times("Total", lambda each: each.total_s),
-        _of_all("Of all", lambda each: each.total_s, whole_s),
+        _of_all("Of all", lambda each: each.total_s, sum(e.total_s for e in kernels)),
     )
 
 
@@ -513,23 +428,20 @@ def _counts(heading: str, of: Callable[[Any], int]) -> Property:
     return Property(Column(heading, number=True), lambda each: f"{of(each):,}")
 
 
-def _of_all(
-    heading: str, of: Callable[[Any], float | None], whole_s: float
-) -> Property:
+def _of_all(heading: str, of: Callable[[Any], float], whole_s: float) -> Property:
     return Property(Column(heading), lambda each: _meter(of(each), whole_s))
 
 
-def _meter(part_s: float | None, whole_s: float | None) -> Cell:
+def _meter(part_s: float | None, whole_s: float) -> Cell:
     """A short bar with its share."""
     its = share(part_s, whole_s)
     return None if part_s is None else Meter(its, share_text(its), is_short=True)
 
 
-def _exposed_s(rank: RankTrace) -> float | None:
+def _exposed_s(rank: RankTrace) -> float:
     """How long a rank communicated with no kernel computing meanwhile."""
-    if rank.communication_s is None or rank.hidden_communication_s is None:
-        return None
-    return max(rank.communication_s - rank.hidden_communication_s, 0.0)
+    hidden_s = rank.hidden_communication_s or 0.0
+    return max((rank.communication_s or 0.0) - hidden_s, 0.0)
 
 
 # --------------------------------------------------- what other answers of traces share
@@ -588,7 +500,7 @@ def how(
     if report.read_s is not None:
         pairs.append(("read in", seconds_text(report.read_s)))
     files = [*report.left_out, *(each.file for each in report.ranks)]
-    properties: Sequence[Property] = (
+    properties = (
         Property(Column("File"), lambda each: shortened(each.name, _LONGEST_FILE)),
         Property(Column("Unpacked", number=True), lambda each: bytes_text(each.nbytes)),
         _counts("Entries", lambda each: each.events),

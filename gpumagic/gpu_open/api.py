@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError, MissingPackage, UsageProblem
 from gpumagic.gpu_open.answer_recording import SnapshotReport, TraceReport
-from gpumagic.gpu_open.files import AGAIN, found, kind_of
+from gpumagic.gpu_open.files import AGAIN, by_kind, found
 from gpumagic.gpu_open.trace_records import RankTrace
 from gpumagic.report.units import parse_bytes
 
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
-    from gpumagic.gpu_open.files import Kind
     from gpumagic.report.record import Report
 
-_TWO = 2
 _SAVED = b'{"gpumagic":'  # how `gpu_ranks.watch().save()` begins
 _MOST_SAVED_BYTES = 1 << 28
 _SETTING = re.compile(r"\w+:[\w.:,\[\]]+|default")
@@ -51,11 +49,6 @@ def options_of(typed: argparse.Namespace) -> dict[str, Any]:
             raise UsageProblem(f"--replay: {error.problem}", error.hint) from None
     elif under:
         typed.files.append(under)
-    if typed.compare and wanted["replay"]:
-        raise UsageProblem(
-            "--compare is for traces, --replay for memory snapshots",
-            "leave one of them out",
-        )
     return wanted
 
 
@@ -93,15 +86,23 @@ def read(
         GpuMagicError: There is no such file, or nothing in it that can be read.
     """
     began_s = time.monotonic()
-    files, left_out = _named(paths)
-    if compare and len(files) != _TWO:
+    files = found(map(Path, paths))
+    if not files:
+        raise GpuMagicError(
+            "no file was named",
+            "type %gpu_open trace.json.gz, %gpu_open traces/, or %gpu_open oom.pickle",
+        )
+    if compare and len(files) != 2:
         raise GpuMagicError(
             f"--compare needs two files, and {len(files)} were named",
             "type %gpu_open --compare before.json.gz after.json.gz",
         )
     if (ranks := _saved_ranks(files)) is not None:
         return ranks
-    kind, is_replay = _kind_of_all(files), replay or setting is not None
+    kind, files, left_out = by_kind(files)
+    if compare and left_out:
+        raise GpuMagicError(str(left_out[0].missing), AGAIN)
+    is_replay = replay or setting is not None
     if kind == "trace" and is_replay:
         raise GpuMagicError(
             f"--replay is for memory snapshots, and {files[0].name} is a trace",
@@ -128,30 +129,8 @@ def read(
 def compare(
     before: str | os.PathLike[str], after: str | os.PathLike[str]
 ) -> TraceReport | SnapshotReport | Report:
-    """Tell what has changed between two recordings of the same code.
-
-    Args:
-        before: A trace or a memory snapshot.
-
-        after: Another of the same kind.
-    """
+    """Tell what has changed between two traces of the same code, or two snapshots."""
     return read(before, after, compare=True)
-
-
-def _named(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[Path], list[Any]]:
-    """The files that are meant, each once, and what was left out of folders."""
-    files, left_out = found(map(Path, paths))
-    if not files:
-        raise GpuMagicError(
-            "no file was named",
-            "type %gpu_open trace.json.gz, %gpu_open traces/, or %gpu_open oom.pickle",
-        )
-    if len(files) == 1 < len(paths):
-        raise GpuMagicError(
-            f"{files[0].name} was named {len(paths)} times, and no other file",
-            f"type %gpu_open {files[0]}, or name the one to compare it with",
-        )
-    return files, left_out
 
 
 def _saved_ranks(files: Sequence[Path]) -> Report | None:
@@ -172,27 +151,6 @@ def _saved_ranks(files: Sequence[Path]) -> Report | None:
     return report
 
 
-def _kind_of_all(files: Sequence[Path]) -> Kind:
-    """Which kind all are of; of many, what cannot be read is left out later."""
-    kinds: dict[Kind, Path] = {}
-    errors: list[GpuMagicError] = []
-    for file in files:
-        try:
-            kinds.setdefault(kind_of(file), file)
-        except GpuMagicError as error:
-            if not file.is_file():
-                raise
-            errors.append(error)
-    if not kinds:
-        raise errors[0]
-    if len(kinds) > 1:
-        raise GpuMagicError(
-            f"{kinds['trace'].name} is a trace, {kinds['snapshot'].name} a snapshot",
-            "open them one after the other",
-        )
-    return next(iter(kinds))
-
-
 def _of_traces(
     files: Sequence[Path], progress: Callable[[float], object], *, compare: bool
 ) -> TraceReport:
@@ -201,7 +159,7 @@ def _of_traces(
     from gpumagic.gpu_open.together import together
 
     if len(files) == 1:
-        return TraceReport((rank_in(files[0], progress),))
+        return TraceReport((rank_in(files[0]),))
     answers = ranks_in(files, progress)
     ranks = [each for each in answers if isinstance(each, RankTrace)]
     left_out = tuple(each for each in answers if not isinstance(each, RankTrace))
@@ -210,20 +168,21 @@ def _of_traces(
     if left_out and (compare or not ranks):
         problem = f"{left_out[0].name} cannot be read: {left_out[0].missing}"
         raise GpuMagicError(problem, AGAIN)
+    report = TraceReport(tuple(ranks), left_out=left_out)
     if len(ranks) == 1:
-        return TraceReport(tuple(ranks), left_out=left_out)
+        return report
     # Two traces of one rank, or of none, are two runs; of two ranks they are one.
-    if len(ranks) == _TWO and (compare or ranks[0].rank == ranks[1].rank):
-        changes = changes_between(*ranks)
-        return TraceReport(tuple(ranks), comparison=changes, left_out=left_out)
+    if len(ranks) == 2 and (compare or ranks[0].rank == ranks[1].rank):
+        return replace(report, comparison=changes_between(*ranks))
     counted = Counter(each.rank for each in ranks if each.rank is not None)
-    for rank in (rank for rank, times in counted.items() if times > 1):
-        names = [each.file.name for each in ranks if each.rank == rank]
-        raise GpuMagicError(
-            f"rank {rank} is in {len(names)} files: {names[0]}, {names[1]}",
-            "open one file of each rank; to compare two runs: %gpu_open --compare A B",
-        )
-    return TraceReport(tuple(ranks), together(ranks), left_out=left_out)
+    for rank, times in counted.most_common(1):
+        if times > 1:
+            first, second, *_ = (e.file.name for e in ranks if e.rank == rank)
+            raise GpuMagicError(
+                f"rank {rank} is in {times} files: {first}, {second}",
+                "open one file of each rank; for two runs: %gpu_open --compare A B",
+            )
+    return replace(report, together=together(ranks))
 
 
 def _of_snapshots(
@@ -235,7 +194,7 @@ def _of_snapshots(
     from gpumagic.gpu_open.replay import replays
     from gpumagic.gpu_open.snapshot_file import read as read_snapshot
 
-    if len(files) > _TWO:
+    if len(files) > 2:
         raise GpuMagicError(
             f"{len(files)} memory snapshots are too many at once",
             f"open one, or two to see what grew: %gpu_open {files[0]} {files[-1]}",
@@ -249,7 +208,7 @@ def _of_snapshots(
         tuple(each.file for each in snapshots),
         tuple(device_of(last, device) for device in last.devices),
         last.settings,
-        grown=grown(*snapshots) if len(snapshots) == _TWO else None,
+        grown=grown(*snapshots) if len(snapshots) == 2 else None,
     )
     if replayed is None:
         return report

@@ -59,10 +59,9 @@ def collectives_of(
     marks = by_thread(each for each in events.marks if _MARK.match(each.name))
     marked = {thread: outermost(its) for thread, its in marks.items()}
     numbers = _numbers(works, calls)
+    beside = _beside(works, computing, zero_ns)
     found = []
-    for work, call, (number, is_own), beside in zip(
-        works, calls, numbers, _beside(works, computing, zero_ns), strict=True
-    ):
+    for work, call, number, its in zip(works, calls, numbers, beside, strict=True):
         told = work.args or {}
         mark = None if call is None else at(marked.get(call.thread, []), call.start_ns)
         # As the file tells, or torch's mark round the call, or the kernel's own name.
@@ -71,15 +70,11 @@ def collectives_of(
             Collective(
                 next(filter(None, map(_known_name, names)), names[0]),
                 _group(work),
-                number,
-                is_own,
-                (work.start_ns - zero_ns) / 1e9,
-                (work.end_ns - zero_ns) / 1e9,
+                *number,
+                **its,
                 nbytes=_sent_bytes(told),
+                during=_during(call, phases),
                 members=_text(told.get("Process Group Ranks")),
-                size=_count(told.get("Group size")),
-                **beside,
-                **_called(call, phases, zero_ns),
             )
         )
     return tuple(found)
@@ -96,21 +91,12 @@ def on_the_host(
         merged(each[:2] for each in calls),
     )
     found = []
-    every = zip(marks, _beside(marks, computing, zero_ns), strict=True)
-    for number, (mark, beside) in enumerate(every):
+    beside = _beside(marks, computing, zero_ns)
+    for number, (mark, its) in enumerate(zip(marks, beside, strict=True)):
         place = bisect_right(calls, mark[0], key=lambda call: call[0]) - 1
-        found.append(
-            Collective(
-                _known_name(mark.name) or mark.name,
-                None,
-                number,
-                False,
-                (mark.start_ns - zero_ns) / 1e9,
-                (mark.end_ns - zero_ns) / 1e9,
-                **beside,
-                **_called(calls[place] if place >= 0 else None, phases, zero_ns),
-            )
-        )
+        name = _known_name(mark.name) or mark.name
+        during = _during(calls[place] if place >= 0 else None, phases)
+        found.append(Collective(name, None, number, False, **its, during=during))
     return tuple(found)
 
 
@@ -119,24 +105,26 @@ def marks_on_the_host(events: TraceEvents) -> list[HostEvent]:
     return [each for each in events.marks if _ON_HOST.match(each.name)]
 
 
-def _called(call: HostEvent | None, phases: Phases, zero_ns: int) -> dict[str, Any]:
-    """When the host called it, and in which phase."""
-    if call is None:
-        return {}
-    during = phases.at(call.thread, call.start_ns)
-    return {"called_s": (call.start_ns - zero_ns) / 1e9, "during": during}
+def _during(call: HostEvent | None, phases: Phases) -> str:
+    """In which phase the host called it."""
+    return "" if call is None else phases.at(call.thread, call.start_ns)
 
 
 def _beside(
-    communicating: Sequence[Work] | Sequence[HostEvent],
+    communicating: Sequence[Work | HostEvent],
     computing: Sequence[tuple[int, int]],
     zero_ns: int,
 ) -> Iterator[dict[str, Any]]:
-    """For each how long something else was computed meanwhile, and when."""
+    """When each ran, for how long something was computed meanwhile, and when."""
     exact = [within(computing, each.start_ns, each.end_ns) for each in communicating]
-    for spans, its in zip(exact, bridged(exact, MOST_GAPS), strict=True):
-        hidden = (((a - zero_ns) / 1e9, (b - zero_ns) / 1e9) for a, b in its)
-        yield {"hidden_s": length(spans) / 1e9, "hidden": tuple(hidden)}
+    bridges = bridged(exact, MOST_GAPS)
+    for each, spans, its in zip(communicating, exact, bridges, strict=True):
+        yield {
+            "start_s": (each.start_ns - zero_ns) / 1e9,
+            "end_s": (each.end_ns - zero_ns) / 1e9,
+            "hidden_s": length(spans) / 1e9,
+            "hidden": tuple(((a - zero_ns) / 1e9, (b - zero_ns) / 1e9) for a, b in its),
+        }
 
 
 def _numbers(

@@ -1,4 +1,4 @@
-"""Opens recordings, plain, gzip or zip, and says what is in them.
+"""Opens recordings, plain or gzip, and says what is in them.
 
 What a file is, is told by its first bytes and not by its name.
 """
@@ -11,20 +11,19 @@ import gzip
 import os
 import re
 import stat
-import zipfile
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gpumagic.errors import GpuMagicError, did_you_mean
 from gpumagic.gpu_open.trace_records import FileRead
-from gpumagic.report.units import bytes_text, count_text, printable, shortened
+from gpumagic.report.units import bytes_text, printable, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 Kind = Literal["trace", "snapshot"]
-ENDINGS = (".json", ".gz", ".pickle", ".pkl", ".zip")  # of recordings
+ENDINGS = (".json", ".gz", ".pickle", ".pkl")  # of recordings
 AGAIN = "copy it again, or open the file of another rank or step"
 _MOST_BYTES = 2 << 30  # unpacked: it is read whole
 _PIECE = 1 << 22
@@ -37,7 +36,7 @@ _KEY = re.compile(
 )
 _OF_SNAPSHOTS = (b"segments", b"device_traces", b"segment_type", b"allocated_size")
 _DIGITS = re.compile(r"(\d+)")
-_DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile)
+_DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
 class Opened(NamedTuple):
@@ -63,11 +62,10 @@ def _whole(file: Any, name: str) -> bytearray:
     while piece := file.read(_PIECE):
         data += piece
         if len(data) > _MOST_BYTES:
-            problem = (
-                f"{_shown(name)} is larger than {bytes_text(_MOST_BYTES)}, unpacked"
+            raise GpuMagicError(
+                f"{_shown(name)} is larger than {bytes_text(_MOST_BYTES)}, unpacked",
+                "record fewer steps: torch.profiler.schedule(wait=1, active=3)",
             )
-            fewer = "torch.profiler.schedule(wait=1, warmup=1, active=3)"
-            raise GpuMagicError(problem, f"record fewer steps: {fewer}")
     return data
 
 
@@ -96,38 +94,14 @@ def _unpacked(path: Path) -> Iterator[Any]:
                 f"{_shown(path)} is not a regular file",
                 "name a file, or a folder with recordings",
             )
-        with contextlib.ExitStack() as stack:
-            file: Any = stack.enter_context(path.open("rb"))
-            if file.read(4) == b"PK\x03\x04":
-                file = stack.enter_context(_only_member(file, path.name))
+        with path.open("rb") as file:
+            is_packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
-            if file.read(2) == b"\x1f\x8b":
-                file.seek(0)
-                file = stack.enter_context(gzip.open(file))
-            file.seek(0)
-            yield file
+            yield gzip.GzipFile(fileobj=file) if is_packed else file
     except _DAMAGED as error:
         raise ends_early(path.name) from error
     except (OSError, ValueError) as error:
         raise _unopened(path, error) from error
-
-
-def _only_member(file: Any, name: str) -> Any:
-    archive = zipfile.ZipFile(file)
-    # Macs put a file of their own beside each.
-    members = [
-        each
-        for each in archive.infolist()
-        if not each.is_dir() and not each.filename.startswith("__MACOSX/")
-    ]
-    with contextlib.suppress(RuntimeError, NotImplementedError):
-        if len(members) == 1:
-            return archive.open(members[0])
-    raise GpuMagicError(
-        f"{_shown(name)} is a zip file of {count_text(len(members), 'file')}, not of "
-        "one that can be unpacked here",
-        "unzip it, and open what was in it",
-    )
 
 
 def _kind(head: bytes, name: str) -> Kind:
@@ -140,10 +114,13 @@ def _kind(head: bytes, name: str) -> Kind:
     key = _KEY.search(head) if start[:1] in {b"{", b"["} else None
     if key is None:
         begins = printable(start[:20].decode("utf-8", "replace"), _MOST_SHOWN)
+        hint = (
+            "open what prof.export_chrome_trace('trace.json.gz') or "
+            "torch.cuda.memory._dump_snapshot('snapshot.pickle') has written"
+        )
         raise GpuMagicError(
             f"{_shown(name)} is no recording of torch: it begins with {begins!r}",
-            "open what prof.export_chrome_trace('trace.json.gz') or "
-            "torch.cuda.memory._dump_snapshot('snapshot.pickle') has written",
+            "unzip it, and open what was in it" if head[:2] == b"PK" else hint,
         )
     return "snapshot" if key[1] in _OF_SNAPSHOTS else "trace"
 
@@ -151,66 +128,65 @@ def _kind(head: bytes, name: str) -> Kind:
 # -------------------------------------------------------------------------- finding
 
 
-def found(names: Iterable[str | Path]) -> tuple[list[Path], list[FileRead]]:
+def found(names: Iterable[str | Path]) -> list[Path]:
     """The files that are meant: of a pattern all it fits, of a folder the recordings.
 
     Those of one folder or pattern are in the order of the numbers in their names; each
-    file is there once, whatever leads to it. Beside them recordings in a folder that
-    cannot be opened with them.
+    file is there once, whatever leads to it.
     """
     files: dict[str, Path] = {}
-    left_out: list[FileRead] = []
     for name in names:
         path = Path(os.path.expanduser(name))  # noqa: PTH111 -- nobody's ~ stays as it is
         inside = [path]
         try:
             if path.is_dir():
-                inside, others = _recordings_in(path)
-                left_out += others
+                inside = _recordings_in(path)
+                problem = f"there is no recording in {_shown(path)}"
             elif glob.has_magic(str(path)) and not path.exists():
-                inside = _fitting(path)
+                inside = _files_of(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207
+                problem = f"no file fits {_shown(path)}"
+            if not inside:
+                raise GpuMagicError(problem, f"type: %ls {_shown(path.parent)}")
             for each in inside:
                 files.setdefault(os.path.realpath(each), each)
         except (OSError, ValueError) as error:
             raise _unopened(path, error) from error
-    return list(files.values()), left_out
+    return list(files.values())
 
 
-def _fitting(pattern: Path) -> list[Path]:
-    fitting = map(Path, glob.glob(str(pattern), recursive=True))  # noqa: PTH207
-    files = sorted((path for path in fitting if path.is_file()), key=_by_numbers)
-    if not files:
-        hint = f"type: %ls {_shown(pattern.parent)}"
-        raise GpuMagicError(f"no file fits {_shown(pattern)}", hint)
-    return files
+def _recordings_in(folder: Path) -> list[Path]:
+    named = (path for path in folder.iterdir() if path.name.endswith(ENDINGS))
+    return _files_of(path for path in named if path.name[0] != ".")
 
 
-def _recordings_in(folder: Path) -> tuple[list[Path], list[FileRead]]:
-    """Its traces, or its snapshots where it has none; and what is left out, and why."""
+def _files_of(paths: Iterable[Path]) -> list[Path]:
+    """Rank 2 comes before rank 10."""
+    return sorted(filter(Path.is_file, paths), key=_by_numbers)
+
+
+def by_kind(files: Iterable[Path]) -> tuple[Kind, list[Path], list[FileRead]]:
+    """The traces among files, or the snapshots where there are none; and the others."""
     kinds: dict[Kind, list[Path]] = {"trace": [], "snapshot": []}
-    left_out: list[FileRead] = []
-    for path in sorted(folder.iterdir(), key=_by_numbers):
-        if path.name.endswith(ENDINGS) and path.name[0] != "." and path.is_file():
-            try:
-                kinds[kind_of(path)].append(path)
-            except GpuMagicError as error:
-                left_out.append(FileRead(path.name, 0, 0, error.problem))
-    if kinds["trace"]:
-        for path in kinds["snapshot"]:
-            why = f"{_shown(path.name)} is a memory snapshot, no trace"
-            left_out.append(FileRead(path.name, 0, 0, why))
-        return kinds["trace"], left_out
-    if not kinds["snapshot"]:
-        why = f": {left_out[0].missing}" if left_out else ""
-        raise GpuMagicError(
-            f"there is no recording in {_shown(folder)}{why}",
-            "name a file, or the folder with the traces",
-        )
-    return kinds["snapshot"], left_out
+    errors: dict[str, GpuMagicError] = {}
+    for path in files:
+        try:
+            kinds[kind_of(path)].append(path)
+        except GpuMagicError as error:
+            if not path.is_file():
+                raise
+            errors.setdefault(path.name, error)
+    if not kinds["trace"] and not kinds["snapshot"]:
+        raise next(iter(errors.values()))
+    left_out = [FileRead(name, 0, 0, e.problem) for name, e in errors.items()]
+    if not kinds["trace"]:
+        return "snapshot", kinds["snapshot"], left_out
+    for path in kinds["snapshot"]:
+        why = f"{_shown(path.name)} is a memory snapshot, no trace"
+        left_out.append(FileRead(path.name, 0, 0, why))
+    return "trace", kinds["trace"], left_out
 
 
 def _by_numbers(path: Path) -> list[tuple[int, str]]:
-    """Rank 2 comes before rank 10."""
     parts = _DIGITS.split(str(path))
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import defaultdict
 from itertools import chain
 from operator import itemgetter
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gpumagic.devices.kineto import BACKWARD_NODE
 from gpumagic.report.events import length, merged
-from gpumagic.report.places import CodeLine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -35,9 +34,9 @@ FORWARD, BACKWARD, UPDATE = "forward", "backward", "optimizer"
 # A mark about nearly all that host or device did says nothing of a moment.
 _NEARLY_ALL = 0.9
 
-_FRAME = re.compile(r"(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)", re.DOTALL)
-_INSTALLED = re.compile(
-    r"(^|[/\\])(site-packages|dist-packages|lib[/\\]python[\d.]+)[/\\]"
+_FRAME = re.compile(r"(?P<file>.+?)\(\d+\): .+", re.DOTALL)
+_NOT_THE_USERS_FILE = re.compile(
+    r"^<frozen |(^|[/\\])(site-packages|dist-packages|lib[/\\]python[\d.]+)[/\\]"
 )
 # The profiler leaves out where packages lie: what is left begins with their name.
 _NOT_THE_USERS = sys.stdlib_module_names | {
@@ -148,26 +147,17 @@ def span_of(*lists: Sequence[HostEvent]) -> tuple[int, int] | None:
 
 
 def telling(
-    marks: Iterable[HostEvent],
-    steps: Sequence[HostEvent],
-    spans: Iterable[tuple[int, int] | None],
+    marks: Iterable[HostEvent], spans: Iterable[tuple[int, int] | None]
 ) -> list[HostEvent]:
-    """The marks that are neither a step, nor around one, nor around nearly all."""
-    steps_of = by_thread(steps)
-    found = []
-    for mark in marks:
-        covers = any(
-            min(mark.end_ns, span[1]) - max(mark.start_ns, span[0])
-            >= _NEARLY_ALL * (span[1] - span[0])
-            for span in spans
-            if span is not None
-        )
-        its = steps_of.get(mark.thread, [])
-        place = bisect_left(its, mark.start_ns, key=itemgetter(0))
-        around = place < len(its) and its[place].end_ns <= mark.end_ns
-        if not (covers or around or mark.name.startswith(STEP)):
-            found.append(mark)
-    return found
+    """The marks that are no step, and not around nearly all of any span."""
+
+    def covers(mark: HostEvent, start_ns: int, end_ns: int) -> bool:
+        both_ns = min(mark.end_ns, end_ns) - max(mark.start_ns, start_ns)
+        return both_ns >= _NEARLY_ALL * (end_ns - start_ns)
+
+    known = list(filter(None, spans))
+    found = (mark for mark in marks if not mark.name.startswith(STEP))
+    return [mark for mark in found if not any(covers(mark, *each) for each in known)]
 
 
 # ------------------------------------------------------------------------- phases
@@ -190,9 +180,6 @@ class Phases:
             each for each in events.marks if each[2].startswith(OPTIMIZER)
         )
         self._own = set(nodes) - {events.main_thread}
-        self.backward_thread = max(
-            self._own, key=lambda thread: len(nodes[thread]), default=None
-        )
         self._threads: dict[Any, Timeline[str]] = defaultdict(list)
         for phase, threads in ((BACKWARD, nodes), (UPDATE, updates)):
             for thread, its in threads.items():
@@ -217,27 +204,13 @@ class Phases:
         return FORWARD if coming == BACKWARD else ""
 
 
-# -------------------------------------------------------------------------- lines
-
-
-def users_frame(name: str) -> re.Match[str] | None:
-    """The parts of a Python function's name, if it is the user's own."""
+def is_users(name: str) -> bool:
+    """Whether a Python function is the user's own, by its name in a trace."""
     frame = _FRAME.fullmatch(name)
-    if frame is None:
-        return None
-    file = frame["file"]
-    package = re.split(r"[/\\]", file, maxsplit=1)[0].removesuffix(".py")
-    if file.startswith("<frozen ") or package in _NOT_THE_USERS:
-        return None
-    return None if _INSTALLED.search(file) else frame
-
-
-def line_of(name: str) -> CodeLine:
-    """The place of a Python function, from its name in a trace."""
-    frame = _FRAME.fullmatch(name)
-    if frame is None:
-        return CodeLine(name)
-    return CodeLine(f"{frame['file']}, line {frame['line']}, in {frame['function']}")
+    if frame is None or _NOT_THE_USERS_FILE.search(frame["file"]):
+        return False
+    package = re.split(r"[/\\]", frame["file"], maxsplit=1)[0].removesuffix(".py")
+    return package not in _NOT_THE_USERS
 
 
 class Threads:
@@ -249,7 +222,7 @@ class Threads:
             {thread: outermost(its) for thread, its in by_thread(rows).items()}
             for rows in (events.operators, events.calls)
         )
-        self.lines = {
+        self._frames = {
             thread: innermost(its) for thread, its in by_thread(events.python).items()
         }
 
@@ -261,7 +234,7 @@ class Threads:
         operators, marks = self._operators.get(thread, []), self._marks.get(thread)
         yield outermost(operators, marks) if marks else operators
         yield self.calls.get(thread, [])
-        yield self.lines.get(thread, [])
+        yield self._frames.get(thread, [])
 
     def worked(self, thread: Any) -> Timeline[str]:
         """What of it is known to be host code: operators, calls, torch's own marks."""

@@ -13,9 +13,9 @@ from gpumagic.report.events import SpanKind, pooled
 from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from gpumagic.gpu_open.host import Phases, Threads, Timeline
+    from gpumagic.gpu_open.host import Threads, Timeline
     from gpumagic.gpu_open.trace_events import TraceEvents, Work
     from gpumagic.report.events import PieceRow
 
@@ -28,17 +28,11 @@ _Row: TypeAlias = "PieceRow[str, int]"
 
 
 def lanes_of(
-    events: TraceEvents, threads: Threads, phases: Phases, zero_ns: int
+    events: TraceEvents, threads: Threads, zero_ns: int
 ) -> tuple[LaneTrace, ...]:
     """The lanes of a trace: the host's, then the streams by their busy time."""
-    hosts = {"host": events.main_thread, "backward thread": phases.backward_thread}
-    waited = _waited_for(events)
-    rows = {
-        name: list(_host(threads, thread, waited[thread]))
-        for name, thread in hosts.items()
-        if thread is not None
-    }
-    lanes = [_lane(name, its, zero_ns) for name, its in rows.items() if its]
+    rows = list(_host(threads, events))
+    lanes = [_lane("host", rows, zero_ns)] if rows else []
     streams = [_lane(name, its, zero_ns) for name, its in _streams(events.work)]
     streams.sort(key=lambda lane: -lane.busy_s)
     return (*lanes, *streams[: _MOST_LANES - len(lanes)])
@@ -73,27 +67,26 @@ def _streams(work: Sequence[Work]) -> Iterator[tuple[str, list[_Row]]]:
         yield f"device {device}, {name}" if several else name, rows
 
 
-def _host(threads: Threads, thread: Any, waited: Iterable[int]) -> Iterator[_Row]:
-    """What a thread worked at, and where it launched and waited meanwhile."""
-    calls = threads.calls.get(thread, [])
-    copied = {place_at(calls, moment) for moment in waited}
+def _host(threads: Threads, events: TraceEvents) -> Iterator[_Row]:
+    """What the main thread worked at, and where it launched and waited meanwhile."""
+    calls = threads.calls.get(events.main_thread, [])
+    copied = {place_at(calls, moment) for moment in _waited_for(events)}
     kind_of = cache(kind_of_call)
     kinds: Timeline[tuple[str, str]] = []
     for place, (start, end, name) in enumerate(calls):
         kind = kind_of(name, copied=place in copied)
         if kind is not None:
             kinds.append((start, end, (name, _CALLS[kind])))
-    for start, end, outer, call in overlaid(threads.worked(thread), kinds):
+    for start, end, outer, call in overlaid(threads.worked(events.main_thread), kinds):
         name, kind_of_it = call or (outer, "host code")
         yield name, kind_of_it, start, end
 
 
-def _waited_for(events: TraceEvents) -> dict[Any, list[int]]:
-    """When calls began, by thread, that had their copy done when they returned."""
-    waited: dict[Any, list[int]] = defaultdict(list)
+def _waited_for(events: TraceEvents) -> Iterator[int]:
+    """When calls of the main thread began that returned after their copy was done."""
     for work in events.work:
         if work[1] is SpanKind.COPY and work.call is not None:
             call = events.calls[work.call]
-            if work.end_ns <= call.end_ns and may_be_waited_for(work.name):
-                waited[call.thread].append(call.start_ns)
-    return waited
+            is_over = call.thread == events.main_thread and work.end_ns <= call.end_ns
+            if is_over and may_be_waited_for(work.name):
+                yield call.start_ns

@@ -37,12 +37,10 @@ _CHILD = (
 Answer: TypeAlias = "RankTrace | FileRead"  # of one that cannot be read, why
 
 
-def rank_in(
-    path: Path, progress: Callable[[float], object] = lambda _: None
-) -> RankTrace:
+def rank_in(path: Path) -> RankTrace:
     """The rank that a trace is of."""
     with without_collecting():
-        return rank_of(read(path, progress))
+        return rank_of(read(path))
 
 
 def ranks_in(

@@ -1,9 +1,8 @@
 """Finds each collective in the traces of all ranks that took part in it.
 
 Newer files number the collectives of a group. In older ones it is the order that
-tells, and the moments of the ends: all ranks leave a collective at about the same
-moment, so that the ends of one rank, moved by a constant, lie on those of another. That
-also shows where a trace begins in the middle of a step, or lacks some.
+tells; and where a trace lacks some, or begins in the middle of a step, the moments of
+the ends by clocks that agree: all ranks leave a collective at about the same moment.
 """
 
 from __future__ import annotations
@@ -35,11 +34,7 @@ _SAME_END_SHARE = 0.05  # of the shorter one's duration
 _SAME_END_DRIFT = 1e-4  # of the time since the middle
 _AGREE = 0.75  # of the ends must
 _SHIFTS = 8  # so many may be missing at a beginning or an end
-_BIN_NS = 2_000_000
-_BEST_BINS = 4
 _FOLLOW = 0.2
-_SURE_NS = 10_000  # a spread so small leaves nothing to doubt
-_CLEARLY = 3.0
 _LEAST_MATCHED = 0.3
 
 
@@ -66,20 +61,13 @@ class Matches:
     keys: dict[int, dict[int, Key]] = field(default_factory=lambda: defaultdict(dict))
     # how many of the ranks are in each group
     members: dict[Hashable, int] = field(default_factory=dict)
-    by_number: bool = True  # whether all were found by the groups' own numbers
 
 
-class _Pool(NamedTuple):
-    """What can be one group: its name, and what the file tells of its ranks."""
-
-    name: str | None
-    members: str | None
-    size: int | None
-
-
+# What can be one group: its name, and what the file tells of its ranks.
+_Pool = tuple[str | None, str | None]
 Pairs = dict[int, int]  # a place among the collectives of a rank, and of the first one
-# How far the ends vary, and what is the same; None if it is another group.
-_Match = Callable[[Sequence[Item], Sequence[Item]], "tuple[float, Pairs] | None"]
+# What is the same; None if it is another group.
+_Match = Callable[[Sequence[Item], Sequence[Item]], "Pairs | None"]
 
 
 def matches_of(ranks: Mapping[int, RankTrace], *, by_rank: bool) -> Matches:
@@ -89,10 +77,9 @@ def matches_of(ranks: Mapping[int, RankTrace], *, by_rank: bool) -> Matches:
     for pool, (each, numbered) in _pools(ranks).items():
         match: _Match = partial(_ordered, clocks=clocks)
         if numbered:
-            match = partial(_numbered, one_group=pool.members is not None)
-        found.by_number = found.by_number and numbered
-        told = _told_members(pool.members) if by_rank else None
-        for nth, (first, its) in enumerate(_apart(each, match, pool.size)):
+            match = partial(_numbered, one_group=pool[1] is not None)
+        told = _told_members(pool[1]) if by_rank else None
+        for nth, (first, its) in enumerate(_apart(each, match)):
             group = (pool, nth)
             here = len(its) if told is None else len(told & ranks.keys())
             found.members[group] = here
@@ -102,7 +89,6 @@ def matches_of(ranks: Mapping[int, RankTrace], *, by_rank: bool) -> Matches:
                     # What the first lacks is nobody else's, and tells nothing of waits.
                     number = (label, item.place) if same is None else (first, same)
                     found.keys[label][item.place] = group, number
-    found.by_number = found.by_number and bool(found.keys)
     return found
 
 
@@ -117,7 +103,7 @@ def _pools(
         for place, each in enumerate(rank.collectives):
             if each.name in POINT_TO_POINT:
                 continue
-            pool = _Pool(each.group, each.members, each.size)
+            pool = each.group, each.members
             start_ns = zero_ns + round(each.start_s * _NS)
             end_ns = zero_ns + round(each.end_s * _NS)
             item = Item(place, each.name, each.nbytes, start_ns, end_ns, each.number)
@@ -138,20 +124,16 @@ def _told_members(text: str | None) -> set[int] | None:
 
 
 def _apart(
-    each: Mapping[int, Sequence[Item]], match: _Match, size: int | None
+    each: Mapping[int, Sequence[Item]], match: _Match
 ) -> Iterator[tuple[int, dict[int, Pairs]]]:
     """The ranks that can be of one group: several groups may have one name."""
     left = list(each)
     while left:
         first = max(left, key=lambda label: len(each[label]))
         its = {first: {item.place: item.place for item in each[first]}}
-        near = {}
         for label in left:
             if label != first and (found := match(each[first], each[label])):
-                near[label], its[label] = found
-        if size is not None and len(its) > size:
-            best = sorted(near, key=lambda label: near[label])[: size - 1]
-            its = {first: its[first]} | {label: its[label] for label in best}
+                its[label] = found
         yield first, its
         left = [label for label in left if label not in its]
 
@@ -161,14 +143,13 @@ def _apart(
 
 def _numbered(
     mine: Sequence[Item], its: Sequence[Item], *, one_group: bool
-) -> tuple[float, Pairs] | None:
+) -> Pairs | None:
     """Of collectives that have their group's own number."""
     first, other = _by_number(mine), _by_number(its)
     both = [(first[key], item) for key, item in other.items() if key in first]
-    spread = _agreement([pair for pair in both if pair[0].name not in ONE_SIDED])
-    if not both or (spread is None and not one_group):
+    if not both or not (one_group or _agree(_timed(both))):
         return None
-    return spread or 0.0, {item.place: same.place for same, item in both}
+    return {item.place: same.place for same, item in both}
 
 
 def _by_number(items: Sequence[Item]) -> dict[tuple[str, int, int], Item]:
@@ -187,22 +168,28 @@ def _by_number(items: Sequence[Item]) -> dict[tuple[str, int, int], Item]:
 
 def _ordered(
     mine: Sequence[Item], its: Sequence[Item], *, clocks: bool
-) -> tuple[float, Pairs] | None:
+) -> Pairs | None:
     """Of collectives of which only the order and the times are known."""
-    best = None
+    pairs: list[tuple[Item, Item]] = []
     if len(mine) == len(its) and all(map(_may_be_same, mine, its)):
-        best = _fit(list(zip(mine, its, strict=True)))
-    is_sure = best is not None and best.spread_ns <= _SURE_NS
-    if best is None or not is_sure or (clocks and _is_farther_on(best)):
-        best = _by_ends(_timed(mine), _timed(its), best, clocks=clocks)
-    if best is None:
+        pairs = list(zip(mine, its, strict=True))
+    if clocks and (not pairs or not _agree(_timed(pairs)) or _is_farther_on(pairs)):
+        pairs, fewer = _upon_each_other(mine, its), min(len(mine), len(its))
+        if len(pairs) < max(min(3, fewer), _LEAST_MATCHED * fewer):
+            return None
+    if not pairs or not _agree(_timed(pairs)):
         return None
-    return best.spread_ns, {item.place: same.place for same, item in best.pairs}
+    return {item.place: same.place for same, item in pairs}
 
 
-def _is_farther_on(fit: _Fit) -> bool:
+def _timed(pairs: Sequence[tuple[Item, Item]]) -> list[tuple[Item, Item]]:
+    """Those whose ends are the same moment."""
+    return [pair for pair in pairs if pair[0].name not in ONE_SIDED]
+
+
+def _is_farther_on(pairs: Sequence[tuple[Item, Item]]) -> bool:
     """Whether clocks that are nearly right say that these are not the same."""
-    timed = [pair for pair in fit.pairs if pair[0].name not in ONE_SIDED]
+    timed = _timed(pairs)
     if len(timed) < 2:
         return False
     apart_ns = abs(median([one.ended_ns - other.ended_ns for one, other in timed]))
@@ -210,53 +197,6 @@ def _is_farther_on(fit: _Fit) -> bool:
     gap_ns = median([abs(late - soon) for soon, late in pairwise(ends)])
     # Where it would be many farther on, it is the clocks that are apart.
     return gap_ns / 2 < apart_ns < _SHIFTS * gap_ns
-
-
-def _by_ends(
-    mine: Sequence[Item], its: Sequence[Item], in_order: _Fit | None, *, clocks: bool
-) -> _Fit | None:
-    """By the constant that puts most of the ends upon each other, or the nearest.
-
-    In a regular job one collective farther fits nearly as often, but less well.
-    """
-    fewer = min(len(mine), len(its))
-    fits = [] if in_order is None else [in_order]
-    for apart_ns in _constants(mine, its):
-        fit = _fit(_upon_each_other(mine, its, apart_ns))
-        least = max(min(3, fewer), _LEAST_MATCHED * fewer, 1)
-        if fit is not None and len(fit.pairs) >= least:
-            fits.append(fit)
-    most = max((len(fit.pairs) for fit in fits), default=0)
-    fits.sort(key=lambda fit: -len(fit.pairs))
-    if clocks:
-        near = _fit(_upon_each_other(mine, its, 0))
-        if near and len(near.pairs) >= max(min(2, fewer), most / 2, 1):
-            fits.insert(0, near)
-    best = fits[0] if fits else None
-    for fit in fits[1:]:
-        if best and len(fit.pairs) >= most / 2:
-            # So much better that it is no chance.
-            better = max(fit.spread_ns, _SURE_NS) < best.spread_ns / _CLEARLY
-            best = fit if better else best
-    return best
-
-
-class _Fit(NamedTuple):
-    """A way in which two ranks may have been in the same collectives."""
-
-    pairs: list[tuple[Item, Item]]
-    spread_ns: float
-
-
-def _fit(pairs: list[tuple[Item, Item]]) -> _Fit | None:
-    """How well the ends fall together; None if they do not, or there is nothing."""
-    spread_ns = _agreement([pair for pair in pairs if pair[0].name not in ONE_SIDED])
-    return None if spread_ns is None or not pairs else _Fit(pairs, spread_ns)
-
-
-def _timed(items: Sequence[Item]) -> list[Item]:
-    timed = [item for item in items if item.name not in ONE_SIDED]
-    return sorted(timed, key=lambda item: item.ended_ns)
 
 
 def _may_be_same(one: Item, other: Item) -> bool:
@@ -268,30 +208,18 @@ def _may_be_same(one: Item, other: Item) -> bool:
     )
 
 
-def _constants(mine: Sequence[Item], its: Sequence[Item]) -> list[float]:
-    """By how much the clocks may be apart, by what most pairs say."""
-    said: dict[int, list[int]] = defaultdict(list)
-    around = sorted({0, len(its) - len(mine)})
-    shifts = {at + more for at in around for more in range(-_SHIFTS, _SHIFTS + 1)}
-    for shift in shifts:
-        for one, other in zip(
-            mine[max(0, -shift) :], its[max(0, shift) :], strict=False
-        ):
-            if _may_be_same(one, other):
-                apart_ns = one.ended_ns - other.ended_ns
-                said[apart_ns // _BIN_NS].append(apart_ns)
-    most = sorted(said.values(), key=len, reverse=True)[:_BEST_BINS]
-    return [median(each) for each in most]
-
-
 def _upon_each_other(
-    mine: Sequence[Item], its: Sequence[Item], apart_ns: float
+    mine: Sequence[Item], its: Sequence[Item]
 ) -> list[tuple[Item, Item]]:
-    """Pairs whose ends are the same moment, if the clocks are so far apart."""
+    """Pairs whose ends are the same moment."""
+    ours, theirs = (
+        sorted((e for e in items if e.name not in ONE_SIDED), key=lambda e: e.ended_ns)
+        for items in (mine, its)
+    )
     pairs: list[tuple[Item, Item]] = []
-    places = [0, 0]
-    while places[0] < len(mine) and places[1] < len(its):
-        one, other = mine[places[0]], its[places[1]]
+    places, apart_ns = [0, 0], 0.0
+    while places[0] < len(ours) and places[1] < len(theirs):
+        one, other = ours[places[0]], theirs[places[1]]
         off_ns = one.ended_ns - other.ended_ns - apart_ns
         if abs(off_ns) <= _same_end_ns(one, other) and _may_be_same(one, other):
             pairs.append((one, other))
@@ -307,10 +235,10 @@ def _same_end_ns(one: Item, other: Item) -> float:
     return _SAME_END_NS + _SAME_END_SHARE * min(took_ns)
 
 
-def _agreement(pairs: Sequence[tuple[Item, Item]]) -> float | None:
-    """How far the differences of the ends vary; None if these are not the same."""
+def _agree(pairs: Sequence[tuple[Item, Item]]) -> bool:
+    """Whether the ends fall together, however far the clocks are apart."""
     if not pairs:
-        return 0.0
+        return True
     apart = [one.ended_ns - other.ended_ns for one, other in pairs]
     middle = median(apart)
     middle_ns = pairs[len(pairs) // 2][0].ended_ns
@@ -320,4 +248,4 @@ def _agreement(pairs: Sequence[tuple[Item, Item]]) -> float | None:
         <= _same_end_ns(one, other) + _SAME_END_DRIFT * abs(one.ended_ns - middle_ns)
         for off_ns, (one, other) in zip(away, pairs, strict=True)
     )
-    return median(away) if agree >= _AGREE * len(pairs) else None
+    return agree >= _AGREE * len(pairs)

@@ -12,12 +12,10 @@ what has been given back, where the allocator may have handed out up to 1 MiB mo
 from __future__ import annotations
 
 import functools
-import re
 from bisect import bisect_left
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import accumulate, chain, pairwise
-from statistics import median_low
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from gpumagic.errors import GpuMagicError
@@ -40,11 +38,10 @@ if TYPE_CHECKING:
 
 Entry: TypeAlias = "Mapping[str, Any]"
 
+EVENTS = ("alloc", "free_requested", "oom")
 GREW, SHRANK = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap")
 _MOST_STRETCHES = 240
 _MOST_DRAWN = 12
-_MOST_LINES = 200
-_ROUNDUP = re.compile(r"roundup_power2_divisions:(?:\[[^\]]*\]|\d+)")
 
 
 def device_of(snapshot: Snapshot, device: int) -> SnapshotOfDevice:
@@ -52,7 +49,9 @@ def device_of(snapshot: Snapshot, device: int) -> SnapshotOfDevice:
     entries, trace = snapshot.segments_of(device), snapshot.trace_of(device)
     lines = RecordedLines(_stacks_of(entries, trace))
     segments = segments_of(entries, lines.line_of)
-    history = _history_of(entries, trace, snapshot.settings, lines)
+    history = _History(_rounding(snapshot.settings), lines)
+    history.follow(trace)
+    history.end_as(_used_blocks(entries))
     levels = history.levels()
     reserved = sum(each["total_size"] for each in entries)
     before = reserved - history.reserved[-1]
@@ -66,7 +65,7 @@ def device_of(snapshot: Snapshot, device: int) -> SnapshotOfDevice:
         events=history.events,
         complete=bool(trace) and levels[0] == 0 and before <= 0,
         fits_together=history.fits_together and before + min(history.reserved) >= 0,
-        lines=_with_rest([record for record, _ in rows]),
+        lines=tuple(record for record, _ in rows),
         has_stacks=any(record.line is not None for record, _ in rows),
         failure=_failure(history, levels, lines),
     )
@@ -89,11 +88,10 @@ def _failure(
     if history.failure is None:
         return None
     event, entry = history.failure
-    free = entry.get("device_free")
     return Failure(
         event=event,
         asked_bytes=entry["size"],
-        free_bytes=free if type(free) is int and free >= 0 else None,
+        free_bytes=entry.get("device_free"),
         allocated_bytes=levels[event],
         line=lines.line(lines.spot(entry.get("frames"))),
     )
@@ -111,21 +109,72 @@ class _Piece(NamedTuple):
     ended: int | None  # the event that gave it back; None if it is there in the end
 
 
-@dataclass
 class _History:
     """What one device did, from event to event.
 
     An event is an allocation, its being given back, or an error for want of memory.
     """
 
-    pieces: list[_Piece] = field(default_factory=list)  # all that was ever in use
-    events: int = 0  # how many there are
-    # whether what happened leads to what is there in the end
-    fits_together: bool = True
-    # what was taken from the driver less what went back, from entry to entry
-    reserved: list[int] = field(default_factory=lambda: [0])
-    # the last error, with the number of its event
-    failure: tuple[int, Entry] | None = None
+    def __init__(self, rounded: Callable[[int], int], lines: RecordedLines) -> None:
+        self.pieces: list[_Piece] = []  # all that was ever in use
+        self.events = 0  # how many there are
+        self.fits_together = True  # whether it leads to what is there in the end
+        # what was taken from the driver less what went back, from entry to entry
+        self.reserved = [0]
+        self.failure: tuple[int, Entry] | None = None  # the last, with its event
+        self._rounded, self._lines = rounded, lines
+        self._live: dict[int, tuple[int, Entry]] = {}
+        self._met: set[int] = set()
+
+    def follow(self, trace: Sequence[Entry]) -> None:
+        """Go through all entries, in order."""
+        for entry in trace:
+            action, address = entry["action"], entry.get("addr", 0)
+            self.events += action in EVENTS
+            if action == "oom":
+                self.failure = self.events, entry
+            elif action == "alloc":
+                if address in self._live:  # its end is missing
+                    self.fits_together = False
+                    self._give_back(address)
+                self._live[address] = self.events, entry
+                self._met.add(address)
+            elif action == "free_requested":
+                if address not in self._met:  # it was there before
+                    self._live[address] = 0, {**entry, "frames": None}
+                    self._met.add(address)
+                if address in self._live:
+                    self._give_back(address)
+                else:
+                    self.fits_together = False
+            elif action in GREW:
+                self.reserved.append(self.reserved[-1] + entry["size"])
+            elif action in SHRANK:
+                self.reserved.append(self.reserved[-1] - entry["size"])
+
+    def _give_back(self, address: int) -> None:
+        began, entry = self._live.pop(address)
+        spot = self._lines.spot(entry.get("frames"))
+        nbytes = self._rounded(entry["size"])
+        self.pieces.append(_Piece(nbytes, spot, began, self.events))
+
+    def end_as(self, blocks: Mapping[int, Entry]) -> None:
+        """Compare what it leads to with what is there, and take that."""
+        for address, (began, entry) in self._live.items():
+            block = blocks.get(address)
+            if block is None or block["requested_size"] not in (None, entry["size"]):
+                self.fits_together = False
+            nbytes = self._rounded(entry["size"]) if block is None else block["size"]
+            spot = self._lines.spot(entry.get("frames"))
+            if spot is None and block is not None:
+                spot = self._lines.spot(block["frames"])
+            self.pieces.append(_Piece(nbytes, spot, began, None))
+        for address, block in blocks.items():
+            if address not in self._met:
+                spot = self._lines.spot(block["frames"])
+                self.pieces.append(_Piece(block["size"], spot, 0, None))
+            elif address not in self._live:
+                self.fits_together = False
 
     def levels(self) -> list[int]:
         """How much was in use after each event, and before the first of them."""
@@ -143,69 +192,6 @@ def _stacks_of(segments: Iterable[Entry], trace: Iterable[Entry]) -> Iterator[An
     return filter(None, (each.get("frames") for each in chain(blocks, trace)))
 
 
-def _history_of(  # noqa: C901, PLR0912 -- one branch for each kind of entry
-    segments: Iterable[Entry],
-    trace: Sequence[Entry],
-    settings: str | None,
-    lines: RecordedLines,
-) -> _History:
-    """Follow a trace, and compare what it leads to with what is there."""
-    history, rounded = _History(), _rounding(settings)
-    live: dict[int, tuple[int, Entry]] = {}
-    met: set[int] = set()
-
-    def end(address: int) -> None:
-        began, entry = live.pop(address)
-        spot = lines.spot(entry.get("frames"))
-        piece = _Piece(rounded(entry["size"]), spot, began, history.events)
-        history.pieces.append(piece)
-
-    given_back = given_back_by(trace)
-    for entry in trace:
-        action, address = entry["action"], entry.get("addr", 0)
-        if action == "oom":
-            history.events += 1
-            history.failure = history.events, entry
-        elif action == "alloc":
-            history.events += 1
-            if address in live:  # its end is missing
-                history.fits_together = False
-                end(address)
-            live[address] = history.events, entry
-            met.add(address)
-        elif action == given_back:
-            history.events += 1
-            if address in live:
-                end(address)
-            elif address in met:
-                history.fits_together = False
-            else:  # torch has no line here but that of the end
-                piece = _Piece(rounded(entry["size"]), None, 0, history.events)
-                history.pieces.append(piece)
-                met.add(address)
-        elif action in GREW:
-            history.reserved.append(history.reserved[-1] + entry["size"])
-        elif action in SHRANK:
-            history.reserved.append(history.reserved[-1] - entry["size"])
-    blocks = _used_blocks(segments)
-    for address, (began, entry) in live.items():
-        block = blocks.get(address)
-        if block is None or block["requested_size"] not in (None, entry["size"]):
-            history.fits_together = False
-        nbytes = rounded(entry["size"]) if block is None else block["size"]
-        spot = lines.spot(entry.get("frames"))
-        if spot is None and block is not None:
-            spot = lines.spot(block["frames"])
-        history.pieces.append(_Piece(nbytes, spot, began, None))
-    for address, block in blocks.items():
-        if address not in met:
-            piece = _Piece(block["size"], lines.spot(block["frames"]), 0, None)
-            history.pieces.append(piece)
-        elif address not in live:
-            history.fits_together = False
-    return history
-
-
 def _used_blocks(segments: Iterable[Entry]) -> dict[int, Entry]:
     return {
         block["address"]: block
@@ -215,29 +201,10 @@ def _used_blocks(segments: Iterable[Entry]) -> dict[int, Entry]:
     }
 
 
-def given_back_by(trace: Sequence[Entry]) -> str:
-    """Which action ends memory: where requests were not recorded, their completion.
-
-    A completion alone is no sign of it, as its request may be older than the trace.
-    """
-    asked, done = "free_requested", "free_completed"
-    taken: set[int] = set()
-    ends_without_request = False
-    for entry in trace:
-        if entry["action"] == asked:
-            return asked
-        if entry["action"] == "alloc":
-            taken.add(entry["addr"])
-        elif entry["action"] == done and entry["addr"] in taken:
-            ends_without_request = True
-    return done if ends_without_request else asked
-
-
 def _rounding(settings: str | None) -> Callable[[int], int]:
     """What the allocator makes of a request, by its size."""
-    found = _ROUNDUP.search("".join((settings or "").split()))
     try:
-        rule = AllocatorSettings.parse(found[0] if found else "")
+        rule = AllocatorSettings.parse(settings or "")
     except GpuMagicError:  # of a torch that has other words
         rule = AllocatorSettings()
     return functools.cache(lambda nbytes: rule.rounded_bytes(max(nbytes, 1)))
@@ -255,34 +222,16 @@ def _rows(
         owned[piece.spot, piece.began == 0 and history.events > 0].append(piece)
     rows = []
     for (spot, before), pieces in owned.items():
-        lived = [each.ended - each.began for each in pieces if each.ended is not None]
         record = LineMemory(
             lines.line(spot),
             before,
             now_bytes=sum(each.nbytes for each in pieces if each.ended is None),
             at_peak_bytes=_held_at([peak_event], pieces)[0],
             taken=0 if before else len(pieces),
-            given_back=len(lived),
-            lived_events=median_low(lived) if lived and not before else None,
+            given_back=sum(each.ended is not None for each in pieces),
         )
         rows.append((record, pieces))
     return sorted(rows, key=lambda row: (-row[0].at_peak_bytes, -row[0].now_bytes))
-
-
-def _with_rest(records: list[LineMemory]) -> tuple[LineMemory, ...]:
-    """The first of very many, and all others as one."""
-    rest = records[_MOST_LINES:]
-    if not rest:
-        return tuple(records)
-    together = LineMemory(
-        None,
-        before=False,
-        now_bytes=sum(each.now_bytes for each in rest),
-        at_peak_bytes=sum(each.at_peak_bytes for each in rest),
-        taken=sum(each.taken for each in rest),
-        given_back=sum(each.given_back for each in rest),
-    )
-    return (*records[:_MOST_LINES], together)
 
 
 def _course(
@@ -295,7 +244,7 @@ def _course(
         max(range(begin, end), key=levels.__getitem__)
         for begin, end in pairwise(bounds)
     ]
-    held = [_held_at(moments, pieces) for pieces in rows[:_MOST_LINES]]
+    held = [_held_at(moments, pieces) for pieces in rows]
     largest = sorted(range(len(held)), key=lambda number: -max(held[number]))
     drawn = sorted(each for each in largest[:_MOST_DRAWN] if max(held[each]))
     shown = [held[each] for each in drawn]
@@ -339,31 +288,20 @@ def grown(first: Snapshot, second: Snapshot) -> tuple[Growth, ...]:
     )
     found = []
     for device in devices:
-        known: dict[tuple[int, int], Spot | None] = {}
-        before = _by_line(first, device, lines, known)
-        for spot, sizes in _by_line(second, device, lines, known).items():
+        before = _by_line(first, device, lines)
+        for spot, sizes in _by_line(second, device, lines).items():
             earlier = before.get(spot, [])
-            if sum(sizes) > sum(earlier):
-                found.append(
-                    Growth(
-                        device,
-                        lines.line(spot),
-                        before_bytes=sum(earlier),
-                        after_bytes=sum(sizes),
-                        before=len(earlier),
-                        after=len(sizes),
-                    )
-                )
-    return tuple(sorted(found, key=lambda each: -each.more_bytes))
+            held = sum(earlier), sum(sizes)
+            line = lines.line(spot)
+            found.append(Growth(device, line, *held, len(earlier), len(sizes)))
+    grew = (each for each in found if each.more_bytes > 0)
+    return tuple(sorted(grew, key=lambda each: -each.more_bytes))
 
 
 def _by_line(
-    snapshot: Snapshot,
-    device: int,
-    lines: RecordedLines,
-    known: dict[tuple[int, int], Spot | None],
+    snapshot: Snapshot, device: int, lines: RecordedLines
 ) -> Mapping[Spot | None, list[int]]:
-    """The sizes of what is in use; a stack that the second has lost is the first's."""
+    """The sizes of what is in use; where a block has no stack, that of its request."""
     taken = {
         entry["addr"]: lines.spot(entry.get("frames"))
         for entry in snapshot.trace_of(device)
@@ -371,10 +309,6 @@ def _by_line(
     }
     held: defaultdict[Spot | None, list[int]] = defaultdict(list)
     for address, block in _used_blocks(snapshot.segments_of(device)).items():
-        place = address, block["size"]
         spot = lines.spot(block["frames"]) or taken.get(address)
-        if spot is None and address not in taken:
-            spot = known.get(place)
-        known.setdefault(place, spot)
         held[spot].append(block["size"])
     return held

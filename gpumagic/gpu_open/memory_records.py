@@ -27,7 +27,7 @@ class Failure(Record):
 class LineMemory(Record):
     """What one line of code has taken; line None is all that is known by no line."""
 
-    # the user's innermost line; the last is the rest, where there are many
+    # the user's innermost line
     line: CodeLine | None
     # whether this is what was taken before the recording began. Its line is known of
     # what is still there in the end.
@@ -36,8 +36,6 @@ class LineMemory(Record):
     at_peak_bytes: int  # what of it was in use at the peak
     taken: int  # how many allocations it made while recorded
     given_back: int  # how many of them have been freed
-    # for how many events those lived in the median; None for none
-    lived_events: int | None = None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from gpumagic.gpu_open.communication import collectives_of, on_the_host
 from gpumagic.gpu_open.idle import idle_of
 from gpumagic.gpu_open.kernel_kinds import COMMUNICATION, kind_of_kernel
 from gpumagic.gpu_open.lanes import lanes_of
-from gpumagic.gpu_open.trace_records import KernelSum, LineSum, RankTrace, Step
+from gpumagic.gpu_open.trace_records import KernelSum, RankTrace, Step
 from gpumagic.report.events import SpanKind, length, length_within, merged
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gpumagic.gpu_open.trace_events import HostEvent, TraceEvents, Work
 
 _MOST_OPERATORS = 50
-_MOST_LINES = 50
 
 _Intervals: TypeAlias = "list[tuple[int, int]]"
 
@@ -39,7 +38,7 @@ def rank_of(events: TraceEvents) -> RankTrace:
     origin_ns = zero_ns or 0
     marked = [each for each in events.marks if each.name.startswith(host.STEP)]
     spans = hosts, (busy[0][0], busy[-1][1]) if busy else None
-    threads = host.Threads(events, host.telling(events.marks, marked, spans))
+    threads = host.Threads(events, host.telling(events.marks, spans))
     phases = host.Phases(events)
     rows = ((name, start, end, thread) for start, end, name, thread in events.operators)
     trace = RankTrace(
@@ -49,7 +48,7 @@ def rank_of(events: TraceEvents) -> RankTrace:
         simulated=events.simulated,
         device_name=_device_name(events),
         launches=_launches(threads),
-        lanes=lanes_of(events, threads, phases, origin_ns),
+        lanes=lanes_of(events, threads, origin_ns),
         steps=tuple(_steps(marked, busy, origin_ns)),
         operators=times_of_operators(rows, 1e9)[:_MOST_OPERATORS],
         phases=tuple(_phases(events, phases)),
@@ -74,7 +73,6 @@ def rank_of(events: TraceEvents) -> RankTrace:
         streams=len(known) or None,
         kernels=_kernels(work),
         idle=idle_of(work, events.calls, threads),
-        lines=_lines(events, threads),
         collectives=collectives_of(events, phases, compute, origin_ns),
     )
 
@@ -157,22 +155,3 @@ def _phases(events: TraceEvents, phases: host.Phases) -> Iterator[tuple[str, flo
             yield phase, length(merged(worked[phase])) / 1e9
     if phases.input_ns is not None:
         yield "input", phases.input_ns / 1e9
-
-
-def _lines(events: TraceEvents, threads: host.Threads) -> tuple[LineSum, ...]:
-    """What was launched by each function of the user's that the trace has seen."""
-    launches: dict[str, set[int]] = defaultdict(set)
-    device_ns: dict[str, int] = defaultdict(int)
-    for work in events.work if events.python else ():
-        if work.call is not None:
-            call = events.calls[work.call]
-            name = host.at(threads.lines.get(call.thread, []), call.start_ns)
-            if name is not None:
-                launches[name].add(work.call)
-                device_ns[name] += work.end_ns - work.start_ns
-    sums = (
-        LineSum(host.line_of(name), len(its), device_ns[name] / 1e9)
-        for name, its in launches.items()
-    )
-    ordered = sorted(sums, key=lambda each: (-each.device_s, each.line.where))
-    return tuple(ordered[:_MOST_LINES])

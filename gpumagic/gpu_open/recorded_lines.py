@@ -40,8 +40,6 @@ _INSTALLED = re.compile(r"(?:^|/)(?:site|dist)-packages/", re.IGNORECASE)
 _PYTHON = re.compile(r"(?:\.py|>)$|(?:^|/)(?!\?\?$)[^./]+$")
 # The engine runs a pass on threads of its own, without a frame of Python.
 _BACKWARD, _ENGINE = Spot("<backward>", None), "torch::autograd::Engine::"
-_IPYTHON_CELL = re.compile(r"<ipython-input-(\d+)-")
-_KERNEL_CELL = re.compile(r"/ipykernel_\d+/(\d+)\.py$")
 
 
 class RecordedLines:
@@ -112,14 +110,7 @@ def _line(spot: Spot, parts: int) -> CodeLine:
         return CodeLine("the backward pass")
     if name_of(spot.file).startswith("In ["):  # a cell of the notebook that asks
         return line_in(spot.file, spot.line)
-    # Cells of a notebook elsewhere: IPython's are numbered, a kernel's are not.
-    numbered = _IPYTHON_CELL.match(spot.file)
-    hashed = _KERNEL_CELL.search(spot.file.replace("\\", "/"))
     name = _last(spot.file, parts)
-    if numbered is not None:
-        name = f"In [{numbered[1]}]"
-    elif hashed is not None:
-        name = f"cell {hashed[1]}"
     if len(name) > _LONGEST_NAME:
         name = f"...{name[-_LONGEST_NAME:]}"
     return CodeLine(name if spot.line is None else f"{name}, line {spot.line}")

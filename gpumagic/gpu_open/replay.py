@@ -8,11 +8,12 @@ so. Pools of graphs are served as all other memory is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_open.memory_history import GREW, SHRANK, given_back_by
+from gpumagic.gpu_open.memory_history import EVENTS, GREW, SHRANK
 from gpumagic.gpu_open.memory_records import Replayed, ReplayOf
 from gpumagic.simulator.allocator import CachingAllocator
 from gpumagic.simulator.allocator_blocks import INACTIVE
@@ -46,25 +47,6 @@ class Step(NamedTuple):
     stream: int = 0  # for which stream
 
 
-@dataclass
-class Requests:
-    """All that one device's history asks for."""
-
-    steps: list[Step] = field(default_factory=list)  # in order
-    # when memory that another stream used was free again, by its number
-    late: dict[int, int] = field(default_factory=dict)
-    pieces: int = 0  # how many pieces of memory there are
-    # places of the steps at which the program emptied the cache
-    emptied: set[int] = field(default_factory=set)
-    # what this process could have, as its last error tells
-    total_bytes: int | None = None
-    peak_reserved_bytes: int = 0  # the most that was taken from the driver
-    segments: int = 0  # how many there were, or how often memory was mapped
-    failed_event: int | None = None  # the last error
-    # what cannot be told, in sentences
-    notes: dict[str, None] = field(default_factory=dict)
-
-
 def replays(
     snapshot: Snapshot,
     device: int,
@@ -87,7 +69,7 @@ def replays(
     moved = sum(each["size"] for each in trace if each["action"].endswith("map"))
     if moved > _MOST_MAPPED_BYTES:
         return ReplayOf(device, why_not="sizes in this history are beyond any device")
-    requests = requests_of(trace, final, recorded)
+    requests = Requests(trace, final, recorded)
     if not any(step.kind in (TAKE, FAIL) and step.event for step in requests.steps):
         return ReplayOf(device, why_not="the history of this device has no requests")
     total = requests.total_bytes
@@ -100,12 +82,8 @@ def replays(
         return Replayed(setting, total, False, reserved, count, run.failed_event)
 
     again = served(text, recorded, total)
-    made = [
-        Replayed(
-            *(text, total, True, requests.peak_reserved_bytes, requests.segments),
-            requests.failed_event,
-        )
-    ]
+    peak_bytes, segments = requests.peak_reserved_bytes, requests.segments
+    made = [Replayed(text, total, True, peak_bytes, segments, requests.failed_event)]
     if memory_bytes is not None:
         made.append(served(text, recorded, memory_bytes))
     made += [
@@ -125,17 +103,11 @@ def replays(
 # ------------------------------------------------------------------ what was asked for
 
 
-def requests_of(
-    trace: Sequence[Entry], final: Sequence[Entry], settings: AllocatorSettings
-) -> Requests:
-    """What a device's history asks for."""
-    reader = _Reader(trace, final, settings)
-    reader.read()
-    return reader.found
+class Requests:
+    """All that one device's history asks for.
 
-
-class _Reader:
-    """Goes through the entries once, and then finds what was there before them."""
+    The entries are gone through once; then it is known what was there before them.
+    """
 
     def __init__(
         self,
@@ -143,78 +115,85 @@ class _Reader:
         final: Sequence[Entry],
         settings: AllocatorSettings,
     ) -> None:
-        self.found = Requests()
-        self._settings = settings
-        self._trace, self._final = trace, final
+        self.steps: list[Step] = []  # in order
+        # when memory that another stream used was free again, by its number
+        self.late: dict[int, int] = {}
+        # places of the steps at which the program emptied the cache
+        self.emptied: set[int] = set()
+        # what this process could have, as its last error tells
+        self.total_bytes: int | None = None
+        self.failed_event: int | None = None  # the last error
+        self.peak_reserved_bytes = 0  # the most that was taken from the driver
+        self.segments = 0  # how many there were, or how often memory was mapped
+        # what cannot be told, in sentences
+        self.notes: dict[str, None] = {}
+        self._settings, self._trace = settings, trace
+        self._number = count()  # of pieces of memory
         self._held: dict[int, Step] = {}  # by address, what was in use before
         self._live: dict[int, int] = {}  # the piece at an address
         self._awaited: dict[int, int] = {}  # those given back and not free as yet
         self._met: set[int] = set()
         self._waiting: list[Step] = []  # pieces given back before the recording
-        self._level = 0  # what was taken from the driver since the beginning
-        self._highest = 0
+        self._level = self._highest = 0  # of what was taken from the driver meanwhile
         # what was given back to the driver at once: its place, and what would have
         # been taken without it, where a request followed that needed new memory
         self._returns: list[tuple[int, int | None]] = []
+        self._read()
+        self._compare_end(final)
+        self._conclude(final)
 
-    def read(self) -> None:
-        """Make steps of them."""
-        found, event = self.found, 0
-        ends = given_back_by(self._trace)
+    def _conclude(self, final: Sequence[Entry]) -> None:
+        """What is known once all is read: what there was before, and what that says."""
+        before = sum(each["total_size"] for each in final) - self._level
+        if before < 0:
+            self._is_cut()
+        self.peak_reserved_bytes = before + self._highest
+        actions = Counter(each["action"] for each in self._trace)
+        self.segments = actions["segment_free"] + actions["segment_map"]
+        self.segments += sum(not each["is_expandable"] for each in final)
+        if self.total_bytes is not None:
+            self.total_bytes += before
+        most = self.total_bytes or self.peak_reserved_bytes
+        for at, wanted in self._returns:
+            collects = self._settings.garbage_collection_threshold
+            if not collects and (wanted is None or wanted + before <= most):
+                self.emptied.add(at)
+            elif wanted is not None and self.total_bytes is None:
+                self.notes[SHORT_OR_EMPTIED] = None
+        held = [step for _, step in sorted(self._held.items())]
+        self.steps[:0] = [*held, *self._waiting]
+
+    def _read(self) -> None:
+        """Make steps of the entries."""
+        event = 0
         for at, entry in enumerate(self._trace):
             action = entry["action"]
-            event += action in ("alloc", ends, "oom")
+            event += action in EVENTS
             if action == "alloc":
                 self._take(entry, at, event)
-            elif action == ends:
+            elif action == "free_requested":
                 self._give_back(entry, at, event)
             elif action == "free_completed":
                 self._complete(entry, at)
             elif action in GREW:
-                found.segments += 1
                 self._level += entry["size"]
                 self._highest = max(self._highest, self._level)
             elif action in SHRANK:
                 self._return(entry, at)
             elif action == "oom":
                 self._fail(entry, at, event)
-        self._compare_end()
-        self._conclude()
-
-    def _conclude(self) -> None:
-        """What is known once all is read: what there was before, and what that says."""
-        found = self.found
-        before = sum(each["total_size"] for each in self._final) - self._level
-        if before < 0:
-            self._is_cut()
-        found.peak_reserved_bytes = before + self._highest
-        found.segments += sum(not each["is_expandable"] for each in self._final)
-        actions = [each["action"] for each in self._trace]
-        found.segments += actions.count("segment_free") - actions.count("segment_alloc")
-        if found.total_bytes is not None:
-            found.total_bytes += before
-        most = found.total_bytes or found.peak_reserved_bytes
-        collects = self._settings.garbage_collection_threshold
-        for at, wanted in self._returns:
-            if not collects and (wanted is None or wanted + before <= most):
-                found.emptied.add(at)
-            elif wanted is not None and found.total_bytes is None:
-                found.notes[SHORT_OR_EMPTIED] = None
-        held = [step for _, step in sorted(self._held.items())]
-        found.steps[:0] = [*held, *self._waiting]
 
     def _take(self, entry: Entry, at: int, event: int) -> None:
         address = entry["addr"]
         gone = self._live.pop(address, None)
         if gone is not None:  # that it was given back is missing
-            self.found.steps.append(Step(GIVE_BACK, at, event, gone))
+            self.steps.append(Step(GIVE_BACK, at, event, gone))
             self._is_cut()
         elif address in self._awaited:  # its completion is missing
-            self.found.late[self._awaited.pop(address)] = at - 1
-        piece = self._live[address] = self._new_piece()
+            self.late[self._awaited.pop(address)] = at - 1
+        piece = self._live[address] = next(self._number)
         self._met.add(address)
-        step = Step(TAKE, at, event, piece, entry["size"], entry["stream"])
-        self.found.steps.append(step)
+        self.steps.append(Step(TAKE, at, event, piece, entry["size"], entry["stream"]))
 
     def _give_back(self, entry: Entry, at: int, event: int) -> None:
         address = entry["addr"]
@@ -224,12 +203,12 @@ class _Reader:
                 self._is_cut()
                 return
             piece = self._was_before(entry, address)
-        self.found.steps.append(Step(GIVE_BACK, at, event, piece))
+        self.steps.append(Step(GIVE_BACK, at, event, piece))
         following = self._trace[at + 1] if at + 1 < len(self._trace) else {}
         done = following.get("action"), following.get("addr")
-        if entry["action"] != "free_completed" and done != ("free_completed", address):
+        if done != ("free_completed", address):
             self._awaited[address] = piece
-            self.found.late[piece] = _NEVER
+            self.late[piece] = _NEVER
 
     def _complete(self, entry: Entry, at: int) -> None:
         address = entry["addr"]
@@ -238,15 +217,14 @@ class _Reader:
             piece = self._was_before(entry, address)
             self._waiting.append(Step(GIVE_BACK, -1, 0, piece))
         if piece is not None:
-            self.found.late[piece] = at
+            self.late[piece] = at
 
     def _return(self, entry: Entry, at: int) -> None:
         """What went back at once is one step, at the first of its entries."""
         trace = self._trace
         if not at or trace[at - 1]["action"] not in SHRANK:
-            places = range(at, len(trace))
-            left = (trace[n] for n in places if trace[n]["action"] not in SHRANK)
-            following = next(left, None)
+            left = islice(trace, at, None)
+            following = next((e for e in left if e["action"] not in SHRANK), None)
             wanted = None
             if following is not None and following["action"] in ("oom", *GREW):
                 size = following["size"]
@@ -254,26 +232,24 @@ class _Reader:
                     size = self._settings.segment_bytes(size)
                 wanted = self._level + size
             self._returns.append((at, wanted))
-            self.found.steps.append(Step(RETURN, at, -1))
+            self.steps.append(Step(RETURN, at, -1))
         self._level -= entry["size"]
 
     def _fail(self, entry: Entry, at: int, event: int) -> None:
-        found, size = self.found, entry["size"]
-        step = Step(FAIL, at, event, self._new_piece(), size, entry["stream"])
-        found.steps.append(step)
-        found.failed_event = event
-        free = entry.get("device_free")
-        if isinstance(free, int) and free >= 0:
-            found.total_bytes = self._level + free
+        size, free = entry["size"], entry.get("device_free")
+        self.steps.append(Step(FAIL, at, event, -1, size, entry["stream"]))
+        self.failed_event = event
+        if free is not None:
+            self.total_bytes = self._level + free
             segment = self._settings.segment_bytes(size)
             if segment <= free and not self._settings.expandable_segments:
                 # A share was all that was allowed.
-                found.total_bytes = self._level + segment - 1
+                self.total_bytes = self._level + segment - 1
 
-    def _compare_end(self) -> None:
+    def _compare_end(self, final: Sequence[Entry]) -> None:
         """Add what is there in the end and was before."""
         there = set()
-        for segment in self._final:
+        for segment in final:
             for block in segment["blocks"]:
                 address = block["address"]
                 if block["state"] == INACTIVE:
@@ -284,25 +260,21 @@ class _Reader:
                     piece = self._was_before({**segment, "size": size}, address)
                     if block["state"] != "active_allocated":
                         self._waiting.append(Step(GIVE_BACK, -1, 0, piece))
-                        self.found.late[piece] = _NEVER
+                        self.late[piece] = _NEVER
                 elif address not in self._live and address not in self._awaited:
                     self._is_cut()
         if not there >= self._live.keys():
             self._is_cut()
 
     def _is_cut(self) -> None:
-        self.found.notes[_CUT] = None
+        self.notes[_CUT] = None
 
     def _was_before(self, entry: Entry, address: int) -> int:
-        piece = self._new_piece()
+        piece = next(self._number)
         step = Step(TAKE, -1, 0, piece, entry["size"], entry["stream"])
         self._held[address] = step
         self._met.add(address)
         return piece
-
-    def _new_piece(self) -> int:
-        self.found.pieces += 1
-        return self.found.pieces - 1
 
 
 # -------------------------------------------------------------------- served again
@@ -326,13 +298,9 @@ class Replay:
         self.failed_event: int | None = None
         self._now = -1  # the place of the entry
         self._blocks: dict[int, Block] = {}
-        self.allocator = CachingAllocator(
-            0,
-            total_bytes or _PLENTY_BYTES,
-            driver=self,
-            settings=settings,
-            addresses=addresses,
-        )
+        options = {"driver": self, "settings": settings, "addresses": addresses}
+        total = total_bytes or _PLENTY_BYTES
+        self.allocator = CachingAllocator(0, total, **options)
         if settings.garbage_collection_threshold and total_bytes:
             self.allocator.set_fraction(1.0)
         self._queues: list[int] = []  # until when the last of each is not free
@@ -378,8 +346,7 @@ class Replay:
     def malloc(self, nbytes: int) -> None:
         """Costs nothing here."""
 
-    def free(self, nbytes: int) -> None:
-        """Costs nothing here."""
+    free = malloc
 
     def record(self, stream: int) -> int:
         """When the stream that a piece waits for had done what it had."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import pickle
 import re
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -33,8 +32,6 @@ _PLACED = frozenset(
         *("segment_alloc", "segment_free", "segment_map", "segment_unmap"),
     }
 )
-_OTHERS = frozenset({"annotate", "oom", "snapshot"})
-_MOST_UNKNOWN = 20
 _LONGEST_NAME = 60
 _LONGEST_SETTING = 500
 _HOW = "torch.cuda.memory._dump_snapshot(FILE) writes one"
@@ -69,7 +66,7 @@ class _Entry(msgspec.Struct, gc=False):
     size: _Number = 0
     stream: _Number = 0
     addr: _Number | None = None
-    device_free: int | None = None
+    device_free: _Number | None = None
     time_us: _Number | None = None
     frames: Any = None
 
@@ -86,9 +83,8 @@ class Snapshot:
 
     # as `torch.cuda.memory_snapshot()` tells them; `requested_size` may be None
     segments: Sequence[Mapping[str, Any]]
-    # for each device its history, oldest first, empty where none was recorded.
-    # Entries have `action`, `size`, `stream` and `addr`; and, or None, `device_free`
-    # of an "oom", `frames` and `time_us`.
+    # for each device its history, oldest first, as `_Entry` has it; empty where none
+    # was recorded
     device_traces: Sequence[Sequence[Mapping[str, Any]]]
     # how the allocator was set, as PYTORCH_CUDA_ALLOC_CONF would say it; None where
     # the file does not tell
@@ -132,19 +128,13 @@ def snapshot_in(file: Opened) -> Snapshot:
     except (msgspec.ValidationError, TypeError) as error:
         why = printable(first_line(error), 90)
         raise GpuMagicError(f"{name} is no memory snapshot: {why}", _HOW) from None
-    unknown: Counter[str] = Counter()
-    traces = [list(_entries(each or (), unknown)) for each in whole.device_traces]
+    traces = [list(_entries(each or ())) for each in whole.device_traces]
+    count = sum(map(len, traces))
     return Snapshot(
         [_segment(each) for each in whole.segments],
         traces,
         _settings(whole.allocator_settings),
-        FileRead(
-            file.name,
-            len(file.data),
-            events=sum(map(len, traces)),
-            unknown=tuple(unknown.most_common(_MOST_UNKNOWN)),
-            folder=file.folder,
-        ),
+        FileRead(file.name, len(file.data), count, folder=file.folder),
     )
 
 
@@ -157,7 +147,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         called = printable(f"{module_name}.{global_name}", 80)
-        plain = re.fullmatch(r"[\w.+-]+", self._name, re.ASCII) is not None
+        plain = re.fullmatch(r"[\w.+-]+", self._name, re.ASCII)
         file = self._name if plain else "FILE"
         raise GpuMagicError(
             f"{self._name} needs {called}, and reading it runs nothing: no plain "
@@ -195,17 +185,13 @@ def _segment(found: _Segment) -> dict[str, Any]:
     return {**msgspec.structs.asdict(found), "blocks": blocks}
 
 
-def _entries(
-    trace: Sequence[_Entry], unknown: Counter[str]
-) -> Iterator[dict[str, Any]]:
+def _entries(trace: Sequence[_Entry]) -> Iterator[dict[str, Any]]:
     """Those of which it is known what they are about."""
     for each in trace:
-        if each.action in _OTHERS or (each.action in _PLACED and each.addr is not None):
+        if each.action == "oom" or (each.action in _PLACED and each.addr is not None):
             if not isinstance(each.frames, list):
                 each.frames = None
             yield msgspec.structs.asdict(each)
-        else:
-            unknown[printable(each.action, _LONGEST_NAME)] += 1
 
 
 def _settings(found: Any) -> str | None:

@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from gpumagic.gpu_open import matching
-from gpumagic.gpu_open.trace_records import Clock, Difference, RankShare, Together
+from gpumagic.gpu_open.trace_records import Difference, RankShare, Together
 from gpumagic.report.collectives import (
     Attendance,
     Offset,
@@ -57,46 +57,39 @@ def together(ranks: Sequence[RankTrace]) -> Together:
     }
     labelled = dict(sorted(labelled.items()))
     found = matching.matches_of(labelled, by_rank=by_rank)
-    offsets = clock_offsets(_ends(labelled, found))
-    clock = _clock(labelled, offsets)
+    one_clock = _is_one_clock(labelled, clock_offsets(_ends(labelled, found)))
     waits = waits_of(
         {
-            label: _attendance(rank, found.keys[label], clock)
+            label: _attendance(rank, found.keys[label], one_clock=one_clock)
             for label, rank in labelled.items()
         },
         members=found.members,
-        common_clock=clock is Clock.SHARED,
+        common_clock=one_clock,
     )
     slowest, ratio, more_s = _slowest(waits)
-    apart = [each.apart_ns / _NS for each in waits.latest.values()]
-    errors = [each.error_ns for each in offsets.values() if each.error_ns is not None]
-    is_aligned = clock is Clock.ALIGNED and errors
     worlds = [rank.world_size for rank in ranks if rank.world_size]
     return Together(
         tuple(_share(label, rank, waits) for label, rank in labelled.items()),
         world_size=max(worlds, default=None),
         matched=len(waits.latest),
         unmatched=waits.untold,
-        by_number=found.by_number,
         slowest=slowest,
         ratio=ratio,
         differences=(
             () if slowest is None else _differences(labelled, slowest, more_s)
         ),
-        skew_s=median(apart) if apart else None,
-        clock=clock,
-        clock_error_s=max(errors) / _NS if is_aligned else None,
+        one_clock=one_clock,
     )
 
 
 def _attendance(
-    rank: RankTrace, keys: Mapping[int, matching.Key], clock: Clock
+    rank: RankTrace, keys: Mapping[int, matching.Key], *, one_clock: bool
 ) -> Attendance:
     zero_ns = rank.zero_ns or 0
     parts = []
     for place, each in enumerate(rank.collectives):
         group, number = keys.get(place, (None, None))
-        if clock is not Clock.SHARED and each.name in _NO_WORD_OF_THE_LAST:
+        if not one_clock and each.name in _NO_WORD_OF_THE_LAST:
             number = None
         (start_ns, end_ns), *hidden = (
             (zero_ns + round(from_s * _NS), zero_ns + round(until_s * _NS))
@@ -145,16 +138,17 @@ def _ends(
     }
 
 
-def _clock(ranks: Mapping[int, RankTrace], offsets: Mapping[int, Offset]) -> Clock:
+def _is_one_clock(
+    ranks: Mapping[int, RankTrace], offsets: Mapping[int, Offset]
+) -> bool:
     """One clock shows no offset beyond what its own measure varies by."""
     if len(offsets) < 2:
-        return Clock.APART
-    shared = all(rank.zero_ns is not None for rank in ranks.values()) and all(
+        return False
+    return all(rank.zero_ns is not None for rank in ranks.values()) and all(
         abs(offset.ns)
         <= min(max(offset.error_ns or 0, _ONE_HOST_NS), _ONE_HOST_MOST_NS)
         for offset in offsets.values()
     )
-    return Clock.SHARED if shared else Clock.ALIGNED
 
 
 # ------------------------------------------------------------------- who is slow

@@ -12,7 +12,6 @@ import math
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ import msgspec
 from gpumagic.devices import kineto
 from gpumagic.errors import GpuMagicError, first_line
 from gpumagic.gpu_open.files import AGAIN, ends_early, opened
-from gpumagic.gpu_open.host import STEP, users_frame
+from gpumagic.gpu_open.host import STEP, is_users
 from gpumagic.gpu_open.trace_events import HostEvent, TraceEvents, Work
 from gpumagic.gpu_open.trace_records import FileRead
 from gpumagic.report.events import SpanKind
@@ -29,14 +28,12 @@ from gpumagic.report.introspection import without_collecting
 from gpumagic.report.units import printable, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from gpumagic.gpu_open.files import Opened
 
 _MOST_UNKNOWN = 20
 _AT_ONCE = 1_000  # entries: more of them do not fit into the processor's cache
-_TOLD_EACH = 5_000  # of them
 _MOST_NUMBER = 2**61  # so that two of them added are a number of 64 bits
 _MOST_US = 2e15
 _FIRST_NS = 10**18  # in 2001: a clock that is later counts from 1970 on
@@ -61,11 +58,13 @@ _COMMUNICATES = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-_RANK = (
-    re.compile(r"(?<![a-z])rank[-_= ]?(\d{1,6})(?![\d])", re.IGNORECASE),
-    # Accelerate's ProfileKwargs, and Lightning's PyTorchProfiler.
-    re.compile(r"^profile_(\d{1,6})\.json"),
-    re.compile(r"^(?:fit|validate|test|predict)-.*?-(\d{1,6})\.\d{10,}\.pt\.trace\."),
+# The last two are of Accelerate's ProfileKwargs and Lightning's PyTorchProfiler.
+_RANK = re.compile(
+    r"""(?<![a-z])rank[-_= ]?(\d{1,6})(?!\d)
+    | ^profile_(\d{1,6})\.json
+    | ^(?:fit|validate|test|predict)-.*?-(\d{1,6})\.\d{10,}\.pt\.trace\.
+    """,
+    re.VERBOSE | re.IGNORECASE,
 )
 # Kineto writes some figures that are no JSON.
 _NO_NUMBER = re.compile(rb'(?<=":)\s*[+-]?(?:inf|nan|NaN|Infinity)(?=\s*[,}])')
@@ -109,6 +108,11 @@ class _Entry(msgspec.Struct, gc=False):
     args: _Args | None = None
 
 
+class _Device(msgspec.Struct):
+    id: int
+    name: str
+
+
 class _File(msgspec.Struct, rename="camel"):
     trace_events: list[msgspec.Raw]
     distributed_info: Any = None
@@ -122,9 +126,7 @@ _event = functools.partial(tuple.__new__, HostEvent)
 _work = functools.partial(tuple.__new__, Work)
 
 
-def read(
-    path: str | Path, progress: Callable[[float], object] = lambda _: None
-) -> TraceEvents:
+def read(path: str | Path) -> TraceEvents:
     """Read one file."""
     file = opened(path)
     shown = shortened(file.name, 60)
@@ -132,62 +134,48 @@ def read(
         problem = f"{shown} is a memory snapshot, no trace"
         raise GpuMagicError(problem, f"type: %gpu_open {shown}")
     with without_collecting():
-        found = _decoded(file, shown)
-        if not found.trace_events:
-            raise GpuMagicError(
-                f"there is no event in {shown}",
-                "open the file of another rank or step; a profiler writes it when it "
-                "stops",
-            )
-        count, nbytes = len(found.trace_events), len(file.data)
-        rows = _Rows(found)
         try:
-            rows.take(found.trace_events, progress)
-        except msgspec.ValidationError as error:
-            raise _no_trace(shown, error) from None
+            found = _decoded(file.data)
+            if not found.trace_events:
+                raise GpuMagicError(f"there is no event in {shown}", AGAIN)
+            count, nbytes = len(found.trace_events), len(file.data)
+            rows = _Rows(found)
+            rows.take(found.trace_events)
+        except (msgspec.DecodeError, RecursionError) as error:
+            if "truncated" in str(error):
+                raise ends_early(file.name) from None
+            why = printable(first_line(error), 80)
+            problem = f"{shown} is not as torch writes a trace: {why}"
+            raise GpuMagicError(problem, AGAIN) from None
         found.trace_events.clear()
         file.data.clear()  # so that there is room for what is made of it
-        name = shortened(file.name, 200)
-        return rows.events(FileRead(name, nbytes, count, folder=file.folder), found)
+        return rows.events(file, count, nbytes)
 
 
-def _decoded(file: Opened, shown: str) -> _File:
-    data: bytearray | bytes = file.data
-    is_list = data[:64].lstrip().startswith(b"[")
-
-    def decode(data: bytearray | bytes) -> _File:
-        if is_list:
+def _decoded(data: bytearray | bytes) -> _File:
+    try:
+        if data[:64].lstrip().startswith(b"["):
             return _File(msgspec.json.decode(data, type=list[msgspec.Raw]))
         return msgspec.json.decode(data, type=_File)
-
-    try:
-        try:
-            return decode(data)
-        except msgspec.DecodeError as error:
-            if "malformed" not in str(error):
-                raise
-            return decode(_NO_NUMBER.sub(b"null", data))
-    except (msgspec.DecodeError, RecursionError) as error:
-        if "truncated" in str(error):
-            raise ends_early(file.name) from None
-        raise _no_trace(shown, error) from None
-
-
-def _no_trace(shown: str, error: Exception) -> GpuMagicError:
-    why = printable(first_line(error), 80)
-    return GpuMagicError(f"{shown} is not as torch writes a trace: {why}", AGAIN)
+    except msgspec.DecodeError as error:
+        mended = _NO_NUMBER.sub(b"null", data) if "malformed" in str(error) else data
+        if mended == data:
+            raise
+        return _decoded(mended)
 
 
 class _Rows:
     """Sorts entries into rows; what is none is counted."""
 
     def __init__(self, found: _File) -> None:
+        self._found = found
+        self._machine = _machine(found)
         first = _first(found)
         self._since_ns = _since_ns(found, first)
         self._zero_us = math.floor(first.ts) if first.ts < _MOST_US else 0
         self._base_ns = (self._since_ns or 0) + self._zero_us * 1000
         self._sends = functools.cache(_COMMUNICATES.search)
-        self._is_users = functools.cache(users_frame)
+        self._is_users = functools.cache(is_users)
         # Before calls are known: work, and calls, with the correlation by which they
         # find each other.
         self._work: list[tuple[Any, ...]] = []
@@ -200,14 +188,10 @@ class _Rows:
         self._names: dict[str, str] = {}  # each kept once
         self._unknown: Counter[str] = Counter()
 
-    def take(
-        self, entries: list[msgspec.Raw], progress: Callable[[float], object]
-    ) -> None:
+    def take(self, entries: list[msgspec.Raw]) -> None:
         """Make rows of entries, some thousand at once: few of them are in memory."""
         decode = msgspec.json.Decoder(_Entry).decode
         for at in range(0, len(entries), _AT_ONCE):
-            if at % _TOLD_EACH == 0:
-                progress(0.1 + 0.6 * at / len(entries))
             by_kind: defaultdict[str, list[_Entry]] = defaultdict(list)
             for entry in map(decode, entries[at : at + _AT_ONCE]):
                 if entry.ph != "X":
@@ -283,24 +267,29 @@ class _Rows:
 
     # ---------------------------------------------------------------- altogether
 
-    def events(self, file: FileRead, found: _File) -> TraceEvents:
+    def events(self, file: Opened, count: int, nbytes: int) -> TraceEvents:
         """All rows in order, with what the file tells beside them."""
-        job, machine = found.distributed_info, _machine(found)
+        job = self._found.distributed_info
         job = job if isinstance(job, dict) else {}
         rank = _whole(job.get("rank"))
-        if rank is None:
-            named = (each.search(file.name) for each in _RANK)
-            rank = next((int(each[1]) for each in named if each), None)
-        names = _device_names(found.device_properties)
-        if machine is not None:
-            names = {row[4]: machine for row in self._work if row[4] is not None}
+        if rank is None and (named := _RANK.search(file.name)):
+            rank = int(named[named.lastindex or 0])
+        names = _device_names(self._found.device_properties)
+        if self._machine is not None:
+            devices = {row[4] for row in self._work} - {None}
+            names = dict.fromkeys(devices, self._machine)
         for rows in (self._operators, self._marks, self._python):
             rows.sort(key=_order)
         self._calls.sort(key=lambda call: _order(call[0]))
         calls = [call for call, _ in self._calls]
-        unknown = tuple(self._unknown.most_common(_MOST_UNKNOWN))
         return TraceEvents(
-            replace(file, unknown=unknown),
+            FileRead(
+                shortened(file.name, 200),
+                nbytes,
+                count,
+                unknown=tuple(self._unknown.most_common(_MOST_UNKNOWN)),
+                folder=file.folder,
+            ),
             self._called(),
             calls,
             self._operators,
@@ -310,7 +299,7 @@ class _Rows:
             rank=rank,
             world_size=_whole(job.get("world_size")),
             device_names=names,
-            simulated=machine is not None,
+            simulated=self._machine is not None,
             since_1970=self._since_ns is not None,
         )
 
@@ -401,10 +390,9 @@ def _told(args: _Args) -> dict[str, Any]:
 
 def _device_names(told: Any) -> dict[Any, str]:
     """What the devices of the machine are called, by their numbers."""
-    return {
-        each["id"]: each["name"]
-        for each in (told if isinstance(told, list) else [])
-        if isinstance(each, dict)
-        and type(each.get("id")) is int
-        and isinstance(each.get("name"), str)
-    }
+    names = {}
+    for each in told if isinstance(told, list) else []:
+        with contextlib.suppress(msgspec.ValidationError):
+            device = msgspec.convert(each, _Device)
+            names[device.id] = device.name
+    return names

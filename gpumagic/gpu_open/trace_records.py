@@ -6,17 +6,14 @@ tell.
 
 from __future__ import annotations
 
-import enum
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpumagic.report.record import Record
-from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
     from gpumagic.report.events import OperatorTime
-    from gpumagic.report.places import CodeLine
 
 _LONGEST_TYPED = 90  # a longer path would fill the line that says what to do
 
@@ -35,10 +32,9 @@ class FileRead(Record):
 
     @property
     def typed(self) -> str:
-        """What is typed to open it again; of a very long path the name alone."""
+        """What is typed to open it again; of a very long path its end."""
         path = f"{self.folder.rstrip('/')}/{self.name}" if self.folder else self.name
-        fits = len(path) <= _LONGEST_TYPED
-        return shlex.quote(path) if fits else shortened(self.name, 60)
+        return shlex.quote(path) if len(path) <= _LONGEST_TYPED else self.name[-60:]
 
 
 @dataclass(frozen=True)
@@ -53,24 +49,11 @@ class KernelSum(Record):
 
 
 @dataclass(frozen=True)
-class LineSum(Record):
-    """What a line of code launched, as far as the trace has stacks.
-
-    The profiler knows of a function where it begins, and of one that already ran when
-    it was started the line that it was at.
-    """
-
-    line: CodeLine
-    launches: int
-    device_s: float
-
-
-@dataclass(frozen=True)
 class HostWork(Record):
     """What the host was in while the device was idle and nothing was launched."""
 
-    # the outermost operator or annotation; where there is none the call, else the
-    # innermost function of the user's; None where the trace tells nothing
+    # the outermost operator or annotation, else the call, else the user's function;
+    # None where the trace tells nothing
     name: str | None
     seconds: float
 
@@ -84,14 +67,12 @@ class Idle(Record):
 
     # the next work was launched only after the device ran dry: until that launch
     host_late_s: float
-    # it was launched in time, and what ran last before it ran on another stream,
-    # which it may have waited for
+    # it was launched in time, and what ran last before it ran on another stream
     other_stream_s: float
     unknown_s: float  # the rest, such as the way from one kernel to the next
-    # what the host did while it was late, the longest first
-    host_was_in: tuple[HostWork, ...] = ()
-    # how much of what is unknown was at most 10 us each from the kernel before, or
-    # from a late launch, to the beginning
+    host_was_in: tuple[HostWork, ...] = ()  # while it was late, the longest first
+    # what of the unknown was at most 10 us each from the kernel before, or from a late
+    # launch, to the beginning
     between_s: float = 0.0
 
     @property
@@ -114,23 +95,19 @@ class Step(Record):
 class Collective(Record):
     """One communication of this rank with others."""
 
-    # "all_reduce", "all_gather", "send", ...; as the file has it where it is none
-    name: str
+    name: str  # "all_reduce", "send", ...; as the file has it where it is none
     group: str | None  # the name of its process group
-    # its place in the order of its group: the group's own sequence number where the
-    # file has it of all, else from 0 on in the order of the calls
+    # the group's own sequence number where the file has it of all, else its place in
+    # the order of the calls
     number: int
     numbered: bool  # whether it is the group's own
     start_s: float  # when its kernel began
     end_s: float
     nbytes: int | None = None  # what this rank put in
-    called_s: float | None = None  # when the host called it
-    # "forward", "backward", "optimizer" or "" where the host was in none
-    during: str = ""
+    during: str = ""  # "forward", "backward" or "optimizer" where the host was in one
     # which ranks are in the group, as the file writes them: "[0, 1]". Groups of one
     # name with other members are other groups.
     members: str | None = None
-    size: int | None = None  # how many ranks the group has
     # how long, from its start to its end, a kernel ran that does not communicate;
     # None where nobody has looked
     hidden_s: float | None = None
@@ -152,7 +129,7 @@ class LaneSpan(Record):
 class LaneTrace(Record):
     """What one thread or stream did, with few enough spans to draw."""
 
-    name: str  # "host", "backward thread", "stream 7",
+    name: str  # "host", "stream 7",
     spans: tuple[LaneSpan, ...]  # in order; short neighbours of a kind are put together
     busy_s: float  # how long at least one of them ran
 
@@ -175,19 +152,15 @@ class RankTrace(Record):
     idle_s: float | None = None  # the rest of the length
     launches: int | None = None  # how often the host gave the device something to do
     streams: int | None = None  # on how many streams device work ran
-    # by name, the longest altogether first; copies and fills are none
-    kernels: tuple[KernelSum, ...] = ()
+    kernels: tuple[KernelSum, ...] = ()  # by name, the longest altogether first
     idle: Idle | None = None  # why it was idle
-    # to be drawn: the host's first, then the streams by their busy time
-    lanes: tuple[LaneTrace, ...] = ()
+    lanes: tuple[LaneTrace, ...] = ()  # the host's first, then the busiest streams
     steps: tuple[Step, ...] = ()  # in order
     operators: tuple[OperatorTime, ...] = ()  # what the operators took on the host
-    # what lines launched, the longest on the device first
-    lines: tuple[LineSum, ...] = ()
     collectives: tuple[Collective, ...] = ()  # in order of their beginning
-    # how long the device worked for "forward", "backward" and "optimizer", by what
-    # the host was in when it launched, without what communicates (there it may only
-    # wait); "input": how long the host waited for batches. Each where it can be told.
+    # how long the device worked for "forward", "backward" and "optimizer", by what the
+    # host was in when it launched, without communication (there it may only wait);
+    # "input": how long the host waited for batches. Each where it can be told.
     phases: tuple[tuple[str, float], ...] = ()
     # from the first event of the host to its last; all that is known without a device
     host_length_s: float | None = None
@@ -197,14 +170,6 @@ class RankTrace(Record):
 
 
 # ------------------------------------------------------------------------ many ranks
-
-
-class Clock(enum.Enum):
-    """How the times of several ranks were put on one scale."""
-
-    SHARED = "the clock of one host"
-    ALIGNED = "by the ends of what they did together"
-    APART = "each by its own"
 
 
 @dataclass(frozen=True)
@@ -254,15 +219,11 @@ class Together(Record):
     # how many were not, and tell nothing of waits; sending from one rank to one other
     # is neither
     unmatched: int
-    by_number: bool  # whether they were matched by the group's own numbers
     # the rank whose own work took longest; None where none stands out
     slowest: int | None = None
     ratio: float | None = None  # its own work over that in the median
     differences: tuple[Difference, ...] = ()  # what it spent more on, the most first
-    # how far apart the ranks came to a collective, in the median
-    skew_s: float | None = None
-    clock: Clock = Clock.APART  # how their times were put together
-    clock_error_s: float | None = None  # how far that may be off
+    one_clock: bool = False  # whether the clocks of all agree
 
 
 # ------------------------------------------------------------------------ two runs
@@ -270,7 +231,7 @@ class Together(Record):
 
 @dataclass(frozen=True)
 class Change(Record):
-    """One kernel or operator in two runs; None where a run has none of it."""
+    """One kernel in two runs; None where a run has none of it."""
 
     name: str
     kind: str
@@ -294,7 +255,6 @@ class Comparison(Record):
     busy_before_s: float | None
     busy_after_s: float | None
     kernels: tuple[Change, ...]  # the largest differences first
-    operators: tuple[Change, ...]  # likewise, by what they took by themselves
     # whether all figures are those of a median step, as their numbers differ
     per_step: bool = False
 

@@ -22,14 +22,13 @@ from gpumagic.gpu_open.trace_records import (
     Idle,
     KernelSum,
     RankTrace,
-    Step,
 )
 from gpumagic.report.events import length_within, merged, within
 
 MS = 1_000_000
 EPOCH_NS = 1_760_000_000 * 10**9
 
-Where = Literal["forward", "backward", "input", "collective", "bursts"]
+Where = Literal["forward", "backward", "input", "collective"]
 Clocks = Literal["shared", "apart", "unknown"]
 
 _INPUT_NS, _FORWARD_NS, _PIECE_NS, _OPTIMIZER_NS = 2 * MS, 20 * MS, 10 * MS, 6 * MS
@@ -40,7 +39,6 @@ _KINDS = {
     "optimizer": ("multi_tensor_apply_kernel", "elementwise"),
 }
 _INPUT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-_REDUCES = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
 @dataclass
@@ -50,8 +48,7 @@ class _Rank:
     now_ns: int
     work: list[tuple[str, int, int]] = field(default_factory=list)
     stalls: list[tuple[str, int, int]] = field(default_factory=list)
-    parts: list[tuple[int, int, int, int]] = field(default_factory=list)
-    steps: list[tuple[int, int]] = field(default_factory=list)
+    parts: list[tuple[int, int, int]] = field(default_factory=list)
     ready: list[int] = field(default_factory=list)
 
     def works(self, phase: str, took_ns: float) -> None:
@@ -78,7 +75,6 @@ def training(  # noqa: PLR0913 -- what is made up can be anything
     clocks: Clocks = "shared",
     numbered: bool = True,
     seed: int = 0,
-    world_size: int | None = None,
 ) -> list[RankTrace]:
     """Traces of ranks that train.
 
@@ -88,18 +84,13 @@ def training(  # noqa: PLR0913 -- what is made up can be anything
     """
     draw = random.Random(seed)
     ranks = [_Rank(draw.randrange(0, MS)) for _ in range(count)]
-    burst = {step for step in range(steps) if draw.random() < 1 / 3} or {steps // 2}
     for step in range(steps):
         for number, rank in enumerate(ranks):
             more_ns = by_s * 1e9 if number == slow else 0.0
-            began_ns = rank.now_ns
             about = lambda typical_ns: typical_ns * max(draw.gauss(1, noise), 0.1)  # noqa: E731
             late_ns = more_ns if where == "input" else 0.0
-            rank.stalls_in(
-                _INPUT,
-                about(_INPUT_NS) + late_ns,
-            )
-            slower = where == "forward" or (where == "bursts" and step in burst)
+            rank.stalls_in(_INPUT, about(_INPUT_NS) + late_ns)
+            slower = where == "forward"
             rank.works("forward", about(_FORWARD_NS) + more_ns * slower)
             rank.ready = []
             for bucket in range(buckets):
@@ -108,22 +99,11 @@ def training(  # noqa: PLR0913 -- what is made up can be anything
                 if where == "collective" and (step, bucket) == (steps // 2, 1):
                     rank.stalls_in("MyHook.backward", more_ns)
                 rank.ready.append(rank.now_ns)
-            rank.steps.append((began_ns, rank.now_ns))
         _average(ranks, buckets, draw)
         for rank in ranks:
             rank.works("optimizer", _OPTIMIZER_NS * max(draw.gauss(1, noise), 0.1))
-            rank.steps[-1] = rank.steps[-1][0], rank.now_ns
-    return [
-        _trace(
-            rank,
-            number,
-            world_size or count,
-            draw,
-            clocks=clocks,
-            numbered=numbered,
-        )
-        for number, rank in enumerate(ranks)
-    ]
+    told = {"clocks": clocks, "numbered": numbered}
+    return [_trace(each, at, count, draw, **told) for at, each in enumerate(ranks)]
 
 
 def _average(ranks: list[_Rank], buckets: int, draw: random.Random) -> None:
@@ -140,7 +120,7 @@ def _average(ranks: list[_Rank], buckets: int, draw: random.Random) -> None:
         done_ns = max(came) + _MOVES_NS
         for place, (rank, came_ns) in enumerate(zip(ranks, came, strict=True)):
             end_ns = done_ns + draw.randrange(_WAY_NS)
-            rank.parts.append((bucket, rank.ready[bucket], came_ns, end_ns))
+            rank.parts.append((bucket, came_ns, end_ns))
             free_ns[place] = end_ns
     for place, rank in enumerate(ranks):
         rank.now_ns = max(rank.now_ns, free_ns[place])
@@ -163,56 +143,31 @@ def _trace(  # noqa: PLR0913 -- see above
 
     first_ns, last_ns = rank.work[0][1], rank.work[-1][2]
     work = [span[1:] for span in rank.work]
-    moves = [span[2:] for span in rank.parts]
+    moves = [span[1:] for span in rank.parts]
     took = lambda spans: length_within(merged(spans), first_ns, last_ns) / 1e9  # noqa: E731
     length_s = (last_ns - first_ns) / 1e9
     late_s = took([span[1:] for span in rank.stalls])
-    idle_s = length_s - took(work + moves)
     sums = {
-        phase: [end - start for name, start, end in rank.work if name == phase]
+        phase: sum(end - start for name, start, end in rank.work if name == phase) / 1e9
         for phase in _KINDS
     }
-    reduces = [end - start for start, end in moves]
-    kernels = [
-        KernelSum(*_KINDS[phase], len(each), sum(each) / 1e9, max(each) / 1e9)
-        for phase, each in sums.items()
-    ] + [
-        KernelSum(
-            _REDUCES,
-            "communication",
-            len(reduces),
-            sum(reduces) / 1e9,
-            max(reduces) / 1e9,
-        )
-    ]
-    stalls: dict[str, int] = {}
+    stalls: dict[str, float] = {}
     for name, start, end in rank.stalls:
-        inside_ns = max(min(end, last_ns) - max(start, first_ns), 0)
-        stalls[name] = stalls.get(name, 0) + inside_ns
+        stalls[name] = stalls.get(name, 0.0) + took([(start, end)])
     return RankTrace(
         file=FileRead(f"rank{number}.json.gz", 10**6, 10**4),
         rank=number,
         world_size=world_size,
-        device_name="NVIDIA A100-SXM4-80GB",
         length_s=length_s,
         busy_s=took(work + moves),
-        compute_s=took(work),
-        communication_s=took(moves),
-        hidden_communication_s=took(work) + took(moves) - took(work + moves),
-        copy_s=0.0,
-        idle_s=idle_s,
-        launches=len(work) + len(moves),
-        streams=2,
-        kernels=tuple(sorted(kernels, key=lambda each: -each.total_s)),
+        kernels=tuple(
+            KernelSum(*_KINDS[phase], 1, each, each) for phase, each in sums.items()
+        ),
         idle=Idle(
             late_s,
-            max(idle_s - late_s, 0.0),
+            max(length_s - took(work + moves) - late_s, 0.0),
             0.0,
-            tuple(HostWork(name, ns / 1e9) for name, ns in stalls.items() if ns > 0),
-        ),
-        steps=tuple(
-            Step(place, seconds(start), (end - start) / 1e9)
-            for place, (start, end) in enumerate(rank.steps)
+            tuple(HostWork(name, each) for name, each in stalls.items() if each > 0),
         ),
         collectives=tuple(
             Collective(
@@ -223,21 +178,16 @@ def _trace(  # noqa: PLR0913 -- see above
                 seconds(came),
                 seconds(end),
                 nbytes=(bucket + 1) << 20,
-                called_s=seconds(ready),
-                during="backward",
                 hidden_s=length_within(merged(_near(work, came)), came, end) / 1e9,
                 hidden=tuple(
                     (seconds(start), seconds(until))
                     for start, until in within(merged(_near(work, came)), came, end)
                 ),
             )
-            for place, (bucket, ready, came, end) in enumerate(rank.parts)
+            for place, (bucket, came, end) in enumerate(rank.parts)
         ),
-        phases=(
-            *((phase, sum(each) / 1e9) for phase, each in sums.items()),
-            ("input", stalls.get(_INPUT, 0) / 1e9),
-        ),
-        host_length_s=(last_ns - rank.steps[0][0]) / 1e9,
+        phases=(*sums.items(), ("input", stalls.get(_INPUT, 0.0))),
+        host_length_s=length_s,
         zero_ns=None if clocks == "unknown" else EPOCH_NS + zero_ns,
     )
 

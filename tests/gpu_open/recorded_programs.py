@@ -40,16 +40,11 @@ class Events:
 class Program:
     """A program that takes, lends and gives back by chance, and notes what it did."""
 
-    def __init__(
-        self, seed, conf, capacity=CAPACITY, streams=(DEFAULT, SIDE), **options
-    ):
+    def __init__(self, seed, conf, capacity=CAPACITY):
         self.draw = Random(seed)  # noqa: S311 -- chance that repeats
         self.conf = conf
-        self.streams = streams
         self.events = Events()
-        self.allocator = allocator_of(
-            capacity, conf=conf, device=self.events, **options
-        )
+        self.allocator = allocator_of(capacity, conf=conf, device=self.events)
         if "garbage" in conf:
             self.allocator.set_fraction(1.0)
         self.blocks = {}
@@ -71,10 +66,10 @@ class Program:
             if what == "take":
                 nbytes = draw.randint(1, draw.choice((2000, 3 * MIB, most)))
                 pool = GRAPHS if pools and draw.random() < 0.2 else None
-                self.do("take", nbytes, draw.choice(self.streams), pool)
+                self.do("take", nbytes, draw.choice((DEFAULT, SIDE)), pool)
             elif what in ("free", "lend") and self.blocks:
                 number = draw.choice(sorted(self.blocks))
-                self.do(what, number, draw.choice(self.streams), None)
+                self.do(what, number, draw.choice((DEFAULT, SIDE)), None)
             elif what == "catch up" or (what == "empty" and draw.random() < 0.3):
                 self.do(what, 0, 0, None)
 

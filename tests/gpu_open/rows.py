@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumagic.gpu_open.host import users_frame
+from gpumagic.gpu_open.host import is_users
 from gpumagic.gpu_open.trace_events import HostEvent, TraceEvents, Work
 from gpumagic.gpu_open.trace_records import FileRead
 from gpumagic.report.events import SpanKind
@@ -18,7 +18,7 @@ def trace(work=(), calls=(), operators=(), marks=(), python=(), **more):
     def in_order(events):
         return sorted(events, key=lambda each: (each.start_ns, -each.end_ns))
 
-    python = [each for each in python if users_frame(each.name)]
+    python = [each for each in python if is_users(each.name)]
     file = FileRead("trace.json", 0, 0)
     lists = (in_order(work), calls, *map(in_order, (operators, marks, python)))
     return TraceEvents(file, *map(list, lists), **{"main_thread": MAIN, **more})

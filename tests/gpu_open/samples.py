@@ -1,13 +1,9 @@
-"""Reports of every kind of recording, from whichever halves of the room are there."""
+"""Reports of every kind of recording."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
+from tests.gpu_open import samples_snapshots, samples_traces
 
-HALVES = tuple(
-    import_module(name)
-    for name in ("tests.gpu_open.samples_traces", "tests.gpu_open.samples_snapshots")
-    if find_spec(name)
-)
-SAMPLES = tuple(sample for half in HALVES for sample in half.SAMPLES)
+_EVERY = (*samples_traces.SAMPLES, *samples_snapshots.SAMPLES)
+SAMPLES = tuple((name, report) for name, _, report in _EVERY)
+HEADINGS = {name: heading for name, heading, _ in _EVERY}

@@ -6,7 +6,7 @@ files differ only where a view does.
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from itertools import accumulate
 
 from gpumagic.gpu_mem.records import Block, BlockState, Segment
@@ -23,7 +23,7 @@ from gpumagic.gpu_open.memory_records import (
 from gpumagic.gpu_open.trace_records import FileRead
 from gpumagic.report.places import CodeLine
 
-KIB, MIB, GIB = 2**10, 2**20, 2**30
+MIB, GIB = 2**20, 2**30
 STRETCHES = 240
 HOSTILE = "<script>alert(1)</script>&\"'</td>\x1b[31m\u202eevil\nnext {line}"
 LONG = "models/transformer/attention/flash_attention_with_sliding_window_utils.py"
@@ -35,34 +35,23 @@ def gib(number):
     return int(number * GIB) // 512 * 512
 
 
-def line(where, *parts):
-    """A line of code, as `train.py, 41` or with its source."""
-    name, number = where.split(", ")
-    return CodeLine(f"{name}, line {number}", *parts)
-
-
-ATTENTION = line("attention.py, 88")
-MODEL = line("model.py, 12")
-STEP = line("train.py, 41")
-OPTIM = line("train.py, 52")
-MLP = line("mlp.py, 30")
-LOADER = line("data.py, 19")
-LOSSES = line("train.py, 44")
+ATTENTION = CodeLine("attention.py, line 88")
+MODEL = CodeLine("model.py, line 12")
+STEP = CodeLine("train.py, line 41")
+OPTIM = CodeLine("train.py, line 52")
+MLP = CodeLine("mlp.py, line 30")
+LOADER = CodeLine("data.py, line 19")
+LOSSES = CodeLine("train.py, line 44")
 
 
 # ------------------------------------------------------------------- over time
 
 
-def rising(high, steps=2, begin=0.0, end=1.0):
+def rising(high, steps=2):
     """Made piece by piece in a forward pass, gone piece by piece in the backward."""
     period = STRETCHES / steps
-    heights = []
-    for at in range(STRETCHES):
-        share = (at % period) / period
-        hill = min(share / 0.55, (1 - share) / 0.45)
-        is_there = begin <= at / STRETCHES < end
-        heights.append(gib(high * hill) if is_there else 0)
-    return tuple(heights)
+    shares = ((at % period) / period for at in range(STRETCHES))
+    return tuple(gib(high * min(s / 0.55, (1 - s) / 0.45)) for s in shares)
 
 
 def held(high, begin=0.0):
@@ -70,116 +59,67 @@ def held(high, begin=0.0):
     return tuple(gib(high) if at / STRETCHES >= begin else 0 for at in range(STRETCHES))
 
 
-def growing(high):
-    """A little more in each step."""
-    return tuple(gib(high * at / STRETCHES) for at in range(STRETCHES))
-
-
 def piled(*sizes):
     """Up to the moment of an error, and there it ends."""
     return tuple(map(gib, accumulate(sizes)))
 
 
-def course_of(*entries, events, rest=None):
-    """Lines and their course: each a line, its levels, and what else is known.
+def course_of(*entries, events):
+    """A device's lines and their course: each a line, its levels, taken, given back.
 
-    Returns:
-        What a device is made of: lines, course, the peak and its event.
+    A line that took nothing was there before the recording.
     """
-    totals = [
-        sum(column) for column in zip(*(each[1] for each in entries), strict=True)
-    ]
-    totals = [a + b for a, b in zip(totals, rest or [0] * STRETCHES, strict=True)]
+    totals = [sum(column) for column in zip(*(e[1] for e in entries), strict=True)]
     peak = max(range(STRETCHES), key=totals.__getitem__)
-    lines = [
-        LineMemory(
-            line=where,
-            now_bytes=levels[-1],
-            at_peak_bytes=levels[peak],
-            **{"before": False, "taken": 0, "given_back": 0, **more},
-        )
-        for where, levels, more in entries
-    ]
-    order = sorted(range(len(lines)), key=lambda at: -lines[at].at_peak_bytes)
-    drawn, left = order[:12], order[12:]
-    rest = [
-        sum(column)
-        for column in zip(
-            rest or [0] * STRETCHES, *(entries[at][1] for at in left), strict=True
-        )
-    ]
-    places = {at: place for place, at in enumerate(order)}
-    levels = [entries[at][1] for at in drawn]
-    others = [tuple(rest)] if any(rest) else []
+    entries = sorted(entries, key=lambda each: -each[1][peak])
     return {
-        "lines": tuple(lines[at] for at in order),
+        "lines": tuple(
+            LineMemory(where, not taken, levels[-1], levels[peak], taken, given_back)
+            for where, levels, taken, given_back in entries
+        ),
         "course": MemoryCourse(
             events,
-            (*(places[at] for at in drawn), *([None] if others else [])),
-            tuple(map(tuple, (*levels, *others))),
+            tuple(range(len(entries))),
+            tuple(each[1] for each in entries),
             length_s=events * 1.3e-4,
         ),
         "events": events,
         "peak_bytes": totals[peak],
         "peak_event": (2 * peak + 1) * events // (2 * STRETCHES),
         "allocated_bytes": totals[-1],
-        "has_stacks": any(each[0] is not None for each in entries),
-    }
-
-
-def taken(times, lived=None, given_back=None):
-    """What a line did while it was recorded."""
-    back = (times if lived else 0) if given_back is None else given_back
-    return {
-        "taken": times,
-        "given_back": back,
-        "lived_events": lived,
+        "has_stacks": True,
     }
 
 
 # ---------------------------------------------------------------- what lies where
 
 
-def segment(*pieces, device=0, address=0, stream=0, pool="large", expandable=False):
+def segment(*pieces, address=0, pool="large"):
     """Blocks one behind the other: each a size in MiB and a line, or None for free."""
     blocks, offset = [], 0
     for size, where in pieces:
         state = BlockState.FREE if where is None else BlockState.ALLOCATED
-        code = where if isinstance(where, CodeLine) else None
         nbytes = int(size * MIB)
-        blocks.append(Block(offset, nbytes, state, nbytes, line=code))
+        blocks.append(Block(offset, nbytes, state, nbytes, line=where))
         offset += nbytes
-    return Segment(
-        device,
-        0x7F0000000000 + address,
-        offset,
-        stream,
-        pool,
-        expandable,
-        tuple(blocks),
-    )
+    at = 0x7F0000000000 + address
+    return Segment(0, at, offset, 0, pool, False, tuple(blocks))
 
 
-NOBODY = object()
-
-
-def many(count, *pieces, **more):
+def many(count, *pieces, address=0, pool="large"):
     """So many segments of the same pieces."""
-    nbytes = int(sum(size for size, _ in pieces) * MIB)
+    apart = 2 * int(sum(size for size, _ in pieces) * MIB)
     return tuple(
-        segment(*pieces, address=more.get("address", 0) + at * 2 * nbytes, **rest)
-        for at in range(count)
-        for rest in [{k: v for k, v in more.items() if k != "address"}]
+        segment(*pieces, address=address + at * apart, pool=pool) for at in range(count)
     )
 
 
-def device_of(segments, device=0, **more):
+def device_of(segments, **more):
     """A device with these segments."""
-    allocated = sum(each.allocated_bytes for each in segments)
     reserved = sum(each.nbytes for each in segments)
     known = {
-        "device": device,
-        "allocated_bytes": allocated,
+        "device": 0,
+        "allocated_bytes": sum(each.allocated_bytes for each in segments),
         "reserved_bytes": reserved,
         "segments": segments,
         "peak_reserved_bytes": reserved,
@@ -188,32 +128,19 @@ def device_of(segments, device=0, **more):
     return SnapshotOfDevice(**{**known, **more})
 
 
-def file_of(name, events=0, **more):
+def file_of(name, events=0):
     """A file that was read."""
-    return FileRead(name, 210 * events + 48_000, events, **more)
+    return FileRead(name, 210 * events + 48_000, events)
 
 
-def report_of(*devices, name="snapshot.pickle", settings="", read_s=0.84, **more):
+def report_of(device, name="snapshot.pickle", settings="", **more):
     """One snapshot."""
-    files = more.pop("files", None)
-    if files is None:
-        files = (file_of(name, sum(each.events for each in devices)),)
-    return SnapshotReport(files, devices, settings, read_s=read_s, **more)
+    files = (file_of(name, device.events),)
+    return SnapshotReport(files, (device,), settings, read_s=0.84, **more)
 
 
 # --------------------------------------------------------------- a plain training
 
-_TRAINING = course_of(
-    (ATTENTION, rising(1.9), taken(1152, 402)),
-    (MODEL, held(0.72), taken(148)),
-    (OPTIM, held(0.9, 0.33), taken(296)),
-    (MLP, rising(0.6), taken(576, 380)),
-    (STEP, rising(0.24), taken(912, 210)),
-    (LOADER, held(0.012), taken(6, 3010, 5)),
-    *((line(f"block.py, {at}"), rising(0.05), taken(96, 90)) for at in range(20, 24)),
-    events=12_480,
-    rest=rising(0.02),
-)
 _TRAINING_SEGMENTS = (
     *many(20, (18, ATTENTION), (2, None)),
     segment((736, MODEL), address=5 * GIB),
@@ -222,28 +149,39 @@ _TRAINING_SEGMENTS = (
     segment((2400, None), address=12 * GIB),
     *many(6, (1.5, MLP), (0.5, None), pool="small", address=11 * GIB),
 )
-TRAINING = report_of(device_of(_TRAINING_SEGMENTS, **_TRAINING))
+TRAINING = report_of(
+    device_of(
+        _TRAINING_SEGMENTS,
+        **course_of(
+            (ATTENTION, rising(1.9), 1152, 1152),
+            (MODEL, held(0.72), 148, 0),
+            (OPTIM, held(0.9, 0.33), 296, 0),
+            (MLP, rising(0.6), 576, 576),
+            (STEP, rising(0.24), 912, 912),
+            (LOADER, held(0.012), 6, 5),
+            events=12_480,
+        ),
+    )
+)
 
 # --------------------------------------------------------------- out of memory
 
-_HELD_PIECES = [0.048, 0, 0, 0] * 40 + [0.072, 0, 0, 0] * 20
 _FAILED = course_of(
-    (ATTENTION, piled(*_HELD_PIECES), taken(1240)),
-    (MODEL, held(0.9), taken(148)),
-    (OPTIM, held(0.61), taken(296)),
-    (MLP, piled(*[0.008, 0, 0, 0] * 60), taken(620)),
-    (None, held(0.16), {"before": True}),
+    (ATTENTION, piled(*[0.048, 0, 0, 0] * 40, *[0.072, 0, 0, 0] * 20), 1240, 0),
+    (MODEL, held(0.9), 148, 0),
+    (OPTIM, held(0.61), 296, 0),
+    (MLP, piled(*[0.008, 0, 0, 0] * 60), 620, 0),
+    (None, held(0.16), 0, 0),
     events=18_211,
 )
 _FAILURE = Failure(18_211, 2 * GIB, int(0.4 * GIB), _FAILED["peak_bytes"], ATTENTION)
-_FAILED_SEGMENTS = (
-    *many(28, (122, ATTENTION), (18, None)),
-    segment((922, MODEL), address=9 * GIB),
-    segment((625, OPTIM), address=12 * GIB),
-    segment((490, MLP), (180, None), (164, NOBODY), address=15 * GIB),
-)
 _DEVICE_OUT = device_of(
-    _FAILED_SEGMENTS,
+    (
+        *many(28, (122, ATTENTION), (18, None)),
+        segment((922, MODEL), address=9 * GIB),
+        segment((625, OPTIM), address=12 * GIB),
+        segment((490, MLP), (180, None), (164, LOADER), address=15 * GIB),
+    ),
     **{**_FAILED, "peak_event": 18_210, "complete": False},
     failure=_FAILURE,
 )
@@ -253,13 +191,7 @@ OUT_OF_MEMORY = report_of(_DEVICE_OUT, name="oom_snapshot.pickle")
 
 NO_HISTORY = report_of(
     device_of(
-        tuple(
-            dataclasses.replace(
-                each,
-                blocks=tuple(dataclasses.replace(b, line=None) for b in each.blocks),
-            )
-            for each in _TRAINING_SEGMENTS
-        ),
+        _TRAINING_SEGMENTS,
         complete=False,
         lines=(LineMemory(None, False, gib(2), gib(2), 0, 0),),
     ),
@@ -269,47 +201,28 @@ HOSTILE_ONE = report_of(
     device_of(
         (segment((30, CodeLine(HOSTILE, HOSTILE)), (10, None)),),
         **course_of(
-            (CodeLine(HOSTILE, HOSTILE), rising(1.1), taken(12, 30)),
-            (CodeLine(f"{LONG}, line 1024", LONG), held(0.4), taken(1)),
+            (CodeLine(HOSTILE, HOSTILE), rising(1.1), 12, 12),
+            (CodeLine(f"{LONG}, line 1024", LONG), held(0.4), 1, 0),
             events=77,
         ),
     ),
-    files=(file_of(HOSTILE, 77, unknown=((HOSTILE, 3),)),),
+    name=HOSTILE,
     settings=HOSTILE,
 )
 
-# --------------------------------------------------- devices, streams, expandable
-
-_SHARDS = tuple(
-    device_of(
-        tuple(
-            dataclasses.replace(each, device=at)
-            for each in many(8 - at, (100, ATTENTION), (20, None))
-        ),
-        device=at,
-        **course_of(
-            (ATTENTION, rising(0.8 - 0.1 * at, 1), taken(400, 90)),
-            (MODEL, held(0.1), taken(40)),
-            events=4_000 + at,
-        ),
-    )
-    for at in range(3)
-)
-SEVERAL_DEVICES = report_of(*_SHARDS)
 # ------------------------------------------------------------------------ growth
 
-_TWO = (file_of("before.pickle", 9_800), file_of("after.pickle", 31_400))
 _LEAKING = device_of(
     _TRAINING_SEGMENTS,
     **course_of(
-        (LOSSES, growing(1.3), taken(260)),
-        (ATTENTION, rising(0.9, 8), taken(1152, 402)),
-        (MODEL, held(0.72), taken(148)),
+        (LOSSES, piled(*[1.3 / STRETCHES] * STRETCHES), 260, 0),
+        (ATTENTION, rising(0.9, 8), 1152, 1152),
+        (MODEL, held(0.72), 148, 0),
         events=31_400,
     ),
 )
 GROWN = SnapshotReport(
-    _TWO,
+    (file_of("before.pickle", 9_800), file_of("after.pickle", 31_400)),
     (_LEAKING,),
     "",
     grown=(
@@ -319,6 +232,7 @@ GROWN = SnapshotReport(
     ),
     read_s=1.31,
 )
+
 # ------------------------------------------------------------------------ replays
 
 
@@ -330,18 +244,18 @@ def replayed(text, reserved, segments, failed=None, **more):
     )
 
 
-def replays_of(*replays, again=6.1, device=0, **more):
+def replays_of(*replays, again=6.1, **more):
     """The replays of a device, and what the rules reserve under the first."""
     failed = replays[0].failed_event is not None
-    told = {"again_bytes": gib(again), "again_failed": failed, **more}
-    return ReplayOf(device, replays, **told)
+    return ReplayOf(
+        0, replays, **{"again_bytes": gib(again), "again_failed": failed, **more}
+    )
 
 
 AS_RECORDED = replayed("", 6.15, 214, 18_211, recorded=True)
 UNLIMITED = replayed("", 5.9, 40, total_bytes=None, recorded=True)
-REPLAY_HELPS = report_of(
-    _DEVICE_OUT,
-    name="oom.pickle",
+REPLAY_HELPS = replace(
+    report_of(_DEVICE_OUT, name="oom.pickle"),
     replays=(
         replays_of(
             AS_RECORDED,
@@ -353,21 +267,22 @@ REPLAY_HELPS = report_of(
     ),
 )
 SAMPLES = (
-    ("snapshot-oom", OUT_OF_MEMORY),
-    ("snapshot-training", TRAINING),
-    ("snapshot-no-history", NO_HISTORY),
-    ("snapshot-hostile", HOSTILE_ONE),
-    ("snapshot-devices", SEVERAL_DEVICES),
-    ("snapshot-grown", GROWN),
-    ("snapshot-replay", REPLAY_HELPS),
+    (
+        "snapshot-oom",
+        "A snapshot of a training that ran out of memory",
+        OUT_OF_MEMORY,
+    ),
+    ("snapshot-training", "A snapshot of a training: whose the peak is", TRAINING),
+    ("snapshot-no-history", "A snapshot without a history", NO_HISTORY),
+    (
+        "snapshot-hostile",
+        "A snapshot with names that are made to break a page",
+        HOSTILE_ONE,
+    ),
+    ("snapshot-grown", "Two snapshots: the line that keeps more and more", GROWN),
+    (
+        "snapshot-replay",
+        "A replay: one setting would have gone through",
+        REPLAY_HELPS,
+    ),
 )
-
-HEADINGS = {
-    "snapshot-oom": "A snapshot of a training that ran out of memory",
-    "snapshot-training": "A snapshot of a training: whose the peak is",
-    "snapshot-no-history": "A snapshot without a history",
-    "snapshot-hostile": "A snapshot with names that are made to break a page",
-    "snapshot-devices": "A snapshot of three devices",
-    "snapshot-grown": "Two snapshots: the line that keeps more and more",
-    "snapshot-replay": "A replay: one setting would have gone through",
-}

@@ -7,8 +7,6 @@ from dataclasses import replace
 from gpumagic.gpu_open.answer_recording import TraceReport
 from gpumagic.gpu_open.trace_records import (
     Change,
-    Clock,
-    Collective,
     Comparison,
     Difference,
     FileRead,
@@ -17,17 +15,14 @@ from gpumagic.gpu_open.trace_records import (
     KernelSum,
     LaneSpan,
     LaneTrace,
-    LineSum,
     RankShare,
     RankTrace,
     Step,
     Together,
 )
 from gpumagic.report.events import OperatorTime
-from gpumagic.report.places import CodeLine
 
 MS = 1e-3
-US = 1e-6
 MIB = 2**20
 HOSTILE = "<script>alert(1)</script>&\"'</td>\x1b[31m\u202eevil\nnext line"
 A100 = "NVIDIA A100-SXM4-80GB"
@@ -45,7 +40,6 @@ SOFTMAX = (
 )
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
 FLASH = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 64> >()"
-NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
@@ -113,7 +107,6 @@ GPU_BOUND = RankTrace(
         ),
         lane("stream 7", *steady(52, 10, (0.5, 51, GEMM, "kernel"))),
         lane("stream 13", *steady(52, 10, (20, 21.3, "Memcpy HtoD", "copy"))),
-        lane("backward thread", *steady(52, 10, (14, 28, "", "launch"))),
     ),
     operators=OPERATORS,
     phases=(("forward", 166 * MS), ("backward", 301 * MS), ("optimizer", 44 * MS)),
@@ -172,88 +165,27 @@ TINY = replace(
 )
 
 
-def all_reduce(number, start_ms, end_ms, during="backward", name="all_reduce"):
-    """One collective of the whole job."""
-    return Collective(
-        name, "0", number, True, start_ms * MS, end_ms * MS, 25 * MIB, None, during
-    )
-
-
-COMMUNICATING = replace(
-    GPU_BOUND,
-    rank=5,
-    world_size=64,
-    file=file("trace_rank5.json.gz"),
-    length_s=640 * MS,
-    busy_s=602 * MS,
-    compute_s=388 * MS,
-    communication_s=277 * MS,
-    hidden_communication_s=71 * MS,
-    idle_s=38 * MS,
-    idle=Idle(2 * MS, 31 * MS, 5 * MS),
-    kernels=(KERNELS[0], kernel(NCCL, "communication", 320, 277, 6.1), *KERNELS[1:]),
-    lanes=(
-        lane("host", *steady(64, 10, (0, 36, "", "launch"))),
-        lane("stream 7", *steady(64, 10, (0.5, 39.3, GEMM, "kernel"))),
-        lane("stream 20", *steady(64, 10, (32, 60, NCCL, "communication"))),
-    ),
-    collectives=tuple(all_reduce(at, at * 2, at * 2 + 0.866) for at in range(320)),
-    steps=tuple(Step(at, at * 64 * MS, 64 * MS, 60.2 * MS) for at in range(10)),
-)
-
 NO_DEVICE = RankTrace(
     file=file("host_only.json"),
     operators=OPERATORS,
     host_length_s=1.2,
     lanes=(lane("host", *steady(120, 10, (0, 90, "aten::addmm", "host code"))),),
-    lines=(),
-)
-
-STEPS = replace(
-    GPU_BOUND,
-    length_s=1.32,
-    busy_s=1.04,
-    idle_s=0.28,
-    idle=Idle(212 * MS, 0.0, 68 * MS, (HostWork("save_checkpoint", 180 * MS),)),
-    lanes=(
-        lane(
-            "host",
-            *steady(104, 8, (0, 60, "", "launch")),
-            (832, 1012, "save_checkpoint", "host code"),
-            *(
-                (at + 180, b + 180, n, k)
-                for at, b, n, k in steady(104, 11, (0, 60, "", "launch"))[8:]
-            ),
-        ),
-        lane(
-            "stream 7",
-            (0, 830, GEMM, "kernel"),
-            (1013, 1320, GEMM, "kernel"),
-        ),
-    ),
-    steps=tuple(
-        Step(
-            at,
-            (at * 104 + (180 if at > 7 else 0)) * MS,
-            (284 if at == 7 else 104 + (at % 3)) * MS,
-            99 * MS,
-        )
-        for at in range(11)
-    ),
 )
 
 MADE_TO_BREAK = replace(
-    COMMUNICATING,
+    GPU_BOUND,
     rank=None,
     file=file(f"{HOSTILE}{'x' * 300}", unknown=((HOSTILE, 3),)),
     device_name=HOSTILE,
-    idle=Idle(30 * MS, 4 * MS, 4 * MS, (HostWork(HOSTILE, 30 * MS),)),
+    length_s=640 * MS,
+    communication_s=277 * MS,
+    hidden_communication_s=71 * MS,
+    idle=Idle(90 * MS, 4 * MS, 4 * MS, (HostWork(HOSTILE, 90 * MS),)),
     kernels=(kernel(HOSTILE, HOSTILE, 1, 9.0, 9.0), *KERNELS),
-    lanes=(lane(HOSTILE, (0, 640, HOSTILE, HOSTILE)),),
+    lanes=(lane(HOSTILE, (0, 640, HOSTILE, "kernel")),),
     operators=(OperatorTime(HOSTILE, 1, MS, MS), *OPERATORS),
-    lines=(LineSum(CodeLine(HOSTILE, HOSTILE), 1, MS),),
+    steps=(Step(3, 0.0, 64 * MS, 60.2 * MS),),
     phases=((HOSTILE, MS),),
-    collectives=(all_reduce(1, 0, 9, name=HOSTILE),),
 )
 
 # -------------------------------------------------------------------- many ranks
@@ -276,21 +208,21 @@ def place(rank, *millis, last=4):
     )
 
 
-def work_of(rank):
-    """A rank of eight, that reduces three times."""
-    return replace(
-        GPU_BOUND,
-        file=file(f"trace_rank{rank}.json.gz"),
-        rank=rank,
-        world_size=8,
-        collectives=tuple(
-            all_reduce(at, at * 139 + 95, at * 139 + 132) for at in range(3)
-        ),
+def ranks(count):
+    """So many ranks of one job."""
+    return tuple(
+        replace(
+            GPU_BOUND,
+            file=file(f"trace_rank{rank}.json.gz"),
+            rank=rank,
+            world_size=count,
+        )
+        for rank in range(count)
     )
 
 
 STRAGGLER = TraceReport(
-    ranks=tuple(work_of(rank) for rank in range(8)),
+    ranks=ranks(8),
     together=Together(
         ranks=tuple(
             place(rank, 384, 0, 32, 117, last=4)
@@ -301,7 +233,6 @@ STRAGGLER = TraceReport(
         world_size=8,
         matched=4,
         unmatched=0,
-        by_number=True,
         slowest=3,
         ratio=1.57,
         differences=(
@@ -309,9 +240,7 @@ STRAGGLER = TraceReport(
             Difference("forward", 84 * MS, 80 * MS),
             Difference("matrix product", 300 * MS, 188 * MS),
         ),
-        skew_s=28 * MS,
-        clock=Clock.SHARED,
-        clock_error_s=1.2 * US,
+        one_clock=True,
     ),
     read_s=21.3,
 )
@@ -326,33 +255,17 @@ def _of_many(rank):
 
 
 MANY = TraceReport(
-    ranks=tuple(replace(work_of(rank), world_size=128) for rank in range(128)),
+    ranks=ranks(128),
     together=Together(
         ranks=tuple(map(_of_many, range(128))),
         world_size=128,
         matched=180,
         unmatched=0,
-        by_number=True,
         slowest=77,
         ratio=1.43,
         differences=(Difference("input", 131 * MS, 14 * MS),),
-        skew_s=27 * MS,
-        clock=Clock.ALIGNED,
-        clock_error_s=0.2 * MS,
     ),
     read_s=188.0,
-)
-
-UNMATCHED = TraceReport(
-    ranks=tuple(work_of(rank) for rank in range(2)),
-    together=Together(
-        ranks=(place(0, 658, 0, 0, 0, last=0), place(1, 660, 0, 0, 0, last=0)),
-        world_size=128,
-        matched=0,
-        unmatched=48,
-        by_number=False,
-    ),
-    read_s=0.4,
 )
 
 # ---------------------------------------------------------------------- two runs
@@ -373,62 +286,39 @@ CHANGES = (
     change("triton_poi_fused_add_0", "fused", (None, 12), None, 0.8),
     change("fused_dropout_kernel", "random numbers", (160, None), 0.481, None),
 )
-CHANGED_OPERATORS = (
-    change("aten::add_", "operator", (1_440, 2_160), 9.1, 14.2),
-    change("aten::addmm", "operator", (180, 180), 3.1, 3.3),
-)
-TWO = (
-    GPU_BOUND,
-    replace(GPU_BOUND, file=file("after_rank0.json.gz")),
-)
-
-
-def compared(length_ms, busy_ms, kernels, **more):
-    """Two runs, by their lengths and how long the GPU was busy."""
-    comparison = Comparison(
-        length_ms[0] * MS,
-        length_ms[1] * MS,
-        busy_ms[0] * MS,
-        busy_ms[1] * MS,
-        kernels,
-        CHANGED_OPERATORS,
-        **more,
-    )
-    return TraceReport(TWO, comparison=comparison, read_s=2.2)
-
-
-SLOWER = compared((318, 394), (301, 372), CHANGES)
-IDLER = replace(
-    compared((318, 394), (301, 299), CHANGES[2:3]),
-    ranks=(GPU_BOUND, replace(TWO[1], device_name="NVIDIA H100 80GB HBM3")),
+SLOWER = TraceReport(
+    (GPU_BOUND, replace(GPU_BOUND, file=file("after_rank0.json.gz"))),
+    comparison=Comparison(318 * MS, 394 * MS, 301 * MS, 372 * MS, CHANGES),
+    read_s=2.2,
 )
 
 SAMPLES = (
-    ("rank-gpu-bound", TraceReport((GPU_BOUND,), read_s=4.1)),
-    ("rank-loader", TraceReport((HOST_BOUND,), read_s=3.9)),
-    ("rank-tiny-kernels", TraceReport((TINY,))),
-    ("rank-communicates", TraceReport((COMMUNICATING,))),
-    ("rank-no-device", TraceReport((NO_DEVICE,))),
-    ("rank-odd-step", TraceReport((STEPS,))),
-    ("rank-hostile", TraceReport((MADE_TO_BREAK,))),
-    ("ranks-straggler", STRAGGLER),
-    ("ranks-128", MANY),
-    ("ranks-unmatched", UNMATCHED),
-    ("runs-slower", SLOWER),
-    ("runs-idler", IDLER),
+    (
+        "rank-gpu-bound",
+        "A trace of one process, which keeps the GPU busy",
+        TraceReport((GPU_BOUND,), read_s=4.1),
+    ),
+    (
+        "rank-loader",
+        "The GPU waits for the DataLoader",
+        TraceReport((HOST_BOUND,), read_s=3.9),
+    ),
+    (
+        "rank-tiny-kernels",
+        "Kernels are shorter than their launches",
+        TraceReport((TINY,)),
+    ),
+    (
+        "rank-no-device",
+        "A trace without any work of a GPU",
+        TraceReport((NO_DEVICE,)),
+    ),
+    (
+        "rank-hostile",
+        "Names that are made to break a page",
+        TraceReport((MADE_TO_BREAK,)),
+    ),
+    ("ranks-straggler", "Eight ranks, one of which is slow in backward", STRAGGLER),
+    ("ranks-128", "128 ranks, one of which waits for its input", MANY),
+    ("runs-slower", "Two runs, the second of which is slower", SLOWER),
 )
-
-HEADINGS = {
-    "rank-gpu-bound": "A trace of one process, which keeps the GPU busy",
-    "rank-loader": "The GPU waits for the DataLoader",
-    "rank-tiny-kernels": "Kernels are shorter than their launches",
-    "rank-communicates": "A third of the time goes into communication alone",
-    "rank-no-device": "A trace without any work of a GPU",
-    "rank-odd-step": "One step took much longer than all others",
-    "rank-hostile": "Names that are made to break a page",
-    "ranks-straggler": "Eight ranks, one of which is slow in backward",
-    "ranks-128": "128 ranks, one of which waits for its input",
-    "ranks-unmatched": "Two ranks that did nothing together",
-    "runs-slower": "Two runs, the second of which is slower",
-    "runs-idler": "Two runs, in the second of which the GPU is idle for longer",
-}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pickle
-import statistics
-from collections import Counter, defaultdict
+from collections import Counter
 from random import Random
 
 import pytest
@@ -107,12 +106,8 @@ def steps(random):
 class Program:
     """Takes and gives back at will, and knows what it does.
 
-    Attributes:
-        trace: What torch would have recorded.
-
-        states: For each entry what is in use behind it, by address.
-
-        reserved: For each entry what was taken from the driver behind it.
+    For each entry of the trace `states` has what is in use behind it, by address, and
+    `reserved` what was taken from the driver.
     """
 
     def __init__(self, does):
@@ -230,19 +225,15 @@ def owner_of(address, piece, states, cut):
 
 def assert_lines(found, states, cut):
     """Each line has what all its pieces have, added up."""
-    now, peak, taken = Counter(), Counter(), Counter()
-    lives, held = defaultdict(list), defaultdict(Counter)
+    now, peak, taken, given_back = Counter(), Counter(), Counter(), Counter()
     seen = {(a, p): owner_of(a, p, states, cut) for s in states for a, p in s.items()}
     for (address, piece), owner in seen.items():
         there = [n for n, state in enumerate(states) if state.get(address) == piece]
         size = rounded(piece[0])
         now[owner] += size * (there[-1] == len(states) - 1)
         peak[owner] += size * (found.peak_event in there)
-        if not owner[1]:
-            taken[owner] += 1
-        if there[-1] < len(states) - 1:
-            lives[owner].append(len(there))
-        held[owner][size] += 1
+        taken[owner] += not owner[1]
+        given_back[owner] += there[-1] < len(states) - 1
     assert len(found.lines) == len(set(seen.values()))
     for each in found.lines:
         number = None if each.line is None else int(each.line.where.split()[-1])
@@ -250,9 +241,7 @@ def assert_lines(found, states, cut):
         assert each.now_bytes == now[owner]
         assert each.at_peak_bytes == peak[owner]
         assert each.taken == taken[owner]
-        assert each.given_back == len(lives[owner])
-        lived = statistics.median_low(lives[owner]) if lives[owner] else None
-        assert each.lived_events == (None if each.before else lived)
+        assert each.given_back == given_back[owner]
     at_peak = [each.at_peak_bytes for each in found.lines]
     assert at_peak == sorted(at_peak, reverse=True)
     assert sum(at_peak) == found.peak_bytes
@@ -282,28 +271,15 @@ def assert_course(found, states, levels, cut):
 
 def test_long_courses_have_few_stretches_and_few_lines():
     """Of many lines a dozen are drawn and the rest is one, in at most 240 stretches."""
-    trace, blocks = [], []
-    for number in range(300):
-        size = 512 * (number + 1)
-        for again in range(3):
-            trace.append(entry("alloc", BASE + (number << 24), size, number + 1))
-            if again < 2:
-                trace.append(entry("free_requested", BASE + (number << 24), size))
-        blocks.append(segment(BASE + (number << 24), block(size)))
+    places = [(BASE + (n << 24), 512 * (n + 1), n + 1) for n in range(300)]
+    trace = [entry("alloc", *each) for each in places]
 
-    found = found_in(trace, *blocks)
+    found = found_in(trace, *(segment(at, block(size)) for at, size, _ in places))
 
-    assert found.course is not None
-    assert found.events == 1500
     assert [len(each) for each in found.course.levels_bytes] == [240] * 13
     assert found.course.lines == (*range(12), None)
-    assert found.lines[0].line == where(300)
-    assert len(found.lines) == 201
-    assert found.lines[-1].line is None
-    assert sum(each.now_bytes for each in found.lines) == found.allocated_bytes
-    assert sum(each.taken for each in found.lines) == 900
-    ends = [each[-1] for each in found.course.levels_bytes]
-    assert sum(ends) == found.peak_bytes
+    assert (found.lines[0].line, len(found.lines)) == (where(300), 300)
+    assert sum(each[-1] for each in found.course.levels_bytes) == found.peak_bytes
 
 
 @pytest.mark.parametrize(
@@ -336,12 +312,9 @@ TORCH = "/usr/local/lib/python3.12/dist-packages/torch/nn/modules/module.py"
         (["C:\\Python312\\Lib\\random.py", "D:\\me\\b.py"], "b.py, line 2"),
         (["/var/torchinductor_me/ab/cabc.py", "a.py"], "a.py, line 2"),
         (["<eval_with_key>.5", "/c/CUDACachingAllocator.cpp", "a.py"], "a.py, line 3"),
-        (["/home/me/torch/train.py"], "train.py, line 1"),
         ([TORCH, "/v/site-packages/transformers/llama.py"], "llama.py, line 2"),
         (["/v/lib/python3.9/site-packages/x/a.py", TORCH], "a.py, line 1"),
-        (["<ipython-input-7-0123abc>"], "In [7], line 1"),
-        (["/var/ipykernel_12/345.py"], "cell 345, line 1"),
-        (["<stdin>"], "<stdin>, line 1"),
+        (["<ipython-input-7-0123abc>"], "<ipython-input-7-0123abc>, line 1"),
         ([TORCH, "??", "libtorch.so.2"], None),
         (["/home/me/bin/train"], "train, line 1"),
         ([], None),
@@ -391,36 +364,11 @@ def test_the_backward_pass_is_told_by_its_engine():
 # ------------------------------------------------------------------------- what grew
 
 
-def held_in(held, *, device=0, trace=()):
+def held_in(held):
     """A snapshot in which these blocks are in use: address, bytes, line or None."""
-    segments = [
-        {
-            "device": device,
-            "address": address * MIB,
-            "total_size": size,
-            "segment_type": "large",
-            "blocks": [
-                {
-                    "size": size,
-                    "state": "active_allocated",
-                    "frames": [] if line is None else frames(line),
-                }
-            ],
-        }
-        for address, size, line in held
-    ]
-    found = {"segments": segments, "device_traces": [[]] * device + [list(trace)]}
+    segments = [segment(at * MIB, block(size, line)) for at, size, line in held]
+    found = {"segments": segments, "device_traces": []}
     return snapshot_in(Opened("x", "snapshot", pickle.dumps(found)))
-
-
-def test_a_recording_that_has_ended_makes_no_growth():
-    """What has lost its stack and lies where it lay is still that line's."""
-    first = held_in([(1, 100, 3), (2, 20, 7)])
-    second = held_in([(1, 100, None), (2, 20, None), (3, 20, None)])
-
-    (found,) = grown(first, second)
-
-    assert (found.line, found.before_bytes, found.after_bytes) == (None, 0, 20)
 
 
 pieces = st.lists(st.tuples(st.integers(1, 9), st.sampled_from([1, 2, 3, None])))

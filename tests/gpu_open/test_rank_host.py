@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gpumagic.gpu_open.host import is_users
 from gpumagic.gpu_open.kernel_kinds import kind_of_kernel
 from gpumagic.gpu_open.rank_trace import rank_of
-from gpumagic.report.places import CodeLine
 from tests.gpu_open.rows import (
     AUTOGRAD,
     MAIN,
@@ -98,20 +98,9 @@ def test_without_device_work_the_host_is_all_that_is_told():
 
     rank = rank_of(trace(operators=operators, since_1970=True))
 
-    told = rank.to_dict()
-    assert {
-        name: told[name]
-        for name in told
-        if name.endswith("_s") or name in {"launches", "streams", "idle"}
-    } == {
-        **dict.fromkeys(
-            (
-                *("length_s", "busy_s", "compute_s", "communication_s", "copy_s"),
-                *("hidden_communication_s", "idle_s", "launches", "streams", "idle"),
-            )
-        ),
-        "host_length_s": pytest.approx(100e-9),
-    }
+    unknown = ("length_s", "busy_s", "communication_s", "idle_s", "launches", "idle")
+    assert [getattr(rank, each) for each in unknown] == [None] * len(unknown)
+    assert rank.host_length_s == pytest.approx(100e-9)
     assert [each.name for each in rank.operators] == ["aten::mm", "aten::item"]
     assert [lane.name for lane in rank.lanes] == ["host"]
     assert rank.zero_ns == 100
@@ -120,24 +109,21 @@ def test_without_device_work_the_host_is_all_that_is_told():
 # -------------------------------------------------------------------------- lines
 
 
-def test_lines_are_the_innermost_of_the_users_own_when_it_launched():
-    """Neither torch nor Python's own modules are the user's."""
-    work, calls = launched_at(10, 20, 30, 60)
-    python = [
-        host("train.py(1): <module>", 0, 100),
-        host("/home/me/model.py(12): forward", 5, 40),
-        host("torch/nn/modules/linear.py(5): forward", 9, 12),
-        host("<built-in method linear of type object at 0x7f>", 19, 22),
-        host("contextlib.py(70): inner", 18, 23),
-        host("/opt/lib/python3.11/site-packages/timm/x.py(3): f", 29, 32),
-    ]
-
-    rank = rank_of(trace(work, calls, python=python))
-
-    assert [(each.line, each.launches, ns(each.device_s)) for each in rank.lines] == [
-        (CodeLine("/home/me/model.py, line 12, in forward"), 3, 30),
-        (CodeLine("train.py, line 1, in <module>"), 1, 10),
-    ]
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("train.py(1): <module>", True),
+        ("/home/me/model.py(12): forward", True),
+        ("torch/nn/modules/linear.py(5): forward", False),
+        ("<built-in method linear of type object at 0x7f>", False),
+        ("contextlib.py(70): inner", False),
+        ("<frozen runpy>(9): run", False),
+        ("/opt/lib/python3.11/site-packages/timm/x.py(3): f", False),
+    ],
+)
+def test_neither_torch_nor_pythons_own_modules_are_the_users(name, expected):
+    """By the name that a function has in a trace."""
+    assert is_users(name) is expected
 
 
 # -------------------------------------------------------------------- collectives
@@ -167,19 +153,15 @@ def test_a_group_counts_by_its_own_numbers_where_all_have_one():
         ("tp", 0, False),
         (None, 0, False),
     ]
-    assert [each.size for each in rank.collectives] == [2, 2, None, None, None]
 
 
 @pytest.mark.parametrize(
     ("kernel_name", "told", "name"),
     [
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", None, "all_reduce"),
-        ("ncclKernel_AllReduce_RING_LL_Sum_float(x)", None, "all_reduce"),
         ("ncclDevKernel_SendRecv(x)", None, "send_recv"),
         ("ncclDevKernel_SendRecv(x)", "all_to_allv", "all_to_all"),
-        ("ncclDevKernel_AllGather_RING_LL(x)", "_allgather_base", "all_gather"),
         ("k", "reduce_scatter_tensor_coalesced", "reduce_scatter"),
-        ("ncclDevKernel_Broadcast_RING_LL(x)", "_broadcast_oop", "broadcast"),
         ("ncclDevKernel_Generic(x)", "coalesced", "coalesced"),
     ],
 )
@@ -197,7 +179,7 @@ def test_the_mark_round_its_call_tells_what_an_exchange_was_for():
 
     (each,) = rank_of(trace([nccl(20, 30, 0)], calls, marks=marks)).collectives
 
-    assert (each.name, ns(each.called_s)) == ("all_to_all", -10)
+    assert each.name == "all_to_all"
 
 
 # -------------------------------------------------------------------------- kinds
@@ -207,27 +189,15 @@ def test_the_mark_round_its_call_tells_what_an_exchange_was_for():
     ("name", "kind"),
     [
         ("ampere_sgemm_128x64_nn", "matrix product"),
-        (
-            "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x128>",
-            "matrix product",
-        ),
         ("nvjet_hsh_128x256_64x4_2x1_v_bz_coopA_TNT", "matrix product"),
         ("sm80_xmma_fprop_implicit_gemm_tf32f32_nhwckrsc", "convolution"),
-        ("cudnn_infer_volta_scudnn_winograd_128x128_ldg1", "convolution"),
-        ("miopenSp3AsmConv_v30_3_1_gfx9_fp32_f2x3_stride1", "convolution"),
         ("pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits>", "attention"),
-        ("void at::native::vectorized_layer_norm_kernel<float>", "normalisation"),
-        ("void cudnn::bn_fw_tr_1C11_kernel_NCHW<float>", "normalisation"),
-        ("void at::native::cunn_SoftMaxForward<4, float>", "softmax"),
         ("void at::native::reduce_kernel<512, 1, ReduceOp<sum_functor>>", "reduction"),
-        ("nll_loss_forward_reduce_cuda_kernel_2d", "reduction"),
-        ("vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>", "elementwise"),
         ("elementwise_kernel_with_index<int, arange_cuda_out>", "elementwise"),
         (
             "elementwise_kernel<128, 2, direct_copy_kernel_cuda>",
             "indexing and copies",
         ),
-        ("void fbgemm_gpu::permute_2D_data_kernel<false>", "indexing and copies"),
         (
             "split_embedding_backward_codegen_rowwise_adagrad_unweighted",
             "indexing and copies",
@@ -236,12 +206,8 @@ def test_the_mark_round_its_call_tells_what_an_exchange_was_for():
         ("distribution_elementwise_grid_stride_kernel<uniform>", "random numbers"),
         ("multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor>", "optimizer"),
         ("triton_per_fused__softmax_mul_3", "compiled"),
-        ("max_pool_forward_nchw<float>", "pooling"),
         ("my_own_kernel", "other"),
         ("aten::mm", "matrix product"),  # simulated
-        ("aten::add_.Tensor", "elementwise"),
-        ("aten::sum", "reduction"),
-        ("aten::sort", "sort"),
     ],
 )
 def test_kernels_are_told_by_what_they_work_out(name, kind):

@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from gpumagic.gpu_open.rank_trace import rank_of
 from gpumagic.gpu_open.trace_events import Work
 from tests.gpu_open.rows import (
-    AUTOGRAD,
     COPY,
     FILL,
     KERNEL,
     MAIN,
-    NODE,
     host,
     kernel,
     ns,
@@ -154,27 +152,21 @@ def test_what_the_host_was_in_while_it_was_late():
         trace(
             work,
             calls,
-            operators=[host("aten::linear", 70, 90), host("aten::addmm", 72, 88)],
+            operators=[host("aten::linear", 70, 90)],
             marks=[
                 host("ProfilerStep#3", 0, 120),
                 host("enumerate(DataLoader)#_Iter.__next__", 15, 35),
                 host("## whole run ##", 0, 111),
             ],
-            python=[
-                host("train.py(1): <module>", 0, 120),
-                host("train.py(12): step", 60, 65),
-                host("torch/nn/modules/module.py(5): _call", 61, 64),
-                host("threading.py(9): wait", 11, 14),
-            ],
+            python=[host("train.py(1): <module>", 0, 120)],
         )
     )
 
     assert [(each.name, ns(each.seconds)) for each in rank.idle.host_was_in] == [
-        ("train.py(1): <module>", 25),
+        ("train.py(1): <module>", 30),
         ("aten::linear", 20),
         ("enumerate(DataLoader)#_Iter.__next__", 20),
         ("cudaDeviceSynchronize", 10),
-        ("train.py(12): step", 5),
     ]
     assert ns(rank.idle.host_late_s) == 80
 
@@ -230,54 +222,7 @@ def test_what_the_host_was_in_adds_up(operators, calls, python, gaps):
     assert all(expected[name] == took for name, took in told)
 
 
-# What HolisticTraceAnalysis 0.5.0 tells of 22 kernels of its test data
-# (tests/data/trace_filter/sampled_rank-0.json.gz, the 1068th to the 1089th piece of
-# device work): stream, beginning and length in microseconds.
-EXCERPT = """
-7 0 13, 7 86 127, 7 223 146, 7 1014 244, 7 1262 3 fill, 7 1414 49, 7 2767 6,
-7 2777 242, 84 61881 12119 nccl, 7 61884 2074, 7 63961 3950, 7 67927 175, 7 68121 62,
-7 68188 8, 7 68440 209, 7 68883 7, 7 68893 5, 7 68902 145, 7 69063 7, 7 69074 66,
-7 69162 61, 7 69228 8"""
-
-
-def test_the_sums_are_those_of_holistic_trace_analysis():
-    """Its temporal breakdown, its kernel types and how they overlap."""
-    work = []
-    for row in EXCERPT.split(","):
-        stream, start, took, *what = row.split()
-        start_ns, kind = int(start) * 1000, FILL if what == ["fill"] else KERNEL
-        end_ns = start_ns + int(took) * 1000
-        sends = what == ["nccl"]
-        work.append(Work("k", kind, sends, start_ns, end_ns, 0, int(stream)))
-
-    rank = rank_of(trace(work))
-
-    theirs = {
-        "kernel_time(us)": rank.length_s,
-        "idle_time(us)": rank.idle_s,
-        "compute_time(us)": rank.compute_s,
-        "COMMUNICATION, also overlapping": rank.communication_s,
-        "COMPUTATION overlapping COMMUNICATION": rank.hidden_communication_s,
-        "MEMORY": rank.copy_s,
-    }
-    assert {name: ns(seconds) // 1000 for name, seconds in theirs.items()} == {
-        "kernel_time(us)": 74000,
-        "idle_time(us)": 61051,
-        "compute_time(us)": 7604,
-        "COMMUNICATION, also overlapping": 12119,
-        "COMPUTATION overlapping COMMUNICATION": 6777,
-        "MEMORY": 3,
-    }
-    overlap = rank.hidden_communication_s / rank.communication_s
-    assert round(100 * overlap, 2) == 55.92
-
-
 # -------------------------------------------------------------------------- lanes
-
-
-def lane_of(rank, name):
-    """The lane of that name."""
-    return next(lane for lane in rank.lanes if lane.name == name)
 
 
 @given(
@@ -324,13 +269,12 @@ def test_the_host_is_drawn_with_what_it_launches_and_waits_for():
         host("cudaDeviceSynchronize", 95, 99),
     ]
     operators = [host("aten::mm", 5, 25), host("aten::copy_", 28, 92)]
-    nodes = [host(f"{NODE}MulBackward0", 200, 210, AUTOGRAD)]
 
-    rank = rank_of(trace(work, calls, [*operators, *nodes]))
+    rank = rank_of(trace(work, calls, operators))
 
     assert [
         (ns(span.start_s) + 40, ns(span.end_s) + 40, span.label, span.kind)
-        for span in lane_of(rank, "host").spans
+        for span in rank.lanes[0].spans
     ] == [
         (5, 10, "aten::mm", "host code"),
         (10, 20, "cudaLaunchKernelExC", "launch"),
@@ -342,8 +286,7 @@ def test_the_host_is_drawn_with_what_it_launches_and_waits_for():
         (90, 92, "aten::copy_", "host code"),
         (95, 99, "cudaDeviceSynchronize", "host waits"),
     ]
-    assert [lane.name for lane in rank.lanes] == ["host", "backward thread", "stream 7"]
-    assert ns(lane_of(rank, "backward thread").busy_s) == 10
+    assert [lane.name for lane in rank.lanes] == ["host", "stream 7"]
 
 
 def test_there_are_twelve_lanes_at_most_and_the_busiest_come_first():

@@ -11,8 +11,8 @@ from gpumagic.gpu_open.replay import (
     SHORT_OR_EMPTIED,
     TAKE,
     Replay,
+    Requests,
     replays,
-    requests_of,
 )
 from gpumagic.simulator.allocator_segments import AddressSpace
 from gpumagic.simulator.allocator_settings import AllocatorSettings
@@ -78,7 +78,7 @@ def places_differing(trace, final, conf=""):
     Segments are told by the order in which they were taken, as the driver may put them
     anywhere.
     """
-    replay = Placing(requests_of(trace, final, AllocatorSettings.parse(conf)), conf)
+    replay = Placing(Requests(trace, final, AllocatorSettings.parse(conf)), conf)
     replay.run()
     numbers, recorded, count = {}, [], 0
     for entry in trace:
@@ -181,19 +181,6 @@ def test_a_failure_is_found_again_and_what_would_have_helped():
     assert (more.setting, more.failed_event) == ("", None)
     less = replays(program.snapshot(), 0, [], 50 * MIB).replays[1]
     assert less.failed_event == 1
-
-
-def test_memory_in_use_elsewhere_is_free_when_the_recording_says():
-    """What another stream used is not handed out again until it was free again."""
-    program = Program(0, "")
-    program.record()
-    program.do("take", 20 * MIB, DEFAULT, None)
-    program.do("lend", 1, SIDE, None)
-    program.do("free", 1, DEFAULT, None)
-    program.do("take", 20 * MIB, DEFAULT, None)  # the first is still in use
-    program.do("catch up", 0, 0, None)
-    program.do("take", 20 * MIB, DEFAULT, None)
-    assert replays(program.snapshot(), 0, []).again_bytes == 40 * MIB
 
 
 @settings(max_examples=50, deadline=None)

@@ -37,9 +37,6 @@ def newest():
                 "device": 0,
                 "address": BASE,
                 "total_size": 20 * MIB,
-                "allocated_size": 2 * MIB,
-                "active_size": 2 * MIB,
-                "requested_size": 2 * MIB - 5,
                 "stream": 0,
                 "segment_type": "large",
                 "segment_pool_id": (0, 0),
@@ -103,13 +100,11 @@ def test_pickle_and_json_say_the_same(tmp_path, write):
         "is_expandable": False,
         "blocks": newest()["segments"][0]["blocks"],
     }
-    assert [each["action"] for each in found.device_traces[0]] == [
-        each["action"] for each in newest()["device_traces"][0]
-    ]
+    actions = [each["action"] for each in found.device_traces[0]]
+    assert actions == [each["action"] for each in newest()["device_traces"][0][:-1]]
     assert (found.devices, found.settings) == ((0,), "expandable_segments:False")
-    assert (found.file.name, found.file.events) == ("oom.pickle", 7)
+    assert (found.file.name, found.file.events) == ("oom.pickle", 6)
     assert found.file.nbytes == len(write(newest()))
-    assert found.file.unknown == ()
 
 
 def test_a_list_of_segments_is_a_snapshot():
@@ -127,7 +122,6 @@ def test_a_list_of_segments_is_a_snapshot():
         (None, None),
         ({}, None),
         ({"PYTORCH_CUDA_ALLOC_CONF": ""}, ""),
-        ({"PYTORCH_CUDA_ALLOC_CONF": " max_split_size_mb:50 "}, "max_split_size_mb:50"),
         ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:50"}, "max_split_size_mb:50"),
     ],
     ids=str,
@@ -213,19 +207,12 @@ def test_any_bytes_behind_a_protocol_are_an_answer_or_two_lines(data, protocol):
     assert error is None or len(error.lines()) == 2
 
 
-def test_entries_that_nobody_knows_are_counted():
-    """They are told by name, and left out."""
+def test_entries_that_nobody_knows_are_left_out():
+    """Of a later torch, or without an address."""
     found = newest()
-    found["device_traces"][0] += [
-        entry("teleport", 1, 2),
-        entry("teleport\x1b", 1, 2),
-        entry("alloc", None, 2),
-    ]
+    found["device_traces"][0] += [entry("teleport", 1, 2), entry("alloc", None, 2)]
 
-    read_again = snapshot_in(opened(found)).file
-
-    assert read_again.events == 7
-    assert read_again.unknown == (("teleport", 1), ("teleport?", 1), ("alloc", 1))
+    assert snapshot_in(opened(found)).file.events == 6
 
 
 wrong = st.one_of(

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.gpu_open.samples import HALVES
+from tests.gpu_open.samples import HEADINGS
 
-HEADINGS = {name: said for half in HALVES for name, said in half.HEADINGS.items()}
+__all__ = ["HEADINGS"]
