@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from random import Random
 
 from gpumagic.gpu_open.snapshot_file import Snapshot
@@ -12,7 +13,6 @@ from tests.simulator.simulated_device import DEFAULT, MIB, SIDE, allocator_of
 
 CAPACITY = 120 * MIB
 MOST_ENTRIES = 1_000_000
-GRAPHS = (0, 1)
 
 
 class Events:
@@ -61,7 +61,7 @@ class Program:
         """Keep a history from now on."""
         self.allocator.record_history(Recording(max_entries=MOST_ENTRIES))
 
-    def run(self, steps, *, pools=False, most=40 * MIB):
+    def run(self, steps, *, most=40 * MIB):
         """Do so many things by chance."""
         draw = self.draw
         for _ in range(steps):
@@ -70,29 +70,21 @@ class Program:
             )
             if what == "take":
                 nbytes = draw.randint(1, draw.choice((2000, 3 * MIB, most)))
-                pool = GRAPHS if pools and draw.random() < 0.2 else None
-                self.do("take", nbytes, draw.choice(self.streams), pool)
+                self.do("take", nbytes, draw.choice(self.streams))
             elif what in ("free", "lend") and self.blocks:
                 number = draw.choice(sorted(self.blocks))
-                self.do(what, number, draw.choice(self.streams), None)
+                self.do(what, number, draw.choice(self.streams))
             elif what == "catch up" or (what == "empty" and draw.random() < 0.3):
-                self.do(what, 0, 0, None)
+                self.do(what, 0, 0)
 
-    def do(self, what, value, stream, pool):
+    def do(self, what, value, stream):
         """Do one thing; what does not fit is left out."""
         allocator = self.allocator
-        self.did.append((what, value, stream, pool))
+        self.did.append((what, value, stream))
         if what == "take":
             self.count += 1
-            if pool:
-                allocator.divert(pool, lambda _: True)
-            try:
+            with contextlib.suppress(OutOfSimulatedMemory):
                 self.blocks[self.count] = allocator.allocate(value, stream)
-            except OutOfSimulatedMemory:
-                pass
-            finally:
-                if pool:
-                    allocator.end_diversion(pool)
         elif what == "free":
             block = self.blocks.pop(value)
             if block.uses:

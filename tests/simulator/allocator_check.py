@@ -10,10 +10,9 @@ from gpumagic.simulator.allocator_snapshot import blocks_from
 
 def verify(allocator):
     """Raise AssertionError at the first thing that cannot be."""
-    pools = allocator._small, allocator._large, *allocator._private.halves()
+    pools = allocator._small, allocator._large
     heads, held = allocator.heads, allocator._held
     awaited = [block for queue in held.queues.values() for _, block in queue]
-    awaited += [block for block, streams in held.deferred for _ in streams]
     counters = allocator.counters
     _check_segments(heads)
     blocks = [block for head in heads.values() for block in blocks_from(head)]

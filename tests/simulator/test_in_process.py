@@ -35,7 +35,6 @@ TOGETHER = {
         "quick_start",
         "as_cuda",
         "cuda_details",
-        "graphs",
         "memory_history",
         "profiler",
     ),

@@ -148,17 +148,17 @@ class TorchSim:
         return stats
 
     def memory_snapshot(
-        self, mempool_id: tuple[int, int] | None = None, include_traces: bool = True
+        self, mempool_id: Any = None, include_traces: bool = True
     ) -> list[dict[str, Any]]:
         """The caching allocators' segments and blocks, of all GPUs."""
-        del include_traces
+        del mempool_id, include_traces
         if not self.is_initialized():
             return []
         with self._simulation.books():
             return [
                 segment
                 for gpu in self._simulation.machine.gpus
-                for segment in gpu.allocator.memory_snapshot(mempool_id or (0, 0))
+                for segment in gpu.allocator.memory_snapshot()
             ]
 
     def empty_cache(self) -> None:
