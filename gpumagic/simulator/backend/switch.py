@@ -283,8 +283,9 @@ def _accelerator(torch_sim: TorchSim) -> dict[str, Any]:
     types = {
         each for each in torch_sim._simulation.dtype_words if _TYPES_COPIED(str(each))
     }
+    names = torch_sim.as_mapping()
     return {
-        **{name: getattr(torch_sim, name) for name in same},
+        **{name: names[name] for name in same},
         "current_device_index": torch_sim.current_device,
         "current_device_idx": torch_sim.current_device,
         "set_device_index": torch_sim.set_device,
