@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import warnings
 from typing import TYPE_CHECKING
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 _Line = tuple[str, int | None, int | None]
 _OF_THE_SHELL = ("In", "Out")
-_MOST_ELEMENTS = 64
 
 
 class DataRace(RuntimeWarning):
@@ -73,18 +71,12 @@ class RaceWarnings:
 
 
 def _typed_for(stream: SimulatedStream) -> str | None:
-    """What leads to a stream from a name of the notebook or the script."""
+    """The name of the notebook or the script that a stream has."""
     for name, value in tuple(vars(sys.modules["__main__"]).items()):
         if name[0] == "_" or name in _OF_THE_SHELL:
             continue
         if is_truly(value, Stream) and value._simulated is stream:
             return name
-        if type(value) not in (list, tuple, dict):
-            continue
-        items = value.copy().items() if type(value) is dict else enumerate(value)
-        for key, each in itertools.islice(items, _MOST_ELEMENTS):
-            if is_truly(each, Stream) and each._simulated is stream:
-                return f"{name}[{key!r}]"
     return None
 
 
