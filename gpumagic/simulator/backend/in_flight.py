@@ -120,9 +120,8 @@ class Flights:
 
     def leave(self, source: Any, buffer: PinnedBuffer, stream: SimulatedStream) -> None:
         """Pinned memory is being read by a copy to the device."""
-        if self._simulation.tracking:
-            with self.unwatched():
-                self._take_off(source, buffer, stream, arrives=False)
+        with self.unwatched():
+            self._take_off(source, buffer, stream, arrives=False)
 
     def arrive(
         self,
@@ -134,7 +133,7 @@ class Flights:
         """Pinned memory is being written by a copy from the device."""
         with self.unwatched():
             self._write(target, buffer, values)
-            if stream is not None and self._simulation.tracking:
+            if stream is not None:
                 self._take_off(target, buffer, stream, arrives=True)
 
     def _write(self, target: Any, buffer: PinnedBuffer, values: Any) -> None:

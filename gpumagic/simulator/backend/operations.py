@@ -72,13 +72,6 @@ _BY_ROWS = _named(
 _BY_CHANNELS = _named(
     "native_batch_norm native_batch_norm_backward batch_norm_backward"
 )
-# The operators that programs are made of.
-COMMON = _named(
-    "aten::add.Tensor aten::add_.Tensor aten::addmm aten::bmm aten::div.Tensor"
-    " aten::exp aten::mm aten::mul.Tensor aten::mul_.Tensor aten::neg"
-    " aten::pow.Tensor_Scalar aten::relu aten::sigmoid aten::sub.Tensor"
-    " aten::sub_.Tensor aten::sum aten::sum.dim_IntList aten::tanh"
-)
 MASKS = ("torch.bool", "torch.uint8")
 INDICES = 1  # where they stand among the arguments of what indexes
 
@@ -100,7 +93,7 @@ class Operation:
         base, _, kind = name.removeprefix(_NAMESPACE).partition(".")
         self.name = name  # as torch's dispatcher spells it, "aten::add.Tensor"
         made = MADE.get(name.removeprefix(_NAMESPACE))
-        self.call: Callable[..., Any] = _binding(name) or made or overload._op
+        self.call: Callable[..., Any] = made or overload._op
         has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
         # nothing computes it here
         self.missing = made is None and not has_kernel(name, "CPU")
@@ -120,7 +113,6 @@ class Operation:
         if base.startswith(attention.FUSED):
             back = base.endswith("_backward")
             self.work = attention.work(back)
-            self.call = attention.in_single(self.call)
             self.name = attention.FLASH + ("_backward" if back else "")
         self.copies = base == "clone"
         self.blocks = _counting_blocks(base, self.rule)
@@ -229,20 +221,6 @@ def names_to_register() -> Iterator[str]:
 
 def _is_view(returned: Any) -> bool:
     return returned.alias_info is not None and not returned.alias_info.is_write
-
-
-def _binding(name: str) -> Callable[..., Any] | None:
-    """What Python calls for a common operator: the same, half a microsecond sooner.
-
-    The function where there is one, as the first argument may be a number; products
-    take none, and are the tensor's own.
-    """
-    if name not in COMMON:
-        return None
-    short = name.removeprefix(_NAMESPACE).partition(".")[0]
-    functions = None if short in _PRODUCTS else torch._C._VariableFunctions
-    called: Callable[..., Any] | None = getattr(functions, short, None)
-    return called or getattr(torch.Tensor, short)
 
 
 def _overload(name: str) -> Any:

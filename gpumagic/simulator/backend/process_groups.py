@@ -289,7 +289,7 @@ class _Group:
             work = machine.scheduler.occupy(stream.queue, end_ns, kernel)
             races = tracker.operate(stream.order, reads, writes, here)
             mark = tracker.record(stream.order)
-        if races and simulation.tracking:
+        if races:
             simulation.tell(races)
         if len(simulation.ranks.calls) < _MOST_CALLS:
             simulation.ranks.calls.append(

@@ -80,7 +80,6 @@ class Simulation:
             for each in vars(torch).values()
             if isinstance(each, torch.dtype)
         }
-        self.tracking = box.hazards != "off"
         self.poisons = box.hazards == "poison"
         told = RaceWarnings(self)
         # collectors take races in the place of a warning
