@@ -390,14 +390,6 @@ class Shortage:
     reserved_bytes: int
     processes: tuple[tuple[int | None, int], ...]  # pid (None: this one), bytes
 
-    @property
-    def figures(self) -> tuple[int, int, int]:
-        """What torch tells observers: asked for, there or allowed, free."""
-        there_bytes = self.total_bytes
-        if self.allowed_bytes is not None:
-            there_bytes = self.allowed_bytes
-        return self.segment_bytes, there_bytes, self.free_bytes
-
     def text(self) -> str:
         """The shortage as torch words it."""
         allowed = who = ""

@@ -184,7 +184,7 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
     dtype_words = simulation.dtype_words
     blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
 
-    def launch(  # noqa: C901, PLR0912
+    def launch(  # noqa: C901
         gpu: SimulatedGpu,
         operation: Operation,
         twins: Iterable[Any],

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpumagic.report.places import Place
-from gpumagic.simulator.allocator_snapshot import Context, Recording
+from gpumagic.simulator.allocator_snapshot import Recording
 from gpumagic.simulator.backend.refusals import refusing
 from gpumagic.simulator.observing import StorageDeaths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from types import FrameType
 
     from gpumagic.report.places import PlaceMark
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 _MOST_ENTRIES = 1 << 20
 _OURS = str(Path(__file__).parents[1])  # what stands for torch's C++ is no frame
 _OPERATORS = str(Path("torch", "_ops.py"))
-_CONTEXTS = {None: Context.NEVER, "state": Context.STATE, "alloc": Context.ALLOC}
-_CONTEXTS["all"] = Context.ALL
 
 
 def memory_names(
@@ -60,29 +58,24 @@ class History:
         max_entries: int = sys.maxsize,
         *_: Any,
         clear_history: bool = False,
-        skip_actions: Sequence[str] | None = None,
         **__: Any,
     ) -> None:
-        """Record from now on what the allocators do, on all GPUs; None ends it."""
-        if context not in _CONTEXTS:
-            raise RuntimeError(f"expected context to be one of {[*_CONTEXTS]}")
-        del stacks  # they are Python's
-        most = min(max_entries, _MOST_ENTRIES) if enabled == "all" else 1
-        skipped = frozenset(skip_actions or ())
-        self._switch(
-            Recording(max(most, 1), _CONTEXTS[context], self._calls.gather, skipped)
-            if enabled
-            else None,
-            clear=clear_history,
-        )
+        """Record from now on what the allocators do, on all GPUs; None ends it.
 
-    def _switch(self, recording: Recording | None, *, clear: bool) -> None:
+        With any context the calls of all actions are kept, those of Python.
+        """
+        del stacks
+        most = min(max_entries, _MOST_ENTRIES) if enabled == "all" else 1
+        recording = Recording(max(most, 1))
+        if context:
+            recording = Recording(max(most, 1), self._calls.gather)
         self._torch_sim.init()
         with self._simulation.books():
             for gpu in self._simulation.machine.gpus:
-                gpu.allocator.record_history(recording, clear=clear)
-            wants_frees = recording is not None and recording.context >= Context.ALL
-            self._calls.follow(wants_frees)
+                gpu.allocator.record_history(
+                    recording if enabled else None, clear=clear_history
+                )
+            self._calls.follow(bool(enabled and context))
 
     def snapshot(self, *_: Any, **__: Any) -> dict[str, Any]:
         """What the allocators hold, and what they have done."""

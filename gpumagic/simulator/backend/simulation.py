@@ -96,7 +96,9 @@ class Simulation:
         self.ranks = Ranks(box.seat.host)
         self.on = True
         self.side_streams = False  # whether any was ever used
-        self.keep_books()
+        books = Books(self)
+        self.launch, self.place, self.books = books.launch, books.place, books.open
+        self.take = books.take
 
     def end(self) -> None:
         """It is switched off: its tensors and streams are of no more use."""
@@ -143,12 +145,6 @@ class Simulation:
         return own
 
     # ------------------------------------------------------------------ books
-
-    def keep_books(self) -> None:
-        """Keep books of the machine as it is; anew where its parts were exchanged."""
-        books = Books(self)
-        self.launch, self.place, self.books = books.launch, books.place, books.open
-        self.take = books.take
 
     def give_back(self) -> None:
         """Give the memory of storages that have died back to the allocator."""
