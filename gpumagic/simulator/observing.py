@@ -63,16 +63,20 @@ def watch_syncs(box: Box) -> Iterator[list[SyncCall]]:
 
 
 @contextlib.contextmanager
-def watch_resets(
-    box: Box, around: Callable[[], contextlib.AbstractContextManager[object]]
-) -> Iterator[None]:
-    """Put something round each reset of an allocator's counters during a block."""
-    resets = _simulation_of(box).resets
-    resets.append(around)
+def _listed(listeners: list[Any], listener: object) -> Iterator[None]:
+    """Let somebody listen during a block."""
+    listeners.append(listener)
     try:
         yield
     finally:
-        resets.remove(around)
+        listeners.remove(listener)
+
+
+def watch_resets(
+    box: Box, around: Callable[[], contextlib.AbstractContextManager[object]]
+) -> contextlib.AbstractContextManager[None]:
+    """Put something round each reset of an allocator's counters during a block."""
+    return _listed(_simulation_of(box).resets, around)
 
 
 @contextlib.contextmanager
@@ -88,11 +92,8 @@ def watch_races(box: Box) -> Iterator[list[SeenRace]]:
             told.add(places)
             found.append(_in_words(race, simulation))
 
-    simulation.collectors.append(collect)
-    try:
+    with _listed(simulation.collectors, collect):
         yield found
-    finally:
-        simulation.collectors.remove(collect)
 
 
 def races_in_words(simulation: Simulation) -> tuple[SeenRace, ...]:

@@ -48,7 +48,8 @@ class History:
     def __init__(self, simulation: Simulation, torch_sim: TorchSim) -> None:
         self._simulation = simulation
         self._torch_sim = torch_sim
-        self._calls = CallsOfBlocks(simulation)
+        self._deaths = StorageDeaths(simulation, _calls_here)
+        self._following = False
 
     def record(
         self,
@@ -68,14 +69,26 @@ class History:
         most = min(max_entries, _MOST_ENTRIES) if enabled == "all" else 1
         recording = Recording(max(most, 1))
         if context:
-            recording = Recording(max(most, 1), self._calls.gather)
+            recording = Recording(max(most, 1), self._gather)
         self._torch_sim.init()
         with self._simulation.books():
             for gpu in self._simulation.machine.gpus:
                 gpu.allocator.record_history(
                     recording if enabled else None, clear=clear_history
                 )
-            self._calls.follow(bool(enabled and context))
+            following = bool(enabled and context)
+            if following != self._following:
+                self._following = following
+                (self._deaths.begin if following else self._deaths.end)()
+
+    def _gather(self, action: str, block: Block | None) -> Calls:
+        """The calls of now, or those in which the tensor of this block has died."""
+        marks: tuple[PlaceMark, ...] | None = None
+        if block is not None and action != "alloc":
+            last = action == "free_completed"
+            deaths = self._deaths.marks
+            marks = (deaths.pop if last else deaths.get)(block, None)
+        return functools.partial(_frames, marks or _calls_here())
 
     def snapshot(self, *_: Any, **__: Any) -> dict[str, Any]:
         """What the allocators hold, and what they have done."""
@@ -94,29 +107,6 @@ class History:
         """Write the snapshot to a file for torch's own viewer."""
         with Path(filename).open("wb") as file:
             pickle.dump(self.snapshot(), file)
-
-
-class CallsOfBlocks:
-    """The calls that led to an allocation, or to the end of a tensor."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        self._deaths = StorageDeaths(simulation, _calls_here)
-        self._following = False
-
-    def gather(self, action: str, block: Block | None) -> Calls:
-        """The calls of now, or those in which the tensor of this block has died."""
-        marks: tuple[PlaceMark, ...] | None = None
-        if block is not None and action != "alloc":
-            last = action == "free_completed"
-            deaths = self._deaths.marks
-            marks = (deaths.pop if last else deaths.get)(block, None)
-        return functools.partial(_frames, marks or _calls_here())
-
-    def follow(self, following: bool) -> None:
-        """Note the ends of tensors from now on, or do no more."""
-        if following != self._following:
-            self._following = following
-            (self._deaths.begin if following else self._deaths.end)()
 
 
 def _calls_here() -> tuple[PlaceMark, ...]:

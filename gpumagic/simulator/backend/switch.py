@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import signal
 import time
@@ -59,7 +60,7 @@ class Switch:
         self._module = module
         self._undo = contextlib.ExitStack()
 
-    def on(self, box: Any, *, as_cuda: bool) -> TorchSim:
+    def on(self, box: Any, *, as_cuda: bool) -> None:
         """Put everything in; if anything fails, nothing is."""
         simulation = self._simulation
         with contextlib.ExitStack() as undo:
@@ -76,7 +77,8 @@ class Switch:
             self._register_kernels(undo, flights)
             stand_ins = StandIns(undo)
             for target, replacements in self._replacements(classes, torch_sim):
-                stand_ins.put_known(target, replacements)
+                for name in filter(functools.partial(hasattr, target), replacements):
+                    stand_ins.put(target, name, replacements[name])
             for target, name, replacement in several_gpus(simulation):
                 stand_ins.put(target, name, replacement)
             self._set_flags(undo)
@@ -91,7 +93,6 @@ class Switch:
 
                 undo.enter_context(standing_in(simulation, torch_sim))
             self._undo = undo.pop_all()
-        return torch_sim
 
     def off(self) -> None:
         """Take everything out again."""
