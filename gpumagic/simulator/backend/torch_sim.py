@@ -79,6 +79,7 @@ class TorchSim:
             **{name: getattr(self, name) for name in _PUBLIC},
             **{name: self._asking(question) for name, question in _ASKED.items()},
             **{name: self._resetting(what) for name, what in _RESET.items()},
+            **self._random(),
             **self._classes,
             "device": self.device_class,
             "OutOfMemoryError": torch.OutOfMemoryError,
@@ -227,44 +228,34 @@ class TorchSim:
 
     # --------------------------------------------------------- random numbers
 
-    def manual_seed(self, seed: int) -> None:
-        """Seed the current GPU."""
-        self._generator(None).manual_seed(int(seed))
+    def _random(self) -> dict[str, Callable[..., Any]]:
+        """Seeds and states: those of the current GPU, of one, and of all."""
+        of = self._generator
 
-    def manual_seed_all(self, seed: int) -> None:
-        """Seed all GPUs."""
-        for generator in self._simulation.generators.values():
-            generator.manual_seed(int(seed))
+        def every() -> list[Any]:
+            return [*map(of, range(self.device_count()))]
 
-    def seed(self) -> None:
-        """Seed the current GPU with a number that nobody knows."""
-        self._generator(None).seed()
+        def seed_all(seed: int) -> None:
+            for each in self._simulation.generators.values():
+                each.manual_seed(int(seed))
 
-    def seed_all(self) -> None:
-        """Seed all GPUs with one number that nobody knows."""
-        self.seed()
-        self.manual_seed_all(self.initial_seed())
+        def set_all(states: Any) -> None:
+            for each, state in zip(every(), states, strict=True):
+                each.set_state(state)
 
-    def initial_seed(self) -> int:
-        """The seed of the current GPU."""
-        return int(self._generator(None).initial_seed())
-
-    def get_rng_state(self, device: Any = None) -> Any:
-        """The state of a GPU's random numbers."""
-        return self._generator(device).get_state()
-
-    def set_rng_state(self, new_state: Any, device: Any = None) -> None:
-        """Put back the state of a GPU's random numbers."""
-        self._generator(device).set_state(new_state)
-
-    def get_rng_state_all(self) -> list[Any]:
-        """The states of the random numbers of all GPUs."""
-        return [self.get_rng_state(index) for index in range(self.device_count())]
-
-    def set_rng_state_all(self, new_states: Any) -> None:
-        """Put back the states of the random numbers of all GPUs."""
-        for index, state in enumerate(new_states):
-            self.set_rng_state(state, index)
+        return {
+            "manual_seed": lambda seed: of(None).manual_seed(int(seed)),
+            "manual_seed_all": seed_all,
+            "seed": lambda: of(None).seed(),
+            "seed_all": lambda: seed_all(of(None).seed()),
+            "initial_seed": lambda: of(None).initial_seed(),
+            "get_rng_state": lambda device=None: of(device).get_state(),
+            "set_rng_state": lambda new_state, device=None: of(device).set_state(
+                new_state
+            ),
+            "get_rng_state_all": lambda: [each.get_state() for each in every()],
+            "set_rng_state_all": set_all,
+        }
 
     # ---------------------------------------------------------------- helpers
 
