@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 import signal
 import time
 from typing import TYPE_CHECKING, Any
@@ -46,10 +45,6 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation
 
 _BEFORE_TORCHS_OWN = 4
-# Others are names for bits, which nothing can be copied to.
-_TYPES_COPIED = re.compile(
-    r"torch\.(bool|u?int(8|16|32|64)|b?float\d\d|float8_\w+|b?complex\d+)$"
-).match
 
 
 class Switch:
@@ -281,9 +276,6 @@ def _accelerator(torch_sim: TorchSim) -> dict[str, Any]:
         "max_memory_reserved", "memory_stats", "reset_accumulated_memory_stats",
         "reset_peak_memory_stats",
     )  # fmt: skip
-    types = {
-        each for each in torch_sim._simulation.dtype_words if _TYPES_COPIED(str(each))
-    }
     names = torch_sim.as_mapping()
     return {
         **{name: names[name] for name in same},
@@ -294,5 +286,4 @@ def _accelerator(torch_sim: TorchSim) -> dict[str, Any]:
         "device_index": torch_sim.device_class,
         "get_memory_info": torch_sim.mem_get_info,
         "empty_host_cache": lambda: None,
-        "get_device_capability": lambda _=None: {"supported_dtypes": types},
     }
