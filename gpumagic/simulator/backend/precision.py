@@ -77,9 +77,7 @@ def _number_types(values: Iterable[Any]) -> Iterable[Any]:
     for value in values:
         if isinstance(value, list):
             yield from _number_types(value)
-        elif isinstance(value, torch.Tensor) and not _is_integer(value.dtype):
+        elif isinstance(value, torch.Tensor) and (
+            value.is_floating_point() or value.is_complex()
+        ):
             yield value.dtype
-
-
-def _is_integer(dtype: torch.dtype) -> bool:
-    return not (dtype.is_floating_point or dtype.is_complex)

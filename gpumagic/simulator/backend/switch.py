@@ -76,7 +76,10 @@ class Switch:
                     stand_ins.put(target, name, replacements[name])
             for target, name, replacement in several_gpus(simulation):
                 stand_ins.put(target, name, replacement)
-            self._set_flags(undo)
+            undo.callback(
+                torch.autograd.set_multithreading_enabled, simulation.engine_threads
+            )
+            torch.autograd.set_multithreading_enabled(False)
             self._take_interrupts(undo)
             self._restore_saved(undo)
             self._module.make_storage = self._storage
@@ -160,27 +163,18 @@ class Switch:
 
     # ------------------------------------------------------------ other parts
 
-    def _set_flags(self, undo: contextlib.ExitStack) -> None:
-        autograd = torch.autograd
-        undo.callback(
-            autograd.set_multithreading_enabled, self._simulation.engine_threads
-        )
-        autograd.set_multithreading_enabled(False)
-
     def _take_interrupts(self, undo: contextlib.ExitStack) -> None:
         interrupts = self._simulation.interrupts
         undo.callback(interrupts.give_back)
         interrupts.take_over()
-        shell = running_shell()
-        if shell is None:
-            return
-
-        def before_cell(*_: Any) -> None:
-            interrupts.take_over()
-
-        cells = CellEvents(shell, "signals on the simulated GPU", before=before_cell)
-        undo.callback(cells.take_out)
-        cells.put_in()
+        if (shell := running_shell()) is not None:
+            cells = CellEvents(
+                shell,
+                "signals on the simulated GPU",
+                before=lambda *_: interrupts.take_over(),
+            )
+            undo.callback(cells.take_out)
+            cells.put_in()
 
     def _restore_saved(self, undo: contextlib.ExitStack) -> None:
         """Let tensors be saved and loaded under the name that the user has for it."""
