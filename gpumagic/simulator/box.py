@@ -230,8 +230,9 @@ class Box:
     @property
     def races(self) -> RacesReport:
         """The data races found so far, with the lines of both accesses."""
-        found = observing.races_in_words(self._simulation) if self._simulation else ()
-        return RacesReport(self.label, found)
+        found = self._simulation
+        races = tuple(map(found.in_words, found.races)) if found else ()
+        return RacesReport(self.label, races)
 
     def record(self) -> list[Work]:
         """Keep what the engines do from now on, in the list that is returned."""

@@ -11,8 +11,7 @@ from gpumagic.devices.memory_events import MemoryEvent, MemoryTrace, Spot
 from gpumagic.devices.sync_watch import wait_in_words
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import SeenRace, SyncCall
-from gpumagic.report.places import Place, PlaceMark, code_line, place_text, runs_through
-from gpumagic.simulator.races import hint, problem
+from gpumagic.report.places import Place, PlaceMark, code_line, runs_through
 from gpumagic.simulator.scheduler import QUEUE_FULL
 
 if TYPE_CHECKING:
@@ -90,15 +89,10 @@ def watch_races(box: Box) -> Iterator[list[SeenRace]]:
         places = race.earlier_place, race.later_place
         if places not in told:
             told.add(places)
-            found.append(_in_words(race, simulation))
+            found.append(simulation.in_words(race))
 
     with _listed(simulation.collectors, collect):
         yield found
-
-
-def races_in_words(simulation: Simulation) -> tuple[SeenRace, ...]:
-    """The races that were found so far, streams by the names that they have now."""
-    return tuple(_in_words(race, simulation) for race in simulation.races)
 
 
 @contextlib.contextmanager
@@ -145,15 +139,6 @@ def _simulation_of(box: Box) -> Simulation:
             'gpumagic.simulate("h100") switches one on',
         )
     return simulation
-
-
-def _in_words(race: Race, simulation: Simulation) -> SeenRace:
-    return SeenRace(
-        problem(race, simulation.stream_name, place_text),
-        hint(race, simulation.stream_name, place_text),
-        code_line(race.earlier_place),
-        code_line(race.later_place),
-    )
 
 
 class MemoryWatch:

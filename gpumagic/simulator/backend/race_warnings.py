@@ -6,8 +6,9 @@ import sys
 import warnings
 from typing import TYPE_CHECKING
 
+from gpumagic.report.events import SeenRace
 from gpumagic.report.introspection import is_truly
-from gpumagic.report.places import Place, PlaceMark, place_text
+from gpumagic.report.places import Place, PlaceMark, code_line, place_text
 from gpumagic.simulator.backend.streams import Stream, name_of
 from gpumagic.simulator.races import hint, problem
 
@@ -47,9 +48,17 @@ class RaceWarnings:
             ticket = _line(race.earlier_place), _line(race.later_place)
             if ticket not in self._told:
                 self._told.add(ticket)
-                warn_at(race.later_place, self._in_words(race), DataRace)
+                seen = self.in_words(race)
+                said = f"{self._simulation.label}: {seen.problem}\n  -> {seen.hint}"
+                warn_at(race.later_place, said, DataRace)
 
-    def stream_name(self, order: int) -> str:
+    def in_words(self, race: Race) -> SeenRace:
+        """A race with streams by the names that they have now."""
+        words = race, self._stream_name, place_text
+        lines = code_line(race.earlier_place), code_line(race.later_place)
+        return SeenRace(problem(*words), hint(*words), *lines)
+
+    def _stream_name(self, order: int) -> str:
         """What to type for a stream of the tracker."""
         streams = (
             stream
@@ -62,12 +71,6 @@ class RaceWarnings:
             return _typed_for(stream) or f"<{name_of(stream)}>"
         word = self._simulation.shown_type
         return f"torch.{word}.default_stream({stream.gpu.index or ''})"
-
-    def _in_words(self, race: Race) -> str:
-        return (
-            f"{self._simulation.label}: {problem(race, self.stream_name, place_text)}"
-            f"\n  -> {hint(race, self.stream_name, place_text)}"
-        )
 
 
 def _typed_for(stream: SimulatedStream) -> str | None:
