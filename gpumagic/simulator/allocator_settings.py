@@ -83,20 +83,6 @@ class AllocatorSettings:
                 f"{variable}=",
             ) from None
 
-    def as_torch_tells(self) -> dict[str, Any]:
-        """The settings as they stand in torch's memory snapshot."""
-        limit = self.max_split_size_bytes
-        return {
-            "PYTORCH_CUDA_ALLOC_CONF": self.text,
-            "max_split_size": -1 if limit is None else limit,
-            "garbage_collection_threshold": self.garbage_collection_threshold,
-            "expandable_segments": self.expandable_segments,
-            "roundup_power2_divisions": {
-                str(1 << place): each
-                for place, each in enumerate(self.roundup_power2_divisions)
-            },
-        }
-
     @property
     def rounds_to_divisions(self) -> bool:
         """Whether any request is rounded to more than the next 512 bytes."""

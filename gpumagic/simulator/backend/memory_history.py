@@ -99,7 +99,7 @@ class History:
         return {
             "segments": self._torch_sim.memory_snapshot(),  # noted behind the traces
             "device_traces": traces,
-            "allocator_settings": allocator.settings.as_torch_tells(),
+            "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": allocator.settings.text},
             "external_annotations": [],
         }
 
