@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.allocator_blocks import (
     ALLOCATED,
+    SHARED,
     UNMAPPED,
     Block,
     FreeBlocks,
     HeldBlocks,
     Pool,
+    PrivatePools,
 )
 from gpumagic.simulator.allocator_segments import DeviceMemory
 from gpumagic.simulator.allocator_settings import (
@@ -26,6 +28,9 @@ from gpumagic.simulator.allocator_settings import (
 from gpumagic.simulator.allocator_snapshot import snapshot_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpumagic.simulator.allocator_blocks import PoolId
     from gpumagic.simulator.allocator_counters import Mark
     from gpumagic.simulator.allocator_settings import AllocatorSettings
 
@@ -42,6 +47,8 @@ class CachingAllocator(DeviceMemory):
         self._beginning = self._allocated.mark()
         self._small = Pool("small", self.counters.small)
         self._large = Pool("large", self.counters.large)
+        self._private = PrivatePools(self.counters)
+        self._diverted = self._private.diverted
         self._held = HeldBlocks(self._driver, self._let_go)
         self.reset_peaks = self.counters.reset_peaks
         self.reset_accumulated = self.counters.reset_accumulated
@@ -61,7 +68,7 @@ class CachingAllocator(DeviceMemory):
         """
         if not nbytes:
             return None
-        if self._held.queues:
+        if self._held.queues and not self._diverted:
             self._held.let_go_of_done()
         if self._plain_rounding:
             size = (nbytes + _ROUND_UP) & _ROUND_DOWN
@@ -71,6 +78,8 @@ class CachingAllocator(DeviceMemory):
             pool, unsplit_bytes = self._small, _LEAST_REST_BYTES
         else:
             pool, unsplit_bytes = self._large, self._unsplit_bytes
+        if self._diverted:
+            pool = self._private.half_for(pool, stream)
         if self._ages:
             pool.searches += 1
         free = pool.free_by_stream.get(stream)
@@ -115,7 +124,7 @@ class CachingAllocator(DeviceMemory):
         if block.uses is not None:
             self.counters.tell_active_apart()
             pool.tally.hold(size)
-            self._held.hold(block)
+            self._held.hold(block, defer=bool(self._diverted))
             return
         if self._history.recording:
             self._history.add_block("free_completed", block)
@@ -133,15 +142,43 @@ class CachingAllocator(DeviceMemory):
 
     def empty_cache(self) -> None:
         """Wait for held blocks, then give unused segments back to the driver."""
-        self.counters.synchronisations += 1
-        self._held.wait_for_all()
-        for pool in (self._large, self._small):
+        shared: tuple[Pool, ...] = ()
+        if not self._diverted:  # else only what no capture can be using
+            self.counters.synchronisations += 1
+            self._held.wait_for_all()
+            shared = self._large, self._small
+        for pool in (*shared, *self._private.halves(unused=True)):
             unused = pool.unused_segments()
             expandable = pool.free_blocks(expandable=True)
             for block in unused:
                 self.give_back(block)
             for block in expandable:
                 self.unmap(block)
+        heads = self.heads.values()
+        self._private.forget_empty({head.pool.identity for head in heads})
+
+    # ------------------------------------------------------------ private pools
+
+    def release_pool(self, identity: PoolId) -> None:
+        """One user less; without any, `empty_cache` takes its memory as well."""
+        self._private.release(identity)
+
+    def divert(self, identity: PoolId, accepts: Callable[[int], bool]) -> None:
+        """Serve from a private pool what is asked for on streams that it accepts.
+
+        Until the last diversion ends, no event is made: a capture may be underway.
+        """
+        self._private.keep(identity)
+        self._diverted.append((identity, accepts))
+
+    def end_diversion(self, identity: PoolId) -> None:
+        """Serve from the shared memory again; the pool keeps its user."""
+        for position in reversed(range(len(self._diverted))):
+            if self._diverted[position][0] == identity:
+                del self._diverted[position]
+                break
+        if not self._diverted:
+            self._held.hold_deferred()
 
     # ------------------------------------------------------------ asking
 
@@ -177,9 +214,12 @@ class CachingAllocator(DeviceMemory):
         """Every figure under torch's flat keys."""
         return self.counters.memory_stats(self.settings.max_split_size_bytes)
 
-    def memory_snapshot(self) -> list[dict[str, Any]]:
+    def memory_snapshot(self, pool: PoolId = SHARED) -> list[dict[str, Any]]:
         """The segments in torch's own shape, by address."""
-        segments = snapshot_of(self.device, self.heads.values(), self._history)
+        heads = [
+            each for each in self.heads.values() if pool in (SHARED, each.pool.identity)
+        ]
+        segments = snapshot_of(self.device, heads, self._history)
         if self._history.recording:
             active_bytes = sum(each["active_size"] for each in segments)
             self._history.add_snapshot(active_bytes)
@@ -249,12 +289,13 @@ class CachingAllocator(DeviceMemory):
         block = self.take(size, pool, stream)
         if block is None and self.give_back_oversize(free, size):
             block = self.take(size, pool, stream)
-        if block is None:
-            self.empty_cache()
+        if block is None and not self._diverted:  # else a capture may be underway,
+            self.empty_cache()  # which may not wait for the device
             self.counters.retries += 1
             block = self.take(size, pool, stream)
         if block is None:
-            raise self.shortage(size, stream)
+            idle_bytes = self._private.idle_bytes()
+            raise self.shortage(size, stream, pool.identity, idle_bytes)
         return free.find(block)
 
     def _let_go(self, block: Block) -> None:

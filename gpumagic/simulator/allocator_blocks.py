@@ -5,12 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumagic.simulator.allocator_counters import Tally
+    from gpumagic.simulator.allocator_counters import Counters, Tally
     from gpumagic.simulator.allocator_segments import DriverCalls
 
 # The states as torch spells them in a memory snapshot.
@@ -20,10 +20,12 @@ INACTIVE = "inactive"
 # Ours alone: addresses of an expandable segment without memory, which torch's snapshot
 # leaves out.
 UNMAPPED = "unmapped"
+SHARED = (0, 0)  # the identity of what no private pool owns
 # A free block is found by size, then by the age of its segment, as newer versions of
 # torch (pytorch#183591) choose among equal ones, then by address: all in one number.
 _AGE_SHIFT = 56
 _SIZE_SHIFT = 96
+PoolId: TypeAlias = "tuple[int, int]"
 _by_address = attrgetter("address")
 
 
@@ -169,10 +171,11 @@ class FreeBlocks:
 
 
 class Pool:
-    """The small or the large half of an allocator's memory."""
+    """The small or the large half of an allocator's memory, or of a private pool."""
 
-    def __init__(self, name: str, tally: Tally) -> None:
+    def __init__(self, name: str, tally: Tally, identity: PoolId = SHARED) -> None:
         self.name = name  # "small" or "large"
+        self.identity = identity
         self.tally = tally
         self.free_by_stream: dict[int, FreeBlocks] = {}
         # What has no memory of expandable segments, by stream, in order of address.
@@ -248,17 +251,28 @@ class HeldBlocks:
     def __init__(self, driver: DriverCalls, let_go: Callable[[Block], None]) -> None:
         # Events in the order of their stream, with the block that waits for each.
         self.queues: dict[int, deque[tuple[Any, Block]]] = {}
+        # Freed while no event may be made, with the streams to make one for each.
+        self.deferred: list[tuple[Block, list[int]]] = []
         self._driver = driver
         self._let_go = let_go
 
-    def hold(self, block: Block) -> None:
-        """Keep a block until the streams that use it have done what they have now."""
+    def hold(self, block: Block, *, defer: bool) -> None:
+        """Keep a block until the streams that use it have done what they have now.
+
+        Their events are deferred where a capture would swallow them.
+        """
         streams = block.uses or []
         block.state, block.uses = PENDING, None
         block.pending_events = len(streams)
-        for stream in streams:
-            queue = self.queues.setdefault(stream, deque())
-            queue.append((self._driver.record(stream), block))
+        if defer:
+            self.deferred.append((block, streams))
+        else:
+            self._await(block, streams)
+
+    def hold_deferred(self) -> None:
+        """Make the events that had to wait for the end of all captures."""
+        while self.deferred:
+            self._await(*self.deferred.pop(0))
 
     def let_go_of_done(self) -> None:
         """Look at each stream's oldest events, up to one the device has not passed."""
@@ -276,7 +290,75 @@ class HeldBlocks:
                 self._count_event(block)
         self.queues.clear()
 
+    def _await(self, block: Block, streams: list[int]) -> None:
+        for stream in streams:
+            queue = self.queues.setdefault(stream, deque())
+            queue.append((self._driver.record(stream), block))
+
     def _count_event(self, block: Block) -> None:
         block.pending_events -= 1
         if not block.pending_events:
             self._let_go(block)
+
+
+class PrivatePools:
+    """All private pools of an allocator, and what is diverted to them just now."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        # the large and the small half of each, as torch goes through them
+        self._halves: dict[PoolId, tuple[Pool, Pool]] = {}
+        self.uses: dict[PoolId, int] = {}
+        # which pool takes what is asked for on which streams; the latest comes last,
+        # and goes first
+        self.diverted: list[tuple[PoolId, Callable[[int], bool]]] = []
+
+    def keep(self, identity: PoolId) -> None:
+        """A pool has one user more; it is made where there is none."""
+        if identity not in self._halves:
+            large = Pool("large", self._counters.large, identity)
+            small = Pool("small", self._counters.small, identity)
+            self._halves[identity] = large, small
+        self.uses[identity] = self.uses.get(identity, 0) + 1
+
+    def release(self, identity: PoolId) -> None:
+        """One user less; without any, its memory may go back to the driver.
+
+        Nothing is moved here: this may be called by a collection of garbage, in the
+        middle of anything.
+        """
+        if identity in self.uses:
+            self.uses[identity] -= 1
+
+    def half_for(self, plain: Pool, stream: int) -> Pool:
+        """Where a request on a stream goes that would else go to this half."""
+        for identity, accepts in reversed(self.diverted):
+            if accepts(stream):
+                large, small = self._halves[identity]
+                return small if plain.name == "small" else large
+        return plain
+
+    def halves(self, *, unused: bool = False) -> list[Pool]:
+        """The halves of all pools, or of those that nobody uses any more."""
+        pairs = tuple(self._halves.items())
+        return [
+            half
+            for identity, pair in pairs
+            if not (unused and self.uses[identity])
+            for half in pair
+        ]
+
+    def forget_empty(self, in_use: set[PoolId]) -> None:
+        """Forget the pools that nobody uses and that have no segments."""
+        for identity in tuple(self._halves):
+            if not self.uses[identity] and identity not in in_use:
+                del self._halves[identity], self.uses[identity]
+
+    def idle_bytes(self) -> int:
+        """What lies unused in private pools."""
+        return sum(
+            block.size
+            for half in self.halves()
+            for free in half.free_by_stream.values()
+            for block in free.blocks
+        )

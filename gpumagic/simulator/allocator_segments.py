@@ -24,7 +24,7 @@ from gpumagic.simulator.allocator_snapshot import History
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpumagic.simulator.allocator_blocks import FreeBlocks, Pool
+    from gpumagic.simulator.allocator_blocks import FreeBlocks, Pool, PoolId
 
 _KIB = 1 << 10
 # The exact words of torch 2.6 and later, double spaces included: people search for
@@ -158,11 +158,13 @@ class DeviceMemory:
                     kept.append(block)
             idle = kept
 
-    def shortage(self, size: int, stream: int) -> OutOfSimulatedMemory:
+    def shortage(
+        self, size: int, stream: int, pool: PoolId, private_bytes: int
+    ) -> OutOfSimulatedMemory:
         """The error for a segment that cannot be had, counted and noted."""
         self.counters.out_of_memories += 1
         if self._history.recording:
-            self._history.add_oom(self.free_bytes, size, stream)
+            self._history.add_oom(self.free_bytes, size, stream, pool)
         return OutOfSimulatedMemory(
             Shortage(
                 device=self.device,
@@ -172,6 +174,7 @@ class DeviceMemory:
                 allowed_bytes=self.allowed_bytes,
                 allocated_bytes=self._allocated.current,
                 reserved_bytes=self._reserved.current,
+                private_bytes=private_bytes,
                 processes=(*self._others(), (None, self.used_bytes)),
             )
         )
@@ -384,24 +387,31 @@ class Shortage:
     allocated_bytes: int
     reserved_bytes: int
     processes: tuple[tuple[int | None, int], ...]  # pid (None: this one), bytes
+    private_bytes: int = 0  # unused in private pools: torch calls it allocated
 
     def text(self) -> str:
         """The shortage as torch words it."""
-        allowed = who = ""
+        allowed = private = who = ""
         if self.allowed_bytes is not None:
             allowed = f"{_size_text(self.allowed_bytes)} allowed; "
+        if self.private_bytes:
+            private = (
+                f"with {_size_text(self.private_bytes)} allocated in private pools "
+                "(e.g., CUDA Graphs), "
+            )
         for pid, nbytes in self.processes:
             this = "Including non-PyTorch memory, this process"
             who += f"{this if pid is None else f'Process {pid}'} has "
             who += f"{_size_text(nbytes)} memory in use. "
-        idle_bytes = self.reserved_bytes - self.allocated_bytes
+        allocated_bytes = self.allocated_bytes + self.private_bytes
+        idle_bytes = self.reserved_bytes - allocated_bytes
         return (
             f"CUDA out of memory. Tried to allocate {_size_text(self.segment_bytes)}. "
             f"GPU {self.device} has a total capacity of {_size_text(self.total_bytes)} "
             f"of which {_size_text(self.free_bytes)} is free. "
             f"{who}{allowed}"
-            f"Of the allocated memory {_size_text(self.allocated_bytes)} is allocated "
-            f"by PyTorch, and {_size_text(idle_bytes)} is reserved by PyTorch "
+            f"Of the allocated memory {_size_text(allocated_bytes)} is allocated "
+            f"by PyTorch, {private}and {_size_text(idle_bytes)} is reserved by PyTorch "
             f"but unallocated.{_ADVICE}"
         )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from gpumagic.simulator.allocator_blocks import (
     ALLOCATED,
     INACTIVE,
+    SHARED,
     UNMAPPED,
     Block,
 )
@@ -17,11 +18,12 @@ from gpumagic.simulator.allocator_blocks import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from gpumagic.simulator.allocator_blocks import PoolId
+
     # The calls that led to an action, each with what a frame of torch's has; they are
     # put in words when somebody wants to read them.
     Calls: TypeAlias = "Callable[[], list[dict[str, Any]]]"
 
-_SHARED = (0, 0)  # torch's number for the pool of all that no graph owns
 _TAKES = ("alloc", "segment_alloc", "segment_map")
 _ENDS = ("free_completed", "segment_free", "segment_unmap")
 
@@ -84,18 +86,20 @@ class History:
         for observer in self.observers:
             observer(action, block)
         calls = self._calls(action, block.address, self.blocks, block)
-        self._enter(action, block.requested, calls, block.stream, addr=block.address)
+        where = block.stream, block.pool.identity
+        self._enter(action, block.requested, calls, *where, addr=block.address)
 
     def add_segment(self, action: str, block: Block, address: int, nbytes: int) -> None:
         """Note that memory is taken from the driver, or given back, of a block."""
         calls = self._calls(action, address, self.segments, None)
-        self._enter(action, nbytes, calls, block.stream, addr=address)
+        where = block.stream, block.pool.identity
+        self._enter(action, nbytes, calls, *where, addr=address)
 
-    def add_oom(self, free_bytes: int, size: int, stream: int) -> None:
+    def add_oom(self, free_bytes: int, size: int, stream: int, pool: PoolId) -> None:
         """Note a request that could not be met."""
         if self._kept is not None:
             calls = self._kept.gather("oom", None)
-            self._enter("oom", size, calls, stream, device_free=free_bytes)
+            self._enter("oom", size, calls, stream, pool, device_free=free_bytes)
 
     def add_snapshot(self, active_bytes: int) -> None:
         """Note that somebody has looked."""
@@ -114,11 +118,17 @@ class History:
         return calls
 
     def _enter(
-        self, action: str, size: int, calls: Calls, stream: int = 0, **what: int
+        self,
+        action: str,
+        size: int,
+        calls: Calls,
+        stream: int = 0,
+        pool: PoolId = SHARED,
+        **what: int,
     ) -> None:
         if self._kept is not None:
             entry = {"action": action, **what, "size": size, "stream": stream}
-            entry |= {"pool_id": _SHARED, "time_us": self._now_us()}
+            entry |= {"pool_id": pool, "time_us": self._now_us()}
             self._entries.append((entry, calls))
 
 
@@ -161,7 +171,7 @@ def _segment(device: int, blocks: Sequence[Block], history: History) -> dict[str
         "requested_size": sum(each.requested for each in active),
         "stream": head.stream,
         "segment_type": head.pool.name,
-        "segment_pool_id": _SHARED,
+        "segment_pool_id": head.pool.identity,
         "is_expandable": head.expandable is not None,
         "frames": history.segments.get(head.address, list)(),
         "blocks": [

@@ -14,10 +14,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.errors import DeviceError
 from gpumagic.report.events import Piece, SpanKind, Trace, TraceSpan, pooled
 from gpumagic.simulator.engines import Engine
 from gpumagic.simulator.models import MOST_GPUS
-from gpumagic.simulator.scheduler import QUEUE_FULL
+from gpumagic.simulator.scheduler import QUEUE_FULL, Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,6 +39,11 @@ _HOST = MOST_GPUS  # a number of a process that no device has
 @contextlib.contextmanager
 def trace(box: Box, *, most: int | None = None) -> Iterator[Tracing]:
     """Trace what host and devices do; with `most`, about so many pieces of each."""
+    if not isinstance(box.machine.scheduler, Scheduler):
+        raise DeviceError(
+            "a graph is being captured, so that nothing runs that could be traced",
+            "trace its replay",
+        )
     tracing = SimulatedTracing(box, most)
     scheduler = box.machine.scheduler
     scheduler.traces.append(tracing.work)

@@ -8,6 +8,7 @@ import time
 import pytest
 import torch
 
+import gpumagic
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun
 from gpumagic.cuda_sync_time.options import Options
@@ -179,6 +180,52 @@ def test_a_machine_that_goes_during_the_cell_leaves_the_host_s_time(box):
     assert report.setting.kind == "cpu"
     assert report.bound is Bound.HOST_ONLY
     assert report.run.elapsed_s >= 0.002
+
+
+# ------------------------------------------------------------ cells that fail
+
+
+# ---------------------------------------------------------------------- flags
+
+
+@pytest.fixture
+def as_cuda():
+    """A bench on a simulated GPU that code calls "cuda", where graphs are captured."""
+    with gpumagic.simulate("h100", as_cuda=True) as box:
+        torch.zeros(1, device="cuda")
+        yield Bench(box)
+
+
+def test_during_a_capture_nothing_is_waited_for(as_cuda):
+    """A cell within a capture leaves the capture whole, and says so."""
+    x, graph = torch.ones(64, device="cuda"), torch.cuda.CUDAGraph()
+
+    with torch.cuda.graph(graph):
+        report = as_cuda.time(lambda: x.add_(1))
+    graph.replay()
+
+    assert flag(report, FlagKind.CAPTURING)
+    assert report.run.tail_s is None
+    assert report.run.backlog_s is None
+    assert x[0].item() == 2
+    assert FlagKind.CAPTURING not in kinds(as_cuda.time(lambda: None))
+
+
+def test_a_capture_that_the_cell_leaves_open_is_left_alone(as_cuda):
+    """Nothing is waited for at the end either."""
+    x, graph = torch.ones(64, device="cuda"), torch.cuda.CUDAGraph()
+    block = torch.cuda.graph(graph)
+
+    def begin():
+        block.__enter__()
+        x.add_(1)
+
+    report = as_cuda.time(begin)
+    block.__exit__(None, None, None)
+    graph.replay()
+
+    assert flag(report, FlagKind.CAPTURING)
+    assert x[0].item() == 2
 
 
 # ------------------------------------------------------------------ observers

@@ -9,7 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import gpumagic  # noqa: E402
 from gpumagic.devices.opening import open_runtime  # noqa: E402
+from gpumagic.errors import DeviceError  # noqa: E402
 from gpumagic.report.events import DEVICE_KINDS, SpanKind  # noqa: E402
 from gpumagic.simulator.engines import FULL_SHARE, Engine  # noqa: E402
 from tests.devices.traces import of_kind, traced  # noqa: E402
@@ -157,6 +159,19 @@ def test_launches_and_waits_do_not_cover_each_other(runtime, launch):
     assert all(one.end_s <= next_.start_s for one, next_ in pairwise(host))
 
 
+@pytest.fixture
+def captured():
+    """A machine that stands in for CUDA, as graphs need, and a graph captured on it."""
+    with gpumagic.simulate("h100", as_cuda=True):
+        small = torch.ones(64, 64, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            small.exp().cos()
+        runtime = open_runtime("sim")
+        runtime.synchronize()
+        yield runtime, graph
+
+
 def test_it_can_be_cut_in_the_middle(runtime):
     """What was launched before is there to its end of the window; nothing after it."""
     small = torch.ones(64, 64, device="sim")
@@ -206,3 +221,14 @@ def test_the_saved_file_is_whole_and_labelled(runtime, box, tmp_path):
     assert device == {0}
     assert all(box.label in name for name in named.values())
     assert box.label.startswith("simulated")
+
+
+def test_a_graph_that_is_being_captured_is_not_traced(captured):
+    """Nothing runs then; the error says what can be traced instead."""
+    runtime, _ = captured
+    another = torch.cuda.CUDAGraph()
+
+    with torch.cuda.graph(another):
+        torch.ones(64, 64, device="cuda")
+        with pytest.raises(DeviceError, match="captured"), runtime.trace():
+            pytest.fail("the block was entered")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from random import Random
 
 from gpumagic.gpu_open.snapshot_file import Snapshot
@@ -13,6 +12,7 @@ from tests.simulator.simulated_device import DEFAULT, MIB, SIDE, allocator_of
 
 CAPACITY = 120 * MIB
 MOST_ENTRIES = 1_000_000
+GRAPHS = (0, 1)
 
 
 class Events:
@@ -61,7 +61,7 @@ class Program:
         """Keep a history from now on."""
         self.allocator.record_history(Recording(max_entries=MOST_ENTRIES))
 
-    def run(self, steps, *, most=40 * MIB):
+    def run(self, steps, *, pools=False, most=40 * MIB):
         """Do so many things by chance."""
         draw = self.draw
         for _ in range(steps):
@@ -70,21 +70,29 @@ class Program:
             )
             if what == "take":
                 nbytes = draw.randint(1, draw.choice((2000, 3 * MIB, most)))
-                self.do("take", nbytes, draw.choice(self.streams))
+                pool = GRAPHS if pools and draw.random() < 0.2 else None
+                self.do("take", nbytes, draw.choice(self.streams), pool)
             elif what in ("free", "lend") and self.blocks:
                 number = draw.choice(sorted(self.blocks))
-                self.do(what, number, draw.choice(self.streams))
+                self.do(what, number, draw.choice(self.streams), None)
             elif what == "catch up" or (what == "empty" and draw.random() < 0.3):
-                self.do(what, 0, 0)
+                self.do(what, 0, 0, None)
 
-    def do(self, what, value, stream):
+    def do(self, what, value, stream, pool):
         """Do one thing; what does not fit is left out."""
         allocator = self.allocator
-        self.did.append((what, value, stream))
+        self.did.append((what, value, stream, pool))
         if what == "take":
             self.count += 1
-            with contextlib.suppress(OutOfSimulatedMemory):
+            if pool:
+                allocator.divert(pool, lambda _: True)
+            try:
                 self.blocks[self.count] = allocator.allocate(value, stream)
+            except OutOfSimulatedMemory:
+                pass
+            finally:
+                if pool:
+                    allocator.end_diversion(pool)
         elif what == "free":
             block = self.blocks.pop(value)
             if block.uses:

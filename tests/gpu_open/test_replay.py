@@ -121,9 +121,9 @@ def test_another_setting_is_as_the_program_run_under_it(seed, conf, other, total
     recorded, *_, replay = found.replays
     direct = Program(0, other, total_bytes)
     event = failed_event = 0
-    for what, value, stream in program.did:
+    for what, value, stream, pool in program.did:
         event += what in {"take", "free"}
-        direct.do(what, value, stream)
+        direct.do(what, value, stream, pool)
         if direct.allocator.counters.out_of_memories:
             failed_event = event
             break
@@ -138,14 +138,14 @@ def test_another_setting_is_as_the_program_run_under_it(seed, conf, other, total
 
 
 @settings(max_examples=50, deadline=None)
-@given(SEEDS, st.sampled_from(CONFS), st.integers(1, 60))
-def test_what_was_recorded_is_told_wherever_it_begins(seed, conf, before):
+@given(SEEDS, st.sampled_from(CONFS), st.integers(1, 60), st.booleans())
+def test_what_was_recorded_is_told_wherever_it_begins(seed, conf, before, pools):
     """The most that was taken from the driver, and whether memory ran out."""
     program = Program(seed, conf)
-    program.run(before)
+    program.run(before, pools=pools)
     program.record()
     program.allocator.reset_peaks()
-    program.run(60)
+    program.run(60, pools=pools)
     snapshot = program.snapshot()
     found = replays(snapshot, 0, [])
     actions = {each["action"] for each in snapshot.device_traces[0]}
@@ -163,13 +163,13 @@ def test_a_failure_is_found_again_and_what_would_have_helped():
     """It fails as recorded, at its event; with more memory it goes through."""
     program = Program(0, "", 100 * MIB)
     program.record()
-    program.do("take", 96 * MIB, DEFAULT)
-    program.do("free", 1, DEFAULT)
+    program.do("take", 96 * MIB, DEFAULT, None)
+    program.do("free", 1, DEFAULT, None)
     for _ in range(8):
-        program.do("take", 12 * MIB, DEFAULT)
+        program.do("take", 12 * MIB, DEFAULT, None)
     for number in (2, 4, 6, 8):
-        program.do("free", number, DEFAULT)
-    program.do("take", 13 * MIB, DEFAULT)
+        program.do("free", number, DEFAULT, None)
+    program.do("take", 13 * MIB, DEFAULT, None)
 
     found = replays(program.snapshot(), 0, ["max_split_size_mb:20"])
     recorded, unsplit = found.replays
@@ -187,12 +187,12 @@ def test_memory_in_use_elsewhere_is_free_when_the_recording_says():
     """What another stream used is not handed out again until it was free again."""
     program = Program(0, "")
     program.record()
-    program.do("take", 20 * MIB, DEFAULT)
-    program.do("lend", 1, SIDE)
-    program.do("free", 1, DEFAULT)
-    program.do("take", 20 * MIB, DEFAULT)  # the first is still in use
-    program.do("catch up", 0, 0)
-    program.do("take", 20 * MIB, DEFAULT)
+    program.do("take", 20 * MIB, DEFAULT, None)
+    program.do("lend", 1, SIDE, None)
+    program.do("free", 1, DEFAULT, None)
+    program.do("take", 20 * MIB, DEFAULT, None)  # the first is still in use
+    program.do("catch up", 0, 0, None)
+    program.do("take", 20 * MIB, DEFAULT, None)
     assert replays(program.snapshot(), 0, []).again_bytes == 40 * MIB
 
 
@@ -201,9 +201,9 @@ def test_memory_in_use_elsewhere_is_free_when_the_recording_says():
 def test_a_broken_history_is_replayed_as_far_as_it_goes(seed, conf, data):
     """Entries that are missing, twice there, elsewhere or otherwise raise nothing."""
     program = Program(seed, conf)
-    program.run(20)
+    program.run(20, pools=True)
     program.record()
-    program.run(40)
+    program.run(40, pools=True)
     snapshot = program.snapshot()
     trace = snapshot.device_traces[0]
     for _ in range(data.draw(st.integers(1, 6))):
@@ -229,7 +229,7 @@ def test_what_cannot_be_replayed_says_why():
     program = Program(0, "")
     program.record()
     assert "no requests" in replays(program.snapshot(), 0, []).why_not
-    program.do("take", 1, DEFAULT)
+    program.do("take", 1, DEFAULT, None)
     snapshot = program.snapshot(settings="backend:cudaMallocAsync")
     assert "backend" in replays(snapshot, 0, []).why_not
     later = replays(program.snapshot(settings="of_a_later_torch:True"), 0, [])

@@ -241,7 +241,9 @@ class _Writer:
 def programs(each: int) -> list[Program]:
     """So many programs of each family; always the same ones."""
     return [
-        write(seed) for write in (memory, copies, values) for seed in range(each)
+        write(seed)
+        for write in (memory, copies, values, graphs)
+        for seed in range(each)
     ] + [Program(f"error: {line}", [Step("error", 0, line)]) for line in mistakes()]
 
 
@@ -421,13 +423,70 @@ def values(seed: int) -> Program:
     return writer.program
 
 
+# ----------------------------------------------------------------------- graphs
+
+
+def graphs(seed: int) -> Program:
+    """Work that is captured once and replayed, with memory of its own."""
+    writer = _Writer("graphs", seed)
+    chance = writer.chance
+    size = chance.choice((6, 5000, 400000))
+    x = writer.make("make", 0, f"torch.arange({size}., device=GPU)")
+    kept, there, captured = [x], list[int](), 0
+    for _ in range(chance.randint(5, 14)):
+        draw = chance.random()
+        if draw < 0.3 or not there:
+            captured += 1
+            _capture(writer, captured, kept, there)
+            there.append(captured)
+        elif draw < 0.6:
+            writer.add("replay", 0, f"g{chance.choice(there)}.replay()")
+        elif draw < 0.68:
+            writer.add("busy", 0, "busy(S[0])")
+        elif draw < 0.76:
+            writer.add("in_place", 0, f"{x}.add_(1)")
+        elif draw < 0.82 and len(kept) > 1:
+            writer.add("del", 0, f"del {kept.pop()}")
+        elif draw < 0.9:
+            gone = there.pop(chance.randrange(len(there)))
+            writer.add("replay", 0, f"g{gone}.replay()")
+            writer.add("reset", 0, f"g{gone}.reset()")
+        else:
+            writer.add(*chance.choice(_managing(chance, writer.any_stream())))
+    for each in there:  # in the order of capture, since pools are shared
+        writer.add("replay", 0, f"g{each}.replay()")
+    return writer.program
+
+
+def _capture(writer: _Writer, number: int, kept: list[str], there: list[int]) -> None:
+    """Capture a graph, in a pool of its own or that of a former one."""
+    chance = writer.chance
+    made, lines = list[str](), list[str]()
+    for _ in range(chance.randint(1, 4)):
+        code = chance.choice(_lines("captured")).format(x=chance.choice(kept + made))
+        made.append(writer.new())
+        lines.append(f"    {made[-1]} = {code}")
+    if chance.random() < 0.3:
+        lines.append(f"    del {made.pop(0)}")
+    pool = chance.choice(("", "", *(f", pool=g{each}.pool()" for each in there[-1:])))
+    where = f"with torch.cuda.graph(g{number}{pool}):"
+    line = "\n".join((f"g{number} = torch.cuda.CUDAGraph()", where, *lines))
+    writer.add("capture", 0, line)
+    kept += made
+
+
 # ----------------------------------------------------------------------- errors
 
 
 def mistakes() -> Iterator[str]:
-    """What goes wrong, each a program of one line."""
+    """What goes wrong, each a program of one line or one capture."""
     for line in _lines("mistakes"):
         yield line.format(X="torch.ones(2, 3, device=GPU)", H="torch.ones(2, 3)")
+    for line in _lines("mistakes in a capture"):
+        yield (
+            "x = torch.ones(2, 3, device=GPU)\n"
+            f"with torch.cuda.graph(torch.cuda.CUDAGraph()):\n    {line}"
+        )
 
 
 @functools.cache

@@ -39,8 +39,11 @@ ENVIRONMENT = {
 ERRORS_APART = {
     "S[1].wait_stream(None)": ("DeviceError", "AttributeError"),
     "torch.index_select": ("RuntimeError", "NotImplementedError"),
+    "torch.cuda.CUDAGraph().capture_begin()": ("RuntimeError", "AcceleratorError"),
     "torch.cuda.get_device_": ("AcceleratorError", "AssertionError"),
     "torch.cuda.memory_stats(7)": ("AcceleratorError", "RuntimeError"),
+    "    x.cpu()": ("AcceleratorError", "RuntimeError"),
+    "    torch.ones(3).to(GPU)": ("AcceleratorError", "RuntimeError"),
 }
 
 

@@ -61,6 +61,14 @@ class Machine:
             "apart": lambda one, other: round(one.elapsed_time(other) / 1000 / _TICK_S),
             "limit": self._limit,
         }
+        # Its seed and offset are those of all later ones; none are simulated.
+        if hasattr(torch, "sim"):
+            kind = torch.int64
+            self._state = [torch.empty(1, dtype=kind, device="cuda") for _ in range(2)]
+        self._graph = torch.cuda.CUDAGraph()
+        self._graph.register_generator_state(torch.cuda.default_generators[0])
+        with torch.cuda.graph(self._graph):
+            torch.rand(1, device="cuda")
         self._total_bytes = torch.cuda.mem_get_info()[1]
         self._clean()
 

@@ -200,3 +200,31 @@ def out_on_one_stream_and_back_on_another(gpu):
         back = pin.to(gpu.device, non_blocking=True)
     gpu.api.current_stream().wait_stream(side)
     same(back, torch.ones(N))
+
+
+# ----------------------------------------------------------------- graphs, as on CUDA
+
+
+def captured(gpu):
+    """A graph that sends from one pinned buffer and brings back to another."""
+    given, got = torch.zeros(N).pin_memory(), torch.zeros(N).pin_memory()
+    x, graph = torch.zeros(N, device=gpu.device), torch.cuda.CUDAGraph()
+    gpu.api.synchronize()
+    with torch.cuda.graph(graph):
+        x.copy_(given, non_blocking=True)
+        got.copy_(x * 2, non_blocking=True)
+    return graph, given, got
+
+
+@right
+def a_graph_that_copies(gpu):
+    """The buffer is filled after the capture, and whenever the host has waited."""
+    if gpu.word != "cuda":
+        return
+    graph, given, got = captured(gpu)
+    for i in range(TIMES):
+        given.fill_(i)
+        graph.replay()
+        graph.replay()
+        gpu.api.synchronize()
+        assert got[0] == 2 * i

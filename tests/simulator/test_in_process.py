@@ -34,6 +34,7 @@ TOGETHER = {
     "standing in for CUDA": (
         "quick_start",
         "as_cuda",
+        "graphs",
         "memory_history",
         "profiler",
     ),

@@ -102,7 +102,7 @@ def test_torch_cuda_tells_of_the_simulated_machine():
     assert torch.accelerator.current_accelerator() == torch.device("cuda")
 
 
-REFUSED = ("utilization", "ExternalStream", "CUDAGraph", "make_graphed_callables")
+REFUSED = ("utilization", "ExternalStream", "CUDAPluggableAllocator")
 
 
 @pytest.mark.parametrize("word", REFUSED)

@@ -23,7 +23,7 @@ def test_a_second_machine_replaces_the_first():
 
 @pytest.mark.parametrize("blocking", ["0", "1"])
 def test_where_launches_block_the_host_waits_for_each_kernel(monkeypatch, blocking):
-    """`CUDA_LAUNCH_BLOCKING=1` leaves nothing to wait for."""
+    """`CUDA_LAUNCH_BLOCKING=1` leaves nothing to wait for, and captures go on."""
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", blocking)
     with gpumagic.simulate("h100", as_cuda=True) as box:
         x = torch.ones(2048, 2048, device="cuda")
@@ -35,6 +35,10 @@ def test_where_launches_block_the_host_waits_for_each_kernel(monkeypatch, blocki
         launched_s = box.time_s - before
         torch.cuda.synchronize()
         waited_s = box.time_s - before - launched_s
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            x + 1
+        graph.replay()
 
     assert (launched_s > waited_s) == (blocking == "1")
 

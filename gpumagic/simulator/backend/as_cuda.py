@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gpumagic.simulator.backend.graphs import Graphs
 from gpumagic.simulator.backend.memory_history import memory_names
 from gpumagic.simulator.backend.operations import overload_of
 from gpumagic.simulator.backend.refusals import refusing
@@ -63,9 +64,7 @@ _HOLDS_AS_IT_IS = frozenset(
         "cast",
     )
 )
-_CLASSES_REFUSED = (
-    "CUDAGraph", "CUDAPluggableAllocator", "ExternalStream", "MemPool", "graph"
-)  # fmt: skip
+_CLASSES_REFUSED = ("CUDAPluggableAllocator", "ExternalStream", "MemPool")
 _WAY_ON = "leave it out here, or run this part where there is a real GPU"
 
 
@@ -101,13 +100,15 @@ def standing_in(simulation: Simulation, torch_sim: TorchSim) -> Iterator[None]:
     """While this is entered, code that says "cuda" runs on the simulation."""
     names = Names(simulation)
     with contextlib.ExitStack() as undo:
+        graphs = Graphs(simulation, torch_sim)
+        undo.callback(graphs.end, abandon=True)
         undo.callback(_forget_default_device)
         _put_factories(names, undo)
         stand_ins = StandIns(undo)
         for target, name, replacement in (
             *_devices(names),
             *_autocast(),
-            *_words(simulation, torch_sim),
+            *_words(simulation, torch_sim, graphs),
             *memory_names(simulation, torch_sim),
         ):
             stand_ins.put(target, name, replacement)
@@ -321,11 +322,13 @@ def _autocast() -> Iterator[Replacement]:
 # ------------------------------------------------------------------ torch.cuda
 
 
-def _words(simulation: Simulation, torch_sim: TorchSim) -> Iterator[Replacement]:
+def _words(
+    simulation: Simulation, torch_sim: TorchSim, graphs: Graphs
+) -> Iterator[Replacement]:
     """`torch.cuda`: each of its names answered, or refused by name."""
     offered = {
         **torch_sim.as_mapping(),
-        "is_current_stream_capturing": lambda: False,
+        **graphs.as_mapping(),
         "default_generators": tuple(simulation.generators.values()),
         "_initialized": True,
     }
@@ -348,7 +351,8 @@ def _words(simulation: Simulation, torch_sim: TorchSim) -> Iterator[Replacement]
     yield profile, "__init__", _recording_no_kernels(profile.__init__)
     yield torch.accelerator, "current_accelerator", lambda *_, **__: torch.device(CUDA)
     yield torch._C, "_cuda_clearCublasWorkspaces", torch_sim.clear_workspaces
-    yield offered["Stream"], "is_capturing", lambda _: False
+    stream = offered["Stream"]
+    yield stream, "is_capturing", lambda self: graphs.captures(self._simulated)
 
 
 def _must_be_refused(name: str, value: Any) -> bool:

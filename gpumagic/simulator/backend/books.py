@@ -183,6 +183,7 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
     task = torch._C._current_graph_task_id
     dtype_words = simulation.dtype_words
     blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
+    machine, clock = simulation.machine, simulation.machine.scheduler  # no capture's
 
     def launch(  # noqa: C901
         gpu: SimulatedGpu,
@@ -241,7 +242,7 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
                     extra_ns,
                 )
                 races = operate(stream.order, reads, writes, place)
-                if blocking and operation.launches:
+                if blocking and operation.launches and machine.scheduler is clock:
                     synchronize_stream(stream, "")
                 elif rule.waits:
                     what = _in_words(operation.name) if observers else ""

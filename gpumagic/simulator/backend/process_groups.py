@@ -20,7 +20,7 @@ import torch
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import GroupPlace
 from gpumagic.simulator.backend.addresses import operand_of
-from gpumagic.simulator.backend.refusals import refusing
+from gpumagic.simulator.backend.refusals import not_simulated, refusing
 from gpumagic.simulator.backend.registration import NAME
 from gpumagic.simulator.collective_times import (
     HOST_NS,
@@ -30,6 +30,7 @@ from gpumagic.simulator.collective_times import (
 )
 from gpumagic.simulator.engines import WorkName
 from gpumagic.simulator.meetings import CollectiveCall, GroupCall, Roll
+from gpumagic.simulator.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -333,6 +334,8 @@ class _Group:
         )
 
     def _next_call(self, name: str, nbytes: int) -> GroupCall:
+        if not isinstance(self._simulation.machine.scheduler, Scheduler):
+            raise not_simulated("collectives in a graph", "capture what is around them")
         self._called += 1
         call = GroupCall(self._group, self._called - 1, name, nbytes)
         self._simulation.ranks.roll.called(call)

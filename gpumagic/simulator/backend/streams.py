@@ -202,7 +202,7 @@ class Event(torch.Event):
         external: bool = False,
     ) -> Any:
         """Made by torch, with what the engine needs to know."""
-        del external  # of meaning within CUDA graphs only
+        del external  # of meaning within captured graphs only
         if isinstance(device, bool):  # CUDA's own take no device
             enable_timing = device
         if interprocess:

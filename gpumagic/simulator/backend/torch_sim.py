@@ -182,15 +182,18 @@ class TorchSim:
         with self._simulation.books():
             return gpu.allocator.memory_stats()
 
-    def memory_snapshot(self, *_: Any, **__: Any) -> list[dict[str, Any]]:
+    def memory_snapshot(
+        self, mempool_id: tuple[int, int] | None = None, include_traces: bool = True
+    ) -> list[dict[str, Any]]:
         """The caching allocators' segments and blocks, of all GPUs."""
+        del include_traces
         if not self.is_initialized():
             return []
         with self._simulation.books():
             return [
                 segment
                 for gpu in self._simulation.machine.gpus
-                for segment in gpu.allocator.memory_snapshot()
+                for segment in gpu.allocator.memory_snapshot(mempool_id or (0, 0))
             ]
 
     def empty_cache(self) -> None:
