@@ -39,7 +39,7 @@ def run(rounds: int = 25) -> Comparison:
     """Time loops over the same batches; every figure is seconds for one batch."""
     torch.set_num_threads(1)
     # Races are not looked for: nobody pays for that on a real GPU.
-    with gpumagic.simulate("h100", as_cuda=True, hazards="off"):
+    with gpumagic.simulate("h100", as_cuda=True):
         ways, notes = _ways()
         batches = _pinned_batches()
         parts = [

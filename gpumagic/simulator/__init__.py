@@ -37,8 +37,8 @@ def simulate(  # noqa: PLR0913 -- each of them is a word of its own
 
         memory: Another amount of memory for each GPU: "2GiB", or bytes.
 
-        hazards: What to do about data races: "report", "poison" (the reader then
-            really gets wrong values) or "off".
+        hazards: What to do about data races: "report", or "poison": the reader then
+            really gets wrong values.
 
         others: Processes of other people, for each GPU as pid and bytes.
 

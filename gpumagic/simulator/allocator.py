@@ -21,6 +21,7 @@ from gpumagic.simulator.allocator_blocks import (
 )
 from gpumagic.simulator.allocator_segments import DeviceMemory
 from gpumagic.simulator.allocator_settings import (
+    LARGE_SEGMENT_BYTES,
     LARGEST_SMALL_BYTES,
     SMALLEST_BLOCK_BYTES,
 )
@@ -276,8 +277,7 @@ class CachingAllocator(DeviceMemory):
         limit = self.settings.max_split_size_bytes
         if position < end and limit is not None:
             # The best fit must not serve what it would be wasted on.
-            spare_bytes = self.settings.max_non_split_rounding_bytes
-            refused_bytes = limit if size < limit else size + spare_bytes
+            refused_bytes = limit if size < limit else size + LARGE_SEGMENT_BYTES
             if blocks[position].size >= refused_bytes:
                 return end
         return position

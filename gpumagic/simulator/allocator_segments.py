@@ -14,6 +14,7 @@ from gpumagic.simulator.allocator_blocks import (
 )
 from gpumagic.simulator.allocator_counters import Counters
 from gpumagic.simulator.allocator_settings import (
+    LARGE_SEGMENT_BYTES,
     SEGMENT_STEP_BYTES,
     SMALL_SEGMENT_BYTES,
     AllocatorSettings,
@@ -54,7 +55,7 @@ class DeviceMemory:
         context_bytes: Callable[[], int] = lambda: 0,
         processes: Callable[[], Sequence[tuple[int, int]]] = lambda: (),
         now_us: Callable[[], int] = lambda: 0,
-        addresses: Addresses | None = None,
+        addresses: Any = None,  # None: made up
     ) -> None:
         self.device = device  # the index that error texts and snapshots name
         self.capacity_bytes = capacity_bytes
@@ -246,7 +247,7 @@ class DeviceMemory:
             if _can_grow_to(first, size):
                 return first
         is_small = pool.name == "small"
-        page = SMALL_SEGMENT_BYTES if is_small else self.settings.large_segment_bytes
+        page = SMALL_SEGMENT_BYTES if is_small else LARGE_SEGMENT_BYTES
         # An eighth more than there is memory, as pages may lie in the wrong place.
         wanted_bytes = max(self.capacity_bytes + self.capacity_bytes // 8, size)
         room_bytes = -(-wanted_bytes // page) * page
@@ -311,17 +312,11 @@ class DriverCalls(Protocol):
         """The host waits until the device has passed this event."""
 
 
-class Addresses(Protocol):
-    """Where the driver puts segments, and what it sets aside for expandable ones."""
-
-    take: Callable[[int], int]
-    give_back: Callable[[int, int], None]
-    take_range: Callable[[int], int]
-    give_back_range: Callable[[int, int], None]
-
-
 class MadeUpAddresses:
-    """Those of one device, which are the same in every run."""
+    """Where the driver puts segments, and what it sets aside for expandable ones.
+
+    They are the same in every run.
+    """
 
     def __init__(self, device: int) -> None:
         segments = AddressSpace(_FIRST_ADDRESS + device * _ADDRESSES_OF_ONE_DEVICE)
@@ -393,14 +388,6 @@ class Shortage:
     reserved_bytes: int
     processes: tuple[tuple[int | None, int], ...]  # pid (None: this one), bytes
     private_bytes: int = 0  # unused in private pools: torch calls it allocated
-
-    @property
-    def figures(self) -> tuple[int, int, int]:
-        """What torch tells observers: asked for, there or allowed, free."""
-        there_bytes = self.total_bytes
-        if self.allowed_bytes is not None:
-            there_bytes = self.allowed_bytes
-        return self.segment_bytes, there_bytes, self.free_bytes
 
     def text(self) -> str:
         """The shortage as torch words it."""

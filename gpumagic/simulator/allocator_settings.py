@@ -17,6 +17,7 @@ MIB = 1 << 20
 SMALLEST_BLOCK_BYTES = 512  # the unit in which all blocks are measured
 LARGEST_SMALL_BYTES = MIB  # what is larger comes from the large pool
 SMALL_SEGMENT_BYTES = 2 * MIB
+LARGE_SEGMENT_BYTES = 20 * MIB  # for a large request that gets none of its own
 SEGMENT_STEP_BYTES = 2 * MIB  # large segments of their own are rounded up to this
 OWN_SEGMENT_BYTES = 10 * MIB  # from here on a request gets a segment of its own size
 
@@ -27,6 +28,8 @@ _EXAMPLE = "write for example max_split_size_mb:200,garbage_collection_threshold
 # What torch knows besides: with the only value that is modelled, ...
 _UNMODELLED = {
     "backend": "native",
+    "large_segment_size_mb": "20",
+    "max_non_split_rounding_mb": "20",
     "per_process_memory_fraction": "1.0",
     "throw_on_cudamalloc_oom": "False",
 }
@@ -45,10 +48,6 @@ class AllocatorSettings:
 
     # blocks of this size and above are handed out whole; `None` is no limit
     max_split_size_bytes: int | None = None
-    # how much larger than the request a block may be that is handed out whole
-    max_non_split_rounding_bytes: int = 20 * MIB
-    # what is taken from the driver for a large request below 10 MiB
-    large_segment_bytes: int = 20 * MIB
     # steps between two powers of two, one entry for each power from 1 MiB on; 0 or 1
     # rounds to 512 bytes
     roundup_power2_divisions: tuple[int, ...] = (0,) * _INTERVALS
@@ -84,20 +83,6 @@ class AllocatorSettings:
                 f"{variable}=",
             ) from None
 
-    def as_torch_tells(self) -> dict[str, Any]:
-        """The settings as they stand in torch's memory snapshot."""
-        limit = self.max_split_size_bytes
-        return {
-            "PYTORCH_CUDA_ALLOC_CONF": self.text,
-            "max_split_size": -1 if limit is None else limit,
-            "garbage_collection_threshold": self.garbage_collection_threshold,
-            "expandable_segments": self.expandable_segments,
-            "roundup_power2_divisions": {
-                str(1 << place): each
-                for place, each in enumerate(self.roundup_power2_divisions)
-            },
-        }
-
     @property
     def rounds_to_divisions(self) -> bool:
         """Whether any request is rounded to more than the next 512 bytes."""
@@ -117,7 +102,7 @@ class AllocatorSettings:
         if block_bytes <= LARGEST_SMALL_BYTES:
             return SMALL_SEGMENT_BYTES
         if block_bytes < OWN_SEGMENT_BYTES:
-            return self.large_segment_bytes
+            return LARGE_SEGMENT_BYTES
         return -(-block_bytes // SEGMENT_STEP_BYTES) * SEGMENT_STEP_BYTES
 
 
@@ -154,13 +139,10 @@ def _pairs(text: str) -> list[tuple[str, str]]:
     return [(each[1], each[2]) for each in found]
 
 
-def _mib_from(least: int) -> Callable[[str], int]:
-    def read(value: str) -> int:
-        if int(value) < least:
-            raise ValueError
-        return int(value) * MIB
-
-    return read
+def _split_limit(value: str) -> int:
+    if int(value) < LARGE_SEGMENT_BYTES // MIB:
+        raise ValueError
+    return int(value) * MIB
 
 
 def _share(value: str) -> float:
@@ -195,13 +177,7 @@ def _divisions(value: str) -> tuple[int, ...]:
 # What is modelled: the field that holds it, what reads it, and what it has to be.
 _MODELLED: dict[str, tuple[str, Callable[[str], object], str]] = {
     "max_split_size_mb": (
-        "max_split_size_bytes", _mib_from(20), "a whole number from 20 on"
-    ),
-    "max_non_split_rounding_mb": (
-        "max_non_split_rounding_bytes", _mib_from(20), "a whole number from 20 on"
-    ),
-    "large_segment_size_mb": (
-        "large_segment_bytes", _mib_from(10), "a whole number from 10 on"
+        "max_split_size_bytes", _split_limit, "a whole number from 20 on"
     ),
     "garbage_collection_threshold": (
         "garbage_collection_threshold", _share, "a number between 0 and 1"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from enum import IntEnum
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -29,24 +28,13 @@ _TAKES = ("alloc", "segment_alloc", "segment_map")
 _ENDS = ("free_completed", "segment_free", "segment_unmap")
 
 
-class Context(IntEnum):
-    """For which actions the calls that led there are kept; each includes the former."""
-
-    NEVER = 0
-    STATE = 1  # for what is allocated
-    ALLOC = 2  # in the entries of allocations
-    ALL = 3  # in those of frees, too
-
-
 @dataclass(frozen=True)
 class Recording:
     """What to keep of each action."""
 
     max_entries: int = 100_000  # how many of the latest actions
-    context: Context = Context.NEVER  # of which ones to keep the calls that led there
-    # finds these calls for an action, of a block if it is about one
+    # finds the calls that led to an action, of a block if it is about one
     gather: Callable[[str, Block | None], Calls] = lambda *_: list
-    skipped: frozenset[str] = frozenset()  # the actions of which nothing is kept
 
 
 class History:
@@ -109,10 +97,8 @@ class History:
 
     def add_oom(self, free_bytes: int, size: int, stream: int, pool: PoolId) -> None:
         """Note a request that could not be met."""
-        kept = self._kept
-        if kept is not None:
-            wants_calls = kept.context >= Context.ALLOC
-            calls = kept.gather("oom", None) if wants_calls else list
+        if self._kept is not None:
+            calls = self._kept.gather("oom", None)
             self._enter("oom", size, calls, stream, pool, device_free=free_bytes)
 
     def add_snapshot(self, active_bytes: int) -> None:
@@ -122,14 +108,9 @@ class History:
     def _calls(
         self, action: str, address: int, known: dict[int, Calls], block: Block | None
     ) -> Calls:
-        kept = self._kept
-        if kept is None:
+        if self._kept is None:
             return list
-        gathers = Context.STATE if action in _TAKES else Context.ALL
-        if kept.context >= gathers:
-            calls = kept.gather(action, block)
-        else:  # torch names who took it, where who gives it back is not asked for
-            calls = known.get(address, list)
+        calls = self._kept.gather(action, block)
         if action in _TAKES:
             known[address] = calls
         elif action in _ENDS:
@@ -145,13 +126,10 @@ class History:
         pool: PoolId = SHARED,
         **what: int,
     ) -> None:
-        kept = self._kept
-        if kept is None or action in kept.skipped:
-            return
-        entry = {"action": action, **what, "size": size, "stream": stream}
-        entry |= {"pool_id": pool, "time_us": self._now_us()}
-        shown = calls if kept.context >= Context.ALLOC else list
-        self._entries.append((entry, shown))
+        if self._kept is not None:
+            entry = {"action": action, **what, "size": size, "stream": stream}
+            entry |= {"pool_id": pool, "time_us": self._now_us()}
+            self._entries.append((entry, calls))
 
 
 def snapshot_of(

@@ -61,7 +61,6 @@ class SimulationReport(Report):
     time_s: float  # the machine's own clock
     gpus: tuple[GpuState, ...]
     races: int
-    hazards: str  # what is done about them
 
     @property
     def headline(self) -> str:
@@ -94,7 +93,6 @@ class RacesReport(Report):
 
     label: str
     races: tuple[SeenRace, ...]
-    looked_for: bool = True
 
     def __len__(self) -> int:
         return len(self.races)
@@ -111,8 +109,6 @@ class RacesReport(Report):
     @property
     def headline(self) -> str:
         """The answer in one sentence."""
-        if not self.looked_for:
-            return 'Data races are not looked for: hazards="off".'
         count = len(self.races)
         return f"{count_text(count, 'data race')} so far." if count else "No data race."
 

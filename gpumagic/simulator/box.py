@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.meetings import CollectiveCall, Roll
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
-HAZARDS = ("report", "poison", "off")
+HAZARDS = ("report", "poison")
 # What can be said beside which GPUs, and what is meant where it is not.
 _MEANT = {
     "memory": None,
@@ -230,8 +230,9 @@ class Box:
     @property
     def races(self) -> RacesReport:
         """The data races found so far, with the lines of both accesses."""
-        found = observing.races_in_words(self._simulation) if self._simulation else ()
-        return RacesReport(self.label, found, looked_for=self.hazards != "off")
+        found = self._simulation
+        races = tuple(map(found.in_words, found.races)) if found else ()
+        return RacesReport(self.label, races)
 
     def record(self) -> list[Work]:
         """Keep what the engines do from now on, in the list that is returned."""
@@ -290,7 +291,6 @@ class Box:
             time_s=self.time_s,
             gpus=gpus,
             races=len(self._simulation.races) if self._simulation else 0,
-            hazards=self.hazards,
         )
 
     def _give_back(self) -> None:

@@ -149,20 +149,15 @@ def _fitting(
     gpus: Sequence[SimulatedGpu], others: Sequence[Sequence[tuple[int, int]]]
 ) -> tuple[tuple[GpuProcess, ...], ...]:
     """Other people's processes on every GPU, if there is room for them."""
-    if len(others) > len(gpus):
-        raise GpuMagicError(
-            f"processes are given for {count_text(len(others), 'GPU')}, "
-            f"and the simulated machine has {len(gpus)}",
-            "give one group of processes a GPU",
-        )
     rows = [*others, *[()] * (len(gpus) - len(others))]
-    for index, (gpu, row) in enumerate(zip(gpus, rows, strict=True)):
+    room = [gpu.model.memory_bytes for gpu in gpus]
+    for index, row in enumerate(rows):
         needed_bytes = sum(used_bytes for _, used_bytes in row)
-        if needed_bytes > gpu.model.memory_bytes:
+        if needed_bytes > sum(room[index : index + 1]):
             raise GpuMagicError(
-                f"other processes cannot use {bytes_text(needed_bytes)} of GPU "
-                f"{index}, which has {bytes_text(gpu.model.memory_bytes)}",
-                "give them less",
+                f"GPU {index} has no room for other processes with "
+                f"{bytes_text(needed_bytes)}",
+                "give them less, and one group of them to each GPU",
             )
     return tuple(
         tuple(GpuProcess(pid, used_bytes, "compute") for pid, used_bytes in row)

@@ -81,25 +81,22 @@ class Tracker:
         """Later work of this stream comes after the mark."""
         merge(self._clocks[stream], mark)
 
-    def host_waits_for_mark(self, mark: Mark) -> None:
-        """The host, and so all later work, comes after the mark."""
-        self._host_waits(mark)
-
     def host_waits_for(self, *streams: int) -> None:
         """The host, and so all later work, comes after these streams' work so far."""
-        self._host_waits(*(self._clocks[stream] for stream in streams))
+        self.host_waits_for_mark(*(self._clocks[stream] for stream in streams))
 
-    def host_is_behind(self, stream: int, mark: Mark) -> bool:
-        """Whether the host has waited for all that this stream had done at a mark."""
-        return self._clocks[HOST][stream] >= mark[stream]
-
-    def _host_waits(self, *clocks: Sequence[int]) -> None:
-        for clock in clocks:
-            merge(self._clocks[HOST], clock)
+    def host_waits_for_mark(self, *marks: Sequence[int]) -> None:
+        """The host, and so all later work, comes after the marks."""
+        for mark in marks:
+            merge(self._clocks[HOST], mark)
         for pool in tuple(self.former):
             self._forget_ordered(pool)
         for tell in self.after_host_waits:
             tell()
+
+    def host_is_behind(self, stream: int, mark: Mark) -> bool:
+        """Whether the host has waited for all that this stream had done at a mark."""
+        return self._clocks[HOST][stream] >= mark[stream]
 
     # ------------------------------------------------------------- operations
 

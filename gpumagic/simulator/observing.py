@@ -11,8 +11,7 @@ from gpumagic.devices.memory_events import MemoryEvent, MemoryTrace, Spot
 from gpumagic.devices.sync_watch import wait_in_words
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import SeenRace, SyncCall
-from gpumagic.report.places import Place, PlaceMark, code_line, place_text, runs_through
-from gpumagic.simulator.races import hint, problem
+from gpumagic.report.places import Place, PlaceMark, code_line, runs_through
 from gpumagic.simulator.scheduler import QUEUE_FULL
 
 if TYPE_CHECKING:
@@ -63,27 +62,26 @@ def watch_syncs(box: Box) -> Iterator[list[SyncCall]]:
 
 
 @contextlib.contextmanager
-def watch_resets(
-    box: Box, around: Callable[[], contextlib.AbstractContextManager[object]]
-) -> Iterator[None]:
-    """Put something round each reset of an allocator's counters during a block."""
-    resets = _simulation_of(box).resets
-    resets.append(around)
+def _listed(listeners: list[Any], listener: object) -> Iterator[None]:
+    """Let somebody listen during a block."""
+    listeners.append(listener)
     try:
         yield
     finally:
-        resets.remove(around)
+        listeners.remove(listener)
+
+
+def watch_resets(
+    box: Box, around: Callable[[], contextlib.AbstractContextManager[object]]
+) -> contextlib.AbstractContextManager[None]:
+    """Put something round each reset of an allocator's counters during a block."""
+    return _listed(_simulation_of(box).resets, around)
 
 
 @contextlib.contextmanager
 def watch_races(box: Box) -> Iterator[list[SeenRace]]:
     """Collect the races that are found, each pair of places once, without warnings."""
     simulation = _simulation_of(box)
-    if not simulation.tracking:
-        raise DeviceError(
-            f"the {box.label} was told not to look for races",
-            'switch it on anew: gpumagic.simulate("h100", hazards="report")',
-        )
     found: list[SeenRace] = []
     told: set[tuple[PlaceMark | None, PlaceMark | None]] = set()
 
@@ -91,18 +89,10 @@ def watch_races(box: Box) -> Iterator[list[SeenRace]]:
         places = race.earlier_place, race.later_place
         if places not in told:
             told.add(places)
-            found.append(_in_words(race, simulation))
+            found.append(simulation.in_words(race))
 
-    simulation.collectors.append(collect)
-    try:
+    with _listed(simulation.collectors, collect):
         yield found
-    finally:
-        simulation.collectors.remove(collect)
-
-
-def races_in_words(simulation: Simulation) -> tuple[SeenRace, ...]:
-    """The races that were found so far, streams by the names that they have now."""
-    return tuple(_in_words(race, simulation) for race in simulation.races)
 
 
 @contextlib.contextmanager
@@ -149,15 +139,6 @@ def _simulation_of(box: Box) -> Simulation:
             'gpumagic.simulate("h100") switches one on',
         )
     return simulation
-
-
-def _in_words(race: Race, simulation: Simulation) -> SeenRace:
-    return SeenRace(
-        problem(race, simulation.stream_name, place_text),
-        hint(race, simulation.stream_name, place_text),
-        code_line(race.earlier_place),
-        code_line(race.later_place),
-    )
 
 
 class MemoryWatch:

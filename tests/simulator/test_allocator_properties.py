@@ -158,20 +158,3 @@ def test_segments_that_expand_end_as_pages_and_owners_do(steps):
         assert pair.real.reserved_bytes == pair.naive.reserved()
         stats = pair.real.memory_stats()
         assert stats["segment.all.current"] == stats["inactive_split.all.current"] == 0
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(STEPS, max_size=60))
-def test_everything_that_is_freed_can_be_given_back(steps):
-    """With every block freed, an emptied cache holds nothing, and its peaks stay."""
-    pair = Pair(None)
-    for step in steps:
-        pair.do(*step)
-    peak = pair.real.peak_allocated_bytes
-    for block, _ in pair.owned:
-        pair.real.free(block)
-    pair.real.empty_cache()
-    assert pair.real.mem_info() == (CAPACITY, CAPACITY)
-    assert pair.real.memory_snapshot() == []
-    assert pair.real.peak_allocated_bytes == peak
-    verify(pair.real)

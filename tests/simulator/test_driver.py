@@ -70,15 +70,11 @@ def test_memory_is_this_process_and_the_others():
 
 
 @pytest.mark.parametrize(
-    ("others", "problem"),
-    [
-        ([[(1, 50 * GIB), (2, 31 * GIB)]], "81.0 GiB of GPU 0, which has 80.0 GiB"),
-        ([[], [], []], "given for 3 GPUs, and the simulated machine has 2"),
-    ],
+    "others", [[[(1, 50 * GIB), (2, 31 * GIB)]], [[], [], [(1, 9)]]]
 )
-def test_other_processes_have_to_fit(others, problem):
+def test_other_processes_have_to_fit(others):
     """More memory than there is, or processes on no GPU, is refused at once."""
-    with pytest.raises(GpuMagicError, match=problem):
+    with pytest.raises(GpuMagicError, match="has no room for other processes"):
         machine(2, others=others)
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpumagic.simulator.backend import host_memory
-from gpumagic.simulator.backend.host_memory import HostMemory, HostMemoryFull
+from gpumagic.simulator.backend.host_memory import HostMemoryFull, require_room
 from tests.simulator.simulated_device import DEFAULT, GIB, MIB, allocator_of
 
 
@@ -29,16 +29,15 @@ def gpu():
 
 
 @pytest.fixture
-def memory(monkeypatch):
-    """The RAM of a machine that has 1 GiB left."""
+def simulation(monkeypatch):
+    """A simulation on a machine that has 1 GiB of RAM left."""
     monkeypatch.setattr(host_memory, "available_bytes", lambda: GIB)
-    simulation = SimpleNamespace(
+    return SimpleNamespace(
         label="simulated H100",
         shown_type="cuda",
         books=nullcontext,
         out_of_memory=lambda full: DeviceFull(str(full)),
     )
-    return HostMemory(simulation)
 
 
 @pytest.mark.parametrize(
@@ -52,17 +51,17 @@ def memory(monkeypatch):
         (9 * GIB, DeviceFull),
     ],
 )
-def test_the_first_to_be_full_is_the_one_that_says_so(memory, gpu, nbytes, refused):
+def test_the_first_to_be_full_is_the_one_that_says_so(simulation, gpu, nbytes, refused):
     """A full GPU is CUDA's own error, as on a real one; else this machine is named."""
     with nullcontext() if refused is None else pytest.raises(refused) as caught:
-        memory.foresee(nbytes, gpu)
+        require_room(simulation, nbytes, gpu)
 
     if refused is HostMemoryFull:
         assert "of which 1.00 GiB is left" in caught.value.problem
     assert gpu.allocator.allocated_bytes == 5 * GIB
 
 
-def test_without_a_word_of_the_system_nothing_is_refused(memory, gpu, monkeypatch):
+def test_without_a_word_of_the_system_nothing_is_refused(simulation, gpu, monkeypatch):
     """How much RAM is left cannot be read everywhere."""
     monkeypatch.setattr(host_memory, "available_bytes", lambda: None)
-    memory.foresee(4 * GIB, gpu)
+    require_room(simulation, 4 * GIB, gpu)

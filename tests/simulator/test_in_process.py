@@ -34,7 +34,6 @@ TOGETHER = {
     "standing in for CUDA": (
         "quick_start",
         "as_cuda",
-        "cuda_details",
         "graphs",
         "memory_history",
         "profiler",

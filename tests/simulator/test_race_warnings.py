@@ -30,7 +30,7 @@ with side:
 @pytest.fixture(scope="module")
 def in_kernel():
     """What each cell of a notebook came to."""
-    return see_in_kernel([*CELLS, CELLS[-1], "box.off()", *IN_CONTAINERS])
+    return see_in_kernel([*CELLS, CELLS[-1]])
 
 
 @pytest.mark.kernel
@@ -50,27 +50,3 @@ def test_a_cell_that_is_run_again_is_told_of_again(in_kernel):
     """Its text is the same, and so is the file that a kernel makes of it."""
     again = in_kernel[len(CELLS)].printed
     assert again.startswith("In [4]:3: DataRace: simulated H100 SXM: In [4], line 3 ")
-
-
-IN_CONTAINERS = [
-    """
-import torch, warnings, gpumagic, weakref
-warnings.simplefilter("always")
-box = gpumagic.simulate("2xh100")
-odd = weakref.proxy(set())  # raises whatever it is asked for
-streams = [torch.sim.Stream(k) for k in range(2)]
-""",
-    """
-x = torch.ones(10_000, device="sim:1") * 2
-with streams[1]:
-    total = x.sum()
-""",
-]
-
-
-@pytest.mark.kernel
-def test_a_warning_names_a_stream_in_a_list_as_it_is_typed(in_kernel):
-    """What it says to type can be typed; odd objects beside it do no harm."""
-    *_, seen = in_kernel
-
-    assert "streams[1].wait_stream(" in seen.printed.replace("\n", "")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
 from torch import nn
 
-import gpumagic
 from gpumagic.simulator.backend.refusals import NotSimulated
 
 CUDA_0, CUDA_1 = torch.device("cuda", 0), torch.device("cuda", 1)
@@ -117,77 +114,3 @@ def test_what_is_not_simulated_is_refused_by_name(word):
 
 
 # ---------------------------------------------------------------- switched off
-
-
-def owners():
-    """Everything that is touched while it is on."""
-    from torch.jit._builtins import _get_builtin_table
-    from torch.utils._device import DeviceContext
-
-    modules = [
-        each for name, each in sys.modules.items() if name.startswith("torch.cuda")
-    ]
-    kept = [
-        *modules,
-        torch,
-        torch.Tensor,
-        torch.accelerator,
-        torch.nested,
-        torch.random,
-        torch.amp.autocast_mode.autocast,
-        torch.backends.cudnn,
-        torch.serialization,
-        torch._C,
-        DeviceContext,
-        torch.nn.parallel.DistributedDataParallel,
-        torch.nn.parallel._functions,
-        sys.modules["torch.nn.parallel.parallel_apply"],
-        torch.distributed,
-        torch.backends.cuda,
-        torch.UntypedStorage,
-    ]
-    return [
-        *((each.__name__, vars(each)) for each in kept),
-        ("jit", _get_builtin_table()),
-    ]
-
-
-def everything():
-    """What each of their names means; the registry of `torch.load` by its entries."""
-    found = {
-        (owner, name): value
-        for owner, names in owners()
-        for name, value in names.items()
-    }
-    found["registry"] = tuple(torch.serialization._package_registry)
-    found["default device"] = torch.get_default_device()
-    return found
-
-
-def difference(before, after):
-    """The names that mean something else than before."""
-    return [
-        name
-        for name in before.keys() | after.keys()
-        if name not in before
-        or name not in after
-        or (before[name] is not after[name] and before[name] != after[name])
-    ]
-
-
-@pytest.fixture
-def untouched():
-    """A torch that knows the device, as any switching on leaves it."""
-    gpumagic.simulate("h100").off()
-    everything()
-    return everything()
-
-
-def test_switching_off_leaves_nothing(untouched):
-    """Each name of torch means again what it meant before."""
-    with gpumagic.simulate("2xh100", as_cuda=True):
-        nn.Linear(2, 2).cuda()(torch.ones(1, 2, device="cuda")).sum().backward()
-        during = everything()
-
-    assert len(difference(untouched, during)) > 100
-    assert difference(untouched, everything()) == []

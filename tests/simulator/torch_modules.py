@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 import gpumagic
-from tests.simulator.module_surgery import PROGRAMS
 
 
 @pytest.fixture(params=["sim", "cuda"], scope="module")
@@ -56,14 +55,3 @@ def test_a_module_moves_while_a_result_on_the_cpu_is_alive(make, device):
     assert {each.device.type for each in after.values()} == {device}
     assert {each.grad.device.type for each in after.values()} == {device}
     torch.testing.assert_close(there.cpu(), alive)
-
-
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda each: each.__name__)
-@pytest.mark.filterwarnings("ignore")  # torch's own, about what is old or new
-def test_module_surgery_is_that_of_the_cpu(program, device):
-    """What people do to modules gives on the device what it gives on the CPU."""
-    torch.manual_seed(0)
-    expected = program("cpu")
-
-    torch.manual_seed(0)
-    assert program(device) == expected

@@ -9,6 +9,7 @@ import types
 
 import pytest
 import torch
+from torch.utils._device import DeviceContext
 
 import gpumagic
 from gpumagic.errors import DeviceError
@@ -31,8 +32,11 @@ PLACES = (
     torch.serialization,
     torch.random,
     torch.amp,
-    torch.cuda,
+    torch.backends.cudnn,
     torch.nn.Module,
+    torch.amp.autocast_mode.autocast,
+    DeviceContext,
+    torch._subclasses.fake_tensor.FakeTensor,
 )
 # Kernels of the CPU that it replaces while it is on.
 CPU_KERNELS = "aten::is_pinned", "aten::_pin_memory"
@@ -49,10 +53,11 @@ KERNELS = (*CPU_KERNELS, *OTHERS)
 def state():
     """Everything that switching on may change, in a form to be compared."""
     core = torch._C
+    of_cuda = [each for name, each in sys.modules.items() if name[:10] == "torch.cuda"]
     return {
         **{
             (place.__name__, name): id(value)
-            for place in PLACES
+            for place in (*PLACES, *of_cuda)
             for name, value in vars(place).items()
             if type(value) is not types.ModuleType
         },
@@ -62,6 +67,7 @@ def state():
             for key in ("CPU", "PrivateUse1", "AutocastPrivateUse1")
         },
         **{name: core._dispatch_dump(name) for name in CPU_KERNELS},
+        "script": {**torch.jit._builtins._get_builtin_table()},
         "loaders": [
             tuple(map(id, each)) for each in torch.serialization._package_registry
         ],
@@ -101,17 +107,18 @@ def use():
 @pytest.fixture(autouse=True)
 def registered():
     """What stays for good is there before a test looks: the name, caches of torch."""
-    with gpumagic.simulate("h100"):
+    with gpumagic.simulate("h100", as_cuda=True):
         use()
     with torch.random.fork_rng(devices=[]):
         yield
 
 
-def test_after_off_everything_is_as_before():
+@pytest.mark.parametrize("as_cuda", [False, True])
+def test_after_off_everything_is_as_before(as_cuda):
     """off() puts every attribute, flag, handler and kernel back."""
     before = state()
 
-    box = gpumagic.simulate("2xh100")
+    box = gpumagic.simulate("2xh100", as_cuda=as_cuda)
     during = changes(before)
     with torch.random.fork_rng(devices=[]):
         use()

@@ -31,7 +31,7 @@ LITTLE = 4096  # bytes, of which nobody runs out
 MODULES = ("fft", "linalg", "masked", "nn.functional", "signal", "special", "torch")
 FOREACH = "foreach"  # over lists of tensors: what optimisers are made of
 GROUPS = (*string.ascii_lowercase, *MODULES, FOREACH, "other")
-NARROW = (torch.float16, torch.bfloat16, torch.complex32, torch.int64, torch.uint8)
+NARROW = (torch.float16, torch.bfloat16, torch.int64, torch.uint8)
 FLOAT32_BYTES = 4
 NOT_IN_HALF = (
     "jiterator",  # compiles CUDA's language
@@ -41,8 +41,6 @@ NOT_IN_HALF = (
     "to_sparse",
     "as_strided.partial_views",
     "tensor_split",
-    "nansum",  # of complex numbers
-    "nanmean",
     "torch.ops.aten._flash_attention_forward",  # beneath what programs call
     "torch.ops.aten._efficient_attention_forward",
 )

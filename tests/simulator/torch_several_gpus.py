@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.cuda import comm
 
 import gpumagic
 
@@ -24,14 +23,6 @@ def device(request):
 def machine():
     """Two H100 that stand in for CUDA."""
     return {"machine": "2xh100", "as_cuda": True}
-
-
-def on_each(device, value=1.0, size=3):
-    """A tensor on each GPU, the second with one more."""
-    return [
-        torch.full((size,), value + index, device=f"{device}:{index}")
-        for index in range(2)
-    ]
 
 
 def network():
@@ -66,29 +57,6 @@ def test_replicas_give_the_numbers_of_the_parts(device):
 
 
 # ------------------------------------------------------------------- torch.cuda.comm
-
-
-def test_tensors_are_spread_and_collected(device):
-    """Broadcast, scatter, gather and the sums have the values and devices of CUDA."""
-    whole = torch.arange(12.0, device=device).view(6, 2)
-
-    here, there = comm.broadcast(whole, [0, 1])
-    parts = comm.scatter(whole, [0, 1], chunk_sizes=[2, 4])
-    columns = comm.scatter(whole.cpu(), [1, 0], dim=1)
-    ones = on_each(device)
-
-    assert here is whole
-    assert (there.device.index, there.tolist()) == (1, whole.tolist())
-    assert [each.device.index for each in parts] == [0, 1]
-    assert [each.tolist() for each in parts] == [whole.tolist()[:2], whole.tolist()[2:]]
-    assert [each.device.index for each in columns] == [1, 0]
-    assert columns[0].tolist() == whole[:, :1].tolist()
-    assert comm.gather(parts, destination=1).tolist() == whole.tolist()
-    assert comm.gather(parts, destination=1).device.index == 1
-    assert comm.gather(columns, dim=-1, destination="cpu").tolist() == whole.tolist()
-    total = comm.reduce_add(ones, 1)
-    assert (total.device.index, total.tolist()) == (1, [3, 3, 3])
-    assert [each.tolist() for each in ones] == [[1, 1, 1], [2, 2, 2]]
 
 
 # ------------------------------------------------------------- several processes

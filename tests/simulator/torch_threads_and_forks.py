@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import signal
 import threading
-import time
 import traceback
 import warnings
 
@@ -19,7 +17,6 @@ from tests.simulator.allocator_check import verify
 RE_INITIALISE = "Cannot re-initialize CUDA in forked subprocess"
 THREADS, STEPS = 6, 15
 PATIENCE_S = 120
-UNDER_WAY_S = 0.002
 
 
 @pytest.fixture(autouse=True)
@@ -89,33 +86,12 @@ def test_six_threads_train_on_two_devices(box):
 # -------------------------------------------------------------------------- forks
 
 
-@contextlib.contextmanager
-def forking():
-    """Fork without being told that there are threads: torch always has some."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        yield
-
-
-def in_a_child(work, busy=None):
-    """What a forked child says: what the function returned, or why it did not.
-
-    Args:
-        work: The function.
-
-        busy: An event that is set while it forks.
-
-    Returns:
-        Its answer, and how the child ended: 0, or the signal that ended it.
-    """
+def in_a_child(work):
+    """What a forked child says that the function returned, or why not; how it ended."""
     reading, writing = os.pipe()
-    if busy:
-        busy.set()
-        time.sleep(UNDER_WAY_S)
-    with forking():
+    with warnings.catch_warnings():  # that there are threads: torch always has some
+        warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
-    if busy and pid:
-        busy.clear()
     if not pid:
         signal.alarm(PATIENCE_S)
         try:

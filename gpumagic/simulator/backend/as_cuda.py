@@ -24,6 +24,7 @@ import torch
 
 from gpumagic.simulator.backend.graphs import Graphs
 from gpumagic.simulator.backend.memory_history import memory_names
+from gpumagic.simulator.backend.operations import overload_of
 from gpumagic.simulator.backend.refusals import refusing
 from gpumagic.simulator.backend.registration import NAME
 from gpumagic.simulator.backend.stand_ins import StandIns
@@ -196,8 +197,7 @@ def _library(kernels: dict[str, Callable[..., Any]]) -> Any:
 
 
 def _factory(names: Names, name: str) -> Callable[..., Any]:
-    base, _, overload = name.partition(".")
-    operator = getattr(getattr(torch.ops.aten, base), overload or "default")
+    operator = overload_of(f"aten::{name}")
 
     def make(*args: Any, **options: Any) -> Any:
         __tracebackhide__ = True

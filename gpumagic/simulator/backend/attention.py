@@ -77,25 +77,6 @@ def attention_entry() -> dict[str, Callable[..., Any]]:
     return {"scaled_dot_product_attention": attend}
 
 
-def in_single(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel with float32 numbers within, rounded once at the end."""
-
-    def run(first: Any, *rest: Any, **named: Any) -> tuple[Any, ...]:
-        dtype = first.dtype
-
-        def wide(value: Any) -> Any:
-            return value.float() if getattr(value, "dtype", None) is dtype else value
-
-        options = {key: wide(each) for key, each in named.items()}
-        results = call(*map(wide, (first, *rest)), **options)
-        # What remains of each row's sum is float32 in any case.
-        return tuple(
-            each.to(dtype) if each.dim() == _DIMENSIONS else each for each in results
-        )
-
-    return run
-
-
 def work(is_backward: bool) -> Callable[..., Blocks]:
     """What its products take, of those pairs that a causal mask leaves."""
     first, causal_at, products = (1, 7, 5) if is_backward else (0, 4, 2)

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gpumagic.simulator.backend.operations import names_in, overload_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 KEY = "AutocastPrivateUse1"
 
 
-def _named(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
-
 # In the type of the block.
-_LOWER = _named(
+_LOWER = names_in(
     "_convolution _convolution.deprecated conv_tbc conv1d conv2d conv3d"
     " conv_transpose1d conv_transpose2d.input conv_transpose3d.input convolution"
     " cudnn_convolution cudnn_convolution_transpose prelu addmm addmv addr matmul"
@@ -31,12 +29,12 @@ _LOWER = _named(
     " _thnn_fused_gru_cell"
 )
 # They read halves and write float32, unless they are told what to write.
-_FLOAT32_OUT = _named(
+_FLOAT32_OUT = names_in(
     "prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm"
     " linalg_matrix_norm linalg_matrix_norm.str_ord sum sum.dim_IntList"
 )
 # They need one type for all arguments; the wider one wins.
-_WIDEST = _named(
+_WIDEST = names_in(
     "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot"
     " scatter_add"
 )
@@ -48,9 +46,7 @@ def autocast_kernels(device_type: str) -> Iterator[tuple[str, Callable[..., Any]
     casts = _Casts(device_type)
     on_cuda = torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA")
     for full in on_cuda:
-        name = full.removeprefix("aten::")
-        base, _, overload = name.partition(".")
-        operator = getattr(getattr(torch.ops.aten, base), overload or "default")
+        name, operator = full.removeprefix("aten::"), overload_of(full)
         if name == "binary_cross_entropy":
             yield name, _unsafe
         elif name in _FLOAT32_OUT:

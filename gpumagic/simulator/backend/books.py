@@ -176,7 +176,7 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
     # What `hold` and `deliver` do, without the calls.
     waiting = interrupts.asked
     here, users = simulation.places.here, simulation.places.users
-    getframe, tracking = sys._getframe, simulation.tracking
+    getframe = sys._getframe
     operate = simulation.machine.tracker.operate
     synchronize_stream = simulation.machine.synchronize_stream
     observers = simulation.machine.wait_observers
@@ -185,7 +185,7 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
     blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
     machine, clock = simulation.machine, simulation.machine.scheduler  # no capture's
 
-    def launch(  # noqa: C901, PLR0912
+    def launch(  # noqa: C901
         gpu: SimulatedGpu,
         operation: Operation,
         twins: Iterable[Any],
@@ -200,14 +200,11 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
     ) -> tuple[list[Any], Sequence[Race]]:
         """Enter one operation into the books; its outputs become tensors."""
         __tracebackhide__ = True
-        place = None
-        if tracking:
-            frame = getframe(_OUR_FRAMES)
-            code = frame.f_code
-            if users.get(code.co_filename):  # mostly the user's own line
-                place = code, frame.f_lasti
-            else:
-                place = here(_OUR_FRAMES + 1)
+        frame = getframe(_OUR_FRAMES)
+        code = frame.f_code
+        place: Any = code, frame.f_lasti
+        if not users.get(code.co_filename):  # mostly it is the user's own line
+            place = here(_OUR_FRAMES + 1)
         stream = (
             simulation.stream(gpu) if simulation.side_streams else gpu.default_stream
         )
@@ -244,8 +241,7 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
                     written_bytes,
                     extra_ns,
                 )
-                if tracking:
-                    races = operate(stream.order, reads, writes, place)
+                races = operate(stream.order, reads, writes, place)
                 if blocking and operation.launches and machine.scheduler is clock:
                     synchronize_stream(stream, "")
                 elif rule.waits:

@@ -106,6 +106,16 @@ class Call:
         self._copied.append(copied)
         self.twin(copied, where)
 
+    def given(self, operation: Operation, value: Any, where: int | str) -> Any:
+        """What an operation is given in the place of an argument."""
+        if isinstance(value, torch.Tensor):
+            return self.twin(value, where)
+        if where == INDICES and operation.mixes:
+            return self.twins_of_indices(value, INDICES)
+        if type(value) is list and value and not isinstance(value[0], (int, float)):
+            return self.twins(value, where)
+        return value
+
     def require_one_device(self) -> None:
         """Refuse CPU tensors beside simulated ones, as CUDA does.
 
@@ -139,8 +149,8 @@ class General:
         __tracebackhide__ = True
         simulation, operation = self._simulation, self._operation
         call = Call(simulation)
-        inner = [self._inner(call, each, where) for where, each in enumerate(args)]
-        named = {key: self._inner(call, each, key) for key, each in options.items()}
+        inner = [call.given(operation, each, at) for at, each in enumerate(args)]
+        named = {key: call.given(operation, it, key) for key, it in options.items()}
         gpu = self._place(call, named)
         if gpu is None:
             return operation.call(*inner, **named)
@@ -173,15 +183,6 @@ class General:
         )
         made = {id(twin): tensor for twin, tensor in zip(fresh, outputs, strict=True)}
         return _replaced(result, {**own, **made})
-
-    def _inner(self, call: Call, value: Any, where: int | str) -> Any:
-        if isinstance(value, torch.Tensor):
-            return call.twin(value, where)
-        if where == INDICES and self._operation.mixes:
-            return call.twins_of_indices(value, where)
-        if type(value) is list and value and not isinstance(value[0], (int, float)):
-            return call.twins(value, where)
-        return value
 
     def _place(self, call: Call, named: dict[str, Any]) -> SimulatedGpu | None:
         """Where the result goes; the twins stay on the CPU whatever `device=` says."""

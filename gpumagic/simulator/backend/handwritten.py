@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpumagic.simulator.backend.call import General
-from gpumagic.simulator.backend.operations import Operation
+from gpumagic.simulator.backend.operations import Operation, overload_of
 from gpumagic.simulator.backend.refusals import NO_SPARSE, refusing
 from gpumagic.simulator.backend.registration import lies_there
 from gpumagic.simulator.backend.transfers import refuse_layout
@@ -67,9 +67,7 @@ def handwritten(simulation: Simulation) -> dict[str, Callable[..., Any]]:
 
 
 def _geometry(name: str) -> Callable[..., Any]:
-    base, _, overload = name.partition(".")
-    packet = getattr(torch.ops.aten, base)
-    redispatch = getattr(packet, overload or "default")._handle.redispatch_boxed
+    redispatch = overload_of(f"aten::{name}")._handle.redispatch_boxed
     core = torch._C
     on_cpu = core.DispatchKeySet(core.DispatchKey.CPU)
     tensor = torch.Tensor
@@ -89,7 +87,7 @@ def _geometry(name: str) -> Callable[..., Any]:
                 memory.plain = False
         return kernel(*args, **options)
 
-    return with_source if base == "set_" else kernel
+    return with_source if name.startswith("set_.") else kernel
 
 
 class _Memory:

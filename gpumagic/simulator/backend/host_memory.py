@@ -42,45 +42,39 @@ class HostMemoryFull(DeviceError):
     """The RAM of this machine cannot hold what the simulated GPU could."""
 
 
-class HostMemory:
-    """The RAM that the tensors of one simulation lie in."""
+def require_room(simulation: Simulation, nbytes: int, gpu: SimulatedGpu | None) -> None:
+    """Refuse an output that the RAM of this machine cannot hold."""
+    __tracebackhide__ = True
+    if nbytes < WATCHED_BYTES:
+        return
+    free = available_bytes()
+    if free is None or nbytes <= free - _SPARE_BYTES:
+        return
+    where = f"the {simulation.label}"
+    if gpu is not None:
+        where = f"{simulation.shown_type}:{gpu.index}, a {where[4:]},"
+        _require_room_on(simulation, gpu, nbytes)
+    raise HostMemoryFull(
+        f"{where} has room for {bytes_text(nbytes)} more, but its memory lies in "
+        f"this machine's RAM, of which {bytes_text(free)} is left",
+        'use smaller tensors; a smaller card, as in gpumagic.simulate("h100", '
+        'memory="2GiB"), runs out of memory sooner than the machine',
+    )
 
-    def __init__(self, simulation: Simulation) -> None:
-        self._simulation = simulation
 
-    def foresee(self, nbytes: int, gpu: SimulatedGpu | None) -> None:
-        """Refuse an output that the RAM of this machine cannot hold."""
-        __tracebackhide__ = True
-        if nbytes < WATCHED_BYTES:
-            return
-        free = available_bytes()
-        if free is None or nbytes <= free - _SPARE_BYTES:
-            return
-        where = f"the {self._simulation.label}"
-        if gpu is not None:
-            where = f"{self._simulation.shown_type}:{gpu.index}, a {where[4:]},"
-            self._require_room_on(gpu, nbytes)
-        raise HostMemoryFull(
-            f"{where} has room for {bytes_text(nbytes)} more, but its memory lies in "
-            f"this machine's RAM, of which {bytes_text(free)} is left",
-            'use smaller tensors; a smaller card, as in gpumagic.simulate("h100", '
-            'memory="2GiB"), runs out of memory sooner than the machine',
-        )
-
-    def _require_room_on(self, gpu: SimulatedGpu, nbytes: int) -> None:
-        """Run out of simulated memory, if that comes first."""
-        __tracebackhide__ = True
-        simulation = self._simulation
-        with simulation.books():
-            gpu.start()
-            if nbytes + _SEGMENT_BYTES <= gpu.allocator.mem_info()[0]:
-                return  # a trial would leave a segment of that size in the cache
-            try:
-                block = gpu.allocator.allocate(nbytes, gpu.default_stream.number)
-            except OutOfSimulatedMemory as full:
-                raise simulation.out_of_memory(full) from None
-            if block is not None:
-                gpu.allocator.free(block)
+def _require_room_on(simulation: Simulation, gpu: SimulatedGpu, nbytes: int) -> None:
+    """Run out of simulated memory, if that comes first."""
+    __tracebackhide__ = True
+    with simulation.books():
+        gpu.start()
+        if nbytes + _SEGMENT_BYTES <= gpu.allocator.mem_info()[0]:
+            return  # a trial would leave a segment of that size in the cache
+        try:
+            block = gpu.allocator.allocate(nbytes, gpu.default_stream.number)
+        except OutOfSimulatedMemory as full:
+            raise simulation.out_of_memory(full) from None
+        if block is not None:
+            gpu.allocator.free(block)
 
 
 def may_be_large(nbytes: int, args: Sequence[Any]) -> bool:

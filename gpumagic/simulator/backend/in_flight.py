@@ -1,15 +1,15 @@
 """Copies between pinned memory and a device that nobody has waited for yet.
 
 Operations between CPU tensors never come by the simulator. So while a copy is under
-way, every tensor on that memory, views as well, has a class of its own: whatever is
-done with it, in any thread, is looked at by the operators that it leads to. Who touches
-the memory past torch is found by its bytes, when the host waits. Whatever makes the
-host wait ends the copies that it has waited for: then the memory is the user's.
+way, its tensor, what that is a view of, and what is made of them have a class of their
+own: whatever is done with them, in any thread, is looked at by the operators that it
+leads to. Who writes by another name, or past torch, is found by the bytes, when the
+host waits. Whatever makes the host wait ends the copies that it has waited for: then
+the memory is the user's.
 """
 
 from __future__ import annotations
 
-import gc
 import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -120,9 +120,8 @@ class Flights:
 
     def leave(self, source: Any, buffer: PinnedBuffer, stream: SimulatedStream) -> None:
         """Pinned memory is being read by a copy to the device."""
-        if self._simulation.tracking:
-            with self.unwatched():
-                self._take_off(source, buffer, stream, arrives=False)
+        with self.unwatched():
+            self._take_off(source, buffer, stream, arrives=False)
 
     def arrive(
         self,
@@ -134,7 +133,7 @@ class Flights:
         """Pinned memory is being written by a copy from the device."""
         with self.unwatched():
             self._write(target, buffer, values)
-            if stream is not None and self._simulation.tracking:
+            if stream is not None:
                 self._take_off(target, buffer, stream, arrives=True)
 
     def _write(self, target: Any, buffer: PinnedBuffer, values: Any) -> None:
@@ -178,7 +177,8 @@ class Flights:
         buffer.flights.append(flight)
         if len(self._flights) > _MOST_FLIGHTS:
             self._end([self._flights[0]])
-        self._watch(buffer)
+        for each in _alive(buffer):
+            self._set_class(each, self._watched)
 
     def _bytes_of(self, flight: Flight) -> Any:
         """What is in the memory of a copy; None where it was given another size."""
@@ -236,25 +236,6 @@ class Flights:
                     yield flight.race(place, flight.span, writes=True, found=True)
 
     # ------------------------------------------------------- watching all tensors
-
-    def _watch(self, buffer: PinnedBuffer) -> None:
-        """Watch all tensors on this memory."""
-        storage = buffer.storage()
-        if storage is None:
-            return
-        # All tensors on it, besides the object that is asked.
-        owners = torch._C._storage_Use_Count(storage._cdata) - 1
-        if owners > len(_alive(buffer)) + buffer.unexplained:
-            has_storage = torch._C._has_storage
-            for each in gc.get_objects():
-                if type(each) in self._watched and each.is_cpu and has_storage(each):
-                    pinned = pinned_buffer(each)
-                    if pinned is not None:
-                        pinned.aliases[id(each)] = weakref.ref(each)
-            # What only torch's C++ holds is not looked for again.
-            buffer.unexplained = max(0, owners - len(_alive(buffer)))
-        for each in _alive(buffer):
-            self._set_class(each, self._watched)
 
     def follow(self, result: Any) -> None:
         """What was made of a watched tensor is watched if it shares its memory."""

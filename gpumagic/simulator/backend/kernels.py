@@ -13,7 +13,7 @@ import torch
 from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.backend.call import Call, General, give_generator, work_of
 from gpumagic.simulator.backend.host_memory import WATCHED_BYTES, foresee, may_be_large
-from gpumagic.simulator.backend.operations import INDICES, Operation
+from gpumagic.simulator.backend.operations import Operation
 from gpumagic.simulator.backend.refusals import NO_SPARSE, refusing
 from gpumagic.simulator.backend.registration import KEY
 
@@ -214,8 +214,8 @@ class IntoOutputs:
         simulation, operation = self._simulation, self._operation
         targets = {name: options.pop(name) for name in operation.outs}
         call = Call(simulation)
-        inner = [self._inner(call, each, where) for where, each in enumerate(args)]
-        named = {key: self._inner(call, each, key) for key, each in options.items()}
+        inner = [call.given(operation, each, at) for at, each in enumerate(args)]
+        named = {key: call.given(operation, it, key) for key, it in options.items()}
         inputs, read_bytes = list(call.reads), call.nbytes
         for target in targets.values():
             call.twins(_as_list(target), "out")
@@ -249,13 +249,6 @@ class IntoOutputs:
             return None
         given = (*targets.values(),)
         return given[0] if len(given) == 1 else given
-
-    def _inner(self, call: Call, value: Any, where: int | str) -> Any:
-        if isinstance(value, torch.Tensor):
-            return call.twin(value, where)
-        if where == INDICES and self._operation.mixes:
-            return call.twins_of_indices(value, where)
-        return call.twins(value, where) if type(value) is list else value
 
     def _fresh(self, target: Any) -> Any:
         """What stands for it: of its geometry, by which the kernel sees what fits."""

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpumagic.report.places import Place
-from gpumagic.simulator.allocator_snapshot import Context, Recording
+from gpumagic.simulator.allocator_snapshot import Recording
 from gpumagic.simulator.backend.refusals import refusing
 from gpumagic.simulator.observing import StorageDeaths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from types import FrameType
 
     from gpumagic.report.places import PlaceMark
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 _MOST_ENTRIES = 1 << 20
 _OURS = str(Path(__file__).parents[1])  # what stands for torch's C++ is no frame
 _OPERATORS = str(Path("torch", "_ops.py"))
-_CONTEXTS = {None: Context.NEVER, "state": Context.STATE, "alloc": Context.ALLOC}
-_CONTEXTS["all"] = Context.ALL
 
 
 def memory_names(
@@ -50,7 +48,8 @@ class History:
     def __init__(self, simulation: Simulation, torch_sim: TorchSim) -> None:
         self._simulation = simulation
         self._torch_sim = torch_sim
-        self._calls = CallsOfBlocks(simulation)
+        self._deaths = StorageDeaths(simulation, _calls_here)
+        self._following = False
 
     def record(
         self,
@@ -60,29 +59,36 @@ class History:
         max_entries: int = sys.maxsize,
         *_: Any,
         clear_history: bool = False,
-        skip_actions: Sequence[str] | None = None,
         **__: Any,
     ) -> None:
-        """Record from now on what the allocators do, on all GPUs; None ends it."""
-        if context not in _CONTEXTS:
-            raise RuntimeError(f"expected context to be one of {[*_CONTEXTS]}")
-        del stacks  # they are Python's
-        most = min(max_entries, _MOST_ENTRIES) if enabled == "all" else 1
-        skipped = frozenset(skip_actions or ())
-        self._switch(
-            Recording(max(most, 1), _CONTEXTS[context], self._calls.gather, skipped)
-            if enabled
-            else None,
-            clear=clear_history,
-        )
+        """Record from now on what the allocators do, on all GPUs; None ends it.
 
-    def _switch(self, recording: Recording | None, *, clear: bool) -> None:
+        With any context the calls of all actions are kept, those of Python.
+        """
+        del stacks
+        most = min(max_entries, _MOST_ENTRIES) if enabled == "all" else 1
+        recording = Recording(max(most, 1))
+        if context:
+            recording = Recording(max(most, 1), self._gather)
         self._torch_sim.init()
         with self._simulation.books():
             for gpu in self._simulation.machine.gpus:
-                gpu.allocator.record_history(recording, clear=clear)
-            wants_frees = recording is not None and recording.context >= Context.ALL
-            self._calls.follow(wants_frees)
+                gpu.allocator.record_history(
+                    recording if enabled else None, clear=clear_history
+                )
+            following = bool(enabled and context)
+            if following != self._following:
+                self._following = following
+                (self._deaths.begin if following else self._deaths.end)()
+
+    def _gather(self, action: str, block: Block | None) -> Calls:
+        """The calls of now, or those in which the tensor of this block has died."""
+        marks: tuple[PlaceMark, ...] | None = None
+        if block is not None and action != "alloc":
+            last = action == "free_completed"
+            deaths = self._deaths.marks
+            marks = (deaths.pop if last else deaths.get)(block, None)
+        return functools.partial(_frames, marks or _calls_here())
 
     def snapshot(self, *_: Any, **__: Any) -> dict[str, Any]:
         """What the allocators hold, and what they have done."""
@@ -93,7 +99,7 @@ class History:
         return {
             "segments": self._torch_sim.memory_snapshot(),  # noted behind the traces
             "device_traces": traces,
-            "allocator_settings": allocator.settings.as_torch_tells(),
+            "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": allocator.settings.text},
             "external_annotations": [],
         }
 
@@ -101,29 +107,6 @@ class History:
         """Write the snapshot to a file for torch's own viewer."""
         with Path(filename).open("wb") as file:
             pickle.dump(self.snapshot(), file)
-
-
-class CallsOfBlocks:
-    """The calls that led to an allocation, or to the end of a tensor."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        self._deaths = StorageDeaths(simulation, _calls_here)
-        self._following = False
-
-    def gather(self, action: str, block: Block | None) -> Calls:
-        """The calls of now, or those in which the tensor of this block has died."""
-        marks: tuple[PlaceMark, ...] | None = None
-        if block is not None and action != "alloc":
-            last = action == "free_completed"
-            deaths = self._deaths.marks
-            marks = (deaths.pop if last else deaths.get)(block, None)
-        return functools.partial(_frames, marks or _calls_here())
-
-    def follow(self, following: bool) -> None:
-        """Note the ends of tensors from now on, or do no more."""
-        if following != self._following:
-            self._following = following
-            (self._deaths.begin if following else self._deaths.end)()
 
 
 def _calls_here() -> tuple[PlaceMark, ...]:

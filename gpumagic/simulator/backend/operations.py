@@ -27,29 +27,30 @@ if TYPE_CHECKING:
 _NAMESPACE = "aten::"
 
 
-def _named(words: str) -> frozenset[str]:
+def names_in(words: str) -> frozenset[str]:
+    """The words of a text, as names to look up."""
     return frozenset(words.split())
 
 
 # Factories that decompose as on CUDA, into an empty tensor and a fill.
-_DECOMPOSED = _named(
+_DECOMPOSED = names_in(
     "zeros ones full rand randn randint empty_like zeros_like ones_like full_like"
     " rand_like randn_like new_empty new_zeros new_full new_ones new_empty_strided"
     " scalar_tensor"
 )
 # What torch's C++ does for every device: registering these would only get in the way.
 # `_pack_padded_sequence` takes its lengths from the CPU.
-_LEFT_TO_TORCH = _named(
+_LEFT_TO_TORCH = names_in(
     "_pin_memory is_pinned lift lift_fresh _pack_padded_sequence"
     " _pack_padded_sequence_backward"
 )
 # Tagged `inplace_view`: they change the geometry of a tensor, not its memory.
-_IN_PLACE_VIEWS = _named(
+_IN_PLACE_VIEWS = names_in(
     "as_strided_ detach_ resize_ resize_as_ rename_ set_ set_data squeeze_"
     " swapaxes_ swapdims_ t_ transpose_ unsqueeze_"
 )
 # A CPU tensor may index a simulated one; CUDA copies it over, and waits for that.
-_TAKES_HOST_INDICES = _named(
+_TAKES_HOST_INDICES = names_in(
     "index index_put index_put_ _index_put_impl_ _unsafe_index"
 )
 
@@ -59,25 +60,18 @@ OF_THEIR_INPUTS_SIZE = frozenset(
 )
 _SIZES = ("int", "List[int]")
 # Matrix products whose last argument is the right-hand matrix.
-_PRODUCTS = _named("mm addmm bmm baddbmm")
+_PRODUCTS = names_in("mm addmm bmm baddbmm")
 _SLOW_IN_HALF = (Kind.MATMUL, Kind.CONVOLUTION)
 _CELLS = "_thnn_fused_"  # CUDA computes them in single precision within
 _SOFTMAXES = (Kind.SOFTMAX, Kind.LOG_SOFTMAX)
 _SHAPED = (Kind.CONVOLUTION, *_SOFTMAXES)
-_CONVOLUTIONS = _named("convolution _convolution convolution_overrideable")
-_BY_ROWS = _named(
+_CONVOLUTIONS = names_in("convolution _convolution convolution_overrideable")
+_BY_ROWS = names_in(
     "native_layer_norm native_layer_norm_backward _fused_rms_norm"
     " _fused_rms_norm_backward"
 )
-_BY_CHANNELS = _named(
+_BY_CHANNELS = names_in(
     "native_batch_norm native_batch_norm_backward batch_norm_backward"
-)
-# The operators that programs are made of.
-COMMON = _named(
-    "aten::add.Tensor aten::add_.Tensor aten::addmm aten::bmm aten::div.Tensor"
-    " aten::exp aten::mm aten::mul.Tensor aten::mul_.Tensor aten::neg"
-    " aten::pow.Tensor_Scalar aten::relu aten::sigmoid aten::sub.Tensor"
-    " aten::sub_.Tensor aten::sum aten::sum.dim_IntList aten::tanh"
 )
 MASKS = ("torch.bool", "torch.uint8")
 INDICES = 1  # where they stand among the arguments of what indexes
@@ -94,13 +88,13 @@ class Operation:
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:  # noqa: PLR0915 -- a list
-        overload = _overload(name)
+        overload = overload_of(name)
         schema = overload._schema
         arguments, returns = schema.arguments, schema.returns
         base, _, kind = name.removeprefix(_NAMESPACE).partition(".")
         self.name = name  # as torch's dispatcher spells it, "aten::add.Tensor"
         made = MADE.get(name.removeprefix(_NAMESPACE))
-        self.call: Callable[..., Any] = _binding(name) or made or overload._op
+        self.call: Callable[..., Any] = made or overload._op
         has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
         # nothing computes it here
         self.missing = made is None and not has_kernel(name, "CPU")
@@ -120,7 +114,6 @@ class Operation:
         if base.startswith(attention.FUSED):
             back = base.endswith("_backward")
             self.work = attention.work(back)
-            self.call = attention.in_single(self.call)
             self.name = attention.FLASH + ("_backward" if back else "")
         self.copies = base == "clone"
         self.blocks = _counting_blocks(base, self.rule)
@@ -231,21 +224,8 @@ def _is_view(returned: Any) -> bool:
     return returned.alias_info is not None and not returned.alias_info.is_write
 
 
-def _binding(name: str) -> Callable[..., Any] | None:
-    """What Python calls for a common operator: the same, half a microsecond sooner.
-
-    The function where there is one, as the first argument may be a number; products
-    take none, and are the tensor's own.
-    """
-    if name not in COMMON:
-        return None
-    short = name.removeprefix(_NAMESPACE).partition(".")[0]
-    functions = None if short in _PRODUCTS else torch._C._VariableFunctions
-    called: Callable[..., Any] | None = getattr(functions, short, None)
-    return called or getattr(torch.Tensor, short)
-
-
-def _overload(name: str) -> Any:
+def overload_of(name: str) -> Any:
+    """Torch's operator by the name that its dispatcher has, "aten::add.Tensor"."""
     namespace, _, rest = name.partition("::")
     base, _, overload = rest.partition(".")
     packet = getattr(getattr(torch.ops, namespace), base)

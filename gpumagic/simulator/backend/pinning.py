@@ -39,16 +39,13 @@ _LOOKED_AT = 64  # blocks, for one that is free
 class PinnedBuffer:
     """The mark on a pinned storage, and who uses its memory."""
 
-    __slots__ = (
-        "__weakref__", "accesses", "aliases", "flights", "storage", "unexplained"
-    )  # fmt: skip
+    __slots__ = ("__weakref__", "accesses", "aliases", "flights", "storage")
 
     def __init__(self, storage: Any) -> None:
         self.accesses = Accesses(storage.nbytes())  # by operations of the device
         self.storage = weakref.ref(storage)
         self.flights: list[Flight] = []  # under way, in their order
-        self.aliases: dict[int, weakref.ref[Any]] = {}  # tensors on it, by identity
-        self.unexplained = 0  # how many more there are that Python knows nothing of
+        self.aliases: dict[int, weakref.ref[Any]] = {}  # known tensors, by identity
 
     def operand(self, tensor: Any) -> Operand:
         """The bytes of a tensor on this storage, as the tracker wants them."""

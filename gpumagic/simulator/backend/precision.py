@@ -15,14 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 _HALVES = (torch.float16, torch.bfloat16)
-_WIDER = {
-    **dict.fromkeys(_HALVES, torch.float32),
-    torch.complex32: torch.complex64,
-}
-_ROUNDED = {
-    **{pair: pair[0] for pair in _WIDER.items()},
-    (torch.complex32, torch.float32): torch.float16,
-}
 
 
 def in_single(
@@ -48,7 +40,7 @@ def widened(  # noqa: C901 -- with what it does to one value
 ) -> Any:
     """Run it in a wider type; `NotImplemented` where there is none."""
     types = {*_number_types((*args, *named.values()))}
-    if len(types) != 1 or not types <= _WIDER.keys():
+    if len(types) != 1 or not types <= {*_HALVES}:
         return NotImplemented
     (narrow,) = types
     originals: dict[int, tuple[Any, Any]] = {}
@@ -58,7 +50,7 @@ def widened(  # noqa: C901 -- with what it does to one value
             return [widen(where, each) for each in value]
         if getattr(value, "dtype", None) is not narrow:
             return value
-        wide = value.to(_WIDER[narrow])
+        wide = value.float()
         if where in written:
             originals[id(wide)] = value, wide
         return wide
@@ -70,7 +62,7 @@ def widened(  # noqa: C901 -- with what it does to one value
             return value
         if id(value) in originals:
             return originals[id(value)][0]
-        return value.to(_ROUNDED.get((narrow, value.dtype), value.dtype))
+        return value.to(narrow) if value.dtype is torch.float32 else value
 
     result = call(
         *(widen(where, each) for where, each in enumerate(args)),
@@ -85,9 +77,7 @@ def _number_types(values: Iterable[Any]) -> Iterable[Any]:
     for value in values:
         if isinstance(value, list):
             yield from _number_types(value)
-        elif isinstance(value, torch.Tensor) and not _is_integer(value.dtype):
+        elif isinstance(value, torch.Tensor) and (
+            value.is_floating_point() or value.is_complex()
+        ):
             yield value.dtype
-
-
-def _is_integer(dtype: torch.dtype) -> bool:
-    return not (dtype.is_floating_point or dtype.is_complex)

@@ -47,9 +47,6 @@ if TYPE_CHECKING:
 _OURS = "gpumagic_simulated"  # what torch knows our groups by while it makes one
 _NCCL_VERSION = (2, 27, 7)  # whose times the model has
 _TIMEOUT = dt.timedelta(minutes=10)  # as NCCL's in torch
-_NCCL_WORDS = {
-    "SUM": "Sum", "AVG": "Avg", "PRODUCT": "Prod", "MIN": "Min", "MAX": "Max"
-}  # fmt: skip
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 2e-3
 _MOST_CALLS = 100_000
 _BARRIER = "barrier"
@@ -216,51 +213,29 @@ class _Group:
     def collective(
         self,
         what: Collective,
-        inputs: _List,
-        outputs: _List,
-        move: Callable[[_List, _List], object],
-        word: str,
+        inputs: Sequence[Any] = (),
+        outputs: Sequence[Any] = (),
+        move: Callable[[_List, _List], object] = lambda *_: None,
+        *,
+        barrier_of: SimulatedGpu | None = None,
     ) -> Any:
-        """Run one of all members; answers with torch's handle of it."""
-        tensor = (*inputs, *outputs)[0]
-        gpu: SimulatedGpu = self._simulation.tensors.claimed(tensor).gpu
+        """Run one of all members; answers with torch's handle of it.
+
+        They meet, gloo moves the numbers, and it lies on a stream until its end.
+        """
+        simulation, machine = self._simulation, self._simulation.machine
+        claimed, twin_of = simulation.tensors.claimed, simulation.tensors.twin_of
+        gpu = barrier_of or claimed((*inputs, *outputs)[0]).gpu
         self._gpu = self._gpu or gpu
-        counted = outputs if what is Collective.ALL_GATHER else inputs or outputs
-        nbytes = sum(each.nbytes for each in counted)
+        if barrier_of:
+            call = self._next_call(_BARRIER, 4)
+        else:
+            counted = outputs if what is Collective.ALL_GATHER else inputs or outputs
+            nbytes = sum(each.nbytes for each in counted)
+            call = self._next_call(what.name.lower(), nbytes)
         empty = torch.empty
         filled = [empty(e.shape, dtype=e.dtype, device="cpu") for e in outputs]
-        twin_of = self._simulation.tensors.twin_of
         read = [twin_of(each).detach().contiguous() for each in inputs]
-        call = self._next_call(what.name.lower(), nbytes)
-        work = self._run(
-            gpu, call, what, word, inputs, outputs, lambda: move(read, filled)
-        )
-        with torch.no_grad():
-            for each, given in zip(outputs, filled, strict=True):
-                twin_of(each).copy_(given)
-        return self._handle(self._simulation, gpu, *work, outputs)
-
-    def barrier(self, opts: Any = None) -> Any:
-        """All members meet, and the host waits for that."""
-        given = getattr(opts, "device_ids", None) or [None]
-        gpu = self._gpu or self._simulation.gpu(given[0])
-        call = self._next_call(_BARRIER, 4)
-        what = Collective.ALL_REDUCE
-        work = self._run(gpu, call, what, "Sum_f32", (), (), lambda: None)
-        return self._handle(self._simulation, gpu, *work, (), "dist.barrier()")
-
-    def _run(
-        self,
-        gpu: SimulatedGpu,
-        call: GroupCall,
-        what: Collective,
-        word: str,
-        inputs: Sequence[Any],
-        outputs: Sequence[Any],
-        move: Callable[[], object],
-    ) -> tuple[Work, Mark]:
-        """Meet the others, move the numbers, and lie on a stream until the end."""
-        simulation, machine = self._simulation, self._simulation.machine
         current, here = simulation.stream(gpu), simulation.places.here()
         with simulation.books():
             gpu.start()
@@ -272,17 +247,16 @@ class _Group:
             came_ns = machine.scheduler.come_to(stream.queue, HOST_NS)
         with self._waiting(call):
             latest_ns = self._meet(call, came_ns)
-            move()
+            move(read, filled)
         nodes = collections.Counter(self._hosts)
         placement = Placement(gpu.model, max(nodes.values()), len(nodes))
         told = collective_time(what, call.nbytes, placement)
         end_ns = latest_ns + told.ns
-        parts = "ncclDevKernel", what.value, word, told.algorithm, told.protocol
-        name = "_".join(filter(None, parts))
+        name = f"ncclDevKernel_{what.value}_{told.algorithm}_{told.protocol}"
         ranks = self._members
         spot = GroupPlace(self._group, call.number, what.value, ranks, call.nbytes)
         reads, writes = (
-            [operand_of(each, simulation.tensors.claimed(each))[0] for each in tensors]
+            [operand_of(each, claimed(each))[0] for each in tensors]
             for tensors in (inputs, outputs)
         )
         with simulation.books() as tracker:
@@ -290,7 +264,7 @@ class _Group:
             work = machine.scheduler.occupy(stream.queue, end_ns, kernel)
             races = tracker.operate(stream.order, reads, writes, here)
             mark = tracker.record(stream.order)
-        if races and simulation.tracking:
+        if races:
             simulation.tell(races)
         if len(simulation.ranks.calls) < _MOST_CALLS:
             simulation.ranks.calls.append(
@@ -299,7 +273,17 @@ class _Group:
                     told.algorithm, end_ns - work.duration_ns, end_ns,
                 )
             )  # fmt: skip
-        return work, mark
+        with torch.no_grad():
+            for each, given in zip(outputs, filled, strict=True):
+                twin_of(each).copy_(given)
+        host_waits = "dist.barrier()" if barrier_of else ""
+        return self._handle(simulation, gpu, work, mark, outputs, host_waits)
+
+    def barrier(self, opts: Any = None) -> Any:
+        """All members meet, and the host waits for that."""
+        given = getattr(opts, "device_ids", None) or [None]
+        gpu = self._gpu or self._simulation.gpu(given[0])
+        return self.collective(Collective.ALL_REDUCE, barrier_of=gpu)
 
     def wait(self, work: Any) -> None:
         """Wait for gloo, so that Ctrl-C need not."""
@@ -395,7 +379,7 @@ class _Handle:
         work: Work,
         mark: Mark,
         outputs: Sequence[Any],
-        host_waits: str = "",
+        host_waits: str,
     ) -> None:
         self._base.__init__(self)
         self._simulation, self._gpu = simulation, gpu
@@ -476,23 +460,11 @@ def _method(gloo_name: str, what: Collective, move: _Move | None) -> Callable[..
         if what is Collective.BROADCAST:
             root = opts.rootRank == self.place
             inputs, outputs = (inputs, []) if root else ([], outputs)
-        op = getattr(opts, "reduceOp", None)
-        word = "" if op is None else _nccl_word((inputs or outputs)[0], op)
         return self.collective(
-            what, inputs, outputs, lambda own, filled: move(self, own, filled, args),
-            word,
-        )  # fmt: skip
+            what, inputs, outputs, lambda own, filled: move(self, own, filled, args)
+        )
 
     return call
-
-
-def _nccl_word(tensor: Any, op: Any) -> str:
-    """How NCCL's kernels name what they reduce, such as `Sum_f32`."""
-    ops = torch.distributed.ReduceOp
-    words = (word for name, word in _NCCL_WORDS.items() if op == getattr(ops, name))
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    digits = "".join(filter(str.isdigit, dtype.partition("_")[0]))
-    return f"{next(words, 'Sum')}_{'bf' if dtype == 'bfloat16' else dtype[0]}{digits}"
 
 
 def _sum(group: _Group, own: _List, filled: _List, args: Any) -> None:

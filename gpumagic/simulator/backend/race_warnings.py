@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import warnings
 from typing import TYPE_CHECKING
 
+from gpumagic.report.events import SeenRace
 from gpumagic.report.introspection import is_truly
-from gpumagic.report.places import Place, PlaceMark, place_text
+from gpumagic.report.places import Place, PlaceMark, code_line, place_text
 from gpumagic.simulator.backend.streams import Stream, name_of
 from gpumagic.simulator.races import hint, problem
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _Line = tuple[str, int | None, int | None]
 _OF_THE_SHELL = ("In", "Out")
-_MOST_ELEMENTS = 64
 
 
 class DataRace(RuntimeWarning):
@@ -49,9 +48,17 @@ class RaceWarnings:
             ticket = _line(race.earlier_place), _line(race.later_place)
             if ticket not in self._told:
                 self._told.add(ticket)
-                warn_at(race.later_place, self._in_words(race), DataRace)
+                seen = self.in_words(race)
+                said = f"{self._simulation.label}: {seen.problem}\n  -> {seen.hint}"
+                warn_at(race.later_place, said, DataRace)
 
-    def stream_name(self, order: int) -> str:
+    def in_words(self, race: Race) -> SeenRace:
+        """A race with streams by the names that they have now."""
+        words = race, self._stream_name, place_text
+        lines = code_line(race.earlier_place), code_line(race.later_place)
+        return SeenRace(problem(*words), hint(*words), *lines)
+
+    def _stream_name(self, order: int) -> str:
         """What to type for a stream of the tracker."""
         streams = (
             stream
@@ -65,26 +72,14 @@ class RaceWarnings:
         word = self._simulation.shown_type
         return f"torch.{word}.default_stream({stream.gpu.index or ''})"
 
-    def _in_words(self, race: Race) -> str:
-        return (
-            f"{self._simulation.label}: {problem(race, self.stream_name, place_text)}"
-            f"\n  -> {hint(race, self.stream_name, place_text)}"
-        )
-
 
 def _typed_for(stream: SimulatedStream) -> str | None:
-    """What leads to a stream from a name of the notebook or the script."""
+    """The name of the notebook or the script that a stream has."""
     for name, value in tuple(vars(sys.modules["__main__"]).items()):
         if name[0] == "_" or name in _OF_THE_SHELL:
             continue
         if is_truly(value, Stream) and value._simulated is stream:
             return name
-        if type(value) not in (list, tuple, dict):
-            continue
-        items = value.copy().items() if type(value) is dict else enumerate(value)
-        for key, each in itertools.islice(items, _MOST_ELEMENTS):
-            if is_truly(each, Stream) and each._simulated is stream:
-                return f"{name}[{key!r}]"
     return None
 
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpumagic.simulator.backend.process_groups import process_groups
-from gpumagic.simulator.backend.refusals import refusing
 from gpumagic.simulator.backend.registration import NAME
 
 if TYPE_CHECKING:
@@ -33,9 +32,6 @@ def several_gpus(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
     copies, core = _Copies(simulation), torch._C
     for name in ("broadcast", "broadcast_coalesced", "scatter", "gather"):
         yield core, f"_{name}", getattr(copies, name)
-    for name in ("broadcast", "scatter", "gather"):
-        refuse = refusing(f"torch.cuda.comm.{name}(out=)", "leave out=, and copy it")
-        yield core, f"_{name}_out", refuse
     yield torch.cuda.nccl, "is_available", lambda _: False  # copied and added instead
     stream_of = functools.cache(torch.Stream)
     yield (

@@ -16,7 +16,7 @@ import torch
 from gpumagic.devices.protocols import Initialisation
 from gpumagic.report.places import Places
 from gpumagic.simulator.backend.books import Books
-from gpumagic.simulator.backend.host_memory import HostMemory
+from gpumagic.simulator.backend.host_memory import require_room
 from gpumagic.simulator.backend.pinning import PinningTime
 from gpumagic.simulator.backend.polling import Polling
 from gpumagic.simulator.backend.process_groups import Ranks
@@ -80,24 +80,25 @@ class Simulation:
             for each in vars(torch).values()
             if isinstance(each, torch.dtype)
         }
-        self.tracking = box.hazards != "off"
         self.poisons = box.hazards == "poison"
         told = RaceWarnings(self)
         # collectors take races in the place of a warning
         self.races, self.collectors = told.found, told.collectors
-        self.tell, self.stream_name = told.tell, told.stream_name
+        self.tell, self.in_words = told.tell, told.in_words
         # told of each tensor that gets memory, with its block
         self.births: list[Callable[[Any, Block], object]] = []
         # put round each reset of an allocator's counters
         self.resets: list[Callable[[], AbstractContextManager[object]]] = []
         self.backward = BackwardStreams(self)
-        self.foresee = HostMemory(self).foresee
+        self.foresee = functools.partial(require_room, self)
         self.pinning_time = PinningTime()
         self.polling = Polling(self)
         self.ranks = Ranks(box.seat.host)
         self.on = True
         self.side_streams = False  # whether any was ever used
-        self.keep_books()
+        books = Books(self)
+        self.launch, self.place, self.books = books.launch, books.place, books.open
+        self.take = books.take
 
     def end(self) -> None:
         """It is switched off: its tensors and streams are of no more use."""
@@ -144,12 +145,6 @@ class Simulation:
         return own
 
     # ------------------------------------------------------------------ books
-
-    def keep_books(self) -> None:
-        """Keep books of the machine as it is; anew where its parts were exchanged."""
-        books = Books(self)
-        self.launch, self.place, self.books = books.launch, books.place, books.open
-        self.take = books.take
 
     def give_back(self) -> None:
         """Give the memory of storages that have died back to the allocator."""

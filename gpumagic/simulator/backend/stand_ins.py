@@ -34,12 +34,6 @@ class StandIns:
                 functools.update_wrapper(replacement, original)
             self._let_torch_know(original, replacement)
 
-    def put_known(self, target: Any, replacements: dict[str, Any]) -> None:
-        """Put several in, as far as this torch has their names."""
-        for name, replacement in replacements.items():
-            if hasattr(target, name):
-                self.put(target, name, replacement)
-
     def _let_torch_know(self, original: Any, made: Any) -> None:
         """What torch's tables say of one of its functions holds for its stand-in."""
         from torch.jit import _builtins

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import re
+import functools
 import signal
 import time
 from typing import TYPE_CHECKING, Any
@@ -45,10 +45,6 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation
 
 _BEFORE_TORCHS_OWN = 4
-# Others are names for bits, which nothing can be copied to.
-_TYPES_COPIED = re.compile(
-    r"torch\.(bool|u?int(8|16|32|64)|b?float\d\d|float8_\w+|b?complex\d+)$"
-).match
 
 
 class Switch:
@@ -59,7 +55,7 @@ class Switch:
         self._module = module
         self._undo = contextlib.ExitStack()
 
-    def on(self, box: Any, *, as_cuda: bool) -> TorchSim:
+    def on(self, box: Any, *, as_cuda: bool) -> None:
         """Put everything in; if anything fails, nothing is."""
         simulation = self._simulation
         with contextlib.ExitStack() as undo:
@@ -76,10 +72,14 @@ class Switch:
             self._register_kernels(undo, flights)
             stand_ins = StandIns(undo)
             for target, replacements in self._replacements(classes, torch_sim):
-                stand_ins.put_known(target, replacements)
+                for name in filter(functools.partial(hasattr, target), replacements):
+                    stand_ins.put(target, name, replacements[name])
             for target, name, replacement in several_gpus(simulation):
                 stand_ins.put(target, name, replacement)
-            self._set_flags(undo)
+            undo.callback(
+                torch.autograd.set_multithreading_enabled, simulation.engine_threads
+            )
+            torch.autograd.set_multithreading_enabled(False)
             self._take_interrupts(undo)
             self._restore_saved(undo)
             self._module.make_storage = self._storage
@@ -91,7 +91,6 @@ class Switch:
 
                 undo.enter_context(standing_in(simulation, torch_sim))
             self._undo = undo.pop_all()
-        return torch_sim
 
     def off(self) -> None:
         """Take everything out again."""
@@ -164,27 +163,18 @@ class Switch:
 
     # ------------------------------------------------------------ other parts
 
-    def _set_flags(self, undo: contextlib.ExitStack) -> None:
-        autograd = torch.autograd
-        undo.callback(
-            autograd.set_multithreading_enabled, self._simulation.engine_threads
-        )
-        autograd.set_multithreading_enabled(False)
-
     def _take_interrupts(self, undo: contextlib.ExitStack) -> None:
         interrupts = self._simulation.interrupts
         undo.callback(interrupts.give_back)
         interrupts.take_over()
-        shell = running_shell()
-        if shell is None:
-            return
-
-        def before_cell(*_: Any) -> None:
-            interrupts.take_over()
-
-        cells = CellEvents(shell, "signals on the simulated GPU", before=before_cell)
-        undo.callback(cells.take_out)
-        cells.put_in()
+        if (shell := running_shell()) is not None:
+            cells = CellEvents(
+                shell,
+                "signals on the simulated GPU",
+                before=lambda *_: interrupts.take_over(),
+            )
+            undo.callback(cells.take_out)
+            cells.put_in()
 
     def _restore_saved(self, undo: contextlib.ExitStack) -> None:
         """Let tensors be saved and loaded under the name that the user has for it."""
@@ -280,11 +270,9 @@ def _accelerator(torch_sim: TorchSim) -> dict[str, Any]:
         "max_memory_reserved", "memory_stats", "reset_accumulated_memory_stats",
         "reset_peak_memory_stats",
     )  # fmt: skip
-    types = {
-        each for each in torch_sim._simulation.dtype_words if _TYPES_COPIED(str(each))
-    }
+    names = torch_sim.as_mapping()
     return {
-        **{name: getattr(torch_sim, name) for name in same},
+        **{name: names[name] for name in same},
         "current_device_index": torch_sim.current_device,
         "current_device_idx": torch_sim.current_device,
         "set_device_index": torch_sim.set_device,
@@ -292,5 +280,4 @@ def _accelerator(torch_sim: TorchSim) -> dict[str, Any]:
         "device_index": torch_sim.device_class,
         "get_memory_info": torch_sim.mem_get_info,
         "empty_host_cache": lambda: None,
-        "get_device_capability": lambda _=None: {"supported_dtypes": types},
     }

@@ -21,6 +21,49 @@ if TYPE_CHECKING:
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 
+def _properties(gpu: SimulatedGpu) -> types.SimpleNamespace:
+    """What `get_device_properties` tells, under CUDA's names."""
+    model = gpu.model
+    major, minor = model.compute_capability
+    told = identity(model, gpu.number).uuid or ""
+    return types.SimpleNamespace(
+        name=model.label,
+        gcnArchName=model.label,  # likewise on CUDA
+        major=major,
+        minor=minor,
+        total_memory=model.memory_bytes,
+        multi_processor_count=model.multiprocessors,
+        L2_cache_size=model.l2_bytes,
+        max_threads_per_multi_processor=1536 if major == 8 and minor else 2048,
+        warp_size=32,
+        is_integrated=int(model.unified_memory),
+        is_multi_gpu_board=0,
+        uuid=uuid.UUID(told.removeprefix("GPU-")),
+    )
+
+
+def _fraction(gpu: SimulatedGpu) -> float:
+    allowed, whole = gpu.allocator.allowed_bytes, gpu.model.memory_bytes
+    return 1.0 if allowed is None else allowed / whole
+
+
+# What is asked of a GPU, and what is reset there, by torch's names.
+_ASKED: dict[str, Callable[[SimulatedGpu], Any]] = {
+    "get_device_name": lambda gpu: gpu.model.label,
+    "get_device_capability": lambda gpu: gpu.model.compute_capability,
+    "get_device_properties": _properties,
+    "memory_allocated": lambda gpu: gpu.allocator.allocated_bytes,
+    "max_memory_allocated": lambda gpu: gpu.allocator.peak_allocated_bytes,
+    "memory_reserved": lambda gpu: gpu.allocator.reserved_bytes,
+    "max_memory_reserved": lambda gpu: gpu.allocator.peak_reserved_bytes,
+    "get_per_process_memory_fraction": _fraction,
+}
+_RESET: dict[str, Callable[[SimulatedGpu], None]] = {
+    "reset_peak_memory_stats": lambda gpu: gpu.allocator.reset_peaks(),
+    "reset_accumulated_memory_stats": lambda gpu: gpu.allocator.reset_accumulated(),
+}
+
+
 class TorchSim:
     """The functions of the module; every public method is one of them."""
 
@@ -34,12 +77,18 @@ class TorchSim:
         """All that the module offers, by name."""
         return {
             **{name: getattr(self, name) for name in _PUBLIC},
+            **{name: self._asking(question) for name, question in _ASKED.items()},
+            **{name: self._resetting(what) for name, what in _RESET.items()},
+            **self._random(),
             **self._classes,
             "device": self.device_class,
             "OutOfMemoryError": torch.OutOfMemoryError,
+            "get_allocator_backend": lambda: "native",
+            "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16],
+            "ipc_collect": lambda: None,  # no process shares anything
             "_is_in_bad_fork": self._is_in_bad_fork,
             "_lazy_init": self.init,
-            "_sleep": self.sleep_on_device,
+            "_sleep": self._sleep,
         }
 
     # ---------------------------------------------------------------- devices
@@ -72,22 +121,22 @@ class TorchSim:
         if index >= 0:
             self._simulation.here.device = self._gpu(index).index
 
-    def get_device_name(self, device: Any = None) -> str:
-        """The name, which says that it is simulated."""
-        return self._gpu(device).model.label
-
-    def get_device_capability(self, device: Any = None) -> tuple[int, int]:
-        """The compute capability of the GPU that is simulated."""
-        return self._gpu(device).model.compute_capability
-
-    def get_device_properties(self, device: Any = None) -> Any:
-        """What CUDA tells of a GPU, under the same names."""
-        return _properties(self._gpu(device))
+    def device_of(self, obj: Any) -> Any:
+        """Send the work of a `with` block to the GPU of a tensor."""
+        return self.device_class(obj.get_device() if obj.is_cuda else None)
 
     def can_device_access_peer(self, device: Any, peer_device: Any) -> bool:
         """Whether two GPUs copy to each other without the host."""
         one, other = self._gpu(device), self._gpu(peer_device)
         return one is not other and one.model.links.peer_bytes_per_s is not None
+
+    def is_bf16_supported(self, including_emulation: bool = True) -> bool:
+        """Whether bfloat16 works; older GPUs emulate it."""
+        return including_emulation or self._gpu(None).model.has_units_for("bf16")
+
+    def get_arch_list(self) -> list[str]:
+        """The architectures that kernels are there for: that of the GPU."""
+        return ["sm_{}{}".format(*self._gpu(None).model.compute_capability)]
 
     # ---------------------------------------------------------------- streams
 
@@ -98,8 +147,7 @@ class TorchSim:
 
     def default_stream(self, device: Any = None) -> Any:
         """The stream that is there from the beginning."""
-        stream = self._gpu(device).default_stream
-        return self._classes["Stream"].of(stream)
+        return self._classes["Stream"].of(self._gpu(device).default_stream)
 
     def set_stream(self, stream: Any) -> None:
         """Send this thread's work to a stream."""
@@ -114,38 +162,25 @@ class TorchSim:
 
     def synchronize(self, device: Any = None) -> None:
         """Wait until a GPU is idle."""
-        gpu = self._gpu(device)
+        gpu, what = self._gpu(device), f"torch.{self._simulation.shown_type}"
         with self._simulation.books():
-            self._simulation.machine.synchronize(
-                gpu, f"torch.{self._simulation.shown_type}.synchronize()"
-            )
+            self._simulation.machine.synchronize(gpu, f"{what}.synchronize()")
+
+    def _sleep(self, cycles: int) -> None:
+        """Keep the current stream busy for so many cycles."""
+        gpu = self._gpu(None)
+        with self._simulation.books():
+            gpu.spin(self._simulation.stream(gpu), cycles)
 
     # ----------------------------------------------------------------- memory
-
-    def memory_allocated(self, device: Any = None) -> int:
-        """Bytes that tensors hold, as the allocator rounds them."""
-        return int(self._ask(device, lambda gpu: gpu.allocator.allocated_bytes))
-
-    def max_memory_allocated(self, device: Any = None) -> int:
-        """The most of that since the peaks were reset."""
-        return int(self._ask(device, lambda gpu: gpu.allocator.peak_allocated_bytes))
-
-    def memory_reserved(self, device: Any = None) -> int:
-        """Bytes that the caching allocator has taken from the driver."""
-        return int(self._ask(device, lambda gpu: gpu.allocator.reserved_bytes))
-
-    def max_memory_reserved(self, device: Any = None) -> int:
-        """The most of that since the peaks were reset."""
-        return int(self._ask(device, lambda gpu: gpu.allocator.peak_reserved_bytes))
 
     def memory_stats(self, device: Any = None) -> dict[str, Any]:
         """The caching allocator's counters; empty before the first use."""
         if not self.is_initialized():
             return {}
-        stats: dict[str, Any] = self._ask(
-            device, lambda gpu: gpu.allocator.memory_stats()
-        )
-        return stats
+        gpu = self._gpu(device)
+        with self._simulation.books():
+            return gpu.allocator.memory_stats()
 
     def memory_snapshot(
         self, mempool_id: tuple[int, int] | None = None, include_traces: bool = True
@@ -168,26 +203,19 @@ class TorchSim:
                 for gpu in self._simulation.machine.gpus:
                     gpu.allocator.empty_cache()
 
-    def reset_peak_memory_stats(self, device: Any = None) -> None:
-        """Let the peaks begin anew."""
-        self._reset(device, lambda gpu: gpu.allocator.reset_peaks())
-
-    def reset_accumulated_memory_stats(self, device: Any = None) -> None:
-        """Let the sums begin anew."""
-        self._reset(device, lambda gpu: gpu.allocator.reset_accumulated())
+    def clear_workspaces(self) -> None:
+        """Give back the memory that cuBLAS works in."""
+        with self._simulation.books():
+            for gpu in self._simulation.machine.gpus:
+                gpu.clear_workspaces()
 
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
         """Free and total bytes, as the driver tells them."""
-
-        def ask(gpu: SimulatedGpu) -> tuple[int, int]:
+        gpu, scheduler = self._gpu(device), self._simulation.machine.scheduler
+        with self._simulation.books():
             gpu.start()
-            cost_ns = gpu.costs.host.mem_get_info_ns
-            self._simulation.machine.scheduler.elapse(cost_ns)
-            free, total = gpu.allocator.mem_info()
-            return free, total
-
-        free, total = self._ask(device, ask)
-        return free, total
+            scheduler.elapse(gpu.costs.host.mem_get_info_ns)
+            return gpu.allocator.mem_info()
 
     def set_per_process_memory_fraction(
         self, fraction: float, device: Any = None
@@ -197,94 +225,40 @@ class TorchSim:
             raise TypeError("Invalid type for fraction argument, must be `float`")
         if not 0 <= fraction <= 1:
             raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
-        self._ask(device, lambda gpu: gpu.allocator.set_fraction(fraction))
-
-    def get_per_process_memory_fraction(self, device: Any = None) -> float:
-        """Which part of the memory this process may have."""
-
-        def ask(gpu: SimulatedGpu) -> float:
-            allowed, whole = gpu.allocator.allowed_bytes, gpu.model.memory_bytes
-            return 1.0 if allowed is None else allowed / whole
-
-        return float(self._ask(device, ask))
+        gpu = self._gpu(device)
+        with self._simulation.books():
+            gpu.allocator.set_fraction(fraction)
 
     # --------------------------------------------------------- random numbers
 
-    def manual_seed(self, seed: int) -> None:
-        """Seed the current GPU."""
-        self._generator(None).manual_seed(int(seed))
+    def _random(self) -> dict[str, Callable[..., Any]]:
+        """Seeds and states: those of the current GPU, of one, and of all."""
+        of = self._generator
 
-    def manual_seed_all(self, seed: int) -> None:
-        """Seed all GPUs."""
-        for generator in self._simulation.generators.values():
-            generator.manual_seed(int(seed))
+        def every() -> list[Any]:
+            return [*map(of, range(self.device_count()))]
 
-    def initial_seed(self) -> int:
-        """The seed of the current GPU."""
-        return int(self._generator(None).initial_seed())
+        def seed_all(seed: int) -> None:
+            for each in self._simulation.generators.values():
+                each.manual_seed(int(seed))
 
-    def get_rng_state(self, device: Any = None) -> Any:
-        """The state of a GPU's random numbers."""
-        return self._generator(device).get_state()
+        def set_all(states: Any) -> None:
+            for each, state in zip(every(), states, strict=True):
+                each.set_state(state)
 
-    def set_rng_state(self, new_state: Any, device: Any = None) -> None:
-        """Put back the state of a GPU's random numbers."""
-        self._generator(device).set_state(new_state)
-
-    def get_amp_supported_dtype(self) -> list[Any]:
-        """The types that autocast may cast to."""
-        return [torch.float16, torch.bfloat16]
-
-    def is_bf16_supported(self, including_emulation: bool = True) -> bool:
-        """Whether bfloat16 works; older GPUs emulate it."""
-        return including_emulation or self._gpu(None).model.has_units_for("bf16")
-
-    def get_rng_state_all(self) -> list[Any]:
-        """The states of the random numbers of all GPUs."""
-        return [self.get_rng_state(index) for index in range(self.device_count())]
-
-    def set_rng_state_all(self, new_states: Any) -> None:
-        """Put back the states of the random numbers of all GPUs."""
-        for index, state in enumerate(new_states):
-            self.set_rng_state(state, index)
-
-    def seed(self) -> None:
-        """Seed the current GPU with a number that nobody knows."""
-        self._generator(None).seed()
-
-    def seed_all(self) -> None:
-        """Seed all GPUs with one number that nobody knows."""
-        self.seed()
-        self.manual_seed_all(self.initial_seed())
-
-    # ------------------------------------------------- of CUDA, other devices lack it
-
-    def get_arch_list(self) -> list[str]:
-        """The architectures that kernels are there for: that of the GPU."""
-        return ["sm_{}{}".format(*self.get_device_capability())]
-
-    def get_allocator_backend(self) -> str:
-        """Which allocator is simulated."""
-        return "native"
-
-    def device_of(self, obj: Any) -> Any:
-        """Send the work of a `with` block to the GPU of a tensor."""
-        return self.device_class(obj.get_device() if obj.is_cuda else None)
-
-    def ipc_collect(self) -> None:
-        """Nothing is shared between processes, so nothing is collected."""
-
-    def clear_workspaces(self) -> None:
-        """Give back the memory that cuBLAS works in."""
-        with self._simulation.books():
-            for gpu in self._simulation.machine.gpus:
-                gpu.clear_workspaces()
-
-    def sleep_on_device(self, cycles: int) -> None:
-        """Keep the current stream busy for so many cycles."""
-        gpu = self._gpu(None)
-        with self._simulation.books():
-            gpu.spin(self._simulation.stream(gpu), cycles)
+        return {
+            "manual_seed": lambda seed: of(None).manual_seed(int(seed)),
+            "manual_seed_all": seed_all,
+            "seed": lambda: of(None).seed(),
+            "seed_all": lambda: seed_all(of(None).seed()),
+            "initial_seed": lambda: of(None).initial_seed(),
+            "get_rng_state": lambda device=None: of(device).get_state(),
+            "set_rng_state": lambda new_state, device=None: of(device).set_state(
+                new_state
+            ),
+            "get_rng_state_all": lambda: [each.get_state() for each in every()],
+            "set_rng_state_all": set_all,
+        }
 
     # ---------------------------------------------------------------- helpers
 
@@ -293,19 +267,26 @@ class TorchSim:
             refuse_in_child()
         return self._simulation.gpu(index_of(device, self._simulation.shown_type))
 
-    def _ask(self, device: Any, question: Callable[[SimulatedGpu], Any]) -> Any:
-        gpu = self._gpu(device)
-        with self._simulation.books():
-            return question(gpu)
-
-    def _reset(self, device: Any, what: Callable[[SimulatedGpu], None]) -> None:
-        """Reset counters, told to those who look at them."""
-        gpu = self._gpu(device)
-        with contextlib.ExitStack() as told:
-            for around in tuple(self._simulation.resets):
-                told.enter_context(around())
+    def _asking(self, question: Callable[[SimulatedGpu], Any]) -> Callable[..., Any]:
+        def ask(device: Any = None) -> Any:
+            gpu = self._gpu(device)
             with self._simulation.books():
-                what(gpu)
+                return question(gpu)
+
+        return ask
+
+    def _resetting(self, what: Callable[[SimulatedGpu], None]) -> Callable[..., None]:
+        """Reset counters, told to those who look at them."""
+
+        def reset(device: Any = None) -> None:
+            gpu = self._gpu(device)
+            with contextlib.ExitStack() as told:
+                for around in tuple(self._simulation.resets):
+                    told.enter_context(around())
+                with self._simulation.books():
+                    what(gpu)
+
+        return reset
 
     def _generator(self, device: Any) -> Any:
         index = index_of(device, self._simulation.shown_type)
@@ -335,24 +316,3 @@ class DeviceBlock:
 
     def __exit__(self, *_: object) -> None:
         self._torch_sim._simulation.here.device = self.prev_idx
-
-
-def _properties(gpu: SimulatedGpu) -> types.SimpleNamespace:
-    """What `get_device_properties` tells, under CUDA's names."""
-    model = gpu.model
-    major, minor = model.compute_capability
-    told = identity(model, gpu.number).uuid or ""
-    return types.SimpleNamespace(
-        name=model.label,
-        gcnArchName=model.label,  # likewise on CUDA
-        major=major,
-        minor=minor,
-        total_memory=model.memory_bytes,
-        multi_processor_count=model.multiprocessors,
-        L2_cache_size=model.l2_bytes,
-        max_threads_per_multi_processor=1536 if major == 8 and minor else 2048,
-        warp_size=32,
-        is_integrated=int(model.unified_memory),
-        is_multi_gpu_board=0,
-        uuid=uuid.UUID(told.removeprefix("GPU-")),
-    )
