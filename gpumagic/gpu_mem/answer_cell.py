@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpumagic.gpu_mem import view_terms as terms
-from gpumagic.gpu_mem.answer_now import TOP, looked_at, names_parts, unwanted
+from gpumagic.gpu_mem.answer_now import names_parts, unwanted
 from gpumagic.gpu_mem.records import HolderKind, PeakKind
 from gpumagic.report.record import Report
 from gpumagic.report.units import (
@@ -79,7 +79,6 @@ class CellReport(Report):
     # whether the recording was full before the cell had ended
     lines_partial: bool = False
     failed: str | None = None  # the error that the code raised, in one line
-    top: int = TOP
     remarks: tuple[str, ...] = ()
     # how much was in use in the course of the cell, by device; empty where that was
     # not recorded
@@ -228,12 +227,10 @@ def _parts(report: CellReport) -> Iterator[kit.Part]:
         yield from _lines_parts(report.lines, setting, room)
     if holdings is not None:
         in_sight = 0 if report.lines is not None else room
-        yield from names_parts(holdings, setting, report.top, room=in_sight)
+        yield from names_parts(holdings, setting, room=in_sight)
     if told[most:]:
         more = count_text(len(told[most:]), "more note")
         yield kit.Details(more, told[most:], "notes")
-    if tables := tuple(_at_peak_table(each, setting) for each in courses):
-        yield kit.Details("What was in use at the peak", tables, "peak")
     if counted:
         properties = (
             terms.devices(setting),
@@ -248,7 +245,7 @@ def _parts(report: CellReport) -> Iterator[kit.Part]:
         yield kit.Details("What the allocator counted", (table,), "counters")
     kinds = dict.fromkeys(each.peak.kind for each in report.changes)
     said = [_ON_HOST] if setting.is_host else [_PEAKS[kind] for kind in kinds]
-    said += filter(None, (_STEPS if courses else "", looked_at(holdings)))
+    said += [_STEPS] if courses else []
     remarks = (kit.Note("note", remark) for remark in report.remarks)
     yield kit.how_measured(kit.Paragraph("\n".join(said)), *remarks)
 
@@ -348,20 +345,6 @@ def _owner(each: records.AtPeak, of_name: str = "", of_line: str = "") -> str:
 def _highest(courses: Sequence[records.Course]) -> records.Course:
     """That of the device on which most was taken."""
     return max(courses, key=lambda each: each.peak_bytes - each.lowest_bytes[0])
-
-
-def _at_peak_table(course: records.Course, setting: records.Setting) -> kit.Table:
-    """Whose it was, largest first."""
-    from gpumagic import drawing as kit
-
-    properties = (
-        terms.words("Held by", _owner),
-        terms.figures("In use at the peak", lambda each: each.nbytes),
-        terms.words("Since then", lambda e: "in use" if e.was_left else "given back"),
-        terms.words("Taken by", lambda e: (e.line and e.line.source) or ""),
-    )
-    caption = f"At the peak, {terms.device_name(setting, course.device)}"
-    return kit.Table.of(caption, properties, course.at_peak)
 
 
 # -------------------------------------------------------------------- by line

@@ -131,10 +131,6 @@ def _leak_parts(report: LeakReport) -> Iterator[kit.Part]:
     if report.partial:
         yield kit.Note("note", _PARTIAL)
     remarks = [kit.Note("note", remark) for remark in report.remarks]
-    if leaks:
-        pairs = [(leak.where, ", ".join(leak.held_by)) for leak in leaks]
-        grid = kit.Grid("", tuple(pairs))
-        yield kit.Details("Every place that has to let go", (grid,), "places")
     yield kit.how_measured(kit.Paragraph(_HOW), *remarks)
 
 
@@ -202,8 +198,6 @@ class FreeReport(Report):
     """What was let go of, and what came back."""
 
     setting: Setting
-    # what was done, in words, in the order in which it was done
-    dropped: tuple[str, ...]
     returns: tuple[Return, ...] = ()  # of each device that was read both times
     lost: tuple[str, ...] = ()  # what is not there any more: `%debug`, `Out`
     remarks: tuple[str, ...] = ()
@@ -219,15 +213,13 @@ class FreeReport(Report):
 def free_headline(report: FreeReport) -> str:
     """How much came back."""
     setting, found = report.setting, report.returns
-    if not report.dropped:
-        return "there was nothing to let go of"
     if not found:
-        return "all was let go of; no device is in use that anything could come back to"
+        return "no device is in use that memory could come back to"
     moved = [e.device for e in found if e.back_bytes != 0 or e.gained_bytes]
     where = terms.on_devices(setting, *(moved or [each.device for each in found]))
     together = known_sum([each.back_bytes for each in found])
     if together is None:
-        return f"all was let go of; how much came back {where} is {UNKNOWN}"
+        return f"how much came back {where} is {UNKNOWN}"
     if together > 0:
         return f"{bytes_text(together)} {where} came back"
     given = sum(max(each.gained_bytes or 0, 0) for each in found)
@@ -235,7 +227,9 @@ def free_headline(report: FreeReport) -> str:
         return (
             f"{bytes_text(given)} of torch's cache {where} was given back to the device"
         )
-    return f"all was let go of, and nothing came back {where}"
+    if not report.lost:
+        return "there was nothing to let go of"
+    return f"nothing came back {where}: what was let go of held none of it alone"
 
 
 def _free_parts(report: FreeReport) -> Iterator[kit.Part]:
@@ -257,18 +251,11 @@ def _free_parts(report: FreeReport) -> Iterator[kit.Part]:
         yield kit.Table.of("What came back", properties, found).beginning(MOST_ROWS)
     if report.lost:
         yield kit.Paragraph(f"Not there any more: {terms.names_listed(report.lost)}.")
-    back = known_sum([each.back_bytes for each in found])
     if any(_is_kept(each) for each in found):
         yield kit.Note("note", _KEPT, _GIVE, "kept by torch")
-    in_vain = back is not None and back <= 0
-    if report.dropped and in_vain and not any(e.gained_bytes for e in found):
-        said = "other names may hold the same memory; this shows which"
-        yield kit.Note("note", said, "%gpu_mem")
+    elif report.lost and not any(e.back_bytes or e.gained_bytes for e in found):
+        yield kit.Note("note", "other names hold it; this shows which", "%gpu_mem")
     yield from (kit.Note("note", remark) for remark in report.remarks)
-    if report.dropped:
-        steps = (f"{number}. {done}" for number, done in enumerate(report.dropped, 1))
-        parts = (kit.Paragraph("\n".join(steps)),)
-        yield kit.Details("What was let go of, in this order", parts, "steps")
     if found:
         yield kit.how_measured(kit.Paragraph(_HOW_FREED))
 

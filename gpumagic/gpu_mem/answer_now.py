@@ -17,7 +17,6 @@ from gpumagic.report.units import (
     known_sum,
     listed,
     part_text,
-    seconds_text,
 )
 
 if TYPE_CHECKING:
@@ -27,10 +26,11 @@ if TYPE_CHECKING:
     from gpumagic.gpu_mem import records
     from gpumagic.gpu_mem.records import DeviceMemory, Holder, Holdings, Setting
 
-TOP = 10  # names
+NOT_STARTED = "no GPU memory is in use yet"
+USE_ONE = "x = torch.ones(3, device=gpumagic.device())"
 _MOST_TOLD = 2  # devices in the title
 _FEWEST_ROWS = 3  # a name, the others, and the sum
-_MOST_FOLDED = 20  # names
+_MOST_FOLDED = 50  # names
 _MOST_PARTS = 3
 _IN_USE, _FREE, _OTHERS, _OUTSIDE = "in use", "free", "others", "outside torch"
 _LEGEND = (
@@ -65,9 +65,6 @@ class MemoryReport(Report):
     devices: tuple[DeviceMemory, ...]
     holdings: Holdings | None = None
     badges: tuple[records.CellBadge, ...] = ()
-    top: int = TOP  # how many names are to be shown
-    why_not: str | None = None  # why there is nothing to tell, if there is nothing
-    hint: str | None = None
 
     def drawing(self) -> kit.Drawing:
         """The answer, the bars, the names, and behind them the figures."""
@@ -80,10 +77,8 @@ class MemoryReport(Report):
 def headline(report: MemoryReport) -> str:
     """How much is allocated where, and who holds most of it."""
     devices, setting = report.devices, report.setting
-    if report.why_not is not None:
-        return "nothing can be told of the memory yet"
     if not devices:
-        return "no device is in use, so that nothing is allocated"
+        return NOT_STARTED
     allocated = known_sum([each.counters.allocated_bytes for each in devices])
     where = terms.on_devices(setting, *(each.counters.device for each in devices))
     where = where if setting.is_host else f"allocated {where}"
@@ -166,10 +161,8 @@ def _parts(report: MemoryReport) -> Iterator[kit.Part]:
     from gpumagic.drawing.document import MOST_ROWS
 
     devices, setting, holdings = report.devices, report.setting, report.holdings
-    if report.why_not is not None:
-        yield kit.Note("note", report.why_not, report.hint or "")
-        return
     if not devices:
+        yield kit.Note("note", "a device is in use with its first tensor", USE_ONE)
         return
     if not setting.is_host:  # of the host no total is known
         yield bars(devices, setting)
@@ -177,14 +170,12 @@ def _parts(report: MemoryReport) -> Iterator[kit.Part]:
     yield from told
     if holdings is not None:
         room = max(MOST_ROWS - len(told) - len(devices) + 1, _FEWEST_ROWS)
-        yield from names_parts(holdings, setting, report.top, room=room)
-    figures = kit.Details("All figures of the memory", (_figures(report),), "counters")
-    yield figures
+        yield from names_parts(holdings, setting, room=room)
+    yield kit.Details("All figures of the memory", (_figures(report),), "counters")
     said = "In use is torch's own counter; what is free is told by the driver."
     if setting.is_host:
         said = "In use is what names hold; the operating system tells what is free."
-    looked = looked_at(holdings)
-    yield kit.how_measured(kit.Paragraph(f"{said}\n{looked}" if looked else said))
+    yield kit.how_measured(kit.Paragraph(said))
 
 
 def bars(devices: Sequence[DeviceMemory], setting: Setting) -> kit.Stacks:
@@ -296,7 +287,7 @@ def _others(memory: DeviceMemory) -> str | None:
 
 
 def names_parts(
-    holdings: Holdings, setting: Setting, top: int, *, room: int
+    holdings: Holdings, setting: Setting, *, room: int
 ) -> Iterator[kit.Part]:
     """The names that hold most, and behind them all that is known of each."""
     from gpumagic import drawing as kit
@@ -306,51 +297,38 @@ def names_parts(
             yield kit.Paragraph("No name was found that holds any of it.")
         return  # there is nothing to hold
     if room:
-        yield names_table(holdings, top, room=room)
+        yield names_table(holdings, room=room)
     if holdings.partial:
         yield kit.Note("note", _PARTIAL, word="search ended early")
     remarks = (kit.Note("note", remark) for remark in holdings.remarks)
-    table = _whole_table(holdings, setting, max(top, _MOST_FOLDED))
+    table = _whole_table(holdings, setting)
     summary = "All that is known of the names"
     yield kit.Details(summary, (table, kit.Paragraph(_MEANING), *remarks), "names")
 
 
-def looked_at(holdings: Holdings | None) -> str:
-    """How far the search for names went; empty where there was none."""
-    if holdings is None or not holdings.searched:
-        return ""
-    looked = count_text(holdings.searched, "object")
-    return f"Names were looked for in {looked}, in {seconds_text(holdings.seconds)}."
-
-
-def names_table(holdings: Holdings, top: int, *, room: int) -> kit.Table:
-    """The largest names, what the others hold, and the sum, in so many rows.
-
-    Who asks for more names than usual gets them.
-    """
+def names_table(holdings: Holdings, *, room: int) -> kit.Table:
+    """The largest names, what the others hold, and the sum, in so many rows."""
     from gpumagic import drawing as kit
 
     sums = list(_sums(holdings))
     rows = sorted(together(holdings.holders), key=lambda row: -row.reachable_bytes)
-    room = max(room - len(sums), 1) if top <= TOP else top
-    most = min(top, room if len(rows) <= room else room - 1)
-    shown, more = _shown_of(rows, max(most, 1))
+    room = max(room - len(sums), 1)
+    most = max(room if len(rows) <= room else room - 1, 1)
+    # What a cell has changed comes before the rest.
+    ordered = sorted(rows, key=lambda row: -abs(row.delta_bytes or 0))
+    shown = [row for row in rows if any(row is each for each in ordered[:most])]
     columns = tuple(_columns(holdings))
+    if more := [row for row in rows if row not in shown]:
+        sums.insert(0, (count_text(len(more), "more name"), _alone(more)))
+    # Of several names only what they hold alone can be told.
+    cells = (
+        (name, *[""] * (len(columns) - 2), bytes_text(nbytes)) for name, nbytes in sums
+    )
     table = kit.Table.of("Who holds it", columns, shown)
-    if more:
-        names = count_text(len(more), "more name")
-        sums.insert(0, (names, _alone(more)))
-    cells = []
-    for name, nbytes in sums:  # of several names only one figure can be told
-        alone = (
-            bytes_text(nbytes) if each.column.heading.startswith("Alone") else ""
-            for each in columns[1:]
-        )
-        cells.append((name, *alone))
     return replace(table, rows=(*table.rows, *cells))
 
 
-def _whole_table(holdings: Holdings, setting: Setting, most: int) -> kit.Table:
+def _whole_table(holdings: Holdings, setting: Setting) -> kit.Table:
     """Each name on each device, with what it is made of."""
     from gpumagic import drawing as kit
 
@@ -364,7 +342,7 @@ def _whole_table(holdings: Holdings, setting: Setting, most: int) -> kit.Table:
         columns.append(terms.words("Shared with", lambda each: each.shares_with or ""))
     nameless = [each for each in holders if each.kind in NAMELESS]
     named = [each for each in holders if each.kind not in NAMELESS]
-    rows = (*named[:most], *nameless[:_MOST_FOLDED])
+    rows = (*named[:_MOST_FOLDED], *nameless[:_MOST_FOLDED])
     return kit.Table.of("Who holds it", columns, rows, total=len(holders))
 
 
@@ -426,15 +404,3 @@ def together(holders: Iterable[Holder]) -> list[Holder]:
         )
         rows.append(row)
     return rows
-
-
-def _shown_of(rows: list[Holder], top: int) -> tuple[list[Holder], list[Holder]]:
-    """So many of them, and the rest; what a cell has changed comes before the rest."""
-    by_change = sorted(rows, key=lambda row: -abs(row.delta_bytes or 0))
-    changed = [row for row in by_change[:top] if row.delta_bytes]
-    others = [row for row in rows if row not in changed]
-    chosen = {id(row) for row in (*changed, *others)[:top]}
-    return (
-        [row for row in rows if id(row) in chosen],
-        [row for row in rows if id(row) not in chosen],
-    )

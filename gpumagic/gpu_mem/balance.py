@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import re
-import time
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field, replace
@@ -241,7 +240,6 @@ class _Search(NamedTuple):
 
     def find(self, sources: Sources) -> Holdings:
         """Who holds the memory, by these names."""
-        began = time.perf_counter()
         kind, roots = sources.kind, roots_of(sources)
         counted, left_out = CountedMemory(kind, self.snapshot), sources.left_out()
         values = (root.values for root in roots)
@@ -288,8 +286,6 @@ class _Search(NamedTuple):
                 if sums[device, each]
             ),
             partial=walk.partial or walk.hidden > 0,
-            searched=len(walk),
-            seconds=time.perf_counter() - began,
             remarks=tuple(remarks),
         )
 

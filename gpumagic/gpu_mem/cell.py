@@ -26,7 +26,6 @@ from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import error_line
 from gpumagic.gpu_mem import balance, counters
 from gpumagic.gpu_mem.answer_cell import CellReport
-from gpumagic.gpu_mem.answer_now import TOP
 from gpumagic.gpu_mem.records import (
     SUMS,
     Counters,
@@ -66,11 +65,9 @@ class OneCell:
         names: KnownNames,
         *,
         lines: bool = False,
-        top: int = TOP,
         search: bool = True,
     ) -> None:
         self._names = names
-        self._top = top
         self._searches = search
         host_bytes = self._host_bytes if search else None
         self._run = CellRun(runtime_now, lines=lines, host_bytes=host_bytes)
@@ -128,7 +125,6 @@ class OneCell:
             lines=run.lines(),
             lines_partial=run.lines_partial,
             failed=run.failed,
-            top=self._top,
             remarks=run.remarks,
             courses=run.courses(find_segments),
         )

@@ -102,9 +102,7 @@ def badges_now(kind: str, devices: Collection[DeviceMemory]) -> tuple[CellBadge,
     """The badges of how things stand."""
     badges = list(badges_of_allocator(kind, [each.counters for each in devices]))
     for each in devices:
-        number, pending = each.counters.device, each.counters.pending_bytes
-        if pending:
-            badges.append(CellBadge(BadgeKind.PENDING, number, pending))
+        number = each.counters.device
         if each.is_silent:
             badges.append(CellBadge(BadgeKind.SILENT, number))
         if each.other_processes:
@@ -144,9 +142,4 @@ def badges_between(
         grown[BadgeKind.FLUSHED] = grown[BadgeKind.DRIVER_CALLS] = 0
     elif grown[BadgeKind.FLUSHED] > 0:
         grown[BadgeKind.DRIVER_CALLS] = 0
-    grown[BadgeKind.PENDING] = after.pending_bytes or 0
-    badges = [CellBadge(k, after.device, n) for k, n in grown.items() if n > 0]
-    if before is None:
-        badges.append(CellBadge(BadgeKind.STARTED, after.device))
-    order = list(BadgeKind)
-    return tuple(sorted(badges, key=lambda badge: order.index(badge.kind)))
+    return tuple(CellBadge(k, after.device, n) for k, n in grown.items() if n > 0)

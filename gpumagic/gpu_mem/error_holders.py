@@ -43,31 +43,19 @@ _MACHINERY = frozenset(
 class Place(NamedTuple):
     """A place that holds an error, or a result."""
 
-    name: str  # as one would type it
+    name: str
     held: Any  # an error, a traceback or a frame; None where it is something of theirs
     empty: Callable[[], object]  # makes the place let go
 
 
-class HeldError(NamedTuple):
-    """An error with all places that have to let go of it."""
-
-    error: Error
-    places: tuple[str, ...]
-
-
-def held_errors(shell: Any | None) -> list[HeldError]:
+def held_errors(shell: Any | None) -> list[Error]:
     """The errors that Python and IPython still hold, the last one first, each once."""
-    found: dict[int, tuple[Error, list[str]]] = {}
-    places = list(_error_places(shell))
-    for place in sorted(places, key=lambda each: not is_error(each.held)):
-        if _is_error_or_traceback(place.held):
-            known = _of_same_frames(place.held, found)
-            found.setdefault(known, (place.held, []))[1].append(place.name)
-    debugger = [place.name for place in places if type(place.held) is FrameType]
-    return [
-        HeldError(error, (*names, *(debugger if number == 0 else ())))
-        for number, (error, names) in enumerate(found.values())
-    ]
+    found: list[Error] = []
+    places = sorted(_error_places(shell), key=lambda each: not is_error(each.held))
+    for held in (each.held for each in places):
+        if _is_error_or_traceback(held) and not _is_known(held, found):
+            found.append(held)
+    return found
 
 
 def errors_in_variables(shell: Any | None) -> dict[str, list[Error]]:
@@ -106,8 +94,8 @@ def stray_errors(known: Iterable[Error]) -> list[BaseException]:
     return [each for each in alive if id(each) not in inner]
 
 
-def drop_errors(shell: Any | None) -> tuple[str, ...]:
-    """Make every place let go of its error; return the names of those that had one.
+def drop_errors(shell: Any | None) -> bool:
+    """Make every place let go of its error; return whether there was one.
 
     Errors in variables of the user's stay, with their tracebacks. What is lost is
     `%debug` and `%tb` for the last error.
@@ -116,7 +104,7 @@ def drop_errors(shell: Any | None) -> tuple[str, ...]:
     for place in (*places, *_results_within(places)):
         place.empty()
     vars(sys).pop("last_type", None)  # `%tb` takes it for a sign of the others
-    return tuple(place.name for place in places)
+    return bool(places)
 
 
 def _error_places(shell: Any | None) -> list[Place]:
@@ -124,18 +112,16 @@ def _error_places(shell: Any | None) -> list[Place]:
     places = list(_places_of_python())
     if shell is not None:
         places += _places_of_formatters(shell)
-        places += _places_of_results(results_of(shell))
+        places += _places_of_results(result for _, result in results_of(shell))
     return places
 
 
-def _places_of_results(results: Iterable[tuple[str, Any]]) -> Iterator[Place]:
-    for owner, result in results:
+def _places_of_results(results: Iterable[Any]) -> Iterator[Place]:
+    for result in results:
         for name in _OF_A_RESULT:
             error = getattr(result, name, None)
             if is_error(error):
-                yield Place(
-                    f"{owner}.{name}", error, partial(setattr, result, name, None)
-                )
+                yield Place(name, error, partial(setattr, result, name, None))
 
 
 def results_of(shell: Any) -> Iterator[tuple[str, Any]]:
@@ -156,7 +142,7 @@ def _results_within(places: list[Place]) -> list[Place]:
     collector would free them.
     """
     results = [
-        ("", value)
+        value
         for place in places
         if place.held is not None
         for frame in _frames_kept_by(place.held)
@@ -171,42 +157,34 @@ def _places_of_python() -> Iterator[Place]:
     for name in _LAST:
         held = vars(sys).get(name)
         if held is not None:
-            yield Place(f"sys.{name}", held, partial(vars(sys).pop, name, None))
+            yield Place(name, held, partial(vars(sys).pop, name, None))
 
 
 def _places_of_formatters(shell: Any) -> Iterator[Place]:
     """What makes text of tracebacks, as `shell.InteractiveTB`, and its debugger."""
-    for owner, formatter in list(vars(shell).items()):
+    for formatter in list(vars(shell).values()):
         if not hasattr(type(formatter), "structured_traceback"):
             continue
         for name, held in list(vars(formatter).items()):
             if _is_error_or_traceback(held):
-                empty = partial(setattr, formatter, name, None)
-                yield Place(f"shell.{owner}.{name}", held, empty)
-        yield from _places_of_debugger(owner, getattr(formatter, "pdb", None))
+                yield Place(name, held, partial(setattr, formatter, name, None))
+        # What stays in a debugger that was left: a frame, and locals it has shown.
+        debugger = getattr(formatter, "pdb", None)
+        kept = {} if debugger is None else vars(debugger)
+        for name in _OF_A_DEBUGGER:
+            if type(kept.get(name)) is FrameType:
+                yield Place(name, kept[name], partial(setattr, debugger, name, None))
+        for name, nothing in (("stack", []), ("curframe_locals", {})):
+            if kept.get(name):
+                yield Place(name, None, partial(setattr, debugger, name, nothing))
 
 
-def _places_of_debugger(owner: str, debugger: Any | None) -> Iterator[Place]:
-    """What stays in a debugger that was left: a frame, and the locals it has shown."""
-    if debugger is None:
-        return
-    kept = vars(debugger)
-    for name in _OF_A_DEBUGGER:
-        if type(kept.get(name)) is FrameType:
-            empty = partial(setattr, debugger, name, None)
-            yield Place(f"shell.{owner}.pdb.{name}", kept[name], empty)
-    for name, nothing in (("stack", []), ("curframe_locals", {})):
-        if kept.get(name):
-            empty = partial(setattr, debugger, name, nothing)
-            yield Place(f"shell.{owner}.pdb.{name}", None, empty)
-
-
-def _of_same_frames(error: Error, found: dict[int, tuple[Error, list[str]]]) -> int:
-    """The id of the error that is known already, if a traceback is a part of it."""
-    for key, (known, _) in found.items():
-        if known is error or (is_error(known) and _leads_to(known, error)):
-            return key
-    return id(error)
+def _is_known(error: Error, found: list[Error]) -> bool:
+    """Whether it is among these, or is a traceback that is a part of one of them."""
+    return any(
+        known is error or (is_error(known) and _leads_to(known, error))
+        for known in found
+    )
 
 
 def _leads_to(error: Any, traceback: Any) -> bool:

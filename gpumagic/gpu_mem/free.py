@@ -44,31 +44,20 @@ def free(shell: Any | None, runtime: Runtime, *, cache: bool = False) -> FreeRep
     cache goes to the driver as well.
     """
     before = _read(runtime)
-    dropped: list[str] = []
     lost: list[str] = []
-    problems: list[str] = []
     # First: the frames of an error may hold shown results.
-    if places := drop_errors(shell):
-        dropped.append(f"the last error, from {listed(_quoted(places))}")
+    if drop_errors(shell):
         lost.append("%debug for that error")
     if places := drop_outputs(shell, _results_with_memory(shell, runtime.kind)):
         numbered = [name for name in places if name.startswith("Out[")]
-        dropped.append(
-            f"shown results that hold memory: {len(numbered)} from Out, "
-            f"{len(places) - len(numbered)} from names and hidden copies"
-        )
         lost.append(listed(numbered or [places[0]], ", ", _MOST_NAMED))
     # Then: what has shown a traceback left cycles.
-    if found := collect_cycles():
-        dropped.append(f"{found} objects in cycles, by Python's collector")
-    if cache:  # last: only segments with nothing in them go back
-        problem = _empty_cache(runtime)
-        (problems if problem else dropped).append(
-            problem or "the free part of torch's cache"
-        )
+    collect_cycles()
+    # Last: only segments with nothing in them go back.
+    problems = [_empty_cache(runtime)] if cache else []
     after = _read(runtime)
     if names := errors_in_variables(shell):
-        quoted = listed(_quoted(names))
+        quoted = listed([f"`{name}`" for name in names])
         undo = f"`del {', '.join(names)}` lets go"
         problems.append(f"errors in {quoted} stay, with all frames: {undo}")
     problems += (before.problem, after.problem)
@@ -84,7 +73,6 @@ def free(shell: Any | None, runtime: Runtime, *, cache: bool = False) -> FreeRep
     )
     return FreeReport(
         setting=setting_of(runtime),
-        dropped=tuple(dropped),
         returns=tuple(returns),
         lost=tuple(lost),
         remarks=tuple(dict.fromkeys(filter(None, problems))),
@@ -121,10 +109,6 @@ def _read(runtime: Runtime) -> _Reading:
         )
         return _Reading({}, {}, problem)
     return _Reading(counters, {d: known[0] for d, known in told.items() if known})
-
-
-def _quoted(names: Collection[str]) -> list[str]:
-    return [f"`{name}`" for name in names]
 
 
 def _results_with_memory(shell: Any | None, kind: str) -> set[int]:

@@ -141,7 +141,6 @@ class _Candidate(NamedTuple):
     value: Any
     owner: str  # what belongs together: the locals of one error have the same
     where: str
-    held_by: tuple[str, ...]
     undo: str
     lost: str
     # whether it belongs to the run that is asked about, which needed it
@@ -155,25 +154,25 @@ def _of_errors(
     live: Collection[int],
 ) -> Iterator[_Candidate]:
     """The locals of errors that are held for `%debug`, in variables, and elsewhere."""
-    found: list[tuple[Error, str, tuple[str, ...], str, str]] = []
+    found: list[tuple[Error, str, str, str]] = []
     merged = set[str]()
     for number, held in enumerate(held_errors(shell)):
-        within = {id(each) for each in errors_within(held.error)}
+        within = {id(each) for each in errors_within(held)}
         names = [
             n for n, es in in_variables.items() if any(id(e) in within for e in es)
         ]
         merged.update(names)
         undo = " and ".join((*(f"del {name}" for name in names), FREE))
         title = "another error" if number else "the last error"
-        found.append((held.error, title, (*held.places, *names), undo, "%debug"))
+        found.append((held, title, undo, "%debug"))
     for name, errors in in_variables.items():
         title = f"the error{'s' if len(errors) > 1 else ''} in {name}"
         if name not in merged:
-            found += ((each, title, (name,), f"del {name}", name) for each in errors)
+            found += ((each, title, f"del {name}", name) for each in errors)
     adrift = stray_errors(error for error, *_ in found)
-    found += ((error, _STRAY, (), FREE, "") for error in adrift)
+    found += ((error, _STRAY, FREE, "") for error in adrift)
     own = next((e for e, *_ in found if is_own is not None and is_own(e)), None)
-    for number, (error, title, held_by, undo, lost) in enumerate(found):
+    for number, (error, title, undo, lost) in enumerate(found):
         for local in frames_with_locals(error, live):
             needed = error is own
             less = "keep less alive there"
@@ -184,7 +183,6 @@ def _of_errors(
                 value=local.value,
                 owner=f"error {number}",
                 where=local.where if needed else f"{local.where} of {title}",
-                held_by=held_by,
                 undo=less if needed else undo,
                 lost=lost,
                 own=needed,
@@ -194,7 +192,7 @@ def _of_errors(
 def _of_outputs(shell: Any | None) -> Iterator[_Candidate]:
     for value, places in shown_results(shell):
         name = places[0]
-        yield _Candidate(LeakKind.OUTPUT, value, name, name, places, FREE, name)
+        yield _Candidate(LeakKind.OUTPUT, value, name, name, FREE, name)
 
 
 # --------------------------------------------------------------- who keeps which memory
@@ -269,16 +267,16 @@ def _rows_of_graphs(wanted: Mapping[str, Any], memory: Memory) -> Iterator[_Row]
         elif class_has(value, "detach"):
             undo = f"{name} = {name}.detach()"
         lost = f"a backward pass from {name}"
-        words = LeakKind.GRAPH, value, where, where, (where,), undo, lost
-        yield from _rows(_Candidate(*words), keys, memory)
+        graph = _Candidate(LeakKind.GRAPH, value, where, where, undo, lost)
+        yield from _rows(graph, keys, memory)
 
 
 def _rows(each: _Candidate, keys: list[StorageKey], memory: Memory) -> Iterator[_Row]:
     for device in sorted({key.device for key in keys}):
         here = tuple(key for key in keys if key.device == device)
         nbytes = sum(memory[key].nbytes for key in here)
-        words = each.where, device, nbytes, each.held_by, each.undo, each.lost
-        yield _Row(Leak(each.kind, *words), here, each.own)
+        leak = Leak(each.kind, each.where, device, nbytes, each.undo, each.lost)
+        yield _Row(leak, here, each.own)
 
 
 # ------------------------------------------------------ what lives, and what only waits

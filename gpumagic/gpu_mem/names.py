@@ -53,7 +53,7 @@ class KnownNames:
     ) -> Sources:
         """Where to look for what holds memory of this kind of device."""
         outputs = {place.name: place.held for place in output_places(self.shell)}
-        held = tuple(each.error for each in error_holders.held_errors(self.shell))
+        held = tuple(error_holders.held_errors(self.shell))
         errors = held if error is None else (error, *held)
 
         def adrift() -> list[BaseException]:

@@ -139,7 +139,7 @@ class LastOom:
 
     def _new_errors(self, error: BaseException | None) -> list[BaseException]:
         """Those that nobody had seen before, the last one first."""
-        kept = [error, *(held.error for held in held_errors(self._shell))]
+        kept = [error, *held_errors(self._shell)]
         for errors in errors_in_variables(self._shell).values():
             kept += reversed(errors)
         found = (oom_within(e) for e in kept if isinstance(e, BaseException))

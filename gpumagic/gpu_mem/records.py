@@ -137,9 +137,7 @@ class BadgeKind(enum.Enum):
     RETRY = "cache emptied"  # times
     OOM_CAUGHT = "OOM caught"  # times
     DRIVER_CALLS = "driver calls"  # calls
-    PENDING = "pending"  # bytes
     FLUSHED = "cache given back"  # bytes
-    STARTED = "first use"
     UNCOUNTED = "no counters"
     SHARED = "shared"  # how many other processes
     SILENT = "no answer"
@@ -283,8 +281,6 @@ class Holdings(Record):
     # whether the search was ended by its budget, or could not look somewhere: then
     # more may belong to the names than is said
     partial: bool = False
-    searched: int = 0  # objects
-    seconds: float = 0.0
     remarks: tuple[str, ...] = ()  # what could not be looked at, in sentences
 
 
@@ -370,8 +366,6 @@ class Leak(Record):
     where: str  # what holds it: `Out[12]`, `logits in train_step of the last error`
     device: int
     nbytes: int
-    # every place that has to let go: `sys.last_traceback`,
-    held_by: tuple[str, ...] = ()
     undo: str = ""  # what to type to let go of this alone
     lost: str = ""  # what is lost by that: `%debug`, `Out[12]`
 
@@ -469,8 +463,6 @@ class Answer(Record):
     cap_left_bytes: int | None
     # "hole", "driver", "after releasing" or "nowhere"; None is unknown
     place: str | None
-    # what is free in segments of other streams, and so not for it
-    elsewhere_bytes: int = 0
 
 
 @dataclass(frozen=True)

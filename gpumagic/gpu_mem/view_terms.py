@@ -108,23 +108,12 @@ BADGES = {
         "run it once more: torch keeps the memory that it has got",
         lasts=True,
     ),
-    BadgeKind.PENDING: _Words(
-        "note",
-        "{bytes} on {device} was given back, but another stream still uses it",
-        "new tensors can have it once that stream has come so far",
-    ),
     BadgeKind.FLUSHED: _Words(
         "note",
         "{bytes} of torch's cache went back to the driver of {device}: taking it "
         "again is slow",
         "if the cell calls torch.{kind}.empty_cache(), leave it out; settings of the "
         "allocator and torch.{kind}.graph do the same",
-    ),
-    BadgeKind.STARTED: _Words(
-        "note",
-        "{device} was used for the first time in this process: its context takes "
-        "memory that torch does not count",
-        "%gpu_mem shows it as outside torch",
     ),
     BadgeKind.UNCOUNTED: _Words(
         "note",

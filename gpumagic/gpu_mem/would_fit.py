@@ -79,7 +79,6 @@ def answer_for(  # noqa: PLR0913, a request meets all of these
     group = [each for each in own if (each.stream, each.pool) == (stream, pool)]
     grows = any(each.expandable for each in own) if expandable is None else expandable
     holes = sorted(hole for each in group for hole in holes_of(each))
-    elsewhere = [each for each in own if each.stream != stream and each.pool == pool]
     now, later = (
         _Driver(
             *_asks(rounded, group, grows=grows, released=released),
@@ -114,7 +113,6 @@ def answer_for(  # noqa: PLR0913, a request meets all of these
         releasable_bytes=releasable,
         cap_left_bytes=cap_left_bytes,
         place=place,
-        elsewhere_bytes=sum(sum(holes_of(each)) for each in elsewhere),
     )
 
 

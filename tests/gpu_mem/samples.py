@@ -10,10 +10,9 @@ import dataclasses
 
 from gpumagic.gpu_mem.answer_cell import BriefReport, CellReport
 from gpumagic.gpu_mem.answer_leaks import FreeReport, Growth, LeakReport, Return
-from gpumagic.gpu_mem.answer_log import LedgerReport
 from gpumagic.gpu_mem.answer_map import MapReport
 from gpumagic.gpu_mem.answer_now import MemoryReport
-from gpumagic.gpu_mem.answer_why import FitReport, WhyReport
+from gpumagic.gpu_mem.answer_why import FitReport, Held, Verdict, WhyReport
 from gpumagic.gpu_mem.records import (
     Answer,
     AtPeak,
@@ -129,9 +128,7 @@ def holdings_of(*holders, shared=0, rest=9 * MIB, **more):
     if holders:
         kinds[holders[0].kind] += shared
     sums = tuple((0, kind, nbytes) for kind, nbytes in kinds.items())
-    return Holdings(
-        rows, ((0, allocated),), sums, searched=1731, seconds=0.0041, **more
-    )
+    return Holdings(rows, ((0, allocated),), sums, **more)
 
 
 TRAINING = holdings_of(
@@ -189,10 +186,7 @@ EIGHT = MemoryReport(
                 (n, HolderKind.UNATTRIBUTED, gib(0.1)),
             )
         ),
-        searched=88_120,
-        seconds=0.093,
     ),
-    top=5,
 )
 ON_CPU = MemoryReport(
     HOST,
@@ -353,11 +347,7 @@ BY_LINE = CellReport(
     STEP,
     CUDA,
     (change(0, 0.61, 2.9, Peak(PeakKind.REPLAYED, gib(3.1), gib(3.1))),),
-    (
-        CellBadge(BadgeKind.STARTED, 0),
-        CellBadge(BadgeKind.RETRY, 0, 1),
-        CellBadge(BadgeKind.PENDING, 0, 64 * MIB),
-    ),
+    (CellBadge(BadgeKind.RETRY, 0, 1),),
     lines=LINES,
     courses=(UP_AND_DOWN,),
 )
@@ -404,11 +394,6 @@ HOSTILE_CELL = dataclasses.replace(
     failed=HOSTILE,
     lines=(dataclasses.replace(LINES[0], line=CodeLine(HOSTILE, LONG)),),
 )
-
-# -------------------------------------------------------------------- the ledger
-
-
-LEDGER = LedgerReport((CELL, BOUNDED, FAILED, EIGHT_DEVICES))
 
 # ----------------------------------------------------------------------- the map
 
@@ -503,7 +488,6 @@ LEAKS = (
         "logits in train_step of the last error",
         0,
         gib(1.5),
-        ("sys.last_value", "sys.last_traceback", "IPython's own traceback"),
         "%gpu_mem free",
         "%debug",
     ),
@@ -512,7 +496,6 @@ LEAKS = (
         "Out[12]",
         0,
         96 * MIB,
-        ("Out[12]", "_12", "__"),
         "%gpu_mem free",
         "Out[12]",
     ),
@@ -536,13 +519,11 @@ GROWN = LeakReport(
 )
 FREED = FreeReport(
     CUDA,
-    ("the last error, from sys.last_value and 2 more", "12 shown results"),
     (Return(counters(0, 5.31, 6.0), counters(0, 3.21, 6.0), gib(72.1), gib(72.1)),),
     ("%debug for that error", "Out[3], Out[12]"),
 )
 FREED_TO_DEVICE = FreeReport(
     SIMULATED,
-    ("the last error", "the free part of torch's cache"),
     (
         Return(counters(0, 5.31, 6.0), counters(0, 3.21, 3.5), gib(72.1), gib(74.6)),
         Return(counters(1, 1.0, 2.0), counters(1, 1.0, 1.0)),
@@ -574,77 +555,68 @@ ANSWER = Answer(
 LIVE = WhyReport(
     CUDA,
     OOM,
-    (Cause.TOO_MUCH_LIVE,),
+    Verdict((Cause.TOO_MUCH_LIVE,)),
     ANSWER,
     dataclasses.replace(
         ONE, counters=counters(0, 44.1, 47.9), free_bytes=H100_BYTES - gib(48.4)
     ),
-    (OPTIMIZER, MODEL, GRAPH),
-    expandable_segments=False,
-    next_steps=(
-        "del what is not needed: the names above hold most",
-        "work on less at once: a smaller batch",
+    Held(
+        live_bytes=gib(44.1),
+        names=(OPTIMIZER, MODEL, GRAPH),
+        expandable=False,
     ),
 )
-NEVER = dataclasses.replace(
-    LIVE,
-    oom=dataclasses.replace(OOM, requested_bytes=gib(200)),
-    causes=(Cause.NEVER_FITS,),
-    holders=(),
-    next_steps=("make it smaller, or spread it over several devices",),
+
+
+def told(cause, report=LIVE, **held):
+    """An error that comes down to this."""
+    held = dataclasses.replace(report.held, names=(), **held)
+    return dataclasses.replace(report, verdict=Verdict((cause,)), held=held)
+
+
+NEVER = told(
+    Cause.NEVER_FITS,
+    dataclasses.replace(LIVE, oom=dataclasses.replace(OOM, requested_bytes=gib(200))),
 )
-FRAGMENTED = dataclasses.replace(
-    LIVE,
-    oom=dataclasses.replace(
-        OOM,
-        text=OOM.text.replace("40.00 GiB", "3.00 GiB").replace("3.80 GiB", "9.00 GiB"),
-        requested_bytes=gib(3),
-        reserved_unallocated_bytes=gib(9),
+FRAGMENTED = told(
+    Cause.FRAGMENTED,
+    dataclasses.replace(
+        LIVE,
+        oom=dataclasses.replace(
+            OOM,
+            text=OOM.text.replace("40.00 GiB", "3.00 GiB").replace(
+                "3.80 GiB", "9.00 GiB"
+            ),
+            requested_bytes=gib(3),
+            reserved_unallocated_bytes=gib(9),
+        ),
     ),
-    causes=(Cause.FRAGMENTED,),
-    holders=(),
     held_back=(
         HeldBack(("mask",), 0, 0, "large pool", 1, 1, 2 * MIB, gib(3.9), gib(3.9)),
         HeldBack((), 1, 0, "large pool", 1, 1, 20 * MIB, gib(3.1), gib(2)),
     ),
-    next_steps=(
-        "del mask: its block keeps 3.90 GiB from being used together",
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before a restart",
-    ),
 )
-LEAKED = dataclasses.replace(
-    LIVE,
-    causes=(Cause.LEAKED, Cause.TOO_MUCH_LIVE),
-    leaks=LEAKS[:2],
-    next_steps=("%gpu_mem free",),
-)
+LEAKED = told(Cause.LEAKED, leaks=LEAKS[:2])
 CALLED = dataclasses.replace(
     LIVE,
     oom=dataclasses.replace(
         OOM, cell=9, called_from=CodeLine("In [9], line 1", "attend(q, k)")
     ),
-    own_bytes=gib(21.5),
-    next_steps=(
-        "ask for less at once: a smaller batch",
-        (
-            "%gpu_mem free gives back the 21.5 GiB that frames of this error still "
-            "hold, but the cell will need them again"
-        ),
-    ),
+    held=dataclasses.replace(LIVE.held, own_bytes=gib(21.5)),
 )
-OTHERS = dataclasses.replace(
-    LIVE,
-    causes=(Cause.OTHERS,),
-    memory=SHARED_GPU.devices[0],
-    holders=(),
-    next_steps=("process 4711 holds 26.1 GiB: ask whose it is",),
+OTHERS = told(
+    Cause.OTHERS,
+    dataclasses.replace(
+        LIVE,
+        oom=dataclasses.replace(OOM, others=((4711, gib(26.1)),)),
+        memory=SHARED_GPU.devices[0],
+    ),
 )
 CAUGHT = dataclasses.replace(
     LIVE,
     oom=None,
-    causes=(),
+    verdict=Verdict(),
     answer=None,
-    next_steps=("%gpu_mem fit 2GiB asks whether so much would fit now",),
     caught=CaughtOoms(0, 3, cell=12),
 )
 
@@ -657,8 +629,8 @@ FITS_NOWHERE = FitReport(
     CUDA,
     gib(40),
     (ANSWER,),
-    (Cause.TOO_MUCH_LIVE, Cause.LEAKED),
-    ("%gpu_mem free", "work on less at once"),
+    Verdict((Cause.TOO_MUCH_LIVE, Cause.LEAKED)),
+    Held(LEAKS[:2]),
 )
 FITS_SOMEWHERE = FitReport(
     CUDA,
@@ -685,7 +657,6 @@ SAMPLES = (
     ("cell-every-badge", EVERY_BADGE),
     ("cell-hostile", HOSTILE_CELL),
     ("brief", BriefReport(CELL)),
-    ("ledger", LEDGER),
     ("map", MAP),
     ("map-two-devices", TWO_MAPS),
     ("map-many-blocks", MANY),

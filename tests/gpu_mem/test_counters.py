@@ -12,10 +12,9 @@ import pytest
 
 from gpumagic.gpu_mem.counters import (
     badges_between,
-    badges_now,
     read,
 )
-from gpumagic.gpu_mem.records import BadgeKind, CellBadge, Counters, DeviceMemory
+from gpumagic.gpu_mem.records import BadgeKind, CellBadge, Counters
 
 FLAT = {
     "allocated_bytes.all.current": 1024,
@@ -198,7 +197,6 @@ def test_a_quiet_cell_has_no_badge():
         ({"retries": 3}, CellBadge(BadgeKind.RETRY, 0, 2)),
         ({"ooms": 2}, CellBadge(BadgeKind.OOM_CAUGHT, 0, 1)),
         ({"driver_calls": 10}, CellBadge(BadgeKind.DRIVER_CALLS, 0, 7)),
-        ({"active_bytes": 2560}, CellBadge(BadgeKind.PENDING, 0, 2048)),
         ({"flushed_bytes": 300}, CellBadge(BadgeKind.FLUSHED, 0, 200)),
         # what comes of another is left out
         (
@@ -216,24 +214,7 @@ def test_each_badge(change, badge):
 
 
 def test_a_first_use_counts_from_zero():
-    """A device that was not in use before says so, and all its calls are the cell's."""
+    """Of a device that was not in use before all calls are the cell's."""
     fresh = Counters(1, driver_calls=2, flushed_bytes=0, taken_bytes=100)
 
-    assert badges_between(None, fresh) == (
-        CellBadge(BadgeKind.DRIVER_CALLS, 1, 2),
-        CellBadge(BadgeKind.STARTED, 1),
-    )
-
-
-def test_badges_of_this_moment():
-    """Pending memory and other processes are told of each device."""
-    devices = (
-        DeviceMemory(Counters(0, allocated_bytes=1, active_bytes=4)),
-        DeviceMemory(Counters(1, allocated_bytes=1), other_processes=2),
-        DeviceMemory(Counters(2, allocated_bytes=1), other_processes=0),
-    )
-
-    assert badges_now("sim", devices) == (
-        CellBadge(BadgeKind.PENDING, 0, 3),
-        CellBadge(BadgeKind.SHARED, 1, 2),
-    )
+    assert badges_between(None, fresh) == (CellBadge(BadgeKind.DRIVER_CALLS, 1, 2),)

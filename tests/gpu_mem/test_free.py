@@ -120,9 +120,6 @@ def test_without_options_all_but_the_cache_goes():
 
     assert [each() for each in gone] == [None, None]
     assert report.lost == ("%debug for that error", "Out[1]")
-    assert report.dropped[0].startswith("the last error, from `sys.last_value`")
-    assert report.dropped[1].startswith("shown results that hold memory: 1 from Out")
-    assert "collector" in report.dropped[2]
 
 
 def test_results_that_hold_no_memory_stay(collected):
@@ -133,7 +130,7 @@ def test_results_that_hold_no_memory_stay(collected):
 
     assert shell.user_ns["_oh"] == {1: 5}
     assert shell.user_ns["_"] == shell.displayhook._ == 5
-    assert report.lost == report.dropped == ()
+    assert report.lost == ()
     assert collected
 
 
@@ -161,7 +158,7 @@ def test_a_broken_device_hinders_nothing():
 
     assert gone() is None
     assert report.returns == ()
-    assert report.dropped
+    assert report.lost
     assert len(report.remarks) == 1
     assert "device-side assert triggered; restart" in report.remarks[0]
 
@@ -178,7 +175,6 @@ def test_a_cache_that_cannot_be_emptied_is_told(monkeypatch):
 
     report = free(Shell(), Device(lambda: 0), cache=True)
 
-    assert report.dropped == ()
     assert report.remarks == (
         "the cache could not be emptied: CUDA error: an illegal memory access",
     )

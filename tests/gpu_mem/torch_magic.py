@@ -173,13 +173,13 @@ def test_an_out_of_memory_error_is_explained_also_when_it_is_gone(shell):
     assert report.oom.requested_bytes == 4 << 40
     assert report.oom.line.source == "y = torch.empty(n, device='sim')"
     assert report.oom.cell == 1
-    assert report.causes[0] is Cause.NEVER_FITS
+    assert report.verdict.causes[0] is Cause.NEVER_FITS
     assert report.next_steps
     assert again.oom == report.oom
 
 
 def test_every_cell_is_a_line_until_it_is_switched_off(shell, shown):
-    """Cells that move nothing show nothing, which is said; all are in the log."""
+    """Cells that move nothing show nothing, which is said."""
     run(shell, "%gpu_mem on")
     assert "A line after each cell that moves memory" in str(shown[0])
     run(shell, "y = x + 1")
@@ -204,7 +204,6 @@ def test_every_cell_is_a_line_until_it_is_switched_off(shell, shown):
         ("%gpu_mem --lines", "--lines has no meaning here"),
         ("%gpu_mem map --cache", "--cache has no meaning here"),
         ("%%gpu_mem map\nran = True", "map is a word of its own"),
-        ("%gpu_mem --top 0", "cannot be shown"),
         ("%%gpu_mem --linse\nran = True", "has no option --linse"),
     ],
 )

@@ -141,7 +141,7 @@ def test_what_a_limit_leaves_is_less_by_what_is_taken_already():
         (answer,) = report.answers
         assert answer.cap_left_bytes == GIB - kept.numel()
         assert answer.place == "nowhere"
-        assert report.is_capped
+        assert report.verdict.is_capped
         with pytest.raises(torch.OutOfMemoryError):
             torch.empty(600 * MIB, dtype=torch.uint8, device="sim")
 

@@ -16,7 +16,6 @@ HEADINGS = {
     "cell-every-badge": "Every note and warning that there is",
     "cell-hostile": "A cell with names that are made to break a page",
     "brief": "A line after each cell",
-    "ledger": "All watched cells of a notebook",
     "map": "Where each block lies, and how broken up the free memory is",
     "map-two-devices": "Blocks on two GPUs",
     "map-many-blocks": "Many blocks in many segments",
