@@ -49,13 +49,6 @@ class Growth(Record):
     grown_bytes: int
     times: int = 1  # at how many looks it held more than at the one before
     since_cell: int | None = None  # the cell of the first look
-    by_hooks: bool = False  # whether most of it is reached from hooks of modules
-
-    @property
-    def called(self) -> str:
-        """As it is shown."""
-        name = terms.short_name(self.name)
-        return f"hooks of {name}" if self.by_hooks else name
 
     @property
     def since(self) -> str:
@@ -90,8 +83,8 @@ def leaks_headline(report: LeakReport) -> str:
         first = next(iter(report.grown), None)
         if first is None:
             return _NO_LEAK
-        hold, more = "hold" if first.by_hooks else "holds", first.grown_bytes
-        return f"{first.called} {hold} {bytes_text(more)} more than {first.since}"
+        name, more = terms.short_name(first.name), bytes_text(first.grown_bytes)
+        return f"{name} holds {more} more than {first.since}"
     least = "at least " if report.partial else ""
     held = _totals(report.total_bytes, report.setting) or UNKNOWN
     said = f"{least}{held} is held, and probably not wanted"
@@ -155,7 +148,7 @@ def _grown_table(grown: Sequence[Growth], setting: Setting) -> kit.Table:
     from gpumagic import drawing as kit
 
     properties = (
-        terms.words("Name", lambda each: each.called),
+        terms.words("Name", lambda each: terms.short_name(each.name)),
         terms.devices(setting),
         terms.figures("Holds", lambda each: each.nbytes),
         terms.figures("More by", lambda each: each.grown_bytes),

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _MOST_OF_IT = 0.5  # of all that is free
 _NEARLY_FREE = 0.1  # is in use, of what is free beside it
 _FEWEST_HELD_BACK = 3
-_MOST_DEVICES = 5
 MOST_IN_SIGHT = 6  # rows
 _MOST_DRAWN = 12  # rows of all devices together
 _BLOCKS_IN_A_ROW = 100  # as many can be told apart
@@ -90,7 +89,9 @@ def _parts(report: MapReport) -> Iterator[kit.Part]:
     by_device: dict[int, list[Segment]] = defaultdict(list)
     for each in report.segments:
         by_device[each.device].append(each)
-    in_sight = _in_sight(by_device, report.setting)
+    freest = max(by_device, key=lambda n: sum(sum(holes_of(e)) for e in by_device[n]))
+    name = terms.device_name(report.setting, freest)
+    in_sight = picture_of(by_device[freest], name, MOST_IN_SIGHT)
     yield in_sight
     if rows := held_back(report.segments):
         room = max(MOST_ROWS - len(in_sight.rows), _FEWEST_HELD_BACK)
@@ -106,29 +107,6 @@ def _parts(report: MapReport) -> Iterator[kit.Part]:
 
 
 # ------------------------------------------------------------------ the picture
-
-
-def _in_sight(by_device: dict[int, list[Segment]], setting: Setting) -> kit.Strips:
-    """One picture: the rows of one device, or of many a row each."""
-    from gpumagic import drawing as kit
-
-    if len(by_device) == 1:
-        ((device, segments),) = by_device.items()
-        return picture_of(segments, terms.device_name(setting, device), MOST_IN_SIGHT)
-    free = {n: sum(sum(holes_of(s)) for s in its) for n, its in by_device.items()}
-    freest = sorted(by_device, key=lambda device: -free[device])[:_MOST_DEVICES]
-    rows = []
-    for device in sorted(freest):
-        pieces = [
-            kit.Piece(_KINDS.get(block.state, ""), block.nbytes, starts=not place)
-            for segment in by_device[device]
-            for place, block in enumerate(segment.blocks)
-        ]
-        rows.append(_strip_row(terms.device_name(setting, device), pieces))
-    which = "each device" if len(rows) == len(by_device) else "the freest devices"
-    caption = f"Segments of {which}, in the order of addresses"
-    full = max(row.length for row in rows)
-    return kit.Strips(caption, tuple(rows), _LEGEND, full, "block", bytes_text)
 
 
 def picture_of(segments: Sequence[Segment], name: str, most: int) -> kit.Strips:

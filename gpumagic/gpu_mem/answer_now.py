@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.gpu_mem import view_terms as terms
-from gpumagic.gpu_mem.records import NAMELESS, HolderKind
+from gpumagic.gpu_mem.records import NAMELESS, HolderKind, difference
 from gpumagic.report.record import Report
 from gpumagic.report.units import (
     UNKNOWN,
@@ -100,14 +100,12 @@ def _device(memory: DeviceMemory, setting: Setting) -> str:
         return f"{bytes_text(allocated)} {where}"
     if allocated is not None:
         return f"{_out_of(allocated, total)} allocated {where}"
-    if memory.used_bytes is None:
-        return f"what is allocated {where} is unknown"
     in_use = _out_of(memory.used_bytes, total)
     return f"{in_use} used {where}; how much of it by tensors is not counted"
 
 
 def _out_of(part: int | None, whole: int | None) -> str:
-    return bytes_text(part) if whole is None else part_text(part, whole)
+    return bytes_text(part) if whole is None or part is None else part_text(part, whole)
 
 
 class Unwanted(NamedTuple):
@@ -130,8 +128,7 @@ def unwanted(holdings: Holdings | None) -> Unwanted | None:
         del sums[HolderKind.UNATTRIBUTED]
     kind = max(_UNWANTED, key=lambda kind: sums[kind])
     named = (each for each in holdings.holders if each.kind not in _UNWANTED)
-    largest = max((each.reachable_bytes for each in named), default=0)
-    if sums[kind] <= largest:
+    if sums[kind] <= max((each.reachable_bytes for each in named), default=0):
         return None
     deltas = [each.delta_bytes for each in holdings.holders if each.kind is kind]
     return Unwanted(sums[kind], known_sum(deltas) if deltas else None, _UNWANTED[kind])
@@ -146,11 +143,10 @@ def _who_holds_most(holdings: Holdings | None) -> str:
     first = max(found, key=lambda row: row.reachable_bytes)
     holds = "hold" if first.kind is HolderKind.LIBRARY else "holds"
     least = "at least " if holdings.partial else ""
-    name, held = terms.short_name(first.name), bytes_text(first.reachable_bytes)
-    other = first.shares_with and terms.short_name(first.shares_with)
-    return (
-        f"{name} {holds} {least}{held}{f', some of it with {other}' if other else ''}"
-    )
+    said = f"{terms.short_name(first.name)} {holds} {least}"
+    said += bytes_text(first.reachable_bytes)
+    other = first.shares_with
+    return f"{said}, some of it with {terms.short_name(other)}" if other else said
 
 
 # ------------------------------------------------------------------- the screen
@@ -234,44 +230,39 @@ def _figures(report: MemoryReport) -> kit.Part:
     """The figures behind the bars; of one device the allocator's others as well."""
     from gpumagic import drawing as kit
 
-    setting, (first, *more) = report.setting, report.devices
-    main = [
+    setting = report.setting
+    properties = [
         terms.figures("In use", lambda each: each.counters.allocated_bytes),
         terms.figures("Free", lambda each: each.free_bytes),
     ]
     if not setting.is_host:
-        main[1:1] = (
+        properties[1:1] = (
             terms.figures("Cached", lambda each: each.cached_bytes),
             kit.Property(kit.Column("Outside torch", number=True), _outside),
             kit.Property(kit.Column("Others", number=True), _others),
         )
-        main.append(terms.figures("Total", lambda each: each.total_bytes))
-    device = terms.words(
-        "Device", lambda each: terms.device_name(setting, each.counters.device)
-    )
-    if more:
-        return kit.Table.of("", (device, *main), report.devices)
-    besides = (
-        terms.figures("Limit of this process", lambda each: each.cap_bytes),
-        terms.figures("Peak so far", lambda each: each.counters.peak_bytes),
-        terms.figures("Awaited by streams", lambda each: each.counters.pending_bytes),
-        terms.figures("Driver calls", lambda d: d.counters.driver_calls, "{:,}".format),
-        terms.figures("Cache emptied", lambda d: d.counters.retries, "{:,}".format),
-        terms.figures("Out of memory", lambda d: d.counters.ooms, "{:,}".format),
-    )
-    pairs = [(each.column.heading.lower(), each.cell(first)) for each in main]
-    known = [(each.column.heading.lower(), each.cell(first)) for each in besides]
-    name = [("device", first.name)] if first.name else []
-    return kit.Grid("", (*name, *pairs, *(each for each in known if each[1])))
+        properties.append(terms.figures("Total", lambda each: each.total_bytes))
+    if len(report.devices) > 1:
+        device = terms.words(
+            "Device", lambda each: terms.device_name(setting, each.counters.device)
+        )
+        return kit.Table.of("", (device, *properties), report.devices)
+    (only,) = report.devices
+    pairs = [(each.column.heading.lower(), each.cell(only)) for each in properties]
+    for words, nbytes in (
+        ("limit of this process", only.cap_bytes),
+        ("peak so far", only.counters.peak_bytes),
+    ):
+        pairs += [] if nbytes is None else [(words, bytes_text(nbytes))]
+    name = [("device", only.name)] if only.name else []
+    return kit.Grid("", (*name, *pairs))
 
 
 def _outside(memory: DeviceMemory) -> str | None:
     if memory.outside_bytes is not None:
         return bytes_text(memory.outside_bytes)
-    used, reserved = memory.used_bytes, memory.counters.reserved_bytes
-    if used is None or reserved is None:
-        return None
-    return f"at most {bytes_text(max(used - reserved, 0))}"
+    rest = difference(memory.used_bytes, memory.counters.reserved_bytes)
+    return None if rest is None else f"at most {bytes_text(max(rest, 0))}"
 
 
 def _others(memory: DeviceMemory) -> str | None:
@@ -388,19 +379,19 @@ def _alone(holders: Iterable[Holder]) -> int:
 
 def together(holders: Iterable[Holder]) -> list[Holder]:
     """Each name once, with the sums of its devices, in the order of the first."""
-    same: dict[tuple[HolderKind, str], list[Holder]] = {}
+    same: dict[tuple[HolderKind, str], Holder] = {}
     for each in holders:
-        same.setdefault((each.kind, each.name), []).append(each)
-    rows = []
-    for its in same.values():
-        deltas = [each.delta_bytes for each in its if each.delta_bytes is not None]
-        partners = [each.shares_with for each in its if each.shares_with]
-        row = replace(
-            its[0],
-            own_bytes=_alone(its),
-            reachable_bytes=sum(each.reachable_bytes for each in its),
-            shares_with=partners[0] if partners else None,
+        key = each.kind, each.name
+        before = same.get(key)
+        if before is None:
+            same[key] = each
+            continue
+        deltas = [d for d in (before.delta_bytes, each.delta_bytes) if d is not None]
+        same[key] = replace(
+            before,
+            own_bytes=before.own_bytes + each.own_bytes,
+            reachable_bytes=before.reachable_bytes + each.reachable_bytes,
+            shares_with=before.shares_with or each.shares_with,
             delta_bytes=sum(deltas) if deltas else None,
         )
-        rows.append(row)
-    return rows
+    return list(same.values())

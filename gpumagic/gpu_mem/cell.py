@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections import Counter, defaultdict
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,6 @@ from gpumagic.errors import error_line
 from gpumagic.gpu_mem import balance, counters
 from gpumagic.gpu_mem.answer_cell import CellReport
 from gpumagic.gpu_mem.records import (
-    SUMS,
     Counters,
     DeviceChange,
     Peak,
@@ -156,8 +154,9 @@ class CellRun:
     """Looks at the counters before and after a cell; looking changes none of them.
 
     `open_runtime` is asked again at the end, since the cell may import torch or start
-    a device. `host_bytes` tells what names hold of the host's memory, where there is no
-    other device, and `in_cell` whether a file is the cell: by default the running one.
+    a device. `host_bytes` tells what names hold of the host's memory, where that is
+    wanted and there is no other device, and `in_cell` whether a file is the cell: by
+    default the running one.
     """
 
     def __init__(
@@ -165,7 +164,7 @@ class CellRun:
         open_runtime: Callable[[], Runtime],
         *,
         lines: bool = False,
-        host_bytes: Callable[[], int | None] | None = lambda: None,
+        host_bytes: Callable[[], int | None] | None = None,
         in_cell: Callable[[str], bool] | None = None,
     ) -> None:
         self.failed: str | None = None  # the error that the code raised, in one line
@@ -240,8 +239,8 @@ class CellRun:
         found = []
         for device, after in self.after.items():
             before = self._at_first(device)
-            whole = self._stretches.whole(after)
-            found.append(DeviceChange(before, whole, self._peak(before, after)))
+            peak = self._peak(before, after)
+            found.append(DeviceChange(before, self._stretches.whole(after), peak))
         return tuple(found)
 
     def badges(self) -> tuple[records.CellBadge, ...]:
@@ -252,7 +251,7 @@ class CellRun:
         for device, after in self.after.items():
             badges += counters.badges_between(
                 self._before.get(device),
-                self._stretches.whole(after),
+                after,
                 ended_by_oom=device == self._oom_device,
             )
         return tuple(badges)
@@ -356,8 +355,7 @@ class CellRun:
         after = self.after.get(device)
         if after is None or after.taken is None:
             return False
-        earlier = self._at_first(device).taken or 0
-        counted = (self._stretches.whole(after).taken or 0) - earlier
+        counted = after.taken - (self._at_first(device).taken or 0)
         return sum(each.taken for each in trace.events[device]) < counted
 
 
@@ -436,7 +434,7 @@ def _highest_seen(before: Counters, after: Counters) -> int | None:
 
 
 class Stretches:
-    """Goes on from reset to reset, and keeps what came of the stretches that are over.
+    """Goes on from reset to reset, and keeps the peaks of stretches that are over.
 
     `look` reads the counters of each device in use; it does not raise.
     """
@@ -445,8 +443,6 @@ class Stretches:
         self.since: Looks = {}  # the look with which the current stretch began
         self._look = look
         self._peaks: dict[int, Peak] = {}
-        self._highest: dict[int, int] = {}
-        self._lost: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
     @contextlib.contextmanager
     def over_a_reset(self) -> Iterator[None]:
@@ -457,8 +453,8 @@ class Stretches:
             yield
         finally:
             self.since = self._look()
-            for device, after in self.since.items():
-                self._note_reset(before.get(device), after)
+            for device in self.since.keys() - before.keys():  # it could not be asked
+                self._peaks[device] = _NO_PEAK
 
     def peak(self, after: Counters) -> Peak:
         """The most at once on a device until this look."""
@@ -470,22 +466,7 @@ class Stretches:
         return _highest(earlier, peak_between(since, after))
 
     def whole(self, after: Counters) -> Counters:
-        """The counters as they would be, had nobody reset them."""
-        lost = self._lost[after.device]
-        figures = {name: (getattr(after, name) or 0) + n for name, n in lost.items()}
-        highest = self._highest.get(after.device)
-        if highest is not None and after.peak_bytes is not None:
-            figures["peak_bytes"] = max(after.peak_bytes, highest)
-        return replace(after, **figures)
-
-    def _note_reset(self, before: Counters | None, after: Counters) -> None:
-        device = after.device
-        if before is None:  # it could not be asked
-            self._peaks[device] = _NO_PEAK
-            return
-        highest = max(self._highest.get(device, 0), before.peak_bytes or 0)
-        self._highest[device] = highest
-        for name in SUMS:
-            fall = difference(getattr(before, name), getattr(after, name)) or 0
-            if fall > 0:
-                self._lost[device][name] += fall
+        """The counters of a cell; of one that has reset some the sums are unknown."""
+        if after.device not in self._peaks:
+            return after
+        return replace(after, taken_bytes=None, given_back_bytes=None)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gpumagic.report.places import CodeLine
 
 LONGEST_NAME = 48  # in a sentence
-SUMS = (
+_SUMS = (
     "taken_bytes",
     "given_back_bytes",
     "taken",
@@ -97,7 +97,7 @@ class DeviceChange(Record):
     """What a cell did to the memory of one device."""
 
     before: Counters
-    after: Counters  # as they would be had the cell not reset any
+    after: Counters  # without sums where the cell has reset counters
     peak: Peak  # the most at once in between
 
     @property
@@ -159,7 +159,7 @@ def difference(one: int | None, other: int | None) -> int | None:
 
 def sums_were_reset(before: Counters, after: Counters) -> bool:
     """Whether the sums were: then they fall, or do not explain what is allocated."""
-    fallen = (difference(getattr(after, n), getattr(before, n)) or 0 for n in SUMS)
+    fallen = (difference(getattr(after, n), getattr(before, n)) or 0 for n in _SUMS)
     then, now = _balance(before), _balance(after)
     changed = then is not None and now is not None and then != now
     return changed or any(each < 0 for each in fallen)

@@ -21,7 +21,7 @@ HEADINGS = {
     "map-many-blocks": "Many blocks in many segments",
     "map-held-by-one": "A small block that keeps a large segment",
     "leaks": "What is held, and probably not wanted",
-    "leaks-grown": "A list, hooks and a cache that hold more than before",
+    "leaks-grown": "A list, a model and a cache that hold more than before",
     "free": "Memory came back to torch",
     "free-to-device": "Memory came back to the device",
     "why-live": "Out of memory: too much was alive",
