@@ -272,28 +272,13 @@ def _need_less(case: _Case) -> Iterator[str]:
             yield f"{each.where} holds {bytes_text(each.nbytes)}: {each.undo}"
 
 
-def _if_more_than_in_pieces(case: _Case) -> Iterator[str]:
-    in_pieces = (case.oom and case.oom.reserved_unallocated_bytes) or 0
-    if case.held.own_bytes > in_pieces:
-        yield from _need_less(case)
-
-
-def _between_pieces(case: _Case) -> Iterator[str]:
-    if names := ", ".join(blocking_names(case.held.held_back)):
-        yield f"del {names}: this joins the free pieces around it"
-
-
-def _expand(case: _Case) -> Iterator[str]:
-    if case.held.expandable is False:
-        yield _EXPAND_SIMULATED if case.setting.label else _EXPAND
-
-
-def _ask_others(case: _Case) -> Iterator[str]:
-    others = () if case.oom is None else case.oom.others
-    for pid, nbytes in sorted(others, key=lambda each: -each[1]):
-        yield f"process {pid} holds {bytes_text(nbytes)}: ask whose it is"
-    if not case.setting.label:
-        yield "!nvidia-smi shows whose the others are"
+def _again(case: _Case) -> Iterator[str]:
+    """It comes back, and is needed again: alone it leads in a circle."""
+    if case.held.own_bytes >= _WORTH_A_LINE_BYTES:
+        yield (
+            f"{FREE} gives back the {bytes_text(case.held.own_bytes)} that frames of "
+            "this error still hold, but the cell will need them again"
+        )
 
 
 def _let_go(case: _Case) -> Iterator[str]:
@@ -305,50 +290,53 @@ def _let_go(case: _Case) -> Iterator[str]:
         yield f"{undo}, then run the cell again"
 
 
-def _drop_pools(case: _Case) -> Iterator[str]:
+def _join_pieces(case: _Case) -> Iterator[str]:
+    held = case.held
+    in_pieces = (case.oom and case.oom.reserved_unallocated_bytes) or 0
+    if held.own_bytes > in_pieces:
+        yield from _need_less(case)
+    if names := ", ".join(blocking_names(held.held_back)):
+        yield f"del {names}: this joins the free pieces around it"
+    if held.expandable is False:
+        yield _EXPAND_SIMULATED if case.setting.label else _EXPAND
+    yield from (_MAP, _BATCH)
+
+
+def _ask_others(case: _Case) -> Iterator[str]:
+    others = () if case.oom is None else case.oom.others
+    for pid, nbytes in sorted(others, key=lambda each: -each[1]):
+        yield f"process {pid} holds {bytes_text(nbytes)}: ask whose it is"
+    if not case.setting.label:
+        yield "!nvidia-smi shows whose the others are"
+    yield "%gpu_select free in a fresh kernel takes the freest GPU"
+
+
+def _keep_less(case: _Case) -> Iterator[str]:
+    held = case.held
     if case.verdict.pools_bytes:
-        yield (
-            "del the graphs that are not needed any more, then "
-            "torch.{kind}.empty_cache()"
-        )
-        yield 'use torch.compile without mode="reduce-overhead", which records graphs'
-
-
-def _if_the_run_made_much(case: _Case) -> Iterator[str]:
-    """Then its batch comes before names."""
-    held = case.held
+        yield from _POOLS
     if held.own_bytes + held.gone_bytes > _MUCH_OF_WHAT_LIVES * held.live_bytes:
+        # The failing run had made much of it: its batch comes before names.
         yield from (*_need_less(case), *_LESS_IN_THE_RUN, *_again(case))
+    yield from (*_delete(held), *_LESS_IN_THE_RUN)
 
 
-def _delete(case: _Case) -> Iterator[str]:
-    held = case.held
+def _delete(held: Held) -> Iterator[str]:
+    """Variables that hold most, and graphs, which may be needed."""
     much = max(_MUCH_OF_WHAT_LIVES * held.live_bytes, _WORTH_A_LINE_BYTES)
-    variables = (e for e in held.names if e.kind is records.HolderKind.VARIABLE)
-    most = [
+    variables = [e for e in held.names if e.kind is records.HolderKind.VARIABLE]
+    most = ", ".join(
         f"{each.name} holds {bytes_text(each.reachable_bytes)}"
-        for _, each in zip(range(2), variables, strict=False)
+        for each in variables[:2]
         if each.reachable_bytes >= much
-    ]
+    )
     if most:
-        yield f"{', '.join(most)}: del what is not needed any more; %gpu_mem shows all"
+        yield f"{most}: del what is not needed any more; %gpu_mem shows all"
     else:
         yield "%gpu_mem shows which names hold most: del what is not needed"
-
-
-def _cut_graphs(case: _Case) -> Iterator[str]:
-    for leak in case.held.leaks:
+    for leak in held.leaks:
         if leak.kind is LeakKind.GRAPH and leak.nbytes >= _WORTH_A_LINE_BYTES:
             yield f"{leak.undo}, unless {leak.lost} is still to come"
-
-
-def _again(case: _Case) -> Iterator[str]:
-    """It comes back, and is needed again: alone it leads in a circle."""
-    if case.held.own_bytes >= _WORTH_A_LINE_BYTES:
-        yield (
-            f"{FREE} gives back the {bytes_text(case.held.own_bytes)} that frames of "
-            "this error still hold, but the cell will need them again"
-        )
 
 
 _BATCH = "ask for less at once: a smaller batch, a smaller dtype, or parts in a loop"
@@ -367,26 +355,20 @@ _EXPAND_SIMULATED = (
 )
 _LIFT = "torch.{kind}.set_per_process_memory_fraction(1.0) lifts this process's limit"
 _MAP = "%gpu_mem map shows what lies between the free pieces"
+_POOLS = (
+    "del the graphs that are not needed any more, then torch.{kind}.empty_cache()",
+    'use torch.compile without mode="reduce-overhead", which records graphs',
+)
 _TO_LEARN_MORE = (
     "let it out once, without try and except: its words say how much was asked for",
     "%gpu_mem fit 2GiB asks whether so much would fit now",
 )
-# What gives back the most comes first; a function tells what it is sure of.
-_STEPS: dict[Cause, tuple[str | Callable[[_Case], Iterator[str]], ...]] = {
-    Cause.NEVER_FITS: (_BATCH, "spread it over several GPUs"),
-    Cause.FRAGMENTED: (_if_more_than_in_pieces, _between_pieces, _expand, _MAP, _BATCH),
-    Cause.OTHERS: (
-        _ask_others,
-        "%gpu_select free in a fresh kernel takes the freest GPU",
-    ),
-    Cause.LEAKED: (_let_go,),
-    Cause.TOO_MUCH_LIVE: (
-        _drop_pools,
-        _if_the_run_made_much,
-        _delete,
-        _cut_graphs,
-        *_LESS_IN_THE_RUN,
-    ),
+_STEPS: dict[Cause, Callable[[_Case], Iterable[str]]] = {
+    Cause.NEVER_FITS: lambda _: (_BATCH, "spread it over several GPUs"),
+    Cause.FRAGMENTED: _join_pieces,
+    Cause.OTHERS: _ask_others,
+    Cause.LEAKED: _let_go,
+    Cause.TOO_MUCH_LIVE: _keep_less,
 }
 
 
@@ -394,8 +376,9 @@ def next_steps(case: _Case) -> tuple[str, ...]:
     """What to do, what gives back the most first."""
     causes = case.verdict.causes
     steps = [_LIFT] if case.verdict.is_capped else []
-    for step in [each for cause in causes for each in _STEPS[cause]] or [_MAP]:
-        steps += [step] if isinstance(step, str) else step(case)
+    for cause in causes:
+        steps += _STEPS[cause](case)
+    steps += [] if causes else [_MAP]
     if Cause.NEVER_FITS not in causes:
         steps += (*_need_less(case), *_again(case))
     kind = case.setting.kind
@@ -405,7 +388,7 @@ def next_steps(case: _Case) -> tuple[str, ...]:
 def _steps_for_caught(case: _Case) -> tuple[str, ...]:
     """Where an error was caught, and nobody knows what was asked for."""
     let_go = _let_go(case) if case.held.likely_leaks else ()
-    return (*let_go, *_TO_LEARN_MORE, *_delete(case), *_cut_graphs(case))
+    return (*let_go, *_TO_LEARN_MORE, *_delete(case.held))
 
 
 def _steps_parts(steps: Iterable[str]) -> Iterator[kit.Part]:

@@ -14,9 +14,8 @@ from gpumagic.gpu_mem.answer_leaks import FreeReport, Return
 from gpumagic.gpu_mem.balance import CountedMemory, search
 from gpumagic.gpu_mem.counters import read_all, setting_of
 from gpumagic.gpu_mem.error_holders import drop_errors, errors_in_variables
-from gpumagic.gpu_mem.leaks import alive_bytes, collect_cycles
+from gpumagic.gpu_mem.leaks import collect_cycles
 from gpumagic.gpu_mem.names import KnownNames, drop_outputs, shown_results
-from gpumagic.gpu_mem.records import Counters
 from gpumagic.gpu_mem.walk import ON_DEMAND, Budget
 from gpumagic.report.units import listed
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from gpumagic.devices.protocols import Runtime
+    from gpumagic.gpu_mem.records import Counters
 
 _MOST_NAMED = 3  # results
 
@@ -96,11 +96,6 @@ def _read(runtime: Runtime) -> _Reading:
     """What is known; a device in error may answer nothing any more."""
     try:
         counters = {each.device: each for each in read_all(runtime)}
-        if all(each.allocated_bytes is None for each in counters.values()):
-            # Where the allocator counts nothing, what live tensors have.
-            alive = alive_bytes(runtime.kind)
-            in_use = runtime.devices_in_use() if runtime.started() else ()
-            counters = {d: Counters(d, allocated_bytes=alive.get(d, 0)) for d in in_use}
         told = {device: runtime.memory_bytes(device) for device in counters}
     except RuntimeError as error:
         problem = (

@@ -13,7 +13,6 @@ import sys
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.answer_leaks import FREE
 from gpumagic.gpu_mem.balance import CountedMemory, search
 from gpumagic.gpu_mem.error_holders import (
@@ -26,8 +25,8 @@ from gpumagic.gpu_mem.error_holders import (
 )
 from gpumagic.gpu_mem.names import KnownNames, shown_results, variables_of
 from gpumagic.gpu_mem.records import Leak, LeakKind
-from gpumagic.gpu_mem.walk import ON_DEMAND, Budget, Walk
-from gpumagic.report.introspection import class_has, is_truly
+from gpumagic.gpu_mem.walk import ON_DEMAND, Budget
+from gpumagic.report.introspection import class_has
 from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
@@ -53,7 +52,6 @@ _STRAYS = (
 _HIDDEN = "{} could not be looked at without running hooks of yours"
 _COLLECT = (list, dict, set, tuple, deque)
 _MORE_PASSES = 3  # a finaliser may let go of another cycle, and that of one more
-_EVERYTHING = Budget(objects=20_000_000, seconds=20.0)
 
 
 class FoundLeaks(NamedTuple):
@@ -277,29 +275,6 @@ def _rows(each: _Candidate, keys: list[StorageKey], memory: Memory) -> Iterator[
         nbytes = sum(memory[key].nbytes for key in here)
         leak = Leak(each.kind, each.where, device, nbytes, each.undo, each.lost)
         yield _Row(leak, here, each.own)
-
-
-# ------------------------------------------------------ what lives, and what only waits
-
-
-def alive_bytes(kind: str) -> dict[int, int]:
-    """By device, what the tensors that Python knows keep, with their graphs.
-
-    It goes through all objects there are, which takes a tenth of a second and more.
-    """
-    torch = loaded_torch()
-    if torch is None:
-        return {}
-    walk = Walk(torch, _EVERYTHING)
-    for each in gc.get_objects():
-        if is_truly(each, torch.Tensor):
-            walk.enter(each)
-    walk.run()
-    sums: Counter[int] = Counter()
-    for key, nbytes in dict(walk.stored.values()).items():
-        if key.kind == kind:
-            sums[key.device] += nbytes
-    return dict(sums)
 
 
 def collect_cycles() -> int:

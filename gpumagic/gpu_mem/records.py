@@ -68,11 +68,6 @@ class Counters(Record):
     driver_calls: int | None = None
     flushed_bytes: int | None = None  # given back to the driver altogether
 
-    @property
-    def pending_bytes(self) -> int | None:
-        """Given back, but awaited by another stream."""
-        return difference(self.active_bytes, self.allocated_bytes)
-
 
 class PeakKind(enum.Enum):
     """How well the peak of a cell is known."""
@@ -111,11 +106,6 @@ class DeviceChange(Record):
         return difference(self.after.allocated_bytes, self.before.allocated_bytes)
 
     @property
-    def reserved_delta(self) -> int | None:
-        """How much more is taken from the driver."""
-        return difference(self.after.reserved_bytes, self.before.reserved_bytes)
-
-    @property
     def gross_bytes(self) -> int | None:
         """All that was handed out in between, however soon it came back.
 
@@ -128,7 +118,8 @@ class DeviceChange(Record):
     @property
     def moved(self) -> bool:
         """Whether anything happened there at all."""
-        return any((self.allocated_delta, self.reserved_delta, self.gross_bytes))
+        reserved = difference(self.after.reserved_bytes, self.before.reserved_bytes)
+        return any((self.allocated_delta, reserved, self.gross_bytes))
 
 
 class BadgeKind(enum.Enum):
