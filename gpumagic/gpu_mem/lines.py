@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from gpumagic.devices.protocols import Runtime
     from gpumagic.gpu_mem.records import Segment
+    from gpumagic.report.places import CodeLine
 
     InCell = Callable[[str], bool]
     Events = Sequence[MemoryEvent]
@@ -136,43 +137,27 @@ def places_beside(torch: Any) -> StackPlaces:
 # ----------------------------------------------------------------------------- by line
 
 
-_FIGURES = (
-    "allocated_bytes",
-    "freed_bytes",
-    "at_peak_bytes",
-    "left_bytes",
-    "grown_bytes",
-    "backward",
-)
-
-
 @dataclass
 class _Sums:
-    """What one line did."""
+    """What one line did, by the names that `LineUse` has for it."""
 
-    allocated_bytes: int = 0
-    freed_bytes: int = 0
-    at_peak_bytes: int = 0
-    left_bytes: int = 0
-    grown_bytes: int = 0
+    totals: Counter[str] = field(default_factory=Counter)
     backward: bool = False
     passes: int = 0
     pass_of: dict[int, int] = field(default_factory=dict)  # by address
 
     def add(self, event: MemoryEvent) -> None:
+        self.totals["allocated_bytes" if event.taken else "freed_bytes"] += event.nbytes
         if event.taken:
             self.pass_of[event.address] = self.passes
-            self.allocated_bytes += event.nbytes
             self.backward |= event.backward
-        else:
-            self.freed_bytes += event.nbytes
 
     def leave(self, event: MemoryEvent) -> None:
         """What loops keep is of their first pass, or replaced by the last one."""
-        self.left_bytes += event.nbytes
+        self.totals["left_bytes"] += event.nbytes
         in_pass = self.pass_of[event.address]
         if self.passes == 1 or self.passes < 3 * in_pass <= 2 * self.passes:
-            self.grown_bytes += event.nbytes
+            self.totals["grown_bytes"] += event.nbytes
 
 
 def lines_of(device: int, events: Events, in_cell: InCell) -> tuple[LineUse, ...]:
@@ -185,7 +170,7 @@ def lines_of(device: int, events: Events, in_cell: InCell) -> tuple[LineUse, ...
         its.add(event)
         previous = event.spot
     for event in alive_after(events, peak_of(_levels(events, 0))):
-        sums[event.spot].at_peak_bytes += event.nbytes
+        sums[event.spot].totals["at_peak_bytes"] += event.nbytes
     for event in alive_after(events, len(events)):
         sums[event.spot].leave(event)
 
@@ -195,14 +180,13 @@ def lines_of(device: int, events: Events, in_cell: InCell) -> tuple[LineUse, ...
         return False, not in_cell(spot.file), spot.file, spot.line or 0
 
     return tuple(
-        LineUse(
-            None if spot is None else line_in(spot.file, spot.line),
-            _number(spot, in_cell),
-            device,
-            **{name: getattr(sums[spot], name) for name in _FIGURES},
-        )
-        for spot in sorted(sums, key=place)
+        LineUse(_line(spot), _number(spot, in_cell), device, its.backward, **its.totals)
+        for spot, its in sorted(sums.items(), key=lambda each: place(each[0]))
     )
+
+
+def _line(spot: Spot | None) -> CodeLine | None:
+    return None if spot is None else line_in(spot.file, spot.line)
 
 
 def _number(spot: Spot | None, in_cell: InCell) -> int | None:
@@ -268,7 +252,7 @@ def course_of(
         highest_bytes=tuple(map(max, parts)),
         peak_bytes=levels[step],
         peak_step=step,
-        peak_line=None if spot is None else line_in(spot.file, spot.line),
+        peak_line=_line(spot),
         peak_number=_number(spot, in_cell),
         at_peak=tuple(_at_peak(events, step, levels[step], pieces, in_cell)),
     )
@@ -314,10 +298,9 @@ def _at_peak(
     sums[_Owner("", None, was_left=True, from_before=True)] += room - gone
     ordered = [each for each in sums.most_common() if each[1]]
     for owner, nbytes in ordered[:_MOST_AT_PEAK]:
-        spot = owner.spot
-        line = None if spot is None else line_in(spot.file, spot.line)
-        number, left = _number(spot, in_cell), owner.was_left
-        yield AtPeak(owner.name, nbytes, line, number, left, owner.from_before)
+        name, spot, *what_became = owner
+        number = _number(spot, in_cell)
+        yield AtPeak(name, nbytes, _line(spot), number, *what_became)
     if more := ordered[_MOST_AT_PEAK:]:
         yield AtPeak(f"{len(more)} more", sum(nbytes for _, nbytes in more))
 

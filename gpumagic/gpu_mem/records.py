@@ -285,18 +285,18 @@ class LineUse(Record):
     line: CodeLine | None  # none for what no line of the cell can be found for
     number: int | None  # its number in the cell; the magic line is line 1
     device: int
-    allocated_bytes: int
-    freed_bytes: int
-    at_peak_bytes: int  # allocated by this line and alive when the most was allocated
-    # allocated by this line and still in use when the cell had ended, whichever line
-    # gave the rest back
-    left_bytes: int
+    # whether its memory was taken by a backward pass that it started
+    backward: bool = False
+    allocated_bytes: int = 0
+    freed_bytes: int = 0
+    at_peak_bytes: int = 0  # of this line, and alive when the most was allocated
+    # of this line, and still in use when the cell had ended, whichever line gave the
+    # rest back
+    left_bytes: int = 0
     # what it left in the middle third of its passes. What a loop keeps is of its
     # first pass, or is replaced by its last one: that does not grow. Of a line that
     # was run once it is all.
-    grown_bytes: int
-    # whether its memory was taken by a backward pass that it started
-    backward: bool = False
+    grown_bytes: int = 0
 
     @property
     def net_bytes(self) -> int:

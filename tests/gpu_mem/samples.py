@@ -278,21 +278,11 @@ STEP = Code(
 )
 
 
-def line(  # noqa: PLR0913, PLR0917
-    number, source, allocated, freed, at_peak, left, **more
-):
-    """What a line of the cell did, in GiB."""
-    return LineUse(
-        CodeLine(f"In [9], line {number}", source),
-        number,
-        0,
-        gib(allocated),
-        gib(freed),
-        gib(at_peak),
-        gib(left),
-        gib(left),
-        **more,
-    )
+def line(number, source, *figures, backward=False):
+    """What a line of the cell did, in GiB: took, gave back, at the peak, left."""
+    *figures, left = map(gib, figures)
+    where = CodeLine(f"In [9], line {number}", source)
+    return LineUse(where, number, 0, backward, *figures, left, left)
 
 
 LINES = (
@@ -300,8 +290,8 @@ LINES = (
     line(4, "loss.backward()", 4.1, 3.6, 0.49, 0.49, backward=True),
     line(4, "loss.backward()", 512 / GIB, 512 / GIB, 0, 0),
     line(5, "opt.step()", 0.97, 0, 0.97, 0.97),
-    LineUse(CodeLine("train.py, line 40", None), None, 0, MIB, 0, MIB, MIB, MIB),
-    LineUse(None, None, 0, 8 * MIB, 0, 8 * MIB, 8 * MIB, 8 * MIB),
+    LineUse(CodeLine("train.py, line 40", None), None, 0, False, MIB, 0, MIB, MIB, MIB),
+    LineUse(None, None, 0, False, 8 * MIB, 0, 8 * MIB, 8 * MIB, 8 * MIB),
 )
 
 
