@@ -156,38 +156,6 @@ SHARED_GPU = dataclasses.replace(
     ),
     badges=(CellBadge(BadgeKind.SHARED, 0, 2),),
 )
-EIGHT = MemoryReport(
-    CUDA,
-    tuple(
-        DeviceMemory(
-            counters(n, 60.1 - 3 * n, 66.0 - n),
-            H100_NAME,
-            H100_BYTES,
-            H100_BYTES - gib(67.1 - n),
-            0,
-            0,
-        )
-        for n in range(8)
-    ),
-    Holdings(
-        (
-            *(
-                Holder(f"shards[{n}]", HolderKind.VARIABLE, n, *[gib(60 - 3 * n)] * 2)
-                for n in range(8)
-            ),
-            *(unattributed(gib(0.1), n) for n in range(8)),
-        ),
-        tuple((n, gib(60 - 3 * n) + gib(0.1)) for n in range(8)),
-        tuple(
-            row
-            for n in range(8)
-            for row in (
-                (n, HolderKind.VARIABLE, gib(60 - 3 * n)),
-                (n, HolderKind.UNATTRIBUTED, gib(0.1)),
-            )
-        ),
-    ),
-)
 ON_CPU = MemoryReport(
     HOST,
     (DeviceMemory(Counters(0, gib(1.2)), free_bytes=gib(20.8)),),
@@ -199,11 +167,6 @@ ON_CPU = MemoryReport(
         ((0, gib(0.8) + gib(0.4)),),
         ((0, HolderKind.VARIABLE, gib(0.8) + gib(0.4)),),
     ),
-)
-WITHOUT_COUNTERS = MemoryReport(
-    CUDA,
-    (DeviceMemory(Counters(0), H100_NAME, H100_BYTES, H100_BYTES - gib(58.2), 0, 0),),
-    badges=(CellBadge(BadgeKind.UNCOUNTED),),
 )
 A_FAILED_CALL = dataclasses.replace(
     BALANCE,
@@ -342,12 +305,6 @@ BY_LINE = CellReport(
     courses=(UP_AND_DOWN,),
 )
 LINES_PARTIAL = dataclasses.replace(BY_LINE, lines_partial=True, badges=())
-EIGHT_DEVICES = dataclasses.replace(
-    CELL,
-    changes=tuple(change(n, 10 + n, 12 + 2 * n) for n in range(8)),
-    badges=(),
-    holdings=None,
-)
 FAILED = dataclasses.replace(
     CELL,
     failed="OutOfMemoryError: CUDA out of memory. Tried to allocate 40.00 GiB.",
@@ -512,14 +469,6 @@ FREED = FreeReport(
     (Return(counters(0, 5.31, 6.0), counters(0, 3.21, 6.0), gib(72.1), gib(72.1)),),
     ("%debug for that error", "Out[3], Out[12]"),
 )
-FREED_TO_DEVICE = FreeReport(
-    SIMULATED,
-    (
-        Return(counters(0, 5.31, 6.0), counters(0, 3.21, 3.5), gib(72.1), gib(74.6)),
-        Return(counters(1, 1.0, 2.0), counters(1, 1.0, 1.0)),
-    ),
-    remarks=("errors in `last` stay, with all frames: `del last` lets go",),
-)
 
 # ------------------------------------------------------------------- why and fit
 
@@ -564,10 +513,6 @@ def told(cause, report=LIVE, **held):
     return dataclasses.replace(report, verdict=Verdict((cause,)), held=held)
 
 
-NEVER = told(
-    Cause.NEVER_FITS,
-    dataclasses.replace(LIVE, oom=dataclasses.replace(OOM, requested_bytes=gib(200))),
-)
 FRAGMENTED = told(
     Cause.FRAGMENTED,
     dataclasses.replace(
@@ -622,23 +567,11 @@ FITS_NOWHERE = FitReport(
     Verdict((Cause.TOO_MUCH_LIVE, Cause.LEAKED)),
     Held(LEAKS[:2]),
 )
-FITS_SOMEWHERE = FitReport(
-    CUDA,
-    gib(2),
-    tuple(
-        dataclasses.replace(SMALL, device=n, place=place)
-        for n, place in enumerate(
-            ("hole", "driver", "after releasing", "nowhere", None)
-        )
-    ),
-)
 
 SAMPLES = (
     ("balance", BALANCE),
     ("balance-shared", SHARED_GPU),
-    ("balance-eight", EIGHT),
     ("balance-cpu", ON_CPU),
-    ("balance-no-counters", WITHOUT_COUNTERS),
     ("balance-failed-call", A_FAILED_CALL),
     ("cell", CELL),
     ("cell-lines", BY_LINE),
@@ -654,14 +587,11 @@ SAMPLES = (
     ("leaks", LEAKY),
     ("leaks-grown", GROWN),
     ("free", FREED),
-    ("free-to-device", FREED_TO_DEVICE),
     ("why-live", CALLED),
-    ("why-never", NEVER),
     ("why-fragmented", FRAGMENTED),
     ("why-leaked", LEAKED),
     ("why-others", OTHERS),
     ("why-caught", CAUGHT),
     ("fit", FITS),
     ("fit-nowhere", FITS_NOWHERE),
-    ("fit-some", FITS_SOMEWHERE),
 )

@@ -184,11 +184,6 @@ QUIET = Counters(
 )
 
 
-def test_a_quiet_cell_has_no_badge():
-    """What happened before the cell is not told of it."""
-    assert badges_between(QUIET, QUIET) == ()
-
-
 @pytest.mark.parametrize(
     ("change", "badge"),
     [

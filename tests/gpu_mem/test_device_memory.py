@@ -214,21 +214,3 @@ def test_the_limit_of_this_process(monkeypatch, share, cap):
 
 
 # -------------------------------------------------------------- memory of the host
-
-
-def test_what_is_known_of_a_gpu():
-    """Counters, name, free and total, and what others hold come together."""
-    found = memory_with(OWN, OTHER, SCREEN)
-
-    assert found.name == "GPU number 0"
-    assert (found.free_bytes, found.total_bytes) == (60 * GIB, 80 * GIB)
-    assert found.counters.device == 0
-    assert (found.others_bytes, found.other_processes) == (6 * GIB, 2)
-
-
-def test_without_an_account_of_this_process_outside_is_the_rest():
-    """Where the driver tells no size of this process, what is left is taken for it."""
-    found = memory_with(GpuProcess(os.getpid(), None, "compute"))
-
-    assert (found.process_bytes, found.outside_bytes) == (None, 18 * GIB)
-    assert found.not_ours_bytes == 0

@@ -6,14 +6,12 @@ import gc
 import sys
 import threading
 import traceback
-import types
 import weakref
 
 import pytest
 
 from gpumagic.gpu_mem.error_holders import (
     drop_errors,
-    errors_in_variables,
     frames_with_locals,
     held_errors,
     locals_of,
@@ -266,36 +264,3 @@ def test_dropping_frees_everything_at_once():
     assert dropped
     assert not held_errors(shell)
     assert not hasattr(sys, "last_type")
-
-
-def test_dropping_empties_a_debugger_that_was_left():
-    """`%debug` leaves a frame and the locals it has shown: they go as well."""
-    big = Big()
-    gone = weakref.ref(big)
-    error = caught(outer, big)
-    shell = shell_after(error)
-    debugger = types.SimpleNamespace(
-        botframe=error.__traceback__.tb_frame,
-        curframe=innermost(error),
-        stack=[(innermost(error), 1)],
-        curframe_locals={"logits": big},
-    )
-    shell.InteractiveTB.pdb = debugger
-    del big, error
-
-    drop_errors(shell)
-
-    assert gone() is None
-    assert debugger.stack == []
-
-
-def test_errors_that_the_user_has_kept_stay():
-    """A variable with an error, or a list of errors, is named and not touched."""
-    kept = caught(failing, Big())
-    shell = shell_after(kept)
-    shell.user_ns = {"saved": kept, "several": [kept], "_": kept, "x": 1}
-
-    drop_errors(shell)
-
-    assert set(errors_in_variables(shell)) == {"saved", "several"}
-    assert kept.__traceback__ is not None

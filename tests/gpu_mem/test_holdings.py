@@ -25,7 +25,6 @@ from gpumagic.gpu_mem.balance import (  # noqa: E402
 from gpumagic.gpu_mem.names import (  # noqa: E402
     KnownNames,
     Sources,
-    graph_name,
 )
 from gpumagic.gpu_mem.records import HolderKind, Part  # noqa: E402
 from gpumagic.gpu_mem.walk import Budget  # noqa: E402
@@ -204,13 +203,6 @@ def test_nothing_is_searched_where_nobody_has_imported_torch(monkeypatch):
     monkeypatch.setattr(balance, "search", lambda *_, **__: pytest.fail("searched"))
 
     assert held_bytes(Sources({"x": torch.zeros(4)}, "cpu", modules=False)) == 0
-
-
-def test_names_are_written_as_they_would_be_typed():
-    """A graph is named after its tensor, or after what holds several."""
-    assert graph_name("loss", is_tensor=True) == "loss.grad_fn"
-    assert graph_name("h in step", is_tensor=True) == "h.grad_fn in step"
-    assert graph_name("losses", is_tensor=False) == "graphs in losses"
 
 
 def test_the_change_since_an_earlier_look_is_told_by_name():

@@ -13,7 +13,6 @@ from gpumagic.gpu_mem.oom import (
     read_oom,
 )
 from gpumagic.gpu_mem.records import Counters, OomFacts
-from gpumagic.simulator.allocator_segments import Shortage
 
 MIB, GIB = 1 << 20, 1 << 30
 NOTHING = OomFacts("", None, None, *[None] * 8)
@@ -128,30 +127,6 @@ def test_all_that_a_text_tells(text, facts):
 
     assert read == replace(NOTHING, text=text, **facts)
     assert is_out_of_memory(text)
-
-
-def test_the_simulators_own_text():
-    """What the simulator was short of is what is read from its error."""
-    shortage = Shortage(
-        device=1,
-        segment_bytes=20 * MIB,
-        total_bytes=2 * GIB,
-        free_bytes=11 * MIB,
-        allowed_bytes=GIB,
-        allocated_bytes=900 * MIB,
-        reserved_bytes=GIB,
-        processes=((77, 512 * MIB), (None, 1536 * MIB)),
-    )
-
-    read = read_oom(f"{shortage.text()} [simulated H100 SXM]")
-
-    assert (read.device, read.requested_bytes) == (1, 20 * MIB)
-    assert (read.total_bytes, read.free_bytes) == (2 * GIB, 11 * MIB)
-    assert (read.process_bytes, read.allocated_bytes) == (1536 * MIB, 900 * MIB)
-    assert read.reserved_unallocated_bytes == 124 * MIB
-    assert read.allowed_bytes == GIB
-    assert read.others == ((77, 512 * MIB),)
-    assert read.others_bytes == 512 * MIB
 
 
 @pytest.mark.parametrize(

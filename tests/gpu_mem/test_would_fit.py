@@ -141,22 +141,6 @@ def place_of(mib, *segments, free=0, cap=None, **others):
     ).place
 
 
-def test_what_other_streams_have_free_is_told_apart():
-    """It is no hole for the request, however large it is; other pools are not meant."""
-    theirs = segment((90, FREE), (10, ALLOCATED), stream=1)
-    pool = segment((50, FREE), (10, ALLOCATED), stream=1, pool="graphs")
-
-    answer = answer_for(
-        60 * MIB,
-        [segment((20, FREE), (10, ALLOCATED)), theirs, pool],
-        device=0,
-        device_free_bytes=0,
-        cap_left_bytes=None,
-    )
-
-    assert answer.hole_bytes == 20 * MIB
-
-
 def test_what_the_driver_has_is_unknown():
     """Without the driver's figure only holes and limits decide."""
     hole = segment((30, FREE), (1, ALLOCATED))

@@ -14,7 +14,7 @@ import gpumagic
 from gpumagic import gpu_mem
 from gpumagic.devices.opening import open_runtime
 from gpumagic.gpu_mem.cell import CellRun
-from gpumagic.gpu_mem.records import BadgeKind, Peak, PeakKind
+from gpumagic.gpu_mem.records import Peak, PeakKind
 from gpumagic.report.units import bytes_text
 from gpumagic.simulator.allocator_snapshot import Recording
 
@@ -170,25 +170,6 @@ def test_the_lines_of_a_training_step(run):
     assert lines[5].freed_bytes >= 4_000_256
     assert sum(row.net_bytes for row in result.lines()) == change.allocated_delta
     assert change.allocated_delta == 2 * 4_000_256  # the weight and its gradient
-
-
-def test_running_out_of_memory_twice():
-    """One error was caught inside, and the one that ended the cell was not."""
-    with gpumagic.simulate("h100", memory="2GiB"):
-        torch.ones(1, device="sim")
-        run = CellRun(lambda: open_runtime(torch=torch))
-        run.begin()
-        with pytest.raises(torch.OutOfMemoryError):
-            torch.empty(4 << 30, dtype=torch.uint8, device="sim")
-        try:
-            torch.empty(4 << 30, dtype=torch.uint8, device="sim")
-        except torch.OutOfMemoryError as error:
-            run.end(error)
-
-        badges = {badge.kind: badge.amount for badge in run.badges()}
-        assert badges[BadgeKind.OOM_CAUGHT] == 1
-        assert badges[BadgeKind.RETRY] == 2
-        assert run.failed.startswith("OutOfMemoryError: CUDA out of memory")
 
 
 def test_nothing_is_left_behind(run, box):
