@@ -11,18 +11,15 @@ from gpumagic.devices.host import available_bytes
 from gpumagic.devices.opening import runtime_now
 from gpumagic.gpu_mem import answer_why as why
 from gpumagic.gpu_mem import segments as blocks
-from gpumagic.gpu_mem import would_fit
 from gpumagic.gpu_mem.answer_leaks import LeakReport
 from gpumagic.gpu_mem.answer_map import MapReport
 from gpumagic.gpu_mem.answer_now import NOT_STARTED, USE_ONE, MemoryReport
 from gpumagic.gpu_mem.answer_why import FitReport, WhyReport
 from gpumagic.gpu_mem.balance import find_holdings
 from gpumagic.gpu_mem.cell import OneCell
-from gpumagic.gpu_mem.counters import badges_now, setting_of
-from gpumagic.gpu_mem.device_memory import device_memories
-from gpumagic.gpu_mem.fragmentation import held_back
-from gpumagic.gpu_mem.free import free
-from gpumagic.gpu_mem.leaks import find_leaks
+from gpumagic.gpu_mem.counters import badges_now, device_memories, setting_of
+from gpumagic.gpu_mem.fragmentation import answer_now, held_back, kept_in_pools_bytes
+from gpumagic.gpu_mem.leaks import find_leaks, free
 from gpumagic.gpu_mem.names import KnownNames
 from gpumagic.gpu_mem.oom import of_the_run
 from gpumagic.gpu_mem.records import Counters, DeviceMemory, difference
@@ -38,6 +35,7 @@ if TYPE_CHECKING:
     from gpumagic.gpu_mem import records
     from gpumagic.gpu_mem.answer_cell import CellReport
     from gpumagic.gpu_mem.answer_leaks import FreeReport
+    from gpumagic.gpu_mem.leaks import FoundLeaks
     from gpumagic.gpu_mem.records import Holdings, Segment
 
 _HOST_ONLY = "there is no GPU in use: torch keeps no segments of the host's memory"
@@ -200,10 +198,8 @@ class Memory:
         devices = () if problem else self._devices(runtime)
         answers, verdicts = [], []
         for each in devices:
-            answers.append(would_fit.answer_now(nbytes, each, segments, runtime))
-            verdicts.append(
-                would_fit.verdict_now(None, answers[-1], each, segments, found)
-            )
+            answers.append(answer_now(nbytes, each, segments, runtime))
+            verdicts.append(_verdict(None, answers[-1], each, segments, found))
         return FitReport(
             setting=setting_of(runtime),
             requested_bytes=nbytes,
@@ -238,7 +234,7 @@ class Memory:
         segments = _on(device, told or ())
         answer, asked = None, None if oom is None else oom.requested_bytes
         if memory is not None and told is not None and asked is not None:
-            answer = would_fit.answer_now(asked, memory, segments, runtime)
+            answer = answer_now(asked, memory, segments, runtime)
         found = find_leaks(self._names.shell, runtime, is_own=of_the_run(oom))
         live = None if memory is None else memory.counters.allocated_bytes
         then = None if oom is None else oom.allocated_bytes
@@ -253,7 +249,7 @@ class Memory:
             held_back=held_back(segments),
             expandable=_are_expandable(segments),
         )
-        verdict = would_fit.verdict_now(oom, answer, memory, segments, found)
+        verdict = _verdict(oom, answer, memory, segments, found)
         return WhyReport(setting, oom, verdict, answer, memory, held, caught)
 
     # ---------------------------------------------------------------- its parts
@@ -271,6 +267,24 @@ class Memory:
 
     def _segments(self, runtime: Runtime) -> tuple[Segment, ...] | None:
         return blocks.segments_with_names(runtime, self._names.sources(runtime.kind))
+
+
+def _verdict(
+    oom: records.OomFacts | None,
+    answer: records.Answer | None,
+    memory: DeviceMemory | None,
+    segments: tuple[Segment, ...],
+    found: FoundLeaks,
+) -> why.Verdict:
+    """What it comes down to; graphs are no leaks here, as they may be needed."""
+    device = -1 if memory is None else memory.counters.device
+    return why.verdict_of(
+        oom,
+        answer,
+        memory,
+        leaks_bytes=dict(found.without_graphs_bytes).get(device, 0),
+        pools_bytes=kept_in_pools_bytes(segments, device),
+    )
 
 
 def _are_expandable(segments: tuple[Segment, ...]) -> bool | None:

@@ -448,7 +448,6 @@ class Answer(Record):
     requested_bytes: int
     rounded_bytes: int  # what the allocator would make of the request
     hole_bytes: int | None  # the largest free piece of the right pool and stream
-    segment_bytes: int | None  # what would be asked of the driver where no hole fits
     device_free_bytes: int | None
     releasable_bytes: int | None  # free segments that could be given back first
     cap_left_bytes: int | None

@@ -488,9 +488,7 @@ OOM = OomFacts(
     gib(3.8),
     None,
 )
-ANSWER = Answer(
-    0, gib(40), gib(40), gib(2.2), gib(40), gib(31.2), gib(0.5), None, "nowhere"
-)
+ANSWER = Answer(0, gib(40), gib(40), gib(2.2), gib(31.2), gib(0.5), None, "nowhere")
 LIVE = WhyReport(
     CUDA,
     OOM,
@@ -555,10 +553,7 @@ CAUGHT = dataclasses.replace(
     caught=CaughtOoms(0, 3, cell=12),
 )
 
-SMALL = Answer(0, gib(2), gib(2), gib(2.2), gib(2), gib(31.2), gib(0.5), gib(9), "hole")
-LARGE = dataclasses.replace(
-    SMALL, requested_bytes=gib(4), rounded_bytes=gib(4), segment_bytes=gib(4)
-)
+SMALL = Answer(0, gib(2), gib(2), gib(2.2), gib(31.2), gib(0.5), gib(9), "hole")
 FITS = FitReport(CUDA, gib(2), (SMALL,))
 FITS_NOWHERE = FitReport(
     CUDA,

@@ -17,12 +17,11 @@ from gpumagic.devices.protocols import (
     MigSlice,
     VisibleDevice,
 )
-from gpumagic.gpu_mem import device_memory
-from gpumagic.gpu_mem.counters import badges_now
-from gpumagic.gpu_mem.device_memory import device_memories
+from gpumagic.gpu_mem import counters
+from gpumagic.gpu_mem.counters import badges_now, device_memories
+from gpumagic.gpu_mem.fragmentation import answer_now
 from gpumagic.gpu_mem.records import Setting
 from gpumagic.gpu_mem.view_terms import notes
-from gpumagic.gpu_mem.would_fit import answer_now
 
 MIB, GIB = 1 << 20, 1 << 30
 OWN = GpuProcess(os.getpid(), 3 * GIB, "compute")
@@ -95,7 +94,7 @@ def driver_with(*processes, **others):
 @pytest.fixture(autouse=True)
 def _a_machine_with_its_own_torch(monkeypatch):
     """Process numbers are this process's own, and torch's words are none but ours."""
-    monkeypatch.setattr(device_memory, "in_container", lambda: False)
+    monkeypatch.setattr(counters, "in_container", lambda: False)
     torch = SimpleNamespace(cuda=SimpleNamespace())
     monkeypatch.setitem(sys.modules, "torch", torch)
 
@@ -133,7 +132,7 @@ def test_lists_that_are_not_whole(processes, count):
 
 def test_in_a_container(monkeypatch):
     """Where numbers are foreign nobody is taken for this process by its number."""
-    monkeypatch.setattr(device_memory, "in_container", lambda: True)
+    monkeypatch.setattr(counters, "in_container", lambda: True)
 
     several, single = memory_with(OWN, OTHER, SCREEN), memory_with(OTHER)
 

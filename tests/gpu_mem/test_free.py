@@ -10,9 +10,8 @@ import weakref
 import pytest
 
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.gpu_mem import free as freeing
-from gpumagic.gpu_mem.free import free, holding
-from gpumagic.gpu_mem.leaks import find_leaks
+from gpumagic.gpu_mem import leaks as freeing
+from gpumagic.gpu_mem.leaks import find_leaks, free, holding
 from gpumagic.gpu_mem.records import LeakKind
 
 

@@ -8,9 +8,9 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpumagic.gpu_mem.fragmentation import answer_for
 from gpumagic.gpu_mem.records import Block, BlockState, Segment
 from gpumagic.gpu_mem.segments import segments_of
-from gpumagic.gpu_mem.would_fit import answer_for
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
 from tests.simulator.simulated_device import DEFAULT, SIDE, Device, allocator_of
 
@@ -175,7 +175,7 @@ def test_an_expandable_segment_grows_behind_its_free_end():
         50 * MIB, [grown], device=0, device_free_bytes=40 * MIB, cap_left_bytes=None
     )
 
-    assert (answer.place, answer.segment_bytes) == ("driver", 40 * MIB)
+    assert answer.place == "driver"
     assert place_of(50, grown, free=39) == "nowhere"
 
 
