@@ -52,10 +52,6 @@ _PEAKS = {
     ),
     PeakKind.UNKNOWN: "Nothing counts the peak here.",
 }
-_ON_HOST = (
-    "Nobody counts the host's memory of tensors: it is what names hold before and "
-    "after."
-)
 _STEPS = "Step by step: each step takes a piece of memory or gives one back."
 _LEFT = (
     "Left: taken by this line and still in use at the end, whichever line gave back "
@@ -117,8 +113,7 @@ def headline(report: CellReport) -> str:
         where = terms.on_devices(setting, *(each.device for each in changes))
         said = [f"{_delta(together)} {where} together", f"the most: {largest}"]
     if not changes:
-        nothing = "no memory moved on any device"
-        said = ["names hold no more host memory" if setting.is_host else nothing]
+        said = ["no memory moved on any device"]
     if report.failed is not None:
         error = report.failed.partition(":")[0]
         error = terms.short_name(error) if error.isidentifier() else "an error"
@@ -138,8 +133,7 @@ def _told(change: records.DeviceChange, setting: records.Setting) -> str:
         return f"{_delta(change.allocated_delta)} {where}, peak {peak}"
     if change.allocated_delta is None:
         return f"how much moved {where} is not counted"
-    said = f"{_delta(change.allocated_delta)} {where}"
-    return said if setting.is_host else f"{said}, peak {UNKNOWN}"
+    return f"{_delta(change.allocated_delta)} {where}, peak {UNKNOWN}"
 
 
 def _delta(nbytes: int | None) -> str:
@@ -244,7 +238,7 @@ def _parts(report: CellReport) -> Iterator[kit.Part]:
         table = kit.Table.of("", properties, counted)
         yield kit.Details("What the allocator counted", (table,), "counters")
     kinds = dict.fromkeys(each.peak.kind for each in report.changes)
-    said = [_ON_HOST] if setting.is_host else [_PEAKS[kind] for kind in kinds]
+    said = [_PEAKS[kind] for kind in kinds]
     said += [_STEPS] if courses else []
     remarks = (kit.Note("note", remark) for remark in report.remarks)
     yield kit.how_measured(kit.Paragraph("\n".join(said)), *remarks)
@@ -290,8 +284,6 @@ def _bars(
             stacks.insert(-1, kit.Stack(f"{name}peak", pieces, peak_short(peak)))
     first = terms.device_name(setting, changes[0].device)
     caption = "Memory" if several else f"Memory of {first}"
-    if setting.is_host:
-        caption = "Memory that names hold"
     return kit.Stacks(caption, tuple(stacks), _LEGEND)
 
 

@@ -239,8 +239,6 @@ def _free_parts(report: FreeReport) -> Iterator[kit.Part]:
             terms.figures("To the device", lambda each: each.gained_bytes),
             terms.figures("Free on it now", lambda each: each.free_bytes),
         ]
-        if setting.is_host:
-            properties = properties[:4]
         yield kit.Table.of("What came back", properties, found).beginning(MOST_ROWS)
     if report.lost:
         yield kit.Paragraph(f"Not there any more: {terms.names_listed(report.lost)}.")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpumagic.gpu_mem.records import DeviceMemory, Holder, Holdings, Setting
 
 NOT_STARTED = "no GPU memory is in use yet"
-USE_ONE = "x = torch.ones(3, device=gpumagic.device())"
+USE_ONE = 'make a tensor on one; gpumagic.simulate("h100") gives a GPU to look at'
 _MOST_TOLD = 2  # devices in the title
 _FEWEST_ROWS = 3  # a name, the others, and the sum
 _MOST_FOLDED = 50  # names
@@ -50,6 +50,7 @@ _PARTIAL = (
     "the search for names was ended early: names hold at least this, and no name "
     "found is at most this"
 )
+_HOW = "In use is torch's own counter; what is free is told by the driver."
 _UNWANTED = {
     HolderKind.ERROR: "a failed call: %gpu_mem leaks",
     HolderKind.OUTPUT: "shown results: %gpu_mem leaks",
@@ -81,14 +82,14 @@ def headline(report: MemoryReport) -> str:
         return NOT_STARTED
     allocated = known_sum([each.counters.allocated_bytes for each in devices])
     where = terms.on_devices(setting, *(each.counters.device for each in devices))
-    where = where if setting.is_host else f"allocated {where}"
     if first := unwanted(report.holdings):
-        return f"{_out_of(first.nbytes, allocated)} {where} is held by {first.words}"
+        held = f"allocated {where} is held by {first.words}"
+        return f"{_out_of(first.nbytes, allocated)} {held}"
     if len(devices) <= _MOST_TOLD:
         said = ", ".join(_device(each, setting) for each in devices)
     else:
         total = known_sum([each.total_bytes for each in devices])
-        said = f"{_out_of(allocated, total)} {where}"
+        said = f"{_out_of(allocated, total)} allocated {where}"
     held = _who_holds_most(report.holdings)
     return f"{said}; {held}" if held else said
 
@@ -96,8 +97,6 @@ def headline(report: MemoryReport) -> str:
 def _device(memory: DeviceMemory, setting: Setting) -> str:
     allocated, total = memory.counters.allocated_bytes, memory.total_bytes
     where = terms.on_devices(setting, memory.counters.device)
-    if setting.is_host:
-        return f"{bytes_text(allocated)} {where}"
     if allocated is not None:
         return f"{_out_of(allocated, total)} allocated {where}"
     in_use = _out_of(memory.used_bytes, total)
@@ -158,20 +157,16 @@ def _parts(report: MemoryReport) -> Iterator[kit.Part]:
 
     devices, setting, holdings = report.devices, report.setting, report.holdings
     if not devices:
-        yield kit.Note("note", "a device is in use with its first tensor", USE_ONE)
+        yield kit.Note("note", "a GPU is in use with its first tensor", USE_ONE)
         return
-    if not setting.is_host:  # of the host no total is known
-        yield bars(devices, setting)
+    yield bars(devices, setting)
     told = terms.notes(report.badges, setting)
     yield from told
     if holdings is not None:
         room = max(MOST_ROWS - len(told) - len(devices) + 1, _FEWEST_ROWS)
         yield from names_parts(holdings, setting, room=room)
     yield kit.Details("All figures of the memory", (_figures(report),), "counters")
-    said = "In use is torch's own counter; what is free is told by the driver."
-    if setting.is_host:
-        said = "In use is what names hold; the operating system tells what is free."
-    yield kit.how_measured(kit.Paragraph(said))
+    yield kit.how_measured(kit.Paragraph(_HOW))
 
 
 def bars(devices: Sequence[DeviceMemory], setting: Setting) -> kit.Stacks:
@@ -233,15 +228,12 @@ def _figures(report: MemoryReport) -> kit.Part:
     setting = report.setting
     properties = [
         terms.figures("In use", lambda each: each.counters.allocated_bytes),
+        terms.figures("Cached", lambda each: each.cached_bytes),
+        kit.Property(kit.Column("Outside torch", number=True), _outside),
+        kit.Property(kit.Column("Others", number=True), _others),
         terms.figures("Free", lambda each: each.free_bytes),
+        terms.figures("Total", lambda each: each.total_bytes),
     ]
-    if not setting.is_host:
-        properties[1:1] = (
-            terms.figures("Cached", lambda each: each.cached_bytes),
-            kit.Property(kit.Column("Outside torch", number=True), _outside),
-            kit.Property(kit.Column("Others", number=True), _others),
-        )
-        properties.append(terms.figures("Total", lambda each: each.total_bytes))
     if len(report.devices) > 1:
         device = terms.words(
             "Device", lambda each: terms.device_name(setting, each.counters.device)

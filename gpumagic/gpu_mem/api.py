@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.driver import open_driver
-from gpumagic.devices.host import available_bytes
 from gpumagic.devices.opening import runtime_now
+from gpumagic.devices.waiting import is_in_use
 from gpumagic.gpu_mem import answer_why as why
 from gpumagic.gpu_mem import segments as blocks
 from gpumagic.gpu_mem.answer_leaks import LeakReport
@@ -22,7 +22,7 @@ from gpumagic.gpu_mem.fragmentation import answer_now, held_back, kept_in_pools_
 from gpumagic.gpu_mem.leaks import find_leaks, free
 from gpumagic.gpu_mem.names import KnownNames
 from gpumagic.gpu_mem.oom import of_the_run
-from gpumagic.gpu_mem.records import Counters, DeviceMemory, difference
+from gpumagic.gpu_mem.records import DeviceMemory, difference
 from gpumagic.report.frontend import running_shell
 from gpumagic.report.introspection import without_collecting
 from gpumagic.report.places import Code
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from gpumagic.gpu_mem.answer_leaks import FreeReport
     from gpumagic.gpu_mem.leaks import FoundLeaks
     from gpumagic.gpu_mem.records import Holdings, Segment
-
-_HOST_ONLY = "there is no GPU in use: torch keeps no segments of the host's memory"
-_SIMULATE = 'gpumagic.simulate("h100") gives a GPU to look at'
 
 
 class Watched:
@@ -147,12 +144,7 @@ class Memory:
         """How things stand, and the names that hold most."""
         runtime = runtime_now()
         devices = self._devices(runtime)
-        holdings = self._holdings(runtime, devices) if runtime.started() else None
-        if runtime.kind == "cpu" and holdings is not None:
-            # Nobody counts more there than what names hold.
-            held = sum(nbytes for _, nbytes in holdings.allocated_bytes)
-            counters = Counters(0, allocated_bytes=held)
-            devices = (DeviceMemory(counters, free_bytes=available_bytes()),)
+        holdings = self._holdings(runtime, devices) if devices else None
         return MemoryReport(
             setting=setting_of(runtime),
             devices=devices,
@@ -301,8 +293,6 @@ def _why_no_blocks(
     runtime: Runtime, segments: tuple[Segment, ...] | None
 ) -> tuple[str | None, str | None]:
     """Why nothing can be said of blocks, and what to do; no problem where it can."""
-    if runtime.kind == "cpu":
-        return _HOST_ONLY, _SIMULATE
-    if not runtime.started() or not runtime.devices_in_use():
+    if not is_in_use(runtime) or not runtime.devices_in_use():
         return NOT_STARTED, USE_ONE
     return blocks.why_unavailable(runtime) if segments is None else (None, None)

@@ -302,17 +302,6 @@ def _place_of(row: Holder) -> tuple[bool, bool, int, int, int, bool, str]:
     )
 
 
-@without_collecting()
-def held_bytes(sources: Sources) -> int:
-    """What all names together hold of one kind of device, whichever of them it is."""
-    if loaded_torch() is None:
-        return 0  # what is looked for is tensors: nobody can have made one
-    everything = [value for root in roots_of(sources) for value in root.values]
-    counted = CountedMemory(sources.kind)
-    found = search([everything], counted, left_out=sources.left_out())
-    return sum(each.nbytes for each in found.memory.values())
-
-
 def _key_of(holder: Holder) -> Key:
     """What a holder is remembered by from one cell to the next."""
     return holder.name, holder.kind, holder.device

@@ -67,8 +67,7 @@ class OneCell:
     ) -> None:
         self._names = names
         self._searches = search
-        host_bytes = self._host_bytes if search else None
-        self._run = CellRun(runtime_now, lines=lines, host_bytes=host_bytes)
+        self._run = CellRun(runtime_now, lines=lines)
         self._sizes: dict[balance.Key, int] = {}
         self._sized: str | None = None  # the kind of device
 
@@ -76,10 +75,9 @@ class OneCell:
         """The cell is about to run."""
         if self._searches:
             runtime = runtime_now()
-            if runtime.started():
-                counted = {
-                    c.device: c.allocated_bytes for c in counters.read_all(runtime)
-                }
+            looks = counters.read_all(runtime)
+            if looks:
+                counted = {each.device: each.allocated_bytes for each in looks}
                 found = balance.find_holdings(
                     self._names.sources(runtime.kind),
                     counted,
@@ -95,7 +93,7 @@ class OneCell:
     @property
     def counted(self) -> dict[int, Counters]:
         """What the devices had counted when it had ended."""
-        return {} if self._run.kind == _HOST else self._run.after
+        return self._run.after
 
     def report(
         self, code: Code, *, value: Any = None, error: BaseException | None = None
@@ -142,10 +140,6 @@ class OneCell:
         before = self._sizes if self._sized == self._run.kind else {}
         return balance.compared(before, found, counted)
 
-    def _host_bytes(self) -> int | None:
-        """What the names hold of the host's memory."""
-        return balance.held_bytes(self._names.sources(_HOST))
-
 
 # ------------------------------------------------------------ counters before and after
 
@@ -154,9 +148,7 @@ class CellRun:
     """Looks at the counters before and after a cell; looking changes none of them.
 
     `open_runtime` is asked again at the end, since the cell may import torch or start
-    a device. `host_bytes` tells what names hold of the host's memory, where that is
-    wanted and there is no other device, and `in_cell` whether a file is the cell: by
-    default the running one.
+    a device. `in_cell` tells whether a file is the cell: by default the running one.
     """
 
     def __init__(
@@ -164,7 +156,6 @@ class CellRun:
         open_runtime: Callable[[], Runtime],
         *,
         lines: bool = False,
-        host_bytes: Callable[[], int | None] | None = None,
         in_cell: Callable[[str], bool] | None = None,
     ) -> None:
         self.failed: str | None = None  # the error that the code raised, in one line
@@ -172,7 +163,6 @@ class CellRun:
         self.setting = Setting(_HOST)  # where it ran, in the user's words
         self.kind = _HOST  # of device there, as the runtime has it
         self._ran_on = CellRuntime(open_runtime)
-        self._host_bytes = host_bytes
         self._in_cell = in_cell
         self._marks: Any = None
         self._resets_seen = False
@@ -197,8 +187,7 @@ class CellRun:
         if runtime.simulated and box is not None:
             self._marks = box.mark_peaks()
         self._before = self._look(runtime)
-        if runtime.kind != _HOST:
-            self._stretches.since = self._before
+        self._stretches.since = self._before
         if self._recording is not None:
             self._recording.start(runtime)
 
@@ -245,8 +234,6 @@ class CellRun:
 
     def badges(self) -> tuple[records.CellBadge, ...]:
         """What should be seen at once, device by device."""
-        if self.kind == _HOST:
-            return ()
         badges = [*counters.badges_of_allocator(self.kind, self.after.values())]
         for device, after in self.after.items():
             badges += counters.badges_between(
@@ -322,10 +309,6 @@ class CellRun:
         return difference(after.allocated_bytes, sum(moved))
 
     def _look(self, runtime: Runtime) -> dict[int, Counters]:
-        if runtime.kind == _HOST:
-            if self._host_bytes is None:
-                return {}
-            return {0: Counters(0, allocated_bytes=self._host_bytes())}
         try:
             return {each.device: each for each in counters.read_all(runtime)}
         except RuntimeError as problem:  # a device in error need not answer any more
@@ -333,9 +316,8 @@ class CellRun:
             return {}
 
     def _look_again(self) -> dict[int, Counters]:
-        """In the middle of the cell, where names are not searched for."""
-        runtime = self._ran_on.now()
-        return {} if runtime.kind == _HOST else self._look(runtime)
+        """In the middle of the cell."""
+        return self._look(self._ran_on.now())
 
     def _peak(self, before: Counters, after: Counters) -> Peak:
         engines = self._engine_peaks.get(after.device)

@@ -90,7 +90,7 @@ def read(runtime: Runtime, device: int) -> Counters:
 
 def read_all(runtime: Runtime) -> tuple[Counters, ...]:
     """The counters of every device in use; none before the start."""
-    if not runtime.started():
+    if not is_in_use(runtime):
         return ()
     return tuple(read(runtime, device) for device in runtime.devices_in_use())
 

@@ -33,11 +33,6 @@ class Setting(Record):
     kind: str
     label: str = ""  # what all figures of a simulated machine are labelled with
 
-    @property
-    def is_host(self) -> bool:
-        """Whether the figures are of host memory that names hold: no device is used."""
-        return self.kind == "cpu"
-
 
 # ------------------------------------------------------------ what the allocator counts
 
@@ -46,8 +41,7 @@ class Setting(Record):
 class Counters(Record):
     """The caching allocator's own counters of one device, at one moment.
 
-    None is a counter that this allocator does not keep. On the CPU `allocated_bytes`
-    is what the notebook's names hold, and the others are None.
+    None is a counter that this allocator does not keep.
     """
 
     device: int
@@ -172,8 +166,7 @@ class DeviceMemory(Record):
     counters: Counters
     name: str | None = None
     total_bytes: int | None = None  # of the device; of a slice, of that
-    # as the driver tells; of the host, the RAM that can still be used
-    free_bytes: int | None = None
+    free_bytes: int | None = None  # as the driver tells
     others_bytes: int | None = None  # what other processes hold, where that can be told
     other_processes: int | None = None  # how many there are
     # what this process holds, by the driver's own account

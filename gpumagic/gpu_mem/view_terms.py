@@ -26,16 +26,12 @@ _MOST_BADGES = 3
 
 
 def device_name(setting: Setting, device: int | None) -> str:
-    """The device as torch calls it; of the CPU, which memory is meant."""
-    if setting.is_host:
-        return "host memory"
+    """The device as torch calls it."""
     return "the device" if device is None else f"{setting.kind}:{device}"
 
 
 def on_devices(setting: Setting, *devices: int | None) -> str:
     """Where bytes are, to be put behind them; of several devices their number."""
-    if setting.is_host:
-        return "of host memory held by names"
     if len(devices) > 1:
         return f"on {count_text(len(devices), 'device')}"
     return f"on {device_name(setting, *devices)}"

@@ -50,7 +50,6 @@ H100_BYTES = int(79.6 * GIB)
 
 CUDA = Setting(kind="cuda")
 SIMULATED = Setting(kind="sim", label="simulated H100 SXM")
-HOST = Setting(kind="cpu")
 
 
 def gib(number):
@@ -155,18 +154,6 @@ SHARED_GPU = dataclasses.replace(
         ),
     ),
     badges=(CellBadge(BadgeKind.SHARED, 0, 2),),
-)
-ON_CPU = MemoryReport(
-    HOST,
-    (DeviceMemory(Counters(0, gib(1.2)), free_bytes=gib(20.8)),),
-    Holdings(
-        (
-            Holder("features", HolderKind.VARIABLE, 0, gib(0.8), gib(0.8)),
-            Holder("targets", HolderKind.VARIABLE, 0, gib(0.4), gib(0.4)),
-        ),
-        ((0, gib(0.8) + gib(0.4)),),
-        ((0, HolderKind.VARIABLE, gib(0.8) + gib(0.4)),),
-    ),
 )
 A_FAILED_CALL = dataclasses.replace(
     BALANCE,
@@ -566,7 +553,6 @@ FITS_NOWHERE = FitReport(
 SAMPLES = (
     ("balance", BALANCE),
     ("balance-shared", SHARED_GPU),
-    ("balance-cpu", ON_CPU),
     ("balance-failed-call", A_FAILED_CALL),
     ("cell", CELL),
     ("cell-lines", BY_LINE),

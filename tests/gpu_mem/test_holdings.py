@@ -13,17 +13,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
-from gpumagic.gpu_mem import api, balance  # noqa: E402
-from gpumagic.gpu_mem.api import Memory  # noqa: E402
 from gpumagic.gpu_mem.balance import (  # noqa: E402
     compared,
     find_holdings,
-    held_bytes,
     sizes,
 )
 from gpumagic.gpu_mem.names import (  # noqa: E402
-    KnownNames,
     Sources,
 )
 from gpumagic.gpu_mem.records import HolderKind, Part  # noqa: E402
@@ -197,14 +192,6 @@ def test_the_users_modules_are_searched_and_no_others(monkeypatch, tmp_path):
     assert "installed.cache" not in rows(found)
 
 
-def test_nothing_is_searched_where_nobody_has_imported_torch(monkeypatch):
-    """Nobody can have made a tensor: names, however many, are not looked through."""
-    monkeypatch.setattr(balance, "loaded_torch", lambda: None)
-    monkeypatch.setattr(balance, "search", lambda *_, **__: pytest.fail("searched"))
-
-    assert held_bytes(Sources({"x": torch.zeros(4)}, "cpu", modules=False)) == 0
-
-
 def test_the_change_since_an_earlier_look_is_told_by_name():
     """Each name is compared with what it reached before; a new one with nothing."""
     names = {"x": tensor(100), "y": tensor(30)}
@@ -248,14 +235,3 @@ def test_nothing_of_the_users_is_kept():
     finally:
         gc.enable()
     assert json.loads(json.dumps(found.to_dict()))["allocated_bytes"] == [[0, 100]]
-
-
-@pytest.mark.parametrize("left", [5 << 30, None])
-def test_without_a_gpu_free_is_the_ram_that_is_left(monkeypatch, left):
-    """It is what can still be used here; how much there is in all is left open."""
-    monkeypatch.setattr(api, "runtime_now", CpuRuntime)
-    monkeypatch.setattr(api, "available_bytes", lambda: left)
-
-    (device,) = Memory(KnownNames({}), lambda: None).snapshot().devices
-
-    assert (device.free_bytes, device.total_bytes) == (left, None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 HEADINGS = {
     "balance": "Memory now, and whose names hold it",
     "balance-shared": "A GPU that other processes use, too",
-    "balance-cpu": "Host memory, where there is no GPU",
     "balance-failed-call": "A failed call holds most of the memory",
     "cell": "What a cell left behind, and its peak",
     "cell-lines": "What each line of the cell took",
