@@ -348,7 +348,7 @@ def _name(holder: Holder) -> str:
 
 
 def _made_of(holder: Holder) -> str:
-    parts = [f"{each.name} {bytes_text(each.nbytes)}" for each in holder.parts]
+    parts = [f"{name} {bytes_text(nbytes)}" for name, nbytes in holder.parts]
     return listed(parts, ", ", _MOST_PARTS if len(parts) > _MOST_PARTS else None)
 
 

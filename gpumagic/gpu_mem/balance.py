@@ -19,7 +19,7 @@ from gpumagic.devices.storages import StorageKey, Stored
 from gpumagic.devices.torch_private import cublas_workspace_bytes, loaded_torch
 from gpumagic.gpu_mem.answer_leaks import Growth
 from gpumagic.gpu_mem.names import graph_name, roots_of
-from gpumagic.gpu_mem.records import NAMELESS, Holder, HolderKind, Holdings, Part
+from gpumagic.gpu_mem.records import NAMELESS, Holder, HolderKind, Holdings
 from gpumagic.gpu_mem.walk import Budget, Role, Walk, mark_states
 from gpumagic.report.introspection import without_collecting
 from gpumagic.report.units import bytes_text, count_text
@@ -401,6 +401,7 @@ def _rows(
                 tallies[key.device, not is_direct, position].add(each, bit)
     rows = []
     for (device, is_graph, position), tally in tallies.items():
+        tells = not is_graph and set(tally.roles) != {Role.OTHER.value}
         name, kind = roots[position].name, roots[position].kind
         if is_graph:
             is_tensor = walk.is_tensor(starts[position][0])
@@ -412,17 +413,10 @@ def _rows(
             own_bytes=tally.own_bytes,
             reachable_bytes=tally.reachable_bytes,
             shares_with=None if tally.partner is None else roots[tally.partner].name,
-            parts=() if is_graph else _parts(tally.roles),
+            parts=tuple(tally.roles.most_common()) if tells else (),
         )
         rows.append(holder)
     return rows
-
-
-def _parts(roles: Counter[str]) -> tuple[Part, ...]:
-    """Its bytes by what they are used as, where that says something."""
-    if set(roles) <= {Role.OTHER.value}:
-        return ()
-    return tuple(Part(name, nbytes) for name, nbytes in roles.most_common())
 
 
 # ----------------------------------------------------------------- what does not add up

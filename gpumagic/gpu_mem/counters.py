@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.in_use import KINDS_OF_THE_DRIVER
 from gpumagic.devices.memory_counters import (
@@ -28,9 +29,10 @@ from gpumagic.gpu_mem.records import (
     DeviceMemory,
     Setting,
 )
+from gpumagic.report.units import known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from gpumagic.devices.protocols import (
         Driver,
@@ -181,43 +183,28 @@ def device_memories(runtime: Runtime, driver: Driver) -> tuple[DeviceMemory, ...
     """
     if not is_in_use(runtime):
         return ()
-    in_use = runtime.devices_in_use()
     places = _places(driver) if runtime.kind in KINDS_OF_THE_DRIVER else []
     foreign_numbers = not driver.simulated and in_container()
-    return tuple(
-        _memory_of(
-            runtime, device, dict(enumerate(places)).get(device), foreign_numbers
+    found = []
+    for device in runtime.devices_in_use():
+        place, told = dict(enumerate(places)).get(device), None
+        with contextlib.suppress(RuntimeError):  # a device in error answers nothing
+            told = runtime.memory_bytes(device)
+        free, total = told or (
+            getattr(place, "memory_free_bytes", None),
+            getattr(place, "memory_total_bytes", None),
         )
-        for device in in_use
-    )
-
-
-def _memory_of(
-    runtime: Runtime,
-    device: int,
-    place: Gpu | MigSlice | None,
-    foreign_numbers: bool,  # noqa: FBT001 -- it is handed on
-) -> DeviceMemory:
-    told = None
-    with contextlib.suppress(RuntimeError):  # a device in error answers nothing
-        told = runtime.memory_bytes(device)
-    free, total = told or (
-        getattr(place, "memory_free_bytes", None),
-        getattr(place, "memory_total_bytes", None),
-    )
-    listed = getattr(place, "processes", None)
-    its = _processes(listed, foreign_numbers=foreign_numbers)
-    return DeviceMemory(
-        counters=read(runtime, device),
-        name=runtime.device_name(device),
-        total_bytes=total,
-        free_bytes=free,
-        others_bytes=its.others_bytes,
-        other_processes=its.others,
-        process_bytes=its.own_bytes,
-        cap_bytes=_cap_bytes(runtime, device, total),
-        is_silent=told is None and runtime.kind == "cuda",
-    )
+        listed = list(getattr(place, "processes", None) or ())
+        memory = DeviceMemory(
+            counters=read(runtime, device),
+            name=runtime.device_name(device),
+            total_bytes=total,
+            free_bytes=free,
+            cap_bytes=_cap_bytes(runtime, device, total),
+            is_silent=told is None and runtime.kind == "cuda",
+        )
+        found.append(_with_processes(memory, listed, foreign_numbers=foreign_numbers))
+    return tuple(found)
 
 
 # ------------------------------------------------------- what the driver says of it
@@ -247,30 +234,24 @@ def _place(device: VisibleDevice, inventory: Inventory) -> Gpu | MigSlice | None
     return None
 
 
-class _Processes(NamedTuple):
-    """How many other processes there are, and who holds what; None is unknown."""
-
-    others: int | None = None
-    others_bytes: int | None = None
-    own_bytes: int | None = None
-
-
-def _processes(
-    processes: Iterable[GpuProcess] | None, *, foreign_numbers: bool
-) -> _Processes:
-    listed = list(processes or ())
+def _with_processes(
+    memory: DeviceMemory, listed: list[GpuProcess], *, foreign_numbers: bool
+) -> DeviceMemory:
+    """How many other processes there are, and who holds what."""
     if not listed:  # this one should be among them, so the list is not whole
-        return _Processes()
-    alone = len(listed) == 1
+        return memory
     if foreign_numbers:  # this one is among them, and any of them may be it
-        own_bytes = listed[0].used_bytes if alone else None
-        return _Processes(len(listed) - 1, 0 if alone else None, own_bytes)
-    others = [each for each in listed if each.pid != os.getpid()]
+        memory = replace(memory, other_processes=len(listed) - 1)
+        if len(listed) > 1:
+            return memory
+        return replace(memory, others_bytes=0, process_bytes=listed[0].used_bytes)
+    others = [each.used_bytes for each in listed if each.pid != os.getpid()]
     own = [each.used_bytes for each in listed if each.pid == os.getpid()]
-    sizes = [each.used_bytes for each in others if each.used_bytes is not None]
-    is_whole = bool(own) and len(sizes) == len(others)
-    return _Processes(
-        len(others), sum(sizes) if is_whole else None, own[0] if own else None
+    return replace(
+        memory,
+        other_processes=len(others),
+        others_bytes=known_sum([*others, 0]) if own else None,
+        process_bytes=own[0] if own else None,
     )
 
 

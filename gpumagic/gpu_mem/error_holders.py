@@ -198,23 +198,10 @@ def _leads_to(error: Any, traceback: Any) -> bool:
 # ------------------------------------------------------------ what an error keeps alive
 
 
-class HeldLocal(NamedTuple):
-    """A value that lives because an error does."""
-
-    function: str  # whose local it is; of what an error carries itself the error's type
-    name: str  # the local, or what the error calls it
-    value: Any
-
-    @property
-    def where(self) -> str:
-        """Its place in words."""
-        return f"{self.name} in {self.function}"
-
-
 def frames_with_locals(
     error: Error, live: Container[int] = frozenset()
-) -> Iterator[HeldLocal]:
-    """All that an error and those it stands for keep alive.
+) -> Iterator[tuple[str, Any]]:
+    """All that an error and those it stands for keep alive: `logits in train_step`.
 
     The user's own frames come first, each time the innermost first: who looks for a
     tensor knows it by the name that they gave it, and not by torch's.
@@ -222,14 +209,15 @@ def frames_with_locals(
     Looking leaves the frames as they are: up to Python 3.12 reading `f_locals` makes a
     second set of references that outlives `frame.clear()`.
     """
-    for each in errors_within(error):
-        yield from _carried(each)
+    for each in filter(is_error, errors_within(error)):
+        for name, value in _own_attributes(each).items():
+            yield f"{name} in {type(each).__name__}", value
     frames = [each for each in _frames_kept_by(error) if not _is_machinery(each)]
     places = _places()
     frames.sort(key=lambda each: not places.is_users(each.f_code.co_filename))
     for frame in frames:
         for name, value in locals_of(frame, live).items():
-            yield HeldLocal(frame.f_code.co_name, name, value)
+            yield f"{name} in {frame.f_code.co_name}", value
 
 
 def _frames_kept_by(error: Error | FrameType) -> Iterator[FrameType]:
@@ -358,17 +346,11 @@ def _running() -> set[int]:
     }
 
 
-def _carried(error: Any) -> Iterator[HeldLocal]:
-    """What an error holds besides its frames: `raise ValueError("bad", tensor)`."""
-    if not is_error(error):
-        return
-    name = type(error).__name__
-    for attribute, value in _own_attributes(error).items():
-        yield HeldLocal(name, attribute, value)
-
-
 def _own_attributes(error: Any) -> dict[str, Any]:
-    """What Python itself keeps there; properties of a subclass are not asked."""
+    """What an error holds besides its frames: `raise ValueError("bad", tensor)`.
+
+    It is what Python itself keeps there; properties of a subclass are not asked.
+    """
     found = dict(vars(error))
     for base in (BaseException, AttributeError, StopIteration):
         if issubclass(type(error), base):

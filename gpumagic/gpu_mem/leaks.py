@@ -184,16 +184,16 @@ def _of_errors(
     found += ((error, _STRAY, FREE, "") for error in adrift)
     own = next((e for e, *_ in found if is_own is not None and is_own(e)), None)
     for number, (error, title, undo, lost) in enumerate(found):
-        for local in frames_with_locals(error, live):
+        for where, value in frames_with_locals(error, live):
             needed = error is own
             less = "keep less alive there"
-            if any(type(local.value) is each for each in _COLLECT):
+            if any(type(value) is each for each in _COLLECT):
                 less = "keep less there, or move what it collects to the host: .cpu()"
             yield _Candidate(
                 kind=LeakKind.ERROR,
-                value=local.value,
+                value=value,
                 owner=f"error {number}",
-                where=local.where if needed else f"{local.where} of {title}",
+                where=where if needed else f"{where} of {title}",
                 undo=less if needed else undo,
                 lost=lost,
                 own=needed,

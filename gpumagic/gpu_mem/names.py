@@ -136,8 +136,8 @@ def roots_of(sources: Sources) -> list[Root]:
     found: dict[str, list[Any]] = {}
     for error in sources.errors:  # locals of the same name together
         live = {id(sources.namespace)}
-        for local in error_holders.frames_with_locals(error, live):
-            found.setdefault(local.where, []).append(local.value)
+        for where, value in error_holders.frames_with_locals(error, live):
+            found.setdefault(where, []).append(value)
     roots += (Root(where, HolderKind.ERROR, values) for where, values in found.items())
     if sources.modules:
         roots += _module_roots(sources.namespace)

@@ -228,14 +228,6 @@ NAMELESS = (HolderKind.LIBRARY, HolderKind.UNATTRIBUTED)
 
 
 @dataclass(frozen=True)
-class Part(Record):
-    """What a holder's bytes are: "parameters", "gradients", "optimizer state"."""
-
-    name: str
-    nbytes: int
-
-
-@dataclass(frozen=True)
 class Holder(Record):
     """A name with the memory that it keeps alive on one device."""
 
@@ -247,7 +239,8 @@ class Holder(Record):
     own_bytes: int  # what would come back if only this name went
     reachable_bytes: int  # all that can be reached from it
     shares_with: str | None = None  # another name that reaches some of the same memory
-    parts: tuple[Part, ...] = ()  # its bytes by what they are, largest first
+    # its bytes by what they are: "parameters", "gradients", the largest first
+    parts: tuple[tuple[str, int], ...] = ()
     # how much more it reaches than before the cell; None where that was not compared
     delta_bytes: int | None = None
 

@@ -34,7 +34,6 @@ from gpumagic.gpu_mem.records import (
     LeakKind,
     LineUse,
     OomFacts,
-    Part,
     Peak,
     PeakKind,
     Segment,
@@ -86,9 +85,9 @@ MODEL = Holder(
     reachable_bytes=gib(0.97),
     shares_with="optimizer",
     parts=(
-        Part("parameters", gib(0.485)),
-        Part("gradients", gib(0.485)),
-        Part("buffers", 12 * KIB),
+        ("parameters", gib(0.485)),
+        ("gradients", gib(0.485)),
+        ("buffers", 12 * KIB),
     ),
 )
 OPTIMIZER = Holder(
@@ -99,9 +98,9 @@ OPTIMIZER = Holder(
     reachable_bytes=gib(1.94),
     shares_with="model",
     parts=(
-        Part("optimizer state", gib(0.97)),
-        Part("parameters", gib(0.485)),
-        Part("gradients", gib(0.485)),
+        ("optimizer state", gib(0.97)),
+        ("parameters", gib(0.485)),
+        ("gradients", gib(0.485)),
     ),
 )
 BATCH = Holder("batch", HolderKind.VARIABLE, 0, gib(0.12), gib(0.12))

@@ -87,7 +87,7 @@ def caught(function, *arguments):
 
 def names_held(error, value):
     """The places of a value under an error."""
-    return {each.where for each in frames_with_locals(error) if each.value is value}
+    return {where for where, held in frames_with_locals(error) if held is value}
 
 
 # --------------------------------------------------------------- what is alive
@@ -115,9 +115,9 @@ def test_what_an_error_carries_itself_is_named():
     assert "extra in ValueError" in found
     assert "obj in AttributeError" in found
     assert any(
-        each.name == "args" and big in each.value
-        for each in frames_with_locals(carried)
-        if type(each.value) is tuple
+        where == "args in ValueError" and big in held
+        for where, held in frames_with_locals(carried)
+        if type(held) is tuple
     )
 
 
@@ -180,7 +180,7 @@ def test_namespaces_that_live_anyway_are_left_out():
     cells["big"] = big
     error = caught(exec, "failing(big)", cells)
 
-    anyway = {each.where for each in frames_with_locals(error, {id(cells)})}
+    anyway = {where for where, _ in frames_with_locals(error, {id(cells)})}
 
     assert "big in <module>" in names_held(error, big)
     assert "big in <module>" not in anyway

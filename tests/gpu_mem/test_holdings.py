@@ -21,7 +21,7 @@ from gpumagic.gpu_mem.balance import (  # noqa: E402
 from gpumagic.gpu_mem.names import (  # noqa: E402
     Sources,
 )
-from gpumagic.gpu_mem.records import HolderKind, Part  # noqa: E402
+from gpumagic.gpu_mem.records import HolderKind  # noqa: E402
 from gpumagic.gpu_mem.walk import Budget  # noqa: E402
 
 PATIENT = Budget(objects=10_000_000, seconds=60)
@@ -110,14 +110,14 @@ def test_a_model_with_its_optimizer_is_told_by_what_its_bytes_are():
     first, second = found.holders
     assert (first.name, second.name) == ("optimizer", "model")
     assert set(second.parts) == {
-        Part("parameters", parameters),
-        Part("gradients", parameters),
-        Part("buffers", buffers),
+        ("parameters", parameters),
+        ("gradients", parameters),
+        ("buffers", buffers),
     }
     assert set(first.parts) == {
-        Part("parameters", parameters),
-        Part("gradients", parameters),
-        Part("optimizer state", state),
+        ("parameters", parameters),
+        ("gradients", parameters),
+        ("optimizer state", state),
     }
     assert (first.own_bytes, second.own_bytes) == (state, buffers)
     assert (first.shares_with, second.shares_with) == ("model", "optimizer")

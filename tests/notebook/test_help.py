@@ -143,9 +143,9 @@ def test_both_ways_of_asking_show_the_same(loaded, name, capsys, monkeypatch):
             "did you mean --watch?",
         ),
         (
-            "%gpu_mem --log",
-            "%gpu_mem has no option --log",
-            "did you mean log?",
+            "%gpu_mem --map",
+            "%gpu_mem has no option --map",
+            "did you mean map?",
         ),
         (
             "%%tensor_info --view -1,2 --gpu;\n1",
