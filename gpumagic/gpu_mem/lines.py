@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_private import loaded_torch
@@ -39,7 +39,6 @@ _NOT_RECORDED = "allocations could not be recorded"
 _RUN_AGAIN = "run the cell again to see its lines and its exact peak"
 _UNKNOWN = ("", "??", "<unknown>")
 _MOST_STRETCHES = 240
-_MOST_AT_PEAK = 20
 
 
 class Recording:
@@ -258,15 +257,6 @@ def course_of(
     )
 
 
-class _Owner(NamedTuple):
-    """Whose some of it is: a name, or a line, or nobody known."""
-
-    name: str
-    spot: Spot | None
-    was_left: bool
-    from_before: bool = False
-
-
 def _at_peak(
     events: Events,
     step: int,
@@ -275,45 +265,25 @@ def _at_peak(
     in_cell: InCell,
 ) -> Iterator[AtPeak]:
     """The owners with what they had, the largest first; they come to the peak."""
-    sums: Counter[_Owner] = Counter()
+    sums: Counter[tuple[str, Spot | None]] = Counter()
     later = {event.address for event in events[step:]}
     for event in alive_after(events, step):
-        was_left = event.address not in later
-        piece = pieces.get(event.address) if was_left else None
-        name = "" if piece is None else piece[0]
-        sums[_Owner(name, None if name else event.spot, was_left)] += event.nbytes
-    room = peak_bytes - sums.total()
+        piece = None if event.address in later else pieces.get(event.address)
+        owner = ("", event.spot) if piece is None else (piece[0], None)
+        sums[owner] += event.nbytes
+    before = peak_bytes - sums.total()
     moved = {event.address for event in events}
-    before: Counter[str] = Counter()
+    named: Counter[str] = Counter()
     for address, (name, nbytes) in pieces.items():
         if address not in moved:
-            before[name] += nbytes
-    for name, nbytes in before.most_common():
+            named[name] += nbytes
+    for name, nbytes in named.most_common():
         # Of what was there before only that can be named which is there in the end.
-        named = min(nbytes, room)
-        sums[_Owner(name, None, was_left=True)] += named
-        room -= named
-    gone = min(_given_back_from_before(events, step), room)
-    sums[_Owner("", None, was_left=False, from_before=True)] += gone
-    sums[_Owner("", None, was_left=True, from_before=True)] += room - gone
-    ordered = [each for each in sums.most_common() if each[1]]
-    for owner, nbytes in ordered[:_MOST_AT_PEAK]:
-        name, spot, *what_became = owner
-        number = _number(spot, in_cell)
-        yield AtPeak(name, nbytes, _line(spot), number, *what_became)
-    if more := ordered[_MOST_AT_PEAK:]:
-        yield AtPeak(f"{len(more)} more", sum(nbytes for _, nbytes in more))
-
-
-def _given_back_from_before(events: Events, count: int) -> int:
-    """What the events after the first ones gave back that none of them had taken."""
-    taken: set[int] = set()
-    given_back = 0
-    for number, event in enumerate(events):
-        if event.taken:
-            taken.add(event.address)
-        elif event.address in taken:
-            taken.discard(event.address)
-        elif number >= count:
-            given_back += event.nbytes
-    return given_back
+        sums[name, None] += min(nbytes, before)
+        before -= min(nbytes, before)
+    told = [
+        AtPeak(name, nbytes, _line(spot), _number(spot, in_cell))
+        for (name, spot), nbytes in sums.items()
+    ]
+    told.append(AtPeak("", before, from_before=True))
+    yield from sorted(filter(lambda each: each.nbytes, told), key=lambda e: -e.nbytes)

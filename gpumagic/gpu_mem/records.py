@@ -298,7 +298,6 @@ class AtPeak(Record):
     nbytes: int
     line: CodeLine | None = None  # where the cell took it; None if it was there before
     number: int | None = None  # the line's number in the cell, if it is one of it
-    was_left: bool = True  # whether it was still there when the cell had ended
     # whether it was there before the cell, as far as no name has it
     from_before: bool = False
 

@@ -275,10 +275,10 @@ UP_AND_DOWN = course(
     steps=4200,
     line=IN_STEP,
     names=(
-        ("", gib(1.4), IN_STEP, 3, False),
+        ("", gib(1.4), IN_STEP, 3),
         ("model", gib(0.61)),
         ("gradients of model", gib(0.55)),
-        ("", gib(0.5), CodeLine("In [9], line 4", "loss.backward()"), 4, False),
+        ("", gib(0.5), CodeLine("In [9], line 4", "loss.backward()"), 4),
         ("x", gib(0.04)),
     ),
 )

@@ -245,21 +245,6 @@ def test_running_out_of_memory_is_not_called_caught(runtime, text, told):
     assert (caught in run.badges()) is told
 
 
-def test_without_caching_all_is_unknown(runtime, monkeypatch):
-    """Where nothing is counted, deltas and peak are unknown, and a badge says why."""
-    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
-    runtime.count(0, 0, 0, 0, 0)
-    run = CellRun(lambda: runtime)
-
-    run.begin()
-    run.end()
-
-    (change,) = run.changes()
-    assert change.allocated_delta is None
-    assert change.peak == Peak(PeakKind.UNKNOWN)
-    assert run.badges() == (CellBadge(BadgeKind.UNCOUNTED),)
-
-
 # ------------------------------------------------------------------- recording
 
 LINE = Spot("/home/me/cell.py", 4)
@@ -319,35 +304,3 @@ def test_watching_every_cell_asks_for_no_names_where_no_device_is_in_use(monkeyp
 
     assert not report.changes
     assert not report.badges
-
-
-def test_a_reset_between_two_steps(runtime):
-    """A reset in mid-cell does not make the lower of two peaks the exact one."""
-    del runtime  # it has put torch in its place
-    core = sys.modules["torch"]._C
-    cuda = CountingCuda(core)
-    run = CellRun(lambda: cuda)
-
-    cuda.begin_cell()
-    run.begin()
-    for nbytes in (300, 200):
-        core._cuda_resetPeakMemoryStats()
-        cuda.take(nbytes)
-        cuda.give_back(0)
-    run.end()
-
-    assert run.changes()[0].peak == Peak(PeakKind.EXACT, 300, 300)
-
-
-def test_the_course_of_a_cell_begins_with_what_was_in_use(runtime, record):
-    """Each step is one of the recording; the counters say from where it goes."""
-    record(trace(MemoryEvent(True, 1, 90, LINE), MemoryEvent(False, 1, 90, LINE)))
-    run = CellRun(lambda: runtime, lines=True, in_cell=lambda file: file == LINE.file)
-
-    run.begin()
-    runtime.count(0, 100, 500, 1090, 11)
-    run.end()
-
-    (course,) = run.courses(tuple)
-    assert course.highest_bytes == (100, 190, 100)
-    assert (course.peak_step, course.peak_number) == (1, 4)

@@ -84,18 +84,6 @@ def test_the_shell_is_as_before_its_first_result():
     assert vars(shell.displayhook) == vars(fresh.displayhook)
 
 
-def test_a_variable_bound_to_the_same_object_stays():
-    """Only IPython's own places let go."""
-    big = Big()
-    shell = shell_after(big, x=big, _private=big, _model_2=big)
-
-    drop_outputs(shell)
-
-    assert shell.user_ns["x"] is big
-    assert shell.user_ns["_private"] is big
-    assert shell.user_ns["_model_2"] is big
-
-
 def test_what_reset_has_left_is_found():
     """`%reset -f out` leaves a hidden copy: it is named, and it goes."""
     big = Big()

@@ -154,17 +154,6 @@ def test_a_gradient_is_found_though_python_has_never_seen_it():
         assert bytes_of(middle) == 400 * 4  # two tensors and their gradients
 
 
-def test_sparse_tensors_count_by_their_parts():
-    """Indices and values of a sparse tensor are its memory."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        sparse = torch.eye(10).to_sparse()
-        rows = torch.sparse_csr_tensor([0, 1, 2], [0, 1], [1.0, 2.0])
-
-    assert bytes_of(sparse) == 10 * 2 * 8 + 10 * 4
-    assert bytes_of(rows) == 3 * 8 + 2 * 8 + 2 * 4
-
-
 def test_the_search_ends_at_modules_classes_and_namespaces():
     """What is reached only through a module, a class or a namespace is not ours."""
     module = types.ModuleType("somewhere")

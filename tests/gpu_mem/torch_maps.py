@@ -113,19 +113,6 @@ def test_fragmentation(small):
     assert any("anchor" in row.names for row in rows)
 
 
-def test_letting_go_makes_a_place(small):
-    """What is said to fit, in a hole, by the driver, after releasing, does fit."""
-    first, second = take(600), take(700)
-    del first
-
-    segments, memory = look(small)
-    places = [fits(segments, memory, mib * MIB).place for mib in (500, 700, 1000)]
-
-    assert places == ["hole", "after releasing", "nowhere"]
-    assert failure(1000)
-    assert take(700).numel() == second.numel()
-
-
 def test_what_a_limit_leaves_is_less_by_what_is_taken_already():
     """A process that may have half of the device, and has a quarter, fits no other."""
     with gpumagic.simulate("h100", memory="2GiB"):
