@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from gpumagic.gpu_mem import records
 from gpumagic.gpu_mem import view_terms as terms
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from gpumagic import drawing as kit
+
+    Asked: TypeAlias = "WhyReport | FitReport"
 
 _MOST_HOLDERS, _MOST_STEPS = 6, 3
 _MUCH_OF_THE_DEVICE = 0.1
@@ -254,70 +256,61 @@ class Held(Record):
         return tuple(each for each in self.leaks if each.kind is not LeakKind.GRAPH)
 
 
-class _Case(NamedTuple):
-    """All that a step may rest on."""
-
-    verdict: Verdict
-    setting: records.Setting
-    held: Held
-    oom: records.OomFacts | None = None
-
-
-def _need_less(case: _Case) -> Iterator[str]:
+def _need_less(report: Asked) -> Iterator[str]:
     """Of what the failing run had made, by its names."""
-    held = case.held
+    held = report.held
     much = max(_MUCH_OF_WHAT_LIVES * held.own_bytes, _WORTH_A_LINE_BYTES)
     for each in held.own[:2]:
         if each.nbytes >= much:
             yield f"{each.where} holds {bytes_text(each.nbytes)}: {each.undo}"
 
 
-def _again(case: _Case) -> Iterator[str]:
+def _again(report: Asked) -> Iterator[str]:
     """It comes back, and is needed again: alone it leads in a circle."""
-    if case.held.own_bytes >= _WORTH_A_LINE_BYTES:
+    if report.held.own_bytes >= _WORTH_A_LINE_BYTES:
         yield (
-            f"{FREE} gives back the {bytes_text(case.held.own_bytes)} that frames of "
+            f"{FREE} gives back the {bytes_text(report.held.own_bytes)} that frames of "
             "this error still hold, but the cell will need them again"
         )
 
 
-def _let_go(case: _Case) -> Iterator[str]:
+def _let_go(report: Asked) -> Iterator[str]:
     """Of errors and results; what a variable holds is not let go of by a command."""
-    undone = [leak.undo for leak in case.held.likely_leaks]
+    undone = [leak.undo for leak in report.held.likely_leaks]
     named = [undo for undo in undone if not undo.startswith(FREE)]
     by_command = [FREE] if len(named) < len(undone) or not undone else []
     for undo in (*named, *by_command):
         yield f"{undo}, then run the cell again"
 
 
-def _join_pieces(case: _Case) -> Iterator[str]:
-    held = case.held
-    in_pieces = (case.oom and case.oom.reserved_unallocated_bytes) or 0
+def _join_pieces(report: Asked) -> Iterator[str]:
+    held = report.held
+    in_pieces = (report.oom and report.oom.reserved_unallocated_bytes) or 0
     if held.own_bytes > in_pieces:
-        yield from _need_less(case)
+        yield from _need_less(report)
     if names := ", ".join(blocking_names(held.held_back)):
         yield f"del {names}: this joins the free pieces around it"
     if held.expandable is False:
-        yield _EXPAND_SIMULATED if case.setting.label else _EXPAND
+        yield _EXPAND_SIMULATED if report.setting.label else _EXPAND
     yield from (_MAP, _BATCH)
 
 
-def _ask_others(case: _Case) -> Iterator[str]:
-    others = () if case.oom is None else case.oom.others
+def _ask_others(report: Asked) -> Iterator[str]:
+    others = () if report.oom is None else report.oom.others
     for pid, nbytes in sorted(others, key=lambda each: -each[1]):
         yield f"process {pid} holds {bytes_text(nbytes)}: ask whose it is"
-    if not case.setting.label:
+    if not report.setting.label:
         yield "!nvidia-smi shows whose the others are"
     yield "%gpu_select free in a fresh kernel takes the freest GPU"
 
 
-def _keep_less(case: _Case) -> Iterator[str]:
-    held = case.held
-    if case.verdict.pools_bytes:
+def _keep_less(report: Asked) -> Iterator[str]:
+    held = report.held
+    if report.verdict.pools_bytes:
         yield from _POOLS
     if held.own_bytes + held.gone_bytes > _MUCH_OF_WHAT_LIVES * held.live_bytes:
         # The failing run had made much of it: its batch comes before names.
-        yield from (*_need_less(case), *_LESS_IN_THE_RUN, *_again(case))
+        yield from (*_need_less(report), *_LESS_IN_THE_RUN, *_again(report))
     yield from (*_delete(held), *_LESS_IN_THE_RUN)
 
 
@@ -363,7 +356,7 @@ _TO_LEARN_MORE = (
     "let it out once, without try and except: its words say how much was asked for",
     "%gpu_mem fit 2GiB asks whether so much would fit now",
 )
-_STEPS: dict[Cause, Callable[[_Case], Iterable[str]]] = {
+_STEPS: dict[Cause, Callable[[Asked], Iterable[str]]] = {
     Cause.NEVER_FITS: lambda _: (_BATCH, "spread it over several GPUs"),
     Cause.FRAGMENTED: _join_pieces,
     Cause.OTHERS: _ask_others,
@@ -372,23 +365,23 @@ _STEPS: dict[Cause, Callable[[_Case], Iterable[str]]] = {
 }
 
 
-def next_steps(case: _Case) -> tuple[str, ...]:
+def next_steps(report: Asked) -> tuple[str, ...]:
     """What to do, what gives back the most first."""
-    causes = case.verdict.causes
-    steps = [_LIFT] if case.verdict.is_capped else []
+    causes = report.verdict.causes
+    steps = [_LIFT] if report.verdict.is_capped else []
     for cause in causes:
-        steps += _STEPS[cause](case)
+        steps += _STEPS[cause](report)
     steps += [] if causes else [_MAP]
     if Cause.NEVER_FITS not in causes:
-        steps += (*_need_less(case), *_again(case))
-    kind = case.setting.kind
+        steps += (*_need_less(report), *_again(report))
+    kind = report.setting.kind
     return tuple(dict.fromkeys(step.replace("{kind}", kind) for step in steps))
 
 
-def _steps_for_caught(case: _Case) -> tuple[str, ...]:
+def _steps_for_caught(report: Asked) -> tuple[str, ...]:
     """Where an error was caught, and nobody knows what was asked for."""
-    let_go = _let_go(case) if case.held.likely_leaks else ()
-    return (*let_go, *_TO_LEARN_MORE, *_delete(case.held))
+    let_go = _let_go(report) if report.held.likely_leaks else ()
+    return (*let_go, *_TO_LEARN_MORE, *_delete(report.held))
 
 
 def _steps_parts(steps: Iterable[str]) -> Iterator[kit.Part]:
@@ -422,8 +415,7 @@ class WhyReport(Report):
     @property
     def next_steps(self) -> tuple[str, ...]:
         """What to type, the best first."""
-        case = _Case(self.verdict, self.setting, self.held, self.oom)
-        return _steps_for_caught(case) if self.oom is None else next_steps(case)
+        return _steps_for_caught(self) if self.oom is None else next_steps(self)
 
     def drawing(self) -> kit.Drawing:
         """The verdict, what to do, who has the memory, and what both rest on."""
@@ -543,6 +535,7 @@ def _facts(
 class FitReport(Report):
     """Whether so many bytes would fit now, on each device in use."""
 
+    oom: ClassVar[None] = None  # nobody has asked for it yet
     setting: records.Setting
     requested_bytes: int
     answers: tuple[records.Answer, ...]
@@ -556,7 +549,7 @@ class FitReport(Report):
         """What to type where it does not fit, the best first."""
         if not any(each.place == "nowhere" for each in self.answers):
             return ()
-        return next_steps(_Case(self.verdict, self.setting, self.held))
+        return next_steps(self)
 
     def drawing(self) -> kit.Drawing:
         """Yes or no, why not, and what to do."""

@@ -55,95 +55,6 @@ _OOM_DEVICE = re.compile(r"\bGPU (\d+)\b")
 _NO_PEAK = Peak(PeakKind.UNKNOWN)
 
 
-class OneCell:
-    """Looks before and after a cell, at counters and, where it matters, at names."""
-
-    def __init__(
-        self,
-        names: KnownNames,
-        *,
-        lines: bool = False,
-        search: bool = True,
-    ) -> None:
-        self._names = names
-        self._searches = search
-        self._run = CellRun(runtime_now, lines=lines)
-        self._sizes: dict[balance.Key, int] = {}
-        self._sized: str | None = None  # the kind of device
-
-    def begin(self) -> None:
-        """The cell is about to run."""
-        if self._searches:
-            runtime = runtime_now()
-            looks = counters.read_all(runtime)
-            if looks:
-                counted = {each.device: each.allocated_bytes for each in looks}
-                found = balance.find_holdings(
-                    self._names.sources(runtime.kind),
-                    counted,
-                    tell_blocks=runtime.memory_snapshot,
-                )
-                self._sized, self._sizes = runtime.kind, balance.sizes(found)
-        self._run.begin()
-
-    def end(self, *, error: BaseException | None = None) -> None:
-        """The cell has run, or has raised this."""
-        self._run.end(error)
-
-    @property
-    def counted(self) -> dict[int, Counters]:
-        """What the devices had counted when it had ended."""
-        return self._run.after
-
-    def report(
-        self, code: Code, *, value: Any = None, error: BaseException | None = None
-    ) -> CellReport:
-        """What came of it."""
-        run = self._run
-        changes = tuple(
-            each for each in run.changes() if each.moved or each.allocated_delta is None
-        )
-        # The cell's value, by the name that IPython is going to give it.
-        shown = {} if value is None else {f"Out[{code.cell}]": value}
-        sources = partial(self._names.sources, run.kind, shown, error)
-
-        def find_segments() -> tuple[records.Segment, ...]:
-            from gpumagic.gpu_mem.segments import segments_with_names
-
-            return segments_with_names(runtime_now(), sources()) or ()
-
-        return CellReport(
-            code=code,
-            setting=run.setting,
-            changes=changes,
-            badges=run.badges(),
-            holdings=self._held_now(changes, sources),
-            lines=run.lines(),
-            lines_partial=run.lines_partial,
-            failed=run.failed,
-            remarks=run.remarks,
-            courses=run.courses(find_segments),
-        )
-
-    def _held_now(
-        self, changes: tuple[DeviceChange, ...], sources: Callable[[], Sources]
-    ) -> records.Holdings | None:
-        deltas = [each.allocated_delta for each in changes]
-        # Where nothing is counted names are all that there is.
-        moved = any(each is None or abs(each) >= _WORTH_A_SEARCH for each in deltas)
-        if not self._searches or not moved:
-            return None
-        counted = {each.device: each.after.allocated_bytes for each in changes}
-        found = balance.find_holdings(
-            sources(), counted, tell_blocks=runtime_now().memory_snapshot
-        )
-        before = self._sizes if self._sized == self._run.kind else {}
-        return balance.compared(before, found, counted)
-
-
-# ------------------------------------------------------------ counters before and after
-
-
 class CellRun:
     """Looks at the counters before and after a cell; looking changes none of them.
 
@@ -339,6 +250,80 @@ class CellRun:
             return False
         counted = after.taken - (self._at_first(device).taken or 0)
         return sum(each.taken for each in trace.events[device]) < counted
+
+
+# ---------------------------------------------------------- and whose the memory is
+
+
+class OneCell(CellRun):
+    """Looks at names as well, before and after, where it matters."""
+
+    def __init__(
+        self, names: KnownNames, *, lines: bool = False, search: bool = True
+    ) -> None:
+        super().__init__(runtime_now, lines=lines)
+        self._names = names
+        self._searches = search
+        self._sizes: dict[balance.Key, int] = {}
+        self._sized: str | None = None  # the kind of device
+
+    def begin(self) -> None:
+        """The cell is about to run."""
+        runtime = runtime_now()
+        if self._searches and (looks := counters.read_all(runtime)):
+            found = balance.find_holdings(
+                self._names.sources(runtime.kind),
+                {each.device: each.allocated_bytes for each in looks},
+                tell_blocks=runtime.memory_snapshot,
+            )
+            self._sized, self._sizes = runtime.kind, balance.sizes(found)
+        super().begin()
+
+    def report(
+        self, code: Code, *, value: Any = None, error: BaseException | None = None
+    ) -> CellReport:
+        """What came of it."""
+        changes = tuple(
+            each
+            for each in self.changes()
+            if each.moved or each.allocated_delta is None
+        )
+        # The cell's value, by the name that IPython is going to give it.
+        shown = {} if value is None else {f"Out[{code.cell}]": value}
+        sources = partial(self._names.sources, self.kind, shown, error)
+
+        def find_segments() -> tuple[records.Segment, ...]:
+            from gpumagic.gpu_mem.segments import segments_with_names
+
+            return segments_with_names(runtime_now(), sources()) or ()
+
+        return CellReport(
+            code=code,
+            setting=self.setting,
+            changes=changes,
+            badges=self.badges(),
+            holdings=self._held_now(changes, sources),
+            lines=self.lines(),
+            lines_partial=self.lines_partial,
+            failed=self.failed,
+            remarks=self.remarks,
+            courses=self.courses(find_segments),
+        )
+
+    def _held_now(
+        self, changes: tuple[DeviceChange, ...], sources: Callable[[], Sources]
+    ) -> records.Holdings | None:
+        deltas = [each.allocated_delta for each in changes]
+        # Where nothing is counted names are all that there is.
+        moved = any(each is None or abs(each) >= _WORTH_A_SEARCH for each in deltas)
+        if not self._searches or not moved:
+            return None
+        counted = {each.device: each.after.allocated_bytes for each in changes}
+        found = balance.find_holdings(
+            sources(), counted, tell_blocks=runtime_now().memory_snapshot
+        )
+        before = self._sizes if self._sized == self.kind else {}
+        return balance.compared(before, found, counted)
 
 
 # ------------------------------------------------------------- the peak of a stretch

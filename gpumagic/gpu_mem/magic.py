@@ -256,7 +256,7 @@ class _Notebook:
     def ended(self, watch: OneCell, code: Code, outcome: Outcome) -> CellReport:
         """What the cell below the magic has done."""
         watch.end(error=outcome.error)
-        self._last_oom.cell_ended(code.cell, outcome.error, counted=watch.counted)
+        self._last_oom.cell_ended(code.cell, outcome.error, counted=watch.after)
         report = watch.report(code, value=outcome.value, error=outcome.error)
         self._looks.add(code.cell, report.holdings)
         return report
@@ -265,6 +265,6 @@ class _Notebook:
         from gpumagic.gpu_mem.answer_cell import BriefReport
 
         report = watch.report(code)
-        self._last_oom.cell_ended(code.cell, counted=watch.counted)
+        self._last_oom.cell_ended(code.cell, counted=watch.after)
         if report.changes or report.badges:
             display(BriefReport(report))
