@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpumagic.gpu_mem import view_terms as terms
 from gpumagic.gpu_mem.records import difference
 from gpumagic.report.record import Record, Report
-from gpumagic.report.units import UNKNOWN, bytes_text, count_text, how_often, known_sum
+from gpumagic.report.units import UNKNOWN, bytes_text, how_often, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from gpumagic.gpu_mem.records import Counters, Leak, Setting
 
 FREE = "%gpu_mem free"
-_MOST_TOLD = 3  # devices
 _PARTIAL = "the search was ended early: there may be more"
 _NO_LEAK = "no failed call, shown result or graph keeps memory"
 _WATCH = "which lists, caches or hooks grow is seen from cell to cell"
@@ -86,23 +85,14 @@ def leaks_headline(report: LeakReport) -> str:
         name, more = terms.short_name(first.name), bytes_text(first.grown_bytes)
         return f"{name} holds {more} more than {first.since}"
     least = "at least " if report.partial else ""
-    held = _totals(report.total_bytes, report.setting) or UNKNOWN
+    devices, sizes = zip(*report.total_bytes, strict=True)
+    held = f"{bytes_text(sum(sizes))} {terms.on_devices(report.setting, *devices)}"
     said = f"{least}{held} is held, and probably not wanted"
     if len(report.leaks) == 1:
         return said
     largest = max(report.leaks, key=lambda leak: leak.nbytes)
     where = terms.short_name(largest.where)
     return f"{said}: {bytes_text(largest.nbytes)} by {where}"
-
-
-def _totals(by_device: Sequence[tuple[int, int]], setting: Setting) -> str:
-    totals = [
-        f"{bytes_text(nbytes)} {terms.on_devices(setting, device)}"
-        for device, nbytes in by_device[:_MOST_TOLD]
-    ]
-    if more := len(by_device) - len(totals):
-        totals.append(count_text(more, "more device"))
-    return " and ".join(totals)
 
 
 def _leak_parts(report: LeakReport) -> Iterator[kit.Part]:

@@ -101,7 +101,7 @@ def drop_errors(shell: Any | None) -> bool:
     `%debug` and `%tb` for the last error.
     """
     places = _error_places(shell)
-    for place in (*places, *_results_within(places)):
+    for place in places:
         place.empty()
     vars(sys).pop("last_type", None)  # `%tb` takes it for a sign of the others
     return bool(places)
@@ -112,16 +112,12 @@ def _error_places(shell: Any | None) -> list[Place]:
     places = list(_places_of_python())
     if shell is not None:
         places += _places_of_formatters(shell)
-        places += _places_of_results(result for _, result in results_of(shell))
+        for _, result in results_of(shell):
+            for name in _OF_A_RESULT:
+                if is_error(error := getattr(result, name, None)):
+                    empty = partial(setattr, result, name, None)
+                    places.append(Place(name, error, empty))
     return places
-
-
-def _places_of_results(results: Iterable[Any]) -> Iterator[Place]:
-    for result in results:
-        for name in _OF_A_RESULT:
-            error = getattr(result, name, None)
-            if is_error(error):
-                yield Place(name, error, partial(setattr, result, name, None))
 
 
 def results_of(shell: Any) -> Iterator[tuple[str, Any]]:
@@ -133,24 +129,6 @@ def results_of(shell: Any) -> Iterator[tuple[str, Any]]:
     ):
         if result is not None:
             yield name, result
-
-
-def _results_within(places: list[Place]) -> list[Place]:
-    """Results of earlier cells, in frames of IPython that an error has kept.
-
-    Each holds the error of its cell, and is held by it: without this only Python's
-    collector would free them.
-    """
-    results = [
-        value
-        for place in places
-        if place.held is not None
-        for frame in _frames_kept_by(place.held)
-        if _is_machinery(frame)
-        for value in locals_of(frame).values()
-        if all(hasattr(type(value), name) for name in _OF_A_RESULT)
-    ]
-    return list(_places_of_results(results))
 
 
 def _places_of_python() -> Iterator[Place]:

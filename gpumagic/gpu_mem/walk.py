@@ -102,7 +102,14 @@ class Walk:
         self.hidden = 0  # how many saved tensors could not be looked at
         self._torch = torch
         self._budget = budget
-        self._torch_classes = () if torch is None else _classes_of(torch)
+        self._torch_classes: tuple[tuple[type, _Kind], ...] = ()
+        if torch is not None:
+            self._torch_classes = (
+                (torch.Tensor, _Kind.TENSOR),
+                (torch.UntypedStorage, _Kind.STORAGE),
+                (torch.nn.Module, _Kind.MODULE),
+                (torch.optim.Optimizer, _Kind.OPTIMIZER),
+            )
         # By id, because a metaclass may forbid to be hashed; the class is kept, so
         # that no other gets the same id.
         self._kinds: dict[int, tuple[_Kind, type, NodeWords | None]] = {}
@@ -269,15 +276,6 @@ class Walk:
         package = module.partition(".")[0] if type(module) is str else ""
         is_end = issubclass(cls, _ENDS) or package in _NOTEBOOK
         return _Kind.NOTHING if is_end else _Kind.ANY
-
-
-def _classes_of(torch: Any) -> tuple[tuple[type, _Kind], ...]:
-    return (
-        (torch.Tensor, _Kind.TENSOR),
-        (torch.UntypedStorage, _Kind.STORAGE),
-        (torch.nn.Module, _Kind.MODULE),
-        (torch.optim.Optimizer, _Kind.OPTIMIZER),
-    )
 
 
 def _without(things: list[Any], names: tuple[Any, ...]) -> Iterator[Any]:

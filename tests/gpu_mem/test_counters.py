@@ -1,6 +1,6 @@
 """Reading the allocator's counters: torch's keys in, a record out, unknown as None."""
 
-# ruff: noqa: ARG001, ARG002, ARG005, D102 -- stand-ins have the words of what they stand in for
+# ruff: noqa: ARG001, ARG002, D102 -- stand-ins have the words of what they stand in for
 
 from __future__ import annotations
 
@@ -81,18 +81,6 @@ def torch(monkeypatch):
     return torch
 
 
-def nested(flat):
-    """The other form that torch has of the same counters."""
-    root: dict = {}
-    for key, value in flat.items():
-        *path, last = key.split(".")
-        at = root
-        for part in path:
-            at = at.setdefault(part, {})
-        at[last] = value
-    return root
-
-
 def zero():
     """Counters of an allocator that has never counted anything."""
     return dict.fromkeys(FLAT, 0)
@@ -103,17 +91,6 @@ def test_every_counter_has_its_key(torch):
     counters = read(StandIn(FLAT), 1)
 
     assert counters == ALL
-
-
-def test_the_nested_form_is_taken_where_there_is_one(torch):
-    """The slow flat form is not made where torch offers what it is made of."""
-    runtime = StandIn(FLAT)
-    torch.cuda.memory_stats_as_nested_dict = lambda device: nested(FLAT)
-
-    counters = read(runtime, 1)
-
-    assert counters == ALL
-    assert runtime.asked == 0
 
 
 @pytest.mark.parametrize("key", FLAT)

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.devices import memory_history
 from gpumagic.devices.memory_events import MemoryEvent, Spot
 from gpumagic.devices.memory_history import (
     CudaHistory,
@@ -108,26 +107,6 @@ def entry(action, address, size, *frames, time_us=0):
 def places():
     """Tells the user's files from those of the stand-in torch."""
     return Places(("/env/lib/python3.11/site-packages",))
-
-
-@pytest.mark.parametrize(
-    ("frames", "spot"),
-    [
-        ([(TORCH, 5), (CELL, 3), ("/home/me/main.py", 1)], Spot(CELL, 3)),
-        (
-            [(TORCH, 5), ("/home/me/model.py", 8), (CELL, 3)],
-            Spot("/home/me/model.py", 8),
-        ),
-        ([("/cache/torchinductor_me/ab/cab.py", 5), (CELL, 3)], Spot(CELL, 3)),
-        ([("<frozen importlib>", 5), (TORCH, 3)], None),
-        ([], None),
-    ],
-)
-def test_the_users_innermost_frame(frames, spot):
-    """Library, compiler and importer are passed over, up to the user's own code."""
-    told = entry("alloc", 1, 8, *frames)["frames"]
-
-    assert memory_history.users_spot(told, places()) == spot
 
 
 # ----------------------------------------------------------------- backward passes

@@ -40,11 +40,6 @@ class Slotted:
     __slots__ = ("held",)
 
 
-def closure_over(held):
-    """A function that keeps what it was given."""
-    return lambda: held
-
-
 def default_of(held):
     """A function that has it as a default."""
 
@@ -54,31 +49,11 @@ def default_of(held):
     return function
 
 
-def generator_with(held):
-    """A generator that stands still with it in a local."""
-
-    def generate():
-        local = held
-        yield 1
-        yield local
-
-    generator = generate()
-    next(generator)
-    return generator
-
-
 def slotted(held):
     """An object with it in a slot."""
     thing = Slotted()
     thing.held = held
     return thing
-
-
-def attached(held):
-    """A tensor without memory, with another one as an attribute."""
-    owner = torch.empty(0)
-    owner.note = held
-    return owner
 
 
 def error_with(held):
@@ -96,29 +71,18 @@ def cache_with(held):
     return cached
 
 
-def ring_with(held):
-    """A list that holds itself as well."""
-    ring = [held]
-    ring.append(ring)
-    return ring
-
-
 HOLDERS = {
     "list": lambda held: [1, [held]],
     "dict": lambda held: {"k": {"deep": held}},
     "key": lambda held: {held: 1},
     "dataclass": lambda held: Batch(held, None),
     "slots": slotted,
-    "closure": closure_over,
     "default": default_of,
     "cache": cache_with,
     "partial": lambda held: functools.partial(print, held),
-    "generator": generator_with,
     "bound method": lambda held: Batch(held, 1).__repr__,
-    "attribute of a tensor": attached,
     "storage": lambda held: held.untyped_storage(),
     "error": error_with,
-    "cycle": ring_with,
 }
 
 
