@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.gpu_mem import view_terms as terms
-from gpumagic.gpu_mem.records import NAMELESS, HolderKind, difference
+from gpumagic.gpu_mem.records import HolderKind, difference
 from gpumagic.report.record import Report
 from gpumagic.report.units import (
     UNKNOWN,
@@ -323,9 +323,7 @@ def _whole_table(holdings: Holdings, setting: Setting) -> kit.Table:
         columns.append(terms.words("Made of", _made_of))
     if any(each.shares_with for each in holders):
         columns.append(terms.words("Shared with", lambda each: each.shares_with or ""))
-    nameless = [each for each in holders if each.kind in NAMELESS]
-    named = [each for each in holders if each.kind not in NAMELESS]
-    rows = (*named[:_MOST_FOLDED], *nameless[:_MOST_FOLDED])
+    rows = holders[:_MOST_FOLDED]
     return kit.Table.of("Who holds it", columns, rows, total=len(holders))
 
 

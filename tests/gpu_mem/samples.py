@@ -291,28 +291,6 @@ BY_LINE = CellReport(
     courses=(UP_AND_DOWN,),
 )
 LINES_PARTIAL = dataclasses.replace(BY_LINE, lines_partial=True, badges=())
-FAILED = dataclasses.replace(
-    CELL,
-    failed="OutOfMemoryError: CUDA out of memory. Tried to allocate 40.00 GiB.",
-    badges=(CellBadge(BadgeKind.RETRY, 0, 1),),
-)
-HELD_BY_THE_FAILED = dataclasses.replace(
-    FAILED,
-    failed="ValueError: loss is not finite",
-    badges=(),
-    holdings=Holdings(
-        (
-            dataclasses.replace(
-                ERROR,
-                own_bytes=448 * MIB,
-                reachable_bytes=448 * MIB,
-                delta_bytes=448 * MIB,
-            ),
-            dataclasses.replace(MODEL, shares_with=None, delta_bytes=0),
-        ),
-        ((0, gib(0.97) + 448 * MIB),),
-    ),
-)
 EVERY_BADGE = dataclasses.replace(
     BOUNDED,
     badges=tuple(
@@ -556,7 +534,6 @@ SAMPLES = (
     ("cell", CELL),
     ("cell-lines", BY_LINE),
     ("cell-lines-partial", LINES_PARTIAL),
-    ("cell-failed-holds", HELD_BY_THE_FAILED),
     ("cell-every-badge", EVERY_BADGE),
     ("cell-hostile", HOSTILE_CELL),
     ("brief", BriefReport(CELL)),

@@ -264,9 +264,6 @@ def test_a_device_that_does_not_answer(runtime):
     assert "could not be asked" in run.remarks[0]
 
 
-# ------------------------------------------------------------------- on the host
-
-
 def test_watching_every_cell_asks_for_no_names_where_no_device_is_in_use(monkeypatch):
     """However many names there are, a cell costs nothing for them."""
 

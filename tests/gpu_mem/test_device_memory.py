@@ -210,6 +210,3 @@ def test_the_limit_of_this_process(monkeypatch, share, cap):
     monkeypatch.setitem(sys.modules, "torch", torch)
 
     assert memory_with(OWN).cap_bytes == cap
-
-
-# -------------------------------------------------------------- memory of the host

@@ -159,6 +159,3 @@ def test_errors_in_variables_are_told_and_stay():
     assert remark.startswith("errors in `first` and `others` stay")
     assert "`del first, others`" in remark
     assert shell.user_ns["first"].__traceback__ is not None
-
-
-# -------------------------------------------------------------------- on the CPU

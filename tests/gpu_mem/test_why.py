@@ -154,9 +154,6 @@ def test_figures_of_now_where_the_error_has_none():
     )
 
 
-# --------------------------------------------------------------- a request to come
-
-
 @settings(deadline=None, max_examples=200)
 @given(st.integers(1, 60), *[st.integers(0, 40) for _ in range(4)])
 def test_the_sentences_agree_with_their_formulas(asked, free, unused, pools, live):
@@ -185,6 +182,3 @@ def test_the_sentences_agree_with_their_formulas(asked, free, unused, pools, liv
             assert not (Cause.TOO_MUCH_LIVE in found and not too_much)
         if too_much and live >= total / 10:
             assert Cause.TOO_MUCH_LIVE in found
-
-
-# ------------------------------------------------------------------ what to type

@@ -235,9 +235,6 @@ def test_a_machine_that_the_cell_switches_on():
         assert run.setting.label
 
 
-# ------------------------------------------------------------- step by step
-
-
 def test_names_at_the_peak_are_those_that_hold_it_then(box):
     """What was there has its name, what is gone its line, and all come to the peak."""
     model = torch.nn.Linear(512, 512, bias=False).to("sim")

@@ -123,6 +123,8 @@ def test_a_failing_cell_keeps_its_error(shell, shown):
     assert report.failed == "ZeroDivisionError: division by zero"
     held = [each for each in report.holdings.holders if each.kind is HolderKind.ERROR]
     assert [each.own_bytes for each in held] == [4 * MIB]
+    assert "failed with ZeroDivisionError: +4.00 MiB on sim:0" in flat(report)
+    assert "; 4.00 MiB is held by the failed call" in flat(report)
 
 
 def test_an_out_of_memory_error_is_explained_also_when_it_is_gone(shell):
@@ -261,9 +263,6 @@ def why(shell):
 def flat(report):
     """The text without its line breaks."""
     return " ".join(str(report).split())
-
-
-# ------------------------------------------------------ errors that have ended cells
 
 
 # ------------------------------------------------------------- errors that were caught

@@ -9,7 +9,6 @@ HEADINGS = {
     "cell": "What a cell left behind, and its peak",
     "cell-lines": "What each line of the cell took",
     "cell-lines-partial": "Lines of a recording that became full",
-    "cell-failed-holds": "A cell that failed, and what its error still holds",
     "cell-every-badge": "Every note and warning that there is",
     "cell-hostile": "A cell with names that are made to break a page",
     "brief": "A line after each cell",
