@@ -234,10 +234,11 @@ class CellRun:
         engines = self._engine_peaks.get(after.device)
         if engines is not None:
             return Peak(PeakKind.EXACT, engines, engines)
-        if self._resets_seen or after.device in self._before:
-            counted = self._stretches.peak(after)
-        else:
-            counted = peak_unseen(after)
+        counted = self._stretches.peak(after)
+        if not self._resets_seen and after.device not in self._before:
+            # The cell has imported torch: what it has reset is not known.
+            low = after.peak_bytes
+            counted = _NO_PEAK if low is None else Peak(PeakKind.BOUND, low)
         if self._trace is None or self.lines_partial or before.allocated_bytes is None:
             return counted
         events = self._trace.events.get(after.device, ())
@@ -347,22 +348,6 @@ def peak_between(before: Counters, after: Counters) -> Peak:
         return _between(low, now)
     # Nor was there more than if the cell had given nothing back until its end.
     return _between(low, min(now, (before.allocated_bytes or 0) + gross))
-
-
-def peak_unseen(after: Counters) -> Peak:
-    """The peak since a device's first use, if resets since then were not seen.
-
-    Such a reset leaves no trace where there was nothing before. But memory was only
-    taken from the driver for what did not fit into what there was.
-    """
-    low = after.peak_bytes
-    sums = after.taken_bytes, after.reserved_bytes, after.flushed_bytes
-    if low is None or None in sums:
-        return _NO_PEAK
-    taken, reserved, flushed = (each or 0 for each in sums)
-    if sums_were_reset(counters.from_zero(after), after):
-        return Peak(PeakKind.BOUND, low)
-    return _between(low, max(low, min(taken, reserved + flushed)))
 
 
 def with_replay(counted: Peak, before: Counters, after: Counters, events: Any) -> Peak:

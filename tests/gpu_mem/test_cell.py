@@ -18,7 +18,7 @@ from gpumagic.gpu_mem import cell
 from gpumagic.gpu_mem import lines as recording
 from gpumagic.gpu_mem.cell import CellRun
 from gpumagic.gpu_mem.names import KnownNames
-from gpumagic.gpu_mem.records import BadgeKind, CellBadge, PeakKind
+from gpumagic.gpu_mem.records import BadgeKind, CellBadge, Peak, PeakKind
 from gpumagic.report.places import Code
 
 
@@ -178,6 +178,22 @@ def test_random_cells_that_reset_counters(runtime):
         assert vars(core) == before
 
     assert set(kinds) == {PeakKind.EXACT, PeakKind.BOUND}
+
+
+def test_resets_of_a_torch_that_the_cell_imports(runtime, monkeypatch):
+    """They cannot be seen, so that the peak is at least what the counter says."""
+    torch = sys.modules["torch"]
+    monkeypatch.delitem(sys.modules, "torch")
+    runtime.on = False
+    run = CellRun(lambda: runtime)
+
+    run.begin()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    runtime.on = True
+    runtime.count(0, 0, 200, 500, 2)
+    run.end()
+
+    assert run.changes()[0].peak == Peak(PeakKind.BOUND, 200)
 
 
 def test_the_error_is_kept_in_words_alone(runtime):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.devices.memory_events import MemoryEvent
-from gpumagic.gpu_mem.cell import peak_between, peak_unseen, with_replay
+from gpumagic.gpu_mem.cell import peak_between, with_replay
 from gpumagic.gpu_mem.records import Counters, Peak, PeakKind
 
 
@@ -48,21 +48,6 @@ def looks(*, before, after):
 def test_each_rule(before, after, peak):
     """Each rule for a peak that is not reset gives its kind and its bounds."""
     assert peak_between(*looks(before=before, after=after)) == peak
-
-
-@pytest.mark.parametrize(
-    ("taken", "reserved", "peak"),
-    [
-        (60, 80, Peak(PeakKind.BOUND, 40, 60)),  # no more than was taken
-        (90, 50, Peak(PeakKind.BOUND, 40, 50)),  # nor than the driver has given
-        (90, None, Peak(PeakKind.UNKNOWN)),
-        (-1, 50, Peak(PeakKind.BOUND, 40)),  # the sums were reset as well
-    ],
-)
-def test_a_first_use_whose_resets_were_not_seen(taken, reserved, peak):
-    """The peak lies between what the counter says and what there can have been."""
-    figures = {"peak_bytes": 40, "taken_bytes": taken, "flushed_bytes": 0}
-    assert peak_unseen(Counters(0, reserved_bytes=reserved, **figures)) == peak
 
 
 def events(taken, given_back):
