@@ -235,7 +235,7 @@ def _free_parts(report: FreeReport) -> Iterator[kit.Part]:
     if any(_is_kept(each) for each in found):
         yield kit.Note("note", _KEPT, _GIVE, "kept by torch")
     elif report.lost and not any(e.back_bytes or e.gained_bytes for e in found):
-        yield kit.Note("note", "other names hold it; this shows which", "%gpu_mem")
+        yield kit.Note("note", "other names may hold it; this shows which", "%gpu_mem")
     yield from (kit.Note("note", remark) for remark in report.remarks)
     if found:
         yield kit.how_measured(kit.Paragraph(_HOW_FREED))

@@ -177,7 +177,6 @@ def answer_for(  # noqa: PLR0913, a request meets all of these
     cap_left_bytes: int | None,
     stream: int = 0,
     max_split_bytes: int | None = None,
-    expandable: bool | None = None,
 ) -> Answer:
     """Whether so many bytes fit on a device now, and where they would go.
 
@@ -190,7 +189,7 @@ def answer_for(  # noqa: PLR0913, a request meets all of these
     rounded = _in_steps(requested_bytes, _BLOCK_BYTES)
     pool = "small" if rounded <= _LARGEST_SMALL_BYTES else "large"
     group = [each for each in own if (each.stream, each.pool) == (stream, pool)]
-    grows = any(each.expandable for each in own) if expandable is None else expandable
+    grows = any(each.expandable for each in own)
     holes = sorted(hole for each in group for hole in holes_of(each))
     now, later = (
         _Driver(
