@@ -316,7 +316,7 @@ def _search(namespace: Mapping[str, Any], kind: str) -> Holdings:
 
 def _outcome(found: Holdings) -> str:
     ended = "stopped at its budget" if found.partial else "complete"
-    return f"{found.searched} objects, {len(found.holders)} names; {ended}"
+    return f"{len(found.holders)} names; {ended}"
 
 
 def _all_tensors(memlab: Any) -> None:

@@ -43,7 +43,7 @@ class Way(NamedTuple):
 
 PLAIN = Way("plain")
 WAYS = (
-    Way("%gpu_mem on", before="%gpu_mem on", after="%gpu_mem off\n%gpu_mem log"),
+    Way("%gpu_mem on", before="%gpu_mem on", after="%gpu_mem off"),
     Way(
         "%cuda_sync_time on",
         before="%cuda_sync_time on",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpumagic.gpu_mem import view_terms as terms
-from gpumagic.gpu_mem.answer_now import TOP, looked_at, names_parts, unwanted
+from gpumagic.gpu_mem.answer_now import names_parts, unwanted
 from gpumagic.gpu_mem.records import HolderKind, PeakKind
 from gpumagic.report.record import Report
 from gpumagic.report.units import (
@@ -52,10 +52,6 @@ _PEAKS = {
     ),
     PeakKind.UNKNOWN: "Nothing counts the peak here.",
 }
-_ON_HOST = (
-    "Nobody counts the host's memory of tensors: it is what names hold before and "
-    "after."
-)
 _STEPS = "Step by step: each step takes a piece of memory or gives one back."
 _LEFT = (
     "Left: taken by this line and still in use at the end, whichever line gave back "
@@ -79,7 +75,6 @@ class CellReport(Report):
     # whether the recording was full before the cell had ended
     lines_partial: bool = False
     failed: str | None = None  # the error that the code raised, in one line
-    top: int = TOP
     remarks: tuple[str, ...] = ()
     # how much was in use in the course of the cell, by device; empty where that was
     # not recorded
@@ -118,8 +113,7 @@ def headline(report: CellReport) -> str:
         where = terms.on_devices(setting, *(each.device for each in changes))
         said = [f"{_delta(together)} {where} together", f"the most: {largest}"]
     if not changes:
-        nothing = "no memory moved on any device"
-        said = ["names hold no more host memory" if setting.is_host else nothing]
+        said = ["no memory moved on any device"]
     if report.failed is not None:
         error = report.failed.partition(":")[0]
         error = terms.short_name(error) if error.isidentifier() else "an error"
@@ -139,8 +133,7 @@ def _told(change: records.DeviceChange, setting: records.Setting) -> str:
         return f"{_delta(change.allocated_delta)} {where}, peak {peak}"
     if change.allocated_delta is None:
         return f"how much moved {where} is not counted"
-    said = f"{_delta(change.allocated_delta)} {where}"
-    return said if setting.is_host else f"{said}, peak {UNKNOWN}"
+    return f"{_delta(change.allocated_delta)} {where}, peak {UNKNOWN}"
 
 
 def _delta(nbytes: int | None) -> str:
@@ -186,17 +179,17 @@ def _most(report: CellReport) -> str:
     if line and line.line and line.left_bytes > max(_WORTH_NAMING * delta, 0):
         place = line.line.where if line.number is None else f"line {line.number}"
         return f"{place} left {bytes_text(line.left_bytes)}"
-    if delta <= 0:
+    if delta <= 0 or report.holdings is None:
         return ""
     first = unwanted(report.holdings)
     if first is not None:
         more = first.nbytes if first.delta_bytes is None else first.delta_bytes
         if more > 0:
             return f"{bytes_text(more)} is held by {first.words}"
-    holders = () if report.holdings is None else report.holdings.holders
-    named = [e for e in holders if e.kind is not HolderKind.UNATTRIBUTED]
+    named = [e for e in report.holdings.holders if e.delta_bytes]
+    named = [e for e in named if e.kind is not HolderKind.UNATTRIBUTED]
     most = max(named, key=lambda each: abs(each.delta_bytes or 0), default=None)
-    if most is None or not most.delta_bytes:
+    if most is None:
         return ""
     return f"{terms.short_name(most.name)} {change_text(most.delta_bytes)}"
 
@@ -228,12 +221,10 @@ def _parts(report: CellReport) -> Iterator[kit.Part]:
         yield from _lines_parts(report.lines, setting, room)
     if holdings is not None:
         in_sight = 0 if report.lines is not None else room
-        yield from names_parts(holdings, setting, report.top, room=in_sight)
+        yield from names_parts(holdings, setting, room=in_sight)
     if told[most:]:
         more = count_text(len(told[most:]), "more note")
         yield kit.Details(more, told[most:], "notes")
-    if tables := tuple(_at_peak_table(each, setting) for each in courses):
-        yield kit.Details("What was in use at the peak", tables, "peak")
     if counted:
         properties = (
             terms.devices(setting),
@@ -247,8 +238,8 @@ def _parts(report: CellReport) -> Iterator[kit.Part]:
         table = kit.Table.of("", properties, counted)
         yield kit.Details("What the allocator counted", (table,), "counters")
     kinds = dict.fromkeys(each.peak.kind for each in report.changes)
-    said = [_ON_HOST] if setting.is_host else [_PEAKS[kind] for kind in kinds]
-    said += filter(None, (_STEPS if courses else "", looked_at(holdings)))
+    said = [_PEAKS[kind] for kind in kinds]
+    said += [_STEPS] if courses else []
     remarks = (kit.Note("note", remark) for remark in report.remarks)
     yield kit.how_measured(kit.Paragraph("\n".join(said)), *remarks)
 
@@ -293,8 +284,6 @@ def _bars(
             stacks.insert(-1, kit.Stack(f"{name}peak", pieces, peak_short(peak)))
     first = terms.device_name(setting, changes[0].device)
     caption = "Memory" if several else f"Memory of {first}"
-    if setting.is_host:
-        caption = "Memory that names hold"
     return kit.Stacks(caption, tuple(stacks), _LEGEND)
 
 
@@ -350,20 +339,6 @@ def _highest(courses: Sequence[records.Course]) -> records.Course:
     return max(courses, key=lambda each: each.peak_bytes - each.lowest_bytes[0])
 
 
-def _at_peak_table(course: records.Course, setting: records.Setting) -> kit.Table:
-    """Whose it was, largest first."""
-    from gpumagic import drawing as kit
-
-    properties = (
-        terms.words("Held by", _owner),
-        terms.figures("In use at the peak", lambda each: each.nbytes),
-        terms.words("Since then", lambda e: "in use" if e.was_left else "given back"),
-        terms.words("Taken by", lambda e: (e.line and e.line.source) or ""),
-    )
-    caption = f"At the peak, {terms.device_name(setting, course.device)}"
-    return kit.Table.of(caption, properties, course.at_peak)
-
-
 # -------------------------------------------------------------------- by line
 
 
@@ -376,69 +351,49 @@ def _lines_parts(
     if not lines:
         yield kit.Paragraph("No line of the cell took memory, or gave it back.")
         return
-    ordered = sorted(lines, key=_place_in_cell)
-    yield _lines_table(ordered, setting, room - 1)
-    parts = _lines_table(ordered, setting, None), kit.Paragraph(_LEFT)
-    yield kit.Details("All lines, with what they gave back", parts, "lines")
-
-
-def _place_in_cell(use: records.LineUse) -> tuple[int, bool, int]:
-    """In the order of the cell; what belongs to none of its lines comes last."""
-    return _LAST if use.number is None else use.number, use.backward, use.device
+    # What belongs to none of its lines comes last.
+    ordered = sorted(lines, key=lambda e: (e.number or _LAST, e.backward, e.device))
+    by_weight = sorted(ordered, key=lambda use: -max(use.left_bytes, use.at_peak_bytes))
+    kept = [use for use in ordered if any(use is e for e in by_weight[: room - 1])]
+    yield _lines_table(kept, lines, setting, "By line of the cell", _LONGEST_CODE)
+    whole = _lines_table(ordered, lines, setting, "", 10 * _LONGEST_CODE)
+    yield kit.Details("All lines", (whole, kit.Paragraph(_LEFT)), "lines")
 
 
 def _lines_table(
-    lines: Sequence[records.LineUse], setting: records.Setting, most: int | None
+    shown: Sequence[records.LineUse],
+    lines: Sequence[records.LineUse],
+    setting: records.Setting,
+    caption: str,
+    longest: int,
 ) -> kit.Table:
-    """All lines, or so many of those that left most, or had most at the peak."""
+    """Some of the lines, and the sums of all."""
     from gpumagic import drawing as kit
 
     several = len({line.device for line in lines}) > 1
     highest = max(line.at_peak_bytes for line in lines)
 
-    def weight(use: records.LineUse) -> int:
-        return max(abs(use.net_bytes), use.left_bytes, use.at_peak_bytes)
-
     def at_peak(use: records.LineUse) -> kit.Meter | str:
-        if several or use is together:  # with a column more there is no room for a bar
+        if several:  # with a column more there is no room for a bar
             return bytes_text(use.at_peak_bytes)
         share = use.at_peak_bytes / highest if highest > 0 else None
         return kit.Meter(share, bytes_text(use.at_peak_bytes))
 
-    def number(use: records.LineUse) -> str:
-        return "" if use is together else str(use.number or "-")
-
-    def code(use: records.LineUse) -> str:
-        if use is together:
-            return f"all of them, with {more}" if hidden else "all of them"
-        return _code(use) if most is None else shortened(_code(use), _LONGEST_CODE)
-
-    kept = sorted(lines, key=lambda use: -weight(use))[:most]
-    shown = [use for use in lines if any(use is each for each in kept)]
-    hidden = len(lines) - len(shown)
-    more = count_text(hidden, "more line")
-    together = replace(
-        lines[0],
-        allocated_bytes=sum(use.allocated_bytes for use in lines),
-        freed_bytes=sum(use.freed_bytes for use in lines),
-        at_peak_bytes=sum(use.at_peak_bytes for use in lines),
-        left_bytes=sum(use.left_bytes for use in lines),
-    )
-    gave_back = (
-        terms.figures("Gave back", lambda use: use.freed_bytes),
-        terms.figures("Change", lambda use: use.net_bytes, change_text),
-    )
     properties = (
-        kit.Property(kit.Column("Line", number=True), number),
-        terms.words("Code", code),
+        kit.Property(kit.Column("Line", number=True), lambda e: str(e.number or "-")),
+        terms.words("Code", lambda use: shortened(_code(use), longest)),
         *((terms.devices(setting),) if several else ()),
         terms.figures("Took", lambda use: use.allocated_bytes),
-        *(gave_back if most is None else ()),
         terms.figures("Left", lambda use: use.left_bytes),
         kit.Property(kit.Column("At the peak", number=several), at_peak),
     )
-    caption = "" if most is None else "By line of the cell"
-    return kit.Table.of(caption, properties, (*shown, together))
+    hidden = len(lines) - len(shown)
+    more = f", with {count_text(hidden, 'more line')}" if hidden else ""
+    names = ("allocated_bytes", "left_bytes", "at_peak_bytes")
+    sums = (bytes_text(sum(getattr(use, name) for use in lines)) for name in names)
+    together = "", f"all of them{more}", *([""] if several else []), *sums
+    table = kit.Table.of(caption, properties, shown)
+    return replace(table, rows=(*table.rows, together))
 
 
 def _code(use: records.LineUse) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpumagic.gpu_mem import view_terms as terms
 from gpumagic.gpu_mem.records import difference
 from gpumagic.report.record import Record, Report
-from gpumagic.report.units import UNKNOWN, bytes_text, count_text, how_often, known_sum
+from gpumagic.report.units import UNKNOWN, bytes_text, how_often, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from gpumagic.gpu_mem.records import Counters, Leak, Setting
 
 FREE = "%gpu_mem free"
-_MOST_TOLD = 3  # devices
 _PARTIAL = "the search was ended early: there may be more"
 _NO_LEAK = "no failed call, shown result or graph keeps memory"
 _WATCH = "which lists, caches or hooks grow is seen from cell to cell"
@@ -49,13 +48,6 @@ class Growth(Record):
     grown_bytes: int
     times: int = 1  # at how many looks it held more than at the one before
     since_cell: int | None = None  # the cell of the first look
-    by_hooks: bool = False  # whether most of it is reached from hooks of modules
-
-    @property
-    def called(self) -> str:
-        """As it is shown."""
-        name = terms.short_name(self.name)
-        return f"hooks of {name}" if self.by_hooks else name
 
     @property
     def since(self) -> str:
@@ -90,26 +82,17 @@ def leaks_headline(report: LeakReport) -> str:
         first = next(iter(report.grown), None)
         if first is None:
             return _NO_LEAK
-        hold, more = "hold" if first.by_hooks else "holds", first.grown_bytes
-        return f"{first.called} {hold} {bytes_text(more)} more than {first.since}"
+        name, more = terms.short_name(first.name), bytes_text(first.grown_bytes)
+        return f"{name} holds {more} more than {first.since}"
     least = "at least " if report.partial else ""
-    held = _totals(report.total_bytes, report.setting) or UNKNOWN
+    devices, sizes = zip(*report.total_bytes, strict=True)
+    held = f"{bytes_text(sum(sizes))} {terms.on_devices(report.setting, *devices)}"
     said = f"{least}{held} is held, and probably not wanted"
     if len(report.leaks) == 1:
         return said
     largest = max(report.leaks, key=lambda leak: leak.nbytes)
     where = terms.short_name(largest.where)
     return f"{said}: {bytes_text(largest.nbytes)} by {where}"
-
-
-def _totals(by_device: Sequence[tuple[int, int]], setting: Setting) -> str:
-    totals = [
-        f"{bytes_text(nbytes)} {terms.on_devices(setting, device)}"
-        for device, nbytes in by_device[:_MOST_TOLD]
-    ]
-    if more := len(by_device) - len(totals):
-        totals.append(count_text(more, "more device"))
-    return " and ".join(totals)
 
 
 def _leak_parts(report: LeakReport) -> Iterator[kit.Part]:
@@ -131,10 +114,6 @@ def _leak_parts(report: LeakReport) -> Iterator[kit.Part]:
     if report.partial:
         yield kit.Note("note", _PARTIAL)
     remarks = [kit.Note("note", remark) for remark in report.remarks]
-    if leaks:
-        pairs = [(leak.where, ", ".join(leak.held_by)) for leak in leaks]
-        grid = kit.Grid("", tuple(pairs))
-        yield kit.Details("Every place that has to let go", (grid,), "places")
     yield kit.how_measured(kit.Paragraph(_HOW), *remarks)
 
 
@@ -159,7 +138,7 @@ def _grown_table(grown: Sequence[Growth], setting: Setting) -> kit.Table:
     from gpumagic import drawing as kit
 
     properties = (
-        terms.words("Name", lambda each: each.called),
+        terms.words("Name", lambda each: terms.short_name(each.name)),
         terms.devices(setting),
         terms.figures("Holds", lambda each: each.nbytes),
         terms.figures("More by", lambda each: each.grown_bytes),
@@ -202,8 +181,6 @@ class FreeReport(Report):
     """What was let go of, and what came back."""
 
     setting: Setting
-    # what was done, in words, in the order in which it was done
-    dropped: tuple[str, ...]
     returns: tuple[Return, ...] = ()  # of each device that was read both times
     lost: tuple[str, ...] = ()  # what is not there any more: `%debug`, `Out`
     remarks: tuple[str, ...] = ()
@@ -219,15 +196,13 @@ class FreeReport(Report):
 def free_headline(report: FreeReport) -> str:
     """How much came back."""
     setting, found = report.setting, report.returns
-    if not report.dropped:
-        return "there was nothing to let go of"
     if not found:
-        return "all was let go of; no device is in use that anything could come back to"
+        return "no device is in use that memory could come back to"
     moved = [e.device for e in found if e.back_bytes != 0 or e.gained_bytes]
     where = terms.on_devices(setting, *(moved or [each.device for each in found]))
     together = known_sum([each.back_bytes for each in found])
     if together is None:
-        return f"all was let go of; how much came back {where} is {UNKNOWN}"
+        return f"how much came back {where} is {UNKNOWN}"
     if together > 0:
         return f"{bytes_text(together)} {where} came back"
     given = sum(max(each.gained_bytes or 0, 0) for each in found)
@@ -235,7 +210,9 @@ def free_headline(report: FreeReport) -> str:
         return (
             f"{bytes_text(given)} of torch's cache {where} was given back to the device"
         )
-    return f"all was let go of, and nothing came back {where}"
+    if not report.lost:
+        return "there was nothing to let go of"
+    return f"nothing came back {where}: what was let go of held none of it alone"
 
 
 def _free_parts(report: FreeReport) -> Iterator[kit.Part]:
@@ -252,23 +229,14 @@ def _free_parts(report: FreeReport) -> Iterator[kit.Part]:
             terms.figures("To the device", lambda each: each.gained_bytes),
             terms.figures("Free on it now", lambda each: each.free_bytes),
         ]
-        if setting.is_host:
-            properties = properties[:4]
         yield kit.Table.of("What came back", properties, found).beginning(MOST_ROWS)
     if report.lost:
         yield kit.Paragraph(f"Not there any more: {terms.names_listed(report.lost)}.")
-    back = known_sum([each.back_bytes for each in found])
     if any(_is_kept(each) for each in found):
         yield kit.Note("note", _KEPT, _GIVE, "kept by torch")
-    in_vain = back is not None and back <= 0
-    if report.dropped and in_vain and not any(e.gained_bytes for e in found):
-        said = "other names may hold the same memory; this shows which"
-        yield kit.Note("note", said, "%gpu_mem")
+    elif report.lost and not any(e.back_bytes or e.gained_bytes for e in found):
+        yield kit.Note("note", "other names may hold it; this shows which", "%gpu_mem")
     yield from (kit.Note("note", remark) for remark in report.remarks)
-    if report.dropped:
-        steps = (f"{number}. {done}" for number, done in enumerate(report.dropped, 1))
-        parts = (kit.Paragraph("\n".join(steps)),)
-        yield kit.Details("What was let go of, in this order", parts, "steps")
     if found:
         yield kit.how_measured(kit.Paragraph(_HOW_FREED))
 

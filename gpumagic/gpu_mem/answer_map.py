@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpumagic.gpu_mem import view_terms as terms
 from gpumagic.gpu_mem.fragmentation import group_name, held_back, holes_of, whose
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 _MOST_OF_IT = 0.5  # of all that is free
 _NEARLY_FREE = 0.1  # is in use, of what is free beside it
-_MOST_BLOCKS = 12
 _FEWEST_HELD_BACK = 3
-_MOST_DEVICES = 5
 MOST_IN_SIGHT = 6  # rows
 _MOST_DRAWN = 12  # rows of all devices together
 _BLOCKS_IN_A_ROW = 100  # as many can be told apart
@@ -91,7 +89,9 @@ def _parts(report: MapReport) -> Iterator[kit.Part]:
     by_device: dict[int, list[Segment]] = defaultdict(list)
     for each in report.segments:
         by_device[each.device].append(each)
-    in_sight = _in_sight(by_device, report.setting)
+    freest = max(by_device, key=lambda n: sum(sum(holes_of(e)) for e in by_device[n]))
+    name = terms.device_name(report.setting, freest)
+    in_sight = picture_of(by_device[freest], name, MOST_IN_SIGHT)
     yield in_sight
     if rows := held_back(report.segments):
         room = max(MOST_ROWS - len(in_sight.rows), _FEWEST_HELD_BACK)
@@ -103,34 +103,10 @@ def _parts(report: MapReport) -> Iterator[kit.Part]:
             for device, its in sorted(by_device.items())
         )
         yield kit.Details("Every segment, by pool and stream", drawn, "segments")
-    yield from _block_details(report)
     yield kit.how_measured(kit.Paragraph(_HOW))
 
 
 # ------------------------------------------------------------------ the picture
-
-
-def _in_sight(by_device: dict[int, list[Segment]], setting: Setting) -> kit.Strips:
-    """One picture: the rows of one device, or of many a row each."""
-    from gpumagic import drawing as kit
-
-    if len(by_device) == 1:
-        ((device, segments),) = by_device.items()
-        return picture_of(segments, terms.device_name(setting, device), MOST_IN_SIGHT)
-    free = {n: sum(sum(holes_of(s)) for s in its) for n, its in by_device.items()}
-    freest = sorted(by_device, key=lambda device: -free[device])[:_MOST_DEVICES]
-    rows = []
-    for device in sorted(freest):
-        pieces = [
-            kit.Piece(_KINDS.get(block.state, ""), block.nbytes, starts=not place)
-            for segment in by_device[device]
-            for place, block in enumerate(segment.blocks)
-        ]
-        rows.append(_strip_row(terms.device_name(setting, device), pieces))
-    which = "each device" if len(rows) == len(by_device) else "the freest devices"
-    caption = f"Segments of {which}, in the order of addresses"
-    full = max(row.length for row in rows)
-    return kit.Strips(caption, tuple(rows), _LEGEND, full, "block", bytes_text)
 
 
 def picture_of(segments: Sequence[Segment], name: str, most: int) -> kit.Strips:
@@ -229,51 +205,3 @@ def held_back_table(rows: Sequence[HeldBack], setting: Setting) -> kit.Table:
         terms.words("Lies in", lambda row: row.place),
     )
     return kit.Table.of("What keeps free memory from going back", properties, rows)
-
-
-class _Alike(NamedTuple):
-    """Blocks of the same names in the same place."""
-
-    first: Block
-    device: int
-    place: str
-    blocks: int = 0
-    nbytes: int = 0
-
-
-def _block_details(report: MapReport) -> Iterator[kit.Details]:
-    """The largest of what is in use, whose it is, and from which line."""
-    from gpumagic import drawing as kit
-
-    alike: dict[object, _Alike] = {}
-    for segment in report.segments:
-        place = group_name(segment)
-        for block in segment.blocks:
-            if block.state is BlockState.FREE:
-                continue
-            group = segment.device, place, block.state, block.names, block.line
-            key = group if whose(block) else id(block)
-            before = alike.get(key, _Alike(block, segment.device, place))
-            alike[key] = before._replace(
-                blocks=before.blocks + 1, nbytes=before.nbytes + block.nbytes
-            )
-    if not alike:
-        return
-    rows = sorted(alike.values(), key=lambda each: each.nbytes, reverse=True)
-    several = len({each.device for each in rows}) > 1
-    properties = (
-        terms.words(
-            "Name", lambda row: terms.names_listed(row.first.names) or "no name found"
-        ),
-        terms.figures("Blocks", lambda row: row.blocks, "{:,}".format),
-        terms.figures("Bytes", lambda row: row.nbytes),
-        terms.words("State", lambda row: _KINDS[row.first.state]),
-        *((terms.devices(report.setting),) if several else ()),
-        terms.words("Lies in", lambda row: row.place),
-        terms.words(
-            "Allocated in",
-            lambda row: row.first.line.where if row.first.line else "not recorded",
-        ),
-    )
-    table = kit.Table.of("", properties, rows[:_MOST_BLOCKS], total=len(rows))
-    yield kit.Details("The largest blocks in use", (table,), "blocks")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.gpu_mem import view_terms as terms
-from gpumagic.gpu_mem.records import NAMELESS, HolderKind
+from gpumagic.gpu_mem.records import HolderKind, difference
 from gpumagic.report.record import Report
 from gpumagic.report.units import (
     UNKNOWN,
@@ -17,7 +17,6 @@ from gpumagic.report.units import (
     known_sum,
     listed,
     part_text,
-    seconds_text,
 )
 
 if TYPE_CHECKING:
@@ -27,10 +26,11 @@ if TYPE_CHECKING:
     from gpumagic.gpu_mem import records
     from gpumagic.gpu_mem.records import DeviceMemory, Holder, Holdings, Setting
 
-TOP = 10  # names
+NOT_STARTED = "no GPU memory is in use yet"
+USE_ONE = 'make a tensor on one; gpumagic.simulate("h100") gives a GPU to look at'
 _MOST_TOLD = 2  # devices in the title
 _FEWEST_ROWS = 3  # a name, the others, and the sum
-_MOST_FOLDED = 20  # names
+_MOST_FOLDED = 50  # names
 _MOST_PARTS = 3
 _IN_USE, _FREE, _OTHERS, _OUTSIDE = "in use", "free", "others", "outside torch"
 _LEGEND = (
@@ -50,6 +50,7 @@ _PARTIAL = (
     "the search for names was ended early: names hold at least this, and no name "
     "found is at most this"
 )
+_HOW = "In use is torch's own counter; what is free is told by the driver."
 _UNWANTED = {
     HolderKind.ERROR: "a failed call: %gpu_mem leaks",
     HolderKind.OUTPUT: "shown results: %gpu_mem leaks",
@@ -65,9 +66,6 @@ class MemoryReport(Report):
     devices: tuple[DeviceMemory, ...]
     holdings: Holdings | None = None
     badges: tuple[records.CellBadge, ...] = ()
-    top: int = TOP  # how many names are to be shown
-    why_not: str | None = None  # why there is nothing to tell, if there is nothing
-    hint: str | None = None
 
     def drawing(self) -> kit.Drawing:
         """The answer, the bars, the names, and behind them the figures."""
@@ -80,20 +78,18 @@ class MemoryReport(Report):
 def headline(report: MemoryReport) -> str:
     """How much is allocated where, and who holds most of it."""
     devices, setting = report.devices, report.setting
-    if report.why_not is not None:
-        return "nothing can be told of the memory yet"
     if not devices:
-        return "no device is in use, so that nothing is allocated"
+        return NOT_STARTED
     allocated = known_sum([each.counters.allocated_bytes for each in devices])
     where = terms.on_devices(setting, *(each.counters.device for each in devices))
-    where = where if setting.is_host else f"allocated {where}"
     if first := unwanted(report.holdings):
-        return f"{_out_of(first.nbytes, allocated)} {where} is held by {first.words}"
+        held = f"allocated {where} is held by {first.words}"
+        return f"{_out_of(first.nbytes, allocated)} {held}"
     if len(devices) <= _MOST_TOLD:
         said = ", ".join(_device(each, setting) for each in devices)
     else:
         total = known_sum([each.total_bytes for each in devices])
-        said = f"{_out_of(allocated, total)} {where}"
+        said = f"{_out_of(allocated, total)} allocated {where}"
     held = _who_holds_most(report.holdings)
     return f"{said}; {held}" if held else said
 
@@ -101,18 +97,14 @@ def headline(report: MemoryReport) -> str:
 def _device(memory: DeviceMemory, setting: Setting) -> str:
     allocated, total = memory.counters.allocated_bytes, memory.total_bytes
     where = terms.on_devices(setting, memory.counters.device)
-    if setting.is_host:
-        return f"{bytes_text(allocated)} {where}"
     if allocated is not None:
         return f"{_out_of(allocated, total)} allocated {where}"
-    if memory.used_bytes is None:
-        return f"what is allocated {where} is unknown"
     in_use = _out_of(memory.used_bytes, total)
     return f"{in_use} used {where}; how much of it by tensors is not counted"
 
 
 def _out_of(part: int | None, whole: int | None) -> str:
-    return bytes_text(part) if whole is None else part_text(part, whole)
+    return bytes_text(part) if whole is None or part is None else part_text(part, whole)
 
 
 class Unwanted(NamedTuple):
@@ -135,8 +127,7 @@ def unwanted(holdings: Holdings | None) -> Unwanted | None:
         del sums[HolderKind.UNATTRIBUTED]
     kind = max(_UNWANTED, key=lambda kind: sums[kind])
     named = (each for each in holdings.holders if each.kind not in _UNWANTED)
-    largest = max((each.reachable_bytes for each in named), default=0)
-    if sums[kind] <= largest:
+    if sums[kind] <= max((each.reachable_bytes for each in named), default=0):
         return None
     deltas = [each.delta_bytes for each in holdings.holders if each.kind is kind]
     return Unwanted(sums[kind], known_sum(deltas) if deltas else None, _UNWANTED[kind])
@@ -151,11 +142,10 @@ def _who_holds_most(holdings: Holdings | None) -> str:
     first = max(found, key=lambda row: row.reachable_bytes)
     holds = "hold" if first.kind is HolderKind.LIBRARY else "holds"
     least = "at least " if holdings.partial else ""
-    name, held = terms.short_name(first.name), bytes_text(first.reachable_bytes)
-    other = first.shares_with and terms.short_name(first.shares_with)
-    return (
-        f"{name} {holds} {least}{held}{f', some of it with {other}' if other else ''}"
-    )
+    said = f"{terms.short_name(first.name)} {holds} {least}"
+    said += bytes_text(first.reachable_bytes)
+    other = first.shares_with
+    return f"{said}, some of it with {terms.short_name(other)}" if other else said
 
 
 # ------------------------------------------------------------------- the screen
@@ -166,25 +156,17 @@ def _parts(report: MemoryReport) -> Iterator[kit.Part]:
     from gpumagic.drawing.document import MOST_ROWS
 
     devices, setting, holdings = report.devices, report.setting, report.holdings
-    if report.why_not is not None:
-        yield kit.Note("note", report.why_not, report.hint or "")
-        return
     if not devices:
+        yield kit.Note("note", "a GPU is in use with its first tensor", USE_ONE)
         return
-    if not setting.is_host:  # of the host no total is known
-        yield bars(devices, setting)
+    yield bars(devices, setting)
     told = terms.notes(report.badges, setting)
     yield from told
     if holdings is not None:
         room = max(MOST_ROWS - len(told) - len(devices) + 1, _FEWEST_ROWS)
-        yield from names_parts(holdings, setting, report.top, room=room)
-    figures = kit.Details("All figures of the memory", (_figures(report),), "counters")
-    yield figures
-    said = "In use is torch's own counter; what is free is told by the driver."
-    if setting.is_host:
-        said = "In use is what names hold; the operating system tells what is free."
-    looked = looked_at(holdings)
-    yield kit.how_measured(kit.Paragraph(f"{said}\n{looked}" if looked else said))
+        yield from names_parts(holdings, setting, room=room)
+    yield kit.Details("All figures of the memory", (_figures(report),), "counters")
+    yield kit.how_measured(kit.Paragraph(_HOW))
 
 
 def bars(devices: Sequence[DeviceMemory], setting: Setting) -> kit.Stacks:
@@ -243,44 +225,36 @@ def _figures(report: MemoryReport) -> kit.Part:
     """The figures behind the bars; of one device the allocator's others as well."""
     from gpumagic import drawing as kit
 
-    setting, (first, *more) = report.setting, report.devices
-    main = [
+    setting = report.setting
+    properties = [
         terms.figures("In use", lambda each: each.counters.allocated_bytes),
+        terms.figures("Cached", lambda each: each.cached_bytes),
+        kit.Property(kit.Column("Outside torch", number=True), _outside),
+        kit.Property(kit.Column("Others", number=True), _others),
         terms.figures("Free", lambda each: each.free_bytes),
+        terms.figures("Total", lambda each: each.total_bytes),
     ]
-    if not setting.is_host:
-        main[1:1] = (
-            terms.figures("Cached", lambda each: each.cached_bytes),
-            kit.Property(kit.Column("Outside torch", number=True), _outside),
-            kit.Property(kit.Column("Others", number=True), _others),
+    if len(report.devices) > 1:
+        device = terms.words(
+            "Device", lambda each: terms.device_name(setting, each.counters.device)
         )
-        main.append(terms.figures("Total", lambda each: each.total_bytes))
-    device = terms.words(
-        "Device", lambda each: terms.device_name(setting, each.counters.device)
-    )
-    if more:
-        return kit.Table.of("", (device, *main), report.devices)
-    besides = (
-        terms.figures("Limit of this process", lambda each: each.cap_bytes),
-        terms.figures("Peak so far", lambda each: each.counters.peak_bytes),
-        terms.figures("Awaited by streams", lambda each: each.counters.pending_bytes),
-        terms.figures("Driver calls", lambda d: d.counters.driver_calls, "{:,}".format),
-        terms.figures("Cache emptied", lambda d: d.counters.retries, "{:,}".format),
-        terms.figures("Out of memory", lambda d: d.counters.ooms, "{:,}".format),
-    )
-    pairs = [(each.column.heading.lower(), each.cell(first)) for each in main]
-    known = [(each.column.heading.lower(), each.cell(first)) for each in besides]
-    name = [("device", first.name)] if first.name else []
-    return kit.Grid("", (*name, *pairs, *(each for each in known if each[1])))
+        return kit.Table.of("", (device, *properties), report.devices)
+    (only,) = report.devices
+    pairs = [(each.column.heading.lower(), each.cell(only)) for each in properties]
+    for words, nbytes in (
+        ("limit of this process", only.cap_bytes),
+        ("peak so far", only.counters.peak_bytes),
+    ):
+        pairs += [] if nbytes is None else [(words, bytes_text(nbytes))]
+    name = [("device", only.name)] if only.name else []
+    return kit.Grid("", (*name, *pairs))
 
 
 def _outside(memory: DeviceMemory) -> str | None:
     if memory.outside_bytes is not None:
         return bytes_text(memory.outside_bytes)
-    used, reserved = memory.used_bytes, memory.counters.reserved_bytes
-    if used is None or reserved is None:
-        return None
-    return f"at most {bytes_text(max(used - reserved, 0))}"
+    rest = difference(memory.used_bytes, memory.counters.reserved_bytes)
+    return None if rest is None else f"at most {bytes_text(max(rest, 0))}"
 
 
 def _others(memory: DeviceMemory) -> str | None:
@@ -296,7 +270,7 @@ def _others(memory: DeviceMemory) -> str | None:
 
 
 def names_parts(
-    holdings: Holdings, setting: Setting, top: int, *, room: int
+    holdings: Holdings, setting: Setting, *, room: int
 ) -> Iterator[kit.Part]:
     """The names that hold most, and behind them all that is known of each."""
     from gpumagic import drawing as kit
@@ -306,51 +280,38 @@ def names_parts(
             yield kit.Paragraph("No name was found that holds any of it.")
         return  # there is nothing to hold
     if room:
-        yield names_table(holdings, top, room=room)
+        yield names_table(holdings, room=room)
     if holdings.partial:
         yield kit.Note("note", _PARTIAL, word="search ended early")
     remarks = (kit.Note("note", remark) for remark in holdings.remarks)
-    table = _whole_table(holdings, setting, max(top, _MOST_FOLDED))
+    table = _whole_table(holdings, setting)
     summary = "All that is known of the names"
     yield kit.Details(summary, (table, kit.Paragraph(_MEANING), *remarks), "names")
 
 
-def looked_at(holdings: Holdings | None) -> str:
-    """How far the search for names went; empty where there was none."""
-    if holdings is None or not holdings.searched:
-        return ""
-    looked = count_text(holdings.searched, "object")
-    return f"Names were looked for in {looked}, in {seconds_text(holdings.seconds)}."
-
-
-def names_table(holdings: Holdings, top: int, *, room: int) -> kit.Table:
-    """The largest names, what the others hold, and the sum, in so many rows.
-
-    Who asks for more names than usual gets them.
-    """
+def names_table(holdings: Holdings, *, room: int) -> kit.Table:
+    """The largest names, what the others hold, and the sum, in so many rows."""
     from gpumagic import drawing as kit
 
     sums = list(_sums(holdings))
     rows = sorted(together(holdings.holders), key=lambda row: -row.reachable_bytes)
-    room = max(room - len(sums), 1) if top <= TOP else top
-    most = min(top, room if len(rows) <= room else room - 1)
-    shown, more = _shown_of(rows, max(most, 1))
+    room = max(room - len(sums), 1)
+    most = max(room if len(rows) <= room else room - 1, 1)
+    # What a cell has changed comes before the rest.
+    ordered = sorted(rows, key=lambda row: -abs(row.delta_bytes or 0))
+    shown = [row for row in rows if any(row is each for each in ordered[:most])]
     columns = tuple(_columns(holdings))
+    if more := [row for row in rows if row not in shown]:
+        sums.insert(0, (count_text(len(more), "more name"), _alone(more)))
+    # Of several names only what they hold alone can be told.
+    cells = (
+        (name, *[""] * (len(columns) - 2), bytes_text(nbytes)) for name, nbytes in sums
+    )
     table = kit.Table.of("Who holds it", columns, shown)
-    if more:
-        names = count_text(len(more), "more name")
-        sums.insert(0, (names, _alone(more)))
-    cells = []
-    for name, nbytes in sums:  # of several names only one figure can be told
-        alone = (
-            bytes_text(nbytes) if each.column.heading.startswith("Alone") else ""
-            for each in columns[1:]
-        )
-        cells.append((name, *alone))
     return replace(table, rows=(*table.rows, *cells))
 
 
-def _whole_table(holdings: Holdings, setting: Setting, most: int) -> kit.Table:
+def _whole_table(holdings: Holdings, setting: Setting) -> kit.Table:
     """Each name on each device, with what it is made of."""
     from gpumagic import drawing as kit
 
@@ -362,9 +323,7 @@ def _whole_table(holdings: Holdings, setting: Setting, most: int) -> kit.Table:
         columns.append(terms.words("Made of", _made_of))
     if any(each.shares_with for each in holders):
         columns.append(terms.words("Shared with", lambda each: each.shares_with or ""))
-    nameless = [each for each in holders if each.kind in NAMELESS]
-    named = [each for each in holders if each.kind not in NAMELESS]
-    rows = (*named[:most], *nameless[:_MOST_FOLDED])
+    rows = holders[:_MOST_FOLDED]
     return kit.Table.of("Who holds it", columns, rows, total=len(holders))
 
 
@@ -387,7 +346,7 @@ def _name(holder: Holder) -> str:
 
 
 def _made_of(holder: Holder) -> str:
-    parts = [f"{each.name} {bytes_text(each.nbytes)}" for each in holder.parts]
+    parts = [f"{name} {bytes_text(nbytes)}" for name, nbytes in holder.parts]
     return listed(parts, ", ", _MOST_PARTS if len(parts) > _MOST_PARTS else None)
 
 
@@ -410,31 +369,19 @@ def _alone(holders: Iterable[Holder]) -> int:
 
 def together(holders: Iterable[Holder]) -> list[Holder]:
     """Each name once, with the sums of its devices, in the order of the first."""
-    same: dict[tuple[HolderKind, str], list[Holder]] = {}
+    same: dict[tuple[HolderKind, str], Holder] = {}
     for each in holders:
-        same.setdefault((each.kind, each.name), []).append(each)
-    rows = []
-    for its in same.values():
-        deltas = [each.delta_bytes for each in its if each.delta_bytes is not None]
-        partners = [each.shares_with for each in its if each.shares_with]
-        row = replace(
-            its[0],
-            own_bytes=_alone(its),
-            reachable_bytes=sum(each.reachable_bytes for each in its),
-            shares_with=partners[0] if partners else None,
+        key = each.kind, each.name
+        before = same.get(key)
+        if before is None:
+            same[key] = each
+            continue
+        deltas = [d for d in (before.delta_bytes, each.delta_bytes) if d is not None]
+        same[key] = replace(
+            before,
+            own_bytes=before.own_bytes + each.own_bytes,
+            reachable_bytes=before.reachable_bytes + each.reachable_bytes,
+            shares_with=before.shares_with or each.shares_with,
             delta_bytes=sum(deltas) if deltas else None,
         )
-        rows.append(row)
-    return rows
-
-
-def _shown_of(rows: list[Holder], top: int) -> tuple[list[Holder], list[Holder]]:
-    """So many of them, and the rest; what a cell has changed comes before the rest."""
-    by_change = sorted(rows, key=lambda row: -abs(row.delta_bytes or 0))
-    changed = [row for row in by_change[:top] if row.delta_bytes]
-    others = [row for row in rows if row not in changed]
-    chosen = {id(row) for row in (*changed, *others)[:top]}
-    return (
-        [row for row in rows if id(row) in chosen],
-        [row for row in rows if id(row) not in chosen],
-    )
+    return list(same.values())

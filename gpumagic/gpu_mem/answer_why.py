@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
+from gpumagic.gpu_mem import records
 from gpumagic.gpu_mem import view_terms as terms
 from gpumagic.gpu_mem.answer_leaks import FREE, leaks_table
 from gpumagic.gpu_mem.answer_map import held_back_table
 from gpumagic.gpu_mem.answer_now import bars, names_table
 from gpumagic.gpu_mem.fragmentation import blocking_names
-from gpumagic.gpu_mem.records import Cause, Holdings, LeakKind
-from gpumagic.report.record import Report
+from gpumagic.gpu_mem.records import Cause, LeakKind
+from gpumagic.report.record import Record, Report
 from gpumagic.report.units import bytes_text, count_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from gpumagic import drawing as kit
-    from gpumagic.gpu_mem import records
+
+    Asked: TypeAlias = "WhyReport | FitReport"
 
 _MOST_HOLDERS, _MOST_STEPS = 6, 3
 _MUCH_OF_THE_DEVICE = 0.1
@@ -26,31 +28,6 @@ _MUCH_OF_WHAT_LIVES = 0.25
 _USUAL_OUTSIDE_BYTES = 2 << 30  # a context, loaded kernels, some buffers
 _SURELY = 0.99  # sizes in the error are rounded to hundredths of their unit
 _WORTH_A_LINE_BYTES = 1 << 20
-_BATCH = "ask for less at once: a smaller batch, a smaller dtype, or parts in a loop"
-_LESS_IN_THE_RUN = (
-    _BATCH,
-    "use torch.no_grad() where no backward pass follows",
-    "use torch.utils.checkpoint where one does",
-)
-_MAP = "%gpu_mem map shows what lies between the free pieces"
-_EXPANDABLE = (
-    "%env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in a fresh kernel, before "
-    "torch is imported"
-)
-_EXPANDABLE_IN_THE_MODEL = (
-    'allocator="expandable_segments:True" besides what you have given '
-    "gpumagic.simulate, after a restart"
-)
-_LIFT = "torch.{kind}.set_per_process_memory_fraction(1.0) lifts this process's limit"
-_POOLS = (
-    "del the graphs that are not needed any more, then torch.{kind}.empty_cache()",
-    'use torch.compile without mode="reduce-overhead", which records graphs',
-)
-_TO_LEARN_MORE = (
-    "let it out once, without try and except: its words say how much was asked for",
-    "%gpu_mem fit 2GiB asks whether so much would fit now",
-)
-_UNKNOWN = "Neither the text of the error nor the memory now tells why."
 _NO_WORDS = (
     "torch counts such errors, but only the error says how much was asked for.\n"
     "Most likely the code, or a library that it uses, has caught it."
@@ -62,11 +39,10 @@ _AFTER = (
 
 
 class _Words(NamedTuple):
-    """How a cause is told, with the figures of the error in braces."""
+    """How a cause is told, with figures in braces."""
 
-    short: str  # in the title
-    asked: str  # of a request that nobody has made yet
-    sentence: str
+    why: str  # of an error
+    fit: str  # of a request that nobody has made yet
     table: str = "names"  # what it is about
 
 
@@ -74,28 +50,22 @@ _CAUSES = {
     Cause.NEVER_FITS: _Words(
         "that is more than {may_take}",
         "{asked} is more than {may_take}, whatever is freed",
-        "{asked} is more than {may_take}: freeing memory does not help.",
     ),
     Cause.TOO_MUCH_LIVE: _Words(
-        "{alive}{limits}",
-        "with what is alive now, {asked} more is too much{limits}",
-        "{live} was alive in tensors: {asked} does not fit beside it{limits}.",
+        "{alive}{limits}", "with what is alive now, {asked} more is too much{limits}"
     ),
     Cause.FRAGMENTED: _Words(
         "enough was free, but in pieces that are too small",
         "enough is free, but no piece of it is as large as {asked}",
-        "{free} was free in what torch keeps, but in pieces that are too small{hole}.",
         "blocks",
     ),
     Cause.OTHERS: _Words(
         "others on the device hold much of its memory",
         "other processes, or what lies outside torch, hold much",
-        "Other processes hold {others}{outside}: no tensor that is freed here helps.",
     ),
     Cause.LEAKED: _Words(
         "freeing likely leaks would have been enough",
         "freeing likely leaks would be enough",
-        "{leaked} is held by likely leaks: freeing them is enough.",
         "leaks",
     ),
 }
@@ -104,12 +74,21 @@ _CAUSES = {
 # ----------------------------------------------------------------------- the verdict
 
 
-class Verdict(NamedTuple):
+@dataclass(frozen=True)
+class Verdict(Record):
     """All that a request which found no place comes down to."""
 
     causes: tuple[Cause, ...] = ()  # the most telling first; none where nothing tells
     is_capped: bool = False  # whether a limit of this process is in the way as well
     pools_bytes: int = 0  # what graphs, and pools of the user's, keep for themselves
+
+    def clauses(self) -> dict[str, str]:
+        """The words about the limit of this process, and about pools of graphs."""
+        limits = " under the limit of this process" if self.is_capped else ""
+        if self.pools_bytes:
+            limits += f", with {bytes_text(self.pools_bytes)} kept for graphs"
+        may_take = "this process may take" if self.is_capped else "the device has"
+        return {"limits": limits, "may_take": may_take}
 
 
 def verdict_of(
@@ -123,7 +102,9 @@ def verdict_of(
     """Why a request has failed, or would fail now."""
     if oom is None and (answer is None or answer.place != "nowhere"):
         return Verdict()
-    room = _room_at(oom, answer, memory, pools_bytes)
+    now = memory or records.DeviceMemory(records.Counters(0))
+    room = _room_now(answer, now, pools_bytes)
+    room = room if oom is None else _room_then(oom, room)
     causes = tuple(dict.fromkeys(room.causes(leaks_bytes)))
     return Verdict(
         causes, room.is_capped, room.pools if room.is_much(room.pools) else 0
@@ -134,7 +115,6 @@ class _Room(NamedTuple):
     """What there was for a request; None is unknown."""
 
     asked: int | None  # in one piece
-    made: bool  # the request has been made, and so has failed
     total: int | None
     live: int | None  # what tensors hold
     free: int | None  # what the driver has
@@ -144,6 +124,7 @@ class _Room(NamedTuple):
     outside: int  # what this process has besides
     cap: int | None  # what this process may take, where it has a limit
     cap_left: int | None
+    made: bool = False  # the request has been made, and so has failed
 
     def causes(self, leaks: int) -> Iterator[Cause]:
         """The sentences that are true, some perhaps twice."""
@@ -209,47 +190,40 @@ class _Room(NamedTuple):
         return self.total is not None and nbytes >= _MUCH_OF_THE_DEVICE * self.total
 
 
-def _room_at(
-    oom: records.OomFacts | None,
-    answer: records.Answer | None,
-    memory: records.DeviceMemory | None,
-    pools: int,
+def _room_now(
+    answer: records.Answer | None, memory: records.DeviceMemory, pools: int
 ) -> _Room:
-    """The figures of the error, and those of now where it has none."""
-    counters = getattr(memory, "counters", None)
-    reserved = getattr(counters, "reserved_bytes", None)
-    active = getattr(counters, "active_bytes", None)
-    cap = getattr(memory, "cap_bytes", None)
-    unused = None
-    if reserved is not None and active is not None:
-        unused = max(reserved - active - pools, 0)
-    free = getattr(answer, "device_free_bytes", None)
-    now = _Room(
-        asked=getattr(answer, "rounded_bytes", None),
-        made=oom is not None,
-        total=getattr(memory, "total_bytes", None),
-        live=getattr(counters, "allocated_bytes", None),
-        free=getattr(memory, "free_bytes", None) if free is None else free,
-        unused=unused,
+    counters, free = memory.counters, memory.free_bytes
+    if answer is not None and answer.device_free_bytes is not None:
+        free = answer.device_free_bytes
+    unused = records.difference(counters.reserved_bytes, counters.active_bytes)
+    cap_left = records.difference(memory.cap_bytes, counters.reserved_bytes)
+    return _Room(
+        asked=None if answer is None else answer.rounded_bytes,
+        total=memory.total_bytes,
+        live=counters.allocated_bytes,
+        free=free,
+        unused=None if unused is None else max(unused - pools, 0),
         pools=pools,
-        others=getattr(memory, "not_ours_bytes", None) or 0,
-        outside=getattr(memory, "outside_bytes", None) or 0,
-        cap=cap,
-        cap_left=None if cap is None or reserved is None else max(cap - reserved, 0),
+        others=memory.not_ours_bytes or 0,
+        outside=memory.outside_bytes or 0,
+        cap=memory.cap_bytes,
+        cap_left=None if cap_left is None else max(cap_left, 0),
     )
-    if oom is None:
-        return now
-    live = oom.allocated_bytes
-    if live is not None:  # the error counts the free parts of these pools with it
-        live -= oom.private_pools_bytes or 0
+
+
+def _room_then(oom: records.OomFacts, now: _Room) -> _Room:
+    """The figures of the error, and those of now where it has none."""
     told: dict[str, Any] = {
         "asked": oom.requested_bytes,
         "total": oom.total_bytes,
-        "live": live,
+        # the error counts the free parts of these pools with it
+        "live": records.difference(oom.allocated_bytes, oom.private_pools_bytes or 0),
         "free": oom.free_bytes,
         "unused": oom.reserved_unallocated_bytes,
         "pools": oom.private_pools_bytes or None,
         "others": oom.others_bytes,
+        "made": True,
     }
     then = now._replace(**{k: v for k, v in told.items() if v is not None})
     cap = oom.allowed_bytes
@@ -262,116 +236,155 @@ def _room_at(
 # ------------------------------------------------------------------- what to type next
 
 
-class Held(NamedTuple):
-    """What is held, and by whom: of leaks and names the largest first."""
+@dataclass(frozen=True)
+class Held(Record):
+    """What is alive and by whom, the largest first, and what lies in the way."""
 
+    # what may be held without need, less what the failing run had needed
     leaks: tuple[records.Leak, ...] = ()
-    own_bytes: int = 0  # what the frames of the error hold that is asked about
+    own: tuple[records.Leak, ...] = ()  # what the frames of this error hold
+    own_bytes: int = 0  # the same together
     gone_bytes: int = 0  # what was alive then and went with the error
-    live_bytes: int | None = None
-    own: tuple[records.Leak, ...] = ()
-    names: tuple[tuple[str, int], ...] = ()
+    live_bytes: int = 0
+    names: tuple[records.Holder, ...] = ()
+    held_back: tuple[records.HeldBack, ...] = ()
+    expandable: bool | None = None  # whether new segments can grow; None is unknown
+
+    @property
+    def likely_leaks(self) -> tuple[records.Leak, ...]:
+        """Those that are no graphs, which may be needed: only the user knows."""
+        return tuple(each for each in self.leaks if each.kind is not LeakKind.GRAPH)
 
 
-class _Ways(NamedTuple):
-    """What can be typed about what is held."""
+def _need_less(report: Asked) -> Iterator[str]:
+    """Of what the failing run had made, by its names."""
+    held = report.held
+    much = max(_MUCH_OF_WHAT_LIVES * held.own_bytes, _WORTH_A_LINE_BYTES)
+    for each in held.own[:2]:
+        if each.nbytes >= much:
+            yield f"{each.where} holds {bytes_text(each.nbytes)}: {each.undo}"
 
-    need_less: list[str]  # of what the failing run had made, by its names
-    let_go: list[str]  # of errors and results
-    delete: str  # variables that hold most
-    cut: list[str]  # graphs, which may be needed: only the user knows
-    again: list[str]  # it comes back, and is needed again: alone it leads in a circle
+
+def _again(report: Asked) -> Iterator[str]:
+    """It comes back, and is needed again: alone it leads in a circle."""
+    if report.held.own_bytes >= _WORTH_A_LINE_BYTES:
+        yield (
+            f"{FREE} gives back the {bytes_text(report.held.own_bytes)} that frames of "
+            "this error still hold, but the cell will need them again"
+        )
 
 
-def _ways(held: Held) -> _Ways:
-    own = max(_MUCH_OF_WHAT_LIVES * held.own_bytes, _WORTH_A_LINE_BYTES)
-    live = max(_MUCH_OF_WHAT_LIVES * (held.live_bytes or 0), _WORTH_A_LINE_BYTES)
-    most = [f"{n} holds {bytes_text(b)}" for n, b in held.names[:2] if b >= live]
-    graphs = [leak for leak in held.leaks if leak.kind is LeakKind.GRAPH]
-    undone = [leak.undo for leak in held.leaks if leak.kind is not LeakKind.GRAPH]
+def _let_go(report: Asked) -> Iterator[str]:
+    """Of errors and results; what a variable holds is not let go of by a command."""
+    undone = [leak.undo for leak in report.held.likely_leaks]
     named = [undo for undo in undone if not undo.startswith(FREE)]
     by_command = [FREE] if len(named) < len(undone) or not undone else []
-    said = (
-        f"{FREE} gives back the {bytes_text(held.own_bytes)} that frames of this error "
-        "still hold, but the cell will need them again"
-    )
-    return _Ways(
-        need_less=[
-            f"{each.where} holds {bytes_text(each.nbytes)}: {each.undo}"
-            for each in held.own[:2]
-            if each.nbytes >= own
-        ],
-        let_go=[f"{undo}, then run the cell again" for undo in (*named, *by_command)],
-        delete=(
-            f"{', '.join(most)}: del what is not needed any more; %gpu_mem shows all"
-            if most
-            else "%gpu_mem shows which names hold most: del what is not needed"
-        ),
-        cut=[
-            f"{leak.undo}, unless {leak.lost} is still to come"
-            for leak in graphs
-            if leak.nbytes >= _WORTH_A_LINE_BYTES
-        ],
-        again=[said] if held.own_bytes >= _WORTH_A_LINE_BYTES else [],
-    )
+    for undo in (*named, *by_command):
+        yield f"{undo}, then run the cell again"
 
 
-def next_steps(  # noqa: PLR0913 -- each is something that a step may rest on
-    verdict: Verdict,
-    *,
-    setting: records.Setting,
-    held: Held,
-    expandable: bool | None = None,
-    held_back: Sequence[records.HeldBack] = (),
-    oom: records.OomFacts | None = None,
-) -> tuple[str, ...]:
+def _join_pieces(report: Asked) -> Iterator[str]:
+    held = report.held
+    in_pieces = (report.oom and report.oom.reserved_unallocated_bytes) or 0
+    if held.own_bytes > in_pieces:
+        yield from _need_less(report)
+    if names := ", ".join(blocking_names(held.held_back)):
+        yield f"del {names}: this joins the free pieces around it"
+    if held.expandable is False:
+        yield _EXPAND_SIMULATED if report.setting.label else _EXPAND
+    yield from (_MAP, _BATCH)
+
+
+def _ask_others(report: Asked) -> Iterator[str]:
+    others = () if report.oom is None else report.oom.others
+    for pid, nbytes in sorted(others, key=lambda each: -each[1]):
+        yield f"process {pid} holds {bytes_text(nbytes)}: ask whose it is"
+    if not report.setting.label:
+        yield "!nvidia-smi shows whose the others are"
+    yield "%gpu_select free in a fresh kernel takes the freest GPU"
+
+
+def _keep_less(report: Asked) -> Iterator[str]:
+    held = report.held
+    if report.verdict.pools_bytes:
+        yield from _POOLS
+    if held.own_bytes + held.gone_bytes > _MUCH_OF_WHAT_LIVES * held.live_bytes:
+        # The failing run had made much of it: its batch comes before names.
+        yield from (*_need_less(report), *_LESS_IN_THE_RUN, *_again(report))
+    yield from (*_delete(held), *_LESS_IN_THE_RUN)
+
+
+def _delete(held: Held) -> Iterator[str]:
+    """Variables that hold most, and graphs, which may be needed."""
+    much = max(_MUCH_OF_WHAT_LIVES * held.live_bytes, _WORTH_A_LINE_BYTES)
+    variables = [e for e in held.names if e.kind is records.HolderKind.VARIABLE]
+    most = ", ".join(
+        f"{each.name} holds {bytes_text(each.reachable_bytes)}"
+        for each in variables[:2]
+        if each.reachable_bytes >= much
+    )
+    if most:
+        yield f"{most}: del what is not needed any more; %gpu_mem shows all"
+    else:
+        yield "%gpu_mem shows which names hold most: del what is not needed"
+    for leak in held.leaks:
+        if leak.kind is LeakKind.GRAPH and leak.nbytes >= _WORTH_A_LINE_BYTES:
+            yield f"{leak.undo}, unless {leak.lost} is still to come"
+
+
+_BATCH = "ask for less at once: a smaller batch, a smaller dtype, or parts in a loop"
+_LESS_IN_THE_RUN = (
+    _BATCH,
+    "use torch.no_grad() where no backward pass follows",
+    "use torch.utils.checkpoint where one does",
+)
+_EXPAND = (
+    "%env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in a fresh kernel, before "
+    "torch is imported"
+)
+_EXPAND_SIMULATED = (
+    'allocator="expandable_segments:True" besides what you have given '
+    "gpumagic.simulate, after a restart"
+)
+_LIFT = "torch.{kind}.set_per_process_memory_fraction(1.0) lifts this process's limit"
+_MAP = "%gpu_mem map shows what lies between the free pieces"
+_POOLS = (
+    "del the graphs that are not needed any more, then torch.{kind}.empty_cache()",
+    'use torch.compile without mode="reduce-overhead", which records graphs',
+)
+_TO_LEARN_MORE = (
+    "let it out once, without try and except: its words say how much was asked for",
+    "%gpu_mem fit 2GiB asks whether so much would fit now",
+)
+_STEPS: dict[Cause, Callable[[Asked], Iterable[str]]] = {
+    Cause.NEVER_FITS: lambda _: (_BATCH, "spread it over several GPUs"),
+    Cause.FRAGMENTED: _join_pieces,
+    Cause.OTHERS: _ask_others,
+    Cause.LEAKED: _let_go,
+    Cause.TOO_MUCH_LIVE: _keep_less,
+}
+
+
+def next_steps(report: Asked) -> tuple[str, ...]:
     """What to do, what gives back the most first."""
-    causes, simulated, ways = verdict.causes, setting.label != "", _ways(held)
-    steps = [_LIFT] if verdict.is_capped else []
-    steps += () if causes else (_MAP,)
+    causes = report.verdict.causes
+    steps = [_LIFT] if report.verdict.is_capped else []
     for cause in causes:
-        if cause is Cause.NEVER_FITS:
-            steps += (_BATCH, "spread it over several GPUs")
-        elif cause is Cause.FRAGMENTED:
-            in_pieces = (oom and oom.reserved_unallocated_bytes) or 0
-            steps += ways.need_less if held.own_bytes > in_pieces else ()
-            if names := ", ".join(blocking_names(held_back)):
-                steps.append(f"del {names}: this joins the free pieces around it")
-            way = _EXPANDABLE_IN_THE_MODEL if simulated else _EXPANDABLE
-            steps += [way] if expandable is False else []
-            steps += (_MAP, _BATCH)
-        elif cause is Cause.OTHERS:
-            others = () if oom is None else oom.others
-            for pid, nbytes in sorted(others, key=lambda each: -each[1]):
-                held_there = bytes_text(nbytes)
-                steps.append(f"process {pid} holds {held_there}: ask whose it is")
-            steps += [] if simulated else ["!nvidia-smi shows whose the others are"]
-            steps.append("%gpu_select free in a fresh kernel takes the freest GPU")
-        elif cause is Cause.LEAKED:
-            steps += ways.let_go
-        else:
-            steps += _POOLS if verdict.pools_bytes else ()
-            made_bytes = held.own_bytes + held.gone_bytes
-            if made_bytes > _MUCH_OF_WHAT_LIVES * (held.live_bytes or 0):
-                # The failing run had made much of it: its batch comes before names.
-                steps += (*ways.need_less, *_LESS_IN_THE_RUN, *ways.again)
-            steps += (ways.delete, *ways.cut, *_LESS_IN_THE_RUN)
-    steps += () if Cause.NEVER_FITS in causes else ways.need_less
-    steps += (_BATCH,) if Cause.LEAKED in causes and held.own_bytes else ()
-    steps += ways.again
-    return tuple(dict.fromkeys(step.replace("{kind}", setting.kind) for step in steps))
+        steps += _STEPS[cause](report)
+    steps += [] if causes else [_MAP]
+    if Cause.NEVER_FITS not in causes:
+        steps += (*_need_less(report), *_again(report))
+    kind = report.setting.kind
+    return tuple(dict.fromkeys(step.replace("{kind}", kind) for step in steps))
 
 
-def steps_for_caught(held: Held) -> tuple[str, ...]:
-    """What to type where an error was caught, and nobody knows what was asked for."""
-    ways = _ways(held)
-    leaks = any(leak.kind is not LeakKind.GRAPH for leak in held.leaks)
-    let_go = ways.let_go if leaks else ()
-    return (*let_go, *_TO_LEARN_MORE, ways.delete, *ways.cut)
+def _steps_for_caught(report: Asked) -> tuple[str, ...]:
+    """Where an error was caught, and nobody knows what was asked for."""
+    let_go = _let_go(report) if report.held.likely_leaks else ()
+    return (*let_go, *_TO_LEARN_MORE, *_delete(report.held))
 
 
-def _steps(steps: Sequence[str]) -> Iterator[kit.Part]:
-    """What to type, the best first."""
+def _steps_parts(steps: Iterable[str]) -> Iterator[kit.Part]:
     from gpumagic import drawing as kit
 
     lines = [f"{number}. {step}" for number, step in enumerate(steps, 1)]
@@ -392,27 +405,17 @@ class WhyReport(Report):
 
     setting: records.Setting
     oom: records.OomFacts | None
-    causes: tuple[Cause, ...] = ()  # all that apply, the most telling first
+    verdict: Verdict = Verdict()
     answer: records.Answer | None = None
     memory: records.DeviceMemory | None = None
-    holders: tuple[records.Holder, ...] = ()
-    # what may be held without need, less what the failing run had needed
-    leaks: tuple[records.Leak, ...] = ()
-    held_back: tuple[records.HeldBack, ...] = ()
-    expandable_segments: bool | None = None
-    next_steps: tuple[str, ...] = ()  # what to type, the best first
+    held: Held = Held()
     # met since the error, or instead of one, and no error is left of them
     caught: records.CaughtOoms | None = None
-    own_bytes: int = 0  # what the frames of this error still hold
-    is_capped: bool = False  # whether a limit of this process is in the way
-    pools_bytes: int = 0  # what graphs keep for themselves, where it is much
 
     @property
-    def gone_bytes(self) -> int:
-        """What was alive then and is not any more: mostly the failing run's own."""
-        counters = getattr(self.memory, "counters", None)
-        then = getattr(self.oom, "allocated_bytes", None) or 0
-        return max(then - (getattr(counters, "allocated_bytes", None) or then), 0)
+    def next_steps(self) -> tuple[str, ...]:
+        """What to type, the best first."""
+        return _steps_for_caught(self) if self.oom is None else next_steps(self)
 
     def drawing(self) -> kit.Drawing:
         """The verdict, what to do, who has the memory, and what both rest on."""
@@ -434,11 +437,9 @@ def why_headline(report: WhyReport) -> str:
     said = "memory ran out"
     if oom.requested_bytes is not None:
         said = f"{bytes_text(oom.requested_bytes)} did not fit"
-    free = _size(" with {} free", oom, "free_bytes")
-    short = "why cannot be told"
-    if report.causes:
-        short = _CAUSES[report.causes[0]].short.format(**_figures(report))
-    return f"{cell}{said} {where}{free}: {short}"
+    free = "" if oom.free_bytes is None else f" with {bytes_text(oom.free_bytes)} free"
+    first = next(iter(_why_sentences(report)), "why cannot be told")
+    return f"{cell}{said} {where}{free}: {first}"
 
 
 def _caught(caught: records.CaughtOoms, setting: records.Setting) -> str:
@@ -450,43 +451,14 @@ def _caught(caught: records.CaughtOoms, setting: records.Setting) -> str:
     return f"In [{caught.cell}]: {said}, and the code caught it: its message is lost"
 
 
-def _figures(report: WhyReport) -> dict[str, str]:
-    """What the sentences are filled in with: nothing, where a figure is unknown."""
-    oom, memory, answer = report.oom, report.memory, report.answer
-    leaks = [each.nbytes for each in report.leaks if each.kind is not LeakKind.GRAPH]
-    most = "At most " if len(leaks) > 1 else ""  # what two of them hold is in both
-    alive, gone = "too much else is alive", report.gone_bytes
-    live_bytes = getattr(oom, "allocated_bytes", None) or 0
-    if gone > live_bytes / 2:
+def _why_sentences(report: WhyReport) -> Iterator[str]:
+    """All that is true of it, the most telling first."""
+    alive, gone = "too much else is alive", report.held.gone_bytes
+    if report.oom is not None and gone > (report.oom.allocated_bytes or 0) / 2:
         alive = f"{bytes_text(gone)} of what was alive then is free again"
-    return {
-        **_of_verdict(report),
-        "alive": alive,
-        "asked": _size("{}", oom, "requested_bytes") or "what was asked for",
-        "live": _size("{}", oom, "allocated_bytes") or "Too much",
-        "free": _size("{}", oom, "reserved_unallocated_bytes") or "Enough",
-        "hole": _size("; the default stream's largest is {}", answer, "hole_bytes"),
-        "others": _size("{}", memory, "not_ours_bytes") or "much of the device",
-        "outside": _size(
-            ", and {} of this one lies outside torch", memory, "outside_bytes"
-        ),
-        "leaked": f"{most}{bytes_text(sum(leaks))}" if leaks else "Enough",
-    }
-
-
-def _of_verdict(report: WhyReport | FitReport) -> dict[str, str]:
-    """The clauses about a limit of this process, and about pools of graphs."""
-    limits = " under the limit of this process" if report.is_capped else ""
-    if report.pools_bytes:
-        limits += f", with {bytes_text(report.pools_bytes)} kept for graphs"
-    may_take = "this process may take" if report.is_capped else "the device has"
-    return {"limits": limits, "may_take": may_take}
-
-
-def _size(text: str, thing: object, name: str) -> str:
-    """A figure of something in words; nothing where either is unknown."""
-    nbytes = getattr(thing, name, None)
-    return "" if nbytes is None else text.format(bytes_text(nbytes))
+    clauses = report.verdict.clauses()
+    for cause in report.verdict.causes:
+        yield _CAUSES[cause].why.format(alive=alive, **clauses)
 
 
 def _why_parts(report: WhyReport) -> Iterator[kit.Part]:
@@ -498,23 +470,24 @@ def _why_parts(report: WhyReport) -> Iterator[kit.Part]:
         said = "before a large tensor is made, ask whether it fits"
         yield kit.Note("note", said, "%gpu_mem fit 2GiB", said)
         return
-    yield from _steps(report.next_steps)
+    yield from _steps_parts(report.next_steps)
     if report.memory is not None:
         yield bars((report.memory,), report.setting)
     if oom is not None and caught is not None:
         yield kit.Note("note", f"besides, {_caught(caught, report.setting)}")
-    wanted = _CAUSES[report.causes[0]].table if report.causes else "names"
+    causes = report.verdict.causes
+    wanted = _CAUSES[causes[0]].table if causes else "names"
     tables = sorted(_tables(report), key=lambda each: each[0] != wanted)
     for _, table in tables[:1]:
         yield table.beginning(MOST_ROWS)
     if oom is None:
         yield kit.how_measured(kit.Paragraph(_NO_WORDS))
         return
-    figures = _figures(report)
-    causes = [_CAUSES[each].sentence.format(**figures) for each in report.causes]
-    why = kit.Paragraph("\n".join(causes or [_UNKNOWN]))
-    grid = kit.Grid("", tuple(_facts(report, oom)))
-    yield kit.Details("Why it did not fit, in figures", (why, grid), "figures")
+    besides = tuple(_why_sentences(report))[1:]
+    parts: tuple[kit.Part, ...] = (kit.Grid("", tuple(_facts(report, oom))),)
+    if besides:
+        parts += (kit.Paragraph(f"Besides, {'; '.join(besides)}."),)
+    yield kit.Details("Why it did not fit, in figures", parts, "figures")
     for name, table in tables[1:]:
         yield kit.Details(table.caption, (table,), name)
     yield kit.Details("What torch said", (kit.Paragraph(oom.text),), "torch")
@@ -523,13 +496,13 @@ def _why_parts(report: WhyReport) -> Iterator[kit.Part]:
 
 def _tables(report: WhyReport) -> Iterator[tuple[str, kit.Table]]:
     """What there is to show, each by its word."""
-    setting, most = report.setting, _MOST_HOLDERS
-    if report.holders:
-        yield "names", names_table(Holdings(report.holders), most, room=most)
-    if report.leaks:
-        yield "leaks", leaks_table(report.leaks, setting)
-    if report.held_back:
-        yield "blocks", held_back_table(report.held_back, setting)
+    held, setting, most = report.held, report.setting, _MOST_HOLDERS
+    if held.names:
+        yield "names", names_table(records.Holdings(held.names[:most]), room=most)
+    if held.leaks:
+        yield "leaks", leaks_table(held.leaks[:most], setting)
+    if held.held_back:
+        yield "blocks", held_back_table(held.held_back[:most], setting)
 
 
 def _facts(
@@ -539,18 +512,20 @@ def _facts(
         if line is not None:
             yield name, line.where + (f": {line.source}" if line.source else "")
     yield "device", terms.device_name(report.setting, oom.device)
-    for name, thing, figure in (
-        ("asked for", oom, "requested_bytes"),
-        ("free on the device", oom, "free_bytes"),
-        ("the device has", oom, "total_bytes"),
-        ("used by this process", oom, "process_bytes"),
-        ("allocated in tensors", oom, "allocated_bytes"),
-        ("reserved, not allocated", oom, "reserved_unallocated_bytes"),
-        ("largest hole now", report.answer, "hole_bytes"),
+    hole = None if report.answer is None else report.answer.hole_bytes
+    for name, nbytes in (
+        ("asked for", oom.requested_bytes),
+        ("free on the device", oom.free_bytes),
+        ("the device has", oom.total_bytes),
+        ("used by other processes", oom.others_bytes if oom.others else None),
+        ("used by this process", oom.process_bytes),
+        ("allocated in tensors", oom.allocated_bytes),
+        ("reserved, not allocated", oom.reserved_unallocated_bytes),
+        ("largest hole now", hole),
     ):
-        yield name, _size("{}", thing, figure) or None
-    if report.expandable_segments is not None:
-        yield "expandable segments", "on" if report.expandable_segments else "off"
+        yield name, None if nbytes is None else bytes_text(nbytes)
+    if report.held.expandable is not None:
+        yield "expandable segments", "on" if report.held.expandable else "off"
 
 
 # ----------------------------------------------------------------------------- fit
@@ -560,15 +535,21 @@ def _facts(
 class FitReport(Report):
     """Whether so many bytes would fit now, on each device in use."""
 
+    oom: ClassVar[None] = None  # nobody has asked for it yet
     setting: records.Setting
     requested_bytes: int
     answers: tuple[records.Answer, ...]
-    causes: tuple[Cause, ...] = ()
-    next_steps: tuple[str, ...] = ()
+    verdict: Verdict = Verdict()
+    held: Held = Held()
     why_not: str | None = None
     hint: str | None = None
-    is_capped: bool = False
-    pools_bytes: int = 0
+
+    @property
+    def next_steps(self) -> tuple[str, ...]:
+        """What to type where it does not fit, the best first."""
+        if not any(each.place == "nowhere" for each in self.answers):
+            return ()
+        return next_steps(self)
 
     def drawing(self) -> kit.Drawing:
         """Yes or no, why not, and what to do."""
@@ -619,12 +600,12 @@ def _fit_parts(report: FitReport) -> Iterator[kit.Part]:
     if report.why_not is not None:
         yield kit.Note("note", report.why_not, report.hint or "")
         return
-    asked = {"asked": bytes_text(report.requested_bytes), **_of_verdict(report)}
-    said = [_CAUSES[cause].asked.format(**asked) for cause in report.causes]
+    asked = {"asked": bytes_text(report.requested_bytes), **report.verdict.clauses()}
+    said = [_CAUSES[cause].fit.format(**asked) for cause in report.verdict.causes]
     if said:
         lines = (f"{each[:1].upper()}{each[1:]}." for each in said)
         yield kit.Paragraph("\n".join(lines))
-    yield from _steps(report.next_steps)
+    yield from _steps_parts(report.next_steps)
     properties = (
         terms.devices(report.setting),
         terms.words("Fits", lambda each: kit.Badge(*_PLACES[each.place][:2])),
@@ -637,11 +618,5 @@ def _fit_parts(report: FitReport) -> Iterator[kit.Part]:
     table = kit.Table.of("Where it could go", properties, report.answers)
     if len(report.answers) > 1:
         yield table.beginning(MOST_ROWS)
-    if elsewhere := sum(answer.elsewhere_bytes for answer in report.answers):
-        said_of_streams = (
-            f"{bytes_text(elsewhere)} more is free in segments of other streams: only "
-            "tensors made there can have it"
-        )
-        yield kit.Note("note", said_of_streams)
-    if len(report.answers) == 1:
+    elif report.answers:
         yield kit.Details("The figures of the device", (table,), "figures")

@@ -7,25 +7,22 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.driver import open_driver
-from gpumagic.devices.host import available_bytes
 from gpumagic.devices.opening import runtime_now
+from gpumagic.devices.waiting import is_in_use
 from gpumagic.gpu_mem import answer_why as why
 from gpumagic.gpu_mem import segments as blocks
-from gpumagic.gpu_mem import would_fit
 from gpumagic.gpu_mem.answer_leaks import LeakReport
 from gpumagic.gpu_mem.answer_map import MapReport
-from gpumagic.gpu_mem.answer_now import TOP, MemoryReport
+from gpumagic.gpu_mem.answer_now import NOT_STARTED, USE_ONE, MemoryReport
 from gpumagic.gpu_mem.answer_why import FitReport, WhyReport
 from gpumagic.gpu_mem.balance import find_holdings
 from gpumagic.gpu_mem.cell import OneCell
-from gpumagic.gpu_mem.counters import badges_now, setting_of
-from gpumagic.gpu_mem.device_memory import device_memories
-from gpumagic.gpu_mem.fragmentation import held_back
-from gpumagic.gpu_mem.free import free
-from gpumagic.gpu_mem.leaks import find_leaks
+from gpumagic.gpu_mem.counters import badges_now, device_memories, setting_of
+from gpumagic.gpu_mem.fragmentation import answer_now, held_back, kept_in_pools_bytes
+from gpumagic.gpu_mem.leaks import find_leaks, free
 from gpumagic.gpu_mem.names import KnownNames
 from gpumagic.gpu_mem.oom import of_the_run
-from gpumagic.gpu_mem.records import Counters, DeviceMemory, HolderKind
+from gpumagic.gpu_mem.records import DeviceMemory, difference
 from gpumagic.report.frontend import running_shell
 from gpumagic.report.introspection import without_collecting
 from gpumagic.report.places import Code
@@ -38,13 +35,8 @@ if TYPE_CHECKING:
     from gpumagic.gpu_mem import records
     from gpumagic.gpu_mem.answer_cell import CellReport
     from gpumagic.gpu_mem.answer_leaks import FreeReport
+    from gpumagic.gpu_mem.leaks import FoundLeaks
     from gpumagic.gpu_mem.records import Holdings, Segment
-
-_NOT_STARTED = "no GPU memory is in use yet"
-_USE_ONE = "make a tensor on one: x = torch.ones(3, device=gpumagic.device())"
-_HOST_ONLY = "there is no GPU in use: torch keeps no segments of the host's memory"
-_SIMULATE = 'gpumagic.simulate("h100") gives a GPU to look at'
-_MOST_HOLDERS = 5
 
 
 class Watched:
@@ -58,17 +50,13 @@ class Watched:
         self.report: CellReport | None = None
 
 
-def snapshot(
-    namespace: Mapping[str, Any] | None = None, *, top: int = TOP
-) -> MemoryReport:
+def snapshot(namespace: Mapping[str, Any] | None = None) -> MemoryReport:
     """How things stand now, and the names that hold most.
 
     Args:
         namespace: The names to look for; by default those of the main module.
-
-        top: How many of them are to be shown.
     """
-    return _memory(namespace).snapshot(top=top)
+    return _memory(namespace).snapshot()
 
 
 def holders(namespace: Mapping[str, Any] | None = None) -> Holdings:
@@ -108,7 +96,6 @@ def watch(
     *,
     namespace: Mapping[str, Any] | None = None,
     lines: bool = False,
-    top: int = TOP,
 ) -> Iterator[Watched]:
     """Look at memory round a `with` block; its report is there when it has ended.
 
@@ -123,11 +110,9 @@ def watch(
 
         lines: Whether the exact peak and each line's part are wanted, for which each
             allocation is seen.
-
-        top: How many names are to be shown.
     """
     watched, code = Watched(), Code(name)
-    cell = OneCell(_names(namespace), lines=lines, top=top)
+    cell = OneCell(_names(namespace), lines=lines)
     cell.begin()
     try:
         yield watched
@@ -155,25 +140,16 @@ class Memory:
         self._names = names
         self._find_driver = find_driver
 
-    def snapshot(self, *, top: int = TOP) -> MemoryReport:
+    def snapshot(self) -> MemoryReport:
         """How things stand, and the names that hold most."""
         runtime = runtime_now()
         devices = self._devices(runtime)
-        idle = not runtime.started()
-        holdings = None if idle else self._holdings(runtime, devices)
-        if runtime.kind == "cpu" and holdings is not None:
-            # Nobody counts more there than what names hold.
-            held = sum(nbytes for _, nbytes in holdings.allocated_bytes)
-            counters = Counters(0, allocated_bytes=held)
-            devices = (DeviceMemory(counters, free_bytes=available_bytes()),)
+        holdings = self._holdings(runtime, devices) if devices else None
         return MemoryReport(
             setting=setting_of(runtime),
             devices=devices,
             holdings=holdings,
             badges=badges_now(runtime.kind, devices),
-            top=top,
-            why_not=_NOT_STARTED if idle else None,
-            hint=_USE_ONE if idle else None,
         )
 
     def holdings_now(self) -> Holdings:
@@ -193,11 +169,11 @@ class Memory:
         runtime = runtime_now()
         found = find_leaks(self._names.shell, runtime)
         return LeakReport(
-            setting=setting_of(runtime),
-            leaks=found.leaks,
-            total_bytes=found.total_bytes,
-            partial=found.partial,
-            remarks=found.remarks,
+            setting_of(runtime),
+            found.leaks,
+            found.total_bytes,
+            found.partial,
+            found.remarks,
         )
 
     def free(self, *, cache: bool = False) -> FreeReport:
@@ -207,39 +183,29 @@ class Memory:
     def fit(self, nbytes: int) -> FitReport:
         """Whether so many bytes would fit now, on each device in use."""
         runtime = runtime_now()
-        told, setting = self._segments(runtime), setting_of(runtime)
+        told = self._segments(runtime)
         problem, hint = _why_no_blocks(runtime, told)
         segments = told or ()
         found = find_leaks(self._names.shell, runtime)
         devices = () if problem else self._devices(runtime)
-        answers = tuple(
-            would_fit.answer_now(nbytes, each, segments, runtime) for each in devices
-        )
-        verdicts = [
-            would_fit.verdict_now(None, answer, device, segments, found)
-            for answer, device in zip(answers, devices, strict=True)
-        ]
-        verdict = why.Verdict(
-            tuple(dict.fromkeys(cause for each in verdicts for cause in each.causes)),
-            any(each.is_capped for each in verdicts),
-            sum(each.pools_bytes for each in verdicts),
-        )
-        failed = any(each.place == "nowhere" for each in answers)
-        steps = why.next_steps(
-            verdict,
-            setting=setting,
-            held=why.Held(found.leaks),
-            expandable=_are_expandable(segments),
-            held_back=held_back(segments),
-        )
+        answers, verdicts = [], []
+        for each in devices:
+            answers.append(answer_now(nbytes, each, segments, runtime))
+            verdicts.append(_verdict(None, answers[-1], each, segments, found))
         return FitReport(
-            setting=setting,
+            setting=setting_of(runtime),
             requested_bytes=nbytes,
-            answers=answers,
-            causes=verdict.causes,
-            is_capped=verdict.is_capped,
-            pools_bytes=verdict.pools_bytes,
-            next_steps=steps if failed else (),
+            answers=tuple(answers),
+            verdict=why.Verdict(
+                tuple(dict.fromkeys(c for each in verdicts for c in each.causes)),
+                any(each.is_capped for each in verdicts),
+                sum(each.pools_bytes for each in verdicts),
+            ),
+            held=why.Held(
+                found.leaks,
+                held_back=held_back(segments),
+                expandable=_are_expandable(segments),
+            ),
             why_not=problem,
             hint=hint,
         )
@@ -260,50 +226,23 @@ class Memory:
         segments = _on(device, told or ())
         answer, asked = None, None if oom is None else oom.requested_bytes
         if memory is not None and told is not None and asked is not None:
-            answer = would_fit.answer_now(asked, memory, segments, runtime)
+            answer = answer_now(asked, memory, segments, runtime)
         found = find_leaks(self._names.shell, runtime, is_own=of_the_run(oom))
-        verdict = would_fit.verdict_now(oom, answer, memory, segments, found)
+        live = None if memory is None else memory.counters.allocated_bytes
+        then = None if oom is None else oom.allocated_bytes
         known = self._holdings(runtime, () if memory is None else (memory,)).holders
-        holders, leaks = _on(device, known), _on(device, found.leaks)
         held = why.Held(
-            leaks,
-            gone_bytes=WhyReport(setting, oom, memory=memory).gone_bytes,
-            own_bytes=dict(found.own_bytes).get(device or 0, 0),
-            live_bytes=None if memory is None else memory.counters.allocated_bytes,
+            leaks=_on(device, found.leaks),
             own=_on(device, found.own),
-            names=tuple(
-                (each.name, each.reachable_bytes)
-                for each in holders
-                if each.kind is HolderKind.VARIABLE
-            ),
+            own_bytes=dict(found.own_bytes).get(device or 0, 0),
+            gone_bytes=max(difference(then, live) or 0, 0),
+            live_bytes=live or 0,
+            names=_on(device, known),
+            held_back=held_back(segments),
+            expandable=_are_expandable(segments),
         )
-        expandable, in_the_way = _are_expandable(segments), held_back(segments)
-        steps = why.steps_for_caught(held)
-        if oom is not None:
-            steps = why.next_steps(
-                verdict,
-                setting=setting,
-                held=held,
-                expandable=expandable,
-                held_back=in_the_way,
-                oom=oom,
-            )
-        return WhyReport(
-            setting=setting,
-            oom=oom,
-            caught=caught,
-            causes=verdict.causes if oom else (),
-            is_capped=verdict.is_capped,
-            pools_bytes=verdict.pools_bytes,
-            answer=answer,
-            memory=memory,
-            holders=holders[:_MOST_HOLDERS],
-            leaks=leaks[:_MOST_HOLDERS],
-            held_back=in_the_way[:_MOST_HOLDERS],
-            expandable_segments=expandable,
-            own_bytes=held.own_bytes,
-            next_steps=steps,
-        )
+        verdict = _verdict(oom, answer, memory, segments, found)
+        return WhyReport(setting, oom, verdict, answer, memory, held, caught)
 
     # ---------------------------------------------------------------- its parts
 
@@ -322,6 +261,24 @@ class Memory:
         return blocks.segments_with_names(runtime, self._names.sources(runtime.kind))
 
 
+def _verdict(
+    oom: records.OomFacts | None,
+    answer: records.Answer | None,
+    memory: DeviceMemory | None,
+    segments: tuple[Segment, ...],
+    found: FoundLeaks,
+) -> why.Verdict:
+    """What it comes down to; graphs are no leaks here, as they may be needed."""
+    device = -1 if memory is None else memory.counters.device
+    return why.verdict_of(
+        oom,
+        answer,
+        memory,
+        leaks_bytes=dict(found.without_graphs_bytes).get(device, 0),
+        pools_bytes=kept_in_pools_bytes(segments, device),
+    )
+
+
 def _are_expandable(segments: tuple[Segment, ...]) -> bool | None:
     """Whether new segments can grow; None where there are none to tell by."""
     return any(each.expandable for each in segments) if segments else None
@@ -336,8 +293,6 @@ def _why_no_blocks(
     runtime: Runtime, segments: tuple[Segment, ...] | None
 ) -> tuple[str | None, str | None]:
     """Why nothing can be said of blocks, and what to do; no problem where it can."""
-    if runtime.kind == "cpu":
-        return _HOST_ONLY, _SIMULATE
-    if not runtime.started() or not runtime.devices_in_use():
-        return _NOT_STARTED, _USE_ONE
+    if not is_in_use(runtime) or not runtime.devices_in_use():
+        return NOT_STARTED, USE_ONE
     return blocks.why_unavailable(runtime) if segments is None else (None, None)

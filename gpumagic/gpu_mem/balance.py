@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import re
-import time
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field, replace
@@ -20,8 +19,8 @@ from gpumagic.devices.storages import StorageKey, Stored
 from gpumagic.devices.torch_private import cublas_workspace_bytes, loaded_torch
 from gpumagic.gpu_mem.answer_leaks import Growth
 from gpumagic.gpu_mem.names import graph_name, roots_of
-from gpumagic.gpu_mem.records import NAMELESS, Holder, HolderKind, Holdings, Part
-from gpumagic.gpu_mem.walk import Budget, Role, Walk, mark_roles
+from gpumagic.gpu_mem.records import NAMELESS, Holder, HolderKind, Holdings
+from gpumagic.gpu_mem.walk import Budget, Role, Walk, mark_states
 from gpumagic.report.introspection import without_collecting
 from gpumagic.report.units import bytes_text, count_text
 
@@ -88,7 +87,7 @@ def search(
     places = {n: p for n, each in walk.stored.items() if (p := counted.place(each))}
     memory: dict[StorageKey, Reached] = {}
     if places:
-        mark_roles(walk)
+        mark_states(walk)
         direct, every = _bits(walk, starts)
         for number, place in places.items():
             if every[number]:
@@ -216,8 +215,8 @@ def find_holdings(
     tell_blocks: Callable[[], Snapshot | None] | None = None,
 ) -> Holdings:
     """Who holds the memory of one kind of device; looking changes nothing."""
-    look = _Search(allocated, budget, snapshot, tell_blocks or (lambda: snapshot))
-    found = look.find(sources)
+    tell_blocks = tell_blocks or (lambda: snapshot)
+    found = _find(sources, allocated, budget, snapshot, tell_blocks)
     nameless = (
         each.reachable_bytes
         for each in found.holders
@@ -228,70 +227,65 @@ def find_holdings(
     strays = tuple(sources.stray_errors())
     if not strays:
         return found
-    return look.find(replace(sources, errors=(*sources.errors, *strays)))
+    sources = replace(sources, errors=(*sources.errors, *strays))
+    return _find(sources, allocated, budget, snapshot, tell_blocks)
 
 
-class _Search(NamedTuple):
-    """What a search has to go by besides the names."""
-
-    allocated: Mapping[int, int | None]
-    budget: Budget | None
-    snapshot: Snapshot | None
-    tell_blocks: Callable[[], Snapshot | None]
-
-    def find(self, sources: Sources) -> Holdings:
-        """Who holds the memory, by these names."""
-        began = time.perf_counter()
-        kind, roots = sources.kind, roots_of(sources)
-        counted, left_out = CountedMemory(kind, self.snapshot), sources.left_out()
-        values = (root.values for root in roots)
-        walk, starts, memory = search(
-            values, counted, left_out=left_out, budget=self.budget
-        )
-        rows = _rows(walk, starts, roots, memory)
-        sums = _sums_of(memory, roots)
-        devices = sorted({*self.allocated, *(key.device for key in memory)})
-        found = Counter[int]()
-        for (device, _), nbytes in sums.items():
-            found[device] += nbytes
-        missing = ((self.allocated.get(each) or 0) - found[each] for each in devices)
-        reached = {(key.device, key.address) for key in memory}
-        most_missing = max(missing, default=0)
-        libraries = workspaces(kind, reached, most_missing, self.tell_blocks)
-        totals, remarks = [], list(_search_remarks(walk, counted))
-        for device in devices:
-            own = Counter[str]()
-            for each in libraries:
-                if each.device == device:
-                    own[each.name] += each.nbytes
-            told, known = self.allocated.get(device), found[device] + own.total()
-            total = max(known, told or 0)
-            rest = total - known
-            nameless = [(name, HolderKind.LIBRARY, n) for name, n in own.items()]
-            nameless.append((UNATTRIBUTED, HolderKind.UNATTRIBUTED, rest))
-            for name, of, nbytes in nameless:
-                if nbytes:
-                    rows.append(Holder(name, of, device, nbytes, nbytes))
-                    sums[device, of] += nbytes
-            totals.append((device, total))
-            word = word_of(kind)
-            remarks += _balance_remarks(f"{word}:{device}", told, total)
-            remarks += _workspace_remarks(word, rest, are_found=bool(own))
-        order = list(HolderKind)
-        return Holdings(
-            holders=tuple(sorted(rows, key=_place_of)),
-            allocated_bytes=tuple(totals),
-            sums=tuple(
-                (device, each, sums[device, each])
-                for device in devices
-                for each in order
-                if sums[device, each]
-            ),
-            partial=walk.partial or walk.hidden > 0,
-            searched=len(walk),
-            seconds=time.perf_counter() - began,
-            remarks=tuple(remarks),
-        )
+def _find(
+    sources: Sources,
+    allocated: Mapping[int, int | None],
+    budget: Budget | None,
+    snapshot: Snapshot | None,
+    tell_blocks: Callable[[], Snapshot | None],
+) -> Holdings:
+    kind, roots = sources.kind, roots_of(sources)
+    counted, values = CountedMemory(kind, snapshot), (root.values for root in roots)
+    walk, starts, memory = search(
+        values, counted, left_out=sources.left_out(), budget=budget
+    )
+    rows = _rows(walk, starts, roots, memory)
+    sums = _sums_of(memory, roots)
+    devices = sorted({*allocated, *(key.device for key in memory)})
+    known = dict.fromkeys(devices, 0)
+    for (device, _), nbytes in sums.items():
+        known[device] += nbytes
+    most_missing = max(((allocated.get(n) or 0) - known[n] for n in devices), default=0)
+    reached = {(key.device, key.address) for key in memory}
+    libraries = Counter[tuple[int, str]]()
+    for each in workspaces(kind, reached, most_missing, tell_blocks):
+        if each.device in known:
+            libraries[each.device, each.name] += each.nbytes
+            known[each.device] += each.nbytes
+    nameless = [(*at, HolderKind.LIBRARY, nbytes) for at, nbytes in libraries.items()]
+    remarks, word = list(_search_remarks(walk, counted)), word_of(kind)
+    for device in devices:
+        told, own = allocated.get(device), any(n == device for n, _ in libraries)
+        rest = max((told or 0) - known[device], 0)
+        nameless.append((device, UNATTRIBUTED, HolderKind.UNATTRIBUTED, rest))
+        if told is not None and told < known[device]:
+            remarks.append(
+                f"names hold {bytes_text(known[device] - told)} on {word}:{device} "
+                f"beyond the {bytes_text(told)} that the allocator says it has handed "
+                "out: memory of another library, or that was given back meanwhile"
+            )
+        known[device] += rest
+        remarks += _workspace_remarks(word, rest, are_found=own)
+    for device, name, of, nbytes in nameless:
+        if nbytes:
+            rows.append(Holder(name, of, device, nbytes, nbytes))
+            sums[device, of] += nbytes
+    return Holdings(
+        holders=tuple(sorted(rows, key=_place_of)),
+        allocated_bytes=tuple(known.items()),
+        sums=tuple(
+            (device, each, sums[device, each])
+            for device in devices
+            for each in HolderKind
+            if sums[device, each]
+        ),
+        partial=walk.partial or walk.hidden > 0,
+        remarks=tuple(remarks),
+    )
 
 
 def _place_of(row: Holder) -> tuple[bool, bool, int, int, int, bool, str]:
@@ -306,17 +300,6 @@ def _place_of(row: Holder) -> tuple[bool, bool, int, int, int, bool, str]:
         of_error,
         "" if of_error else row.name,  # in their order, the user's own frames first
     )
-
-
-@without_collecting()
-def held_bytes(sources: Sources) -> int:
-    """What all names together hold of one kind of device, whichever of them it is."""
-    if loaded_torch() is None:
-        return 0  # what is looked for is tensors: nobody can have made one
-    everything = [value for root in roots_of(sources) for value in root.values]
-    counted = CountedMemory(sources.kind)
-    found = search([everything], counted, left_out=sources.left_out())
-    return sum(each.nbytes for each in found.memory.values())
 
 
 def _key_of(holder: Holder) -> Key:
@@ -367,7 +350,7 @@ class _Tally:
 
     def add(self, memory: Reached, bit: int) -> None:
         self.reachable_bytes += memory.nbytes
-        self.roles[memory.role.words] += memory.nbytes
+        self.roles[memory.role.value] += memory.nbytes
         if memory.every == bit:
             self.own_bytes += memory.nbytes
         elif memory.nbytes > self.shared_bytes:
@@ -418,6 +401,7 @@ def _rows(
                 tallies[key.device, not is_direct, position].add(each, bit)
     rows = []
     for (device, is_graph, position), tally in tallies.items():
+        tells = not is_graph and set(tally.roles) != {Role.OTHER.value}
         name, kind = roots[position].name, roots[position].kind
         if is_graph:
             is_tensor = walk.is_tensor(starts[position][0])
@@ -429,17 +413,10 @@ def _rows(
             own_bytes=tally.own_bytes,
             reachable_bytes=tally.reachable_bytes,
             shares_with=None if tally.partner is None else roots[tally.partner].name,
-            parts=() if is_graph else _parts(tally.roles),
+            parts=tuple(tally.roles.most_common()) if tells else (),
         )
         rows.append(holder)
     return rows
-
-
-def _parts(roles: Counter[str]) -> tuple[Part, ...]:
-    """Its bytes by what they are used as, where that says something."""
-    if set(roles) <= {Role.OTHER.words}:
-        return ()
-    return tuple(Part(name, nbytes) for name, nbytes in roles.most_common())
 
 
 # ----------------------------------------------------------------- what does not add up
@@ -458,16 +435,6 @@ def _search_remarks(walk: Walk, counted: CountedMemory) -> Iterator[str]:
         yield (
             f"{held} that names hold are not counted here: torch's caching allocator "
             "did not hand them out (memory of another library, or of another process)"
-        )
-
-
-def _balance_remarks(where: str, told: int | None, total: int) -> Iterator[str]:
-    """Names hold more than is allocated, which is no mistake of theirs."""
-    if told is not None and told < total:
-        yield (
-            f"names hold {bytes_text(total - told)} on {where} beyond "
-            f"the {bytes_text(told)} that the allocator says it has handed out: memory "
-            "of another library, or memory that was given back meanwhile"
         )
 
 
@@ -549,7 +516,6 @@ def _workspace_remarks(word: str, rest_bytes: int, *, are_found: bool) -> Iterat
 _MOST_LOOKS = 10  # of each name
 _WORTH_NAMING = 1 << 20
 _GROW = (HolderKind.VARIABLE, HolderKind.MODULE, HolderKind.GRAPH)
-_HALF = 0.5
 
 
 class Looks:
@@ -582,7 +548,6 @@ class Looks:
         grown = held[-1] - began
         if grown < _WORTH_NAMING or held[-1] < max(held):
             return None
-        hooks = sum(p.nbytes for p in holder.parts if p.name == Role.HOOK.words)
         return Growth(
             name=holder.name,
             device=holder.device,
@@ -590,5 +555,4 @@ class Looks:
             grown_bytes=grown,
             times=sum(after > before for before, after in pairwise(held)),
             since_cell=since,
-            by_hooks=hooks >= _HALF * grown,
         )

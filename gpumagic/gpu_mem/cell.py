@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections import Counter, defaultdict
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,9 +25,7 @@ from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import error_line
 from gpumagic.gpu_mem import balance, counters
 from gpumagic.gpu_mem.answer_cell import CellReport
-from gpumagic.gpu_mem.answer_now import TOP
 from gpumagic.gpu_mem.records import (
-    SUMS,
     Counters,
     DeviceChange,
     Peak,
@@ -58,110 +55,11 @@ _OOM_DEVICE = re.compile(r"\bGPU (\d+)\b")
 _NO_PEAK = Peak(PeakKind.UNKNOWN)
 
 
-class OneCell:
-    """Looks before and after a cell, at counters and, where it matters, at names."""
-
-    def __init__(
-        self,
-        names: KnownNames,
-        *,
-        lines: bool = False,
-        top: int = TOP,
-        search: bool = True,
-    ) -> None:
-        self._names = names
-        self._top = top
-        self._searches = search
-        host_bytes = self._host_bytes if search else None
-        self._run = CellRun(runtime_now, lines=lines, host_bytes=host_bytes)
-        self._sizes: dict[balance.Key, int] = {}
-        self._sized: str | None = None  # the kind of device
-
-    def begin(self) -> None:
-        """The cell is about to run."""
-        if self._searches:
-            runtime = runtime_now()
-            if runtime.started():
-                counted = {
-                    c.device: c.allocated_bytes for c in counters.read_all(runtime)
-                }
-                found = balance.find_holdings(
-                    self._names.sources(runtime.kind),
-                    counted,
-                    tell_blocks=runtime.memory_snapshot,
-                )
-                self._sized, self._sizes = runtime.kind, balance.sizes(found)
-        self._run.begin()
-
-    def end(self, *, error: BaseException | None = None) -> None:
-        """The cell has run, or has raised this."""
-        self._run.end(error)
-
-    @property
-    def counted(self) -> dict[int, Counters]:
-        """What the devices had counted when it had ended."""
-        return {} if self._run.kind == _HOST else self._run.after
-
-    def report(
-        self, code: Code, *, value: Any = None, error: BaseException | None = None
-    ) -> CellReport:
-        """What came of it."""
-        run = self._run
-        changes = tuple(
-            each for each in run.changes() if each.moved or each.allocated_delta is None
-        )
-        # The cell's value, by the name that IPython is going to give it.
-        shown = {} if value is None else {f"Out[{code.cell}]": value}
-        sources = partial(self._names.sources, run.kind, shown, error)
-
-        def find_segments() -> tuple[records.Segment, ...]:
-            from gpumagic.gpu_mem.segments import segments_with_names
-
-            return segments_with_names(runtime_now(), sources()) or ()
-
-        return CellReport(
-            code=code,
-            setting=run.setting,
-            changes=changes,
-            badges=run.badges(),
-            holdings=self._held_now(changes, sources),
-            lines=run.lines(),
-            lines_partial=run.lines_partial,
-            failed=run.failed,
-            top=self._top,
-            remarks=run.remarks,
-            courses=run.courses(find_segments),
-        )
-
-    def _held_now(
-        self, changes: tuple[DeviceChange, ...], sources: Callable[[], Sources]
-    ) -> records.Holdings | None:
-        deltas = [each.allocated_delta for each in changes]
-        # Where nothing is counted names are all that there is.
-        moved = any(each is None or abs(each) >= _WORTH_A_SEARCH for each in deltas)
-        if not self._searches or not moved:
-            return None
-        counted = {each.device: each.after.allocated_bytes for each in changes}
-        found = balance.find_holdings(
-            sources(), counted, tell_blocks=runtime_now().memory_snapshot
-        )
-        before = self._sizes if self._sized == self._run.kind else {}
-        return balance.compared(before, found, counted)
-
-    def _host_bytes(self) -> int | None:
-        """What the names hold of the host's memory."""
-        return balance.held_bytes(self._names.sources(_HOST))
-
-
-# ------------------------------------------------------------ counters before and after
-
-
 class CellRun:
     """Looks at the counters before and after a cell; looking changes none of them.
 
     `open_runtime` is asked again at the end, since the cell may import torch or start
-    a device. `host_bytes` tells what names hold of the host's memory, where there is no
-    other device, and `in_cell` whether a file is the cell: by default the running one.
+    a device. `in_cell` tells whether a file is the cell: by default the running one.
     """
 
     def __init__(
@@ -169,7 +67,6 @@ class CellRun:
         open_runtime: Callable[[], Runtime],
         *,
         lines: bool = False,
-        host_bytes: Callable[[], int | None] | None = lambda: None,
         in_cell: Callable[[str], bool] | None = None,
     ) -> None:
         self.failed: str | None = None  # the error that the code raised, in one line
@@ -177,7 +74,6 @@ class CellRun:
         self.setting = Setting(_HOST)  # where it ran, in the user's words
         self.kind = _HOST  # of device there, as the runtime has it
         self._ran_on = CellRuntime(open_runtime)
-        self._host_bytes = host_bytes
         self._in_cell = in_cell
         self._marks: Any = None
         self._resets_seen = False
@@ -202,8 +98,7 @@ class CellRun:
         if runtime.simulated and box is not None:
             self._marks = box.mark_peaks()
         self._before = self._look(runtime)
-        if runtime.kind != _HOST:
-            self._stretches.since = self._before
+        self._stretches.since = self._before
         if self._recording is not None:
             self._recording.start(runtime)
 
@@ -244,19 +139,17 @@ class CellRun:
         found = []
         for device, after in self.after.items():
             before = self._at_first(device)
-            whole = self._stretches.whole(after)
-            found.append(DeviceChange(before, whole, self._peak(before, after)))
+            peak = self._peak(before, after)
+            found.append(DeviceChange(before, self._stretches.whole(after), peak))
         return tuple(found)
 
     def badges(self) -> tuple[records.CellBadge, ...]:
         """What should be seen at once, device by device."""
-        if self.kind == _HOST:
-            return ()
         badges = [*counters.badges_of_allocator(self.kind, self.after.values())]
         for device, after in self.after.items():
             badges += counters.badges_between(
                 self._before.get(device),
-                self._stretches.whole(after),
+                after,
                 ended_by_oom=device == self._oom_device,
             )
         return tuple(badges)
@@ -327,10 +220,6 @@ class CellRun:
         return difference(after.allocated_bytes, sum(moved))
 
     def _look(self, runtime: Runtime) -> dict[int, Counters]:
-        if runtime.kind == _HOST:
-            if self._host_bytes is None:
-                return {}
-            return {0: Counters(0, allocated_bytes=self._host_bytes())}
         try:
             return {each.device: each for each in counters.read_all(runtime)}
         except RuntimeError as problem:  # a device in error need not answer any more
@@ -338,18 +227,18 @@ class CellRun:
             return {}
 
     def _look_again(self) -> dict[int, Counters]:
-        """In the middle of the cell, where names are not searched for."""
-        runtime = self._ran_on.now()
-        return {} if runtime.kind == _HOST else self._look(runtime)
+        """In the middle of the cell."""
+        return self._look(self._ran_on.now())
 
     def _peak(self, before: Counters, after: Counters) -> Peak:
         engines = self._engine_peaks.get(after.device)
         if engines is not None:
             return Peak(PeakKind.EXACT, engines, engines)
-        if self._resets_seen or after.device in self._before:
-            counted = self._stretches.peak(after)
-        else:
-            counted = peak_unseen(after)
+        counted = self._stretches.peak(after)
+        if not self._resets_seen and after.device not in self._before:
+            # The cell has imported torch: what it has reset is not known.
+            low = after.peak_bytes
+            counted = _NO_PEAK if low is None else Peak(PeakKind.BOUND, low)
         if self._trace is None or self.lines_partial or before.allocated_bytes is None:
             return counted
         events = self._trace.events.get(after.device, ())
@@ -360,9 +249,82 @@ class CellRun:
         after = self.after.get(device)
         if after is None or after.taken is None:
             return False
-        earlier = self._at_first(device).taken or 0
-        counted = (self._stretches.whole(after).taken or 0) - earlier
+        counted = after.taken - (self._at_first(device).taken or 0)
         return sum(each.taken for each in trace.events[device]) < counted
+
+
+# ---------------------------------------------------------- and whose the memory is
+
+
+class OneCell(CellRun):
+    """Looks at names as well, before and after, where it matters."""
+
+    def __init__(
+        self, names: KnownNames, *, lines: bool = False, search: bool = True
+    ) -> None:
+        super().__init__(runtime_now, lines=lines)
+        self._names = names
+        self._searches = search
+        self._sizes: dict[balance.Key, int] = {}
+        self._sized: str | None = None  # the kind of device
+
+    def begin(self) -> None:
+        """The cell is about to run."""
+        runtime = runtime_now()
+        if self._searches and (looks := counters.read_all(runtime)):
+            found = balance.find_holdings(
+                self._names.sources(runtime.kind),
+                {each.device: each.allocated_bytes for each in looks},
+                tell_blocks=runtime.memory_snapshot,
+            )
+            self._sized, self._sizes = runtime.kind, balance.sizes(found)
+        super().begin()
+
+    def report(
+        self, code: Code, *, value: Any = None, error: BaseException | None = None
+    ) -> CellReport:
+        """What came of it."""
+        changes = tuple(
+            each
+            for each in self.changes()
+            if each.moved or each.allocated_delta is None
+        )
+        # The cell's value, by the name that IPython is going to give it.
+        shown = {} if value is None else {f"Out[{code.cell}]": value}
+        sources = partial(self._names.sources, self.kind, shown, error)
+
+        def find_segments() -> tuple[records.Segment, ...]:
+            from gpumagic.gpu_mem.segments import segments_with_names
+
+            return segments_with_names(runtime_now(), sources()) or ()
+
+        return CellReport(
+            code=code,
+            setting=self.setting,
+            changes=changes,
+            badges=self.badges(),
+            holdings=self._held_now(changes, sources),
+            lines=self.lines(),
+            lines_partial=self.lines_partial,
+            failed=self.failed,
+            remarks=self.remarks,
+            courses=self.courses(find_segments),
+        )
+
+    def _held_now(
+        self, changes: tuple[DeviceChange, ...], sources: Callable[[], Sources]
+    ) -> records.Holdings | None:
+        deltas = [each.allocated_delta for each in changes]
+        # Where nothing is counted names are all that there is.
+        moved = any(each is None or abs(each) >= _WORTH_A_SEARCH for each in deltas)
+        if not self._searches or not moved:
+            return None
+        counted = {each.device: each.after.allocated_bytes for each in changes}
+        found = balance.find_holdings(
+            sources(), counted, tell_blocks=runtime_now().memory_snapshot
+        )
+        before = self._sizes if self._sized == self.kind else {}
+        return balance.compared(before, found, counted)
 
 
 # ------------------------------------------------------------- the peak of a stretch
@@ -386,22 +348,6 @@ def peak_between(before: Counters, after: Counters) -> Peak:
         return _between(low, now)
     # Nor was there more than if the cell had given nothing back until its end.
     return _between(low, min(now, (before.allocated_bytes or 0) + gross))
-
-
-def peak_unseen(after: Counters) -> Peak:
-    """The peak since a device's first use, if resets since then were not seen.
-
-    Such a reset leaves no trace where there was nothing before. But memory was only
-    taken from the driver for what did not fit into what there was.
-    """
-    low = after.peak_bytes
-    sums = after.taken_bytes, after.reserved_bytes, after.flushed_bytes
-    if low is None or None in sums:
-        return _NO_PEAK
-    taken, reserved, flushed = (each or 0 for each in sums)
-    if sums_were_reset(counters.from_zero(after), after):
-        return Peak(PeakKind.BOUND, low)
-    return _between(low, max(low, min(taken, reserved + flushed)))
 
 
 def with_replay(counted: Peak, before: Counters, after: Counters, events: Any) -> Peak:
@@ -440,7 +386,7 @@ def _highest_seen(before: Counters, after: Counters) -> int | None:
 
 
 class Stretches:
-    """Goes on from reset to reset, and keeps what came of the stretches that are over.
+    """Goes on from reset to reset, and keeps the peaks of stretches that are over.
 
     `look` reads the counters of each device in use; it does not raise.
     """
@@ -449,8 +395,6 @@ class Stretches:
         self.since: Looks = {}  # the look with which the current stretch began
         self._look = look
         self._peaks: dict[int, Peak] = {}
-        self._highest: dict[int, int] = {}
-        self._lost: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
     @contextlib.contextmanager
     def over_a_reset(self) -> Iterator[None]:
@@ -461,8 +405,8 @@ class Stretches:
             yield
         finally:
             self.since = self._look()
-            for device, after in self.since.items():
-                self._note_reset(before.get(device), after)
+            for device in self.since.keys() - before.keys():  # it could not be asked
+                self._peaks[device] = _NO_PEAK
 
     def peak(self, after: Counters) -> Peak:
         """The most at once on a device until this look."""
@@ -474,22 +418,7 @@ class Stretches:
         return _highest(earlier, peak_between(since, after))
 
     def whole(self, after: Counters) -> Counters:
-        """The counters as they would be, had nobody reset them."""
-        lost = self._lost[after.device]
-        figures = {name: (getattr(after, name) or 0) + n for name, n in lost.items()}
-        highest = self._highest.get(after.device)
-        if highest is not None and after.peak_bytes is not None:
-            figures["peak_bytes"] = max(after.peak_bytes, highest)
-        return replace(after, **figures)
-
-    def _note_reset(self, before: Counters | None, after: Counters) -> None:
-        device = after.device
-        if before is None:  # it could not be asked
-            self._peaks[device] = _NO_PEAK
-            return
-        highest = max(self._highest.get(device, 0), before.peak_bytes or 0)
-        self._highest[device] = highest
-        for name in SUMS:
-            fall = difference(getattr(before, name), getattr(after, name)) or 0
-            if fall > 0:
-                self._lost[device][name] += fall
+        """The counters of a cell; of one that has reset some the sums are unknown."""
+        if after.device not in self._peaks:
+            return after
+        return replace(after, taken_bytes=None, given_back_bytes=None)

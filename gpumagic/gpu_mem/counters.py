@@ -1,23 +1,48 @@
-"""Reads what the caching allocator counts, and judges what should be seen at once."""
+"""Reads what the allocator and the driver count, and judges what matters at once.
+
+Nothing is started: devices that are not in use are not asked.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.devices.in_use import KINDS_OF_THE_DRIVER
 from gpumagic.devices.memory_counters import (
     allocator_backend,
     allocator_figures,
     caching_is_off,
     figure,
 )
+from gpumagic.devices.nvml_utilisation import in_container
 from gpumagic.devices.simulated import simulated_box, word_of
-from gpumagic.gpu_mem.records import BadgeKind, CellBadge, Counters, Setting
+from gpumagic.devices.torch_private import loaded_torch
+from gpumagic.devices.visible_devices import same_uuid
+from gpumagic.devices.waiting import is_in_use
+from gpumagic.gpu_mem.records import (
+    BadgeKind,
+    CellBadge,
+    Counters,
+    DeviceMemory,
+    Setting,
+)
+from gpumagic.report.units import known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from gpumagic.devices.protocols import Runtime
-    from gpumagic.gpu_mem.records import DeviceMemory
+    from gpumagic.devices.protocols import (
+        Driver,
+        Gpu,
+        GpuProcess,
+        Inventory,
+        MigSlice,
+        Runtime,
+        VisibleDevice,
+    )
 
 NATIVE = "native"
 _ASYNC = "cudaMallocAsync"
@@ -67,7 +92,7 @@ def read(runtime: Runtime, device: int) -> Counters:
 
 def read_all(runtime: Runtime) -> tuple[Counters, ...]:
     """The counters of every device in use; none before the start."""
-    if not runtime.started():
+    if not is_in_use(runtime):
         return ()
     return tuple(read(runtime, device) for device in runtime.devices_in_use())
 
@@ -102,9 +127,7 @@ def badges_now(kind: str, devices: Collection[DeviceMemory]) -> tuple[CellBadge,
     """The badges of how things stand."""
     badges = list(badges_of_allocator(kind, [each.counters for each in devices]))
     for each in devices:
-        number, pending = each.counters.device, each.counters.pending_bytes
-        if pending:
-            badges.append(CellBadge(BadgeKind.PENDING, number, pending))
+        number = each.counters.device
         if each.is_silent:
             badges.append(CellBadge(BadgeKind.SILENT, number))
         if each.other_processes:
@@ -144,9 +167,108 @@ def badges_between(
         grown[BadgeKind.FLUSHED] = grown[BadgeKind.DRIVER_CALLS] = 0
     elif grown[BadgeKind.FLUSHED] > 0:
         grown[BadgeKind.DRIVER_CALLS] = 0
-    grown[BadgeKind.PENDING] = after.pending_bytes or 0
-    badges = [CellBadge(k, after.device, n) for k, n in grown.items() if n > 0]
-    if before is None:
-        badges.append(CellBadge(BadgeKind.STARTED, after.device))
-    order = list(BadgeKind)
-    return tuple(sorted(badges, key=lambda badge: order.index(badge.kind)))
+    return tuple(CellBadge(k, after.device, n) for k, n in grown.items() if n > 0)
+
+
+# ---------------------------------------------------------- the memory of whole devices
+
+
+def device_memories(runtime: Runtime, driver: Driver) -> tuple[DeviceMemory, ...]:
+    """The memory of each device in use.
+
+    Free and total are what CUDA says, which of a slice is the slice's, and in their
+    place what the driver library says. Of a slice the other processes are unknown:
+    the driver lists those of the whole GPU. So they are in a container with other
+    processes beside it, where this one cannot be told from them.
+    """
+    if not is_in_use(runtime):
+        return ()
+    places = _places(driver) if runtime.kind in KINDS_OF_THE_DRIVER else []
+    foreign_numbers = not driver.simulated and in_container()
+    found = []
+    for device in runtime.devices_in_use():
+        place, told = dict(enumerate(places)).get(device), None
+        with contextlib.suppress(RuntimeError):  # a device in error answers nothing
+            told = runtime.memory_bytes(device)
+        free, total = told or (
+            getattr(place, "memory_free_bytes", None),
+            getattr(place, "memory_total_bytes", None),
+        )
+        listed = list(getattr(place, "processes", None) or ())
+        memory = DeviceMemory(
+            counters=read(runtime, device),
+            name=runtime.device_name(device),
+            total_bytes=total,
+            free_bytes=free,
+            cap_bytes=_cap_bytes(runtime, device, total),
+            is_silent=told is None and runtime.kind == "cuda",
+        )
+        found.append(_with_processes(memory, listed, foreign_numbers=foreign_numbers))
+    return tuple(found)
+
+
+# ------------------------------------------------------- what the driver says of it
+
+
+def _places(driver: Driver) -> list[Gpu | MigSlice | None]:
+    """What the driver library knows of the devices that CUDA shows, in their order."""
+    shown = driver.visible_devices()
+    if not shown:
+        return []
+    inventory = driver.inventory()
+    return [_place(each, inventory) for each in shown]
+
+
+def _place(device: VisibleDevice, inventory: Inventory) -> Gpu | MigSlice | None:
+    """The GPU or slice that CUDA shows, by identity: the numbers may differ."""
+    for gpu in inventory.gpus:
+        if same_uuid(gpu.uuid, device.uuid):
+            return gpu
+        for part in gpu.mig:
+            if same_uuid(part.uuid, device.uuid):
+                return part
+    for gpu in inventory.gpus:
+        is_there = gpu.pci_address is not None and gpu.pci_address == device.pci_address
+        if is_there and not gpu.mig_enabled:
+            return gpu
+    return None
+
+
+def _with_processes(
+    memory: DeviceMemory, listed: list[GpuProcess], *, foreign_numbers: bool
+) -> DeviceMemory:
+    """How many other processes there are, and who holds what."""
+    if not listed:  # this one should be among them, so the list is not whole
+        return memory
+    if foreign_numbers:  # this one is among them, and any of them may be it
+        memory = replace(memory, other_processes=len(listed) - 1)
+        if len(listed) > 1:
+            return memory
+        return replace(memory, others_bytes=0, process_bytes=listed[0].used_bytes)
+    others = [each.used_bytes for each in listed if each.pid != os.getpid()]
+    own = [each.used_bytes for each in listed if each.pid == os.getpid()]
+    return replace(
+        memory,
+        other_processes=len(others),
+        others_bytes=known_sum([*others, 0]) if own else None,
+        process_bytes=own[0] if own else None,
+    )
+
+
+# ------------------------------------------------------------ what torch says of it
+
+
+def _cap_bytes(runtime: Runtime, device: int, total: int | None) -> int | None:
+    """The limit that this process has set itself, where torch tells it."""
+    box = simulated_box() if runtime.simulated else None
+    if box is not None:
+        allowed: int | None = box.machine.gpus[device].allocator.allowed_bytes
+        return allowed
+    module: Any = getattr(loaded_torch(), runtime.kind, None)
+    ask = getattr(module, "get_per_process_memory_fraction", None)
+    if ask is None or total is None:
+        return None
+    with contextlib.suppress(RuntimeError):
+        share = float(ask(device))
+        return int(share * total) if share < 1 else None
+    return None

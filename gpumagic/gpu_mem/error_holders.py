@@ -43,31 +43,19 @@ _MACHINERY = frozenset(
 class Place(NamedTuple):
     """A place that holds an error, or a result."""
 
-    name: str  # as one would type it
+    name: str
     held: Any  # an error, a traceback or a frame; None where it is something of theirs
     empty: Callable[[], object]  # makes the place let go
 
 
-class HeldError(NamedTuple):
-    """An error with all places that have to let go of it."""
-
-    error: Error
-    places: tuple[str, ...]
-
-
-def held_errors(shell: Any | None) -> list[HeldError]:
+def held_errors(shell: Any | None) -> list[Error]:
     """The errors that Python and IPython still hold, the last one first, each once."""
-    found: dict[int, tuple[Error, list[str]]] = {}
-    places = list(_error_places(shell))
-    for place in sorted(places, key=lambda each: not is_error(each.held)):
-        if _is_error_or_traceback(place.held):
-            known = _of_same_frames(place.held, found)
-            found.setdefault(known, (place.held, []))[1].append(place.name)
-    debugger = [place.name for place in places if type(place.held) is FrameType]
-    return [
-        HeldError(error, (*names, *(debugger if number == 0 else ())))
-        for number, (error, names) in enumerate(found.values())
-    ]
+    found: list[Error] = []
+    places = sorted(_error_places(shell), key=lambda each: not is_error(each.held))
+    for held in (each.held for each in places):
+        if _is_error_or_traceback(held) and not _is_known(held, found):
+            found.append(held)
+    return found
 
 
 def errors_in_variables(shell: Any | None) -> dict[str, list[Error]]:
@@ -106,17 +94,17 @@ def stray_errors(known: Iterable[Error]) -> list[BaseException]:
     return [each for each in alive if id(each) not in inner]
 
 
-def drop_errors(shell: Any | None) -> tuple[str, ...]:
-    """Make every place let go of its error; return the names of those that had one.
+def drop_errors(shell: Any | None) -> bool:
+    """Make every place let go of its error; return whether there was one.
 
     Errors in variables of the user's stay, with their tracebacks. What is lost is
     `%debug` and `%tb` for the last error.
     """
     places = _error_places(shell)
-    for place in (*places, *_results_within(places)):
+    for place in places:
         place.empty()
     vars(sys).pop("last_type", None)  # `%tb` takes it for a sign of the others
-    return tuple(place.name for place in places)
+    return bool(places)
 
 
 def _error_places(shell: Any | None) -> list[Place]:
@@ -124,18 +112,12 @@ def _error_places(shell: Any | None) -> list[Place]:
     places = list(_places_of_python())
     if shell is not None:
         places += _places_of_formatters(shell)
-        places += _places_of_results(results_of(shell))
+        for _, result in results_of(shell):
+            for name in _OF_A_RESULT:
+                if is_error(error := getattr(result, name, None)):
+                    empty = partial(setattr, result, name, None)
+                    places.append(Place(name, error, empty))
     return places
-
-
-def _places_of_results(results: Iterable[tuple[str, Any]]) -> Iterator[Place]:
-    for owner, result in results:
-        for name in _OF_A_RESULT:
-            error = getattr(result, name, None)
-            if is_error(error):
-                yield Place(
-                    f"{owner}.{name}", error, partial(setattr, result, name, None)
-                )
 
 
 def results_of(shell: Any) -> Iterator[tuple[str, Any]]:
@@ -149,64 +131,38 @@ def results_of(shell: Any) -> Iterator[tuple[str, Any]]:
             yield name, result
 
 
-def _results_within(places: list[Place]) -> list[Place]:
-    """Results of earlier cells, in frames of IPython that an error has kept.
-
-    Each holds the error of its cell, and is held by it: without this only Python's
-    collector would free them.
-    """
-    results = [
-        ("", value)
-        for place in places
-        if place.held is not None
-        for frame in _frames_kept_by(place.held)
-        if _is_machinery(frame)
-        for value in locals_of(frame).values()
-        if all(hasattr(type(value), name) for name in _OF_A_RESULT)
-    ]
-    return list(_places_of_results(results))
-
-
 def _places_of_python() -> Iterator[Place]:
     for name in _LAST:
         held = vars(sys).get(name)
         if held is not None:
-            yield Place(f"sys.{name}", held, partial(vars(sys).pop, name, None))
+            yield Place(name, held, partial(vars(sys).pop, name, None))
 
 
 def _places_of_formatters(shell: Any) -> Iterator[Place]:
     """What makes text of tracebacks, as `shell.InteractiveTB`, and its debugger."""
-    for owner, formatter in list(vars(shell).items()):
+    for formatter in list(vars(shell).values()):
         if not hasattr(type(formatter), "structured_traceback"):
             continue
         for name, held in list(vars(formatter).items()):
             if _is_error_or_traceback(held):
-                empty = partial(setattr, formatter, name, None)
-                yield Place(f"shell.{owner}.{name}", held, empty)
-        yield from _places_of_debugger(owner, getattr(formatter, "pdb", None))
+                yield Place(name, held, partial(setattr, formatter, name, None))
+        # What stays in a debugger that was left: a frame, and locals it has shown.
+        debugger = getattr(formatter, "pdb", None)
+        kept = {} if debugger is None else vars(debugger)
+        for name in _OF_A_DEBUGGER:
+            if type(kept.get(name)) is FrameType:
+                yield Place(name, kept[name], partial(setattr, debugger, name, None))
+        for name, nothing in (("stack", []), ("curframe_locals", {})):
+            if kept.get(name):
+                yield Place(name, None, partial(setattr, debugger, name, nothing))
 
 
-def _places_of_debugger(owner: str, debugger: Any | None) -> Iterator[Place]:
-    """What stays in a debugger that was left: a frame, and the locals it has shown."""
-    if debugger is None:
-        return
-    kept = vars(debugger)
-    for name in _OF_A_DEBUGGER:
-        if type(kept.get(name)) is FrameType:
-            empty = partial(setattr, debugger, name, None)
-            yield Place(f"shell.{owner}.pdb.{name}", kept[name], empty)
-    for name, nothing in (("stack", []), ("curframe_locals", {})):
-        if kept.get(name):
-            empty = partial(setattr, debugger, name, nothing)
-            yield Place(f"shell.{owner}.pdb.{name}", None, empty)
-
-
-def _of_same_frames(error: Error, found: dict[int, tuple[Error, list[str]]]) -> int:
-    """The id of the error that is known already, if a traceback is a part of it."""
-    for key, (known, _) in found.items():
-        if known is error or (is_error(known) and _leads_to(known, error)):
-            return key
-    return id(error)
+def _is_known(error: Error, found: list[Error]) -> bool:
+    """Whether it is among these, or is a traceback that is a part of one of them."""
+    return any(
+        known is error or (is_error(known) and _leads_to(known, error))
+        for known in found
+    )
 
 
 def _leads_to(error: Any, traceback: Any) -> bool:
@@ -220,23 +176,10 @@ def _leads_to(error: Any, traceback: Any) -> bool:
 # ------------------------------------------------------------ what an error keeps alive
 
 
-class HeldLocal(NamedTuple):
-    """A value that lives because an error does."""
-
-    function: str  # whose local it is; of what an error carries itself the error's type
-    name: str  # the local, or what the error calls it
-    value: Any
-
-    @property
-    def where(self) -> str:
-        """Its place in words."""
-        return f"{self.name} in {self.function}"
-
-
 def frames_with_locals(
     error: Error, live: Container[int] = frozenset()
-) -> Iterator[HeldLocal]:
-    """All that an error and those it stands for keep alive.
+) -> Iterator[tuple[str, Any]]:
+    """All that an error and those it stands for keep alive: `logits in train_step`.
 
     The user's own frames come first, each time the innermost first: who looks for a
     tensor knows it by the name that they gave it, and not by torch's.
@@ -244,14 +187,15 @@ def frames_with_locals(
     Looking leaves the frames as they are: up to Python 3.12 reading `f_locals` makes a
     second set of references that outlives `frame.clear()`.
     """
-    for each in errors_within(error):
-        yield from _carried(each)
+    for each in filter(is_error, errors_within(error)):
+        for name, value in _own_attributes(each).items():
+            yield f"{name} in {type(each).__name__}", value
     frames = [each for each in _frames_kept_by(error) if not _is_machinery(each)]
     places = _places()
     frames.sort(key=lambda each: not places.is_users(each.f_code.co_filename))
     for frame in frames:
         for name, value in locals_of(frame, live).items():
-            yield HeldLocal(frame.f_code.co_name, name, value)
+            yield f"{name} in {frame.f_code.co_name}", value
 
 
 def _frames_kept_by(error: Error | FrameType) -> Iterator[FrameType]:
@@ -380,17 +324,11 @@ def _running() -> set[int]:
     }
 
 
-def _carried(error: Any) -> Iterator[HeldLocal]:
-    """What an error holds besides its frames: `raise ValueError("bad", tensor)`."""
-    if not is_error(error):
-        return
-    name = type(error).__name__
-    for attribute, value in _own_attributes(error).items():
-        yield HeldLocal(name, attribute, value)
-
-
 def _own_attributes(error: Any) -> dict[str, Any]:
-    """What Python itself keeps there; properties of a subclass are not asked."""
+    """What an error holds besides its frames: `raise ValueError("bad", tensor)`.
+
+    It is what Python itself keeps there; properties of a subclass are not asked.
+    """
     found = dict(vars(error))
     for base in (BaseException, AttributeError, StopIteration):
         if issubclass(type(error), base):

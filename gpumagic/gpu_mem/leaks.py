@@ -1,8 +1,9 @@
-"""Finds what keeps memory alive that nobody wants any more, and what undoes it.
+"""Finds what keeps memory alive that nobody wants any more, and lets go of it.
 
 What a variable of the user's holds as well is no leak: it would not come back. One
 search goes through variables, errors and results together, so that what several of
-them reach is known to be the same.
+them reach is known to be the same. What freeing loses is `%debug` for the last error,
+and `Out`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import sys
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.devices.torch_private import loaded_torch
-from gpumagic.gpu_mem.answer_leaks import FREE
+from gpumagic.errors import first_line
+from gpumagic.gpu_mem.answer_leaks import FREE, FreeReport, Return
 from gpumagic.gpu_mem.balance import CountedMemory, search
+from gpumagic.gpu_mem.counters import read_all, setting_of
 from gpumagic.gpu_mem.error_holders import (
+    drop_errors,
     errors_in_variables,
     errors_within,
     frames_with_locals,
@@ -24,19 +27,27 @@ from gpumagic.gpu_mem.error_holders import (
     is_error,
     stray_errors,
 )
-from gpumagic.gpu_mem.names import KnownNames, shown_results, variables_of
+from gpumagic.gpu_mem.names import KnownNames, drop_outputs, shown_results, variables_of
 from gpumagic.gpu_mem.records import Leak, LeakKind
-from gpumagic.gpu_mem.walk import ON_DEMAND, Budget, Walk
-from gpumagic.report.introspection import class_has, is_truly
-from gpumagic.report.units import count_text
+from gpumagic.gpu_mem.walk import ON_DEMAND, Budget
+from gpumagic.report.introspection import class_has
+from gpumagic.report.units import count_text, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import (
+        Callable,
+        Collection,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from gpumagic.devices.protocols import Runtime
     from gpumagic.devices.storages import StorageKey
     from gpumagic.gpu_mem.balance import Reached
     from gpumagic.gpu_mem.error_holders import Error
+    from gpumagic.gpu_mem.records import Counters
 
     IsOwn = Callable[[Error], bool]
     Memory = Mapping[StorageKey, Reached]
@@ -52,8 +63,8 @@ _STRAYS = (
 )
 _HIDDEN = "{} could not be looked at without running hooks of yours"
 _COLLECT = (list, dict, set, tuple, deque)
+_MOST_NAMED = 3  # results
 _MORE_PASSES = 3  # a finaliser may let go of another cycle, and that of one more
-_EVERYTHING = Budget(objects=20_000_000, seconds=20.0)
 
 
 class FoundLeaks(NamedTuple):
@@ -141,7 +152,6 @@ class _Candidate(NamedTuple):
     value: Any
     owner: str  # what belongs together: the locals of one error have the same
     where: str
-    held_by: tuple[str, ...]
     undo: str
     lost: str
     # whether it belongs to the run that is asked about, which needed it
@@ -155,36 +165,35 @@ def _of_errors(
     live: Collection[int],
 ) -> Iterator[_Candidate]:
     """The locals of errors that are held for `%debug`, in variables, and elsewhere."""
-    found: list[tuple[Error, str, tuple[str, ...], str, str]] = []
+    found: list[tuple[Error, str, str, str]] = []
     merged = set[str]()
     for number, held in enumerate(held_errors(shell)):
-        within = {id(each) for each in errors_within(held.error)}
+        within = {id(each) for each in errors_within(held)}
         names = [
             n for n, es in in_variables.items() if any(id(e) in within for e in es)
         ]
         merged.update(names)
         undo = " and ".join((*(f"del {name}" for name in names), FREE))
         title = "another error" if number else "the last error"
-        found.append((held.error, title, (*held.places, *names), undo, "%debug"))
+        found.append((held, title, undo, "%debug"))
     for name, errors in in_variables.items():
         title = f"the error{'s' if len(errors) > 1 else ''} in {name}"
         if name not in merged:
-            found += ((each, title, (name,), f"del {name}", name) for each in errors)
+            found += ((each, title, f"del {name}", name) for each in errors)
     adrift = stray_errors(error for error, *_ in found)
-    found += ((error, _STRAY, (), FREE, "") for error in adrift)
+    found += ((error, _STRAY, FREE, "") for error in adrift)
     own = next((e for e, *_ in found if is_own is not None and is_own(e)), None)
-    for number, (error, title, held_by, undo, lost) in enumerate(found):
-        for local in frames_with_locals(error, live):
+    for number, (error, title, undo, lost) in enumerate(found):
+        for where, value in frames_with_locals(error, live):
             needed = error is own
             less = "keep less alive there"
-            if any(type(local.value) is each for each in _COLLECT):
+            if any(type(value) is each for each in _COLLECT):
                 less = "keep less there, or move what it collects to the host: .cpu()"
             yield _Candidate(
                 kind=LeakKind.ERROR,
-                value=local.value,
+                value=value,
                 owner=f"error {number}",
-                where=local.where if needed else f"{local.where} of {title}",
-                held_by=held_by,
+                where=where if needed else f"{where} of {title}",
                 undo=less if needed else undo,
                 lost=lost,
                 own=needed,
@@ -194,7 +203,7 @@ def _of_errors(
 def _of_outputs(shell: Any | None) -> Iterator[_Candidate]:
     for value, places in shown_results(shell):
         name = places[0]
-        yield _Candidate(LeakKind.OUTPUT, value, name, name, places, FREE, name)
+        yield _Candidate(LeakKind.OUTPUT, value, name, name, FREE, name)
 
 
 # --------------------------------------------------------------- who keeps which memory
@@ -269,39 +278,126 @@ def _rows_of_graphs(wanted: Mapping[str, Any], memory: Memory) -> Iterator[_Row]
         elif class_has(value, "detach"):
             undo = f"{name} = {name}.detach()"
         lost = f"a backward pass from {name}"
-        words = LeakKind.GRAPH, value, where, where, (where,), undo, lost
-        yield from _rows(_Candidate(*words), keys, memory)
+        graph = _Candidate(LeakKind.GRAPH, value, where, where, undo, lost)
+        yield from _rows(graph, keys, memory)
 
 
 def _rows(each: _Candidate, keys: list[StorageKey], memory: Memory) -> Iterator[_Row]:
     for device in sorted({key.device for key in keys}):
         here = tuple(key for key in keys if key.device == device)
         nbytes = sum(memory[key].nbytes for key in here)
-        words = each.where, device, nbytes, each.held_by, each.undo, each.lost
-        yield _Row(Leak(each.kind, *words), here, each.own)
+        leak = Leak(each.kind, each.where, device, nbytes, each.undo, each.lost)
+        yield _Row(leak, here, each.own)
 
 
-# ------------------------------------------------------ what lives, and what only waits
+# ------------------------------------------------------------------ letting go of it
 
 
-def alive_bytes(kind: str) -> dict[int, int]:
-    """By device, what the tensors that Python knows keep, with their graphs.
+class _Reading(NamedTuple):
+    """By device the counters and what the driver has free, and what went wrong."""
 
-    It goes through all objects there are, which takes a tenth of a second and more.
+    counters: dict[int, Counters]
+    free_bytes: dict[int, int]
+    problem: str = ""
+
+
+def free(shell: Any | None, runtime: Runtime, *, cache: bool = False) -> FreeReport:
+    """Let go of the last error, and of shown results that hold memory; then collect.
+
+    Variables of the user's stay, and graphs with them. Where the device is in error
+    what Python holds is dropped all the same. With `cache` the free part of torch's
+    cache goes to the driver as well.
     """
-    torch = loaded_torch()
-    if torch is None:
-        return {}
-    walk = Walk(torch, _EVERYTHING)
-    for each in gc.get_objects():
-        if is_truly(each, torch.Tensor):
-            walk.enter(each)
-    walk.run()
-    sums: Counter[int] = Counter()
-    for key, nbytes in dict(walk.stored.values()).items():
-        if key.kind == kind:
-            sums[key.device] += nbytes
-    return dict(sums)
+    before = _read(runtime)
+    lost: list[str] = []
+    # First: the frames of an error may hold shown results.
+    if drop_errors(shell):
+        lost.append("%debug for that error")
+    if places := drop_outputs(shell, _results_with_memory(shell, runtime.kind)):
+        numbered = [name for name in places if name.startswith("Out[")]
+        lost.append(listed(numbered or [places[0]], ", ", _MOST_NAMED))
+    # Then: what has shown a traceback left cycles.
+    collect_cycles()
+    # Last: only segments with nothing in them go back.
+    problems = [_empty_cache(runtime)] if cache else []
+    after = _read(runtime)
+    if names := errors_in_variables(shell):
+        quoted = listed([f"`{name}`" for name in names])
+        undo = f"`del {', '.join(names)}` lets go"
+        problems.append(f"errors in {quoted} stay, with all frames: {undo}")
+    problems += (before.problem, after.problem)
+    returns = (
+        Return(
+            before.counters[device],
+            counters,
+            before.free_bytes.get(device),
+            after.free_bytes.get(device),
+        )
+        for device, counters in after.counters.items()
+        if device in before.counters
+    )
+    return FreeReport(
+        setting=setting_of(runtime),
+        returns=tuple(returns),
+        lost=tuple(lost),
+        remarks=tuple(dict.fromkeys(filter(None, problems))),
+    )
+
+
+def _empty_cache(runtime: Runtime) -> str:
+    """Empty it; why not, where that cannot be done."""
+    module = getattr(sys.modules.get("torch"), runtime.kind, None)
+    empty = getattr(module, "empty_cache", None)
+    if empty is None or not runtime.started():
+        return "torch keeps no cache here that could be emptied"
+    try:
+        empty()
+    except RuntimeError as error:
+        return f"the cache could not be emptied: {first_line(error)}"
+    return ""
+
+
+def _read(runtime: Runtime) -> _Reading:
+    """What is known; a device in error may answer nothing any more."""
+    try:
+        counters = {each.device: each for each in read_all(runtime)}
+        told = {device: runtime.memory_bytes(device) for device in counters}
+    except RuntimeError as error:
+        problem = (
+            f"the device does not answer: {first_line(error)}; restart the kernel if a "
+            "kernel of the GPU has failed"
+        )
+        return _Reading({}, {}, problem)
+    return _Reading(counters, {d: known[0] for d, known in told.items() if known})
+
+
+def _results_with_memory(shell: Any | None, kind: str) -> set[int]:
+    shown = [value for value, _ in shown_results(shell)]
+    namespace = {} if shell is None else shell.user_ns
+    return holding(shown, kind, KnownNames(namespace, shell).sources(kind).left_out())
+
+
+def holding(
+    values: Sequence[Any],
+    kind: str,
+    never_entered: Collection[int],
+    budget: Budget = ON_DEMAND,
+) -> set[int]:
+    """The ids of those that hold memory, or may: where the search was ended."""
+    walk, starts, memory = search(
+        ((value,) if gc.is_tracked(value) else () for value in values),
+        CountedMemory(kind),
+        left_out=never_entered,
+        budget=budget,
+    )
+    bits = 0
+    for reached in memory.values():
+        bits |= reached.every
+    return {
+        id(value)
+        for position, (value, start) in enumerate(zip(values, starts, strict=True))
+        if bits >> position & 1 or (walk.partial and start)
+    }
 
 
 def collect_cycles() -> int:

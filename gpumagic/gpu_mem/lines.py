@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_private import loaded_torch
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from gpumagic.devices.protocols import Runtime
     from gpumagic.gpu_mem.records import Segment
+    from gpumagic.report.places import CodeLine
 
     InCell = Callable[[str], bool]
     Events = Sequence[MemoryEvent]
@@ -38,7 +39,6 @@ _NOT_RECORDED = "allocations could not be recorded"
 _RUN_AGAIN = "run the cell again to see its lines and its exact peak"
 _UNKNOWN = ("", "??", "<unknown>")
 _MOST_STRETCHES = 240
-_MOST_AT_PEAK = 20
 
 
 class Recording:
@@ -136,43 +136,27 @@ def places_beside(torch: Any) -> StackPlaces:
 # ----------------------------------------------------------------------------- by line
 
 
-_FIGURES = (
-    "allocated_bytes",
-    "freed_bytes",
-    "at_peak_bytes",
-    "left_bytes",
-    "grown_bytes",
-    "backward",
-)
-
-
 @dataclass
 class _Sums:
-    """What one line did."""
+    """What one line did, by the names that `LineUse` has for it."""
 
-    allocated_bytes: int = 0
-    freed_bytes: int = 0
-    at_peak_bytes: int = 0
-    left_bytes: int = 0
-    grown_bytes: int = 0
+    totals: Counter[str] = field(default_factory=Counter)
     backward: bool = False
     passes: int = 0
     pass_of: dict[int, int] = field(default_factory=dict)  # by address
 
     def add(self, event: MemoryEvent) -> None:
+        self.totals["allocated_bytes" if event.taken else "freed_bytes"] += event.nbytes
         if event.taken:
             self.pass_of[event.address] = self.passes
-            self.allocated_bytes += event.nbytes
             self.backward |= event.backward
-        else:
-            self.freed_bytes += event.nbytes
 
     def leave(self, event: MemoryEvent) -> None:
         """What loops keep is of their first pass, or replaced by the last one."""
-        self.left_bytes += event.nbytes
+        self.totals["left_bytes"] += event.nbytes
         in_pass = self.pass_of[event.address]
         if self.passes == 1 or self.passes < 3 * in_pass <= 2 * self.passes:
-            self.grown_bytes += event.nbytes
+            self.totals["grown_bytes"] += event.nbytes
 
 
 def lines_of(device: int, events: Events, in_cell: InCell) -> tuple[LineUse, ...]:
@@ -185,7 +169,7 @@ def lines_of(device: int, events: Events, in_cell: InCell) -> tuple[LineUse, ...
         its.add(event)
         previous = event.spot
     for event in alive_after(events, peak_of(_levels(events, 0))):
-        sums[event.spot].at_peak_bytes += event.nbytes
+        sums[event.spot].totals["at_peak_bytes"] += event.nbytes
     for event in alive_after(events, len(events)):
         sums[event.spot].leave(event)
 
@@ -195,14 +179,13 @@ def lines_of(device: int, events: Events, in_cell: InCell) -> tuple[LineUse, ...
         return False, not in_cell(spot.file), spot.file, spot.line or 0
 
     return tuple(
-        LineUse(
-            None if spot is None else line_in(spot.file, spot.line),
-            _number(spot, in_cell),
-            device,
-            **{name: getattr(sums[spot], name) for name in _FIGURES},
-        )
-        for spot in sorted(sums, key=place)
+        LineUse(_line(spot), _number(spot, in_cell), device, its.backward, **its.totals)
+        for spot, its in sorted(sums.items(), key=lambda each: place(each[0]))
     )
+
+
+def _line(spot: Spot | None) -> CodeLine | None:
+    return None if spot is None else line_in(spot.file, spot.line)
 
 
 def _number(spot: Spot | None, in_cell: InCell) -> int | None:
@@ -268,19 +251,10 @@ def course_of(
         highest_bytes=tuple(map(max, parts)),
         peak_bytes=levels[step],
         peak_step=step,
-        peak_line=None if spot is None else line_in(spot.file, spot.line),
+        peak_line=_line(spot),
         peak_number=_number(spot, in_cell),
         at_peak=tuple(_at_peak(events, step, levels[step], pieces, in_cell)),
     )
-
-
-class _Owner(NamedTuple):
-    """Whose some of it is: a name, or a line, or nobody known."""
-
-    name: str
-    spot: Spot | None
-    was_left: bool
-    from_before: bool = False
 
 
 def _at_peak(
@@ -291,46 +265,25 @@ def _at_peak(
     in_cell: InCell,
 ) -> Iterator[AtPeak]:
     """The owners with what they had, the largest first; they come to the peak."""
-    sums: Counter[_Owner] = Counter()
+    sums: Counter[tuple[str, Spot | None]] = Counter()
     later = {event.address for event in events[step:]}
     for event in alive_after(events, step):
-        was_left = event.address not in later
-        piece = pieces.get(event.address) if was_left else None
-        name = "" if piece is None else piece[0]
-        sums[_Owner(name, None if name else event.spot, was_left)] += event.nbytes
-    room = peak_bytes - sums.total()
+        piece = None if event.address in later else pieces.get(event.address)
+        owner = ("", event.spot) if piece is None else (piece[0], None)
+        sums[owner] += event.nbytes
+    before = peak_bytes - sums.total()
     moved = {event.address for event in events}
-    before: Counter[str] = Counter()
+    named: Counter[str] = Counter()
     for address, (name, nbytes) in pieces.items():
         if address not in moved:
-            before[name] += nbytes
-    for name, nbytes in before.most_common():
+            named[name] += nbytes
+    for name, nbytes in named.most_common():
         # Of what was there before only that can be named which is there in the end.
-        named = min(nbytes, room)
-        sums[_Owner(name, None, was_left=True)] += named
-        room -= named
-    gone = min(_given_back_from_before(events, step), room)
-    sums[_Owner("", None, was_left=False, from_before=True)] += gone
-    sums[_Owner("", None, was_left=True, from_before=True)] += room - gone
-    ordered = [each for each in sums.most_common() if each[1]]
-    for owner, nbytes in ordered[:_MOST_AT_PEAK]:
-        spot = owner.spot
-        line = None if spot is None else line_in(spot.file, spot.line)
-        number, left = _number(spot, in_cell), owner.was_left
-        yield AtPeak(owner.name, nbytes, line, number, left, owner.from_before)
-    if more := ordered[_MOST_AT_PEAK:]:
-        yield AtPeak(f"{len(more)} more", sum(nbytes for _, nbytes in more))
-
-
-def _given_back_from_before(events: Events, count: int) -> int:
-    """What the events after the first ones gave back that none of them had taken."""
-    taken: set[int] = set()
-    given_back = 0
-    for number, event in enumerate(events):
-        if event.taken:
-            taken.add(event.address)
-        elif event.address in taken:
-            taken.discard(event.address)
-        elif number >= count:
-            given_back += event.nbytes
-    return given_back
+        sums[name, None] += min(nbytes, before)
+        before -= min(nbytes, before)
+    told = [
+        AtPeak(name, nbytes, _line(spot), _number(spot, in_cell))
+        for (name, spot), nbytes in sums.items()
+    ]
+    told.append(AtPeak("", before, from_before=True))
+    yield from sorted(filter(lambda each: each.nbytes, told), key=lambda e: -e.nbytes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     from gpumagic.report.places import Code
     from gpumagic.report.record import Report
 
-_WORDS = ("on", "off", "log", "map", "leaks", "free", "why", "fit", "live")
-_MOST_CELLS = 1000
+_WORDS = ("on", "off", "map", "leaks", "free", "why", "fit", "live")
 _WATCHING = (
     "A line after each cell that moves memory of a GPU from now on; "
     "%gpu_mem off ends that"
@@ -66,7 +64,6 @@ class MemoryMagics(GpuMagics):
     )
     @word("on", "From now on a line after each cell that moves memory.")
     @word("off", "No more of these lines.")
-    @word("log", "All cells watched so far.")
     @word("map", "Segments and blocks of the caching allocator.")
     @word("leaks", "What could be let go of.")
     @word("free", "Let go of it: errors, results, cycles.")
@@ -75,14 +72,6 @@ class MemoryMagics(GpuMagics):
     @word("fit SIZE", "Whether that would fit now, as in fit 6GiB.")
     @argument(
         "--lines", action="store_true", help="Of a cell: lines, and its exact peak."
-    )
-    @argument(
-        "--top",
-        more=True,
-        type=int,
-        default=10,
-        metavar="N",
-        help="How many names to show (10).",
     )
     @argument(
         "--cache",
@@ -150,45 +139,49 @@ def _check(typed: argparse.Namespace, *, above_a_cell: bool) -> None:
     """Refuse what does not belong together, before anything is done."""
     word, *values = typed.what or ("",)
     more: list[str] = values[1 if word == "fit" else 0 :]
-    if word and word not in _WORDS:
-        hint = did_you_mean(word, _WORDS) or f"say one of {', '.join(_WORDS)}"
-        if above_a_cell:
-            hint = "leave it out: what is watched is the cell below"
-        raise UsageProblem(f"%gpu_mem has no word {word}", hint)
-    if above_a_cell and word not in ("", "live"):
-        raise UsageProblem(
+    # A size that was typed with a blank in it is one word without.
+    fitting = f" {''.join(values)}" if word == "fit" else ""
+    known = did_you_mean(word, _WORDS) or f"say one of {', '.join(_WORDS)}"
+    if above_a_cell:
+        known = "leave it out: what is watched is the cell below"
+    for is_wrong, problem, hint in (
+        (
+            word not in ("", *_WORDS),
+            f"%gpu_mem has no word {word}",
+            known,
+        ),
+        (
+            above_a_cell and word not in ("", "live"),
             f"%%gpu_mem watches the cell below; {word} is a word of its own",
             f"type %gpu_mem {' '.join((word, *values))} in a cell of its own",
-        )
-    if word == "fit" and not values:
-        raise UsageProblem(
-            "%gpu_mem fit needs to know how much", "type %gpu_mem fit 6GiB"
-        )
-    if more:
-        # A size that was typed with a blank in it is one word without.
-        fitting = f" {''.join(values)}" if word == "fit" else ""
-        raise UsageProblem(
-            f"%gpu_mem {word}: {more[0]} is one word too many",
+        ),
+        (
+            word == "fit" and not values,
+            "%gpu_mem fit needs to know how much",
+            "type %gpu_mem fit 6GiB",
+        ),
+        (
+            bool(more),
+            f"%gpu_mem {word}: {' '.join(more[:1])} is one word too many",
             f"type %gpu_mem {word}{fitting}",
-        )
-    if typed.top < 1:
-        raise UsageProblem(
-            f"%gpu_mem --top {typed.top}: that many names cannot be shown",
-            "type --top 5, or leave it out",
-        )
-    for option, is_here, right in (
-        ("lines", above_a_cell, "%%gpu_mem"),
-        ("cache", word == "free", "%gpu_mem free"),
+        ),
+        (
+            typed.lines and not above_a_cell,
+            "%gpu_mem: --lines has no meaning here",
+            "it belongs to %%gpu_mem: type %%gpu_mem --lines",
+        ),
+        (
+            typed.cache and word != "free",
+            "%gpu_mem: --cache has no meaning here",
+            "it belongs to %gpu_mem free: type %gpu_mem free --cache",
+        ),
     ):
-        if getattr(typed, option) and not is_here:
-            raise UsageProblem(
-                f"%gpu_mem: --{option} has no meaning here",
-                f"it belongs to {right}: type {right} --{option}",
-            )
+        if is_wrong:
+            raise UsageProblem(problem, hint)
 
 
 class _Notebook:
-    """The log of the cells and the last out-of-memory error of one notebook."""
+    """What names held, and the last out-of-memory error, of one notebook."""
 
     def __init__(self, magics: MemoryMagics) -> None:
         from gpumagic.gpu_mem.balance import Looks
@@ -200,7 +193,6 @@ class _Notebook:
         self._session, shell = magics.session, magics.shell
         self._names = KnownNames(shell.user_ns, shell)
         self._cell_number: Callable[[], int] = lambda: running_cell(shell)
-        self._cells: deque[CellReport] = deque(maxlen=_MOST_CELLS)
         self._last_oom = LastOom(shell)
         self._looks = Looks()
         self._every_cell = self._session.every_cell(shell)
@@ -228,17 +220,14 @@ class _Notebook:
 
     def report(self, typed: argparse.Namespace) -> Report:
         """What one line asks for."""
-        from gpumagic.gpu_mem.answer_log import LedgerReport
         from gpumagic.gpu_mem.api import Memory
         from gpumagic.report.units import parse_bytes
 
         memory = Memory(self._names, lambda: self._session.driver)
         oom, caught = self._last_oom.seen()
         match typed.what:
-            case ["log"]:
-                report: Report = LedgerReport(tuple(self._cells))
             case ["map"]:
-                report = memory.map()
+                report: Report = memory.map()
             case ["leaks"]:
                 holdings, leaks = memory.holdings_now(), memory.leaks()
                 grown = self._looks.grown(holdings)
@@ -251,7 +240,7 @@ class _Notebook:
             case ["fit", size]:
                 report = memory.fit(parse_bytes(size))
             case _:
-                report = now = memory.snapshot(top=typed.top)
+                report = now = memory.snapshot()
                 self._looks.add(self._cell_number(), now.holdings)
         return report
 
@@ -261,15 +250,14 @@ class _Notebook:
         from gpumagic.report.places import Code
 
         self._last_oom.seen()
-        watch = OneCell(self._names, lines=typed.lines, top=typed.top)
+        watch = OneCell(self._names, lines=typed.lines)
         return watch, Code(cell.strip("\n"), cell=self._cell_number())
 
     def ended(self, watch: OneCell, code: Code, outcome: Outcome) -> CellReport:
         """What the cell below the magic has done."""
         watch.end(error=outcome.error)
-        self._last_oom.cell_ended(code.cell, outcome.error, counted=watch.counted)
+        self._last_oom.cell_ended(code.cell, outcome.error, counted=watch.after)
         report = watch.report(code, value=outcome.value, error=outcome.error)
-        self._keep(report)
         self._looks.add(code.cell, report.holdings)
         return report
 
@@ -277,13 +265,6 @@ class _Notebook:
         from gpumagic.gpu_mem.answer_cell import BriefReport
 
         report = watch.report(code)
-        self._last_oom.cell_ended(code.cell, counted=watch.counted)
-        self._keep(report)
+        self._last_oom.cell_ended(code.cell, counted=watch.after)
         if report.changes or report.badges:
             display(BriefReport(report))
-
-    def _keep(self, report: CellReport) -> None:
-        """Log what it did, without whose the memory was."""
-        self._cells.append(
-            dataclasses.replace(report, holdings=None, lines=None, courses=())
-        )

@@ -53,7 +53,7 @@ class KnownNames:
     ) -> Sources:
         """Where to look for what holds memory of this kind of device."""
         outputs = {place.name: place.held for place in output_places(self.shell)}
-        held = tuple(each.error for each in error_holders.held_errors(self.shell))
+        held = tuple(error_holders.held_errors(self.shell))
         errors = held if error is None else (error, *held)
 
         def adrift() -> list[BaseException]:
@@ -136,8 +136,8 @@ def roots_of(sources: Sources) -> list[Root]:
     found: dict[str, list[Any]] = {}
     for error in sources.errors:  # locals of the same name together
         live = {id(sources.namespace)}
-        for local in error_holders.frames_with_locals(error, live):
-            found.setdefault(local.where, []).append(local.value)
+        for where, value in error_holders.frames_with_locals(error, live):
+            found.setdefault(where, []).append(value)
     roots += (Root(where, HolderKind.ERROR, values) for where, values in found.items())
     if sources.modules:
         roots += _module_roots(sources.namespace)
@@ -208,15 +208,11 @@ def in_classes(
             where = f"{name}.{attribute}"
             if is_truly(value, type):
                 waiting.append((where, value))
-            elif not _is_empty_function(value):
+            elif type(value) is not FunctionType or (
+                # what a method keeps: default values, and what is in its closure
+                value.__defaults__ or value.__kwdefaults__ or value.__closure__
+            ):
                 yield where, value
-
-
-def _is_empty_function(value: Any) -> bool:
-    """Whether a method keeps nothing: no default values, nothing of a closure."""
-    return type(value) is FunctionType and not (
-        value.__defaults__ or value.__kwdefaults__ or value.__closure__
-    )
 
 
 def _is_of_the_shell(name: str, value: Any) -> bool:
@@ -304,8 +300,9 @@ def _places_in_namespaces(
     hidden = getattr(shell, "user_ns_hidden", {})
     by_ipython = {f"_{number}": history[number] for number in history} | latest
     for namespace in (shell.user_ns, hidden):
-        for name in [*filter(_is_name_of_result, namespace)]:
-            value = namespace[name]
+        for name, value in list(namespace.items()):
+            if type(name) is not str or not _SHOWN.fullmatch(name):
+                continue
             its = (by_ipython.get(name), hidden.get(name))
             if not _is_shown(value) or not any(value is each for each in its):
                 continue  # it is the user's own
@@ -315,10 +312,6 @@ def _places_in_namespaces(
             else:
                 empty = partial(namespace.pop, name, None)
             yield Place(called, value, empty)
-
-
-def _is_name_of_result(name: Any) -> bool:
-    return type(name) is str and _SHOWN.fullmatch(name) is not None
 
 
 def _is_shown(value: Any) -> bool:

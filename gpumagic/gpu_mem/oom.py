@@ -139,7 +139,7 @@ class LastOom:
 
     def _new_errors(self, error: BaseException | None) -> list[BaseException]:
         """Those that nobody had seen before, the last one first."""
-        kept = [error, *(held.error for held in held_errors(self._shell))]
+        kept = [error, *held_errors(self._shell)]
         for errors in errors_in_variables(self._shell).values():
             kept += reversed(errors)
         found = (oom_within(e) for e in kept if isinstance(e, BaseException))
@@ -179,7 +179,9 @@ def _facts_of(error: BaseException) -> OomFacts:
     """What the error says, where the user's code raised it, and from which cell."""
     marks = _users_lines(error)
     innermost = marks[-1] if marks else None
-    cell = _cell_of(marks)
+    # The number of the cell that was run: the outermost.
+    numbers = (Place(*mark).cell for mark in marks)
+    cell = next((number for number in numbers if number is not None), None)
     in_cell = [mark for mark in marks if Place(*mark).cell == cell is not None]
     elsewhere = bool(in_cell) and in_cell[-1] is not innermost
     return dataclasses.replace(
@@ -195,12 +197,12 @@ def of_the_run(oom: OomFacts | None) -> Callable[[object], bool] | None:
     if oom is None:
         return None
     text = oom.text
-    return lambda error: _says(error, text)
 
+    def is_own(error: object) -> bool:
+        found = oom_within(error) if isinstance(error, BaseException) else None
+        return found is not None and _text(found) == text
 
-def _says(error: object, text: str) -> bool:
-    found = oom_within(error) if isinstance(error, BaseException) else None
-    return found is not None and _text(found) == text
+    return is_own
 
 
 def _text(error: BaseException) -> str:
@@ -221,12 +223,6 @@ def _users_lines(error: BaseException) -> list[PlaceMark]:
             found.append((code, traceback.tb_lasti))
         traceback = traceback.tb_next
     return found
-
-
-def _cell_of(marks: list[PlaceMark]) -> int | None:
-    """The number of the cell that was run: the outermost."""
-    cells = (Place(*mark).cell for mark in marks)
-    return next((cell for cell in cells if cell is not None), None)
 
 
 # ------------------------------------------------------------------- what an error says

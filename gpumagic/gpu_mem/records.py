@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gpumagic.report.places import CodeLine
 
 LONGEST_NAME = 48  # in a sentence
-SUMS = (
+_SUMS = (
     "taken_bytes",
     "given_back_bytes",
     "taken",
@@ -33,11 +33,6 @@ class Setting(Record):
     kind: str
     label: str = ""  # what all figures of a simulated machine are labelled with
 
-    @property
-    def is_host(self) -> bool:
-        """Whether the figures are of host memory that names hold: no device is used."""
-        return self.kind == "cpu"
-
 
 # ------------------------------------------------------------ what the allocator counts
 
@@ -46,8 +41,7 @@ class Setting(Record):
 class Counters(Record):
     """The caching allocator's own counters of one device, at one moment.
 
-    None is a counter that this allocator does not keep. On the CPU `allocated_bytes`
-    is what the notebook's names hold, and the others are None.
+    None is a counter that this allocator does not keep.
     """
 
     device: int
@@ -67,11 +61,6 @@ class Counters(Record):
     # how often the driver was asked for memory, or given it back
     driver_calls: int | None = None
     flushed_bytes: int | None = None  # given back to the driver altogether
-
-    @property
-    def pending_bytes(self) -> int | None:
-        """Given back, but awaited by another stream."""
-        return difference(self.active_bytes, self.allocated_bytes)
 
 
 class PeakKind(enum.Enum):
@@ -97,7 +86,7 @@ class DeviceChange(Record):
     """What a cell did to the memory of one device."""
 
     before: Counters
-    after: Counters  # as they would be had the cell not reset any
+    after: Counters  # without sums where the cell has reset counters
     peak: Peak  # the most at once in between
 
     @property
@@ -109,11 +98,6 @@ class DeviceChange(Record):
     def allocated_delta(self) -> int | None:
         """How much more is allocated; negative is less."""
         return difference(self.after.allocated_bytes, self.before.allocated_bytes)
-
-    @property
-    def reserved_delta(self) -> int | None:
-        """How much more is taken from the driver."""
-        return difference(self.after.reserved_bytes, self.before.reserved_bytes)
 
     @property
     def gross_bytes(self) -> int | None:
@@ -128,7 +112,8 @@ class DeviceChange(Record):
     @property
     def moved(self) -> bool:
         """Whether anything happened there at all."""
-        return any((self.allocated_delta, self.reserved_delta, self.gross_bytes))
+        reserved = difference(self.after.reserved_bytes, self.before.reserved_bytes)
+        return any((self.allocated_delta, reserved, self.gross_bytes))
 
 
 class BadgeKind(enum.Enum):
@@ -137,9 +122,7 @@ class BadgeKind(enum.Enum):
     RETRY = "cache emptied"  # times
     OOM_CAUGHT = "OOM caught"  # times
     DRIVER_CALLS = "driver calls"  # calls
-    PENDING = "pending"  # bytes
     FLUSHED = "cache given back"  # bytes
-    STARTED = "first use"
     UNCOUNTED = "no counters"
     SHARED = "shared"  # how many other processes
     SILENT = "no answer"
@@ -161,7 +144,7 @@ def difference(one: int | None, other: int | None) -> int | None:
 
 def sums_were_reset(before: Counters, after: Counters) -> bool:
     """Whether the sums were: then they fall, or do not explain what is allocated."""
-    fallen = (difference(getattr(after, n), getattr(before, n)) or 0 for n in SUMS)
+    fallen = (difference(getattr(after, n), getattr(before, n)) or 0 for n in _SUMS)
     then, now = _balance(before), _balance(after)
     changed = then is not None and now is not None and then != now
     return changed or any(each < 0 for each in fallen)
@@ -183,8 +166,7 @@ class DeviceMemory(Record):
     counters: Counters
     name: str | None = None
     total_bytes: int | None = None  # of the device; of a slice, of that
-    # as the driver tells; of the host, the RAM that can still be used
-    free_bytes: int | None = None
+    free_bytes: int | None = None  # as the driver tells
     others_bytes: int | None = None  # what other processes hold, where that can be told
     other_processes: int | None = None  # how many there are
     # what this process holds, by the driver's own account
@@ -246,14 +228,6 @@ NAMELESS = (HolderKind.LIBRARY, HolderKind.UNATTRIBUTED)
 
 
 @dataclass(frozen=True)
-class Part(Record):
-    """What a holder's bytes are: "parameters", "gradients", "optimizer state"."""
-
-    name: str
-    nbytes: int
-
-
-@dataclass(frozen=True)
 class Holder(Record):
     """A name with the memory that it keeps alive on one device."""
 
@@ -265,7 +239,8 @@ class Holder(Record):
     own_bytes: int  # what would come back if only this name went
     reachable_bytes: int  # all that can be reached from it
     shares_with: str | None = None  # another name that reaches some of the same memory
-    parts: tuple[Part, ...] = ()  # its bytes by what they are, largest first
+    # its bytes by what they are: "parameters", "gradients", the largest first
+    parts: tuple[tuple[str, int], ...] = ()
     # how much more it reaches than before the cell; None where that was not compared
     delta_bytes: int | None = None
 
@@ -283,8 +258,6 @@ class Holdings(Record):
     # whether the search was ended by its budget, or could not look somewhere: then
     # more may belong to the names than is said
     partial: bool = False
-    searched: int = 0  # objects
-    seconds: float = 0.0
     remarks: tuple[str, ...] = ()  # what could not be looked at, in sentences
 
 
@@ -298,18 +271,18 @@ class LineUse(Record):
     line: CodeLine | None  # none for what no line of the cell can be found for
     number: int | None  # its number in the cell; the magic line is line 1
     device: int
-    allocated_bytes: int
-    freed_bytes: int
-    at_peak_bytes: int  # allocated by this line and alive when the most was allocated
-    # allocated by this line and still in use when the cell had ended, whichever line
-    # gave the rest back
-    left_bytes: int
+    # whether its memory was taken by a backward pass that it started
+    backward: bool = False
+    allocated_bytes: int = 0
+    freed_bytes: int = 0
+    at_peak_bytes: int = 0  # of this line, and alive when the most was allocated
+    # of this line, and still in use when the cell had ended, whichever line gave the
+    # rest back
+    left_bytes: int = 0
     # what it left in the middle third of its passes. What a loop keeps is of its
     # first pass, or is replaced by its last one: that does not grow. Of a line that
     # was run once it is all.
-    grown_bytes: int
-    # whether its memory was taken by a backward pass that it started
-    backward: bool = False
+    grown_bytes: int = 0
 
     @property
     def net_bytes(self) -> int:
@@ -325,7 +298,6 @@ class AtPeak(Record):
     nbytes: int
     line: CodeLine | None = None  # where the cell took it; None if it was there before
     number: int | None = None  # the line's number in the cell, if it is one of it
-    was_left: bool = True  # whether it was still there when the cell had ended
     # whether it was there before the cell, as far as no name has it
     from_before: bool = False
 
@@ -370,8 +342,6 @@ class Leak(Record):
     where: str  # what holds it: `Out[12]`, `logits in train_step of the last error`
     device: int
     nbytes: int
-    # every place that has to let go: `sys.last_traceback`,
-    held_by: tuple[str, ...] = ()
     undo: str = ""  # what to type to let go of this alone
     lost: str = ""  # what is lost by that: `%debug`, `Out[12]`
 
@@ -463,14 +433,11 @@ class Answer(Record):
     requested_bytes: int
     rounded_bytes: int  # what the allocator would make of the request
     hole_bytes: int | None  # the largest free piece of the right pool and stream
-    segment_bytes: int | None  # what would be asked of the driver where no hole fits
     device_free_bytes: int | None
     releasable_bytes: int | None  # free segments that could be given back first
     cap_left_bytes: int | None
     # "hole", "driver", "after releasing" or "nowhere"; None is unknown
     place: str | None
-    # what is free in segments of other streams, and so not for it
-    elsewhere_bytes: int = 0
 
 
 @dataclass(frozen=True)

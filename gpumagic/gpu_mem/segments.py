@@ -6,7 +6,6 @@ plugged in, answer the question with an error.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
@@ -59,13 +58,19 @@ def segments_with_names(
     snapshot = runtime.memory_snapshot()
     if snapshot is None:
         return None
-    return named(segments_of(snapshot), _names_by_address(sources, snapshot))
+    return segments_of(snapshot, names=_names_by_address(sources, snapshot))
 
 
 def segments_of(
-    snapshot: Sequence[Entry], line_of: LineOf | None = None
+    snapshot: Sequence[Entry],
+    line_of: LineOf | None = None,
+    names: Mapping[int, tuple[str, ...]] | None = None,
 ) -> tuple[Segment, ...]:
-    """The segments of a memory snapshot of torch, by device and address."""
+    """The segments of a memory snapshot of torch, by device and address.
+
+    Blocks have the names of what lies in them, by its address.
+    """
+    addresses = sorted(names or ())
     streams = _small_numbers((s["device"], s.get("stream", 0)) for s in snapshot)
     pools = _small_numbers((0, _pool_id(each)) for each in snapshot)
     if line_of is None:
@@ -74,6 +79,21 @@ def segments_of(
         def line_of(frames: Sequence[Entry]) -> CodeLine | None:
             spot = users_spot(frames, places)
             return None if spot is None else line_in(spot.file, spot.line)
+
+    def block_of(start: int, entry: Entry, offset: int) -> Block:
+        state, nbytes = _STATES[entry["state"]], entry["size"]
+        if state is BlockState.FREE:  # size and line would be those of its last owner
+            return Block(offset, nbytes, state)
+        first = bisect_left(addresses, start)
+        inside = addresses[first : bisect_left(addresses, start + nbytes, first)]
+        return Block(
+            offset,
+            nbytes,
+            state,
+            entry.get("requested_size"),
+            tuple(dict.fromkeys(n for at in inside for n in (names or {})[at])),
+            line_of(entry.get("frames") or ()),
+        )
 
     segments = []
     for each in snapshot:
@@ -88,20 +108,12 @@ def segments_of(
                 pool=str(each["segment_type"] if is_default else pools[0, pool]),
                 expandable=bool(each.get("is_expandable", False)),
                 blocks=tuple(
-                    _block(block, start - each["address"], line_of)
+                    block_of(start, block, start - each["address"])
                     for start, block in blocks_of(each)
                 ),
             )
         )
     return tuple(sorted(segments, key=lambda each: (each.device, each.address)))
-
-
-def _block(entry: Entry, offset: int, line_of: LineOf) -> Block:
-    state, nbytes = _STATES[entry["state"]], entry["size"]
-    if state is BlockState.FREE:  # size and line would be those of its last owner
-        return Block(offset, nbytes, state)
-    line = line_of(entry.get("frames") or ())
-    return Block(offset, nbytes, state, entry.get("requested_size"), line=line)
 
 
 def _pool_id(entry: Entry) -> tuple[int, ...]:
@@ -117,36 +129,6 @@ def _small_numbers(things: Iterable[tuple[int, Any]]) -> dict[tuple[int, Any], i
             is_default = each[1] in (0, _DEFAULT_POOL)
             numbers[each] = 0 if is_default else next(others)
     return numbers
-
-
-def named(
-    segments: Iterable[Segment], addresses: Mapping[int, tuple[str, ...]]
-) -> tuple[Segment, ...]:
-    """The segments with the names of what lies in their blocks."""
-    ordered = sorted(addresses)
-
-    def names_in_block(start: int, nbytes: int) -> tuple[str, ...]:
-        first = bisect_left(ordered, start)
-        inside = ordered[first : bisect_left(ordered, start + nbytes, first)]
-        return tuple(dict.fromkeys(name for at in inside for name in addresses[at]))
-
-    return tuple(
-        dataclasses.replace(
-            segment,
-            blocks=tuple(
-                block
-                if block.state is BlockState.FREE
-                else dataclasses.replace(
-                    block,
-                    names=names_in_block(
-                        segment.address + block.offset_bytes, block.nbytes
-                    ),
-                )
-                for block in segment.blocks
-            ),
-        )
-        for segment in segments
-    )
 
 
 # --------------------------------------------------------------------- names by address

@@ -26,16 +26,12 @@ _MOST_BADGES = 3
 
 
 def device_name(setting: Setting, device: int | None) -> str:
-    """The device as torch calls it; of the CPU, which memory is meant."""
-    if setting.is_host:
-        return "host memory"
+    """The device as torch calls it."""
     return "the device" if device is None else f"{setting.kind}:{device}"
 
 
 def on_devices(setting: Setting, *devices: int | None) -> str:
     """Where bytes are, to be put behind them; of several devices their number."""
-    if setting.is_host:
-        return "of host memory held by names"
     if len(devices) > 1:
         return f"on {count_text(len(devices), 'device')}"
     return f"on {device_name(setting, *devices)}"
@@ -108,23 +104,12 @@ BADGES = {
         "run it once more: torch keeps the memory that it has got",
         lasts=True,
     ),
-    BadgeKind.PENDING: _Words(
-        "note",
-        "{bytes} on {device} was given back, but another stream still uses it",
-        "new tensors can have it once that stream has come so far",
-    ),
     BadgeKind.FLUSHED: _Words(
         "note",
         "{bytes} of torch's cache went back to the driver of {device}: taking it "
         "again is slow",
         "if the cell calls torch.{kind}.empty_cache(), leave it out; settings of the "
         "allocator and torch.{kind}.graph do the same",
-    ),
-    BadgeKind.STARTED: _Words(
-        "note",
-        "{device} was used for the first time in this process: its context takes "
-        "memory that torch does not count",
-        "%gpu_mem shows it as outside torch",
     ),
     BadgeKind.UNCOUNTED: _Words(
         "note",

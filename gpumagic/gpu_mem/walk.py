@@ -50,30 +50,20 @@ class Budget:
 ON_DEMAND = Budget(objects=1_000_000, seconds=1.0)  # it may take a while
 
 
-class Role(enum.IntEnum):
-    """The first that applies to memory is what its bytes are counted as."""
+class Role(enum.Enum):
+    """What memory is used as; of several the first."""
 
-    PARAMETER = 0
-    GRADIENT = 1
-    BUFFER = 2
-    OPTIMIZER_STATE = 3
-    HOOK = 4
-    OTHER = 5
+    PARAMETER = "parameters"
+    GRADIENT = "gradients"
+    BUFFER = "buffers"
+    OPTIMIZER_STATE = "optimizer state"
+    OTHER = "other tensors"
 
-    @property
-    def words(self) -> str:
-        """As it is shown."""
-        return _WORDS[self]
+    def __lt__(self, other: Role) -> bool:
+        return _ORDER[self] < _ORDER[other]
 
 
-_WORDS = (
-    "parameters",
-    "gradients",
-    "buffers",
-    "optimizer state",
-    "kept by hooks",
-    "other tensors",
-)
+_ORDER = {role: place for place, role in enumerate(Role)}
 
 
 class _Kind(enum.IntEnum):
@@ -108,12 +98,18 @@ class Walk:
         self.roles: dict[int, Role] = {}  # what tensors are used as
         self.of_graph: set[int] = set()  # the nodes of autograd's graphs
         self.states: list[int] = []  # what optimizers remember of their parameters
-        self.hooks: list[int] = []  # what modules call before or after themselves
         self.partial = False  # whether the budget was spent too early
         self.hidden = 0  # how many saved tensors could not be looked at
         self._torch = torch
         self._budget = budget
-        self._torch_classes = () if torch is None else _classes_of(torch)
+        self._torch_classes: tuple[tuple[type, _Kind], ...] = ()
+        if torch is not None:
+            self._torch_classes = (
+                (torch.Tensor, _Kind.TENSOR),
+                (torch.UntypedStorage, _Kind.STORAGE),
+                (torch.nn.Module, _Kind.MODULE),
+                (torch.optim.Optimizer, _Kind.OPTIMIZER),
+            )
         # By id, because a metaclass may forbid to be hashed; the class is kept, so
         # that no other gets the same id.
         self._kinds: dict[int, tuple[_Kind, type, NodeWords | None]] = {}
@@ -208,7 +204,7 @@ class Walk:
         torch, words = self._torch, self._words
         self._note(number, storages.stored_by(torch, tensor))
         if issubclass(type(tensor), self._parameter):
-            self._set_role(number, Role.PARAMETER)
+            self.set_role(number, Role.PARAMETER)
         self._add(number, (*gc.get_referents(tensor), words.base(tensor)))
         if number not in self.stored:
             self._add(number, storages.tensors_within(torch, tensor))
@@ -218,7 +214,7 @@ class Walk:
             gradient = words.grad(tensor)
             if gradient is not None:
                 self._add(number, (gradient,))
-                self._set_role(self.enter(gradient), Role.GRADIENT)
+                self.set_role(self.enter(gradient), Role.GRADIENT)
         if not is_leaf:
             self._add(number, (words.grad_fn(tensor),))
 
@@ -234,15 +230,10 @@ class Walk:
 
     def _look_into_module(self, number: int, module: Any) -> None:
         self._add(number, gc.get_referents(module))
-        for name, held in (attributes_of(module) or {}).items():
-            if type(name) is not str or not is_truly(held, dict):
-                continue
-            if name == "_buffers":
-                for buffer in list(dict.values(held)):
-                    self._set_role(self.enter(buffer), Role.BUFFER)
-            elif name.endswith("_hooks") and dict.__len__(held):
-                hooks = self.enter(held)
-                self.hooks += [] if hooks is None else [hooks]
+        buffers: Any = (attributes_of(module) or {}).get("_buffers")
+        if is_truly(buffers, dict):
+            for buffer in list(dict.values(buffers)):
+                self.set_role(self.enter(buffer), Role.BUFFER)
 
     # ------------------------------------------------------------ what is noted
 
@@ -260,7 +251,8 @@ class Walk:
         if stored is not None:
             self.stored[number] = stored
 
-    def _set_role(self, number: int | None, role: Role) -> None:
+    def set_role(self, number: int | None, role: Role) -> None:
+        """Memory that is used as several things counts as the first."""
         if number is not None:
             self.roles[number] = min(role, self.roles.get(number, role))
 
@@ -286,36 +278,23 @@ class Walk:
         return _Kind.NOTHING if is_end else _Kind.ANY
 
 
-def _classes_of(torch: Any) -> tuple[tuple[type, _Kind], ...]:
-    return (
-        (torch.Tensor, _Kind.TENSOR),
-        (torch.UntypedStorage, _Kind.STORAGE),
-        (torch.nn.Module, _Kind.MODULE),
-        (torch.optim.Optimizer, _Kind.OPTIMIZER),
-    )
-
-
 def _without(things: list[Any], names: tuple[Any, ...]) -> Iterator[Any]:
     return (each for each in things if all(each is not one for one in names))
 
 
-def mark_roles(walk: Walk) -> None:
-    """Tell the tensors that optimizers and hooks keep for themselves from others.
+def mark_states(walk: Walk) -> None:
+    """Tell the tensors that optimizers keep for themselves from others.
 
     The keys of an optimizer's memory are the parameters: these are not theirs. It goes
     up to the next tensors, and not through modules: these have tensors of theirs.
     """
-    for begins, role in (
-        (walk.states, Role.OPTIMIZER_STATE),
-        (walk.hooks, Role.HOOK),
-    ):
-        waiting, seen = list(begins), set(begins)
-        while waiting:
-            for child in walk.children[waiting.pop()]:
-                if child in seen:
-                    continue
-                seen.add(child)
-                if walk.is_tensor(child):
-                    walk.roles[child] = min(role, walk.roles.get(child, role))
-                elif not walk.is_module(child):
-                    waiting.append(child)
+    waiting, seen = list(walk.states), set(walk.states)
+    while waiting:
+        for child in walk.children[waiting.pop()]:
+            if child in seen:
+                continue
+            seen.add(child)
+            if walk.is_tensor(child):
+                walk.set_role(child, Role.OPTIMIZER_STATE)
+            elif not walk.is_module(child):
+                waiting.append(child)

@@ -101,7 +101,6 @@ WHERE_IT_WENT = (
     Typed("%gpu_mem fit 6GiB", "6.00 GiB fits"),
     Typed("torch.empty(1 << 40, device='sim')", "out of memory", fails=True),
     Typed("%gpu_mem why", "4.00 TiB"),
-    Typed("%gpu_mem log", "In ["),
     Typed("%gpu_mem mpa", "mpa", fails=True),
 )
 

@@ -39,7 +39,7 @@ OFFERED = {
     "%pin_loader --": {"--diagnose", "--workers", "--watch"},
     "%pin_loader train": {"train_dl", "train_short"},
     "%pin_loader train_dl --device ": {"cpu", "sim:0", "sim:1"},
-    "report = %gpu_mem --": {"--json", "--top"},
+    "report = %gpu_mem --": {"--json", "--cache"},
 }
 BEFORE = """
 import gpumagic, torch

@@ -10,10 +10,9 @@ import dataclasses
 
 from gpumagic.gpu_mem.answer_cell import BriefReport, CellReport
 from gpumagic.gpu_mem.answer_leaks import FreeReport, Growth, LeakReport, Return
-from gpumagic.gpu_mem.answer_log import LedgerReport
 from gpumagic.gpu_mem.answer_map import MapReport
 from gpumagic.gpu_mem.answer_now import MemoryReport
-from gpumagic.gpu_mem.answer_why import FitReport, WhyReport
+from gpumagic.gpu_mem.answer_why import FitReport, Held, Verdict, WhyReport
 from gpumagic.gpu_mem.records import (
     Answer,
     AtPeak,
@@ -35,7 +34,6 @@ from gpumagic.gpu_mem.records import (
     LeakKind,
     LineUse,
     OomFacts,
-    Part,
     Peak,
     PeakKind,
     Segment,
@@ -51,7 +49,6 @@ H100_BYTES = int(79.6 * GIB)
 
 CUDA = Setting(kind="cuda")
 SIMULATED = Setting(kind="sim", label="simulated H100 SXM")
-HOST = Setting(kind="cpu")
 
 
 def gib(number):
@@ -88,9 +85,9 @@ MODEL = Holder(
     reachable_bytes=gib(0.97),
     shares_with="optimizer",
     parts=(
-        Part("parameters", gib(0.485)),
-        Part("gradients", gib(0.485)),
-        Part("buffers", 12 * KIB),
+        ("parameters", gib(0.485)),
+        ("gradients", gib(0.485)),
+        ("buffers", 12 * KIB),
     ),
 )
 OPTIMIZER = Holder(
@@ -101,9 +98,9 @@ OPTIMIZER = Holder(
     reachable_bytes=gib(1.94),
     shares_with="model",
     parts=(
-        Part("optimizer state", gib(0.97)),
-        Part("parameters", gib(0.485)),
-        Part("gradients", gib(0.485)),
+        ("optimizer state", gib(0.97)),
+        ("parameters", gib(0.485)),
+        ("gradients", gib(0.485)),
     ),
 )
 BATCH = Holder("batch", HolderKind.VARIABLE, 0, gib(0.12), gib(0.12))
@@ -129,9 +126,7 @@ def holdings_of(*holders, shared=0, rest=9 * MIB, **more):
     if holders:
         kinds[holders[0].kind] += shared
     sums = tuple((0, kind, nbytes) for kind, nbytes in kinds.items())
-    return Holdings(
-        rows, ((0, allocated),), sums, searched=1731, seconds=0.0041, **more
-    )
+    return Holdings(rows, ((0, allocated),), sums, **more)
 
 
 TRAINING = holdings_of(
@@ -158,58 +153,6 @@ SHARED_GPU = dataclasses.replace(
         ),
     ),
     badges=(CellBadge(BadgeKind.SHARED, 0, 2),),
-)
-EIGHT = MemoryReport(
-    CUDA,
-    tuple(
-        DeviceMemory(
-            counters(n, 60.1 - 3 * n, 66.0 - n),
-            H100_NAME,
-            H100_BYTES,
-            H100_BYTES - gib(67.1 - n),
-            0,
-            0,
-        )
-        for n in range(8)
-    ),
-    Holdings(
-        (
-            *(
-                Holder(f"shards[{n}]", HolderKind.VARIABLE, n, *[gib(60 - 3 * n)] * 2)
-                for n in range(8)
-            ),
-            *(unattributed(gib(0.1), n) for n in range(8)),
-        ),
-        tuple((n, gib(60 - 3 * n) + gib(0.1)) for n in range(8)),
-        tuple(
-            row
-            for n in range(8)
-            for row in (
-                (n, HolderKind.VARIABLE, gib(60 - 3 * n)),
-                (n, HolderKind.UNATTRIBUTED, gib(0.1)),
-            )
-        ),
-        searched=88_120,
-        seconds=0.093,
-    ),
-    top=5,
-)
-ON_CPU = MemoryReport(
-    HOST,
-    (DeviceMemory(Counters(0, gib(1.2)), free_bytes=gib(20.8)),),
-    Holdings(
-        (
-            Holder("features", HolderKind.VARIABLE, 0, gib(0.8), gib(0.8)),
-            Holder("targets", HolderKind.VARIABLE, 0, gib(0.4), gib(0.4)),
-        ),
-        ((0, gib(0.8) + gib(0.4)),),
-        ((0, HolderKind.VARIABLE, gib(0.8) + gib(0.4)),),
-    ),
-)
-WITHOUT_COUNTERS = MemoryReport(
-    CUDA,
-    (DeviceMemory(Counters(0), H100_NAME, H100_BYTES, H100_BYTES - gib(58.2), 0, 0),),
-    badges=(CellBadge(BadgeKind.UNCOUNTED),),
 )
 A_FAILED_CALL = dataclasses.replace(
     BALANCE,
@@ -284,21 +227,11 @@ STEP = Code(
 )
 
 
-def line(  # noqa: PLR0913, PLR0917
-    number, source, allocated, freed, at_peak, left, **more
-):
-    """What a line of the cell did, in GiB."""
-    return LineUse(
-        CodeLine(f"In [9], line {number}", source),
-        number,
-        0,
-        gib(allocated),
-        gib(freed),
-        gib(at_peak),
-        gib(left),
-        gib(left),
-        **more,
-    )
+def line(number, source, *figures, backward=False):
+    """What a line of the cell did, in GiB: took, gave back, at the peak, left."""
+    *figures, left = map(gib, figures)
+    where = CodeLine(f"In [9], line {number}", source)
+    return LineUse(where, number, 0, backward, *figures, left, left)
 
 
 LINES = (
@@ -306,8 +239,8 @@ LINES = (
     line(4, "loss.backward()", 4.1, 3.6, 0.49, 0.49, backward=True),
     line(4, "loss.backward()", 512 / GIB, 512 / GIB, 0, 0),
     line(5, "opt.step()", 0.97, 0, 0.97, 0.97),
-    LineUse(CodeLine("train.py, line 40", None), None, 0, MIB, 0, MIB, MIB, MIB),
-    LineUse(None, None, 0, 8 * MIB, 0, 8 * MIB, 8 * MIB, 8 * MIB),
+    LineUse(CodeLine("train.py, line 40", None), None, 0, False, MIB, 0, MIB, MIB, MIB),
+    LineUse(None, None, 0, False, 8 * MIB, 0, 8 * MIB, 8 * MIB, 8 * MIB),
 )
 
 
@@ -342,10 +275,10 @@ UP_AND_DOWN = course(
     steps=4200,
     line=IN_STEP,
     names=(
-        ("", gib(1.4), IN_STEP, 3, False),
+        ("", gib(1.4), IN_STEP, 3),
         ("model", gib(0.61)),
         ("gradients of model", gib(0.55)),
-        ("", gib(0.5), CodeLine("In [9], line 4", "loss.backward()"), 4, False),
+        ("", gib(0.5), CodeLine("In [9], line 4", "loss.backward()"), 4),
         ("x", gib(0.04)),
     ),
 )
@@ -353,43 +286,11 @@ BY_LINE = CellReport(
     STEP,
     CUDA,
     (change(0, 0.61, 2.9, Peak(PeakKind.REPLAYED, gib(3.1), gib(3.1))),),
-    (
-        CellBadge(BadgeKind.STARTED, 0),
-        CellBadge(BadgeKind.RETRY, 0, 1),
-        CellBadge(BadgeKind.PENDING, 0, 64 * MIB),
-    ),
+    (CellBadge(BadgeKind.RETRY, 0, 1),),
     lines=LINES,
     courses=(UP_AND_DOWN,),
 )
 LINES_PARTIAL = dataclasses.replace(BY_LINE, lines_partial=True, badges=())
-EIGHT_DEVICES = dataclasses.replace(
-    CELL,
-    changes=tuple(change(n, 10 + n, 12 + 2 * n) for n in range(8)),
-    badges=(),
-    holdings=None,
-)
-FAILED = dataclasses.replace(
-    CELL,
-    failed="OutOfMemoryError: CUDA out of memory. Tried to allocate 40.00 GiB.",
-    badges=(CellBadge(BadgeKind.RETRY, 0, 1),),
-)
-HELD_BY_THE_FAILED = dataclasses.replace(
-    FAILED,
-    failed="ValueError: loss is not finite",
-    badges=(),
-    holdings=Holdings(
-        (
-            dataclasses.replace(
-                ERROR,
-                own_bytes=448 * MIB,
-                reachable_bytes=448 * MIB,
-                delta_bytes=448 * MIB,
-            ),
-            dataclasses.replace(MODEL, shares_with=None, delta_bytes=0),
-        ),
-        ((0, gib(0.97) + 448 * MIB),),
-    ),
-)
 EVERY_BADGE = dataclasses.replace(
     BOUNDED,
     badges=tuple(
@@ -404,11 +305,6 @@ HOSTILE_CELL = dataclasses.replace(
     failed=HOSTILE,
     lines=(dataclasses.replace(LINES[0], line=CodeLine(HOSTILE, LONG)),),
 )
-
-# -------------------------------------------------------------------- the ledger
-
-
-LEDGER = LedgerReport((CELL, BOUNDED, FAILED, EIGHT_DEVICES))
 
 # ----------------------------------------------------------------------- the map
 
@@ -503,7 +399,6 @@ LEAKS = (
         "logits in train_step of the last error",
         0,
         gib(1.5),
-        ("sys.last_value", "sys.last_traceback", "IPython's own traceback"),
         "%gpu_mem free",
         "%debug",
     ),
@@ -512,7 +407,6 @@ LEAKS = (
         "Out[12]",
         0,
         96 * MIB,
-        ("Out[12]", "_12", "__"),
         "%gpu_mem free",
         "Out[12]",
     ),
@@ -530,24 +424,14 @@ GROWN = LeakReport(
     (),
     grown=(
         Growth("history", 0, gib(1.2), gib(1.1), 4, 5),
-        Growth("model", 0, gib(2.1), gib(0.4), 4, 5, by_hooks=True),
+        Growth("model", 0, gib(2.1), gib(0.4), 4, 5),
         Growth("cached", 0, 12 * MIB, 12 * MIB),
     ),
 )
 FREED = FreeReport(
     CUDA,
-    ("the last error, from sys.last_value and 2 more", "12 shown results"),
     (Return(counters(0, 5.31, 6.0), counters(0, 3.21, 6.0), gib(72.1), gib(72.1)),),
     ("%debug for that error", "Out[3], Out[12]"),
-)
-FREED_TO_DEVICE = FreeReport(
-    SIMULATED,
-    ("the last error", "the free part of torch's cache"),
-    (
-        Return(counters(0, 5.31, 6.0), counters(0, 3.21, 3.5), gib(72.1), gib(74.6)),
-        Return(counters(1, 1.0, 2.0), counters(1, 1.0, 1.0)),
-    ),
-    remarks=("errors in `last` stay, with all frames: `del last` lets go",),
 )
 
 # ------------------------------------------------------------------- why and fit
@@ -568,124 +452,91 @@ OOM = OomFacts(
     gib(3.8),
     None,
 )
-ANSWER = Answer(
-    0, gib(40), gib(40), gib(2.2), gib(40), gib(31.2), gib(0.5), None, "nowhere"
-)
+ANSWER = Answer(0, gib(40), gib(40), gib(2.2), gib(31.2), gib(0.5), None, "nowhere")
 LIVE = WhyReport(
     CUDA,
     OOM,
-    (Cause.TOO_MUCH_LIVE,),
+    Verdict((Cause.TOO_MUCH_LIVE,)),
     ANSWER,
     dataclasses.replace(
         ONE, counters=counters(0, 44.1, 47.9), free_bytes=H100_BYTES - gib(48.4)
     ),
-    (OPTIMIZER, MODEL, GRAPH),
-    expandable_segments=False,
-    next_steps=(
-        "del what is not needed: the names above hold most",
-        "work on less at once: a smaller batch",
+    Held(
+        live_bytes=gib(44.1),
+        names=(OPTIMIZER, MODEL, GRAPH),
+        expandable=False,
     ),
 )
-NEVER = dataclasses.replace(
-    LIVE,
-    oom=dataclasses.replace(OOM, requested_bytes=gib(200)),
-    causes=(Cause.NEVER_FITS,),
-    holders=(),
-    next_steps=("make it smaller, or spread it over several devices",),
-)
-FRAGMENTED = dataclasses.replace(
-    LIVE,
-    oom=dataclasses.replace(
-        OOM,
-        text=OOM.text.replace("40.00 GiB", "3.00 GiB").replace("3.80 GiB", "9.00 GiB"),
-        requested_bytes=gib(3),
-        reserved_unallocated_bytes=gib(9),
+
+
+def told(cause, report=LIVE, **held):
+    """An error that comes down to this."""
+    held = dataclasses.replace(report.held, names=(), **held)
+    return dataclasses.replace(report, verdict=Verdict((cause,)), held=held)
+
+
+FRAGMENTED = told(
+    Cause.FRAGMENTED,
+    dataclasses.replace(
+        LIVE,
+        oom=dataclasses.replace(
+            OOM,
+            text=OOM.text.replace("40.00 GiB", "3.00 GiB").replace(
+                "3.80 GiB", "9.00 GiB"
+            ),
+            requested_bytes=gib(3),
+            reserved_unallocated_bytes=gib(9),
+        ),
     ),
-    causes=(Cause.FRAGMENTED,),
-    holders=(),
     held_back=(
         HeldBack(("mask",), 0, 0, "large pool", 1, 1, 2 * MIB, gib(3.9), gib(3.9)),
         HeldBack((), 1, 0, "large pool", 1, 1, 20 * MIB, gib(3.1), gib(2)),
     ),
-    next_steps=(
-        "del mask: its block keeps 3.90 GiB from being used together",
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before a restart",
-    ),
 )
-LEAKED = dataclasses.replace(
-    LIVE,
-    causes=(Cause.LEAKED, Cause.TOO_MUCH_LIVE),
-    leaks=LEAKS[:2],
-    next_steps=("%gpu_mem free",),
-)
+LEAKED = told(Cause.LEAKED, leaks=LEAKS[:2])
 CALLED = dataclasses.replace(
     LIVE,
     oom=dataclasses.replace(
         OOM, cell=9, called_from=CodeLine("In [9], line 1", "attend(q, k)")
     ),
-    own_bytes=gib(21.5),
-    next_steps=(
-        "ask for less at once: a smaller batch",
-        (
-            "%gpu_mem free gives back the 21.5 GiB that frames of this error still "
-            "hold, but the cell will need them again"
-        ),
-    ),
+    held=dataclasses.replace(LIVE.held, own_bytes=gib(21.5)),
 )
-OTHERS = dataclasses.replace(
-    LIVE,
-    causes=(Cause.OTHERS,),
-    memory=SHARED_GPU.devices[0],
-    holders=(),
-    next_steps=("process 4711 holds 26.1 GiB: ask whose it is",),
+OTHERS = told(
+    Cause.OTHERS,
+    dataclasses.replace(
+        LIVE,
+        oom=dataclasses.replace(OOM, others=((4711, gib(26.1)),)),
+        memory=SHARED_GPU.devices[0],
+    ),
 )
 CAUGHT = dataclasses.replace(
     LIVE,
     oom=None,
-    causes=(),
+    verdict=Verdict(),
     answer=None,
-    next_steps=("%gpu_mem fit 2GiB asks whether so much would fit now",),
     caught=CaughtOoms(0, 3, cell=12),
 )
 
-SMALL = Answer(0, gib(2), gib(2), gib(2.2), gib(2), gib(31.2), gib(0.5), gib(9), "hole")
-LARGE = dataclasses.replace(
-    SMALL, requested_bytes=gib(4), rounded_bytes=gib(4), segment_bytes=gib(4)
-)
+SMALL = Answer(0, gib(2), gib(2), gib(2.2), gib(31.2), gib(0.5), gib(9), "hole")
 FITS = FitReport(CUDA, gib(2), (SMALL,))
 FITS_NOWHERE = FitReport(
     CUDA,
     gib(40),
     (ANSWER,),
-    (Cause.TOO_MUCH_LIVE, Cause.LEAKED),
-    ("%gpu_mem free", "work on less at once"),
-)
-FITS_SOMEWHERE = FitReport(
-    CUDA,
-    gib(2),
-    tuple(
-        dataclasses.replace(SMALL, device=n, place=place)
-        for n, place in enumerate(
-            ("hole", "driver", "after releasing", "nowhere", None)
-        )
-    ),
+    Verdict((Cause.TOO_MUCH_LIVE, Cause.LEAKED)),
+    Held(LEAKS[:2]),
 )
 
 SAMPLES = (
     ("balance", BALANCE),
     ("balance-shared", SHARED_GPU),
-    ("balance-eight", EIGHT),
-    ("balance-cpu", ON_CPU),
-    ("balance-no-counters", WITHOUT_COUNTERS),
     ("balance-failed-call", A_FAILED_CALL),
     ("cell", CELL),
     ("cell-lines", BY_LINE),
     ("cell-lines-partial", LINES_PARTIAL),
-    ("cell-failed-holds", HELD_BY_THE_FAILED),
     ("cell-every-badge", EVERY_BADGE),
     ("cell-hostile", HOSTILE_CELL),
     ("brief", BriefReport(CELL)),
-    ("ledger", LEDGER),
     ("map", MAP),
     ("map-two-devices", TWO_MAPS),
     ("map-many-blocks", MANY),
@@ -693,14 +544,11 @@ SAMPLES = (
     ("leaks", LEAKY),
     ("leaks-grown", GROWN),
     ("free", FREED),
-    ("free-to-device", FREED_TO_DEVICE),
     ("why-live", CALLED),
-    ("why-never", NEVER),
     ("why-fragmented", FRAGMENTED),
     ("why-leaked", LEAKED),
     ("why-others", OTHERS),
     ("why-caught", CAUGHT),
     ("fit", FITS),
     ("fit-nowhere", FITS_NOWHERE),
-    ("fit-some", FITS_SOMEWHERE),
 )

@@ -1,6 +1,6 @@
 """Reading the allocator's counters: torch's keys in, a record out, unknown as None."""
 
-# ruff: noqa: ARG001, ARG002, ARG005, D102 -- stand-ins have the words of what they stand in for
+# ruff: noqa: ARG001, ARG002, D102 -- stand-ins have the words of what they stand in for
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import pytest
 
 from gpumagic.gpu_mem.counters import (
     badges_between,
-    badges_now,
     read,
 )
-from gpumagic.gpu_mem.records import BadgeKind, CellBadge, Counters, DeviceMemory
+from gpumagic.gpu_mem.records import BadgeKind, CellBadge, Counters
 
 FLAT = {
     "allocated_bytes.all.current": 1024,
@@ -82,18 +81,6 @@ def torch(monkeypatch):
     return torch
 
 
-def nested(flat):
-    """The other form that torch has of the same counters."""
-    root: dict = {}
-    for key, value in flat.items():
-        *path, last = key.split(".")
-        at = root
-        for part in path:
-            at = at.setdefault(part, {})
-        at[last] = value
-    return root
-
-
 def zero():
     """Counters of an allocator that has never counted anything."""
     return dict.fromkeys(FLAT, 0)
@@ -104,18 +91,6 @@ def test_every_counter_has_its_key(torch):
     counters = read(StandIn(FLAT), 1)
 
     assert counters == ALL
-    assert counters.pending_bytes == 512
-
-
-def test_the_nested_form_is_taken_where_there_is_one(torch):
-    """The slow flat form is not made where torch offers what it is made of."""
-    runtime = StandIn(FLAT)
-    torch.cuda.memory_stats_as_nested_dict = lambda device: nested(FLAT)
-
-    counters = read(runtime, 1)
-
-    assert counters == ALL
-    assert runtime.asked == 0
 
 
 @pytest.mark.parametrize("key", FLAT)
@@ -157,7 +132,6 @@ def test_cudas_own_pools_tell_little(torch):
     assert counters.reserved_bytes == 1 << 25
     assert counters.taken_bytes is None
     assert counters.retries is None
-    assert counters.pending_bytes is None
 
 
 @pytest.mark.parametrize(
@@ -187,18 +161,12 @@ QUIET = Counters(
 )
 
 
-def test_a_quiet_cell_has_no_badge():
-    """What happened before the cell is not told of it."""
-    assert badges_between(QUIET, QUIET) == ()
-
-
 @pytest.mark.parametrize(
     ("change", "badge"),
     [
         ({"retries": 3}, CellBadge(BadgeKind.RETRY, 0, 2)),
         ({"ooms": 2}, CellBadge(BadgeKind.OOM_CAUGHT, 0, 1)),
         ({"driver_calls": 10}, CellBadge(BadgeKind.DRIVER_CALLS, 0, 7)),
-        ({"active_bytes": 2560}, CellBadge(BadgeKind.PENDING, 0, 2048)),
         ({"flushed_bytes": 300}, CellBadge(BadgeKind.FLUSHED, 0, 200)),
         # what comes of another is left out
         (
@@ -216,24 +184,7 @@ def test_each_badge(change, badge):
 
 
 def test_a_first_use_counts_from_zero():
-    """A device that was not in use before says so, and all its calls are the cell's."""
+    """Of a device that was not in use before all calls are the cell's."""
     fresh = Counters(1, driver_calls=2, flushed_bytes=0, taken_bytes=100)
 
-    assert badges_between(None, fresh) == (
-        CellBadge(BadgeKind.DRIVER_CALLS, 1, 2),
-        CellBadge(BadgeKind.STARTED, 1),
-    )
-
-
-def test_badges_of_this_moment():
-    """Pending memory and other processes are told of each device."""
-    devices = (
-        DeviceMemory(Counters(0, allocated_bytes=1, active_bytes=4)),
-        DeviceMemory(Counters(1, allocated_bytes=1), other_processes=2),
-        DeviceMemory(Counters(2, allocated_bytes=1), other_processes=0),
-    )
-
-    assert badges_now("sim", devices) == (
-        CellBadge(BadgeKind.PENDING, 0, 3),
-        CellBadge(BadgeKind.SHARED, 1, 2),
-    )
+    assert badges_between(None, fresh) == (CellBadge(BadgeKind.DRIVER_CALLS, 1, 2),)

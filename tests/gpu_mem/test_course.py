@@ -22,8 +22,8 @@ def followed(events, before=0, pieces=None):
 
 
 def rows(course):
-    """Whose what was at the peak, and whether it is still there."""
-    return {(each.name, each.number, each.was_left): each.nbytes for each in course}
+    """Whose what was at the peak."""
+    return {(each.name, each.number, each.from_before): each.nbytes for each in course}
 
 
 @settings(deadline=None, max_examples=200)
@@ -71,25 +71,8 @@ def test_a_piece_has_its_name_if_it_is_still_the_same():
     course = followed(events, 100, {1: ("xs", 10), 2: ("y", 5)})
 
     assert rows(course.at_peak) == {
-        ("xs", None, True): 10,
+        ("xs", None, False): 10,
         ("", 2, False): 20,
         ("", None, True): 100,
     }
     assert course.peak_step == course.peak_number == 2
-
-
-def test_what_was_there_before_is_told_apart_by_what_became_of_it():
-    """Without a name it was given back since the peak, or is still in use."""
-    events = [MemoryEvent(True, 1, 50), MemoryEvent(False, 9, 30)]
-
-    course = followed(events, 100, {7: ("model", 40)})
-
-    assert [
-        (each.name, each.nbytes, each.was_left, each.from_before)
-        for each in course.at_peak
-    ] == [
-        ("", 50, True, False),
-        ("model", 40, True, False),
-        ("", 30, False, True),
-        ("", 30, True, True),
-    ]

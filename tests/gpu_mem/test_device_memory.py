@@ -17,12 +17,11 @@ from gpumagic.devices.protocols import (
     MigSlice,
     VisibleDevice,
 )
-from gpumagic.gpu_mem import device_memory
-from gpumagic.gpu_mem.counters import badges_now
-from gpumagic.gpu_mem.device_memory import device_memories
+from gpumagic.gpu_mem import counters
+from gpumagic.gpu_mem.counters import badges_now, device_memories
+from gpumagic.gpu_mem.fragmentation import answer_now
 from gpumagic.gpu_mem.records import Setting
 from gpumagic.gpu_mem.view_terms import notes
-from gpumagic.gpu_mem.would_fit import answer_now
 
 MIB, GIB = 1 << 20, 1 << 30
 OWN = GpuProcess(os.getpid(), 3 * GIB, "compute")
@@ -95,7 +94,7 @@ def driver_with(*processes, **others):
 @pytest.fixture(autouse=True)
 def _a_machine_with_its_own_torch(monkeypatch):
     """Process numbers are this process's own, and torch's words are none but ours."""
-    monkeypatch.setattr(device_memory, "in_container", lambda: False)
+    monkeypatch.setattr(counters, "in_container", lambda: False)
     torch = SimpleNamespace(cuda=SimpleNamespace())
     monkeypatch.setitem(sys.modules, "torch", torch)
 
@@ -133,7 +132,7 @@ def test_lists_that_are_not_whole(processes, count):
 
 def test_in_a_container(monkeypatch):
     """Where numbers are foreign nobody is taken for this process by its number."""
-    monkeypatch.setattr(device_memory, "in_container", lambda: True)
+    monkeypatch.setattr(counters, "in_container", lambda: True)
 
     several, single = memory_with(OWN, OTHER, SCREEN), memory_with(OTHER)
 
@@ -211,24 +210,3 @@ def test_the_limit_of_this_process(monkeypatch, share, cap):
     monkeypatch.setitem(sys.modules, "torch", torch)
 
     assert memory_with(OWN).cap_bytes == cap
-
-
-# -------------------------------------------------------------- memory of the host
-
-
-def test_what_is_known_of_a_gpu():
-    """Counters, name, free and total, and what others hold come together."""
-    found = memory_with(OWN, OTHER, SCREEN)
-
-    assert found.name == "GPU number 0"
-    assert (found.free_bytes, found.total_bytes) == (60 * GIB, 80 * GIB)
-    assert found.counters.device == 0
-    assert (found.others_bytes, found.other_processes) == (6 * GIB, 2)
-
-
-def test_without_an_account_of_this_process_outside_is_the_rest():
-    """Where the driver tells no size of this process, what is left is taken for it."""
-    found = memory_with(GpuProcess(os.getpid(), None, "compute"))
-
-    assert (found.process_bytes, found.outside_bytes) == (None, 18 * GIB)
-    assert found.not_ours_bytes == 0

@@ -12,11 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.devices import memory_history
 from gpumagic.devices.memory_events import MemoryEvent, Spot
 from gpumagic.devices.memory_history import (
     CudaHistory,
-    events_of,
 )
 from gpumagic.gpu_mem import lines as recording
 from gpumagic.gpu_mem.lines import lines_of, recorder_for
@@ -111,46 +109,6 @@ def places():
     return Places(("/env/lib/python3.11/site-packages",))
 
 
-def test_asking_back_is_what_counts():
-    """Of torch's actions, those count that change what is allocated."""
-    actions = [
-        "alloc",
-        "free_requested",
-        "free_completed",
-        "segment_alloc",
-        "segment_free",
-        "segment_map",
-        "segment_unmap",
-        "snapshot",
-    ]
-    entries = [entry(action, n, 512 * n) for n, action in enumerate(actions, 1)]
-    entries.append({"action": "oom", "device_free": 3, "size": 9, "frames": []})
-
-    events = events_of(entries, lambda _: (None, False))
-
-    assert events == [MemoryEvent(True, 1, 512), MemoryEvent(False, 2, 1024)]
-
-
-@pytest.mark.parametrize(
-    ("frames", "spot"),
-    [
-        ([(TORCH, 5), (CELL, 3), ("/home/me/main.py", 1)], Spot(CELL, 3)),
-        (
-            [(TORCH, 5), ("/home/me/model.py", 8), (CELL, 3)],
-            Spot("/home/me/model.py", 8),
-        ),
-        ([("/cache/torchinductor_me/ab/cab.py", 5), (CELL, 3)], Spot(CELL, 3)),
-        ([("<frozen importlib>", 5), (TORCH, 3)], None),
-        ([], None),
-    ],
-)
-def test_the_users_innermost_frame(frames, spot):
-    """Library, compiler and importer are passed over, up to the user's own code."""
-    told = entry("alloc", 1, 8, *frames)["frames"]
-
-    assert memory_history.users_spot(told, places()) == spot
-
-
 # ----------------------------------------------------------------- backward passes
 
 
@@ -191,24 +149,6 @@ class History:
     def snapshot(self):
         """What torch's function tells."""
         return {"segments": [], "device_traces": [list(each) for each in self.entries]}
-
-
-def test_ours_is_bounded_and_without_c_frames():
-    """Recording asks for Python stacks and an end to it, and is off afterwards."""
-    torch = History()
-    recorder = CudaHistory(torch, places())
-
-    recorder.start()
-    torch.entries[1].append(entry("alloc", 1, 512, (CELL, 3)))
-    trace = recorder.stop()
-
-    assert torch.calls[0] == (
-        "all",
-        {"context": "all", "stacks": "python", "max_entries": 100_000},
-    )
-    assert torch.on is False
-    assert trace.lines
-    assert trace.events == {0: [], 1: [MemoryEvent(True, 1, 512, Spot(CELL, 3))]}
 
 
 def test_the_users_own_recording_is_only_read():

@@ -13,7 +13,6 @@ from gpumagic.gpu_mem.oom import (
     read_oom,
 )
 from gpumagic.gpu_mem.records import Counters, OomFacts
-from gpumagic.simulator.allocator_segments import Shortage
 
 MIB, GIB = 1 << 20, 1 << 30
 NOTHING = OomFacts("", None, None, *[None] * 8)
@@ -107,17 +106,6 @@ READ = [
         },
         id="cudaMallocAsync",
     ),
-    pytest.param(
-        "CUDA out of memory. Tried to allocate more than 1EB memory.",
-        {"requested_bytes": 1 << 60},
-        id="beyond any device",
-    ),
-    pytest.param("CUDA error: out of memory", {}, id="by somebody else than torch"),
-    pytest.param(
-        "CUDA out of memory. Tried to allocate a lot. GPU x has a total of 3 GiB.",
-        {},
-        id="a form of which nothing is known",
-    ),
 ]
 
 
@@ -128,30 +116,6 @@ def test_all_that_a_text_tells(text, facts):
 
     assert read == replace(NOTHING, text=text, **facts)
     assert is_out_of_memory(text)
-
-
-def test_the_simulators_own_text():
-    """What the simulator was short of is what is read from its error."""
-    shortage = Shortage(
-        device=1,
-        segment_bytes=20 * MIB,
-        total_bytes=2 * GIB,
-        free_bytes=11 * MIB,
-        allowed_bytes=GIB,
-        allocated_bytes=900 * MIB,
-        reserved_bytes=GIB,
-        processes=((77, 512 * MIB), (None, 1536 * MIB)),
-    )
-
-    read = read_oom(f"{shortage.text()} [simulated H100 SXM]")
-
-    assert (read.device, read.requested_bytes) == (1, 20 * MIB)
-    assert (read.total_bytes, read.free_bytes) == (2 * GIB, 11 * MIB)
-    assert (read.process_bytes, read.allocated_bytes) == (1536 * MIB, 900 * MIB)
-    assert read.reserved_unallocated_bytes == 124 * MIB
-    assert read.allowed_bytes == GIB
-    assert read.others == ((77, 512 * MIB),)
-    assert read.others_bytes == 512 * MIB
 
 
 @pytest.mark.parametrize(
@@ -266,18 +230,6 @@ def test_words_of_an_older_error_are_not_taken_for_those_of_the_last(last, ooms)
 
     assert facts is None
     assert caught.cell == 3
-
-
-def test_an_error_that_a_variable_has_kept_still_has_its_words(last, shell, ooms):
-    """`except ... as error: kept = error` leaves all that there is to know."""
-    ooms[0] += 1
-    shell.user_ns["kept"] = an_error()
-
-    facts, caught = last.seen()
-
-    assert facts.requested_bytes == 3 << 30
-    assert caught is None
-    assert last.seen().facts == facts
 
 
 def test_no_error_is_kept_alive(last, ooms):

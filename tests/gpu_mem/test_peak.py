@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gpumagic.devices.memory_events import MemoryEvent
-from gpumagic.gpu_mem.cell import peak_between, peak_unseen, with_replay
+from gpumagic.gpu_mem.cell import peak_between, with_replay
 from gpumagic.gpu_mem.records import Counters, Peak, PeakKind
 
 
@@ -52,87 +50,9 @@ def test_each_rule(before, after, peak):
     assert peak_between(*looks(before=before, after=after)) == peak
 
 
-@pytest.mark.parametrize(
-    ("taken", "reserved", "peak"),
-    [
-        (60, 80, Peak(PeakKind.BOUND, 40, 60)),  # no more than was taken
-        (90, 50, Peak(PeakKind.BOUND, 40, 50)),  # nor than the driver has given
-        (90, None, Peak(PeakKind.UNKNOWN)),
-        (-1, 50, Peak(PeakKind.BOUND, 40)),  # the sums were reset as well
-    ],
-)
-def test_a_first_use_whose_resets_were_not_seen(taken, reserved, peak):
-    """The peak lies between what the counter says and what there can have been."""
-    figures = {"peak_bytes": 40, "taken_bytes": taken, "flushed_bytes": 0}
-    assert peak_unseen(Counters(0, reserved_bytes=reserved, **figures)) == peak
-
-
-class Machine:
-    """An allocator of figures alone."""
-
-    def __init__(self):
-        self.now = self.peak = self.taken = self.given_back = 0
-        self.true_peak = 0
-
-    def step(self, step):
-        """Take, give back, or reset."""
-        kind, amount = step
-        if kind == "take":
-            self.now += amount
-            self.taken += amount
-        elif kind == "give":
-            given_back = min(amount, self.now)
-            self.now -= given_back
-            self.given_back += given_back
-        elif kind == "reset peaks":
-            self.peak = self.true_peak = self.now
-        else:
-            self.taken = self.given_back = 0
-        self.peak = max(self.peak, self.now)
-        self.true_peak = max(self.true_peak, self.now)
-
-    def look(self):
-        """The counters now."""
-        return Counters(
-            0,
-            allocated_bytes=self.now,
-            peak_bytes=self.peak,
-            taken_bytes=self.taken,
-            given_back_bytes=self.given_back,
-        )
-
-
 def events(taken, given_back):
     """A piece that is taken, and one that is given back."""
     return [MemoryEvent(True, 1, taken), MemoryEvent(False, 2, given_back)]
-
-
-STEPS = st.tuples(
-    st.sampled_from(["take"] * 4 + ["give"] * 4 + ["reset peaks", "reset sums"]),
-    st.integers(1, 40),
-)
-
-
-@settings(deadline=None, max_examples=500)
-@given(st.lists(STEPS, max_size=12), st.lists(STEPS, max_size=12))
-def test_the_true_peak_is_within(earlier, cell):
-    """Whatever ran, the true peak, since a reset if there was one, is as told."""
-    machine = Machine()
-    for step in earlier:
-        machine.step(step)
-    before = machine.look()
-    machine.true_peak = machine.now
-
-    for step in cell:
-        machine.step(step)
-    peak = peak_between(before, machine.look())
-
-    assert peak.kind is not PeakKind.UNKNOWN
-    assert (peak.low_bytes == peak.high_bytes) is (peak.kind is PeakKind.EXACT)
-    if peak.high_bytes is None:
-        assert "reset peaks" in {kind for kind, _ in cell}
-    elif not {kind for kind, _ in cell} - {"take", "give"}:
-        assert peak.low_bytes <= machine.true_peak <= peak.high_bytes
 
 
 def test_a_replay_stands_in_for_bounds():

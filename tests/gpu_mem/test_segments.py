@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from gpumagic.gpu_mem.records import BlockState
-from gpumagic.gpu_mem.segments import named, segments_of
+from gpumagic.gpu_mem.segments import segments_of
 from gpumagic.report.places import CodeLine
 
 HERE = __file__
@@ -116,6 +116,6 @@ def test_names_by_address():
     )
     addresses = {1000: ("a",), 1511: ("b", "a"), 1512: ("gone",), 2024: ("c",)}
 
-    (found,) = named(segments_of([entry]), addresses)
+    (found,) = segments_of([entry], names=addresses)
 
     assert [b.names for b in found.blocks] == [("a", "b"), (), ("c",)]

@@ -11,15 +11,12 @@ from hypothesis import strategies as st
 from gpumagic.gpu_mem.answer_why import verdict_of
 from gpumagic.gpu_mem.oom import read_oom
 from gpumagic.gpu_mem.records import (
-    Block,
     BlockState,
     Cause,
     Counters,
     DeviceMemory,
     OomFacts,
-    Segment,
 )
-from gpumagic.gpu_mem.would_fit import answer_for
 from gpumagic.simulator.allocator_segments import Shortage
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -65,21 +62,10 @@ CASES = [
     pytest.param(
         {"requested": 90_000}, [Cause.NEVER_FITS], id="more than the device has"
     ),
-    pytest.param({}, [Cause.TOO_MUCH_LIVE], id="too much is alive"),
-    pytest.param(
-        {"reserved_unallocated": 600, "allocated": 77_500},
-        [Cause.FRAGMENTED],
-        id="enough in pieces",
-    ),
     pytest.param(
         {"allocated": 78_000, "private_pools": 600},
         [Cause.TOO_MUCH_LIVE],
         id="a graph's pool would have been enough",
-    ),
-    pytest.param(
-        {"allocated": 78_000, "private_pools": 9000, "requested": 12_000},
-        [Cause.TOO_MUCH_LIVE],
-        id="a graph's pool is large, and not enough",
     ),
     pytest.param(
         {"process": 60_000, "allocated": 58_000},
@@ -168,57 +154,6 @@ def test_figures_of_now_where_the_error_has_none():
     )
 
 
-# --------------------------------------------------------------- a request to come
-
-
-def segment(*blocks, pool="large", expandable=False):
-    """A segment of blocks, each a number of MiB, a state, and perhaps its names."""
-    offset, made = 0, []
-    for mib, state, *names in blocks:
-        made.append(Block(offset, mib * MIB, state, names=tuple(names)))
-        offset += mib * MIB
-    return Segment(0, 0, offset, 0, pool, expandable, tuple(made))
-
-
-def asked_about(mib, *segments, free=0):
-    """The answer for so many MiB."""
-    free_bytes = None if free is None else free * MIB
-    return answer_for(
-        mib * MIB,
-        segments,
-        device=0,
-        device_free_bytes=free_bytes,
-        cap_left_bytes=None,
-    )
-
-
-def test_what_fits_has_no_causes():
-    """Causes belong to a request that fits nowhere; an open one says so."""
-    assert causes_of(None) == ()
-    assert causes_of(None, asked_about(10, free=20)) == ()
-    assert causes_of(None, asked_about(10, free=None)) == ()
-
-
-def test_causes_of_a_request_to_come():
-    """A request that would not fit has the causes that its error would have."""
-    pieces = [segment((40, FREE), (10, ALLOCATED)) for _ in range(3)]
-    full = [segment((50, ALLOCATED)) for _ in range(3)]
-
-    of_pieces = causes_of(
-        None,
-        asked_about(60, *pieces),
-        memory(total=160, free=0, reserved=150, active=30, allocated=30),
-    )
-    of_full = causes_of(
-        None,
-        asked_about(60, *full),
-        memory(total=160, free=0, reserved=150, active=150, allocated=150),
-    )
-
-    assert of_pieces == (Cause.FRAGMENTED,)
-    assert of_full == (Cause.TOO_MUCH_LIVE,)
-
-
 @settings(deadline=None, max_examples=200)
 @given(st.integers(1, 60), *[st.integers(0, 40) for _ in range(4)])
 def test_the_sentences_agree_with_their_formulas(asked, free, unused, pools, live):
@@ -247,6 +182,3 @@ def test_the_sentences_agree_with_their_formulas(asked, free, unused, pools, liv
             assert not (Cause.TOO_MUCH_LIVE in found and not too_much)
         if too_much and live >= total / 10:
             assert Cause.TOO_MUCH_LIVE in found
-
-
-# ------------------------------------------------------------------ what to type

@@ -13,13 +13,12 @@ from gpumagic import gpu_mem
 from gpumagic.devices.opening import open_runtime
 from gpumagic.gpu_mem.answer_why import verdict_of
 from gpumagic.gpu_mem.balance import find_holdings
-from gpumagic.gpu_mem.device_memory import device_memories
-from gpumagic.gpu_mem.fragmentation import held_back
+from gpumagic.gpu_mem.counters import device_memories
+from gpumagic.gpu_mem.fragmentation import answer_for, held_back
 from gpumagic.gpu_mem.names import Sources
 from gpumagic.gpu_mem.oom import read_oom
 from gpumagic.gpu_mem.records import Cause
 from gpumagic.gpu_mem.segments import segments_of, segments_with_names
-from gpumagic.gpu_mem.would_fit import answer_for
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -86,12 +85,6 @@ def fits(segments, memory, nbytes):
     )
 
 
-# ------------------------------------------------------------------------- the map
-
-
-# ---------------------------------------------------------------------- the device
-
-
 # ------------------------------------------------------------------ out of memory
 
 
@@ -114,19 +107,6 @@ def test_fragmentation(small):
     assert any("anchor" in row.names for row in rows)
 
 
-def test_letting_go_makes_a_place(small):
-    """What is said to fit, in a hole, by the driver, after releasing, does fit."""
-    first, second = take(600), take(700)
-    del first
-
-    segments, memory = look(small)
-    places = [fits(segments, memory, mib * MIB).place for mib in (500, 700, 1000)]
-
-    assert places == ["hole", "after releasing", "nowhere"]
-    assert failure(1000)
-    assert take(700).numel() == second.numel()
-
-
 def test_what_a_limit_leaves_is_less_by_what_is_taken_already():
     """A process that may have half of the device, and has a quarter, fits no other."""
     with gpumagic.simulate("h100", memory="2GiB"):
@@ -141,7 +121,7 @@ def test_what_a_limit_leaves_is_less_by_what_is_taken_already():
         (answer,) = report.answers
         assert answer.cap_left_bytes == GIB - kept.numel()
         assert answer.place == "nowhere"
-        assert report.is_capped
+        assert report.verdict.is_capped
         with pytest.raises(torch.OutOfMemoryError):
             torch.empty(600 * MIB, dtype=torch.uint8, device="sim")
 

@@ -66,9 +66,9 @@ def test_what_the_failing_function_had_made_is_no_leak(shell):
 
     report = why(shell)
 
-    assert report.causes == (Cause.TOO_MUCH_LIVE,)
-    assert report.leaks == ()
-    assert report.own_bytes == 512 * MIB
+    assert report.verdict.causes == (Cause.TOO_MUCH_LIVE,)
+    assert report.held.leaks == ()
+    assert report.held.own_bytes == 512 * MIB
     assert position(report, "outs in evaluate holds 512 MiB: keep less there") == 0
     assert position(report, "smaller batch") == 1
     told = report.next_steps[position(report, "%gpu_mem free")]
@@ -93,7 +93,7 @@ def test_what_gives_back_the_most_comes_first(shell):
 
     report = why(shell)
 
-    assert report.causes == (Cause.FRAGMENTED,)
+    assert report.verdict.causes == (Cause.FRAGMENTED,)
     assert position(report, "outs in evaluate holds 384 MiB") == 0
     assert (
         position(report, "del rest, out, x: this joins the free pieces around it") == 1
@@ -141,9 +141,9 @@ def test_what_an_earlier_error_holds_is_a_leak(shell):
     report = why(shell)
     run(shell, "%xmode Plain")
 
-    assert report.causes[0] is Cause.LEAKED
-    assert {leak.nbytes for leak in report.leaks} == {512 * MIB}
-    assert report.own_bytes == 0
+    assert report.verdict.causes[0] is Cause.LEAKED
+    assert {leak.nbytes for leak in report.held.leaks} == {512 * MIB}
+    assert report.held.own_bytes == 0
     assert report.next_steps[0] == "%gpu_mem free, then run the cell again"
 
 
@@ -155,7 +155,7 @@ def test_an_earlier_error_in_a_variable_has_to_be_deleted(shell):
 
     report = why(shell)
 
-    assert report.causes[0] is Cause.LEAKED
+    assert report.verdict.causes[0] is Cause.LEAKED
     assert report.next_steps[0] == "del kept, then run the cell again"
 
 
@@ -166,7 +166,7 @@ def test_a_graph_in_a_variable_is_not_said_to_be_the_cause(shell):
 
     report = why(shell)
 
-    assert Cause.LEAKED not in report.causes
+    assert Cause.LEAKED not in report.verdict.causes
     cut = report.next_steps[position(report, "h = h.detach()")]
     assert cut.endswith("unless a backward pass from h is still to come")
     assert position(report, "smaller batch") >= 0
@@ -186,8 +186,8 @@ def test_a_model_that_runs_out_in_its_forward_pass_is_told_of_its_batch(shell):
 
     report = why(shell)
 
-    assert Cause.LEAKED not in report.causes
-    assert report.own_bytes > 300 * MIB
+    assert Cause.LEAKED not in report.verdict.causes
+    assert report.held.own_bytes > 300 * MIB
     assert position(report, "smaller batch") < position(report, "%gpu_mem free gives")
 
 

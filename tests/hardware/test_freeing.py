@@ -55,6 +55,6 @@ def test_a_real_out_of_memory_error_is_explained(torch, shell):
     fits = ask(shell, "fit 64MiB")
 
     assert report.oom.requested_bytes == pytest.approx(2 * total, rel=0.01)
-    assert report.causes[0] is Cause.NEVER_FITS
+    assert report.verdict.causes[0] is Cause.NEVER_FITS
     assert fits.answers[0].place in ("hole", "driver", "after releasing")
     torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")

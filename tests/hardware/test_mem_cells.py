@@ -275,7 +275,7 @@ def test_every_way_of_holding_has_its_name(shell):
         store_history=True,
     )
 
-    report = shell.run_line_magic("gpu_mem", "-o -q --top 50")
+    report = shell.run_line_magic("gpu_mem", "-o -q")
 
     held = {each.name: each.reachable_bytes for each in report.holdings.holders}
     for name in ("parts", "Cache.kept", "closure", "leaf", "loss.grad_fn", "Out[2]"):

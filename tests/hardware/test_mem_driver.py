@@ -16,7 +16,7 @@ import os
 import torch
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.opening import runtime_now
-from gpumagic.gpu_mem.device_memory import device_memories
+from gpumagic.gpu_mem.counters import device_memories
 
 x = torch.ones(1 << 20, device="cuda")
 driver = open_driver()

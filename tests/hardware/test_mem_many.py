@@ -67,8 +67,8 @@ def test_the_device_that_ran_out_is_named(torch, several):
 
     report = several.run_line_magic("gpu_mem", "why -o -q")
 
-    assert (report.oom.device, report.causes) == (1, (Cause.TOO_MUCH_LIVE,))
-    assert [each.name for each in report.holders] == ["big"]
+    assert (report.oom.device, report.verdict.causes) == (1, (Cause.TOO_MUCH_LIVE,))
+    assert [each.name for each in report.held.names] == ["big"]
     assert "elsewhere" not in " ".join(report.next_steps)
 
 

@@ -29,7 +29,11 @@ shell.run_cell("import torch; total = torch.cuda.mem_get_info()[1]")
 shell.run_cell("torch.empty(total * 6 // 10, dtype=torch.uint8, device='cuda')")
 report = shell.run_line_magic("gpu_mem", "-o -q why")
 memory = report.memory
+<<<<<<< HEAD
 print("TOLD", [cause.name for cause in report.causes], memory.other_processes >= 1)
+=======
+print("TOLD", [cause.name for cause in report.verdict.causes], memory.other_processes)
+>>>>>>> mem
 print("TOLD", memory.not_ours_bytes > memory.total_bytes // 2)
 print("TOLD", report.next_steps)
 """
@@ -70,7 +74,7 @@ def test_too_much_is_alive(why):
     """The variable that holds most is named, and asking for less."""
     report = why("big = take(0.6)", "more = take(0.6)")
 
-    assert report.causes == (Cause.TOO_MUCH_LIVE,)
+    assert report.verdict.causes == (Cause.TOO_MUCH_LIVE,)
     assert any(each.startswith("big holds") for each in report.next_steps)
     assert report.oom.cell is not None
     assert report.oom.line.source == (
@@ -87,7 +91,7 @@ def test_an_earlier_error_holds_enough(torch, why, shell):
         "    kept = str(error)\n    raise",
     )
 
-    assert report.causes[0] in (Cause.LEAKED, Cause.TOO_MUCH_LIVE)
+    assert report.verdict.causes[0] in (Cause.LEAKED, Cause.TOO_MUCH_LIVE)
     del report
     shell.run_line_magic("gpu_mem", "free -q")
     done = shell.run_cell("more = take(0.6)")
@@ -99,7 +103,7 @@ def test_a_shown_result_holds_enough(why, shell):
     """What only Out[n] holds is no variable of the user's, and may go."""
     report = why("take(0.6)", "more = take(0.6)")
 
-    assert report.causes[0] is Cause.LEAKED
+    assert report.verdict.causes[0] is Cause.LEAKED
     assert report.next_steps[0].startswith("%gpu_mem free")
     del report
     shell.run_line_magic("gpu_mem", "free -q")
@@ -112,7 +116,7 @@ def test_this_process_has_set_itself_a_limit(torch, why):
 
     report = why("more = take(0.2)")
 
-    assert report.is_capped
+    assert report.verdict.is_capped
     assert "than this process may take" in text(report)
     assert "set_per_process_memory_fraction(1.0)" in report.next_steps[0]
 
@@ -125,9 +129,9 @@ def test_the_free_memory_lies_in_pieces(why):
         "more = take(0.3)",
     )
 
-    assert Cause.FRAGMENTED in report.causes
+    assert Cause.FRAGMENTED in report.verdict.causes
     assert "del apart: this joins the free pieces around it" in report.next_steps
-    assert report.expandable_segments is False
+    assert report.held.expandable is False
     assert "expandable_segments:True" in text(report)
 
 
@@ -141,7 +145,7 @@ def test_a_graph_keeps_what_it_does_not_use(why):
         "more = take(0.6)",
     )
 
-    assert report.pools_bytes > 0
+    assert report.verdict.pools_bytes > 0
     assert "kept for graphs" in text(report)
     assert report.oom.private_pools_bytes > 0
 
@@ -150,7 +154,7 @@ def test_more_than_the_device_has(why):
     """No freeing helps."""
     report = why("more = take(2)")
 
-    assert report.causes == (Cause.NEVER_FITS,)
+    assert report.verdict.causes == (Cause.NEVER_FITS,)
 
 
 def test_errors_that_were_caught_have_left_their_number(torch, shell):

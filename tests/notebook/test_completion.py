@@ -164,6 +164,10 @@ def test_what_is_left_to_ipython(shell, line):
     ("line", "words"),
     [
         ("%gpu_mem ma", ["map"]),
+<<<<<<< HEAD
+=======
+        ("%gpu_mem --lines l", ["leaks", "live"]),
+>>>>>>> mem
         ("result = %gpu_mem f", ["fit", "free"]),
         ("%gpu_select fr", ["free"]),
         ("%gpu_select --simulate h", ["h100", "h100-pcie", "h200"]),
@@ -252,7 +256,7 @@ def test_simulated_devices_have_the_word_that_code_has(
         ("%gpu_doctor words lau", ["launch"]),
         ("%gpu_doctor words loa", ["loaders", "loading"]),
         ("%gpu_doctor words launch k", []),
-        ("%gpu_mem log k", []),
+        ("%gpu_mem map k", []),
         ("%cuda_sync_time --repeat=", ["--repeat=latency", "--repeat=throughput"]),
     ],
 )
