@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -420,33 +420,6 @@ class Stacks(OnScale):
         return Spans(self.caption, lines, kinds, self.legend, text_first=True)
 
 
-@dataclass(frozen=True)
-class Bar:
-    """One quantity."""
-
-    label: str  # what it is
-    value: float | None  # its size; None or nothing finite draws no bar
-    text: str  # the value as it is read, with its unit
-    fill: str = BLUE  # one of `palette.FILLS`
-
-
-@dataclass(frozen=True)
-class BarPair(OnScale):
-    """Two bars, or a few, drawn to the scale of the largest."""
-
-    caption: str  # what is compared
-    bars: tuple[Bar, ...]  # in the order in which they are to be read
-
-    def spans(self) -> Spans:
-        """A line for each bar."""
-        stacks = tuple(
-            Stack(bar.label, ((bar.fill, bar.value or 0.0),), bar.text)
-            for bar in self.bars
-        )
-        looks = {bar.fill: Swatch("", bar.fill, "", "█", "#") for bar in self.bars}
-        return replace(Stacks(self.caption, stacks, ()).spans(), kinds=looks)
-
-
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A part of a row."""
@@ -486,8 +459,6 @@ class Strips(OnScale):
     # writes a size with its unit
     text_of: Callable[[float], str] = "{:g}".format
     remark: str = ""  # what else is said under the rows
-    # whether colours are explained; not where others just above are
-    is_explained: bool = True
 
     def spans(self) -> Spans:
         """A line for each row."""
@@ -501,11 +472,11 @@ class Strips(OnScale):
             self.caption,
             lines,
             swatches(kind for kind, _ in self.legend),
-            self.legend if self.is_explained else (),
+            self.legend,
             remarks=(self.remark,) if self.remark else (),
             noun=self.noun,
             size_text=self.text_of,
-            unused=FREE if self.is_explained else "",
+            unused=FREE,
         )
 
 
@@ -549,8 +520,6 @@ class Extents(OnScale):
     lanes: tuple[Extent, ...]  # from top to bottom
     total: float  # how long the line is
     ends: tuple[str, str]  # what stands at its two ends
-    # what stands over the names and over the words
-    heads: tuple[str, str] = ("name", "where")
 
     def spans(self) -> Spans:
         """A line for each stretch."""
@@ -567,7 +536,7 @@ class Extents(OnScale):
             lines,
             _STRETCHES,
             ticks=self.ends,
-            heads=self.heads,
+            heads=("name", "where"),
             is_number=False,
         )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Note, Table
 from gpumagic.drawing.palette import WHITE
-from gpumagic.drawing.tiles import Figure, Matrix, Row, Tile
+from gpumagic.drawing.tiles import Figure, Row, Tile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -152,8 +152,8 @@ def heat_figure(heat: HeatMap) -> Figure:
 
     def tile(mean: float | None, mark: str) -> Tile:
         if mark or mean is None:
-            return Tile(_LETTERS[mark][0] if mark else "", "used", WHITE)
-        return Tile(scale.digit(mean), "used", colour(scale.share(mean)))
+            return Tile(_LETTERS[mark][0] if mark else "", WHITE)
+        return Tile(scale.digit(mean), colour(scale.share(mean)))
 
     rows = tuple(
         Row(
@@ -176,8 +176,7 @@ def heat_figure(heat: HeatMap) -> Figure:
     for mark, (letter, word) in _LETTERS.items():
         if mark in found:
             keys.append(f"{letter}: {word} in it")
-    matrix = Matrix("", tuple(heads), rows)
-    return Figure(_caption(heat), ((matrix,),), ("; ".join(keys),))
+    return Figure(_caption(heat), "", tuple(heads), rows, ("; ".join(keys),))
 
 
 def _caption(heat: HeatMap) -> str:

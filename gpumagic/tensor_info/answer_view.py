@@ -43,7 +43,7 @@ def draw(report: ViewReport) -> Drawing:
 def _parts(report: ViewReport) -> Iterator[Part]:
     tensor = report.tensor
     visible = visible_tensor(tensor)
-    if visible is not None and tensor.storage_bytes != 0:
+    if visible is not None and visible.is_in_order and tensor.storage_bytes != 0:
         marks = {
             report.next_expected: "expected",
             report.last_element: "last",

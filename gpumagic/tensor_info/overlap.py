@@ -105,6 +105,11 @@ def _as_a_set(walks: Walks) -> Walks:
     return tuple(kept)
 
 
+def is_nested(g: Geometry) -> bool:
+    """Whether each step leaps over all that the shorter ones reach."""
+    return _are_nested(_walks(g))
+
+
 def _are_nested(walks: Walks) -> bool:
     """Whether each step leaps over all that the shorter ones reach."""
     return all(walk.step > _reach(walks[:number]) for number, walk in enumerate(walks))

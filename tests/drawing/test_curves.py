@@ -195,22 +195,6 @@ def test_what_a_table_tells_needs_no_legend():
     less = areas(MOVES, HELD, told_elsewhere=frozenset((0,)))
 
     assert lines_of(less)[-1].strip() == "▼ peak 11  B model.py, line 3"
-    assert "train.py" in less.html()  # the pointer is told
-
-
-def test_the_pointer_is_told_when_how_much_and_what():
-    """The two largest by name; the moment is in the reader's own units."""
-    drawn = areas(
-        Layer("train.py, line 9", (0, 2 * MIB, 8 * MIB, 0)),
-        Layer("model.py, line 3", (4 * MIB,) * 4),
-        at=lambda share: f"event {round(4 * share)}",
-        text_of=bytes_text,
-    )
-
-    assert (
-        'title="event 2 to event 3: 12.0 MiB; 8.00 MiB train.py, line 9, '
-        '4.00 MiB model.py, line 3"'
-    ) in drawn.html()
 
 
 def test_more_layers_than_letters_are_drawn_as_many_together():

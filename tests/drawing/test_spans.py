@@ -13,8 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpumagic.drawing import (
-    Bar,
-    BarPair,
     Drawing,
     Extent,
     Extents,
@@ -241,19 +239,6 @@ def test_bars_share_a_scale_and_what_is_free_is_the_track():
     assert first.count("█") == first.count("·") > 10
     assert second.count("█") == 1
     assert legend == "  █ in use, now  · free"
-
-
-def test_unknown_is_no_bar():
-    """An empty track would say zero, which is not what unknown means."""
-    pair = BarPair(
-        "C", (Bar("a", 2.0, "2 s"), Bar("b", 1.0, "1 s"), Bar("c", None, "?"))
-    )
-    a, b, c = Drawing("T", (pair,)).text(40).splitlines()[3:]
-
-    assert a.count("█") == 2 * b.count("█") > 0
-    assert c.split() == ["c", "?"]
-    assert "<path" in pictures(pair)[1]
-    assert 'd="M0 18V18h480V18z"' in pictures(pair)[2]
 
 
 def test_an_extent_with_gaps_is_drawn_otherwise():

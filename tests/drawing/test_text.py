@@ -15,13 +15,13 @@ from rich.console import Console
 
 from gpumagic.drawing import (
     Badge,
-    Bar,
-    BarPair,
     Column,
     Drawing,
     Grid,
     Meter,
     Note,
+    Stack,
+    Stacks,
     Table,
 )
 from tests.drawing.drawings import DRAWINGS
@@ -177,7 +177,8 @@ def test_grid_too_narrow_for_two_columns_puts_values_below():
 
 def test_bar_stays_beside_a_very_long_label():
     """A label wraps in a column of its own, and the bar keeps some room."""
-    bars = BarPair("C", (Bar("longlabel" * 9, 1.0, "1.00 s"),))
+    stack = Stack("longlabel" * 9, (("kernel", 1.0),), "1.00 s")
+    bars = Stacks("C", (stack,), (("kernel", ""),))
 
     first = Drawing("T.", (bars,)).text(40).split("\n")[3]
 
