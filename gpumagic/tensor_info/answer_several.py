@@ -49,6 +49,10 @@ _MIXED = ("partial", "contains", "contained")
 _LAYOUTS = {True: "the same", False: "different", None: None}
 _MOST_GROUPS, _MOST_NAMES = 8, 12
 _NAMED_AT_MOST, _MOST_LANES_IN_SIGHT = 2, 6
+_COPY = (
+    "`y = y.detach().clone()` for each name, `y = y.copy()` in numpy; `%reset -f out` "
+    "lets go of the outputs of cells"
+)
 _HOW = (
     "Looked at were the names of the notebook, and one level within them: lists, "
     "tuples, dicts, modules.\n"
@@ -249,9 +253,11 @@ def _aliases(report: AliasReport) -> Iterator[Part]:
     if not report.complete:
         yield Note("warning", "the search was cut short: there may be more names")
     for group in groups:
-        if group.advice:
-            said = f"{_names(group)} can let go of memory"
-            yield Note("warning", said, group.advice)
+        if group.kept_for_nothing_bytes and group.freed_by_copies_bytes:
+            freed = bytes_text(group.freed_by_copies_bytes)
+            yield Note(
+                "warning", f"copies of {_names(group)} would free {freed}", _COPY
+            )
         if group.hidden_holders:
             yield Note(
                 "note",

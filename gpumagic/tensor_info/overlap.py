@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from gpumagic.tensor_info.geometry import Geometry
+
+    Span = tuple[str, int, int]  # device, first byte, and the one behind the last
+
+_T = TypeVar("_T")
 
 MOST_PLACES = 10_000_000
 
@@ -257,13 +261,36 @@ class Placed(NamedTuple):
 
     geometry: Geometry
     start_bytes: int
+    device: str = ""
+
+    @property
+    def span(self) -> Span:
+        """From its first byte to the one behind its last."""
+        return self.device, *byte_range(self.geometry, self.start_bytes)
+
+
+def clusters(things: Iterable[_T], span: Callable[[_T], Span]) -> Iterator[list[_T]]:
+    """Those whose bytes intersect, directly or by way of others, in their order."""
+    cluster: list[_T] = []
+    device, end = "", 0
+    for each in sorted(things, key=span):
+        its_device, start, stop = span(each)
+        if cluster and (its_device != device or start >= end):
+            yield cluster
+            cluster, end = [], 0
+        cluster.append(each)
+        device, end = its_device, max(end, stop)
+    if cluster:
+        yield cluster
 
 
 def covered_bytes(tensors: Iterable[Placed]) -> int | None:
     """The bytes that at least one tensor reaches; None where they are too many."""
     placed = [each for each in tensors if each.geometry.numel]
-    unit = math.gcd(*(math.gcd(g.itemsize, start) for g, start in placed)) or 1
-    each = {_places(*some, unit) for some in placed}
+    unit = (
+        math.gcd(*(math.gcd(p.geometry.itemsize, p.start_bytes) for p in placed)) or 1
+    )
+    each = {_places(some.geometry, some.start_bytes, unit) for some in placed}
     solid: list[tuple[int, int]] = []
     for start, end in sorted((s.low, s.high + 1) for s in each if s.without_gaps):
         if solid and start <= solid[-1][1]:

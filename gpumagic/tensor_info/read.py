@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gpumagic.errors import first_line
@@ -16,6 +18,7 @@ from gpumagic.report.introspection import class_name, is_array, is_truly
 from gpumagic.tensor_info import torch_private
 from gpumagic.tensor_info.geometry import Geometry
 from gpumagic.tensor_info.objects import no_tensor
+from gpumagic.tensor_info.overlap import Placed
 from gpumagic.tensor_info.torch_private import own
 
 if TYPE_CHECKING:
@@ -38,6 +41,11 @@ class Memory:
     holders: frozenset[int] = frozenset()
     # how many hold it altogether. None if torch does not tell.
     all_holders: int | None = None
+
+    @property
+    def span(self) -> tuple[str, int, int]:
+        """Its device, its first byte, and the one behind its last."""
+        return self.device, self.start, self.start + self.size_bytes
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,21 @@ class Reading:
     simulated: bool = False
     inner: tuple[tuple[str, Reading], ...] = ()
     remarks: tuple[str, ...] = ()
+
+    @property
+    def numel(self) -> int:
+        """How many elements can be indexed; 0 where that is not known."""
+        return 0 if self.size is None else prod(self.size)
+
+    @cached_property
+    def placed(self) -> tuple[Placed, ...]:
+        """Where it lies, or what it is made of; empty without memory."""
+        memory, g = self.memory, self.geometry
+        if self.inner:
+            return tuple(each for _, part in self.inner for each in part.placed)
+        if memory is None or g is None or not g.numel:
+            return ()
+        return (Placed(g, memory.start, memory.device),)
 
 
 def read(thing: Any, expression: str = "x") -> Reading:

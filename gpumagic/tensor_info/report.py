@@ -192,8 +192,9 @@ class Group(Record):
     used_bytes: int | None  # that some of the names reach
     kept_for_nothing_bytes: int | None
     names: tuple[Name, ...]
+    # what copies in the place of all names would free; None where they would not do
+    freed_by_copies_bytes: int | None = None
     hidden_holders: int | None = None  # at least so many beside the names
-    advice: str = ""
 
 
 @dataclass(frozen=True)
@@ -252,11 +253,10 @@ class Amount(Record):
 class Oddity(Record):
     """Tensors with one thing about them that one may not expect."""
 
-    kind: str  # "NaN or inf", "several devices", "several dtypes", "frozen",
-    # "tied", "not registered"
+    kind: str  # "NaN or inf", "several devices", "not registered", "frozen", "tied"
     names: tuple[str, ...]
     elements: int
-    said: tuple[str, ...] = ()  # what is odd about each, where it differs
+    said: tuple[str, ...]  # what is odd about each
 
 
 @dataclass(frozen=True)

@@ -185,8 +185,7 @@ GROUPS = AliasReport(
                     is_output=True,
                 ),
             ),
-            hidden_holders=1,
-            advice="small = small.clone() frees 3.81 MiB once the others are gone",
+            freed_by_copies_bytes=3_999_880,
         ),
         Group(
             "cuda:0",
@@ -197,6 +196,7 @@ GROUPS = AliasReport(
                 Name("weight", "parameter", "float16", (8, 16), 256, 0, 256),
                 Name("numpy_view", "numpy array", "float16", (8, 16), 256, 0, 256),
             ),
+            hidden_holders=1,
         ),
     ),
     alone=12,
@@ -296,8 +296,8 @@ BROKEN = model(
     ),
     Oddity("NaN or inf", (".head.weight",), 5_120, ("3 NaN",)),
     Oddity("several devices", (".head.weight",), 5_120, ("on cuda:0",)),
-    Oddity("not registered", (".mask",), 512),
-    Oddity("frozen", (".body.weight",), 262_144),
+    Oddity("not registered", (".mask",), 512, ("not registered",)),
+    Oddity("frozen", (".body.weight",), 262_144, ("frozen",)),
     types=(
         Amount("float32 on cpu", 2, 262_656, 1_050_624),
         Amount("float32 on cuda:0", 1, 5_120, 20_480),
