@@ -34,8 +34,6 @@ if TYPE_CHECKING:
         Extent,
         Extents,
         Piece,
-        Range,
-        Ranges,
         Stack,
         Stacks,
         StripRow,
@@ -69,8 +67,6 @@ __all__ = [
     "Piece",
     "Progress",
     "Property",
-    "Range",
-    "Ranges",
     "Span",
     "Sparkline",
     "Stack",
@@ -88,7 +84,7 @@ __all__ = [
 _PARTS_OF = {
     "curves": "Areas Curve Histogram Layer Sparkline",
     "progress": "Progress",
-    "spans": "Extent Extents Piece Range Ranges Stack Stacks StripRow Strips",
+    "spans": "Extent Extents Piece Stack Stacks StripRow Strips",
     "timeline": "Lane Span Timeline",
     "tree": "AllLevels Branch Tree",
 }

@@ -31,10 +31,7 @@ from gpumagic.drawing.ink import GAP, clean, glyphs_for, ink, widest
 from gpumagic.drawing.palette import (
     BLUE,
     FREE,
-    GREY,
     TRACK,
-    VERMILLION,
-    WHITE,
     Swatch,
     swatches,
     text_on,
@@ -492,7 +489,7 @@ def _in_a_row(pieces: Iterable[Piece], longest: float) -> Iterator[Mark]:
             at = end
 
 
-# ------------------------------------------------- one stretch, or an interval, a line
+# ------------------------------------------------------------- one stretch a line
 
 
 @dataclass(frozen=True)
@@ -539,61 +536,3 @@ class Extents(OnScale):
             heads=("name", "where"),
             is_number=False,
         )
-
-
-@dataclass(frozen=True)
-class Range:
-    """One quantity."""
-
-    label: str  # what it is
-    low: float  # where it begins; the same as `high` where there is one value only
-    middle: float  # the likeliest value
-    high: float  # where it ends
-    text: str  # all of it as it is read
-
-
-# The shortest lies on top.
-_RANGES = {
-    "band": Swatch("grey, hatched", GREY, "hatches", "░", "."),
-    "range": Swatch("blue", BLUE, "", "━", "="),
-    "mark": Swatch("vermillion", VERMILLION, "", "|", "|"),
-    "middle": Swatch("white", WHITE, "", "█", "#"),
-}
-
-
-@dataclass(frozen=True)
-class Ranges(OnScale):
-    """Quantities on one axis, with a mark and a band round it."""
-
-    caption: str  # what is compared
-    ranges: tuple[Range, ...]  # in the order in which they are to be read
-    mark: float  # what they are held against
-    # from where to where a difference from the mark counts as none
-    band: tuple[float, float]
-    remark: str  # what mark and band mean
-
-    def spans(self) -> Spans:
-        """A line for each, with some room on either side."""
-        ends = [each for one in self.ranges for each in (one.low, one.middle, one.high)]
-        known = [each for each in ends if abs(each) < _FURTHEST]
-        known += [self.mark, *self.band]
-        low, high = min(known), max(known)
-        margin = (high - low) / 12 or 1.0
-        low, high = low - margin, high + margin
-
-        def mark(kind: str, start: float, end: float, wide: float = 0.0) -> Mark:
-            left, right = ((at - low) / (high - low) for at in (start, end))
-            return Mark(max(left - wide, 0.0), min(right + wide, 1.0), kind)
-
-        lines = []
-        for each in self.ranges:
-            its = each.low, each.middle, each.high
-            marks = [
-                mark("band", *self.band),
-                mark("mark", self.mark, self.mark, 1 / WIDTH),
-            ]
-            if all(abs(at) < _FURTHEST for at in its):
-                marks.append(mark("range", each.low, each.high))
-                marks.append(mark("middle", each.middle, each.middle, 1 / WIDTH))
-            lines.append(Line(each.label, marks, each.text))
-        return Spans(self.caption, lines, _RANGES, remarks=(self.remark,))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpumagic.drawing import Part
     from gpumagic.tensor_info.report import HeatMap, TensorReport, ValueSummary
 
-_STOPS = (
+_COLOURS = (
     "#00224E",
     "#1A386F",
     "#434E6C",
@@ -31,7 +31,6 @@ _STOPS = (
     "#D9C55F",
     "#FEE838",
 )
-_LEVELS = 20  # steps of colour from end to end
 _MOST = 9  # the digit at the ends
 _LETTERS = {"nan": ("N", "NaN"), "inf": ("I", "inf")}
 
@@ -153,7 +152,8 @@ def heat_figure(heat: HeatMap) -> Figure:
     def tile(mean: float | None, mark: str) -> Tile:
         if mark or mean is None:
             return Tile(_LETTERS[mark][0] if mark else "", WHITE)
-        return Tile(scale.digit(mean), colour(scale.share(mean)))
+        at = round(scale.share(mean) * (len(_COLOURS) - 1))
+        return Tile(scale.digit(mean), _COLOURS[at])
 
     rows = tuple(
         Row(
@@ -193,22 +193,3 @@ def _caption(heat: HeatMap) -> str:
 
 def _dims(dims: Sequence[int]) -> str:
     return f"dim{'s' if len(dims) > 1 else ''} {'+'.join(map(str, dims))}"
-
-
-def colour(share: float) -> str:
-    """The colour at a share of the way from the lowest to the highest.
-
-    >>> colour(0.0), colour(0.5), colour(1.0)
-    ('#00224E', '#7C7B78', '#FEE838')
-    """
-    # A picture has a shape for each colour: a few are told apart as well as all.
-    at = round(share * _LEVELS) / _LEVELS * (len(_STOPS) - 1)
-    lower = min(int(at), len(_STOPS) - 2)
-    return "#" + "".join(
-        f"{round(one + (other - one) * (at - lower)):02X}"
-        for one, other in zip(_rgb(_STOPS[lower]), _rgb(_STOPS[lower + 1]), strict=True)
-    )
-
-
-def _rgb(code: str) -> tuple[int, ...]:
-    return tuple(int(code[at : at + 2], 16) for at in (1, 3, 5))

@@ -178,10 +178,7 @@ def test_picture_says_what_it_shows():
     """The alternative text has the essentials in numbers."""
     html = SAMPLES["whole"].html()
 
-    assert (
-        'alt="copy: busy 1.50 ms of 3.90 ms, 3 spans: in (0 s to 300 us),'
-        ' in (1.00 ms to 1.40 ms), out (3.10 ms to 3.90 ms)"'
-    ) in html
+    assert ('alt="copy: busy 1.50 ms of 3.90 ms, 3 spans"') in html
 
 
 def test_badge_is_not_broken_between_mark_and_word():

@@ -18,8 +18,6 @@ from gpumagic.drawing import (
     Extents,
     Lane,
     Piece,
-    Range,
-    Ranges,
     Span,
     Stack,
     Stacks,
@@ -251,15 +249,6 @@ def test_an_extent_with_gaps_is_drawn_otherwise():
     assert re.fullmatch(r"  a  (█+)·+  x", a)
     assert re.fullmatch(r"  b  ·+▒+  y", b)
     assert axis.split() == ["0", "100"]
-
-
-def test_an_interval_lies_beside_the_line_that_it_is_held_against():
-    """Half as long is left of the band that counts as the same."""
-    faster = Range("new", 0.4, 0.5, 0.6, "half")
-    part = Ranges("C", (faster,), 1.0, (0.98, 1.02), "left is faster")
-
-    assert re.fullmatch(r"·+━+█+━+·+░*\|+░*·+", line_of(part, 80, "new"))
-    assert "left is faster" in Drawing("T", (part,)).text()
 
 
 # ------------------------------------------------------------------- timelines

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.drawing.tiles import Figure
-from gpumagic.tensor_info.answer_warp import Fetch
 from gpumagic.tensor_info.report import TensorReport
 from tests.drawing.survives import assert_numbers_agree, assert_survives
 from tests.tensor_info import samples
@@ -42,11 +41,9 @@ def test_drawn_sectors_are_the_figures(report, expected):
     """What is drawn of each sector adds up to the bytes, sectors and lines told."""
     drawn = []
     for read in report.warp_along_dim:
-        step_bytes = report.stride[read.dim] * 4
-        used = Fetch(read, report.address, step_bytes, 4).used_bytes()
-        sectors = [count for line in used for _, count in line]
+        sectors = [count for line in read.used for count in line]
         drawn.append(sectors)
-        assert (len(sectors), len(used)) == (read.sectors, read.lines)
+        assert (len(sectors), len(read.used)) == (read.sectors, read.lines)
         assert sum(sectors) == read.unique_bytes
     assert drawn == expected
 
