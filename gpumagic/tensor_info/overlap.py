@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from gpumagic.report.record import Record
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -148,13 +150,17 @@ def _marked(walks: Walks, unit: int, places: int) -> int:
 
 
 @dataclass(frozen=True)
-class Shared:
-    """What two tensors have in common, in the words of the report on a pair."""
+class Shared(Record):
+    """What two tensors have in common."""
 
-    elements_overlap: bool | None
-    shared_bytes: int | None
-    relation: str
-    at_least: bool = False  # whether there may be more than `shared_bytes`
+    elements_overlap: bool | None  # None where it could not be decided
+    shared_bytes: int | None  # bytes that elements of both lie in
+    relation: str  # "identical", "contains", "contained", "partial",
+    # "interleaved", "disjoint", "unknown"
+    at_least: bool = False  # whether more bytes may be shared
+
+
+NOTHING = Shared(elements_overlap=False, shared_bytes=0, relation="disjoint")
 
 
 class _Places(NamedTuple):
@@ -205,11 +211,11 @@ class _Places(NamedTuple):
 def shared(first: Geometry, second: Geometry, distance_bytes: int) -> Shared:
     """What two tensors in one address space have in common."""
     if not first.numel or not second.numel:
-        return Shared(elements_overlap=False, shared_bytes=0, relation="disjoint")
+        return NOTHING
     unit = math.gcd(first.itemsize, second.itemsize, distance_bytes)
     one, other = _places(first, 0, unit), _places(second, distance_bytes, unit)
     if one.high < other.low or other.high < one.low:
-        return Shared(elements_overlap=False, shared_bytes=0, relation="disjoint")
+        return NOTHING
     sizes = _distinct(one.walks), _distinct(other.walks)
     common, at_least = _common(one, other)
     if common is None:

@@ -19,6 +19,7 @@ from gpumagic.tensor_info import torch_private
 from gpumagic.tensor_info.geometry import Geometry
 from gpumagic.tensor_info.objects import no_tensor
 from gpumagic.tensor_info.overlap import Placed
+from gpumagic.tensor_info.report import Facts
 from gpumagic.tensor_info.torch_private import own
 
 if TYPE_CHECKING:
@@ -49,32 +50,16 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Reading:
+class Reading(Facts):
     """One object, read once."""
 
-    kind: str
-    dtype: str | None = None
-    device: str | None = None
-    itemsize: int | None = None
-    size: tuple[int, ...] | None = None
-    stride: tuple[int, ...] | None = None
-    storage_offset: int | None = None
     geometry: Geometry | None = None  # which elements of the memory it reaches
     memory: Memory | None = None
     identity: int | None = None  # of the tensor, with memory or without
     # tells storages of torch apart, with memory or without; two of them may share
     # memory. None if it is no storage of torch.
     storage: int | None = None
-    storage_bytes: int | None = None
-    is_view: bool | None = None
-    base_shape: tuple[int, ...] | None = None
-    neg_bit: bool | None = None
-    conj_bit: bool | None = None
-    requires_grad: bool | None = None
-    on_accelerator: bool = False
-    simulated: bool = False
     inner: tuple[tuple[str, Reading], ...] = ()
-    remarks: tuple[str, ...] = ()
 
     @property
     def numel(self) -> int:

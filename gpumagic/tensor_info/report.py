@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.report.record import Record, Report
 from gpumagic.tensor_info.merging import View
+from gpumagic.tensor_info.overlap import Shared
 
 if TYPE_CHECKING:
     from gpumagic.tensor_info.geometry import WarpRead
@@ -18,17 +19,32 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TensorReport(Report):
-    """One tensor. Sizes and strides are in elements unless they say otherwise."""
+class Facts(Record):
+    """What a tensor says of itself. Sizes and strides are in elements."""
 
-    expression: str  # as the user typed it; "tensor" if nothing was typed
     kind: str  # "tensor", "parameter", "numpy array", "sparse tensor (COO)" ...
-    dtype: str | None
-    device: str | None
+    dtype: str | None = None
+    device: str | None = None
     itemsize: int | None = None
     size: tuple[int, ...] | None = None
     stride: tuple[int, ...] | None = None
     storage_offset: int | None = None
+    storage_bytes: int | None = None
+    is_view: bool | None = None
+    base_shape: tuple[int, ...] | None = None  # of the tensor it keeps alive
+    neg_bit: bool | None = None
+    conj_bit: bool | None = None
+    requires_grad: bool | None = None
+    on_accelerator: bool = False
+    simulated: bool = False
+    remarks: tuple[str, ...] = ()  # what could not be told, and why
+
+
+@dataclass(frozen=True)
+class TensorReport(Facts, Report):
+    """One tensor. Places are in elements unless they say otherwise."""
+
+    expression: str = "tensor"  # as the user typed it
     numel: int | None = None
 
     is_contiguous: bool | None = None  # as torch says
@@ -46,25 +62,16 @@ class TensorReport(Report):
     logical_bytes: int | None = None
     touched_bytes: int | None = None
     span_bytes: int | None = None
-    storage_bytes: int | None = None
     address: int | None = None  # of the first element; None where there is none
 
     free_merges: tuple[Merge, ...] | None = None
     view_flat: bool | None = None  # whether .view(-1) works
 
-    is_view: bool | None = None
-    base_shape: tuple[int, ...] | None = None  # of the tensor it keeps alive
-    neg_bit: bool | None = None
-    conj_bit: bool | None = None
-    requires_grad: bool | None = None
-    on_accelerator: bool = False
-    simulated: bool = False
     # from its address, or from 0 where there is none
     warp_along_dim: tuple[WarpRead, ...] | None = None
 
     values: ValueSummary | None = None  # only where they were asked for
     inner: tuple[TensorReport, ...] = ()  # what a wrapper is made of
-    remarks: tuple[str, ...] = ()  # what could not be told, and why
 
     def drawing(self) -> Any:
         """A picture, its dims, what to do."""
@@ -133,18 +140,13 @@ class ViewReport(View, Report):
 
 
 @dataclass(frozen=True)
-class Pair(Record):
+class Pair(Shared):
     """Two tensors beside each other, by their places in the comparison."""
 
-    first: int
-    second: int
-    same_storage: bool | None
-    storage_ranges_intersect: bool | None
-    shared_bytes: int | None  # bytes that elements of both lie in
-    elements_overlap: bool | None  # None where it could not be decided
-    relation: str  # "identical", "contains", "contained", "partial",
-    # "interleaved", "disjoint", "unknown"
-    at_least: bool = False  # whether more bytes may be shared
+    first: int = field(kw_only=True)
+    second: int = field(kw_only=True)
+    same_storage: bool | None = None
+    storage_ranges_intersect: bool | None = None
     same_layout: bool | None = None
 
 

@@ -71,15 +71,12 @@ def viewed(report, shape):
 def pair(reports, first, second):
     """Two tensors of one storage beside each other."""
     one, other = (geometry_of(reports[at]) for at in (first, second))
-    shared = overlap.shared(one, other, 0)
     return Pair(
-        first,
-        second,
+        **vars(overlap.shared(one, other, 0)),
+        first=first,
+        second=second,
         same_storage=True,
         storage_ranges_intersect=True,
-        shared_bytes=shared.shared_bytes,
-        elements_overlap=shared.elements_overlap,
-        relation=shared.relation,
         same_layout=(one.size, one.stride) == (other.size, other.stride),
     )
 
@@ -93,7 +90,7 @@ def compared(*reports, **others):
 
 def unknown(kind, *remarks, **others):
     """A tensor of which little can be told."""
-    report = TensorReport("x", kind, "float32", "cpu", remarks=remarks)
+    report = TensorReport(kind, "float32", "cpu", remarks=remarks, expression="x")
     return dataclasses.replace(report, **others)
 
 

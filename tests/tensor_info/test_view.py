@@ -50,7 +50,7 @@ def test_drawn_sectors_are_the_figures(report, expected):
 
 def test_a_report_of_nothing_but_a_kind_is_drawn():
     """Every other field may be unknown."""
-    text = TensorReport("x", "number", None, None).drawing().text()
+    text = TensorReport("number", expression="x").drawing().text()
 
     assert "x: a number" in text
 
