@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import (
@@ -21,6 +22,7 @@ from gpumagic.tensor_info.answer_values import values_headline, values_table
 from gpumagic.tensor_info.answer_warp import is_drawn, warp_parts
 from gpumagic.tensor_info.axes import visible_tensor
 from gpumagic.tensor_info.figure import Lane, few_places, lane_cells
+from gpumagic.tensor_info.overlap import clusters
 from gpumagic.tensor_info.sentences import layout, shape_text
 
 if TYPE_CHECKING:
@@ -50,8 +52,8 @@ _LAYOUTS = {True: "the same", False: "different", None: None}
 _MOST_GROUPS, _MOST_NAMES = 8, 12
 _NAMED_AT_MOST, _MOST_LANES_IN_SIGHT = 2, 6
 _COPY = (
-    "`y = y.detach().clone()` for each name, `y = y.copy()` in numpy; `%reset -f out` "
-    "lets go of the outputs of cells"
+    "`y = y.detach().clone()` for each name, `y = y.copy()` in numpy, unless something "
+    "else holds it, such as autograd; `%reset -f out` lets go of the outputs of cells"
 )
 _HOW = (
     "Looked at were the names of the notebook, and one level within them: lists, "
@@ -175,31 +177,24 @@ def _both(report: CompareReport, pair: Pair) -> str:
 
 def _shared_memory(report: CompareReport) -> Iterator[Part]:
     """A figure of the memory that most of the tensors lie in."""
-    group = list(range(len(report.tensors)))
-    for pair in report.pairs:
-        if pair.same_storage or pair.storage_ranges_intersect:
-            old, new = sorted((group[pair.first], group[pair.second]), reverse=True)
-            group = [new if each == old else each for each in group]
-    most = max(group, key=group.count)
-    tensors = [
-        each for each, its in zip(report.tensors, group, strict=True) if its == most
-    ]
-    starts = [
-        None
-        if each.address is None
-        else each.address - (each.storage_offset or 0) * (each.itemsize or 1)
-        for each in tensors
-    ]
-    known = [start for start in starts if start is not None]
-    first = min(known, default=0) if len(known) == len(starts) else None
-    lanes = []
-    for tensor, start in zip(tensors, starts, strict=True):
+    placed = []
+    for number, tensor in enumerate(report.tensors):
         visible = visible_tensor(tensor)
-        if visible is not None:
-            begins = 0 if first is None or start is None else start - first
-            lanes.append((tensor, Lane(tensor.expression, visible, begins)))
-    if len(lanes) < 2:
+        if visible is not None and tensor.address is not None:
+            start = tensor.address - visible.offset * visible.itemsize
+            end = start + (tensor.storage_bytes or 0)
+            placed.append(((tensor.device or "", start, end), number, visible))
+    together = max(clusters(placed, itemgetter(0)), key=len, default=[])
+    if len(together) < 2:
         return
+    first = min(start for (_, start, _), *_ in together)
+    lanes = [
+        (report.tensors[number], Lane(report.tensors[number].expression, visible, at))
+        for number, at, visible in sorted(
+            (number, start - first, visible)
+            for (_, start, _), number, visible in together
+        )
+    ]
     if few_places([lane for _, lane in lanes]):
         yield lane_cells([lane for _, lane in lanes])
         return
@@ -251,18 +246,13 @@ def _aliases(report: AliasReport) -> Iterator[Part]:
         )
         yield Table.of("Memory under several names", properties, groups, name="pieces")
     if not report.complete:
-        yield Note("warning", "the search was cut short: there may be more names")
+        said = "the search was cut short: there may be more names"
+        yield Note("warning", said, "name tensors to look at: %tensor_info --alias x")
     for group in groups:
         if group.kept_for_nothing_bytes and group.freed_by_copies_bytes:
             freed = bytes_text(group.freed_by_copies_bytes)
             yield Note(
                 "warning", f"copies of {_names(group)} would free {freed}", _COPY
-            )
-        if group.hidden_holders:
-            yield Note(
-                "note",
-                f"at least {group.hidden_holders} more hold the memory of "
-                f"{_names(group)}, such as what autograd has saved",
             )
     yield from (Note("note", remark) for remark in report.remarks)
     if groups:

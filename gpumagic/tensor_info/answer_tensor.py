@@ -32,7 +32,6 @@ from gpumagic.tensor_info.axes import visible_tensor
 from gpumagic.tensor_info.figure import index_panel, memory_strip
 from gpumagic.tensor_info.geometry import fresh_strides
 from gpumagic.tensor_info.sentences import (
-    dims_text,
     headline,
     kept_bytes,
     misfit_bytes,
@@ -221,22 +220,17 @@ def _facts(report: TensorReport) -> Iterator[tuple[str, Cell]]:
         turned = order != tuple(range(len(order)))
         back = f"; .permute{numbers_text(order)} is row-major" if turned else ""
         yield "memory order", f"dims {', '.join(map(str, order))}{back}"
-    if len(report.size or ()) in (4, 5) and report.is_channels_last is not None:
-        yield "channels_last", "yes" if report.is_channels_last else "no"
     if report.kind != "numpy array":
         yield "operators return", report.operators_treat_as
     if report.overlap is not None:
         undecided = "not decided whether indices share elements"
         safe = _IN_PLACE.get(report.overlap, undecided)
         yield "writing in place", f"{safe} ({report.overlap_why})"
-    yield "views", _views(report)
     if report.requires_grad is not None:
         yield "gradient", "required" if report.requires_grad else "not required"
 
 
 def _memory_facts(report: TensorReport) -> Iterator[tuple[str, Cell]]:
-    if copied := report.contiguous_allocates_bytes:
-        yield "copies", f".contiguous() copies {bytes_text(copied)}"
     sizes = (
         (report.logical_bytes, "by index"),
         (report.touched_bytes, "distinct"),
@@ -253,18 +247,3 @@ def _memory_facts(report: TensorReport) -> Iterator[tuple[str, Cell]]:
         yield "address", f"{report.address:#x}, {aligned}"
     if report.base_shape is not None:
         yield "keeps alive", f"one of size {shape_text(report.base_shape)}"
-
-
-def _views(report: TensorReport) -> str:
-    """What `.view` can do without a copy."""
-    if report.view_flat is None:
-        return ""
-    if report.view_flat:
-        return ".view(-1) works"
-    merged = [
-        f"{dims_text(merge.dims)} (to {merge.numel:,}, step {merge.step:,})"
-        for merge in report.free_merges or ()
-        if len(merge.dims) > 1
-    ]
-    free = ", ".join(merged)
-    return f".view(-1) fails; {free or 'no two dims'} can be merged"

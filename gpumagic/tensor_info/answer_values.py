@@ -157,7 +157,7 @@ def heat_figure(heat: HeatMap) -> Figure:
 
     rows = tuple(
         Row(
-            f"{number * heat.block[0]:,}" if heat.row_dims else "",
+            f"{number * heat.block[0]:,}" if heat.row_dim is not None else "",
             tuple(map(tile, means, marks)),
         )
         for number, (means, marks) in enumerate(
@@ -182,14 +182,13 @@ def heat_figure(heat: HeatMap) -> Figure:
 def _caption(heat: HeatMap) -> str:
     """What a tile is."""
     kind = "magnitudes" if heat.magnitudes else "values"
-    across = f"{_dims(heat.column_dims)} across"
-    axes = f"{_dims(heat.row_dims)} down, {across}" if heat.row_dims else across
+    axes = f"dim {heat.column_dim} across"
+    if heat.row_dim is not None:
+        axes = f"dim {heat.row_dim} down, {axes}"
+        if heat.row_dim + 1 < heat.column_dim:
+            axes += ", and all between in each"
     rows, columns = heat.block
     if heat.block == (1, 1):
         return f"The {kind}, one tile each: {axes}"
     tile = f"{columns:,}" if rows == 1 else f"{rows:,} x {columns:,}"
     return f"The {kind}, each tile the mean of {tile}: {axes}"
-
-
-def _dims(dims: Sequence[int]) -> str:
-    return f"dim{'s' if len(dims) > 1 else ''} {'+'.join(map(str, dims))}"

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 _OUTPUT = re.compile(r"_{1,3}|_\d+")
 _OF_THE_SHELL = re.compile(r"In|Out|_[ido]h|_i+|_i\d+|get_ipython|exit|quit")
 _LOOKED_AT_MOST = 100_000
-_CUT_SHORT = (
-    "the search was cut short: name tensors to look at, as in %tensor_info --alias x"
-)
 
 
 class _Holder(NamedTuple):
@@ -80,9 +77,8 @@ def _group(holders: Sequence[_Holder]) -> Group:
             each for holder in holders for each in holder.reading.placed
         )
         freed = stored - sum(g.logical_bytes for g in geometries if g is not None)
-    hidden = _hidden_holders(holders)
     # The copy of a parameter is none: its module and optimizer would lose it.
-    if hidden or any(each.reading.kind == "parameter" for each in holders):
+    if any(each.reading.kind == "parameter" for each in holders):
         freed = None
     return Group(
         device=holders[0].memory.device,
@@ -91,22 +87,7 @@ def _group(holders: Sequence[_Holder]) -> Group:
         kept_for_nothing_bytes=None if used is None else stored - used,
         freed_by_copies_bytes=None if freed is None else max(freed, 0),
         names=tuple(each.told(start) for each in holders),
-        hidden_holders=hidden,
     )
-
-
-def _hidden_holders(holders: Sequence[_Holder]) -> int | None:
-    """How many tensors hold it beside those that names lead to, at least."""
-    counted: dict[int, int] = {}
-    known: set[int] = set()
-    for each in holders:
-        if each.reading.storage is None:
-            continue
-        if each.memory.all_holders is None:
-            return None
-        counted[each.reading.storage] = each.memory.all_holders
-        known |= each.memory.holders
-    return max(0, sum(counted.values()) - len(known)) if counted else None
 
 
 def _is_worth_showing(group: Group) -> bool:
@@ -146,7 +127,6 @@ def alias_report(
         alone=len(alone),
         alone_bytes=sum(each.stored_bytes for each in alone),
         complete=complete,
-        remarks=() if complete else (_CUT_SHORT,),
         simulated=any(one.reading.simulated for each in found for one in each),
     )
 

@@ -38,10 +38,6 @@ class Memory:
     # the same start as the user's kernels see it: made up on a simulated GPU. None
     # where it is not known.
     address: int | None
-    # the tensors known to hold the storage through this object
-    holders: frozenset[int] = frozenset()
-    # how many hold it altogether. None if torch does not tell.
-    all_holders: int | None = None
 
     @property
     def span(self) -> tuple[str, int, int]:
@@ -152,15 +148,8 @@ def _read_tensor(torch: Any, tensor: Any) -> Reading:
     if kind.has_memory and kind.has_strides and storage is not None:
         start = ask("address", lambda: torch_private.storage_address(torch, tensor))
         if start and size_bytes:  # all that is empty has the address 0
-            held = (tensor,) if base is None else (tensor, base)
-            memory = Memory(
-                device=str(device),
-                start=start,
-                size_bytes=size_bytes,
-                address=made_up if simulated else start,
-                holders=frozenset(torch_private.identity(torch, one) for one in held),
-                all_holders=torch_private.storage_holders(torch, storage),
-            )
+            address = made_up if simulated else start
+            memory = Memory(str(device), start, size_bytes, address)
     dtype = ask("the dtype", lambda: str(mine("dtype")).removeprefix("torch."))
     return Reading(
         kind=kind.name,

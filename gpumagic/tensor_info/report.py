@@ -116,9 +116,8 @@ class ValueSummary(Record):
 class HeatMap(Record):
     """The values as tiles: each the mean of the finite ones of a block."""
 
-    row_dims: tuple[int, ...]  # none for a vector, which is one row
-    column_dims: tuple[int, ...]  # walked as one where there are several
-    size: tuple[int, int]
+    row_dim: int | None  # None for a vector, which is one row
+    column_dim: int
     block: tuple[int, int]  # the rows and columns of one tile
     means: tuple[tuple[float | None, ...], ...]  # None where nothing is finite
     marks: tuple[tuple[str, ...], ...]  # "nan", "inf" where a block has any
@@ -196,7 +195,6 @@ class Group(Record):
     names: tuple[Name, ...]
     # what copies in the place of all names would free; None where they would not do
     freed_by_copies_bytes: int | None = None
-    hidden_holders: int | None = None  # at least so many beside the names
 
 
 @dataclass(frozen=True)

@@ -105,19 +105,6 @@ def test_no_copy_of_a_parameter_is_advised():
     assert group.freed_by_copies_bytes is None
 
 
-def test_no_copy_is_advised_where_something_hidden_holds_the_memory():
-    """What autograd has saved is counted as a hidden holder, and stops the advice."""
-    x = torch.zeros(1000, requires_grad=True)
-    y = x.exp()
-    part = y.detach()[:10]
-
-    (group,) = aliases({"part": part, "x": x, "graph": [y.grad_fn]}).groups
-
-    assert names(group) == ["part"]
-    assert group.hidden_holders >= 1
-    assert group.freed_by_copies_bytes is None
-
-
 def test_equal_addresses_on_two_devices_are_two_memories(monkeypatch):
     """Each device counts its addresses for itself: tensors there share nothing."""
     # Given two tensors at one address, each on a GPU of its own
@@ -146,7 +133,7 @@ def test_a_search_that_takes_too_long_is_cut_short_and_says_so():
     found = aliases({"x": grid(), "y": grid()}, budget_s=0.0)
 
     assert not found.complete
-    assert "--alias x" in found.remarks[0]
+    assert "--alias x" in str(found)
 
 
 PIECES = strategies.lists(

@@ -84,16 +84,16 @@ def test_what_is_repeated_in_memory_is_read_once(x):
 
 
 def test_a_tile_is_the_mean_of_what_is_finite_in_it():
-    """Rows and columns are cut into blocks; the last ones are smaller."""
-    x = torch.arange(30.0 * 50).reshape(30, 50)
-    x[0, 0], x[29, 49] = float("nan"), float("-inf")
+    """Rows and columns are cut into blocks; what lies between is in each of them."""
+    x = torch.arange(30.0 * 50 * 2).reshape(30, 2, 50)
+    x[0, 0, 0], x[29, 1, 49] = float("nan"), float("-inf")
 
     heat = describe(x, values=True).values.heat
 
     (high, wide), tiles = heat.block, len(heat.means)
-    assert (heat.size, heat.row_dims, heat.column_dims) == ((30, 50), (0,), (1,))
+    assert (heat.row_dim, heat.column_dim, heat.block) == (0, 2, (3, 4))
     for row, column in ((0, 0), (3, 7), (tiles - 1, len(heat.means[0]) - 1)):
-        block = x[row * high : (row + 1) * high, column * wide : (column + 1) * wide]
+        block = x[row * high :, :, column * wide :][:high, :, :wide]
         mean = block[block.isfinite()].mean()
         assert heat.means[row][column] == pytest.approx(float(mean))
     assert (heat.marks[0][0], heat.marks[-1][-1]) == ("nan", "inf")
