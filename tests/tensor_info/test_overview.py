@@ -151,18 +151,6 @@ def test_an_optimizer_tells_what_it_remembers():
     assert " of state" in report.drawing().title
 
 
-def test_containers_are_walked_on_every_level():
-    """Lists, dicts, tuples, arrays and modules may lie within each other."""
-    things = {"a": [torch.zeros(2), (np.zeros(3), {"m": nn.Linear(1, 1)})], "n": 5}
-
-    report = overview(things)
-
-    assert report.root.elements == 7
-    assert report.root.parameters == 2
-    (inner,) = report.root.children
-    assert [child.name for child in inner.children] == ["[0]", "[1]"]
-
-
 @pytest.mark.parametrize("thing", [5, None, "x", [], {"a": 1}])
 def test_what_holds_no_tensor_is_refused(thing):
     """Two lines say what it is instead."""

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumagic.tensor_info import describe, values
-from gpumagic.tensor_info.answer_values import Scale
 
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
@@ -125,16 +124,6 @@ def test_reading_values_keeps_no_graph_and_uses_no_random_number():
     assert x.grad is None
     assert x._version == 0
     assert torch.equal(torch.random.get_rng_state(), state)
-
-
-def test_zero_is_in_the_middle_of_values_of_both_signs():
-    """A colour scale from -1 to 3 would have zero at a quarter."""
-    signed, positive = Scale.of([-1.0, 0.0, 3.0]), Scale.of([1.0, 2.0, 3.0])
-
-    assert (signed.low, signed.high) == (-3.0, 3.0)
-    assert signed.share(0.0) == 0.5
-    assert (positive.low, positive.high) == (1.0, 3.0)
-    assert Scale.of([0.0] * 5).share(0.0) == 0.5
 
 
 def test_values_that_cannot_be_read_cost_one_remark():

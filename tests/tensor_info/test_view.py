@@ -48,13 +48,6 @@ def test_drawn_sectors_are_the_figures(report, expected):
     assert drawn == expected
 
 
-def test_a_report_of_nothing_but_a_kind_is_drawn():
-    """Every other field may be unknown."""
-    text = TensorReport("number", expression="x").drawing().text()
-
-    assert "x: a number" in text
-
-
 @pytest.mark.parametrize(
     "field", [each.name for each in dataclasses.fields(TensorReport)]
 )
