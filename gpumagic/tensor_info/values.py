@@ -34,19 +34,23 @@ _WIDER = {
 }
 
 
-def summarise(x: Any) -> tuple[ValueSummary | None, str]:
-    """What the elements of a tensor are, or why that cannot be told."""
+def summarise(x: Any, *, heat: bool = True) -> tuple[ValueSummary | None, str]:
+    """What the elements of a tensor are, or why that cannot be told.
+
+    Without tiles a small tensor is one piece, which is much sooner read.
+    """
     try:
         if is_array(x):
             import numpy as np
 
             array = np.asarray(x)
-            return _summary(np, array, array.strides, {}), ""
+            return _summary(np, array, array.strides, {}, heat=heat), ""
         torch = torch_private.torch_if_imported()
         with torch_private.without_overrides(torch), torch.no_grad():
             plain = torch_private.own(torch, x, "detach")()
             strides = plain.stride() if plain.layout == torch.strided else ()
-            return _summary(torch, plain, strides, {"device": plain.device}), ""
+            where = {"device": plain.device}
+            return _summary(torch, plain, strides, where, heat=heat), ""
     except Exception as error:  # noqa: BLE001 - whatever a dtype or a backend raises
         return None, first_line(error)
 
@@ -125,7 +129,9 @@ def _in_pieces(x: Any, start: Index) -> Iterator[tuple[Index, Any]]:
         yield from _in_pieces(x[(*(slice(None),) * dim, part)], first)
 
 
-def _summary(library: Any, x: Any, strides: Index, where: Any) -> ValueSummary:
+def _summary(
+    library: Any, x: Any, strides: Index, where: Any, *, heat: bool
+) -> ValueSummary:
     """All figures; torch and numpy have the same names for all that it takes."""
     # Of what `expand` repeats, one is read.
     count = prod(x.shape)
@@ -134,7 +140,7 @@ def _summary(library: Any, x: Any, strides: Index, where: Any) -> ValueSummary:
     times = count // max(prod(x.shape), 1)
     has_double = "mps" not in str(where.get("device"))
     where = {**where, "dtype": library.float64 if has_double else library.float32}
-    tiles = _Tiles.of(x.shape)
+    tiles = _Tiles.of(x.shape) if heat else _Tiles(None, None, (1, 1))
     pieces = [*tiles.cut(x)] if count else []
     found = [
         library.stack(

@@ -108,7 +108,6 @@ NHWC = tensor(
     expression="images",
     is_view=False,
 )
-TWELVE = tensor((2,) * 12, tuple(4**dim for dim in range(12)), expression="many")
 HUGE = tensor(
     (2**15, 2**15),
     (1, 2**15),
@@ -306,13 +305,11 @@ SAMPLES = (
     ("windows", WINDOWS),
     ("small-of-big", SMALL_OF_BIG),
     ("images-channels-last", NHWC),
-    ("12-d", TWELVE),
     ("parameter-with-values", VALUES),
     ("simulated", SIMULATED),
     ("sparse", SPARSE),
     ("hostile", tensor((2, 2), expression=HOSTILE, kind=HOSTILE, dtype=HOSTILE)),
     ("view-fails", viewed(TRANSPOSED, (24,))),
-    ("view-works", viewed(HALF, (12,))),
     ("compared", compared(X, TRANSPOSED, HALF)),
     (
         "compared-large",
