@@ -238,10 +238,10 @@ def _aliases(report: AliasReport) -> Iterator[Part]:
             Property(Column("Names"), _names),
             Property(Column("Memory"), lambda each: each.device),
             Property(Column("Size", number=True), lambda g: bytes_text(g.stored_bytes)),
-            Property(Column("Used", number=True), lambda g: _known(g.used_bytes)),
+            Property(Column("Used", number=True), lambda g: bytes_text(g.used_bytes)),
             Property(
                 Column("Kept for nothing", number=True),
-                lambda group: _known(group.kept_for_nothing_bytes),
+                lambda group: bytes_text(group.kept_for_nothing_bytes),
             ),
         )
         yield Table.of("Memory under several names", properties, groups, name="pieces")
@@ -263,10 +263,6 @@ def _aliases(report: AliasReport) -> Iterator[Part]:
         count = count_text(report.alone, "tensor")
         alone = f"{count} of {bytes_text(report.alone_bytes)} have no other name."
     yield how(Paragraph(f"{_HOW}\n{alone}"))
-
-
-def _known(count: int | None) -> str | None:
-    return None if count is None else bytes_text(count)
 
 
 def _names(group: Group) -> str:

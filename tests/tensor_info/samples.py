@@ -101,7 +101,6 @@ HALF = tensor(
 )
 EXPANDED = tensor((5, 4), (0, 1), expression="row.expand(5, 4)", base_shape=(4,))
 WINDOWS = tensor((4, 3), (1, 1), expression="x.unfold(0, 3, 1)", base_shape=(6,))
-PAGES = tensor((2, 3, 4))
 NHWC = tensor(
     (2, 3, 4, 5),
     (60, 1, 15, 3),
