@@ -187,27 +187,25 @@ def _shared_memory(report: CompareReport) -> Iterator[Part]:
     together = max(clusters(placed, itemgetter(0)), key=len, default=[])
     if len(together) < 2:
         return
+    together.sort(key=itemgetter(1))
     first = min(start for (_, start, _), *_ in together)
     lanes = [
-        (report.tensors[number], Lane(report.tensors[number].expression, visible, at))
-        for number, at, visible in sorted(
-            (number, start - first, visible)
-            for (_, start, _), number, visible in together
-        )
+        Lane(report.tensors[number].expression, visible, start - first)
+        for (_, start, _), number, visible in together
     ]
-    if few_places([lane for _, lane in lanes]):
-        yield lane_cells([lane for _, lane in lanes])
+    if few_places(lanes):
+        yield lane_cells(lanes)
         return
-    ends = [lane.start_byte + (tensor.storage_bytes or 0) for tensor, lane in lanes]
-    total = max(*ends, *(lane.last_byte for _, lane in lanes))
+    ends = (end - first for (_, _, end), *_ in together)
+    total = max(*ends, *(lane.last_byte for lane in lanes))
     bars = []
-    for tensor, lane in lanes:
+    for lane, (_, number, _) in zip(lanes, together, strict=True):
+        holes = report.tensors[number].holes_in_span
         said = f"byte {lane.first_byte:,} to {lane.last_byte:,}"
-        if holes := tensor.holes_in_span:
+        if holes:
             said += f", {holes:,} el between are not its own"
-        dense = tensor.holes_in_span == 0
         stretch = lane.first_byte, lane.last_byte
-        bars.append(Extent(lane.name, *stretch, dense=dense, said=said))
+        bars.append(Extent(lane.name, *stretch, dense=holes == 0, said=said))
     edges = bytes_text(0), bytes_text(total)
     yield Extents("One memory, a lane for each tensor", tuple(bars), total, edges)
 

@@ -142,15 +142,15 @@ def _what_is_wrong(numel: int, shape: Shape) -> str:
     known = math.prod(count for count in shape if count != -1)
     unknown = shape.count(-1)
     if unknown > 1:
-        return f"{_text(shape)} has {unknown} times -1: only one dim can be worked out"
+        return f"{shape} has {unknown} times -1: only one dim can be worked out"
     if below:
-        return f"{_text(shape)} has a dim of size {below[0]}: no dim can be negative"
+        return f"{shape} has a dim of size {below[0]}: no dim can be negative"
     if unknown and known == 0 and numel == 0:
-        return f"with 0 elements the -1 of {_text(shape)} could be any number"
+        return f"with 0 elements the -1 of {shape} could be any number"
     if unknown and (known == 0 or numel % known):
-        return f"{numel} elements cannot be split as {_text(shape)}"
+        return f"{numel} elements cannot be split as {shape}"
     if not unknown and known != numel:
-        return f"{_text(shape)} has {known} elements and the tensor has {numel}"
+        return f"{shape} has {known} elements and the tensor has {numel}"
     return ""
 
 
@@ -167,7 +167,3 @@ def _without_a_copy(
     )
     found = merged, tuple(run.numel for run in runs)
     return tuple(each for each in dict.fromkeys(found) if each not in {size, asked})
-
-
-def _text(shape: Shape) -> str:
-    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
