@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from gpumagic.report.places import Code
     from gpumagic.report.robust import Comparison
 
-_SAME = 0.01
-
 
 @dataclass(frozen=True)
 class ComparisonReport(Report):
@@ -60,7 +58,7 @@ class ComparisonReport(Report):
         return f"{said}: about {more} might" if more else said
 
     def drawing(self) -> Any:
-        """The interval in a picture, both times, and what to doubt."""
+        """Both times, their ratio with its interval, and what to doubt."""
         from gpumagic.drawing import Drawing, one_screen
 
         return Drawing(self.headline, one_screen(_parts(self)), self.setting.label)
@@ -94,29 +92,23 @@ class ComparisonReport(Report):
 
 
 def _parts(report: ComparisonReport) -> Iterator[Any]:
-    from gpumagic.drawing import Grid, Note, Paragraph, Range, Ranges, how_measured
+    from gpumagic.drawing import Grid, Note, Paragraph, how_measured
 
     new, base = report._names  # noqa: SLF001 -- of the same file
     result, exact = report.result, report._is_exact  # noqa: SLF001
     ratio = report._ratio  # noqa: SLF001
-    if result.interval is not None and not exact:
-        low, high, _ = result.interval
-        text = f"{ratio(result.ratio)} [{ratio(low)} to {ratio(high)}]"
-        yield Ranges(
-            "Time of one over the other",
-            (Range(f"{new} over {base}", low, result.ratio, high, text),),
-            mark=1.0,
-            band=(1 - _SAME, 1 + _SAME),
-            remark="left is faster; the line is 1, and within 1 % of it counts as the "
-            "same",
-        )
     floor_s = report.setting.floor_s
     each_s = None if floor_s is None else floor_s / max(report.calls, 1)
     middle = "" if exact else ", median"
     times = [robust.median(seconds) for seconds in zip(*result.pairs, strict=True)]
     names = f"{base}{middle}", f"{new}{middle}"
     shown = [(name, measured(time, each_s)) for name, time in zip(names, times)]  # noqa: B905 -- no pairs, no times
-    yield Grid("One call", tuple(reversed(shown)))
+    shown.reverse()
+    if result.interval is not None and not exact:
+        low, high, _ = result.interval
+        text = f"{ratio(result.ratio)} [{ratio(low)} to {ratio(high)}]"
+        shown.append((f"{new} over {base}", text))
+    yield Grid("One call", tuple(shown))
     if result.verdict is Verdict.CANNOT_TELL:
         text = "the interval is too wide for an answer"
         yield Note("note", text, "--repeat 5s, or --repeat 100, narrows it")

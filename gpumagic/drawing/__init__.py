@@ -19,7 +19,6 @@ from gpumagic.drawing.document import (
     Drawing,
     Note,
     NoteKind,
-    NoteText,
     Paragraph,
     Part,
     how_measured,
@@ -32,13 +31,9 @@ if TYPE_CHECKING:
     from gpumagic.drawing.curves import Areas, Curve, Histogram, Layer, Sparkline
     from gpumagic.drawing.progress import Progress
     from gpumagic.drawing.spans import (
-        Bar,
-        BarPair,
         Extent,
         Extents,
         Piece,
-        Range,
-        Ranges,
         Stack,
         Stacks,
         StripRow,
@@ -51,8 +46,6 @@ __all__ = [
     "AllLevels",
     "Areas",
     "Badge",
-    "Bar",
-    "BarPair",
     "Branch",
     "Cell",
     "Column",
@@ -69,14 +62,11 @@ __all__ = [
     "Meter",
     "Note",
     "NoteKind",
-    "NoteText",
     "Paragraph",
     "Part",
     "Piece",
     "Progress",
     "Property",
-    "Range",
-    "Ranges",
     "Span",
     "Sparkline",
     "Stack",
@@ -94,9 +84,7 @@ __all__ = [
 _PARTS_OF = {
     "curves": "Areas Curve Histogram Layer Sparkline",
     "progress": "Progress",
-    "spans": (
-        "Bar BarPair Extent Extents Piece Range Ranges Stack Stacks StripRow Strips"
-    ),
+    "spans": "Extent Extents Piece Stack Stacks StripRow Strips",
     "timeline": "Lane Span Timeline",
     "tree": "AllLevels Branch Tree",
 }

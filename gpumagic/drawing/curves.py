@@ -16,10 +16,8 @@ from rich.text import Text
 
 from gpumagic.drawing import svg
 from gpumagic.drawing.around import (
-    Hover,
     axis_html,
     axis_ink,
-    hovers_html,
     in_lines,
     in_runs,
 )
@@ -58,7 +56,6 @@ _WIDTH, _MOST_CELLS = 480, 60
 _MOST_LAYERED = 120  # stretches of several layers: a dozen outlines stay small
 _ABOVE = 10  # room for the mark of the peak
 _LINE_HEIGHT = 18
-_MOST_HOVERS, _MOST_NAMED = 24, 2
 _LEAST_LETTER_PX = 30  # so much room has a letter also in a picture half as wide
 _PLAIN = Swatch("blue", BLUE, "", "█", "#")
 _FURTHEST, _HALF = 1e100, 0.5
@@ -79,7 +76,6 @@ class Columns:
     across: Sequence[str] = ()  # what stands below, from left to right
     has_peak: bool = False
     keys: Sequence[Key] = ()  # whose the layers are
-    title: Callable[[float, float, int], str] | None = None  # what is pointed at
 
     @cached_property
     def totals(self) -> list[float]:
@@ -157,17 +153,9 @@ class Columns:
             f"{self.caption}: columns{axis}. {self.told}",
             width,
             self.height,
-            hovers_html(self._hovers(width), width, self.height),
             *((axis_html(self.across),) if self.across else ()),
             most_em=self.most_em,
         )
-
-    def _hovers(self, width: int) -> Iterator[Hover]:
-        count = min(_MOST_HOVERS, len(self.totals))
-        for number, at in enumerate(self.places(count) if self.title else ()):
-            left, right = (place * width // count for place in (number, number + 1))
-            title = self.title(number / count, (number + 1) / count, at)  # type: ignore[misc]
-            yield Hover(left, right, title)
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -413,8 +401,6 @@ class Areas(OfColumns):
     layers: tuple[Layer, ...]
     across: tuple[str, str]  # what stands below its left end and below its right one
     peak: str  # what is told of the peak
-    # writes a place between the ends, from 0 to 1
-    at: Callable[[float], str] = "{:.0%}".format
     # writes a value with its unit
     text_of: Callable[[float], str] = "{:g}".format
     # the places of layers that need no legend here, as a table beside it has them
@@ -474,15 +460,4 @@ class Areas(OfColumns):
             across=self.across,
             has_peak=bool(self.peak),
             keys=sorted(keys, key=lambda key: not key.swatch.mark.isalpha()),
-            title=self._told,
         )
-
-    def _told(self, start: float, end: float, stretch: int) -> str:
-        """When, how much, and what the most of it is."""
-        sizes = [levels[stretch] for levels in self._levels]
-        parts = list(zip(sizes, (each.name for each in self.layers), strict=True))
-        most = sorted(filter(lambda part: part[0], parts), reverse=True)[:_MOST_NAMED]
-        total = self.text_of(sum(size for size, _ in parts))
-        named = ", ".join(f"{self.text_of(size)} {name}" for size, name in most)
-        said = f"{self.at(start)} to {self.at(end)}: {total}"
-        return f"{said}; {named}" if named else said

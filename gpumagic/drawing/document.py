@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 from rich.console import Console, ConsoleDimensions
 from rich.segment import Segment, Segments
@@ -28,9 +28,7 @@ from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import (
-        Callable,
         Collection,
-        Hashable,
         Iterable,
         Iterator,
     )
@@ -63,7 +61,6 @@ class Part(Protocol):
 
 NoteKind = Literal["note", "warning", "problem"]
 _KINDS = get_args(NoteKind)
-_Finding = TypeVar("_Finding")
 
 
 @dataclass(frozen=True)
@@ -100,27 +97,6 @@ class Note:
         yield badge.append(": ").append_text(ink(self.text, options))
         if self.hint:
             yield Indented(ink(f"-> {self.hint}", options), _HINT_INDENT)
-
-
-class NoteText(NamedTuple):
-    """How findings of one kind are told, with names in braces to be filled in."""
-
-    short: str  # in a table of many cells
-    kind: NoteKind  # how much it matters
-    text: str  # what is so
-    hint: str = ""  # what to do or to type next
-    counted: str = ""  # in one line with its figure, where `short` would not tell it
-
-
-def folded(
-    findings: Iterable[_Finding], same: Callable[[_Finding], Hashable | None]
-) -> list[list[_Finding]]:
-    """Those with the same key together; one whose key is None stays alone."""
-    groups: dict[Hashable, list[_Finding]] = {}
-    for place, finding in enumerate(findings):
-        key = same(finding)
-        groups.setdefault((place,) if key is None else (key,), []).append(finding)
-    return [*groups.values()]
 
 
 def gravest_first(notes: Iterable[Note]) -> tuple[Note, ...]:

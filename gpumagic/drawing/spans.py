@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,10 +31,7 @@ from gpumagic.drawing.ink import GAP, clean, glyphs_for, ink, widest
 from gpumagic.drawing.palette import (
     BLUE,
     FREE,
-    GREY,
     TRACK,
-    VERMILLION,
-    WHITE,
     Swatch,
     swatches,
     text_on,
@@ -420,33 +417,6 @@ class Stacks(OnScale):
         return Spans(self.caption, lines, kinds, self.legend, text_first=True)
 
 
-@dataclass(frozen=True)
-class Bar:
-    """One quantity."""
-
-    label: str  # what it is
-    value: float | None  # its size; None or nothing finite draws no bar
-    text: str  # the value as it is read, with its unit
-    fill: str = BLUE  # one of `palette.FILLS`
-
-
-@dataclass(frozen=True)
-class BarPair(OnScale):
-    """Two bars, or a few, drawn to the scale of the largest."""
-
-    caption: str  # what is compared
-    bars: tuple[Bar, ...]  # in the order in which they are to be read
-
-    def spans(self) -> Spans:
-        """A line for each bar."""
-        stacks = tuple(
-            Stack(bar.label, ((bar.fill, bar.value or 0.0),), bar.text)
-            for bar in self.bars
-        )
-        looks = {bar.fill: Swatch("", bar.fill, "", "█", "#") for bar in self.bars}
-        return replace(Stacks(self.caption, stacks, ()).spans(), kinds=looks)
-
-
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A part of a row."""
@@ -486,8 +456,6 @@ class Strips(OnScale):
     # writes a size with its unit
     text_of: Callable[[float], str] = "{:g}".format
     remark: str = ""  # what else is said under the rows
-    # whether colours are explained; not where others just above are
-    is_explained: bool = True
 
     def spans(self) -> Spans:
         """A line for each row."""
@@ -501,11 +469,11 @@ class Strips(OnScale):
             self.caption,
             lines,
             swatches(kind for kind, _ in self.legend),
-            self.legend if self.is_explained else (),
+            self.legend,
             remarks=(self.remark,) if self.remark else (),
             noun=self.noun,
             size_text=self.text_of,
-            unused=FREE if self.is_explained else "",
+            unused=FREE,
         )
 
 
@@ -521,7 +489,7 @@ def _in_a_row(pieces: Iterable[Piece], longest: float) -> Iterator[Mark]:
             at = end
 
 
-# ------------------------------------------------- one stretch, or an interval, a line
+# ------------------------------------------------------------- one stretch a line
 
 
 @dataclass(frozen=True)
@@ -549,8 +517,6 @@ class Extents(OnScale):
     lanes: tuple[Extent, ...]  # from top to bottom
     total: float  # how long the line is
     ends: tuple[str, str]  # what stands at its two ends
-    # what stands over the names and over the words
-    heads: tuple[str, str] = ("name", "where")
 
     def spans(self) -> Spans:
         """A line for each stretch."""
@@ -567,64 +533,6 @@ class Extents(OnScale):
             lines,
             _STRETCHES,
             ticks=self.ends,
-            heads=self.heads,
+            heads=("name", "where"),
             is_number=False,
         )
-
-
-@dataclass(frozen=True)
-class Range:
-    """One quantity."""
-
-    label: str  # what it is
-    low: float  # where it begins; the same as `high` where there is one value only
-    middle: float  # the likeliest value
-    high: float  # where it ends
-    text: str  # all of it as it is read
-
-
-# The shortest lies on top.
-_RANGES = {
-    "band": Swatch("grey, hatched", GREY, "hatches", "░", "."),
-    "range": Swatch("blue", BLUE, "", "━", "="),
-    "mark": Swatch("vermillion", VERMILLION, "", "|", "|"),
-    "middle": Swatch("white", WHITE, "", "█", "#"),
-}
-
-
-@dataclass(frozen=True)
-class Ranges(OnScale):
-    """Quantities on one axis, with a mark and a band round it."""
-
-    caption: str  # what is compared
-    ranges: tuple[Range, ...]  # in the order in which they are to be read
-    mark: float  # what they are held against
-    # from where to where a difference from the mark counts as none
-    band: tuple[float, float]
-    remark: str  # what mark and band mean
-
-    def spans(self) -> Spans:
-        """A line for each, with some room on either side."""
-        ends = [each for one in self.ranges for each in (one.low, one.middle, one.high)]
-        known = [each for each in ends if abs(each) < _FURTHEST]
-        known += [self.mark, *self.band]
-        low, high = min(known), max(known)
-        margin = (high - low) / 12 or 1.0
-        low, high = low - margin, high + margin
-
-        def mark(kind: str, start: float, end: float, wide: float = 0.0) -> Mark:
-            left, right = ((at - low) / (high - low) for at in (start, end))
-            return Mark(max(left - wide, 0.0), min(right + wide, 1.0), kind)
-
-        lines = []
-        for each in self.ranges:
-            its = each.low, each.middle, each.high
-            marks = [
-                mark("band", *self.band),
-                mark("mark", self.mark, self.mark, 1 / WIDTH),
-            ]
-            if all(abs(at) < _FURTHEST for at in its):
-                marks.append(mark("range", each.low, each.high))
-                marks.append(mark("middle", each.middle, each.middle, 1 / WIDTH))
-            lines.append(Line(each.label, marks, each.text))
-        return Spans(self.caption, lines, _RANGES, remarks=(self.remark,))

@@ -97,29 +97,12 @@ def _tile(swatch: Swatch) -> tuple[Html, ...]:
     return path("M0 0h6v6H0z", swatch.fill), path(_WHITE[swatch.pattern], "#fff")
 
 
-def words(text: str, x: float, y: float, fill: str) -> Html:
-    """A label, to be put on a fill that it contrasts with."""
-    return element(
-        "text",
-        escape(text),
-        x=_short(x),
-        y=_short(y),
-        fill=fill,
-        font_size=11,
-        font_family="sans-serif",
-    )
+_FONT: dict[str, str | int] = {"font_size": 11, "font_family": "sans-serif"}
 
 
 def texts(labels: Iterable[Html], fill: str) -> Html:
-    """Labels in the middle of their places, all in one colour."""
-    return element(
-        "g",
-        *labels,
-        fill=fill,
-        font_size=11,
-        font_family="sans-serif",
-        text_anchor="middle",
-    )
+    """Labels in the middle of their places, all in one colour, which contrasts."""
+    return element("g", *labels, fill=fill, **_FONT, text_anchor="middle")
 
 
 def image(svg: str, alt: str, width: int, height: int) -> Html:
@@ -157,17 +140,9 @@ LETTER_WIDTH, LETTER_HEIGHT = 13, 14
 def letter(swatch: Swatch, left: int = 0) -> tuple[Html, ...]:
     """The mark of a swatch on its plain fill, as no pattern lets it be read."""
     box = f"M{left} 0h{LETTER_WIDTH}v{LETTER_HEIGHT}h-{LETTER_WIDTH}z"
-    text = element(
-        "text",
-        escape(swatch.mark),
-        x=_short(left + LETTER_WIDTH / 2),
-        y=LETTER_HEIGHT - 3,
-        fill=text_on(swatch.fill),
-        font_size=11,
-        font_family="sans-serif",
-        text_anchor="middle",
-    )
-    return path(box, swatch.fill), text
+    at = {"x": left + LETTER_WIDTH // 2, "y": LETTER_HEIGHT - 3}
+    text = element("text", escape(swatch.mark), **at)
+    return path(box, swatch.fill), texts((text,), text_on(swatch.fill))
 
 
 def wide_picture(width: int, height: int, title: str, *shapes: Html) -> str:
@@ -193,7 +168,9 @@ def wide_picture(width: int, height: int, title: str, *shapes: Html) -> str:
 def label(text: str, left: float, share: float, base: int, fill: str) -> Html:
     """Words in a wide picture, cut where their fill ends."""
     box = {"x": f"{100 * left:.2f}%", "width": f"{100 * share:.2f}%"}
-    return element("svg", words(text, 4, base, fill), **box)
+    return element(
+        "svg", element("text", escape(text), x=4, y=base, fill=fill, **_FONT), **box
+    )
 
 
 def wide_image(
@@ -204,7 +181,3 @@ def wide_image(
     # As with bars, a column that may shrink to nothing keeps no cell wide.
     columns = f"grid-template-columns:minmax(0,{most_em}em)"
     return element("div", drawn, *over, style=f"display:grid;{columns};min-width:8em")
-
-
-def _short(number: float) -> str:
-    return f"{number:.1f}".removesuffix(".0")

@@ -91,25 +91,6 @@ def wide_row_html(text: str, columns: int) -> Html:
     return element("tr", element("td", words(text), colspan=columns, style=_LEFT))
 
 
-def pictures_html(
-    caption: str,
-    headings: Iterable[Html],
-    rows: Iterable[tuple[str, Html, str]],
-    *,
-    size: int = 100,
-) -> Html:
-    """A table of things, each with its name, a picture, and what is said of it."""
-    return table_html(
-        caption,
-        (
-            row_html(words(name), cell_of(picture), cell_of(words(said)))
-            for name, picture, said in rows
-        ),
-        head=head_html((heading, False) for heading in headings),
-        size=size,
-    )
-
-
 def caption_ink(caption: str, options: ConsoleOptions) -> Iterable[Text]:
     """The caption as a line of text, if there is one."""
     return [ink(caption, options, "bold")] if caption else []

@@ -14,9 +14,6 @@ from gpumagic.report.units import count_text, seconds_text, share_text, shortene
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# More spans than this are told by their number, not one by one.
-_FEW = 6
-
 # Thirty thousand years: beyond it, and for NaN, a time is a mistake.
 _FOREVER_S = 1e12
 
@@ -62,18 +59,10 @@ class Lane:
         return busy
 
     def words(self, scale: Scale) -> str:
-        """The lane in one sentence: for the ear, and for the text form."""
-        spans = self.drawn
-        count = count_text(len(spans), "span")
-        if not spans:
-            return f"{self.name}: {count}"
-        said = (
-            f"{self.name}: busy {seconds_text(self.busy_s)}"
-            f" of {seconds_text(scale.length_s)}, {count}"
-        )
-        if len(spans) > _FEW or not any(span.label for span in spans):
-            return said
-        return f"{said}: {', '.join(scale.words(span) for span in spans)}"
+        """The lane in one sentence, for the ear."""
+        busy, length = seconds_text(self.busy_s), seconds_text(scale.length_s)
+        count = count_text(len(self.drawn), "span")
+        return f"{self.name}: busy {busy} of {length}, {count}"
 
 
 @dataclass(frozen=True)

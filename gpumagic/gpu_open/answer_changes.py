@@ -8,8 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.view_profile import kernel_name
-from gpumagic.drawing import Bar, BarPair, Column, Note, Property, Table
-from gpumagic.drawing.palette import VERMILLION
+from gpumagic.drawing import Column, Note, Property, Stack, Stacks, Table
 from gpumagic.gpu_open.answer_trace import how, kernel_text, share
 from gpumagic.gpu_open.trace_records import Change, Comparison
 from gpumagic.report.units import range_text, seconds_text, share_text
@@ -132,11 +131,8 @@ def parts(report: TraceReport, comparison: Comparison) -> Iterator[Part]:
     caption = "A median step" if per_step else "From the first GPU work to the last"
     before = comparison.length_before_s, comparison.busy_before_s
     after = comparison.length_after_s, comparison.busy_after_s
-    bars = (
-        Bar("the first", before[0], _busy(*before)),
-        Bar("the second", after[0], _busy(*after), VERMILLION),
-    )
-    yield BarPair(caption, bars)
+    bars = _bar("the first", *before), _bar("the second", *after)
+    yield Stacks(caption, bars, (("kernel", "or another operation on the GPU"),))
     if comparison.kernels:
         caption = f"What changed on the GPU{', in a step of each' * per_step}"
         yield _table(caption, comparison.kernels)
@@ -144,8 +140,10 @@ def parts(report: TraceReport, comparison: Comparison) -> Iterator[Part]:
     yield how(report, (), *((_PER_STEP,) * per_step), _ONE_EACH)
 
 
-def _busy(length_s: float | None, busy_s: float | None) -> str:
-    return f"{seconds_text(length_s)}, busy {share_text(share(busy_s, length_s))}"
+def _bar(name: str, length_s: float | None, busy_s: float | None) -> Stack:
+    busy, length = busy_s or 0.0, length_s or 0.0
+    said = f"{seconds_text(length_s)}, busy {share_text(share(busy_s, length_s))}"
+    return Stack(name, (("kernel", busy), ("", length - busy)), said)
 
 
 def _table(caption: str, rows: Sequence[Change]) -> Table:

@@ -173,7 +173,6 @@ def areas(of: SnapshotOfDevice, rows_in_sight: int = 0) -> Areas | None:
         tuple(layers),
         ("event 1", f"event {course.events:,}{later}"),
         f"the peak, {event_text(of.peak_event)}",
-        at=lambda share: f"event {round(share * course.events):,}",
         text_of=bytes_text,
         told_elsewhere=frozenset((*in_table, *others[_MOST_IN_LEGEND:])),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.drawing import (
     AllLevels,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 # Modules in a Sequential or a ModuleList are typed as items of it.
 _NUMBERED = re.compile(r"\.(\d+)(?=\.|$)")
 _MOST_LINES = 11
-_MOST_ALL_LINES = 2_000
 _NAMED_AT_MOST = 2
 _USUAL_KINDS = ("parameter", "tensor", "state", "attribute")
 _MOST_ODD, _MOST_ODD_IN_TITLE = 50, 3
@@ -40,13 +39,42 @@ _HOW = "No operation was run on any tensor, and nothing is kept of them but figu
 _HOW_VALUES = "The elements of every tensor were read once, where they lie."
 _ONCE = "What several names reach is counted once, in each line and in the whole."
 _SCALES = ((10**12, " T"), (10**9, " G"), (10**6, " M"))
-_OF_WHOLE = {
-    "NaN or inf": "{0} with NaN or inf",
-    "several devices": "{0} on another device",
-    "several dtypes": "{0} of another dtype",
-    "not registered": "{0} not registered",
-    "frozen": "{0} frozen",
-    "tied": "{0} tied",
+
+
+class _Odd(NamedTuple):
+    """How tensors are told that have one thing about them one may not expect."""
+
+    counted: str  # in the headline
+    kind: NoteKind
+    text: str
+    hint: str = ""
+
+
+_ODD: dict[str, _Odd] = {
+    "NaN or inf": _Odd(
+        "with NaN or inf",
+        "problem",
+        "{said} in {first}",
+        "%tensor_info --values {first}",
+    ),
+    "several devices": _Odd(
+        "on another device",
+        "warning",
+        "tensors lie on {devices}: {names} {said}",
+        "{expression}.to({usual!r})",
+    ),
+    "not registered": _Odd(
+        "not registered",
+        "warning",
+        ".to() leaves {names} where it is, as it is no parameter or buffer",
+        "self.register_buffer({attribute!r}, ...)",
+    ),
+    "frozen": _Odd(
+        "frozen",
+        "note",
+        "{elements:,} of {parameters:,} parameters require no gradients, in {tensors}",
+    ),
+    "tied": _Odd("tied", "note", "{first} {said}: counted once"),
 }
 
 
@@ -81,12 +109,12 @@ def model_headline(report: ModelReport) -> str:
     said.append(bytes_text(root.stored_bytes) + (" in all" if state else ""))
     if len(root.devices) == 1:
         said.append(f"{listed(_float_dtypes(root), most=2)} on {root.devices[0]}")
-    odd = []
-    for each in report.odd[:_MOST_ODD_IN_TITLE]:
-        count_of_it = "all" if _is_all(report, each) else f"{len(each.names):,}"
-        odd.append(_OF_WHOLE[each.kind].format(count_of_it))
-    shown = f"; {', '.join(odd)}" if odd else ""
-    return f"{report.expression}: {', '.join(said)}{shown}"
+    odd = ", ".join(
+        f"{'all' if _is_all(report, each) else f'{len(each.names):,}'} "
+        f"{_ODD[each.kind].counted}"
+        for each in report.odd[:_MOST_ODD_IN_TITLE]
+    )
+    return f"{report.expression}: {', '.join(said)}{odd and f'; {odd}'}"
 
 
 def _float_dtypes(root: Node) -> list[str]:
@@ -102,19 +130,19 @@ def _parts(report: ModelReport) -> Iterator[Part]:
     """The tree, what it takes, what to do; then all levels and all that is odd."""
     whole = report.root
     noun = "parameters" if _counts_parameters(report) else "elements"
-    root = _branch(report, whole, whole)
     caption = f"{noun.capitalize()} and bytes of each part, and its share of the bytes"
-    tree = Tree(caption, (noun, ""), _opened(root))
+    root = _branch(report, [whole])
+    tree = Tree(caption, (noun, ""), _opened(root, _MOST_LINES - 1)[0])
     if whole.children:
         yield tree
     if len(_float_dtypes(whole)) > 1 or len(whole.devices) > 1:
         yield _amounts(report)
     if not report.complete:
         yield Note("warning", "the walk was cut short: there is more than is counted")
-    yield from filter(None, (_note(report, each) for each in report.odd))
+    yield from (_note(report, odd) for odd in report.odd if not _is_all(report, odd))
     yield from (Note("note", remark) for remark in report.remarks)
     if whole.children:
-        everything = replace(tree, root=_cut(root, [_MOST_ALL_LINES]), whole=True)
+        everything = replace(tree, root=root, whole=True)
         yield AllLevels("The whole tree", (everything,), "tree")
     if report.odd:
         yield Details("All that is odd", tuple(_odd(report)), "odd")
@@ -126,57 +154,36 @@ def _counts_parameters(report: ModelReport) -> bool:
     return report.kind.startswith("module") and report.root.parameters > 0
 
 
-def _branch(report: ModelReport, node: Node, whole: Node) -> Branch:
-    """One node as a line; several alike in a row are one."""
-    below: list[Branch] = []
+def _branch(report: ModelReport, run: Sequence[Node]) -> Branch:
+    """A part as a line; several that are built alike are one, with what is in each."""
+    first, last, whole = run[0], run[-1].name, report.root.stored_bytes
+    what = first.kind if first.size is None else shape_text(first.size)
+    name = f"{first.name} {what}".rstrip()
+    if len(run) > 1:
+        number = last[len(last.rstrip("0123456789")) :]
+        name = f"{first.name} to {number}: {len(run)} x {first.kind or 'alike'}"
+    which = "parameters" if _counts_parameters(report) else "elements"
+    count = sum(getattr(each, which) for each in run)
+    stored = sum(each.stored_bytes for each in run)
+    return Branch(
+        name,
+        (f"{count:,}", bytes_text(stored)),
+        stored / whole if whole else 0.0,
+        _said(report, first),
+        tuple(_below(report, first)),
+    )
+
+
+def _below(report: ModelReport, node: Node) -> Iterator[Branch]:
     for _, same in groupby(node.children, key=_alike):
         run = list(same)
-        lines = [_branch(report, each, whole) for each in run]
-        if len(run) > 1 and _is_empty(run[0]):
-            names = listed([each.name for each in run], most=_NAMED_AT_MOST)
-            below.append(replace(lines[0], name=names, below=tuple(lines)))
-        elif len(run) > 1 and run[0].children and run[0].name[-1:].isdigit():
-            below.append(_together(report, run, lines[0], whole))
-        else:
-            below += lines
-    name = node.kind if node.size is None else shape_text(node.size)
-    return Branch(
-        f"{node.name} {name}".rstrip(),
-        (f"{_count(report, node):,}", bytes_text(node.stored_bytes)),
-        node.stored_bytes / whole.stored_bytes if whole.stored_bytes else 0.0,
-        _said(report, node),
-        tuple(below),
-    )
-
-
-def _is_empty(node: Node) -> bool:
-    return not (node.tensors or node.children or node.same_as)
-
-
-def _together(
-    report: ModelReport, run: Sequence[Node], first: Branch, whole: Node
-) -> Branch:
-    """Parts in a row that are built alike: one line, and the first of them below."""
-    stored = sum(each.stored_bytes for each in run)
-    count = sum(_count(report, each) for each in run)
-    last = run[-1].name
-    number = last[len(last.rstrip("0123456789")) :]
-    return replace(
-        first,
-        name=f"{run[0].name} to {number}: {len(run)} x {run[0].kind or 'alike'}",
-        figures=(f"{count:,}", bytes_text(stored)),
-        share=stored / whole.stored_bytes if whole.stored_bytes else 0.0,
-    )
-
-
-def _count(report: ModelReport, node: Node) -> int:
-    return node.parameters if _counts_parameters(report) else node.elements
+        is_one = run[0].children and run[0].name[-1:].isdigit()
+        for each in [run] if is_one else ([each] for each in run):
+            yield _branch(report, each)
 
 
 def _alike(node: Node) -> Hashable:
-    """The same for nodes that differ in their names alone, or hold nothing."""
-    if _is_empty(node):
-        return ()
+    """The same for nodes that differ in their names alone."""
     within = tuple((each.name, _alike(each)) for each in node.children)
     return replace(node, name="", children=()), within
 
@@ -202,46 +209,21 @@ def _said(report: ModelReport, node: Node) -> str:
     return "; ".join(filter(None, said))
 
 
-def _opened(root: Branch) -> Branch:
-    """The tree with as many lines open as a screen takes."""
-    opened = {id(root)}
-    count = 1 + len(root.below)
-    if count > _MOST_LINES:
-        shown, others = root.below[: _MOST_LINES - 2], root.below[_MOST_LINES - 2 :]
+def _opened(branch: Branch, room: int) -> tuple[Branch, int]:
+    """A line opened as far as there is room, the largest part first; what is left."""
+    below = list(branch.below)
+    if len(below) > room:
+        shown, others = below[: room - 1], below[room - 1 :]
         share = sum(each.share for each in others)
-        more = Branch(f"{len(others):,} more", ("", ""), share, "", others)
-        return replace(root, below=(*shown, more), is_open=True)
-    waiting = list(root.below)
-    while waiting:
-        # The largest part tells most; tensors themselves are asked for.
-        waiting.sort(key=lambda branch: branch.share)
-        largest = waiting.pop()
-        has_parts = any(each.below for each in largest.below)
-        if has_parts and count + len(largest.below) <= _MOST_LINES:
-            opened.add(id(largest))
-            count += len(largest.below)
-            waiting += largest.below
-    return _with_open(root, opened)
-
-
-def _with_open(branch: Branch, opened: set[int]) -> Branch:
-    if id(branch) not in opened:
-        return branch
-    below = tuple(_with_open(each, opened) for each in branch.below)
-    return replace(branch, below=below, is_open=True)
-
-
-def _cut(branch: Branch, left: list[int]) -> Branch:
-    """The tree with so many lines at most, and a word where it was cut."""
-    left[0] -= 1
-    below = []
-    for number, inner in enumerate(branch.below):
-        if left[0] <= 0:
-            rest = len(branch.below) - number
-            below.append(Branch(f"{rest:,} more", ("", ""), 0.0))
-            break
-        below.append(_cut(inner, left))
-    return replace(branch, below=tuple(below))
+        more = Branch(f"{len(others):,} more", ("", ""), share, "", tuple(others))
+        return replace(branch, below=(*shown, more), is_open=True), 0
+    room -= len(below)
+    for at in sorted(range(len(below)), key=lambda at: -below[at].share):
+        within = below[at].below
+        # Tensors themselves are asked for.
+        if len(within) <= room and any(each.below for each in within):
+            below[at], room = _opened(below[at], room)
+    return replace(branch, below=tuple(below), is_open=True), room
 
 
 def _amounts(report: ModelReport) -> Table:
@@ -257,38 +239,28 @@ def _amounts(report: ModelReport) -> Table:
     return Table.of("What it takes", properties, (*report.types, *roles), name="types")
 
 
-def _note(report: ModelReport, odd: Oddity) -> Note | None:
-    """What an oddity means, and what to type; None where there is nothing to do."""
-    paths = _paths(report, odd.names)
-    names, first = listed(paths, most=_NAMED_AT_MOST), paths[0]
-    said = odd.said[0] if odd.said else ""
-    kind: NoteKind = "note"
-    hint = ""
-    match odd.kind:
-        case "NaN or inf":
-            kind, text = "problem", f"{said} in {first}"
-            # What an optimizer remembers has no path that could be typed.
-            hint = "" if "[...]" in first else f"%tensor_info --values {first}"
-        case "several devices":
-            kind = "warning"
-            text = f"tensors lie on {listed(report.root.devices)}: {names} {said}"
-            if report.kind.startswith("module"):
-                most = report.types[0].name.rpartition(" ")[2]
-                hint = f"{report.expression}.to({most!r})"
-        case "several dtypes":
-            text = f"of another dtype: {names} {said}"
-        case "not registered":
-            kind, name = "warning", first.rpartition(".")[2]
-            text = f".to() leaves {names} where it is, as it is no parameter or buffer"
-            hint = f"self.register_buffer({name!r}, ...)"
-        case "tied":
-            other = _paths(report, [said.removeprefix("is ")])[0]
-            text = f"{first} is {other}: counted once"
-        case _:
-            share = f"{odd.elements:,} of {report.root.parameters:,}"
-            count = count_text(len(odd.names), "tensor")
-            text = f"{share} parameters require no gradients, in {count}"
-    return None if _is_all(report, odd) else Note(kind, text, hint)
+def _note(report: ModelReport, odd: Oddity) -> Note:
+    """What an oddity means, and what to type."""
+    paths, how_told = _paths(report, odd.names), _ODD[odd.kind]
+    said = odd.said[0]
+    if odd.kind == "tied":
+        said = f"is {report.expression}{_as_code(said.removeprefix('is '))}"
+    words = {
+        "expression": report.expression,
+        "first": paths[0],
+        "names": listed(paths, most=_NAMED_AT_MOST),
+        "said": said,
+        "devices": listed(report.root.devices),
+        "usual": next((each.name.rpartition(" ")[2] for each in report.types), ""),
+        "attribute": paths[0].rpartition(".")[2],
+        "elements": odd.elements,
+        "parameters": report.root.parameters,
+        "tensors": count_text(len(odd.names), "tensor"),
+    }
+    # What an optimizer remembers has no path that could be typed, and a list no .to().
+    no_to = odd.kind == "several devices" and not report.kind.startswith("module")
+    hint = "" if no_to or "[...]" in paths[0] else how_told.hint.format(**words)
+    return Note(how_told.kind, how_told.text.format(**words), hint)
 
 
 def _paths(report: ModelReport, paths: Sequence[str]) -> list[str]:
@@ -307,6 +279,5 @@ def _as_code(path: str) -> str:
 def _odd(report: ModelReport) -> Iterator[Table]:
     columns = (Column("Tensor"), Column("What is odd"))
     for odd in report.odd:
-        said = odd.said or (odd.kind,) * len(odd.names)
-        pairs = list(zip(_paths(report, odd.names), said, strict=True))
+        pairs = list(zip(_paths(report, odd.names), odd.said, strict=True))
         yield Table(odd.kind, columns, tuple(pairs[:_MOST_ODD]), len(pairs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import (
@@ -21,6 +22,7 @@ from gpumagic.tensor_info.answer_values import values_headline, values_table
 from gpumagic.tensor_info.answer_warp import is_drawn, warp_parts
 from gpumagic.tensor_info.axes import visible_tensor
 from gpumagic.tensor_info.figure import Lane, few_places, lane_cells
+from gpumagic.tensor_info.overlap import clusters
 from gpumagic.tensor_info.sentences import layout, shape_text
 
 if TYPE_CHECKING:
@@ -49,6 +51,10 @@ _MIXED = ("partial", "contains", "contained")
 _LAYOUTS = {True: "the same", False: "different", None: None}
 _MOST_GROUPS, _MOST_NAMES = 8, 12
 _NAMED_AT_MOST, _MOST_LANES_IN_SIGHT = 2, 6
+_COPY = (
+    "`y = y.detach().clone()` for each name, `y = y.copy()` in numpy, unless something "
+    "else holds it, such as autograd; `%reset -f out` lets go of the outputs of cells"
+)
 _HOW = (
     "Looked at were the names of the notebook, and one level within them: lists, "
     "tuples, dicts, modules.\n"
@@ -171,44 +177,35 @@ def _both(report: CompareReport, pair: Pair) -> str:
 
 def _shared_memory(report: CompareReport) -> Iterator[Part]:
     """A figure of the memory that most of the tensors lie in."""
-    group = list(range(len(report.tensors)))
-    for pair in report.pairs:
-        if pair.same_storage or pair.storage_ranges_intersect:
-            old, new = sorted((group[pair.first], group[pair.second]), reverse=True)
-            group = [new if each == old else each for each in group]
-    most = max(group, key=group.count)
-    tensors = [
-        each for each, its in zip(report.tensors, group, strict=True) if its == most
-    ]
-    starts = [
-        None
-        if each.address is None
-        else each.address - (each.storage_offset or 0) * (each.itemsize or 1)
-        for each in tensors
-    ]
-    known = [start for start in starts if start is not None]
-    first = min(known, default=0) if len(known) == len(starts) else None
-    lanes = []
-    for tensor, start in zip(tensors, starts, strict=True):
+    placed = []
+    for number, tensor in enumerate(report.tensors):
         visible = visible_tensor(tensor)
-        if visible is not None:
-            begins = 0 if first is None or start is None else start - first
-            lanes.append((tensor, Lane(tensor.expression, visible, begins)))
-    if len(lanes) < 2:
+        if visible is not None and tensor.address is not None:
+            start = tensor.address - visible.offset * visible.itemsize
+            end = start + (tensor.storage_bytes or 0)
+            placed.append(((tensor.device or "", start, end), number, visible))
+    together = max(clusters(placed, itemgetter(0)), key=len, default=[])
+    if len(together) < 2:
         return
-    if few_places([lane for _, lane in lanes]):
-        yield lane_cells([lane for _, lane in lanes])
+    together.sort(key=itemgetter(1))
+    first = min(start for (_, start, _), *_ in together)
+    lanes = [
+        Lane(report.tensors[number].expression, visible, start - first)
+        for (_, start, _), number, visible in together
+    ]
+    if few_places(lanes):
+        yield lane_cells(lanes)
         return
-    ends = [lane.start_byte + (tensor.storage_bytes or 0) for tensor, lane in lanes]
-    total = max(*ends, *(lane.last_byte for _, lane in lanes))
+    ends = (end - first for (_, _, end), *_ in together)
+    total = max(*ends, *(lane.last_byte for lane in lanes))
     bars = []
-    for tensor, lane in lanes:
+    for lane, (_, number, _) in zip(lanes, together, strict=True):
+        holes = report.tensors[number].holes_in_span
         said = f"byte {lane.first_byte:,} to {lane.last_byte:,}"
-        if holes := tensor.holes_in_span:
+        if holes:
             said += f", {holes:,} el between are not its own"
-        dense = tensor.holes_in_span == 0
         stretch = lane.first_byte, lane.last_byte
-        bars.append(Extent(lane.name, *stretch, dense=dense, said=said))
+        bars.append(Extent(lane.name, *stretch, dense=holes == 0, said=said))
     edges = bytes_text(0), bytes_text(total)
     yield Extents("One memory, a lane for each tensor", tuple(bars), total, edges)
 
@@ -239,24 +236,21 @@ def _aliases(report: AliasReport) -> Iterator[Part]:
             Property(Column("Names"), _names),
             Property(Column("Memory"), lambda each: each.device),
             Property(Column("Size", number=True), lambda g: bytes_text(g.stored_bytes)),
-            Property(Column("Used", number=True), lambda g: _known(g.used_bytes)),
+            Property(Column("Used", number=True), lambda g: bytes_text(g.used_bytes)),
             Property(
                 Column("Kept for nothing", number=True),
-                lambda group: _known(group.kept_for_nothing_bytes),
+                lambda group: bytes_text(group.kept_for_nothing_bytes),
             ),
         )
         yield Table.of("Memory under several names", properties, groups, name="pieces")
     if not report.complete:
-        yield Note("warning", "the search was cut short: there may be more names")
+        said = "the search was cut short: there may be more names"
+        yield Note("warning", said, "name tensors to look at: %tensor_info --alias x")
     for group in groups:
-        if group.advice:
-            said = f"{_names(group)} can let go of memory"
-            yield Note("warning", said, group.advice)
-        if group.hidden_holders:
+        if group.kept_for_nothing_bytes and group.freed_by_copies_bytes:
+            freed = bytes_text(group.freed_by_copies_bytes)
             yield Note(
-                "note",
-                f"at least {group.hidden_holders} more hold the memory of "
-                f"{_names(group)}, such as what autograd has saved",
+                "warning", f"copies of {_names(group)} would free {freed}", _COPY
             )
     yield from (Note("note", remark) for remark in report.remarks)
     if groups:
@@ -267,10 +261,6 @@ def _aliases(report: AliasReport) -> Iterator[Part]:
         count = count_text(report.alone, "tensor")
         alone = f"{count} of {bytes_text(report.alone_bytes)} have no other name."
     yield how(Paragraph(f"{_HOW}\n{alone}"))
-
-
-def _known(count: int | None) -> str | None:
-    return None if count is None else bytes_text(count)
 
 
 def _names(group: Group) -> str:

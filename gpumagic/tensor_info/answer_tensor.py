@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from math import log2
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import (
     Column,
     Details,
     Drawing,
-    Extent,
-    Extents,
     Grid,
     Note,
     Paragraph,
@@ -35,7 +32,6 @@ from gpumagic.tensor_info.axes import visible_tensor
 from gpumagic.tensor_info.figure import index_panel, memory_strip
 from gpumagic.tensor_info.geometry import fresh_strides
 from gpumagic.tensor_info.sentences import (
-    dims_text,
     headline,
     kept_bytes,
     misfit_bytes,
@@ -47,13 +43,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.tensor_info.axes import VisibleTensor
     from gpumagic.tensor_info.report import TensorReport
 
 _MOST_INNER = 4
 _MOST_GRID_DIMS = 3
-_MOST_DIMS_TWICE = 5
-_MOST_LANES = 8
 _HOW = (
     "Looking has run no operation and has read no element.",
     "The values were read piece by piece where they lie; no copy was made.",
@@ -93,23 +86,27 @@ def _parts(report: TensorReport, *, warp: bool = False) -> Iterator[Part]:
     values = report.values
     reads = warp and values is None and is_drawn(report)
     visible = visible_tensor(report)
+    grid: tuple[Part, ...] = ()
+    if visible is not None and visible.ndim <= _MOST_GRID_DIMS:
+        grid = (index_panel(visible),)
     if values is not None:
         yield from values_parts(values)
     elif reads:
         yield warp_reads(report)
-    elif visible is not None:
-        yield _picture(visible)
-    # The picture of so many dims has their sizes and steps already.
-    many = values is not None or len(report.size or ()) > _MOST_DIMS_TWICE
-    if report.size and report.stride is not None and (reads or not many):
-        yield dims_table(report)
+    else:
+        yield from grid
+        grid = ()
+    dims = (dims_table(report),) if report.size and report.stride is not None else ()
+    if values is None:
+        yield from dims
+        dims = ()
     yield from values_note(report)
     yield from _notes(report)
-    yield from _places(report, grid=values is not None or reads)
-    facts: tuple[Part, ...] = (facts_table(report),)
-    if report.size and report.stride is not None and many:
-        facts = (dims_table(report), *facts)
-    yield Details("Layout, bytes and flags", facts, "facts")
+    if visible is not None and visible.is_in_order and report.storage_bytes != 0:
+        grid = (*grid, memory_strip(visible))
+    if grid:
+        yield Details("The places in the order of addresses", grid, "memory")
+    yield Details("Layout, bytes and flags", (*dims, facts_table(report)), "facts")
     if (warp or report.on_accelerator) and not reads and is_drawn(report):
         yield Details("What a warp fetches", tuple(warp_parts((report,))), "warp")
     if report.inner:
@@ -119,20 +116,6 @@ def _parts(report: TensorReport, *, warp: bool = False) -> Iterator[Part]:
         )
         yield Details("What it is made of", tuple(parts), "inside")
     yield how_looked((report,))
-
-
-def _places(report: TensorReport, *, grid: bool) -> Iterator[Details]:
-    """Where the elements lie, by index where that is not in sight, and by place."""
-    visible = visible_tensor(report)
-    if visible is None:
-        return
-    parts: list[Part] = []
-    if grid and len(visible.axes) <= _MOST_GRID_DIMS:
-        parts.append(index_panel(visible))
-    if report.storage_bytes != 0:
-        parts.append(memory_strip(visible))
-    if parts:
-        yield Details("The places in the order of addresses", tuple(parts), "memory")
 
 
 def how_looked(reports: Sequence[TensorReport]) -> Details:
@@ -149,36 +132,6 @@ def how_looked(reports: Sequence[TensorReport]) -> Details:
         for each in guessed
     ]
     return how(Paragraph("\n".join(said)))
-
-
-def _picture(visible: VisibleTensor) -> Part:
-    """The elements by index; of more than three dims, how far each one reaches.
-
-    From one step along each dim to all its steps, on a scale of powers of two: where
-    one bar ends another begins, the dims fill memory without a gap.
-    """
-    axes = visible.axes
-    if len(axes) <= _MOST_GRID_DIMS:
-        return index_panel(visible)
-    # One lane for each dim of a tensor of many would fill the screen.
-    lanes = sorted(axes, key=lambda axis: -abs(axis.step))[:_MOST_LANES]
-    more = f"; {len(axes) - len(lanes)} more" if len(axes) > len(lanes) else ""
-    farthest = max(2, *(abs(axis.step) * axis.size for axis in axes))
-    bars = []
-    for axis in axes:
-        said, start, stop = f"{axis.size:,} x {axis.step:,}", 0.0, 0.0
-        if axis.moves:
-            said += f" = {axis.step * axis.size:,}"
-            start, stop = log2(abs(axis.step)), log2(abs(axis.step) * axis.size)
-        if axis in lanes:
-            bars.append(Extent(axis.name, start, stop, dense=True, said=said))
-    return Extents(
-        f"How far one step and all steps along each dim lead, in elements{more}",
-        tuple(bars),
-        log2(farthest),
-        ("1", f"{farthest:,} (log scale)"),
-        ("dim", "size x stride"),
-    )
 
 
 def dims_table(report: TensorReport) -> Table:
@@ -267,22 +220,17 @@ def _facts(report: TensorReport) -> Iterator[tuple[str, Cell]]:
         turned = order != tuple(range(len(order)))
         back = f"; .permute{numbers_text(order)} is row-major" if turned else ""
         yield "memory order", f"dims {', '.join(map(str, order))}{back}"
-    if len(report.size or ()) in (4, 5) and report.is_channels_last is not None:
-        yield "channels_last", "yes" if report.is_channels_last else "no"
     if report.kind != "numpy array":
         yield "operators return", report.operators_treat_as
     if report.overlap is not None:
         undecided = "not decided whether indices share elements"
         safe = _IN_PLACE.get(report.overlap, undecided)
         yield "writing in place", f"{safe} ({report.overlap_why})"
-    yield "views", _views(report)
     if report.requires_grad is not None:
         yield "gradient", "required" if report.requires_grad else "not required"
 
 
 def _memory_facts(report: TensorReport) -> Iterator[tuple[str, Cell]]:
-    if copied := report.contiguous_allocates_bytes:
-        yield "copies", f".contiguous() copies {bytes_text(copied)}"
     sizes = (
         (report.logical_bytes, "by index"),
         (report.touched_bytes, "distinct"),
@@ -299,18 +247,3 @@ def _memory_facts(report: TensorReport) -> Iterator[tuple[str, Cell]]:
         yield "address", f"{report.address:#x}, {aligned}"
     if report.base_shape is not None:
         yield "keeps alive", f"one of size {shape_text(report.base_shape)}"
-
-
-def _views(report: TensorReport) -> str:
-    """What `.view` can do without a copy."""
-    if report.view_flat is None:
-        return ""
-    if report.view_flat:
-        return ".view(-1) works"
-    merged = [
-        f"{dims_text(merge.dims)} (to {merge.numel:,}, step {merge.step:,})"
-        for merge in report.free_merges or ()
-        if len(merge.dims) > 1
-    ]
-    free = ", ".join(merged)
-    return f".view(-1) fails; {free or 'no two dims'} can be merged"

@@ -7,12 +7,11 @@ on a grey print. NaN and infinities have letters, on white.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Note, Table
 from gpumagic.drawing.palette import WHITE
-from gpumagic.drawing.tiles import Figure, Matrix, Row, Tile
+from gpumagic.drawing.tiles import Figure, Row, Tile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from gpumagic.drawing import Part
     from gpumagic.tensor_info.report import HeatMap, TensorReport, ValueSummary
 
-_STOPS = (
+_COLOURS = (
     "#00224E",
     "#1A386F",
     "#434E6C",
@@ -31,12 +30,8 @@ _STOPS = (
     "#D9C55F",
     "#FEE838",
 )
-_LEVELS = 20  # steps of colour from end to end
 _MOST = 9  # the digit at the ends
 _LETTERS = {"nan": ("N", "NaN"), "inf": ("I", "inf")}
-
-# A scale of which one tile is nearly the whole would leave the others one colour.
-_OUTLIER, _MOST_OUTLIERS = 5.0, 0.05
 
 
 def values_headline(report: TensorReport, values: ValueSummary) -> str:
@@ -107,57 +102,28 @@ _FIGURES: tuple[tuple[str, Callable[[ValueSummary], str | None]], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class Scale:
-    """What the ends of the colours stand for."""
-
-    low: float  # the darkest
-    high: float  # the lightest
-    beyond: int = 0  # how many tiles are further out than the ends
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Scale:
-        """Zero in the middle where signs meet; a few outliers do not stretch it."""
-        sizes = sorted(map(abs, values)) or [0.0]
-        usual = sizes[int((len(sizes) - 1) * (1 - _MOST_OUTLIERS))]
-        most = usual if usual and sizes[-1] > _OUTLIER * usual else sizes[-1]
-        beyond = sum(size > most for size in sizes)
-        low, high = min(values, default=0.0), max(values, default=0.0)
-        if low < 0 < high:
-            return cls(-most, most, beyond)
-        return cls(max(low, -most), min(high, most), beyond)
-
-    @property
-    def is_signed(self) -> bool:
-        """Whether zero is in the middle."""
-        return self.low < 0 < self.high
-
-    def share(self, value: float) -> float:
-        """Where a value stands between the ends, from 0 to 1."""
-        if self.high <= self.low:
-            return 0.5
-        return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
-
-    def digit(self, value: float) -> str:
-        """The same in a sign and a digit."""
-        if not self.is_signed:
-            return str(round(self.share(value) * _MOST))
-        size = min(round(abs(value) / self.high * _MOST), _MOST)
-        return f"{'-' if value < 0 else '+'}{size}" if size else "0"
-
-
 def heat_figure(heat: HeatMap) -> Figure:
     """The values as tiles, with both axes and how to read them."""
-    scale = Scale.of([mean for row in heat.means for mean in row if mean is not None])
+    known = [mean for row in heat.means for mean in row if mean is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    is_signed = low < 0 < high
+    if is_signed:  # zero is in the middle
+        high = max(-low, high)
+        low = -high
 
     def tile(mean: float | None, mark: str) -> Tile:
         if mark or mean is None:
-            return Tile(_LETTERS[mark][0] if mark else "", "used", WHITE)
-        return Tile(scale.digit(mean), "used", colour(scale.share(mean)))
+            return Tile(_LETTERS[mark][0] if mark else "", WHITE)
+        share = (mean - low) / (high - low) if high > low else 0.5
+        digit = str(round(share * _MOST))
+        if is_signed:
+            size = round(abs(mean) / high * _MOST)
+            digit = f"{'-' if mean < 0 else '+'}{size}" if size else "0"
+        return Tile(digit, _COLOURS[round(share * (len(_COLOURS) - 1))])
 
     rows = tuple(
         Row(
-            f"{number * heat.block[0]:,}" if heat.row_dims else "",
+            f"{number * heat.block[0]:,}" if heat.row_dim is not None else "",
             tuple(map(tile, means, marks)),
         )
         for number, (means, marks) in enumerate(
@@ -167,49 +133,25 @@ def heat_figure(heat: HeatMap) -> Figure:
     # The caption says how many columns a wider tile takes.
     one_each = heat.block[1] == 1
     heads = [str(at) if one_each else "" for at in range(len(heat.means[0]))]
-    low, high = f"{scale.low:.3g}", f"{scale.high:.3g}"
-    least, most = (f"-{_MOST}", f"+{_MOST}") if scale.is_signed else ("0", str(_MOST))
-    keys = [f"{least} is {low}, {most} is {high}"]
-    if scale.beyond:
-        keys.append(f"{scale.beyond:,} tiles are further out")
+    least, most = (f"-{_MOST}", f"+{_MOST}") if is_signed else ("0", str(_MOST))
+    keys = [f"{least} is {low:.3g}, {most} is {high:.3g}"]
     found = {mark for row in heat.marks for mark in row}
     for mark, (letter, word) in _LETTERS.items():
         if mark in found:
             keys.append(f"{letter}: {word} in it")
-    matrix = Matrix("", tuple(heads), rows)
-    return Figure(_caption(heat), ((matrix,),), ("; ".join(keys),))
+    return Figure(_caption(heat), "", tuple(heads), rows, ("; ".join(keys),))
 
 
 def _caption(heat: HeatMap) -> str:
     """What a tile is."""
     kind = "magnitudes" if heat.magnitudes else "values"
-    across = f"{_dims(heat.column_dims)} across"
-    axes = f"{_dims(heat.row_dims)} down, {across}" if heat.row_dims else across
+    axes = f"dim {heat.column_dim} across"
+    if heat.row_dim is not None:
+        axes = f"dim {heat.row_dim} down, {axes}"
+        if heat.row_dim + 1 < heat.column_dim:
+            axes += ", and all between in each"
     rows, columns = heat.block
     if heat.block == (1, 1):
         return f"The {kind}, one tile each: {axes}"
     tile = f"{columns:,}" if rows == 1 else f"{rows:,} x {columns:,}"
     return f"The {kind}, each tile the mean of {tile}: {axes}"
-
-
-def _dims(dims: Sequence[int]) -> str:
-    return f"dim{'s' if len(dims) > 1 else ''} {'+'.join(map(str, dims))}"
-
-
-def colour(share: float) -> str:
-    """The colour at a share of the way from the lowest to the highest.
-
-    >>> colour(0.0), colour(0.5), colour(1.0)
-    ('#00224E', '#7C7B78', '#FEE838')
-    """
-    # A picture has a shape for each colour: a few are told apart as well as all.
-    at = round(share * _LEVELS) / _LEVELS * (len(_STOPS) - 1)
-    lower = min(int(at), len(_STOPS) - 2)
-    return "#" + "".join(
-        f"{round(one + (other - one) * (at - lower)):02X}"
-        for one, other in zip(_rgb(_STOPS[lower]), _rgb(_STOPS[lower + 1]), strict=True)
-    )
-
-
-def _rgb(code: str) -> tuple[int, ...]:
-    return tuple(int(code[at : at + 2], 16) for at in (1, 3, 5))

@@ -14,8 +14,7 @@ from gpumagic.tensor_info.answer_tensor import (
 )
 from gpumagic.tensor_info.axes import visible_tensor
 from gpumagic.tensor_info.figure import memory_strip
-from gpumagic.tensor_info.merging import mixed_dims
-from gpumagic.tensor_info.sentences import dims_text, headline, numbers_text
+from gpumagic.tensor_info.sentences import headline, numbers_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +42,7 @@ def draw(report: ViewReport) -> Drawing:
 def _parts(report: ViewReport) -> Iterator[Part]:
     tensor = report.tensor
     visible = visible_tensor(tensor)
-    if visible is not None and tensor.storage_bytes != 0:
+    if visible is not None and visible.is_in_order and tensor.storage_bytes != 0:
         marks = {
             report.next_expected: "expected",
             report.last_element: "last",
@@ -95,9 +94,6 @@ def ways(report: ViewReport) -> Iterator[Table]:
         rows.append((f"{name}.permute{order}.view(-1)", "a view, in memory order"))
     if not report.problem:
         copy = f"a copy of {bytes_text(report.reshape_copies_bytes)}"
-        mixed = mixed_dims(report.tensor.size or (), report.shape)
-        if mixed:
-            copy += f" that mixes {dims_text(mixed)}; .permute keeps them apart"
         rows.append((f"{name}.reshape{numbers_text(report.shape)}", copy))
     if rows:
         columns = (Column("Code"), Column("Gives"))

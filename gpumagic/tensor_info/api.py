@@ -14,6 +14,7 @@ from gpumagic.tensor_info.read import read
 from gpumagic.tensor_info.report import (
     AliasReport,
     CompareReport,
+    Facts,
     ModelReport,
     Pair,
     TensorReport,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from gpumagic.tensor_info.read import Reading
 
-_NOTHING = overlap.Shared(elements_overlap=False, shared_bytes=0, relation="disjoint")
 _UNKNOWN = overlap.Shared(None, None, "unknown")
 
 
@@ -208,18 +208,15 @@ def _pair_of(first: int, second: int, one: Reading, other: Reading) -> Pair:
     same_storage, intersect, distance_bytes = _neighbours(one, other)
     found = _UNKNOWN
     if intersect is False or 0 in (*(one.size or ()), *(other.size or ())):
-        found = _NOTHING
+        found = overlap.NOTHING
     elif distance_bytes is not None and one.geometry and other.geometry:
         found = overlap.shared(one.geometry, other.geometry, distance_bytes)
     return Pair(
+        **vars(found),
         first=first,
         second=second,
         same_storage=same_storage,
         storage_ranges_intersect=intersect,
-        shared_bytes=found.shared_bytes,
-        elements_overlap=found.elements_overlap,
-        relation=found.relation,
-        at_least=found.at_least,
         same_layout=_same_layout(one, other),
     )
 
@@ -288,9 +285,8 @@ def _report_of(reading: Reading, expression: str) -> TensorReport:
             "address": None if address is None else address + g.offset * g.itemsize,
             "warp_along_dim": layout.warp_reads(g, address or 0),
         }
-    known = {field.name for field in dataclasses.fields(TensorReport)}
-    told = {name: value for name, value in vars(reading).items() if name in known}
-    told["inner"] = tuple(
-        _report_of(part, f"{expression}: {name}") for name, part in reading.inner
-    )
-    return TensorReport(expression=expression, **told, **figures)
+    told = {
+        each.name: getattr(reading, each.name) for each in dataclasses.fields(Facts)
+    }
+    inner = [_report_of(part, f"{expression}: {name}") for name, part in reading.inner]
+    return TensorReport(**told, expression=expression, inner=tuple(inner), **figures)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from gpumagic.report.record import Record
@@ -32,6 +33,8 @@ class WarpRead(Record):
     fetched_bytes: int
     efficiency: float  # unique_bytes of fetched_bytes
     ideal_sectors: int
+    # the bytes of each sector that some lane asks for, line by line
+    used: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -191,24 +194,25 @@ def warp_reads(g: Geometry, base_address: int) -> tuple[WarpRead, ...]:
 
 def _read(g: Geometry, dim: int, start: int) -> WarpRead:
     lanes = min(_LANES, g.size[dim])
-    step_bytes = g.stride[dim] * g.itemsize
-    lows = {start + lane * step_bytes for lane in range(lanes)}
-    unique_bytes = g.itemsize * len(lows)
-    sectors, lines = (
-        {
-            piece
-            for low in lows
-            for piece in range(low // size, (low + g.itemsize - 1) // size + 1)
-        }
-        for size in (SECTOR_BYTES, _LINE_BYTES)
+    lows = {start + lane * g.stride[dim] * g.itemsize for lane in range(lanes)}
+    asked = sorted(low + byte for low in lows for byte in range(g.itemsize))
+    used = tuple(
+        tuple(len(list(sector)) for _, sector in groupby(line, _sector))
+        for _, line in groupby(asked, lambda byte: byte // _LINE_BYTES)
     )
+    sectors = sum(map(len, used))
     return WarpRead(
         dim=dim,
         lanes=lanes,
-        unique_bytes=unique_bytes,
-        sectors=len(sectors),
-        lines=len(lines),
-        fetched_bytes=len(sectors) * SECTOR_BYTES,
-        efficiency=unique_bytes / (len(sectors) * SECTOR_BYTES),
-        ideal_sectors=-(-unique_bytes // SECTOR_BYTES),
+        unique_bytes=len(asked),
+        sectors=sectors,
+        lines=len(used),
+        fetched_bytes=sectors * SECTOR_BYTES,
+        efficiency=len(asked) / (sectors * SECTOR_BYTES),
+        ideal_sectors=-(-len(asked) // SECTOR_BYTES),
+        used=used,
     )
+
+
+def _sector(byte: int) -> int:
+    return byte // SECTOR_BYTES

@@ -121,7 +121,7 @@ class Walk:
         if self._values:
             from gpumagic.tensor_info.values import summarise
 
-            summary, leaf.unread = summarise(value)
+            summary, leaf.unread = summarise(value, heat=False)
             if summary is not None:
                 leaf.nan_count, leaf.inf_count = summary.nan_count, summary.inf_count
         self.leaves.append(leaf)

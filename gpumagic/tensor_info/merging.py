@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from operator import mul
 from typing import TYPE_CHECKING
 
 from gpumagic.report.record import Record
@@ -69,26 +67,6 @@ def merges(g: Geometry) -> tuple[Merge, ...]:
 def flat(g: Geometry) -> bool:
     """Whether `.view(-1)` works."""
     return len(merges(g)) <= 1
-
-
-def mixed_dims(size: Shape, shape: Shape) -> Shape:
-    """The dims that another shape neither keeps, nor merges as wholes, nor splits.
-
-    >>> mixed_dims((2, 12, 6), (2, 6, 12)), mixed_dims((2, 12, 6), (24, 2, 3))
-    ((1, 2), ())
-    """
-    met = set(accumulate(size, mul)) & set(accumulate(shape, mul))
-    mixed: list[int] = []
-    group: list[int] = []
-    for dim, end in enumerate(accumulate(size, mul)):
-        if size[dim] != 1:
-            group.append(dim)
-        if end in met:
-            start = end // math.prod(size[each] for each in group)
-            if sum(start < each < end for each in accumulate(shape, mul)) and group[1:]:
-                mixed += group
-            group.clear()
-    return tuple(mixed)
 
 
 def view(g: Geometry, shape: Shape) -> View:
@@ -164,22 +142,22 @@ def _what_is_wrong(numel: int, shape: Shape) -> str:
     known = math.prod(count for count in shape if count != -1)
     unknown = shape.count(-1)
     if unknown > 1:
-        return f"{_text(shape)} has {unknown} times -1: only one dim can be worked out"
+        return f"{shape} has {unknown} times -1: only one dim can be worked out"
     if below:
-        return f"{_text(shape)} has a dim of size {below[0]}: no dim can be negative"
+        return f"{shape} has a dim of size {below[0]}: no dim can be negative"
     if unknown and known == 0 and numel == 0:
-        return f"with 0 elements the -1 of {_text(shape)} could be any number"
+        return f"with 0 elements the -1 of {shape} could be any number"
     if unknown and (known == 0 or numel % known):
-        return f"{numel} elements cannot be split as {_text(shape)}"
+        return f"{numel} elements cannot be split as {shape}"
     if not unknown and known != numel:
-        return f"{_text(shape)} has {known} elements and the tensor has {numel}"
+        return f"{shape} has {known} elements and the tensor has {numel}"
     return ""
 
 
 def _without_a_copy(
     size: Shape, runs: tuple[Merge, ...], asked: Shape
 ) -> tuple[Shape, ...]:
-    """The telling shapes that `.view` takes, the nearest to what was asked first."""
+    """The shape with all dims merged that can be, with dims of size 1 and without."""
     starts = {run.dims[0]: run for run in runs}
     inside = {dim for run in runs for dim in range(run.dims[0] + 1, run.dims[-1] + 1)}
     merged = tuple(
@@ -187,20 +165,5 @@ def _without_a_copy(
         for dim, count in enumerate(size)
         if dim not in inside
     )
-    all_merged = tuple(run.numel for run in runs)
-    found: list[Shape] = [merged, all_merged]
-    # What was asked for with its dims split where a run ends, if that can be.
-    cuts = sorted(_cuts(all_merged) | _cuts(asked))
-    fits = math.prod(asked) == cuts[-1]
-    if fits and not any(far % near for near, far in pairwise(cuts)):
-        found.insert(0, tuple(far // near for near, far in pairwise(cuts))[::-1])
+    found = merged, tuple(run.numel for run in runs)
     return tuple(each for each in dict.fromkeys(found) if each not in {size, asked})
-
-
-def _cuts(counts: Shape) -> set[int]:
-    """After how many elements one index or another is back at 0."""
-    return set(accumulate(reversed(counts), mul, initial=1))
-
-
-def _text(shape: Shape) -> str:
-    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"

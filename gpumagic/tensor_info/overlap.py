@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from gpumagic.tensor_info.geometry import Geometry
+
+    Span = tuple[str, int, int]  # device, first byte, and the one behind the last
+
+_T = TypeVar("_T")
 
 MOST_PLACES = 10_000_000
 
@@ -105,6 +111,11 @@ def _as_a_set(walks: Walks) -> Walks:
     return tuple(kept)
 
 
+def is_nested(g: Geometry) -> bool:
+    """Whether each step leaps over all that the shorter ones reach."""
+    return _are_nested(_walks(g))
+
+
 def _are_nested(walks: Walks) -> bool:
     """Whether each step leaps over all that the shorter ones reach."""
     return all(walk.step > _reach(walks[:number]) for number, walk in enumerate(walks))
@@ -139,13 +150,17 @@ def _marked(walks: Walks, unit: int, places: int) -> int:
 
 
 @dataclass(frozen=True)
-class Shared:
-    """What two tensors have in common, in the words of the report on a pair."""
+class Shared(Record):
+    """What two tensors have in common."""
 
-    elements_overlap: bool | None
-    shared_bytes: int | None
-    relation: str
-    at_least: bool = False  # whether there may be more than `shared_bytes`
+    elements_overlap: bool | None  # None where it could not be decided
+    shared_bytes: int | None  # bytes that elements of both lie in
+    relation: str  # "identical", "contains", "contained", "partial",
+    # "interleaved", "disjoint", "unknown"
+    at_least: bool = False  # whether more bytes may be shared
+
+
+NOTHING = Shared(elements_overlap=False, shared_bytes=0, relation="disjoint")
 
 
 class _Places(NamedTuple):
@@ -196,11 +211,11 @@ class _Places(NamedTuple):
 def shared(first: Geometry, second: Geometry, distance_bytes: int) -> Shared:
     """What two tensors in one address space have in common."""
     if not first.numel or not second.numel:
-        return Shared(elements_overlap=False, shared_bytes=0, relation="disjoint")
+        return NOTHING
     unit = math.gcd(first.itemsize, second.itemsize, distance_bytes)
     one, other = _places(first, 0, unit), _places(second, distance_bytes, unit)
     if one.high < other.low or other.high < one.low:
-        return Shared(elements_overlap=False, shared_bytes=0, relation="disjoint")
+        return NOTHING
     sizes = _distinct(one.walks), _distinct(other.walks)
     common, at_least = _common(one, other)
     if common is None:
@@ -252,13 +267,36 @@ class Placed(NamedTuple):
 
     geometry: Geometry
     start_bytes: int
+    device: str = ""
+
+    @property
+    def span(self) -> Span:
+        """From its first byte to the one behind its last."""
+        return self.device, *byte_range(self.geometry, self.start_bytes)
+
+
+def clusters(things: Iterable[_T], span: Callable[[_T], Span]) -> Iterator[list[_T]]:
+    """Those whose bytes intersect, directly or by way of others, in their order."""
+    cluster: list[_T] = []
+    device, end = "", 0
+    for each in sorted(things, key=span):
+        its_device, start, stop = span(each)
+        if cluster and (its_device != device or start >= end):
+            yield cluster
+            cluster, end = [], 0
+        cluster.append(each)
+        device, end = its_device, max(end, stop)
+    if cluster:
+        yield cluster
 
 
 def covered_bytes(tensors: Iterable[Placed]) -> int | None:
     """The bytes that at least one tensor reaches; None where they are too many."""
     placed = [each for each in tensors if each.geometry.numel]
-    unit = math.gcd(*(math.gcd(g.itemsize, start) for g, start in placed)) or 1
-    each = {_places(*some, unit) for some in placed}
+    unit = (
+        math.gcd(*(math.gcd(p.geometry.itemsize, p.start_bytes) for p in placed)) or 1
+    )
+    each = {_places(some.geometry, some.start_bytes, unit) for some in placed}
     solid: list[tuple[int, int]] = []
     for start, end in sorted((s.low, s.high + 1) for s in each if s.without_gaps):
         if solid and start <= solid[-1][1]:

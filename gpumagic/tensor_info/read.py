@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gpumagic.errors import first_line
@@ -16,6 +18,8 @@ from gpumagic.report.introspection import class_name, is_array, is_truly
 from gpumagic.tensor_info import torch_private
 from gpumagic.tensor_info.geometry import Geometry
 from gpumagic.tensor_info.objects import no_tensor
+from gpumagic.tensor_info.overlap import Placed
+from gpumagic.tensor_info.report import Facts
 from gpumagic.tensor_info.torch_private import own
 
 if TYPE_CHECKING:
@@ -34,39 +38,39 @@ class Memory:
     # the same start as the user's kernels see it: made up on a simulated GPU. None
     # where it is not known.
     address: int | None
-    # the tensors known to hold the storage through this object
-    holders: frozenset[int] = frozenset()
-    # how many hold it altogether. None if torch does not tell.
-    all_holders: int | None = None
+
+    @property
+    def span(self) -> tuple[str, int, int]:
+        """Its device, its first byte, and the one behind its last."""
+        return self.device, self.start, self.start + self.size_bytes
 
 
 @dataclass(frozen=True)
-class Reading:
+class Reading(Facts):
     """One object, read once."""
 
-    kind: str
-    dtype: str | None = None
-    device: str | None = None
-    itemsize: int | None = None
-    size: tuple[int, ...] | None = None
-    stride: tuple[int, ...] | None = None
-    storage_offset: int | None = None
     geometry: Geometry | None = None  # which elements of the memory it reaches
     memory: Memory | None = None
     identity: int | None = None  # of the tensor, with memory or without
     # tells storages of torch apart, with memory or without; two of them may share
     # memory. None if it is no storage of torch.
     storage: int | None = None
-    storage_bytes: int | None = None
-    is_view: bool | None = None
-    base_shape: tuple[int, ...] | None = None
-    neg_bit: bool | None = None
-    conj_bit: bool | None = None
-    requires_grad: bool | None = None
-    on_accelerator: bool = False
-    simulated: bool = False
     inner: tuple[tuple[str, Reading], ...] = ()
-    remarks: tuple[str, ...] = ()
+
+    @property
+    def numel(self) -> int:
+        """How many elements can be indexed; 0 where that is not known."""
+        return 0 if self.size is None else prod(self.size)
+
+    @cached_property
+    def placed(self) -> tuple[Placed, ...]:
+        """Where it lies, or what it is made of; empty without memory."""
+        memory, g = self.memory, self.geometry
+        if self.inner:
+            return tuple(each for _, part in self.inner for each in part.placed)
+        if memory is None or g is None or not g.numel:
+            return ()
+        return (Placed(g, memory.start, memory.device),)
 
 
 def read(thing: Any, expression: str = "x") -> Reading:
@@ -144,15 +148,8 @@ def _read_tensor(torch: Any, tensor: Any) -> Reading:
     if kind.has_memory and kind.has_strides and storage is not None:
         start = ask("address", lambda: torch_private.storage_address(torch, tensor))
         if start and size_bytes:  # all that is empty has the address 0
-            held = (tensor,) if base is None else (tensor, base)
-            memory = Memory(
-                device=str(device),
-                start=start,
-                size_bytes=size_bytes,
-                address=made_up if simulated else start,
-                holders=frozenset(torch_private.identity(torch, one) for one in held),
-                all_holders=torch_private.storage_holders(torch, storage),
-            )
+            address = made_up if simulated else start
+            memory = Memory(str(device), start, size_bytes, address)
     dtype = ask("the dtype", lambda: str(mine("dtype")).removeprefix("torch."))
     return Reading(
         kind=kind.name,

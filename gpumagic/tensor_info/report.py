@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.report.record import Record, Report
 from gpumagic.tensor_info.merging import View
+from gpumagic.tensor_info.overlap import Shared
 
 if TYPE_CHECKING:
     from gpumagic.tensor_info.geometry import WarpRead
@@ -18,17 +19,32 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TensorReport(Report):
-    """One tensor. Sizes and strides are in elements unless they say otherwise."""
+class Facts(Record):
+    """What a tensor says of itself. Sizes and strides are in elements."""
 
-    expression: str  # as the user typed it; "tensor" if nothing was typed
     kind: str  # "tensor", "parameter", "numpy array", "sparse tensor (COO)" ...
-    dtype: str | None
-    device: str | None
+    dtype: str | None = None
+    device: str | None = None
     itemsize: int | None = None
     size: tuple[int, ...] | None = None
     stride: tuple[int, ...] | None = None
     storage_offset: int | None = None
+    storage_bytes: int | None = None
+    is_view: bool | None = None
+    base_shape: tuple[int, ...] | None = None  # of the tensor it keeps alive
+    neg_bit: bool | None = None
+    conj_bit: bool | None = None
+    requires_grad: bool | None = None
+    on_accelerator: bool = False
+    simulated: bool = False
+    remarks: tuple[str, ...] = ()  # what could not be told, and why
+
+
+@dataclass(frozen=True)
+class TensorReport(Facts, Report):
+    """One tensor. Places are in elements unless they say otherwise."""
+
+    expression: str = "tensor"  # as the user typed it
     numel: int | None = None
 
     is_contiguous: bool | None = None  # as torch says
@@ -46,25 +62,16 @@ class TensorReport(Report):
     logical_bytes: int | None = None
     touched_bytes: int | None = None
     span_bytes: int | None = None
-    storage_bytes: int | None = None
     address: int | None = None  # of the first element; None where there is none
 
     free_merges: tuple[Merge, ...] | None = None
     view_flat: bool | None = None  # whether .view(-1) works
 
-    is_view: bool | None = None
-    base_shape: tuple[int, ...] | None = None  # of the tensor it keeps alive
-    neg_bit: bool | None = None
-    conj_bit: bool | None = None
-    requires_grad: bool | None = None
-    on_accelerator: bool = False
-    simulated: bool = False
     # from its address, or from 0 where there is none
     warp_along_dim: tuple[WarpRead, ...] | None = None
 
     values: ValueSummary | None = None  # only where they were asked for
     inner: tuple[TensorReport, ...] = ()  # what a wrapper is made of
-    remarks: tuple[str, ...] = ()  # what could not be told, and why
 
     def drawing(self) -> Any:
         """A picture, its dims, what to do."""
@@ -109,9 +116,8 @@ class ValueSummary(Record):
 class HeatMap(Record):
     """The values as tiles: each the mean of the finite ones of a block."""
 
-    row_dims: tuple[int, ...]  # none for a vector, which is one row
-    column_dims: tuple[int, ...]  # walked as one where there are several
-    size: tuple[int, int]
+    row_dim: int | None  # None for a vector, which is one row
+    column_dim: int
     block: tuple[int, int]  # the rows and columns of one tile
     means: tuple[tuple[float | None, ...], ...]  # None where nothing is finite
     marks: tuple[tuple[str, ...], ...]  # "nan", "inf" where a block has any
@@ -133,18 +139,13 @@ class ViewReport(View, Report):
 
 
 @dataclass(frozen=True)
-class Pair(Record):
+class Pair(Shared):
     """Two tensors beside each other, by their places in the comparison."""
 
-    first: int
-    second: int
-    same_storage: bool | None
-    storage_ranges_intersect: bool | None
-    shared_bytes: int | None  # bytes that elements of both lie in
-    elements_overlap: bool | None  # None where it could not be decided
-    relation: str  # "identical", "contains", "contained", "partial",
-    # "interleaved", "disjoint", "unknown"
-    at_least: bool = False  # whether more bytes may be shared
+    first: int = field(kw_only=True)
+    second: int = field(kw_only=True)
+    same_storage: bool | None = None
+    storage_ranges_intersect: bool | None = None
     same_layout: bool | None = None
 
 
@@ -192,8 +193,8 @@ class Group(Record):
     used_bytes: int | None  # that some of the names reach
     kept_for_nothing_bytes: int | None
     names: tuple[Name, ...]
-    hidden_holders: int | None = None  # at least so many beside the names
-    advice: str = ""
+    # what copies in the place of all names would free; None where they would not do
+    freed_by_copies_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -252,11 +253,10 @@ class Amount(Record):
 class Oddity(Record):
     """Tensors with one thing about them that one may not expect."""
 
-    kind: str  # "NaN or inf", "several devices", "several dtypes", "frozen",
-    # "tied", "not registered"
+    kind: str  # "NaN or inf", "several devices", "not registered", "frozen", "tied"
     names: tuple[str, ...]
     elements: int
-    said: tuple[str, ...] = ()  # what is odd about each, where it differs
+    said: tuple[str, ...]  # what is odd about each
 
 
 @dataclass(frozen=True)

@@ -56,15 +56,6 @@ def storage_address(torch: Any, tensor: Any) -> int | None:
     return None if ask is None else int(ask(tensor))
 
 
-def storage_holders(torch: Any, storage: Any) -> int | None:
-    """How many tensors hold a storage, those inside of torch included.
-
-    torch counts the Python object that asks as well: it is taken off.
-    """
-    ask = getattr(torch._C, "_storage_Use_Count", None)
-    return None if ask is None else int(ask(storage._cdata)) - 1
-
-
 def identity(torch: Any, tensor: Any) -> int:
     """What tells two tensors apart that torch hands out as one Python object."""
     return int(own(torch, tensor, "_cdata"))

@@ -6,6 +6,8 @@ costs a few megabytes more. What a device finds out is fetched once, at the end.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from itertools import product
 from math import inf, isfinite, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,11 +17,12 @@ from gpumagic.tensor_info import torch_private
 from gpumagic.tensor_info.report import HeatMap, ValueSummary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
+
+    Index = tuple[int, ...]
 
 _PIECE = 1 << 20  # elements
 _MOST_ROWS, _MOST_COLUMNS = 10, 16
-_NOWHERE = 1 << 53  # behind every index; what a float tells exactly
 # What min, max and sums are not made for everywhere, and what is taken in its place.
 _WIDER = {
     "bool": "uint8",
@@ -31,238 +34,214 @@ _WIDER = {
 }
 
 
-def summarise(x: Any) -> tuple[ValueSummary | None, str]:
-    """What the elements of a tensor are, or why that cannot be told."""
+def summarise(x: Any, *, heat: bool = True) -> tuple[ValueSummary | None, str]:
+    """What the elements of a tensor are, or why that cannot be told.
+
+    Without tiles a small tensor is one piece, which is much sooner read.
+    """
     try:
         if is_array(x):
             import numpy as np
 
-            return _Values(np, np.asarray(x), is_host=True).summary(), ""
+            array = np.asarray(x)
+            return _summary(np, array, array.strides, {}, heat=heat), ""
         torch = torch_private.torch_if_imported()
         with torch_private.without_overrides(torch), torch.no_grad():
             plain = torch_private.own(torch, x, "detach")()
-            is_host = plain.device.type == "cpu"
-            return _Values(torch, plain, is_host=is_host).summary(), ""
+            strides = plain.stride() if plain.layout == torch.strided else ()
+            where = {"device": plain.device}
+            return _summary(torch, plain, strides, where, heat=heat), ""
     except Exception as error:  # noqa: BLE001 - whatever a dtype or a backend raises
         return None, first_line(error)
 
 
-class _Plan(NamedTuple):
-    """How the elements are laid out in rows and columns, and these in tiles."""
+class _Piece(NamedTuple):
+    """Some elements of one tile."""
 
-    dims: tuple[int, ...]  # those that move
-    rows: int
-    columns: int
-    row_block: int
-    column_block: int
+    tile: tuple[int, int]
+    start: Index  # where the first of them is
+    values: Any
+
+
+class _Figures(NamedTuple):
+    """What is found of a piece; the places are numbers in its order."""
+
+    total: float
+    zeros: float
+    lowest: float
+    highest: float
+    nans: float = 0
+    infs: float = 0
+    first_nan: float = 0
+    first_inf: float = 0
+
+
+class _Tiles(NamedTuple):
+    """Rows by the first dim that moves, columns by the last; all between is in each."""
+
+    row_dim: int | None  # None for what has one dim or none
+    column_dim: int | None
+    block: tuple[int, int]  # rows and columns of one tile
 
     @classmethod
-    def of(cls, size: Sequence[int]) -> _Plan:
-        """Rows along the first dim that moves, columns along all others."""
-        dims = tuple(dim for dim, count in enumerate(size) if count != 1)
-        rows = size[dims[0]] if len(dims) > 1 else 1
-        columns = prod(size[dim] for dim in (dims[1:] if len(dims) > 1 else dims))
-        blocks = max(-(-rows // _MOST_ROWS), 1), max(-(-columns // _MOST_COLUMNS), 1)
-        return cls(dims, rows, columns, *blocks)
-
-    @property
-    def tiles(self) -> tuple[int, int]:
-        """How many rows and columns of tiles there are."""
-        return -(-self.rows // self.row_block), -(-self.columns // self.column_block)
-
-
-class _Values:
-    """The elements of one tensor; torch and numpy have the same names for all it takes.
-
-    What is found so far are arrays on the device of the tensor.
-    """
-
-    def __init__(self, library: Any, x: Any, *, is_host: bool) -> None:
-        self._library, self._is_host = library, is_host
-        is_torch = library.__name__ == "torch"
-        self._where = {"device": x.device} if is_torch else {}
-        strides: Sequence[int] = x.strides if not is_torch else ()
-        if is_torch and x.layout == library.strided:
-            strides = x.stride()
-        # Of what `expand` repeats, one is read.
-        once = [slice(None if step else 1) for step in strides]
-        self._x: Any = x[tuple(once)] if once and prod(x.shape) else x
-        self._times = prod(x.shape) // max(prod(self._x.shape), 1)
-        self._plan = _Plan.of(self._x.shape)
-        self._sums, self._nans, self._infs = (
-            self._full(self._plan.tiles, 0.0) for _ in range(3)
+    def of(cls, size: Index) -> _Tiles:
+        """Ten rows and sixteen columns of tiles at most."""
+        moving = [dim for dim, count in enumerate(size) if count > 1]
+        row_dim = moving[0] if len(moving) > 1 else None
+        column_dim = moving[-1] if moving else None
+        rows, columns = (
+            1 if dim is None else size[dim] for dim in (row_dim, column_dim)
         )
-        self._minimum, self._maximum = self._full((), inf), self._full((), -inf)
-        self._zeros = self._full((), 0.0)
-        self._first_nan = self._first_inf = self._full((), float(_NOWHERE))
-
-    def summary(self) -> ValueSummary:
-        """All figures; what a device knows of them comes back at once."""
-        for row, column, piece in self._pieces():
-            self._take(row, column, piece)
-        plan, found = self._plan, (self._sums, self._nans, self._infs)
-        ends = self._minimum, self._maximum, self._zeros
-        pieces = (*ends, self._first_nan, self._first_inf, *found)
-        flat = self._library.concatenate([each.reshape(-1) for each in pieces])
-        minimum, maximum, zeros, first_nan, first_inf, *rest = flat.tolist()
-        count = plan.tiles[0] * plan.tiles[1]
-        sums, nans, infs = (rest[at * count : (at + 1) * count] for at in range(3))
-        finite = plan.rows * plan.columns - sum(nans) - sum(infs)
-        is_complex = "complex" in str(self._x.dtype)
-        has_order = finite > 0 and not is_complex
-        return ValueSummary(
-            minimum=minimum if has_order else None,
-            maximum=maximum if has_order else None,
-            mean=sum(sums) / finite if has_order else None,
-            nan_count=round(sum(nans)) * self._times,
-            inf_count=round(sum(infs)) * self._times,
-            zero_count=round(zeros) * self._times,
-            first_nan=self._index(first_nan),
-            first_inf=self._index(first_inf),
-            heat=_heat(plan, sums, nans, infs, magnitudes=is_complex),
+        return cls(
+            row_dim, column_dim, (-(-rows // _MOST_ROWS), -(-columns // _MOST_COLUMNS))
         )
 
-    def _full(self, size: tuple[int, ...], value: float) -> Any:
-        """An array beside the elements, as exact as its device can have it."""
-        has_double = "mps" not in str(self._where.get("device"))
-        dtype = self._library.float64 if has_double else self._library.float32
-        return self._library.full(size, value, dtype=dtype, **self._where)
-
-    def _pieces(self) -> Iterator[tuple[int, int, Any]]:
-        """The elements in order: first row, first column, and rows by columns."""
-        plan = self._plan
-        if not plan.rows or not plan.columns:
-            return
-        dims = range(len(self._x.shape))
-        x = self._x[tuple(slice(None) if dim in plan.dims else 0 for dim in dims)]
-        if len(plan.dims) < 2:
-            x = x.reshape((1, plan.columns))
-        for start in range(0, plan.rows, plan.row_block):
-            stop = min(start + plan.row_block, plan.rows)
-            step = max(_PIECE // plan.columns, 1)
-            for row in range(start, stop, step):
-                rows = x[row : min(row + step, stop)]
-                if plan.columns <= _PIECE:
-                    yield row, 0, rows.reshape((rows.shape[0], plan.columns))
-                    continue
-                for column, piece in _flat_pieces(rows[0], 0):
-                    yield row, column, piece[None]
-
-    def _take(self, row: int, column: int, piece: Any) -> None:
-        library, values = self._library, self._plain(piece)
-        lowest = highest = values
-        is_float = "float" in str(values.dtype)
-        # On the host a sum tells for sure, and soon, that all are finite.
-        if is_float and not (self._is_host and isfinite(float(values.sum()))):
-            nan, odd = library.isnan(values), library.isinf(values)
-            self._add(self._nans, row, column, nan)
-            self._add(self._infs, row, column, odd)
-            start = row * self._plan.columns + column
-            self._first_nan = self._earlier(self._first_nan, nan, start)
-            self._first_inf = self._earlier(self._first_inf, odd, start)
-            bad = nan | odd
-            lowest = library.where(bad, inf, values)
-            highest = library.where(bad, -inf, values)
-            values = library.where(bad, 0.0, values)
-            # Not those that were put there just now.
-            self._zeros = self._zeros - bad.sum()
-        self._zeros = self._zeros + (values == 0).sum()
-        self._minimum = library.minimum(self._minimum, self._exact(lowest.min()))
-        self._maximum = library.maximum(self._maximum, self._exact(highest.max()))
-        self._add(self._sums, row, column, values)
-
-    def _plain(self, piece: Any) -> Any:
-        """Values that all operations are made for."""
-        library, name = self._library, str(piece.dtype).removeprefix("torch.")
-        if name.startswith("complex"):
-            # On a GPU torch would compile `abs`, which takes a second or fails.
-            return library.hypot(piece.real, piece.imag)
-        wider = "float32" if name.startswith("float8") else _WIDER.get(name)
-        if wider is None:
-            return piece
-        return library.asarray(piece, dtype=getattr(library, wider))
-
-    def _exact(self, number: Any) -> Any:
-        return self._library.asarray(number, dtype=self._sums.dtype)
-
-    def _add(self, totals: Any, row: int, start: int, values: Any) -> None:
-        """Add up the columns of a piece by their tiles."""
-        vector, block = values.sum(0, dtype=totals.dtype), self._plan.column_block
-        tiles = totals[row // self._plan.row_block]
-        head = min(-start % block, len(vector))
-        body = head + (len(vector) - head) // block * block
-        first = start // block
-        if head:
-            tiles[first] += vector[:head].sum()
-            first += 1
-        if body > head:
-            last = first + (body - head) // block
-            tiles[first:last] += vector[head:body].reshape((-1, block)).sum(1)
-            first = last
-        if body < len(vector):
-            tiles[first] += vector[body:].sum()
-
-    def _earlier(self, known: Any, mask: Any, start: int) -> Any:
-        """Where the first element of a mask lies, if not before."""
-        library, flat = self._library, mask.reshape(-1)
-        at = library.asarray(flat, dtype=library.uint8).argmax() + start
-        here = library.where(flat.any(), self._exact(at), float(_NOWHERE))
-        return library.minimum(known, here)
-
-    def _index(self, place: float) -> tuple[int, ...] | None:
-        if place >= _NOWHERE:
-            return None
-        left, index = round(place), []
-        for count in reversed(self._x.shape):
-            left, at = divmod(left, count)
-            index.append(at)
-        return tuple(reversed(index))
+    def cut(self, x: Any) -> Iterator[_Piece]:
+        """The elements tile by tile, so many at a time."""
+        parts = [[(0, 0, slice(None))] for _ in x.shape]
+        for dim, block in zip((self.row_dim, self.column_dim), self.block, strict=True):
+            if dim is not None:
+                starts = range(0, x.shape[dim], block)
+                parts[dim] = [
+                    (number, at, slice(at, at + block))
+                    for number, at in enumerate(starts)
+                ]
+        for chosen in product(*parts):
+            row, column = (
+                0 if dim is None else chosen[dim][0]
+                for dim in (self.row_dim, self.column_dim)
+            )
+            inside = x[tuple(part for *_, part in chosen)] if chosen else x
+            start = tuple(at for _, at, _ in chosen)
+            for first, values in _in_pieces(inside, start):
+                yield _Piece((row, column), first, values)
 
 
-def _flat_pieces(x: Any, start: int) -> Iterator[tuple[int, Any]]:
-    """The elements in order, so many at a time, each piece with where it begins."""
-    inner = prod(x.shape[1:])
-    if inner > _PIECE:
-        for number in range(x.shape[0]):
-            yield from _flat_pieces(x[number], start + number * inner)
+def _in_pieces(x: Any, start: Index) -> Iterator[tuple[Index, Any]]:
+    """The elements so many at a time, each time with the index of the first."""
+    if prod(x.shape) <= _PIECE:
+        yield start, x
         return
-    step = max(_PIECE // max(inner, 1), 1)
-    for first in range(0, x.shape[0], step):
-        yield start + first * inner, x[first : first + step].reshape(-1)
+    dim = next(dim for dim, count in enumerate(x.shape) if count > 1)
+    half = x.shape[dim] // 2
+    for at, part in ((0, slice(half)), (half, slice(half, None))):
+        first = (*start[:dim], start[dim] + at, *start[dim + 1 :])
+        yield from _in_pieces(x[(*(slice(None),) * dim, part)], first)
+
+
+def _summary(
+    library: Any, x: Any, strides: Index, where: Any, *, heat: bool
+) -> ValueSummary:
+    """All figures; torch and numpy have the same names for all that it takes."""
+    # Of what `expand` repeats, one is read.
+    count = prod(x.shape)
+    if strides and count:
+        x = x[tuple(slice(None if step else 1) for step in strides)]
+    times = count // max(prod(x.shape), 1)
+    has_double = "mps" not in str(where.get("device"))
+    where = {**where, "dtype": library.float64 if has_double else library.float32}
+    tiles = _Tiles.of(x.shape) if heat else _Tiles(None, None, (1, 1))
+    pieces = [*tiles.cut(x)] if count else []
+    found = [
+        library.stack(
+            [library.asarray(n, **where) for n in _figures(library, piece, where)]
+        )
+        for piece in pieces
+    ]
+    # What a device knows of them comes back at once.
+    figures = (
+        [_Figures(*each) for each in library.stack(found).tolist()] if found else []
+    )
+    nans, infs = sum(f.nans for f in figures), sum(f.infs for f in figures)
+    finite = prod(x.shape) - nans - infs
+    is_complex = "complex" in str(x.dtype)
+    has_order = finite > 0 and not is_complex
+    pairs = list(zip(pieces, figures, strict=True))
+    return ValueSummary(
+        minimum=min(f.lowest for f in figures) if has_order else None,
+        maximum=max(f.highest for f in figures) if has_order else None,
+        mean=sum(f.total for f in figures) / finite if has_order else None,
+        nan_count=round(nans) * times,
+        inf_count=round(infs) * times,
+        zero_count=round(sum(f.zeros for f in figures)) * times,
+        first_nan=min(
+            (_index(p, f.first_nan) for p, f in pairs if f.nans), default=None
+        ),
+        first_inf=min(
+            (_index(p, f.first_inf) for p, f in pairs if f.infs), default=None
+        ),
+        heat=_heat(tiles, pairs, magnitudes=is_complex),
+    )
+
+
+def _figures(library: Any, piece: _Piece, where: Any) -> _Figures:
+    """The figures of one piece, as numbers of the device."""
+    values = _plain(library, piece.values)
+    zeros = (values == 0).sum()
+    # On the host a sum tells for sure, and soon, that all are finite.
+    is_host = str(where.get("device", "cpu")) == "cpu"
+    is_float = "float" in str(values.dtype)
+    if not is_float or (is_host and isfinite(float(values.sum()))):
+        total = values.sum(dtype=where["dtype"])
+        return _Figures(total, zeros, values.min(), values.max())
+    nan, infinite = library.isnan(values), library.isinf(values)
+    bad = nan | infinite
+    return _Figures(
+        library.where(bad, 0.0, values).sum(dtype=where["dtype"]),
+        zeros,
+        library.where(bad, inf, values).min(),
+        library.where(bad, -inf, values).max(),
+        nan.sum(),
+        infinite.sum(),
+        library.asarray(nan.reshape(-1), dtype=library.uint8).argmax(),
+        library.asarray(infinite.reshape(-1), dtype=library.uint8).argmax(),
+    )
+
+
+def _plain(library: Any, values: Any) -> Any:
+    """Values that all operations are made for."""
+    name = str(values.dtype).removeprefix("torch.")
+    if name.startswith("complex"):
+        # On a GPU torch would compile `abs`, which takes a second or fails.
+        return library.hypot(values.real, values.imag)
+    wider = "float32" if name.startswith("float8") else _WIDER.get(name)
+    return (
+        values
+        if wider is None
+        else library.asarray(values, dtype=getattr(library, wider))
+    )
+
+
+def _index(piece: _Piece, number: float) -> Index:
+    """The index of a value by its number in a piece."""
+    left, index = round(number), []
+    for first, count in zip(piece.start[::-1], piece.values.shape[::-1], strict=True):
+        left, at = divmod(left, count)
+        index.append(first + at)
+    return tuple(reversed(index))
 
 
 def _heat(
-    plan: _Plan,
-    sums: list[float],
-    nans: list[float],
-    infs: list[float],
-    *,
-    magnitudes: bool,
+    tiles: _Tiles, pairs: list[tuple[_Piece, _Figures]], *, magnitudes: bool
 ) -> HeatMap | None:
-    if not plan.dims or not plan.rows * plan.columns:
+    """The mean of what is finite in each tile."""
+    if tiles.column_dim is None or not pairs:
         return None
-    rows, columns = plan.tiles
-    means: list[tuple[float | None, ...]] = []
-    marks: list[tuple[str, ...]] = []
-    for row in range(rows):
-        height = min(plan.row_block, plan.rows - row * plan.row_block)
-        places = range(row * columns, (row + 1) * columns)
-        line: list[float | None] = []
-        for number, at in enumerate(places):
-            wide = min(plan.column_block, plan.columns - number * plan.column_block)
-            finite = height * wide - nans[at] - infs[at]
-            line.append(sums[at] / finite if finite else None)
-        means.append(tuple(line))
-        marks.append(
-            tuple("nan" if nans[at] else "inf" if infs[at] else "" for at in places)
-        )
-    several = len(plan.dims) > 1
+    by_tile: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0] * 4)
+    for piece, found in pairs:
+        finite = prod(piece.values.shape) - found.nans - found.infs
+        for at, more in enumerate((found.total, finite, found.nans, found.infs)):
+            by_tile[piece.tile][at] += more
+    rows, columns = (range(last + 1) for last in max(by_tile))
+    grid = [[by_tile[row, column] for column in columns] for row in rows]
     return HeatMap(
-        row_dims=plan.dims[:1] if several else (),
-        column_dims=plan.dims[1:] if several else plan.dims,
-        size=(plan.rows, plan.columns),
-        block=(plan.row_block, plan.column_block),
-        means=tuple(means),
-        marks=tuple(marks),
-        magnitudes=magnitudes,
+        tiles.row_dim,
+        tiles.column_dim,
+        tiles.block,
+        tuple(tuple(total / n if n else None for total, n, *_ in row) for row in grid),
+        tuple(
+            tuple("nan" if nans else "inf" if infs else "" for *_, nans, infs in row)
+            for row in grid
+        ),
+        magnitudes,
     )

@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 from gpumagic.drawing import (
     Areas,
     Badge,
-    Bar,
-    BarPair,
     Branch,
     Column,
     Curve,
@@ -23,6 +21,8 @@ from gpumagic.drawing import (
     Paragraph,
     Span,
     Sparkline,
+    Stack,
+    Stacks,
     Table,
     Timeline,
     Tree,
@@ -53,10 +53,12 @@ def tables(draw):
 
 
 GRIDS = st.builds(Grid, TEXTS, st.lists(st.tuples(TEXTS, CELLS), max_size=6).map(tuple))
+PIECES = st.lists(st.tuples(st.sampled_from("ab"), st.floats()), max_size=3).map(tuple)
 BARS = st.builds(
-    BarPair,
+    Stacks,
     TEXTS,
-    st.lists(st.builds(Bar, TEXTS, NUMBERS, TEXTS), max_size=5).map(tuple),
+    st.lists(st.builds(Stack, TEXTS, PIECES, TEXTS), max_size=5).map(tuple),
+    st.just((("a", ""), ("b", "1 B"))),
 )
 SPARKLINES = st.builds(Sparkline, TEXTS, st.lists(NUMBERS, max_size=80))
 TIMES = st.floats() | st.floats(0, 1)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
-from itertools import combinations
 
 import pytest
 
 from gpumagic.drawing import Areas, Curve, Drawing, Histogram, Layer, Sparkline
 from gpumagic.drawing.palette import BEFORE, LAYERS, MEANINGS, TOGETHER, contrast
-from gpumagic.report.units import bytes_text
-from tests.drawing.eyes import EYES, apart
 
 MIB = 2**20
 HELD = Layer("model.py, line 3", (4, 4, 4, 4))
@@ -47,23 +44,6 @@ def test_a_curve_holds_each_value_until_the_next():
     assert abs(top.count("█") * 2 - len(drawn)) <= 1
     assert "M0 96V74h240V10h240V96z" in picture_of(curve)
     assert MEANINGS["in use"].fill in picture_of(curve)
-
-
-def test_the_peak_is_marked_and_told():
-    """Where it was, how much, and what was in use then, between labelled axes."""
-    told = "peak 8.00 MiB: model 4 MiB"
-    heights = (MIB, MIB, 8 * MIB, MIB)
-    curve = Curve("C", heights, ("start", "3 steps"), told, text_of=bytes_text)
-
-    mark, top, *_, ground, axis, said = lines_of(curve)
-
-    assert top[mark.index("▼")] == "█"
-    assert abs(mark.index("▼") - top.index("█") - top.count("█") / 4) <= 1
-    assert top.split()[:2] == ["8.00", "MiB"]
-    assert ground.split()[:2] == ["0", "B"]
-    assert axis.split() == ["start", "3", "steps"]
-    assert said.strip() == f"▼ {told}"
-    assert 'x="56.25%"' in picture_of(curve)
 
 
 def test_what_rises_and_falls_within_a_stretch_is_no_plateau():
@@ -112,14 +92,6 @@ def test_a_line_of_values_has_its_extremes_and_its_gaps():
     assert lines_of(Sparkline("S", [None]))[0] == "  no values"
 
 
-def test_a_line_without_an_axis_stands_below_its_caption():
-    """It begins where its words do, and takes the width that there is."""
-    drawn, said, *_ = lines_of(Sparkline("S", [1.0, 2.0] * 99), 30)
-
-    assert len(drawn) == 30
-    assert len(drawn) - len(drawn.lstrip()) == len(said) - len(said.lstrip()) == 2
-
-
 def test_of_very_many_values_the_highest_is_drawn():
     """However few columns there are, the peak is among them."""
     values = [float(at % 7) for at in range(10_000)]
@@ -143,18 +115,6 @@ def test_a_slow_sample_is_told_and_squeezes_nothing():
 
 
 # ------------------------------------------------------------------ several layers
-
-
-def test_each_layer_takes_as_much_of_a_column_as_it_is():
-    """Four of eleven take four of eleven parts, the steadiest below."""
-    mark, *rows, ground, axis, said = lines_of(areas(MOVES, HELD))[:9]
-
-    column = "".join(row[mark.index("▼")] for row in (*rows, ground))
-    assert column == "AAAABB"
-    assert rows[0].split()[0] == "11"
-    assert set(ground.removeprefix("   0  ").strip()) == {"B"}
-    assert axis.split() == ["event", "1", "event", "4"]
-    assert said.strip() == "▼ peak 11  A train.py, line 9  B model.py, line 3"
 
 
 def test_what_was_before_lies_lowest_and_many_together_highest():
@@ -195,22 +155,6 @@ def test_what_a_table_tells_needs_no_legend():
     less = areas(MOVES, HELD, told_elsewhere=frozenset((0,)))
 
     assert lines_of(less)[-1].strip() == "▼ peak 11  B model.py, line 3"
-    assert "train.py" in less.html()  # the pointer is told
-
-
-def test_the_pointer_is_told_when_how_much_and_what():
-    """The two largest by name; the moment is in the reader's own units."""
-    drawn = areas(
-        Layer("train.py, line 9", (0, 2 * MIB, 8 * MIB, 0)),
-        Layer("model.py, line 3", (4 * MIB,) * 4),
-        at=lambda share: f"event {round(4 * share)}",
-        text_of=bytes_text,
-    )
-
-    assert (
-        'title="event 2 to event 3: 12.0 MiB; 8.00 MiB train.py, line 9, '
-        '4.00 MiB model.py, line 3"'
-    ) in drawn.html()
 
 
 def test_more_layers_than_letters_are_drawn_as_many_together():
@@ -218,19 +162,6 @@ def test_more_layers_than_letters_are_drawn_as_many_together():
     keys = areas(*[MOVES] * 14).keys
 
     assert "".join(key.swatch.mark for key in keys) == "ABCDEFGHIJKL++"
-
-
-@pytest.mark.parametrize("eyes", EYES)
-def test_layers_are_told_apart_by_whoever_looks(eyes):
-    """Each two differ in pattern, or in colour as it is seen: in grey by lightness."""
-    least = 6.5 if eyes == "grey" else 20.0
-    alike = [
-        (one.name, other.name)
-        for one, other in combinations((*LAYERS, BEFORE, TOGETHER), 2)
-        if one.pattern == other.pattern and apart(one.fill, other.fill, eyes) < least
-    ]
-
-    assert alike == []
 
 
 def test_layers_are_seen_on_both_themes_and_are_no_meanings():

@@ -27,15 +27,6 @@ def numbered(rows):
     )
 
 
-def test_text_shows_what_is_in_sight_and_names_what_is_folded():
-    """A terminal never unfolds by itself: it says by which words to ask."""
-    text = DRAWING.text()
-
-    assert "53.2" not in text
-    assert "why" in text
-    assert text.endswith("More, by --show or report.show(): copies, how")
-
-
 def test_what_is_asked_for_comes_with_the_answer_and_all_that_is_in_it():
     """The parts that were named stand open below the answer, and nothing else does."""
     text = DRAWING.asked(("copies",)).text()

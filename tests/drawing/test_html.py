@@ -10,8 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from gpumagic.drawing import (
-    Bar,
-    BarPair,
     Drawing,
     Meter,
     Note,
@@ -19,10 +17,10 @@ from gpumagic.drawing import (
     Stack,
     Stacks,
 )
-from gpumagic.drawing.html import element, escape, sentences, unbroken, words
+from gpumagic.drawing.html import escape, sentences, unbroken, words
 from gpumagic.drawing.palette import MEANINGS, SPARE, contrast
 from tests.drawing.drawings import DRAWINGS
-from tests.drawing.survives import assert_numbers_agree, assert_survives, read
+from tests.drawing.survives import assert_numbers_agree, assert_survives
 from tests.gallery.samples import LONG, PARTS, everything
 
 SAMPLES = dict(PARTS)
@@ -58,30 +56,6 @@ def pictures(html):
     return [base64.b64decode(each).decode() for each in data]
 
 
-def test_hostile_text_is_shown_as_text():
-    """A script as the name of a tensor is read, not run."""
-    html = SAMPLES["table-hostile"].html()
-
-    assert "<script" not in html
-    assert "&lt;script&gt;" in html
-    assert "alert(1)" in read(html)[1]
-
-
-def test_table_has_caption_and_headings_for_columns_and_rows():
-    """A screen reader can say what each number is."""
-    html = SAMPLES["table"].html()
-
-    assert re.search(r"<table[^>]*>\s*<caption[^>]*>8 GPUs of this machine", html)
-    assert html.count('<th scope="col"') == 5
-    assert html.count('<th scope="row"') == 2
-    assert html.index("<thead>") < html.index("</thead>") < html.index("<tbody>")
-
-
-def test_numbers_are_aligned_where_no_style_is_left():
-    """GitHub strips styles and keeps `align`."""
-    assert '<td align="right">2.00\xa0KiB</td>' in SAMPLES["table-200-rows"].html()
-
-
 def test_long_table_is_cut_and_says_how_much_is_missing():
     """Fifty rows are shown; the count of the rest is in both forms."""
     drawing = SAMPLES["table-200-rows"]
@@ -89,13 +63,6 @@ def test_long_table_is_cut_and_says_how_much_is_missing():
     assert drawing.html().count('<th scope="row"') == 50
     assert "... and 150 more" in drawing.html()
     assert "... and 150 more" in drawing.text()
-
-
-def test_label_is_always_there():
-    """What was simulated says so in the first line of both forms."""
-    html = SAMPLES["title-label"].html()
-
-    assert html.index("[simulated H100 SXM]") < html.index("</p>")
 
 
 def test_very_long_words_may_break():
@@ -109,7 +76,7 @@ def test_very_long_words_may_break():
 def test_bar_gives_way_before_the_number_beside_it():
     """No bar asks for a width that its cell could not go below."""
     stacks = Stacks("", (Stack("a", (("x", 1.0),), "1 B"),), (("x", ""),))
-    for part in (BarPair("", (Bar("a", 1.0, "1 B"),)), stacks, Meter(0.5, "1 B")):
+    for part in (stacks, Meter(0.5, "1 B")):
         html = part.html()
 
         assert "grid-template-columns:minmax(0," in html
@@ -144,11 +111,6 @@ def test_a_kind_has_one_colour_in_all_views():
     assert [kind for kind in meant if colours[kind] != {MEANINGS[kind].name}] == []
 
 
-def test_attributes_are_escaped():
-    """A quote in a name does not end an attribute."""
-    assert element("img", alt='"><script>') == '<img alt="&quot;&gt;&lt;script&gt;"/>'
-
-
 @pytest.mark.parametrize(
     ("share", "end"),
     [
@@ -174,21 +136,6 @@ def test_text_is_readable_wherever_a_colour_is_set(name):
         elif "color" in its:
             backgrounds = ("#ffffff", "#111111")
             assert all(contrast(its["color"], each) >= 3 for each in backgrounds)
-
-
-def test_picture_says_what_it_shows():
-    """The alternative text has the essentials in numbers."""
-    html = SAMPLES["whole"].html()
-
-    assert (
-        'alt="copy: busy 1.50 ms of 3.90 ms, 3 spans: in (0 s to 300 us),'
-        ' in (1.00 ms to 1.40 ms), out (3.10 ms to 3.90 ms)"'
-    ) in html
-
-
-def test_badge_is_not_broken_between_mark_and_word():
-    """In a narrow column a badge stays one piece."""
-    assert "✓\xa0free" in SAMPLES["table"].html()
 
 
 def test_option_is_not_broken_behind_its_hyphens():

@@ -7,12 +7,15 @@ from itertools import combinations
 import pytest
 
 from gpumagic.drawing.palette import (
+    BEFORE,
     BLUE,
     GREEN,
     GREY,
+    LAYERS,
     MEANINGS,
     PURPLE,
     SPARE,
+    TOGETHER,
     TONES,
     TRACK,
     VERMILLION,
@@ -64,28 +67,17 @@ def test_fill_that_stands_alone_is_seen_on_both_themes(fill, background):
 
 
 @pytest.mark.parametrize("eyes", EYES)
-def test_kinds_are_told_apart_by_whoever_looks(eyes):
+@pytest.mark.parametrize("family", [DRAWN.values(), (*LAYERS, BEFORE, TOGETHER)])
+def test_kinds_are_told_apart_by_whoever_looks(family, eyes):
     """Each two differ in pattern, or in colour as it is seen: in grey by lightness."""
     alike = [
-        (one, other)
-        for (one, its), (other, others) in combinations(DRAWN.items(), 2)
-        if its.pattern == others.pattern
-        and apart(its.fill, others.fill, eyes) < LEAST_APART[eyes]
+        (one.name, other.name)
+        for one, other in combinations(family, 2)
+        if one.pattern == other.pattern
+        and apart(one.fill, other.fill, eyes) < LEAST_APART[eyes]
     ]
 
     assert alike == []
-
-
-def test_free_is_the_track_that_all_else_lies_on():
-    """What is not in use is not drawn, which is seen whatever the colours are."""
-    assert MEANINGS["free"].fill == TRACK
-    assert MEANINGS["free"].style == ""
-
-
-def test_only_what_is_not_known_is_hatched():
-    """Half of it is left out, as it may have been or not."""
-    hatched = [kind for kind, its in KINDS.items() if its.pattern == "hatches"]
-    assert hatched == ["perhaps busy"]
 
 
 @pytest.mark.parametrize("marks", ["mark", "ascii_mark"])
@@ -113,13 +105,6 @@ def test_a_kind_without_a_meaning_gets_what_is_left():
 
     assert found["copy"] == MEANINGS["copy"]
     assert [found[kind] for kind in strange] == [*SPARE, SPARE[-1]]
-
-
-def test_contrast_is_that_of_wcag():
-    """Known pairs have their published ratios."""
-    assert contrast("#000000", "#FFFFFF") == pytest.approx(21)
-    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
-    assert contrast("#123456", "#123456") == 1
 
 
 def test_eyes_are_those_that_were_measured():

@@ -13,15 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpumagic.drawing import (
-    Bar,
-    BarPair,
     Drawing,
-    Extent,
-    Extents,
     Lane,
     Piece,
-    Range,
-    Ranges,
     Span,
     Stack,
     Stacks,
@@ -199,14 +193,6 @@ def test_fine_pieces_become_heights_and_say_so():
     assert heights <= {0, 9}
 
 
-def test_nothing_is_said_to_be_fine_where_nothing_is():
-    """A single small piece leaves the hole round it empty, and is seen."""
-    part = strips(row(("", 50), ("used", 0.01), ("", 49.99)))
-
-    assert line_of(part) == "·" * 20 + "▤" + "·" * 19
-    assert "too fine" not in part.html() + Drawing("T", (part,)).text()
-
-
 def test_pointer_is_told_the_piece_alone():
     """A wide piece says what it has to say, also behind narrow ones."""
     narrow = tuple(Piece("used", 0.5, f"w{n % 4}") for n in range(9))
@@ -243,76 +229,12 @@ def test_bars_share_a_scale_and_what_is_free_is_the_track():
     assert legend == "  █ in use, now  · free"
 
 
-def test_unknown_is_no_bar():
-    """An empty track would say zero, which is not what unknown means."""
-    pair = BarPair(
-        "C", (Bar("a", 2.0, "2 s"), Bar("b", 1.0, "1 s"), Bar("c", None, "?"))
-    )
-    a, b, c = Drawing("T", (pair,)).text(40).splitlines()[3:]
-
-    assert a.count("█") == 2 * b.count("█") > 0
-    assert c.split() == ["c", "?"]
-    assert "<path" in pictures(pair)[1]
-    assert 'd="M0 18V18h480V18z"' in pictures(pair)[2]
-
-
-def test_an_extent_with_gaps_is_drawn_otherwise():
-    """Both are where they are; whether they are filled needs no colour."""
-    lanes = (Extent("a", 0, 50, dense=True, said="x"), Extent("b", 50, 100, False, "y"))
-    a, b, axis = (
-        Drawing("T", (Extents("C", lanes, 100, ("0", "100")),)).text().splitlines()[3:]
-    )
-
-    assert re.fullmatch(r"  a  (█+)·+  x", a)
-    assert re.fullmatch(r"  b  ·+▒+  y", b)
-    assert axis.split() == ["0", "100"]
-
-
-def test_an_interval_lies_beside_the_line_that_it_is_held_against():
-    """Half as long is left of the band that counts as the same."""
-    faster = Range("new", 0.4, 0.5, 0.6, "half")
-    part = Ranges("C", (faster,), 1.0, (0.98, 1.02), "left is faster")
-
-    assert re.fullmatch(r"·+━+█+━+·+░*\|+░*·+", line_of(part, 80, "new"))
-    assert "left is faster" in Drawing("T", (part,)).text()
-
-
 # ------------------------------------------------------------------- timelines
 
 
 def text_of(*lanes, width=60, **options):
     """The text of a timeline of these lanes."""
     return Drawing("T.", (Timeline("C", lanes, **options),)).text(width)
-
-
-def test_lanes_are_drawn_to_one_scale():
-    """The second half of the time is the second half of the line."""
-    text = text_of(
-        Lane("a", (Span(0, 1, kind="kernel"),)), Lane("b", (Span(1, 2, kind="copy"),))
-    )
-
-    first, second = text.split("\n")[3:5]
-    assert re.fullmatch(r"  a  (█+)·+  50.0 %", first)
-    assert abs(first.count("█") - first.count("·")) <= 1
-    assert re.fullmatch(r"  b  ·+▓+  50.0 %", second)
-
-
-def test_clock_of_the_spans_does_not_matter():
-    """Times are told from the first span on."""
-    timeline = Timeline("C", (Lane("a", (Span(1e9, 1e9 + 2, "step"),)),))
-
-    assert "step (0 s to 2.00 s)" in timeline.html()
-
-
-def test_spans_too_fine_for_the_line_become_heights_and_say_so():
-    """A lane that idles three quarters of the time does not look busy."""
-    spans = tuple(Span(at, at + 0.25, kind="kernel") for at in range(1000))
-    timeline = Timeline("C", (Lane("a", spans),))
-
-    assert "the height is their share" in timeline.html()
-    text = text_of(*timeline.lanes)
-    assert "█" not in text.split("\n")[3]
-    assert "the height is their share" in text.replace("\n  ", " ")
 
 
 def test_kinds_keep_their_colours_across_timelines():
@@ -352,17 +274,6 @@ def test_very_many_spans_stay_small():
     assert len(Timeline("C", (Lane("a", spans),)).html()) < 15_000
 
 
-def test_pointer_finds_name_and_times():
-    """Where a span is drawn, resting there tells which and when it was."""
-    lane = Lane("a", (Span(0, 1, "gemm <4>"), Span(3, 4, "copy")))
-
-    assert titles(Timeline("C", (lane,))) == [
-        ("gemm <4> (0 s to 1.00 s)", 120),
-        ("", 240),
-        ("copy (3.00 s to 4.00 s)", 120),
-    ]
-
-
 def test_pointer_finds_main_names_where_spans_share_a_place():
     """What is drawn over each other is told together, the longest first."""
     spans = (Span(0, 40, "outer"), Span(20, 20, "mark"), Span(20.01, 20.02, "tick"))
@@ -388,15 +299,6 @@ def test_a_legend_takes_another_line_only_where_it_must():
 
     assert "▤ aaaa  ▥ bbbb" in text_of(*lanes, width=16)
     assert "▤ aaaa\n  ▥ bbbb" in text_of(*lanes, width=15)
-
-
-def test_long_names_do_not_fill_the_notebook():
-    """A name of a thousand letters is cut where the pointer rests."""
-    timeline = Timeline("C", (Lane("a", (Span(0, 1, "x" * 1000),)),))
-
-    ((title, _),) = titles(timeline)
-    assert len(title) <= 100
-    assert title.endswith("(0 s to 1.00 s)")
 
 
 def test_window_shows_the_time_before_and_after():

@@ -14,14 +14,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from gpumagic.drawing import (
-    Badge,
-    Bar,
-    BarPair,
     Column,
     Drawing,
     Grid,
     Meter,
-    Note,
     Table,
 )
 from tests.drawing.drawings import DRAWINGS
@@ -130,31 +126,10 @@ def test_label_stands_beside_the_title_or_below_it():
     assert drawing.text(25) == "The answer.\n[simulated H100 SXM]"
 
 
-def test_notes_stand_together_and_other_parts_apart():
-    """A blank line separates parts, but not one note from the next."""
-    note = Note("note", "A remark.")
-
-    text = Drawing("Title.", (note, note, Grid("", (("a", "1"),)))).text()
-
-    assert text == "Title.\n\ni note: A remark.\ni note: A remark.\n\n  a  1"
-
-
-def test_unknown_is_written_as_unknown():
-    """None is drawn once and everywhere as the same word."""
-    assert Drawing("T.", (Grid("", (("power", None),)),)).text() == (
-        "T.\n\n  power  unknown"
-    )
-
-
 def test_row_with_too_few_cells_is_refused():
     """A view that forgets a cell fails in its own test, not as a crooked table."""
     with pytest.raises(ValueError, match="one cell for each column"):
         Table("Crooked", (Column("a"), Column("b")), (("only one",),))
-
-
-def test_badge_reads_without_colour():
-    """The mark and the word say what the fill says."""
-    assert Drawing("T.", (Badge("free", "ok"),)).text() == "T.\n\n✓ free"
 
 
 @pytest.mark.parametrize("width", range(32, 100, 4))
@@ -173,15 +148,6 @@ def test_grid_too_narrow_for_two_columns_puts_values_below():
     lines = Drawing("T.", (grid,)).text(28).split("\n")
 
     assert lines[2:] == ["  a_name_of_twenty_one", "    a_value_of_twenty_two_"]
-
-
-def test_bar_stays_beside_a_very_long_label():
-    """A label wraps in a column of its own, and the bar keeps some room."""
-    bars = BarPair("C", (Bar("longlabel" * 9, 1.0, "1.00 s"),))
-
-    first = Drawing("T.", (bars,)).text(40).split("\n")[3]
-
-    assert first.endswith("1.00 s  " + "█" * 17)
 
 
 @pytest.mark.parametrize("share", [float("nan"), float("inf"), -float("inf")])

@@ -31,13 +31,6 @@ def test_text_has_what_is_in_sight_and_all_levels_where_they_are_asked_for():
     assert drawing.asked(["tree"]).text().count("leaf") == 4
 
 
-def test_a_closed_line_says_how_much_is_in_it():
-    """So that one knows what opening it would bring."""
-    root = Branch("net", ("1",), 1.0, below=(BLOCK,))
-
-    assert rows(Drawing("T", (Tree("T", ("n",), root),)))[0].endswith("1 part")
-
-
 def test_html_opens_what_is_in_sight_and_has_all_levels_once():
     """HTML folds with what an untrusted notebook keeps, so it needs no second tree."""
     drawing = Drawing("T", (MODEL, AllLevels("All", (WHOLE,), "tree")))
@@ -71,10 +64,3 @@ def test_of_very_many_lines_html_has_the_upper_levels():
 
     assert all(f"block {at}<" in html for at in range(59))
     assert "leaf" not in html
-
-
-def test_a_share_is_drawn_as_a_bar_beside_its_line():
-    """Half of the whole is half of the bar of the whole."""
-    whole, half, *_ = (row.count("█") for row in rows(Drawing("T", (MODEL,))))
-
-    assert whole == 2 * half == 8

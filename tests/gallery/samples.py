@@ -15,8 +15,6 @@ from gpumagic.drawing import (
     AllLevels,
     Areas,
     Badge,
-    Bar,
-    BarPair,
     Branch,
     Column,
     Curve,
@@ -36,7 +34,6 @@ from gpumagic.drawing import (
     Timeline,
     Tree,
 )
-from gpumagic.drawing.palette import BLUE, VERMILLION
 from gpumagic.report.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
@@ -77,12 +74,13 @@ _GPUS = Table(
     total_rows=8,
 )
 
-_TIMES = BarPair(
+_TIMES = Stacks(
     "What a clock around the call says, and what the GPU did",
     (
-        Bar("without waiting", 0.000104, seconds_text(0.000104), VERMILLION),
-        Bar("until the GPU is done", 0.0123, seconds_text(0.0123), BLUE),
+        Stack("without waiting", (("host code", 0.000104),), seconds_text(0.000104)),
+        Stack("until the GPU is done", (("kernel", 0.0123),), seconds_text(0.0123)),
     ),
+    (("host code", ""), ("kernel", "")),
 )
 
 
@@ -193,7 +191,6 @@ _LAYERED = Areas(
     ),
     ("event 1", "event 18,300"),
     "peak 8.77 GiB at event 12,161",
-    at=lambda share: f"event {round(18_300 * share):,}",
     text_of=bytes_text,
     told_elsewhere=frozenset(range(9)) - {6, 7},
 )

@@ -71,15 +71,12 @@ def viewed(report, shape):
 def pair(reports, first, second):
     """Two tensors of one storage beside each other."""
     one, other = (geometry_of(reports[at]) for at in (first, second))
-    shared = overlap.shared(one, other, 0)
     return Pair(
-        first,
-        second,
+        **vars(overlap.shared(one, other, 0)),
+        first=first,
+        second=second,
         same_storage=True,
         storage_ranges_intersect=True,
-        shared_bytes=shared.shared_bytes,
-        elements_overlap=shared.elements_overlap,
-        relation=shared.relation,
         same_layout=(one.size, one.stride) == (other.size, other.stride),
     )
 
@@ -93,7 +90,7 @@ def compared(*reports, **others):
 
 def unknown(kind, *remarks, **others):
     """A tensor of which little can be told."""
-    report = TensorReport("x", kind, "float32", "cpu", remarks=remarks)
+    report = TensorReport(kind, "float32", "cpu", remarks=remarks, expression="x")
     return dataclasses.replace(report, **others)
 
 
@@ -104,14 +101,12 @@ HALF = tensor(
 )
 EXPANDED = tensor((5, 4), (0, 1), expression="row.expand(5, 4)", base_shape=(4,))
 WINDOWS = tensor((4, 3), (1, 1), expression="x.unfold(0, 3, 1)", base_shape=(6,))
-PAGES = tensor((2, 3, 4))
 NHWC = tensor(
     (2, 3, 4, 5),
     (60, 1, 15, 3),
     expression="images",
     is_view=False,
 )
-TWELVE = tensor((2,) * 12, tuple(4**dim for dim in range(12)), expression="many")
 HUGE = tensor(
     (2**15, 2**15),
     (1, 2**15),
@@ -147,9 +142,8 @@ VALUES = tensor(
         (1, 0),
         (1, 2),
         HeatMap(
-            (0,),
-            (1,),
-            (2, 3),
+            0,
+            1,
             (1, 1),
             ((-1.5, 0.0, 3.25), (None, 1.0, None)),
             (("", "", ""), ("nan", "", "inf")),
@@ -185,8 +179,7 @@ GROUPS = AliasReport(
                     is_output=True,
                 ),
             ),
-            hidden_holders=1,
-            advice="small = small.clone() frees 3.81 MiB once the others are gone",
+            freed_by_copies_bytes=3_999_880,
         ),
         Group(
             "cuda:0",
@@ -296,8 +289,8 @@ BROKEN = model(
     ),
     Oddity("NaN or inf", (".head.weight",), 5_120, ("3 NaN",)),
     Oddity("several devices", (".head.weight",), 5_120, ("on cuda:0",)),
-    Oddity("not registered", (".mask",), 512),
-    Oddity("frozen", (".body.weight",), 262_144),
+    Oddity("not registered", (".mask",), 512, ("not registered",)),
+    Oddity("frozen", (".body.weight",), 262_144, ("frozen",)),
     types=(
         Amount("float32 on cpu", 2, 262_656, 1_050_624),
         Amount("float32 on cuda:0", 1, 5_120, 20_480),
@@ -311,13 +304,11 @@ SAMPLES = (
     ("windows", WINDOWS),
     ("small-of-big", SMALL_OF_BIG),
     ("images-channels-last", NHWC),
-    ("12-d", TWELVE),
     ("parameter-with-values", VALUES),
     ("simulated", SIMULATED),
     ("sparse", SPARSE),
     ("hostile", tensor((2, 2), expression=HOSTILE, kind=HOSTILE, dtype=HOSTILE)),
     ("view-fails", viewed(TRANSPOSED, (24,))),
-    ("view-works", viewed(HALF, (12,))),
     ("compared", compared(X, TRANSPOSED, HALF)),
     (
         "compared-large",

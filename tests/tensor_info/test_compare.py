@@ -76,17 +76,3 @@ def test_random_pairs_share_what_their_addresses_share():
         )
         common = set(one.flatten().tolist()) & set(other.flatten().tolist())
         assert pair(one, other)["shared_bytes"] == len(common) * 4
-
-
-def test_what_is_no_tensor_costs_one_remark():
-    """A list among tensors is one line; the tensors are compared."""
-    x = grid()
-
-    found = compare(x, [x], x.t(), expressions=("x", "xs", "x.t()"))
-
-    assert [each.expression for each in found.tensors] == ["x", "x.t()"]
-    (remark,) = found.remarks
-    assert (
-        remark == "xs is no tensor, but a list with a tensor in it: %tensor_info xs[0]"
-    )
-    assert len(found.pairs) == 1

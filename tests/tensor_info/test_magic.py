@@ -43,7 +43,7 @@ def tensor_info(shell, line):
     return shell.run_line_magic("tensor_info", f"-o -q {line}")
 
 
-@pytest.mark.parametrize("shape", ["24", "-1", "-1,12", "4,6"])
+@pytest.mark.parametrize("shape", ["24", "-1,12"])
 def test_a_shape_is_tried(shell, shape):
     """`--view` takes a shape, also one that begins with -1."""
     report = tensor_info(shell, f"--view {shape} x.t()")
@@ -52,33 +52,10 @@ def test_a_shape_is_tried(shell, shape):
     assert torch.empty(24).view(report.shape).numel() == 24
 
 
-def test_a_reshape_that_scrambles_says_so(shell):
-    """Where `.reshape` would work and mix dims, the line that offers it says which."""
-    shell.user_ns["heads"] = torch.zeros(2, 6, 12).transpose(1, 2)
-
-    shown = str(tensor_info(shell, "--view 2,6,12 heads"))
-    merged = str(tensor_info(shell, "--view 2,72 heads"))
-
-    assert "576 B that mixes dims 1 and 2; .permute keeps" in " ".join(shown.split())
-    assert "mixes" not in merged
-
-
 def test_a_broken_shape_is_refused(shell):
     """What is no shape is named with the form of one."""
     with pytest.raises(UsageProblem, match="--view 6,4"):
         tensor_info(shell, "--view 6x4 x")
-
-
-def test_device_tensors_have_the_warp_view_behind_its_word(shell):
-    """A tensor that claims to lie on a GPU is drawn as any; a word shows the warps."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with FakeTensorMode():
-        shell.user_ns["there"] = torch.empty(3, device="cuda")
-    drawing = tensor_info(shell, "there").drawing()
-
-    assert drawing.title.startswith("there: 3 float32 on cuda")
-    assert "warp" in drawing.folded
 
 
 def test_braces_and_dollars_are_code(shell):
@@ -104,8 +81,6 @@ def test_what_raises_costs_one_line(shell):
     ("line", "words"),
     [
         ("y", "NameError"),
-        ("None", "None"),
-        ("[5]", "a list without a tensor"),
         ("--view 4 [x]", "[x][0]"),
         ("x +", "expression"),
     ],
@@ -123,7 +98,6 @@ def test_nothing_but_failures_is_two_lines(shell, line, words):
     ("line", "said", "hint"),
     [
         ("x.view(3, 3)", "shape '[3, 3]' is invalid", "whole traceback"),
-        ("x[5000]", "index 5000 is out of bounds", "whole traceback"),
         ("y", "name 'y' is not defined", "names within a function are not seen"),
         ("x --view 24", "", "options come first"),
     ],

@@ -72,29 +72,6 @@ def test_flat_exactly_if_the_places_are_evenly_spaced():
         assert flat(g) == view(g, (-1,)).view
 
 
-def test_a_transpose_is_explained():
-    """A flat view of a transpose names both dims, both strides and both places."""
-    found = view(of((6, 4), (1, 6), itemsize=4), (24,))
-    assert not found.view
-    assert found.blocked_new_dim == 0
-    assert found.blocked_between_old_dims == (0, 1)
-    assert (found.stride_found, found.stride_needed) == (1, 24)
-    assert (found.last_index, found.last_element) == ((0, 3), 18)
-    assert (found.next_element, found.next_expected) == (1, 24)
-    assert found.reshape_copies_bytes == 96
-    assert found.permutation_that_works == (1, 0)
-    assert found.shapes_that_work == ()
-
-
-def test_free_merges_are_offered_first_as_near_as_possible():
-    """What was asked is split where it must be; then the merged shapes follow."""
-    g = of((6, 1, 4, 5), (1, 77, 30, 6), offset=5)
-    found = view(g, (2, 60))
-    assert found.shapes_that_work == ((2, 3, 20), (6, 1, 20), (6, 20))
-    assert found.blocked_between_old_dims == (0, 2)
-    assert found.last_index == (0, 0, 3, 4)
-
-
 def test_what_is_said_of_a_refusal_holds():
     """The misfit is real: the next element lies elsewhere than the inner dims lead."""
     for g, found in _refused(8_000, 5):

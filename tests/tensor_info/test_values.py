@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumagic.tensor_info import describe, values
-from gpumagic.tensor_info.answer_values import Scale
 
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
@@ -84,16 +83,16 @@ def test_what_is_repeated_in_memory_is_read_once(x):
 
 
 def test_a_tile_is_the_mean_of_what_is_finite_in_it():
-    """Rows and columns are cut into blocks; the last ones are smaller."""
-    x = torch.arange(30.0 * 50).reshape(30, 50)
-    x[0, 0], x[29, 49] = float("nan"), float("-inf")
+    """Rows and columns are cut into blocks; what lies between is in each of them."""
+    x = torch.arange(30.0 * 50 * 2).reshape(30, 2, 50)
+    x[0, 0, 0], x[29, 1, 49] = float("nan"), float("-inf")
 
     heat = describe(x, values=True).values.heat
 
     (high, wide), tiles = heat.block, len(heat.means)
-    assert (heat.size, heat.row_dims, heat.column_dims) == ((30, 50), (0,), (1,))
+    assert (heat.row_dim, heat.column_dim, heat.block) == (0, 2, (3, 4))
     for row, column in ((0, 0), (3, 7), (tiles - 1, len(heat.means[0]) - 1)):
-        block = x[row * high : (row + 1) * high, column * wide : (column + 1) * wide]
+        block = x[row * high :, :, column * wide :][:high, :, :wide]
         mean = block[block.isfinite()].mean()
         assert heat.means[row][column] == pytest.approx(float(mean))
     assert (heat.marks[0][0], heat.marks[-1][-1]) == ("nan", "inf")
@@ -125,16 +124,6 @@ def test_reading_values_keeps_no_graph_and_uses_no_random_number():
     assert x.grad is None
     assert x._version == 0
     assert torch.equal(torch.random.get_rng_state(), state)
-
-
-def test_zero_is_in_the_middle_of_values_of_both_signs():
-    """A colour scale from -1 to 3 would have zero at a quarter."""
-    signed, positive = Scale.of([-1.0, 0.0, 3.0]), Scale.of([1.0, 2.0, 3.0])
-
-    assert (signed.low, signed.high) == (-3.0, 3.0)
-    assert signed.share(0.0) == 0.5
-    assert (positive.low, positive.high) == (1.0, 3.0)
-    assert Scale.of([0.0] * 5).share(0.0) == 0.5
 
 
 def test_values_that_cannot_be_read_cost_one_remark():

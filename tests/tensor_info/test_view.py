@@ -8,29 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.drawing import Extents
 from gpumagic.drawing.tiles import Figure
-from gpumagic.tensor_info.answer_warp import Fetch
 from gpumagic.tensor_info.report import TensorReport
 from tests.drawing.survives import assert_numbers_agree, assert_survives
 from tests.tensor_info import samples
 from tests.tensor_info.samples import HUGE, tensor, viewed
-
-TIMES = "\N{MULTIPLICATION SIGN}"
-
-
-def flat(text):
-    """The text without its line breaks."""
-    return " ".join(text.split())
-
-
-def test_a_dim_that_does_not_step_has_no_bar():
-    """Stride 0 and size 1 reach nothing, and no negative bar is drawn."""
-    report = tensor((2, 1, 3, 4), (0, 99, 4, 1))
-
-    (bars,) = [part for part in report.drawing().parts if isinstance(part, Extents)]
-
-    assert [lane.stop > lane.start for lane in bars.lanes] == [False, False, True, True]
 
 
 def test_failing_view_marks_the_jump_in_memory():
@@ -38,12 +20,10 @@ def test_failing_view_marks_the_jump_in_memory():
     report = viewed(HUGE, (2**30,))
 
     strips = [part for part in report.drawing().parts if isinstance(part, Figure)]
-    ((matrix,),) = strips[-1].bands
+    heads, words = strips[-1].heads, strips[-1].rows[-1].tiles
 
     walk = {
-        head: tile.text
-        for head, tile in zip(matrix.heads, matrix.rows[-1].tiles, strict=True)
-        if tile.text
+        head: word.text for head, word in zip(heads, words, strict=True) if word.text
     }
     assert walk == {"1": "next", "1073709056": "last"}
 
@@ -61,20 +41,11 @@ def test_drawn_sectors_are_the_figures(report, expected):
     """What is drawn of each sector adds up to the bytes, sectors and lines told."""
     drawn = []
     for read in report.warp_along_dim:
-        step_bytes = report.stride[read.dim] * 4
-        used = Fetch(read, report.address, step_bytes, 4).used_bytes()
-        sectors = [count for line in used for _, count in line]
+        sectors = [count for line in read.used for count in line]
         drawn.append(sectors)
-        assert (len(sectors), len(used)) == (read.sectors, read.lines)
+        assert (len(sectors), len(read.used)) == (read.sectors, read.lines)
         assert sum(sectors) == read.unique_bytes
     assert drawn == expected
-
-
-def test_a_report_of_nothing_but_a_kind_is_drawn():
-    """Every other field may be unknown."""
-    text = TensorReport("x", "number", None, None).drawing().text()
-
-    assert "x: a number" in text
 
 
 @pytest.mark.parametrize(
