@@ -164,10 +164,6 @@ def test_what_is_left_to_ipython(shell, line):
     ("line", "words"),
     [
         ("%gpu_mem ma", ["map"]),
-<<<<<<< HEAD
-=======
-        ("%gpu_mem --lines l", ["leaks", "live"]),
->>>>>>> mem
         ("result = %gpu_mem f", ["fit", "free"]),
         ("%gpu_select fr", ["free"]),
         ("%gpu_select --simulate h", ["h100", "h100-pcie", "h200"]),
