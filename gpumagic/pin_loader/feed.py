@@ -31,10 +31,6 @@ _WARM_UPS, _TURNS, _FEWEST_TURNS = 2, 20, 3
 _IN_A_ROW = 4  # so that the host's work for one step hides behind the one before
 _SAMPLES = 10
 _UNSAFE = ("mps",)  # torch itself forces pinning off there
-_NO_LEAVES = Remark(
-    "the batch has no dense tensors on the host, so there is nothing to copy",
-    "let the dataset, or the collate_fn, return tensors",
-)
 
 
 def measure_feed(  # noqa: PLR0913 -- what is measured, and with what
@@ -57,16 +53,14 @@ def measure_feed(  # noqa: PLR0913 -- what is measured, and with what
     with given_back(runtime, device):
         if leaves:
             found = _copied(found, leaves, runtime, device, budget_s)
+        there = None
+        if step is None:
+            step = stand_in_for(found, runtime, device)
         else:
-            found = dataclasses.replace(found, remarks=(_NO_LEAVES,))
-        taken, there = step or stand_in_for(found, runtime, device), None
-        if step is not None:
             place = torch.device(runtime.kind, device)
             there = to_device(batch, place, non_blocking=False)
-        if taken is not None:
-            timed = measure_step(taken, there, runtime, budget_s=budget_s * _STEP_SHARE)
-            found = dataclasses.replace(found, step=timed)
-    return found
+        timed = measure_step(step, there, runtime, budget_s=budget_s * _STEP_SHARE)
+    return dataclasses.replace(found, step=timed)
 
 
 def _copied(
@@ -294,8 +288,8 @@ class StandIn:
         self._busy.submit(self.seconds)
 
 
-def stand_in_for(found: Rates, runtime: Runtime, device: int) -> StandIn | None:
-    """As long as the slowest part beside compute; None where nothing takes time.
+def stand_in_for(found: Rates, runtime: Runtime, device: int) -> StandIn:
+    """As long as the slowest part beside compute.
 
     A shorter step leaves less to hide behind, a longer one hides anything. So the gain
     that is found with it is the most that feeding can give to any step.
@@ -307,7 +301,7 @@ def stand_in_for(found: Rates, runtime: Runtime, device: int) -> StandIn | None:
     between = None if found.load is None else found.load.between
     parts = [each for each in (between, found.pin_copy, there) if each is not None]
     seconds = max((part.median_s for part in parts), default=0.0)
-    return StandIn(runtime, device, seconds) if seconds > 0 else None
+    return StandIn(runtime, device, seconds)
 
 
 def measure_step(

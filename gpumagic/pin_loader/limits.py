@@ -64,8 +64,7 @@ class Demand:
         listed = sum(
             leaf.nbytes
             for leaf in self.anatomy.leaves
-            if leaf.same_as is None
-            and leaf.why is not WhyPageable.NOT_A_TENSOR
+            if leaf.why is not WhyPageable.NOT_A_TENSOR
             and leaf.pinned is not Pinned.ON_DEVICE
         )
         return self.batches * listed

@@ -18,15 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.host import ROOT, levels, lines_of, number_in
+from gpumagic.devices.simulated import simulated_box, word_of
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader import trial
 from gpumagic.pin_loader.loader import USUAL_PREFETCH, length_of
-from gpumagic.pin_loader.records import Loading, Samples
+from gpumagic.pin_loader.records import Loading, Samples, Setting
 from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from gpumagic.devices.protocols import Runtime
     from gpumagic.pin_loader.trial import Trial
 
 _QUEUED = "/proc/thread-self/schedstat"  # Linux alone has it
@@ -68,7 +71,6 @@ def measure_loading(
     *,
     budget_s: float = 1.0,
     patience_s: float = PATIENCE_S,
-    progress: Callable[[float], object] | None = None,
 ) -> Loading:
     """Iterate a loader and time its batches, one of which is alive at a time.
 
@@ -78,7 +80,7 @@ def measure_loading(
     prepared ahead, do not count, nor does the time for which others had the processor
     of this thread, or of its workers. Where an epoch is short it is gone through again.
     """
-    arrivals = Arrivals(loader, budget_s, progress)
+    arrivals = Arrivals(loader, budget_s)
     failure: LoaderFailed | None = None
     try:
         arrivals.take(patience_s)
@@ -113,15 +115,9 @@ def worked(pids: Sequence[int]) -> tuple[float, float] | None:
 class Arrivals:
     """When the batches of a loader arrived, by rounds of its workers."""
 
-    def __init__(
-        self,
-        loader: Any,
-        budget_s: float,
-        progress: Callable[[float], object] | None = None,
-    ) -> None:
+    def __init__(self, loader: Any, budget_s: float) -> None:
         self.count = 0
         self._loader, self._budget_s = loader, budget_s
-        self._progress = progress
         self._workers = getattr(loader, "num_workers", 0) or 0
         self._round = max(self._workers, 1)
         # While the last workers are started, the first ones prepare as many ahead.
@@ -192,8 +188,6 @@ class Arrivals:
             return self.count > 0 and passed_s > _LONGEST * self._budget_s
         passed_s = now_s - self._timed_s
         spent = passed_s / self._budget_s if self._budget_s > 0 else 1.0
-        if self._progress is not None:
-            self._progress(min(spent, 1.0))
         if not self._workers and (self._first_s or 0.0) > self._budget_s:
             return True  # one batch takes longer than all was to take
         if not rounds and not self._rest:
@@ -226,6 +220,25 @@ def _free_share(
     worked_s, queued_s = now[0] - had[0], now[1] - had[1]
     free = 1 - queued_s / workers / took_s
     return min(max(free, worked_s / usable() / took_s), 1.0)
+
+
+def setting_of(runtime: Runtime, device: int | None) -> Setting:
+    """Where it is measured; asking starts nothing."""
+    box = simulated_box() if runtime.simulated else None
+    device = None if runtime.kind == "cpu" else device
+    name = None
+    if device is not None and runtime.started():
+        with contextlib.suppress(RuntimeError):  # a device in error answers nothing
+            name = runtime.device_name(device)
+    version = getattr(loaded_torch(), "__version__", None)
+    return Setting(
+        kind=word_of(runtime.kind),
+        label=str(getattr(box, "label", "")),
+        device=device,
+        device_name=name,
+        torch_version=None if version is None else str(version),
+        processors=usable(),
+    )
 
 
 def usable(root: Path = ROOT) -> int:

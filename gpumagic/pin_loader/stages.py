@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.opening import open_runtime
-from gpumagic.devices.simulated import simulated_box, word_of
+from gpumagic.devices.simulated import word_of
 from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.pin_loader import bound as bounds
 from gpumagic.pin_loader import feed as feeding
@@ -40,7 +40,6 @@ from gpumagic.pin_loader.records import (
     Remark,
     Remedy,
     Samples,
-    Setting,
     State,
     Step,
     Stopped,
@@ -161,6 +160,12 @@ class Case:
         return search.chosen if asked == "auto" and search is not None else self.now
 
     @property
+    def place(self) -> str:
+        """Where batches go, as torch calls it."""
+        kind = word_of(self.runtime.kind)
+        return kind if self.device is None else f"{kind}:{self.device}"
+
+    @property
     def left_s(self) -> float:
         """What is left of the time that all of it may take."""
         return self.options.budget_s - (time.monotonic() - self.began_s)
@@ -189,9 +194,7 @@ class Case:
 
     def prefetcher(self, loader: Any) -> DevicePrefetcher:
         """A loader that copies to where batches go."""
-        kind = word_of(self.runtime.kind)
-        place = kind if self.device is None else f"{kind}:{self.device}"
-        return DevicePrefetcher(loader, place)
+        return DevicePrefetcher(loader, self.place)
 
     def make_current(self) -> None:
         """Make the device current until the last stage has ended; this starts it.
@@ -303,9 +306,7 @@ def _refuse_too_much(case: Case) -> Ending | None:
 def load(case: Case) -> Ending | None:
     """How fast it gives batches, and how fast with other numbers of workers."""
     budget_s = case.options.budget_s
-    known = loading.measure_loading(
-        case.trial_copy(), budget_s=budget_s * 0.08, progress=case.tell
-    )
+    known = loading.measure_loading(case.trial_copy(), budget_s=budget_s * 0.08)
     case.batch_s = known.batch_s
     case.note(rates=dataclasses.replace(case.found.rates, load=known))
     asked = case.options.workers
@@ -340,7 +341,6 @@ def _measured(case: Case, count: int, budget_s: float, known: Loading) -> Loadin
             case.trial_copy(workers=count),
             budget_s=budget_s,
             patience_s=patience_s,
-            progress=case.tell,
         )
         return workers.within_reason(found, known)
     return loading.measure_apart(
@@ -363,10 +363,8 @@ def _why_no_workers(case: Case) -> Remark | None:
 
 def feed(case: Case) -> Ending | None:
     """How fast a batch comes to the device, and how long a step takes there."""
-    asked, diagnose = case.options.workers is not None, case.options.diagnose
     if not case.pins:
-        goes_on = (asked or case.options.force) and not diagnose
-        return None if goes_on else Ending(State.NO_ACCELERATOR, _NO_ACCELERATOR)
+        return Ending(State.NO_ACCELERATOR, _NO_ACCELERATOR)
     if case.starts_nothing:
         case.remark(_NOT_COPIED)
         return Ending(State.DIAGNOSED)
@@ -381,14 +379,14 @@ def feed(case: Case) -> Ending | None:
         budget_s=case.options.budget_s * 0.2,
     )
     case.note(rates=rates)
+    if not rates.copies:
+        case.remark(_NO_LEAVES)
     return None
 
 
 def bound(case: Case) -> Ending | None:
     """Say what can be gained at most, and end where that is nothing."""
     case.batch = None
-    if not case.pins:
-        return None
     found = bounds.bound_of(
         case.found.rates,
         pinned=_is_pinned(case.anatomy),
@@ -469,46 +467,50 @@ def prove(case: Case) -> Ending | None:
 
 
 def _prove_faster(case: Case) -> Ending:
-    left_s = case.left_s + (_PATIENCE - 1) * case.options.budget_s
-    if not case.runtime.simulated and left_s < _FEWEST_LOADED * case.batch_s:
-        return _ended(case)  # on a simulated device nothing waits for loading
-    rates, search = case.found.rates, case.found.workers
+    rates, search, asked = case.found.rates, case.found.workers, case.options
     old_load = rates.load
     new_load = (search and search.of(case.workers)) or old_load
+    assert old_load is not None  # noqa: S101 -- by an earlier stage
+    assert new_load is not None  # noqa: S101
     new_rates = dataclasses.replace(rates, load=new_load)
-    pinned = _is_pinned(case.anatomy)
+    step: Callable[[Any], object] | None = case.step
+    if step is None:
+        # As long as loading took before, it would hide that loading is faster now.
+        faster = new_load.between.median_s < old_load.between.median_s
+        used = new_rates if faster else rates
+        step = feeding.stand_in_for(used, case.runtime, case.device or 0)
+        timed = Samples((step.seconds,))
+        rates, new_rates = (
+            dataclasses.replace(each, step=Step(step.__name__, timed, synthetic=True))
+            for each in (rates, new_rates)
+        )
+        case.note(rates=rates)
     # Both loops stay open: neither starts its workers while it is timed.
-    old_costs, new_costs = (
+    pinned = _is_pinned(case.anatomy)
+    old, new = (
         bounds.without_starting(each, workers=count, pinned=pinned)
         for each, count in ((rates, case.now), (new_rates, case.workers))
     )
-    step: Callable[[Any], object] | None = case.step
-    if step is None and case.pins:
-        # As long as loading took before, it would hide that loading is faster now.
-        used = new_rates if new_costs.load_s < old_costs.load_s else rates
-        stand_in = feeding.stand_in_for(used, case.runtime, case.device or 0)
-        if stand_in is not None:
-            step = stand_in
-            timed = Samples((stand_in.seconds,))
-            taken = Step(stand_in.__name__, timed, synthetic=True)
-            case.note(rates=dataclasses.replace(rates, step=taken))
     called = case.step.__name__ if case.step is not None else "step"
-    proof = loops.end_to_end(
-        case.trial_copy(),
-        case.prefetcher(clone(case.new)),
-        case.runtime,
-        device=case.device if case.pins else None,
-        step=step or (lambda _: None),
-        pace=loops.Pace(
-            old_costs,
-            new_costs,
-            rates.nbytes or 0,
-            known=old_load is new_load or workers.is_told_apart(old_load, new_load),
-        ),
-        budget_s=max(case.left_s, case.options.budget_s / 4),
-        names=(case.options.name or "loader", case.options.out or "pinned", called),
-        progress=case.tell,
-    )
+    names = loops.Names(asked.name or "loader", asked.out or "pinned", called)
+    left_s = case.left_s + (_PATIENCE - 1) * asked.budget_s
+    if case.runtime.simulated:
+        known = old_load is new_load or workers.is_told_apart(old_load, new_load)
+        proof = loops.worked_out(old, new, case.place, names, known=known)
+    elif left_s < _FEWEST_LOADED * case.batch_s:
+        return _ended(case)
+    else:
+        proof = loops.end_to_end(
+            case.trial_copy(),
+            case.prefetcher(clone(case.new)),
+            case.runtime,
+            device=case.device or 0,
+            step=step,
+            about_s=bounds.step_s(old, bounds.Way.BLOCKING),
+            budget_s=max(case.left_s, asked.budget_s / 4),
+            names=names,
+            progress=case.tell,
+        )
     case.note(end_to_end=proof)
     if case.found.bound is not None:
         changed = case.workers != case.now
@@ -520,19 +522,13 @@ def _prove_faster(case: Case) -> Ending:
 def _ended(case: Case) -> Ending:
     """What the proof comes to. A loader that is no faster is not kept."""
     proof = case.found.end_to_end
-    told = proof is not None and proof.result.interval is not None
-    faster = proof is not None and proof.result.verdict is Verdict.FASTER
-    small = proof is not None and proof.result.ratio * WORTH_IT > 1
-    if told and (not faster or small) and not case.options.force:
-        case.feeding = None
-    kept = case.feeding is not None
-    if not case.pins:
-        return Ending(State.NO_ACCELERATOR, None if kept else _MEASURED_NOTHING)
-    if kept and faster:
-        return Ending(State.FASTER)
-    if not kept:
-        return Ending(State.SAME, _MEASURED_NOTHING)
-    return Ending(State.SAME, None if told else _TOO_FEW)
+    if proof is None or proof.result.interval is None:
+        return Ending(State.SAME, _TOO_FEW)
+    faster = proof.result.verdict is Verdict.FASTER
+    if (faster and proof.result.ratio * WORTH_IT <= 1) or case.options.force:
+        return Ending(State.FASTER if faster else State.SAME)
+    case.feeding = None
+    return Ending(State.SAME, _MEASURED_NOTHING)
 
 
 # ---------------------------------------------------------------- going through
@@ -565,7 +561,7 @@ def investigate(
         case.remark(*case.step.remarks(simulated=case.runtime.simulated))
     case.note(
         state=ending.state,
-        setting=_setting(case.runtime, case.device),
+        setting=loading.setting_of(case.runtime, case.device),
         reason=ending.reason,
         out=options.out if case.feeding is not None else None,
     )
@@ -598,7 +594,7 @@ def _open(loader: Any, options: Options) -> Case:
         raise DeviceError(
             f"there is no {kind}:{number}: there is {there}", f"say --device {kind}:0"
         )
-    setting = _setting(runtime, number)
+    setting = loading.setting_of(runtime, number)
     found = LoaderReport(State.FASTER, setting, facts)
     began_s = time.monotonic()
     return Case(loader, options, runtime, number, found, step, began_s=began_s)
@@ -625,21 +621,6 @@ def _kind_and_number(device: Any) -> tuple[str | None, int | None]:
     return kind, int(number) if number.isdecimal() else None
 
 
-def _setting(runtime: Runtime, device: int | None) -> Setting:
-    import torch
-
-    box = simulated_box() if runtime.simulated else None
-    known = device is not None and runtime.started()
-    return Setting(
-        kind=word_of(runtime.kind),
-        label=str(getattr(box, "label", "")),
-        device=None if runtime.kind == "cpu" else device,
-        device_name=runtime.device_name(device or 0) if known else None,
-        torch_version=str(torch.__version__),
-        processors=loading.usable(),
-    )
-
-
 # ------------------------------------------------------------------ what is said
 
 _BEGIN_ANEW = "make a dataset whose __iter__ begins anew, and a loader of that"
@@ -663,6 +644,10 @@ _NOT_COPIED = Remark(
     "the device has not been used yet, and pinning or copying would start it: neither "
     "was measured",
     "leave --diagnose off, or use the device first",
+)
+_NO_LEAVES = Remark(
+    "the batch has no dense tensors on the host, so there is nothing to copy",
+    "let the dataset, or the collate_fn, return tensors",
 )
 _FEWER_BYTES = "send fewer bytes: uint8 on the way, converted on the device"
 _INSTEAD = {

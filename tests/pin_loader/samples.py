@@ -70,27 +70,9 @@ ALONE = replace(LOADER, workers=0, prefetch_factor=None)
 
 IMAGES, LABELS = 256 * 3 * 224 * 224 * 4, 256 * 8
 OFF = {"pinned": Pinned.PAGEABLE, "why": WhyPageable.FLAG_OFF}
-IMAGE = Leaf("batch[0]", "Tensor", (256, 3, 224, 224), "float32", IMAGES, True, **OFF)
-LABEL = Leaf("batch[1]", "Tensor", (256,), "int64", LABELS, True, **OFF)
+IMAGE = Leaf("batch[0]", "Tensor", (256, 3, 224, 224), "float32", IMAGES, **OFF)
+LABEL = Leaf("batch[1]", "Tensor", (256,), "int64", LABELS, **OFF)
 PAIR = Anatomy("list", (IMAGE, LABEL), locked_bytes=256 * MIB + 2 * KIB)
-THROUGH = {"why": WhyPageable.PASSED_THROUGH, "holder": "Sample"}
-CUSTOM = replace(
-    PAIR,
-    class_name="Sample",
-    leaves=(
-        replace(IMAGE, path="batch.image", **THROUGH),
-        replace(LABEL, path="batch.label", **THROUGH),
-    ),
-    others=1,
-    remarks=(
-        Remark(
-            "batch.image holds bytes divided by 255 as float32: as uint8 it would be 4 "
-            "times smaller to load, to pin and to send",
-            "return uint8 from the dataset, and use .float() / 255 after the copy to "
-            "the device",
-        ),
-    ),
-)
 # ------------------------------------------------------------------- the rates
 
 
@@ -220,22 +202,6 @@ WORKERS = replace(
     ),
     end_to_end=proof(times=4.1),
 )
-NO_DIFFERENCE = replace(
-    FASTER,
-    state=State.SAME,
-    out=None,
-    end_to_end=proof(times=1.001),
-    reason=Remark(
-        "both loops were run in turn, and the new one is not faster by 5 %",
-        "keep the loader; --force makes the new one all the same",
-    ),
-)
-FEW_RUNS = replace(
-    FASTER,
-    state=State.SAME,
-    end_to_end=proof(pairs=3),
-    reason=Remark("there was time for few runs", "give it more: --budget 60s"),
-)
 NOTHING = replace(
     DIAGNOSED,
     state=State.NOTHING,
@@ -252,6 +218,22 @@ MORE_WORKERS = replace(
     rates=SLOW,
     workers=MORE,
     bound=bound_of(SLOW, pinned=False, workers=4, search=MORE),
+)
+STARTING = replace(
+    MORE,
+    trials=tuple(
+        replace(each, share_s=each.start_s / 40 if each.workers else 0.0)
+        for each in MORE.trials
+    ),
+)
+SHORT_EPOCHS = replace(
+    MORE_WORKERS,
+    loader=replace(LOADER, length=40),
+    workers=STARTING,
+    rates=replace(SLOW, load=STARTING.of(4)),
+    bound=bound_of(
+        replace(SLOW, load=STARTING.of(4)), pinned=False, workers=4, search=STARTING
+    ),
 )
 DIFFERENT = replace(
     FASTER,
@@ -335,32 +317,15 @@ WATCHED = WatchReport(
     waits=(waits(),),
     remarks=(PAGEABLE_REMARK,),
 )
-MANY_LINES = replace(
-    WATCHED,
-    copies=tuple(
-        CopyLine(
-            CodeLine(f"In [12], line {at}", f"{LONG} = b.to(device)"),
-            1,
-            at * MIB,
-            0,
-            0,
-            0.0,
-        )
-        for at in range(1, 31)
-    ),
-    waits=tuple(waits(5, loader=f"loader_{at}") for at in range(20)),
-)
 SAMPLES = (
     ("fixed", FASTER),
     ("fixed-workers", WORKERS),
     ("fixed-hostile", HOSTILE_REPORT),
-    ("unproven", FEW_RUNS),
-    ("no-difference", NO_DIFFERENCE),
     ("diagnosed", DIAGNOSED),
     ("diagnosed-more-workers", MORE_WORKERS),
+    ("diagnosed-short-epochs", SHORT_EPOCHS),
     ("nothing", NOTHING),
     ("refused-different", DIFFERENT),
     ("cpu", NO_GPU),
     ("watch", WATCHED),
-    ("watch-many", MANY_LINES),
 )
