@@ -31,12 +31,14 @@ from gpumagic.pin_loader.loader import (
     rebuild,
     start_method_of,
 )
-from gpumagic.pin_loader.prefetcher import DevicePrefetcher
+from gpumagic.pin_loader.prefetcher import DevicePrefetcher, known_device
 from gpumagic.pin_loader.random_state import kept
 from gpumagic.pin_loader.records import (
     WORTH_IT,
+    Anatomy,
     Part,
     Pinned,
+    Rates,
     Remark,
     Remedy,
     Samples,
@@ -55,11 +57,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.pin_loader.records import Anatomy, Bound, Guard, LoaderFacts, Loading
+    from gpumagic.pin_loader.records import (
+        Bound,
+        Change,
+        EndToEnd,
+        Guard,
+        LoaderFacts,
+        Loading,
+        Sameness,
+    )
 
     Progress = Callable[[float, str], object]
 
 _HARDLY_ANY = 0.01
+_NO_BATCH = Anatomy("", ())
 _FEWEST_LOADED = 22  # by one pair of runs, each after a few batches to begin with
 _PATIENCE = 1.25  # times the budget, after which nothing long is begun
 _COMPARED = 8  # batches
@@ -104,9 +115,6 @@ class Improved(NamedTuple):
     def __repr__(self) -> str:
         return f"Improved({self.loader!r}, {self.report.headline!r})"
 
-    def __str__(self) -> str:
-        return str(self.report)
-
 
 @dataclass
 class Case:
@@ -116,35 +124,27 @@ class Case:
     options: Options
     runtime: Runtime
     device: int | None
-    found: LoaderReport
+    facts: LoaderFacts  # what the loader is set to do
     step: feeding.CountedStep | None = None
+    began_s: float = field(default_factory=time.monotonic)
     tell: Callable[[float], object] = lambda _: None
+    undo: ExitStack = field(default_factory=ExitStack)  # ends with the last stage
+    # ------------------------------------------------------------- found so far
     batch: Any = None  # a real one on the host; gone as soon as it is not needed
     batch_s: float = 0.0  # how long loading of one takes, by what is known now
+    anatomy: Anatomy = _NO_BATCH
     shares_out: bool = False  # workers of an iterable dataset each give a part of it
+    guard: Guard | None = None
+    load: Loading = field(init=False)  # as it is
+    rates: Rates = field(default_factory=Rates)
+    search: WorkerSearch | None = None
+    bound: Bound | None = None
+    remarks: list[Remark] = field(default_factory=list)
     new: Any = None  # the rebuilt loader, still on the host
+    changes: tuple[Change, ...] = ()
     feeding: DevicePrefetcher | None = None  # what the user is to iterate
-    undo: ExitStack = field(default_factory=ExitStack)  # ends with the last stage
-    began_s: float = 0.0
-
-    def note(self, **found: Any) -> None:
-        """Add to what was found, by the names of the report."""
-        self.found = dataclasses.replace(self.found, **found)
-
-    def remark(self, *remarks: Remark) -> None:
-        """Add what a reader has to know."""
-        self.note(remarks=(*self.found.remarks, *remarks))
-
-    @property
-    def facts(self) -> LoaderFacts:
-        """What the loader is set to do."""
-        return self.found.loader
-
-    @property
-    def anatomy(self) -> Anatomy:
-        """What a batch consists of; one has been looked at."""
-        assert self.found.anatomy is not None  # noqa: S101 -- by an earlier stage
-        return self.found.anatomy
+    sameness: Sameness | None = None
+    proof: EndToEnd | None = None
 
     @property
     def now(self) -> int:
@@ -154,10 +154,10 @@ class Case:
     @property
     def workers(self) -> int:
         """Workers that the new loader is to have: as before, or as was asked for."""
-        search, asked = self.found.workers, self.options.workers
+        asked = self.options.workers
         if isinstance(asked, int):
             return asked
-        return search.chosen if asked == "auto" and search is not None else self.now
+        return self.search.chosen if asked == "auto" and self.search else self.now
 
     @property
     def place(self) -> str:
@@ -192,10 +192,6 @@ class Case:
         demand = limits.Demand(self.anatomy, count, ahead, self.pins)
         return limits.guard(demand, force=self.options.force)
 
-    def prefetcher(self, loader: Any) -> DevicePrefetcher:
-        """A loader that copies to where batches go."""
-        return DevicePrefetcher(loader, self.place)
-
     def make_current(self) -> None:
         """Make the device current until the last stage has ended; this starts it.
 
@@ -212,6 +208,25 @@ class Case:
             self.undo.enter_context(getattr(torch, kind).device(number))
         except RuntimeError as error:
             raise feeding.unusable(torch.device(kind, number), error) from error
+
+    def report(self, ending: Ending) -> LoaderReport:
+        """All that was found."""
+        return LoaderReport(
+            ending.state,
+            loading.setting_of(self.runtime, self.device),
+            self.facts,
+            ending.reason,
+            anatomy=None if self.anatomy is _NO_BATCH else self.anatomy,
+            guard=self.guard,
+            rates=self.rates,
+            workers=self.search,
+            bound=self.bound,
+            changes=self.changes,
+            sameness=self.sameness,
+            end_to_end=self.proof,
+            remarks=tuple(self.remarks),
+            out=self.options.out if self.feeding is not None else None,
+        )
 
 
 # ------------------------------------------------------------------------- look
@@ -255,7 +270,7 @@ def _look_for_doubles(case: Case, count: int) -> Ending | None:
     )
     remark = Remark(f"each record comes {often}: {text}", _SHARE_OUT, serious=True)
     if case.options.force:
-        case.remark(remark)
+        case.remarks.append(remark)
         return None
     return Ending(State.REFUSED, remark)
 
@@ -282,7 +297,7 @@ def _look_at_a_batch(case: Case) -> Ending | None:
     case.batch_s = time.monotonic() - asked_s
     unpinned = case.starts_nothing and bool(case.facts.pin_memory)
     anatomy = anatomy_of(case.batch, case.runtime, case.facts, unpinned=unpinned)
-    case.note(anatomy=anatomy)
+    case.anatomy = anatomy
     on_device = anatomy.bytes_that_are(Pinned.ON_DEVICE)
     if on_device and on_device == anatomy.tensor_bytes:
         return Ending(State.REFUSED, _ON_THE_DEVICE)
@@ -291,9 +306,8 @@ def _look_at_a_batch(case: Case) -> Ending | None:
 
 def _refuse_too_much(case: Case) -> Ending | None:
     """Say what pinning and workers take of the machine, and refuse too much."""
-    found = case.guard_with(case.workers)
-    case.note(guard=found)
-    limit = found.refusing
+    case.guard = case.guard_with(case.workers)
+    limit = case.guard.refusing
     if limit is None or case.options.diagnose:
         return None
     text = f"it would take too much of the {limit.kind.value}"
@@ -305,50 +319,40 @@ def _refuse_too_much(case: Case) -> Ending | None:
 
 def load(case: Case) -> Ending | None:
     """How fast it gives batches, and how fast with other numbers of workers."""
-    budget_s = case.options.budget_s
+    budget_s, asked = case.options.budget_s, case.options.workers
     known = loading.measure_loading(case.trial_copy(), budget_s=budget_s * 0.08)
-    case.batch_s = known.batch_s
-    case.note(rates=dataclasses.replace(case.found.rates, load=known))
-    asked = case.options.workers
+    case.load, case.batch_s, case.rates = known, known.batch_s, Rates(known)
     if isinstance(asked, int):
         if asked == case.now:
             return None
         ending = _look_for_doubles(case, asked)
         if ending is not None:
             return ending
-        trial = _measured(case, asked, budget_s * 0.1, known)
+        trial = _measured(case, asked, budget_s * 0.1)
         trials = tuple(sorted((known, trial), key=lambda each: each.workers))
-        case.note(workers=WorkerSearch(trials, asked, Stopped.ASKED, case.now))
+        case.search = WorkerSearch(trials, asked, Stopped.ASKED, case.now)
         return None
-    found = workers.search(
-        lambda count, seconds: _measured(case, count, seconds, known),
+    case.search = workers.search(
+        lambda count, seconds: _measured(case, count, seconds),
         known,
-        processors=case.found.setting.processors or 1,
+        processors=loading.usable(),
         budget_s=min(budget_s * 0.4, max(case.left_s - budget_s * 0.2, 0.0)),
         refuse=_why_no_workers(case),
         refusing=lambda count: case.guard_with(count).refusing,
         progress=case.tell,
     )
-    case.note(workers=found)
     return _refuse_too_much(case) if asked == "auto" else None
 
 
-def _measured(case: Case, count: int, budget_s: float, known: Loading) -> Loading:
+def _measured(case: Case, count: int, budget_s: float) -> Loading:
     """Loading with so many workers; without any it is asked where nobody minds."""
     patience_s = max(case.options.budget_s, loading.PATIENCE_S / 6)
+    how = {"budget_s": budget_s, "patience_s": patience_s}
     if count or not case.now:
-        found = loading.measure_loading(
-            case.trial_copy(workers=count),
-            budget_s=budget_s,
-            patience_s=patience_s,
-        )
-        return workers.within_reason(found, known)
-    return loading.measure_apart(
-        case.trial_copy(workers=0, pin_memory=False),
-        start_method_of(case.loader),
-        budget_s=budget_s,
-        patience_s=patience_s,
-    )
+        found = loading.measure_loading(case.trial_copy(workers=count), **how)
+        return workers.within_reason(found, case.load)
+    alone = case.trial_copy(workers=0, pin_memory=False)
+    return loading.measure_apart(alone, start_method_of(case.loader), **how)
 
 
 def _why_no_workers(case: Case) -> Remark | None:
@@ -366,34 +370,31 @@ def feed(case: Case) -> Ending | None:
     if not case.pins:
         return Ending(State.NO_ACCELERATOR, _NO_ACCELERATOR)
     if case.starts_nothing:
-        case.remark(_NOT_COPIED)
+        case.remarks.append(_NOT_COPIED)
         return Ending(State.DIAGNOSED)
     case.make_current()
-    case.undo.enter_context(feeding.given_back(case.runtime, case.device or 0))
-    rates = feeding.measure_feed(
+    number = case.device or 0
+    case.undo.enter_context(feeding.given_back(case.runtime, number))
+    case.rates = feeding.measure_feed(
         case.batch,
         case.runtime,
-        case.device or 0,
-        load=case.found.rates.load,
+        number,
+        load=case.load,
         step=case.step,
         budget_s=case.options.budget_s * 0.2,
     )
-    case.note(rates=rates)
-    if not rates.copies:
-        case.remark(_NO_LEAVES)
+    if not case.rates.copies:
+        case.remarks.append(_NO_LEAVES)
     return None
 
 
 def bound(case: Case) -> Ending | None:
     """Say what can be gained at most, and end where that is nothing."""
     case.batch = None
-    found = bounds.bound_of(
-        case.found.rates,
-        pinned=_is_pinned(case.anatomy),
-        workers=case.now,
-        search=case.found.workers,
+    pinned = _is_pinned(case.anatomy)
+    found = case.bound = bounds.bound_of(
+        case.rates, pinned=pinned, workers=case.now, search=case.search
     )
-    case.note(bound=found)
     if case.options.diagnose:
         return Ending(State.DIAGNOSED)
     asked = case.options.workers
@@ -402,7 +403,11 @@ def bound(case: Case) -> Ending | None:
     ahead, other = found.times(Remedy.PREFETCH), found.times(Remedy.WORKERS)
     if other >= WORTH_IT and other > ahead:
         return Ending(State.DIAGNOSED)  # that comes first, and is the user's to say
-    return None if ahead >= WORTH_IT else Ending(State.NOTHING, _other(found))
+    if ahead >= WORTH_IT:
+        return None
+    slowest, now = seconds_text(found.best_s), seconds_text(found.now_s)
+    text = f"{found.binding.value} takes {slowest} of {now} a step"
+    return Ending(State.NOTHING, Remark(text, _INSTEAD[found.binding]))
 
 
 def _is_pinned(anatomy: Anatomy) -> bool:
@@ -417,13 +422,6 @@ def _is_pinned(anatomy: Anatomy) -> bool:
     return pinned > 0 and pageable <= _HARDLY_ANY * pinned
 
 
-def _other(found: Bound) -> Remark:
-    """What to do instead, by what binds."""
-    slowest, now = seconds_text(found.best_s), seconds_text(found.now_s)
-    text = f"{found.binding.value} takes {slowest} of {now} a step"
-    return Remark(text, _INSTEAD[found.binding])
-
-
 # ------------------------------------------------------------------ make, prove
 
 
@@ -435,10 +433,9 @@ def make(case: Case) -> Ending | None:
         pin_memory=True if case.pins else None,
         workers=None if case.workers == case.now else case.workers,
     )
-    case.new, case.feeding = made.loader, case.prefetcher(made.loader)
-    case.note(changes=made.changes)
-    if case.pins:
-        case.remark(*made.remarks)
+    case.new, case.changes = made.loader, made.changes
+    case.feeding = DevicePrefetcher(made.loader, case.place)
+    case.remarks += made.remarks
     return None
 
 
@@ -446,17 +443,16 @@ def prove_the_same(case: Case) -> Ending | None:
     """Compare what old and new loader give, batch by batch, under one random state."""
     each_s = case.batch_s + case.anatomy.tensor_bytes / _READ_BYTES_PER_S
     affordable = int(case.options.budget_s / 10 / max(each_s, 1e-9))
-    sameness = same.compare(
+    found = case.sameness = same.compare(
         case.loader,
         case.feeding,
         batches=min(max(affordable, 2), _COMPARED),
         enough_s=case.options.budget_s / 20,
     )
-    case.note(sameness=sameness)
-    if sameness.same is not False or case.options.force:
+    if found.same is not False or case.options.force:
         return None
     case.feeding = None
-    text = f"the new loader gives other data: {sameness.difference}"
+    text = f"the new loader gives other data: {found.difference}"
     hint = "keep the old one; --force makes the new one all the same"
     return Ending(State.REFUSED, Remark(text, hint, serious=True))
 
@@ -467,61 +463,54 @@ def prove(case: Case) -> Ending | None:
 
 
 def _prove_faster(case: Case) -> Ending:
-    rates, search, asked = case.found.rates, case.found.workers, case.options
-    old_load = rates.load
-    new_load = (search and search.of(case.workers)) or old_load
-    assert old_load is not None  # noqa: S101 -- by an earlier stage
-    assert new_load is not None  # noqa: S101
+    search, asked, number = case.search, case.options, case.device or 0
+    new_load = (search and search.of(case.workers)) or case.load
+    rates = case.rates
     new_rates = dataclasses.replace(rates, load=new_load)
     step: Callable[[Any], object] | None = case.step
     if step is None:
         # As long as loading took before, it would hide that loading is faster now.
-        faster = new_load.between.median_s < old_load.between.median_s
+        faster = new_load.between.median_s < case.load.between.median_s
         used = new_rates if faster else rates
-        step = feeding.stand_in_for(used, case.runtime, case.device or 0)
-        timed = Samples((step.seconds,))
+        step = feeding.stand_in_for(used, case.runtime, number)
+        taken = Step(step.__name__, Samples((step.seconds,)), synthetic=True)
         rates, new_rates = (
-            dataclasses.replace(each, step=Step(step.__name__, timed, synthetic=True))
-            for each in (rates, new_rates)
+            dataclasses.replace(each, step=taken) for each in (rates, new_rates)
         )
-        case.note(rates=rates)
+        case.rates = rates
     # Both loops stay open: neither starts its workers while it is timed.
     pinned = _is_pinned(case.anatomy)
-    old, new = (
-        bounds.without_starting(each, workers=count, pinned=pinned)
-        for each, count in ((rates, case.now), (new_rates, case.workers))
-    )
+    old = bounds.without_starting(rates, workers=case.now, pinned=pinned)
+    new = bounds.without_starting(new_rates, workers=case.workers, pinned=pinned)
     called = case.step.__name__ if case.step is not None else "step"
     names = loops.Names(asked.name or "loader", asked.out or "pinned", called)
-    left_s = case.left_s + (_PATIENCE - 1) * asked.budget_s
     if case.runtime.simulated:
-        known = old_load is new_load or workers.is_told_apart(old_load, new_load)
-        proof = loops.worked_out(old, new, case.place, names, known=known)
-    elif left_s < _FEWEST_LOADED * case.batch_s:
+        known = case.load is new_load or workers.is_told_apart(case.load, new_load)
+        case.proof = loops.worked_out(old, new, case.place, names, known=known)
+    elif case.left_s + (_PATIENCE - 1) * asked.budget_s < _FEWEST_LOADED * case.batch_s:
         return _ended(case)
     else:
-        proof = loops.end_to_end(
+        case.proof = loops.end_to_end(
             case.trial_copy(),
-            case.prefetcher(clone(case.new)),
+            DevicePrefetcher(clone(case.new), case.place),
             case.runtime,
-            device=case.device or 0,
+            device=number,
             step=step,
             about_s=bounds.step_s(old, bounds.Way.BLOCKING),
             budget_s=max(case.left_s, asked.budget_s / 4),
             names=names,
             progress=case.tell,
         )
-    case.note(end_to_end=proof)
-    if case.found.bound is not None:
+    if case.bound is not None:
         changed = case.workers != case.now
         remedy = Remedy.EVERYTHING if changed else Remedy.PREFETCH
-        case.note(bound=bounds.after_proof(case.found.bound, proof, remedy))
+        case.bound = bounds.after_proof(case.bound, case.proof, remedy)
     return _ended(case)
 
 
 def _ended(case: Case) -> Ending:
     """What the proof comes to. A loader that is no faster is not kept."""
-    proof = case.found.end_to_end
+    proof = case.proof
     if proof is None or proof.result.interval is None:
         return Ending(State.SAME, _TOO_FEW)
     faster = proof.result.verdict is Verdict.FASTER
@@ -550,41 +539,37 @@ def investigate(
     loader: Any,
     options: Options,
     stages: Sequence[Stage] = STAGES,
-    progress: Progress | None = None,
+    progress: Progress = lambda *_: None,
 ) -> Improved:
     """Go from stage to stage until one of them ends it."""
-    case = _open(loader, options)
+    case, ending, before = _open(loader, options), None, 0.0
+    whole = sum(each.share for each in stages)
     with kept(case.loader), case.undo:
-        ending = _ending(case, stages, progress)
+        for stage in stages:
+
+            def tell(part: float, done: float = before, now: Stage = stage) -> object:
+                share = (done + min(part, 1.0) * now.share) / whole
+                return progress(min(share, 1.0), now.note)
+
+            case.tell = tell
+            tell(0.0)
+            ending = stage.run(case)
+            if ending is not None:
+                break
+            before += stage.share
     case.batch = None
     if case.step is not None:
-        case.remark(*case.step.remarks(simulated=case.runtime.simulated))
-    case.note(
-        state=ending.state,
-        setting=loading.setting_of(case.runtime, case.device),
-        reason=ending.reason,
-        out=options.out if case.feeding is not None else None,
-    )
-    return Improved(case.feeding, case.found)
-
-
-def _ending(case: Case, stages: Sequence[Stage], progress: Progress | None) -> Ending:
-    for stage in stages:
-        if progress is not None:
-            case.tell = _telling(progress, stage, stages)
-            case.tell(0.0)
-        found = stage.run(case)
-        if found is not None:
-            return found
-    return Ending(State.FASTER)
+        case.remarks += case.step.remarks(simulated=case.runtime.simulated)
+    return Improved(case.feeding, case.report(ending or Ending(State.FASTER)))
 
 
 def _open(loader: Any, options: Options) -> Case:
     step = None if options.step is None else feeding.CountedStep(options.step)
     ours = is_truly(loader, DevicePrefetcher)
     facts = facts_of(loader.loader if ours else loader, options.name)
-    kind, number = _kind_and_number(options.device)
-    runtime = open_runtime(kind)
+    asked = None if options.device is None else known_device(options.device)
+    runtime = open_runtime(None if asked is None else asked.type)
+    number = None if asked is None else asked.index
     if number is None and runtime.kind != "cpu":
         number = runtime.current_device() or 0
     count = runtime.device_count()
@@ -594,31 +579,7 @@ def _open(loader: Any, options: Options) -> Case:
         raise DeviceError(
             f"there is no {kind}:{number}: there is {there}", f"say --device {kind}:0"
         )
-    setting = loading.setting_of(runtime, number)
-    found = LoaderReport(State.FASTER, setting, facts)
-    began_s = time.monotonic()
-    return Case(loader, options, runtime, number, found, step, began_s=began_s)
-
-
-def _telling(
-    progress: Progress, stage: Stage, stages: Sequence[Stage]
-) -> Callable[[float], object]:
-    """Tells the share of the time that has passed, and what is done meanwhile."""
-    at = stages.index(stage)
-    before = sum(each.share for each in stages[:at])
-    whole = max(sum(each.share for each in stages), 1e-9)
-    return lambda part: progress(
-        min((before + min(part, 1.0) * stage.share) / whole, 1.0), stage.note
-    )
-
-
-def _kind_and_number(device: Any) -> tuple[str | None, int | None]:
-    if device is None:
-        return None, None
-    if isinstance(device, int):
-        return None, device
-    kind, _, number = str(device).partition(":")
-    return kind, int(number) if number.isdecimal() else None
+    return Case(loader, options, runtime, number, facts, step)
 
 
 # ------------------------------------------------------------------ what is said
@@ -661,6 +622,6 @@ _TOO_FEW = Remark(
     "give it more: --budget 60s",
 )
 _MEASURED_NOTHING = Remark(
-    "both loops were run in turn, and the new one is not faster by 5 %",
+    "both loops were compared, and the new one is not faster by 5 %",
     "keep the loader; --force makes the new one all the same",
 )

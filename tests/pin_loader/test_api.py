@@ -141,10 +141,9 @@ def test_less_than_five_percent_are_no_gain(ratio, state):
     interval = Interval(ratio - 0.01, ratio + 0.01, 0.95)
     result = Comparison(((1.0, ratio),) * 6, ratio, interval, Verdict.FASTER)
     case = SimpleNamespace(
-        pins=True,
         feeding="the new loader",
         options=SimpleNamespace(force=False),
-        found=SimpleNamespace(end_to_end=SimpleNamespace(result=result)),
+        proof=SimpleNamespace(result=result),
     )
 
     ending = stages._ended(case)
@@ -171,13 +170,12 @@ def test_whether_it_goes_on_follows_from_what_can_be_won(
     found = Bound(((Part.LOAD, 1.0),), 2.0, 1.0, Part.LOAD, gains)
     monkeypatch.setattr(stages.bounds, "bound_of", lambda *_, **__: found)
     case = SimpleNamespace(
-        pins=True,
         now=0,
         workers=0,
         anatomy=Anatomy("list", ()),
         options=stages.Options(),
-        found=SimpleNamespace(rates=None, workers=None),
-        note=lambda **_: None,
+        rates=None,
+        search=None,
     )
 
     ending = stages.bound(case)
