@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import array
 import copy
-import dataclasses
 import enum
 import sys
 from collections import deque
@@ -79,27 +78,15 @@ def to_device(batch: Any, device: Any, *, non_blocking: bool = True) -> Any:
     def moved_by_itself(thing: Any, _: Callable[[Any], Any]) -> Any | None:
         if not _moves_itself(thing) or not tensors_in(thing):
             return None
-        return _moved_by_itself(thing, device, non_blocking=non_blocking)
+        # Those of PyG and of transformers move themselves in place: so a copy does it.
+        clone: Any = thing if isinstance(thing, tuple) else _shallow_copy(thing)
+        try:
+            there = clone.to(device, non_blocking=non_blocking)
+        except TypeError:  # it takes the device only, or else says so again
+            there = clone.to(device)
+        return clone if there is None else there
 
     return _Change(moved, moved_by_itself).of(batch, 0)
-
-
-def _moved_by_itself(thing: Any, device: Any, *, non_blocking: bool) -> Any:
-    """Those of PyG and of transformers move themselves in place: so a copy does it."""
-    clone: Any = thing if isinstance(thing, tuple) else _shallow_copy(thing)
-    try:
-        moved = clone.to(device, non_blocking=non_blocking)
-    except TypeError:  # it takes the device only, or else says so again
-        moved = clone.to(device)
-    if moved is not None:
-        return moved
-    if not all(map(is_, tensors_in(clone), tensors_in(thing))):
-        return clone
-    name = type(thing).__name__
-    raise GpuMagicError(
-        f"{name}.to(device) returned nothing, so there is no batch to hand on",
-        f"let {name}.to return the batch that it has moved",
-    )
 
 
 class _Change:
@@ -231,12 +218,10 @@ def parts_of(thing: Any) -> Parts | None:
         return Parts(thing._fields, thing, named=True)
     if isinstance(thing, Sequence | set | frozenset):
         return Parts(range(len(thing)), list(thing))
-    names = _field_names(type(thing))
-    if names is None and not _moves_itself(thing) and not _is_plain_object(thing):
+    if not _moves_itself(thing) and not _is_plain_object(thing):
         return None
     held = _held_by(thing)
-    keys = [name for name in (names or held) if name in held]
-    return Parts(keys, [held[name] for name in keys], named=True) if keys else None
+    return Parts(list(held), list(held.values()), named=True) if held else None
 
 
 def _like(thing: Any, parts: Parts, new: Sequence[Any]) -> Any:
@@ -327,16 +312,6 @@ def _slots(kind: type) -> dict[str, MemberDescriptorType]:
         for name, slot in each.__dict__.items()
         if isinstance(slot, MemberDescriptorType)
     }
-
-
-def _field_names(kind: type) -> list[str] | None:
-    """The fields of a dataclass or of a class by attrs; None for all others."""
-    if dataclasses.is_dataclass(kind):
-        return [field.name for field in dataclasses.fields(kind)]
-    by_attrs = getattr(kind, "__attrs_attrs__", None)
-    if isinstance(by_attrs, tuple):
-        return [str(attribute.name) for attribute in by_attrs]
-    return None
 
 
 def _is_no_container(thing: Any) -> bool:

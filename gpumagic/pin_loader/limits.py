@@ -27,7 +27,6 @@ from gpumagic.pin_loader.records import (
 from gpumagic.report.units import bytes_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from gpumagic.pin_loader.records import Anatomy
@@ -104,31 +103,31 @@ def guard(
     Above a fifth of what there is it warns, above a half it refuses, unless the user
     insists.
     """
-    return Guard(tuple(_limits(wanted, room or look_at_headroom(), force=force)))
-
-
-def _limits(wanted: Demand, room: Headroom, *, force: bool) -> Iterator[Limit]:
+    room = room or look_at_headroom()
     rooms = [(LimitKind.AVAILABLE, room.machine.nbytes if room.machine else None)]
     if room.container is not None:
         rooms.append((LimitKind.CGROUP, room.container.nbytes))
     if wanted.workers:
         rooms.append((LimitKind.SHM, room.shm_bytes))
-    for kind, available in rooms:
-        needed, severity = wanted.needs(kind), Severity.FINE
-        if available is None:
-            severity = Severity.UNKNOWN
-        elif needed > REFUSE_SHARE * available and not force:
-            severity = Severity.REFUSE
-        elif needed > WARN_SHARE * available:
-            severity = Severity.WARN
-        loud = severity in (Severity.WARN, Severity.REFUSE)
-        hint = _hint(kind, wanted, available or 0, force=force) if loud else ""
-        yield Limit(kind, needed, available, severity, hint)
+    found = []
+    for kind, left in rooms:
+        needed, severity, hint = wanted.needs(kind), Severity.FINE, ""
+        if left is not None and needed > WARN_SHARE * left:
+            refused = needed > REFUSE_SHARE * left and not force
+            severity = Severity.REFUSE if refused else Severity.WARN
+            hint = _hint(kind, wanted, left, force=force)
+        found.append(Limit(kind, needed, left, severity, hint))
+    return Guard(tuple(found))
 
 
 def _hint(kind: LimitKind, wanted: Demand, available: int, *, force: bool) -> str:
     """What to do about one limit, in a sentence without a full stop."""
-    smaller = _smaller(kind, wanted, available)
+    smaller = "make the batches smaller: not even a loader without workers fits"
+    for workers in range(wanted.workers - 1, -1, -1):
+        needed = dataclasses.replace(wanted, workers=workers).needs(kind)
+        if needed <= WARN_SHARE * available:
+            smaller = f"type --workers {workers}, which takes {bytes_text(needed)}"
+            break
     if kind is LimitKind.SHM:
         larger = math.ceil(wanted.needs(kind) / REFUSE_SHARE / _GIB)
         return (
@@ -136,13 +135,3 @@ def _hint(kind: LimitKind, wanted: Demand, available: int, *, force: bool) -> st
             f"emptyDir with medium Memory at /dev/shm), or {smaller}"
         )
     return smaller if force else f"{smaller}, or insist with --force"
-
-
-def _smaller(kind: LimitKind, wanted: Demand, available: int) -> str:
-    """The most workers that fit, as it is typed."""
-    for workers in range(wanted.workers - 1, -1, -1):
-        smaller = dataclasses.replace(wanted, workers=workers)
-        needed = smaller.needs(kind)
-        if needed <= WARN_SHARE * available:
-            return f"type --workers {workers}, which takes {bytes_text(needed)}"
-    return "make the batches smaller: not even a loader without workers fits"

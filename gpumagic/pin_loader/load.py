@@ -17,7 +17,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.devices.host import ROOT, levels, lines_of, number_in
+from gpumagic.devices.host import ROOT, levels, lines_of
 from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import GpuMagicError
@@ -67,10 +67,7 @@ def usage(*, alone: bool) -> Usage:
 
 
 def measure_loading(
-    loader: Any,
-    *,
-    budget_s: float = 1.0,
-    patience_s: float = PATIENCE_S,
+    loader: Any, *, budget_s: float = 1.0, patience_s: float = PATIENCE_S
 ) -> Loading:
     """Iterate a loader and time its batches, one of which is alive at a time.
 
@@ -83,7 +80,8 @@ def measure_loading(
     arrivals = Arrivals(loader, budget_s)
     failure: LoaderFailed | None = None
     try:
-        arrivals.take(patience_s)
+        while arrivals.take_epoch(patience_s):
+            pass
     except GpuMagicError:
         raise
     except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
@@ -102,13 +100,12 @@ def worked(pids: Sequence[int]) -> tuple[float, float] | None:
 
     None where a system does not tell.
     """
-    had_ns = queued_ns = 0
-    for pid in pids:
-        try:
-            told = Path(_QUEUED_OF.format(pid)).read_text(encoding="ascii").split()
-            had_ns, queued_ns = had_ns + int(told[0]), queued_ns + int(told[1])
-        except (OSError, ValueError, IndexError):
-            return None
+    try:
+        files = [Path(_QUEUED_OF.format(pid)).read_bytes().split() for pid in pids]
+        had_ns = sum(int(each[0]) for each in files)
+        queued_ns = sum(int(each[1]) for each in files)
+    except (OSError, ValueError, IndexError):
+        return None
     return (had_ns / 1e9, queued_ns / 1e9) if pids else None
 
 
@@ -117,7 +114,7 @@ class Arrivals:
 
     def __init__(self, loader: Any, budget_s: float) -> None:
         self.count = 0
-        self._loader, self._budget_s = loader, budget_s
+        self._loader, self._budget_s = loader, max(budget_s, 1e-9)
         self._workers = getattr(loader, "num_workers", 0) or 0
         self._round = max(self._workers, 1)
         # While the last workers are started, the first ones prepare as many ahead.
@@ -126,15 +123,10 @@ class Arrivals:
         self._samples: list[float] = []
         self._rest: list[float] = []  # of epochs without a round that counts
         self._costs: list[tuple[float, float, int]] = []
-        self._first_s: float | None = None  # to the first batch of all
+        self._first_s = 0.0  # to the first batch of all
         self._timed_s = self._began_s = 0.0  # by a plain clock: since then
 
-    def take(self, patience_s: float) -> None:
-        """Take what is wanted, of as many epochs as that takes."""
-        while self._take_epoch(patience_s):
-            pass
-
-    def _take_epoch(self, patience_s: float) -> bool:
+    def take_epoch(self, patience_s: float) -> bool:
         """Take what is wanted of one epoch; whether another one is wanted."""
         before, began_s = len(self._samples), time.perf_counter()
         with trial.batches_of(self._loader, patience_s=patience_s) as batches:
@@ -163,10 +155,10 @@ class Arrivals:
         for batch in batches:
             del batch
             stamps.append(usage(alone=not self._workers))
-            self.count += 1
             now_s, last = time.perf_counter(), len(stamps) - 1
-            if self._first_s is None:
+            if not self.count:
                 self._began_s, self._first_s = now_s, now_s - began_s
+            self.count += 1
             if base is None:
                 long = now_s - self._began_s > self._budget_s / 2
                 if len(stamps) >= (self._round if long else self._ahead):
@@ -184,11 +176,10 @@ class Arrivals:
         if len(self._rest) >= _EPOCHS and not rounds:
             return True
         if not self._timed_s:  # a first round that takes longer than all
-            passed_s = now_s - self._began_s
-            return self.count > 0 and passed_s > _LONGEST * self._budget_s
+            return self.count > 0 and now_s - self._began_s > _LONGEST * self._budget_s
         passed_s = now_s - self._timed_s
-        spent = passed_s / self._budget_s if self._budget_s > 0 else 1.0
-        if not self._workers and (self._first_s or 0.0) > self._budget_s:
+        spent = passed_s / self._budget_s
+        if not self._workers and self._first_s > self._budget_s:
             return True  # one batch takes longer than all was to take
         if not rounds and not self._rest:
             return False
@@ -198,16 +189,17 @@ class Arrivals:
 
     def told(self) -> Loading:
         """What was found; there was a batch at least."""
-        samples = self._samples or self._rest or [self._first_s or 0.0]
-        cpu_s = waited_s = None
-        if not self._workers and self._costs:
-            counted = sum(count for *_, count in self._costs)
-            cpu_s = sum(cpu for cpu, *_ in self._costs) / counted
-            waited_s = sum(wait for _, wait, _ in self._costs) / counted
-        start_s, length = self._first_s or 0.0, length_of(self._loader)
-        share_s = start_s / length if self._workers and length else 0.0
-        timed = Samples(tuple(samples))
-        return Loading(timed, self._workers, start_s, share_s, cpu_s, waited_s)
+        timed = Samples(tuple(self._samples or self._rest or [self._first_s]))
+        if self._workers:
+            length = length_of(self._loader)
+            share_s = self._first_s / length if length else 0.0
+            return Loading(timed, self._workers, self._first_s, share_s)
+        counted = sum(count for *_, count in self._costs)
+        if not counted:
+            return Loading(timed, 0, self._first_s)
+        cpu_s = sum(cpu for cpu, *_ in self._costs) / counted
+        waited_s = sum(wait for _, wait, _ in self._costs) / counted
+        return Loading(timed, 0, self._first_s, 0.0, cpu_s, waited_s)
 
 
 def _free_share(
@@ -255,12 +247,8 @@ def usable(root: Path = ROOT) -> int:
 def _quota(folder: Path) -> float | None:
     """Processors' worth of time by one control group; None is no limit."""
     words = " ".join(lines_of(folder / "cpu.max")).split()
-    if len(words) == 2 and all(word.isdigit() for word in words):
-        quota, period = map(int, words)
-    else:
-        quota = number_in(folder / "cpu.cfs_quota_us") or 0
-        period = number_in(folder / "cpu.cfs_period_us") or 0
-    return quota / period if quota > 0 and period > 0 else None
+    limited = len(words) == 2 and all(word.isdigit() for word in words)
+    return int(words[0]) / int(words[1]) if limited else None
 
 
 # ----------------------------------------------------------- in a process apart
@@ -326,21 +314,16 @@ _LONGEST_TEXT = 300
 def failure_of(error: BaseException, batch: int) -> LoaderFailed:
     """The failure that this error is; it holds nothing of the error."""
     frames = traceback.extract_tb(error.__traceback__)
-    said = shortened(_said(error), _LONGEST_TEXT)
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith("Caught ") and "Traceback" in str(error):
+        # One from a worker has a traceback as text.
+        said = next((line for line in lines[2:] if not line[0].isspace()), lines[0])
+    else:
+        said = ": ".join([type(error).__name__, *lines[:1]])
+    said = shortened(said, _LONGEST_TEXT)
     if isinstance(error, _HANDING_OVER) and "multiprocessing" in frames[-1].filename:
         said = f"a worker exited unexpectedly while it handed over ({said})"
     died = any(word in said for word in _DIED)
     return LoaderFailed(
         f"the loader failed at batch {batch}: {said}", _NO_MEMORY if died else _HINT
     )
-
-
-def _said(error: BaseException) -> str:
-    """Its class and first line; of one from a worker, which has a traceback as text."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    if lines and lines[0].startswith("Caught ") and "Traceback" in str(error):
-        own = [line for line in lines[2:] if not line[0].isspace()]
-        lines = own or lines
-        return lines[0]
-    name = type(error).__name__
-    return f"{name}: {lines[0]}" if lines else name

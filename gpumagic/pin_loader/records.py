@@ -145,7 +145,6 @@ class Severity(enum.Enum):
     FINE = "fine"
     WARN = "warn"
     REFUSE = "refuse"
-    UNKNOWN = "unknown"
 
 
 class LimitKind(enum.Enum):

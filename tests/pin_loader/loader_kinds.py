@@ -144,18 +144,6 @@ class ManyEpochs(DataLoader):
             yield next(self.iterator)
 
 
-class InfiniteFromTheStart(ManyEpochs):
-    """The same, but the iterator is made by the constructor."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.iterator = DataLoader.__iter__(self)
-
-    def __iter__(self):
-        for _ in range(len(self)):
-            yield next(self.iterator)
-
-
 def as_a_tuple(rows):
     """A collate_fn of the user's."""
     return tuple(row["number"] for row in rows), [row["name"] for row in rows]

@@ -112,6 +112,22 @@ def test_more_workers_of_an_iterable_dataset_are_a_serious_remark():
     assert any(each.serious for each in made.remarks)
 
 
+def test_a_loader_that_keeps_its_iterator_for_good_is_not_copied():
+    """A copy would share it, and move it on."""
+
+    class Endless(DataLoader):
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.iterator = DataLoader.__iter__(self)
+
+    made = rebuild(Endless(Numbers(), 4))
+
+    assert made.loader is None
+    assert (
+        made.why_not.text == "it cannot be copied: Endless keeps one iterator for good"
+    )
+
+
 SAMPLERS = {
     "none": lambda: None,
     "sequential": lambda: SequentialSampler(range(11)),
@@ -203,41 +219,3 @@ def test_a_prepared_loader_stays_as_it_is():
     assert made.loader is None
     assert "accelerate has prepared it" in made.why_not.text
     assert "non_blocking=True" in made.why_not.hint
-
-
-# ------------------------------------------------------------------- torch_geometric
-
-
-def graphs():
-    """A few small graphs."""
-    data = pytest.importorskip("torch_geometric.data")
-    edges = torch.tensor([[0, 1], [1, 0]])
-    return [data.Data(x=torch.rand(2, 3), edge_index=edges) for _ in range(9)]
-
-
-def test_a_loader_of_neighbours_is_copied():
-    """What its samplers were made of cannot be known: a copy has them."""
-    library = pytest.importorskip("torch_geometric.loader")
-    sampling = pytest.importorskip("torch_geometric.sampler")
-
-    class Alone(sampling.BaseSampler):
-        """Every node is its own neighbourhood."""
-
-        edge_permutation = None
-
-        def sample_from_nodes(self, inputs):
-            nothing = torch.empty(0, dtype=torch.long)
-            about = (inputs.input_id, inputs.time)
-            return sampling.SamplerOutput(
-                inputs.node, nothing, nothing, nothing, metadata=about
-            )
-
-        sample_from_edges = None  # it has to have one
-
-    old = library.NodeLoader(graphs()[0], Alone(), batch_size=1, shuffle=True)
-
-    made = rebuild(old, pin_memory=True)
-
-    assert (made.loader.pin_memory, old.pin_memory) == (True, False)
-    assert made.loader.collate_fn.__self__ is made.loader
-    assert_same_for_two_epochs(old, made.loader)

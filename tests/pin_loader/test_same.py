@@ -23,7 +23,6 @@ from gpumagic.pin_loader.same import (  # noqa: E402
 )
 from tests.pin_loader.loader_kinds import (  # noqa: E402
     KINDS,
-    InfiniteFromTheStart,
     Noisy,
     Numbers,
     SizedStream,
@@ -122,16 +121,6 @@ def test_values_that_never_repeat_cannot_be_compared():
 
     assert found.same is None
     assert "gives other values each time" in (found.problem or "")
-
-
-def test_a_loader_that_would_be_moved_on_is_not_iterated():
-    """What cannot be copied is not compared."""
-    old = InfiniteFromTheStart(Numbers(), batch_size=4)
-
-    found = compare(old, DataLoader(Numbers(), 4), batches=3)
-
-    assert (found.same, found.batches) == (None, 0)
-    assert next(iter(old))["name"][0] == "row 0"
 
 
 # ------------------------------------------------------------ records given twice
