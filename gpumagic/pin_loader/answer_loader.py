@@ -23,17 +23,6 @@ from gpumagic.drawing import (
     one_screen,
 )
 from gpumagic.pin_loader import records
-from gpumagic.pin_loader.records import (
-    WORTH_IT,
-    LimitKind,
-    Pinned,
-    Rates,
-    Remedy,
-    Severity,
-    State,
-    Stopped,
-    WhyPageable,
-)
 from gpumagic.report import robust
 from gpumagic.report.record import Report
 from gpumagic.report.robust import Verdict, inverse
@@ -54,21 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from gpumagic.drawing import Cell, NoteKind, Part
-    from gpumagic.pin_loader.records import (
-        Anatomy,
-        Bound,
-        Change,
-        EndToEnd,
-        Gain,
-        Guard,
-        Leaf,
-        LoaderFacts,
-        Remark,
-        Sameness,
-        Samples,
-        Setting,
-        WorkerSearch,
-    )
 
 _MOST_TIMES = 100
 
@@ -77,19 +51,19 @@ _MOST_TIMES = 100
 class LoaderReport(Report):
     """A loader from diagnosis to proof; what was not reached is None."""
 
-    state: State
-    setting: Setting
-    loader: LoaderFacts
-    reason: Remark | None = None  # why it ended so, and what to do
-    anatomy: Anatomy | None = None
-    guard: Guard | None = None
-    rates: Rates = field(default_factory=Rates)
-    workers: WorkerSearch | None = None
-    bound: Bound | None = None
-    changes: tuple[Change, ...] = ()  # of arguments, in the new loader
-    sameness: Sameness | None = None
-    end_to_end: EndToEnd | None = None
-    remarks: tuple[Remark, ...] = ()
+    state: records.State
+    setting: records.Setting
+    loader: records.LoaderFacts
+    reason: records.Remark | None = None  # why it ended so, and what to do
+    anatomy: records.Anatomy | None = None
+    guard: records.Guard | None = None
+    rates: records.Rates = field(default_factory=records.Rates)
+    workers: records.WorkerSearch | None = None
+    bound: records.Bound | None = None
+    changes: tuple[records.Change, ...] = ()  # of arguments, in the new loader
+    sameness: records.Sameness | None = None
+    end_to_end: records.EndToEnd | None = None
+    remarks: tuple[records.Remark, ...] = ()
     out: str | None = None  # the name of the new loader, where there is one
 
     @property
@@ -119,14 +93,14 @@ class LoaderReport(Report):
 def _looked_at(report: LoaderReport) -> str:
     if report.bound is not None:
         return _bottleneck(report, report.bound)
-    if report.state is State.NOTHING:
+    if report.state is records.State.NOTHING:
         reason = "" if report.reason is None else f": {report.reason.text}"
         return f"{report.name} gives batches, and stays as it is{reason}"
     where = device_text(report.setting)
     return f"{_loads(report)}; copies to {where} were not measured"
 
 
-def _bottleneck(report: LoaderReport, bound: Bound) -> str:
+def _bottleneck(report: LoaderReport, bound: records.Bound) -> str:
     """What a step spends most on, and the best that is known to be done about it."""
     exposed = dict(bound.exposed)
     slowest = max(exposed, key=exposed.__getitem__)
@@ -138,31 +112,33 @@ def _bottleneck(report: LoaderReport, bound: Bound) -> str:
     return f"{said}. {_capital(_remedy_clause(report, bound))}."
 
 
-def _remedy_clause(report: LoaderReport, bound: Bound) -> str:
+def _remedy_clause(report: LoaderReport, bound: records.Bound) -> str:
     """The best that is known; where nothing is, what was tried."""
-    copies = bound.gain(Remedy.PIN, Remedy.PREFETCH)
-    ahead = copies is not None and copies.times >= WORTH_IT
+    copies = bound.gain(records.Remedy.PIN, records.Remedy.PREFETCH)
+    ahead = copies is not None and copies.times >= records.WORTH_IT
     copying = "copying ahead" if _pins(bound) else "pinning and copying ahead"
-    gain = bound.gain(Remedy.WORKERS)
+    gain = bound.gain(records.Remedy.WORKERS)
     if gain is not None and report.workers is not None:
         said = workers_clause(report.workers, gain)
-        most = bound.times(Remedy.EVERYTHING)
-        if ahead and most >= WORTH_IT * gain.times:
+        most = bound.times(records.Remedy.EVERYTHING)
+        if ahead and most >= records.WORTH_IT * gain.times:
             return f"{said}; {copying} besides, up to {times_text(most)} in all"
         return said
     if ahead and copies is not None:
-        what = "pinning" if copies.remedy is Remedy.PIN else copying
+        what = "pinning" if copies.remedy is records.Remedy.PIN else copying
         return f"{what} could give up to {times_text(copies.times)}"
     at_most = max([1.0, *(each.times for each in bound.gains)])
     return f"no remedy that was tried could give more than {times_text(at_most)}"
 
 
-def _pins(bound: Bound) -> bool:
+def _pins(bound: records.Bound) -> bool:
     """Whether the loader pins already, so that pinning is no remedy."""
-    return all(each.remedy is not Remedy.PIN for each in bound.gains)
+    return all(each.remedy is not records.Remedy.PIN for each in bound.gains)
 
 
-def workers_clause(search: WorkerSearch, gain: Gain | None = None) -> str:
+def workers_clause(
+    search: records.WorkerSearch, gain: records.Gain | None = None
+) -> str:
     """What other workers give, as measured; in half a sentence.
 
     Where to start them takes much of an epoch, also what they give once they are kept:
@@ -233,7 +209,11 @@ def _refused(report: LoaderReport) -> str:
     guard, reason, found = report.guard, report.reason, report.sameness
     if guard is not None and guard.refusing is not None:
         limit = guard.refusing
-        what = "workers would need" if limit.kind is LimitKind.SHM else "it would take"
+        what = (
+            "workers would need"
+            if limit.kind is records.LimitKind.SHM
+            else "it would take"
+        )
         left = bytes_text(limit.available)
         needed = f"{what} {bytes_text(limit.needed)} of the {limit.kind.value}"
         return f"Refused: {needed}, and {left} are left"
@@ -245,19 +225,19 @@ def _refused(report: LoaderReport) -> str:
     return f"Refused: {report.name} stays as it is{text}"
 
 
-_HEADLINES: dict[State, Callable[[LoaderReport], str]] = {
-    State.NOTHING: _looked_at,
-    State.DIAGNOSED: _looked_at,
-    State.FASTER: _compared,
-    State.SAME: _compared,
-    State.REFUSED: _refused,
-    State.NO_ACCELERATOR: lambda report: (
+_HEADLINES: dict[records.State, Callable[[LoaderReport], str]] = {
+    records.State.NOTHING: _looked_at,
+    records.State.DIAGNOSED: _looked_at,
+    records.State.FASTER: _compared,
+    records.State.SAME: _compared,
+    records.State.REFUSED: _refused,
+    records.State.NO_ACCELERATOR: lambda report: (
         f"{_loads(report)}; there is no accelerator to pin for"
     ),
 }
 
 
-def device_text(setting: Setting) -> str:
+def device_text(setting: records.Setting) -> str:
     """The device that batches go to."""
     if setting.device is None:
         return "the device"
@@ -279,14 +259,14 @@ def _parts(report: LoaderReport) -> Iterator[Part]:
     if said := _in_a_sentence(report):
         yield Paragraph(said)
     if report.anatomy is not None and report.anatomy.leaves:
-        inside = tuple(_batch_parts(report.anatomy))
-        yield Details("A batch, tensor by tensor", inside, "batch")
+        whole = (_batch_table(report.anatomy),)
+        yield Details("A batch, tensor by tensor", whole, "batch")
     if report.workers is not None:
         inside = _worker_table(report.workers), Paragraph(_on_workers(report.workers))
         yield Details("Loading by number of workers", inside, "workers")
     if proof := "\n".join(_proof_lines(report)):
-        whole = (Paragraph(proof),)
-        yield Details("Whether it is the same, and faster", whole, "proof")
+        lines = (Paragraph(proof),)
+        yield Details("Whether it is the same, and faster", lines, "proof")
     if times := tuple(_time_parts(report)):
         yield Details("How long each part takes", times, "times")
     yield how_measured(*map(Paragraph, _how(report)))
@@ -295,17 +275,17 @@ def _parts(report: LoaderReport) -> Iterator[Part]:
 def _notes(report: LoaderReport) -> Iterator[Note]:
     """What decides first: why not, what is wrong, what to type, what to mend."""
     search = report.workers
-    refused = report.state is State.REFUSED
+    refused = report.state is records.State.REFUSED
     yield from _reason(report)
     yield from notes_of(each for each in report.remarks if each.serious)
     yield from _next(report)
     if report.guard is not None and not refused:
         for limit in report.guard.limits:
-            if limit.severity in (Severity.WARN, Severity.REFUSE):
+            if limit.severity in (records.Severity.WARN, records.Severity.REFUSE):
                 left = bytes_text(limit.available)
                 said = f"{bytes_text(limit.needed)} needed, {left} available"
                 yield Note("warning", f"{limit.kind.value}: {said}", limit.hint)
-    if not refused and report.state is not State.NO_ACCELERATOR:
+    if not refused and report.state is not records.State.NO_ACCELERATOR:
         yield from _why_notes(report)
     if search is not None and search.problem is not None:
         yield from notes_of([search.problem])
@@ -318,7 +298,7 @@ def _notes(report: LoaderReport) -> Iterator[Note]:
         yield Note("note", said, "persistent_workers=True keeps them")
 
 
-def notes_of(remarks: Iterable[Remark]) -> Iterator[Note]:
+def notes_of(remarks: Iterable[records.Remark]) -> Iterator[Note]:
     """A note for each remark, each said once."""
     for each in dict.fromkeys(remarks):
         kind: NoteKind = "problem" if each.serious else "note"
@@ -330,7 +310,7 @@ def _reason(report: LoaderReport) -> Iterator[Note]:
     reason = report.reason
     if reason is None:
         return
-    refused = report.state is State.REFUSED
+    refused = report.state is records.State.REFUSED
     kind: NoteKind = "problem" if refused else "note"
     if refused or report.bound is not None or reason.text in report.headline:
         if reason.hint:
@@ -346,15 +326,15 @@ def _next(report: LoaderReport) -> Iterator[Note]:
         where = device_text(report.setting)
         said = f"its batches are on {where} already: leave out `.to()` in the loop"
         yield Note("note", said, f"for batch in {report.out}:")
-    if not name or report.state is State.REFUSED:
+    if not name or report.state is records.State.REFUSED:
         return
     if search is not None and search.gains and not _has_other_workers(report):
         hint = f"%pin_loader {name} --workers {search.chosen}"
-        if report.state is State.NO_ACCELERATOR:
+        if report.state is records.State.NO_ACCELERATOR:
             hint = f"DataLoader(..., num_workers={search.chosen})"
         said = "left to you: with other workers random transforms draw other numbers"
         yield Note("note", said, hint)
-    elif report.state is State.DIAGNOSED and report.bound and report.bound.best:
+    elif report.state is records.State.DIAGNOSED and report.bound and report.bound.best:
         said = "nothing was changed; this makes such a loader, and proves it"
         yield Note("note", said, f"%pin_loader {name}")
 
@@ -376,15 +356,19 @@ def _in_a_sentence(report: LoaderReport) -> str:
     """What was changed; or else how the batch lies in memory, and who loads."""
     search, anatomy, workers = report.workers, report.anatomy, ""
     if search is not None and report.bound is not None and not search.gains:
-        said = workers_clause(search) if search.stopped is not Stopped.ASKED else ""
+        said = (
+            workers_clause(search)
+            if search.stopped is not records.Stopped.ASKED
+            else ""
+        )
         workers = f"{_capital(said)}." if said else ""  # else the title has them
     if report.out is not None:
         return f"{_proof_sentence(report)} {workers}".strip()
-    quiet = report.state in (State.NO_ACCELERATOR, State.REFUSED)
+    quiet = report.state in (records.State.NO_ACCELERATOR, records.State.REFUSED)
     if anatomy is None or not anatomy.leaves or quiet:
         return workers
     memory = pageable_sentence(anatomy)
-    is_off = report.loader.pin_memory is False and memory.endswith("pageable")
+    is_off = not report.loader.pin_memory and memory.endswith("pageable")
     flag = "; pin_memory is off" if is_off else ""
     return f"{_capital(memory)}{flag}. {workers}".strip()
 
@@ -401,7 +385,7 @@ def _picture(report: LoaderReport) -> Iterator[Part]:
     proof, bound, step = report.end_to_end, report.bound, report.rates.step
     if bound is None:
         return
-    after = bound.gain(Remedy.PREFETCH) if proof is not None else bound.best
+    after = bound.gain(records.Remedy.PREFETCH) if proof is not None else bound.best
     if proof is not None:
         names = [report.name, report.out or "then"]
         if max(map(len, names)) > 20:
@@ -456,10 +440,14 @@ def _legend(stacks: list[Stack], said: dict[str, str]) -> Iterator[tuple[str, st
 # --------------------------------------------------------------- the remedies
 
 
-def _remedy_table(report: LoaderReport, bound: Bound) -> Table:
+def _remedy_table(report: LoaderReport, bound: records.Bound) -> Table:
     """What each remedy can give at most, the best first; what was made, measured."""
     proof, heads = report.end_to_end, [Column("Remedy"), Column("At most", number=True)]
-    made = Remedy.EVERYTHING if _has_other_workers(report) else Remedy.PREFETCH
+    made = (
+        records.Remedy.EVERYTHING
+        if _has_other_workers(report)
+        else records.Remedy.PREFETCH
+    )
     measured = ""
     if proof is not None and proof.result.verdict is not Verdict.CANNOT_TELL:
         measured = times_text(inverse(proof.result.ratio))
@@ -478,7 +466,7 @@ def _remedy_table(report: LoaderReport, bound: Bound) -> Table:
     return Table(caption, tuple(heads), tuple(rows), name="remedies")
 
 
-def _remedy_text(report: LoaderReport, gain: Gain, bound: Bound) -> str:
+def _remedy_text(report: LoaderReport, gain: records.Gain, bound: records.Bound) -> str:
     """A remedy as one would set it; workers are taken to be kept."""
     search, workers = report.workers, f"num_workers={gain.workers}"
     new = search.of(gain.workers) if search and gain.workers is not None else None
@@ -486,10 +474,10 @@ def _remedy_text(report: LoaderReport, gain: Gain, bound: Bound) -> str:
         workers += ", persistent_workers=True"
     ahead = "copied ahead" if _pins(bound) else "pinned, copied ahead"
     return {
-        Remedy.PIN: "pin_memory=True",
-        Remedy.PREFETCH: ahead,
-        Remedy.WORKERS: workers,
-        Remedy.EVERYTHING: f"{workers}, {ahead}",
+        records.Remedy.PIN: "pin_memory=True",
+        records.Remedy.PREFETCH: ahead,
+        records.Remedy.WORKERS: workers,
+        records.Remedy.EVERYTHING: f"{workers}, {ahead}",
     }[gain.remedy]
 
 
@@ -497,58 +485,49 @@ def _remedy_text(report: LoaderReport, gain: Gain, bound: Bound) -> str:
 
 _MOST_LEAVES, _LONGEST_PATH = 10, 120
 _FIXES = {
-    WhyPageable.PASSED_THROUGH: (
+    records.WhyPageable.PASSED_THROUGH: (
         "the loader of %pin_loader pins it, or give {holder} a pin_memory() method"
     ),
-    WhyPageable.NOT_A_TENSOR: "torch.from_numpy(...) in the collate_fn",
-    WhyPageable.NOT_DENSE: "send its indices and values as tensors of their own",
+    records.WhyPageable.NOT_A_TENSOR: "torch.from_numpy(...) in the collate_fn",
+    records.WhyPageable.NOT_DENSE: "send its indices and values as two tensors",
 }
 
 
-def pageable_sentence(anatomy: Anatomy) -> str:
+def pageable_sentence(anatomy: records.Anatomy) -> str:
     """How many tensors and bytes are pageable, in one sentence without a full stop."""
     kinds = {leaf.pinned for leaf in anatomy.leaves}
     size = bytes_text(anatomy.tensor_bytes)
     if len(kinds) == 1:
         count = count_text(len(anatomy.leaves), "tensor")
         return f"a batch ({count}, {size}) is {kinds.pop().value}"
-    pageable = bytes_text(anatomy.bytes_that_are(Pinned.PAGEABLE))
-    least = "at least " if Pinned.UNKNOWN in kinds else ""
+    pageable = bytes_text(anatomy.bytes_that_are(records.Pinned.PAGEABLE))
+    least = "at least " if records.Pinned.UNKNOWN in kinds else ""
     return f"{least}{pageable} of {size} of a batch are pageable"
-
-
-def _reasons(anatomy: Anatomy) -> list[tuple[WhyPageable, str, list[Leaf]]]:
-    """Pageable tensors by why they are, in half a sentence, the most bytes first."""
-    by_why: dict[tuple[WhyPageable, str], list[Leaf]] = {}
-    for leaf in anatomy.leaves:
-        if leaf.pinned is Pinned.PAGEABLE:
-            why = leaf.why or WhyPageable.UNKNOWN
-            by_why.setdefault((why, leaf.holder or "its class"), []).append(leaf)
-    found = [(why, holder, its) for (why, holder), its in by_why.items()]
-    return sorted(found, key=lambda each: -sum(leaf.nbytes for leaf in each[2]))
 
 
 def _why_notes(report: LoaderReport) -> Iterator[Note]:
     """Reasons why tensors are pageable that no remedy of the table mends."""
-    for why, holder, leaves in _reasons(report.anatomy) if report.anatomy else ():
-        made = report.out is not None and why is WhyPageable.PASSED_THROUGH
-        if why in _FIXES and not made:
-            size = bytes_text(sum(leaf.nbytes for leaf in leaves))
-            said = f"pageable: {size}, as {why.value}"
-            yield Note("warning", said, _FIXES[why].format(holder=holder))
+    by_why: dict[tuple[records.WhyPageable, str], int] = {}
+    for leaf in report.anatomy.leaves if report.anatomy else ():
+        made = report.out is not None and leaf.why is records.WhyPageable.PASSED_THROUGH
+        if leaf.pinned is records.Pinned.PAGEABLE and leaf.why in _FIXES and not made:
+            key = leaf.why, leaf.holder or "its class"
+            by_why[key] = by_why.get(key, 0) + leaf.nbytes
+    for (why, holder), nbytes in by_why.items():
+        said = f"pageable: {bytes_text(nbytes)}, as {why.value}"
+        yield Note("warning", said, _FIXES[why].format(holder=holder))
 
 
-def _batch_parts(anatomy: Anatomy) -> Iterator[Part]:
-    """Why tensors are pageable, then all of them."""
-    lines = [f"{_capital(pageable_sentence(anatomy))}."]
-    for why, _, its in _reasons(anatomy):
-        paths = listed([shortened(leaf.path, _LONGEST_PATH) for leaf in its], most=3)
-        size = bytes_text(sum(leaf.nbytes for leaf in its))
-        lines.append(f"{size}: {why.value} ({paths}).")
-    yield Paragraph("\n".join(lines))
+def _batch_table(anatomy: records.Anatomy) -> Table:
+    """All tensors, and why they are pageable."""
     leaves = sorted(anatomy.leaves, key=lambda leaf: -leaf.nbytes)
     caption = f"A batch ({anatomy.class_name}, {bytes_text(anatomy.tensor_bytes)})"
-    yield Table.of(caption, _LEAF, leaves[:_MOST_LEAVES], len(leaves))
+    return Table.of(caption, _LEAF, leaves[:_MOST_LEAVES], len(leaves))
+
+
+def _memory(leaf: records.Leaf) -> str:
+    why = f": {leaf.why.value}" if leaf.why is not None else ""
+    return f"{leaf.pinned.value}{why}"
 
 
 _LEAF = (
@@ -557,13 +536,13 @@ _LEAF = (
     Property(Column("Shape"), lambda leaf: " x ".join(map(str, leaf.shape)) or "-"),
     Property(Column("Type"), lambda leaf: leaf.dtype or "-"),
     Property(Column("Size", number=True), lambda leaf: bytes_text(leaf.nbytes)),
-    Property(Column("Memory"), lambda leaf: leaf.pinned.value),
+    Property(Column("Memory"), _memory),
 )
 
 # --------------------------------------------------------------------- workers
 
 
-def _worker_table(search: WorkerSearch) -> Table:
+def _worker_table(search: records.WorkerSearch) -> Table:
     """The curve as a table of bars."""
     speeds = [1 / max(each.batch_s, 1e-9) for each in search.trials]
     rows = []
@@ -582,7 +561,7 @@ def _worker_table(search: WorkerSearch) -> Table:
     return Table("Loading by number of workers (measured)", heads, tuple(rows))
 
 
-def _on_workers(search: WorkerSearch) -> str:
+def _on_workers(search: records.WorkerSearch) -> str:
     lines = [f"Other numbers were not tried: {search.stopped.value}."]
     alone = search.of(0)
     if alone is not None and alone.cpu_s is not None and search.busy is not None:
@@ -669,8 +648,8 @@ _TIME_HEADS = (
 )
 
 
-def _time_rows(rates: Rates) -> Iterator[tuple[Cell, ...]]:
-    parts: list[tuple[str, Samples, bool]] = []
+def _time_rows(rates: records.Rates) -> Iterator[tuple[Cell, ...]]:
+    parts: list[tuple[str, records.Samples, bool]] = []
     if rates.load is not None:
         count = count_text(rates.load.workers, "worker")
         parts.append((f"loading, {count}, on this machine", rates.load.between, False))
@@ -709,10 +688,10 @@ copies to the device and compute as the {label} has them, on its own clock."""
 def _how(report: LoaderReport) -> Iterator[str]:
     bound, label = report.bound, report.setting.label
     facts = report.loader
-    values = {name: getattr(facts, name) for name in _SETTINGS}
-    set_to = [f"{name}={value}" for name, value in values.items() if value is not None]
+    ahead = f", prefetch_factor={facts.prefetch_factor}" if facts.workers else ""
     yield (
-        f"{facts.class_name}({', '.join(set_to)})\n"
+        f"{report.name}: num_workers={facts.workers}{ahead}, "
+        f"pin_memory={facts.pin_memory}; "
         f"{count_text(facts.length, 'batch', 'batches')} in an epoch"
     )
     if bound is not None and bound.gains:
@@ -731,18 +710,7 @@ def _how(report: LoaderReport) -> Iterator[str]:
         yield said
 
 
-_SETTINGS = (
-    "dataset",
-    "batch_size",
-    "sampler",
-    "workers",
-    "prefetch_factor",
-    "pin_memory",
-    "persistent_workers",
-)
-
-
-def place_lines(setting: Setting) -> Iterator[str]:
+def place_lines(setting: records.Setting) -> Iterator[str]:
     """The device, versions, and processors."""
     if setting.device_name is not None:
         number = "" if setting.device is None else f"{setting.kind}:{setting.device}, "

@@ -244,20 +244,13 @@ class CountedStep:
         self.calls += 1
         return self._function(batch)
 
-    def remarks(self, *, simulated: bool) -> Iterator[Remark]:
+    def remark(self) -> Remark:
         """What a reader has to know of these calls."""
-        if not self.calls:
-            return
-        yield Remark(
+        return Remark(
             f"{self.__name__} was called {count_text(self.calls, 'time')}: what it "
             "changes has changed, as weights and an optimizer have",
             "measure with a copy of the model, or make both anew",
         )
-        if simulated:
-            yield Remark(
-                "what the step does on the host takes no time on the simulated "
-                "device's clock: only its work on the device counts"
-            )
 
 
 class StandIn:

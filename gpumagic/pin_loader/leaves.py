@@ -111,8 +111,7 @@ def _why(
     ended = next((each for each in fates if each[1] is not Treatment.REBUILT), None)
     if ended is not None and ended[1] is Treatment.PASSED_THROUGH:
         return WhyPageable.PASSED_THROUGH, type(ended[0]).__name__
-    off = facts.pin_memory is False
-    return WhyPageable.FLAG_OFF if off else WhyPageable.UNKNOWN, None
+    return WhyPageable.UNKNOWN if facts.pin_memory else WhyPageable.FLAG_OFF, None
 
 
 def _leaf_of_array(array: Any, path: str) -> Leaf:

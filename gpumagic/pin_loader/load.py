@@ -27,13 +27,10 @@ from gpumagic.pin_loader.records import Loading, Samples, Setting
 from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gpumagic.devices.protocols import Runtime
     from gpumagic.pin_loader.trial import Trial
 
 _QUEUED = "/proc/thread-self/schedstat"  # Linux alone has it
-_QUEUED_OF = "/proc/{}/schedstat"
 PATIENCE_S = 60.0  # for one batch, where nothing else is said
 _ROUNDS, _PLENTY_ROUNDS = 200, 4
 FEWEST_ROUNDS = 3  # below, noise is all there is
@@ -75,7 +72,7 @@ def measure_loading(
     one before at once; a sample is therefore the time of one round, a batch from each
     worker, divided by the workers. The first rounds, which open things and were
     prepared ahead, do not count, nor does the time for which others had the processor
-    of this thread, or of its workers. Where an epoch is short it is gone through again.
+    of this thread, if it loads itself. A short epoch is gone through again.
     """
     arrivals = Arrivals(loader, budget_s)
     failure: LoaderFailed | None = None
@@ -93,20 +90,6 @@ def measure_loading(
             "the loader has no batches", "look at the length of its dataset"
         )
     return arrivals.told()
-
-
-def worked(pids: Sequence[int]) -> tuple[float, float] | None:
-    """Processor time that these have had, and for how long they could have more.
-
-    None where a system does not tell.
-    """
-    try:
-        files = [Path(_QUEUED_OF.format(pid)).read_bytes().split() for pid in pids]
-        had_ns = sum(int(each[0]) for each in files)
-        queued_ns = sum(int(each[1]) for each in files)
-    except (OSError, ValueError, IndexError):
-        return None
-    return (had_ns / 1e9, queued_ns / 1e9) if pids else None
 
 
 class Arrivals:
@@ -130,28 +113,21 @@ class Arrivals:
         """Take what is wanted of one epoch; whether another one is wanted."""
         before, began_s = len(self._samples), time.perf_counter()
         with trial.batches_of(self._loader, patience_s=patience_s) as batches:
-            stamps, base, had = self._stamps(batches, began_s)
-            now = worked(batches.worker_pids())
+            stamps, base = self._stamps(batches, began_s)
         counted = len(stamps) - 1 - base
         if counted > 0:
             took_s = max(stamps[-1].now_s - stamps[base].now_s, 1e-9)
             cpu_s = stamps[-1].cpu_s - stamps[base].cpu_s
             self._costs.append((cpu_s, max(took_s - cpu_s, 0.0), counted))
-            if had is not None and now is not None:
-                free = _free_share(took_s, self._workers, had, now)
-                self._samples[before:] = [s * free for s in self._samples[before:]]
         if len(self._samples) == before and len(stamps) > 1:
             between_s = stamps[-1].now_s - stamps[0].now_s
             self._rest.append(between_s / (len(stamps) - 1))
         return len(stamps) > 1 and not self._is_enough()
 
-    def _stamps(
-        self, batches: Trial, began_s: float
-    ) -> tuple[list[Usage], int, tuple[float, float] | None]:
-        """When each batch came, with which timing begins, and what workers had then."""
+    def _stamps(self, batches: Trial, began_s: float) -> tuple[list[Usage], int]:
+        """When each batch came, and with which timing begins."""
         stamps: list[Usage] = []
         base: int | None = None
-        had: tuple[float, float] | None = None
         for batch in batches:
             del batch
             stamps.append(usage(alone=not self._workers))
@@ -162,14 +138,14 @@ class Arrivals:
             if base is None:
                 long = now_s - self._began_s > self._budget_s / 2
                 if len(stamps) >= (self._round if long else self._ahead):
-                    base, had = last, worked(batches.worker_pids())
+                    base = last
                     self._timed_s = self._timed_s or now_s
             elif not (last - base) % self._round:
                 took_s = stamps[-1].now_s - stamps[-self._round - 1].now_s
                 self._samples.append(took_s / self._round)
             if self._is_enough():
                 break
-        return stamps, len(stamps) if base is None else base, had
+        return stamps, len(stamps) if base is None else base
 
     def _is_enough(self) -> bool:
         now_s, rounds = time.perf_counter(), len(self._samples)
@@ -200,18 +176,6 @@ class Arrivals:
         cpu_s = sum(cpu for cpu, *_ in self._costs) / counted
         waited_s = sum(wait for _, wait, _ in self._costs) / counted
         return Loading(timed, 0, self._first_s, 0.0, cpu_s, waited_s)
-
-
-def _free_share(
-    took_s: float, workers: int, had: tuple[float, float], now: tuple[float, float]
-) -> float:
-    """What share of its time a worker was not kept from working by others.
-
-    Where the processors are busy with these very workers, they are no others.
-    """
-    worked_s, queued_s = now[0] - had[0], now[1] - had[1]
-    free = 1 - queued_s / workers / took_s
-    return min(max(free, worked_s / usable() / took_s), 1.0)
 
 
 def setting_of(runtime: Runtime, device: int | None) -> Setting:

@@ -68,17 +68,12 @@ class Setting(Record):
 class LoaderFacts(Record):
     """What a loader is set to do; None is unknown, or does not apply."""
 
-    class_name: str
     name: str | None = None
-    dataset: str | None = None  # its class
-    iterable: bool = False  # it is gone through, and not asked by index
-    sampler: str | None = None  # its class, or that of the batch sampler
+    iterable: bool = False  # the dataset is gone through, and not asked by index
     length: int | None = None  # batches in an epoch
-    batch_size: int | None = None
-    workers: int | None = None
+    workers: int = 0
     prefetch_factor: int | None = None
-    pin_memory: bool | None = None
-    persistent_workers: bool | None = None
+    pin_memory: bool = False
 
 
 # ------------------------------------------------------------------- its batch

@@ -19,7 +19,7 @@ from gpumagic.devices.simulated import word_of
 from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.pin_loader import bound as bounds
 from gpumagic.pin_loader import feed as feeding
-from gpumagic.pin_loader import limits, loops, pickled, same, workers
+from gpumagic.pin_loader import limits, loops, pickled, records, same, workers
 from gpumagic.pin_loader import load as loading
 from gpumagic.pin_loader.answer_loader import LoaderReport
 from gpumagic.pin_loader.leaves import anatomy_of
@@ -33,21 +33,6 @@ from gpumagic.pin_loader.loader import (
 )
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher, known_device
 from gpumagic.pin_loader.random_state import kept
-from gpumagic.pin_loader.records import (
-    WORTH_IT,
-    Anatomy,
-    Part,
-    Pinned,
-    Rates,
-    Remark,
-    Remedy,
-    Samples,
-    State,
-    Step,
-    Stopped,
-    WhyPageable,
-    WorkerSearch,
-)
 from gpumagic.pin_loader.trial import batches_of
 from gpumagic.report.introspection import is_truly
 from gpumagic.report.robust import Verdict
@@ -57,20 +42,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.pin_loader.records import (
-        Bound,
-        Change,
-        EndToEnd,
-        Guard,
-        LoaderFacts,
-        Loading,
-        Sameness,
-    )
 
     Progress = Callable[[float, str], object]
 
 _HARDLY_ANY = 0.01
-_NO_BATCH = Anatomy("", ())
+_NO_BATCH = records.Anatomy("", ())
 _FEWEST_LOADED = 22  # by one pair of runs, each after a few batches to begin with
 _PATIENCE = 1.25  # times the budget, after which nothing long is begun
 _COMPARED = 8  # batches
@@ -94,8 +70,8 @@ class Options:
 class Ending(NamedTuple):
     """Why an investigation goes no further."""
 
-    state: State
-    reason: Remark | None = None
+    state: records.State
+    reason: records.Remark | None = None
 
 
 class Stage(NamedTuple):
@@ -124,7 +100,7 @@ class Case:
     options: Options
     runtime: Runtime
     device: int | None
-    facts: LoaderFacts  # what the loader is set to do
+    facts: records.LoaderFacts  # what the loader is set to do
     step: feeding.CountedStep | None = None
     began_s: float = field(default_factory=time.monotonic)
     tell: Callable[[float], object] = lambda _: None
@@ -132,24 +108,19 @@ class Case:
     # ------------------------------------------------------------- found so far
     batch: Any = None  # a real one on the host; gone as soon as it is not needed
     batch_s: float = 0.0  # how long loading of one takes, by what is known now
-    anatomy: Anatomy = _NO_BATCH
+    anatomy: records.Anatomy = _NO_BATCH
     shares_out: bool = False  # workers of an iterable dataset each give a part of it
-    guard: Guard | None = None
-    load: Loading = field(init=False)  # as it is
-    rates: Rates = field(default_factory=Rates)
-    search: WorkerSearch | None = None
-    bound: Bound | None = None
-    remarks: list[Remark] = field(default_factory=list)
+    guard: records.Guard | None = None
+    load: records.Loading = field(init=False)  # as it is
+    rates: records.Rates = field(default_factory=records.Rates)
+    search: records.WorkerSearch | None = None
+    bound: records.Bound | None = None
+    remarks: list[records.Remark] = field(default_factory=list)
     new: Any = None  # the rebuilt loader, still on the host
-    changes: tuple[Change, ...] = ()
+    changes: tuple[records.Change, ...] = ()
     feeding: DevicePrefetcher | None = None  # what the user is to iterate
-    sameness: Sameness | None = None
-    proof: EndToEnd | None = None
-
-    @property
-    def now(self) -> int:
-        """Workers that the loader has."""
-        return self.facts.workers or 0
+    sameness: records.Sameness | None = None
+    proof: records.EndToEnd | None = None
 
     @property
     def workers(self) -> int:
@@ -157,7 +128,11 @@ class Case:
         asked = self.options.workers
         if isinstance(asked, int):
             return asked
-        return self.search.chosen if asked == "auto" and self.search else self.now
+        return (
+            self.search.chosen
+            if asked == "auto" and self.search
+            else self.facts.workers
+        )
 
     @property
     def place(self) -> str:
@@ -186,7 +161,7 @@ class Case:
             changes["pin_memory"] = False
         return clone(self.loader, **changes)
 
-    def guard_with(self, count: int) -> Guard:
+    def guard_with(self, count: int) -> records.Guard:
         """What so many workers would take of the machine."""
         ahead = self.facts.prefetch_factor or USUAL_PREFETCH
         demand = limits.Demand(self.anatomy, count, ahead, self.pins)
@@ -235,19 +210,19 @@ class Case:
 def look(case: Case) -> Ending | None:
     """What it is set to do, and one batch; refuse what would do harm."""
     if is_truly(case.loader, DevicePrefetcher):
-        return Ending(State.NOTHING, _COPIES_AHEAD)
+        return Ending(records.State.NOTHING, _COPIES_AHEAD)
     reason = one_shot_reason(case.loader)
     if reason is not None:
         text = f"{reason}, so that every batch that is looked at is lost"
-        return Ending(State.REFUSED, Remark(text, _BEGIN_ANEW))
+        return Ending(records.State.REFUSED, records.Remark(text, _BEGIN_ANEW))
     why_not = rebuild(case.loader).why_not
     if why_not is not None:
-        return Ending(State.NOTHING, why_not)
-    if case.now or case.options.workers not in (None, 0):
+        return Ending(records.State.NOTHING, why_not)
+    if case.facts.workers or case.options.workers not in (None, 0):
         remark = pickled.unpicklable(case.loader)
         if remark is not None:
-            return Ending(State.REFUSED, remark)
-    return _look_for_doubles(case, case.now) or _look_at_a_batch(case)
+            return Ending(records.State.REFUSED, remark)
+    return _look_for_doubles(case, case.facts.workers) or _look_at_a_batch(case)
 
 
 def _look_for_doubles(case: Case, count: int) -> Ending | None:
@@ -268,11 +243,13 @@ def _look_for_doubles(case: Case, count: int) -> Ending | None:
     text = (
         f"its {count} workers each go through the whole dataset, and so does an epoch"
     )
-    remark = Remark(f"each record comes {often}: {text}", _SHARE_OUT, serious=True)
+    remark = records.Remark(
+        f"each record comes {often}: {text}", _SHARE_OUT, serious=True
+    )
     if case.options.force:
         case.remarks.append(remark)
         return None
-    return Ending(State.REFUSED, remark)
+    return Ending(records.State.REFUSED, remark)
 
 
 def _look_at_a_batch(case: Case) -> Ending | None:
@@ -284,7 +261,7 @@ def _look_at_a_batch(case: Case) -> Ending | None:
     if case.facts.pin_memory and not case.starts_nothing:
         case.make_current()
     asked_s = time.monotonic()
-    one = case.trial_copy(workers=min(case.now, 1), prefetch_factor=1)
+    one = case.trial_copy(workers=min(case.facts.workers, 1), prefetch_factor=1)
     with batches_of(one) as batches:
         try:
             case.batch = next(batches)
@@ -295,12 +272,12 @@ def _look_at_a_batch(case: Case) -> Ending | None:
         except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
             raise loading.failure_of(error, 0) from None
     case.batch_s = time.monotonic() - asked_s
-    unpinned = case.starts_nothing and bool(case.facts.pin_memory)
+    unpinned = case.starts_nothing and case.facts.pin_memory
     anatomy = anatomy_of(case.batch, case.runtime, case.facts, unpinned=unpinned)
     case.anatomy = anatomy
-    on_device = anatomy.bytes_that_are(Pinned.ON_DEVICE)
+    on_device = anatomy.bytes_that_are(records.Pinned.ON_DEVICE)
     if on_device and on_device == anatomy.tensor_bytes:
-        return Ending(State.REFUSED, _ON_THE_DEVICE)
+        return Ending(records.State.REFUSED, _ON_THE_DEVICE)
     return _refuse_too_much(case)
 
 
@@ -311,7 +288,7 @@ def _refuse_too_much(case: Case) -> Ending | None:
     if limit is None or case.options.diagnose:
         return None
     text = f"it would take too much of the {limit.kind.value}"
-    return Ending(State.REFUSED, Remark(text, limit.hint))
+    return Ending(records.State.REFUSED, records.Remark(text, limit.hint))
 
 
 # ------------------------------------------------------------------------- load
@@ -321,16 +298,18 @@ def load(case: Case) -> Ending | None:
     """How fast it gives batches, and how fast with other numbers of workers."""
     budget_s, asked = case.options.budget_s, case.options.workers
     known = loading.measure_loading(case.trial_copy(), budget_s=budget_s * 0.08)
-    case.load, case.batch_s, case.rates = known, known.batch_s, Rates(known)
+    case.load, case.batch_s, case.rates = known, known.batch_s, records.Rates(known)
     if isinstance(asked, int):
-        if asked == case.now:
+        if asked == case.facts.workers:
             return None
         ending = _look_for_doubles(case, asked)
         if ending is not None:
             return ending
         trial = _measured(case, asked, budget_s * 0.1)
         trials = tuple(sorted((known, trial), key=lambda each: each.workers))
-        case.search = WorkerSearch(trials, asked, Stopped.ASKED, case.now)
+        case.search = records.WorkerSearch(
+            trials, asked, records.Stopped.ASKED, case.facts.workers
+        )
         return None
     case.search = workers.search(
         lambda count, seconds: _measured(case, count, seconds),
@@ -344,21 +323,21 @@ def load(case: Case) -> Ending | None:
     return _refuse_too_much(case) if asked == "auto" else None
 
 
-def _measured(case: Case, count: int, budget_s: float) -> Loading:
+def _measured(case: Case, count: int, budget_s: float) -> records.Loading:
     """Loading with so many workers; without any it is asked where nobody minds."""
     patience_s = max(case.options.budget_s, loading.PATIENCE_S / 6)
     how = {"budget_s": budget_s, "patience_s": patience_s}
-    if count or not case.now:
+    if count or not case.facts.workers:
         found = loading.measure_loading(case.trial_copy(workers=count), **how)
         return workers.within_reason(found, case.load)
     alone = case.trial_copy(workers=0, pin_memory=False)
     return loading.measure_apart(alone, start_method_of(case.loader), **how)
 
 
-def _why_no_workers(case: Case) -> Remark | None:
+def _why_no_workers(case: Case) -> records.Remark | None:
     if case.facts.iterable and not case.shares_out:
         text = "each worker would give all of an iterable dataset again"
-        return Remark(text, _SHARE_OUT)
+        return records.Remark(text, _SHARE_OUT)
     return pickled.unpicklable(case.loader)
 
 
@@ -368,10 +347,10 @@ def _why_no_workers(case: Case) -> Remark | None:
 def feed(case: Case) -> Ending | None:
     """How fast a batch comes to the device, and how long a step takes there."""
     if not case.pins:
-        return Ending(State.NO_ACCELERATOR, _NO_ACCELERATOR)
+        return Ending(records.State.NO_ACCELERATOR, _NO_ACCELERATOR)
     if case.starts_nothing:
         case.remarks.append(_NOT_COPIED)
-        return Ending(State.DIAGNOSED)
+        return Ending(records.State.DIAGNOSED)
     case.make_current()
     number = case.device or 0
     case.undo.enter_context(feeding.given_back(case.runtime, number))
@@ -393,32 +372,41 @@ def bound(case: Case) -> Ending | None:
     case.batch = None
     pinned = _is_pinned(case.anatomy)
     found = case.bound = bounds.bound_of(
-        case.rates, pinned=pinned, workers=case.now, search=case.search
+        case.rates, pinned=pinned, workers=case.facts.workers, search=case.search
     )
     if case.options.diagnose:
-        return Ending(State.DIAGNOSED)
+        return Ending(records.State.DIAGNOSED)
     asked = case.options.workers
-    if case.options.force or isinstance(asked, int) or case.workers != case.now:
+    if (
+        case.options.force
+        or isinstance(asked, int)
+        or case.workers != case.facts.workers
+    ):
         return None
-    ahead, other = found.times(Remedy.PREFETCH), found.times(Remedy.WORKERS)
-    if other >= WORTH_IT and other > ahead:
-        return Ending(State.DIAGNOSED)  # that comes first, and is the user's to say
-    if ahead >= WORTH_IT:
+    ahead, other = (
+        found.times(records.Remedy.PREFETCH),
+        found.times(records.Remedy.WORKERS),
+    )
+    if other >= records.WORTH_IT and other > ahead:
+        return Ending(
+            records.State.DIAGNOSED
+        )  # that comes first, and is the user's to say
+    if ahead >= records.WORTH_IT:
         return None
     slowest, now = seconds_text(found.best_s), seconds_text(found.now_s)
     text = f"{found.binding.value} takes {slowest} of {now} a step"
-    return Ending(State.NOTHING, Remark(text, _INSTEAD[found.binding]))
+    return Ending(records.State.NOTHING, records.Remark(text, _INSTEAD[found.binding]))
 
 
-def _is_pinned(anatomy: Anatomy) -> bool:
+def _is_pinned(anatomy: records.Anatomy) -> bool:
     """Whether the tensors of its batches are pinned now, but for what never is."""
-    never = (WhyPageable.NOT_A_TENSOR, WhyPageable.NOT_DENSE)
+    never = (records.WhyPageable.NOT_A_TENSOR, records.WhyPageable.NOT_DENSE)
     pageable = sum(
         leaf.nbytes
         for leaf in anatomy.leaves
-        if leaf.pinned is Pinned.PAGEABLE and leaf.why not in never
+        if leaf.pinned is records.Pinned.PAGEABLE and leaf.why not in never
     )
-    pinned = anatomy.bytes_that_are(Pinned.PINNED)
+    pinned = anatomy.bytes_that_are(records.Pinned.PINNED)
     return pinned > 0 and pageable <= _HARDLY_ANY * pinned
 
 
@@ -431,7 +419,7 @@ def make(case: Case) -> Ending | None:
     made = rebuild(
         case.loader,
         pin_memory=True if case.pins else None,
-        workers=None if case.workers == case.now else case.workers,
+        workers=None if case.workers == case.facts.workers else case.workers,
     )
     case.new, case.changes = made.loader, made.changes
     case.feeding = DevicePrefetcher(made.loader, case.place)
@@ -454,7 +442,7 @@ def prove_the_same(case: Case) -> Ending | None:
     case.feeding = None
     text = f"the new loader gives other data: {found.difference}"
     hint = "keep the old one; --force makes the new one all the same"
-    return Ending(State.REFUSED, Remark(text, hint, serious=True))
+    return Ending(records.State.REFUSED, records.Remark(text, hint, serious=True))
 
 
 def prove(case: Case) -> Ending | None:
@@ -473,14 +461,16 @@ def _prove_faster(case: Case) -> Ending:
         faster = new_load.between.median_s < case.load.between.median_s
         used = new_rates if faster else rates
         step = feeding.stand_in_for(used, case.runtime, number)
-        taken = Step(step.__name__, Samples((step.seconds,)), synthetic=True)
+        taken = records.Step(
+            step.__name__, records.Samples((step.seconds,)), synthetic=True
+        )
         rates, new_rates = (
             dataclasses.replace(each, step=taken) for each in (rates, new_rates)
         )
         case.rates = rates
     # Both loops stay open: neither starts its workers while it is timed.
     pinned = _is_pinned(case.anatomy)
-    old = bounds.without_starting(rates, workers=case.now, pinned=pinned)
+    old = bounds.without_starting(rates, workers=case.facts.workers, pinned=pinned)
     new = bounds.without_starting(new_rates, workers=case.workers, pinned=pinned)
     called = case.step.__name__ if case.step is not None else "step"
     names = loops.Names(asked.name or "loader", asked.out or "pinned", called)
@@ -502,8 +492,8 @@ def _prove_faster(case: Case) -> Ending:
             progress=case.tell,
         )
     if case.bound is not None:
-        changed = case.workers != case.now
-        remedy = Remedy.EVERYTHING if changed else Remedy.PREFETCH
+        changed = case.workers != case.facts.workers
+        remedy = records.Remedy.EVERYTHING if changed else records.Remedy.PREFETCH
         case.bound = bounds.after_proof(case.bound, case.proof, remedy)
     return _ended(case)
 
@@ -512,12 +502,12 @@ def _ended(case: Case) -> Ending:
     """What the proof comes to. A loader that is no faster is not kept."""
     proof = case.proof
     if proof is None or proof.result.interval is None:
-        return Ending(State.SAME, _TOO_FEW)
+        return Ending(records.State.SAME, _TOO_FEW)
     faster = proof.result.verdict is Verdict.FASTER
-    if (faster and proof.result.ratio * WORTH_IT <= 1) or case.options.force:
-        return Ending(State.FASTER if faster else State.SAME)
+    if (faster and proof.result.ratio * records.WORTH_IT <= 1) or case.options.force:
+        return Ending(records.State.FASTER if faster else records.State.SAME)
     case.feeding = None
-    return Ending(State.SAME, _MEASURED_NOTHING)
+    return Ending(records.State.SAME, _MEASURED_NOTHING)
 
 
 # ---------------------------------------------------------------- going through
@@ -558,9 +548,9 @@ def investigate(
                 break
             before += stage.share
     case.batch = None
-    if case.step is not None:
-        case.remarks += case.step.remarks(simulated=case.runtime.simulated)
-    return Improved(case.feeding, case.report(ending or Ending(State.FASTER)))
+    if case.step is not None and case.step.calls:
+        case.remarks.append(case.step.remark())
+    return Improved(case.feeding, case.report(ending or Ending(records.State.FASTER)))
 
 
 def _open(loader: Any, options: Options) -> Case:
@@ -589,39 +579,39 @@ _SHARE_OUT = (
     "let its __iter__ give a part for each worker: itertools.islice(records, info.id, "
     "None, info.num_workers), with info = torch.utils.data.get_worker_info()"
 )
-_NO_ACCELERATOR = Remark(
+_NO_ACCELERATOR = records.Remark(
     "pinning is impossible here: there is no accelerator; nothing was changed",
     'gpumagic.simulate("h100") puts a simulated one in its place',
 )
-_COPIES_AHEAD = Remark(
+_COPIES_AHEAD = records.Remark(
     "it copies ahead to the device already",
     "time your training cell with %%pin_loader --watch",
 )
-_ON_THE_DEVICE = Remark(
+_ON_THE_DEVICE = records.Remark(
     "its batches are on the device already, and only host memory is pinned",
     "let the dataset return CPU tensors; copying them is the loop's part",
 )
-_NOT_COPIED = Remark(
+_NOT_COPIED = records.Remark(
     "the device has not been used yet, and pinning or copying would start it: neither "
     "was measured",
     "leave --diagnose off, or use the device first",
 )
-_NO_LEAVES = Remark(
+_NO_LEAVES = records.Remark(
     "the batch has no dense tensors on the host, so there is nothing to copy",
     "let the dataset, or the collate_fn, return tensors",
 )
 _FEWER_BYTES = "send fewer bytes: uint8 on the way, converted on the device"
 _INSTEAD = {
-    Part.LOAD: "make loading itself faster, or store what it works out",
-    Part.PIN: _FEWER_BYTES,
-    Part.LINK: _FEWER_BYTES,
-    Part.STEP: "the device is busy as it is: make the step itself faster",
+    records.Part.LOAD: "make loading itself faster, or store what it works out",
+    records.Part.PIN: _FEWER_BYTES,
+    records.Part.LINK: _FEWER_BYTES,
+    records.Part.STEP: "the device is busy as it is: make the step itself faster",
 }
-_TOO_FEW = Remark(
+_TOO_FEW = records.Remark(
     "it was compared batch by batch and is the same, but there was time for few runs",
     "give it more: --budget 60s",
 )
-_MEASURED_NOTHING = Remark(
+_MEASURED_NOTHING = records.Remark(
     "both loops were compared, and the new one is not faster by 5 %",
     "keep the loader; --force makes the new one all the same",
 )

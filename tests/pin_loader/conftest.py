@@ -45,7 +45,6 @@ def unhurried(monkeypatch):
     for module in (load, stages):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(load, "_QUEUED", "no such file")
-    monkeypatch.setattr(load, "_QUEUED_OF", "no such file")
     monkeypatch.setattr(load, "_ROUNDS", 6)
     monkeypatch.setattr(load, "PATIENCE_S", 6 * _PATIENCE_S)
     monkeypatch.setattr(stages, "_PATIENCE", _PATIENCE_S)

@@ -21,6 +21,7 @@ from gpumagic.pin_loader.records import (  # noqa: E402
     Anatomy,
     Bound,
     Gain,
+    LoaderFacts,
     Part,
     Pinned,
     Rates,
@@ -170,7 +171,7 @@ def test_whether_it_goes_on_follows_from_what_can_be_won(
     found = Bound(((Part.LOAD, 1.0),), 2.0, 1.0, Part.LOAD, gains)
     monkeypatch.setattr(stages.bounds, "bound_of", lambda *_, **__: found)
     case = SimpleNamespace(
-        now=0,
+        facts=LoaderFacts(),
         workers=0,
         anatomy=Anatomy("list", ()),
         options=stages.Options(),

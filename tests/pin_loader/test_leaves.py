@@ -30,7 +30,7 @@ from tests.pin_loader.kinds_of_batches import (  # noqa: E402
     Sealed,
 )
 
-ON = LoaderFacts("DataLoader", pin_memory=True)
+ON = LoaderFacts(pin_memory=True)
 OFF = replace(ON, pin_memory=False)
 
 

@@ -51,7 +51,6 @@ def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(load, "time", clock)
     monkeypatch.setattr(load, "_QUEUED", "no such file")
-    monkeypatch.setattr(load, "_QUEUED_OF", "no such file")
     return clock
 
 

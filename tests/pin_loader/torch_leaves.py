@@ -18,7 +18,7 @@ from tests.pin_loader.kinds_of_batches import (
     Sample,
 )
 
-ON = LoaderFacts("DataLoader", pin_memory=True)
+ON = LoaderFacts(pin_memory=True)
 ROWS = 4
 
 
