@@ -604,8 +604,6 @@ def _proof_lines(report: LoaderReport) -> Iterator[str]:
     if proof is None:
         return
     result = proof.result
-    yield f"Before: {proof.base}"
-    yield f"After: {proof.newer}"
     sure = " (too few pairs to say how sure that is)"
     if proof.modelled:
         sure = ", worked out from how long each part takes"
@@ -613,7 +611,8 @@ def _proof_lines(report: LoaderReport) -> Iterator[str]:
         low, high = map(three_digits, result.interval[:2])
         sure = f" ({low} to {high} with 95 % confidence)" if low != high else ""
     ratio = three_digits(result.ratio)
-    yield f"After, a step takes {ratio} of what it took before{sure}."
+    new = report.out or "the new one"
+    yield f"With {new} a step takes {ratio} of what it took{sure}."
     if not proof.modelled:
         steps = count_text(proof.batches, "step")
         yield f"{count_text(len(result.pairs), 'pair')} of {steps} each, in turn."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,27 +19,16 @@ if TYPE_CHECKING:
 _WITHOUT_PINNING = ("cpu", "mps")
 
 
-class Treatment(enum.Enum):
-    """What torch's pinner does with an object."""
-
-    PINNED = "pinned"  # a tensor
-    OWN_METHOD = "pins itself"
-    REBUILT = "rebuilt of pinned parts"
-    PASSED_THROUGH = "passed through, and all that is in it"
-
-
-def treatment_of(thing: Any) -> Treatment:
-    """What becomes of an object in the pinning stage of a loader."""
-    if isinstance(thing, sys.modules["torch"].Tensor):
-        return Treatment.PINNED
-    # By the object, not by its class: so the pinner asks, and finds whatever a
-    # `__getattr__` answers.
-    if hasattr(thing, "pin_memory"):
-        return Treatment.OWN_METHOD
-    is_text = isinstance(thing, str | bytes)
-    if isinstance(thing, Mapping | Sequence) and not is_text:
-        return Treatment.REBUILT
-    return Treatment.PASSED_THROUGH
+def passed_through_by(above: Sequence[Any]) -> Any | None:
+    """Which of the containers of a tensor torch's pinner does not look into."""
+    for each in above:
+        # By the object, not by its class: so the pinner asks, and finds whatever a
+        # `__getattr__` answers.
+        if hasattr(each, "pin_memory"):
+            return None  # it pins itself
+        if isinstance(each, str | bytes) or not isinstance(each, Mapping | Sequence):
+            return each
+    return None
 
 
 def anatomy_of(
@@ -107,10 +95,9 @@ def _why(
         return WhyPageable.NO_ACCELERATOR, None
     if tensor.is_nested or tensor.layout is not torch.strided:
         return WhyPageable.NOT_DENSE, None
-    fates = ((each, treatment_of(each)) for each in above)
-    ended = next((each for each in fates if each[1] is not Treatment.REBUILT), None)
-    if ended is not None and ended[1] is Treatment.PASSED_THROUGH:
-        return WhyPageable.PASSED_THROUGH, type(ended[0]).__name__
+    holder = passed_through_by(above)
+    if holder is not None:
+        return WhyPageable.PASSED_THROUGH, type(holder).__name__
     return WhyPageable.UNKNOWN if facts.pin_memory else WhyPageable.FLAG_OFF, None
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.devices.host import ROOT, Room, container_room, machine_room
+from gpumagic.devices.host import ROOT, container_room, machine_room
 from gpumagic.pin_loader.loader import USUAL_PREFETCH
 from gpumagic.pin_loader.records import (
     Guard,
@@ -74,49 +75,37 @@ class Demand:
         return shared if kind is LimitKind.SHM else shared + self.locked_bytes
 
 
-@dataclass(frozen=True)
-class Headroom:
-    """What is left; None is unknown, or has no limit."""
-
-    machine: Room | None = None  # that can be had without swapping
-    container: Room | None = None  # that the tightest control group leaves
-    shm_bytes: int | None = None
+Room = dict[LimitKind, int | None]  # what is left; None is unknown
 
 
-def look_at_headroom(root: Path = ROOT) -> Headroom:
+def look_at_room(root: Path = ROOT) -> Room:
     """Read what is left now. Where a system does not say it, it is unknown."""
     free: int | None = None
-    if hasattr(os, "statvfs"):
-        try:
-            found = os.statvfs(root / "dev/shm")
-            free = int(found.f_bavail * found.f_frsize)
-        except OSError:
-            pass
-    return Headroom(machine_room(root), container_room(root), free)
+    with suppress(OSError, AttributeError):  # Windows has no statvfs
+        found = os.statvfs(root / "dev/shm")
+        free = int(found.f_bavail * found.f_frsize)
+    machine, container = machine_room(root), container_room(root)
+    left: Room = {LimitKind.AVAILABLE: machine.nbytes if machine else None}
+    if container is not None:
+        left[LimitKind.CGROUP] = container.nbytes
+    return {**left, LimitKind.SHM: free}
 
 
-def guard(
-    wanted: Demand, room: Headroom | None = None, *, force: bool = False
-) -> Guard:
+def guard(wanted: Demand, room: Room | None = None, *, force: bool = False) -> Guard:
     """What a loader would take of the machine, and whether that is too much.
 
     Above a fifth of what there is it warns, above a half it refuses, unless the user
     insists.
     """
-    room = room or look_at_headroom()
-    rooms = [(LimitKind.AVAILABLE, room.machine.nbytes if room.machine else None)]
-    if room.container is not None:
-        rooms.append((LimitKind.CGROUP, room.container.nbytes))
-    if wanted.workers:
-        rooms.append((LimitKind.SHM, room.shm_bytes))
     found = []
-    for kind, left in rooms:
+    for kind, left in (room or look_at_room()).items():
         needed, severity, hint = wanted.needs(kind), Severity.FINE, ""
         if left is not None and needed > WARN_SHARE * left:
             refused = needed > REFUSE_SHARE * left and not force
             severity = Severity.REFUSE if refused else Severity.WARN
             hint = _hint(kind, wanted, left, force=force)
-        found.append(Limit(kind, needed, left, severity, hint))
+        if needed:
+            found.append(Limit(kind, needed, left, severity, hint))
     return Guard(tuple(found))
 
 

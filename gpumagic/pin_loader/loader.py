@@ -266,17 +266,9 @@ def _shallow_copy(loader: Any) -> Any:
 def _remarks(loader: Any, workers: int) -> Iterator[Remark]:
     """What a reader has to know of a loader that has so many workers."""
     before = loader.num_workers
-    if workers == before:
-        return
-    if workers > 1 and is_iterable_style(loader):
+    if workers != before:
         yield Remark(
-            f"each of {workers} workers goes through the whole iterable dataset, "
-            "unless its `__iter__` shares the work by `get_worker_info()`",
-            "keep the number of workers if it does not",
-            serious=True,
+            "random transforms draw other numbers, as each worker has its own seed: "
+            f"there are {workers} instead of {before}; the order is the same",
+            f"keep num_workers={before} to reproduce an earlier training exactly",
         )
-    yield Remark(
-        "random transforms draw other numbers, as each worker has its own seed: "
-        f"there are {workers} instead of {before}; the order is the same",
-        f"keep num_workers={before} to reproduce an earlier training exactly",
-    )

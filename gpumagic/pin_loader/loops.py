@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.simulated import word_of
 from gpumagic.errors import GpuMagicError
@@ -36,29 +36,14 @@ _FEWEST_AHEAD, _MOST_AHEAD = 3, 64
 _WARM_STEPS = 2
 
 
-class Names(NamedTuple):
-    """What the report calls both loaders, and what the loop calls with a batch."""
-
-    old: str
-    new: str
-    step: str
-
-    def loops(self, place: str) -> tuple[str, str]:
-        """Both loops, as one would write them."""
-        old = f"for batch in {self.old}: {self.step}(batch.to({place!r}))"
-        return old, f"for batch in {self.new}: {self.step}(batch)"
-
-
-def worked_out(
-    old: Costs, new: Costs, place: str, names: Names, *, known: bool
-) -> EndToEnd:
+def worked_out(old: Costs, new: Costs, *, known: bool) -> EndToEnd:
     """Both loops by the formulas, on a machine whose device has its own clock.
 
     `known`: loading was timed often enough to tell both apart.
     """
     pair = step_s(old, Way.BLOCKING), step_s(new, Way.AHEAD)
     found = verdict_of([pair] * (2 * _PAIRS if known else 1))
-    return EndToEnd(found, 0, *names.loops(place), modelled=True)
+    return EndToEnd(found, modelled=True)
 
 
 def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
@@ -70,7 +55,6 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
     step: Callable[[Any], object],
     about_s: float,
     budget_s: float,
-    names: Names,
     progress: Callable[[float], object] = lambda _: None,
 ) -> EndToEnd:
     """Run both loops in turn, as pairs A B B A, and say which is faster, if any is.
@@ -92,7 +76,7 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
             stack.callback(loop.close)
         steps = _affordable(loops, about_s, budget_s)
         pairs = _pairs(loops, steps, budget_s, progress)
-    return EndToEnd(verdict_of(pairs), steps, *names.loops(str(place)))
+    return EndToEnd(verdict_of(pairs), steps)
 
 
 def _affordable(loops: Sequence[Loop], about_s: float, budget_s: float) -> int:

@@ -390,13 +390,11 @@ class Sameness(Record):
 
 @dataclass(frozen=True)
 class EndToEnd(Record):
-    """Old loop and new loop, run in turn."""
+    """Old loop, `step(batch.to(device))`, and new loop, run in turn."""
 
     result: Comparison  # seconds for a step; the base is the old one
-    batches: int  # steps in each run
-    base: str  # `for batch in train_dl: batch.to(device)`
-    newer: str
-    modelled: bool = False  # waits are worked out: simulated devices have a clock
+    batches: int = 0  # steps in each run
+    modelled: bool = False  # worked out: a simulated device has a clock of its own
 
 
 class State(enum.Enum):

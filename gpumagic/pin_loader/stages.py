@@ -222,11 +222,12 @@ def look(case: Case) -> Ending | None:
         remark = pickled.unpicklable(case.loader)
         if remark is not None:
             return Ending(records.State.REFUSED, remark)
-    return _look_for_doubles(case, case.facts.workers) or _look_at_a_batch(case)
+    return _look_for_doubles(case) or _look_at_a_batch(case)
 
 
-def _look_for_doubles(case: Case, count: int) -> Ending | None:
+def _look_for_doubles(case: Case) -> Ending | None:
     """Refuse an iterable dataset that each worker goes through as a whole."""
+    count = case.workers
     if not case.facts.iterable or count < 2:
         return None
     try:
@@ -302,9 +303,6 @@ def load(case: Case) -> Ending | None:
     if isinstance(asked, int):
         if asked == case.facts.workers:
             return None
-        ending = _look_for_doubles(case, asked)
-        if ending is not None:
-            return ending
         trial = _measured(case, asked, budget_s * 0.1)
         trials = tuple(sorted((known, trial), key=lambda each: each.workers))
         case.search = records.WorkerSearch(
@@ -472,11 +470,9 @@ def _prove_faster(case: Case) -> Ending:
     pinned = _is_pinned(case.anatomy)
     old = bounds.without_starting(rates, workers=case.facts.workers, pinned=pinned)
     new = bounds.without_starting(new_rates, workers=case.workers, pinned=pinned)
-    called = case.step.__name__ if case.step is not None else "step"
-    names = loops.Names(asked.name or "loader", asked.out or "pinned", called)
     if case.runtime.simulated:
         known = case.load is new_load or workers.is_told_apart(case.load, new_load)
-        case.proof = loops.worked_out(old, new, case.place, names, known=known)
+        case.proof = loops.worked_out(old, new, known=known)
     elif case.left_s + (_PATIENCE - 1) * asked.budget_s < _FEWEST_LOADED * case.batch_s:
         return _ended(case)
     else:
@@ -488,7 +484,6 @@ def _prove_faster(case: Case) -> Ending:
             step=step,
             about_s=bounds.step_s(old, bounds.Way.BLOCKING),
             budget_s=max(case.left_s, asked.budget_s / 4),
-            names=names,
             progress=case.tell,
         )
     if case.bound is not None:

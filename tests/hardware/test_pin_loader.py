@@ -15,7 +15,7 @@ from gpumagic.pin_loader import bound as bounds
 from gpumagic.pin_loader import improve
 from gpumagic.pin_loader.feed import StandIn, measure_feed, measure_step
 from gpumagic.pin_loader.load import measure_loading
-from gpumagic.pin_loader.loops import Names, end_to_end
+from gpumagic.pin_loader.loops import end_to_end
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.records import Remedy, State
 from gpumagic.report.robust import Verdict
@@ -76,7 +76,6 @@ def proof(torch, runtime, dataset, step, *, workers=4):
         step=step,
         about_s=bound.now_s,
         budget_s=15.0,
-        names=Names("loader", "loader_pinned", "step"),
     )
     return found, bound, result
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpumagic.devices.host import Room
 from gpumagic.pin_loader import records
 from gpumagic.pin_loader.answer_loader import LoaderReport
 from gpumagic.pin_loader.answer_watch import WatchReport
 from gpumagic.pin_loader.bound import after_proof, bound_of
-from gpumagic.pin_loader.limits import Demand, Headroom, guard
+from gpumagic.pin_loader.limits import Demand, guard
 from gpumagic.report.places import Code, CodeLine
 from gpumagic.report.robust import verdict_of
 
@@ -112,7 +111,7 @@ SLOW = replace(SMALL, load=loading(24.3))
 
 # ----------------------------------------------------------------- the machine
 
-ROOM = Headroom(Room(200 * GIB, "MemAvailable in /proc/meminfo"), None, 100 * GIB)
+ROOM = {records.LimitKind.AVAILABLE: 200 * GIB, records.LimitKind.SHM: 100 * GIB}
 FITTING = guard(Demand(PAIR, 4), ROOM)
 # ----------------------------------------------------------------------- proof
 
@@ -130,8 +129,6 @@ def proof(pairs=10, before_ms=26.4, times=1.84, **given):
     return records.EndToEnd(
         verdict_of(found),
         20,
-        "for batch in train_dl: train_step(batch.to('cuda:0'))",
-        "for batch in train_dl_pinned: train_step(batch)",
         **given,
     )
 

@@ -17,7 +17,7 @@ from torch.utils.data._utils import pin_memory as torch_pinning  # noqa: E402
 
 from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
 from gpumagic.pin_loader.batch import parts_of  # noqa: E402
-from gpumagic.pin_loader.leaves import Treatment, anatomy_of, treatment_of  # noqa: E402
+from gpumagic.pin_loader.leaves import anatomy_of, passed_through_by  # noqa: E402
 from gpumagic.pin_loader.records import LoaderFacts, WhyPageable  # noqa: E402
 from tests.pin_loader.kinds_of_batches import (  # noqa: E402
     Box,
@@ -158,20 +158,17 @@ def reached(thing):
     return [each for part in values for each in reached(part)]
 
 
-def foretold(thing):
+def foretold(thing, above=()):
     """The same, as it is said of a batch."""
-    treatment = treatment_of(thing)
     if isinstance(thing, Leaf):
-        return [treatment is Treatment.OWN_METHOD]
+        return [passed_through_by(above) is None]
     if isinstance(thing, (str, int)):
         return []
-    if treatment is Treatment.OWN_METHOD:
+    if isinstance(thing, PinsItself) and passed_through_by(above) is None:
         return reached(thing.pin_memory())
-    if treatment is Treatment.PASSED_THROUGH:
-        return reached(thing)
     parts = parts_of(thing)
     values = list(thing) if parts is None else parts.values
-    return [each for part in values for each in foretold(part)]
+    return [each for part in values for each in foretold(part, (*above, thing))]
 
 
 @settings(deadline=None, max_examples=150)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpumagic.pin_loader.bound import Costs
-from gpumagic.pin_loader.loops import Names, _affordable, _pairs, worked_out
+from gpumagic.pin_loader.loops import _affordable, _pairs, worked_out
 from gpumagic.report.robust import Verdict
 
 
@@ -46,12 +46,9 @@ def test_the_order_of_runs_is_a_b_b_a():
 def test_what_is_worked_out_is_as_sure_as_its_parts(known):
     """The formulas of a step decide, but not where loading may be noise."""
     old = Costs(load_s=3.0, link_s=1.0, blocking_s=2.0, step_s=4.0, workers=2)
-    names = Names("dl", "dl_pinned", "train")
 
-    found = worked_out(old, old, "sim:0", names, known=known)
+    found = worked_out(old, old, known=known)
 
     assert set(found.result.pairs) == {(6.0, 4.0)}
     assert (found.result.verdict is Verdict.FASTER) is known
     assert (found.result.interval is None) is not known
-    assert found.base == "for batch in dl: train(batch.to('sim:0'))"
-    assert found.newer == "for batch in dl_pinned: train(batch)"

@@ -25,7 +25,6 @@ from tests.pin_loader.loader_kinds import (  # noqa: E402
     KINDS,
     Noisy,
     Numbers,
-    Stream,
     seeded,
 )
 
@@ -103,13 +102,6 @@ def test_the_workers_of_a_persistent_loader_are_not_shared():
     assert old._iterator is mine
     assert difference(first, list(old)) is None
     mine._shutdown_workers()
-
-
-def test_more_workers_of_an_iterable_dataset_are_a_serious_remark():
-    """Each worker goes through all of it, unless the dataset knows better."""
-    made = rebuild(DataLoader(Stream(), 4), workers=2)
-
-    assert any(each.serious for each in made.remarks)
 
 
 def test_a_loader_that_keeps_its_iterator_for_good_is_not_copied():
