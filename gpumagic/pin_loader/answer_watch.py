@@ -43,7 +43,7 @@ _HOW = """\
 Host held: until the calls had returned, with the host's own part in it.
 A copy from pageable memory can hold the host even with non_blocking=True."""
 _MODELLED = """\
-Waits for data are this machine's, without pinning; copies are those of the {}."""
+Waits for data are this machine's; copies are those of the {}."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,11 @@ def _parts(report: WatchReport) -> Iterator[Part]:
         often = "" if times == 1 else f" ({times:,} times)"
         yield Note("problem", f"{problem}{often}", hint)
     yield from notes_of(sorted(report.remarks, key=lambda remark: not remark.serious))
+    longest = max(report.waits, key=lambda wait: wait.total_s, default=None)
+    if longest is not None and longest.total_s > max(0.1 * report.host_s, 0.01):
+        name = longest.loader if longest.loader.isidentifier() else "NAME"
+        text = f"most of the waiting is for {longest.loader}"
+        yield Note("note", text, f"%pin_loader {name} finds out what would help")
     held = sorted(_held(report), key=lambda each: -each.seconds)
     if held:
         caption = "Lines that the host waits in, the longest first"

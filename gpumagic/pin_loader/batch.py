@@ -2,9 +2,8 @@
 
 The way of most batches, tensors in tuples, lists and dicts, is kept short, since every
 step of a training goes it. What is put together again is a new object of the same
-class, and the old one stays as it is. Properties are not computed, and neither
-constructors nor `__setattr__` are called where a copy will do: a frozen class can be
-filled, and nothing happens a second time.
+class, and the old one stays as it is. Properties are not computed, and no constructor
+is called where a copy will do: nothing happens a second time.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from collections.abc import (
     MutableSequence,
     Sequence,
 )
+from contextlib import suppress
 from operator import is_
 from types import MemberDescriptorType, NoneType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -234,8 +234,9 @@ def _like(thing: Any, parts: Parts, new: Sequence[Any]) -> Any:
         return made
     by_key = dict(zip(parts.keys, new, strict=True))
     if parts.named:
-        clone = _copy_of(thing)
-        _fill(clone, by_key)
+        clone = copy.copy(thing)
+        for name, value in by_key.items():
+            object.__setattr__(clone, name, value)  # a frozen class can be filled, too
         return clone
     if isinstance(thing, MutableMapping | MutableSequence):
         try:
@@ -259,59 +260,23 @@ def _shallow_copy(thing: Any) -> Any:
     A class of the user's usually keeps its parts in a dict or a list inside, which an
     ordinary shallow copy would share.
     """
-    clone = _copy_of(thing)
-    if isinstance(thing, _COPIED_BY_PYTHON) or hasattr(type(thing), "__copy__"):
-        return clone
-    inside = {
-        name: copy.copy(value)
-        for name, value in _held_by(thing).items()
-        if isinstance(value, _COPIED_BY_PYTHON)
-    }
-    _fill(clone, inside)
-    return clone
-
-
-def _copy_of(thing: Any) -> Any:
-    """A shallow copy: by the class's own way where it has one, else by attributes."""
-    if hasattr(type(thing), "__copy__"):
-        return copy.copy(thing)
-    try:
-        clone = object.__new__(type(thing))
-    except TypeError:  # it is built on a class that is written in C
-        return copy.copy(thing)
-    _fill(clone, _held_by(thing))
+    clone = copy.copy(thing)
+    if not isinstance(thing, _COPIED_BY_PYTHON) and not hasattr(thing, "__copy__"):
+        for name, value in _held_by(thing).items():
+            if isinstance(value, _COPIED_BY_PYTHON):
+                object.__setattr__(clone, name, copy.copy(value))
     return clone
 
 
 def _held_by(thing: Any) -> dict[str, Any]:
     """All that an object has in its `__dict__` and in its slots."""
     held = dict(getattr(thing, "__dict__", {}))
-    for name, slot in _slots(type(thing)).items():
-        try:
-            held[name] = slot.__get__(thing)
-        except AttributeError:  # nothing has been put there
-            continue
+    for kind in type(thing).__mro__:
+        for name, slot in vars(kind).items() if "__slots__" in vars(kind) else ():
+            if isinstance(slot, MemberDescriptorType):
+                with suppress(AttributeError):  # nothing has been put there
+                    held[name] = slot.__get__(thing)
     return held
-
-
-def _fill(thing: Any, values: Mapping[str, Any]) -> None:
-    """Set attributes where they are kept."""
-    slots = _slots(type(thing))
-    for name, value in values.items():
-        if name in slots:
-            slots[name].__set__(thing, value)
-        else:
-            vars(thing)[name] = value
-
-
-def _slots(kind: type) -> dict[str, MemberDescriptorType]:
-    return {
-        name: slot
-        for each in kind.__mro__
-        if "__slots__" in each.__dict__
-        for name, slot in each.__dict__.items()
-        if isinstance(slot, MemberDescriptorType)
-    }
 
 
 def _is_no_container(thing: Any) -> bool:

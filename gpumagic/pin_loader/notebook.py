@@ -191,15 +191,9 @@ def options_of(line: argparse.Namespace) -> Options:
 
 def watch_only(line: argparse.Namespace) -> None:
     """Refuse what has no meaning in front of a cell."""
-    for option, said in (
-        (f"the name {line.name}", line.name is not None),
-        ("--workers", line.workers is not None),
-        ("--step", line.step is not None),
-        ("--diagnose", line.diagnose),
-        ("--force", line.force),
-    ):
-        if said:
+    for option in ("name", "workers", "step", "diagnose", "force"):
+        if getattr(line, option):
             raise UsageProblem(
-                f"%%pin_loader --watch only watches the cell, without {option}",
+                f"%%pin_loader --watch only watches the cell, and takes no {option}",
                 "all loaders are watched; %pin_loader NAME is for a cell of its own",
             )

@@ -20,12 +20,7 @@ from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.pin_loader.answer_watch import WatchReport
 from gpumagic.pin_loader.load import setting_of
 from gpumagic.pin_loader.records import CopyLine, Remark
-from gpumagic.pin_loader.waits import (
-    loop_waits,
-    name_of,
-    wait_remarks,
-    waits_watched,
-)
+from gpumagic.pin_loader.waits import loop_waits, name_of, waits_watched
 from gpumagic.report.places import code_line
 from gpumagic.report.units import bytes_text, seconds_text, shortened
 
@@ -103,7 +98,6 @@ class WatchRun:
             failed=ended.failed,
             remarks=(
                 *copy_remarks(seen.copies, loaders, names),
-                *wait_remarks(loaders, names, host_s=ended.host_s),
                 *seen.remarks,
             ),
         )
@@ -128,7 +122,7 @@ class Watchers(Observer):
         self._saw_torch = True
         enter = self._watching.enter_context
         try:
-            self.loaders = enter(waits_watched(torch, _pinning_ns))
+            self.loaders = enter(waits_watched(torch))
             if runtime.kind != CpuRuntime.kind:
                 self.copies = enter(copies_watched(torch, runtime.kind))
         except GpuMagicError as error:
@@ -151,11 +145,6 @@ class Watchers(Observer):
     def close(self) -> None:
         """Look on no more."""
         self._watching.close()
-
-
-def _pinning_ns() -> int:
-    """How long the simulated machine has been pinning; 0 where there is none."""
-    return getattr(simulated_box(), "pinning_ns", 0)
 
 
 # ----------------------------------------------------------------- copies, by line
