@@ -122,8 +122,11 @@ def _parts(report: WatchReport) -> Iterator[Part]:
     longest = max(report.waits, key=lambda wait: wait.total_s, default=None)
     if longest is not None and longest.total_s > max(0.1 * report.host_s, 0.01):
         name = longest.loader if longest.loader.isidentifier() else "NAME"
-        text = f"most of the waiting is for {longest.loader}"
-        yield Note("note", text, f"%pin_loader {name} finds out what would help")
+        text = f"{longest.loader} loads with {count_text(longest.workers, 'worker')}"
+        hint = (
+            f"%pin_loader {name} finds out how many workers, and what else, would help"
+        )
+        yield Note("note", text, hint)
     held = sorted(_held(report), key=lambda each: -each.seconds)
     if held:
         caption = "Lines that the host waits in, the longest first"

@@ -261,7 +261,9 @@ def _shallow_copy(thing: Any) -> Any:
     ordinary shallow copy would share.
     """
     clone = copy.copy(thing)
-    if not isinstance(thing, _COPIED_BY_PYTHON) and not hasattr(thing, "__copy__"):
+    if not isinstance(thing, _COPIED_BY_PYTHON) and not hasattr(
+        type(thing), "__copy__"
+    ):
         for name, value in _held_by(thing).items():
             if isinstance(value, _COPIED_BY_PYTHON):
                 object.__setattr__(clone, name, copy.copy(value))

@@ -22,7 +22,6 @@ from gpumagic.pin_loader.records import LoaderFacts, WhyPageable  # noqa: E402
 from tests.pin_loader.kinds_of_batches import (  # noqa: E402
     Box,
     Graph,
-    Keeper,
     Pair,
     PinsItself,
     Plain,
@@ -137,7 +136,6 @@ CONTAINERS = st.recursive(
         st.dictionaries(st.integers(0, 3), parts, max_size=3).map(Box),
         st.dictionaries(st.integers(0, 3), parts, max_size=3).map(Sealed),
         st.dictionaries(st.integers(0, 3), parts, max_size=3).map(PinsItself),
-        st.builds(lambda part: Keeper({"a": part}, "note"), parts),
         st.builds(Pair, parts, parts),
         st.builds(Sample, parts, parts),
         st.builds(Plain, parts),
