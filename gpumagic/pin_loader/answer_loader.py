@@ -312,11 +312,10 @@ def _reason(report: LoaderReport) -> Iterator[Note]:
         return
     refused = report.state is records.State.REFUSED
     kind: NoteKind = "problem" if refused else "note"
-    if refused or report.bound is not None or reason.text in report.headline:
-        if reason.hint:
-            yield Note(kind, reason.hint)
-    else:
+    if not (refused or report.bound is not None or reason.text in report.headline):
         yield Note(kind, reason.text, reason.hint)
+    elif reason.hint:
+        yield Note(kind, reason.hint)
 
 
 def _next(report: LoaderReport) -> Iterator[Note]:

@@ -46,33 +46,18 @@ class Demand:
     prefetch_factor: int = USUAL_PREFETCH
     pinned: bool = True
 
-    @property
-    def batches(self) -> int:
-        """All that can be under way."""
-        return self.prefetch_factor * self.workers + 1 + self.pinned
-
-    @property
-    def locked_bytes(self) -> int:
-        """What is pinned of them."""
-        return self.batches * self.anatomy.locked_bytes if self.pinned else 0
-
-    @property
-    def shared_bytes(self) -> int:
-        """What lies in shared memory; arrays are sent through a pipe."""
-        if not self.workers:
-            return 0
-        listed = sum(
+    def needs(self, kind: LimitKind) -> int:
+        """Of one kind of memory; shared memory, by which workers send, is RAM too."""
+        batches = self.prefetch_factor * self.workers + 1 + self.pinned
+        sent = sum(
             leaf.nbytes
             for leaf in self.anatomy.leaves
             if leaf.why is not WhyPageable.NOT_A_TENSOR
             and leaf.pinned is not Pinned.ON_DEVICE
         )
-        return self.batches * listed
-
-    def needs(self, kind: LimitKind) -> int:
-        """Of one kind of memory; shared memory is RAM as well."""
-        shared = self.shared_bytes
-        return shared if kind is LimitKind.SHM else shared + self.locked_bytes
+        shared = sent if self.workers else 0
+        locked = self.anatomy.locked_bytes if self.pinned else 0
+        return batches * (shared if kind is LimitKind.SHM else shared + locked)
 
 
 Room = dict[LimitKind, int | None]  # what is left; None is unknown

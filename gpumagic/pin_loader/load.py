@@ -86,10 +86,17 @@ def measure_loading(
     if failure is not None:
         raise failure  # outside, so that it does not hold the frames of the error
     if not arrivals.count:
-        raise LoaderFailed(
-            "the loader has no batches", "look at the length of its dataset"
-        )
+        raise no_batches()
     return arrivals.told()
+
+
+def no_batches(name: str | None = None) -> LoaderFailed:
+    """What is told of a loader that ends at once."""
+    return LoaderFailed(
+        f"{name or 'the loader'} gives no batches: its dataset, or its sampler, is "
+        "empty",
+        "look at len() of it",
+    )
 
 
 class Arrivals:
@@ -224,7 +231,8 @@ def measure_apart(
     """As `measure_loading` of a loader without workers, in a process of its own.
 
     A dataset whose loader has workers is never asked in this process: what it opens
-    when it is first asked would be open here, and shared by all workers to come.
+    when it is first asked would be open here, and shared by all workers to come. Nor is
+    it asked in a worker of torch, which collates into shared memory.
     """
     import multiprocessing
 

@@ -15,9 +15,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.simulated import word_of
-from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader.batch import to_device
 from gpumagic.pin_loader.bound import Costs, Way, step_s
+from gpumagic.pin_loader.load import no_batches
 from gpumagic.pin_loader.loader import USUAL_PREFETCH, length_of
 from gpumagic.pin_loader.records import EndToEnd
 from gpumagic.pin_loader.trial import batches_of
@@ -173,12 +173,3 @@ class Loop:
                 return batch
             self.close()
         raise no_batches()
-
-
-def no_batches(name: str | None = None) -> GpuMagicError:
-    """What is told of a loader that ends at once."""
-    return GpuMagicError(
-        f"{name or 'the loader'} gives no batches: its dataset, or its sampler, is "
-        "empty",
-        "look at len() of it",
-    )

@@ -267,7 +267,7 @@ def _look_at_a_batch(case: Case) -> Ending | None:
         try:
             case.batch = next(batches)
         except StopIteration:
-            raise loops.no_batches(case.options.name) from None
+            raise loading.no_batches(case.options.name) from None
         except GpuMagicError:
             raise
         except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is

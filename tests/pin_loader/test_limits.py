@@ -24,10 +24,11 @@ PLENTY = {LimitKind.AVAILABLE: 1 << 60, LimitKind.SHM: 1 << 60}
 def test_it_counts_all_batches_that_can_be_under_way():
     """Those of the workers, the one in hand, and the one copied ahead."""
     wanted = Demand(BATCH, workers=3, prefetch_factor=2)
+    batches = 3 * 2 + 1 + 1
 
-    assert wanted.batches == 3 * 2 + 1 + 1
-    assert wanted.locked_bytes == 8 * 4 * MIB
-    assert wanted.shared_bytes == 8 * 3 * MIB
+    assert wanted.needs(LimitKind.SHM) == batches * 3 * MIB
+    assert wanted.needs(LimitKind.AVAILABLE) == batches * (3 + 4) * MIB
+    assert Demand(BATCH, workers=0, pinned=False).needs(LimitKind.AVAILABLE) == 0
 
 
 @pytest.mark.parametrize(
@@ -70,4 +71,4 @@ def test_an_offer_always_fits(workers, prefetch, room, pinned):
     smaller = Demand(BATCH, offered, prefetch, pinned)
 
     assert guard(smaller, there).refusing is None
-    assert smaller.batches < wanted.batches
+    assert smaller.needs(LimitKind.SHM) < wanted.needs(LimitKind.SHM)
