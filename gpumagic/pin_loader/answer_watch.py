@@ -147,9 +147,9 @@ def _held(report: WatchReport) -> Iterator[_Held]:
     for wait in report.waits:
         first, *others = wait.waits.seconds
         what = f"waits for {shortened(wait.loader, _LONGEST_NAME)}"
-        what += f" ({count_text(wait.workers, 'worker')})"
-        if first > sum(others):  # most of it is the start of the workers
-            what += f", {time_text(first)} to start"
+        if wait.workers and first > sum(others):  # most of it is their start
+            started = count_text(wait.workers, "worker")
+            what += f", {time_text(first)} to start {started}"
         yield _Held(wait.line, what, 1 + len(others), wait.total_s)
     for copy in report.copies:
         pageable = f"{bytes_text(copy.pageable_bytes)} of it pageable"
