@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.drawing import (
     Column,
-    Details,
     Drawing,
-    Grid,
-    Meter,
     Note,
     Paragraph,
     Property,
@@ -20,7 +17,6 @@ from gpumagic.drawing import (
     one_screen,
 )
 from gpumagic.pin_loader.answer_loader import notes_of, place_lines
-from gpumagic.report import robust
 from gpumagic.report.record import Report
 from gpumagic.report.units import (
     bytes_text,
@@ -30,25 +26,24 @@ from gpumagic.report.units import (
     seconds_text,
     share_text,
     shortened,
-    time_of_text,
     time_text,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpumagic.drawing import Cell, Part
+    from gpumagic.drawing import Part
     from gpumagic.pin_loader.records import CopyLine, DataWait, Remark, Setting
     from gpumagic.report.events import SeenRace
     from gpumagic.report.places import Code, CodeLine
 
-_MOST_LINES, _MOST_IN_SIGHT = 12, 4
+_MOST_LINES = 6
 _LONGEST_LINE, _LONGEST_NAME, _LONGEST_ERROR = 60, 30, 80
 _HOW = """\
 Host held: until the calls had returned, with the host's own part in it.
 A copy from pageable memory can hold the host even with non_blocking=True."""
 _MODELLED = """\
-Waits for data are this machine's, without pinning; copies are those of the {}."""
+Waits for data are this machine's; copies are those of the {}."""
 
 
 @dataclass(frozen=True)
@@ -124,33 +119,19 @@ def _parts(report: WatchReport) -> Iterator[Part]:
         often = "" if times == 1 else f" ({times:,} times)"
         yield Note("problem", f"{problem}{often}", hint)
     yield from notes_of(sorted(report.remarks, key=lambda remark: not remark.serious))
-    yield Grid("The cell as a whole", tuple(_whole(report)))
+    longest = max(report.waits, key=lambda wait: wait.total_s, default=None)
+    if longest is not None and longest.total_s > max(0.1 * report.host_s, 0.01):
+        name = longest.loader if longest.loader.isidentifier() else "NAME"
+        text = f"{longest.loader} loads with {count_text(longest.workers, 'worker')}"
+        hint = (
+            f"%pin_loader {name} finds out how many workers, and what else, would help"
+        )
+        yield Note("note", text, hint)
     held = sorted(_held(report), key=lambda each: -each.seconds)
     if held:
         caption = "Lines that the host waits in, the longest first"
-        table = Table.of(caption, _HELD, held)
-        yield table.beginning(_MOST_IN_SIGHT)
-        if len(held) > _MOST_IN_SIGHT:
-            yield Details("All lines that the host waits in", (table,), "lines")
-    if report.waits:
-        rows = sorted(report.waits, key=lambda wait: -wait.total_s)
-        caption = "Waits for data; median and longest are those after the first"
-        table = Table.of(caption, _WAIT, rows[:_MOST_LINES], len(rows))
-        yield Details("Each loop's waits for data", (table,), "waits")
+        yield Table.of(caption, _HELD, held[:_MOST_LINES], len(held))
     yield how_measured(Paragraph("\n".join(_how(report))))
-
-
-def _whole(report: WatchReport) -> Iterator[tuple[str, Cell]]:
-    """A simulated device has a clock of its own, of which no wait is a share."""
-    elapsed, waited = time_text(report.elapsed_s), time_text(report.waited_s)
-    if report.setting.label:
-        yield "on the device's clock", elapsed
-        yield "waiting for data, on this machine's clock", waited
-        return
-    yield "elapsed", elapsed
-    if report.waits and report.host_s > 0:
-        said = time_of_text(report.waited_s, report.host_s)
-        yield "waiting for data", Meter(report.waited_s / report.host_s, said)
 
 
 class _Held(NamedTuple):
@@ -164,8 +145,12 @@ class _Held(NamedTuple):
 
 def _held(report: WatchReport) -> Iterator[_Held]:
     for wait in report.waits:
+        first, *others = wait.waits.seconds
         what = f"waits for {shortened(wait.loader, _LONGEST_NAME)}"
-        yield _Held(wait.line, what, len(wait.waits.seconds), wait.total_s)
+        if wait.workers and first > sum(others):  # most of it is their start
+            started = count_text(wait.workers, "worker")
+            what += f", {time_text(first)} to start {started}"
+        yield _Held(wait.line, what, 1 + len(others), wait.total_s)
     for copy in report.copies:
         pageable = f"{bytes_text(copy.pageable_bytes)} of it pageable"
         if copy.pageable_bytes in (0, copy.nbytes):
@@ -186,6 +171,7 @@ def _how(report: WatchReport) -> Iterator[str]:
         yield f"The code failed: {report.failed}"
     if report.copies:
         yield _HOW
+    yield f"The whole cell: {time_text(report.elapsed_s)}, on the device's clock."
     if report.setting.label:
         yield _MODELLED.format(report.setting.label)
     yield "Watching takes time itself: the cell is a little faster without it."
@@ -197,26 +183,4 @@ _HELD = (
     Property(Column("What"), lambda held: held.what),
     Property(Column("Times", number=True), lambda held: f"{held.times:,}"),
     Property(Column("Host held", number=True), lambda held: time_text(held.seconds)),
-)
-_WAIT = (
-    Property(
-        Column("Loader"),
-        lambda wait: f"{wait.loader} ({count_text(wait.workers, 'worker')})",
-    ),
-    Property(Column("Loop"), lambda wait: _line(wait.line)),
-    Property(
-        Column("Batches", number=True), lambda wait: f"{len(wait.waits.seconds):,}"
-    ),
-    Property(Column("Waited", number=True), lambda wait: time_text(wait.total_s)),
-    Property(
-        Column("First", number=True), lambda wait: time_text(wait.waits.seconds[0])
-    ),
-    Property(
-        Column("Median", number=True),
-        lambda wait: time_text(robust.median(wait.waits.seconds[1:] or (0.0,))),
-    ),
-    Property(
-        Column("Longest", number=True),
-        lambda wait: time_text(max(wait.waits.seconds[1:], default=0.0)),
-    ),
 )

@@ -166,4 +166,4 @@ def look_or_improve(
         options = dataclasses.replace(options, workers=None, force=False)
     if is_truly(loader, DevicePrefetcher) and options.workers is not None:
         loader = loader.loader  # it is made anew, with other workers
-    return investigate(loader, options, STAGES, progress)
+    return investigate(loader, options, STAGES, progress or (lambda *_: None))

@@ -2,16 +2,14 @@
 
 The way of most batches, tensors in tuples, lists and dicts, is kept short, since every
 step of a training goes it. What is put together again is a new object of the same
-class, and the old one stays as it is. Properties are not computed, and neither
-constructors nor `__setattr__` are called where a copy will do: a frozen class can be
-filled, and nothing happens a second time.
+class, and the old one stays as it is. Properties are not computed, and no constructor
+is called where a copy will do: nothing happens a second time.
 """
 
 from __future__ import annotations
 
 import array
 import copy
-import dataclasses
 import enum
 import sys
 from collections import deque
@@ -23,6 +21,7 @@ from collections.abc import (
     MutableSequence,
     Sequence,
 )
+from contextlib import suppress
 from operator import is_
 from types import MemberDescriptorType, NoneType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -79,27 +78,15 @@ def to_device(batch: Any, device: Any, *, non_blocking: bool = True) -> Any:
     def moved_by_itself(thing: Any, _: Callable[[Any], Any]) -> Any | None:
         if not _moves_itself(thing) or not tensors_in(thing):
             return None
-        return _moved_by_itself(thing, device, non_blocking=non_blocking)
+        # Those of PyG and of transformers move themselves in place: so a copy does it.
+        clone: Any = thing if isinstance(thing, tuple) else _shallow_copy(thing)
+        try:
+            there = clone.to(device, non_blocking=non_blocking)
+        except TypeError:  # it takes the device only, or else says so again
+            there = clone.to(device)
+        return clone if there is None else there
 
     return _Change(moved, moved_by_itself).of(batch, 0)
-
-
-def _moved_by_itself(thing: Any, device: Any, *, non_blocking: bool) -> Any:
-    """Those of PyG and of transformers move themselves in place: so a copy does it."""
-    clone: Any = thing if isinstance(thing, tuple) else _shallow_copy(thing)
-    try:
-        moved = clone.to(device, non_blocking=non_blocking)
-    except TypeError:  # it takes the device only, or else says so again
-        moved = clone.to(device)
-    if moved is not None:
-        return moved
-    if not all(map(is_, tensors_in(clone), tensors_in(thing))):
-        return clone
-    name = type(thing).__name__
-    raise GpuMagicError(
-        f"{name}.to(device) returned nothing, so there is no batch to hand on",
-        f"let {name}.to return the batch that it has moved",
-    )
 
 
 class _Change:
@@ -231,12 +218,10 @@ def parts_of(thing: Any) -> Parts | None:
         return Parts(thing._fields, thing, named=True)
     if isinstance(thing, Sequence | set | frozenset):
         return Parts(range(len(thing)), list(thing))
-    names = _field_names(type(thing))
-    if names is None and not _moves_itself(thing) and not _is_plain_object(thing):
+    if not _moves_itself(thing) and not _is_plain_object(thing):
         return None
     held = _held_by(thing)
-    keys = [name for name in (names or held) if name in held]
-    return Parts(keys, [held[name] for name in keys], named=True) if keys else None
+    return Parts(list(held), list(held.values()), named=True) if held else None
 
 
 def _like(thing: Any, parts: Parts, new: Sequence[Any]) -> Any:
@@ -249,8 +234,9 @@ def _like(thing: Any, parts: Parts, new: Sequence[Any]) -> Any:
         return made
     by_key = dict(zip(parts.keys, new, strict=True))
     if parts.named:
-        clone = _copy_of(thing)
-        _fill(clone, by_key)
+        clone = copy.copy(thing)
+        for name, value in by_key.items():
+            object.__setattr__(clone, name, value)  # a frozen class can be filled, too
         return clone
     if isinstance(thing, MutableMapping | MutableSequence):
         try:
@@ -274,69 +260,25 @@ def _shallow_copy(thing: Any) -> Any:
     A class of the user's usually keeps its parts in a dict or a list inside, which an
     ordinary shallow copy would share.
     """
-    clone = _copy_of(thing)
-    if isinstance(thing, _COPIED_BY_PYTHON) or hasattr(type(thing), "__copy__"):
-        return clone
-    inside = {
-        name: copy.copy(value)
-        for name, value in _held_by(thing).items()
-        if isinstance(value, _COPIED_BY_PYTHON)
-    }
-    _fill(clone, inside)
-    return clone
-
-
-def _copy_of(thing: Any) -> Any:
-    """A shallow copy: by the class's own way where it has one, else by attributes."""
-    if hasattr(type(thing), "__copy__"):
-        return copy.copy(thing)
-    try:
-        clone = object.__new__(type(thing))
-    except TypeError:  # it is built on a class that is written in C
-        return copy.copy(thing)
-    _fill(clone, _held_by(thing))
+    clone = copy.copy(thing)
+    if not isinstance(thing, _COPIED_BY_PYTHON) and not hasattr(
+        type(thing), "__copy__"
+    ):
+        for name, value in _held_by(thing).items():
+            if isinstance(value, _COPIED_BY_PYTHON):
+                object.__setattr__(clone, name, copy.copy(value))
     return clone
 
 
 def _held_by(thing: Any) -> dict[str, Any]:
     """All that an object has in its `__dict__` and in its slots."""
     held = dict(getattr(thing, "__dict__", {}))
-    for name, slot in _slots(type(thing)).items():
-        try:
-            held[name] = slot.__get__(thing)
-        except AttributeError:  # nothing has been put there
-            continue
+    for kind in type(thing).__mro__:
+        for name, slot in vars(kind).items() if "__slots__" in vars(kind) else ():
+            if isinstance(slot, MemberDescriptorType):
+                with suppress(AttributeError):  # nothing has been put there
+                    held[name] = slot.__get__(thing)
     return held
-
-
-def _fill(thing: Any, values: Mapping[str, Any]) -> None:
-    """Set attributes where they are kept."""
-    slots = _slots(type(thing))
-    for name, value in values.items():
-        if name in slots:
-            slots[name].__set__(thing, value)
-        else:
-            vars(thing)[name] = value
-
-
-def _slots(kind: type) -> dict[str, MemberDescriptorType]:
-    return {
-        name: slot
-        for each in kind.__mro__
-        if "__slots__" in each.__dict__
-        for name, slot in each.__dict__.items()
-        if isinstance(slot, MemberDescriptorType)
-    }
-
-
-def _field_names(kind: type) -> list[str] | None:
-    """The fields of a dataclass or of a class by attrs; None for all others."""
-    if dataclasses.is_dataclass(kind):
-        return [field.name for field in dataclasses.fields(kind)]
-    by_attrs = getattr(kind, "__attrs_attrs__", None)
-    if isinstance(by_attrs, tuple):
-        return [str(attribute.name) for attribute in by_attrs]
-    return None
 
 
 def _is_no_container(thing: Any) -> bool:

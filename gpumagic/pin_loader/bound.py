@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpumagic.pin_loader.records import Bound, Gain, Part, Remedy, Stopped
-from gpumagic.pin_loader.workers import is_faster
 
 if TYPE_CHECKING:
     from gpumagic.pin_loader.records import (
@@ -192,11 +191,10 @@ def with_workers(
     costs: Costs, search: WorkerSearch | None, end: End = End.QUICK
 ) -> Costs | None:
     """With the workers that a search has chosen, if these are faster beyond doubt."""
-    old = None if search is None else search.of(search.now)
     new = None if search is None else search.of(search.chosen)
-    if search is None or old is None or new is None or new is old:
+    if search is None or new is None or search.chosen == search.now:
         return None
-    if search.stopped is not Stopped.ASKED and not is_faster(new, old):
+    if search.stopped is not Stopped.ASKED and not search.gains:
         return None
     return replace(costs, load_s=_loads_s(new, end), workers=new.workers)
 

@@ -30,11 +30,8 @@ _PIN_SHARE, _COPIES_SHARE, _STEP_SHARE = 0.15, 0.35, 0.35
 _WARM_UPS, _TURNS, _FEWEST_TURNS = 2, 20, 3
 _IN_A_ROW = 4  # so that the host's work for one step hides behind the one before
 _SAMPLES = 10
+_FROM_PINNED = ((True, True), (True, False))  # pinned, and whether it blocks
 _UNSAFE = ("mps",)  # torch itself forces pinning off there
-_NO_LEAVES = Remark(
-    "the batch has no dense tensors on the host, so there is nothing to copy",
-    "let the dataset, or the collate_fn, return tensors",
-)
 
 
 def measure_feed(  # noqa: PLR0913 -- what is measured, and with what
@@ -57,68 +54,52 @@ def measure_feed(  # noqa: PLR0913 -- what is measured, and with what
     with given_back(runtime, device):
         if leaves:
             found = _copied(found, leaves, runtime, device, budget_s)
+        there = None
+        if step is None:
+            step = stand_in_for(found, runtime, device)
         else:
-            found = dataclasses.replace(found, remarks=(_NO_LEAVES,))
-        taken, there = step or stand_in_for(found, runtime, device), None
-        if step is not None:
             place = torch.device(runtime.kind, device)
             there = to_device(batch, place, non_blocking=False)
-        if taken is not None:
-            timed = measure_step(taken, there, runtime, budget_s=budget_s * _STEP_SHARE)
-            found = dataclasses.replace(found, step=timed)
-    return found
+        timed = measure_step(step, there, runtime, budget_s=budget_s * _STEP_SHARE)
+    return dataclasses.replace(found, step=timed)
 
 
 def _copied(
     found: Rates, leaves: Sequence[Any], runtime: Runtime, device: int, budget_s: float
 ) -> Rates:
-    """With the copies; what was pinned for them is gone when it returns."""
-    pageable = [each.clone() if runtime.is_pinned(each) else each for each in leaves]
-    pinned, took = _pinned(leaves, runtime), None
-    with _one_thread():
-        copies = copy_modes(
-            pageable, pinned, runtime, device, budget_s=budget_s * _COPIES_SHARE
-        )
-        if pinned is not None:
-            took = _pin_copy(pageable, pinned, budget_s * _PIN_SHARE)
-    return dataclasses.replace(found, copies=copies, pin_copy=took)
+    """With the copies; what was pinned for them is gone when it returns.
 
-
-def copy_modes(
-    pageable: Sequence[Any],
-    pinned: Sequence[Any] | None,
-    runtime: Runtime,
-    device: int,
-    *,
-    budget_s: float,
-) -> tuple[CopyMode, ...]:
-    """Copy a batch from pageable memory, and from pinned, blocking and not, in turn.
-
-    Where nothing can be pinned, one way is left.
+    From pageable memory, and from pinned, blocking and not, in turn. Where nothing can
+    be pinned, one way is left.
     """
     import torch
 
     place = torch.device(runtime.kind, device)
-    ways = [(pageable, False, True)]
-    if pinned is not None:
-        ways += [(pinned, True, True), (pinned, True, False)]
+    pageable = [each.clone() if runtime.is_pinned(each) else each for each in leaves]
+    pinned, took = _pinned(leaves, runtime), None
+    ways = [(False, True)] if pinned is None else [(False, True), *_FROM_PINNED]
     host_s: list[list[float]] = [[] for _ in ways]
     device_s: list[list[float]] = [[] for _ in ways]
-    for turn in _turns(0.0 if runtime.simulated else budget_s):
-        for at, (sources, _, blocks) in enumerate(ways):
-            held_s, took_s = _one_copy(sources, place, runtime, blocks=blocks)
-            if turn >= 0:
-                host_s[at].append(held_s)
-                device_s[at] += [] if took_s is None else [took_s]
-    return tuple(
+    with _one_thread():
+        share_s = 0.0 if runtime.simulated else budget_s * _COPIES_SHARE
+        for turn in _turns(share_s):
+            for at, (is_pinned, blocks) in enumerate(ways):
+                sources = (pinned if is_pinned else None) or pageable
+                held_s, took_s = _one_copy(sources, place, runtime, blocks=blocks)
+                if turn >= 0:
+                    host_s[at].append(held_s)
+                    device_s[at] += [] if took_s is None else [took_s]
+        if pinned is not None:
+            took = _pin_copy(pageable, pinned, budget_s * _PIN_SHARE)
+    copies = tuple(
         CopyMode(
-            is_pinned,
-            blocks,
-            Samples(tuple(host_s[at])),
-            Samples(tuple(device_s[at])) if device_s[at] else None,
+            *way,
+            Samples(tuple(host)),
+            Samples(tuple(there)) if there else None,
         )
-        for at, (_, is_pinned, blocks) in enumerate(ways)
+        for way, host, there in zip(ways, host_s, device_s, strict=True)
     )
+    return dataclasses.replace(found, copies=copies, pin_copy=took)
 
 
 def _one_copy(
@@ -263,20 +244,13 @@ class CountedStep:
         self.calls += 1
         return self._function(batch)
 
-    def remarks(self, *, simulated: bool) -> Iterator[Remark]:
+    def remark(self) -> Remark:
         """What a reader has to know of these calls."""
-        if not self.calls:
-            return
-        yield Remark(
+        return Remark(
             f"{self.__name__} was called {count_text(self.calls, 'time')}: what it "
             "changes has changed, as weights and an optimizer have",
             "measure with a copy of the model, or make both anew",
         )
-        if simulated:
-            yield Remark(
-                "what the step does on the host takes no time on the simulated "
-                "device's clock: only its work on the device counts"
-            )
 
 
 class StandIn:
@@ -294,8 +268,8 @@ class StandIn:
         self._busy.submit(self.seconds)
 
 
-def stand_in_for(found: Rates, runtime: Runtime, device: int) -> StandIn | None:
-    """As long as the slowest part beside compute; None where nothing takes time.
+def stand_in_for(found: Rates, runtime: Runtime, device: int) -> StandIn:
+    """As long as the slowest part beside compute.
 
     A shorter step leaves less to hide behind, a longer one hides anything. So the gain
     that is found with it is the most that feeding can give to any step.
@@ -307,7 +281,7 @@ def stand_in_for(found: Rates, runtime: Runtime, device: int) -> StandIn | None:
     between = None if found.load is None else found.load.between
     parts = [each for each in (between, found.pin_copy, there) if each is not None]
     seconds = max((part.median_s for part in parts), default=0.0)
-    return StandIn(runtime, device, seconds) if seconds > 0 else None
+    return StandIn(runtime, device, seconds)
 
 
 def measure_step(
@@ -327,16 +301,15 @@ def measure_step(
         _timed(function, batch, runtime, 1)
     spent_s = perf_counter() - began_s
     affordable = spent_s * _IN_A_ROW * _FEWEST_TURNS / _WARM_UPS <= budget_s
-    in_a_row = _IN_A_ROW if affordable else 1
     samples: list[float] = []
-    while len(samples) < _SAMPLES:
-        if len(samples) >= _FEWEST_TURNS and perf_counter() - began_s > budget_s:
-            break
+    while len(samples) < _FEWEST_TURNS or (
+        len(samples) < _SAMPLES and perf_counter() - began_s <= budget_s
+    ):
+        in_a_row = _IN_A_ROW if affordable else 1
         samples.append(_timed(function, batch, runtime, in_a_row))
     name = getattr(function, "__name__", None) or type(function).__name__
-    return Step(
-        str(name), Samples(tuple(samples)), synthetic=isinstance(function, StandIn)
-    )
+    stands_in = isinstance(function, StandIn)
+    return Step(str(name), Samples(tuple(samples)), synthetic=stands_in)
 
 
 def _timed(

@@ -2,53 +2,33 @@
 
 from __future__ import annotations
 
-import enum
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.storages import (
-    StorageKey,
-    stored_by,
-    tensors_within,
-    without_overrides,
-)
+from gpumagic.devices.storages import tensors_within, without_overrides
 from gpumagic.pin_loader.batch import walk
-from gpumagic.pin_loader.records import Anatomy, Leaf, Pinned, Remark, WhyPageable
+from gpumagic.pin_loader.records import Anatomy, Leaf, Pinned, WhyPageable
 from gpumagic.report.introspection import is_array
-from gpumagic.report.units import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from gpumagic.devices.protocols import Runtime
     from gpumagic.pin_loader.records import LoaderFacts
 
 _WITHOUT_PINNING = ("cpu", "mps")
 
 
-class Treatment(enum.Enum):
-    """What torch's pinner does with an object."""
-
-    PINNED = "pinned"  # a tensor
-    OWN_METHOD = "pins itself"
-    REBUILT = "rebuilt of pinned parts"
-    PASSED_THROUGH = "passed through, and all that is in it"
-
-
-def treatment_of(thing: Any) -> Treatment:
-    """What becomes of an object in the pinning stage of a loader."""
-    if isinstance(thing, sys.modules["torch"].Tensor):
-        return Treatment.PINNED
-    # By the object, not by its class: so the pinner asks, and finds whatever a
-    # `__getattr__` answers.
-    if hasattr(thing, "pin_memory"):
-        return Treatment.OWN_METHOD
-    is_text = isinstance(thing, str | bytes)
-    if isinstance(thing, Mapping | Sequence) and not is_text:
-        return Treatment.REBUILT
-    return Treatment.PASSED_THROUGH
+def passed_through_by(above: Sequence[Any]) -> Any | None:
+    """Which of the containers of a tensor torch's pinner does not look into."""
+    for each in above:
+        # By the object, not by its class: so the pinner asks, and finds whatever a
+        # `__getattr__` answers.
+        if hasattr(each, "pin_memory"):
+            return None  # it pins itself
+        if isinstance(each, str | bytes) or not isinstance(each, Mapping | Sequence):
+            return each
+    return None
 
 
 def anatomy_of(
@@ -62,37 +42,22 @@ def anatomy_of(
     import torch
 
     leaves: list[Leaf] = []
-    others, locked_bytes = 0, 0
-    path_of_memory: dict[Any, str] = {}
-    for path, value, parts, above in walk(batch):
-        if parts is not None:
-            continue
+    locked_bytes = 0
+    for path, value, _, above in walk(batch):
         if isinstance(value, torch.Tensor):
             with without_overrides(torch):
                 leaf = _leaf_of_tensor(value, path, runtime)
-                if leaf.pinned is not Pinned.ON_DEVICE and leaf.nbytes:
-                    locked_bytes += 1 << (leaf.nbytes - 1).bit_length()
                 if leaf.pinned is Pinned.PAGEABLE:
                     why, holder = _why(value, above, runtime, facts)
                     leaf = replace(leaf, why=why, holder=holder)
                     if unpinned and why is WhyPageable.UNKNOWN:
                         leaf = replace(leaf, pinned=Pinned.UNKNOWN, why=None)
-                stored = stored_by(torch, value)
-                memory = None if stored is None else stored.key
+            if leaf.pinned is not Pinned.ON_DEVICE and leaf.nbytes:
+                locked_bytes += 1 << (leaf.nbytes - 1).bit_length()
+            leaves.append(leaf)
         elif is_array(value):
-            leaf, memory = _leaf_of_array(value, path), _memory_of_array(value)
-        else:
-            others += 1
-            continue
-        first = leaf.path if memory is None else path_of_memory.setdefault(memory, path)
-        leaves.append(replace(leaf, same_as=None if first == path else first))
-    return Anatomy(
-        class_name=type(batch).__name__,
-        leaves=tuple(leaves),
-        others=others,
-        locked_bytes=locked_bytes,
-        remarks=tuple(_remarks(leaves)),
-    )
+            leaves.append(_leaf_of_array(value, path))
+    return Anatomy(type(batch).__name__, tuple(leaves), locked_bytes)
 
 
 def _leaf_of_tensor(tensor: Any, path: str, runtime: Runtime) -> Leaf:
@@ -104,7 +69,6 @@ def _leaf_of_tensor(tensor: Any, path: str, runtime: Runtime) -> Leaf:
         shape=tuple(map(int, shape)),
         dtype=str(tensor.dtype).removeprefix("torch."),
         nbytes=_bytes_of(tensor),
-        contiguous=_lies_together(tensor),
         pinned=_where(tensor, runtime),
     )
 
@@ -131,12 +95,10 @@ def _why(
         return WhyPageable.NO_ACCELERATOR, None
     if tensor.is_nested or tensor.layout is not torch.strided:
         return WhyPageable.NOT_DENSE, None
-    fates = ((each, treatment_of(each)) for each in above)
-    ended = next((each for each in fates if each[1] is not Treatment.REBUILT), None)
-    if ended is not None and ended[1] is Treatment.PASSED_THROUGH:
-        return WhyPageable.PASSED_THROUGH, type(ended[0]).__name__
-    off = facts.pin_memory is False
-    return WhyPageable.FLAG_OFF if off else WhyPageable.UNKNOWN, None
+    holder = passed_through_by(above)
+    if holder is not None:
+        return WhyPageable.PASSED_THROUGH, type(holder).__name__
+    return WhyPageable.UNKNOWN if facts.pin_memory else WhyPageable.FLAG_OFF, None
 
 
 def _leaf_of_array(array: Any, path: str) -> Leaf:
@@ -146,18 +108,9 @@ def _leaf_of_array(array: Any, path: str) -> Leaf:
         shape=tuple(array.shape),
         dtype=str(array.dtype),
         nbytes=int(array.nbytes),
-        contiguous=bool(array.flags.forc),
         pinned=Pinned.PAGEABLE,
         why=WhyPageable.NOT_A_TENSOR,
     )
-
-
-def _memory_of_array(array: Any) -> StorageKey | None:
-    whole = array
-    while hasattr(whole.base, "ctypes"):
-        whole = whole.base
-    # As of a tensor: `torch.from_numpy` makes one on that memory.
-    return StorageKey("cpu", 0, int(whole.ctypes.data)) if array.nbytes else None
 
 
 def _bytes_of(tensor: Any) -> int:
@@ -167,43 +120,3 @@ def _bytes_of(tensor: Any) -> int:
     if parts:
         return sum(map(_bytes_of, parts))
     return int(tensor.numel() * tensor.element_size())
-
-
-def _lies_together(tensor: Any) -> bool | None:
-    """Whether the elements fill one piece of memory, in whatever order.
-
-    Then a copy is one piece as well: the device gets the same strides.
-    """
-    if tensor.is_nested or tensor.layout is not sys.modules["torch"].strided:
-        return None
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
-
-
-def _remarks(leaves: Sequence[Leaf]) -> Iterator[Remark]:
-    """All that makes a batch dearer than it has to be, the most expensive first."""
-    arrays = [leaf.path for leaf in leaves if leaf.why is WhyPageable.NOT_A_TENSOR]
-    if arrays:
-        yield Remark(
-            f"no loader pins or moves an array of numpy: {listed(arrays, most=3)}",
-            "torch.from_numpy(array) in the collate_fn makes a tensor of its memory",
-        )
-    apart = [
-        leaf.path
-        for leaf in leaves
-        if leaf.contiguous is False
-        and leaf.nbytes
-        and leaf.pinned in (Pinned.PINNED, Pinned.PAGEABLE)
-        and leaf.why is not WhyPageable.NOT_A_TENSOR
-    ]
-    if apart:
-        yield Remark(
-            f"not contiguous: {listed(apart, most=3)}; the copy to the device goes "
-            "through pageable memory, pinned or not",
-            "call .contiguous() in the collate_fn",
-        )

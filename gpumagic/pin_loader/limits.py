@@ -11,10 +11,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.devices.host import ROOT, Room, container_room, machine_room
+from gpumagic.devices.host import ROOT, container_room, machine_room
 from gpumagic.pin_loader.loader import USUAL_PREFETCH
 from gpumagic.pin_loader.records import (
     Guard,
@@ -27,7 +28,6 @@ from gpumagic.pin_loader.records import (
 from gpumagic.report.units import bytes_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from gpumagic.pin_loader.records import Anatomy
@@ -46,90 +46,62 @@ class Demand:
     prefetch_factor: int = USUAL_PREFETCH
     pinned: bool = True
 
-    @property
-    def batches(self) -> int:
-        """All that can be under way."""
-        return self.prefetch_factor * self.workers + 1 + self.pinned
-
-    @property
-    def locked_bytes(self) -> int:
-        """What is pinned of them."""
-        return self.batches * self.anatomy.locked_bytes if self.pinned else 0
-
-    @property
-    def shared_bytes(self) -> int:
-        """What lies in shared memory; arrays are sent through a pipe."""
-        if not self.workers:
-            return 0
-        listed = sum(
+    def needs(self, kind: LimitKind) -> int:
+        """Of one kind of memory; shared memory, by which workers send, is RAM too."""
+        batches = self.prefetch_factor * self.workers + 1 + self.pinned
+        sent = sum(
             leaf.nbytes
             for leaf in self.anatomy.leaves
-            if leaf.same_as is None
-            and leaf.why is not WhyPageable.NOT_A_TENSOR
+            if leaf.why is not WhyPageable.NOT_A_TENSOR
             and leaf.pinned is not Pinned.ON_DEVICE
         )
-        return self.batches * listed
-
-    def needs(self, kind: LimitKind) -> int:
-        """Of one kind of memory; shared memory is RAM as well."""
-        shared = self.shared_bytes
-        return shared if kind is LimitKind.SHM else shared + self.locked_bytes
+        shared = sent if self.workers else 0
+        locked = self.anatomy.locked_bytes if self.pinned else 0
+        return batches * (shared if kind is LimitKind.SHM else shared + locked)
 
 
-@dataclass(frozen=True)
-class Headroom:
-    """What is left; None is unknown, or has no limit."""
-
-    machine: Room | None = None  # that can be had without swapping
-    container: Room | None = None  # that the tightest control group leaves
-    shm_bytes: int | None = None
+Room = dict[LimitKind, int | None]  # what is left; None is unknown
 
 
-def look_at_headroom(root: Path = ROOT) -> Headroom:
+def look_at_room(root: Path = ROOT) -> Room:
     """Read what is left now. Where a system does not say it, it is unknown."""
     free: int | None = None
-    if hasattr(os, "statvfs"):
-        try:
-            found = os.statvfs(root / "dev/shm")
-            free = int(found.f_bavail * found.f_frsize)
-        except OSError:
-            pass
-    return Headroom(machine_room(root), container_room(root), free)
+    with suppress(OSError, AttributeError):  # Windows has no statvfs
+        found = os.statvfs(root / "dev/shm")
+        free = int(found.f_bavail * found.f_frsize)
+    machine, container = machine_room(root), container_room(root)
+    left: Room = {LimitKind.AVAILABLE: machine.nbytes if machine else None}
+    if container is not None:
+        left[LimitKind.CGROUP] = container.nbytes
+    return {**left, LimitKind.SHM: free}
 
 
-def guard(
-    wanted: Demand, room: Headroom | None = None, *, force: bool = False
-) -> Guard:
+def guard(wanted: Demand, room: Room | None = None, *, force: bool = False) -> Guard:
     """What a loader would take of the machine, and whether that is too much.
 
     Above a fifth of what there is it warns, above a half it refuses, unless the user
     insists.
     """
-    return Guard(tuple(_limits(wanted, room or look_at_headroom(), force=force)))
-
-
-def _limits(wanted: Demand, room: Headroom, *, force: bool) -> Iterator[Limit]:
-    rooms = [(LimitKind.AVAILABLE, room.machine.nbytes if room.machine else None)]
-    if room.container is not None:
-        rooms.append((LimitKind.CGROUP, room.container.nbytes))
-    if wanted.workers:
-        rooms.append((LimitKind.SHM, room.shm_bytes))
-    for kind, available in rooms:
-        needed, severity = wanted.needs(kind), Severity.FINE
-        if available is None:
-            severity = Severity.UNKNOWN
-        elif needed > REFUSE_SHARE * available and not force:
-            severity = Severity.REFUSE
-        elif needed > WARN_SHARE * available:
-            severity = Severity.WARN
-        loud = severity in (Severity.WARN, Severity.REFUSE)
-        hint = _hint(kind, wanted, available or 0, force=force) if loud else ""
-        yield Limit(kind, needed, available, severity, hint)
+    found = []
+    for kind, left in (room or look_at_room()).items():
+        needed, severity, hint = wanted.needs(kind), Severity.FINE, ""
+        if left is not None and needed > WARN_SHARE * left:
+            refused = needed > REFUSE_SHARE * left and not force
+            severity = Severity.REFUSE if refused else Severity.WARN
+            hint = _hint(kind, wanted, left, force=force)
+        if needed:
+            found.append(Limit(kind, needed, left, severity, hint))
+    return Guard(tuple(found))
 
 
 def _hint(kind: LimitKind, wanted: Demand, available: int, *, force: bool) -> str:
     """What to do about one limit, in a sentence without a full stop."""
-    smaller = _smaller(kind, wanted, available)
+    smaller = "make the batches smaller: not even a loader without workers fits"
+    for workers in range(wanted.workers - 1, -1, -1):
+        needed = dataclasses.replace(wanted, workers=workers).needs(kind)
+        if needed <= WARN_SHARE * available:
+            smaller = f"type --workers {workers}, which takes {bytes_text(needed)}"
+            break
     if kind is LimitKind.SHM:
         larger = math.ceil(wanted.needs(kind) / REFUSE_SHARE / _GIB)
         return (
@@ -137,13 +109,3 @@ def _hint(kind: LimitKind, wanted: Demand, available: int, *, force: bool) -> st
             f"emptyDir with medium Memory at /dev/shm), or {smaller}"
         )
     return smaller if force else f"{smaller}, or insist with --force"
-
-
-def _smaller(kind: LimitKind, wanted: Demand, available: int) -> str:
-    """The most workers that fit, as it is typed."""
-    for workers in range(wanted.workers - 1, -1, -1):
-        smaller = dataclasses.replace(wanted, workers=workers)
-        needed = smaller.needs(kind)
-        if needed <= WARN_SHARE * available:
-            return f"type --workers {workers}, which takes {bytes_text(needed)}"
-    return "make the batches smaller: not even a loader without workers fits"

@@ -17,20 +17,20 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.devices.host import ROOT, levels, lines_of, number_in
+from gpumagic.devices.host import ROOT, levels, lines_of
+from gpumagic.devices.simulated import simulated_box, word_of
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader import trial
 from gpumagic.pin_loader.loader import USUAL_PREFETCH, length_of
-from gpumagic.pin_loader.records import Loading, Samples
+from gpumagic.pin_loader.records import Loading, Samples, Setting
 from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
+    from gpumagic.devices.protocols import Runtime
     from gpumagic.pin_loader.trial import Trial
 
 _QUEUED = "/proc/thread-self/schedstat"  # Linux alone has it
-_QUEUED_OF = "/proc/{}/schedstat"
 PATIENCE_S = 60.0  # for one batch, where nothing else is said
 _ROUNDS, _PLENTY_ROUNDS = 200, 4
 FEWEST_ROUNDS = 3  # below, noise is all there is
@@ -64,11 +64,7 @@ def usage(*, alone: bool) -> Usage:
 
 
 def measure_loading(
-    loader: Any,
-    *,
-    budget_s: float = 1.0,
-    patience_s: float = PATIENCE_S,
-    progress: Callable[[float], object] | None = None,
+    loader: Any, *, budget_s: float = 1.0, patience_s: float = PATIENCE_S
 ) -> Loading:
     """Iterate a loader and time its batches, one of which is alive at a time.
 
@@ -76,12 +72,13 @@ def measure_loading(
     one before at once; a sample is therefore the time of one round, a batch from each
     worker, divided by the workers. The first rounds, which open things and were
     prepared ahead, do not count, nor does the time for which others had the processor
-    of this thread, or of its workers. Where an epoch is short it is gone through again.
+    of this thread, if it loads itself. A short epoch is gone through again.
     """
-    arrivals = Arrivals(loader, budget_s, progress)
+    arrivals = Arrivals(loader, budget_s)
     failure: LoaderFailed | None = None
     try:
-        arrivals.take(patience_s)
+        while arrivals.take_epoch(patience_s):
+            pass
     except GpuMagicError:
         raise
     except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
@@ -89,39 +86,25 @@ def measure_loading(
     if failure is not None:
         raise failure  # outside, so that it does not hold the frames of the error
     if not arrivals.count:
-        raise LoaderFailed(
-            "the loader has no batches", "look at the length of its dataset"
-        )
+        raise no_batches()
     return arrivals.told()
 
 
-def worked(pids: Sequence[int]) -> tuple[float, float] | None:
-    """Processor time that these have had, and for how long they could have more.
-
-    None where a system does not tell.
-    """
-    had_ns = queued_ns = 0
-    for pid in pids:
-        try:
-            told = Path(_QUEUED_OF.format(pid)).read_text(encoding="ascii").split()
-            had_ns, queued_ns = had_ns + int(told[0]), queued_ns + int(told[1])
-        except (OSError, ValueError, IndexError):
-            return None
-    return (had_ns / 1e9, queued_ns / 1e9) if pids else None
+def no_batches(name: str | None = None) -> LoaderFailed:
+    """What is told of a loader that ends at once."""
+    return LoaderFailed(
+        f"{name or 'the loader'} gives no batches: its dataset, or its sampler, is "
+        "empty",
+        "look at len() of it",
+    )
 
 
 class Arrivals:
     """When the batches of a loader arrived, by rounds of its workers."""
 
-    def __init__(
-        self,
-        loader: Any,
-        budget_s: float,
-        progress: Callable[[float], object] | None = None,
-    ) -> None:
+    def __init__(self, loader: Any, budget_s: float) -> None:
         self.count = 0
-        self._loader, self._budget_s = loader, budget_s
-        self._progress = progress
+        self._loader, self._budget_s = loader, max(budget_s, 1e-9)
         self._workers = getattr(loader, "num_workers", 0) or 0
         self._round = max(self._workers, 1)
         # While the last workers are started, the first ones prepare as many ahead.
@@ -130,71 +113,56 @@ class Arrivals:
         self._samples: list[float] = []
         self._rest: list[float] = []  # of epochs without a round that counts
         self._costs: list[tuple[float, float, int]] = []
-        self._first_s: float | None = None  # to the first batch of all
+        self._first_s = 0.0  # to the first batch of all
         self._timed_s = self._began_s = 0.0  # by a plain clock: since then
 
-    def take(self, patience_s: float) -> None:
-        """Take what is wanted, of as many epochs as that takes."""
-        while self._take_epoch(patience_s):
-            pass
-
-    def _take_epoch(self, patience_s: float) -> bool:
+    def take_epoch(self, patience_s: float) -> bool:
         """Take what is wanted of one epoch; whether another one is wanted."""
         before, began_s = len(self._samples), time.perf_counter()
         with trial.batches_of(self._loader, patience_s=patience_s) as batches:
-            stamps, base, had = self._stamps(batches, began_s)
-            now = worked(batches.worker_pids())
+            stamps, base = self._stamps(batches, began_s)
         counted = len(stamps) - 1 - base
         if counted > 0:
             took_s = max(stamps[-1].now_s - stamps[base].now_s, 1e-9)
             cpu_s = stamps[-1].cpu_s - stamps[base].cpu_s
             self._costs.append((cpu_s, max(took_s - cpu_s, 0.0), counted))
-            if had is not None and now is not None:
-                free = _free_share(took_s, self._workers, had, now)
-                self._samples[before:] = [s * free for s in self._samples[before:]]
         if len(self._samples) == before and len(stamps) > 1:
             between_s = stamps[-1].now_s - stamps[0].now_s
             self._rest.append(between_s / (len(stamps) - 1))
         return len(stamps) > 1 and not self._is_enough()
 
-    def _stamps(
-        self, batches: Trial, began_s: float
-    ) -> tuple[list[Usage], int, tuple[float, float] | None]:
-        """When each batch came, with which timing begins, and what workers had then."""
+    def _stamps(self, batches: Trial, began_s: float) -> tuple[list[Usage], int]:
+        """When each batch came, and with which timing begins."""
         stamps: list[Usage] = []
         base: int | None = None
-        had: tuple[float, float] | None = None
         for batch in batches:
             del batch
             stamps.append(usage(alone=not self._workers))
-            self.count += 1
             now_s, last = time.perf_counter(), len(stamps) - 1
-            if self._first_s is None:
+            if not self.count:
                 self._began_s, self._first_s = now_s, now_s - began_s
+            self.count += 1
             if base is None:
                 long = now_s - self._began_s > self._budget_s / 2
                 if len(stamps) >= (self._round if long else self._ahead):
-                    base, had = last, worked(batches.worker_pids())
+                    base = last
                     self._timed_s = self._timed_s or now_s
             elif not (last - base) % self._round:
                 took_s = stamps[-1].now_s - stamps[-self._round - 1].now_s
                 self._samples.append(took_s / self._round)
             if self._is_enough():
                 break
-        return stamps, len(stamps) if base is None else base, had
+        return stamps, len(stamps) if base is None else base
 
     def _is_enough(self) -> bool:
         now_s, rounds = time.perf_counter(), len(self._samples)
         if len(self._rest) >= _EPOCHS and not rounds:
             return True
         if not self._timed_s:  # a first round that takes longer than all
-            passed_s = now_s - self._began_s
-            return self.count > 0 and passed_s > _LONGEST * self._budget_s
+            return self.count > 0 and now_s - self._began_s > _LONGEST * self._budget_s
         passed_s = now_s - self._timed_s
-        spent = passed_s / self._budget_s if self._budget_s > 0 else 1.0
-        if self._progress is not None:
-            self._progress(min(spent, 1.0))
-        if not self._workers and (self._first_s or 0.0) > self._budget_s:
+        spent = passed_s / self._budget_s
+        if not self._workers and self._first_s > self._budget_s:
             return True  # one batch takes longer than all was to take
         if not rounds and not self._rest:
             return False
@@ -204,28 +172,36 @@ class Arrivals:
 
     def told(self) -> Loading:
         """What was found; there was a batch at least."""
-        samples = self._samples or self._rest or [self._first_s or 0.0]
-        cpu_s = waited_s = None
-        if not self._workers and self._costs:
-            counted = sum(count for *_, count in self._costs)
-            cpu_s = sum(cpu for cpu, *_ in self._costs) / counted
-            waited_s = sum(wait for _, wait, _ in self._costs) / counted
-        start_s, length = self._first_s or 0.0, length_of(self._loader)
-        share_s = start_s / length if self._workers and length else 0.0
-        timed = Samples(tuple(samples))
-        return Loading(timed, self._workers, start_s, share_s, cpu_s, waited_s)
+        timed = Samples(tuple(self._samples or self._rest or [self._first_s]))
+        if self._workers:
+            length = length_of(self._loader)
+            share_s = self._first_s / length if length else 0.0
+            return Loading(timed, self._workers, self._first_s, share_s)
+        counted = sum(count for *_, count in self._costs)
+        if not counted:
+            return Loading(timed, 0, self._first_s)
+        cpu_s = sum(cpu for cpu, *_ in self._costs) / counted
+        waited_s = sum(wait for _, wait, _ in self._costs) / counted
+        return Loading(timed, 0, self._first_s, 0.0, cpu_s, waited_s)
 
 
-def _free_share(
-    took_s: float, workers: int, had: tuple[float, float], now: tuple[float, float]
-) -> float:
-    """What share of its time a worker was not kept from working by others.
-
-    Where the processors are busy with these very workers, they are no others.
-    """
-    worked_s, queued_s = now[0] - had[0], now[1] - had[1]
-    free = 1 - queued_s / workers / took_s
-    return min(max(free, worked_s / usable() / took_s), 1.0)
+def setting_of(runtime: Runtime, device: int | None) -> Setting:
+    """Where it is measured; asking starts nothing."""
+    box = simulated_box() if runtime.simulated else None
+    device = None if runtime.kind == "cpu" else device
+    name = None
+    if device is not None and runtime.started():
+        with contextlib.suppress(RuntimeError):  # a device in error answers nothing
+            name = runtime.device_name(device)
+    version = getattr(loaded_torch(), "__version__", None)
+    return Setting(
+        kind=word_of(runtime.kind),
+        label=str(getattr(box, "label", "")),
+        device=device,
+        device_name=name,
+        torch_version=None if version is None else str(version),
+        processors=usable(),
+    )
 
 
 def usable(root: Path = ROOT) -> int:
@@ -242,12 +218,8 @@ def usable(root: Path = ROOT) -> int:
 def _quota(folder: Path) -> float | None:
     """Processors' worth of time by one control group; None is no limit."""
     words = " ".join(lines_of(folder / "cpu.max")).split()
-    if len(words) == 2 and all(word.isdigit() for word in words):
-        quota, period = map(int, words)
-    else:
-        quota = number_in(folder / "cpu.cfs_quota_us") or 0
-        period = number_in(folder / "cpu.cfs_period_us") or 0
-    return quota / period if quota > 0 and period > 0 else None
+    limited = len(words) == 2 and all(word.isdigit() for word in words)
+    return int(words[0]) / int(words[1]) if limited else None
 
 
 # ----------------------------------------------------------- in a process apart
@@ -259,7 +231,8 @@ def measure_apart(
     """As `measure_loading` of a loader without workers, in a process of its own.
 
     A dataset whose loader has workers is never asked in this process: what it opens
-    when it is first asked would be open here, and shared by all workers to come.
+    when it is first asked would be open here, and shared by all workers to come. Nor is
+    it asked in a worker of torch, which collates into shared memory.
     """
     import multiprocessing
 
@@ -313,21 +286,16 @@ _LONGEST_TEXT = 300
 def failure_of(error: BaseException, batch: int) -> LoaderFailed:
     """The failure that this error is; it holds nothing of the error."""
     frames = traceback.extract_tb(error.__traceback__)
-    said = shortened(_said(error), _LONGEST_TEXT)
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith("Caught ") and "Traceback" in str(error):
+        # One from a worker has a traceback as text.
+        said = next((line for line in lines[2:] if not line[0].isspace()), lines[0])
+    else:
+        said = ": ".join([type(error).__name__, *lines[:1]])
+    said = shortened(said, _LONGEST_TEXT)
     if isinstance(error, _HANDING_OVER) and "multiprocessing" in frames[-1].filename:
         said = f"a worker exited unexpectedly while it handed over ({said})"
     died = any(word in said for word in _DIED)
     return LoaderFailed(
         f"the loader failed at batch {batch}: {said}", _NO_MEMORY if died else _HINT
     )
-
-
-def _said(error: BaseException) -> str:
-    """Its class and first line; of one from a worker, which has a traceback as text."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    if lines and lines[0].startswith("Caught ") and "Traceback" in str(error):
-        own = [line for line in lines[2:] if not line[0].isspace()]
-        lines = own or lines
-        return lines[0]
-    name = type(error).__name__
-    return f"{name}: {lines[0]}" if lines else name

@@ -50,20 +50,13 @@ def facts_of(loader: Any, name: str | None = None) -> LoaderFacts:
         raise _not_a_loader(loader, name)
     with kept(loader):  # some batch samplers draw their batches to count them
         length = length_of(loader)
-    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
-    own = loader.batch_size is None and loader.batch_sampler is not None
     return LoaderFacts(
-        class_name=class_name(loader),
         name=name,
-        dataset=class_name(loader.dataset),
         iterable=is_iterable_style(loader),
-        sampler=class_name(loader.batch_sampler if own else loader.sampler),
         length=length,
-        batch_size=size if type(size) is int else None,
         workers=loader.num_workers,
         prefetch_factor=loader.prefetch_factor if loader.num_workers else None,
         pin_memory=bool(loader.pin_memory),
-        persistent_workers=bool(loader.persistent_workers),
     )
 
 
@@ -273,17 +266,9 @@ def _shallow_copy(loader: Any) -> Any:
 def _remarks(loader: Any, workers: int) -> Iterator[Remark]:
     """What a reader has to know of a loader that has so many workers."""
     before = loader.num_workers
-    if workers == before:
-        return
-    if workers > 1 and is_iterable_style(loader):
+    if workers != before:
         yield Remark(
-            f"each of {workers} workers goes through the whole iterable dataset, "
-            "unless its `__iter__` shares the work by `get_worker_info()`",
-            "keep the number of workers if it does not",
-            serious=True,
+            "random transforms draw other numbers, as each worker has its own seed: "
+            f"there are {workers} instead of {before}; the order is the same",
+            f"keep num_workers={before} to reproduce an earlier training exactly",
         )
-    yield Remark(
-        "random transforms draw other numbers, as each worker has its own seed: "
-        f"there are {workers} instead of {before}; the order is the same",
-        f"keep num_workers={before} to reproduce an earlier training exactly",
-    )

@@ -4,54 +4,46 @@ Starting workers takes longer than many steps. So both loops stay open, each wit
 workers, and take turns.
 
 The clock of a simulated machine does not move while Python loads, so that a loop on it
-would never wait for data. There a fetch lets time pass: as long as the loader, measured
-on its own, would have kept the loop waiting.
+would never wait for data. There a step of either loop is worked out from its parts.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import itertools
 import math
-from collections import deque
-from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.simulated import simulated_box, word_of
-from gpumagic.errors import GpuMagicError
+from gpumagic.devices.simulated import word_of
 from gpumagic.pin_loader.batch import to_device
+from gpumagic.pin_loader.bound import Costs, Way, step_s
+from gpumagic.pin_loader.load import no_batches
 from gpumagic.pin_loader.loader import USUAL_PREFETCH, length_of
-from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.records import EndToEnd
 from gpumagic.pin_loader.trial import batches_of
 from gpumagic.report.robust import verdict_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.pin_loader.bound import Costs
+    from gpumagic.pin_loader.prefetcher import DevicePrefetcher
     from gpumagic.pin_loader.trial import Trial
 
 _BATCHES, _FEWEST_BATCHES, _FEWEST_ROUNDS = 20, 4, 3
 _PAIRS, _MOST_PAIRS = 6, 20  # for a verdict
-_PAIRS_OF_A_MODEL, _ALIKE = 2, 1e-9  # either loop first once; and they are the same
-_MODELLED_BYTES_PER_S = 1e9  # a model takes no time, but the bytes are really moved
 _FEWEST_AHEAD, _MOST_AHEAD = 3, 64
 _WARM_STEPS = 2
-_REAL_BATCHES = 2  # that a modelled loop goes round with
-_EPOCH = 1 << 20  # batches of a modelled loader: it never ends
 
 
-class Pace(NamedTuple):
-    """What is known of both loops before they are run."""
+def worked_out(old: Costs, new: Costs, *, known: bool) -> EndToEnd:
+    """Both loops by the formulas, on a machine whose device has its own clock.
 
-    old: Costs
-    new: Costs
-    nbytes: int = 0  # of a batch
-    known: bool = True  # beyond the noise of loading
+    `known`: loading was timed often enough to tell both apart.
+    """
+    pair = step_s(old, Way.BLOCKING), step_s(new, Way.AHEAD)
+    found = verdict_of([pair] * (2 * _PAIRS if known else 1))
+    return EndToEnd(found, modelled=True)
 
 
 def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
@@ -59,26 +51,21 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
     new: DevicePrefetcher,
     runtime: Runtime,
     *,
-    device: int | None,
+    device: int,
     step: Callable[[Any], object],
-    pace: Pace,
+    about_s: float,
     budget_s: float,
-    names: tuple[str, str, str] = ("loader", "loader_pinned", "step"),
     progress: Callable[[float], object] = lambda _: None,
 ) -> EndToEnd:
     """Run both loops in turn, as pairs A B B A, and say which is faster, if any is.
 
     In each run a few batches come first that do not count: those that workers had
     prepared while the other loop ran. The device is waited for at both ends only.
+    A step of the old loop takes `about_s`.
     """
     import torch
 
-    place = torch.device(runtime.kind)
-    if device is not None and runtime.kind != "cpu":
-        place = torch.device(word_of(runtime.kind), device)
-    modelled = runtime.simulated
-    if modelled:
-        old, new = paced(old, new, pace)
+    place = torch.device(word_of(runtime.kind), device)
 
     def moved_then(batch: Any) -> None:
         step(to_device(batch, place, non_blocking=False))
@@ -87,21 +74,12 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
         loops = [Loop(old, moved_then, runtime), Loop(new, step, runtime)]
         for loop in loops:
             stack.callback(loop.close)
-        steps = _affordable(loops, pace, budget_s, modelled=modelled)
-        pairs = _pairs(loops, steps, budget_s, modelled=modelled, progress=progress)
-    name, out, called = names
-    return EndToEnd(
-        result=_verdict(pairs, known=modelled and pace.known),
-        batches=steps,
-        base=f"for batch in {name}: {called}(batch.to({str(place)!r}))",
-        newer=f"for batch in {out}: {called}(batch)",
-        modelled=modelled,
-    )
+        steps = _affordable(loops, about_s, budget_s)
+        pairs = _pairs(loops, steps, budget_s, progress)
+    return EndToEnd(verdict_of(pairs), steps)
 
 
-def _affordable(
-    loops: Sequence[Loop], pace: Pace, budget_s: float, *, modelled: bool
-) -> int:
+def _affordable(loops: Sequence[Loop], about_s: float, budget_s: float) -> int:
     """So many steps that the pairs of a verdict fit into the budget, if that can be.
 
     They are whole rounds of the workers of both, and both drop as many.
@@ -110,12 +88,8 @@ def _affordable(
     ahead = max(loop.ahead for loop in loops)
     for loop in loops:
         loop.ahead = ahead  # so that both are in one phase
-    step_s = max(pace.old.load_s + pace.old.step_s, 1e-6)
-    runs = 2 * _PAIRS
-    if modelled:
-        step_s, runs = max(pace.nbytes / _MODELLED_BYTES_PER_S, 1e-6), 4
     fewest = max(_FEWEST_BATCHES, _FEWEST_ROUNDS * every if every > 1 else 0)
-    affordable = int(budget_s / runs / step_s) - every
+    affordable = int(budget_s / (2 * _PAIRS) / max(about_s, 1e-6)) - every
     wanted = min(max(affordable, fewest), max(_BATCHES, fewest))
     return math.ceil(wanted / every) * every
 
@@ -124,46 +98,21 @@ def _pairs(
     loops: Sequence[Loop],
     steps: int,
     budget_s: float,
-    *,
-    modelled: bool,
     progress: Callable[[float], object],
 ) -> list[tuple[float, float]]:
     """Seconds for a step of either loop, in the order A B, B A, A B ..."""
     for loop in loops:  # workers, libraries, memory: what is paid for once
         loop.run(1)
-    began_s = perf_counter()
+    began_s, spent = perf_counter(), 0.0
     pairs: list[tuple[float, float]] = []
-    enough = _PAIRS if modelled else _MOST_PAIRS
-    while len(pairs) < enough:
+    # A verdict is worth twice the time.
+    while len(pairs) < _MOST_PAIRS and spent < (2 if len(pairs) < _PAIRS else 1):
         first = len(pairs) % 2
         took_s = {at: loops[at].run(steps) for at in (first, 1 - first)}
         pairs.append((took_s[0], took_s[1]))
         spent = (perf_counter() - began_s) / max(budget_s, 1e-9)
-        progress(min(max(spent, len(pairs) / enough), 1.0))
-        few = modelled and len(pairs) < _PAIRS_OF_A_MODEL
-        few |= len(pairs) < _PAIRS and spent < 2  # a verdict is worth twice the time
-        if (spent >= 1 and not few) or (modelled and _are_alike(pairs)):
-            break
+        progress(min(max(spent, len(pairs) / _MOST_PAIRS), 1.0))
     return pairs
-
-
-def _are_alike(pairs: Sequence[tuple[float, float]]) -> bool:
-    """Whether a model has given the same again: more of it would tell nothing."""
-    return len(pairs) >= _PAIRS_OF_A_MODEL and all(
-        math.isclose(now, first, rel_tol=_ALIKE)
-        for pair in pairs
-        for now, first in zip(pair, pairs[0], strict=True)
-    )
-
-
-def _verdict(pairs: Sequence[tuple[float, float]], *, known: bool) -> Any:
-    """The verdict; of a model that gives always the same, few pairs are as many.
-
-    But not where the pace that it was given may be noise.
-    """
-    if not (known and _are_alike(pairs)):
-        return verdict_of(pairs)
-    return dataclasses.replace(verdict_of([*pairs] * _PAIRS), pairs=tuple(pairs))
 
 
 class Loop:
@@ -225,98 +174,3 @@ class Loop:
                 return batch
             self.close()
         raise no_batches()
-
-
-def no_batches(name: str | None = None) -> GpuMagicError:
-    """What is told of a loader that ends at once."""
-    return GpuMagicError(
-        f"{name or 'the loader'} gives no batches: its dataset, or its sampler, is "
-        "empty",
-        "look at len() of it",
-    )
-
-
-# ------------------------------------------------------------------ a model's loops
-
-
-@dataclass(frozen=True)
-class Lead:
-    """How fast a loader gives batches, and how far it may be ahead."""
-
-    interval_s: float
-    workers: int = 0
-    prefetch_factor: int = USUAL_PREFETCH
-
-
-class Queue:
-    """When batches are ready, of a loader that was asked for the first one at zero.
-
-    Workers go on loading until all slots are full; taking a batch frees one. Without
-    workers nothing is loaded but while somebody waits.
-    """
-
-    def __init__(self, lead: Lead) -> None:
-        self._lead = lead
-        self._slots = max(lead.workers * lead.prefetch_factor, 1)
-        self._ready_s = 0.0  # when the last one was
-        self._taken_s: deque[float] = deque(maxlen=self._slots)
-
-    def fetch(self, asked_s: float) -> float:
-        """When the next batch is in hand, if it is asked for now.
-
-        Never asked before the last one was in hand.
-        """
-        begins_s = asked_s
-        if self._lead.workers:
-            full = len(self._taken_s) == self._slots
-            begins_s = max(self._ready_s, self._taken_s[0] if full else 0.0)
-        self._ready_s = begins_s + self._lead.interval_s
-        self._taken_s.append(max(asked_s, self._ready_s))
-        return self._taken_s[-1]
-
-
-def paced(
-    old: Any, new: DevicePrefetcher, pace: Pace
-) -> tuple[PacedLoader, DevicePrefetcher]:
-    """Loaders that give some real batches at the pace that was measured."""
-    before = PacedLoader(_some(old), _lead(old, pace.old.load_s))
-    after = PacedLoader(_some(new.loader), _lead(new.loader, pace.new.interval_s))
-    ahead = DevicePrefetcher(after, new.device, depth=new.depth)
-    return before, ahead
-
-
-def _lead(loader: Any, interval_s: float) -> Lead:
-    each = getattr(loader, "prefetch_factor", None) or USUAL_PREFETCH
-    return Lead(interval_s, getattr(loader, "num_workers", 0) or 0, each)
-
-
-def _some(loader: Any) -> list[Any]:
-    with batches_of(loader) as batches:
-        found = [batch for batch, _ in zip(batches, range(_REAL_BATCHES), strict=False)]
-    if not found:
-        raise no_batches()
-    return found
-
-
-class PacedLoader:
-    """Gives some real batches again and again; a fetch takes as long as it would."""
-
-    def __init__(
-        self, batches: Sequence[Any], lead: Lead, box: Any = None, length: int = _EPOCH
-    ) -> None:
-        self._batches, self._lead, self._length = tuple(batches), lead, length
-        self._box: Any = box or simulated_box()
-        self.num_workers = lead.workers
-        self.prefetch_factor = lead.prefetch_factor
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[Any]:
-        queue, began_s = Queue(self._lead), self._box.time_s
-        for batch in itertools.islice(itertools.cycle(self._batches), self._length):
-            asked_s = self._box.time_s - began_s
-            wait_s = queue.fetch(asked_s) - asked_s
-            if wait_s > 0:
-                self._box.pass_time(wait_s)
-            yield batch

@@ -63,8 +63,12 @@ class Notebook:
         loader, out = self._found(str(options.name)), options.out
         if step is not None:
             options = replace(options, step=self._function(step))
-        if out is not None:
-            self._require_free(out)
+        there = None if out is None else self._names.get(out)
+        if there is not None and not is_truly(there, DevicePrefetcher):
+            raise UsageProblem(
+                f"{out} is the name of {with_article(class_name(there))} already",
+                f"give that another name first: my_loader = {out}",
+            )
         with ExitStack() as shown:
             bar: Progress | None = None
 
@@ -103,26 +107,16 @@ class Notebook:
         return found
 
     def _function(self, name: str) -> Any:
+        hint = "name a function that takes a batch, defined before: --step train_step"
         if name.partition(".")[0] not in self._names:
-            raise UsageProblem(
-                f"--step {name}: there is no such name in this notebook",
-                did_you_mean(name, self._names) or "define it first: def step(batch):",
-            )
+            near = did_you_mean(name, self._names)
+            problem = f"--step {name}: there is no such name in this notebook"
+            raise UsageProblem(problem, near or hint)
         function = self._found(name)
         if callable(function):
             return function
-        raise UsageProblem(
-            f"--step {name}: this is {with_article(class_name(function))}, no function",
-            "name a function that takes a batch: --step train_step",
-        )
-
-    def _require_free(self, out: str) -> None:
-        there = self._names.get(out)
-        if there is not None and not is_truly(there, DevicePrefetcher):
-            raise UsageProblem(
-                f"{out} is the name of {with_article(class_name(there))} already",
-                f"give that another name first: my_loader = {out}",
-            )
+        kind = with_article(class_name(function))
+        raise UsageProblem(f"--step {name}: this is {kind}, no function", hint)
 
     def _known(self) -> str:
         """What to type, by the loaders that there are."""
@@ -197,15 +191,9 @@ def options_of(line: argparse.Namespace) -> Options:
 
 def watch_only(line: argparse.Namespace) -> None:
     """Refuse what has no meaning in front of a cell."""
-    for option, said in (
-        (f"the name {line.name}", line.name is not None),
-        ("--workers", line.workers is not None),
-        ("--step", line.step is not None),
-        ("--diagnose", line.diagnose),
-        ("--force", line.force),
-    ):
-        if said:
+    for option in ("name", "workers", "step", "diagnose", "force"):
+        if getattr(line, option):
             raise UsageProblem(
-                f"%%pin_loader --watch only watches the cell, without {option}",
+                f"%%pin_loader --watch only watches the cell, and takes no {option}",
                 "all loaders are watched; %pin_loader NAME is for a cell of its own",
             )

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 WORTH_IT = 1.05  # a gain below this is none: noise alone comes to as much
+NEAR = 1.1  # loading that takes so many times as long is as good
+_MUCH_STARTING = 0.25  # of the time of a batch
 
 
 @dataclass(frozen=True)
@@ -66,17 +68,12 @@ class Setting(Record):
 class LoaderFacts(Record):
     """What a loader is set to do; None is unknown, or does not apply."""
 
-    class_name: str
     name: str | None = None
-    dataset: str | None = None  # its class
-    iterable: bool = False  # it is gone through, and not asked by index
-    sampler: str | None = None  # its class, or that of the batch sampler
+    iterable: bool = False  # the dataset is gone through, and not asked by index
     length: int | None = None  # batches in an epoch
-    batch_size: int | None = None
-    workers: int | None = None
+    workers: int = 0
     prefetch_factor: int | None = None
-    pin_memory: bool | None = None
-    persistent_workers: bool | None = None
+    pin_memory: bool = False
 
 
 # ------------------------------------------------------------------- its batch
@@ -111,11 +108,9 @@ class Leaf(Record):
     shape: tuple[int, ...] = ()
     dtype: str = ""
     nbytes: int = 0
-    contiguous: bool | None = None  # if not, copies go through pageable memory
     pinned: Pinned = Pinned.UNKNOWN
     why: WhyPageable | None = None  # it is not pinned
     holder: str | None = None  # the class that `why` speaks of
-    same_as: str | None = None  # the path of an earlier leaf with the same memory
 
 
 @dataclass(frozen=True)
@@ -124,22 +119,16 @@ class Anatomy(Record):
 
     class_name: str
     leaves: tuple[Leaf, ...]  # in the order of walking
-    others: int = 0  # values that are neither tensors nor arrays: they stay
     locked_bytes: int = 0  # pinning it locks so much: powers of two
-    remarks: tuple[Remark, ...] = ()
 
     @cached_property
     def tensor_bytes(self) -> int:
-        """All tensors and arrays, each memory once."""
-        return sum(leaf.nbytes for leaf in self.leaves if leaf.same_as is None)
+        """All tensors and arrays."""
+        return sum(leaf.nbytes for leaf in self.leaves)
 
     def bytes_that_are(self, where: Pinned) -> int:
-        """The bytes that lie in one kind of memory, each memory once."""
-        return sum(
-            leaf.nbytes
-            for leaf in self.leaves
-            if leaf.pinned is where and leaf.same_as is None
-        )
+        """The bytes that lie in one kind of memory."""
+        return sum(leaf.nbytes for leaf in self.leaves if leaf.pinned is where)
 
 
 # ------------------------------------------------------------------ the machine
@@ -151,7 +140,6 @@ class Severity(enum.Enum):
     FINE = "fine"
     WARN = "warn"
     REFUSE = "refuse"
-    UNKNOWN = "unknown"
 
 
 class LimitKind(enum.Enum):
@@ -216,6 +204,17 @@ class Loading(Record):
         quick_s, slow_s = self.between.quartiles_s
         return quick_s + self.share_s, slow_s + self.share_s
 
+    @property
+    def starts_long(self) -> bool:
+        """Whether the start of the workers is a good part of each epoch."""
+        return self.share_s > _MUCH_STARTING * self.batch_s
+
+    def is_faster_than(self, other: Loading) -> bool:
+        """Whether that is beyond what the samples of both are apart from themselves."""
+        quick_s, slow_s = other.quartiles_s[0], self.quartiles_s[1]
+        near = self.batch_s * NEAR > other.batch_s
+        return not near and slow_s * WORTH_IT <= quick_s
+
 
 class Stopped(enum.Enum):
     """Why no other number of workers was tried."""
@@ -237,8 +236,7 @@ class WorkerSearch(Record):
     stopped: Stopped
     now: int = 0  # workers that the loader has
     busy: int | None = None  # so many can keep the processors busy
-    problem: str | None = None
-    hint: str = ""
+    problem: Remark | None = None
 
     def of(self, workers: int) -> Loading | None:
         """The trial with so many."""
@@ -251,6 +249,12 @@ class WorkerSearch(Record):
         if old is None or new is None or new.batch_s <= 0:
             return None
         return old.batch_s / new.batch_s
+
+    @property
+    def gains(self) -> bool:
+        """Whether the chosen number is faster beyond doubt."""
+        old, new = self.of(self.now), self.of(self.chosen)
+        return old is not None and new is not None and new.is_faster_than(old)
 
 
 @dataclass(frozen=True)
@@ -286,7 +290,6 @@ class Rates(Record):
     copies: tuple[CopyMode, ...] = ()
     step: Step | None = None
     nbytes: int | None = None  # of the batch
-    remarks: tuple[Remark, ...] = ()
 
     def copy(self, *, pinned: bool, blocking: bool) -> CopyMode | None:
         """One of the ways."""
@@ -387,13 +390,11 @@ class Sameness(Record):
 
 @dataclass(frozen=True)
 class EndToEnd(Record):
-    """Old loop and new loop, run in turn."""
+    """Old loop, `step(batch.to(device))`, and new loop, run in turn."""
 
     result: Comparison  # seconds for a step; the base is the old one
-    batches: int  # steps in each run
-    base: str  # `for batch in train_dl: batch.to(device)`
-    newer: str
-    modelled: bool = False  # waits are worked out: simulated devices have a clock
+    batches: int = 0  # steps in each run
+    modelled: bool = False  # worked out: a simulated device has a clock of its own
 
 
 class State(enum.Enum):

@@ -22,12 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.storages import tensors_within
 from gpumagic.pin_loader.batch import walk
-from gpumagic.pin_loader.loader import (
-    is_iterable_style,
-    length_of,
-    one_shot_reason,
-    rebuild,
-)
+from gpumagic.pin_loader.loader import is_iterable_style, length_of, rebuild
 from gpumagic.pin_loader.random_state import kept
 from gpumagic.pin_loader.records import Sameness
 from gpumagic.pin_loader.trial import batches_of
@@ -152,16 +147,13 @@ class Pass(NamedTuple):
 def compare(
     old: Any, new: Any, *, batches: int, enough_s: float = math.inf
 ) -> Sameness:
-    """Whether two loaders give the same batches from the same random state."""
-    reason = one_shot_reason(old)
-    twin, rebuilt = _twin_of(old), _twin_of(new)
-    if reason is None and (twin is None or rebuilt is None):
-        reason = f"a {type(old).__name__} cannot be copied, and would be moved on"
-    if reason is not None:
-        return Sameness(batches=0, same=None, problem=reason)
+    """Whether two loaders give the same batches from the same random state.
+
+    They can be copied, and gone through again: else nothing is made of them.
+    """
     with kept(old):
         try:
-            return _compared(twin, rebuilt, batches, enough_s)
+            return _compared(_twin_of(old), _twin_of(new), batches, enough_s)
         except Exception as wrong:  # noqa: BLE001 -- the user's own, whatever it is
             problem = f"one of the loaders raised {type(wrong).__name__}"
             return Sameness(batches=0, same=None, problem=problem)
@@ -223,31 +215,19 @@ def gone_through(
     until_s = time.monotonic() + enough_s
     digests: list[tuple[Leaf, ...]] = []
     with kept(loader), batches_of(loader, patience_s=patience_s) as batches:
-        ended = _take(batches, digests, most, until_s, fewest)
-    return Pass(tuple(digests), ended)
+        for batch in batches:
+            digests.append(digest_of(batch))
+            enough = len(digests) >= fewest and time.monotonic() > until_s
+            if enough or len(digests) >= most:
+                return Pass(tuple(digests))
+    return Pass(tuple(digests), ended=True)
 
 
-def _take(
-    batches: Iterator[Any],
-    digests: list[tuple[Leaf, ...]],
-    most: int,
-    until_s: float,
-    fewest: int,
-) -> bool:
-    """Digest up to so many as they come; whether there were no more."""
-    for batch in batches:
-        digests.append(digest_of(batch))
-        enough = len(digests) >= fewest and time.monotonic() > until_s
-        if enough or len(digests) >= most:
-            return False
-    return True
-
-
-def _twin_of(loader: Any, workers: int | None = None) -> Any | None:
-    """A loader like it that may be moved on; None where there is none."""
+def _twin_of(loader: Any, workers: int | None = None) -> Any:
+    """A loader like it that may be moved on."""
     host = _host(loader)
     made = rebuild(host, workers=workers, persistent_workers=False)
-    if host is loader or made.loader is None:
+    if host is loader:
         return made.loader
     twin = copy.copy(loader)
     twin.loader = made.loader

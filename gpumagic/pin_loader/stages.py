@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.opening import open_runtime
-from gpumagic.devices.simulated import simulated_box, word_of
+from gpumagic.devices.simulated import word_of
 from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.pin_loader import bound as bounds
 from gpumagic.pin_loader import feed as feeding
-from gpumagic.pin_loader import limits, loops, pickled, same, workers
+from gpumagic.pin_loader import limits, loops, pickled, records, same, workers
 from gpumagic.pin_loader import load as loading
 from gpumagic.pin_loader.answer_loader import LoaderReport
 from gpumagic.pin_loader.leaves import anatomy_of
@@ -31,22 +31,8 @@ from gpumagic.pin_loader.loader import (
     rebuild,
     start_method_of,
 )
-from gpumagic.pin_loader.prefetcher import DevicePrefetcher
+from gpumagic.pin_loader.prefetcher import DevicePrefetcher, known_device
 from gpumagic.pin_loader.random_state import kept
-from gpumagic.pin_loader.records import (
-    WORTH_IT,
-    Part,
-    Pinned,
-    Remark,
-    Remedy,
-    Samples,
-    Setting,
-    State,
-    Step,
-    Stopped,
-    WhyPageable,
-    WorkerSearch,
-)
 from gpumagic.pin_loader.trial import batches_of
 from gpumagic.report.introspection import is_truly
 from gpumagic.report.robust import Verdict
@@ -56,11 +42,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.pin_loader.records import Anatomy, Bound, Guard, LoaderFacts, Loading
 
     Progress = Callable[[float, str], object]
 
 _HARDLY_ANY = 0.01
+_NO_BATCH = records.Anatomy("", ())
 _FEWEST_LOADED = 22  # by one pair of runs, each after a few batches to begin with
 _PATIENCE = 1.25  # times the budget, after which nothing long is begun
 _COMPARED = 8  # batches
@@ -84,8 +70,8 @@ class Options:
 class Ending(NamedTuple):
     """Why an investigation goes no further."""
 
-    state: State
-    reason: Remark | None = None
+    state: records.State
+    reason: records.Remark | None = None
 
 
 class Stage(NamedTuple):
@@ -105,9 +91,6 @@ class Improved(NamedTuple):
     def __repr__(self) -> str:
         return f"Improved({self.loader!r}, {self.report.headline!r})"
 
-    def __str__(self) -> str:
-        return str(self.report)
-
 
 @dataclass
 class Case:
@@ -117,48 +100,45 @@ class Case:
     options: Options
     runtime: Runtime
     device: int | None
-    found: LoaderReport
+    facts: records.LoaderFacts  # what the loader is set to do
     step: feeding.CountedStep | None = None
+    began_s: float = field(default_factory=time.monotonic)
     tell: Callable[[float], object] = lambda _: None
+    undo: ExitStack = field(default_factory=ExitStack)  # ends with the last stage
+    # ------------------------------------------------------------- found so far
     batch: Any = None  # a real one on the host; gone as soon as it is not needed
     batch_s: float = 0.0  # how long loading of one takes, by what is known now
+    anatomy: records.Anatomy = _NO_BATCH
     shares_out: bool = False  # workers of an iterable dataset each give a part of it
+    guard: records.Guard | None = None
+    load: records.Loading = field(init=False)  # as it is
+    rates: records.Rates = field(default_factory=records.Rates)
+    search: records.WorkerSearch | None = None
+    bound: records.Bound | None = None
+    remarks: list[records.Remark] = field(default_factory=list)
     new: Any = None  # the rebuilt loader, still on the host
+    changes: tuple[records.Change, ...] = ()
     feeding: DevicePrefetcher | None = None  # what the user is to iterate
-    undo: ExitStack = field(default_factory=ExitStack)  # ends with the last stage
-    began_s: float = 0.0
-
-    def note(self, **found: Any) -> None:
-        """Add to what was found, by the names of the report."""
-        self.found = dataclasses.replace(self.found, **found)
-
-    def remark(self, *remarks: Remark) -> None:
-        """Add what a reader has to know."""
-        self.note(remarks=(*self.found.remarks, *remarks))
-
-    @property
-    def facts(self) -> LoaderFacts:
-        """What the loader is set to do."""
-        return self.found.loader
-
-    @property
-    def anatomy(self) -> Anatomy:
-        """What a batch consists of; one has been looked at."""
-        assert self.found.anatomy is not None  # noqa: S101 -- by an earlier stage
-        return self.found.anatomy
-
-    @property
-    def now(self) -> int:
-        """Workers that the loader has."""
-        return self.facts.workers or 0
+    sameness: records.Sameness | None = None
+    proof: records.EndToEnd | None = None
 
     @property
     def workers(self) -> int:
         """Workers that the new loader is to have: as before, or as was asked for."""
-        search, asked = self.found.workers, self.options.workers
+        asked = self.options.workers
         if isinstance(asked, int):
             return asked
-        return search.chosen if asked == "auto" and search is not None else self.now
+        return (
+            self.search.chosen
+            if asked == "auto" and self.search
+            else self.facts.workers
+        )
+
+    @property
+    def place(self) -> str:
+        """Where batches go, as torch calls it."""
+        kind = word_of(self.runtime.kind)
+        return kind if self.device is None else f"{kind}:{self.device}"
 
     @property
     def left_s(self) -> float:
@@ -181,17 +161,11 @@ class Case:
             changes["pin_memory"] = False
         return clone(self.loader, **changes)
 
-    def guard_with(self, count: int) -> Guard:
+    def guard_with(self, count: int) -> records.Guard:
         """What so many workers would take of the machine."""
         ahead = self.facts.prefetch_factor or USUAL_PREFETCH
         demand = limits.Demand(self.anatomy, count, ahead, self.pins)
         return limits.guard(demand, force=self.options.force)
-
-    def prefetcher(self, loader: Any) -> DevicePrefetcher:
-        """A loader that copies to where batches go."""
-        kind = word_of(self.runtime.kind)
-        place = kind if self.device is None else f"{kind}:{self.device}"
-        return DevicePrefetcher(loader, place)
 
     def make_current(self) -> None:
         """Make the device current until the last stage has ended; this starts it.
@@ -210,6 +184,25 @@ class Case:
         except RuntimeError as error:
             raise feeding.unusable(torch.device(kind, number), error) from error
 
+    def report(self, ending: Ending) -> LoaderReport:
+        """All that was found."""
+        return LoaderReport(
+            ending.state,
+            loading.setting_of(self.runtime, self.device),
+            self.facts,
+            ending.reason,
+            anatomy=None if self.anatomy is _NO_BATCH else self.anatomy,
+            guard=self.guard,
+            rates=self.rates,
+            workers=self.search,
+            bound=self.bound,
+            changes=self.changes,
+            sameness=self.sameness,
+            end_to_end=self.proof,
+            remarks=tuple(self.remarks),
+            out=self.options.out if self.feeding is not None else None,
+        )
+
 
 # ------------------------------------------------------------------------- look
 
@@ -217,23 +210,24 @@ class Case:
 def look(case: Case) -> Ending | None:
     """What it is set to do, and one batch; refuse what would do harm."""
     if is_truly(case.loader, DevicePrefetcher):
-        return Ending(State.NOTHING, _COPIES_AHEAD)
+        return Ending(records.State.NOTHING, _COPIES_AHEAD)
     reason = one_shot_reason(case.loader)
     if reason is not None:
         text = f"{reason}, so that every batch that is looked at is lost"
-        return Ending(State.REFUSED, Remark(text, _BEGIN_ANEW))
+        return Ending(records.State.REFUSED, records.Remark(text, _BEGIN_ANEW))
     why_not = rebuild(case.loader).why_not
     if why_not is not None:
-        return Ending(State.NOTHING, why_not)
-    if case.now or case.options.workers not in (None, 0):
+        return Ending(records.State.NOTHING, why_not)
+    if case.facts.workers or case.options.workers not in (None, 0):
         remark = pickled.unpicklable(case.loader)
         if remark is not None:
-            return Ending(State.REFUSED, remark)
-    return _look_for_doubles(case, case.now) or _look_at_a_batch(case)
+            return Ending(records.State.REFUSED, remark)
+    return _look_for_doubles(case) or _look_at_a_batch(case)
 
 
-def _look_for_doubles(case: Case, count: int) -> Ending | None:
+def _look_for_doubles(case: Case) -> Ending | None:
     """Refuse an iterable dataset that each worker goes through as a whole."""
+    count = case.workers
     if not case.facts.iterable or count < 2:
         return None
     try:
@@ -250,11 +244,13 @@ def _look_for_doubles(case: Case, count: int) -> Ending | None:
     text = (
         f"its {count} workers each go through the whole dataset, and so does an epoch"
     )
-    remark = Remark(f"each record comes {often}: {text}", _SHARE_OUT, serious=True)
+    remark = records.Remark(
+        f"each record comes {often}: {text}", _SHARE_OUT, serious=True
+    )
     if case.options.force:
-        case.remark(remark)
+        case.remarks.append(remark)
         return None
-    return Ending(State.REFUSED, remark)
+    return Ending(records.State.REFUSED, remark)
 
 
 def _look_at_a_batch(case: Case) -> Ending | None:
@@ -266,35 +262,34 @@ def _look_at_a_batch(case: Case) -> Ending | None:
     if case.facts.pin_memory and not case.starts_nothing:
         case.make_current()
     asked_s = time.monotonic()
-    one = case.trial_copy(workers=min(case.now, 1), prefetch_factor=1)
+    one = case.trial_copy(workers=min(case.facts.workers, 1), prefetch_factor=1)
     with batches_of(one) as batches:
         try:
             case.batch = next(batches)
         except StopIteration:
-            raise loops.no_batches(case.options.name) from None
+            raise loading.no_batches(case.options.name) from None
         except GpuMagicError:
             raise
         except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
             raise loading.failure_of(error, 0) from None
     case.batch_s = time.monotonic() - asked_s
-    unpinned = case.starts_nothing and bool(case.facts.pin_memory)
+    unpinned = case.starts_nothing and case.facts.pin_memory
     anatomy = anatomy_of(case.batch, case.runtime, case.facts, unpinned=unpinned)
-    case.note(anatomy=anatomy)
-    on_device = anatomy.bytes_that_are(Pinned.ON_DEVICE)
+    case.anatomy = anatomy
+    on_device = anatomy.bytes_that_are(records.Pinned.ON_DEVICE)
     if on_device and on_device == anatomy.tensor_bytes:
-        return Ending(State.REFUSED, _ON_THE_DEVICE)
+        return Ending(records.State.REFUSED, _ON_THE_DEVICE)
     return _refuse_too_much(case)
 
 
 def _refuse_too_much(case: Case) -> Ending | None:
     """Say what pinning and workers take of the machine, and refuse too much."""
-    found = case.guard_with(case.workers)
-    case.note(guard=found)
-    limit = found.refusing
+    case.guard = case.guard_with(case.workers)
+    limit = case.guard.refusing
     if limit is None or case.options.diagnose:
         return None
     text = f"it would take too much of the {limit.kind.value}"
-    return Ending(State.REFUSED, Remark(text, limit.hint))
+    return Ending(records.State.REFUSED, records.Remark(text, limit.hint))
 
 
 # ------------------------------------------------------------------------- load
@@ -302,59 +297,45 @@ def _refuse_too_much(case: Case) -> Ending | None:
 
 def load(case: Case) -> Ending | None:
     """How fast it gives batches, and how fast with other numbers of workers."""
-    budget_s = case.options.budget_s
-    known = loading.measure_loading(
-        case.trial_copy(), budget_s=budget_s * 0.08, progress=case.tell
-    )
-    case.batch_s = known.batch_s
-    case.note(rates=dataclasses.replace(case.found.rates, load=known))
-    asked = case.options.workers
+    budget_s, asked = case.options.budget_s, case.options.workers
+    known = loading.measure_loading(case.trial_copy(), budget_s=budget_s * 0.08)
+    case.load, case.batch_s, case.rates = known, known.batch_s, records.Rates(known)
     if isinstance(asked, int):
-        if asked == case.now:
+        if asked == case.facts.workers:
             return None
-        ending = _look_for_doubles(case, asked)
-        if ending is not None:
-            return ending
-        trial = _measured(case, asked, budget_s * 0.1, known)
+        trial = _measured(case, asked, budget_s * 0.1)
         trials = tuple(sorted((known, trial), key=lambda each: each.workers))
-        case.note(workers=WorkerSearch(trials, asked, Stopped.ASKED, case.now))
+        case.search = records.WorkerSearch(
+            trials, asked, records.Stopped.ASKED, case.facts.workers
+        )
         return None
-    found = workers.search(
-        lambda count, seconds: _measured(case, count, seconds, known),
+    case.search = workers.search(
+        lambda count, seconds: _measured(case, count, seconds),
         known,
-        processors=case.found.setting.processors or 1,
+        processors=loading.usable(),
         budget_s=min(budget_s * 0.4, max(case.left_s - budget_s * 0.2, 0.0)),
         refuse=_why_no_workers(case),
         refusing=lambda count: case.guard_with(count).refusing,
         progress=case.tell,
     )
-    case.note(workers=found)
     return _refuse_too_much(case) if asked == "auto" else None
 
 
-def _measured(case: Case, count: int, budget_s: float, known: Loading) -> Loading:
+def _measured(case: Case, count: int, budget_s: float) -> records.Loading:
     """Loading with so many workers; without any it is asked where nobody minds."""
     patience_s = max(case.options.budget_s, loading.PATIENCE_S / 6)
-    if count or not case.now:
-        found = loading.measure_loading(
-            case.trial_copy(workers=count),
-            budget_s=budget_s,
-            patience_s=patience_s,
-            progress=case.tell,
-        )
-        return workers.within_reason(found, known)
-    return loading.measure_apart(
-        case.trial_copy(workers=0, pin_memory=False),
-        start_method_of(case.loader),
-        budget_s=budget_s,
-        patience_s=patience_s,
-    )
+    how = {"budget_s": budget_s, "patience_s": patience_s}
+    if count or not case.facts.workers:
+        found = loading.measure_loading(case.trial_copy(workers=count), **how)
+        return workers.within_reason(found, case.load)
+    alone = case.trial_copy(workers=0, pin_memory=False)
+    return loading.measure_apart(alone, start_method_of(case.loader), **how)
 
 
-def _why_no_workers(case: Case) -> Remark | None:
+def _why_no_workers(case: Case) -> records.Remark | None:
     if case.facts.iterable and not case.shares_out:
         text = "each worker would give all of an iterable dataset again"
-        return Remark(text, _SHARE_OUT)
+        return records.Remark(text, _SHARE_OUT)
     return pickled.unpicklable(case.loader)
 
 
@@ -363,67 +344,68 @@ def _why_no_workers(case: Case) -> Remark | None:
 
 def feed(case: Case) -> Ending | None:
     """How fast a batch comes to the device, and how long a step takes there."""
-    asked, diagnose = case.options.workers is not None, case.options.diagnose
     if not case.pins:
-        goes_on = (asked or case.options.force) and not diagnose
-        return None if goes_on else Ending(State.NO_ACCELERATOR, _NO_ACCELERATOR)
+        return Ending(records.State.NO_ACCELERATOR, _NO_ACCELERATOR)
     if case.starts_nothing:
-        case.remark(_NOT_COPIED)
-        return Ending(State.DIAGNOSED)
+        case.remarks.append(_NOT_COPIED)
+        return Ending(records.State.DIAGNOSED)
     case.make_current()
-    case.undo.enter_context(feeding.given_back(case.runtime, case.device or 0))
-    rates = feeding.measure_feed(
+    number = case.device or 0
+    case.undo.enter_context(feeding.given_back(case.runtime, number))
+    case.rates = feeding.measure_feed(
         case.batch,
         case.runtime,
-        case.device or 0,
-        load=case.found.rates.load,
+        number,
+        load=case.load,
         step=case.step,
         budget_s=case.options.budget_s * 0.2,
     )
-    case.note(rates=rates)
+    if not case.rates.copies:
+        case.remarks.append(_NO_LEAVES)
     return None
 
 
 def bound(case: Case) -> Ending | None:
     """Say what can be gained at most, and end where that is nothing."""
     case.batch = None
-    if not case.pins:
-        return None
-    found = bounds.bound_of(
-        case.found.rates,
-        pinned=_is_pinned(case.anatomy),
-        workers=case.now,
-        search=case.found.workers,
+    pinned = _is_pinned(case.anatomy)
+    found = case.bound = bounds.bound_of(
+        case.rates, pinned=pinned, workers=case.facts.workers, search=case.search
     )
-    case.note(bound=found)
     if case.options.diagnose:
-        return Ending(State.DIAGNOSED)
+        return Ending(records.State.DIAGNOSED)
     asked = case.options.workers
-    if case.options.force or isinstance(asked, int) or case.workers != case.now:
+    if (
+        case.options.force
+        or isinstance(asked, int)
+        or case.workers != case.facts.workers
+    ):
         return None
-    ahead, other = found.times(Remedy.PREFETCH), found.times(Remedy.WORKERS)
-    if other >= WORTH_IT and other > ahead:
-        return Ending(State.DIAGNOSED)  # that comes first, and is the user's to say
-    return None if ahead >= WORTH_IT else Ending(State.NOTHING, _other(found))
+    ahead, other = (
+        found.times(records.Remedy.PREFETCH),
+        found.times(records.Remedy.WORKERS),
+    )
+    if other >= records.WORTH_IT and other > ahead:
+        return Ending(
+            records.State.DIAGNOSED
+        )  # that comes first, and is the user's to say
+    if ahead >= records.WORTH_IT:
+        return None
+    slowest, now = seconds_text(found.best_s), seconds_text(found.now_s)
+    text = f"{found.binding.value} takes {slowest} of {now} a step"
+    return Ending(records.State.NOTHING, records.Remark(text, _INSTEAD[found.binding]))
 
 
-def _is_pinned(anatomy: Anatomy) -> bool:
+def _is_pinned(anatomy: records.Anatomy) -> bool:
     """Whether the tensors of its batches are pinned now, but for what never is."""
-    never = (WhyPageable.NOT_A_TENSOR, WhyPageable.NOT_DENSE)
+    never = (records.WhyPageable.NOT_A_TENSOR, records.WhyPageable.NOT_DENSE)
     pageable = sum(
         leaf.nbytes
         for leaf in anatomy.leaves
-        if leaf.pinned is Pinned.PAGEABLE and leaf.why not in never
+        if leaf.pinned is records.Pinned.PAGEABLE and leaf.why not in never
     )
-    pinned = anatomy.bytes_that_are(Pinned.PINNED)
+    pinned = anatomy.bytes_that_are(records.Pinned.PINNED)
     return pinned > 0 and pageable <= _HARDLY_ANY * pinned
-
-
-def _other(found: Bound) -> Remark:
-    """What to do instead, by what binds."""
-    slowest, now = seconds_text(found.best_s), seconds_text(found.now_s)
-    text = f"{found.binding.value} takes {slowest} of {now} a step"
-    return Remark(text, _INSTEAD[found.binding])
 
 
 # ------------------------------------------------------------------ make, prove
@@ -435,12 +417,11 @@ def make(case: Case) -> Ending | None:
     made = rebuild(
         case.loader,
         pin_memory=True if case.pins else None,
-        workers=None if case.workers == case.now else case.workers,
+        workers=None if case.workers == case.facts.workers else case.workers,
     )
-    case.new, case.feeding = made.loader, case.prefetcher(made.loader)
-    case.note(changes=made.changes)
-    if case.pins:
-        case.remark(*made.remarks)
+    case.new, case.changes = made.loader, made.changes
+    case.feeding = DevicePrefetcher(made.loader, case.place)
+    case.remarks += made.remarks
     return None
 
 
@@ -448,19 +429,18 @@ def prove_the_same(case: Case) -> Ending | None:
     """Compare what old and new loader give, batch by batch, under one random state."""
     each_s = case.batch_s + case.anatomy.tensor_bytes / _READ_BYTES_PER_S
     affordable = int(case.options.budget_s / 10 / max(each_s, 1e-9))
-    sameness = same.compare(
+    found = case.sameness = same.compare(
         case.loader,
         case.feeding,
         batches=min(max(affordable, 2), _COMPARED),
         enough_s=case.options.budget_s / 20,
     )
-    case.note(sameness=sameness)
-    if sameness.same is not False or case.options.force:
+    if found.same is not False or case.options.force:
         return None
     case.feeding = None
-    text = f"the new loader gives other data: {sameness.difference}"
+    text = f"the new loader gives other data: {found.difference}"
     hint = "keep the old one; --force makes the new one all the same"
-    return Ending(State.REFUSED, Remark(text, hint, serious=True))
+    return Ending(records.State.REFUSED, records.Remark(text, hint, serious=True))
 
 
 def prove(case: Case) -> Ending | None:
@@ -469,70 +449,60 @@ def prove(case: Case) -> Ending | None:
 
 
 def _prove_faster(case: Case) -> Ending:
-    left_s = case.left_s + (_PATIENCE - 1) * case.options.budget_s
-    if not case.runtime.simulated and left_s < _FEWEST_LOADED * case.batch_s:
-        return _ended(case)  # on a simulated device nothing waits for loading
-    rates, search = case.found.rates, case.found.workers
-    old_load = rates.load
-    new_load = (search and search.of(case.workers)) or old_load
+    search, asked, number = case.search, case.options, case.device or 0
+    new_load = (search and search.of(case.workers)) or case.load
+    rates = case.rates
     new_rates = dataclasses.replace(rates, load=new_load)
-    pinned = _is_pinned(case.anatomy)
-    # Both loops stay open: neither starts its workers while it is timed.
-    old_costs, new_costs = (
-        bounds.without_starting(each, workers=count, pinned=pinned)
-        for each, count in ((rates, case.now), (new_rates, case.workers))
-    )
     step: Callable[[Any], object] | None = case.step
-    if step is None and case.pins:
+    if step is None:
         # As long as loading took before, it would hide that loading is faster now.
-        used = new_rates if new_costs.load_s < old_costs.load_s else rates
-        stand_in = feeding.stand_in_for(used, case.runtime, case.device or 0)
-        if stand_in is not None:
-            step = stand_in
-            timed = Samples((stand_in.seconds,))
-            taken = Step(stand_in.__name__, timed, synthetic=True)
-            case.note(rates=dataclasses.replace(rates, step=taken))
-    called = case.step.__name__ if case.step is not None else "step"
-    proof = loops.end_to_end(
-        case.trial_copy(),
-        case.prefetcher(clone(case.new)),
-        case.runtime,
-        device=case.device if case.pins else None,
-        step=step or (lambda _: None),
-        pace=loops.Pace(
-            old_costs,
-            new_costs,
-            rates.nbytes or 0,
-            known=old_load is new_load or workers.is_told_apart(old_load, new_load),
-        ),
-        budget_s=max(case.left_s, case.options.budget_s / 4),
-        names=(case.options.name or "loader", case.options.out or "pinned", called),
-        progress=case.tell,
-    )
-    case.note(end_to_end=proof)
-    if case.found.bound is not None:
-        changed = case.workers != case.now
-        remedy = Remedy.EVERYTHING if changed else Remedy.PREFETCH
-        case.note(bound=bounds.after_proof(case.found.bound, proof, remedy))
+        faster = new_load.between.median_s < case.load.between.median_s
+        used = new_rates if faster else rates
+        step = feeding.stand_in_for(used, case.runtime, number)
+        taken = records.Step(
+            step.__name__, records.Samples((step.seconds,)), synthetic=True
+        )
+        rates, new_rates = (
+            dataclasses.replace(each, step=taken) for each in (rates, new_rates)
+        )
+        case.rates = rates
+    # Both loops stay open: neither starts its workers while it is timed.
+    pinned = _is_pinned(case.anatomy)
+    old = bounds.without_starting(rates, workers=case.facts.workers, pinned=pinned)
+    new = bounds.without_starting(new_rates, workers=case.workers, pinned=pinned)
+    if case.runtime.simulated:
+        known = case.load is new_load or workers.is_told_apart(case.load, new_load)
+        case.proof = loops.worked_out(old, new, known=known)
+    elif case.left_s + (_PATIENCE - 1) * asked.budget_s < _FEWEST_LOADED * case.batch_s:
+        return _ended(case)
+    else:
+        case.proof = loops.end_to_end(
+            case.trial_copy(),
+            DevicePrefetcher(clone(case.new), case.place),
+            case.runtime,
+            device=number,
+            step=step,
+            about_s=bounds.step_s(old, bounds.Way.BLOCKING),
+            budget_s=max(case.left_s, asked.budget_s / 4),
+            progress=case.tell,
+        )
+    if case.bound is not None:
+        changed = case.workers != case.facts.workers
+        remedy = records.Remedy.EVERYTHING if changed else records.Remedy.PREFETCH
+        case.bound = bounds.after_proof(case.bound, case.proof, remedy)
     return _ended(case)
 
 
 def _ended(case: Case) -> Ending:
     """What the proof comes to. A loader that is no faster is not kept."""
-    proof = case.found.end_to_end
-    told = proof is not None and proof.result.interval is not None
-    faster = proof is not None and proof.result.verdict is Verdict.FASTER
-    small = proof is not None and proof.result.ratio * WORTH_IT > 1
-    if told and (not faster or small) and not case.options.force:
-        case.feeding = None
-    kept = case.feeding is not None
-    if not case.pins:
-        return Ending(State.NO_ACCELERATOR, None if kept else _MEASURED_NOTHING)
-    if kept and faster:
-        return Ending(State.FASTER)
-    if not kept:
-        return Ending(State.SAME, _MEASURED_NOTHING)
-    return Ending(State.SAME, None if told else _TOO_FEW)
+    proof = case.proof
+    if proof is None or proof.result.interval is None:
+        return Ending(records.State.SAME, _TOO_FEW)
+    faster = proof.result.verdict is Verdict.FASTER
+    if (faster and proof.result.ratio * records.WORTH_IT <= 1) or case.options.force:
+        return Ending(records.State.FASTER if faster else records.State.SAME)
+    case.feeding = None
+    return Ending(records.State.SAME, _MEASURED_NOTHING)
 
 
 # ---------------------------------------------------------------- going through
@@ -554,41 +524,37 @@ def investigate(
     loader: Any,
     options: Options,
     stages: Sequence[Stage] = STAGES,
-    progress: Progress | None = None,
+    progress: Progress = lambda *_: None,
 ) -> Improved:
     """Go from stage to stage until one of them ends it."""
-    case = _open(loader, options)
+    case, ending, before = _open(loader, options), None, 0.0
+    whole = sum(each.share for each in stages)
     with kept(case.loader), case.undo:
-        ending = _ending(case, stages, progress)
+        for stage in stages:
+
+            def tell(part: float, done: float = before, now: Stage = stage) -> object:
+                share = (done + min(part, 1.0) * now.share) / whole
+                return progress(min(share, 1.0), now.note)
+
+            case.tell = tell
+            tell(0.0)
+            ending = stage.run(case)
+            if ending is not None:
+                break
+            before += stage.share
     case.batch = None
-    if case.step is not None:
-        case.remark(*case.step.remarks(simulated=case.runtime.simulated))
-    case.note(
-        state=ending.state,
-        setting=_setting(case.runtime, case.device),
-        reason=ending.reason,
-        out=options.out if case.feeding is not None else None,
-    )
-    return Improved(case.feeding, case.found)
-
-
-def _ending(case: Case, stages: Sequence[Stage], progress: Progress | None) -> Ending:
-    for stage in stages:
-        if progress is not None:
-            case.tell = _telling(progress, stage, stages)
-            case.tell(0.0)
-        found = stage.run(case)
-        if found is not None:
-            return found
-    return Ending(State.FASTER)
+    if case.step is not None and case.step.calls:
+        case.remarks.append(case.step.remark())
+    return Improved(case.feeding, case.report(ending or Ending(records.State.FASTER)))
 
 
 def _open(loader: Any, options: Options) -> Case:
     step = None if options.step is None else feeding.CountedStep(options.step)
     ours = is_truly(loader, DevicePrefetcher)
     facts = facts_of(loader.loader if ours else loader, options.name)
-    kind, number = _kind_and_number(options.device)
-    runtime = open_runtime(kind)
+    asked = None if options.device is None else known_device(options.device)
+    runtime = open_runtime(None if asked is None else asked.type)
+    number = None if asked is None else asked.index
     if number is None and runtime.kind != "cpu":
         number = runtime.current_device() or 0
     count = runtime.device_count()
@@ -598,46 +564,7 @@ def _open(loader: Any, options: Options) -> Case:
         raise DeviceError(
             f"there is no {kind}:{number}: there is {there}", f"say --device {kind}:0"
         )
-    setting = _setting(runtime, number)
-    found = LoaderReport(State.FASTER, setting, facts)
-    began_s = time.monotonic()
-    return Case(loader, options, runtime, number, found, step, began_s=began_s)
-
-
-def _telling(
-    progress: Progress, stage: Stage, stages: Sequence[Stage]
-) -> Callable[[float], object]:
-    """Tells the share of the time that has passed, and what is done meanwhile."""
-    at = stages.index(stage)
-    before = sum(each.share for each in stages[:at])
-    whole = max(sum(each.share for each in stages), 1e-9)
-    return lambda part: progress(
-        min((before + min(part, 1.0) * stage.share) / whole, 1.0), stage.note
-    )
-
-
-def _kind_and_number(device: Any) -> tuple[str | None, int | None]:
-    if device is None:
-        return None, None
-    if isinstance(device, int):
-        return None, device
-    kind, _, number = str(device).partition(":")
-    return kind, int(number) if number.isdecimal() else None
-
-
-def _setting(runtime: Runtime, device: int | None) -> Setting:
-    import torch
-
-    box = simulated_box() if runtime.simulated else None
-    known = device is not None and runtime.started()
-    return Setting(
-        kind=word_of(runtime.kind),
-        label=str(getattr(box, "label", "")),
-        device=None if runtime.kind == "cpu" else device,
-        device_name=runtime.device_name(device or 0) if known else None,
-        torch_version=str(torch.__version__),
-        processors=loading.usable(),
-    )
+    return Case(loader, options, runtime, number, facts, step)
 
 
 # ------------------------------------------------------------------ what is said
@@ -647,35 +574,39 @@ _SHARE_OUT = (
     "let its __iter__ give a part for each worker: itertools.islice(records, info.id, "
     "None, info.num_workers), with info = torch.utils.data.get_worker_info()"
 )
-_NO_ACCELERATOR = Remark(
+_NO_ACCELERATOR = records.Remark(
     "pinning is impossible here: there is no accelerator; nothing was changed",
     'gpumagic.simulate("h100") puts a simulated one in its place',
 )
-_COPIES_AHEAD = Remark(
+_COPIES_AHEAD = records.Remark(
     "it copies ahead to the device already",
     "time your training cell with %%pin_loader --watch",
 )
-_ON_THE_DEVICE = Remark(
+_ON_THE_DEVICE = records.Remark(
     "its batches are on the device already, and only host memory is pinned",
     "let the dataset return CPU tensors; copying them is the loop's part",
 )
-_NOT_COPIED = Remark(
+_NOT_COPIED = records.Remark(
     "the device has not been used yet, and pinning or copying would start it: neither "
     "was measured",
     "leave --diagnose off, or use the device first",
 )
+_NO_LEAVES = records.Remark(
+    "the batch has no dense tensors on the host, so there is nothing to copy",
+    "let the dataset, or the collate_fn, return tensors",
+)
 _FEWER_BYTES = "send fewer bytes: uint8 on the way, converted on the device"
 _INSTEAD = {
-    Part.LOAD: "make loading itself faster, or store what it works out",
-    Part.PIN: _FEWER_BYTES,
-    Part.LINK: _FEWER_BYTES,
-    Part.STEP: "the device is busy as it is: make the step itself faster",
+    records.Part.LOAD: "make loading itself faster, or store what it works out",
+    records.Part.PIN: _FEWER_BYTES,
+    records.Part.LINK: _FEWER_BYTES,
+    records.Part.STEP: "the device is busy as it is: make the step itself faster",
 }
-_TOO_FEW = Remark(
+_TOO_FEW = records.Remark(
     "it was compared batch by batch and is the same, but there was time for few runs",
     "give it more: --budget 60s",
 )
-_MEASURED_NOTHING = Remark(
-    "both loops were run in turn, and the new one is not faster by 5 %",
+_MEASURED_NOTHING = records.Remark(
+    "both loops were compared, and the new one is not faster by 5 %",
     "keep the loader; --force makes the new one all the same",
 )

@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.pin_loader.records import DataWait, Remark, Samples
+from gpumagic.pin_loader.records import DataWait, Samples
 from gpumagic.report.introspection import attributes_of
 from gpumagic.report.places import Places, code_line
-from gpumagic.report.units import count_text, seconds_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
 # The base of the iterators has no public name, and nothing else sees every batch.
 _ITERATOR = "_BaseDataLoaderIter"
-_WORTH_SAYING = 0.1  # of the time
-_LEAST_S = 0.01
 
 
 class Wait(NamedTuple):
@@ -54,14 +51,11 @@ class SeenLoader:
 
 
 @contextlib.contextmanager
-def waits_watched(
-    torch: Any, pinning_ns: Callable[[], int] = lambda: 0
-) -> Iterator[list[SeenLoader]]:
+def waits_watched(torch: Any) -> Iterator[list[SeenLoader]]:
     """Time each batch that this thread gets out of a DataLoader.
 
     The last call, which says that there are no more, is no wait for a batch. Neither is
-    what a loader fetches of another while it makes a batch itself, nor `pinning_ns`:
-    how long a simulation has been pinning in this thread so far.
+    what a loader fetches of another while it makes a batch itself.
     """
     loaders = torch.utils.data.dataloader
     iterators = getattr(loaders, _ITERATOR, None)
@@ -71,7 +65,7 @@ def waits_watched(
             "everything else in this report holds",
         )
     places = Places(tuple(map(str, getattr(torch, "__path__", ()))))
-    watch = _Watch(places, pinning_ns)
+    watch = _Watch(places)
     with contextlib.ExitStack() as undo:
         undo.callback(watch.stop)
         _put(undo, loaders.DataLoader, "__iter__", watch.starts)
@@ -82,9 +76,8 @@ def waits_watched(
 class _Watch:
     """Stands round the two methods."""
 
-    def __init__(self, places: Places, pinning_ns: Callable[[], int]) -> None:
+    def __init__(self, places: Places) -> None:
         self.seen: list[SeenLoader] = []  # by their first batch
-        self._pinning_ns = pinning_ns
         self._places = places
         self._thread = threading.get_ident()
         self._inside = self._over = False
@@ -121,17 +114,15 @@ class _Watch:
             if self._leaves_alone():
                 return fetch(iterator)
             self._inside = True
-            pinned_ns, began_ns = self._pinning_ns(), time.perf_counter_ns()
+            began_ns = time.perf_counter_ns()
             try:
                 batch = fetch(iterator)
             finally:
                 ended_ns = time.perf_counter_ns()
                 self._inside = False
-            pinned_ns = self._pinning_ns() - pinned_ns
             if iterator not in self._known:  # it was made before the block
                 self._know(iterator, None)
-            fetched_s = (ended_ns - began_ns - pinned_ns) / 1e9
-            wait_s = fetched_s + self._starts_s.pop(iterator, 0.0)
+            wait_s = (ended_ns - began_ns) / 1e9 + self._starts_s.pop(iterator, 0.0)
             wait = Wait(self._places.here(2), wait_s, ended_ns)
             self._known[iterator].waits.append(wait)
             return batch
@@ -209,21 +200,3 @@ def _is_round(thing: object, loader: object) -> bool:
     if not hasattr(type(thing), "__iter__"):
         return False
     return any(each is loader for each in (attributes_of(thing) or {}).values())
-
-
-def wait_remarks(
-    loaders: Iterable[SeenLoader], names: Mapping[str, object], *, host_s: float
-) -> Iterator[Remark]:
-    """Which loaders held the loop up, and what to type."""
-    for loader in loaders:
-        waited_s = sum(wait.wait_s for wait in loader.waits)
-        if waited_s < max(host_s * _WORTH_SAYING, _LEAST_S):
-            continue
-        name = name_of(loader, names)
-        yield Remark(
-            f"{seconds_text(waited_s)} of {seconds_text(host_s)} "
-            f"({share_text(waited_s / host_s)}) were spent waiting for "
-            f"{name or loader.title}, which has {count_text(loader.workers, 'worker')}",
-            f"%pin_loader {name or 'NAME'} finds out what would help, and how many "
-            "workers",
-        )

@@ -14,17 +14,13 @@ from typing import TYPE_CHECKING
 from gpumagic.devices.around_cell import AroundCell, Observer
 from gpumagic.devices.copy_watch import copies_watched
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.devices.simulated import simulated_box, word_of
+from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.pin_loader.answer_watch import WatchReport
-from gpumagic.pin_loader.records import CopyLine, Remark, Setting
-from gpumagic.pin_loader.waits import (
-    loop_waits,
-    name_of,
-    wait_remarks,
-    waits_watched,
-)
+from gpumagic.pin_loader.load import setting_of
+from gpumagic.pin_loader.records import CopyLine, Remark
+from gpumagic.pin_loader.waits import loop_waits, name_of, waits_watched
 from gpumagic.report.places import code_line
 from gpumagic.report.units import bytes_text, seconds_text, shortened
 
@@ -88,9 +84,12 @@ class WatchRun:
         if ended is None:
             raise RuntimeError("this run has not ended")
         loaders = [each for each in seen.loaders if each.waits]
+        device = None
+        with suppress(RuntimeError):  # a device in error answers nothing any more
+            device = ended.found.current_device()
         return WatchReport(
             code=code,
-            setting=_setting_of(ended.found),
+            setting=setting_of(ended.found, device),
             elapsed_s=ended.elapsed_s,
             host_s=ended.host_s,
             copies=copy_lines(seen.copies),
@@ -99,7 +98,6 @@ class WatchRun:
             failed=ended.failed,
             remarks=(
                 *copy_remarks(seen.copies, loaders, names),
-                *wait_remarks(loaders, names, host_s=ended.host_s),
                 *seen.remarks,
             ),
         )
@@ -124,7 +122,7 @@ class Watchers(Observer):
         self._saw_torch = True
         enter = self._watching.enter_context
         try:
-            self.loaders = enter(waits_watched(torch, _pinning_ns))
+            self.loaders = enter(waits_watched(torch))
             if runtime.kind != CpuRuntime.kind:
                 self.copies = enter(copies_watched(torch, runtime.kind))
         except GpuMagicError as error:
@@ -147,27 +145,6 @@ class Watchers(Observer):
     def close(self) -> None:
         """Look on no more."""
         self._watching.close()
-
-
-def _pinning_ns() -> int:
-    """How long the simulated machine has been pinning; 0 where there is none."""
-    return getattr(simulated_box(), "pinning_ns", 0)
-
-
-def _setting_of(runtime: Runtime) -> Setting:
-    device = name = None
-    with suppress(RuntimeError):  # a device in error answers nothing any more
-        device = None if runtime.kind == "cpu" else runtime.current_device()
-        name = runtime.device_name(device or 0)
-    version = getattr(loaded_torch(), "__version__", None)
-    box = simulated_box() if runtime.simulated else None
-    return Setting(
-        kind=word_of(runtime.kind),
-        label=str(getattr(box, "label", "")),
-        device=device,
-        device_name=name,
-        torch_version=None if version is None else str(version),
-    )
 
 
 # ----------------------------------------------------------------- copies, by line

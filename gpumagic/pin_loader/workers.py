@@ -16,17 +16,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpumagic.pin_loader.load import FEWEST_ROUNDS, LoaderFailed
-from gpumagic.pin_loader.records import WORTH_IT, Samples, Stopped, WorkerSearch
+from gpumagic.pin_loader.records import (
+    NEAR,
+    WORTH_IT,
+    Remark,
+    Samples,
+    Stopped,
+    WorkerSearch,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gpumagic.pin_loader.records import Limit, Loading, Remark
+    from gpumagic.pin_loader.records import Limit, Loading
 
 MOST = 64  # processes: what pays beyond is a matter for a cluster
 _LONGEST_TRIAL_S, _SHORTEST_TRIAL_S = 1.0, 0.1
 _MEASURED_TO = 1.15  # times what waiting comes to by noise alone
-_NEAR = 1.1  # times as long as the best is as good
 _STARTING_S = 0.05  # what a worker takes to start, where that is not known
 _FAR = 16  # as far as one goes at once
 _ROUNDS = 3  # of batches by all workers, that a trial takes at least
@@ -47,17 +53,18 @@ def search(  # noqa: PLR0913 -- each is a word of its own
     trials, now = {known.workers: known}, known.workers
     until_s = now_s() + budget_s
     failed: set[int] = set()
-    stopped, problem, hint = Stopped.FOUND, None, ""
+    stopped, problem = Stopped.FOUND, None
     if refuse is not None:
-        return WorkerSearch((known,), now, Stopped.REFUSED, now, None, *_said(refuse))
+        return WorkerSearch((known,), now, Stopped.REFUSED, now, problem=refuse)
     while (count := next_count(trials, now, processors, failed)) is not None:
         left_s = until_s - now_s()
         first = count > now == max(trials)  # else nothing could be said of more
         progress(1 - max(left_s, 0.0) / budget_s if budget_s > 0 else 1.0)
         limit = refusing(count)
         if limit is not None:
-            stopped, hint = Stopped.LIMIT, limit.hint
-            problem = f"{count} workers take too much {limit.kind.value}"
+            stopped = Stopped.LIMIT
+            text = f"{count} workers take too much {limit.kind.value}"
+            problem = Remark(text, limit.hint)
             break
         if left_s <= 0 or left_s < _cost_s(count, trials, as_known=not first):
             stopped = Stopped.BUDGET
@@ -68,13 +75,13 @@ def search(  # noqa: PLR0913 -- each is a word of its own
         except LoaderFailed as failure:
             failed.add(count)
             if count:
-                stopped, problem = Stopped.FAILED, failure.problem
-                hint = failure.hint
+                stopped = Stopped.FAILED
+                problem = Remark(failure.problem, failure.hint or "")
                 break
     busy = busy_workers(trials.get(0), processors)
     ordered = tuple(trials[count] for count in sorted(trials))
     chosen = chosen_of(trials, now, busy)
-    return WorkerSearch(ordered, chosen, stopped, now, busy, problem, hint)
+    return WorkerSearch(ordered, chosen, stopped, now, busy, problem)
 
 
 def next_count(
@@ -89,7 +96,7 @@ def next_count(
         return 0
     busy = busy_workers(trials.get(0), processors)
     best = chosen_of(trials, now, busy)
-    if best < now and is_faster(trials[best], trials[now]):
+    if best < now and trials[best].is_faster_than(trials[now]):
         return None  # handing over costs more than loading: more do it more often
     top = max(trials)
     more = min(max(2 * top, 2), MOST)
@@ -100,7 +107,7 @@ def next_count(
     if more > top and more not in failed:
         untried = top == now
         below = max((count for count in trials if count < top), default=top)
-        paid = not untried and is_faster(trials[top], trials[below])
+        paid = not untried and trials[top].is_faster_than(trials[below])
         if untried or (paid and (busy is None or top < busy)):
             return more
     half = now // 2
@@ -135,15 +142,8 @@ def chosen_of(trials: Mapping[int, Loading], now: int, busy: int | None) -> int:
     }
     best_s = min(each.batch_s for each in believed.values())
     return min(
-        count for count, each in believed.items() if each.batch_s <= best_s * _NEAR
+        count for count, each in believed.items() if each.batch_s <= best_s * NEAR
     )
-
-
-def is_faster(new: Loading, old: Loading) -> bool:
-    """Whether that is beyond what the samples of both are apart from themselves."""
-    _, slow_s = new.quartiles_s
-    fast_s, _ = old.quartiles_s
-    return new.batch_s * _NEAR <= old.batch_s and slow_s * WORTH_IT <= fast_s
 
 
 def is_told_apart(one: Loading | None, other: Loading | None) -> bool:
@@ -153,7 +153,7 @@ def is_told_apart(one: Loading | None, other: Loading | None) -> bool:
     quick, slow = sorted((one.between, other.between), key=lambda each: each.median_s)
     if min(len(quick.seconds), len(slow.seconds)) < FEWEST_ROUNDS:
         return False
-    alike = slow.median_s <= _NEAR * quick.median_s
+    alike = slow.median_s <= NEAR * quick.median_s
     return alike or quick.quartiles_s[1] * WORTH_IT <= slow.quartiles_s[0]
 
 
@@ -189,7 +189,3 @@ def _cost_s(count: int, trials: Mapping[int, Loading], *, as_known: bool) -> flo
     known_s = max(starts, default=_STARTING_S) if as_known else _STARTING_S
     starting_s = known_s * max(count, 1)
     return starting_s + _ROUNDS * alone_s
-
-
-def _said(remark: Remark) -> tuple[str, str]:
-    return remark.text, remark.hint

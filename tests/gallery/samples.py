@@ -515,12 +515,9 @@ PICTURES = (  # how the names of those with a picture begin
     "gpu_mem-cell-lines",
     "gpu_mem-balance",  # a picture with patterns, names and counters behind clicks
     "pin_loader-fixed",  # bars, a timeline, and all figures behind a click
-    "pin_loader-unproven",
-    "pin_loader-no-difference",
     "pin_loader-diagnosed",
     "pin_loader-nothing",
     "pin_loader-refused-different",
-    "pin_loader-watch-many",
 )
 
 
@@ -540,7 +537,6 @@ RICHEST = (
     "gpu_select-sixteen-gpus",
     "gpu_select-slurm",
     "pin_loader-fixed",
-    "pin_loader-watch-many",
     "simulator-four-at-work",
     "simulator-switched-off",
     "tensor_info-simulated",

@@ -15,7 +15,7 @@ from gpumagic.pin_loader import bound as bounds
 from gpumagic.pin_loader import improve
 from gpumagic.pin_loader.feed import StandIn, measure_feed, measure_step
 from gpumagic.pin_loader.load import measure_loading
-from gpumagic.pin_loader.loops import Pace, end_to_end
+from gpumagic.pin_loader.loops import end_to_end
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from gpumagic.pin_loader.records import Remedy, State
 from gpumagic.report.robust import Verdict
@@ -68,14 +68,13 @@ def proof(torch, runtime, dataset, step, *, workers=4):
     batch = next(iter(loader(torch, dataset)))
     found = measure_feed(batch, runtime, 0, load=load, step=step, budget_s=3.0)
     bound = bounds.bound_of(found, pinned=False, workers=workers)
-    costs = bounds.costs_of(found, workers=workers, pinned=False)
     result = end_to_end(
         old,
         DevicePrefetcher(new, "cuda:0"),
         runtime,
         device=0,
         step=step,
-        pace=Pace(costs, costs, found.nbytes),
+        about_s=bound.now_s,
         budget_s=15.0,
     )
     return found, bound, result

@@ -38,15 +38,13 @@ def unhurried(monkeypatch):
 
     It shows a microsecond more at each look, and nothing else moves it but a test.
     """
-    from gpumagic.pin_loader import feed, load, loops, stages
+    from gpumagic.pin_loader import feed, load, stages
 
     clock = Clock()
-    for module in (feed, loops):
-        monkeypatch.setattr(module, "perf_counter", clock.perf_counter)
+    monkeypatch.setattr(feed, "perf_counter", clock.perf_counter)
     for module in (load, stages):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(load, "_QUEUED", "no such file")
-    monkeypatch.setattr(load, "_QUEUED_OF", "no such file")
     monkeypatch.setattr(load, "_ROUNDS", 6)
     monkeypatch.setattr(load, "PATIENCE_S", 6 * _PATIENCE_S)
     monkeypatch.setattr(stages, "_PATIENCE", _PATIENCE_S)

@@ -20,7 +20,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import gpumagic
 from gpumagic import pin_loader
-from gpumagic.pin_loader.answer_loader import workers_gain
 from gpumagic.pin_loader.load import usable
 from gpumagic.pin_loader.records import Remedy, State
 
@@ -74,7 +73,7 @@ def waits(report):
     """More workers than processors, and many times as fast."""
     found = report.workers
     far = found.chosen >= max(8, 4 * usable())
-    return workers_gain(found) and far and _is_advised(report) and found.times > 3
+    return found.gains and far and _is_advised(report) and found.times > 3
 
 
 def computes(report):
@@ -82,13 +81,13 @@ def computes(report):
     found, most = report.workers, usable()
     fits = found.chosen <= max(most, found.now)
     gains = (found.times or 1.0) <= 1.25 * max(most, 1)
-    return fits and gains and (found.chosen > 0 or not workers_gain(found))
+    return fits and gains and (found.chosen > 0 or not found.gains)
 
 
 def is_fast(report):
     """No workers, by far."""
     found = report.workers
-    told = found.chosen == 0 and workers_gain(found) and found.times > 2
+    told = found.chosen == 0 and found.gains and found.times > 2
     return told and _is_advised(report)
 
 
@@ -96,7 +95,7 @@ def is_best(report):
     """Nothing is said against the workers that it has, which are none."""
     found = report.workers
     tried = any(each.workers > 0 for each in found.trials)
-    return tried and found.chosen == 0 and not workers_gain(found)
+    return tried and found.chosen == 0 and not found.gains
 
 
 def is_doubled(report):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -45,32 +45,11 @@ class Frozen:
     more: Any = None
 
 
-@dataclass
-class Counted:
-    """A dataclass that does something when it is made, and makes a field itself."""
-
-    image: Any
-    made: list = field(default_factory=list)
-    total: Any = field(init=False)
-
-    def __post_init__(self):
-        self.made.append("made")
-        self.total = self.image
-
-
 class Plain:
     """An object that nothing says to be a container."""
 
     def __init__(self, image):
         self.image = image
-
-
-class Keeper(dict):
-    """A dict with something beside its items."""
-
-    def __init__(self, items, note):
-        super().__init__(items)
-        self.note = note
 
 
 class Box(MutableMapping):
@@ -109,12 +88,6 @@ class Sealed(Mapping):
 
     def __len__(self):
         return len(self._items)
-
-
-class Named(list):
-    """A list with a name."""
-
-    name = "unnamed"
 
 
 class PinsItself(dict):

@@ -11,11 +11,9 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     IterableDataset,
-    RandomSampler,
     SequentialSampler,
     SubsetRandomSampler,
     TensorDataset,
-    WeightedRandomSampler,
 )
 from torch.utils.data.distributed import DistributedSampler
 
@@ -93,14 +91,6 @@ class ShufflingInPlace:
         return len(self.order)
 
 
-class Gentle(DataLoader):
-    """A subclass that hands on what it is given."""
-
-    def __init__(self, dataset, gentleness, **rest):
-        super().__init__(dataset, **rest)
-        self.gentleness = gentleness
-
-
 class Forgetful(DataLoader):
     """A subclass that keeps its argument under another name."""
 
@@ -144,18 +134,6 @@ class ManyEpochs(DataLoader):
             yield next(self.iterator)
 
 
-class InfiniteFromTheStart(ManyEpochs):
-    """The same, but the iterator is made by the constructor."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.iterator = DataLoader.__iter__(self)
-
-    def __iter__(self):
-        for _ in range(len(self)):
-            yield next(self.iterator)
-
-
 def as_a_tuple(rows):
     """A collate_fn of the user's."""
     return tuple(row["number"] for row in rows), [row["name"] for row in rows]
@@ -166,87 +144,41 @@ def seeded(seed=7):
     return torch.Generator().manual_seed(seed)
 
 
-def plain_tensors():
-    """Two columns of numbers."""
-    return TensorDataset(torch.arange(ROWS), torch.arange(ROWS) * 0.5)
-
-
-def distributed(epoch=3):
-    """A sampler of the second of two ranks."""
-    sampler = DistributedSampler(Numbers(), num_replicas=2, rank=1)
-    sampler.set_epoch(epoch)
-    return sampler
-
-
 class Kind(NamedTuple):
-    """A way to make a loader; `make` takes further arguments of a DataLoader.
-
-    Attributes:
-        same_order: Whether batches with two workers are those without.
-    """
+    """A way to make a loader."""
 
     name: str
     make: object
-    same_order: bool = True
 
 
-def _kind(name, dataset, *args, same_order=True, **words):
-    def make(**more):
-        made = {key: value() if callable(value) else value for key, value in lazy}
-        return DataLoader(dataset(), *args, **made, **plain, **more)
-
-    lazy = [(key, value) for key, value in words.items() if key in _MADE]
-    plain = {key: value for key, value in words.items() if key not in _MADE}
-    return Kind(name, make, same_order)
-
-
-_MADE = ("sampler", "batch_sampler", "generator")
-KINDS = (
-    _kind("plain", Numbers),
-    _kind("batched", Numbers, 4),
-    _kind("tensors, last one dropped", plain_tensors, 4, drop_last=True),
-    _kind("shuffled", Numbers, 4, shuffle=True),
-    _kind("shuffled by a generator", Numbers, 4, shuffle=True, generator=seeded),
-    _kind(
-        "random sampler",
-        Numbers,
-        4,
-        sampler=lambda: RandomSampler(Numbers(), replacement=True, num_samples=17),
-    ),
-    _kind(
-        "sampler with its own generator",
-        Numbers,
-        4,
-        sampler=lambda: SubsetRandomSampler(range(9), generator=seeded()),
-    ),
-    _kind(
-        "weighted",
-        Numbers,
-        4,
-        sampler=lambda: WeightedRandomSampler([1.0] * ROWS, 13),
-    ),
-    _kind("distributed", Numbers, 4, sampler=distributed),
-    _kind("shuffling in place", Numbers, 4, sampler=ShufflingInPlace),
-    _kind("a list as sampler", Numbers, 4, sampler=lambda: [3, 1, 2, 8, 5]),
-    _kind(
-        "plain batch sampler",
-        Numbers,
-        batch_sampler=lambda: BatchSampler(RandomSampler(Numbers()), 5, drop_last=True),
-    ),
-    _kind("own batch sampler", Numbers, batch_sampler=InPairs),
-    _kind("unbatched", Numbers, None, shuffle=True),
-    _kind("own collate_fn", Numbers, 4, collate_fn=as_a_tuple),
-    _kind("random rows", Noisy, 4, shuffle=True, same_order=False),
-    _kind("stream", Stream, 4, same_order=False),
-    _kind("sized stream", SizedStream, 4, drop_last=True, same_order=False),
-    _kind("unbatched stream", Stream, None, same_order=False),
-    Kind("gentle", lambda **more: Gentle(Numbers(), 3, batch_size=4, **more)),
-    Kind(
-        "forgetful",
-        lambda **more: Forgetful(Numbers(), 3, batch_size=4, shuffle=True, **more),
-    ),
-    Kind(
-        "many epochs",
-        lambda **more: ManyEpochs(Numbers(), batch_size=4, **more),
-    ),
+KINDS = tuple(
+    Kind(name, make)
+    for name, make in {
+        "plain": lambda: DataLoader(Numbers()),
+        "shuffled": lambda: DataLoader(Numbers(), 4, shuffle=True),
+        "shuffled by a generator": lambda: DataLoader(
+            Numbers(), 4, shuffle=True, generator=seeded()
+        ),
+        "last one dropped": lambda: DataLoader(
+            TensorDataset(torch.arange(ROWS)), 4, drop_last=True
+        ),
+        "sampler with its own generator": lambda: DataLoader(
+            Numbers(), 4, sampler=SubsetRandomSampler(range(9), generator=seeded())
+        ),
+        "distributed": lambda: DataLoader(
+            Numbers(), 4, sampler=DistributedSampler(Numbers(), 2, 1)
+        ),
+        "shuffling in place": lambda: DataLoader(
+            Numbers(), 4, sampler=ShufflingInPlace()
+        ),
+        "a list as sampler": lambda: DataLoader(Numbers(), 4, sampler=[3, 1, 2, 8, 5]),
+        "own batch sampler": lambda: DataLoader(Numbers(), batch_sampler=InPairs()),
+        "unbatched": lambda: DataLoader(Numbers(), None, shuffle=True),
+        "own collate_fn": lambda: DataLoader(Numbers(), 4, collate_fn=as_a_tuple),
+        "random rows": lambda: DataLoader(Noisy(), 4, shuffle=True),
+        "stream": lambda: DataLoader(Stream(), 4),
+        "sized stream": lambda: DataLoader(SizedStream(), 4, drop_last=True),
+        "forgetful": lambda: Forgetful(Numbers(), 3, batch_size=4, shuffle=True),
+        "many epochs": lambda: ManyEpochs(Numbers(), batch_size=4),
+    }.items()
 )

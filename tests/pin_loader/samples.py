@@ -7,34 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpumagic.devices.host import Room
+from gpumagic.pin_loader import records
 from gpumagic.pin_loader.answer_loader import LoaderReport
 from gpumagic.pin_loader.answer_watch import WatchReport
 from gpumagic.pin_loader.bound import after_proof, bound_of
-from gpumagic.pin_loader.limits import Demand, Headroom, guard
-from gpumagic.pin_loader.records import (
-    Anatomy,
-    Change,
-    CopyLine,
-    CopyMode,
-    DataWait,
-    EndToEnd,
-    Leaf,
-    LoaderFacts,
-    Loading,
-    Pinned,
-    Rates,
-    Remark,
-    Remedy,
-    Sameness,
-    Samples,
-    Setting,
-    State,
-    Step,
-    Stopped,
-    WhyPageable,
-    WorkerSearch,
-)
+from gpumagic.pin_loader.limits import Demand, guard
 from gpumagic.report.places import Code, CodeLine
 from gpumagic.report.robust import verdict_of
 
@@ -44,59 +21,30 @@ HOSTILE = "<script>alert(1)</script>&\"'</td>\x1b[31m\u202eevil\nnext {line}"
 LONG = "encoder.layers.11.self_attention.output.projection.weight_quantized_" * 3
 WIDE = "データ転送 → 显存 🚀"
 
-H100 = Setting(
+H100 = records.Setting(
     "cuda",
     device=0,
     device_name="NVIDIA H100 80GB HBM3",
     torch_version="2.13.0",
     processors=16,
 )
-CPU = Setting("cpu", torch_version="2.13.0+cpu", processors=16)
+CPU = records.Setting("cpu", torch_version="2.13.0+cpu", processors=16)
 
-LOADER = LoaderFacts(
-    "DataLoader",
-    name="train_dl",
-    dataset="ImageFolder",
-    sampler="RandomSampler",
-    length=1251,
-    batch_size=256,
-    workers=4,
-    prefetch_factor=2,
-    pin_memory=False,
-    persistent_workers=False,
-)
+LOADER = records.LoaderFacts("train_dl", length=1251, workers=4, prefetch_factor=2)
 ALONE = replace(LOADER, workers=0, prefetch_factor=None)
 # ------------------------------------------------------------------- the batch
 
 IMAGES, LABELS = 256 * 3 * 224 * 224 * 4, 256 * 8
-OFF = {"pinned": Pinned.PAGEABLE, "why": WhyPageable.FLAG_OFF}
-IMAGE = Leaf("batch[0]", "Tensor", (256, 3, 224, 224), "float32", IMAGES, True, **OFF)
-LABEL = Leaf("batch[1]", "Tensor", (256,), "int64", LABELS, True, **OFF)
-PAIR = Anatomy("list", (IMAGE, LABEL), locked_bytes=256 * MIB + 2 * KIB)
-THROUGH = {"why": WhyPageable.PASSED_THROUGH, "holder": "Sample"}
-CUSTOM = replace(
-    PAIR,
-    class_name="Sample",
-    leaves=(
-        replace(IMAGE, path="batch.image", **THROUGH),
-        replace(LABEL, path="batch.label", **THROUGH),
-    ),
-    others=1,
-    remarks=(
-        Remark(
-            "batch.image holds bytes divided by 255 as float32: as uint8 it would be 4 "
-            "times smaller to load, to pin and to send",
-            "return uint8 from the dataset, and use .float() / 255 after the copy to "
-            "the device",
-        ),
-    ),
-)
+OFF = {"pinned": records.Pinned.PAGEABLE, "why": records.WhyPageable.FLAG_OFF}
+IMAGE = records.Leaf("batch[0]", "Tensor", (256, 3, 224, 224), "float32", IMAGES, **OFF)
+LABEL = records.Leaf("batch[1]", "Tensor", (256,), "int64", LABELS, **OFF)
+PAIR = records.Anatomy("list", (IMAGE, LABEL), locked_bytes=256 * MIB + 2 * KIB)
 # ------------------------------------------------------------------- the rates
 
 
 def samples(*ms):
     """As they are."""
-    return Samples(tuple(each * MS for each in ms))
+    return records.Samples(tuple(each * MS for each in ms))
 
 
 def about(ms):
@@ -108,7 +56,7 @@ def loading(batch_ms, workers=4, cost=None, start_s=0.4):
     """Loading with so many workers; its cost as one thread has it."""
     cpu_s, waited_s = cost or (None, None)
     share_s = start_s / 1251 if workers else 0.0
-    return Loading(about(batch_ms), workers, start_s, share_s, cpu_s, waited_s)
+    return records.Loading(about(batch_ms), workers, start_s, share_s, cpu_s, waited_s)
 
 
 def copies(pageable_ms=14.2, pinned_ms=2.9):
@@ -116,28 +64,34 @@ def copies(pageable_ms=14.2, pinned_ms=2.9):
     host, there = about(pageable_ms), about(pageable_ms)
     pinned = about(pinned_ms)
     return (
-        CopyMode(False, True, host, there),
-        CopyMode(True, True, pinned, pinned),
-        CopyMode(True, False, about(0.011), pinned),
+        records.CopyMode(False, True, host, there),
+        records.CopyMode(True, True, pinned, pinned),
+        records.CopyMode(True, False, about(0.011), pinned),
     )
 
 
-RATES = Rates(
+RATES = records.Rates(
     load=loading(6.2),
     pin_copy=about(8.4),
     copies=copies(),
-    step=Step("train_step", about(12.1)),
+    step=records.Step("train_step", about(12.1)),
     nbytes=IMAGES + LABELS,
 )
-STOOD_IN = replace(RATES, step=Step("a stand-in", about(8.4), synthetic=True))
-LONG_STEP = replace(RATES, step=Step("train_step", about(400.0)), copies=copies(3, 2.9))
+STOOD_IN = replace(RATES, step=records.Step("a stand-in", about(8.4), synthetic=True))
+LONG_STEP = replace(
+    RATES, step=records.Step("train_step", about(400.0)), copies=copies(3, 2.9)
+)
 
 # Waiting, computing, and fast: as measured.
 WAITS, WORKS = (4 * MS, 92 * MS), (95 * MS, 1 * MS)
-NOTHING_MORE = WorkerSearch(
-    (loading(24.0, 0, WORKS), loading(6.2), loading(6.1, 8)), 4, Stopped.FOUND, 4, 16
+NOTHING_MORE = records.WorkerSearch(
+    (loading(24.0, 0, WORKS), loading(6.2), loading(6.1, 8)),
+    4,
+    records.Stopped.FOUND,
+    4,
+    16,
 )
-MORE = WorkerSearch(
+MORE = records.WorkerSearch(
     (
         loading(96.0, 0, WAITS),
         loading(24.3, 4),
@@ -147,23 +101,23 @@ MORE = WorkerSearch(
         loading(3.2, 64),
     ),
     32,
-    Stopped.FOUND,
+    records.Stopped.FOUND,
     4,
     334,
 )
-OUT_OF_TIME = WorkerSearch((loading(6.2),), 4, Stopped.BUDGET, 4)
+OUT_OF_TIME = records.WorkerSearch((loading(6.2),), 4, records.Stopped.BUDGET, 4)
 SMALL = replace(STOOD_IN, copies=copies(0.9, 0.3), pin_copy=about(0.5), nbytes=9 * MIB)
 SLOW = replace(SMALL, load=loading(24.3))
 
 # ----------------------------------------------------------------- the machine
 
-ROOM = Headroom(Room(200 * GIB, "MemAvailable in /proc/meminfo"), None, 100 * GIB)
+ROOM = {records.LimitKind.AVAILABLE: 200 * GIB, records.LimitKind.SHM: 100 * GIB}
 FITTING = guard(Demand(PAIR, 4), ROOM)
 # ----------------------------------------------------------------------- proof
 
-CHANGED = (Change("pin_memory", "False", "True"),)
-WITH_WORKERS = (*CHANGED, Change("num_workers", "4", "32"))
-SAME = Sameness(8, same=True)
+CHANGED = (records.Change("pin_memory", "False", "True"),)
+WITH_WORKERS = (*CHANGED, records.Change("num_workers", "4", "32"))
+SAME = records.Sameness(8, same=True)
 
 
 def proof(pairs=10, before_ms=26.4, times=1.84, **given):
@@ -172,11 +126,9 @@ def proof(pairs=10, before_ms=26.4, times=1.84, **given):
     found = tuple(
         (before_ms * MS, before_ms * MS / times * noise[at % 5]) for at in range(pairs)
     )
-    return EndToEnd(
+    return records.EndToEnd(
         verdict_of(found),
         20,
-        "for batch in train_dl: train_step(batch.to('cuda:0'))",
-        "for batch in train_dl_pinned: train_step(batch)",
         **given,
     )
 
@@ -184,7 +136,7 @@ def proof(pairs=10, before_ms=26.4, times=1.84, **given):
 # --------------------------------------------------------------------- reports
 
 DIAGNOSED = LoaderReport(
-    State.DIAGNOSED,
+    records.State.DIAGNOSED,
     H100,
     LOADER,
     anatomy=PAIR,
@@ -195,7 +147,7 @@ DIAGNOSED = LoaderReport(
 )
 FASTER = replace(
     DIAGNOSED,
-    state=State.FASTER,
+    state=records.State.FASTER,
     out="train_dl_pinned",
     changes=CHANGED,
     sameness=SAME,
@@ -208,11 +160,11 @@ WORKERS = replace(
     bound=after_proof(
         bound_of(SLOW, pinned=False, workers=4, search=MORE),
         proof(times=4.1),
-        Remedy.EVERYTHING,
+        records.Remedy.EVERYTHING,
     ),
     changes=WITH_WORKERS,
     remarks=(
-        Remark(
+        records.Remark(
             "random transforms draw other numbers, as each worker has its own seed: "
             "there are 32 instead of 4; the order is the same",
             "keep num_workers=4 to reproduce an earlier training exactly",
@@ -220,29 +172,13 @@ WORKERS = replace(
     ),
     end_to_end=proof(times=4.1),
 )
-NO_DIFFERENCE = replace(
-    FASTER,
-    state=State.SAME,
-    out=None,
-    end_to_end=proof(times=1.001),
-    reason=Remark(
-        "both loops were run in turn, and the new one is not faster by 5 %",
-        "keep the loader; --force makes the new one all the same",
-    ),
-)
-FEW_RUNS = replace(
-    FASTER,
-    state=State.SAME,
-    end_to_end=proof(pairs=3),
-    reason=Remark("there was time for few runs", "give it more: --budget 60s"),
-)
 NOTHING = replace(
     DIAGNOSED,
-    state=State.NOTHING,
+    state=records.State.NOTHING,
     rates=LONG_STEP,
     bound=bound_of(LONG_STEP, pinned=False, workers=4, search=OUT_OF_TIME),
     workers=OUT_OF_TIME,
-    reason=Remark(
+    reason=records.Remark(
         "compute takes 400 ms of 403 ms a step",
         "the device is busy as it is: make the step itself faster",
     ),
@@ -253,38 +189,57 @@ MORE_WORKERS = replace(
     workers=MORE,
     bound=bound_of(SLOW, pinned=False, workers=4, search=MORE),
 )
+STARTING = replace(
+    MORE,
+    trials=tuple(
+        replace(each, share_s=each.start_s / 40 if each.workers else 0.0)
+        for each in MORE.trials
+    ),
+)
+SHORT_EPOCHS = replace(
+    MORE_WORKERS,
+    loader=replace(LOADER, length=40),
+    workers=STARTING,
+    rates=replace(SLOW, load=STARTING.of(4)),
+    bound=bound_of(
+        replace(SLOW, load=STARTING.of(4)), pinned=False, workers=4, search=STARTING
+    ),
+)
 DIFFERENT = replace(
     FASTER,
-    state=State.REFUSED,
+    state=records.State.REFUSED,
     out=None,
     end_to_end=None,
-    sameness=Sameness(3, same=False, difference="batch 3: batch[0]: other values"),
-    reason=Remark(
+    sameness=records.Sameness(
+        3, same=False, difference="batch 3: batch[0]: other values"
+    ),
+    reason=records.Remark(
         "the new loader gives other data: batch 3: batch[0]: other values",
         "keep the old one; --force makes the new one all the same",
         serious=True,
     ),
 )
 NO_GPU = LoaderReport(
-    State.NO_ACCELERATOR,
+    records.State.NO_ACCELERATOR,
     CPU,
     ALONE,
-    Remark(
+    records.Remark(
         "pinning is impossible here: there is no accelerator; nothing was changed",
         'gpumagic.simulate("h100") puts a simulated one in its place',
     ),
     anatomy=replace(
         PAIR,
         leaves=tuple(
-            replace(each, why=WhyPageable.NO_ACCELERATOR) for each in PAIR.leaves
+            replace(each, why=records.WhyPageable.NO_ACCELERATOR)
+            for each in PAIR.leaves
         ),
     ),
-    rates=Rates(load=loading(96.0, 0, WAITS)),
+    rates=records.Rates(load=loading(96.0, 0, WAITS)),
     workers=replace(MORE, now=0, trials=(MORE.trials[0], *MORE.trials[3:])),
 )
 HOSTILE_REPORT = replace(
     FASTER,
-    loader=replace(LOADER, name=HOSTILE, class_name=HOSTILE, dataset=LONG),
+    loader=replace(LOADER, name=HOSTILE),
     anatomy=replace(
         PAIR,
         class_name=HOSTILE,
@@ -293,8 +248,8 @@ HOSTILE_REPORT = replace(
             for name in (HOSTILE, LONG, WIDE)
         ),
     ),
-    changes=(Change(HOSTILE, LONG, WIDE),),
-    remarks=(Remark(HOSTILE, LONG, serious=True), Remark(WIDE, WIDE)),
+    changes=(records.Change(HOSTILE, LONG, WIDE),),
+    remarks=(records.Remark(HOSTILE, LONG, serious=True), records.Remark(WIDE, WIDE)),
     sameness=replace(SAME, problem=HOSTILE),
     out="fed",
 )
@@ -316,10 +271,10 @@ def waits(count=24, each_s=31 * MS, first_s=0.62, **more):
         "workers": 4,
         **more,
     }
-    return DataWait(waits=Samples((first_s, *rest)), **given)
+    return records.DataWait(waits=records.Samples((first_s, *rest)), **given)
 
 
-PAGEABLE_REMARK = Remark(
+PAGEABLE_REMARK = records.Remark(
     "line `x = x.to(device)` copies 3.38 GiB from pageable memory, and waits for it",
     "%pin_loader train_dl, then x.to(device, non_blocking=True)",
 )
@@ -329,38 +284,21 @@ WATCHED = WatchReport(
     elapsed_s=4.31,
     host_s=4.31,
     copies=(
-        CopyLine(TO_X, 24, 24 * IMAGES, 24 * IMAGES, 24, 0.341),
-        CopyLine(TO_Y, 24, 24 * LABELS, 24 * LABELS, 0, 0.0012),
+        records.CopyLine(TO_X, 24, 24 * IMAGES, 24 * IMAGES, 24, 0.341),
+        records.CopyLine(TO_Y, 24, 24 * LABELS, 24 * LABELS, 0, 0.0012),
     ),
     waits=(waits(),),
     remarks=(PAGEABLE_REMARK,),
-)
-MANY_LINES = replace(
-    WATCHED,
-    copies=tuple(
-        CopyLine(
-            CodeLine(f"In [12], line {at}", f"{LONG} = b.to(device)"),
-            1,
-            at * MIB,
-            0,
-            0,
-            0.0,
-        )
-        for at in range(1, 31)
-    ),
-    waits=tuple(waits(5, loader=f"loader_{at}") for at in range(20)),
 )
 SAMPLES = (
     ("fixed", FASTER),
     ("fixed-workers", WORKERS),
     ("fixed-hostile", HOSTILE_REPORT),
-    ("unproven", FEW_RUNS),
-    ("no-difference", NO_DIFFERENCE),
     ("diagnosed", DIAGNOSED),
     ("diagnosed-more-workers", MORE_WORKERS),
+    ("diagnosed-short-epochs", SHORT_EPOCHS),
     ("nothing", NOTHING),
     ("refused-different", DIFFERENT),
     ("cpu", NO_GPU),
     ("watch", WATCHED),
-    ("watch-many", MANY_LINES),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -21,9 +20,9 @@ from gpumagic.pin_loader.records import (  # noqa: E402
     Anatomy,
     Bound,
     Gain,
+    LoaderFacts,
     Part,
     Pinned,
-    Rates,
     Remedy,
     State,
     WhyPageable,
@@ -62,29 +61,28 @@ def test_pinning_is_impossible_and_nothing_is_changed():
 
 
 class NotUsed(CpuRuntime):
-    """A GPU that nobody has used yet, or that somebody has."""
+    """A GPU that nobody has used yet."""
 
     kind = "cuda"
-    used = False
 
     def started(self):
-        """Whether it is in use."""
-        return self.used
+        """It is not in use."""
+        return False
 
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """Such a GPU in the place of the CPU; and the loaders that are iterated for it."""
-    runtime, iterated = NotUsed(), []
+    """Such a GPU in the place of the CPU: the loaders that are iterated for it."""
+    iterated = []
 
     def noting(loader, **options):
         iterated.append(loader)
         return batches_of(loader, **options)
 
-    monkeypatch.setattr(stages, "open_runtime", lambda _: runtime)
+    monkeypatch.setattr(stages, "open_runtime", lambda _: NotUsed())
     monkeypatch.setattr(stages, "batches_of", noting)
     monkeypatch.setattr(load.trial, "batches_of", noting)
-    return SimpleNamespace(runtime=runtime, iterated=iterated)
+    return iterated
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -100,8 +98,8 @@ def test_looking_at_a_loader_that_pins_starts_no_device(gpu, workers):
 
     report = diagnose(loader, budget_s=0.5)
 
-    assert len(gpu.iterated) >= 2
-    assert not any(each.pin_memory for each in gpu.iterated)
+    assert len(gpu) >= 2
+    assert not any(each.pin_memory for each in gpu)
     assert loader.pin_memory
     assert report.loader.pin_memory
     (leaf,) = report.anatomy.leaves
@@ -109,20 +107,6 @@ def test_looking_at_a_loader_that_pins_starts_no_device(gpu, workers):
     remark, *_ = report.remarks  # a busy machine may need more than the budget
     assert "pinning or copying would start it" in remark.text
     assert "leave --diagnose off" in remark.hint
-
-
-@pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
-def test_on_a_device_in_use_it_pins_as_it_does_in_the_loop(gpu, monkeypatch):
-    """What is measured then is the loader as it is."""
-    gpu.runtime.used = True
-    monkeypatch.setattr(stages.feeding, "given_back", lambda *_: nullcontext())
-    monkeypatch.setattr(stages.feeding, "measure_feed", lambda *_, **__: Rates())
-    loader = DataLoader(TensorDataset(torch.rand(64, 4)), 16, pin_memory=True)
-
-    report = diagnose(loader, budget_s=0.5)
-
-    assert all(each.pin_memory for each in gpu.iterated)
-    assert not any("start the device" in each.text for each in report.remarks)
 
 
 def test_a_dataset_with_workers_is_never_asked_in_this_process():
@@ -141,10 +125,9 @@ def test_less_than_five_percent_are_no_gain(ratio, state):
     interval = Interval(ratio - 0.01, ratio + 0.01, 0.95)
     result = Comparison(((1.0, ratio),) * 6, ratio, interval, Verdict.FASTER)
     case = SimpleNamespace(
-        pins=True,
         feeding="the new loader",
         options=SimpleNamespace(force=False),
-        found=SimpleNamespace(end_to_end=SimpleNamespace(result=result)),
+        proof=SimpleNamespace(result=result),
     )
 
     ending = stages._ended(case)
@@ -171,13 +154,12 @@ def test_whether_it_goes_on_follows_from_what_can_be_won(
     found = Bound(((Part.LOAD, 1.0),), 2.0, 1.0, Part.LOAD, gains)
     monkeypatch.setattr(stages.bounds, "bound_of", lambda *_, **__: found)
     case = SimpleNamespace(
-        pins=True,
-        now=0,
+        facts=LoaderFacts(),
         workers=0,
         anatomy=Anatomy("list", ()),
         options=stages.Options(),
-        found=SimpleNamespace(rates=None, workers=None),
-        note=lambda **_: None,
+        rates=None,
+        search=None,
     )
 
     ending = stages.bound(case)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict, UserDict, defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from types import MappingProxyType
 
 import hypothesis.strategies as st
@@ -20,11 +20,8 @@ from gpumagic.pin_loader import same  # noqa: E402
 from gpumagic.pin_loader.batch import mapped, tensors_in, to_device  # noqa: E402
 from tests.pin_loader.kinds_of_batches import (  # noqa: E402
     Box,
-    Counted,
     Frozen,
     Graph,
-    Keeper,
-    Named,
     Pair,
     Picky,
     Plain,
@@ -50,19 +47,15 @@ CONTAINERS = {
     "list": lambda part: [part, 3],
     "dict": lambda part: {"image": part, "label": 1},
     "OrderedDict": lambda part: OrderedDict(b=1, a=part),
-    "UserDict": lambda part: UserDict(a=part),
     "defaultdict": lambda part: defaultdict(list, a=part),
-    "dict with a note": lambda part: Keeper({"a": part}, "note"),
     "mapping": lambda part: Box({"a": part}),
     "sealed mapping": lambda part: Sealed({"a": part}),
     "mapping proxy": lambda part: MappingProxyType({"a": part}),
     "namedtuple": lambda part: Pair(part, 3),
     "picky tuple": lambda part: Picky(part, 3),
     "deque": lambda part: deque([1, part], maxlen=4),
-    "named list": lambda part: Named([part]),
     "dataclass": lambda part: Sample(part, "x"),
     "frozen dataclass": lambda part: Frozen(part, "x"),
-    "dataclass that is busy": Counted,
     "graph": lambda part: Graph(x=part, name="g"),
 }
 

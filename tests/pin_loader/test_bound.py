@@ -117,8 +117,8 @@ def test_what_was_measured_is_never_above_what_was_said_to_be_the_most():
     bound = bound_of(
         rates(load=1, pin=2, link=1, pageable=6, step=3), pinned=False, workers=2
     )
-    quicker = EndToEnd(verdict_of([(9 * MS, 2 * MS)] * 6), 20, "old", "new")
-    slower = EndToEnd(verdict_of([(9 * MS, 5 * MS)] * 6), 20, "old", "new")
+    quicker = EndToEnd(verdict_of([(9 * MS, 2 * MS)] * 6))
+    slower = EndToEnd(verdict_of([(9 * MS, 5 * MS)] * 6))
 
     raised = after_proof(bound, quicker, Remedy.PREFETCH)
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.devices.host import Room
-from gpumagic.pin_loader.limits import Demand, Headroom, guard
+from gpumagic.pin_loader.limits import Demand, guard
 from gpumagic.pin_loader.records import (
     Anatomy,
     Leaf,
@@ -21,16 +18,17 @@ from gpumagic.pin_loader.records import (
 MIB = 1 << 20
 LEAF = Leaf("batch", "Tensor", nbytes=3 * MIB, pinned=Pinned.PAGEABLE)
 BATCH = Anatomy("Tensor", (LEAF,), locked_bytes=4 * MIB)
-PLENTY = Headroom(Room(1 << 60, "meminfo"), None, 1 << 60)
+PLENTY = {LimitKind.AVAILABLE: 1 << 60, LimitKind.SHM: 1 << 60}
 
 
 def test_it_counts_all_batches_that_can_be_under_way():
     """Those of the workers, the one in hand, and the one copied ahead."""
     wanted = Demand(BATCH, workers=3, prefetch_factor=2)
+    batches = 3 * 2 + 1 + 1
 
-    assert wanted.batches == 3 * 2 + 1 + 1
-    assert wanted.locked_bytes == 8 * 4 * MIB
-    assert wanted.shared_bytes == 8 * 3 * MIB
+    assert wanted.needs(LimitKind.SHM) == batches * 3 * MIB
+    assert wanted.needs(LimitKind.AVAILABLE) == batches * (3 + 4) * MIB
+    assert Demand(BATCH, workers=0, pinned=False).needs(LimitKind.AVAILABLE) == 0
 
 
 @pytest.mark.parametrize(
@@ -48,11 +46,7 @@ def test_it_warns_over_a_fifth_and_refuses_over_a_half(kind, share, force, sever
     """Of each kind of memory alike; the user can insist."""
     wanted = Demand(BATCH, 2)
     there = round(wanted.needs(kind) / share)
-    room = {
-        LimitKind.AVAILABLE: replace(PLENTY, machine=Room(there, "meminfo")),
-        LimitKind.CGROUP: replace(PLENTY, container=Room(there, "memory.max")),
-        LimitKind.SHM: replace(PLENTY, shm_bytes=there),
-    }[kind]
+    room = {**PLENTY, kind: there}
 
     found = guard(wanted, room, force=force)
 
@@ -67,7 +61,7 @@ def test_it_warns_over_a_fifth_and_refuses_over_a_half(kind, share, force, sever
 def test_an_offer_always_fits(workers, prefetch, room, pinned):
     """Whatever is offered would not be refused, and the next larger one would be."""
     wanted = Demand(BATCH, workers, prefetch, pinned)
-    there = replace(PLENTY, machine=Room(1 << room, ""))
+    there = {LimitKind.AVAILABLE: 1 << room}
     refusing = guard(wanted, there).refusing
     if refusing is None or not refusing.hint.startswith("type"):
         return
@@ -77,4 +71,4 @@ def test_an_offer_always_fits(workers, prefetch, room, pinned):
     smaller = Demand(BATCH, offered, prefetch, pinned)
 
     assert guard(smaller, there).refusing is None
-    assert smaller.batches < wanted.batches
+    assert smaller.needs(LimitKind.SHM) < wanted.needs(LimitKind.SHM)

@@ -11,17 +11,12 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader  # noqa: E402
 
 from gpumagic.pin_loader import load  # noqa: E402
-from gpumagic.pin_loader.load import (  # noqa: E402
-    LoaderFailed,
-    measure_apart,
-    measure_loading,
-)
+from gpumagic.pin_loader.load import LoaderFailed, measure_loading  # noqa: E402
 from tests.pin_loader.clocks import Clock  # noqa: E402
 from tests.pin_loader.sleepy import (  # noqa: E402
     DiesAt,
     FailsAt,
     HangsInWorkers,
-    Opening,
     children,
 )
 
@@ -51,7 +46,6 @@ def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(load, "time", clock)
     monkeypatch.setattr(load, "_QUEUED", "no such file")
-    monkeypatch.setattr(load, "_QUEUED_OF", "no such file")
     return clock
 
 
@@ -115,17 +109,6 @@ def test_a_budget_is_kept_where_a_batch_takes_long(clock):
 
     assert clock.now - 100 < 10
     assert told.batch_s == pytest.approx(3.0, rel=1e-3)
-
-
-def test_in_a_process_apart_nothing_is_opened_here():
-    """What a dataset opens when it is asked stays in that process, which ends."""
-    loader, before = DataLoader(Opening(400), 4), children()
-
-    told = measure_apart(loader, "fork", budget_s=0.3)
-
-    assert told.batch_s > 0
-    assert not loader.dataset.opened
-    assert children() <= before
 
 
 @pytest.mark.parametrize("workers", [0, 1])

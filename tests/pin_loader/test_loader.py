@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import (  # noqa: E402
     DataLoader,
     IterableDataset,
-    Subset,
 )
 
 from gpumagic.pin_loader.loader import (  # noqa: E402
@@ -21,6 +20,7 @@ from gpumagic.pin_loader.loader import (  # noqa: E402
     facts_of,
     one_shot_reason,
 )
+from gpumagic.pin_loader.records import LoaderFacts  # noqa: E402
 from tests.pin_loader.loader_kinds import (  # noqa: E402
     KINDS,
     Numbers,
@@ -44,43 +44,18 @@ def test_reading_takes_nothing(kind):
 
 
 def test_a_loader_is_told_as_it_is_set():
-    """Every setting is read; the sampler is the one that was chosen."""
-    loader = DataLoader(
-        Numbers(),
-        4,
-        shuffle=True,
-        num_workers=2,
-        pin_memory=True,
-        multiprocessing_context="spawn",
-    )
+    """Every setting is read."""
+    loader = DataLoader(Numbers(), 4, num_workers=2, pin_memory=True)
 
-    facts = facts_of(loader, "train_dl")
-
-    assert facts.to_dict() == {
-        "class_name": "DataLoader",
-        "name": "train_dl",
-        "dataset": "Numbers",
-        "iterable": False,
-        "sampler": "RandomSampler",
-        "length": 6,
-        "batch_size": 4,
-        "workers": 2,
-        "prefetch_factor": 2,
-        "pin_memory": True,
-        "persistent_workers": False,
-    }
+    assert facts_of(loader, "train_dl") == LoaderFacts("train_dl", False, 6, 2, 2, True)
 
 
 @pytest.mark.parametrize(
     ("thing", "word", "hint"),
     [
         (torch.ones(3), "a Tensor", "name a DataLoader"),
-        ([1, 2], "a list", "name a DataLoader"),
         (DataLoader, "a class", "name a DataLoader"),
-        ((number for number in range(3)), "a generator", "name a DataLoader"),
-        (torch.nn.Sequential(torch.nn.Identity()), "a Sequential", "name a DataLoader"),
         (Numbers(), "Numbers", "DataLoader(x, batch_size=...)"),
-        (Subset(Numbers(), [1]), "a Subset", "DataLoader(x, batch_size=...)"),
         (Stream(), "Stream", "DataLoader(x, batch_size=...)"),
     ],
     ids=lambda each: type(each).__name__,
@@ -123,7 +98,6 @@ class ItsOwnIterator(IterableDataset):
     [
         (DataLoader(ItsOwnIterator()), "its own iterator"),
         (DataLoader(Consumed(n for n in range(3))), "`self.source`"),
-        (DataLoader(Consumed(map(int, "123"))), "`self.source`"),
         (DataLoader(Consumed(io.StringIO("1\n2"))), "`self.source`"),
         (DataLoader(Numbers(), sampler=iter([1, 2])), "its sampler"),
         (DataLoader(Numbers(), batch_sampler=iter([[1, 2]])), "its batch_sampler"),

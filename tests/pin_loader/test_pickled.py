@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import pickle
 import sys
 import threading
@@ -36,8 +35,6 @@ class Plain(Dataset):
     [
         ({"transform": lambda item: item}, "dataset.transform", "lambda"),
         ({"steps": [len, lambda item: item]}, "dataset.steps", "lambda"),
-        ({"part": functools.partial(lambda item: item)}, "dataset.part", "lambda"),
-        ({"lines": (line for line in "ab")}, "dataset.lines", "generator"),
         ({"lock": threading.Lock()}, "dataset.lock", "lock"),
     ],
 )

@@ -23,12 +23,9 @@ from gpumagic.pin_loader.same import (  # noqa: E402
 )
 from tests.pin_loader.loader_kinds import (  # noqa: E402
     KINDS,
-    InfiniteFromTheStart,
     Noisy,
     Numbers,
-    SizedStream,
     Stream,
-    as_a_tuple,
 )
 
 
@@ -66,23 +63,6 @@ def collate_with_a_slip(rows):
     return batch
 
 
-def test_another_class_is_found():
-    """A tuple that became a list breaks code that unpacks by class."""
-    old = DataLoader(Numbers(), 4, collate_fn=as_a_tuple)
-    new = copy.copy(old)
-    new.collate_fn = as_a_list
-
-    found = compare(old, new, batches=30)
-
-    assert found.same is False
-    assert "tuple became list" in (found.difference or "")
-
-
-def as_a_list(rows):
-    """The same values in another class."""
-    return list(as_a_tuple(rows))
-
-
 def test_other_seeds_of_more_workers_are_no_difference():
     """With as many workers as before all values are the same: that is the proof."""
     old = DataLoader(Noisy(), 8, shuffle=True)
@@ -91,20 +71,6 @@ def test_other_seeds_of_more_workers_are_no_difference():
 
     assert found.same is True
     assert "with 2 workers instead of 0" in (found.problem or "")
-
-
-def test_a_stream_that_every_worker_repeats_is_found():
-    """Two workers of a stream that does not share its work give everything twice."""
-
-    class Whole(SizedStream):
-        def __iter__(self):
-            yield from map(torch.tensor, range(self.rows))
-
-    old = DataLoader(Whole(), 4)
-
-    found = compare(old, rebuild(old, workers=2).loader, batches=30)
-
-    assert found.same is False
 
 
 class Unrepeatable(Numbers):
@@ -122,16 +88,6 @@ def test_values_that_never_repeat_cannot_be_compared():
 
     assert found.same is None
     assert "gives other values each time" in (found.problem or "")
-
-
-def test_a_loader_that_would_be_moved_on_is_not_iterated():
-    """What cannot be copied is not compared."""
-    old = InfiniteFromTheStart(Numbers(), batch_size=4)
-
-    found = compare(old, DataLoader(Numbers(), 4), batches=3)
-
-    assert (found.same, found.batches) == (None, 0)
-    assert next(iter(old))["name"][0] == "row 0"
 
 
 # ------------------------------------------------------------ records given twice
@@ -155,24 +111,12 @@ class Whole(IterableDataset):
     ("dataset", "twice"),
     [
         (Whole(), True),
-        (Whole(40_000), True),
         (Whole(shuffled=True), True),
         (Whole(alike=True), None),
-        (Whole(40_000, shuffled=True), False),
         (Whole(2), None),
         (Stream(40), False),
-        (Stream(40_000), False),
     ],
-    ids=[
-        "doubled",
-        "long",
-        "shuffled",
-        "alike",
-        "long, shuffled",
-        "few",
-        "shared",
-        "on",
-    ],
+    ids=["doubled", "shuffled", "alike", "few", "shared"],
 )
 def test_workers_that_each_give_everything_are_found(dataset, twice):
     """By the records of an epoch's beginning; where these tell nothing, nothing is."""

@@ -12,12 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpumagic.pin_loader import waits as watch_waits
-from gpumagic.pin_loader.waits import (
-    loop_waits,
-    name_of,
-    wait_remarks,
-    waits_watched,
-)
+from gpumagic.pin_loader.waits import loop_waits, name_of, waits_watched
 
 torch = pytest.importorskip("torch")
 
@@ -190,15 +185,3 @@ def test_no_loader_is_kept_alive():
 
     assert [each() for each in gone] == [None, None]
     assert name_of(seen[0], {}) is None
-
-
-def test_a_slow_loader_is_told_with_what_to_type(clock):
-    """Where waits are much of the time, the remark names the loader and the magic."""
-    loader = DataLoader(Sleepy(2, slow={0, 1}, clock=clock), 1)
-    seen = watched(lambda: run_through(loader))
-
-    (remark,) = wait_remarks(seen, {"dl": loader}, host_s=2 * SLOW_S)
-
-    assert "waiting for dl, which has no workers" in remark.text
-    assert remark.hint.startswith("%pin_loader dl finds out")
-    assert not list(wait_remarks(seen, {"dl": loader}, host_s=1000.0))

@@ -110,8 +110,8 @@ def test_what_would_not_fit_is_not_tried():
     told, tried = found(WAITING, now=0, refusing=lambda count: limit if count else None)
 
     assert (tried, told.stopped) == ([], Stopped.LIMIT)
-    assert "shared memory" in told.problem
-    assert told.hint == "smaller"
+    assert "shared memory" in told.problem.text
+    assert told.problem.hint == "smaller"
 
 
 def test_a_failed_trial_ends_the_search():
@@ -121,7 +121,7 @@ def test_a_failed_trial_ends_the_search():
     told, tried = found(failing, now=0, cost=(1.6 * MS, 96 * MS))
     apart, more = found({2: 49.0, 0: LoaderFailed("no"), 4: 48.0, 1: 98.0}, now=2)
 
-    assert (tried, told.chosen, told.problem) == ([8], 0, "no")
+    assert (tried, told.chosen, told.problem.text) == ([8], 0, "no")
     assert (more, apart.chosen, apart.problem) == ([0, 4, 1], 2, None)
 
 

@@ -12,13 +12,9 @@ from gpumagic.pin_loader.leaves import anatomy_of
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher, Pinning
 from gpumagic.pin_loader.records import LoaderFacts, Pinned
 from gpumagic.pin_loader.same import difference, digest_of
-from tests.pin_loader.kinds_of_batches import (
-    Frozen,
-    Plain,
-    Sample,
-)
+from tests.pin_loader.kinds_of_batches import Plain, Sample
 
-ON = LoaderFacts("DataLoader", pin_memory=True)
+ON = LoaderFacts(pin_memory=True)
 ROWS = 4
 
 
@@ -49,17 +45,12 @@ def as_sample(rows):
     return Sample(stacked(rows), {"twice": [stacked(rows) * 2, "word"]})
 
 
-def as_frozen(rows):
-    """A frozen dataclass in a tuple."""
-    return Frozen(stacked(rows)), "label"
-
-
 def as_object(rows):
     """A plain object inside of a dict."""
     return {"inside": Plain(stacked(rows))}
 
 
-CUSTOM = [as_sample, as_frozen, as_object]
+CUSTOM = [as_sample, as_object]
 
 
 def batches_of(loader):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 
 import pytest
 import torch
@@ -15,31 +14,20 @@ from gpumagic.pin_loader.watch_cell import WatchRun
 from gpumagic.report.places import Code
 from gpumagic.simulator.backend.transfers import Transfers
 
-MIB, MS = 1 << 20, 1_000_000
-
-
-def sleep(seconds):
-    """Wait for a disk, say."""
-    time.sleep(seconds)  # looked up in the call: the simulator stands there by then
+MIB = 1 << 20
 
 
 class Images(Dataset):
     """One MiB each."""
 
-    def __init__(self, count=4, sleep_s=0.0, pause=sleep):
-        self.count, self.sleep_s, self.pause = count, sleep_s, pause
+    def __init__(self, count):
+        self.count = count
 
     def __len__(self):
         return self.count
 
     def __getitem__(self, row):
-        self.pause(self.sleep_s)
         return torch.full((MIB // 4,), float(row))
-
-
-def line_of(report, source):
-    """The line of a report with this text."""
-    return next(each for each in report.copies if each.line.source == source)
 
 
 @pytest.mark.parametrize("pinned", [False, True], ids=["pageable", "pinned"])
@@ -61,33 +49,6 @@ def test_bytes_are_told_by_line_and_way(pinned, non_blocking):
     assert (line.times, line.nbytes) == (2, 4 * MIB)
     assert line.pageable_bytes == (0 if pinned else 4 * MIB)
     assert line.blocking == (0 if non_blocking else 2)
-
-
-@pytest.mark.usefixtures("box")
-def test_only_a_pinned_copy_that_does_not_block_lets_the_host_go():
-    """The host is held on the machine's clock, for as long as the copy takes."""
-    pageable, pinned = torch.zeros(8 * MIB), torch.zeros(8 * MIB).pin_memory()
-
-    def copies():
-        pageable.to("sim")
-        pageable.to("sim", non_blocking=True)
-        pinned.to("sim")
-        pinned.to("sim", non_blocking=True)
-
-    copies()  # what the first use takes
-    report = watch(copies)
-
-    held = [
-        line_of(report, source).held_s
-        for source in (
-            'pageable.to("sim")',
-            'pageable.to("sim", non_blocking=True)',
-            'pinned.to("sim")',
-            'pinned.to("sim", non_blocking=True)',
-        )
-    ]
-    assert held[0] > held[2] > 10 * held[3]
-    assert held[1] > held[2]
 
 
 def keep_busy(there, count):
