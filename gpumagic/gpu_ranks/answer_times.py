@@ -120,7 +120,7 @@ class RanksReport(Report):
     phases_told: bool = False  # whether parts of a step were told apart
     one_collective: int | None = None  # the one that all of it comes before
     clock_error_s: float | None = None  # of the common clock; None without one
-    told_by: str = ""  # what has told of collectives where no notebook ran the code
+    told_by: str = ""  # what has told of collectives: "flight recorder", ...
     # whether it is known how long data moved; else that is part of own work
     moves_known: bool = True
     # the part of the time that all is known of; None for all of it, 0 for nothing
@@ -169,8 +169,9 @@ class RanksReport(Report):
     @property
     def in_script(self) -> bool:
         """Whether a launcher has started these ranks, and not a cluster of engines."""
-        started = bool(self.seats) and all(each.engine is None for each in self.seats)
-        return started or bool(self.told_by)
+        if not self.seats:
+            return bool(self.told_by)
+        return all(each.engine is None for each in self.seats)
 
 
 # ------------------------------------------------------------------------ verdict
@@ -340,7 +341,7 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
     if report.matched and report.unmatched > both / 10 and not report.unfinished:
         text = f"{report.unmatched:,} of {both:,} collectives tell nothing of waits"
         yield Note("note", text, "they are not on all ranks of their group")
-    if report.told_by == RECORDER and not report.matched and report.ranks > 1:
+    if report.told_by == RECORDER and not report.matched and report.in_script:
         text = "what one rank sends another is not recorded"
         hint = "`watch(profile=True)` tells how long each rank was in it"
         yield Note("note", text, hint)

@@ -132,7 +132,7 @@ class Done:
     error_line: CodeLine | None = None
     collectives: tuple[Collective, ...] = ()
     has_ends: bool = True  # whether it is known when collectives ended
-    told_by: str = ""  # what has told of them, in a job without a notebook
+    told_by: str = ""  # what has told of them: "flight recorder", ...
     # from when on it is known what was done with others; None for all of it
     from_ns: int | None = None
     until_ns: int | None = None  # likewise until when

@@ -23,23 +23,26 @@ from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.opening import runtime_now
 from gpumagic.devices.simulated import simulated_box
-from gpumagic.devices.tracing import trace
 from gpumagic.errors import DeviceError, GpuMagicError, error_line
 from gpumagic.gpu_mem.cell import CellRun
 from gpumagic.gpu_mem.counters import read as read_counters
-from gpumagic.gpu_open.communication import marks_on_the_host
-from gpumagic.gpu_ranks.answers import MOST_BYTES, VERSION, most_collectives
+from gpumagic.gpu_ranks.answers import (
+    MOST_BYTES,
+    MOST_COLLECTIVES,
+    RECORDER,
+    VERSION,
+    most_collectives,
+)
 from gpumagic.gpu_ranks.flight_recorder import flight
 from gpumagic.gpu_ranks.lookout import line_of
-from gpumagic.gpu_ranks.meeting import distributed_here, own_clock
-from gpumagic.gpu_ranks.seen import Mark, last_numbers, with_groups
+from gpumagic.gpu_ranks.meeting import distributed_here, now_ns, own_clock
+from gpumagic.gpu_ranks.seen import is_recorded, recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from gpumagic.cuda_sync_time.answer_run import TimingReport
     from gpumagic.cuda_sync_time.api import Watched
-    from gpumagic.devices.tracing import Tracing
     from gpumagic.gpu_open.trace_events import TraceEvents
     from gpumagic.gpu_open.trace_records import RankTrace
     from gpumagic.gpu_select.answer_gpus import SelectReport
@@ -194,17 +197,17 @@ class Measured:
         self.said: dict[str, Any] | None = None
 
 
-def warm_up() -> None:
+def warm_up(*, profile: bool = False) -> None:
     """Import and start what the first measured block would else pay for: seconds.
 
     Ranks that import late would be blamed for it.
     """
-    _warmed(_marks_alone() or _may_trace())
+    _warmed(_is_traced(profile=profile), profile=profile)
 
 
 @functools.cache  # by whether it is traced, as that starts more
-def _warmed(*_: object) -> None:
-    with measuring():
+def _warmed(_: object, *, profile: bool) -> None:
+    with measuring(profile=profile):
         pass
 
 
@@ -217,36 +220,35 @@ def measuring(
     *,
     engine: int | None = None,
     together: Callable[[], object] = lambda: None,
+    profile: bool = False,
 ) -> Iterator[Measured]:
-    """Measure a block on this rank; an error of its own goes through."""
+    """Measure a block on this rank; an error of its own goes through.
+
+    The recorder tells of what gloo did, unless a profile is wanted. Of a device all is
+    traced: without operators its collectives have no groups.
+    """
     from gpumagic import cuda_sync_time
 
-    measured, called = Measured(), dict[str, int]()
+    measured, since_ns = Measured(), now_ns()
     memory: CellRun | None = None
     timing: Watched | None = None
     with _folder_of_a_trace() as folder:
         file = Path(folder) / "trace.json"
-        # Of a device all is traced: without operators its collectives have no groups.
-        marks_alone = _marks_alone()
-        whole = str(file) if not marks_alone and _may_trace() else None
+        whole = str(file) if _is_traced(profile=profile) else None
         try:
             with (
                 counted() as memory,
                 _begun(together),
-                _marks(file) if marks_alone else contextlib.nullcontext() as marks,
                 cuda_sync_time.watch(trace_file=whole, trace_s=_TRACED_S) as timing,
             ):
-                if marks is not None:
-                    marks.begin()
-                called = last_numbers()
+                since_ns = now_ns()
                 yield measured
         except BaseException as raised:
             measured.error = raised
             raise
         finally:
             report = None if timing is None else timing.report
-            seen = _read(file)
-            error = measured.error
+            seen, error = _read(file), measured.error
             measured.said = fitting(
                 {
                     "version": VERSION,
@@ -255,22 +257,24 @@ def measuring(
                     "error": error_line(error),
                     "error_line": None if error is None else line_of(error),
                     "flight": flight(asks_for_calls=error is not None),
-                    **times_of(report, seen, called),
+                    **(
+                        _recorded(report, since_ns)
+                        if seen is None
+                        else times_of(report, seen)
+                    ),
                     "memory": None if memory is None else memory_of(memory),
                     "flags": _flags(report),
                 }
             )
 
 
-def _marks_alone() -> bool:
-    return _has_torch() and runtime_now().kind == CpuRuntime.kind
-
-
-def _may_trace() -> bool:
-    """Whether torch's profiler can start: not before CUDA is used, and not twice."""
+def _is_traced(*, profile: bool) -> bool:
+    """Whether a block is: torch's profiler starts not before CUDA, and not twice."""
     from gpumagic.devices.torch_profiler import require_startable
 
     if not _has_torch():
+        return False
+    if runtime_now().kind == CpuRuntime.kind and is_recorded() and not profile:
         return False
     with contextlib.suppress(DeviceError):
         require_startable(sys.modules["torch"])
@@ -301,26 +305,6 @@ def counted() -> Iterator[CellRun]:
         yield run
     finally:
         run.end(None)
-
-
-@contextlib.contextmanager
-def _marks(file: Path) -> Iterator[Tracing | None]:
-    """Trace but what is annotated; None where a profiler of the user's runs."""
-    tracing = None
-    try:
-        with contextlib.ExitStack() as stack:
-            with contextlib.suppress(DeviceError):
-                started = trace(sys.modules["torch"], CpuRuntime.kind, marks_alone=True)
-                tracing = stack.enter_context(started)
-            try:
-                yield tracing
-            finally:
-                if tracing is not None:
-                    tracing.end()
-    finally:
-        if tracing is not None:
-            with contextlib.suppress(DeviceError, OSError):
-                tracing.save(file)
 
 
 def _flags(timing: TimingReport | None) -> dict[str, str]:
@@ -357,34 +341,44 @@ def _read(file: Path) -> tuple[TraceEvents, RankTrace] | None:
     return None
 
 
+def _elapsed_s(timing: TimingReport | None) -> float | None:
+    return None if timing is None else timing.run.elapsed_s
+
+
+def _recorded(timing: TimingReport | None, since_ns: int) -> dict[str, Any]:
+    """What a block took, and what torch's recorder knows of it."""
+    elapsed_s = _elapsed_s(timing)
+    said: dict[str, Any] = {
+        "elapsed_s": elapsed_s,
+        "by_model": simulated_box() is not None,
+        "began_ns": since_ns,
+        "ended_ns": since_ns + round((elapsed_s or 0.0) * _NS),
+    }
+    if said["by_model"] or not (found := recorded(since_ns, MOST_COLLECTIVES))[0]:
+        return said
+    known = {"collectives": found[0], "from_ns": found[1], "has_ends": False}
+    return said | known | {"told_by": RECORDER}
+
+
 def times_of(
-    timing: TimingReport | None,
-    trace: tuple[TraceEvents, RankTrace] | None,
-    called: Mapping[str, int],
+    timing: TimingReport | None, trace: tuple[TraceEvents, RankTrace]
 ) -> dict[str, Any]:
     """What a block took, and what was done with others meanwhile, as it travels."""
-    elapsed_s = None if timing is None else timing.run.elapsed_s
-    is_simulated = simulated_box() is not None
-    said: dict[str, Any] = {"elapsed_s": elapsed_s, "by_model": is_simulated}
-    if trace is None:
-        return said | {"began_ns": 0, "ended_ns": round((elapsed_s or 0.0) * _NS)}
     events, rank = trace
+    elapsed_s = _elapsed_s(timing)
     began_ns, ended_ns = _window(events, elapsed_s)
-    marks = marks_on_the_host(events)
-    if marks and len(marks) == len(rank.collectives):
-        named = [Mark(each.name, each.start_ns, each.end_ns) for each in marks]
-        seen = with_groups(rank.collectives, named, called, began_ns)
-        rank = replace(rank, collectives=tuple(seen))
-    profile = None if timing is None else timing.profile
-    if profile is not None and profile.is_cut:
-        said["until_ns"] = ended_ns
-    return said | {
+    said: dict[str, Any] = {
+        "elapsed_s": elapsed_s,
+        "by_model": simulated_box() is not None,
         "began_ns": began_ns,
         "ended_ns": ended_ns,
         "collectives": _rows(rank, began_ns, ended_ns),
         "phases": dict(rank.phases),
         "steps_s": [step.length_s for step in rank.steps],
     }
+    profile = None if timing is None else timing.profile
+    is_cut = profile is not None and profile.is_cut
+    return said | ({"until_ns": ended_ns} if is_cut else {})
 
 
 def _rows(rank: RankTrace, began_ns: int, ended_ns: int) -> list[list[Any]]:
@@ -394,6 +388,11 @@ def _rows(rank: RankTrace, began_ns: int, ended_ns: int) -> list[list[Any]]:
     have done more or less with each other before it.
     """
     zero_ns, counted = rank.zero_ns or 0, Counter[str | None]()
+    module = sys.modules.get("torch.distributed.distributed_c10d")
+    groups = getattr(getattr(module, "_world", None), "pg_map", ())
+    # gloo's marks tell no group: of several it is in one that no other rank is in.
+    nowhere = f"unknown group of process {os.getpid()} on {socket.gethostname()}"
+    unnamed = nowhere if len(groups) > 1 else ""
     rows: list[list[Any]] = []
     for each in rank.collectives:
         start_ns = zero_ns + round(each.start_s * _NS)
@@ -404,7 +403,7 @@ def _rows(rank: RankTrace, began_ns: int, ended_ns: int) -> list[list[Any]]:
         if each.name not in _OF_TWO:
             number = each.number if each.numbered else counted[each.group]
             counted[each.group] += 1
-        row = [each.group or "", number, each.name, each.nbytes, start_ns, end_ns]
+        row = [each.group or unnamed, number, each.name, each.nbytes, start_ns, end_ns]
         beside_ns = round((each.hidden_s or 0.0) * _NS)
         ends_s = (at_s - each.start_s for span in each.hidden for at_s in span)
         spans = [max(round(at_s * _NS), 0) for at_s in ends_s]

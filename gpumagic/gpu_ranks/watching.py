@@ -324,11 +324,11 @@ class _Measurement:
         measured = None
         # Before the profile, or it would be in it.
         with contextlib.suppress(GpuMagicError, *_PROFILER_ERRORS):
-            on_rank.warm_up()
+            on_rank.warm_up(profile=True)
         gathering.start_together(self._ranks)
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(GpuMagicError):
-                measured = stack.enter_context(on_rank.measuring())
+                measured = stack.enter_context(on_rank.measuring(profile=True))
             try:
                 yield
             finally:
@@ -372,7 +372,7 @@ def _read_trace(text: str) -> dict[str, Any]:
         file.write_text(text, encoding="utf-8")
         events = read(file)
     rank = rank_of(events)
-    told = on_rank.times_of(None, (events, rank), {})
+    told = on_rank.times_of(None, (events, rank))
     kept = ["collectives"]
     if rank.zero_ns is None:  # its times are by no clock of ours
         kept += ["began_ns", "ended_ns"]
