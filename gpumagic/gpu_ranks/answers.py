@@ -171,8 +171,6 @@ class Alive:
     flight: Flight | None = None
     line: CodeLine | None = None
     inside: str | None = None  # the function of torch.distributed that it is in
-    progress: tuple[int, int | None] | None = None  # steps done, and how many there are
-    working: bool | None = None  # rather than waiting; None if it cannot tell
     stuck_s: float | None = None  # for how long it has been in the same collective
     left: bool = False  # whether it has come to the end of the block
     deaf: bool = False  # whether it was sent Ctrl-C, and has not come back

@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 from gpumagic.gpu_ranks.answer_seats import Misplaced, SeatFinding, SeatsReport
 from gpumagic.gpu_ranks.answer_times import RanksReport, RankTime
-from gpumagic.gpu_ranks.answer_where import Waiting, WhereReport
+from gpumagic.gpu_ranks.answer_where import RankIs, Waiting, WhereReport
 from gpumagic.gpu_ranks.answers import RankMemory, Seat, Unfinished
 from gpumagic.report.places import CodeLine
 
@@ -256,9 +256,10 @@ _DEAF = replace(
 )
 _HANG = WhereReport(
     waiting=(Waiting("all_reduce", 2, (0, 1, 3), 12.0, (2,), ((2, _LINE),)),),
-    lines=tuple((name, "line 3" if name == 2 else "line 5") for name in range(4)),
+    ranks=tuple(
+        RankIs(name, "works", "line 3" if name == 2 else "line 5") for name in range(4)
+    ),
     seats=seats(4),
-    told_by="flight recorder",
 )
 SAMPLES = (
     ("seats", SeatsReport(seats(8), backend="nccl")),
@@ -362,7 +363,7 @@ SAMPLES = (
                     mismatch=None,
                 ),
             ),
-            lines=((0, HOSTILE), (2, HOSTILE)),
+            ranks=(RankIs(0, HOSTILE, HOSTILE), RankIs(2, "works", HOSTILE)),
         ),
     ),
 )

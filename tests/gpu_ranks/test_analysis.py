@@ -465,24 +465,15 @@ def test_calls_that_do_not_fit(other, says):
     assert not waiting.missing
 
 
-def test_who_waits_for_one_other_does_not_work():
-    """A rank in recv is in no collective of all, and waits all the same.
+def test_who_waits_for_one_other_is_told_by_its_function():
+    """A rank in recv is in no collective of all; without a recorder that is said."""
+    answers = [alive(0, last=7), *(alive(rank, inside="recv") for rank in (1, 2))]
 
-    Not so one that is in a collective to which all have come: there data moves.
-    """
-    report = where(
-        [
-            alive(0, last=7, working=True, line={"where": "line 1"}),
-            alive(1, last=7, working=False, line={"where": "line 2"}),
-            alive(2, last=7, working=True, inside="recv"),
-            alive(3, last=7, open_=(7, "all_reduce", ""), working=False),
-        ]
+    assert str(where(answers)).startswith(
+        "no collective is open: ranks 1 and 2 are in recv; 1 works"
     )
-
-    assert report.waiting_for_one == (1, 2)
-    assert str(report).startswith(
-        "ranks 1 and 2 wait for another, in no collective of all; 1 works"
-    )
+    unrecorded = [each | {"flight": None} for each in answers]
+    assert str(where(unrecorded)).startswith("no flight recorder here: ranks 1 and 2")
 
 
 def test_on_a_gpu_the_first_open_one_counts():

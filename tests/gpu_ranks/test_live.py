@@ -27,7 +27,7 @@ class Screen:
 
 def alive(name, **more):
     """A rank that works."""
-    return Alive(name, 3.0, working=True, **more)
+    return Alive(name, 3.0, **more)
 
 
 @pytest.fixture
@@ -84,15 +84,3 @@ def test_a_driver_that_does_not_answer_keeps_no_cell(monkeypatch):
     assert not freed.is_set()
     assert told == []
     freed.set()
-
-
-def test_a_thread_that_has_ended_is_not_asked():
-    """Its number may lead nowhere, and to ask for its clock end the process."""
-    mine = threading.get_ident()
-    other = threading.Thread(target=str)
-    other.start()
-    number = other.ident
-    other.join()
-
-    assert lookout._computed_ms(mine) is not None
-    assert lookout._computed_ms(number) is None
