@@ -39,25 +39,19 @@ _PART_OF_IT = 0.5  # of what the slowest spends more: then it lies there
 _ALONE = 0.8  # of what others waited for it: then it lies before one collective
 
 
-def analyse(
-    answers: Iterable[Any], *, code: str = "", with_memory: bool = False
-) -> RanksReport:
+def analyse(answers: Iterable[Any], *, with_memory: bool = False) -> RanksReport:
     """Tell who was slow and who waited, from what ranks have said.
 
     Args:
         answers: For each rank the plain dictionary that it has sent.
 
-        code: What they ran.
-
         with_memory: Whether memory is what is asked.
     """
     read = [read_answer(each, place) for place, each in enumerate(answers)]
-    return of_answers(read, code=code, with_memory=with_memory)
+    return of_answers(read, with_memory=with_memory)
 
 
-def of_answers(
-    read: Sequence[Answer], *, code: str = "", with_memory: bool = False
-) -> RanksReport:
+def of_answers(read: Sequence[Answer], *, with_memory: bool = False) -> RanksReport:
     """The same from answers that have been read."""
     read = each_once(read)
     done = {each.name: each for each in read if isinstance(each, Done)}
@@ -68,8 +62,6 @@ def of_answers(
         if each.memory is not None
     )
     first = _first_to_run_out(memory)
-    grouped = any(each.seat.rank is not None for each in done.values())
-    died = [each.name for each in unfinished if each.why == "died"] if grouped else []
     return replace(
         _of_done(done),
         seats=tuple(each.seat for _, each in sorted(done.items())),
@@ -78,8 +70,6 @@ def of_answers(
         unfinished=unfinished,
         ranks=len(read),
         waiting=open_at_the_end(read) if unfinished else (),
-        code=code,
-        group_died=f"rank {died[0]} died" if died else None,
         runs_out_first=None if first is None else first.name,
         odd_in_memory=_odd_in_memory(memory),
         told_by=next((each.told_by for each in done.values() if each.told_by), ""),

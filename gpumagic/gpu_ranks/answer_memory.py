@@ -21,7 +21,7 @@ from gpumagic.drawing import (
 from gpumagic.gpu_open import view_shares
 from gpumagic.gpu_ranks import unfinished as words
 from gpumagic.gpu_ranks.answers import LOAD, MANY
-from gpumagic.report.units import bytes_text, count_text, part_text, shortened
+from gpumagic.report.units import bytes_text, count_text, part_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -101,9 +101,7 @@ def parts(report: RanksReport) -> Iterator[Part]:
     if folded:
         yield Details(f"Memory of every {names.noun}", tuple(folded), "ranks")
     told = f"{len(known):,} of {count_text(report.ranks, names.noun)}"
-    facts = (("memory known", told), ("code", shortened(report.code, 60)))
-    grid = Grid("", tuple(each for each in facts if each[1]))
-    yield how_measured(grid, Paragraph(_HOW))
+    yield how_measured(Grid("", (("memory known", told),)), Paragraph(_HOW))
 
 
 def _picture(known: Sequence[RankMemory], odd: Sequence[int], names: Names) -> Part:
@@ -155,16 +153,12 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
         yield from words.unfinished_notes(
             report.unfinished,
             names,
-            died=report.group_died,
             in_script=report.in_script,
             restart=report.restart,
         )
         if report.memory:
             text = f"of those that finished: {memory_text(report, names)}"
             yield Note("note", text)
-    if ran_out := [each.name for each in report.memory if each.ooms]:
-        text = f"{names.several(ran_out)} ran out of memory since the process began"
-        yield Note("problem", text, _asks(report, ran_out[0], "%gpu_mem why", "why"))
     nearest = next((e for e in report.memory if e.name == report.runs_out_first), None)
     if nearest is not None and _is_near(nearest):
         hint = _asks(report, nearest.name, "%gpu_mem", "what holds it")

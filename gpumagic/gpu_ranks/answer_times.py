@@ -40,7 +40,6 @@ from gpumagic.report.units import (
     ratio_text,
     seconds_text,
     share_text,
-    shortened,
 )
 
 if TYPE_CHECKING:
@@ -128,13 +127,11 @@ class RanksReport(Report):
     took_s: float | None = None  # how long it took altogether, where that is a part
     waiting: tuple[Waiting, ...] = ()  # where a collective was still open at the end
     steps_s: tuple[tuple[int, tuple[float, ...]], ...] = ()  # of each step, by rank
-    code: str = ""  # what was run, its first line
     # what the timing of the slowest rank found, and that of most others did not
     differently: tuple[str, ...] = ()
     runs_out_first: int | None = None  # whose peak came nearest to its limit
     # ranks whose peak is far from that of the others, the farthest first
     odd_in_memory: tuple[int, ...] = ()
-    group_died: str | None = None  # why the group cannot be used any more
     # how much longer a rank may have waited at most, as not all is known to the moment
     waits_more_s: float = 0.0
     restart: str = ""  # what to type so that others take the place of those that hang
@@ -323,7 +320,6 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
             report.unfinished,
             names,
             told={name for each in report.waiting for name, _ in each.lines},
-            died=report.group_died,
             in_script=report.in_script,
             restart=report.restart,
         )
@@ -430,7 +426,6 @@ def _how(report: RanksReport, names: Names) -> Part:
         ("clock", clock),
         ("told by", report.told_by),
         ("known", known),
-        ("code", shortened(report.code, 60)),
     )
     said = [view_shares.WAITS, view_shares.OWN_WORK, view_shares.BLAMED, _HOW]
     said += [] if report.moves_known else [_MOVES_UNKNOWN]

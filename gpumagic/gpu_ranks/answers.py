@@ -67,7 +67,6 @@ class RankMemory(Record):
     # the most that was allocated while the cell ran; None if unknown
     peak_bytes: int | None = None
     limit_bytes: int | None = None  # what its device has
-    ooms: int | None = None
 
     @property
     def left_bytes(self) -> int | None:

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from gpumagic.gpu_select.answer_gpus import SelectReport
     from gpumagic.gpu_select.report import Row
 
-HOST_VARIABLE = "GPUMAGIC_HOST"  # who is one machine to others, where names mislead
 _NS = 1_000_000_000
 _BEGIN, _END = "gpumagic: all idle, begin", "gpumagic: all idle, end"
 _TRACED_S = 10.0  # at most, of all that a GPU does: a minute takes gigabytes
@@ -74,7 +73,7 @@ def seat(engine: int | None = None) -> dict[str, Any]:
         "rank": rank,
         "world_size": world_size,
         "engine": engine,
-        "host": os.environ.get(HOST_VARIABLE) or socket.gethostname(),
+        "host": socket.gethostname(),
         "machine": own_clock(),
         "pid": os.getpid(),
         "local_rank": local_rank,
@@ -449,5 +448,4 @@ def memory_of(run: CellRun) -> dict[str, Any] | None:
         # Where nothing moved, what is there was there all the time.
         "peak_bytes": peaks[0] if peaks else now.allocated_bytes,
         "limit_bytes": None if limit is None else limit[1],
-        "ooms": now.ooms,
     }

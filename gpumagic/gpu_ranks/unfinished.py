@@ -194,12 +194,11 @@ def why_text(unfinished: Unfinished) -> str:
     return _WHY[unfinished.why][0]
 
 
-def unfinished_notes(  # noqa: PLR0913 -- each is a fact of its own
+def unfinished_notes(
     unfinished: Sequence[Unfinished],
     names: Names,
     *,
     told: Collection[int] = (),
-    died: str | None = None,
     in_script: bool = False,
     restart: str = "",
 ) -> Iterator[Note]:
@@ -215,13 +214,14 @@ def unfinished_notes(  # noqa: PLR0913 -- each is a fact of its own
         yield Note("problem", f"{names.several(there)} {was} at {line}")
     whys = {each.why for each in unfinished}
     anew = _RESTART_JOB if in_script else _REBUILD
-    if died is not None or "died" in whys:
-        why = clean(died or "one of its ranks is gone")
-        yield Note("problem", f"the group cannot be used any more: {why}", anew)
+    died = [each.name for each in unfinished if each.why == "died"]
+    if died and names.noun == "rank":
+        text = f"the group cannot be used any more: {names.several(died)} died"
+        yield Note("problem", text, anew)
     if "deaf" in whys:
         text = "they wait in C++, where Ctrl-C arrives only once that has ended"
         yield Note("problem", text, restart or "restart these engines")
-    elif "interrupted" in whys and died is None:
+    elif "interrupted" in whys and not died:
         text = "ranks that were interrupted may disagree on what comes next"
         yield Note("warning", text, anew)
 

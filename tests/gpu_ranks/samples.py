@@ -88,7 +88,7 @@ _TIMES = tuple(
     for name, own_ms in enumerate(_OWN_MS)
 )
 _MEMORY = tuple(
-    RankMemory(name, 38 * GIB, 62 * GIB, 60 * GIB + name * 2**20, 80 * GIB, 0)
+    RankMemory(name, 38 * GIB, 62 * GIB, 60 * GIB + name * 2**20, 80 * GIB)
     for name in range(8)
 )
 STRAGGLER = RanksReport(
@@ -101,7 +101,6 @@ STRAGGLER = RanksReport(
     ratio=1.57,
     during="backward",
     clock_error_s=12e-6,
-    code="for batch in loader:",
 )
 
 
@@ -166,7 +165,6 @@ _DIED = _unfinished(
     Unfinished(0, "lost", "RuntimeError: Connection closed by peer"),
     Unfinished(1, "lost", "RuntimeError: Connection closed by peer"),
     Unfinished(3, "interrupted", ""),
-    group_died="rank 2 died",
 )
 _SILENT = _unfinished(
     4,
@@ -270,18 +268,6 @@ SAMPLES = (
         ),
     ),
     (
-        "seats-given",
-        SeatsReport(
-            tuple(
-                replace(each, gpu_number=0, local_rank=None)  # each sees its own alone
-                for each in seats(
-                    8, rank=False, confirmed=False, torch=None, driver=None
-                )
-            ),
-            already=True,
-        ),
-    ),
-    (
         "seats-shared",
         SeatsReport(
             (
@@ -291,7 +277,9 @@ SAMPLES = (
                 seat(3, gpu=seat(1).gpu, gpu_number=1),
             ),
             (
-                SeatFinding(Misplaced.SHARED_GPU, (1, 3), seat(1).gpu),
+                SeatFinding(
+                    Misplaced.SHARED_GPU, (1, 3), "share one GPU on node0 (GPU 1)"
+                ),
                 SeatFinding(
                     Misplaced.VERSIONS,
                     (0, 3),
@@ -309,7 +297,13 @@ SAMPLES = (
                 *(seat(name, also_on=(seat(0).gpu,)) for name in (1, 2, 3)),
                 *(seat(name) for name in range(4, 16)),
             ),
-            (SeatFinding(Misplaced.ON_GPU_0, (1, 2, 3), seat(0).gpu),),
+            (
+                SeatFinding(
+                    Misplaced.ON_GPU_0,
+                    (1, 2, 3),
+                    "hold memory on GPU 0 of node0, which is that of rank 0",
+                ),
+            ),
             backend="nccl",
         ),
     ),

@@ -9,15 +9,15 @@ import sys
 import pytest
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_ranks.choosing import Asker, Choice, are_given, names_of
+from gpumagic.gpu_ranks.choosing import Asker, Choice, names_of
 from tests import own_process
 
 _EIGHT = tuple(Choice(k, f"GPU-{k}") for k in range(8))
 
 
-def asker(*choices, host="node0", gpu=None):
+def asker(*choices, host="node0"):
     """An engine that may be given these."""
-    return Asker(host, host, choices, gpu)
+    return Asker(host, host, choices)
 
 
 def test_local_rank_k_takes_the_kth():
@@ -62,14 +62,6 @@ def test_an_engine_without_any():
     """It is named, and none of the others is given one."""
     with pytest.raises(GpuMagicError, match="engine 1 sees no GPU"):
         names_of({0: asker(*_EIGHT), 1: asker()})
-
-
-def test_given_by_the_batch_system():
-    """Each task sees its own as number 0, and UUIDs tell that they are different."""
-    tasks = {e: asker(Choice(0, f"GPU-{e}"), gpu=f"GPU-{e}") for e in (0, 1)}
-
-    assert are_given(tasks)
-    assert not are_given({0: asker(*_EIGHT, gpu="GPU-0")})
 
 
 def test_who_cannot_join_has_its_variables_as_they_were(monkeypatch):

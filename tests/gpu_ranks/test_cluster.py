@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpumagic.gpu_ranks import engines, live
+from gpumagic.gpu_ranks import engines, live, notebook
 from tests.gpu_ranks import quick_engines
 from tests.gpu_ranks.notebooks import Notebook, ctrl_c, whys
 
@@ -336,8 +336,9 @@ def test_the_panel_becomes_the_report_and_is_drawn_four_times_a_second(
         sent.append((data, (transient or {}).get("display_id"), update))
 
     monkeypatch.setattr(four.shell.display_pub, "publish", publish)
+    monkeypatch.setattr(notebook, "_HANG_S", 1.0)
     began_s = time.monotonic()
-    four._run(f"%%gpu_ranks --hang 1s\n{SLOW}")
+    four._run(f"%%gpu_ranks\n{SLOW}")
     took_s = time.monotonic() - began_s
 
     (place,) = {display_id for _, display_id, _ in sent}
@@ -379,16 +380,16 @@ def test_after_ctrl_c_nothing_more_is_asked(four, tmp_path):
     assert four.client[1]["ran"] is False
 
 
-def test_a_hang_and_two_ctrl_c(four, capsys):
+def test_a_hang_and_two_ctrl_c(four, capsys, monkeypatch):
     """A hang is told while it lasts; after two Ctrl-C `where` tells, a cell refuses."""
     from gpumagic.errors import GpuMagicError
 
+    monkeypatch.setattr(notebook, "_HANG_S", 1.0)
     with ctrl_c(four.waiting(0, 1, 3, for_s=1.3), four.sent):
         report = four.cell(
             "if dist.get_rank() == 2:\n"
             "    for _ in range(120): time.sleep(0.1)\n"
             "dist.all_reduce(x)\n",
-            "--hang 1s",
         )
     while_it_hung = capsys.readouterr().out
     where = four.ask("where")
@@ -618,11 +619,14 @@ def test_memory_of_each_rank(four):
     assert report.runs_out_first == last
 
 
-def test_a_hang_of_simulated_gpus_is_told_and_hears_ctrl_c(four, capsys, shown):
+def test_a_hang_of_simulated_gpus_is_told_and_hears_ctrl_c(
+    four, capsys, shown, monkeypatch
+):
     """Who waits for whom is said while it lasts; one Ctrl-C brings all ranks back."""
     four.ask("group")
     ranks = range(len(four.client.ids))
     capsys.readouterr()
+    monkeypatch.setattr(notebook, "_HANG_S", 1.0)
     with ctrl_c(shown("has not called it")):
         began_s = time.monotonic()
         report = four.cell(
@@ -631,7 +635,6 @@ def test_a_hang_of_simulated_gpus_is_told_and_hears_ctrl_c(four, capsys, shown):
             "    time.sleep(60)\n"
             "dist.all_reduce(x)\n"
             "print(x[0].item())\n",
-            "--hang 1s",
         )
         took_s = time.monotonic() - began_s
     told = capsys.readouterr().out

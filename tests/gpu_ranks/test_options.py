@@ -15,7 +15,6 @@ NOTHING = {
     "on": None,
     "mem": False,
     "backend": None,
-    "hang": None,
 }
 
 
@@ -33,7 +32,6 @@ def options(*words, above_a_cell=False, **typed):
         ({"words": ["group"], "above_a_cell": True}, "no word group"),
         ({"words": [], "mem": True}, "--mem has no meaning here"),
         ({"words": ["select"], "backend": "nccl"}, "--backend has no meaning here"),
-        ({"words": ["group"], "hang": "3s"}, "--hang has no meaning here"),
     ],
 )
 def test_what_does_not_belong_together_is_refused(typed, says):

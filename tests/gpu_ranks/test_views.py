@@ -10,7 +10,7 @@ from gpumagic.gpu_ranks.answer_seats import Misplaced, SeatFinding, SeatsReport
 from gpumagic.gpu_ranks.answer_times import RanksReport
 from gpumagic.gpu_ranks.answers import Unfinished
 from gpumagic.gpu_ranks.unfinished import Names
-from tests.gpu_ranks.samples import SAMPLES, STRAGGLER, seat, seats
+from tests.gpu_ranks.samples import SAMPLES, STRAGGLER, seats
 
 REPORTS = dict(SAMPLES)
 NS = 1_000_000_000
@@ -50,7 +50,7 @@ def test_ranks_are_named_in_few_words(names, told):
 @pytest.mark.parametrize("kind", Misplaced)
 def test_whatever_is_wrong_stands_first_with_what_to_type(kind):
     """The title names the ranks or versions, and a note has a next step."""
-    finding = SeatFinding(kind, (1, 3), "GPU-x" if kind is Misplaced.ON_GPU_0 else "")
+    finding = SeatFinding(kind, (1, 3), "share one GPU")
     drawing = SeatsReport(seats(4), (finding,)).drawing()
 
     assert "each on a GPU of its own" not in drawing.title
@@ -59,7 +59,7 @@ def test_whatever_is_wrong_stands_first_with_what_to_type(kind):
 
 def test_who_shares_a_gpu_is_told_to_restart_only_where_cuda_has_started():
     """Before that, `select` alone is enough."""
-    finding = SeatFinding(Misplaced.SHARED_GPU, (0, 1), seat(0).gpu)
+    finding = SeatFinding(Misplaced.SHARED_GPU, (0, 1), "share one GPU")
     late = SeatsReport(seats(2), (finding,))
     early = SeatsReport(seats(2, confirmed=False), (finding,))
 
