@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.gpu_ranks.answer_times import RanksReport, RankTime
 from gpumagic.gpu_ranks.answer_where import open_at_the_end
-from gpumagic.gpu_ranks.answers import MANY, Done, each_once, read_answer
+from gpumagic.gpu_ranks.answers import Done, each_once, read_answer
 from gpumagic.gpu_ranks.unfinished import unfinished_of
 from gpumagic.report.collectives import (
     Attendance,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     from gpumagic.gpu_ranks.answers import Answer, Collective, RankMemory
-    from gpumagic.report.collectives import Latest, Waits
+    from gpumagic.report.collectives import Latest, Share
 
 _NS = 1_000_000_000
 _FOR_EVER = 1 << 62  # nanoseconds
@@ -121,18 +121,7 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
     if not all(each.by_model for each in through.values()):  # a model has no noise
         slowest = _standing_out(own_s, blamed_s)
     others_s = median([s for n, s in own_s.items() if n != slowest] or [0.0])
-    begins = {n: e.began_ns + offsets[n].ns for n, e in through.items() if n in offsets}
-    on_one_clock = len(begins) == len(through)
-    first_ns = min(begins.values(), default=0)
-    times = tuple(
-        _time(
-            each,
-            waits,
-            (begins[name] - first_ns) / _NS if on_one_clock else None,
-            with_spans=len(through) <= MANY,
-        )
-        for name, each in through.items()
-    )
+    times = tuple(_time(each, waits.shares[each.name]) for each in through.values())
     errors_ns = [
         each.error_ns for each in offsets.values() if each.error_ns is not None
     ]
@@ -147,7 +136,7 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
         phases_told=slowest is not None and bool(through[slowest].phases),
         differently=_differently(through, slowest),
         one_collective=_one_collective(waits.latest, slowest),
-        clock_error_s=max(errors_ns, default=0) / _NS if len(begins) > 1 else None,
+        clock_error_s=max(errors_ns, default=0) / _NS if len(offsets) > 1 else None,
         told_s=max(each.elapsed_s for each in times) if is_part else None,
         took_s=took_s if is_part else None,
         steps_s=steps_s,
@@ -280,15 +269,7 @@ def _with_ends(done: dict[int, Done], offsets: Mapping[int, Offset]) -> dict[int
     return found
 
 
-def _time(
-    each: Done, waits: Waits[int], began_s: float | None, *, with_spans: bool
-) -> RankTime:
-    share = waits.shares[each.name]
-
-    def since(spans: Sequence[tuple[int, int]]) -> tuple[tuple[float, float], ...]:
-        began_ns = each.began_ns
-        return tuple(((a - began_ns) / _NS, (b - began_ns) / _NS) for a, b in spans)
-
+def _time(each: Done, share: Share) -> RankTime:
     return RankTime(
         each.name,
         elapsed_s=(each.ended_ns - each.began_ns) / _NS,
@@ -297,9 +278,6 @@ def _time(
         moves_s=share.moves_ns / _NS,
         blamed_s=share.blamed_ns / _NS,
         last=share.last,
-        began_s=began_s,
-        waits=since(waits.waiting[each.name]) if with_spans else None,
-        moves=since(waits.moving[each.name]) if with_spans else None,
         flags=tuple(each.flags.items()),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +12,9 @@ from gpumagic.drawing import (
     Drawing,
     Grid,
     Histogram,
-    Lane,
     Note,
     Paragraph,
     Property,
-    Span,
-    Timeline,
     how_measured,
     one_screen,
 )
@@ -48,12 +44,10 @@ if TYPE_CHECKING:
     from gpumagic.drawing import Part, Table
     from gpumagic.gpu_ranks.unfinished import Names
 
-OWN, WAITS, MOVES = "own work", "waits for others", "communication"
-_LANES = 4  # in sight
+_BARS = 4  # in sight
 _FIRST = 16  # of very many ranks
 _MUCH_WAITING = 0.05  # of the time of all
 _ODD_STEP = 1.5  # times the median of all steps
-_FINEST = 200  # of the time of all: a gap that nobody would see
 
 _PROFILE = f"{LOAD} `%%px` above `%%cuda_sync_time --profile` tells its kernels"
 _PARTS = "`watch(profile=True)` tells in which part of a step"
@@ -70,10 +64,7 @@ _FLAG_HINTS = {
     "FIRST_USE": _ONCE_MORE,
     "LIBRARY_STARTED": _ONCE_MORE,
 }
-_HOW = (
-    "Each rank was timed from all idle to all idle. Waits that overlap count once. "
-    "No common clock is needed for waits; lanes stand on one."
-)
+_HOW = "Each rank was timed from all idle to all idle. Waits that overlap count once."
 _MOVES_UNKNOWN = (
     "How long data moved is not recorded: it is part of own work, and waits are told "
     "at most."
@@ -91,11 +82,6 @@ class RankTime(Record):
     moves_s: float  # how long data moved
     blamed_s: float  # how long others waited for it
     last: int  # how often it was the last to come
-    began_s: float | None = None  # on the common clock; None without one
-    # when it waited, on its own clock from the beginning of the cell, as pairs; None
-    # of very many ranks
-    waits: tuple[tuple[float, float], ...] | None = None
-    moves: tuple[tuple[float, float], ...] | None = None  # likewise when data moved
     # what its own timing found: in a word, and in a sentence
     flags: tuple[tuple[str, str], ...] = ()
 
@@ -233,7 +219,12 @@ def _parts(report: RanksReport) -> Iterator[Part]:
         own_s = [each.own_s for each in report.times]
         yield Histogram(f"Own work of {len(own_s):,} ranks", own_s, seconds_text)
     elif report.times:
-        yield _picture(report, names)
+        shown = view_shares.in_sight(report.times, report.slow, _BARS)
+        some = f"{len(shown)} of {len(report.times)} ranks: "
+        which = some if len(shown) < len(report.times) else "Each rank: "
+        named = ((names.one(each.name), each, each.elapsed_s) for each in shown)
+        caption = f"{which}what it worked, and how it waited"
+        yield view_shares.bars(caption, named, "own work")
     if report.times:
         rows = view_shares.odd_rows(
             report.times, report.slow, lambda each: names.at(each.name)
@@ -255,56 +246,6 @@ def _table(report: RanksReport, caption: str, rows: Sequence[Any], *more: Any) -
 
 def _more_waits(report: RanksReport) -> str | None:
     return view_shares.more_waits(report.waits_more_s, report.elapsed_s)
-
-
-class _OfRank(Lane):
-    """Beside it stands the share of its own work."""
-
-    @cached_property
-    def busy_s(self) -> float:
-        own = (each for each in self.drawn if each.kind == OWN)
-        return sum(each.end_s - each.start_s for each in own)
-
-
-def _picture(report: RanksReport, names: Names) -> Part:
-    """Lanes where there is a common clock, else bars."""
-    shown = view_shares.in_sight(report.times, report.slow, _LANES)
-    some = f"{len(shown)} of {len(report.times)} ranks: "
-    caption = some if len(shown) < len(report.times) else "Each rank: "
-    if any(each.began_s is None or each.waits is None for each in shown):
-        named = ((names.one(each.name), each, each.elapsed_s) for each in shown)
-        said = f"{caption}what it worked, and how it waited"
-        return view_shares.bars(said, named, OWN)
-    until_s = max(each.elapsed_s + (each.began_s or 0.0) for each in report.times)
-    return Timeline(
-        f"{caption}when it worked, and when it waited",
-        tuple(_OfRank(names.one(each.name), tuple(_spans(each))) for each in shown),
-        (OWN, WAITS, MOVES),
-        Span(0.0, until_s),
-        share=OWN,
-    )
-
-
-def _spans(each: RankTime) -> Iterator[Span]:
-    """All of its time is own work but for what it did with others."""
-    began_s = at_s = each.began_s or 0.0
-    together = [
-        Span(began_s + start_s, began_s + end_s, "", kind)
-        for kind, spans in ((WAITS, each.waits), (MOVES, each.moves))
-        for start_s, end_s in spans or ()
-    ]
-    together.sort(key=lambda span: (span.start_s, span.end_s))
-    finest_s = each.elapsed_s / _FINEST
-    pieces = view_shares.joined(together, finest_s)
-    seen = [span for span in pieces if span.end_s - span.start_s > finest_s]
-    unseen_s = sum(span.end_s - span.start_s for span in pieces if span not in seen)
-    for span in seen if unseen_s < each.elapsed_s * _MUCH_WAITING else pieces:
-        if span.start_s > at_s:
-            yield Span(at_s, span.start_s, "", OWN)
-        yield span
-        at_s = max(at_s, span.end_s)
-    if at_s < began_s + each.elapsed_s:
-        yield Span(at_s, began_s + each.elapsed_s, "", OWN)
 
 
 # -------------------------------------------------------------------------- notes
@@ -410,7 +351,7 @@ def _range(seconds: Sequence[float]) -> str:
 
 
 def _how(report: RanksReport, names: Names) -> Part:
-    clock = "each rank has its own, so no lanes can be drawn side by side"
+    clock = "each rank has its own"
     if report.clock_error_s is not None:
         off = seconds_text(report.clock_error_s)
         clock = (

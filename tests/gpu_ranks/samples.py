@@ -46,29 +46,17 @@ def seats(count, *, each=4, **more):
 
 def rank_time(name, own_ms, *, slow_ms, moves_ms=8.0, **more):
     """A rank that works, waits for the slowest, and moves data, in three steps."""
-    steps = 3
     waits_ms = max(slow_ms - own_ms, 0.0)
-    length_ms = slow_ms + steps * moves_ms
-    one = length_ms / steps
-    waits, moves = [], []
-    for step in range(steps):
-        end = (step + 1) * one - 2.0
-        moves.append(((end - moves_ms) * MS, end * MS))
-        if waits_ms:
-            begin = end - moves_ms - waits_ms / steps
-            waits.append((begin * MS, (end - moves_ms) * MS))
+    length_ms = slow_ms + 3 * moves_ms
     return RankTime(
         **{
             "name": name,
             "elapsed_s": length_ms * MS,
             "own_s": own_ms * MS,
             "waits_s": waits_ms * MS,
-            "moves_s": steps * moves_ms * MS,
+            "moves_s": 3 * moves_ms * MS,
             "blamed_s": 0.0,
             "last": 0,
-            "began_s": 0.0,
-            "waits": tuple(waits),
-            "moves": tuple(moves),
         }
         | more
     )
@@ -83,7 +71,6 @@ _TIMES = tuple(
         moves_ms=30.0,
         blamed_s=0.117 if name == 3 else 0.0,
         last=3 if name == 3 else 0,
-        began_s=name * 0.2 * MS,
     )
     for name, own_ms in enumerate(_OWN_MS)
 )
@@ -137,7 +124,7 @@ def _unfinished(ranks, *which, **more):
     left = {each.name for each in which}
     return RanksReport(
         times=tuple(
-            rank_time(name, 245.0 + name, slow_ms=260.0, began_s=None)
+            rank_time(name, 245.0 + name, slow_ms=260.0)
             for name in range(ranks)
             if name not in left
         ),

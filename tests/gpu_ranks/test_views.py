@@ -70,32 +70,6 @@ def test_who_shares_a_gpu_is_told_to_restart_only_where_cuda_has_started():
 # ------------------------------------------------------------------------------- times
 
 
-def test_lanes_are_own_work_waits_and_moves_and_nothing_else():
-    """Side by side they fill the time of each rank, once."""
-    picture = STRAGGLER.drawing().parts[0]
-    of_name = {f"rank {each.name}": each for each in STRAGGLER.times}
-
-    for lane in picture.lanes:
-        each = of_name[lane.name]
-        for kind, seconds in (
-            ("own work", each.own_s),
-            ("waits for others", each.waits_s),
-            ("communication", each.moves_s),
-        ):
-            spans = [span for span in lane.spans if span.kind == kind]
-            length_s = sum(span.end_s - span.start_s for span in spans)
-            assert length_s == pytest.approx(seconds, abs=2e-3), (lane.name, kind)
-
-
-def test_without_a_common_clock_there_are_bars():
-    """Lanes that nobody could put together are not drawn side by side."""
-    apart = replace(
-        STRAGGLER, times=tuple(replace(each, began_s=None) for each in STRAGGLER.times)
-    )
-
-    assert "how it waited" in apart.drawing().parts[0].caption
-
-
 def test_outside_a_notebook_the_line_that_helps_there():
     """A job that a launcher has started has no magic to type."""
     died = Unfinished(1, "died", "it was killed")

@@ -386,8 +386,7 @@ def test_collective_ends_when_the_last_rank_calls_it() -> None:
     ahead = {"offset_ns": -20 * MS, "began_ns": 20 * MS, "ended_ns": 120 * MS}
     first, last = opened(recorded(0, (1, 10)), recorded(1, (1, 70), **ahead)).times
 
-    assert (first.began_s, last.began_s) == (0.0, 0.0)
-    assert first.waits == ((0.01, 0.05),)
+    assert first.waits_s == pytest.approx(0.04)
     assert (last.waits_s, last.blamed_s) == (0.0, pytest.approx(0.04))
 
 
@@ -398,7 +397,6 @@ def test_who_calls_more_meanwhile_has_worked() -> None:
     ).times
 
     assert early.waits_s == pytest.approx(0.05)
-    assert early.waits[0][0] == pytest.approx(0.03)
 
 
 def test_without_a_common_clock_calls_tell_nothing() -> None:
