@@ -20,6 +20,13 @@ from gpumagic.drawing import (
 )
 from gpumagic.gpu_open import view_shares
 from gpumagic.gpu_ranks import unfinished as words
+from gpumagic.gpu_ranks.answer_memory import (
+    how_memory_is_known,
+    memory_notes,
+    memory_of_every,
+    memory_parts,
+    memory_text,
+)
 from gpumagic.gpu_ranks.answer_seats import seat_columns
 from gpumagic.gpu_ranks.answer_where import Waiting, waiting_text
 from gpumagic.gpu_ranks.answers import (
@@ -124,14 +131,14 @@ class RanksReport(Report):
 
     def drawing(self) -> Any:
         """What was asked decides what is told first."""
-        from gpumagic.gpu_ranks import answer_memory
-
-        if self.with_memory and (self.memory or not self.times):
-            title, parts = answer_memory.headline(self), answer_memory.parts(self)
-        else:
-            title, parts = headline(self), _parts(self)
         simulated = bool(self.seats) and all(each.simulated for each in self.seats)
-        return Drawing(title, one_screen(parts), "simulated" if simulated else "")
+        label = "simulated" if simulated else ""
+        return Drawing(headline(self), one_screen(_parts(self)), label)
+
+    @property
+    def of_memory(self) -> bool:
+        """Whether it is memory that is told."""
+        return self.with_memory and bool(self.memory or not self.times)
 
     @property
     def slow(self) -> RankTime | None:
@@ -165,6 +172,12 @@ def headline(report: RanksReport) -> str:
     names = words.Names(report.seats)
     if report.unfinished:
         return words.unfinished_headline(report.unfinished, report.ranks, names)
+    if report.of_memory:
+        return memory_text(report, names)
+    return _times_text(report, names)
+
+
+def _times_text(report: RanksReport, names: Names) -> str:
     if report.told_s == 0:
         return "no time is known of all ranks at once, so nothing tells who was slow"
     if not report.times:
@@ -212,30 +225,39 @@ def _unmatched(report: RanksReport) -> str:
 
 
 def _parts(report: RanksReport) -> Iterator[Part]:
-    """Ranks on one clock, as bars or as a distribution; the odd ones; what to do."""
+    """Times or memory; what to do about it; what is known of each rank."""
     names = words.Names(report.seats)
-    folded = [*words.unfinished_table(report.unfinished)]
+    every = [*words.unfinished_table(report.unfinished)]
+    if report.of_memory:
+        yield from memory_parts(report, names)
+        every[:0] = [memory_of_every(report, names)] if report.memory else []
+    elif report.times:
+        yield from _times(report, names)
+        every.insert(0, _every_rank(report, names))
+    yield from _unfinished_notes(report, names)
+    yield from (memory_notes if report.of_memory else _notes)(report, names)
+    if every:
+        yield Details(f"Every {names.noun}", tuple(every), "ranks")
+    yield (how_memory_is_known if report.of_memory else _how)(report, names)
+
+
+def _times(report: RanksReport, names: Names) -> Iterator[Part]:
+    """Each rank as a bar, or of very many a distribution; the odd ones in figures."""
     if len(report.times) > MANY:
         own_s = [each.own_s for each in report.times]
         yield Histogram(f"Own work of {len(own_s):,} ranks", own_s, seconds_text)
-    elif report.times:
+    else:
         shown = view_shares.in_sight(report.times, report.slow, _BARS)
         some = f"{len(shown)} of {len(report.times)} ranks: "
         which = some if len(shown) < len(report.times) else "Each rank: "
         named = ((names.one(each.name), each, each.elapsed_s) for each in shown)
         caption = f"{which}what it worked, and how it waited"
         yield view_shares.bars(caption, named, "own work")
-    if report.times:
-        rows = view_shares.odd_rows(
-            report.times, report.slow, lambda each: names.at(each.name)
-        )
-        partial = " (of those that finished)" if report.unfinished else ""
-        yield _table(report, f"What each did with its time{partial}", rows)
-        folded.insert(0, _every_rank(report, names))
-    yield from _notes(report, names)
-    if folded:
-        yield Details(f"Every {names.noun}", tuple(folded), "ranks")
-    yield _how(report, names)
+    rows = view_shares.odd_rows(
+        report.times, report.slow, lambda each: names.at(each.name)
+    )
+    partial = " (of those that finished)" if report.unfinished else ""
+    yield _table(report, f"What each did with its time{partial}", rows)
 
 
 def _table(report: RanksReport, caption: str, rows: Sequence[Any], *more: Any) -> Table:
@@ -251,22 +273,28 @@ def _more_waits(report: RanksReport) -> str | None:
 # -------------------------------------------------------------------------- notes
 
 
-def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
-    from gpumagic.gpu_ranks.answer_memory import memory_text
-
+def _unfinished_notes(report: RanksReport, names: Names) -> Iterator[Note]:
+    if not report.unfinished:
+        return
     for each in report.waiting:
         yield Note("problem", waiting_text(each, names))
-    if report.unfinished:
-        yield from words.unfinished_notes(
-            report.unfinished,
-            names,
-            told={name for each in report.waiting for name, _ in each.lines},
-            in_script=report.in_script,
-            restart=report.restart,
-        )
-        if report.slow is not None:
-            said = _who_is_slow(report, names)
-            yield Note("note", f"of those that finished: {said}")
+    yield from words.unfinished_notes(
+        report.unfinished,
+        names,
+        told={name for each in report.waiting for name, _ in each.lines},
+        in_script=report.in_script,
+        restart=report.restart,
+    )
+    said = ""
+    if report.of_memory:
+        said = memory_text(report, names) if report.memory else ""
+    elif report.slow is not None:
+        said = _who_is_slow(report, names)
+    if said:
+        yield Note("note", f"of those that finished: {said}")
+
+
+def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
     if report.told_s == 0:
         text = "recorders keep only so many calls, of each rank those of another time"
         yield Note("warning", text, "TORCH_FR_BUFFER_SIZE=20000 keeps more")
