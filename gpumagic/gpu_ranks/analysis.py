@@ -28,7 +28,7 @@ from gpumagic.report.collectives import (
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-    from gpumagic.gpu_ranks.answers import Answer, Collective, RankMemory
+    from gpumagic.gpu_ranks.answers import Answer, RankMemory
     from gpumagic.report.collectives import Latest, Share
 
 _NS = 1_000_000_000
@@ -133,7 +133,6 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
         slowest=slowest,
         ratio=own_s[slowest] / others_s if slowest is not None and others_s else None,
         during=_during(through, slowest),
-        phases_told=slowest is not None and bool(through[slowest].phases),
         differently=_differently(through, slowest),
         one_collective=_one_collective(waits.latest, slowest),
         clock_error_s=max(errors_ns, default=0) / _NS if len(offsets) > 1 else None,
@@ -200,28 +199,9 @@ def _known_of_all(
     first_ns, last_ns = max(begins, default=-_FOR_EVER), min(ends, default=_FOR_EVER)
     if first_ns >= last_ns:
         return {}
-    within = {
+    return {
         name: _within(each, first_ns - offsets[name].ns, last_ns - offsets[name].ns)
         for name, each in done.items()
-    }
-    # Clocks agree but nearly: what lies across an edge may be within it on some alone.
-    seen = [
-        e for its in within.values() for e in its.collectives if e.number is not None
-    ]
-    counts = Counter((each.group, each.name, each.number) for each in seen)
-    members = Counter(
-        group
-        for its in within.values()
-        for group in {e.group for e in its.collectives if e.number is not None}
-    )
-
-    def is_common(each: Collective) -> bool:
-        key = each.group, each.name, each.number
-        return each.number is None or counts[key] == members[each.group]
-
-    return {
-        name: replace(each, collectives=tuple(filter(is_common, each.collectives)))
-        for name, each in within.items()
     }
 
 

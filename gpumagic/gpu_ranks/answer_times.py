@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.drawing import (
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
 _BARS = 4  # in sight
 _FIRST = 16  # of very many ranks
 _MUCH_WAITING = 0.05  # of the time of all
-_ODD_STEP = 1.5  # times the median of all steps
 
 _PROFILE = f"{LOAD} `%%px` above `%%cuda_sync_time --profile` tells its kernels"
 _PARTS = "`watch(profile=True)` tells in which part of a step"
@@ -109,7 +107,6 @@ class RanksReport(Report):
     slowest: int | None = None
     ratio: float | None = None  # its own work over that in the median
     during: str | None = None  # where it lies: "forward", "input", ...; None if unknown
-    phases_told: bool = False  # whether parts of a step were told apart
     one_collective: int | None = None  # the one that all of it comes before
     clock_error_s: float | None = None  # of the common clock; None without one
     told_by: str = ""  # what has told of collectives: "flight recorder", ...
@@ -299,7 +296,6 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
         text = "recorders keep only so many calls, of each rank those of another time"
         yield Note("warning", text, "TORCH_FR_BUFFER_SIZE=20000 keeps more")
     yield from _advice(report, names)
-    yield from _odd_step(report, names)
     if report.with_memory and report.times:
         yield Note("note", memory_text(report, names))
     both = report.matched + report.unmatched
@@ -331,30 +327,10 @@ def _advice(report: RanksReport, names: Names) -> Iterator[Note]:
     elif report.one_collective is not None:
         text = f"{who} did something once that others did not"
         hint = "look for an `if rank == ...`: saving, logging, evaluating on one rank"
-    elif report.phases_told:
-        text = f"{who} {view_shares.SLOWER_IN_ALL}"
-        on_gpus = any(each.gpu for each in report.seats) or not report.seats
-        hint = view_shares.HINTS["host late"]
-        hint = view_shares.HINT_SLOWER_IN_ALL if on_gpus else hint
     else:
         text = f"{who} came last to {slow.last:,} of {report.matched:,} collectives"
         hint = _PARTS if report.in_script else _LINES
     yield Note("warning", text, hint)
-
-
-def _odd_step(report: RanksReport, names: Names) -> Iterator[Note]:
-    """One step that took much longer than all others, and on whom."""
-    steps = [
-        (length_s, at, name)
-        for name, lengths_s in report.steps_s
-        for at, length_s in enumerate(lengths_s)
-    ]
-    usual_s = median(each[0] for each in steps) if len(steps) > 1 else 0.0
-    longest_s, at, name = max(steps, default=(0.0, 0, 0))
-    if longest_s > _ODD_STEP * usual_s > 0:
-        its, usual = seconds_text(longest_s), seconds_text(usual_s)
-        text = f"step {at + 1:,} took {its} on {names.one(name)}, {usual} in the median"
-        yield Note("note", text, "report.steps_s has those of each rank")
 
 
 # ------------------------------------------------------------------------- folded

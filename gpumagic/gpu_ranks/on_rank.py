@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import socket
 import sys
@@ -26,13 +25,7 @@ from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import DeviceError, GpuMagicError, error_line
 from gpumagic.gpu_mem.cell import CellRun
 from gpumagic.gpu_mem.counters import read as read_counters
-from gpumagic.gpu_ranks.answers import (
-    MOST_BYTES,
-    MOST_COLLECTIVES,
-    RECORDER,
-    VERSION,
-    most_collectives,
-)
+from gpumagic.gpu_ranks.answers import RECORDER, VERSION, most_collectives
 from gpumagic.gpu_ranks.flight_recorder import flight
 from gpumagic.gpu_ranks.lookout import line_of
 from gpumagic.gpu_ranks.meeting import distributed_here, now_ns, own_clock
@@ -63,7 +56,7 @@ _OF_TWO = frozenset({"send", "recv", "send_recv"})
 
 def seat(engine: int | None = None) -> dict[str, Any]:
     """Where this process sits; nothing is started to find out."""
-    rank, world_size, backend = group()
+    rank, _, backend = group()
     local_rank = _number_in("LOCAL_RANK")
     told = _machine()
     row = _current(told, local_rank)
@@ -71,7 +64,6 @@ def seat(engine: int | None = None) -> dict[str, Any]:
         "version": VERSION,
         "kind": "seat",
         "rank": rank,
-        "world_size": world_size,
         "engine": engine,
         "host": socket.gethostname(),
         "machine": own_clock(),
@@ -248,23 +240,17 @@ def measuring(
         finally:
             report = None if timing is None else timing.report
             seen, error = _read(file), measured.error
-            measured.said = fitting(
-                {
-                    "version": VERSION,
-                    "kind": "done",
-                    "seat": seat(engine),
-                    "error": error_line(error),
-                    "error_line": None if error is None else line_of(error),
-                    "flight": flight(asks_for_calls=error is not None),
-                    **(
-                        _recorded(report, since_ns)
-                        if seen is None
-                        else times_of(report, seen)
-                    ),
-                    "memory": None if memory is None else memory_of(memory),
-                    "flags": _flags(report),
-                }
-            )
+            measured.said = {
+                "version": VERSION,
+                "kind": "done",
+                "seat": seat(engine),
+                "error": error_line(error),
+                "error_line": None if error is None else line_of(error),
+                "flight": flight(asks_for_calls=error is not None),
+                **(times_of(report, seen) if seen else _recorded(report, since_ns)),
+                "memory": None if memory is None else memory_of(memory),
+                "flags": _flags(report),
+            }
 
 
 def _is_traced(*, profile: bool) -> bool:
@@ -313,17 +299,12 @@ def _flags(timing: TimingReport | None) -> dict[str, str]:
     return {name: text for name, text in told.items() if name not in _OF_ALL}
 
 
-def fitting(said: dict[str, Any], ranks: int = 1) -> dict[str, Any]:
+def fitting(said: dict[str, Any], ranks: int) -> dict[str, Any]:
     """The same with its last collectives alone, where they would be too many."""
-    rows = said.get("collectives") or []
-    most = min(len(rows), most_collectives(ranks))
-    while True:
-        lost, kept = rows[: len(rows) - most], rows[len(rows) - most :]
-        if lost:
-            said = said | {"collectives": kept, "from_ns": lost[-1][5]}
-        if not most or len(json.dumps(said)) <= MOST_BYTES:
-            return said
-        most //= 2
+    rows, most = said.get("collectives") or [], most_collectives(ranks)
+    if len(rows) <= most:
+        return said
+    return said | {"collectives": rows[-most:], "from_ns": rows[-most - 1][5]}
 
 
 def _read(file: Path) -> tuple[TraceEvents, RankTrace] | None:
@@ -353,9 +334,10 @@ def _recorded(timing: TimingReport | None, since_ns: int) -> dict[str, Any]:
         "began_ns": since_ns,
         "ended_ns": since_ns + round((elapsed_s or 0.0) * _NS),
     }
-    if said["by_model"] or not (found := recorded(since_ns, MOST_COLLECTIVES))[0]:
+    rows, from_ns = recorded(since_ns)
+    if not rows or said["by_model"]:
         return said
-    known = {"collectives": found[0], "from_ns": found[1], "has_ends": False}
+    known = {"collectives": rows, "from_ns": from_ns, "has_ends": False}
     return said | known | {"told_by": RECORDER}
 
 

@@ -31,15 +31,13 @@ def is_recorded() -> bool:
     return ring > 0 and flight_recorder.is_there()
 
 
-def recorded(since_ns: int, most: int) -> tuple[list[list[Any]], int | None]:
-    """The last calls since a moment; and from when on, where there were more."""
+def recorded(since_ns: int) -> tuple[list[list[Any]], int | None]:
+    """The calls since a moment; and from when on, where the recorder has lost some."""
     there = flight_recorder.calls()
     entries = [each for each in there if _created_ns(each) >= since_ns]
     # All that is there is new: so what came before it is gone.
     is_lost = len(entries) == len(there) and bool(there) and there[0]["record_id"] > 0
     rows = [row for each in entries if (row := _row(each)) is not None]
-    if len(rows) > most:
-        rows, is_lost = rows[-most:], True
     return rows, rows[0][4] if is_lost and rows else None
 
 

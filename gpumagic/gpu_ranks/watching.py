@@ -27,7 +27,6 @@ from gpumagic.gpu_ranks.answers import (
     Alive,
     Answer,
     Unfinished,
-    most_collectives,
     read_answer,
 )
 from gpumagic.gpu_ranks.flight_recorder import flight
@@ -268,8 +267,7 @@ class _Measurement:
                 yield
             finally:
                 if self._is_here():
-                    most = most_collectives(self._ranks.size)
-                    rows, from_ns = recorded(since_ns, most)
+                    rows, from_ns = recorded(since_ns)
                     seen |= {"collectives": rows, "has_ends": False, "from_ns": from_ns}
 
     @contextlib.contextmanager
