@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from gpumagic.gpu_ranks import engines, live, notebook
-from tests.gpu_ranks import quick_engines
 from tests.gpu_ranks.notebooks import Notebook, ctrl_c, whys
 
 pytest.importorskip("ipyparallel", reason="ipyparallel is not installed")
@@ -31,13 +30,10 @@ class Cluster(Notebook):
     def __init__(self, folder):
         import ipyparallel as ipp
 
-        from tests.gpu_ranks.quick_launchers import OF_A_CLUSTER
-
         self.cluster = ipp.Cluster(
             n=4,
             log_level=40,
             profile_dir=str(folder / "four"),
-            **OF_A_CLUSTER,
         )
         super().__init__(self.cluster.start_and_connect_sync(activate=False))
         self.pids: dict[int, int] = {}  # of engines in a group
@@ -76,10 +72,9 @@ def engines_alone(tmp_path_factory):
     root = str(Path(__file__).parents[2])
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, before]))
     folder = tmp_path_factory.mktemp("cluster")
-    with quick_engines.forking(folder):
-        cluster = Cluster(folder)
-        yield cluster
-        cluster.end()
+    cluster = Cluster(folder)
+    yield cluster
+    cluster.end()
     if before is None:
         del os.environ["PYTHONPATH"]
     else:
