@@ -28,7 +28,7 @@ from gpumagic.report.collectives import (
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-    from gpumagic.gpu_ranks.answers import Answer, RankMemory
+    from gpumagic.gpu_ranks.answers import Answer
     from gpumagic.report.collectives import Latest, Share
 
 _NS = 1_000_000_000
@@ -61,7 +61,8 @@ def of_answers(read: Sequence[Answer], *, with_memory: bool = False) -> RanksRep
         for name, each in sorted(done.items())
         if each.memory is not None
     )
-    first = _first_to_run_out(memory)
+    peaks = {each.name: float(each.peak_bytes) for each in memory if each.peak_bytes}
+    left = {each.name: b for each in memory if (b := each.left_bytes) is not None}
     return replace(
         _of_done(done),
         seats=tuple(each.seat for _, each in sorted(done.items())),
@@ -70,23 +71,11 @@ def of_answers(read: Sequence[Answer], *, with_memory: bool = False) -> RanksRep
         unfinished=unfinished,
         ranks=len(read),
         waiting=open_at_the_end(read) if unfinished else (),
-        runs_out_first=None if first is None else first.name,
-        odd_in_memory=_odd_in_memory(memory),
+        runs_out_first=min(left, key=lambda name: left[name], default=None),
+        odd_in_memory=tuple(odd_ones(peaks)),
         told_by=next((each.told_by for each in done.values() if each.told_by), ""),
         moves_known=all(each.has_ends for each in done.values()),
     )
-
-
-def _odd_in_memory(memory: Sequence[RankMemory]) -> tuple[int, ...]:
-    """Ranks whose peak is far from that of the others."""
-    peaks = {each.name: float(each.peak_bytes) for each in memory if each.peak_bytes}
-    return tuple(odd_ones(peaks))
-
-
-def _first_to_run_out(memory: Sequence[RankMemory]) -> RankMemory | None:
-    """The rank whose peak came nearest to its limit."""
-    known = [each for each in memory if each.left_bytes is not None]
-    return min(known, key=lambda each: each.left_bytes or 0, default=None)
 
 
 # -------------------------------------------------------------------------- times

@@ -23,19 +23,18 @@ _HERE = "127.0.0.1"
 _NS = 1_000_000_000
 
 
-def choose(asked: dict[str, Any]) -> dict[str, Any]:
+def choose(asked: dict[str, Any], *, dry_run: bool) -> None:
     """Let this process see one GPU alone, unless CUDA has started."""
     from gpumagic import gpu_select
     from gpumagic.gpu_select.report import Verdict
 
     fixed = {Verdict.FIXED, Verdict.FIXED_FOR_TORCH, Verdict.LOST}
-    gpu, dry_run = str(asked["gpu"]), asked["dry_run"]
+    gpu = str(asked["gpu"])
     tried = gpu_select.select(gpu, dry_run=True)
     # Where it is too late a real choice changes nothing, and says so.
     gpu_select.select(gpu, dry_run=dry_run and tried.verdict not in fixed)
     if not dry_run:
         os.environ["LOCAL_RANK"] = str(asked["local_rank"])
-    return {}
 
 
 def meet(asked: dict[str, Any]) -> dict[str, Any]:

@@ -114,23 +114,14 @@ class Notebook:
             )
         names = choosing.names_of(askers)
 
-        def choose(*, dry_run: bool) -> SeatsReport:
-            asked = self._asked(
-                engines,
-                "choose",
-                targets,
-                lambda e: {
-                    "gpu": names[e],
-                    "local_rank": local[e],
-                    "dry_run": dry_run,
-                },
-            )
-            return _seats_of(asked)
+        def choice(engine: int) -> dict[str, Any]:
+            return {"gpu": names[engine], "local_rank": local[engine]}
 
-        tried = choose(dry_run=True)
-        if tried.unfinished:
-            return tried
-        return replace(choose(dry_run=False), chosen=True)
+        tried = self._asked(engines, "try", targets, choice)
+        if (report := _seats_of(tried)).unfinished:
+            return report
+        asked = self._asked(engines, "choose", targets, choice)
+        return replace(_seats_of(asked), chosen=True)
 
     def _group(self, engines: Engines, typed: argparse.Namespace) -> SeatsReport:
         hosts = self._by_host(engines, self._free(engines, typed))

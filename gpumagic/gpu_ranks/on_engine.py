@@ -33,7 +33,8 @@ def answer(request: str) -> None:
         "join": joining.join,
         "leave": lambda _: joining.end_group(),
         "choices": lambda _: {"choices": on_rank.choices()},
-        "choose": joining.choose,
+        "try": lambda asked: joining.choose(asked, dry_run=True),
+        "choose": lambda asked: joining.choose(asked, dry_run=False),
     }
     try:
         more = kinds[asked["kind"]](asked)

@@ -26,10 +26,9 @@ from gpumagic.errors import DeviceError, GpuMagicError, error_line
 from gpumagic.gpu_mem.cell import CellRun
 from gpumagic.gpu_mem.counters import read as read_counters
 from gpumagic.gpu_ranks.answers import RECORDER, VERSION, most_collectives
-from gpumagic.gpu_ranks.flight_recorder import flight
+from gpumagic.gpu_ranks.flight_recorder import flight, is_recorded, recorded
 from gpumagic.gpu_ranks.lookout import line_of
 from gpumagic.gpu_ranks.meeting import distributed_here, now_ns, own_clock
-from gpumagic.gpu_ranks.seen import is_recorded, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -223,17 +222,17 @@ def measuring(
     measured, since_ns = Measured(), now_ns()
     memory: CellRun | None = None
     timing: Watched | None = None
-    with _folder_of_a_trace() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         whole = str(file) if _is_traced(profile=profile) else None
         try:
-            with (
-                counted() as memory,
-                _begun(together),
-                cuda_sync_time.watch(trace_file=whole, trace_s=_TRACED_S) as timing,
-            ):
-                since_ns = now_ns()
-                yield measured
+            with counted() as memory:
+                together()
+                with cuda_sync_time.watch(
+                    trace_file=whole, trace_s=_TRACED_S
+                ) as timing:
+                    since_ns = now_ns()
+                    yield measured
         except BaseException as raised:
             measured.error = raised
             raise
@@ -265,20 +264,6 @@ def _is_traced(*, profile: bool) -> bool:
         require_startable(sys.modules["torch"])
         return True
     return False
-
-
-def _folder_of_a_trace() -> contextlib.AbstractContextManager[str]:
-    """Where one is written; without torch there is none, and a folder takes time."""
-    if _has_torch():
-        return tempfile.TemporaryDirectory()
-    return contextlib.nullcontext(os.devnull)
-
-
-@contextlib.contextmanager
-def _begun(together: Callable[[], object]) -> Iterator[None]:
-    """What is prepared for before, and not after, all have met."""
-    together()
-    yield
 
 
 @contextlib.contextmanager
@@ -424,7 +409,6 @@ def memory_of(run: CellRun) -> dict[str, Any] | None:
     ]
     limit = runtime.memory_bytes(now.device)
     return {
-        "device": now.device,
         "allocated_bytes": now.allocated_bytes,
         "reserved_bytes": now.reserved_bytes,
         # Where nothing moved, what is there was there all the time.

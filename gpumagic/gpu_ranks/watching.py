@@ -29,10 +29,9 @@ from gpumagic.gpu_ranks.answers import (
     Unfinished,
     read_answer,
 )
-from gpumagic.gpu_ranks.flight_recorder import flight
+from gpumagic.gpu_ranks.flight_recorder import flight, is_recorded, recorded
 from gpumagic.gpu_ranks.lookout import line_of
 from gpumagic.gpu_ranks.meeting import now_ns
-from gpumagic.gpu_ranks.seen import is_recorded, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

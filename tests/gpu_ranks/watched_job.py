@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from gpumagic.gpu_ranks import meeting, seen, watch, watching
+from gpumagic.gpu_ranks import flight_recorder, meeting, watch, watching
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
@@ -118,12 +118,12 @@ def many(_: int) -> None:
 
 def ahead(rank: int) -> None:
     """One rank's clock is three seconds ahead, and on another machine."""
-    real_now, real_created = meeting.now_ns, seen._created_ns
+    real_now, real_created = meeting.now_ns, flight_recorder._created_ns
     real_clock = meeting.own_clock
     if rank == 3:
         ahead_ns = lambda: real_now() + AHEAD_NS  # noqa: E731
         meeting.now_ns = watching.now_ns = ahead_ns
-        seen._created_ns = lambda each: real_created(each) + AHEAD_NS
+        flight_recorder._created_ns = lambda each: real_created(each) + AHEAD_NS
         meeting.own_clock = watching.on_rank.own_clock = lambda: "another machine"
     with watch() as watched:
         for _ in steps():
@@ -135,7 +135,7 @@ def ahead(rank: int) -> None:
     ]
     note("ahead", watched, offsets=offsets)
     meeting.now_ns = watching.now_ns = real_now
-    seen._created_ns, meeting.own_clock = real_created, real_clock
+    flight_recorder._created_ns, meeting.own_clock = real_created, real_clock
     watching.on_rank.own_clock = real_clock
 
 

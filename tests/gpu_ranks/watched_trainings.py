@@ -146,8 +146,7 @@ def digest(found: Any) -> str:
 
 def calls() -> int:
     """How often the job's own group was called."""
-    said = flight_recorder.numbers().get("0")
-    return 0 if said is None else said.called
+    return max(flight_recorder.numbers().get("0", 0), 0)
 
 
 def once(case: str, watched: Any = None) -> dict[str, Any]:
