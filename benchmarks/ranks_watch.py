@@ -169,8 +169,8 @@ def _timed(
 
 
 def _reading_s(torch: Any, dist: Any) -> float:
-    from gpumagic.gpu_ranks.meeting import now_ns
     from gpumagic.gpu_ranks.flight_recorder import recorded
+    from gpumagic.gpu_ranks.meeting import now_ns
 
     since_ns, gradient = now_ns(), torch.rand(10)
     for _ in range(_READS):

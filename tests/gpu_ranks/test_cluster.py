@@ -105,14 +105,6 @@ def test_without_a_group_engines_are_named_by_their_numbers(engines_alone):
     assert {each.rank for each in report.seats} == {None}
 
 
-def test_some_engines_alone(engines_alone, capsys):
-    """--on 0,2 runs a cell there, and nowhere else; they keep their numbers."""
-    report = engines_alone.cell("print('here')", "--on 0,2")
-
-    assert [each.name for each in report.times] == [0, 2]
-    assert "[stdout: 0,2] here" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("typed", ["7", "1-9", "x", "3-1", "0,,2", "99999999999999"])
 def test_engines_that_are_not_there(engines_alone, typed):
     """Who names engines that are not there is told so, before anybody is asked."""
@@ -283,32 +275,6 @@ def test_magics_inside_a_cell_know_its_lines(four, capsys):
     assert "]:2" not in said
 
 
-def test_garbage(four, monkeypatch):
-    """What no rank of this version can have meant is named, and is no error."""
-    monkeypatch.setattr(engines, "_LATE_S", 60.0)  # 30 MB on a busy machine
-    report = four.cell(
-        "from gpumagic.gpu_ranks import on_engine as _engine\n"
-        "_was = _engine._say\n"
-        "def _garbage(said):\n"
-        "    said = dict(said)\n"
-        "    if said['kind'] == 'done':\n"
-        "        rank = dist.get_rank()\n"
-        "        if rank == 1: said['version'] = 99\n"
-        "        if rank == 2: said['began_ns'] = 'early'\n"
-        "        if rank == 3: said['more'] = 'x' * 30_000_000\n"
-        "        _engine._say = _was\n"
-        "    _was(said)\n"
-        "_engine._say = _garbage\n"
-    )
-
-    told = {each.name: each.text for each in report.unfinished}
-    assert whys(report) == dict.fromkeys((1, 2, 3), "garbage")
-    assert "99" in told[1]
-    assert "began_ns" in told[2]
-    assert "30,00" in told[3]
-    assert [each.name for each in report.times] == [0]
-
-
 SLOW = """end = time.monotonic() + 2.5
 while time.monotonic() < end:
     torch.ones(64) @ torch.ones(64)
@@ -408,18 +374,6 @@ def test_when_the_missing_rank_has_come_all_is_as_before(four):
     assert not where.waiting
     assert not report.unfinished
     assert report.matched == 1
-
-
-def test_a_rank_that_has_ended_its_cell_is_missing(four):
-    """Who never calls a collective that the others wait in is named, by its end."""
-    with ctrl_c(four.waiting(0, 2, 3, for_s=0.1), four.sent):
-        four.cell("if dist.get_rank() != 1: dist.all_reduce(x)")
-    where = four.ask("where")
-
-    (waiting,) = where.waiting
-    assert (waiting.waiting, waiting.missing) == ((0, 2, 3), (1,))
-    four.cell("dist.all_reduce(x)", "--on 1")  # which sets the others free
-    four.rest()
 
 
 def test_ranks_that_do_not_hear_ctrl_c_are_named(four, capsys, shown):
@@ -543,18 +497,6 @@ def test_a_dead_group_is_begun_anew(four):
     assert [each.rank for each in report.seats] == list(range(len(left) + 1))
     assert [each.engine for each in report.seats] == [*left, 4]
     assert cell.matched == 1
-
-
-def test_killed_outside_a_collective(four):
-    """Who is killed is named by its rank, though its engine has another number."""
-    last = len(four.client.ids) - 1
-    report = four.cell(
-        "import os, signal\n"
-        f"if dist.get_rank() == {last}: os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-
-    assert whys(report) == {last: "died"}
-    assert [each.name for each in report.times] == list(range(last))
 
 
 # --------------------------------------------------------------- simulated GPUs

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.errors import GpuMagicError, UsageProblem
+from gpumagic.errors import UsageProblem
 from gpumagic.gpu_ranks.notebook import _word_of
 
 NOTHING = {
@@ -41,15 +40,3 @@ def test_what_does_not_belong_together_is_refused(typed, says):
         options(*typed.pop("words"), **typed)
 
     assert refused.value.hint
-
-
-def test_a_cluster_that_was_stopped(monkeypatch):
-    """Its controller never answers: that is said, where ipyparallel waits for ever."""
-    from gpumagic.gpu_ranks import engines
-
-    for_ever = threading.Event()
-    client = SimpleNamespace(queue_status=lambda _: for_ever.wait())
-    monkeypatch.setattr(engines, "_ANSWERS_S", 0.01)
-    with pytest.raises(GpuMagicError, match="was stopped"):
-        engines.Engines(client).busy([0, 1])
-    for_ever.set()

@@ -41,9 +41,6 @@ def test_ranks_are_named_in_few_words(names, told):
     assert Names().several(names) == told
 
 
-# ----------------------------------------------------------------------- who waits
-
-
 # ----------------------------------------------------------------------- who sits where
 
 
@@ -96,9 +93,3 @@ def test_memory_that_no_rank_tells_hides_no_times():
 
     assert text(asked).startswith(text(STRAGGLER).split(";")[0])
     assert "none has used a GPU" in text(asked)
-
-
-# ------------------------------------------------------------------------------ memory
-
-
-# -------------------------------------------------------------------------------- how

@@ -91,22 +91,6 @@ def one(rank: int) -> None:
     note("one", watched)
 
 
-def slow_ddp(rank: int) -> None:
-    """One rank is slow inside backward, beside which gradients are exchanged."""
-    layers = [torch.nn.Linear(50, 50) for _ in range(3)]
-    if rank == 1:
-        layers[1].register_full_backward_hook(lambda *_: time.sleep(SLOW_S))
-    model = torch.nn.parallel.DistributedDataParallel(
-        torch.nn.Sequential(*layers), bucket_cap_mb=0.01
-    )
-    model(torch.ones(2, 50)).sum().backward()
-    with watch() as watched:
-        for _ in range(6):
-            model(torch.ones(2, 50)).sum().backward()
-            watched.step()
-    note("slow_ddp", watched)
-
-
 def many(_: int) -> None:
     """More collectives than the recorder keeps."""
     with watch() as watched:
@@ -148,20 +132,6 @@ def unrecorded(rank: int) -> None:
                 time.sleep(SLOW_S)
     watching.is_recorded = real
     note("unrecorded", watched)
-
-
-def raises(rank: int, case: str = "raises") -> None:
-    """One rank raises."""
-    seen = None
-    watched = None
-    try:
-        with watch(patience_s=10) as watched:
-            dist.all_reduce(_TENSOR)
-            if rank == 2:
-                fail()
-    except ValueError as error:
-        seen = str(error)
-    note(case, watched, seen=seen)
 
 
 def hangs(rank: int) -> None:
