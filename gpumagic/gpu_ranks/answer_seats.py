@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpumagic.drawing import (
@@ -198,19 +198,18 @@ def _findings(found: Sequence[Seat]) -> Iterator[SeatFinding]:
 def _parts(report: SeatsReport) -> Iterator[Part]:
     """Ranks, or of many their hosts, then what to type."""
     names, seats = words.Names(report.seats), report.seats
-    folded = [*words.unfinished_table(report.unfinished)]
     models = {each.gpu_name for each in seats if each.gpu_name}
     gpus = f", on {models.pop()}" if len(models) == 1 else ""
     group = f"; their group is over {report.backend}" if report.backend else ""
     caption = f"Who sits where{gpus}{group}"
-    if len(seats) > MOST_ROWS:
-        yield _by_host(report, caption)
-        folded.append(_by_rank(report, names, "").beginning(_MOST_FOLDED))
-    elif seats:
-        yield _by_rank(report, names, caption)
+    is_long = len(seats) > MOST_ROWS
+    if seats:
+        by = _by_host(report) if is_long else _by_rank(report, names)
+        yield replace(by, caption=caption)
     yield from _notes(report, names)
-    if folded:
-        yield Details(f"Every {names.noun}", tuple(folded), "ranks")
+    if is_long:
+        every = _by_rank(report, names).beginning(_MOST_FOLDED)
+        yield Details(f"Every {names.noun}", (every,), "ranks")
     facts = (
         ("group", f"over {report.backend}" if report.backend else "none that is known"),
         ("certain", _certainty(seats) if seats else UNKNOWN),
@@ -246,7 +245,7 @@ def _column(heading: str, name: str, *, number: bool = False) -> Property:
     return Property(column, lambda each: _text(getattr(each, name)))
 
 
-def _by_rank(report: SeatsReport, names: Names, caption: str) -> Table:
+def _by_rank(report: SeatsReport, names: Names) -> Table:
     columns = [_column(names.noun.capitalize(), "name")]
     # Engines, as `--on` names them, may have other numbers than their ranks.
     if any(each.engine not in {None, each.name} for each in report.seats):
@@ -255,18 +254,17 @@ def _by_rank(report: SeatsReport, names: Names, caption: str) -> Table:
         columns.append(_column("Host", "host"))
     columns += (
         _column("Local rank", "local_rank", number=True),
-        Property(Column("GPU"), gpu_text),
+        Property(Column("GPU"), _gpu_text),
         Property(Column("Is"), lambda each: _badge([each], report)),
     )
-    return Table.of(caption, columns, report.seats)
+    return Table.of("", columns, report.seats)
 
 
 def _text(value: object) -> str:
     return "none" if value is None else str(value)
 
 
-def gpu_text(seat: Seat) -> str:
-    """The number of its GPU."""
+def _gpu_text(seat: Seat) -> str:
     return _text(seat.gpu and shortened(_text(seat.gpu_number), 12))
 
 
@@ -290,7 +288,7 @@ def _badge(seats: Sequence[Seat], report: SeatsReport) -> Badge:
     return Badge("confirmed", "ok") if sure else Badge("predicted", "note")
 
 
-def _by_host(report: SeatsReport, caption: str) -> Table:
+def _by_host(report: SeatsReport) -> Table:
     hosts: dict[str, list[Seat]] = defaultdict(list)
     for each in report.seats:
         hosts[each.host].append(each)
@@ -310,18 +308,4 @@ def _by_host(report: SeatsReport, caption: str) -> Table:
     )
     # What is wrong comes first, as long lists are cut.
     rows = sorted(hosts.items(), key=lambda row: not _wrong(row[1], report))
-    return Table.of(caption, columns, rows, name="hosts")
-
-
-def seat_columns(seats: Sequence[Seat]) -> tuple[Property, ...]:
-    """Where a rank sits, for a table of what else it did."""
-    by_name = {each.name: each for each in seats}
-
-    def told(heading: str, text: Any) -> Property:
-        def cell(row: Any) -> Any:
-            seat = by_name.get(row.shares[0].name)
-            return None if seat is None else text(seat)
-
-        return Property(Column(heading), cell)
-
-    return told("Host", lambda each: each.host), told("GPU", gpu_text)
+    return Table.of("", columns, rows, name="hosts")

@@ -26,7 +26,6 @@ from gpumagic.gpu_ranks.answer_memory import (
     memory_parts,
     memory_text,
 )
-from gpumagic.gpu_ranks.answer_seats import seat_columns
 from gpumagic.gpu_ranks.answer_where import Waiting, waiting_text
 from gpumagic.gpu_ranks.answers import (
     LOAD,
@@ -224,17 +223,17 @@ def _unmatched(report: RanksReport) -> str:
 def _parts(report: RanksReport) -> Iterator[Part]:
     """Times or memory; what to do about it; what is known of each rank."""
     names = words.Names(report.seats)
-    every = [*words.unfinished_table(report.unfinished)]
+    every = None
     if report.of_memory:
         yield from memory_parts(report, names)
-        every[:0] = [memory_of_every(report, names)] if report.memory else []
+        every = memory_of_every(report, names) if report.memory else None
     elif report.times:
         yield from _times(report, names)
-        every.insert(0, _every_rank(report, names))
+        every = _every_rank(report, names)
     yield from _unfinished_notes(report, names)
     yield from (memory_notes if report.of_memory else _notes)(report, names)
-    if every:
-        yield Details(f"Every {names.noun}", tuple(every), "ranks")
+    if every is not None:
+        yield Details(f"Every {names.noun}", (every,), "ranks")
     yield (how_memory_is_known if report.of_memory else _how)(report, names)
 
 
@@ -340,12 +339,10 @@ def _every_rank(report: RanksReport, names: Names) -> Table:
     """Those for which others waited longest first; without any, by their own work."""
     ordered = sorted(report.times, key=lambda each: (-each.blamed_s, -each.own_s))
     more = [view_shares.ranged("Came last", lambda each: each.last, "{:,}".format)]
-    if report.seats:
-        more += seat_columns(report.seats)
     if any(each.flags for each in report.times):
         noted = lambda row: "; ".join(dict(row.shares[0].flags).values())  # noqa: E731
         more.append(Property(Column("Noted"), noted))
-    rows = [view_shares.Row(names.one(each.name), (each,)) for each in ordered]
+    rows = [view_shares.Row(names.at(each.name), (each,)) for each in ordered]
     table = _table(report, "", rows, *more)
     return table.beginning(_FIRST) if len(rows) > MANY else table
 

@@ -12,7 +12,7 @@ from gpumagic.report.units import count_text, shortened
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from gpumagic.drawing import Note, Table
+    from gpumagic.drawing import Note
     from gpumagic.gpu_ranks.answers import Answer, Seat
     from gpumagic.report.places import CodeLine
 
@@ -224,21 +224,3 @@ def unfinished_notes(
     elif "interrupted" in whys and not died:
         text = "ranks that were interrupted may disagree on what comes next"
         yield Note("warning", text, anew)
-
-
-def unfinished_table(unfinished: Sequence[Unfinished]) -> Iterator[Table]:
-    """All who gave no whole answer, where the first line has not named all."""
-    from gpumagic.drawing import Column, Property, Table
-
-    if len({(each.why, each.text) for each in unfinished}) < 2:
-        return
-    properties = (
-        Property(Column("Rank"), lambda each: str(each.name)),
-        Property(Column("Did not finish"), why_text),
-        Property(Column("Said last"), lambda each: clean(each.text, 200) or None),
-        Property(
-            Column("At"),
-            lambda each: None if each.line is None else line_text(each.line),
-        ),
-    )
-    yield Table.of("Who did not finish", properties, unfinished)

@@ -219,18 +219,17 @@ class _Measurement:
         way = {RECORDER: self._recorded, KERNELS: self._kernels}.get(
             told_by, self._profiled
         )
-        seat = on_rank.seat() | {"rank": self._ranks.rank}
         seen: dict[str, Any] = {}
         raised: BaseException | None = None
         self.said = {
             "version": VERSION,
             "kind": "done",
-            "seat": seat,
+            "seat": on_rank.seat() | {"rank": self._ranks.rank},
             "told_by": told_by,
             "began_ns": now_ns(),
         }
         try:
-            with way(seen):
+            with self._memory(seen), way(seen):
                 self.said["began_ns"] = now_ns()
                 try:
                     yield
@@ -260,14 +259,13 @@ class _Measurement:
     def _recorded(self, seen: dict[str, Any]) -> Iterator[None]:
         """By the flight recorder, which knows when each collective was called."""
         since_ns = now_ns()
-        with self._memory(seen):
-            gathering.start_together(self._ranks)
-            try:
-                yield
-            finally:
-                if self._is_here():
-                    rows, from_ns = recorded(since_ns)
-                    seen |= {"collectives": rows, "has_ends": False, "from_ns": from_ns}
+        gathering.start_together(self._ranks)
+        try:
+            yield
+        finally:
+            if self._is_here():
+                rows, from_ns = recorded(since_ns)
+                seen |= {"collectives": rows, "has_ends": False, "from_ns": from_ns}
 
     @contextlib.contextmanager
     def _kernels(self, seen: dict[str, Any]) -> Iterator[None]:
@@ -290,30 +288,29 @@ class _Measurement:
             return True
 
         alarm = Alarm(_TRACED_S, cut)
-        with self._memory(seen):
-            with contextlib.suppress(GpuMagicError, *_PROFILER_ERRORS):
-                torch_profiler.require_startable(torch)
-                profile = torch_profiler.started(torch, "cuda", devices_alone=True)
-            gathering.start_together(self._ranks)
+        with contextlib.suppress(GpuMagicError, *_PROFILER_ERRORS):
+            torch_profiler.require_startable(torch)
+            profile = torch_profiler.started(torch, "cuda", devices_alone=True)
+        gathering.start_together(self._ranks)
+        if profile is not None:
+            alarm.set()
+        try:
+            yield
+        finally:
+            alarm.off()
+            if torch.cuda.is_initialized():
+                with contextlib.suppress(RuntimeError):  # an error of the block's
+                    torch.cuda.synchronize()
+            seen |= {"ended_ns": now_ns(), "told_by": ""}
             if profile is not None:
-                alarm.set()
-            try:
-                yield
-            finally:
-                alarm.off()
-                if torch.cuda.is_initialized():
-                    with contextlib.suppress(RuntimeError):  # an error of the block's
-                        torch.cuda.synchronize()
-                seen |= {"ended_ns": now_ns(), "told_by": ""}
-                if profile is not None:
-                    # The user's own profiler may have taken its place meanwhile.
-                    with contextlib.suppress(OSError, GpuMagicError, *_PROFILER_ERRORS):
-                        if "until_ns" not in seen:
-                            torch_profiler.stop(torch, profile)
-                        read = _read_trace(torch_profiler.exported(profile))
-                        if "until_ns" in seen and "ended_ns" in read:
-                            seen["until_ns"] = read["ended_ns"]
-                        seen |= read | {"told_by": KERNELS}
+                # The user's own profiler may have taken its place meanwhile.
+                with contextlib.suppress(OSError, GpuMagicError, *_PROFILER_ERRORS):
+                    if "until_ns" not in seen:
+                        torch_profiler.stop(torch, profile)
+                    read = _read_trace(torch_profiler.exported(profile))
+                    if "until_ns" in seen and "ended_ns" in read:
+                        seen["until_ns"] = read["ended_ns"]
+                    seen |= read | {"told_by": KERNELS}
 
     @contextlib.contextmanager
     def _profiled(self, seen: dict[str, Any]) -> Iterator[None]:
