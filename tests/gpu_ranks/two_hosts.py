@@ -139,7 +139,6 @@ def test_a_clock_that_is_ahead(two, ahead_s):
     two.on([2, 3], "_o._recorded, _c.now_ns = _was_time, _was_now")
 
     waits_s = [each.waits_s for each in report.times]
-    assert report.slowest == 3
     assert waits_s == pytest.approx([1.2, 0.8, 0.4, 0.0], abs=0.2)
     assert 0 < report.clock_error_s < 0.005
 
