@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpumagic.report.places import CodeLine
 
 EVERY_S = 1.0
-_ENDS_S = 5.0  # within which the thread ends, unless a driver keeps it
+_ENDS_S = 5.0  # within which the thread ends
 THREAD = "gpumagic-lookout"
 _COLLECTIVES = "distributed_c10d.py"
 _WRAPPERS = frozenset({"wrapper", "all_reduce_wrapper"})

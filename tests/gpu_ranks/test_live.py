@@ -9,8 +9,6 @@ import pytest
 from gpumagic.gpu_ranks import live
 from gpumagic.gpu_ranks.answers import Alive, Unfinished
 
-GIB = 1 << 30
-
 
 class Screen:
     """Where a panel is drawn; what was."""

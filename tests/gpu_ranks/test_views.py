@@ -13,7 +13,6 @@ from gpumagic.gpu_ranks.unfinished import Names
 from tests.gpu_ranks.samples import SAMPLES, STRAGGLER, seats
 
 REPORTS = dict(SAMPLES)
-NS = 1_000_000_000
 
 
 def text(report, width=80):

@@ -26,7 +26,6 @@ JOB = "tests.gpu_ranks.watched_job"
 RANKS = 4
 SLOW_S = 0.04
 MS = 1_000_000
-UNRECORDED = "this torch records no collectives of gloo"
 
 
 class Job:
