@@ -169,14 +169,14 @@ def _timed(
 
 
 def _reading_s(torch: Any, dist: Any) -> float:
+    from gpumagic.gpu_ranks.flight_recorder import recorded
     from gpumagic.gpu_ranks.meeting import now_ns
-    from gpumagic.gpu_ranks.seen import recorded
 
     since_ns, gradient = now_ns(), torch.rand(10)
     for _ in range(_READS):
         dist.all_reduce(gradient)
     began_s = time.perf_counter()
-    recorded(since_ns, _READS)
+    recorded(since_ns)
     return (time.perf_counter() - began_s) / _READS
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.gpu_ranks.answer_times import RanksReport, RankTime
 from gpumagic.gpu_ranks.answer_where import open_at_the_end
-from gpumagic.gpu_ranks.answers import MANY, Done, each_once, read_answer
+from gpumagic.gpu_ranks.answers import Done, each_once, read_answer
 from gpumagic.gpu_ranks.unfinished import unfinished_of
 from gpumagic.report.collectives import (
     Attendance,
@@ -28,8 +28,8 @@ from gpumagic.report.collectives import (
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-    from gpumagic.gpu_ranks.answers import Answer, Collective, RankMemory
-    from gpumagic.report.collectives import Latest, Waits
+    from gpumagic.gpu_ranks.answers import Answer
+    from gpumagic.report.collectives import Latest, Share
 
 _NS = 1_000_000_000
 _FOR_EVER = 1 << 62  # nanoseconds
@@ -39,25 +39,19 @@ _PART_OF_IT = 0.5  # of what the slowest spends more: then it lies there
 _ALONE = 0.8  # of what others waited for it: then it lies before one collective
 
 
-def analyse(
-    answers: Iterable[Any], *, code: str = "", with_memory: bool = False
-) -> RanksReport:
+def analyse(answers: Iterable[Any], *, with_memory: bool = False) -> RanksReport:
     """Tell who was slow and who waited, from what ranks have said.
 
     Args:
         answers: For each rank the plain dictionary that it has sent.
 
-        code: What they ran.
-
         with_memory: Whether memory is what is asked.
     """
     read = [read_answer(each, place) for place, each in enumerate(answers)]
-    return of_answers(read, code=code, with_memory=with_memory)
+    return of_answers(read, with_memory=with_memory)
 
 
-def of_answers(
-    read: Sequence[Answer], *, code: str = "", with_memory: bool = False
-) -> RanksReport:
+def of_answers(read: Sequence[Answer], *, with_memory: bool = False) -> RanksReport:
     """The same from answers that have been read."""
     read = each_once(read)
     done = {each.name: each for each in read if isinstance(each, Done)}
@@ -67,9 +61,8 @@ def of_answers(
         for name, each in sorted(done.items())
         if each.memory is not None
     )
-    first = _first_to_run_out(memory)
-    grouped = any(each.seat.rank is not None for each in done.values())
-    died = [each.name for each in unfinished if each.why == "died"] if grouped else []
+    peaks = {each.name: float(each.peak_bytes) for each in memory if each.peak_bytes}
+    left = {each.name: b for each in memory if (b := each.left_bytes) is not None}
     return replace(
         _of_done(done),
         seats=tuple(each.seat for _, each in sorted(done.items())),
@@ -78,25 +71,11 @@ def of_answers(
         unfinished=unfinished,
         ranks=len(read),
         waiting=open_at_the_end(read) if unfinished else (),
-        code=code,
-        group_died=f"rank {died[0]} died" if died else None,
-        runs_out_first=None if first is None else first.name,
-        odd_in_memory=_odd_in_memory(memory),
+        runs_out_first=min(left, key=lambda name: left[name], default=None),
+        odd_in_memory=tuple(odd_ones(peaks)),
         told_by=next((each.told_by for each in done.values() if each.told_by), ""),
         moves_known=all(each.has_ends for each in done.values()),
     )
-
-
-def _odd_in_memory(memory: Sequence[RankMemory]) -> tuple[int, ...]:
-    """Ranks whose peak is far from that of the others."""
-    peaks = {each.name: float(each.peak_bytes) for each in memory if each.peak_bytes}
-    return tuple(odd_ones(peaks))
-
-
-def _first_to_run_out(memory: Sequence[RankMemory]) -> RankMemory | None:
-    """The rank whose peak came nearest to its limit."""
-    known = [each for each in memory if each.left_bytes is not None]
-    return min(known, key=lambda each: each.left_bytes or 0, default=None)
 
 
 # -------------------------------------------------------------------------- times
@@ -131,18 +110,7 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
     if not all(each.by_model for each in through.values()):  # a model has no noise
         slowest = _standing_out(own_s, blamed_s)
     others_s = median([s for n, s in own_s.items() if n != slowest] or [0.0])
-    begins = {n: e.began_ns + offsets[n].ns for n, e in through.items() if n in offsets}
-    on_one_clock = len(begins) == len(through)
-    first_ns = min(begins.values(), default=0)
-    times = tuple(
-        _time(
-            each,
-            waits,
-            (begins[name] - first_ns) / _NS if on_one_clock else None,
-            with_spans=len(through) <= MANY,
-        )
-        for name, each in through.items()
-    )
+    times = tuple(_time(each, waits.shares[each.name]) for each in through.values())
     errors_ns = [
         each.error_ns for each in offsets.values() if each.error_ns is not None
     ]
@@ -154,10 +122,9 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
         slowest=slowest,
         ratio=own_s[slowest] / others_s if slowest is not None and others_s else None,
         during=_during(through, slowest),
-        phases_told=slowest is not None and bool(through[slowest].phases),
         differently=_differently(through, slowest),
         one_collective=_one_collective(waits.latest, slowest),
-        clock_error_s=max(errors_ns, default=0) / _NS if len(begins) > 1 else None,
+        clock_error_s=max(errors_ns, default=0) / _NS if len(offsets) > 1 else None,
         told_s=max(each.elapsed_s for each in times) if is_part else None,
         took_s=took_s if is_part else None,
         steps_s=steps_s,
@@ -221,28 +188,9 @@ def _known_of_all(
     first_ns, last_ns = max(begins, default=-_FOR_EVER), min(ends, default=_FOR_EVER)
     if first_ns >= last_ns:
         return {}
-    within = {
+    return {
         name: _within(each, first_ns - offsets[name].ns, last_ns - offsets[name].ns)
         for name, each in done.items()
-    }
-    # Clocks agree but nearly: what lies across an edge may be within it on some alone.
-    seen = [
-        e for its in within.values() for e in its.collectives if e.number is not None
-    ]
-    counts = Counter((each.group, each.name, each.number) for each in seen)
-    members = Counter(
-        group
-        for its in within.values()
-        for group in {e.group for e in its.collectives if e.number is not None}
-    )
-
-    def is_common(each: Collective) -> bool:
-        key = each.group, each.name, each.number
-        return each.number is None or counts[key] == members[each.group]
-
-    return {
-        name: replace(each, collectives=tuple(filter(is_common, each.collectives)))
-        for name, each in within.items()
     }
 
 
@@ -290,15 +238,7 @@ def _with_ends(done: dict[int, Done], offsets: Mapping[int, Offset]) -> dict[int
     return found
 
 
-def _time(
-    each: Done, waits: Waits[int], began_s: float | None, *, with_spans: bool
-) -> RankTime:
-    share = waits.shares[each.name]
-
-    def since(spans: Sequence[tuple[int, int]]) -> tuple[tuple[float, float], ...]:
-        began_ns = each.began_ns
-        return tuple(((a - began_ns) / _NS, (b - began_ns) / _NS) for a, b in spans)
-
+def _time(each: Done, share: Share) -> RankTime:
     return RankTime(
         each.name,
         elapsed_s=(each.ended_ns - each.began_ns) / _NS,
@@ -307,9 +247,6 @@ def _time(
         moves_s=share.moves_ns / _NS,
         blamed_s=share.blamed_ns / _NS,
         last=share.last,
-        began_s=began_s,
-        waits=since(waits.waiting[each.name]) if with_spans else None,
-        moves=since(waits.moving[each.name]) if with_spans else None,
         flags=tuple(each.flags.items()),
     )
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpumagic.drawing import (
     Column,
-    Details,
     Grid,
     Histogram,
     Note,
@@ -18,10 +17,9 @@ from gpumagic.drawing import (
     Table,
     how_measured,
 )
-from gpumagic.gpu_open import view_shares
-from gpumagic.gpu_ranks import unfinished as words
+from gpumagic.gpu_open.view_shares import Row, ranged
 from gpumagic.gpu_ranks.answers import LOAD, MANY
-from gpumagic.report.units import bytes_text, count_text, part_text, shortened
+from gpumagic.report.units import bytes_text, count_text, part_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -40,19 +38,8 @@ _HOW = (
 )
 
 
-# ------------------------------------------------------------------------ verdict
-
-
-def headline(report: RanksReport) -> str:
-    """The peak in the middle, the odd one, and who comes nearest to its limit."""
-    names = words.Names(report.seats)
-    if report.unfinished:
-        return words.unfinished_headline(report.unfinished, report.ranks, names)
-    return memory_text(report, names)
-
-
 def memory_text(report: RanksReport, names: Names) -> str:
-    """The memory of all in a sentence."""
+    """The peak in the middle, the odd one, and who comes nearest to its limit."""
     of_rank = {each.name: each for each in report.memory}
     peaks = [each.peak_bytes for each in report.memory if each.peak_bytes is not None]
     if not peaks:
@@ -77,33 +64,20 @@ def _below(one: RankMemory) -> str:
     return "" if left is None else f", {bytes_text(left)} below its limit"
 
 
-# ------------------------------------------------------------------------- screen
-
-
-def parts(report: RanksReport) -> Iterator[Part]:
-    """Bars to their limits, the odd ones in figures, what to do."""
-    names, memory = words.Names(report.seats), report.memory
+def memory_parts(report: RanksReport, names: Names) -> Iterator[Part]:
+    """Bars to their limits, and the odd ones in figures."""
+    memory = report.memory
     known = [each for each in memory if each.peak_bytes is not None]
     odd = [*report.odd_in_memory[:_MOST_ODD]]
     if report.runs_out_first is not None and report.runs_out_first not in odd:
         odd.insert(0, report.runs_out_first)
-    folded = [*words.unfinished_table(report.unfinished)]
     if known:
         yield _picture(known, odd, names)
         alone = [each for each in memory if each.name in odd or len(memory) <= 2]
-        rows = [*_each(alone, names)]
+        rows = [Row(names.one(each.name), (each,)) for each in alone]
         if others := tuple(each for each in memory if each not in alone):
-            rows.append(_Row(count_text(len(others), "other"), others))
+            rows.append(Row(count_text(len(others), "other"), others))
         yield _table("After the cell", rows)
-    if memory:
-        folded.insert(0, _table("", _each(memory, names)))
-    yield from _notes(report, names)
-    if folded:
-        yield Details(f"Memory of every {names.noun}", tuple(folded), "ranks")
-    told = f"{len(known):,} of {count_text(report.ranks, names.noun)}"
-    facts = (("memory known", told), ("code", shortened(report.code, 60)))
-    grid = Grid("", tuple(each for each in facts if each[1]))
-    yield how_measured(grid, Paragraph(_HOW))
 
 
 def _picture(known: Sequence[RankMemory], odd: Sequence[int], names: Names) -> Part:
@@ -129,17 +103,12 @@ def _picture(known: Sequence[RankMemory], odd: Sequence[int], names: Names) -> P
     return Stacks(f"{some}peak and limit".capitalize(), stacks, legend)
 
 
-class _Row(NamedTuple):
-    name: str
-    shares: tuple[RankMemory, ...]
+def memory_of_every(report: RanksReport, names: Names) -> Table:
+    """Each rank in figures."""
+    return _table("", [Row(names.one(each.name), (each,)) for each in report.memory])
 
 
-def _each(memory: Iterable[RankMemory], names: Names) -> Iterator[_Row]:
-    return (_Row(names.one(each.name), (each,)) for each in memory)
-
-
-def _table(caption: str, rows: Iterable[_Row]) -> Table:
-    ranged = view_shares.ranged
+def _table(caption: str, rows: Iterable[Row]) -> Table:
     properties = (
         Property(Column("Rank"), lambda row: row.name),
         ranged("Peak", lambda each: each.peak_bytes, bytes_text),
@@ -150,39 +119,33 @@ def _table(caption: str, rows: Iterable[_Row]) -> Table:
     return Table.of(caption, properties, rows)
 
 
-def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
-    if report.unfinished:
-        yield from words.unfinished_notes(
-            report.unfinished,
-            names,
-            died=report.group_died,
-            in_script=report.in_script,
-            restart=report.restart,
-        )
-        if report.memory:
-            text = f"of those that finished: {memory_text(report, names)}"
-            yield Note("note", text)
-    if ran_out := [each.name for each in report.memory if each.ooms]:
-        text = f"{names.several(ran_out)} ran out of memory since the process began"
-        yield Note("problem", text, _asks(report, ran_out[0], "%gpu_mem why", "why"))
+def memory_notes(report: RanksReport, names: Names) -> Iterator[Note]:
+    """Who would run out first, else who is odd."""
     nearest = next((e for e in report.memory if e.name == report.runs_out_first), None)
     if nearest is not None and _is_near(nearest):
-        hint = _asks(report, nearest.name, "%gpu_mem", "what holds it")
         text = f"{names.one(nearest.name)} would run out first"
-        yield Note("warning", text, f"a smaller batch there; {hint}")
+        hint = f"a smaller batch there; {_asks(report, nearest.name)}"
+        yield Note("warning", text, hint)
     elif report.odd_in_memory:
-        hint = _asks(report, report.odd_in_memory[0], "%gpu_mem", "what holds it")
-        yield Note("warning", "ranks of one job should hold about the same", hint)
+        text = "ranks of one job should hold about the same"
+        yield Note("warning", text, _asks(report, report.odd_in_memory[0]))
 
 
-def _asks(report: RanksReport, rank: int, magic: str, what: str) -> str:
+def _asks(report: RanksReport, rank: int) -> str:
     """What to type to ask one rank alone."""
     engine = next((each.engine for each in report.seats if each.name == rank), None)
     target = rank if engine is None else engine
-    return f"{LOAD} `%%px --targets {target}` above `{magic}` tells {what}"
+    return f"{LOAD} `%%px --targets {target}` above `%gpu_mem` tells what holds it"
 
 
 def _is_near(one: RankMemory) -> bool:
     """Whether little is left below its limit."""
     left, limit = one.left_bytes, one.limit_bytes
     return left is not None and limit is not None and left < _NEAR * limit
+
+
+def how_memory_is_known(report: RanksReport, names: Names) -> Part:
+    """Of how many it is known, and what the figures mean."""
+    known = sum(each.peak_bytes is not None for each in report.memory)
+    told = f"{known:,} of {count_text(report.ranks, names.noun)}"
+    return how_measured(Grid("", (("memory known", told),)), Paragraph(_HOW))

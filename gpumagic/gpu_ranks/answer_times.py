@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.drawing import (
@@ -13,18 +11,21 @@ from gpumagic.drawing import (
     Drawing,
     Grid,
     Histogram,
-    Lane,
     Note,
     Paragraph,
     Property,
-    Span,
-    Timeline,
     how_measured,
     one_screen,
 )
 from gpumagic.gpu_open import view_shares
 from gpumagic.gpu_ranks import unfinished as words
-from gpumagic.gpu_ranks.answer_seats import seat_columns
+from gpumagic.gpu_ranks.answer_memory import (
+    how_memory_is_known,
+    memory_notes,
+    memory_of_every,
+    memory_parts,
+    memory_text,
+)
 from gpumagic.gpu_ranks.answer_where import Waiting, waiting_text
 from gpumagic.gpu_ranks.answers import (
     LOAD,
@@ -40,7 +41,6 @@ from gpumagic.report.units import (
     ratio_text,
     seconds_text,
     share_text,
-    shortened,
 )
 
 if TYPE_CHECKING:
@@ -49,12 +49,9 @@ if TYPE_CHECKING:
     from gpumagic.drawing import Part, Table
     from gpumagic.gpu_ranks.unfinished import Names
 
-OWN, WAITS, MOVES = "own work", "waits for others", "communication"
-_LANES = 4  # in sight
+_BARS = 4  # in sight
 _FIRST = 16  # of very many ranks
 _MUCH_WAITING = 0.05  # of the time of all
-_ODD_STEP = 1.5  # times the median of all steps
-_FINEST = 200  # of the time of all: a gap that nobody would see
 
 _PROFILE = f"{LOAD} `%%px` above `%%cuda_sync_time --profile` tells its kernels"
 _PARTS = "`watch(profile=True)` tells in which part of a step"
@@ -71,10 +68,7 @@ _FLAG_HINTS = {
     "FIRST_USE": _ONCE_MORE,
     "LIBRARY_STARTED": _ONCE_MORE,
 }
-_HOW = (
-    "Each rank was timed from all idle to all idle. Waits that overlap count once. "
-    "No common clock is needed for waits; lanes stand on one."
-)
+_HOW = "Each rank was timed from all idle to all idle. Waits that overlap count once."
 _MOVES_UNKNOWN = (
     "How long data moved is not recorded: it is part of own work, and waits are told "
     "at most."
@@ -92,11 +86,6 @@ class RankTime(Record):
     moves_s: float  # how long data moved
     blamed_s: float  # how long others waited for it
     last: int  # how often it was the last to come
-    began_s: float | None = None  # on the common clock; None without one
-    # when it waited, on its own clock from the beginning of the cell, as pairs; None
-    # of very many ranks
-    waits: tuple[tuple[float, float], ...] | None = None
-    moves: tuple[tuple[float, float], ...] | None = None  # likewise when data moved
     # what its own timing found: in a word, and in a sentence
     flags: tuple[tuple[str, str], ...] = ()
 
@@ -117,10 +106,9 @@ class RanksReport(Report):
     slowest: int | None = None
     ratio: float | None = None  # its own work over that in the median
     during: str | None = None  # where it lies: "forward", "input", ...; None if unknown
-    phases_told: bool = False  # whether parts of a step were told apart
     one_collective: int | None = None  # the one that all of it comes before
     clock_error_s: float | None = None  # of the common clock; None without one
-    told_by: str = ""  # what has told of collectives where no notebook ran the code
+    told_by: str = ""  # what has told of collectives: "flight recorder", ...
     # whether it is known how long data moved; else that is part of own work
     moves_known: bool = True
     # the part of the time that all is known of; None for all of it, 0 for nothing
@@ -128,27 +116,25 @@ class RanksReport(Report):
     took_s: float | None = None  # how long it took altogether, where that is a part
     waiting: tuple[Waiting, ...] = ()  # where a collective was still open at the end
     steps_s: tuple[tuple[int, tuple[float, ...]], ...] = ()  # of each step, by rank
-    code: str = ""  # what was run, its first line
     # what the timing of the slowest rank found, and that of most others did not
     differently: tuple[str, ...] = ()
     runs_out_first: int | None = None  # whose peak came nearest to its limit
     # ranks whose peak is far from that of the others, the farthest first
     odd_in_memory: tuple[int, ...] = ()
-    group_died: str | None = None  # why the group cannot be used any more
     # how much longer a rank may have waited at most, as not all is known to the moment
     waits_more_s: float = 0.0
     restart: str = ""  # what to type so that others take the place of those that hang
 
     def drawing(self) -> Any:
         """What was asked decides what is told first."""
-        from gpumagic.gpu_ranks import answer_memory
-
-        if self.with_memory and (self.memory or not self.times):
-            title, parts = answer_memory.headline(self), answer_memory.parts(self)
-        else:
-            title, parts = headline(self), _parts(self)
         simulated = bool(self.seats) and all(each.simulated for each in self.seats)
-        return Drawing(title, one_screen(parts), "simulated" if simulated else "")
+        label = "simulated" if simulated else ""
+        return Drawing(headline(self), one_screen(_parts(self)), label)
+
+    @property
+    def of_memory(self) -> bool:
+        """Whether it is memory that is told."""
+        return self.with_memory and bool(self.memory or not self.times)
 
     @property
     def slow(self) -> RankTime | None:
@@ -169,8 +155,9 @@ class RanksReport(Report):
     @property
     def in_script(self) -> bool:
         """Whether a launcher has started these ranks, and not a cluster of engines."""
-        started = bool(self.seats) and all(each.engine is None for each in self.seats)
-        return started or bool(self.told_by)
+        if not self.seats:
+            return bool(self.told_by)
+        return all(each.engine is None for each in self.seats)
 
 
 # ------------------------------------------------------------------------ verdict
@@ -181,6 +168,12 @@ def headline(report: RanksReport) -> str:
     names = words.Names(report.seats)
     if report.unfinished:
         return words.unfinished_headline(report.unfinished, report.ranks, names)
+    if report.of_memory:
+        return memory_text(report, names)
+    return _times_text(report, names)
+
+
+def _times_text(report: RanksReport, names: Names) -> str:
     if report.told_s == 0:
         return "no time is known of all ranks at once, so nothing tells who was slow"
     if not report.times:
@@ -228,25 +221,39 @@ def _unmatched(report: RanksReport) -> str:
 
 
 def _parts(report: RanksReport) -> Iterator[Part]:
-    """Ranks on one clock, as bars or as a distribution; the odd ones; what to do."""
+    """Times or memory; what to do about it; what is known of each rank."""
     names = words.Names(report.seats)
-    folded = [*words.unfinished_table(report.unfinished)]
+    every = None
+    if report.of_memory:
+        yield from memory_parts(report, names)
+        every = memory_of_every(report, names) if report.memory else None
+    elif report.times:
+        yield from _times(report, names)
+        every = _every_rank(report, names)
+    yield from _unfinished_notes(report, names)
+    yield from (memory_notes if report.of_memory else _notes)(report, names)
+    if every is not None:
+        yield Details(f"Every {names.noun}", (every,), "ranks")
+    yield (how_memory_is_known if report.of_memory else _how)(report, names)
+
+
+def _times(report: RanksReport, names: Names) -> Iterator[Part]:
+    """Each rank as a bar, or of very many a distribution; the odd ones in figures."""
     if len(report.times) > MANY:
         own_s = [each.own_s for each in report.times]
         yield Histogram(f"Own work of {len(own_s):,} ranks", own_s, seconds_text)
-    elif report.times:
-        yield _picture(report, names)
-    if report.times:
-        rows = view_shares.odd_rows(
-            report.times, report.slow, lambda each: names.at(each.name)
-        )
-        partial = " (of those that finished)" if report.unfinished else ""
-        yield _table(report, f"What each did with its time{partial}", rows)
-        folded.insert(0, _every_rank(report, names))
-    yield from _notes(report, names)
-    if folded:
-        yield Details(f"Every {names.noun}", tuple(folded), "ranks")
-    yield _how(report, names)
+    else:
+        shown = view_shares.in_sight(report.times, report.slow, _BARS)
+        some = f"{len(shown)} of {len(report.times)} ranks: "
+        which = some if len(shown) < len(report.times) else "Each rank: "
+        named = ((names.one(each.name), each, each.elapsed_s) for each in shown)
+        caption = f"{which}what it worked, and how it waited"
+        yield view_shares.bars(caption, named, "own work")
+    rows = view_shares.odd_rows(
+        report.times, report.slow, lambda each: names.at(each.name)
+    )
+    partial = " (of those that finished)" if report.unfinished else ""
+    yield _table(report, f"What each did with its time{partial}", rows)
 
 
 def _table(report: RanksReport, caption: str, rows: Sequence[Any], *more: Any) -> Table:
@@ -259,88 +266,42 @@ def _more_waits(report: RanksReport) -> str | None:
     return view_shares.more_waits(report.waits_more_s, report.elapsed_s)
 
 
-class _OfRank(Lane):
-    """Beside it stands the share of its own work."""
-
-    @cached_property
-    def busy_s(self) -> float:
-        own = (each for each in self.drawn if each.kind == OWN)
-        return sum(each.end_s - each.start_s for each in own)
-
-
-def _picture(report: RanksReport, names: Names) -> Part:
-    """Lanes where there is a common clock, else bars."""
-    shown = view_shares.in_sight(report.times, report.slow, _LANES)
-    some = f"{len(shown)} of {len(report.times)} ranks: "
-    caption = some if len(shown) < len(report.times) else "Each rank: "
-    if any(each.began_s is None or each.waits is None for each in shown):
-        named = ((names.one(each.name), each, each.elapsed_s) for each in shown)
-        said = f"{caption}what it worked, and how it waited"
-        return view_shares.bars(said, named, OWN)
-    until_s = max(each.elapsed_s + (each.began_s or 0.0) for each in report.times)
-    return Timeline(
-        f"{caption}when it worked, and when it waited",
-        tuple(_OfRank(names.one(each.name), tuple(_spans(each))) for each in shown),
-        (OWN, WAITS, MOVES),
-        Span(0.0, until_s),
-        share=OWN,
-    )
-
-
-def _spans(each: RankTime) -> Iterator[Span]:
-    """All of its time is own work but for what it did with others."""
-    began_s = at_s = each.began_s or 0.0
-    together = [
-        Span(began_s + start_s, began_s + end_s, "", kind)
-        for kind, spans in ((WAITS, each.waits), (MOVES, each.moves))
-        for start_s, end_s in spans or ()
-    ]
-    together.sort(key=lambda span: (span.start_s, span.end_s))
-    finest_s = each.elapsed_s / _FINEST
-    pieces = view_shares.joined(together, finest_s)
-    seen = [span for span in pieces if span.end_s - span.start_s > finest_s]
-    unseen_s = sum(span.end_s - span.start_s for span in pieces if span not in seen)
-    for span in seen if unseen_s < each.elapsed_s * _MUCH_WAITING else pieces:
-        if span.start_s > at_s:
-            yield Span(at_s, span.start_s, "", OWN)
-        yield span
-        at_s = max(at_s, span.end_s)
-    if at_s < began_s + each.elapsed_s:
-        yield Span(at_s, began_s + each.elapsed_s, "", OWN)
-
-
 # -------------------------------------------------------------------------- notes
 
 
-def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
-    from gpumagic.gpu_ranks.answer_memory import memory_text
-
+def _unfinished_notes(report: RanksReport, names: Names) -> Iterator[Note]:
+    if not report.unfinished:
+        return
     for each in report.waiting:
         yield Note("problem", waiting_text(each, names))
-    if report.unfinished:
-        yield from words.unfinished_notes(
-            report.unfinished,
-            names,
-            told={name for each in report.waiting for name, _ in each.lines},
-            died=report.group_died,
-            in_script=report.in_script,
-            restart=report.restart,
-        )
-        if report.slow is not None:
-            said = _who_is_slow(report, names)
-            yield Note("note", f"of those that finished: {said}")
+    yield from words.unfinished_notes(
+        report.unfinished,
+        names,
+        told={name for each in report.waiting for name, _ in each.lines},
+        in_script=report.in_script,
+        restart=report.restart,
+    )
+    said = ""
+    if report.of_memory:
+        said = memory_text(report, names) if report.memory else ""
+    elif report.slow is not None:
+        said = _who_is_slow(report, names)
+    if said:
+        yield Note("note", f"of those that finished: {said}")
+
+
+def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
     if report.told_s == 0:
         text = "recorders keep only so many calls, of each rank those of another time"
         yield Note("warning", text, "TORCH_FR_BUFFER_SIZE=20000 keeps more")
     yield from _advice(report, names)
-    yield from _odd_step(report, names)
     if report.with_memory and report.times:
         yield Note("note", memory_text(report, names))
     both = report.matched + report.unmatched
     if report.matched and report.unmatched > both / 10 and not report.unfinished:
         text = f"{report.unmatched:,} of {both:,} collectives tell nothing of waits"
         yield Note("note", text, "they are not on all ranks of their group")
-    if report.told_by == RECORDER and not report.matched and report.ranks > 1:
+    if report.told_by == RECORDER and not report.matched and report.in_script:
         text = "what one rank sends another is not recorded"
         hint = "`watch(profile=True)` tells how long each rank was in it"
         yield Note("note", text, hint)
@@ -365,30 +326,10 @@ def _advice(report: RanksReport, names: Names) -> Iterator[Note]:
     elif report.one_collective is not None:
         text = f"{who} did something once that others did not"
         hint = "look for an `if rank == ...`: saving, logging, evaluating on one rank"
-    elif report.phases_told:
-        text = f"{who} {view_shares.SLOWER_IN_ALL}"
-        on_gpus = any(each.gpu for each in report.seats) or not report.seats
-        hint = view_shares.HINTS["host late"]
-        hint = view_shares.HINT_SLOWER_IN_ALL if on_gpus else hint
     else:
         text = f"{who} came last to {slow.last:,} of {report.matched:,} collectives"
         hint = _PARTS if report.in_script else _LINES
     yield Note("warning", text, hint)
-
-
-def _odd_step(report: RanksReport, names: Names) -> Iterator[Note]:
-    """One step that took much longer than all others, and on whom."""
-    steps = [
-        (length_s, at, name)
-        for name, lengths_s in report.steps_s
-        for at, length_s in enumerate(lengths_s)
-    ]
-    usual_s = median(each[0] for each in steps) if len(steps) > 1 else 0.0
-    longest_s, at, name = max(steps, default=(0.0, 0, 0))
-    if longest_s > _ODD_STEP * usual_s > 0:
-        its, usual = seconds_text(longest_s), seconds_text(usual_s)
-        text = f"step {at + 1:,} took {its} on {names.one(name)}, {usual} in the median"
-        yield Note("note", text, "report.steps_s has those of each rank")
 
 
 # ------------------------------------------------------------------------- folded
@@ -398,12 +339,10 @@ def _every_rank(report: RanksReport, names: Names) -> Table:
     """Those for which others waited longest first; without any, by their own work."""
     ordered = sorted(report.times, key=lambda each: (-each.blamed_s, -each.own_s))
     more = [view_shares.ranged("Came last", lambda each: each.last, "{:,}".format)]
-    if report.seats:
-        more += seat_columns(report.seats)
     if any(each.flags for each in report.times):
         noted = lambda row: "; ".join(dict(row.shares[0].flags).values())  # noqa: E731
         more.append(Property(Column("Noted"), noted))
-    rows = [view_shares.Row(names.one(each.name), (each,)) for each in ordered]
+    rows = [view_shares.Row(names.at(each.name), (each,)) for each in ordered]
     table = _table(report, "", rows, *more)
     return table.beginning(_FIRST) if len(rows) > MANY else table
 
@@ -413,7 +352,7 @@ def _range(seconds: Sequence[float]) -> str:
 
 
 def _how(report: RanksReport, names: Names) -> Part:
-    clock = "each rank has its own, so no lanes can be drawn side by side"
+    clock = "each rank has its own"
     if report.clock_error_s is not None:
         off = seconds_text(report.clock_error_s)
         clock = (
@@ -429,7 +368,6 @@ def _how(report: RanksReport, names: Names) -> Part:
         ("clock", clock),
         ("told by", report.told_by),
         ("known", known),
-        ("code", shortened(report.code, 60)),
     )
     said = [view_shares.WAITS, view_shares.OWN_WORK, view_shares.BLAMED, _HOW]
     said += [] if report.moves_known else [_MOVES_UNKNOWN]

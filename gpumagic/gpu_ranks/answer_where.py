@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpumagic.drawing import (
     Column,
     Drawing,
-    Grid,
     Note,
     Paragraph,
     Property,
@@ -19,7 +18,6 @@ from gpumagic.drawing import (
 )
 from gpumagic.gpu_ranks.answers import (
     EVERYBODYS,
-    RECORDER,
     Alive,
     Call,
     Done,
@@ -48,14 +46,10 @@ if TYPE_CHECKING:
     from gpumagic.gpu_ranks.answers import Answer
 
 _CELL_END = "the end of the cell"  # where a rank is that has come to it
-_OF_TWO = frozenset({"recv", "send"})  # functions that return when another has come
-_TOLD_BY = {
-    RECORDER: "torch's flight recorder",
-    "stacks": "their stacks: which function of torch.distributed each is in",
-}
-_BLIND = (
-    "Ranks told it while they ran; nothing was stopped. A rank can be silent while one "
-    "long call keeps Python's lock."
+_ENDED, _WORKS = "has ended", "works"
+_HOW = (
+    "Ranks told it while they ran, by torch's flight recorder where there is one; "
+    "nothing was stopped. A rank can be silent while one long call keeps Python's lock."
 )
 
 
@@ -64,7 +58,7 @@ class Waiting(Record):
     """A collective that some ranks have called and others have not."""
 
     collective: str | None  # "all_reduce", ...
-    number: int | None  # its place in the order of its group; None by stacks
+    number: int  # its place in the order of its group
     waiting: tuple[int, ...]  # which ranks wait in it
     waited_s: float | None  # for how long, the longest
     missing: tuple[int, ...]  # which ranks have not called it
@@ -73,17 +67,23 @@ class Waiting(Record):
     mismatch: str | None = None
 
 
+class RankIs(NamedTuple):
+    """Where one rank is."""
+
+    name: int
+    doing: str  # "works", "in recv", "has ended"
+    at: str = ""  # the line
+
+
 @dataclass(frozen=True)
 class WhereReport(Report):
     """Who waits for whom just now."""
 
     waiting: tuple[Waiting, ...]  # open collectives, the longest wait first
-    lines: tuple[tuple[int, str], ...] = ()  # where each rank is, as far as known
+    ranks: tuple[RankIs, ...] = ()  # where each is
     seats: tuple[Seat, ...] = ()  # where they sit
     unfinished: tuple[Unfinished, ...] = ()  # ranks that do not answer
-    told_by: str = ""  # "flight recorder", "stacks" or "" where nothing runs
-    # ranks that wait all the same, as in receiving from another
-    waiting_for_one: tuple[int, ...] = ()
+    recorded: bool = True  # whether it is known which collectives are open
 
     def drawing(self) -> Any:
         """The longest wait, where each rank is, and what to do."""
@@ -100,15 +100,18 @@ def headline(report: WhereReport) -> str:
         return waiting_text(report.waiting[0], names)
     if report.unfinished:
         return unfinished_text(report.unfinished, names)
-    if not report.told_by:
+    running = [each for each in report.ranks if each.doing != _ENDED]
+    if not running:
         return "nothing runs on the engines"
-    count = len({name for name, _ in report.lines} - {*report.waiting_for_one})
-    work = f"{count:,} {'works' if count == 1 else 'work'}"
-    if report.waiting_for_one:
-        wait = verb(report.waiting_for_one, "waits", "wait")
-        said = f"{names.several(report.waiting_for_one)} {wait} for another"
-        return f"{said}, in no collective of all{f'; {work}' if count else ''}"
-    return f"no rank waits for another: {work}"
+    work = sum(each.doing == _WORKS for each in running)
+    does = f"{work:,} {'works' if work == 1 else 'work'}"
+    if work == len(running):
+        return f"no rank waits for another: {does}"
+    inside = _most_common(each.doing for each in running if each.doing != _WORKS)
+    there = [each.name for each in running if each.doing == inside]
+    said = f"{names.several(there)} {verb(there, 'is', 'are')} {clean(inside)}"
+    known = "no collective is open" if report.recorded else "no flight recorder here"
+    return f"{known}: {said}{f'; {does}' if work else ''}"
 
 
 def waiting_text(waiting: Waiting, names: Names | None = None) -> str:
@@ -130,34 +133,27 @@ def waiting_text(waiting: Waiting, names: Names | None = None) -> str:
 
 
 def _called(waiting: Waiting) -> str:
-    name = clean(waiting.collective or "a collective")
-    return name if waiting.number is None else f"{name} no. {waiting.number:,}"
+    return f"{clean(waiting.collective or 'a collective')} no. {waiting.number:,}"
 
 
 def where_of(read: Sequence[Answer]) -> WhereReport:
     """Which ranks have called which collective, and who has not."""
-    read = each_once(read)
-    alive = {each.name: each for each in read if isinstance(each, Alive)}
-    gone = {each.name: each for each in read if not isinstance(each, Alive)}
-    recorded = any(each.flight is not None for each in alive.values())
-    lines = {each.name: _line(each) for each in sorted(read, key=lambda e: e.name)}
-    told = {name: line for name, line in lines.items() if line is not None}
-    waiting = _by_recorder(read, told) if recorded else _by_stacks(read, told)
-    open_on = {name for each in waiting for name in each.waiting}
+    read = sorted(each_once(read), key=lambda each: each.name)
+    alive = [each for each in read if isinstance(each, Alive)]
     return WhereReport(
-        waiting=waiting,
-        lines=tuple((name, line.where) for name, line in told.items()),
-        seats=tuple(each.seat for each in gone.values() if isinstance(each, Done)),
-        unfinished=unfinished_of(gone.values()),
-        told_by=RECORDER if recorded else "stacks" if alive else "",
-        waiting_for_one=tuple(
-            name
-            for name, each in sorted(alive.items())
-            if name not in open_on
-            and not (each.flight and each.flight.under_way)
-            and (each.working is False or each.inside in _OF_TWO)
-        ),
+        waiting=_open(read) if alive else (),
+        ranks=tuple(map(_is, read)),
+        seats=tuple(each.seat for each in read if isinstance(each, Done)),
+        unfinished=unfinished_of(e for e in read if not isinstance(e, Alive)),
+        recorded=any(each.flight for each in alive),
     )
+
+
+def _is(answer: Answer) -> RankIs:
+    line, doing = _line(answer), _ENDED
+    if isinstance(answer, Alive):
+        doing = f"in {answer.inside}" if answer.inside else _WORKS
+    return RankIs(answer.name, doing, "" if line is None else line.where)
 
 
 def hanging(where: WhereReport, hang_s: float) -> list[Waiting]:
@@ -168,7 +164,7 @@ def hanging(where: WhereReport, hang_s: float) -> list[Waiting]:
 
 def open_at_the_end(read: Sequence[Answer]) -> tuple[Waiting, ...]:
     """Collectives that are still open where not all ranks have finished."""
-    return where_of(read).waiting or _by_recorder(read, {})
+    return _open(each_once(read))
 
 
 def _line(answer: Answer) -> CodeLine | None:
@@ -178,66 +174,44 @@ def _line(answer: Answer) -> CodeLine | None:
     return answer.line if isinstance(answer, Alive | Unfinished) else None
 
 
-class _At(NamedTuple):
-    """Where a rank is in the order of one group: what it has called, what is open."""
-
-    reached: int
-    last: Call | None = None
-    under_way: Call | None = None
-
-
-def _by_recorder(
-    read: Iterable[Answer], lines: Mapping[int, CodeLine]
-) -> tuple[Waiting, ...]:
+def _open(read: Sequence[Answer]) -> tuple[Waiting, ...]:
     """By group, who is in the collective that is open, and who has not called it."""
-    groups: dict[str, dict[int, _At]] = defaultdict(dict)
-    stuck_s, every = dict[int, float](), list[int]()
+    reached: dict[str, dict[int, int]] = defaultdict(dict)
+    calls: dict[tuple[str, int], dict[int, Call]] = defaultdict(dict)
+    under_way: dict[str, dict[int, int]] = defaultdict(dict)
     for each in read:
-        every.append(each.name)
-        if isinstance(each, Alive) and each.stuck_s is not None:
-            stuck_s[each.name] = each.stuck_s
         flight = each.flight if isinstance(each, Alive | Done) else None
-        for call in flight.last if flight else ():
-            groups[call.group][each.name] = _At(call.number, call)
+        for call in (*flight.last, *flight.under_way) if flight else ():
+            its = reached[call.group]
+            its[each.name] = max(its.get(each.name, -1), call.number)
+            calls[call.group, call.number][each.name] = call
         for call in flight.under_way if flight else ():
-            reached, last, _ = groups[call.group].get(each.name, _At(call.number))
-            at = _At(max(reached, call.number), last, call)
-            groups[call.group][each.name] = at
-    if EVERYBODYS in groups:  # also who has called nothing yet, or has died, is in it
-        there = groups[EVERYBODYS]
-        groups[EVERYBODYS] = {name: there.get(name, _At(-1)) for name in every}
-    found = (_waiting_in(its, lines, stuck_s) for its in groups.values())
-    return tuple(each for each in found if each is not None)
-
-
-def _waiting_in(
-    ranks: Mapping[int, _At],
-    lines: Mapping[int, CodeLine],
-    stuck_s: Mapping[int, float],
-) -> Waiting | None:
-    """Of one group: the collective that is open on some."""
-    number = max(
-        (at.under_way.number for at in ranks.values() if at.under_way), default=-1
-    )
-    calls = {
-        name: call
-        for name, at in ranks.items()
-        for call in (at.last, at.under_way)
-        if call is not None and call.number == number
-    }
-    missing = sorted(name for name, at in ranks.items() if at.reached < number)
-    mismatch = _mismatch(calls)
-    if not calls or not (missing or mismatch):
-        return None
-    return Waiting(
-        _most_common(call.name for call in calls.values() if call.name) or None,
-        number,
-        waiting := tuple(sorted(name for name in calls if ranks[name].under_way)),
-        max((stuck_s[name] for name in waiting if name in stuck_s), default=None),
-        tuple(missing),
-        tuple((name, lines[name]) for name in missing if name in lines),
-        mismatch,
-    )
+            under_way[call.group][each.name] = call.number
+    if EVERYBODYS in reached:  # also who has called nothing yet, or has died, is in it
+        reached[EVERYBODYS] = {each.name: -1 for each in read} | reached[EVERYBODYS]
+    stuck_s = {e.name: e.stuck_s or 0.0 for e in read if isinstance(e, Alive)}
+    lines = {each.name: line for each in read if (line := _line(each)) is not None}
+    found = []
+    for group, its in under_way.items():
+        number = max(its.values())
+        called = calls[group, number]
+        waiting = sorted({*called} & {*its})
+        missing = sorted(e for e, last in reached[group].items() if last < number)
+        mismatch = _mismatch(called)
+        if missing or mismatch:
+            found.append(
+                Waiting(
+                    _most_common(e.name for e in called.values() if e.name) or None,
+                    number,
+                    tuple(waiting),
+                    max((stuck_s.get(each, 0.0) for each in waiting), default=0)
+                    or None,
+                    tuple(missing),
+                    tuple((name, lines[name]) for name in missing if name in lines),
+                    mismatch,
+                )
+            )
+    return tuple(found)
 
 
 def _mismatch(calls: Mapping[int, Call]) -> str | None:
@@ -257,42 +231,18 @@ def _most_common(things: Iterable[str]) -> str:
     return next((each for each, _ in Counter(things).most_common(1)), "")
 
 
-def _by_stacks(
-    read: Sequence[Answer], lines: Mapping[int, CodeLine]
-) -> tuple[Waiting, ...]:
-    """Who is in a collective just now, and who is not; it may be on its way."""
-    inside = {e.name: e for e in read if isinstance(e, Alive) and e.inside}
-    missing = sorted({each.name for each in read} - {*inside})
-    if not inside or not missing:
-        return ()
-    stuck_s = [e.stuck_s for e in inside.values() if e.stuck_s is not None]
-    return (
-        Waiting(
-            _most_common(each.inside or "" for each in inside.values()),
-            None,
-            tuple(sorted(inside)),
-            max(stuck_s, default=None),
-            tuple(missing),
-            tuple((name, lines[name]) for name in missing if name in lines),
-        ),
-    )
-
-
 # ------------------------------------------------------------------------- screen
 
 
 def _parts(report: WhereReport) -> Iterator[Part]:
-
-    table = _table(report)
+    table = where_table(report)
     if table.rows:
         yield table
     yield from _notes(report, Names(report.seats))
-    told_by = _TOLD_BY.get(report.told_by, "nobody")
-    yield how_measured(Grid("", (("told by", told_by),)), Paragraph(_BLIND))
+    yield how_measured(Paragraph(_HOW))
 
 
 def _notes(report: WhereReport, names: Names) -> Iterator[Note]:
-
     if report.waiting and report.waiting[0].mismatch:
         text = "all ranks have to call the same, in one order, with one size"
         yield Note("problem", text, "look for an `if rank == ...` round a collective")
@@ -303,32 +253,26 @@ def _notes(report: WhereReport, names: Names) -> Iterator[Note]:
         yield Note("problem", waiting_text(each, names))
     if report.waiting and report.unfinished:
         yield Note("warning", unfinished_text(report.unfinished, names))
-    if not report.told_by and not report.unfinished:
+    if not report.unfinished and all(each.doing == _ENDED for each in report.ranks):
         hint = "`%%gpu_ranks` above a cell runs it on all"
         yield Note("note", "only what was begun by `%%gpu_ranks` can be asked", hint)
 
 
-def _table(report: WhereReport) -> Table:
+def where_table(report: WhereReport) -> Table:
     """Ranks that are at the same place in one row."""
-    places = dict(report.lines)
-    states = {
-        name: "has ended" if place == _CELL_END else "works"
-        for name, place in places.items()
-    }
-    states |= dict.fromkeys(report.waiting_for_one, "waits for another")
+    doing = {each.name: each.doing for each in report.ranks}
+    places = {each.name: each.at for each in report.ranks}
     for each in report.waiting:
-        states |= dict.fromkeys(each.waiting, f"waits in {_called(each)}")
+        doing |= dict.fromkeys(each.waiting, f"waits in {_called(each)}")
         places |= {name: line_text(line) for name, line in each.lines}
-    states |= {each.name: why_text(each) for each in report.unfinished}
+    doing |= {each.name: why_text(each) for each in report.unfinished}
     alike: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for name, state in sorted(states.items()):
-        alike[state, places.get(name, "")].append(name)
+    for name, its in sorted(doing.items()):
+        alike[its, places.get(name, "")].append(name)
     properties = (
         Property(Column("Ranks"), lambda row: numbers_text(row[1])),
-        Property(Column("Doing"), lambda row: row[0][0]),
+        Property(Column("Doing"), lambda row: clean(row[0][0])),
         Property(Column("At"), lambda row: clean(row[0][1]) or None),
     )
     rows = sorted(alike.items(), key=lambda row: (len(row[1]), row[1]))
-    by = _TOLD_BY.get(report.told_by, "").partition(":")[0]
-    caption = f"Where ranks are{f', by {by}' if by else ''}"
-    return Table.of(caption, properties, rows, name="ranks")
+    return Table.of("Where ranks are", properties, rows, name="ranks")

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 MIME = "application/vnd.gpumagic.rank+json"  # no front end shows it
 VERSION = 2
 MOST_BYTES = 4_000_000
-MOST_COLLECTIVES, MOST_OF_MANY = 20_000, 2_000  # that a rank sends; of many ranks each
-MANY = 64  # ranks: more are compared by their last collectives
-_MOST_IN_ALL = 200_000  # collectives times ranks: analysed in a few seconds
+MANY = 64  # ranks: more are told as a distribution
+_MOST, MOST_IN_ALL = 20_000, 200_000  # collectives of a rank, and of all
 _UNTRUE = (TypeError, ValueError, OverflowError, RecursionError)
 
 EVERYBODYS = "0"  # what torch calls the group that all ranks are in
@@ -51,7 +50,6 @@ class Seat(Record):
     driver: str | None = None
     torch: str | None = None
     simulated: bool = False  # whether its GPU is a simulated one
-    world_size: int | None = None  # how many ranks its group has; None without one
     backend: str | None = None  # of its group, "nccl" or "gloo"; None without one
     # what tells apart machines that have one name; None if unknown
     machine: str | None = None
@@ -67,7 +65,6 @@ class RankMemory(Record):
     # the most that was allocated while the cell ran; None if unknown
     peak_bytes: int | None = None
     limit_bytes: int | None = None  # what its device has
-    ooms: int | None = None
 
     @property
     def left_bytes(self) -> int | None:
@@ -132,7 +129,7 @@ class Done:
     error_line: CodeLine | None = None
     collectives: tuple[Collective, ...] = ()
     has_ends: bool = True  # whether it is known when collectives ended
-    told_by: str = ""  # what has told of them, in a job without a notebook
+    told_by: str = ""  # what has told of them: "flight recorder", ...
     # from when on it is known what was done with others; None for all of it
     from_ns: int | None = None
     until_ns: int | None = None  # likewise until when
@@ -171,8 +168,6 @@ class Alive:
     flight: Flight | None = None
     line: CodeLine | None = None
     inside: str | None = None  # the function of torch.distributed that it is in
-    progress: tuple[int, int | None] | None = None  # steps done, and how many there are
-    working: bool | None = None  # rather than waiting; None if it cannot tell
     stuck_s: float | None = None  # for how long it has been in the same collective
     left: bool = False  # whether it has come to the end of the block
     deaf: bool = False  # whether it was sent Ctrl-C, and has not come back
@@ -227,10 +222,8 @@ def _seat(said: object, place: int) -> Seat:
 
 
 def most_collectives(ranks: int) -> int:
-    """How many of its last collectives a rank sends, by how many ranks there are."""
-    if ranks <= MANY:
-        return MOST_COLLECTIVES
-    return min(MOST_OF_MANY, _MOST_IN_ALL // ranks)
+    """How many of its last collectives a rank sends: analysed in a few seconds."""
+    return min(_MOST, MOST_IN_ALL // ranks)
 
 
 def each_once(read: Iterable[Answer]) -> list[Answer]:

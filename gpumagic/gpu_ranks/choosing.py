@@ -7,7 +7,6 @@ has left the others to somebody else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.errors import GpuMagicError
@@ -15,7 +14,7 @@ from gpumagic.gpu_ranks.answers import DOCTOR
 from gpumagic.report.units import count_text, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Mapping
 
 
 class Choice(NamedTuple):
@@ -25,14 +24,12 @@ class Choice(NamedTuple):
     uuid: str | None
 
 
-@dataclass(frozen=True)
-class Asker:
+class Asker(NamedTuple):
     """An engine that is to have a GPU."""
 
     host: str  # what its host is called
     machine: Hashable  # what tells its host apart from others
     choices: tuple[Choice, ...]  # what it may be given, in the order of CUDA
-    gpu: str | None  # the UUID of its current device; None for none
 
 
 def names_of(askers: Mapping[int, Asker]) -> dict[int, str]:
@@ -40,12 +37,11 @@ def names_of(askers: Mapping[int, Asker]) -> dict[int, str]:
 
     Who may have one GPU alone keeps it, and all others take the first that is left.
     """
-    without = [engine for engine, asker in askers.items() if not asker.choices]
+    without = [str(engine) for engine, asker in askers.items() if not asker.choices]
     if without:
+        who = f"engine{'s' * (len(without) > 1)} {listed(without)}"
         sees = "sees" if len(without) == 1 else "see"
-        raise GpuMagicError(
-            f"nothing was changed: {_engines(without)} {sees} no GPU", DOCTOR
-        )
+        raise GpuMagicError(f"nothing was changed: {who} {sees} no GPU", DOCTOR)
     taken: set[tuple[Hashable, Choice]] = set()
     found = {}
     for engine, asker in sorted(
@@ -55,15 +51,11 @@ def names_of(askers: Mapping[int, Asker]) -> dict[int, str]:
         if not free:
             raise _none_left(askers, engine)
         taken.add((asker.machine, free[0]))
-        found[engine] = _name(free[0], asker.choices)
+        number, uuid = free[0]
+        # Slices of one GPU have one number.
+        is_slice = [each.number for each in asker.choices].count(number) > 1
+        found[engine] = str(uuid if is_slice and uuid else number)
     return found
-
-
-def _name(choice: Choice, among: Sequence[Choice]) -> str:
-    """Its number, but of slices of one GPU the UUID."""
-    numbers = [each.number for each in among]
-    is_slice = numbers.count(choice.number) > 1 and choice.uuid is not None
-    return str(choice.uuid if is_slice else choice.number)
 
 
 def _none_left(askers: Mapping[int, Asker], engine: int) -> GpuMagicError:
@@ -78,18 +70,3 @@ def _none_left(askers: Mapping[int, Asker], engine: int) -> GpuMagicError:
         "(srun --gpus-per-task=1), or `%gpu_ranks select --on "
         f"{','.join(map(str, first))}`",
     )
-
-
-def _engines(engines: Sequence[int]) -> str:
-    word = "engine" if len(engines) == 1 else "engines"
-    return f"{word} {listed([str(each) for each in engines])}"
-
-
-def are_given(askers: Mapping[int, Asker]) -> bool:
-    """Whether each sees one GPU alone, which is no other's, from its start on."""
-    mine = {
-        (asker.machine, asker.choices[0])
-        for asker in askers.values()
-        if len(asker.choices) == 1 and asker.gpu == asker.choices[0].uuid
-    }
-    return len(mine) == len(askers)

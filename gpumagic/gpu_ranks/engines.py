@@ -9,7 +9,6 @@ line has ended, and while it still runs.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import math
 import signal
@@ -56,53 +55,36 @@ _DROPPED, _MOST_TIMES = "TaskAborted", 10
 def client_in(namespace: Mapping[str, Any], chosen: Any = None) -> Any:
     """The cluster's client among the names of a notebook."""
     package = sys.modules.get("ipyparallel")
-    if package is None and not _is_installed():
+    every = {
+        name: client
+        for name, value in ([] if package is None else [*namespace.items()])
+        if (client := _client_of(value, package)) is not None
+    }
+    if not every:
         raise MissingPackage(
-            "there is no cluster here: ipyparallel is not installed",
-            "pip install 'gpumagic[ranks]', then start one; %gpu_ranks? has the lines",
+            "there is no cluster here: no variable holds a client of ipyparallel",
+            "import ipyparallel as ipp; rc = ipp.Cluster(n=4).start_and_connect_sync()"
+            " (pip install 'gpumagic[ranks]' brings it)",
         )
-    if package is None:
-        raise MissingPackage(
-            "there is no cluster here: ipyparallel has not been imported",
-            "import ipyparallel as ipp; rc = ipp.Cluster(n=4).start_and_connect_sync()",
-        )
-    clients = (
-        (name, _client_of(value, package)) for name, value in [*namespace.items()]
-    )
-    every = {name: client for name, client in clients if client is not None}
     # What begins with "_" is mostly what cells have shown, kept by IPython.
     found = {name: its for name, its in every.items() if name[0] != "_"} or every
     if any(client is chosen for client in found.values()):
         return chosen
     clusters = {_cluster_of(its): name for name, its in found.items() if its.ids}
-    if len(clusters) > 1:
-        names = list(clusters.values())
+    names = list(clusters.values())
+    if len(names) > 1:
         raise GpuMagicError(
             f"there are {len(names)} clusters here: {listed(names)}",
             f"{names[-1]}.activate() chooses one, as for %px",
         )
-    if clusters:
-        return found[next(iter(clusters.values()))]
-    if not found:
-        raise GpuMagicError(
-            "no variable holds a client of a cluster",
-            "rc = ipp.Cluster(n=4).start_and_connect_sync()",
-        )
-    return list(found.values())[-1]
+    return found[names[0]] if names else list(found.values())[-1]
 
 
 def _cluster_of(client: Any) -> Hashable:
     """The same for all clients of one cluster."""
     told = getattr(client, "_config", None)
-    return (
-        told.get("registration", id(client)) if isinstance(told, dict) else id(client)
-    )
-
-
-def _is_installed() -> bool:
-    with contextlib.suppress(ImportError, ValueError):
-        return importlib.util.find_spec("ipyparallel") is not None
-    return False
+    own = id(client)
+    return told.get("registration", own) if isinstance(told, dict) else own
 
 
 def _client_of(value: Any, package: Any) -> Any | None:
@@ -230,29 +212,24 @@ class Asked:
         name, result = self.names.get(engine, engine), self.results[engine]
         if engine in self._last:
             return read_answer(self._last[engine], name)
-        last_word = None
+        ended = "ended without an answer" if result.ready() else "no answer yet"
+        last_word: Answer = Unfinished(name, "silent", ended)
         if engine in self._alive:
             last_word = read_answer(self._alive[engine], name)
-        error = _failed(result) if result.ready() else None
-        if error is not None:
-            unfinished = _unfinished(name, error)
-            if isinstance(last_word, Alive):
-                return replace(unfinished, line=last_word.line)
-            return unfinished
+        if result.ready() and (error := _failed(result)) is not None:
+            line = last_word.line if isinstance(last_word, Alive) else None
+            return replace(_unfinished(name, error), line=line)
         if isinstance(last_word, Alive):
             return replace(last_word, deaf=self._is_deaf(engine))
-        if last_word is not None:
-            return last_word
-        ended = "ended without an answer" if result.ready() else "no answer yet"
-        return Unfinished(name, "silent", ended)
+        return last_word
 
 
 def _unfinished(name: int, error: BaseException) -> Unfinished:
     kind = str(getattr(error, "ename", type(error).__name__))
     text = str(getattr(error, "evalue", error)).partition("\n")[0]
     if kind in _MISSING and "gpumagic" in text:
-        has = "no gpumagic" if "gpumagic." not in text else "an older gpumagic"
-        return Unfinished(name, "garbage", f"it has {has}: pip install -U gpumagic")
+        lacks = "it has no gpumagic, or an older one: pip install -U gpumagic"
+        return Unfinished(name, "garbage", lacks)
     if "EngineError" in {kind, type(error).__name__}:
         return Unfinished(name, "died", "the engine is gone")
     why = "interrupted" if kind == KeyboardInterrupt.__name__ else "raised"
@@ -378,8 +355,8 @@ class Engines:
         names = (name for name, value in namespace.items() if value is self.client)
         rc, count = next(names, None), len(targets)
         if rc is None or not there:
-            which = f"{'engine' if count == 1 else 'engines'} {_listed(targets)}"
-            return f"restart {which}, then `%gpu_ranks group`"
+            which = listed([str(each) for each in targets])
+            return f"restart engines {which}, then `%gpu_ranks group`"
         return (
             f"{rc}.cluster.start_engines_sync(n={count}); "
             f"{rc}.wait_for_engines({len(self.client.ids) + count}); "
@@ -391,10 +368,6 @@ class Engines:
         ended = [result for result in asked.results.values() if result.ready()]
         with contextlib.suppress(RuntimeError, ValueError):  # it still runs, or is gone
             self.client.purge_local_results(ended)
-
-
-def _listed(engines: Sequence[int]) -> str:
-    return listed([str(each) for each in engines])
 
 
 def _range(part: str, there: Sequence[int]) -> list[int]:

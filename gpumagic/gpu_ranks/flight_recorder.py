@@ -1,9 +1,11 @@
-"""Reads torch's flight recorder: where this rank is in the order of its collectives.
+"""Reads torch's flight recorder: where a rank is, and when it has called what.
 
 The recorder is on by default, also on gloo and without a GPU. Its way out is private to
-torch and differs by version, so it is looked for; without it, stacks have to do. To ask
-for numbers takes some ten microseconds; names come with all that it has recorded, which
-takes a tenth of a second.
+torch and differs by version, so it is looked for. To ask for numbers takes some ten
+microseconds; names come with all that it has recorded, which takes a tenth of a second.
+It keeps the newest calls in a ring, with the moment of each. It does not say when a
+collective of gloo has ended; but none ends before the last rank has called it, which is
+enough for waits once clocks are put together.
 
 Numbers come by what this process alone calls its groups; calls have that beside the
 name that all ranks know. A torch with NCCL has two recorders, one for its collectives
@@ -17,7 +19,7 @@ import functools
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.gpu_ranks.answers import EVERYBODYS
@@ -28,13 +30,8 @@ if TYPE_CHECKING:
 
 _WAYS_OUT = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 _NUMBER = "collective_seq_id"
-
-
-class Numbers(NamedTuple):
-    """How far a rank is in the order of one group; -1 before the first."""
-
-    called: int  # how many were called
-    ended: int  # how many torch knows to have ended; of gloo it learns that late
+_RING = 2_000  # calls that the recorder keeps unless one of these says otherwise
+_RING_IN = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 
 
 def flight(*, asks_for_calls: bool = True) -> dict[str, Any] | None:
@@ -63,27 +60,17 @@ def flight(*, asks_for_calls: bool = True) -> dict[str, Any] | None:
             if its in under_way
         ],
         "last": [
-            _row(name, last[its]) if its in last else [name, status[its].called, "", ""]
+            _row(name, last[its]) if its in last else [name, status[its], "", ""]
             for name, its in named.items()
-            if status[its].called >= 0
+            if status[its] >= 0
         ],
     }
 
 
-def is_there() -> bool:
-    """Whether this torch has the recorder that all backends write to."""
-    module = sys.modules.get("torch._C._distributed_c10d")
-    return getattr(module, _WAYS_OUT[0], None) is not None
-
-
-def numbers() -> dict[str, Numbers]:
-    """How far this rank is in the order of each group; empty without a recorder."""
+def numbers() -> dict[str, int]:
+    """The number of the last call in each group, -1 for none; empty if unknown."""
     if (roll := _roll()) is not None:
-        waits_in = None if roll.wait is None else roll.wait.call
-        return {
-            name: Numbers(call.number, call.number - (call is waits_in))
-            for name, call in tuple(roll.last.items())
-        }
+        return {name: call.number for name, call in tuple(roll.last.items())}
     status = {group: its for each, _ in _told() for group, its in each.items()}
     return {name: status[group] for name, group in _named(status).items()}
 
@@ -110,12 +97,12 @@ def group_of(call: Mapping[str, Any]) -> str:
     return str((call.get("process_group") or [EVERYBODYS])[0])
 
 
-def _named(status: Mapping[str, Numbers]) -> dict[str, str]:
+def _named(status: Mapping[str, int]) -> dict[str, str]:
     """What this process calls each group, by name; of several the newest.
 
     A group that nobody has seen a call of is one that no other rank knows.
     """
-    used = frozenset(each for each, its in status.items() if its.called >= 0)
+    used = frozenset(each for each, its in status.items() if its >= 0)
     names = {"0": EVERYBODYS} | _names_of(used - {"0"})
     found = {}
     for group in sorted(status, key=lambda each: (len(each), each)):
@@ -139,7 +126,7 @@ def _row(group: str, call: Mapping[str, Any]) -> list[Any]:
 
 
 def _calls(
-    entries: list[dict[str, Any]], status: Mapping[str, Numbers]
+    entries: list[dict[str, Any]], status: Mapping[str, int]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
     """By group: its last call, and its first one that has not ended.
 
@@ -148,7 +135,7 @@ def _calls(
     """
     last: dict[str, dict[str, Any]] = {}
     under_way: dict[str, dict[str, Any]] = {}
-    least = {group: its.called + 1 for group, its in status.items()}
+    least = {group: its + 1 for group, its in status.items()}
     for each in reversed(entries):
         group, number = each["pg_id"], each.get(_NUMBER, -1)
         if each.get("is_p2p") or group not in least:
@@ -165,7 +152,7 @@ def _calls(
 
 def _told(
     *, with_calls: bool = False
-) -> list[tuple[dict[str, Numbers], list[dict[str, Any]]]]:
+) -> list[tuple[dict[str, int], list[dict[str, Any]]]]:
     """How far each group is, and calls, the oldest first; of NCCL's recorder last.
 
     Where there are two, what they call a group begins with the recorder.
@@ -183,12 +170,9 @@ def _told(
 
 def _read(
     told: dict[str, Any], prefix: str
-) -> tuple[dict[str, Numbers], list[dict[str, Any]]]:
+) -> tuple[dict[str, int], list[dict[str, Any]]]:
     status = {
-        f"{prefix}{group}": Numbers(
-            int(its.get("last_enqueued_collective", -1)),
-            int(its.get("last_completed_collective", -1)),
-        )
+        f"{prefix}{group}": int(its.get("last_enqueued_collective", -1))
         for group, its in told["pg_status"].items()
     }
     entries = [
@@ -197,3 +181,38 @@ def _read(
         if isinstance(each, dict)
     ]
     return status, entries
+
+
+# ------------------------------------------------------------- what a block has called
+
+
+def is_recorded() -> bool:
+    """Whether this torch has a recorder for all backends, and it is on."""
+    said = [os.environ.get(each, "") for each in _RING_IN]
+    ring = next((int(each) for each in said if each.isdecimal()), _RING)
+    module = sys.modules.get("torch._C._distributed_c10d")
+    return ring > 0 and getattr(module, _WAYS_OUT[0], None) is not None
+
+
+def recorded(since_ns: int) -> tuple[list[list[Any]], int | None]:
+    """The calls since a moment; and from when on, where the recorder has lost some."""
+    there = calls()
+    entries = [each for each in there if _created_ns(each) >= since_ns]
+    # All that is there is new: so what came before it is gone.
+    is_lost = len(entries) == len(there) and bool(there) and there[0]["record_id"] > 0
+    rows = [row for each in entries if (row := _travelling(each)) is not None]
+    return rows, rows[0][4] if is_lost and rows else None
+
+
+def _travelling(entry: Mapping[str, Any]) -> list[Any] | None:
+    """As a collective travels; None for what only two have to do with."""
+    group = group_of(entry)
+    if entry.get("is_p2p") or not group:
+        return None
+    name = str(entry.get("profiling_name", "")).rpartition(":")[2]
+    number, at_ns = int(entry.get("collective_seq_id", 0)), _created_ns(entry)
+    return [group, number, name, None, at_ns, at_ns]
+
+
+def _created_ns(entry: Mapping[str, Any]) -> int:
+    return int(entry.get("time_created_ns", 0))

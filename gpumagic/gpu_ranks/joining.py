@@ -8,15 +8,12 @@ import functools
 import os
 import socket
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError, error_line
 from gpumagic.gpu_ranks import on_rank
 from gpumagic.gpu_ranks.meeting import Meeting, common_store, distributed_here
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _PATIENCE = dt.timedelta(seconds=60)  # with others that are to come
 _LATER = dt.timedelta(minutes=30)  # with what is asked of the store afterwards
@@ -26,27 +23,18 @@ _HERE = "127.0.0.1"
 _NS = 1_000_000_000
 
 
-def choices(asked: dict[str, Any]) -> dict[str, Any]:
-    """Which GPUs this process may be given."""
-    return on_rank.seat(asked["engine"]) | {"choices": on_rank.choices()}
-
-
-def choose(asked: dict[str, Any]) -> dict[str, Any]:
+def choose(asked: dict[str, Any], *, dry_run: bool) -> None:
     """Let this process see one GPU alone, unless CUDA has started."""
     from gpumagic import gpu_select
     from gpumagic.gpu_select.report import Verdict
 
     fixed = {Verdict.FIXED, Verdict.FIXED_FOR_TORCH, Verdict.LOST}
-    gpu, dry_run = str(asked["gpu"]), asked["dry_run"]
-    try:
-        tried = gpu_select.select(gpu, dry_run=True)
-        # Where it is too late a real choice changes nothing, and says so.
-        gpu_select.select(gpu, dry_run=dry_run and tried.verdict not in fixed)
-    except GpuMagicError as error:
-        return on_rank.seat(asked["engine"]) | {"refused": error.problem}
+    gpu = str(asked["gpu"])
+    tried = gpu_select.select(gpu, dry_run=True)
+    # Where it is too late a real choice changes nothing, and says so.
+    gpu_select.select(gpu, dry_run=dry_run and tried.verdict not in fixed)
     if not dry_run:
         os.environ["LOCAL_RANK"] = str(asked["local_rank"])
-    return on_rank.seat(asked["engine"])
 
 
 def meet(asked: dict[str, Any]) -> dict[str, Any]:
@@ -57,8 +45,7 @@ def meet(asked: dict[str, Any]) -> dict[str, Any]:
     """
     _store_of_rank_0.cache_clear()
     address = _HERE if asked["one_host"] else socket.gethostname()
-    port = _store_of_rank_0().port
-    return on_rank.seat(asked["engine"]) | {"address": address, "port": port}
+    return {"address": address, "port": _store_of_rank_0().port}
 
 
 @functools.lru_cache(maxsize=1)  # it has to live until `join`
@@ -84,7 +71,7 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update({name: str(value) for name, value in variables.items()})
     try:
-        _end_group()
+        end_group()
         on_rank.warm_up()  # a group that there is by then would be held for ever
         if asked["rank"] == 0:
             store = _store_of_rank_0()
@@ -102,23 +89,16 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
         store.set_timeout(_LATER)
     except BaseException as error:
         if not dist.is_initialized():  # others take these for a group that is there
-            _put_back(before)
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                os.environ |= {} if value is None else {name: value}
         if not isinstance(error, Exception):
             raise
-        return on_rank.seat(asked["engine"]) | {"refused": error_line(error)}
-    return on_rank.seat(asked["engine"])
+        return {"refused": error_line(error)}
+    return {}
 
 
-def leave(asked: dict[str, Any]) -> dict[str, Any]:
-    """Leave the group of this process, if there is one."""
-    try:
-        _end_group()
-    except GpuMagicError as error:
-        return on_rank.seat(asked["engine"]) | {"refused": error.problem}
-    return on_rank.seat(asked["engine"])
-
-
-def _end_group() -> None:
+def end_group() -> None:
     """End torch.distributed here, which waits for what still runs in it."""
     distributed = distributed_here()
     if distributed is None:
@@ -163,14 +143,6 @@ def _backend() -> str | None:
     known = torch.distributed.Backend.default_device_backend_map
     is_lost = current is not None and current.type not in known
     return "gloo" if is_lost and simulated_box() is None else None
-
-
-def _put_back(variables: Mapping[str, str | None]) -> None:
-    for name, value in variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
 
 
 def meet_all(key: str, ranks: int, *, within_s: float = _TOGETHER_S) -> Meeting | None:

@@ -6,15 +6,16 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Column, Drawing, Table
-from gpumagic.gpu_ranks.answer_where import hanging, waiting_text, where_of
-from gpumagic.gpu_ranks.answers import Alive, Done, Unfinished
-from gpumagic.gpu_ranks.engines import HEARS_S
-from gpumagic.gpu_ranks.unfinished import (
-    Names,
-    unfinished_text,
-    verb,
+from gpumagic.drawing import Drawing
+from gpumagic.gpu_ranks.answer_where import (
+    hanging,
+    waiting_text,
+    where_of,
+    where_table,
 )
+from gpumagic.gpu_ranks.answers import Alive, Unfinished
+from gpumagic.gpu_ranks.engines import HEARS_S
+from gpumagic.gpu_ranks.unfinished import Names, unfinished_text, verb
 from gpumagic.report.units import count_text, seconds_text
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 _FEWEST_S_BETWEEN = 0.25
 _BEGINS_AFTER_S = 1.0
-_MOST_ROWS = 8
 _FAILED = frozenset({"raised", "lost", "died"})
 
 
@@ -56,7 +56,7 @@ class Panel:
         self._place.show(self._drawing(asked, now_s))
 
     def _drawing(self, asked: Asked, now_s: float) -> Drawing:
-        answers = asked.checked()
+        answers = [each for each in asked.checked() if not _is_silent(each)]
         took = seconds_text(now_s - self._began_s)
         running, all_of_them = len(asked.running), len(asked.results)
         title = f"{running} of {count_text(all_of_them, 'engine')} run since {took}"
@@ -69,7 +69,12 @@ class Panel:
         if self._interrupted_s is not None:
             has_time = now_s - self._interrupted_s > HEARS_S
             title = _after_ctrl_c(answers, len(asked.interrupted), has_time=has_time)
-        return Drawing(title, (_table(answers),))
+        return Drawing(title, (where_table(where),))
+
+
+def _is_silent(answer: Answer) -> bool:
+    """Whether a rank has not said anything yet."""
+    return isinstance(answer, Unfinished) and answer.why == "silent"
 
 
 def _after_ctrl_c(answers: Sequence[Answer], sent_to: int, *, has_time: bool) -> str:
@@ -79,26 +84,3 @@ def _after_ctrl_c(answers: Sequence[Answer], sent_to: int, *, has_time: bool) ->
         return f"Ctrl-C was sent to {count_text(sent_to, 'engine')}"
     said = f"{Names().several(running)} {verb(running, 'does', 'do')} not hear Ctrl-C"
     return f"{said}: press it again to stop waiting"
-
-
-def _table(answers: Sequence[Answer]) -> Table:
-    rows = sorted(answers, key=lambda each: each.name)[:_MOST_ROWS]
-    columns = Column("Rank", number=True), Column("Is"), Column("At"), Column("Steps")
-    cells = tuple((str(each.name), *_row(each)) for each in rows)
-    return Table("Where ranks are", columns, cells)
-
-
-def _row(answer: Answer) -> tuple[str, str, str]:
-    if isinstance(answer, Done):
-        return "at the end" if answer.error is None else "has failed", "", ""
-    if isinstance(answer, Unfinished):
-        return "begins" if answer.why == "silent" else f"has {answer.why}", "", ""
-    if not isinstance(answer, Alive):
-        return "at the end", "", ""
-    line = "" if answer.line is None else answer.line.where
-    state = "waits for others" if answer.working is False else "works"
-    state = f"waits in {answer.inside}" if answer.inside else state
-    if answer.progress is None:
-        return state, line, ""
-    done, total = answer.progress
-    return state, line, f"{done:,}" if total is None else f"{done:,} of {total:,}"

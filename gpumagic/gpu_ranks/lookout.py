@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from gpumagic.devices.driver import open_driver
-from gpumagic.devices.now import Looking
 from gpumagic.gpu_ranks.answers import VERSION
 from gpumagic.gpu_ranks.flight_recorder import flight, numbers
 from gpumagic.report.frontend import running_cell, running_shell
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from gpumagic.report.places import CodeLine
 
 EVERY_S = 1.0
-_ENDS_S = 5.0  # within which the thread ends, unless a driver keeps it
+_ENDS_S = 5.0  # within which the thread ends
 THREAD = "gpumagic-lookout"
 _COLLECTIVES = "distributed_c10d.py"
 _WRAPPERS = frozenset({"wrapper", "all_reduce_wrapper"})
@@ -46,14 +44,12 @@ class Lookout:
     ) -> None:
         self._tell, self._rank = tell, rank
         self._every_s, self._quiet_s = every_s, quiet_s
-        self._looking = Looking(open_driver)
         self._ended = threading.Event()
         self._main = threading.get_ident()
         self._began_s = time.monotonic()
-        self._before: Any = None  # what did not move, if nothing moves
+        self._before: Any = None  # how many calls there were at the last look
         self._since_s = 0.0
         self._flight: dict[str, Any] | None = None
-        self._at: Any = None  # where the thread stood when that was asked
         self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
 
     def __enter__(self) -> Self:
@@ -74,9 +70,7 @@ class Lookout:
     def said(self) -> dict[str, Any]:
         """Where this rank is just now."""
         frame = sys._current_frames().get(self._main)  # noqa: SLF001 -- as faulthandler
-        loops = self._looking.loops()
-        inside = _inside(frame)
-        recorded, stuck_s = self._flown(inside)
+        recorded, stuck_s = self._flown()
         return {
             "version": VERSION,
             "kind": "alive",
@@ -84,45 +78,26 @@ class Lookout:
             "since_s": time.monotonic() - self._began_s,
             "flight": recorded,
             "line": _users_line(frame),
-            "inside": inside,
+            "inside": _inside(frame),
             "stuck_s": stuck_s,
-            "progress": [loops[0].done, loops[0].total] if loops else None,
-            "working": None if inside is None and recorded is None else not stuck_s,
         }
 
-    def _flown(self, inside: str | None) -> tuple[dict[str, Any] | None, float | None]:
+    def _flown(self) -> tuple[dict[str, Any] | None, float | None]:
         """What the recorder says, and since when the same collective has been open.
 
-        Without a recorder a thread that has not computed since the last look, and is
-        in the same function of torch.distributed, is thought to be in the same call.
-
-        Calls are asked for where none has come since the last look, and again only once
-        the thread has computed: else it cannot have come out of what it was in.
+        Calls are asked for where none has come since the last look, and again as long
+        as one of them is open.
         """
-        groups, stands = numbers(), (inside, _computed_ms(self._main))
-        at = groups or (inside and stands)
-        now_s = time.monotonic()
-        if not at or at != self._before:
+        at, now_s = numbers(), time.monotonic()
+        if at != self._before:
             self._before, self._since_s, self._flight = at, now_s, None
-        if not self._flight and (not at or now_s - self._since_s <= self._quiet_s):
+        stuck_s = now_s - self._since_s
+        if not at or (self._flight is None and stuck_s <= self._quiet_s):
             return flight(asks_for_calls=False), None
-        if not groups:
-            return None, now_s - self._since_s
-        if self._flight is None or (self._flight["under_way"] and stands != self._at):
-            self._flight, self._at = flight(), stands
+        if self._flight is None or self._flight["under_way"]:
+            self._flight = flight()
         is_open = bool(self._flight and self._flight["under_way"])
-        return self._flight, now_s - self._since_s if is_open else None
-
-
-def _computed_ms(thread: int) -> int | None:
-    """How long a thread has computed; None where the system does not tell.
-
-    One that has ended is not asked: its number leads to memory that may be gone.
-    """
-    clock_of = getattr(time, "pthread_getcpuclockid", None)
-    if clock_of is None or thread not in sys._current_frames():  # noqa: SLF001
-        return None
-    return round(time.clock_gettime(clock_of(thread)) * 1e3)
+        return self._flight, stuck_s if is_open else None
 
 
 def _inside(frame: FrameType | None) -> str | None:

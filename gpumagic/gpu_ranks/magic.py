@@ -44,12 +44,6 @@ class RanksMagics(GpuMagics):
     @argument("--mem", action="store_true", help="Of a cell: the memory of each rank.")
     @argument("--on", metavar="ENGINES", help="Only on these, as in --on 0,2 or 0-3.")
     @argument(
-        "--hang",
-        more=True,
-        metavar="TIME",
-        help="After how long an open collective is told (5s).",
-    )
-    @argument(
         "--backend",
         more=True,
         metavar="NAME",

@@ -21,7 +21,7 @@ from gpumagic.gpu_ranks.engines import Engines, client_in, hear, metadata_of, wa
 from gpumagic.gpu_ranks.live import Panel
 from gpumagic.notebook.live import place_in
 from gpumagic.report.frontend import running_cell
-from gpumagic.report.units import count_text, listed, parse_seconds
+from gpumagic.report.units import count_text, listed
 
 if TYPE_CHECKING:
     import argparse
@@ -112,27 +112,16 @@ class Notebook:
                 "the engines have no GPU: it is this notebook alone that simulates one",
                 f"%px import gpumagic; {box.call()}",
             )
-        if choosing.are_given(askers):
-            return replace(_seats_of(asked), already=True)
         names = choosing.names_of(askers)
 
-        def choose(*, dry_run: bool) -> SeatsReport:
-            asked = self._asked(
-                engines,
-                "choose",
-                targets,
-                lambda e: {
-                    "gpu": names[e],
-                    "local_rank": local[e],
-                    "dry_run": dry_run,
-                },
-            )
-            return _seats_of(asked)
+        def choice(engine: int) -> dict[str, Any]:
+            return {"gpu": names[engine], "local_rank": local[engine]}
 
-        tried = choose(dry_run=True)
-        if tried.unfinished:
-            return tried
-        return replace(choose(dry_run=False), chosen=True)
+        tried = self._asked(engines, "try", targets, choice)
+        if (report := _seats_of(tried)).unfinished:
+            return report
+        asked = self._asked(engines, "choose", targets, choice)
+        return replace(_seats_of(asked), chosen=True)
 
     def _group(self, engines: Engines, typed: argparse.Namespace) -> SeatsReport:
         hosts = self._by_host(engines, self._free(engines, typed))
@@ -209,14 +198,11 @@ class Notebook:
                 "key": f"gpumagic: cell {self._cells} of {self._began_ns}",
                 "ranks": len(targets),
             },
-            hang_s=_HANG_S if typed.hang is None else parse_seconds(typed.hang),
+            hang_s=_HANG_S,
         )
         self._last = asked
         _show_outputs(asked.results)
-        first = next((line for line in cell.splitlines() if line.strip()), "")
-        report = analysis.of_answers(
-            asked.checked(), code=first.strip(), with_memory=typed.mem
-        )
+        report = analysis.of_answers(asked.checked(), with_memory=typed.mem)
         if not asked.running:
             return report
         restart = engines.restart_line(asked.running, self._shell.user_ns)
@@ -287,11 +273,7 @@ def _word_of(typed: argparse.Namespace, *, above_a_cell: bool) -> str:
         )
     if more:
         raise UsageProblem(f"{here}: {more[0]} is one word too many", "leave it out")
-    for option, place in (
-        ("mem", "%%gpu_ranks"),
-        ("hang", "%%gpu_ranks"),
-        ("backend", "%gpu_ranks group"),
-    ):
+    for option, place in (("mem", "%%gpu_ranks"), ("backend", "%gpu_ranks group")):
         if getattr(typed, option) and here != place:
             raise UsageProblem(
                 f"%gpu_ranks: --{option} has no meaning here",
@@ -331,12 +313,8 @@ def _asker(asked: Asked, engine: int) -> choosing.Asker:
     said = asked.said(engine)
     rows = said.get("choices") or ()
     host, machine = str(said.get("host")), said.get("machine")
-    return choosing.Asker(
-        host,
-        (host, machine),
-        tuple(choosing.Choice(*row) for row in rows),
-        said.get("gpu"),
-    )
+    choices = tuple(choosing.Choice(*row) for row in rows)
+    return choosing.Asker(host, (host, machine), choices)
 
 
 def _seats_of(asked: Asked, why_not: str = "refused") -> SeatsReport:

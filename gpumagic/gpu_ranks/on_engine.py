@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython import get_ipython
 
+from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_ranks import joining, on_rank
 from gpumagic.gpu_ranks.answers import MIME
 from gpumagic.gpu_ranks.lookout import Lookout
@@ -20,31 +21,31 @@ if TYPE_CHECKING:
 
 
 def answer(request: str) -> None:
-    """Do what was asked, and say what came of it."""
+    """Do what was asked, and say where this engine sits then."""
     asked = json.loads(request)
-    kinds: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-        "seat": lambda asked: on_rank.seat(asked["engine"]),
-        "warm": _warm_up,
-        "meet": joining.meet,
-        "join": joining.join,
-        "leave": joining.leave,
-        "choices": joining.choices,
-        "choose": joining.choose,
-    }
     if asked["kind"] == "run":
         _run(asked)
-    else:
-        _say(kinds[asked["kind"]](asked))
+        return
+    kinds: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
+        "seat": lambda _: None,
+        "warm": lambda _: on_rank.warm_up(),
+        "meet": joining.meet,
+        "join": joining.join,
+        "leave": lambda _: joining.end_group(),
+        "choices": lambda _: {"choices": on_rank.choices()},
+        "try": lambda asked: joining.choose(asked, dry_run=True),
+        "choose": lambda asked: joining.choose(asked, dry_run=False),
+    }
+    try:
+        more = kinds[asked["kind"]](asked)
+    except GpuMagicError as error:
+        more = {"refused": error.problem}
+    _say(on_rank.seat(asked["engine"]) | (more or {}))
 
 
 def _say(said: dict[str, Any]) -> None:
     """Publish it under a kind of our own: no front end shows it."""
     get_ipython().display_pub.publish({MIME: said, "text/plain": ""})
-
-
-def _warm_up(asked: dict[str, Any]) -> dict[str, Any]:
-    on_rank.warm_up()
-    return on_rank.seat(asked["engine"])
 
 
 def _run(asked: dict[str, Any]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import socket
 import sys
@@ -23,29 +22,24 @@ from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.driver import open_driver
 from gpumagic.devices.opening import runtime_now
 from gpumagic.devices.simulated import simulated_box
-from gpumagic.devices.tracing import trace
 from gpumagic.errors import DeviceError, GpuMagicError, error_line
 from gpumagic.gpu_mem.cell import CellRun
 from gpumagic.gpu_mem.counters import read as read_counters
-from gpumagic.gpu_open.communication import marks_on_the_host
-from gpumagic.gpu_ranks.answers import MOST_BYTES, VERSION, most_collectives
-from gpumagic.gpu_ranks.flight_recorder import flight
+from gpumagic.gpu_ranks.answers import RECORDER, VERSION, most_collectives
+from gpumagic.gpu_ranks.flight_recorder import flight, is_recorded, recorded
 from gpumagic.gpu_ranks.lookout import line_of
-from gpumagic.gpu_ranks.meeting import distributed_here, own_clock
-from gpumagic.gpu_ranks.seen import Mark, last_numbers, with_groups
+from gpumagic.gpu_ranks.meeting import distributed_here, now_ns, own_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from gpumagic.cuda_sync_time.answer_run import TimingReport
     from gpumagic.cuda_sync_time.api import Watched
-    from gpumagic.devices.tracing import Tracing
     from gpumagic.gpu_open.trace_events import TraceEvents
     from gpumagic.gpu_open.trace_records import RankTrace
     from gpumagic.gpu_select.answer_gpus import SelectReport
     from gpumagic.gpu_select.report import Row
 
-HOST_VARIABLE = "GPUMAGIC_HOST"  # who is one machine to others, where names mislead
 _NS = 1_000_000_000
 _BEGIN, _END = "gpumagic: all idle, begin", "gpumagic: all idle, end"
 _TRACED_S = 10.0  # at most, of all that a GPU does: a minute takes gigabytes
@@ -61,7 +55,7 @@ _OF_TWO = frozenset({"send", "recv", "send_recv"})
 
 def seat(engine: int | None = None) -> dict[str, Any]:
     """Where this process sits; nothing is started to find out."""
-    rank, world_size, backend = group()
+    rank, _, backend = group()
     local_rank = _number_in("LOCAL_RANK")
     told = _machine()
     row = _current(told, local_rank)
@@ -69,9 +63,8 @@ def seat(engine: int | None = None) -> dict[str, Any]:
         "version": VERSION,
         "kind": "seat",
         "rank": rank,
-        "world_size": world_size,
         "engine": engine,
-        "host": os.environ.get(HOST_VARIABLE) or socket.gethostname(),
+        "host": socket.gethostname(),
         "machine": own_clock(),
         "pid": os.getpid(),
         "local_rank": local_rank,
@@ -194,17 +187,17 @@ class Measured:
         self.said: dict[str, Any] | None = None
 
 
-def warm_up() -> None:
+def warm_up(*, profile: bool = False) -> None:
     """Import and start what the first measured block would else pay for: seconds.
 
     Ranks that import late would be blamed for it.
     """
-    _warmed(_marks_alone() or _may_trace())
+    _warmed(_is_traced(profile=profile), profile=profile)
 
 
 @functools.cache  # by whether it is traced, as that starts more
-def _warmed(*_: object) -> None:
-    with measuring():
+def _warmed(_: object, *, profile: bool) -> None:
+    with measuring(profile=profile):
         pass
 
 
@@ -217,79 +210,60 @@ def measuring(
     *,
     engine: int | None = None,
     together: Callable[[], object] = lambda: None,
+    profile: bool = False,
 ) -> Iterator[Measured]:
-    """Measure a block on this rank; an error of its own goes through."""
+    """Measure a block on this rank; an error of its own goes through.
+
+    The recorder tells of what gloo did, unless a profile is wanted. Of a device all is
+    traced: without operators its collectives have no groups.
+    """
     from gpumagic import cuda_sync_time
 
-    measured, called = Measured(), dict[str, int]()
+    measured, since_ns = Measured(), now_ns()
     memory: CellRun | None = None
     timing: Watched | None = None
-    with _folder_of_a_trace() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
-        # Of a device all is traced: without operators its collectives have no groups.
-        marks_alone = _marks_alone()
-        whole = str(file) if not marks_alone and _may_trace() else None
+        whole = str(file) if _is_traced(profile=profile) else None
         try:
-            with (
-                counted() as memory,
-                _begun(together),
-                _marks(file) if marks_alone else contextlib.nullcontext() as marks,
-                cuda_sync_time.watch(trace_file=whole, trace_s=_TRACED_S) as timing,
-            ):
-                if marks is not None:
-                    marks.begin()
-                called = last_numbers()
-                yield measured
+            with counted() as memory:
+                together()
+                with cuda_sync_time.watch(
+                    trace_file=whole, trace_s=_TRACED_S
+                ) as timing:
+                    since_ns = now_ns()
+                    yield measured
         except BaseException as raised:
             measured.error = raised
             raise
         finally:
             report = None if timing is None else timing.report
-            seen = _read(file)
-            error = measured.error
-            measured.said = fitting(
-                {
-                    "version": VERSION,
-                    "kind": "done",
-                    "seat": seat(engine),
-                    "error": error_line(error),
-                    "error_line": None if error is None else line_of(error),
-                    "flight": flight(asks_for_calls=error is not None),
-                    **times_of(report, seen, called),
-                    "memory": None if memory is None else memory_of(memory),
-                    "flags": _flags(report),
-                }
-            )
+            seen, error = _read(file), measured.error
+            measured.said = {
+                "version": VERSION,
+                "kind": "done",
+                "seat": seat(engine),
+                "error": error_line(error),
+                "error_line": None if error is None else line_of(error),
+                "flight": flight(asks_for_calls=error is not None),
+                **(times_of(report, seen) if seen else _recorded(report, since_ns)),
+                "memory": None if memory is None else memory_of(memory),
+                "flags": _flags(report),
+            }
 
 
-def _marks_alone() -> bool:
-    return _has_torch() and runtime_now().kind == CpuRuntime.kind
-
-
-def _may_trace() -> bool:
-    """Whether torch's profiler can start: not before CUDA is used, and not twice."""
+def _is_traced(*, profile: bool) -> bool:
+    """Whether a block is: torch's profiler starts not before CUDA, and not twice."""
     from gpumagic.devices.torch_profiler import require_startable
 
     if not _has_torch():
+        return False
+    if runtime_now().kind == CpuRuntime.kind and is_recorded() and not profile:
         return False
     with contextlib.suppress(DeviceError):
         require_startable(sys.modules["torch"])
         return True
     return False
-
-
-def _folder_of_a_trace() -> contextlib.AbstractContextManager[str]:
-    """Where one is written; without torch there is none, and a folder takes time."""
-    if _has_torch():
-        return tempfile.TemporaryDirectory()
-    return contextlib.nullcontext(os.devnull)
-
-
-@contextlib.contextmanager
-def _begun(together: Callable[[], object]) -> Iterator[None]:
-    """What is prepared for before, and not after, all have met."""
-    together()
-    yield
 
 
 @contextlib.contextmanager
@@ -303,26 +277,6 @@ def counted() -> Iterator[CellRun]:
         run.end(None)
 
 
-@contextlib.contextmanager
-def _marks(file: Path) -> Iterator[Tracing | None]:
-    """Trace but what is annotated; None where a profiler of the user's runs."""
-    tracing = None
-    try:
-        with contextlib.ExitStack() as stack:
-            with contextlib.suppress(DeviceError):
-                started = trace(sys.modules["torch"], CpuRuntime.kind, marks_alone=True)
-                tracing = stack.enter_context(started)
-            try:
-                yield tracing
-            finally:
-                if tracing is not None:
-                    tracing.end()
-    finally:
-        if tracing is not None:
-            with contextlib.suppress(DeviceError, OSError):
-                tracing.save(file)
-
-
 def _flags(timing: TimingReport | None) -> dict[str, str]:
     """What its timing found, but not that it was traced, as all are."""
     found = () if timing is None else timing.flags
@@ -330,17 +284,12 @@ def _flags(timing: TimingReport | None) -> dict[str, str]:
     return {name: text for name, text in told.items() if name not in _OF_ALL}
 
 
-def fitting(said: dict[str, Any], ranks: int = 1) -> dict[str, Any]:
+def fitting(said: dict[str, Any], ranks: int) -> dict[str, Any]:
     """The same with its last collectives alone, where they would be too many."""
-    rows = said.get("collectives") or []
-    most = min(len(rows), most_collectives(ranks))
-    while True:
-        lost, kept = rows[: len(rows) - most], rows[len(rows) - most :]
-        if lost:
-            said = said | {"collectives": kept, "from_ns": lost[-1][5]}
-        if not most or len(json.dumps(said)) <= MOST_BYTES:
-            return said
-        most //= 2
+    rows, most = said.get("collectives") or [], most_collectives(ranks)
+    if len(rows) <= most:
+        return said
+    return said | {"collectives": rows[-most:], "from_ns": rows[-most - 1][5]}
 
 
 def _read(file: Path) -> tuple[TraceEvents, RankTrace] | None:
@@ -357,34 +306,45 @@ def _read(file: Path) -> tuple[TraceEvents, RankTrace] | None:
     return None
 
 
+def _elapsed_s(timing: TimingReport | None) -> float | None:
+    return None if timing is None else timing.run.elapsed_s
+
+
+def _recorded(timing: TimingReport | None, since_ns: int) -> dict[str, Any]:
+    """What a block took, and what torch's recorder knows of it."""
+    elapsed_s = _elapsed_s(timing)
+    said: dict[str, Any] = {
+        "elapsed_s": elapsed_s,
+        "by_model": simulated_box() is not None,
+        "began_ns": since_ns,
+        "ended_ns": since_ns + round((elapsed_s or 0.0) * _NS),
+    }
+    rows, from_ns = recorded(since_ns)
+    if not rows or said["by_model"]:
+        return said
+    known = {"collectives": rows, "from_ns": from_ns, "has_ends": False}
+    return said | known | {"told_by": RECORDER}
+
+
 def times_of(
-    timing: TimingReport | None,
-    trace: tuple[TraceEvents, RankTrace] | None,
-    called: Mapping[str, int],
+    timing: TimingReport | None, trace: tuple[TraceEvents, RankTrace]
 ) -> dict[str, Any]:
     """What a block took, and what was done with others meanwhile, as it travels."""
-    elapsed_s = None if timing is None else timing.run.elapsed_s
-    is_simulated = simulated_box() is not None
-    said: dict[str, Any] = {"elapsed_s": elapsed_s, "by_model": is_simulated}
-    if trace is None:
-        return said | {"began_ns": 0, "ended_ns": round((elapsed_s or 0.0) * _NS)}
     events, rank = trace
+    elapsed_s = _elapsed_s(timing)
     began_ns, ended_ns = _window(events, elapsed_s)
-    marks = marks_on_the_host(events)
-    if marks and len(marks) == len(rank.collectives):
-        named = [Mark(each.name, each.start_ns, each.end_ns) for each in marks]
-        seen = with_groups(rank.collectives, named, called, began_ns)
-        rank = replace(rank, collectives=tuple(seen))
-    profile = None if timing is None else timing.profile
-    if profile is not None and profile.is_cut:
-        said["until_ns"] = ended_ns
-    return said | {
+    said: dict[str, Any] = {
+        "elapsed_s": elapsed_s,
+        "by_model": simulated_box() is not None,
         "began_ns": began_ns,
         "ended_ns": ended_ns,
         "collectives": _rows(rank, began_ns, ended_ns),
         "phases": dict(rank.phases),
         "steps_s": [step.length_s for step in rank.steps],
     }
+    profile = None if timing is None else timing.profile
+    is_cut = profile is not None and profile.is_cut
+    return said | ({"until_ns": ended_ns} if is_cut else {})
 
 
 def _rows(rank: RankTrace, began_ns: int, ended_ns: int) -> list[list[Any]]:
@@ -394,6 +354,11 @@ def _rows(rank: RankTrace, began_ns: int, ended_ns: int) -> list[list[Any]]:
     have done more or less with each other before it.
     """
     zero_ns, counted = rank.zero_ns or 0, Counter[str | None]()
+    module = sys.modules.get("torch.distributed.distributed_c10d")
+    groups = getattr(getattr(module, "_world", None), "pg_map", ())
+    # gloo's marks tell no group: of several it is in one that no other rank is in.
+    nowhere = f"unknown group of process {os.getpid()} on {socket.gethostname()}"
+    unnamed = nowhere if len(groups) > 1 else ""
     rows: list[list[Any]] = []
     for each in rank.collectives:
         start_ns = zero_ns + round(each.start_s * _NS)
@@ -404,7 +369,7 @@ def _rows(rank: RankTrace, began_ns: int, ended_ns: int) -> list[list[Any]]:
         if each.name not in _OF_TWO:
             number = each.number if each.numbered else counted[each.group]
             counted[each.group] += 1
-        row = [each.group or "", number, each.name, each.nbytes, start_ns, end_ns]
+        row = [each.group or unnamed, number, each.name, each.nbytes, start_ns, end_ns]
         beside_ns = round((each.hidden_s or 0.0) * _NS)
         ends_s = (at_s - each.start_s for span in each.hidden for at_s in span)
         spans = [max(round(at_s * _NS), 0) for at_s in ends_s]
@@ -444,11 +409,9 @@ def memory_of(run: CellRun) -> dict[str, Any] | None:
     ]
     limit = runtime.memory_bytes(now.device)
     return {
-        "device": now.device,
         "allocated_bytes": now.allocated_bytes,
         "reserved_bytes": now.reserved_bytes,
         # Where nothing moved, what is there was there all the time.
         "peak_bytes": peaks[0] if peaks else now.allocated_bytes,
         "limit_bytes": None if limit is None else limit[1],
-        "ooms": now.ooms,
     }

@@ -12,7 +12,7 @@ from gpumagic.report.units import count_text, shortened
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from gpumagic.drawing import Note, Table
+    from gpumagic.drawing import Note
     from gpumagic.gpu_ranks.answers import Answer, Seat
     from gpumagic.report.places import CodeLine
 
@@ -194,12 +194,11 @@ def why_text(unfinished: Unfinished) -> str:
     return _WHY[unfinished.why][0]
 
 
-def unfinished_notes(  # noqa: PLR0913 -- each is a fact of its own
+def unfinished_notes(
     unfinished: Sequence[Unfinished],
     names: Names,
     *,
     told: Collection[int] = (),
-    died: str | None = None,
     in_script: bool = False,
     restart: str = "",
 ) -> Iterator[Note]:
@@ -215,30 +214,13 @@ def unfinished_notes(  # noqa: PLR0913 -- each is a fact of its own
         yield Note("problem", f"{names.several(there)} {was} at {line}")
     whys = {each.why for each in unfinished}
     anew = _RESTART_JOB if in_script else _REBUILD
-    if died is not None or "died" in whys:
-        why = clean(died or "one of its ranks is gone")
-        yield Note("problem", f"the group cannot be used any more: {why}", anew)
+    died = [each.name for each in unfinished if each.why == "died"]
+    if died and names.noun == "rank":
+        text = f"the group cannot be used any more: {names.several(died)} died"
+        yield Note("problem", text, anew)
     if "deaf" in whys:
         text = "they wait in C++, where Ctrl-C arrives only once that has ended"
         yield Note("problem", text, restart or "restart these engines")
-    elif "interrupted" in whys and died is None:
+    elif "interrupted" in whys and not died:
         text = "ranks that were interrupted may disagree on what comes next"
         yield Note("warning", text, anew)
-
-
-def unfinished_table(unfinished: Sequence[Unfinished]) -> Iterator[Table]:
-    """All who gave no whole answer, where the first line has not named all."""
-    from gpumagic.drawing import Column, Property, Table
-
-    if len({(each.why, each.text) for each in unfinished}) < 2:
-        return
-    properties = (
-        Property(Column("Rank"), lambda each: str(each.name)),
-        Property(Column("Did not finish"), why_text),
-        Property(Column("Said last"), lambda each: clean(each.text, 200) or None),
-        Property(
-            Column("At"),
-            lambda each: None if each.line is None else line_text(each.line),
-        ),
-    )
-    yield Table.of("Who did not finish", properties, unfinished)

@@ -27,13 +27,11 @@ from gpumagic.gpu_ranks.answers import (
     Alive,
     Answer,
     Unfinished,
-    most_collectives,
     read_answer,
 )
-from gpumagic.gpu_ranks.flight_recorder import flight
+from gpumagic.gpu_ranks.flight_recorder import flight, is_recorded, recorded
 from gpumagic.gpu_ranks.lookout import line_of
 from gpumagic.gpu_ranks.meeting import now_ns
-from gpumagic.gpu_ranks.seen import is_recorded, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -221,18 +219,17 @@ class _Measurement:
         way = {RECORDER: self._recorded, KERNELS: self._kernels}.get(
             told_by, self._profiled
         )
-        seat = on_rank.seat() | {"rank": self._ranks.rank}
         seen: dict[str, Any] = {}
         raised: BaseException | None = None
         self.said = {
             "version": VERSION,
             "kind": "done",
-            "seat": seat,
+            "seat": on_rank.seat() | {"rank": self._ranks.rank},
             "told_by": told_by,
             "began_ns": now_ns(),
         }
         try:
-            with way(seen):
+            with self._memory(seen), way(seen):
                 self.said["began_ns"] = now_ns()
                 try:
                     yield
@@ -262,15 +259,13 @@ class _Measurement:
     def _recorded(self, seen: dict[str, Any]) -> Iterator[None]:
         """By the flight recorder, which knows when each collective was called."""
         since_ns = now_ns()
-        with self._memory(seen):
-            gathering.start_together(self._ranks)
-            try:
-                yield
-            finally:
-                if self._is_here():
-                    most = most_collectives(self._ranks.size)
-                    rows, from_ns = recorded(since_ns, most)
-                    seen |= {"collectives": rows, "has_ends": False, "from_ns": from_ns}
+        gathering.start_together(self._ranks)
+        try:
+            yield
+        finally:
+            if self._is_here():
+                rows, from_ns = recorded(since_ns)
+                seen |= {"collectives": rows, "has_ends": False, "from_ns": from_ns}
 
     @contextlib.contextmanager
     def _kernels(self, seen: dict[str, Any]) -> Iterator[None]:
@@ -293,30 +288,29 @@ class _Measurement:
             return True
 
         alarm = Alarm(_TRACED_S, cut)
-        with self._memory(seen):
-            with contextlib.suppress(GpuMagicError, *_PROFILER_ERRORS):
-                torch_profiler.require_startable(torch)
-                profile = torch_profiler.started(torch, "cuda", devices_alone=True)
-            gathering.start_together(self._ranks)
+        with contextlib.suppress(GpuMagicError, *_PROFILER_ERRORS):
+            torch_profiler.require_startable(torch)
+            profile = torch_profiler.started(torch, "cuda", devices_alone=True)
+        gathering.start_together(self._ranks)
+        if profile is not None:
+            alarm.set()
+        try:
+            yield
+        finally:
+            alarm.off()
+            if torch.cuda.is_initialized():
+                with contextlib.suppress(RuntimeError):  # an error of the block's
+                    torch.cuda.synchronize()
+            seen |= {"ended_ns": now_ns(), "told_by": ""}
             if profile is not None:
-                alarm.set()
-            try:
-                yield
-            finally:
-                alarm.off()
-                if torch.cuda.is_initialized():
-                    with contextlib.suppress(RuntimeError):  # an error of the block's
-                        torch.cuda.synchronize()
-                seen |= {"ended_ns": now_ns(), "told_by": ""}
-                if profile is not None:
-                    # The user's own profiler may have taken its place meanwhile.
-                    with contextlib.suppress(OSError, GpuMagicError, *_PROFILER_ERRORS):
-                        if "until_ns" not in seen:
-                            torch_profiler.stop(torch, profile)
-                        read = _read_trace(torch_profiler.exported(profile))
-                        if "until_ns" in seen and "ended_ns" in read:
-                            seen["until_ns"] = read["ended_ns"]
-                        seen |= read | {"told_by": KERNELS}
+                # The user's own profiler may have taken its place meanwhile.
+                with contextlib.suppress(OSError, GpuMagicError, *_PROFILER_ERRORS):
+                    if "until_ns" not in seen:
+                        torch_profiler.stop(torch, profile)
+                    read = _read_trace(torch_profiler.exported(profile))
+                    if "until_ns" in seen and "ended_ns" in read:
+                        seen["until_ns"] = read["ended_ns"]
+                    seen |= read | {"told_by": KERNELS}
 
     @contextlib.contextmanager
     def _profiled(self, seen: dict[str, Any]) -> Iterator[None]:
@@ -324,11 +318,11 @@ class _Measurement:
         measured = None
         # Before the profile, or it would be in it.
         with contextlib.suppress(GpuMagicError, *_PROFILER_ERRORS):
-            on_rank.warm_up()
+            on_rank.warm_up(profile=True)
         gathering.start_together(self._ranks)
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(GpuMagicError):
-                measured = stack.enter_context(on_rank.measuring())
+                measured = stack.enter_context(on_rank.measuring(profile=True))
             try:
                 yield
             finally:
@@ -372,7 +366,7 @@ def _read_trace(text: str) -> dict[str, Any]:
         file.write_text(text, encoding="utf-8")
         events = read(file)
     rank = rank_of(events)
-    told = on_rank.times_of(None, (events, rank), {})
+    told = on_rank.times_of(None, (events, rank))
     kept = ["collectives"]
     if rank.zero_ns is None:  # its times are by no clock of ours
         kept += ["began_ns", "ended_ns"]

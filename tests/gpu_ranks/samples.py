@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 from gpumagic.gpu_ranks.answer_seats import Misplaced, SeatFinding, SeatsReport
 from gpumagic.gpu_ranks.answer_times import RanksReport, RankTime
-from gpumagic.gpu_ranks.answer_where import Waiting, WhereReport
+from gpumagic.gpu_ranks.answer_where import RankIs, Waiting, WhereReport
 from gpumagic.gpu_ranks.answers import RankMemory, Seat, Unfinished
 from gpumagic.report.places import CodeLine
 
@@ -46,29 +46,17 @@ def seats(count, *, each=4, **more):
 
 def rank_time(name, own_ms, *, slow_ms, moves_ms=8.0, **more):
     """A rank that works, waits for the slowest, and moves data, in three steps."""
-    steps = 3
     waits_ms = max(slow_ms - own_ms, 0.0)
-    length_ms = slow_ms + steps * moves_ms
-    one = length_ms / steps
-    waits, moves = [], []
-    for step in range(steps):
-        end = (step + 1) * one - 2.0
-        moves.append(((end - moves_ms) * MS, end * MS))
-        if waits_ms:
-            begin = end - moves_ms - waits_ms / steps
-            waits.append((begin * MS, (end - moves_ms) * MS))
+    length_ms = slow_ms + 3 * moves_ms
     return RankTime(
         **{
             "name": name,
             "elapsed_s": length_ms * MS,
             "own_s": own_ms * MS,
             "waits_s": waits_ms * MS,
-            "moves_s": steps * moves_ms * MS,
+            "moves_s": 3 * moves_ms * MS,
             "blamed_s": 0.0,
             "last": 0,
-            "began_s": 0.0,
-            "waits": tuple(waits),
-            "moves": tuple(moves),
         }
         | more
     )
@@ -83,12 +71,11 @@ _TIMES = tuple(
         moves_ms=30.0,
         blamed_s=0.117 if name == 3 else 0.0,
         last=3 if name == 3 else 0,
-        began_s=name * 0.2 * MS,
     )
     for name, own_ms in enumerate(_OWN_MS)
 )
 _MEMORY = tuple(
-    RankMemory(name, 38 * GIB, 62 * GIB, 60 * GIB + name * 2**20, 80 * GIB, 0)
+    RankMemory(name, 38 * GIB, 62 * GIB, 60 * GIB + name * 2**20, 80 * GIB)
     for name in range(8)
 )
 STRAGGLER = RanksReport(
@@ -101,7 +88,6 @@ STRAGGLER = RanksReport(
     ratio=1.57,
     during="backward",
     clock_error_s=12e-6,
-    code="for batch in loader:",
 )
 
 
@@ -138,7 +124,7 @@ def _unfinished(ranks, *which, **more):
     left = {each.name for each in which}
     return RanksReport(
         times=tuple(
-            rank_time(name, 245.0 + name, slow_ms=260.0, began_s=None)
+            rank_time(name, 245.0 + name, slow_ms=260.0)
             for name in range(ranks)
             if name not in left
         ),
@@ -166,7 +152,6 @@ _DIED = _unfinished(
     Unfinished(0, "lost", "RuntimeError: Connection closed by peer"),
     Unfinished(1, "lost", "RuntimeError: Connection closed by peer"),
     Unfinished(3, "interrupted", ""),
-    group_died="rank 2 died",
 )
 _SILENT = _unfinished(
     4,
@@ -256,9 +241,10 @@ _DEAF = replace(
 )
 _HANG = WhereReport(
     waiting=(Waiting("all_reduce", 2, (0, 1, 3), 12.0, (2,), ((2, _LINE),)),),
-    lines=tuple((name, "line 3" if name == 2 else "line 5") for name in range(4)),
+    ranks=tuple(
+        RankIs(name, "works", "line 3" if name == 2 else "line 5") for name in range(4)
+    ),
     seats=seats(4),
-    told_by="flight recorder",
 )
 SAMPLES = (
     ("seats", SeatsReport(seats(8), backend="nccl")),
@@ -266,18 +252,6 @@ SAMPLES = (
         "seats-chosen",
         SeatsReport(
             seats(8, rank=False, confirmed=False, torch=None, driver=None), chosen=True
-        ),
-    ),
-    (
-        "seats-given",
-        SeatsReport(
-            tuple(
-                replace(each, gpu_number=0, local_rank=None)  # each sees its own alone
-                for each in seats(
-                    8, rank=False, confirmed=False, torch=None, driver=None
-                )
-            ),
-            already=True,
         ),
     ),
     (
@@ -290,7 +264,9 @@ SAMPLES = (
                 seat(3, gpu=seat(1).gpu, gpu_number=1),
             ),
             (
-                SeatFinding(Misplaced.SHARED_GPU, (1, 3), seat(1).gpu),
+                SeatFinding(
+                    Misplaced.SHARED_GPU, (1, 3), "share one GPU on node0 (GPU 1)"
+                ),
                 SeatFinding(
                     Misplaced.VERSIONS,
                     (0, 3),
@@ -308,7 +284,13 @@ SAMPLES = (
                 *(seat(name, also_on=(seat(0).gpu,)) for name in (1, 2, 3)),
                 *(seat(name) for name in range(4, 16)),
             ),
-            (SeatFinding(Misplaced.ON_GPU_0, (1, 2, 3), seat(0).gpu),),
+            (
+                SeatFinding(
+                    Misplaced.ON_GPU_0,
+                    (1, 2, 3),
+                    "hold memory on GPU 0 of node0, which is that of rank 0",
+                ),
+            ),
             backend="nccl",
         ),
     ),
@@ -362,7 +344,7 @@ SAMPLES = (
                     mismatch=None,
                 ),
             ),
-            lines=((0, HOSTILE), (2, HOSTILE)),
+            ranks=(RankIs(0, HOSTILE, HOSTILE), RankIs(2, "works", HOSTILE)),
         ),
     ),
 )

@@ -146,7 +146,7 @@ def _traced(communicating, computing):
         for at, took in its
     ]
     events = replace(trace(kernels), since_1970=True)
-    said = DONE | on_rank.times_of(None, (events, rank_of(events)), {})
+    said = DONE | on_rank.times_of(None, (events, rank_of(events)))
     return json.loads(json.dumps(said))
 
 

@@ -129,3 +129,17 @@ def test_nccls_calls_are_told_beside_those_of_gloo(monkeypatch):
     assert flight()["last"] == [["0", 7, "all_reduce", "[[4]]"]]
     assert flight()["under_way"] == [["0", 7, "all_reduce", "[[4]]"]]
     assert [each["record_id"] for each in flight_recorder.calls()] == [5, 6]
+
+
+def test_of_many_calls_the_last_are_told(monkeypatch):
+    """What the ring has lost is said: from the first one that is left all is known."""
+    entries = [
+        {"time_created_ns": at, "record_id": at, "process_group": ["0", ""]}
+        | {"profiling_name": "gloo:barrier", "collective_seq_id": at}
+        for at in range(5, 15)
+    ]
+    monkeypatch.setattr(flight_recorder, "calls", lambda: entries)
+
+    assert flight_recorder.recorded(8)[1] is None
+    assert len(flight_recorder.recorded(8)[0]) == 7
+    assert flight_recorder.recorded(0)[1] == 5

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.gpu_ranks import live, lookout
+from gpumagic.gpu_ranks import live
 from gpumagic.gpu_ranks.answers import Alive, Unfinished
-
-GIB = 1 << 30
 
 
 class Screen:
@@ -27,7 +24,7 @@ class Screen:
 
 def alive(name, **more):
     """A rank that works."""
-    return Alive(name, 3.0, working=True, **more)
+    return Alive(name, 3.0, **more)
 
 
 @pytest.fixture
@@ -64,35 +61,3 @@ def test_who_raised_is_told_while_others_wait(panel):
     panel.see(asked(alive(0), Unfinished(1, "raised", "ValueError: no"), alive(2)))
 
     assert panel.screen.drawn[0].title.startswith("rank 1 raised ValueError: no; ")
-
-
-def test_a_driver_that_does_not_answer_keeps_no_cell(monkeypatch):
-    """The cell ends though what looks at the rank waits for a driver that hangs."""
-    monkeypatch.setattr(lookout, "_ENDS_S", 0.05)
-    begun, freed = threading.Event(), threading.Event()
-
-    def hangs():
-        begun.set()
-        assert freed.wait(60)
-
-    told = []
-    looks = lookout.Lookout(told.append, rank=0, every_s=0.001)
-    monkeypatch.setattr(looks, "said", hangs)
-    with looks:
-        assert begun.wait(60)
-
-    assert not freed.is_set()
-    assert told == []
-    freed.set()
-
-
-def test_a_thread_that_has_ended_is_not_asked():
-    """Its number may lead nowhere, and to ask for its clock end the process."""
-    mine = threading.get_ident()
-    other = threading.Thread(target=str)
-    other.start()
-    number = other.ident
-    other.join()
-
-    assert lookout._computed_ms(mine) is not None
-    assert lookout._computed_ms(number) is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -66,30 +65,6 @@ def test_another_hosts_clock_is_put_right(store, monkeypatch):
         assert later["offset_error_ns"] == offset["offset_error_ns"] + 1_000_000
 
 
-def test_ranks_that_wait_for_each_other_do_not_ask_again_and_again(store):
-    """The last one wakes all others; each has asked the store a few times at most."""
-    asked = []
-
-    class Counting:
-        def __getattr__(self, name):
-            asked.append(name)
-            return getattr(store, name)
-
-    def come(rank):
-        time.sleep(0.15 * rank)
-        came.append(Meeting(Counting(), rank, 3).all_come("begun", 60.0))
-
-    came = []
-    threads = [threading.Thread(target=come, args=(rank,)) for rank in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert came == [True] * 3
-    assert len(asked) <= 12
-
-
 def test_who_does_not_come_is_not_waited_for_long(store):
     """A cell begins without them; a store that is gone is an error at once."""
     assert not Meeting(store, 0, 2).all_come("begun", 0.2)
@@ -117,6 +92,4 @@ def group_that_never_ends(monkeypatch):
 def test_a_group_that_does_not_end_is_not_waited_for():
     """It is said that torch does not come back."""
     with pytest.raises(GpuMagicError, match="destroy_process_group"):
-        joining._end_group()
-
-    assert "destroy_process_group" in joining.leave({"engine": 3})["refused"]
+        joining.end_group()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.errors import GpuMagicError, UsageProblem
+from gpumagic.errors import UsageProblem
 from gpumagic.gpu_ranks.notebook import _word_of
 
 NOTHING = {
@@ -15,7 +14,6 @@ NOTHING = {
     "on": None,
     "mem": False,
     "backend": None,
-    "hang": None,
 }
 
 
@@ -33,7 +31,6 @@ def options(*words, above_a_cell=False, **typed):
         ({"words": ["group"], "above_a_cell": True}, "no word group"),
         ({"words": [], "mem": True}, "--mem has no meaning here"),
         ({"words": ["select"], "backend": "nccl"}, "--backend has no meaning here"),
-        ({"words": ["group"], "hang": "3s"}, "--hang has no meaning here"),
     ],
 )
 def test_what_does_not_belong_together_is_refused(typed, says):
@@ -43,15 +40,3 @@ def test_what_does_not_belong_together_is_refused(typed, says):
         options(*typed.pop("words"), **typed)
 
     assert refused.value.hint
-
-
-def test_a_cluster_that_was_stopped(monkeypatch):
-    """Its controller never answers: that is said, where ipyparallel waits for ever."""
-    from gpumagic.gpu_ranks import engines
-
-    for_ever = threading.Event()
-    client = SimpleNamespace(queue_status=lambda _: for_ever.wait())
-    monkeypatch.setattr(engines, "_ANSWERS_S", 0.01)
-    with pytest.raises(GpuMagicError, match="was stopped"):
-        engines.Engines(client).busy([0, 1])
-    for_ever.set()

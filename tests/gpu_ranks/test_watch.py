@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,6 @@ JOB = "tests.gpu_ranks.watched_job"
 RANKS = 4
 SLOW_S = 0.04
 MS = 1_000_000
-UNRECORDED = "this torch records no collectives of gloo"
 
 
 class Job:
@@ -64,8 +62,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """Ranks as torchrun starts them, once for all cases: to start takes longest."""
     folder = tmp_path_factory.mktemp("job")
     # A recorder with few calls is asked for those beside which ranks go on.
-    healthy = "even,slow,one,slow_ddp,many,ahead,unrecorded"
-    jobs = (f"4:{healthy},raises,hangs,fails_within,killed",)
+    healthy = "even,slow,one,many,ahead,unrecorded"
+    jobs = (f"4:{healthy},hangs,fails_within,killed",)
     ran = subprocess.run(
         [sys.executable, "-m", JOB, str(folder), *jobs],
         cwd=ROOT,
@@ -99,10 +97,10 @@ def test_own_work_and_waits_add_up(job: Job) -> None:
         assert parts_s == pytest.approx(each["elapsed_s"])
 
 
-@pytest.mark.parametrize("case", ["slow", "slow_ddp", "ahead", "unrecorded"])
+@pytest.mark.parametrize("case", ["slow", "ahead", "unrecorded"])
 def test_straggler_is_named(job: Job, case: str) -> None:
     """The rank that is slow in each step is the one named, and is waited for."""
-    report, late = job.report(case), 1 if case == "slow_ddp" else 2
+    report, late = job.report(case), 2
     assert report["slowest"] == late
     blamed_s = by_rank(report, "blamed_s")
     least_s = 5 * SLOW_S
@@ -163,17 +161,6 @@ def test_full_recorder_tells_of_the_last_part(job: Job) -> None:
 # ------------------------------------------------------------------------- failure
 
 
-def test_error_goes_through_and_is_told(job: Job) -> None:
-    """An error of one rank reaches its code, and rank 0 names rank and line."""
-    assert [job.case("raises", rank)["seen"] for rank in range(RANKS)] == [
-        *(None, None, "no such batch", None)
-    ]
-    (failed,) = job.report("raises")["unfinished"]
-    assert (failed["name"], failed["why"]) == (2, "raised")
-    assert failed["text"] == "ValueError: no such batch"
-    assert "watched_job.py" in failed["line"]["where"]
-
-
 def test_hang_is_told_once_while_it_lasts(job: Job) -> None:
     """Rank 0 says who waits in what, who has not called it, and where that one is."""
     told = [each for each in job.said.splitlines() if "all_reduce" in each]
@@ -186,8 +173,9 @@ def test_hang_is_told_once_while_it_lasts(job: Job) -> None:
 def test_others_do_not_hang_where_one_fails_within(job: Job) -> None:
     """A rank that fails before a collective leaves a report, and is told at once."""
     report = job.report("fails_within")
-    why = {each["name"]: each["text"] for each in report["unfinished"]}
-    assert why[1] == "ValueError: no such batch"
+    (failed,) = [each for each in report["unfinished"] if each["name"] == 1]
+    assert failed["text"] == "ValueError: no such batch"
+    assert "watched_job.py" in failed["line"]["where"]
     assert job.case("fails_within", 1)["error"] == "ValueError"
     assert "rank 1 has left the block: ValueError: no such batch" in job.said
 
@@ -264,65 +252,6 @@ def test_ranks_that_have_not_met_are_refused(monkeypatch: pytest.MonkeyPatch) ->
         pass
 
 
-class KernelsProfiled:
-    """Stands in for torch's profiler of devices, which has seen two kernels of NCCL."""
-
-    zero_ns = 0  # the moment that its clock counts from
-
-    def __init__(self, activities: list[Any]) -> None:
-        self.activities = activities
-
-    def start(self) -> None:
-        """Nothing is to be started."""
-
-    def stop(self) -> None:
-        """Nothing is to be stopped."""
-
-    def export_chrome_trace(self, path: str) -> None:
-        """Write them down, as Kineto does."""
-        kernels = [
-            {
-                "ph": "X",
-                "cat": "kernel",
-                "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)",
-                "pid": 0,
-                "tid": 20,
-                "ts": 20_000.0 + 100.0 * number,  # in the middle of what is watched
-                "dur": 50.0,
-                "args": {"device": 0, "stream": 20, "correlation": number},
-            }
-            for number in (1, 2)
-        ]
-        told = {"baseTimeNanoseconds": self.zero_ns, "traceEvents": kernels}
-        Path(path).write_text(json.dumps(told))
-
-
-def test_nccl_is_told_by_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where NCCL works, devices alone are profiled, and its kernels are collectives."""
-    import torch
-
-    from gpumagic.devices import torch_profiler
-
-    monkeypatch.setattr(watching.on_rank, "group", lambda: (0, 1, "nccl"))
-    monkeypatch.setattr(torch_profiler, "require_startable", lambda _: None)
-    monkeypatch.setattr(
-        torch.profiler,
-        "supported_activities",
-        lambda: {torch.profiler.ProfilerActivity.CUDA},
-    )
-    monkeypatch.setattr(torch.profiler, "profile", KernelsProfiled)
-    with gpu_ranks.watch() as watched:
-        monkeypatch.setattr(KernelsProfiled, "zero_ns", time.time_ns())
-        time.sleep(0.05)
-    saved = watched.to_dict()
-    assert saved is not None
-    rows = saved["answers"][0]["collectives"]
-    assert [(row[2], row[5] - row[4]) for row in rows] == [("all_reduce", 50_000)] * 2
-    assert watched.report is not None
-    assert watched.report.times[0].moves_s == pytest.approx(100e-6)
-    assert (watched.report.told_by, watched.report.moves_known) == ("kernels", True)
-
-
 def test_profiler_that_does_not_start_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -386,8 +315,7 @@ def test_collective_ends_when_the_last_rank_calls_it() -> None:
     ahead = {"offset_ns": -20 * MS, "began_ns": 20 * MS, "ended_ns": 120 * MS}
     first, last = opened(recorded(0, (1, 10)), recorded(1, (1, 70), **ahead)).times
 
-    assert (first.began_s, last.began_s) == (0.0, 0.0)
-    assert first.waits == ((0.01, 0.05),)
+    assert first.waits_s == pytest.approx(0.04)
     assert (last.waits_s, last.blamed_s) == (0.0, pytest.approx(0.04))
 
 
@@ -398,7 +326,6 @@ def test_who_calls_more_meanwhile_has_worked() -> None:
     ).times
 
     assert early.waits_s == pytest.approx(0.05)
-    assert early.waits[0][0] == pytest.approx(0.03)
 
 
 def test_without_a_common_clock_calls_tell_nothing() -> None:

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from gpumagic.gpu_ranks import meeting, seen, watch, watching
+from gpumagic.gpu_ranks import flight_recorder, meeting, watch, watching
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
@@ -91,22 +91,6 @@ def one(rank: int) -> None:
     note("one", watched)
 
 
-def slow_ddp(rank: int) -> None:
-    """One rank is slow inside backward, beside which gradients are exchanged."""
-    layers = [torch.nn.Linear(50, 50) for _ in range(3)]
-    if rank == 1:
-        layers[1].register_full_backward_hook(lambda *_: time.sleep(SLOW_S))
-    model = torch.nn.parallel.DistributedDataParallel(
-        torch.nn.Sequential(*layers), bucket_cap_mb=0.01
-    )
-    model(torch.ones(2, 50)).sum().backward()
-    with watch() as watched:
-        for _ in range(6):
-            model(torch.ones(2, 50)).sum().backward()
-            watched.step()
-    note("slow_ddp", watched)
-
-
 def many(_: int) -> None:
     """More collectives than the recorder keeps."""
     with watch() as watched:
@@ -118,12 +102,12 @@ def many(_: int) -> None:
 
 def ahead(rank: int) -> None:
     """One rank's clock is three seconds ahead, and on another machine."""
-    real_now, real_created = meeting.now_ns, seen._created_ns
+    real_now, real_created = meeting.now_ns, flight_recorder._created_ns
     real_clock = meeting.own_clock
     if rank == 3:
         ahead_ns = lambda: real_now() + AHEAD_NS  # noqa: E731
         meeting.now_ns = watching.now_ns = ahead_ns
-        seen._created_ns = lambda each: real_created(each) + AHEAD_NS
+        flight_recorder._created_ns = lambda each: real_created(each) + AHEAD_NS
         meeting.own_clock = watching.on_rank.own_clock = lambda: "another machine"
     with watch() as watched:
         for _ in steps():
@@ -135,7 +119,7 @@ def ahead(rank: int) -> None:
     ]
     note("ahead", watched, offsets=offsets)
     meeting.now_ns = watching.now_ns = real_now
-    seen._created_ns, meeting.own_clock = real_created, real_clock
+    flight_recorder._created_ns, meeting.own_clock = real_created, real_clock
     watching.on_rank.own_clock = real_clock
 
 
@@ -148,20 +132,6 @@ def unrecorded(rank: int) -> None:
                 time.sleep(SLOW_S)
     watching.is_recorded = real
     note("unrecorded", watched)
-
-
-def raises(rank: int, case: str = "raises") -> None:
-    """One rank raises."""
-    seen = None
-    watched = None
-    try:
-        with watch(patience_s=10) as watched:
-            dist.all_reduce(_TENSOR)
-            if rank == 2:
-                fail()
-    except ValueError as error:
-        seen = str(error)
-    note(case, watched, seen=seen)
 
 
 def hangs(rank: int) -> None:
