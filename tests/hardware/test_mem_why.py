@@ -29,7 +29,8 @@ shell.run_cell("import torch; total = torch.cuda.mem_get_info()[1]")
 shell.run_cell("torch.empty(total * 6 // 10, dtype=torch.uint8, device='cuda')")
 report = shell.run_line_magic("gpu_mem", "-o -q why")
 memory = report.memory
-print("TOLD", [cause.name for cause in report.verdict.causes], memory.other_processes >= 1)
+causes = [cause.name for cause in report.verdict.causes]
+print("TOLD", causes, memory.other_processes >= 1)
 print("TOLD", memory.not_ours_bytes > memory.total_bytes // 2)
 print("TOLD", report.next_steps)
 """
