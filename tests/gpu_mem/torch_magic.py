@@ -233,7 +233,7 @@ def test_the_words_are_those_of_the_code(tmp_path):
             run(shell, "%%gpu_mem -o -q\ny = x + 1"),
             run(shell, "%gpu_mem map -o -q"),
             run(shell, "%gpu_mem fit 900GiB -o -q"),
-            run(shell, "%%cuda_sync_time -o -q\ny = x + 1"),
+            run(shell, "%%cuda_sync_time -o -q\nfor _ in range(9):\n    y = x + 1"),
         ]
         texts = [str(each) for each in reports]
         held = {each.name for each in reports[1].holdings.holders}
