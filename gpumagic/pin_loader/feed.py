@@ -86,9 +86,8 @@ def _copied(
             for at, (is_pinned, blocks) in enumerate(ways):
                 sources = (pinned if is_pinned else None) or pageable
                 held_s, took_s = _one_copy(sources, place, runtime, blocks=blocks)
-                if turn >= 0:
-                    host_s[at].append(held_s)
-                    device_s[at] += [] if took_s is None else [took_s]
+                host_s[at] += [held_s] if turn >= 0 else []
+                device_s[at] += [took_s] if turn >= 0 and took_s is not None else []
         if pinned is not None:
             took = _pin_copy(pageable, pinned, budget_s * _PIN_SHARE)
     copies = tuple(

@@ -77,8 +77,7 @@ def measure_loading(
     arrivals = Arrivals(loader, budget_s)
     failure: LoaderFailed | None = None
     try:
-        while arrivals.take_epoch(patience_s):
-            pass
+        arrivals.take_epochs(patience_s)
     except GpuMagicError:
         raise
     except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
@@ -115,6 +114,11 @@ class Arrivals:
         self._costs: list[tuple[float, float, int]] = []
         self._first_s = 0.0  # to the first batch of all
         self._timed_s = self._began_s = 0.0  # by a plain clock: since then
+
+    def take_epochs(self, patience_s: float) -> None:
+        """Take epoch after epoch, until there is enough."""
+        while self.take_epoch(patience_s):
+            pass
 
     def take_epoch(self, patience_s: float) -> bool:
         """Take what is wanted of one epoch; whether another one is wanted."""

@@ -30,7 +30,7 @@ from gpumagic.report.introspection import is_array
 from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from gpumagic.pin_loader.batch import Found
 
@@ -212,14 +212,17 @@ def gone_through(
     patience_s: float | None = None,
 ) -> Pass:
     """Take up to so many batches of a clone, and leave all random numbers as before."""
-    until_s = time.monotonic() + enough_s
-    digests: list[tuple[Leaf, ...]] = []
     with kept(loader), batches_of(loader, patience_s=patience_s) as batches:
-        for batch in batches:
-            digests.append(digest_of(batch))
-            enough = len(digests) >= fewest and time.monotonic() > until_s
-            if enough or len(digests) >= most:
-                return Pass(tuple(digests))
+        return _pass(batches, most, time.monotonic() + enough_s, fewest)
+
+
+def _pass(batches: Iterable[Any], most: int, until_s: float, fewest: int) -> Pass:
+    digests: list[tuple[Leaf, ...]] = []
+    for batch in batches:
+        digests.append(digest_of(batch))
+        enough = len(digests) >= fewest and time.monotonic() > until_s
+        if enough or len(digests) >= most:
+            return Pass(tuple(digests))
     return Pass(tuple(digests), ended=True)
 
 

@@ -283,7 +283,7 @@ def test_the_start_of_a_library_is_named(box):
     assert FlagKind.FIRST_USE not in {f.kind for f in second.flags}
 
 
-GUESS = "x.sort()"
+GUESS = "torch.ones(1024, 1024, device='sim').sort()"
 
 
 def test_a_time_that_is_a_guess_says_so(shell, shown):
