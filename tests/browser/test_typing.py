@@ -26,7 +26,7 @@ OFFERED = {
     "%gpu_select --simulate h": {"h100", "h200"},
     "%gpu_select f": {"free"},
     "%gpu_mem ma": {"map"},
-    "%gpu_mem ": {"map", "leaks", "free", "why", "fit", "live", "on", "off", "log"},
+    "%gpu_mem ": {"map", "leaks", "free", "why", "fit", "live", "on", "off"},
     "%cuda_sync_time ": {"log", "on", "off", "train_dl"},
     "%cuda_sync_time --vs ba": {"baseline"},
     "%tensor_info train_": {"train_dl", "train_short"},
