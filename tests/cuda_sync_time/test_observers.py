@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from types import SimpleNamespace
 
@@ -12,12 +13,15 @@ from hypothesis import strategies as st
 
 from gpumagic.cuda_sync_time import observers
 from gpumagic.cuda_sync_time.observers import (
+    CallWatcher,
     SyncWatcher,
     Tracer,
     points_of,
     profile_of,
     spans_of,
+    with_costs,
 )
+from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.report.events import SpanKind, SyncCall, Trace, TraceSpan
 from gpumagic.report.places import CodeLine
 
@@ -239,3 +243,32 @@ def test_only_a_run_that_takes_longer_is_cut(monkeypatch, run_s, cuts):
     tracer.close()
 
     assert runtime.done == ["begin", *cuts, "end", "closed"]
+
+
+def test_a_wait_of_unknown_cost_has_that_of_the_read_it_is_part_of():
+    """By the moment and the line; one beside it stays unknown."""
+    read = SyncCall(".item()", FIRST, 2.0, 5 * 10**9)  # from 3 s on
+    calls = [
+        SyncCall(".item()", line, None, ended * 10**9)
+        for line, ended in ((FIRST, 4), (FIRST, 2), (SECOND, 4), (FIRST, 6))
+    ]
+
+    assert [each.waited_s for each in with_costs(calls, [read])] == [2.0] + [None] * 3
+
+
+def test_a_watcher_of_calls_stays_until_all_is_idle(monkeypatch):
+    """Taking it off takes a time of its own, which is not the cell's."""
+
+    class Batches:
+        def __next__(self):
+            return None
+
+    module = SimpleNamespace(_BaseDataLoaderIter=Batches)
+    monkeypatch.setitem(sys.modules, "torch.utils.data.dataloader", module)
+    bare, watcher = Batches.__next__, CallWatcher()
+    watcher.start(CpuRuntime())
+
+    watcher.code_ended()
+    assert Batches.__next__ is not bare
+    watcher.all_idle(None)
+    assert Batches.__next__ is bare

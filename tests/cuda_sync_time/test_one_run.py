@@ -390,3 +390,30 @@ def test_a_slow_answer_of_an_idle_device_is_no_backlog(waits_s, is_told):
 
     # Then
     assert (FlagKind.BACKLOG in {flag.kind for flag in flags}) is is_told
+
+
+class LateAnswer(StandinDevice):
+    """A device that answers late for a while once its driver was asked."""
+
+    late = 0
+
+    def synchronize(self):
+        """As late as that."""
+        if self.late:
+            self.late -= 1
+            time.sleep(0.005)
+        super().synchronize()
+
+
+def test_the_floor_of_a_cell_is_that_of_a_device_that_was_asked():
+    """In a row of empty ones nobody asks in between, and they are shorter."""
+    device = LateAnswer()
+
+    class Asked(NoDriver):
+        def loads(self):
+            device.late = 2
+            return ()
+
+    floors = Instruments(Asked, device).floors
+
+    assert floors.floor_s(device) < 0.005 < floors.floor_s(device, alone=True)

@@ -205,3 +205,16 @@ def test_both_the_cell_that_was_run_and_the_line_are_told(shell):
     assert report.oom.called_from.where == "In [3], line 2"
     assert text.startswith("In [3]: ")
     assert "called from In [3], line 2: evaluate(n)" in text
+
+
+def test_what_went_with_the_error_is_not_blamed_on_what_is_left(box, shell):
+    """A list that was being made is gone: the rest is small, and less is to be made."""
+    run(shell, "kept = torch.ones(8 << 18, device='sim')")
+    run(shell, "[torch.ones(64 << 18, device='sim') for _ in range(99)]; 1 / 0")
+    run(shell, "%gpu_mem free -q")
+
+    report = why(shell)
+
+    told = " ".join(str(report).split())
+    assert "with 32.0 MiB free: 576 MiB of what was alive then is free again" in told
+    assert report.next_steps[0].startswith("ask for less at once")

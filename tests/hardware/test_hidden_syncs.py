@@ -173,13 +173,14 @@ def test_a_backward_pass_has_no_races(torch, runtime):
 def test_an_error_beside_a_tensor_that_goes_stays_itself(torch, runtime):
     """For each tensor that is freed Python is called, by which errors were lost."""
 
-    def none_of_torch():
-        return (torch.ones(8, device="cuda") * 2).missing
+    def none_of_torch(nothing=0):
+        return torch.ones(8, device="cuda") * 2, 1 // nothing
 
     def of_torch():
-        return (torch.ones(8, device="cuda") * 2) + torch.ones(3, device="cuda")
+        made = torch.ones(8, device="cuda")
+        return made * 2, made + torch.ones(3, device="cuda")
 
-    for error, fails in ((AttributeError, none_of_torch), (RuntimeError, of_torch)):
+    for error, fails in ((ArithmeticError, none_of_torch), (RuntimeError, of_torch)):
         with runtime.watch_races(), pytest.raises(error):
             fails()
         with pytest.raises(error):

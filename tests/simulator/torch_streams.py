@@ -162,3 +162,24 @@ def test_a_custom_backward_finds_the_stream_of_its_forward(box):
     assert Doubled.seen == [forward, other, forward]
     assert hooks == [forward]
     assert not box.races
+
+
+def test_a_kernel_takes_as_long_as_the_bytes_that_it_moves(box):
+    """What it is given twice is read once, and what only fills reads nothing."""
+    x, y = (torch.ones(1 << 24, device="sim") for _ in range(2))
+
+    def took_ms(action):
+        action()  # the first use takes a time of its own
+        torch.sim.synchronize()
+        start, end = (torch.sim.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        action()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end)
+
+    twice = took_ms(lambda: x * 2)
+    assert took_ms(lambda: x + x) == pytest.approx(twice, rel=0.01)
+    assert took_ms(lambda: torch.add(x, x, out=y)) == pytest.approx(twice, rel=0.01)
+    assert took_ms(lambda: x + y) > 1.4 * twice
+    assert took_ms(lambda: x.fill_(1)) < 0.6 * took_ms(lambda: x.mul_(1))
