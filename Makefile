@@ -62,7 +62,7 @@ check: $(VENV)/.dev  ## format, lint, types, imports, spelling
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 
-quick: $(VENV)/.dev  ## a minute: format, types, fast tests of what differs from main, or ROOM=gpu_mem
+quick: $(VENV)/.dev  ## a minute or two: format, types, quick tests of what differs from main, or ROOM=gpu_mem
 	$(BIN)/ruff format --check -q .
 	$(BIN)/ruff check -q .
 	$(BIN)/mypy

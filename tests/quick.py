@@ -1,25 +1,17 @@
 """Runs the fast tests of one room, or of those that differ from main: `make quick`.
 
-Left out is what takes long: kernels, and files that need a process of their own. Tests
-that were slow when they last ran come last, and what has not begun when time is over
-is skipped; so a minute is enough everywhere.
+Left out is what takes long: kernels, and files that need a process of their own.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
-
-import pytest
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 ALWAYS = "test_architecture"
-SECONDS = 40  # of a minute; the rest is for format, types and the beginning
-SLOW_S = 1.0
-_SLOW = "gpumagic/slow"  # of pytest's cache
 
 
 def main(rooms: list[str]) -> int:
@@ -29,52 +21,12 @@ def main(rooms: list[str]) -> int:
     if unknown := [room for room in rooms if f"tests/{room}" not in folders]:
         sys.exit(f"There is no room {', '.join(unknown)}.")
     command = [
-        *(sys.executable, "-m", "pytest", "-q", "-p", "tests.quick"),
+        *(sys.executable, "-m", "pytest", "-q"),
         *("-m", "not browser and not kernel and not hardware"),
         *("-k", " or ".join([ALWAYS, *rooms]), "--ignore-glob=*/test_in_process.py"),
         *(*folders, "tests/gallery", f"tests/{ALWAYS}.py"),
     ]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Be a plugin of the run that `main` starts."""
-    config.pluginmanager.register(Quick(config))
-
-
-class Quick:
-    """Puts slow tests last, and begins none once the time is over."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._cache = config.cache
-        self._slow: dict[str, float] = self._cache.get(_SLOW, {})
-        self._until = float("inf")
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Sort by what the last run has found; the order stays otherwise."""
-        items.sort(key=lambda item: self._slow.get(item.nodeid, 0.0))
-
-    def pytest_runtestloop(self) -> None:
-        """The time begins with the first test."""
-        self._until = time.monotonic() + SECONDS
-
-    def pytest_runtest_setup(self) -> None:
-        """Begin no test once the time is over."""
-        if time.monotonic() > self._until:
-            pytest.skip("the time of `make quick` is over; `make test` runs it")
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Remember which tests are slow."""
-        if report.when != "call":
-            return
-        self._slow.pop(report.nodeid, None)
-        if report.duration > SLOW_S:
-            self._slow[report.nodeid] = report.duration
-
-    def pytest_sessionfinish(self) -> None:
-        """Keep it for the next run."""
-        self._cache.set(_SLOW, self._slow)
 
 
 def rooms_of(files: list[str]) -> list[str]:

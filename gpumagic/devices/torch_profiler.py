@@ -66,9 +66,7 @@ def is_running(torch: Any, *, unknown: bool) -> bool:
     return unknown if ask is None else bool(ask())
 
 
-def started(
-    torch: Any, kind: str, *, marks_alone: bool = False, devices_alone: bool = False
-) -> Any:
+def started(torch: Any, kind: str, *, devices_alone: bool = False) -> Any:
     """A running profiler; it traces the host, and devices that it can see."""
     profiler = torch.profiler
     if devices_alone and not sees_devices(torch, kind):
@@ -83,7 +81,6 @@ def started(
         with (
             _silence(),
             _without_compiler(torch),
-            _leaving_out_operators(torch, leaves=marks_alone),
         ):
             profile = profiler.profile(
                 activities=devices if devices_alone else [host, *devices], **alone
@@ -92,30 +89,6 @@ def started(
     except (RuntimeError, ValueError, AssertionError) as error:
         raise not_started(error) from error
     return profile
-
-
-@contextlib.contextmanager
-def _leaving_out_operators(torch: Any, *, leaves: bool) -> Iterator[None]:
-    """Let a profiler that is started meanwhile see but annotations and backward."""
-    if not leaves:
-        yield
-        return
-    module = torch.autograd.profiler
-    scopes: Any = getattr(getattr(torch._C, "_profiler", None), "RecordScope", None)  # noqa: SLF001
-    enable: Any = getattr(module, "_enable_profiler", None)
-    if scopes is None or enable is None:
-        yield
-        return
-    wanted = {scopes.USER_SCOPE, scopes.BACKWARD_FUNCTION}
-
-    def enable_some(config: Any, activities: Any) -> None:
-        enable(config, activities, wanted)
-
-    module._enable_profiler = enable_some  # noqa: SLF001 -- while it is started
-    try:
-        yield
-    finally:
-        module._enable_profiler = enable  # noqa: SLF001
 
 
 def not_started(error: BaseException) -> DeviceError:

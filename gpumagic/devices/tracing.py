@@ -61,10 +61,10 @@ class Tracing(Protocol):
 
 
 @contextlib.contextmanager
-def trace(torch: Any, kind: str, *, marks_alone: bool = False) -> Iterator[Tracing]:
+def trace(torch: Any, kind: str) -> Iterator[Tracing]:
     """Trace what torch does on the host and on one kind of device during a block."""
     torch_profiler.require_startable(torch)
-    tracing = _ProfilerTracing(torch, kind, marks_alone=marks_alone)
+    tracing = _ProfilerTracing(torch, kind)
     tracing.start()
     try:
         yield tracing
@@ -75,9 +75,8 @@ def trace(torch: Any, kind: str, *, marks_alone: bool = False) -> Iterator[Traci
 class _ProfilerTracing:
     """A `Tracing` by `torch.profiler`."""
 
-    def __init__(self, torch: Any, kind: str, *, marks_alone: bool = False) -> None:
+    def __init__(self, torch: Any, kind: str) -> None:
         self._torch = torch
-        self._marks_alone = marks_alone
         self._kind = kind
         self._module = None if kind == "cpu" else getattr(torch, kind, None)
         self._profile: Any = None
@@ -92,9 +91,7 @@ class _ProfilerTracing:
         """Start the profiler and let its first costs be paid."""
         if self._in_use() and torch_private.is_capturing(self._torch, self._kind):
             raise DeviceError(*CAPTURING)
-        self._profile = torch_profiler.started(
-            self._torch, self._kind, marks_alone=self._marks_alone
-        )
+        self._profile = torch_profiler.started(self._torch, self._kind)
         try:
             self._warm_up()
         except BaseException as error:

@@ -212,7 +212,7 @@ def free_headline(report: FreeReport) -> str:
         )
     if not report.lost:
         return "there was nothing to let go of"
-    return f"nothing came back {where}: what was let go of held none of it alone"
+    return f"nothing came back {where}: what was let go of held no memory by itself"
 
 
 def _free_parts(report: FreeReport) -> Iterator[kit.Part]:

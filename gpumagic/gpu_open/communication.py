@@ -84,7 +84,7 @@ def on_the_host(
     events: TraceEvents, phases: Phases, zero_ns: int
 ) -> tuple[Collective, ...]:
     """The same of gloo and MPI, which move data without a device."""
-    marks = marks_on_the_host(events)
+    marks = [each for each in events.marks if _ON_HOST.match(each.name)]
     calls = [each for each in events.operators if each.name.startswith(_CALLED)]
     computing = without(
         merged(each[:2] for each in events.operators),
@@ -98,11 +98,6 @@ def on_the_host(
         during = _during(calls[place] if place >= 0 else None, phases)
         found.append(Collective(name, None, number, False, **its, during=during))
     return tuple(found)
-
-
-def marks_on_the_host(events: TraceEvents) -> list[HostEvent]:
-    """What gloo's and MPI's threads did, in order."""
-    return [each for each in events.marks if _ON_HOST.match(each.name)]
 
 
 def _during(call: HostEvent | None, phases: Phases) -> str:

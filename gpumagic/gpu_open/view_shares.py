@@ -5,7 +5,6 @@ Ranks that were recorded and ranks that run are told alike.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.cuda_sync_time.view_busy import COMMUNICATION, FOR_OTHERS
@@ -16,7 +15,7 @@ from gpumagic.report.units import count_text, range_text, seconds_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from gpumagic.drawing import Cell, Span
+    from gpumagic.drawing import Cell
 
 OWN = "kernel"
 _MOST_ODD = 2
@@ -164,17 +163,3 @@ def bars(
     said = "" if own == "own work" else "own work"
     legend = ((own, said), (FOR_OTHERS, ""), (COMMUNICATION, "data moves"))
     return Stacks(caption, stacks, legend)
-
-
-def joined(spans: Sequence[Span], gap_s: float) -> list[Span]:
-    """Spans that follow each other and are of one kind, as one."""
-    found: list[Span] = []
-    for span in spans:
-        last = found[-1] if found else None
-        near = last is not None and span.start_s - last.end_s <= gap_s
-        if last is not None and near and last.kind == span.kind:
-            label = last.label if last.label == span.label else ""
-            found[-1] = replace(last, end_s=max(last.end_s, span.end_s), label=label)
-        else:
-            found.append(span)
-    return found

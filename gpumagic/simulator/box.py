@@ -164,11 +164,6 @@ class Box:
         """Where the user's code has started the simulated CUDA; None if it has not."""
         return self._simulation.first_use if self._simulation else None
 
-    @property
-    def pinning_ns(self) -> int:
-        """How long this thread has really spent on pinning for this machine."""
-        return self._simulation.pinning_time.spent_ns if self._simulation else 0
-
     def pass_time(self, seconds: float) -> None:
         """Let the host be busy elsewhere, as with loading data.
 

@@ -189,17 +189,6 @@ def test_a_loop_bound_by_loading_stays_as_slow(torch, runtime, record_measuremen
 
 
 @pytest.mark.times
-def test_a_loop_bound_by_compute_gains_nothing(torch, runtime, record_measurement):
-    """Beside 50 ms of compute a small batch makes no difference."""
-    dataset = Ready(torch, 16 << 10)
-
-    found, bound, result = proof(torch, runtime, dataset, products(50.0), workers=2)
-
-    record_measurement("pin_loader_compute_bound", kept(found, bound, result))
-    assert result.result.verdict in (Verdict.SAME, Verdict.CANNOT_TELL)
-
-
-@pytest.mark.times
 def test_the_loop_as_added_up_is_the_loop_as_run(torch, runtime, record_measurement):
     """Formula and stopwatch agree within a quarter for the blocking loop."""
     require_shared_memory(4 << 30)

@@ -54,7 +54,6 @@ def found(table, *, now, cost=NOTHING, processors=2, **options):
 
 # As they were measured on two processors, and on one, where a tester was misled.
 WAITING = {0: 98.0, 2: 49.0, 4: 24.6, 8: 12.7, 16: 6.4, 32: 3.4, 64: 3.3}
-COMPUTING = {0: 64.0, 1: 65.0, 2: 33.0, 4: 32.5, 8: 33.0}
 ALONE = {0: 64.0, 2: 66.0, 4: 67.0}
 FAST = {0: 0.7, 1: 3.9, 2: 3.0, 4: 3.2, 8: 3.5}
 

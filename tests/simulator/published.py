@@ -44,45 +44,6 @@ _TRANSFORMERS = "mli/transformers-benchmarks#4"
 _COURSE = "a CUDA course draft of 2026"
 
 
-# The best matmuls that torch showed in any size, in TFLOP/s; of an L4 those that it
-# can keep up. They bound the efficiencies of types of which no timing is listed.
-BEST_MATMULS = {
-    ("h100", "fp32"): 51.9,
-    ("h100", "tf32"): 402,
-    ("h100", "fp16"): 760,
-    ("h100", "bf16"): 797.5,
-    ("h100", "fp8"): 1402.6,
-    ("h200", "fp32"): 51.3,
-    ("h200", "fp16"): 759,
-    ("h200", "bf16"): 790,
-    ("h200", "fp8"): 1453,
-    ("h100-pcie", "fp32"): 36.9,
-    ("h100-pcie", "tf32"): 240,
-    ("h100-pcie", "fp16"): 458,
-    ("h100-pcie", "bf16"): 496,
-    ("a100", "fp32"): 19.2,
-    ("a100", "fp16"): 259,
-    ("a100", "bf16"): 264.5,
-    ("a100-40gb", "fp32"): 18.1,
-    ("a100-40gb", "fp16"): 248,
-    ("a100-40gb", "bf16"): 246,
-    ("rtx4090", "fp32"): 53.3,
-    ("rtx4090", "tf32"): 85.7,
-    ("rtx4090", "fp16"): 168,
-    ("rtx4090", "bf16"): 168,
-    ("l4", "fp32"): 10.7,
-    ("l4", "tf32"): 25.7,
-    ("l4", "fp16"): 54,
-    ("l4", "bf16"): 57,
-    ("t4", "fp32"): 4.3,
-    ("t4", "fp16"): 42.5,
-    ("t4", "bf16"): 2.25,
-    ("v100", "fp32"): 14.1,
-    ("v100", "fp16"): 94.8,
-    ("v100", "bf16"): 10.3,
-}
-
-
 def torch_matmuls(device, dtype, *measured):
     """Square matmuls, thirty of them between two events."""
     sizes = dict(zip((1024, 2048, 4096, 8192, 10240), measured, strict=True))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,16 +51,6 @@ class PinnedBuffer:
         return operand_of(tensor, self)[0]
 
 
-class PinningTime(threading.local):
-    """How long pinning has really taken in a thread, which stands for no real time.
-
-    Every pinned tensor lies in new memory here, and filling that is slow; torch uses
-    pinned memory again.
-    """
-
-    spent_ns = 0
-
-
 def pinned_buffer(tensor: Any) -> PinnedBuffer | None:
     """The mark on a host tensor's storage; None where it is pageable."""
     return getattr(tensor.untyped_storage(), "_gpumagic_pinned", None)
@@ -84,10 +73,8 @@ class Pinning:
 
     def pin(self, tensor: Any, device: Any = None) -> Any:  # noqa: ARG002
         """`tensor.pin_memory()` of one that is not: a marked copy."""
-        began_ns = perf_counter_ns()
         pinned = self._empty_like(tensor)
         self._copy(pinned, tensor)
-        self._simulation.pinning_time.spent_ns += perf_counter_ns() - began_ns
         machine = self._simulation.machine
         # A thread that pins does it beside the program, which the clock is of.
         if machine.gpus and threading.current_thread() is threading.main_thread():

@@ -17,7 +17,6 @@ from gpumagic.devices.protocols import Initialisation
 from gpumagic.report.places import Places
 from gpumagic.simulator.backend.books import Books
 from gpumagic.simulator.backend.host_memory import require_room
-from gpumagic.simulator.backend.pinning import PinningTime
 from gpumagic.simulator.backend.polling import Polling
 from gpumagic.simulator.backend.process_groups import Ranks
 from gpumagic.simulator.backend.race_warnings import RaceWarnings
@@ -91,7 +90,6 @@ class Simulation:
         self.resets: list[Callable[[], AbstractContextManager[object]]] = []
         self.backward = BackwardStreams(self)
         self.foresee = functools.partial(require_room, self)
-        self.pinning_time = PinningTime()
         self.polling = Polling(self)
         self.ranks = Ranks(box.seat.host)
         self.on = True
