@@ -401,7 +401,7 @@ class LateAnswer(StandinDevice):
         """As late as that."""
         if self.late:
             self.late -= 1
-            self.host.sleep(0.001)
+            self.host.sleep(0.0005)
         super().synchronize()
 
 
@@ -416,4 +416,4 @@ def test_the_floor_of_a_cell_is_that_of_a_device_that_was_asked(host):
 
     floors = Instruments(Asked, device).floors
 
-    assert floors.floor_s(device) < 0.001 <= floors.floor_s(device, alone=True)
+    assert floors.floor_s(device) < 0.0005 <= floors.floor_s(device, alone=True)
