@@ -12,7 +12,7 @@ from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun, RaceRun
 from gpumagic.cuda_sync_time.options import BUDGET_S, Options
 from gpumagic.cuda_sync_time.records import Mode
-from gpumagic.devices.driver import open_driver
+from gpumagic.devices.nvidia import open_driver
 from gpumagic.report.places import Code
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from gpumagic.cuda_sync_time.answer_repeat import RepeatedReport
 from gpumagic.cuda_sync_time.environment_changes import load_flags
 from gpumagic.cuda_sync_time.instruments import unseen_flags
 from gpumagic.devices.around_cell import wait_for_earlier_cells
-from gpumagic.devices.in_use import loads
+from gpumagic.devices.now import loads
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from gpumagic.cuda_sync_time.records import Flag, FlagKind
 from gpumagic.devices import torch_private
 from gpumagic.devices.around_cell import Observer
-from gpumagic.devices.in_use import loads
+from gpumagic.devices.now import loads
 from gpumagic.devices.simulated import libraries_started
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.devices.waiting import is_in_use

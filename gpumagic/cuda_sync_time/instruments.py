@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from gpumagic.cuda_sync_time.environment_changes import EnvironmentWatch
 from gpumagic.cuda_sync_time.records import Flag, FlagKind, Setting
 from gpumagic.devices.around_cell import AroundCell, last_wait
-from gpumagic.devices.cuda_start import driver_initialised
-from gpumagic.devices.in_use import KINDS_OF_THE_DRIVER
+from gpumagic.devices.now import KINDS_OF_THE_DRIVER
+from gpumagic.devices.nvidia import driver_initialised
 from gpumagic.devices.opening import open_runtime, runtime_now
 from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.devices.torch_private import loaded_torch

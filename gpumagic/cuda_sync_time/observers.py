@@ -26,10 +26,10 @@ from gpumagic.cuda_sync_time.records import (
     SyncPoint,
     TopKernel,
 )
-from gpumagic.devices.alarm import Alarm
 from gpumagic.devices.around_cell import Observer
 from gpumagic.devices.simulated import SIMULATED, simulated_box, watch_work
 from gpumagic.devices.torch_private import loaded_torch
+from gpumagic.devices.waiting import Alarm
 from gpumagic.errors import DeviceError, GpuMagicError, first_line
 from gpumagic.report.events import (
     DEVICE_KINDS,

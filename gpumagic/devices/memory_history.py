@@ -16,12 +16,12 @@ import bisect
 import contextlib
 import functools
 import time
+from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gpumagic.devices.memory_counters import caching_is_off
-from gpumagic.devices.memory_events import MemoryEvent, MemoryTrace, Spot
-from gpumagic.devices.replaced import replaced
+from gpumagic.devices.torch_private import replaced
 from gpumagic.report.places import Place
 
 if TYPE_CHECKING:
@@ -39,6 +39,47 @@ _STOPPED = "the cell has switched torch's memory history off, which recorded the
 _ENTRY = "_engine_run_backward"  # of torch.autograd, since torch 2.3
 _CLOCKS_APART_US = 1000  # torch works out the time of an entry from a faster clock
 _DEEPEST = 32  # passes within passes, as checkpoints make them
+
+
+class Spot(NamedTuple):
+    """A line of the user's code."""
+
+    file: str
+    line: int | None
+
+
+class MemoryEvent(NamedTuple):
+    """A piece of memory that was taken, or given back."""
+
+    taken: bool  # whether it was taken
+    address: int  # where it lies: tells it from all others that are alive
+    nbytes: int
+    # the line that did it; None if it did not come from the user's code
+    spot: Spot | None = None
+    # whether a backward pass did it, which that line had started
+    backward: bool = False
+
+
+@dataclass(frozen=True)
+class MemoryTrace:
+    """What a recorder has seen."""
+
+    # by device, in the order in which they happened
+    events: Mapping[int, Sequence[MemoryEvent]] = field(default_factory=dict)
+    # whether events are missing, since there was no room for more
+    partial: bool = False
+    lines: bool = False  # whether the events know their lines
+    remarks: tuple[str, ...] = ()  # what a reader has to know of it, in sentences
+
+
+class MemoryRecorder(Protocol):
+    """Records between two calls; afterwards everything is as it was before."""
+
+    def start(self) -> None:
+        """Record from now on."""
+
+    def stop(self) -> MemoryTrace:
+        """End it, and tell what was seen; call it just once."""
 
 
 def why_no_history(torch: Any) -> str | None:

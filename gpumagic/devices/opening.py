@@ -14,7 +14,7 @@ from gpumagic.devices.accelerator import (
     is_available,
 )
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.devices.cuda_availability import why_no_cuda
+from gpumagic.devices.nvidia import why_no_cuda
 from gpumagic.devices.simulated import SIMULATED, why_not_simulated, word_of
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError, MissingPackage, did_you_mean

@@ -24,7 +24,7 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.devices.replaced import replaced
+from gpumagic.devices.torch_private import replaced
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import SyncCall
 from gpumagic.report.places import Place, PlaceMark, Places, code_line, runs_through

@@ -6,7 +6,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.driver import open_driver
+from gpumagic.devices.nvidia import open_driver
 from gpumagic.devices.opening import runtime_now
 from gpumagic.devices.waiting import is_in_use
 from gpumagic.gpu_mem import answer_why as why

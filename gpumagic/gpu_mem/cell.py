@@ -39,7 +39,7 @@ from gpumagic.report.places import in_running_cell
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from gpumagic.devices.memory_events import MemoryTrace
+    from gpumagic.devices.memory_history import MemoryTrace
     from gpumagic.devices.protocols import Runtime
     from gpumagic.gpu_mem import records
     from gpumagic.gpu_mem.names import KnownNames, Sources

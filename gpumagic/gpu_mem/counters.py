@@ -10,17 +10,16 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.in_use import KINDS_OF_THE_DRIVER
 from gpumagic.devices.memory_counters import (
     allocator_backend,
     allocator_figures,
     caching_is_off,
     figure,
 )
-from gpumagic.devices.nvml_utilisation import in_container
+from gpumagic.devices.now import KINDS_OF_THE_DRIVER
+from gpumagic.devices.nvml import in_container, same_uuid
 from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.devices.torch_private import loaded_torch
-from gpumagic.devices.visible_devices import same_uuid
 from gpumagic.devices.waiting import is_in_use
 from gpumagic.gpu_mem.records import (
     BadgeKind,

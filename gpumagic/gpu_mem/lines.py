@@ -21,7 +21,7 @@ from gpumagic.report.places import Places, line_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from gpumagic.devices.memory_events import (
+    from gpumagic.devices.memory_history import (
         MemoryEvent,
         MemoryRecorder,
         MemoryTrace,

@@ -18,16 +18,14 @@ from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType, GenericAlias, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices import autograd_graph, storages
-from gpumagic.devices.autograd_graph import words_of
-from gpumagic.devices.storages import TensorWords
+from gpumagic.devices import storages
+from gpumagic.devices.storages import TensorWords, words_of
 from gpumagic.report.introspection import attributes_of, is_truly
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from gpumagic.devices.autograd_graph import NodeWords
-    from gpumagic.devices.storages import Stored
+    from gpumagic.devices.storages import NodeWords, Stored
 
 _CLOCK_EVERY = 64  # objects
 _MANY = 10_000  # elements: what holds more is looked into last
@@ -224,7 +222,7 @@ class Walk:
         self._add(number, gc.get_referents(node))
         words = self._kinds[id(type(node))][2]
         if words is not None:
-            kept = autograd_graph.kept_by(self._torch, node, words)
+            kept = storages.kept_by(self._torch, node, words)
             self.hidden += kept.hidden
             self._add(number, kept.things)
 

@@ -33,7 +33,7 @@ from gpumagic.simulator.allocator_settings import AllocatorSettings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from gpumagic.devices.memory_events import Spot
+    from gpumagic.devices.memory_history import Spot
     from gpumagic.gpu_open.snapshot_file import Snapshot
 
 Entry: TypeAlias = "Mapping[str, Any]"

@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.memory_events import Spot
+from gpumagic.devices.memory_history import Spot
 from gpumagic.report.places import CodeLine, line_in, name_of
 
 if TYPE_CHECKING:

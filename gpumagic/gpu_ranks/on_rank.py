@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.devices.driver import open_driver
+from gpumagic.devices.nvidia import open_driver
 from gpumagic.devices.opening import runtime_now
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import DeviceError, GpuMagicError, error_line
@@ -254,7 +254,7 @@ def measuring(
 
 def _is_traced(*, profile: bool) -> bool:
     """Whether a block is: torch's profiler starts not before CUDA, and not twice."""
-    from gpumagic.devices.torch_profiler import require_startable
+    from gpumagic.devices.tracing import require_startable
 
     if not _has_torch():
         return False

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import torch_private
-from gpumagic.devices.alarm import Alarm
 from gpumagic.devices.simulated import simulated_box
+from gpumagic.devices.waiting import Alarm
 from gpumagic.errors import GpuMagicError, error_line
 from gpumagic.gpu_ranks import analysis, gathering, on_rank
 from gpumagic.gpu_ranks.answers import (
@@ -272,7 +272,7 @@ class _Measurement:
         """By the kernels of NCCL, which wait on the GPU until all ranks are there."""
         import torch
 
-        from gpumagic.devices import torch_profiler
+        from gpumagic.devices import tracing
 
         profile = None
 
@@ -283,14 +283,14 @@ class _Measurement:
             ):
                 return False  # which waiting for the GPU would break
             with contextlib.suppress(*_PROFILER_ERRORS):
-                torch_profiler.stop(torch, profile)
+                tracing.stop(torch, profile)
             seen["until_ns"] = now_ns()
             return True
 
         alarm = Alarm(_TRACED_S, cut)
         with contextlib.suppress(GpuMagicError, *_PROFILER_ERRORS):
-            torch_profiler.require_startable(torch)
-            profile = torch_profiler.started(torch, "cuda", devices_alone=True)
+            tracing.require_startable(torch)
+            profile = tracing.started(torch, "cuda", devices_alone=True)
         gathering.start_together(self._ranks)
         if profile is not None:
             alarm.set()
@@ -306,8 +306,8 @@ class _Measurement:
                 # The user's own profiler may have taken its place meanwhile.
                 with contextlib.suppress(OSError, GpuMagicError, *_PROFILER_ERRORS):
                     if "until_ns" not in seen:
-                        torch_profiler.stop(torch, profile)
-                    read = _read_trace(torch_profiler.exported(profile))
+                        tracing.stop(torch, profile)
+                    read = _read_trace(tracing.exported(profile))
                     if "until_ns" in seen and "ended_ns" in read:
                         seen["until_ns"] = read["ended_ns"]
                     seen |= read | {"told_by": KERNELS}

@@ -12,7 +12,7 @@ import inspect
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.busy import Busy
+from gpumagic.devices.accelerator import Busy
 from gpumagic.devices.memory_counters import allocator_figures, figure
 from gpumagic.devices.torch_private import empty_host_cache
 from gpumagic.errors import DeviceError, GpuMagicError, UsageProblem

@@ -7,7 +7,7 @@ import functools
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.memory_events import MemoryEvent, MemoryTrace, Spot
+from gpumagic.devices.memory_history import MemoryEvent, MemoryTrace, Spot
 from gpumagic.devices.sync_watch import wait_in_words
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import SeenRace, SyncCall

@@ -137,7 +137,7 @@ def test_torch_is_neither_imported_nor_missed():
         "from gpumagic.cuda_sync_time.one_run import OneRun\n"
         "from gpumagic.cuda_sync_time.options import Options\n"
         "from gpumagic.report.places import Code\n"
-        "from gpumagic.devices.driver import open_driver\n"
+        "from gpumagic.devices.nvidia import open_driver\n"
         "run = OneRun(Instruments(open_driver), Options(syncs=True))\n"
         "run.begin(); run.end()\n"
         "report = run.report(Code('x'))\n"

@@ -2,7 +2,7 @@
 
 PREPARE = """
     import ctypes, json, os, sys
-    from gpumagic.devices.cuda_start import StartProbe, mapped_library
+    from gpumagic.devices.nvidia import StartProbe, mapped_library
     from gpumagic.devices.nvidia import NvidiaDriver
 
     def initialise():

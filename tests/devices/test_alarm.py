@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from gpumagic.devices.alarm import Alarm
+from gpumagic.devices.waiting import Alarm
 
 PATIENCE_S = 30
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.devices import cuda_availability
-from gpumagic.devices.cuda_availability import why_no_cuda
+from gpumagic.devices import nvidia
+from gpumagic.devices.nvidia import why_no_cuda
 from tests.devices.standin_torch import Machine, torch_with
 
 
 @pytest.fixture(autouse=True)
 def untouched_driver(monkeypatch):
     """These tests decide for themselves what the driver of this machine is like."""
-    monkeypatch.setattr(cuda_availability, "driver_initialised", lambda: False)
-    monkeypatch.setattr(cuda_availability, "_driver_installed", lambda torch: False)  # noqa: ARG005
+    monkeypatch.setattr(nvidia, "driver_initialised", lambda: False)
+    monkeypatch.setattr(nvidia, "_driver_installed", lambda torch: False)  # noqa: ARG005
 
 
 def test_where_nvml_cannot_count_an_installed_driver_decides(monkeypatch):
@@ -23,7 +23,7 @@ def test_where_nvml_cannot_count_an_installed_driver_decides(monkeypatch):
     torch.cuda._device_count_nvml = lambda: -1
     assert why_no_cuda(torch) == "no GPU driver is installed"
 
-    monkeypatch.setattr(cuda_availability, "_driver_installed", lambda _: True)
+    monkeypatch.setattr(nvidia, "_driver_installed", lambda _: True)
     assert why_no_cuda(torch) is None
 
     torch.cuda._device_count_nvml = None  # a torch that has renamed it
@@ -33,7 +33,7 @@ def test_where_nvml_cannot_count_an_installed_driver_decides(monkeypatch):
 
 def test_once_cuda_is_initialised_its_own_count_decides(monkeypatch):
     """NVML sees a GPU that this CUDA cannot use, as with a driver too old for it."""
-    monkeypatch.setattr(cuda_availability, "driver_initialised", lambda: True)
+    monkeypatch.setattr(nvidia, "driver_initialised", lambda: True)
     torch = torch_with(cuda=Machine())
     torch._C._cuda_getDeviceCount = lambda: 0
 

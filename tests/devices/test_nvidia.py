@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.devices.cuda_start import StartProbe
-from gpumagic.devices.nvidia import NvidiaDriver
+from gpumagic.devices.nvidia import NvidiaDriver, StartProbe
 from gpumagic.devices.protocols import Initialisation
 from tests.devices.probing import NOTHING_LOADED, PREPARE
 from tests.fakes.run import run_python

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.devices import nvml_utilisation
-from gpumagic.devices.nvml_utilisation import count_others
+from gpumagic.devices import nvml
+from gpumagic.devices.nvml import count_others
 from tests.fakes.build import SCENARIOS
 from tests.fakes.run import run_python
 
 START = """
     import ctypes, json, sys
-    from gpumagic.devices import nvml_utilisation
-    from gpumagic.devices.in_use import loads
+    from gpumagic.devices import nvml
+    from gpumagic.devices.now import loads
     from gpumagic.devices.nvidia import NvidiaDriver
 
     class Runtime:
@@ -36,7 +36,7 @@ START = """
         return {device: load.to_dict() for device, load in found.items()}
 
     cuda = ctypes.CDLL("libcuda.so.1")
-    nvml_utilisation.in_container = lambda: False
+    nvml.in_container = lambda: False
     in_use = (0, 1)
 """
 
@@ -80,7 +80,7 @@ def test_loads_go_by_the_numbers_of_this_process():
 USES = """
     cuda.cuInit(0)
     shown = NvidiaDriver().visible_devices()
-    found = nvml_utilisation.LoadReader().uses(shown)
+    found = nvml.LoadReader().uses(shown)
     print(json.dumps({number: use._asdict() for number, use in found.items()}))
 """
 
@@ -121,7 +121,7 @@ def test_in_a_container_this_process_is_one_of_those_listed():
     """Foreign numbers hide which one; where nobody is listed nothing is known."""
     found = told(
         """
-        nvml_utilisation.in_container = lambda: True
+        nvml.in_container = lambda: True
         cuda.cuInit(0)
         in_use = (0, 1, 2)
         print(json.dumps(ask()))
@@ -201,12 +201,12 @@ def test_a_forked_child_does_not_close_what_its_parent_has_opened(
     """NVML counts who has opened it: each opening is closed once, by who made it."""
     # Given a reader that keeps NVML open
     calls = []
-    nvml = SimpleNamespace(
+    module = SimpleNamespace(
         nvmlInit=lambda: calls.append("open"),
         nvmlShutdown=lambda: calls.append("close"),
     )
-    monkeypatch.setattr(nvml_utilisation, "load_pynvml", lambda: nvml)
-    reader = nvml_utilisation.LoadReader()
+    monkeypatch.setattr(nvml, "load_pynvml", lambda: module)
+    reader = nvml.LoadReader()
     reader.read(())
     assert calls == ["open", "open", "close"]
 

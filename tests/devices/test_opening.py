@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gpumagic.devices import cuda_availability
+from gpumagic.devices import nvidia
 from gpumagic.devices.accelerator import CudaRuntime
 from gpumagic.devices.opening import open_runtime
 from gpumagic.errors import DeviceError, MissingPackage
@@ -17,8 +17,8 @@ from tests.devices.standin_torch import DeviceModule, Machine, torch_with
 @pytest.fixture(autouse=True)
 def untouched_driver(monkeypatch):
     """These tests decide for themselves what the driver of this machine is like."""
-    monkeypatch.setattr(cuda_availability, "driver_initialised", lambda: False)
-    monkeypatch.setattr(cuda_availability, "_driver_installed", lambda torch: False)  # noqa: ARG005
+    monkeypatch.setattr(nvidia, "driver_initialised", lambda: False)
+    monkeypatch.setattr(nvidia, "_driver_installed", lambda torch: False)  # noqa: ARG005
 
 
 def test_cuda_is_the_first_choice_and_is_not_started():

@@ -17,7 +17,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpumagic.devices import torch_profiler, tracing  # noqa: E402
+from gpumagic.devices import tracing  # noqa: E402
 from gpumagic.errors import DeviceError  # noqa: E402
 from gpumagic.report.events import SpanKind  # noqa: E402
 
@@ -117,17 +117,17 @@ def test_code_with_a_profiler_of_its_own_is_survived(square):
 
 def test_cuda_is_not_started_by_tracing(monkeypatch):
     """Where CUDA could be used and has not been, torch's profiler would start it."""
-    from gpumagic.devices import torch_profiler
+    from gpumagic.devices import tracing
 
-    monkeypatch.setattr(torch_profiler, "why_no_cuda", lambda _: None)
-    monkeypatch.setattr(torch_profiler, "driver_initialised", lambda: False)
+    monkeypatch.setattr(tracing, "why_no_cuda", lambda _: None)
+    monkeypatch.setattr(tracing, "driver_initialised", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
 
     with pytest.raises(DeviceError, match="would start CUDA") as refused:
         traced(lambda: pytest.fail("the code has run"))
     assert "torch.zeros" in refused.value.hint
 
-    monkeypatch.setattr(torch_profiler, "driver_initialised", lambda: True)
+    monkeypatch.setattr(tracing, "driver_initialised", lambda: True)
     assert traced(lambda: None).trace().problem is None
 
 
@@ -202,9 +202,9 @@ def test_nothing_is_printed():
 def test_the_compiler_is_not_imported_unless_its_graphs_are_asked_for(asked_for):
     """A first profile takes no seconds for it, and whoever wants it finds it after."""
     code = (
-        "import sys, torch; from gpumagic.devices import torch_profiler\n"
-        "profile = torch_profiler.started(torch, 'cpu')\n"
-        "torch_profiler.stop(torch, profile)\n"
+        "import sys, torch; from gpumagic.devices import tracing\n"
+        "profile = tracing.started(torch, 'cpu')\n"
+        "tracing.stop(torch, profile)\n"
         "print('torch._inductor' in sys.modules, hasattr(torch, '_inductor'))\n"
     )
     variables = os.environ | {"TORCHINDUCTOR_CUDAGRAPHS": str(int(asked_for))}
@@ -271,8 +271,8 @@ class Stand:
 @pytest.fixture
 def traced_on(monkeypatch):
     """Traces code with a device of a kind, of which no profiler sees anything."""
-    monkeypatch.setattr(torch_profiler, "why_no_cuda", lambda _: "a stand-in")
-    monkeypatch.setattr(torch_profiler, "sees_devices", lambda _, kind: kind != "mps")
+    monkeypatch.setattr(tracing, "why_no_cuda", lambda _: "a stand-in")
+    monkeypatch.setattr(tracing, "sees_devices", lambda _, kind: kind != "mps")
 
     def run(kind, gpu, code=lambda: None):
         with tracing.trace(Stand(kind, gpu), kind) as taken:
@@ -322,8 +322,8 @@ def test_kernels_that_were_lost_are_a_problem(
         for name, ts in ((tracing._BEGIN, 0), (tracing._END, 50))
     ]
     text = json.dumps({"traceEvents": [*marks, call | {"ts": -10, "tid": 1}, *kernels]})
-    monkeypatch.setattr(torch_profiler, "exported", lambda _: text)
-    monkeypatch.setattr(torch_profiler, "kernels_to_lose", lambda _: 3)
+    monkeypatch.setattr(tracing, "exported", lambda _: text)
+    monkeypatch.setattr(tracing, "kernels_to_lose", lambda _: 3)
 
     trace = traced_on("cuda", Gpu())
 
@@ -366,4 +366,4 @@ def test_where_the_first_kernels_are_lost_others_come_first(version, first_ones)
     """CUPTI of these versions loses one kernel more in each session of a process."""
     built = SimpleNamespace(version=SimpleNamespace(cuda=version))
 
-    assert torch_profiler.kernels_to_lose(built) == first_ones
+    assert tracing.kernels_to_lose(built) == first_ones

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpumagic.devices.visible_devices import same_uuid
+from gpumagic.devices.nvml import same_uuid
 from tests.devices.probing import PREPARE
 from tests.fakes.run import run_python
 

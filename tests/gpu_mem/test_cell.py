@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.devices.memory_events import MemoryEvent, MemoryTrace, Spot
+from gpumagic.devices.memory_history import MemoryEvent, MemoryTrace, Spot
 from gpumagic.gpu_mem import cell
 from gpumagic.gpu_mem import lines as recording
 from gpumagic.gpu_mem.cell import CellRun

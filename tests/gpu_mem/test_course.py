@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.devices.memory_events import MemoryEvent, Spot
+from gpumagic.devices.memory_history import MemoryEvent, Spot
 from gpumagic.gpu_mem.lines import course_of
 from tests.gpu_mem.test_lines import CELL, programs
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from gpumagic.devices import autograd_graph  # noqa: E402
+from gpumagic.devices import storages  # noqa: E402
 from gpumagic.gpu_mem.balance import find_holdings  # noqa: E402
 from gpumagic.gpu_mem.names import Sources  # noqa: E402
 from gpumagic.gpu_mem.records import HolderKind  # noqa: E402
@@ -18,7 +18,7 @@ from gpumagic.gpu_mem.walk import Budget  # noqa: E402
 from tests.gpu_mem.storages_held import reachable_storages  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
-    not autograd_graph.tells_saved(torch), reason="this torch tells no saved tensors"
+    not storages.tells_saved(torch), reason="this torch tells no saved tensors"
 )
 PATIENT = Budget(objects=10_000_000, seconds=60)
 
@@ -123,5 +123,5 @@ def test_an_attribute_that_only_looks_like_torchs_is_not_read():
 
         metadata = next_functions
 
-    assert autograd_graph.words_of(Lookalike) is None
+    assert storages.words_of(Lookalike) is None
     assert reachable_storages([Lookalike()]) == {}

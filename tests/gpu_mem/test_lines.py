@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.devices.memory_events import MemoryEvent, Spot
 from gpumagic.devices.memory_history import (
     CudaHistory,
+    MemoryEvent,
+    Spot,
 )
 from gpumagic.gpu_mem import lines as recording
 from gpumagic.gpu_mem.lines import lines_of, recorder_for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.devices.memory_events import MemoryEvent
+from gpumagic.devices.memory_history import MemoryEvent
 from gpumagic.gpu_mem.cell import peak_between, with_replay
 from gpumagic.gpu_mem.records import Counters, Peak, PeakKind
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpumagic import cuda_sync_time
-from gpumagic.devices.driver import open_driver
-from gpumagic.devices.in_use import loads
+from gpumagic.devices.now import loads
+from gpumagic.devices.nvidia import open_driver
 from gpumagic.devices.opening import open_runtime
 
 ROUNDS = 7

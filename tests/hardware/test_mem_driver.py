@@ -14,7 +14,7 @@ _SCENARIO = "GPUMAGIC_FAKE_SCENARIO"  # of the stand-in driver; none on a real m
 _OUTSIDE = """
 import os
 import torch
-from gpumagic.devices.driver import open_driver
+from gpumagic.devices.nvidia import open_driver
 from gpumagic.devices.opening import runtime_now
 from gpumagic.gpu_mem.counters import device_memories
 

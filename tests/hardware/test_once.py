@@ -14,7 +14,7 @@ from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun
 from gpumagic.cuda_sync_time.options import Options
 from gpumagic.cuda_sync_time.records import Bound, FlagKind
-from gpumagic.devices.driver import open_driver
+from gpumagic.devices.nvidia import open_driver
 from gpumagic.devices.waiting import POLLS_IN_A_TRACE
 from gpumagic.errors import DeviceError
 from gpumagic.report.places import Code
@@ -27,7 +27,7 @@ from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun
 from gpumagic.cuda_sync_time.options import Options
 from gpumagic.report.places import Code
-from gpumagic.devices.driver import open_driver
+from gpumagic.devices.nvidia import open_driver
 from gpumagic.errors import DeviceError
 
 instruments = Instruments(open_driver)

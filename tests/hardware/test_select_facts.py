@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from gpumagic.devices.nvml import read_inventory
+from gpumagic.devices.nvml import read_inventory, same_uuid
 from gpumagic.devices.visibility import BY_PCI_ADDRESS, visible
-from gpumagic.devices.visible_devices import same_uuid
 
 _ROOT = Path(__file__).parents[2]
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -33,7 +32,7 @@ _MASKS = (
 
 _PRELUDE = """
 import ctypes, json, os, sys, threading, time
-from gpumagic.devices.visible_devices import identities
+from gpumagic.devices.nvidia import identities
 
 cuda = ctypes.CDLL("libcuda.so.1")
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from gpumagic.devices.busy import Busy
+from gpumagic.devices.accelerator import Busy
 from gpumagic.devices.opening import open_runtime
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader import DevicePrefetcher, load, workers

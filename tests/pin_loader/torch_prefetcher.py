@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import gpumagic
-from gpumagic.devices.busy import Busy
+from gpumagic.devices.accelerator import Busy
 from gpumagic.devices.opening import open_runtime
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 from tests.pin_loader.prefetch_programs import Consumer, Fresh, Program, Step
