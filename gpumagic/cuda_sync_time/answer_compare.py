@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time.answer_repeat import nearly_equal, sample_facts
-from gpumagic.cuda_sync_time.digits import measured, ratio_text
-from gpumagic.cuda_sync_time.findings import notes
+from gpumagic.cuda_sync_time.findings import measured, notes, ratio_text
 from gpumagic.report import robust
 from gpumagic.report.record import Report
 from gpumagic.report.robust import Verdict, inverse
@@ -33,11 +32,6 @@ class ComparisonReport(Report):
     runs: int
     result: Comparison
     flags: tuple[Flag, ...] = ()
-
-    @property
-    def seconds(self) -> float:
-        """The figure that a log shows: one call of the newer code."""
-        return robust.median([newer for _, newer in self.result.pairs])
 
     @property
     def headline(self) -> str:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda_sync_time.digits import floor_text, measured
-from gpumagic.cuda_sync_time.findings import notes, where_measured
+from gpumagic.cuda_sync_time.findings import floor_text, measured, notes, where_measured
 from gpumagic.cuda_sync_time.records import FlagKind, Mode
 from gpumagic.report.record import Report
 from gpumagic.report.units import count_text, seconds_text, share_text, times_text
@@ -36,11 +35,6 @@ class RepeatedReport(Report):
     setting: Setting
     samples: Samples
     flags: tuple[Flag, ...] = ()
-
-    @property
-    def seconds(self) -> float:
-        """The figure that a log shows."""
-        return self.samples.median_s
 
     @property
     def headline(self) -> str:

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time import verdict
-from gpumagic.cuda_sync_time.digits import floor_text, measured
 from gpumagic.cuda_sync_time.findings import (
     COSTS_ONCE,
+    floor_text,
     is_weighty,
+    measured,
     notes,
     where_measured,
 )
@@ -70,13 +71,6 @@ class TimingReport(Report):
     loading: SyncPoint | None = None
     # operations whose simulated time is a guess, be they in this cell or earlier ones
     guessed: tuple[str, ...] = ()
-
-    @property
-    def seconds(self) -> float:
-        """The figure that a log shows."""
-        if verdict.is_host_of_simulated(self):  # a simulated clock shows nothing of it
-            return self.run.simulated_in_s or 0.0
-        return self.run.elapsed_s
 
     @property
     def busy_s(self) -> float | None:
@@ -245,7 +239,7 @@ def _has_picture(report: TimingReport) -> bool:
 
 def _tables(report: TimingReport) -> list[Any]:
     """The one that was asked for most pointedly comes first."""
-    from gpumagic.cuda_sync_time.view_profile import kernel_table, operators_table
+    from gpumagic.cuda_sync_time.view_busy import kernel_table, operators_table
 
     tables = []
     if report.lines:
@@ -335,8 +329,7 @@ def _share(seconds: float | None, whole_s: float) -> float:
 
 
 def _folded(report: TimingReport) -> Iterator[Any]:
-    from gpumagic.cuda_sync_time.view_busy import picture
-    from gpumagic.cuda_sync_time.view_profile import profile_details
+    from gpumagic.cuda_sync_time.view_busy import picture, profile_details
     from gpumagic.drawing import Details, Grid, Paragraph, how_measured
 
     for table in _tables(report)[1:]:

@@ -10,8 +10,7 @@ from gpumagic.cuda_sync_time import bench
 from gpumagic.cuda_sync_time.bench import Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun, RaceRun
-from gpumagic.cuda_sync_time.options import BUDGET_S, Options
-from gpumagic.cuda_sync_time.records import Mode
+from gpumagic.cuda_sync_time.records import BUDGET_S, Mode, Options
 from gpumagic.devices.nvidia import open_driver
 from gpumagic.report.places import Code
 
@@ -19,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gpumagic.cuda_sync_time.answer_compare import ComparisonReport
-    from gpumagic.cuda_sync_time.answer_races import RaceReport
     from gpumagic.cuda_sync_time.answer_repeat import RepeatedReport
     from gpumagic.cuda_sync_time.answer_run import TimingReport
+    from gpumagic.cuda_sync_time.one_run import RaceReport
     from gpumagic.cuda_sync_time.sampling import Body
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.digits import floor_text, nearly_same
-from gpumagic.cuda_sync_time.findings import COSTS_ONCE
+from gpumagic.cuda_sync_time.findings import COSTS_ONCE, floor_text, nearly_same
 from gpumagic.cuda_sync_time.records import Bound, FlagKind
 from gpumagic.report.events import DEVICE_KINDS, SpanKind
 from gpumagic.report.units import (
@@ -99,7 +98,8 @@ def spent(report: TimingReport) -> str:
     time = time_text(report)
     if report.bound is Bound.HOST_ONLY:
         if is_host_of_simulated(report):
-            return f"{seconds_text(report.seconds)} on this machine; no GPU was used"
+            own = seconds_text(report.run.simulated_in_s)
+            return f"{own} on this machine; no GPU was used"
         blind = any(flag.kind is FlagKind.UNSEEN for flag in report.flags)
         of_gpus = "a GPU was not waited for" if blind else "no GPU was used"
         return f"{time} on the host; {of_gpus}"
@@ -329,7 +329,7 @@ def _advice_unseen(report: TimingReport) -> tuple[str, ...]:
 
 
 def _advice_seen(report: TimingReport, busy_s: float) -> Iterator[tuple[str, ...]]:
-    from gpumagic.cuda_sync_time.view_profile import dearest
+    from gpumagic.cuda_sync_time.view_busy import dearest
 
     whole_s, profile = report.run.elapsed_s, report.profile
     if names := _lets_run_dry(report):

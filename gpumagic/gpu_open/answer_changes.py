@@ -7,7 +7,7 @@ from collections import defaultdict
 from statistics import median
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.view_profile import kernel_name
+from gpumagic.cuda_sync_time.view_busy import kernel_name
 from gpumagic.drawing import Column, Note, Property, Stack, Stacks, Table
 from gpumagic.gpu_open.answer_trace import how, kernel_text, share
 from gpumagic.gpu_open.trace_records import Change, Comparison

@@ -7,8 +7,13 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda_sync_time.view_busy import ORDER, Picture, SeenLane
-from gpumagic.cuda_sync_time.view_profile import kernel_name, operators_table
+from gpumagic.cuda_sync_time.view_busy import (
+    ORDER,
+    Picture,
+    SeenLane,
+    kernel_name,
+    operators_table,
+)
 from gpumagic.drawing import (
     Column,
     Details,

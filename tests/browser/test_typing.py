@@ -27,7 +27,7 @@ OFFERED = {
     "%gpu_select f": {"free"},
     "%gpu_mem ma": {"map"},
     "%gpu_mem ": {"map", "leaks", "free", "why", "fit", "live", "on", "off"},
-    "%cuda_sync_time ": {"log", "on", "off", "train_dl"},
+    "%cuda_sync_time ": {"on", "off", "train_dl"},
     "%cuda_sync_time --vs ba": {"baseline"},
     "%tensor_info train_": {"train_dl", "train_short"},
     "%%cuda_sync_time --": {"--repeat", "--profile", "--vs"},

@@ -10,10 +10,9 @@ import dataclasses
 import math
 
 from gpumagic.cuda_sync_time.answer_compare import ComparisonReport
-from gpumagic.cuda_sync_time.answer_log import LogEntry, LogReport
-from gpumagic.cuda_sync_time.answer_races import RaceReport
 from gpumagic.cuda_sync_time.answer_repeat import RepeatedReport
 from gpumagic.cuda_sync_time.answer_run import TimingReport
+from gpumagic.cuda_sync_time.one_run import RaceReport
 from gpumagic.cuda_sync_time.records import (
     Activity,
     DeviceTime,
@@ -438,30 +437,6 @@ READING = TimingReport(
     ),
 )
 
-# ------------------------------------------------------------------------- logs
-
-LOG = LogReport(
-    tuple(
-        LogEntry(
-            Code(f"y = step({at})", name="warm" if at == 1 else None, cell=at + 2),
-            "cuda",
-            "",
-            seconds,
-            naive_s=None if at == 4 else seconds / (at + 1.3),
-            failed=at == 7,
-            flags=(
-                (FlagKind.FIRST_USE, FlagKind.DRIVER_CALLS)
-                if at == 0
-                else (FlagKind.TAIL,)
-                if at == 5
-                else ()
-            ),
-        )
-        for at, seconds in enumerate(
-            (1.9, 0.084, 0.085, 0.2, 0.0012, 0.3, 0.09, 0.012, 0.11, 0.1, 0.09, 0.42)
-        )
-    )
-)
 HOSTILE_RUN = TimingReport(
     Code(HOSTILE, name=HOSTILE, cell=13),
     dataclasses.replace(
@@ -556,6 +531,5 @@ SAMPLES = (
     ("races", RACES),
     ("lines", BY_LINE),
     ("operators", OPERATORS),
-    ("log", LOG),
     ("hostile", HOSTILE_RUN),
 )

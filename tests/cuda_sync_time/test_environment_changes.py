@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.cuda_sync_time.environment_changes import (
+from gpumagic.cuda_sync_time.instruments import (
     Environment,
     EnvironmentWatch,
     flags_between,

@@ -17,8 +17,7 @@ from gpumagic.cuda_sync_time import bench, instruments
 from gpumagic.cuda_sync_time.bench import Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun, RaceRun
-from gpumagic.cuda_sync_time.options import Options
-from gpumagic.cuda_sync_time.records import FlagKind
+from gpumagic.cuda_sync_time.records import FlagKind, Options
 from gpumagic.devices import around_cell, waiting
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.waiting import HELPER_NAME
@@ -135,7 +134,7 @@ def test_torch_is_neither_imported_nor_missed():
         "import sys\n"
         "from gpumagic.cuda_sync_time.instruments import Instruments\n"
         "from gpumagic.cuda_sync_time.one_run import OneRun\n"
-        "from gpumagic.cuda_sync_time.options import Options\n"
+        "from gpumagic.cuda_sync_time.records import Options\n"
         "from gpumagic.report.places import Code\n"
         "from gpumagic.devices.nvidia import open_driver\n"
         "run = OneRun(Instruments(open_driver), Options(syncs=True))\n"

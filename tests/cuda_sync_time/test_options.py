@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.cuda_sync_time.magic import TimeMagics
-from gpumagic.cuda_sync_time.options import Options
-from gpumagic.cuda_sync_time.records import Mode
+from gpumagic.cuda_sync_time.records import Mode, Options
 from gpumagic.errors import GpuMagicError
 from gpumagic.notebook import arguments
 

@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpumagic.cuda_sync_time.answer_run import BriefReport
-from gpumagic.cuda_sync_time.digits import measured
-from gpumagic.cuda_sync_time.findings import notes
+from gpumagic.cuda_sync_time.findings import measured, notes
 from gpumagic.cuda_sync_time.records import Flag, FlagKind, Run, Setting, SyncPoint
 from gpumagic.drawing import Timeline
 from gpumagic.report.events import SpanKind

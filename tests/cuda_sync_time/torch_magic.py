@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from gpumagic.cuda_sync_time.answer_compare import ComparisonReport
-from gpumagic.cuda_sync_time.answer_races import RaceReport
 from gpumagic.cuda_sync_time.answer_repeat import RepeatedReport
 from gpumagic.cuda_sync_time.answer_run import BriefReport, TimingReport
+from gpumagic.cuda_sync_time.one_run import RaceReport
 from gpumagic.cuda_sync_time.records import FlagKind
 from gpumagic.report.robust import Verdict
 
@@ -225,7 +225,6 @@ def test_showing_a_value_is_not_timed_with_the_cell(shell, shown):
             "a body that awaits cannot be repeated",
         ),
         ("%%cuda_sync_time -v 1st\nran = True", "-v 1st"),
-        ("%cuda_sync_time log --json", "--json stands behind log"),
         ("%cuda_sync_time on -q", "-q stands behind on"),
         ("%cuda_sync_time len([1]) --repeat", "--repeat stands behind len([1])"),
         ("%cuda_sync_time len([1]) --vs a", "--vs a stands behind len([1])"),

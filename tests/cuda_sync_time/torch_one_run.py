@@ -10,8 +10,7 @@ import torch
 import gpumagic
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun
-from gpumagic.cuda_sync_time.options import Options
-from gpumagic.cuda_sync_time.records import Bound, FlagKind
+from gpumagic.cuda_sync_time.records import Bound, FlagKind, Options
 from gpumagic.devices.nvidia import open_driver
 from gpumagic.errors import GpuMagicError
 from gpumagic.report.places import Code

@@ -12,8 +12,7 @@ import pytest
 
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun
-from gpumagic.cuda_sync_time.options import Options
-from gpumagic.cuda_sync_time.records import Bound, FlagKind
+from gpumagic.cuda_sync_time.records import Bound, FlagKind, Options
 from gpumagic.devices.nvidia import open_driver
 from gpumagic.devices.waiting import POLLS_IN_A_TRACE
 from gpumagic.errors import DeviceError
@@ -25,7 +24,7 @@ import os
 import torch
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun
-from gpumagic.cuda_sync_time.options import Options
+from gpumagic.cuda_sync_time.records import Options
 from gpumagic.report.places import Code
 from gpumagic.devices.nvidia import open_driver
 from gpumagic.errors import DeviceError
