@@ -15,12 +15,9 @@ from gpumagic.cuda_sync_time.findings import (
     where_measured,
 )
 from gpumagic.cuda_sync_time.records import Bound, FlagKind
-from gpumagic.errors import GpuMagicError
 from gpumagic.report.record import Report
 from gpumagic.report.units import (
     devices_text,
-    listed,
-    parse_seconds,
     seconds_text,
     shortened,
 )
@@ -110,30 +107,6 @@ class TimingReport(Report):
         """A measured time, with the digits that its floor leaves."""
         return measured(seconds, self.setting.floor_s)
 
-    def zoom(self, start: str | float, end: str | float) -> Zoom:
-        """A part of the picture of who was busy when; nothing is measured again.
-
-        The last line of a cell shows it, as `print` does.
-        """
-        start_s, end_s = (
-            parse_seconds(time) if isinstance(time, str) else float(time)
-            for time in (start, end)
-        )
-        length_s = self.run.elapsed_s
-        if not self.run.uses_device and self.profile is None:
-            raise GpuMagicError(
-                "this run has no timeline: it has used no device",
-                "%%cuda_sync_time --profile draws what the host did",
-            )
-        if not 0 <= start_s < min(end_s, length_s):
-            raise GpuMagicError(
-                f"nothing lies between {start} and {end}: "
-                f"this run took {seconds_text(length_s)}",
-                'from an earlier time to a later one: report.zoom("0s", '
-                f'"{seconds_text(length_s / 2).replace(" ", "")}")',
-            )
-        return Zoom(self, start_s, end_s)
-
     @property
     def headline(self) -> str:
         """The true time, what it went to, and what an untrue one would have been."""
@@ -161,32 +134,6 @@ class BriefReport(Report):
         behind = f" [{flags}]" if flags else ""
         title = f"{verdict.brief(self.timing)}{behind}"
         return Drawing(title, (), self.timing.setting.label)
-
-
-@dataclass(frozen=True)
-class Zoom(Report):
-    """A part of the picture of who was busy when."""
-
-    timing: TimingReport
-    start_s: float
-    end_s: float
-
-    def drawing(self) -> Any:
-        """This part, and how much of it each device was busy."""
-        from gpumagic.cuda_sync_time.view_busy import picture
-        from gpumagic.drawing import Drawing
-
-        report = self.timing
-        drawn = picture(report, most=_ALONE, part=(self.start_s, self.end_s))
-        shares = [
-            f"{lane.name} {drawn.scale.share(lane)}"
-            for lane in drawn.shown
-            if not lane.name.startswith("host")
-        ]
-        length = seconds_text(self.end_s - self.start_s)
-        busy = f": {listed(shares[:2], ', ')} busy" if shares else ""
-        title = f"{length} of {verdict.time_text(report)}{busy}"
-        return Drawing(title, (drawn,), report.setting.label)
 
 
 # ---------------------------------------------------------------------- the screen
@@ -303,16 +250,6 @@ def _line_table(report: TimingReport, *, whole: bool = False) -> Any:
     if whole:
         runs = Property(Column("Runs", number=True), lambda each: f"{each.runs:,}")
         properties.append(runs)
-        if any(each.backward_s for each in lines):
-            column = Column("Backward", number=True)
-            properties.append(
-                Property(
-                    column,
-                    lambda each: (
-                        seconds_text(each.backward_s) if each.backward_s else "-"
-                    ),
-                )
-            )
     properties.append(Property(Column("Host"), lambda each: bar(each.host_s, length_s)))
     if any(each.device_s is not None for each in lines):
         device = Property(Column("GPU"), lambda each: bar(each.device_s, most_s))
@@ -337,9 +274,7 @@ def _folded(report: TimingReport) -> Iterator[Any]:
     if report.lines:
         meaning = Paragraph(
             "Host is the time at a line, with all that it has called. GPU is what was "
-            "launched meanwhile, wherever it ran: kernels and copies added up. "
-            "Backward is what the backward of a line's operations took: part of the "
-            "GPU's time of the line that has called backward()."
+            "launched meanwhile, wherever it ran: kernels and copies added up."
         )
         table = _line_table(report, whole=True)
         yield Details("Time of every line", (table, meaning), "lines")

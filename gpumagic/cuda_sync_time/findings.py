@@ -96,12 +96,6 @@ FINDINGS = {
         "run it once more: torch keeps the memory that it has got, unless "
         "torch.{kind}.empty_cache() is called",
     ),
-    FlagKind.RETRIES: Finding(
-        "warning",
-        "the allocator of {device} ran out of memory and had to empty its cache "
-        "{times}",
-        "free tensors you no longer need, or use a smaller batch",
-    ),
     FlagKind.COMPILED: Finding(
         "warning",
         "code was compiled {times}: this is not the time of a call that finds it ready",
@@ -206,7 +200,6 @@ def where_measured(setting: Setting) -> dict[str, str]:
     facts = {
         "devices in use": listed(models, ", ", MOST_NAMES),
         "torch": setting.torch_version,
-        "driver": setting.driver_version,
     }
     return {name: fact for name, fact in facts.items() if fact}
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from gpumagic.cuda_sync_time.records import Flag, FlagKind, Setting
 from gpumagic.devices import torch_private
 from gpumagic.devices.around_cell import AroundCell, Observer, last_wait
-from gpumagic.devices.now import KINDS_OF_THE_DRIVER, loads
+from gpumagic.devices.now import loads
 from gpumagic.devices.nvidia import driver_initialised
 from gpumagic.devices.opening import open_runtime, runtime_now
 from gpumagic.devices.simulated import libraries_started, simulated_box, word_of
@@ -39,8 +39,7 @@ class Instruments:
         self.floors = Floors(find_driver)
         self._find_driver = find_driver
         self._runtime = runtime
-        # By the label of the machine: asking the driver and the CPU takes a while.
-        self._driver_versions: dict[str, str | None] = {}
+        # Asking the CPU takes a while.
         self._cpu_name: tuple[str | None] | tuple[()] = ()
 
     @property
@@ -58,14 +57,13 @@ class Instruments:
 
     def setting(self, runtime: Runtime, *, floor_s: float | None = None) -> Setting:
         """Where it was measured; starts nothing."""
-        label, torch = _label(runtime), loaded_torch()
+        torch = loaded_torch()
         return Setting(
             kind=word_of(runtime.kind),
-            label=label,
+            label=_label(runtime),
             devices=self._devices(runtime),
             floor_s=floor_s,
             torch_version=None if torch is None else str(torch.__version__),
-            driver_version=self._driver_version(runtime, label),
         )
 
     def _devices(self, runtime: Runtime) -> tuple[tuple[int, str | None], ...]:
@@ -77,13 +75,6 @@ class Instruments:
             return tuple((device, runtime.device_name(device)) for device in in_use)
         except RuntimeError:  # a device in error answers nothing any more
             return ()
-
-    def _driver_version(self, runtime: Runtime, label: str) -> str | None:
-        if runtime.kind not in KINDS_OF_THE_DRIVER:
-            return None
-        if label not in self._driver_versions:
-            self._driver_versions[label] = self.driver.inventory().driver_version
-        return self._driver_versions[label]
 
 
 def unseen_flags(runtime: Runtime) -> tuple[Flag, ...]:
@@ -177,6 +168,7 @@ _OURS = "gpumagic-"  # threads that look, wait or interrupt for us
 # Each makes the driver, or the runtime, wait for every launch.
 _BLOCKING = ("CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL")
 _CLOCK_MOVED = 0.05
+_DRIVER_CALLS = ("num_device_alloc", "num_device_free")
 
 
 @dataclass(frozen=True)
@@ -248,17 +240,11 @@ def _changes(before: Environment, after: Environment) -> Iterator[Flag]:
         if started := sorted(names - before.libraries.get(device, frozenset())):
             yield Flag(FlagKind.FIRST_USE, names=tuple(started), device=device)
         earlier = before.counters.get(device) or {}
-        calls, retries = (
-            sum((counters or {}).get(key, 0) - earlier.get(key, 0) for key in keys)
-            for keys in (
-                ("num_device_alloc", "num_device_free"),
-                ("num_alloc_retries",),
-            )
+        calls = sum(
+            (counters or {}).get(key, 0) - earlier.get(key, 0) for key in _DRIVER_CALLS
         )
         if calls > 0:
             yield Flag(FlagKind.DRIVER_CALLS, amount=calls, device=device)
-        if retries > 0:
-            yield Flag(FlagKind.RETRIES, amount=retries, device=device)
     if running := sorted(
         each.name for each in after.threads - before.threads if each.is_alive()
     ):

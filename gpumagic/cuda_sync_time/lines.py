@@ -3,8 +3,7 @@
 Python tells which line begins, and that is kept with its moment. A kernel belongs to
 the lines that were being run when it was launched, those that have called others
 included, as in other profilers of lines. What a backward pass launches belongs to the
-line that has called it, and is told again for the line whose forward it is of: autograd
-numbers its nodes in the order of the forward.
+line that has called it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
@@ -52,9 +51,6 @@ class LineTracer:
     def __init__(self, places: Places, now_ns: Callable[[], int]) -> None:
         self.is_cut = False  # whether there were more steps than are kept
         self._now_ns = now_ns
-        autograd = getattr(getattr(loaded_torch(), "_C", None), "_autograd", None)
-        # The number that the next node of autograd gets in this thread.
-        self._sequence = getattr(autograd, "_get_sequence_nr", None) or (lambda: 0)
         self._lines: list[Line] = [("", 0)]
         self._parents = [_OUTSIDE]
         self._runs = [0]
@@ -62,7 +58,6 @@ class LineTracer:
         self._callers: list[int] = []
         self._now = _OUTSIDE
         self._times, self._steps = array("q"), array("l")
-        self._nodes = array("q")
         self._is_wanted = cache(places.is_users)
 
     def start(self) -> None:
@@ -100,9 +95,6 @@ class LineTracer:
             for line in self._path(self._at(began_ns + round(span.launched_s * 1e9))):
                 places[line].device_s += took_s
                 places[line].launches += 1
-            if span.forward is not None:
-                for line in self._path(self._creator(span.forward)):
-                    places[line].backward_s += took_s
         return list(places.values())
 
     # -------------------------------------------------------------- while it runs
@@ -141,7 +133,6 @@ class LineTracer:
             return
         self._times.append(self._now_ns())
         self._steps.append(place)
-        self._nodes.append(self._sequence())
 
     # ------------------------------------------------------------------ afterwards
 
@@ -161,11 +152,6 @@ class LineTracer:
             at -= moment_ns - self._times[at] < _BEHIND_NS
         return self._steps[at] if at >= 0 else _OUTSIDE
 
-    def _creator(self, node: int) -> int:
-        """Where a node of autograd was made: where its number was the next one."""
-        at = bisect_right(self._nodes, node) - 1
-        return self._steps[at] if at >= 0 else _OUTSIDE
-
 
 @dataclass
 class _Sums:
@@ -173,7 +159,6 @@ class _Sums:
     runs: int = 0
     host_s: float = 0.0
     device_s: float = 0.0
-    backward_s: float = 0.0
     launches: int = 0
 
 
@@ -235,11 +220,7 @@ class LineWatcher(Observer):
                 each.line[1] if self._in_cell(each.line[0]) else None,
                 each.runs,
                 each.host_s,
-                *(
-                    (None, None, None)
-                    if spans is None
-                    else (each.device_s, each.launches, each.backward_s)
-                ),
+                *((None, None) if spans is None else (each.device_s, each.launches)),
             )
             for each in sums
         )

@@ -37,7 +37,6 @@ class FlagKind(enum.Enum):
     THREADS = "threads"  # their names
     # Of the machine, while it ran.
     DRIVER_CALLS = "allocation"  # how many
-    RETRIES = "cache emptied"  # times
     COMPILED = "compiled"  # times
     CLOCK = "clock"  # relative change
     LIMITED = "limited"  # reasons
@@ -73,7 +72,6 @@ class Setting(Record):
     # what an empty cell is measured as, here and now. Nothing is subtracted for it.
     floor_s: float | None = None
     torch_version: str | None = None
-    driver_version: str | None = None
 
 
 class Bound(enum.Enum):
@@ -247,8 +245,6 @@ class LineTime(Record):
     # no device was traced
     device_s: float | None = None
     launches: int | None = None  # how many they were
-    # what the backward of its operations took, wherever it was called
-    backward_s: float | None = None
 
 
 BUDGET_S = 1.0

@@ -12,15 +12,13 @@ from gpumagic.report.units import (
     listed,
     seconds_text,
     share_of,
-    share_text,
     shortened,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from gpumagic.cuda_sync_time.answer_run import TimingReport
-    from gpumagic.cuda_sync_time.records import LineTime, Profile
 
 WORTH_SAYING = 0.05  # of the time
 _MOSTLY = 0.5
@@ -213,7 +211,6 @@ def _naive(report: TimingReport) -> str:
 # ----------------------------------------------------------------------- what to try
 
 _NO_LINES = ("queue full", "cudaFree")  # no line asks for these waits
-_DRIVER_WAITS = (FlagKind.DRIVER_CALLS, FlagKind.RETRIES)
 _GPU_LIMIT = "faster kernels, or less for them to do, make it faster"
 _NAMES_KERNELS = "--profile names the kernels that take most"
 _LAUNCH_LIMIT = (
@@ -234,8 +231,6 @@ _WAITS_COST = (
 
 def advice(report: TimingReport, *, once: bool) -> Iterator[tuple[str, ...]]:
     """What makes it slow, and what to try; of a first run only what is sure."""
-    if report.lines and report.profile is not None:
-        yield from _dearest_line(report.lines, report.profile)
     if _reading_s(report):
         yield _slowest_read(report)
     if once or is_host_of_simulated(report):
@@ -264,21 +259,6 @@ def _limits(report: TimingReport) -> Iterator[tuple[str, ...]]:
         yield from _advice_seen(report, report.busy_s)
     elif not loading and _reading_s(report) < _MOSTLY * report.run.elapsed_s:
         yield _advice_unseen(report)
-
-
-def _dearest_line(
-    lines: Sequence[LineTime], profile: Profile
-) -> Iterator[tuple[str, ...]]:
-    """The innermost line that has launched most of the GPU's work, if one has."""
-    whole_s = sum(each.total_s for each in profile.kernels)
-    launching = [each for each in lines if each.device_s]
-    most = [each for each in launching if (each.device_s or 0.0) > _MOSTLY * whole_s]
-    if len(launching) > 1 and most:
-        line = min(most, key=lambda each: each.device_s or 0.0)
-        share = share_text(min((line.device_s or 0.0) / whole_s, 1.0))
-        code = shortened(line.line.source or "", _LONGEST_NAME)
-        text = f"{line.line.where} launches {share} of the GPU's work"
-        yield (f"{text}: `{code}`" if code else text,)
 
 
 def _slowest_read(report: TimingReport) -> tuple[str, ...]:
@@ -342,8 +322,8 @@ def _advice_seen(report: TimingReport, busy_s: float) -> Iterator[tuple[str, ...
         name, share = dearest(profile)
         kernel = shortened(name, _LONGEST_NAME)
         yield _GPU_LIMIT, f"begin with {kernel}: {share_of(share)} busy time"
-    elif any(flag.kind in _DRIVER_WAITS for flag in report.flags):
-        return  # their own notes say why the host waits
+    elif any(flag.kind is FlagKind.DRIVER_CALLS for flag in report.flags):
+        return  # its own note says why the host waits
     elif busy_s > 0 and report.seconds_of(SpanKind.LAUNCH) > _MOSTLY * whole_s:
         yield _LAUNCH_LIMIT
 

@@ -86,7 +86,7 @@ class SeenLane(Lane):
 
 @dataclass(frozen=True)
 class _SeenScale(Scale):
-    """A scale whose marks are times of the run, also of a part of it."""
+    """A scale on which a lane is busy as far as that is known."""
 
     def share(self, lane: Lane) -> str:
         """How much of it the lane was busy for certain."""
@@ -95,11 +95,6 @@ class _SeenScale(Scale):
         if isinstance(lane, SeenLane) and not lane.is_known:
             return f"at least {text}" if busy_s > 0 else UNKNOWN
         return text
-
-    def ticks(self) -> list[str]:
-        """The times at the beginning, in the middle and at the end."""
-        shares = (0, 0.5, 1) if self.length_s > 0 else (0,)
-        return [seconds_text(self.start_s + self.length_s * each) for each in shares]
 
 
 class Picture(Timeline):
@@ -120,9 +115,7 @@ class Picture(Timeline):
         )
 
 
-def picture(
-    report: TimingReport, *, most: int, part: tuple[float, float] | None = None
-) -> Picture:
+def picture(report: TimingReport, *, most: int) -> Picture:
     """The host's lanes first, then those of the devices."""
     seen = report.profile or report.activity
     length_s = max(report.run.elapsed_s, 0.0)
@@ -130,21 +123,7 @@ def picture(
         length_s = seen.length_s  # on the clock of what was seen of it
     host = list(_host_lanes(report, length_s))
     lanes = [*host, *_device_lanes(report, length_s, most - len(host))]
-    window = Span(0.0, length_s)
-    if part is None:
-        return Picture(CAPTION, tuple(lanes), ORDER, window)
-    window = Span(*part)
-    caption = f"{CAPTION}, {seconds_text(part[0])} to {seconds_text(part[1])}"
-    cut = tuple(SeenLane(lane.name, tuple(_cut(lane, window))) for lane in lanes)
-    return Picture(caption, cut, ORDER, window)
-
-
-def _cut(lane: Lane, window: Span) -> Iterator[Span]:
-    for span in lane.drawn:
-        start_s = max(span.start_s, window.start_s)
-        end_s = min(span.end_s, window.end_s)
-        if start_s < end_s or (start_s == end_s and span.start_s == span.end_s):
-            yield replace(span, start_s=start_s, end_s=end_s)
+    return Picture(CAPTION, tuple(lanes), ORDER, Span(0.0, length_s))
 
 
 def _fit_for_text(lane: Lane, most: int) -> Lane:

@@ -21,7 +21,7 @@ from gpumagic.simulator.models import MOST_GPUS
 from gpumagic.simulator.scheduler import QUEUE_FULL, Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from gpumagic.devices.tracing import Tracing
     from gpumagic.report.events import GroupPlace
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     _Lane = tuple[int, int] | None  # a device and its stream; None is the host
 
 _MOST_KEPT = 5000
-_OF_NO_FORWARD = 2**63  # numbers from here on belong to leaves
 _OF_ALL_PARTS = frozenset({"AllGather", "Gather"})  # bytes of which are of all parts
 _HOST = MOST_GPUS  # a number of a process that no device has
 
@@ -68,8 +67,6 @@ class SimulatedTracing:
         self._calls: list[tuple[str, SpanKind, int, int]] = []
         self._lanes: dict[_Lane, list[Piece[SpanKind]]] = {}  # what was pooled
         self._full_since_ns = -1  # when a launch last found its queue full
-        self._forward: dict[int, int] = {}  # by the identity of the work
-        self._node = _backward_node()
         self._is_cut = False
         self.begin()
 
@@ -125,8 +122,6 @@ class SimulatedTracing:
         """The host has launched a work."""
         was_full = self._full_since_ns >= began_ns
         ended_ns = self._full_since_ns if was_full else work.submitted_ns
-        if self._most is None and (node := self._node()) is not None:
-            self._forward[id(work)] = node
         self._note(work.name, SpanKind.LAUNCH, began_ns, ended_ns)
 
     def _note(self, name: str, kind: SpanKind, began_ns: int, ended_ns: int) -> None:
@@ -176,7 +171,6 @@ class SimulatedTracing:
                 bound=getattr(name, "bound", None),
                 place=getattr(name, "place", None),
                 launched_s=max(self._seconds(work.submitted_ns), 0.0),
-                forward=self._forward.get(id(work)),
             )
 
     def _pool(self, most: int) -> None:
@@ -203,19 +197,6 @@ class SimulatedTracing:
 
     def _seconds(self, at_ns: int) -> float:
         return (at_ns - self._began_ns) / 1e9
-
-
-def _backward_node() -> Callable[[], int | None]:
-    """Tells the number of the node whose backward runs now, if torch is there."""
-    core = getattr(sys.modules.get("torch"), "_C", None)
-    ask = getattr(core, "_current_autograd_node", lambda: None)
-
-    def number() -> int | None:
-        node = ask()
-        found = None if node is None else int(node._sequence_nr())  # noqa: SLF001
-        return found if found is not None and found < _OF_NO_FORWARD else None
-
-    return number
 
 
 # ------------------------------------------------------------------------- as a file

@@ -50,11 +50,6 @@ NOW_AND_THEN = {
         quiet(libraries={0: frozenset({"cuDNN", "cuBLAS"})}),
         Flag(FlagKind.FIRST_USE, names=("cuBLAS",), device=0),
     ),
-    FlagKind.RETRIES: (
-        quiet(counters={0: {}}),
-        quiet(counters={0: {"num_alloc_retries": 1}}),
-        Flag(FlagKind.RETRIES, amount=1, device=0),
-    ),
     FlagKind.COMPILED: (
         quiet(compilations=2),
         quiet(compilations=6),

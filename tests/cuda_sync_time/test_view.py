@@ -161,21 +161,6 @@ def test_what_two_stamps_tell_is_solid_and_the_rest_is_not():
     }
 
 
-# ------------------------------------------------------------------------- zoom
-
-
-def test_zoom_draws_a_part_on_the_clock_of_the_run():
-    """Both ends are where they were asked for, and nothing else is drawn."""
-    zoom = samples.TURNS.zoom("3ms", 0.005)
-    drawing = zoom.drawing()
-    (drawn,) = drawing.parts
-
-    assert drawing.title == "2.00 ms of 8.10 ms: sim:0 45.0 %, sim:1 50.0 % busy"
-    assert drawn.scale.ticks() == ["3.00 ms", "4.00 ms", "5.00 ms"]
-    assert [round(span.end_s / MS, 1) for span in drawn.lanes[2].drawn] == [4.0]
-    assert "text/html" in zoom._repr_mimebundle_()
-
-
 # ---------------------------------------------------------------------- the rest
 
 

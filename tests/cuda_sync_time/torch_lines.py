@@ -66,17 +66,3 @@ def test_a_kernel_is_told_at_the_line_that_launched_it(weights):
     assert first.device_s == pytest.approx(products[0].end_s - products[0].start_s)
     assert first.device_s > second.device_s
     assert lines["hidden = hidden.relu()"].launches == 1
-
-
-def test_a_backward_is_told_at_its_call_and_again_at_its_forward(weights):
-    """`backward()` has launched it; each forward line knows its part of it."""
-    _, lines = measured(weights)
-    backward = lines["loss.backward()"]
-    forward = [each for each in lines.values() if each.backward_s]
-    its = {each.line.source: each.backward_s for each in forward}
-
-    assert its["hidden = inputs @ weights[0]"] > its["output = hidden @ weights[1]"]
-    assert its["hidden = hidden.relu()"] > 0
-    del its["step(weights, inputs)"]
-    # Adding up the gradients of a leaf is of no line's forward.
-    assert 0.5 * backward.device_s < sum(its.values()) < backward.device_s

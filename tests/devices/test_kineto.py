@@ -315,43 +315,6 @@ def _event(category, name, ts, dur, **place):
 
 
 # Names and figures of fields as in traces of torch 1.12 to 2.x from real GPUs.
-BACKWARD = """
-{"traceEvents": [
-  {"ph": "X", "cat": "user_annotation", "name": "begin", "tid": 1, "pid": 1,
-   "ts": 0.0, "dur": 10.0},
-  {"ph": "X", "cat": "cpu_op", "tid": 2, "pid": 1, "ts": 20.0, "dur": 30.0,
-   "name": "autograd::engine::evaluate_function: MmBackward0",
-   "args": {"External id": 1, "Fwd thread id": 1, "Sequence number": 7}},
-  {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "tid": 2, "pid": 1,
-   "ts": 30.0, "dur": 5.0, "args": {"correlation": 1}},
-  {"ph": "X", "cat": "kernel", "name": "gemm", "tid": 7, "pid": 0,
-   "ts": 40.0, "dur": 20.0, "args": {"device": 0, "stream": 7, "correlation": 1}},
-  {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "tid": 2, "pid": 1,
-   "ts": 60.0, "dur": 5.0, "args": {"correlation": 2}},
-  {"ph": "X", "cat": "kernel", "name": "between", "tid": 7, "pid": 0,
-   "ts": 70.0, "dur": 5.0, "args": {"device": 0, "stream": 7, "correlation": 2}},
-  {"ph": "X", "cat": "cpu_op", "tid": 2, "pid": 1, "ts": 80.0, "dur": 30.0,
-   "name": "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad",
-   "args": {"External id": 1, "Sequence number": 18446744073709551615}},
-  {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "tid": 2, "pid": 1,
-   "ts": 90.0, "dur": 5.0, "args": {"correlation": 3}},
-  {"ph": "X", "cat": "kernel", "name": "add", "tid": 7, "pid": 0,
-   "ts": 100.0, "dur": 5.0, "args": {"device": 0, "stream": 7, "correlation": 3}},
-  {"ph": "X", "cat": "user_annotation", "name": "end", "tid": 1, "pid": 1,
-   "ts": 200.0, "dur": 1.0}
-]}
-"""
-
-
-def test_a_kernel_of_a_backward_knows_the_node_that_launched_it():
-    """The node is that in whose span the launch began; a leaf's own has no number."""
-    spans = kineto.read(BACKWARD, "begin", "end").spans
-
-    nodes = {each.name: each.forward for each in spans if each.kind in DEVICE_KINDS}
-
-    assert nodes == {"gemm": 7, "between": None, "add": None}
-
-
 def test_operators_have_their_own_time_apart_from_that_of_those_they_call():
     """Self times add up to all of it; what calls itself is counted once."""
     calls = [
