@@ -83,12 +83,6 @@ FINDINGS = {
         "of the capture, not of the work",
         "time the replay: graph.replay() in a cell of its own",
     ),
-    FlagKind.THREADS: Finding(
-        "warning",
-        "threads that it started are still running{names}; what they do from now on "
-        "is not in this time",
-        "join them in the same cell",
-    ),
     FlagKind.DRIVER_CALLS: Finding(
         "note",
         "memory of {device} was taken from the driver or given back to it, {times}: "

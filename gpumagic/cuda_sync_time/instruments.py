@@ -8,7 +8,6 @@ and resets nothing, and is done outside of what is timed.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -164,7 +163,6 @@ def _empty_s(runtime: Runtime) -> float:
 
 # ------------------------------------------------------ what changed meanwhile
 
-_OURS = "gpumagic-"  # threads that look, wait or interrupt for us
 # Each makes the driver, or the runtime, wait for every launch.
 _BLOCKING = ("CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL")
 _CLOCK_MOVED = 0.05
@@ -175,7 +173,6 @@ _DRIVER_CALLS = ("num_device_alloc", "num_device_free")
 class Environment:
     """What was so at one moment; what is asked by device has those in use."""
 
-    threads: frozenset[threading.Thread] = frozenset()  # those that run, without ours
     # the caching allocator's counters
     counters: Mapping[int, Mapping[str, Any] | None] = field(default_factory=dict)
     compilations: int | None = 0  # how much torch.compile had taken; None is unknown
@@ -188,10 +185,8 @@ class Environment:
         """That of this moment; a driver is asked only where a GPU is in use."""
         torch = loaded_torch()
         devices = runtime.devices_in_use() if is_in_use(runtime) else ()
-        running = threading.enumerate()
         simulated = devices if runtime.simulated else ()
         return cls(
-            threads=frozenset(it for it in running if not it.name.startswith(_OURS)),
             counters={each: runtime.memory_stats(each) for each in devices},
             compilations=0 if torch is None else torch_private.compilations(torch),
             libraries={each: libraries_started(each) for each in simulated},
@@ -222,10 +217,6 @@ class EnvironmentWatch(Observer):
         else:
             self.flags = (*flags_between(self._before, after), *_blocking(runtime))
 
-    def close(self) -> None:
-        """Let go of the threads that were noted."""
-        self._before = Environment()
-
 
 def flags_between(before: Environment, after: Environment) -> tuple[Flag, ...]:
     """What a reader has to know of what changed, or was so all the time."""
@@ -245,10 +236,6 @@ def _changes(before: Environment, after: Environment) -> Iterator[Flag]:
         )
         if calls > 0:
             yield Flag(FlagKind.DRIVER_CALLS, amount=calls, device=device)
-    if running := sorted(
-        each.name for each in after.threads - before.threads if each.is_alive()
-    ):
-        yield Flag(FlagKind.THREADS, amount=len(running), names=tuple(running))
     if before.compilations is not None and after.compilations is not None:
         # Fewer than before: the user has cleared the counters, and then compiled.
         cleared = after.compilations < before.compilations

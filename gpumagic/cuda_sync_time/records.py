@@ -34,7 +34,6 @@ class FlagKind(enum.Enum):
     UNSEEN = "unseen GPU"
     INTERRUPTED = "interrupted"
     CAPTURING = "capturing"
-    THREADS = "threads"  # their names
     # Of the machine, while it ran.
     DRIVER_CALLS = "allocation"  # how many
     COMPILED = "compiled"  # times

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import time
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import torch_private
 from gpumagic.devices.nvidia import driver_initialised
+from gpumagic.devices.protocols import Runtime
 from gpumagic.devices.simulated import SIMULATED, required_box, simulated_box
 from gpumagic.errors import DeviceError, first_line
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from contextlib import AbstractContextManager
 
-    from gpumagic.devices.protocols import Runtime
     from gpumagic.devices.tracing import Tracing
     from gpumagic.report.events import SeenRace, SyncCall
 
@@ -48,10 +47,8 @@ def is_available(torch: Any, kind: str) -> bool:
     return home is not None and bool(home.is_available())
 
 
-class AcceleratorRuntime:
+class AcceleratorRuntime(Runtime):
     """A `Runtime` on the devices of one torch module."""
-
-    simulated = False
 
     def __init__(self, torch: Any, kind: str) -> None:
         self.kind = kind
@@ -86,10 +83,6 @@ class AcceleratorRuntime:
             return None
         ask = self._word("current_device")
         return int(ask()) if ask else 0  # without the word there is only one
-
-    def now_ns(self) -> int:
-        """The clock of this machine."""
-        return time.perf_counter_ns()
 
     def synchronize(self) -> None:
         """Wait until every device in use is idle; start none that is not."""

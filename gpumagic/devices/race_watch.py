@@ -61,8 +61,9 @@ def watch_races(torch: Any, kind: str) -> Iterator[list[SeenRace]]:
 
     What is followed are operations of torch, called by this thread or by autograd for
     it. Two accesses meet only where their tensors begin at the same address. Nothing is
-    known of what ran before the block. After a race the later stream counts as if it
-    had waited, so that one missing wait is not told many times.
+    known of what ran before the block, nor of the operation that starts CUDA. After a
+    race the later stream counts as if it had waited, so that one missing wait is not
+    told many times.
     """
     if kind != "cuda":
         raise DeviceError(
@@ -186,23 +187,9 @@ def _following_mode(torch: Any, sanitizer: Any, hooks: Any) -> Any:
             follow = super().__torch_dispatch__
             if torch.cuda.is_initialized():
                 return follow(func, types, args, kwargs)
-            outputs = func(*args, **(kwargs or {}))
-            if torch.cuda.is_initialized():  # it was the very first use
-                follow(_HasRun(func, outputs), types, args, kwargs)
-            return outputs
+            return func(*args, **(kwargs or {}))
 
     return Mode()
-
-
-class _HasRun:
-    """An operation that is over, to be followed all the same."""
-
-    def __init__(self, func: Any, outputs: Any) -> None:
-        self._schema = func._schema  # noqa: SLF001 -- what the sanitizer asks for
-        self._outputs = outputs
-
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        return self._outputs
 
 
 def in_words(torch: Any, earlier: Access, later: Access) -> SeenRace:

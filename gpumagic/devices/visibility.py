@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from gpumagic.report.record import Record
 from gpumagic.report.units import count_text
@@ -35,28 +35,9 @@ _OTHERWISE = "drivers may read it otherwise"
 BY_PCI_ADDRESS = "PCI_BUS_ID"
 
 
-class _Slice(Protocol):
-    """A part of a GPU; with `gpu_instance` and `compute_instance` by its old name."""
-
-    @property
-    def uuid(self) -> str | None:
-        """As `nvidia-smi -L` prints it."""
-
-
-class Device(Protocol):
-    """A GPU that CUDA can use; with `mig_enabled` also one that has no slices yet."""
-
-    @property
-    def index(self) -> int:
-        """The number by which the caller knows it."""
-
-    @property
-    def uuid(self) -> str | None:
-        """As `nvidia-smi -L` prints it."""
-
-    @property
-    def mig(self) -> Sequence[_Slice]:
-        """Its slices; empty when MIG is off."""
+# A GPU that CUDA can use, with `index`, `uuid`, `mig` (its slices) and `mig_enabled`,
+# as `Gpu` has them; a slice has a `uuid`, and two `..._instance` by its old name.
+Device: TypeAlias = Any
 
 
 class Kind(enum.Enum):
@@ -82,7 +63,9 @@ class Place(NamedTuple):
 def uuid_of(place: Place, devices: Sequence[Device]) -> str | None:
     """The UUID of a GPU or slice, where it is known."""
     device = devices[place.gpu]
-    return device.uuid if place.part is None else device.mig[place.part].uuid
+    found: str | None
+    found = (device if place.part is None else device.mig[place.part]).uuid
+    return found
 
 
 @dataclass(frozen=True)
@@ -184,9 +167,9 @@ def _names(text: str, devices: Sequence[Device]) -> dict[Place, str | None]:
     }
 
 
-def _old_name(device: Device, part: _Slice) -> str | None:
+def _old_name(device: Device, part: Any) -> str | None:
     if part.uuid and part.uuid.startswith(_OLD_SLICE):
-        return part.uuid
+        return str(part.uuid)
     instances = [getattr(part, f"{word}_instance", None) for word in _INSTANCES]
     if device.uuid is None or None in instances:
         return None

@@ -126,7 +126,6 @@ TAIL = TimingReport(
     (
         Flag(FlagKind.BACKLOG, 33.4 * MS),
         Flag(FlagKind.TAIL, 50.2 * MS),
-        Flag(FlagKind.THREADS, 2, ("loader-0", "loader-1")),
     ),
 )
 ON_CPU = TimingReport(
@@ -260,7 +259,6 @@ EVERY_FLAG = tuple(
             FlagKind.CLOCK: -0.08,
         }.get(kind, 3),
         {
-            FlagKind.THREADS: ("loader-0", "loader-1"),
             FlagKind.LIMITED: ("power limit", "heat"),
             FlagKind.UNWATCHED: ("no waits could be noted: no such mode",),
             FlagKind.NOT_DRAINED: ("RuntimeError: CUDA error",),
@@ -440,7 +438,7 @@ HOSTILE_RUN = TimingReport(
     Code(HOSTILE, name=HOSTILE, cell=13),
     dataclasses.replace(H100, devices=((0, HOSTILE),), torch_version=WIDE),
     Run(0.05, 0.01, tail_s=0.0, backlog_s=0.0),
-    (Flag(FlagKind.THREADS, 2, (HOSTILE, WIDE)),),
+    (Flag(FlagKind.LIMITED, 2, (HOSTILE, WIDE), 0),),
     syncs=(SyncPoint(HOSTILE, CodeLine(HOSTILE, HOSTILE), 2, 0.01),),
     profile=profile(
         (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -14,9 +13,7 @@ from gpumagic.cuda_sync_time.instruments import (
 )
 from gpumagic.cuda_sync_time.records import Flag, FlagKind
 from gpumagic.devices import torch_private
-from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.protocols import GpuLoad
-from gpumagic.devices.waiting import HELPER_NAME
 from tests.devices.standin_runtime import StandinDevice
 
 
@@ -101,28 +98,6 @@ def test_what_is_unknown_raises_no_flag():
     assert flags_between(unknown, unknown) == ()
     assert flags_between(quiet(), unknown) == ()
     assert flags_between(unknown, quiet(compilations=9, counters={0: {}})) == ()
-
-
-def test_only_new_threads_that_still_run_are_told():
-    """Not those that ran before, nor those that have ended, nor our own."""
-    stop = threading.Event()
-    names = ("before", "loader", HELPER_NAME, "gpumagic-alarm", "ended")
-    old, *new, ended = (
-        threading.Thread(target=stop.wait, name=name, daemon=True) for name in names
-    )
-    old.start()
-    before = Environment.now(CpuRuntime(), None)
-    for thread in new:
-        thread.start()
-    after = Environment.now(CpuRuntime(), None)
-    flags = flags_between(before, after)
-    stop.set()
-    for thread in (old, *new):
-        thread.join()
-
-    assert flags == (Flag(FlagKind.THREADS, amount=1, names=("loader",)),)
-    assert flags_between(before, after) == ()  # by now it has ended
-    assert not ended.is_alive()
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def lanes_of(report):
             BriefReport(samples.TAIL),
             (
                 "58.1 ms: the GPUs work at least 57.8 ms of it, the host waits "
-                "[backlog, tail, threads]"
+                "[backlog, tail]"
             ),
         ),
     ],

@@ -153,22 +153,6 @@ def test_telling_the_allocator_of_a_stream_is_no_access(gpu, monkeypatch):
     assert races == []
 
 
-def test_the_operation_that_starts_cuda_is_followed(gpu, monkeypatch):
-    """What the first use of CUDA writes is known to those who read it."""
-    answers = [False, True]  # before and after that operation; afterwards it runs
-    monkeypatch.setattr(
-        torch.cuda, "is_initialized", lambda: answers.pop(0) if answers else True
-    )
-    x = tensor()
-
-    with watch_races(torch, "cuda") as races:
-        x.mul_(2)
-        gpu.stream = SIDE
-        x.sum()
-
-    assert [each.earlier.source for each in races] == ["x.mul_(2)"]
-
-
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.usefixtures("gpu")
 def test_torch_is_as_before(fails):
