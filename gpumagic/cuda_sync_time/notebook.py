@@ -131,9 +131,8 @@ class Notebook:
         options = asked.options
         again = self._repeatable(asked) if options.name else None
         code = self._code(asked)
-        if options.races:
-            return self._look_for_races(asked, code)
-        run = OneRun(self._instruments, options)
+        tools = self._instruments
+        run = RaceRun(tools) if options.races else OneRun(tools, options)
 
         def after(outcome: Outcome) -> Any:
             run.end(
@@ -148,18 +147,6 @@ class Notebook:
             if outcome.error is None and run.late_error is not None:
                 raise run.late_error
             return shown
-
-        return self._magics.run_body(
-            asked.typed, asked.body, before=run.begin, after=after
-        )
-
-    def _look_for_races(self, asked: _Asked, code: Code) -> Any:
-        __tracebackhide__ = True
-        run = RaceRun(self._instruments)
-
-        def after(outcome: Outcome) -> Any:
-            run.end(error=outcome.error)
-            return self._magics.show(run.report(code), asked.parsed)
 
         return self._magics.run_body(
             asked.typed, asked.body, before=run.begin, after=after

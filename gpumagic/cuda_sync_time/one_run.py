@@ -199,6 +199,8 @@ def _guessed() -> tuple[str, ...]:
 class RaceRun:
     """Looks for races in what runs between `begin` and `end`; it claims no time."""
 
+    late_error: BaseException | None = None  # it waits for nothing at its end
+
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
         self._runtime = instruments.torch_runtime()
@@ -211,7 +213,7 @@ class RaceRun:
         wait_for_earlier_cells(self._runtime)
         self._races = self._watch.enter_context(self._runtime.watch_races())
 
-    def end(self, *, error: BaseException | None = None) -> None:
+    def end(self, *, error: BaseException | None = None, **_times: int | None) -> None:
         """Look no longer."""
         self._watch.close()
         self._failed = error_line(error)

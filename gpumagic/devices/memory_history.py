@@ -17,7 +17,7 @@ import contextlib
 import functools
 import time
 from dataclasses import dataclass, field
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gpumagic.devices.memory_counters import caching_is_off
@@ -258,27 +258,19 @@ class BackwardCalls:
 
     def at(self, time_us: int) -> Spot | None:
         """The line whose pass was running at a time; the innermost of nested ones."""
-        found = self._running(time_us) or self._nearest(time_us)
-        if found is None or found.mark is None:
+        passes = self._in_order()
+        begun = bisect.bisect_right(passes, time_us, key=_began)
+
+        def away(each: _Pass) -> tuple[int, int]:
+            outside_us = max(each.began_us - time_us, time_us - each.ended_us, 0)
+            return outside_us, -each.began_us
+
+        near = passes[max(begun - _DEEPEST, 0) : begun + 1]
+        found = min(near, key=away, default=None)
+        if found is None or found.mark is None or away(found)[0] > _CLOCKS_APART_US:
             return None
         place = Place(*found.mark)
         return Spot(place.file, place.line)
-
-    def _running(self, time_us: int) -> _Pass | None:
-        passes = self._in_order()
-        begun = bisect.bisect_right(passes, time_us, key=_began)
-        latest = reversed(passes[max(begun - _DEEPEST, 0) : begun])
-        return next((each for each in latest if time_us <= each.ended_us), None)
-
-    def _nearest(self, time_us: int) -> _Pass | None:
-        passes = self._in_order()
-        begun = bisect.bisect_right(passes, time_us, key=_began)
-        around = [
-            (max(each.began_us - time_us, time_us - each.ended_us), each)
-            for each in passes[max(begun - 1, 0) : begun + 1]
-        ]
-        distance_us, nearest = min(around, default=(0, None), key=itemgetter(0))
-        return nearest if distance_us <= _CLOCKS_APART_US else None
 
     def _in_order(self) -> list[_Pass]:
         """By their beginning; they were noted by their end."""

@@ -33,15 +33,13 @@ _COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive proces
 
 _LOST = 15
 _RESET_REQUIRED = 16
+_LOST_OR = "reboot; if it is lost again, look for NVRM lines in `sudo dmesg`"
 _GPU_FAILURES = {
     4: (
         "this user may not use this GPU",
         "choose another one, or ask who runs this machine for access to it",
     ),
-    _LOST: (
-        "this GPU is lost: the driver cannot reach it any more",
-        "reboot; if it is lost again, look for NVRM lines in `sudo dmesg`",
-    ),
+    _LOST: ("this GPU is lost: the driver cannot reach it any more", _LOST_OR),
     _RESET_REQUIRED: (
         "this GPU must be reset before it can be used",
         "reset it (sudo nvidia-smi --gpu-reset) or reboot",
@@ -81,17 +79,10 @@ _DRIVER_FAILURES = {
         "there is no NVIDIA driver here (libnvidia-ml was not found)",
         "if there is an NVIDIA GPU, install its driver; " + _IN_A_CONTAINER,
     ),
-    15: (
-        "a GPU is lost, and the NVIDIA driver does not answer because of it",
-        "reboot; if it is lost again, look for NVRM lines in `sudo dmesg`",
-    ),
+    _LOST: ("a GPU is lost, so that the NVIDIA driver does not answer", _LOST_OR),
     18: (
         "the NVIDIA library and the loaded kernel module are of different versions",
         "if the driver was just updated, reboot or reload the kernel module nvidia",
-    ),
-    999: (
-        "the NVIDIA driver answers with an unknown error",
-        "run nvidia-smi and look for NVRM lines in `sudo dmesg`; then try a reboot",
     ),
 }
 

@@ -29,14 +29,13 @@ _OTHER_BASE = re.compile(rf"[{_BLANKS}]*([+-]?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*))
 _SHOWN = 60  # letters of an entry that are quoted, so that any UUID is whole
 _DIGITS = 20  # more of them only make a number that is too large still larger
 _OLD_SLICE = "MIG-GPU-"  # MIG-GPU-<uuid>/<instance>/<instance>, before driver 470
-_INSTANCES = ("gpu", "compute")
 _OTHERWISE = "drivers may read it otherwise"
 
 BY_PCI_ADDRESS = "PCI_BUS_ID"
 
 
 # A GPU that CUDA can use, with `index`, `uuid`, `mig` (its slices) and `mig_enabled`,
-# as `Gpu` has them; a slice has a `uuid`, and two `..._instance` by its old name.
+# as `Gpu` has them; a slice has a `uuid`.
 Device: TypeAlias = Any
 
 
@@ -147,8 +146,6 @@ def _read_uuid(text: str, devices: Sequence[Device]) -> Entry:
         doubt = "a UUID of this machine is not known"
     elif place and text == Kind.GPU.value:
         doubt = "this may be too little to name the only GPU"
-    elif place and whole and text != uuid_of(place, devices):
-        doubt = "newer drivers may not know a slice by its old name"
     if place:
         return Entry(text, place, name=text, doubt=doubt)
     remark = "more than one GPU fits it" if fitting else "no GPU or slice fits it"
@@ -156,24 +153,14 @@ def _read_uuid(text: str, devices: Sequence[Device]) -> Entry:
 
 
 def _names(text: str, devices: Sequence[Device]) -> dict[Place, str | None]:
-    """All that is of the text's kind, each by the sort of name that the text is."""
+    """All that is of the text's kind."""
     if Kind.of(text.upper()) is Kind.GPU:
         return {Place(gpu): device.uuid for gpu, device in enumerate(devices)}
-    old = text.upper().startswith(_OLD_SLICE)
     return {
-        Place(gpu, place): _old_name(device, part) if old else part.uuid
+        Place(gpu, place): part.uuid
         for gpu, device in enumerate(devices)
         for place, part in enumerate(device.mig)
     }
-
-
-def _old_name(device: Device, part: Any) -> str | None:
-    if part.uuid and part.uuid.startswith(_OLD_SLICE):
-        return str(part.uuid)
-    instances = [getattr(part, f"{word}_instance", None) for word in _INSTANCES]
-    if device.uuid is None or None in instances:
-        return None
-    return "/".join([f"MIG-{device.uuid}", *map(str, instances)])
 
 
 def _doubt_of_nothing(text: str, kind: Kind, devices: Sequence[Device]) -> str:
@@ -184,6 +171,8 @@ def _doubt_of_nothing(text: str, kind: Kind, devices: Sequence[Device]) -> str:
         number = _read_number(bare, len(devices))
         allowed = number.place or number.doubt
         return _OTHERWISE if allowed and kind is not own else ""
+    if bare.upper().startswith(_OLD_SLICE):
+        return _OTHERWISE
     names = _names(bare, devices)
     if None in names.values() and bare not in names.values():
         return "a UUID of this machine is not known"

@@ -98,7 +98,7 @@ def test_a_reason_names_the_entry_that_decided(mask, reason):
         (f"{M1},{UUIDS[0]}", (M1,), "otherwise"),
         (M1[:9], (), "otherwise"),
         (M1.upper(), (), "otherwise"),
-        (f"MIG-{UUIDS[2]}/2/0", (M1,), "old name"),
+        (f"MIG-{UUIDS[2]}/2/0", (), "otherwise"),
         (f"{M0},MIG-x,{M0}", (M0,), "repetition"),
     ],
 )
