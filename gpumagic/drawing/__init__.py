@@ -8,12 +8,17 @@ that has one, since each costs a millisecond or two of the first answer.
 from __future__ import annotations
 
 import importlib
+import random
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.drawing import rich_import  # noqa: F401 -- before all that use rich
+try:
+    # On its import rich takes a number from Python's own generator: whoever has called
+    # `random.seed(0)` would get other numbers from the first report on.
+    _state = random.getstate()
+    import rich.style  # noqa: F401 -- it is this module that takes the number
+finally:
+    random.setstate(_state)
 
-# isort: split
-from gpumagic.drawing.cells import Badge, Cell, Key, Meter
 from gpumagic.drawing.document import (
     Details,
     Drawing,
@@ -25,7 +30,16 @@ from gpumagic.drawing.document import (
     one_screen,
 )
 from gpumagic.drawing.palette import Tone
-from gpumagic.drawing.table import Column, Grid, Property, Table
+from gpumagic.drawing.table import (
+    Badge,
+    Cell,
+    Column,
+    Grid,
+    Key,
+    Meter,
+    Property,
+    Table,
+)
 
 if TYPE_CHECKING:
     from gpumagic.drawing.curves import Areas, Curve, Histogram, Layer, Sparkline

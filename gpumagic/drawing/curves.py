@@ -14,16 +14,24 @@ from typing import TYPE_CHECKING, Literal
 
 from rich.text import Text
 
-from gpumagic.drawing import svg
-from gpumagic.drawing.around import (
+from gpumagic.drawing.html import (
+    LETTER_HEIGHT,
+    LETTER_WIDTH,
+    Html,
     axis_html,
-    axis_ink,
-    in_lines,
-    in_runs,
+    element,
+    filled,
+    image,
+    letter,
+    outline,
+    path,
+    picture,
+    unbroken,
+    wide_image,
+    wide_picture,
+    words,
 )
-from gpumagic.drawing.cells import Key
-from gpumagic.drawing.html import Html, element, unbroken, words
-from gpumagic.drawing.ink import GAP, glyphs_for, ink
+from gpumagic.drawing.ink import GAP, axis_ink, glyphs_for, in_lines, in_runs, ink
 from gpumagic.drawing.palette import (
     BEFORE,
     BLUE,
@@ -36,6 +44,7 @@ from gpumagic.drawing.palette import (
 )
 from gpumagic.drawing.table import (
     INDENT,
+    Key,
     caption_ink,
     cell_of,
     indented,
@@ -106,13 +115,13 @@ class Columns:
         if self.told:
             mark = ""
             if self.has_peak:
-                patch = svg.picture(10, _ABOVE, "peak", _mark(5))
-                mark = f"{svg.image(patch, 'the mark', 10, _ABOVE)} "
+                peak = picture(10, _ABOVE, "peak", _mark(5))
+                mark = f"{image(peak, 'the mark', 10, _ABOVE)} "
             told.insert(0, Html(f"{mark}{words(self.told)}"))
         said = element("div", Html(" &nbsp; ".join(told))) if told else Html("")
         if not self.totals or self.axis is None:
-            picture = self._picture() if self.totals else Html("")
-            row = row_html(Html(""), cell_of(Html(picture + said)))
+            drawn = self._picture() if self.totals else Html("")
+            row = row_html(Html(""), cell_of(Html(drawn + said)))
             return table_html(self.caption, (row,))
         upper, lower = map(unbroken, self.axis)
         high = element("div", upper, style=f"height:{self.height - _LINE_HEIGHT}px")
@@ -134,8 +143,8 @@ class Columns:
             if any(heights):
                 tops = [column[number][2] for column in stacked]
                 steps = ((top, step) for top in tops)
-                data = svg.outline(steps, self.height, room)
-                drawn.append(svg.filled(data, swatch, edge=len(self.layers) > 1))
+                data = outline(steps, self.height, room)
+                drawn.append(filled(data, swatch, edge=len(self.layers) > 1))
         for number, (swatch, _) in enumerate(self.layers):
             if swatch.mark.isalpha():
                 its = [column[number][1:] for column in stacked]
@@ -146,10 +155,10 @@ class Columns:
             # Half of the mark is left of its place, where there has to be room.
             place = f"{min(max(100 * at, 1.0), 99.0):.2f}%"
             drawn.append(element("svg", _mark(0), x=place, overflow="visible"))
-        track = svg.path(f"M0 {above}h{width}V{self.height}H0z", TRACK)
+        track = path(f"M0 {above}h{width}V{self.height}H0z", TRACK)
         axis = f" from {self.axis[0]} down to {self.axis[1]}" if self.axis else ""
-        return svg.wide_image(
-            svg.wide_picture(width, self.height, self.caption, track, *drawn),
+        return wide_image(
+            wide_picture(width, self.height, self.caption, track, *drawn),
             f"{self.caption}: columns{axis}. {self.told}",
             width,
             self.height,
@@ -218,14 +227,14 @@ class Columns:
 
 
 def _mark(x: int) -> Html:
-    return svg.path(f"M{x - 5} 0h10l-5 {_ABOVE - 1}z", VERMILLION)
+    return path(f"M{x - 5} 0h10l-5 {_ABOVE - 1}z", VERMILLION)
 
 
 def _letter(
     swatch: Swatch, its: list[tuple[float, float]], width: int, height: int, room: int
 ) -> Iterator[Html]:
     """The letter in the middle of the widest stretch where there is room for it."""
-    high = (svg.LETTER_HEIGHT + 1) / room
+    high = (LETTER_HEIGHT + 1) / room
     runs, at = [], 0
     for has_room, run in groupby(top - bottom >= high for bottom, top in its):
         length = len(list(run))
@@ -237,9 +246,9 @@ def _letter(
     bottom, top = its[start + length // 2]
     yield element(
         "svg",
-        *svg.letter(swatch, -svg.LETTER_WIDTH // 2),
+        *letter(swatch, -LETTER_WIDTH // 2),
         x=f"{100 * (start + length / 2) / len(its):.2f}%",
-        y=round(height - (bottom + top) / 2 * room - svg.LETTER_HEIGHT / 2),
+        y=round(height - (bottom + top) / 2 * room - LETTER_HEIGHT / 2),
         overflow="visible",
     )
 

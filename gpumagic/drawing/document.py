@@ -11,7 +11,6 @@ from rich.console import Console, ConsoleDimensions
 from rich.segment import Segment, Segments
 from rich.text import Text
 
-from gpumagic.drawing.cells import Badge
 from gpumagic.drawing.html import (
     INSET,
     WIDEST_EM,
@@ -23,7 +22,7 @@ from gpumagic.drawing.html import (
 )
 from gpumagic.drawing.ink import GAP, Indented, ink
 from gpumagic.drawing.palette import RULE
-from gpumagic.drawing.table import Table, indented
+from gpumagic.drawing.table import Badge, Table, indented
 from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:

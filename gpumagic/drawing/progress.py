@@ -6,8 +6,8 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Protocol, Self
 
-from gpumagic.drawing.cells import Meter
 from gpumagic.drawing.document import Drawing
+from gpumagic.drawing.table import Meter
 from gpumagic.report.units import seconds_text, share_text
 
 if TYPE_CHECKING:

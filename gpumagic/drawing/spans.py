@@ -16,18 +16,32 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.cells import cell_len
 from rich.text import Text
 
-from gpumagic.drawing import svg
-from gpumagic.drawing.around import (
-    Hover,
+from gpumagic.drawing.html import (
+    INSET,
+    WIDEST_EM,
+    Html,
     axis_html,
-    axis_ink,
-    foot_html,
-    foot_ink,
-    hovers_html,
-    in_runs,
+    element,
+    filled,
+    lines,
+    outline,
+    path,
+    unbroken,
+    wide_image,
+    wide_picture,
+    words,
+    written,
 )
-from gpumagic.drawing.html import Html, label, lines, unbroken, words
-from gpumagic.drawing.ink import GAP, clean, glyphs_for, ink, widest
+from gpumagic.drawing.ink import (
+    GAP,
+    axis_ink,
+    clean,
+    glyphs_for,
+    in_lines,
+    in_runs,
+    ink,
+    widest,
+)
 from gpumagic.drawing.palette import (
     BLUE,
     FREE,
@@ -38,6 +52,7 @@ from gpumagic.drawing.palette import (
 )
 from gpumagic.drawing.table import (
     INDENT,
+    Key,
     caption_ink,
     cell_of,
     head_html,
@@ -48,7 +63,7 @@ from gpumagic.drawing.table import (
     table_html,
     wide_row_html,
 )
-from gpumagic.report.units import count_text
+from gpumagic.report.units import count_text, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -67,7 +82,7 @@ _WITH_HAIR = 4
 _WITH_GAP_PX, _WITH_GAP_CELLS = 6, 3
 # About 120 bytes of HTML for each stretch that tells something.
 _MOST_HOVERS, _LEAST_HOVER_PX = 240, 3
-_MOST_NAMED = 2
+_MOST_NAMED, _LONGEST_TITLE, _SHORT_LABEL = 2, 100, 16
 # Generous for a letter of the label's font: what fits by this, fits.
 _LETTER_WIDTH = 7
 _NEARLY_ALL = 0.94  # what no height of eight can tell from all
@@ -153,10 +168,10 @@ def shapes(line: Line, kinds: Mapping[str, Swatch], seen: _Raster) -> Iterator[H
             if kind in share:
                 below = min(below + share[kind], 1.0)
             its.append((below if kind in share else 0.0, length))
-    yield svg.path(svg.outline(track, HEIGHT), TRACK)
+    yield path(outline(track, HEIGHT), TRACK)
     for kind, its in reversed(tops.items()):
         if any(top for top, _ in its):
-            yield svg.filled(svg.outline(its, HEIGHT), kinds[kind])
+            yield filled(outline(its, HEIGHT), kinds[kind])
     yield from _labels(line, kinds, seen)
 
 
@@ -186,7 +201,7 @@ def _labels(line: Line, kinds: Mapping[str, Swatch], seen: _Raster) -> Iterator[
             continue
         if cell_len(name) * _LETTER_WIDTH + 6 <= wide:
             fill, share = text_on(swatch.fill), wide / WIDTH
-            yield svg.label(name, mark.start, share, HEIGHT - 5, fill)
+            yield written(name, mark.start, share, HEIGHT - 5, fill)
 
 
 def _covers(swatch: Swatch) -> bool:
@@ -221,6 +236,58 @@ def line_ink(
                 character = glyphs.levels[min(round(filled * top), top - 1)]
         drawn.append(("|" if at in seen.cuts else character, style))
     return in_runs(drawn)
+
+
+class Hover(NamedTuple):
+    """A stretch of a picture, in pixels, and what it tells; nothing if empty."""
+
+    left: int
+    right: int
+    title: str
+
+
+def hovers_html(hovers: Iterable[Hover], width: int, height: int) -> Html:
+    """The boxes, side by side over the picture of this size that stands before them."""
+    boxes, at = [], 0
+    for left, right, title in hovers:
+        if left > at:
+            boxes.append(_box("", left - at))
+        boxes.append(_box(shortened(clean(title), _LONGEST_TITLE), right - left))
+        at = right
+    if not boxes:
+        return Html("")
+    if at < width:
+        boxes.append(_box("", width - at))
+    # Boxes that share the room are as wide as the picture, however wide that is.
+    style = f"display:flex;height:{height}px;margin-top:-{height}px"
+    return element("div", *boxes, style=style)
+
+
+def _box(title: str, share: int) -> Html:
+    return element("span", title=title, style=f"flex:{share}")
+
+
+def foot_html(
+    legend: Iterable[tuple[Swatch, str]], remarks: Iterable[str], *last: str
+) -> Html:
+    """What the colours mean, and a line for each remark."""
+    keys = " &nbsp; ".join((*(Key(*each).html() for each in legend), *map(words, last)))
+    said = [line for line in (keys, *map(words, remarks)) if line]
+    style = f"margin:0 0 .9em {INSET};max-width:{WIDEST_EM}em"
+    return element("p", Html("<br/>".join(said)), style=style) if said else Html("")
+
+
+def foot_ink(
+    legend: Iterable[tuple[Swatch, str]],
+    remarks: Iterable[str],
+    options: ConsoleOptions,
+    *last: str,
+) -> Iterator[Text]:
+    """The same as lines of text."""
+    keys = (Key(*each).ink(options) for each in legend)
+    yield from in_lines((*keys, *(ink(text, options) for text in last)), options)
+    for remark in remarks:
+        yield ink(remark, options)
 
 
 @dataclass(frozen=True)
@@ -271,17 +338,16 @@ class Spans:
         rows = []
         for line, its in zip(self.lines, seen, strict=True):
             name = line.label or "continued"
-            picture = svg.wide_picture(
-                WIDTH, HEIGHT, name, *shapes(line, self.kinds, its)
-            )
+            picture = wide_picture(WIDTH, HEIGHT, name, *shapes(line, self.kinds, its))
             over = hovers_html(self._hovers(line), WIDTH, HEIGHT)
             said = line.said or f"{name}: {line.text}"
-            image = svg.wide_image(
-                picture, said, WIDTH, HEIGHT, over, most_em=self.most_em
-            )
+            image = wide_image(picture, said, WIDTH, HEIGHT, over, most_em=self.most_em)
             text = unbroken(line.text) if self.is_number else words(line.text)
             text_cell = cell_of(text, right=self.is_number)
-            rows.append(row_html(label(line.label), cell_of(image), text_cell))
+            # A short name stays whole beside a picture that takes all.
+            short = len(line.label) <= _SHORT_LABEL
+            shown = unbroken(line.label) if short else words(line.label)
+            rows.append(row_html(shown, cell_of(image), text_cell))
         head = None
         if self.heads is not None:
             first, last = map(words, self.heads)

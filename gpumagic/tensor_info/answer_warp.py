@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from gpumagic.drawing import Paragraph, svg
-from gpumagic.drawing.html import Html, words
+from gpumagic.drawing import Paragraph
+from gpumagic.drawing.html import Html, image, path, picture, words
 from gpumagic.drawing.ink import GAP, glyphs_for, ink, widest
 from gpumagic.drawing.palette import BLUE, TRACK
 from gpumagic.drawing.table import (
@@ -101,9 +101,9 @@ def _picture(read: WarpRead) -> Html:
             bars += f"M{x} {_HEIGHT}h{_SECTOR_WIDTH}v-{filled}h-{_SECTOR_WIDTH}z"
             x += _SECTOR_WIDTH + _BETWEEN_SECTORS
         x += _BETWEEN_LINES
-    shapes = svg.path(tracks, TRACK), svg.path(bars, BLUE)
-    drawn = svg.picture(x, _HEIGHT, _name(read), *shapes)
-    return svg.image(drawn, f"{_name(read)}: {_figures(read)}", x, _HEIGHT)
+    shapes = path(tracks, TRACK), path(bars, BLUE)
+    drawn = picture(x, _HEIGHT, _name(read), *shapes)
+    return image(drawn, f"{_name(read)}: {_figures(read)}", x, _HEIGHT)
 
 
 @dataclass(frozen=True)
