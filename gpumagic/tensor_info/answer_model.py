@@ -20,8 +20,7 @@ from gpumagic.drawing import (
 )
 from gpumagic.drawing import how_measured as how
 from gpumagic.report.units import bytes_text, count_text, listed
-from gpumagic.tensor_info.answer_tensor import drawn
-from gpumagic.tensor_info.sentences import shape_text
+from gpumagic.tensor_info.answer_tensor import drawn, shape_text
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence

@@ -17,13 +17,16 @@ from gpumagic.drawing import (
 )
 from gpumagic.drawing import how_measured as how
 from gpumagic.report.units import bytes_text, count_text, listed
-from gpumagic.tensor_info.answer_tensor import drawn, how_looked
+from gpumagic.tensor_info.answer_tensor import (
+    drawn,
+    how_looked,
+    layout,
+    shape_text,
+    warp_details,
+)
 from gpumagic.tensor_info.answer_values import values_headline, values_table
-from gpumagic.tensor_info.answer_warp import is_drawn, warp_parts
-from gpumagic.tensor_info.axes import visible_tensor
-from gpumagic.tensor_info.figure import Lane, few_places, lane_cells
+from gpumagic.tensor_info.figure import Lane, lane_cells, visible_tensor
 from gpumagic.tensor_info.overlap import clusters
-from gpumagic.tensor_info.sentences import layout, shape_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -113,10 +116,7 @@ def _comparison(report: CompareReport) -> Iterator[Part]:
     if report.pairs:
         beside = (_rows(tensors),) if read else ()
         yield Details("Pair by pair", (_pairs(report), *beside), "pairs")
-    shown = [each for each in tensors if report.warp or each.on_accelerator]
-    if any(map(is_drawn, shown)):
-        parts = tuple(warp_parts(shown, named=True))
-        yield Details("What a warp fetches", parts, "warp")
+    yield from warp_details([e for e in tensors if report.warp or e.on_accelerator])
     yield how_looked(tensors)
 
 
@@ -193,8 +193,8 @@ def _shared_memory(report: CompareReport) -> Iterator[Part]:
         Lane(report.tensors[number].expression, visible, start - first)
         for (_, start, _), number, visible in together
     ]
-    if few_places(lanes):
-        yield lane_cells(lanes)
+    if (cells := lane_cells(lanes)) is not None:
+        yield cells
         return
     ends = (end - first for (_, _, end), *_ in together)
     total = max(*ends, *(lane.last_byte for lane in lanes))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.errors import GpuMagicError
 from gpumagic.report.introspection import class_name
 from gpumagic.tensor_info import geometry as layout
-from gpumagic.tensor_info import merging, overlap
+from gpumagic.tensor_info import overlap
 from gpumagic.tensor_info.read import read
 from gpumagic.tensor_info.report import (
     AliasReport,
@@ -72,7 +72,7 @@ def explain_view(
             "ask about a plain tensor, or about those that it is made of",
         )
     asked = (shape,) if isinstance(shape, int) else tuple(map(int, shape))
-    found = merging.view(reading.geometry, asked)
+    found = layout.view(reading.geometry, asked)
     return ViewReport(**vars(found), tensor=_report_of(reading, expression))
 
 
@@ -170,8 +170,7 @@ def overview(
     Raises:
         GpuMagicError: It holds no tensor; says what it is.
     """
-    from gpumagic.tensor_info.accounts import model_report
-    from gpumagic.tensor_info.inventory import Walk, holds_tensors
+    from gpumagic.tensor_info.inventory import Walk, holds_tensors, model_report
 
     kind = holds_tensors(thing)
     if not kind:
@@ -271,8 +270,7 @@ def _report_of(reading: Reading, expression: str) -> TensorReport:
             "is_channels_last": layout.is_channels_last(g),
             "operators_treat_as": layout.treat_as(g),
             "dim_order": layout.dim_order(g),
-            "free_merges": merging.merges(g),
-            "view_flat": merging.flat(g),
+            "view_flat": layout.flat(g),
             "overlap": verdict.verdict,
             "overlap_why": verdict.why,
             "distinct_elements": distinct,

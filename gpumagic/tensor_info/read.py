@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gpumagic.errors import first_line
 from gpumagic.report.introspection import class_name, is_array, is_truly
-from gpumagic.tensor_info import torch_private
+from gpumagic.tensor_info import objects
 from gpumagic.tensor_info.geometry import Geometry
-from gpumagic.tensor_info.objects import no_tensor
+from gpumagic.tensor_info.objects import no_tensor, own
 from gpumagic.tensor_info.overlap import Placed
 from gpumagic.tensor_info.report import Facts
-from gpumagic.tensor_info.torch_private import own
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,9 +78,9 @@ def read(thing: Any, expression: str = "x") -> Reading:
     Raises:
         GpuMagicError: It is none; says what it is, and what to type.
     """
-    torch = torch_private.torch_if_imported()
+    torch = objects.torch_if_imported()
     if torch is not None and is_truly(thing, torch.Tensor):
-        with torch_private.without_overrides(torch):
+        with objects.without_overrides(torch):
             return _read_tensor(torch, thing)
     if is_array(thing):
         return _read_array(thing)
@@ -143,10 +142,10 @@ def _read_tensor(torch: Any, tensor: Any) -> Reading:
     if kind.has_strides and not kind.inner:
         storage = ask("the storage", lambda: mine("untyped_storage"))
     base = ask("the base", lambda: own(torch, tensor, "_base"))
-    simulated, made_up = torch_private.simulated_memory(storage)
+    simulated, made_up = objects.simulated_memory(storage)
     size_bytes = None if storage is None else int(storage.nbytes())
     if kind.has_memory and kind.has_strides and storage is not None:
-        start = ask("address", lambda: torch_private.storage_address(torch, tensor))
+        start = ask("address", lambda: objects.storage_address(torch, tensor))
         if start and size_bytes:  # all that is empty has the address 0
             address = made_up if simulated else start
             memory = Memory(str(device), start, size_bytes, address)
@@ -161,13 +160,11 @@ def _read_tensor(torch: Any, tensor: Any) -> Reading:
         storage_offset=None if offset is None else offset[0],
         geometry=geometry,
         memory=memory,
-        identity=ask("identity", lambda: torch_private.identity(torch, tensor)),
+        identity=ask("identity", lambda: objects.identity(torch, tensor)),
         storage=None if storage is None else int(storage._cdata),  # noqa: SLF001
         storage_bytes=size_bytes,
         is_view=ask("is_view", lambda: bool(mine("_is_view"))),
         base_shape=None if base is None else tuple(map(int, own(torch, base, "shape"))),
-        neg_bit=ask("the negative bit", lambda: bool(mine("is_neg"))),
-        conj_bit=ask("the conjugate bit", lambda: bool(mine("is_conj"))),
         requires_grad=ask("requires_grad", lambda: bool(mine("requires_grad"))),
         on_accelerator=getattr(device, "type", "cpu") not in ("cpu", "meta"),
         simulated=simulated,
@@ -196,19 +193,19 @@ def _without_strides(
         yield _Kind("uninitialised parameter", remark, has_strides=False)
     elif mine("is_nested"):
         remark = "its rows have sizes of their own, and no strides in common"
-        inner = tuple(torch_private.wrapped_parts(torch, tensor))
+        inner = tuple(objects.wrapped_parts(torch, tensor))
         yield _Kind("nested tensor", remark, inner, has_strides=False)
     elif (layout := str(mine("layout")).removeprefix("torch.")) != "strided":
         form, _, rest = layout.removeprefix("_").partition("_")
-        inner = tuple(torch_private.sparse_parts(torch, tensor, layout))
+        inner = tuple(objects.sparse_parts(torch, tensor, layout))
         remark = "it has no strides: x.to_dense() copies it into a plain tensor"
         name = f"{form} tensor{f' ({rest.upper()})' if rest else ''}"
         yield _Kind(name, remark, inner, has_strides=False)
     elif _dispatches_in_python(torch, type(tensor)) and mine("numel"):
-        is_fake = torch_private.is_fake(tensor)
-        if not is_fake and torch_private.storage_address(torch, tensor) == 0:
+        is_fake = objects.is_fake(tensor)
+        if not is_fake and objects.storage_address(torch, tensor) == 0:
             remark = "its size is that of what it stands for; the memory is within"
-            inner = tuple(torch_private.wrapped_parts(torch, tensor))
+            inner = tuple(objects.wrapped_parts(torch, tensor))
             name = f"wrapper ({class_name(tensor)})"
             yield _Kind(name, remark, inner, has_strides=False)
 
@@ -218,7 +215,7 @@ def _without_memory(
 ) -> Iterator[_Kind]:
     """What has sizes and strides, and no bytes of its own behind them."""
     remark = "no memory: sizes, strides and bytes are those of a real one"
-    if torch_private.is_fake(tensor):
+    if objects.is_fake(tensor):
         yield _Kind("fake tensor", remark, has_memory=False)
     elif mine("device").type == "meta":
         yield _Kind("meta tensor", remark, has_memory=False)

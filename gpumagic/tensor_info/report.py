@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.report.record import Record, Report
-from gpumagic.tensor_info.merging import View
+from gpumagic.tensor_info.geometry import View
 from gpumagic.tensor_info.overlap import Shared
 
 if TYPE_CHECKING:
     from gpumagic.tensor_info.geometry import WarpRead
-    from gpumagic.tensor_info.merging import Merge
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,6 @@ class Facts(Record):
     storage_bytes: int | None = None
     is_view: bool | None = None
     base_shape: tuple[int, ...] | None = None  # of the tensor it keeps alive
-    neg_bit: bool | None = None
-    conj_bit: bool | None = None
     requires_grad: bool | None = None
     on_accelerator: bool = False
     simulated: bool = False
@@ -64,7 +61,6 @@ class TensorReport(Facts, Report):
     span_bytes: int | None = None
     address: int | None = None  # of the first element; None where there is none
 
-    free_merges: tuple[Merge, ...] | None = None
     view_flat: bool | None = None  # whether .view(-1) works
 
     # from its address, or from 0 where there is none

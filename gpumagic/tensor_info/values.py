@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.errors import first_line
 from gpumagic.report.introspection import is_array
-from gpumagic.tensor_info import torch_private
+from gpumagic.tensor_info import objects
 from gpumagic.tensor_info.report import HeatMap, ValueSummary
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ def summarise(x: Any, *, heat: bool = True) -> tuple[ValueSummary | None, str]:
 
             array = np.asarray(x)
             return _summary(np, array, array.strides, {}, heat=heat), ""
-        torch = torch_private.torch_if_imported()
-        with torch_private.without_overrides(torch), torch.no_grad():
-            plain = torch_private.own(torch, x, "detach")()
+        torch = objects.torch_if_imported()
+        with objects.without_overrides(torch), torch.no_grad():
+            plain = objects.own(torch, x, "detach")()
             strides = plain.stride() if plain.layout == torch.strided else ()
             where = {"device": plain.device}
             return _summary(torch, plain, strides, where, heat=heat), ""

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import math
 
-from gpumagic.tensor_info import merging, overlap
+from gpumagic.tensor_info import geometry, overlap
 from gpumagic.tensor_info.api import _report_of
 from gpumagic.tensor_info.geometry import Geometry, fresh_strides
 from gpumagic.tensor_info.read import Memory, Reading
@@ -65,7 +65,7 @@ def geometry_of(report):
 
 def viewed(report, shape):
     """The report of `.view(shape)`."""
-    return ViewReport(**vars(merging.view(geometry_of(report), shape)), tensor=report)
+    return ViewReport(**vars(geometry.view(geometry_of(report), shape)), tensor=report)
 
 
 def pair(reports, first, second):
