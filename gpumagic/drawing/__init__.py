@@ -42,7 +42,7 @@ from gpumagic.drawing.table import (
 )
 
 if TYPE_CHECKING:
-    from gpumagic.drawing.curves import Areas, Curve, Histogram, Layer, Sparkline
+    from gpumagic.drawing.curves import Areas, Curve, Histogram, Layer
     from gpumagic.drawing.progress import Progress
     from gpumagic.drawing.spans import (
         Extent,
@@ -82,7 +82,6 @@ __all__ = [
     "Progress",
     "Property",
     "Span",
-    "Sparkline",
     "Stack",
     "Stacks",
     "StripRow",
@@ -96,7 +95,7 @@ __all__ = [
 ]
 
 _PARTS_OF = {
-    "curves": "Areas Curve Histogram Layer Sparkline",
+    "curves": "Areas Curve Histogram Layer",
     "progress": "Progress",
     "spans": "Extent Extents Piece Stack Stacks StripRow Strips",
     "timeline": "Lane Span Timeline",

@@ -44,6 +44,7 @@ from gpumagic.drawing.palette import (
 )
 from gpumagic.drawing.table import (
     INDENT,
+    DrawnAs,
     Key,
     caption_ink,
     cell_of,
@@ -253,65 +254,8 @@ def _letter(
     )
 
 
-class OfColumns:
-    """A picture that is drawn as columns."""
-
-    def columns(self) -> Columns:
-        """What is drawn."""
-        raise NotImplementedError
-
-    def html(self) -> Html:
-        """A table with the picture, its axes, and what is said of it."""
-        return self.columns().html()
-
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> RenderResult:
-        yield self.columns()
-
-
 @dataclass(frozen=True)
-class Sparkline(OfColumns):
-    """A small curve with its lowest, highest and last value in numbers."""
-
-    caption: str  # what is measured
-    # in order of time; None, and what is not finite, leaves a gap
-    values: Sequence[float | None]
-    # writes a value with its unit, such as `units.bytes_text`
-    text_of: Callable[[float], str] = "{:g}".format
-
-    def columns(self) -> Columns:
-        """The lowest is an eighth as high as the highest; a flat line is in the mid."""
-        points = [
-            each if each is not None and math.isfinite(each) else None
-            for each in self.values
-        ]
-        known = [each for each in points if each is not None]
-        if not known:
-            return Columns(self.caption, (), "no values")
-        low, high = min(known), max(known)
-        # Halved first: the distance of two huge values of either sign overflows.
-        extent = high / 2 - low / 2
-        heights = [
-            0.0
-            if each is None
-            else 0.125 + 0.875 * (each / 2 - low / 2) / extent
-            if extent
-            else 0.5
-            for each in points
-        ]
-        last, missing = points[-1], len(points) - len(known)
-        said = (
-            f"lowest {self.text_of(low)}, highest {self.text_of(high)}, last "
-            f"{'unknown' if last is None else self.text_of(last)}, "
-            f"{count_text(len(points), 'value')}"
-        )
-        said += f" ({missing} unknown)" if missing else ""
-        return Columns(self.caption, ((_PLAIN, heights),), said)
-
-
-@dataclass(frozen=True)
-class Histogram(OfColumns):
+class Histogram(DrawnAs):
     """Columns as high as the count of values in them."""
 
     caption: str  # what is counted
@@ -319,7 +263,7 @@ class Histogram(OfColumns):
     # writes a value with its unit
     text_of: Callable[[float], str] = "{:g}".format
 
-    def columns(self) -> Columns:
+    def drawn(self) -> Columns:
         """What lies beyond the middle half by three of its widths is only counted."""
         known = sorted(each for each in self.values if abs(each) < _FURTHEST)
         if not known:
@@ -349,7 +293,7 @@ class Histogram(OfColumns):
 
 
 @dataclass(frozen=True)
-class Curve(OfColumns):
+class Curve(DrawnAs):
     """An area under a quantity that goes by steps, with its highest place marked."""
 
     caption: str  # what is drawn
@@ -362,7 +306,7 @@ class Curve(OfColumns):
     # writes a value with its unit
     text_of: Callable[[float], str] = "{:g}".format
 
-    def columns(self) -> Columns:
+    def drawn(self) -> Columns:
         """What rises and falls within one stretch is half as wide as it."""
         top = max(self.highest, default=self.floor)
         extent = max(top - self.floor, 0) or 1
@@ -398,7 +342,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Areas(OfColumns):
+class Areas(DrawnAs):
     """What a quantity was made up of as it went, the steadiest below.
 
     A letter names each, in the picture and wherever else it is spoken of: nobody has to
@@ -436,7 +380,7 @@ class Areas(OfColumns):
             for each in self.layers
         ]
 
-    def columns(self) -> Columns:
+    def drawn(self) -> Columns:
         """From the ground up: what was before, what hardly moves, what moves most."""
         top = max((sum(each) for each in zip(*self._levels, strict=True)), default=0.0)
         named = [

@@ -52,6 +52,7 @@ from gpumagic.drawing.palette import (
 )
 from gpumagic.drawing.table import (
     INDENT,
+    DrawnAs,
     Key,
     caption_ink,
     cell_of,
@@ -426,23 +427,6 @@ class Spans:
         yield from map(indented, foot)
 
 
-class OnScale:
-    """A picture that is drawn as spans."""
-
-    def spans(self) -> Spans:
-        """What is drawn."""
-        raise NotImplementedError
-
-    def html(self) -> Html:
-        """A table with one picture for each line, then what the colours mean."""
-        return self.spans().html()
-
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> RenderResult:
-        yield self.spans()
-
-
 # ----------------------------------------------------------- quantities in pieces
 
 
@@ -455,14 +439,9 @@ class Stack:
     pieces: tuple[tuple[str, float], ...]
     text: str  # the whole as it is read, with its unit
 
-    @property
-    def length(self) -> float:
-        """All pieces together; what is no size counts as none."""
-        return sum(size for _, size in self.pieces if 0 < size < _FURTHEST)
-
 
 @dataclass(frozen=True)
-class Stacks(OnScale):
+class Stacks(DrawnAs):
     """Bars in pieces, to the scale of the longest."""
 
     caption: str  # what is shown
@@ -470,17 +449,14 @@ class Stacks(OnScale):
     # each kind in the order in which they are told, and what is said of it
     legend: tuple[tuple[str, str], ...]
 
-    def spans(self) -> Spans:
+    def drawn(self) -> Spans:
         """A line for each bar."""
-        longest = max((stack.length for stack in self.stacks), default=0.0)
-        lines = []
-        for stack in self.stacks:
-            pieces = (Piece(*each) for each in stack.pieces)
-            marks = tuple(_in_a_row(pieces, longest))
-            length = marks[-1].end if marks else 0.0
-            lines.append(Line(stack.label, marks, stack.text, length=length))
+        rows = [
+            StripRow(each.label, tuple(Piece(*its) for its in each.pieces), each.text)
+            for each in self.stacks
+        ]
         kinds = swatches(kind for kind, _ in self.legend)
-        return Spans(self.caption, lines, kinds, self.legend, text_first=True)
+        return Spans(self.caption, _lines(rows), kinds, self.legend, text_first=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,12 +481,12 @@ class StripRow:
 
     @property
     def length(self) -> float:
-        """All pieces together."""
+        """All pieces together; what is no size counts as none."""
         return sum(each.size for each in self.pieces if 0 < each.size < _FURTHEST)
 
 
 @dataclass(frozen=True)
-class Strips(OnScale):
+class Strips(DrawnAs):
     """Rows of pieces, such as the blocks of memory, to the scale of a full row."""
 
     caption: str  # what is shown
@@ -523,17 +499,11 @@ class Strips(OnScale):
     text_of: Callable[[float], str] = "{:g}".format
     remark: str = ""  # what else is said under the rows
 
-    def spans(self) -> Spans:
+    def drawn(self) -> Spans:
         """A line for each row."""
-        longest = max((self.full, *(row.length for row in self.rows)))
-        lines = []
-        for row in self.rows:
-            marks = tuple(_in_a_row(row.pieces, longest))
-            length = marks[-1].end if marks else 0.0
-            lines.append(Line(row.label, marks, row.text, length=length))
         return Spans(
             self.caption,
-            lines,
+            _lines(self.rows, self.full),
             swatches(kind for kind, _ in self.legend),
             self.legend,
             remarks=(self.remark,) if self.remark else (),
@@ -543,16 +513,19 @@ class Strips(OnScale):
         )
 
 
-def _in_a_row(pieces: Iterable[Piece], longest: float) -> Iterator[Mark]:
-    """Each where the one before it ends; what is no size is left out."""
-    at = 0.0
-    for each in pieces:
-        if 0 < each.size < _FURTHEST:
-            end = min(at + each.size / longest, 1.0)
-            yield Mark(
-                at, end, each.kind, "", each.name, each.size, each.tell, each.starts
-            )
-            at = end
+def _lines(rows: Sequence[StripRow], full: float = 0.0) -> list[Line]:
+    """Each piece where the one before it ends; what is no size is left out."""
+    longest, lines = max((full, *(row.length for row in rows))), []
+    for row in rows:
+        marks, at = [], 0.0
+        for each in row.pieces:
+            if 0 < each.size < _FURTHEST:
+                end = min(at + each.size / longest, 1.0)
+                told = each.name, each.size, each.tell, each.starts
+                marks.append(Mark(at, end, each.kind, "", *told))
+                at = end
+        lines.append(Line(row.label, marks, row.text, length=at))
+    return lines
 
 
 # ------------------------------------------------------------- one stretch a line
@@ -576,7 +549,7 @@ _STRETCHES = {
 
 
 @dataclass(frozen=True)
-class Extents(OnScale):
+class Extents(DrawnAs):
     """Stretches of one line."""
 
     caption: str  # what the line is
@@ -584,7 +557,7 @@ class Extents(OnScale):
     total: float  # how long the line is
     ends: tuple[str, str]  # what stands at its two ends
 
-    def spans(self) -> Spans:
+    def drawn(self) -> Spans:
         """A line for each stretch."""
         lines = []
         for each in self.lanes:

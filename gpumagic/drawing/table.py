@@ -289,6 +289,23 @@ def _side(*, right: bool) -> str:
     return "text-align:right" if right else _LEFT
 
 
+class DrawnAs:
+    """A picture that is drawn as another: a timeline as marks, a curve as columns."""
+
+    def drawn(self) -> Any:
+        """What is drawn."""
+        raise NotImplementedError
+
+    def html(self) -> Html:
+        """A table with the picture, its axes, and what is said of it."""
+        return Html(self.drawn().html())
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        yield self.drawn()
+
+
 @dataclass(frozen=True)
 class Grid:
     """What is known about one thing."""

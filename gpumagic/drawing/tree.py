@@ -37,20 +37,6 @@ class Branch:
     below: tuple[Branch, ...] = ()  # what lies in it
     is_open: bool = False  # whether that is in sight from the first
 
-    def lines(self, level: int = 0, *, all_of_them: bool) -> Iterator[_Line]:
-        """This line and those below it that are in sight."""
-        hidden = 0 if all_of_them or self.is_open else len(self.below)
-        yield _Line(level, self, hidden)
-        for each in () if hidden else self.below:
-            yield from each.lines(level + 1, all_of_them=all_of_them)
-
-
-@dataclass(frozen=True)
-class _Line:
-    level: int
-    branch: Branch
-    hidden: int
-
 
 @dataclass(frozen=True)
 class Tree:
@@ -67,29 +53,30 @@ class Tree:
 
     def html(self) -> Html:
         """Lines that open; where there are very many, the upper levels."""
-        most = 2 * _MOST_HTML_LINES if self.whole else _MOST_HTML_LINES
-        shown = _nearest(self.root, most)
+        # What is in sight from the first is always there.
+        level, count, depth = [self.root], 1, 0
+        while level := [each for branch in level for each in branch.below]:
+            count += len(level)
+            if count > _MOST_HTML_LINES * (1 + self.whole):
+                break
+            depth += 1
         caption = element("div", words(self.caption), style="font-weight:600")
         return element(
             "div",
-            lines((caption, self._html(self.root, 0, shown))),
+            lines((caption, self._html(self.root, 0, depth))),
             style=f"margin:0 0 .9em {INSET};line-height:1.6",
         )
 
-    def _html(self, branch: Branch, level: int, shown: set[int]) -> Html:
+    def _html(self, branch: Branch, level: int, depth: int) -> Html:
         line = self._line_html(branch, level)
-        below = [each for each in branch.below if id(each) in shown]
-        if not below:
+        if not branch.below or (level >= depth and not branch.is_open):
             return element("div", line, style="padding-left:1em")
-        inside = [self._html(each, level + 1, shown) for each in below]
-        if len(below) < len(branch.below):
-            inside.append(element("div", words("... more by --show tree")))
-        is_open = branch.is_open or self.whole
+        inside = [self._html(each, level + 1, depth) for each in branch.below]
         return element(
             "details",
             element("summary", line, style="cursor:pointer"),
             element("div", lines(inside), style=f"padding-left:{_STEP_EM}em"),
-            open="open" if is_open else "",
+            open="open" if branch.is_open or self.whole else "",
         )
 
     def _line_html(self, branch: Branch, level: int) -> Html:
@@ -115,11 +102,10 @@ class Tree:
         glyphs = glyphs_for(options)
         heads = [ink(heading, options, "bold") for heading in self.headings]
         rows = [[Text(), *heads, Text()]]
-        for line in self.root.lines(all_of_them=self.whole):
-            branch = line.branch
-            name = Text("  " * line.level, overflow="fold")
+        for level, branch, hidden in self._in_sight(self.root, 0):
+            name = Text("  " * level, overflow="fold")
             beside = Text(_bar(branch.share, glyphs), overflow="fold")
-            if said := _said(line):
+            if said := "; ".join(filter(None, (branch.said, hidden))):
                 beside.append(GAP).append_text(ink(said, options))
             figures = [ink(figure, options) for figure in branch.figures]
             rows.append([name.append_text(ink(branch.name, options)), *figures, beside])
@@ -132,11 +118,15 @@ class Tree:
         right = [False, *(True for _ in heads), False]
         yield from rows_ink(rows, widths, console, right=right)
 
-
-def _said(line: _Line) -> str:
-    within = any(each.below for each in line.branch.below)
-    more = count_text(line.hidden, "part") if line.hidden and within else ""
-    return "; ".join(filter(None, (line.branch.said, more)))
+    def _in_sight(
+        self, branch: Branch, level: int
+    ) -> Iterator[tuple[int, Branch, str]]:
+        """Each line with its level, and how many parts with parts it does not show."""
+        is_open = branch.is_open or self.whole
+        has_parts = any(each.below for each in branch.below) and not is_open
+        yield level, branch, count_text(len(branch.below), "part") if has_parts else ""
+        for each in branch.below if is_open else ():
+            yield from self._in_sight(each, level + 1)
 
 
 def _bar(share: float, glyphs: Glyphs) -> str:
@@ -155,28 +145,6 @@ def _bar_html(share: float) -> Html:
         style="display:inline-block;width:5em;height:.7em;margin-right:.6em;"
         f"background:linear-gradient(90deg,{colours})",
     )
-
-
-def _nearest(root: Branch, most: int) -> set[int]:
-    """The lines that are drawn: level by level, as far as there is room."""
-    shown = {id(root)}
-    level = [root]
-    while level:
-        below = [each for branch in level for each in branch.below]
-        if len(shown) + len(below) > most:
-            # What is in sight from the first is always there.
-            shown |= _in_sight(root)
-            break
-        shown |= {id(each) for each in below}
-        level = below
-    return shown
-
-
-def _in_sight(branch: Branch) -> set[int]:
-    found = {id(branch)}
-    for each in branch.below if branch.is_open else ():
-        found |= _in_sight(each)
-    return found
 
 
 @dataclass(frozen=True)

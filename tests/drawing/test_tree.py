@@ -40,20 +40,6 @@ def test_html_opens_what_is_in_sight_and_has_all_levels_once():
     assert drawing.html().count("leaf") == 4
 
 
-def test_figures_stand_below_each_other_at_each_level():
-    """What a name loses in width it has gained at its left, in both forms."""
-    named = re.findall(r"min-width:([\d.]+)em", WHOLE.html())
-    ends = {
-        row.index(figure) + 2
-        for row, figure in zip(
-            rows(Drawing("T", (WHOLE,))), ("48", "24", "12"), strict=False
-        )
-    }
-
-    assert {float(size) for size in named} == {24.0, 22.8, 21.6}
-    assert len(ends) == 1
-
-
 def test_of_very_many_lines_html_has_the_upper_levels():
     """A model of thousands of parts fits into a notebook, which says what is left."""
     parts = tuple(
