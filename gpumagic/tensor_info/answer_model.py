@@ -11,7 +11,6 @@ from gpumagic.drawing import (
     AllLevels,
     Branch,
     Column,
-    Details,
     Note,
     Paragraph,
     Property,
@@ -33,7 +32,7 @@ _NUMBERED = re.compile(r"\.(\d+)(?=\.|$)")
 _MOST_LINES = 11
 _NAMED_AT_MOST = 2
 _USUAL_KINDS = ("parameter", "tensor", "state", "attribute")
-_MOST_ODD, _MOST_ODD_IN_TITLE = 50, 3
+_MOST_ODD_IN_TITLE = 3
 _HOW = "No operation was run on any tensor, and nothing is kept of them but figures."
 _HOW_VALUES = "The elements of every tensor were read once, where they lie."
 _ONCE = "What several names reach is counted once, in each line and in the whole."
@@ -73,7 +72,7 @@ _ODD: dict[str, _Odd] = {
         "note",
         "{elements:,} of {parameters:,} parameters require no gradients, in {tensors}",
     ),
-    "tied": _Odd("tied", "note", "{first} {said}: counted once"),
+    "tied": _Odd("tied", "note", "{first} is {said}: counted once"),
 }
 
 
@@ -143,8 +142,6 @@ def _parts(report: ModelReport) -> Iterator[Part]:
     if whole.children:
         everything = replace(tree, root=root, whole=True)
         yield AllLevels("The whole tree", (everything,), "tree")
-    if report.odd:
-        yield Details("All that is odd", tuple(_odd(report)), "odd")
     said = _HOW_VALUES if report.values else _HOW
     yield how(Paragraph(f"{said}\n{_ONCE}"))
 
@@ -240,10 +237,10 @@ def _amounts(report: ModelReport) -> Table:
 
 def _note(report: ModelReport, odd: Oddity) -> Note:
     """What an oddity means, and what to type."""
-    paths, how_told = _paths(report, odd.names), _ODD[odd.kind]
-    said = odd.said[0]
+    paths = [f"{report.expression}{_as_code(path)}" for path in odd.names]
+    how_told, said = _ODD[odd.kind], odd.said
     if odd.kind == "tied":
-        said = f"is {report.expression}{_as_code(said.removeprefix('is '))}"
+        said = f"{report.expression}{_as_code(said)}"
     words = {
         "expression": report.expression,
         "first": paths[0],
@@ -262,10 +259,6 @@ def _note(report: ModelReport, odd: Oddity) -> Note:
     return Note(how_told.kind, how_told.text.format(**words), hint)
 
 
-def _paths(report: ModelReport, paths: Sequence[str]) -> list[str]:
-    return [f"{report.expression}{_as_code(path)}" for path in paths]
-
-
 def _as_code(path: str) -> str:
     """A path as it is typed.
 
@@ -273,10 +266,3 @@ def _as_code(path: str) -> str:
     ('.layer1[0].weight', "['a.0']")
     """
     return _NUMBERED.sub(r"[\1]", path)
-
-
-def _odd(report: ModelReport) -> Iterator[Table]:
-    columns = (Column("Tensor"), Column("What is odd"))
-    for odd in report.odd:
-        pairs = list(zip(_paths(report, odd.names), odd.said, strict=True))
-        yield Table(odd.kind, columns, tuple(pairs[:_MOST_ODD]), len(pairs))

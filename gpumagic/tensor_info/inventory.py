@@ -358,12 +358,12 @@ def _oddities(leaves: Sequence[Leaf]) -> Iterator[Oddity]:
             by_kind[word].append((leaf, word))
         known = first.setdefault(_key(leaf), leaf)
         if known is not leaf and leaf.reading.numel:
-            by_kind["tied"].append((leaf, f"is {known.path}"))
+            by_kind["tied"].append((leaf, known.path))
     for kind, odd in by_kind.items():
         if odd:
-            its, said = zip(*odd, strict=True)
+            its = [leaf for leaf, _ in odd]
             paths = tuple(leaf.path for leaf in its)
-            yield Oddity(kind, paths, _total(its).elements, said)
+            yield Oddity(kind, paths, _total(its).elements, odd[0][1])
 
 
 def _remarks(leaves: Sequence[Leaf]) -> Iterator[str]:

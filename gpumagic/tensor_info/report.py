@@ -117,7 +117,6 @@ class HeatMap(Record):
     block: tuple[int, int]  # the rows and columns of one tile
     means: tuple[tuple[float | None, ...], ...]  # None where nothing is finite
     marks: tuple[tuple[str, ...], ...]  # "nan", "inf" where a block has any
-    magnitudes: bool = False  # of complex values
 
 
 @dataclass(frozen=True)
@@ -252,7 +251,7 @@ class Oddity(Record):
     kind: str  # "NaN or inf", "several devices", "not registered", "frozen", "tied"
     names: tuple[str, ...]
     elements: int
-    said: tuple[str, ...]  # what is odd about each
+    said: str  # what is odd about the first; where it is tied, its other name
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,7 @@ def _summary(
         first_inf=min(
             (_index(p, f.first_inf) for p, f in pairs if f.infs), default=None
         ),
-        heat=_heat(tiles, pairs, magnitudes=is_complex),
+        heat=None if is_complex else _heat(tiles, pairs),
     )
 
 
@@ -221,9 +221,7 @@ def _index(piece: _Piece, number: float) -> Index:
     return tuple(reversed(index))
 
 
-def _heat(
-    tiles: _Tiles, pairs: list[tuple[_Piece, _Figures]], *, magnitudes: bool
-) -> HeatMap | None:
+def _heat(tiles: _Tiles, pairs: list[tuple[_Piece, _Figures]]) -> HeatMap | None:
     """The mean of what is finite in each tile."""
     if tiles.column_dim is None or not pairs:
         return None
@@ -243,5 +241,4 @@ def _heat(
             tuple("nan" if nans else "inf" if infs else "" for *_, nans, infs in row)
             for row in grid
         ),
-        magnitudes,
     )

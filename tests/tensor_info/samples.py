@@ -270,7 +270,7 @@ TRANSFORMER = model(
         elements=314_304,
         stored_bytes=1_257_216,
     ),
-    Oddity("tied", (".head.weight",), 64_000, ("is .wte",)),
+    Oddity("tied", (".head.weight",), 64_000, ".wte"),
 )
 BROKEN = model(
     module(
@@ -287,10 +287,10 @@ BROKEN = model(
         ),
         leaf("mask", (512,), kind="attribute", odd=("not registered",)),
     ),
-    Oddity("NaN or inf", (".head.weight",), 5_120, ("3 NaN",)),
-    Oddity("several devices", (".head.weight",), 5_120, ("on cuda:0",)),
-    Oddity("not registered", (".mask",), 512, ("not registered",)),
-    Oddity("frozen", (".body.weight",), 262_144, ("frozen",)),
+    Oddity("NaN or inf", (".head.weight",), 5_120, "3 NaN"),
+    Oddity("several devices", (".head.weight",), 5_120, "on cuda:0"),
+    Oddity("not registered", (".mask",), 512, "not registered"),
+    Oddity("frozen", (".body.weight",), 262_144, "frozen"),
     types=(
         Amount("float32 on cpu", 2, 262_656, 1_050_624),
         Amount("float32 on cuda:0", 1, 5_120, 20_480),
