@@ -185,7 +185,7 @@ def _parts(report: TensorReport, *, warp: bool = False) -> Iterator[Part]:
     was asked for; else the elements.
     """
     values = report.values
-    reads = warp and values is None and bool(report.warp_along_dim)
+    reads = warp and values is None and report.warp_along_dim
     visible = visible_tensor(report)
     memory: list[Part] = []
     if visible is not None and visible.ndim <= _MOST_GRID_DIMS:
@@ -226,12 +226,6 @@ def how_looked(reports: Sequence[TensorReport]) -> Details:
     said = [read if values else looked, counted]
     if any(each.on_accelerator for each in values):
         said.insert(1, waited)
-    said += [
-        f"The address of {each.expression} is unknown: its sectors are a guess, as if "
-        "its storage began at 0."
-        for each in reports
-        if each.warp_along_dim and each.address is None
-    ]
     return how(Paragraph("\n".join(said)))
 
 
@@ -283,7 +277,7 @@ def warp_table(report: TensorReport, *, named: bool = False) -> Table:
     )
     of = f" of {report.expression}" if named else ""
     caption = f"What a warp of 32 lanes fetches that reads along one dim{of}"
-    reads = (report.warp_along_dim or ())[-_MOST_WARP_DIMS:]
+    reads = report.warp_along_dim[-_MOST_WARP_DIMS:]
     return Table.of(caption, properties, reads)
 
 

@@ -259,11 +259,11 @@ def _report(x: Any, reading: Reading, expression: str, *, values: bool) -> Tenso
 
 def _report_of(reading: Reading, expression: str) -> TensorReport:
     """The report on one object, and on what it is made of."""
-    g = reading.geometry
+    g, memory = reading.geometry, reading.memory
     figures: dict[str, Any] = {}
-    address = None if reading.memory is None else reading.memory.address
     if g is not None:
         verdict, distinct = overlap.inside(g), overlap.distinct_elements(g)
+        address = memory.address if memory is not None else None
         figures = {
             "numel": g.numel,
             "is_contiguous": layout.is_contiguous(g),
@@ -273,16 +273,15 @@ def _report_of(reading: Reading, expression: str) -> TensorReport:
             "view_flat": layout.flat(g),
             "overlap": verdict.verdict,
             "overlap_why": verdict.why,
-            "distinct_elements": distinct,
-            "first_element": g.first_element,
             "last_element": g.last_element,
             "holes_in_span": overlap.holes_in_span(g),
             "logical_bytes": g.logical_bytes,
             "touched_bytes": None if distinct is None else distinct * g.itemsize,
             "span_bytes": g.span_bytes,
-            "address": None if address is None else address + g.offset * g.itemsize,
-            "warp_along_dim": layout.warp_reads(g, address or 0),
         }
+        if address is not None:
+            start = address + g.offset * g.itemsize
+            figures |= {"address": start, "warp_along_dim": layout.warp_reads(g, start)}
     told = {
         each.name: getattr(reading, each.name) for each in dataclasses.fields(Facts)
     }

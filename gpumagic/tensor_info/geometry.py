@@ -175,16 +175,9 @@ def _channels_last_order(g: Geometry) -> tuple[int, ...]:
     return {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}.get(g.ndim, ())
 
 
-def warp_reads(g: Geometry, base_address: int) -> tuple[WarpRead, ...]:
-    """What 32 lanes fetch along each dim, the other indices at 0.
-
-    `base_address` is that of the byte where its storage starts, before the offset. An
-    empty tensor is not read.
-    """
-    if not g.numel:
-        return ()
-    start = base_address + g.offset * g.itemsize
-    return tuple(_read(g, dim, start) for dim in range(g.ndim))
+def warp_reads(g: Geometry, start: int) -> tuple[WarpRead, ...]:
+    """What 32 lanes fetch along each dim from an address on, the other indices at 0."""
+    return tuple(_read(g, dim, start) for dim in range(g.ndim)) if g.numel else ()
 
 
 def _read(g: Geometry, dim: int, start: int) -> WarpRead:

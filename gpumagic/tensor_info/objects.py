@@ -111,30 +111,20 @@ def tensors_of_module(module: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def no_tensor(thing: Any, expression: str) -> GpuMagicError:
     """The error that says what something is instead, and what to type."""
-    found, hint = _described(thing, expression)
-    return GpuMagicError(f"{expression} is no tensor, but {found}", hint)
-
-
-def _described(thing: Any, expression: str) -> tuple[str, str]:
-    if thing is None:
-        return "None", "did a function that changes its argument return nothing?"
-    if is_truly(thing, (bool, int, float, complex)):
-        number = f"the number {spelled(thing)}"
-        return number, "a number has no memory layout of its own"
+    found = f"of type {class_name(thing)}"
+    hint = "type the name of a torch tensor or a numpy array"
     if word := kind_of_container(thing):
         places = [place for place, value in items_of(thing) if is_tensor(value)]
-        hint = f"%tensor_info {expression}{places[0]}" if places else "name another"
-        found = "with a tensor in it" if places else "without a tensor"
-        return f"a {word} {found}", hint
-    if is_module(thing):
+        found = f"a {word} {'with' if places else 'without'} a tensor in it"
+        hint = f"%tensor_info {expression}{places[0]}" if places else hint
+    elif is_module(thing):
         names = [name for name, _ in tensors_of_module(thing)][:_NAMED_AT_MOST]
-        hint = ", ".join(f"{expression}.{name}" for name in names)
         found = f"a module ({class_name(thing)})"
-        return found, f"%tensor_info {hint}" if names else "name what it is given"
-    if is_weak_proxy(thing):
-        return "a weak reference to another object", "name that object itself"
-    name = class_name(thing)
-    return f"of type {name}", "type the name of a torch tensor or a numpy array"
+        hint = ", ".join(f"{expression}.{name}" for name in names)
+        hint = f"%tensor_info {hint}" if names else "name what it is given"
+    elif is_weak_proxy(thing):
+        found = "a weak reference to another object"
+    return GpuMagicError(f"{expression} is no tensor, but {found}", hint)
 
 
 # ------------------------------------------------------- what torch itself says

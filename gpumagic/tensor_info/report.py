@@ -51,9 +51,7 @@ class TensorReport(Facts, Report):
 
     overlap: str | None = None  # "yes", "no", "not decided"
     overlap_why: str = ""
-    distinct_elements: int | None = None
-    first_element: int | None = None  # places in the storage, in elements
-    last_element: int | None = None
+    last_element: int | None = None  # its place in the storage, in elements
     holes_in_span: int | None = None
 
     logical_bytes: int | None = None
@@ -63,8 +61,7 @@ class TensorReport(Facts, Report):
 
     view_flat: bool | None = None  # whether .view(-1) works
 
-    # from its address, or from 0 where there is none
-    warp_along_dim: tuple[WarpRead, ...] | None = None
+    warp_along_dim: tuple[WarpRead, ...] = ()  # none where its address is unknown
 
     values: ValueSummary | None = None  # only where they were asked for
     inner: tuple[TensorReport, ...] = ()  # what a wrapper is made of
@@ -74,11 +71,6 @@ class TensorReport(Facts, Report):
         from gpumagic.tensor_info import answer_tensor
 
         return answer_tensor.draw(self)
-
-    @property
-    def contiguous_allocates_bytes(self) -> int | None:
-        """What `.contiguous()` copies."""
-        return 0 if self.is_contiguous else self.logical_bytes
 
     @property
     def unused_storage_bytes(self) -> int | None:

@@ -88,13 +88,13 @@ def test_convolutions_agree_on_the_format():
     assert len(formats) == 2
 
 
-def _agrees(g, base_address):
-    for read in warp_reads(g, base_address):
+def _agrees(g, start):
+    for read in warp_reads(g, start):
         step, lanes = g.stride[read.dim], min(32, g.size[read.dim])
-        lows = [base_address + (g.offset + n * step) * g.itemsize for n in range(lanes)]
+        lows = [start + n * step * g.itemsize for n in range(lanes)]
         found = {low + byte for low in lows for byte in range(g.itemsize)}
-        assert read.sectors == len({byte // 32 for byte in found}), (g, base_address)
-        assert read.lines == len({byte // 128 for byte in found}), (g, base_address)
+        assert read.sectors == len({byte // 32 for byte in found}), (g, start)
+        assert read.lines == len({byte // 128 for byte in found}), (g, start)
         assert (read.unique_bytes, read.lanes) == (len(found), lanes)
         assert read.fetched_bytes == 32 * read.sectors
         assert read.efficiency == len(found) / read.fetched_bytes
