@@ -45,8 +45,9 @@ _HOW = (
     "A place is counted in elements from the beginning of the storage.",
 )
 _IN_PLACE = {
-    "yes": "unsafe: indices share elements",
-    "no": "safe: each index has its own element",
+    True: "unsafe: indices share elements",
+    False: "safe: each index has its own element",
+    None: None,
 }
 _WARP = Paragraph(
     "Memory is fetched in sectors of 32 B; four of them are a line.\n"
@@ -73,9 +74,6 @@ def headline(report: TensorReport) -> str:
 def _cost(report: TensorReport) -> str:
     """What the layout costs, from the worst on; empty where it costs nothing."""
     logical, touched = report.logical_bytes, report.touched_bytes
-    if _misfit_bytes(report):
-        empty = report.storage_bytes == 0
-        return " without storage" if empty else " that reaches beyond its storage"
     if _kept_bytes(report):
         kept, used = bytes_text(report.storage_bytes), bytes_text(touched)
         return f" that keeps {kept} alive and uses {used}"
@@ -95,7 +93,7 @@ def _nature(report: TensorReport) -> str:
         manner = "empty"
     elif any(size > 1 and step == 0 for size, step in steps):
         manner = "expanded"
-    elif report.overlap == "yes":
+    elif report.overlaps_itself:
         manner = "self-overlapping"
     elif report.holes_in_span:
         manner = "sliced"
@@ -104,15 +102,6 @@ def _nature(report: TensorReport) -> str:
     elif order is not None and order != tuple(range(len(order))):
         manner = "transposed" if len(order) == 2 else "permuted"
     return f"{manner} {noun}".strip()
-
-
-def _misfit_bytes(report: TensorReport) -> int | None:
-    """How much its geometry needs where its storage is smaller; else None."""
-    last, stored, itemsize = report.last_element, report.storage_bytes, report.itemsize
-    if last is None or stored is None or itemsize is None:
-        return None
-    needed = (last + 1) * itemsize
-    return needed if needed > stored else None
 
 
 def _kept_bytes(report: TensorReport) -> int | None:
@@ -290,15 +279,8 @@ def warp_details(reports: Sequence[TensorReport]) -> Iterator[Details]:
 
 def _notes(report: TensorReport) -> Iterator[Note]:
     """What to do, from the most urgent on."""
-    needed, unused = _misfit_bytes(report), _kept_bytes(report)
-    name = report.expression
+    unused, name = _kept_bytes(report), report.expression
     copy = f"{name if name.isidentifier() else 'y'} = {name}.clone()"
-    if needed is not None:
-        yield Note(
-            "problem",
-            f"reading it is not safe: it needs {bytes_text(needed)}, and its storage "
-            f"has {bytes_text(report.storage_bytes)}",
-        )
     if unused is not None:
         # .contiguous() hands out the same tensor where it is contiguous already.
         why = "; .contiguous() would not, it is contiguous"
@@ -308,11 +290,17 @@ def _notes(report: TensorReport) -> Iterator[Note]:
             f"{why if report.is_contiguous else ''}",
             copy,
         )
-    if report.overlap == "yes":
+    if report.overlaps_itself:
+        pairs = enumerate(zip(report.size or (), report.stride or (), strict=True))
+        same = (
+            f"dim {dim} has stride 0: its {count} indices are one"
+            for dim, (count, step) in pairs
+            if count > 1 and not step
+        )
+        which = next(same, "steps along several dims together lead to one place")
         yield Note(
             "warning",
-            "writing in place is unsafe, as indices share elements: "
-            f"{report.overlap_why}",
+            f"writing in place is unsafe, as indices share elements: {which}",
             f"{copy} before writing to it",
         )
     yield from (Note("note", remark) for remark in report.remarks)
@@ -336,10 +324,7 @@ def _facts(report: TensorReport) -> Iterator[tuple[str, Cell]]:
         yield "memory order", f"dims {', '.join(map(str, order))}{back}"
     if report.kind != "numpy array":
         yield "operators return", report.operators_treat_as
-    if report.overlap is not None:
-        undecided = "not decided whether indices share elements"
-        safe = _IN_PLACE.get(report.overlap, undecided)
-        yield "writing in place", f"{safe} ({report.overlap_why})"
+    yield "writing in place", _IN_PLACE[report.overlaps_itself]
     sizes = (
         (report.logical_bytes, "by index"),
         (report.touched_bytes, "distinct"),

@@ -125,7 +125,7 @@ def aliases(
     """Which tensors under the names of a namespace share memory, the largest first.
 
     A tensor alone on its memory has a group as well where it keeps more of it than
-    it reaches. `alone` counts the tensors without a group.
+    it reaches.
 
     Args:
         namespace: The names, such as `globals()`. One level of lists, tuples and
@@ -262,7 +262,7 @@ def _report_of(reading: Reading, expression: str) -> TensorReport:
     g, memory = reading.geometry, reading.memory
     figures: dict[str, Any] = {}
     if g is not None:
-        verdict, distinct = overlap.inside(g), overlap.distinct_elements(g)
+        distinct = overlap.distinct_elements(g)
         address = memory.address if memory is not None else None
         figures = {
             "numel": g.numel,
@@ -271,14 +271,16 @@ def _report_of(reading: Reading, expression: str) -> TensorReport:
             "operators_treat_as": layout.treat_as(g),
             "dim_order": layout.dim_order(g),
             "view_flat": layout.flat(g),
-            "overlap": verdict.verdict,
-            "overlap_why": verdict.why,
             "last_element": g.last_element,
-            "holes_in_span": overlap.holes_in_span(g),
             "logical_bytes": g.logical_bytes,
-            "touched_bytes": None if distinct is None else distinct * g.itemsize,
             "span_bytes": g.span_bytes,
         }
+        if distinct is not None:
+            figures |= {
+                "overlaps_itself": distinct < g.numel,
+                "holes_in_span": g.span_elements - distinct,
+                "touched_bytes": distinct * g.itemsize,
+            }
         if address is not None:
             start = address + g.offset * g.itemsize
             figures |= {"address": start, "warp_along_dim": layout.warp_reads(g, start)}

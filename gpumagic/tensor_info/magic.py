@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import magics_class
@@ -18,7 +17,6 @@ from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options, typed
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
     from gpumagic.notebook.cells import Outcome
     from gpumagic.tensor_info.report import (
@@ -42,8 +40,8 @@ def split(code: str) -> Asked:
     if not isinstance(tree, ast.Tuple):
         raise UsageProblem(
             f"{code!r} is no Python expression",
-            _option_behind(code)
-            or "type expressions with commas between them: %tensor_info x, x.t()",
+            "options come first, then expressions with commas between them: "
+            "%tensor_info --view 24 x.t()",
         )
     return [
         (ast.get_source_segment(text, node) or ast.unparse(node), node)
@@ -75,25 +73,6 @@ def evaluate(
             said = name if first == name else f"{name}: {first}"
             failures.append(f"{text}: {said}")
     return texts, values, failures
-
-
-def _hint_for(failures: Sequence[str]) -> str:
-    """What to type where no expression could be evaluated."""
-    for option in filter(None, map(_option_behind, failures)):
-        return option
-    if any(": NameError: " in line for line in failures):
-        return "look at a name of the notebook; names within a function are not seen"
-    return "mend the expression: in a cell of its own it shows the whole traceback"
-
-
-def _option_behind(code: str) -> str:
-    """What to type where an option stands behind an expression; "" where none does.
-
-    >>> _option_behind("x --view 24"), _option_behind("x - -y")
-    ('options come first: %tensor_info --view ...', '')
-    """
-    found = re.search(r"\s(--[a-z]+)", code)
-    return f"options come first: %tensor_info {found[1]} ..." if found else ""
 
 
 def shape_of(text: str) -> tuple[int, ...]:
@@ -196,7 +175,8 @@ class TensorMagics(GpuMagics):
         shell = self.shell
         texts, values, failures = evaluate(asked, shell.user_global_ns, shell.user_ns)
         if failures and not values:
-            return None, "\n".join(failures), _hint_for(failures)
+            hint = "in a cell of its own an expression shows its whole traceback"
+            return None, "\n".join(failures), hint
         try:
             report = self._report_on(values, texts, options)
         except GpuMagicError as error:

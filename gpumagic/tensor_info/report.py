@@ -49,8 +49,8 @@ class TensorReport(Facts, Report):
     operators_treat_as: str | None = None  # the memory format of what they return
     dim_order: tuple[int, ...] | None = None  # slowest first; None if not dense
 
-    overlap: str | None = None  # "yes", "no", "not decided"
-    overlap_why: str = ""
+    # whether two indices lead to one element; None where that is not decided
+    overlaps_itself: bool | None = None
     last_element: int | None = None  # its place in the storage, in elements
     holes_in_span: int | None = None
 
@@ -189,8 +189,6 @@ class AliasReport(Report):
     """Which names of a namespace share memory, the largest first."""
 
     groups: tuple[Group, ...]
-    alone: int  # tensors in no group
-    alone_bytes: int
     complete: bool = True  # False where the search was cut short
     remarks: tuple[str, ...] = ()
     simulated: bool = False  # whether some of them lie on a simulated GPU

@@ -192,8 +192,6 @@ GROUPS = AliasReport(
             ),
         ),
     ),
-    alone=12,
-    alone_bytes=1_234_567,
     complete=False,
     remarks=("the module model was searched for parameters and buffers only",),
 )
