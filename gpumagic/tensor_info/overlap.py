@@ -252,23 +252,28 @@ def covered_bytes(tensors: Iterable[Placed]) -> int | None:
     sizes = (math.gcd(p.geometry.itemsize, p.start_bytes) for p in placed)
     unit = math.gcd(*sizes) or 1
     every = {_places(some.geometry, some.start_bytes, unit) for some in placed}
-    # What lies within another that has no gaps adds nothing; the longest come first.
-    solid = sorted((e for e in every if e.without_gaps), key=lambda e: e.low - e.high)
-    left = [
+    solid: list[_Places] = []  # what has no gaps, those that touch as one
+    for each in sorted(each for each in every if each.without_gaps):
+        if solid and each.low <= solid[-1].high + 1:
+            low, stop = solid[-1].low, max(each.high, solid[-1].high) + 1
+            solid[-1] = _Places(low, (Walk(1, stop - low),))
+        else:
+            solid.append(each)
+    gapped = [
         each
         for each in every
-        if not any(its.covers(each) for its in solid if its != each)
+        if not each.without_gaps and not any(its.covers(each) for its in solid)
     ]
-    if not left:
-        return 0
-    if len(left) == 1:
-        count = _distinct(left[0].walks)
+    if not gapped:
+        return sum(each.high + 1 - each.low for each in solid) * unit
+    if not solid and len(gapped) == 1:
+        count = _distinct(gapped[0].walks)
         return None if count is None else count * unit
-    low = min(each.low for each in left)
-    places = max(each.high for each in left) - low + 1
+    low = min(each.low for each in (*solid, *gapped))
+    places = max(each.high for each in (*solid, *gapped)) - low + 1
     if places > MOST_PLACES:
         return None
     marks = 0
-    for each in left:
+    for each in (*solid, *gapped):
         marks |= each.marked(low, places)
     return marks.bit_count() * unit
