@@ -54,10 +54,9 @@ if TYPE_CHECKING:
         Strips,
     )
     from gpumagic.drawing.timeline import Lane, Span, Timeline
-    from gpumagic.drawing.tree import AllLevels, Branch, Tree
+    from gpumagic.drawing.tree import Branch, Tree
 
 __all__ = [
-    "AllLevels",
     "Areas",
     "Badge",
     "Branch",
@@ -99,7 +98,7 @@ _PARTS_OF = {
     "progress": "Progress",
     "spans": "Extent Extents Piece Stack Stacks StripRow Strips",
     "timeline": "Lane Span Timeline",
-    "tree": "AllLevels Branch Tree",
+    "tree": "Branch Tree",
 }
 _HOMES = {part: home for home, parts in _PARTS_OF.items() for part in parts.split()}
 

@@ -8,9 +8,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.drawing import (
-    AllLevels,
     Branch,
     Column,
+    Details,
     Note,
     Paragraph,
     Property,
@@ -141,7 +141,7 @@ def _parts(report: ModelReport) -> Iterator[Part]:
     yield from (Note("note", remark) for remark in report.remarks)
     if whole.children:
         everything = replace(tree, root=root, whole=True)
-        yield AllLevels("The whole tree", (everything,), "tree")
+        yield Details("The whole tree", (everything,), "tree")
     said = _HOW_VALUES if report.values else _HOW
     yield how(Paragraph(f"{said}\n{_ONCE}"))
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.drawing import (
-    AllLevels,
     Areas,
     Badge,
     Branch,
@@ -423,7 +422,7 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
         _one(
             "The model has 124 million parameters in 2 blocks.",
             _MODEL,
-            AllLevels("The whole tree", (replace(_MODEL, whole=True),), "tree"),
+            Details("The whole tree", (replace(_MODEL, whole=True),), "tree"),
             Tree("One line", (), Branch("nothing inside", (), 0.0)),
         ),
     ),
