@@ -125,17 +125,6 @@ def element(name: str, *children: Html, **attributes: str | int) -> Html:
     return Html(f"<{start}>{''.join(children)}</{name}>")
 
 
-def captioned(caption: str, *content: Html, line_height: float = 1.6) -> Html:
-    """A paragraph under its caption: a picture, and what is said of it."""
-    return element(
-        "p",
-        element("strong", words(caption), style="font-weight:600"),
-        element("br"),
-        *content,
-        style=f"margin:0 0 .9em {INSET};line-height:{line_height}",
-    )
-
-
 def axis_html(marks: Iterable[str]) -> Html:
     """What a picture is measured by: its beginning, its middle and its end."""
     spans = (element("span", words(mark)) for mark in marks)
@@ -245,14 +234,13 @@ def texts(labels: Iterable[Html], fill: str) -> Html:
     return element("g", *labels, fill=fill, **_FONT, text_anchor="middle")
 
 
-def image(svg: str, alt: str, width: int, height: int) -> Html:
+_FITTING = "max-width:100%;vertical-align:middle"
+
+
+def image(
+    svg: str, alt: str, width: int, height: int, *, style: str = _FITTING
+) -> Html:
     """The picture as an element that survives; `alt` tells what it shows."""
-    style = "max-width:100%;vertical-align:middle"
-    return bare_image(svg, alt, width, height, style=style)
-
-
-def bare_image(svg: str, alt: str, width: int, height: int, *, style: str = "") -> Html:
-    """The same as small as can be."""
     data = base64.b64encode(svg.encode()).decode()
     return element(
         "img",
@@ -271,7 +259,7 @@ def patch(swatch: Swatch) -> Html:
     shapes += letter(swatch, 5) if swatch.mark.isalpha() else ()
     drawn = element("svg", *shapes, xmlns=_SVG)
     alt = swatch.mark if swatch.mark.isalpha() else swatch.name
-    return bare_image(drawn, alt, width, height, style="vertical-align:middle")
+    return image(drawn, alt, width, height, style="vertical-align:middle")
 
 
 LETTER_WIDTH, LETTER_HEIGHT = 13, 14
@@ -317,7 +305,7 @@ def wide_image(
     svg: str, alt: str, width: int, height: int, *over: Html, most_em: int
 ) -> Html:
     """The picture in all the width that is left beside what is written."""
-    drawn = bare_image(svg, alt, width, height, style=f"width:100%;height:{height}px")
+    drawn = image(svg, alt, width, height, style=f"width:100%;height:{height}px")
     # As with bars, a column that may shrink to nothing keeps no cell wide.
     columns = f"grid-template-columns:minmax(0,{most_em}em)"
     return element("div", drawn, *over, style=f"display:grid;{columns};min-width:8em")

@@ -307,7 +307,6 @@ class Spans:
     remarks: tuple[str, ...] = ()  # what else is said under it
     noun: str = ""  # what marks are called; without, nothing is told of them
     size_text: Callable[[float], str] = "{:g}".format
-    empty: str = FREE  # what is told of a mark without a kind
     unused: str = ""  # what an empty place stands for, where that is explained
     text_first: bool = False  # whether text has figures before the line
     is_number: bool = True  # whether what stands behind is a figure
@@ -389,7 +388,7 @@ class Spans:
             return marks[0].tell()
         sizes: dict[str, float] = {}
         for mark in marks:
-            name = mark.name or mark.label or mark.kind or self.empty
+            name = mark.name or mark.label or mark.kind or FREE
             sizes[name] = sizes.get(name, 0.0) + mark.size
         shown = sorted(sizes.items(), key=lambda each: -each[1])[:_MOST_NAMED]
         named = [f"{self.size_text(size)} {name}" for name, size in shown]

@@ -97,11 +97,6 @@ class Badge:
         mark = self.look.ascii_mark if options.ascii_only else self.look.mark
         return ink(f"{mark} {self.word}", options, self.look.style)
 
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> RenderResult:
-        yield self.ink(options)
-
 
 @dataclass(frozen=True)
 class Meter:

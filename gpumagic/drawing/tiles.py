@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.drawing.html import (
+    INSET,
     Html,
-    captioned,
     element,
     escape,
     image,
@@ -105,11 +105,13 @@ class Figure:
         drawn, width, height = self._svg()
         legend = "; ".join(self.keys)
         alt = ". ".join(filter(None, (self.caption, legend)))
-        return captioned(
-            self.caption,
+        return element(
+            "p",
+            element("strong", words(self.caption), style="font-weight:600"),
+            element("br"),
             image(drawn, alt, width, height),
             *((element("br"), words(legend)) if legend else ()),
-            line_height=1.8,
+            style=f"margin:0 0 .9em {INSET};line-height:1.8",
         )
 
     def _svg(self) -> tuple[str, int, int]:

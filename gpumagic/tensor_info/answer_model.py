@@ -197,7 +197,7 @@ def _said(report: ModelReport, node: Node) -> str:
         said.append(listed(node.devices))
     if node.size is not None and node.kind not in _USUAL_KINDS:
         said.append(node.kind)
-    said += node.odd
+    said.append(node.odd)
     if node.parameters and not node.trainable and node.size is None:
         said.append("frozen")
     for count, word in ((node.nan_count, "NaN"), (node.inf_count, "inf")):

@@ -339,5 +339,3 @@ def _facts(report: TensorReport) -> Iterator[tuple[str, Cell]]:
         past = report.address % 16
         aligned = f"{past} B past a multiple of 16 B" if past else "aligned to 16 B"
         yield "address", f"{report.address:#x}, {aligned}"
-    if report.base_shape is not None:
-        yield "keeps alive", f"one of size {shape_text(report.base_shape)}"

@@ -274,7 +274,7 @@ def _node(branch: Branch | Leaf) -> tuple[Node, list[Leaf]]:
         leaves, reading = [branch], branch.reading
         plain = reading.kind in ("tensor", "parameter")
         kind = branch.role if plain else reading.kind
-        figures = {"size": reading.size, "odd": tuple(_odd_words(branch))}
+        figures = {"size": reading.size, "odd": _odd_word(branch)}
     else:
         found = [_node(each) for each in branch.within]
         leaves, kind = [leaf for _, below in found for leaf in below], branch.kind
@@ -308,11 +308,10 @@ def _distinct(words: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for word in words if word))
 
 
-def _odd_words(leaf: Leaf) -> Iterator[str]:
+def _odd_word(leaf: Leaf) -> str:
     if leaf.role == "parameter" and not leaf.reading.requires_grad:
-        yield "frozen"
-    if leaf.role == "attribute":
-        yield "not registered"
+        return "frozen"
+    return "not registered" if leaf.role == "attribute" else ""
 
 
 def _amounts(
@@ -332,16 +331,8 @@ def _type(leaf: Leaf) -> str:
 
 def _oddities(leaves: Sequence[Leaf]) -> Iterator[Oddity]:
     """What is odd, the most urgent first."""
-    by_kind: dict[str, list[tuple[Leaf, str]]] = {
-        kind: []
-        for kind in (
-            "NaN or inf",
-            "several devices",
-            "not registered",
-            "frozen",
-            "tied",
-        )
-    }
+    kinds = "NaN or inf", "several devices", "not registered", "frozen", "tied"
+    by_kind: dict[str, list[tuple[Leaf, str]]] = {kind: [] for kind in kinds}
     counts: Counter[str | None] = Counter()
     for leaf in leaves:
         if leaf.role != "state":
@@ -354,7 +345,7 @@ def _oddities(leaves: Sequence[Leaf]) -> Iterator[Oddity]:
             by_kind["NaN or inf"].append((leaf, odd_ones))
         if leaf.role != "state" and leaf.reading.device != usual:
             by_kind["several devices"].append((leaf, f"on {leaf.reading.device}"))
-        for word in _odd_words(leaf):
+        if word := _odd_word(leaf):
             by_kind[word].append((leaf, word))
         known = first.setdefault(_key(leaf), leaf)
         if known is not leaf and leaf.reading.numel:

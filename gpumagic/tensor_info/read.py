@@ -134,7 +134,6 @@ def _read_tensor(torch: Any, tensor: Any) -> Reading:
             geometry = Geometry(size, stride, offset or 0, itemsize or 1)
         if not kind.inner:
             storage = ask("the storage", lambda: mine("untyped_storage"))
-    base = ask("the base", lambda: own(torch, tensor, "_base"))
     simulated, made_up = objects.simulated_memory(storage)
     size_bytes = None if storage is None else int(storage.nbytes())
     if kind.has_memory and size_bytes:
@@ -157,7 +156,6 @@ def _read_tensor(torch: Any, tensor: Any) -> Reading:
         storage=None if storage is None else int(storage._cdata),  # noqa: SLF001
         storage_bytes=size_bytes,
         is_view=ask("is_view", lambda: bool(mine("_is_view"))),
-        base_shape=None if base is None else tuple(map(int, own(torch, base, "shape"))),
         requires_grad=ask("requires_grad", lambda: bool(mine("requires_grad"))),
         on_accelerator=getattr(device, "type", "cpu") not in ("cpu", "meta"),
         simulated=simulated,
@@ -240,7 +238,6 @@ def _read_array(array: Any) -> Reading:
     else:
         stride = tuple(step // itemsize for step in steps)
         geometry = Geometry(size, stride, offset_bytes // itemsize, itemsize)
-    base = of(array, "base")
     name = class_name(array)
     return Reading(
         kind="numpy array" if name == "ndarray" else f"numpy array ({name})",
@@ -253,7 +250,6 @@ def _read_array(array: Any) -> Reading:
         geometry=geometry,
         memory=Memory("cpu", start, reach, start) if reach else None,
         storage_bytes=reach,
-        is_view=base is not None,
-        base_shape=tuple(of(base, "shape")) if is_array(base) else None,
+        is_view=of(array, "base") is not None,
         remarks=tuple(remarks),
     )

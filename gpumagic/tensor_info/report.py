@@ -30,7 +30,6 @@ class Facts(Record):
     storage_offset: int | None = None
     storage_bytes: int | None = None
     is_view: bool | None = None
-    base_shape: tuple[int, ...] | None = None  # of the tensor it keeps alive
     requires_grad: bool | None = None
     on_accelerator: bool = False
     simulated: bool = False
@@ -217,7 +216,7 @@ class Node(Record):
     dtypes: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     size: tuple[int, ...] | None = None  # of a tensor
-    odd: tuple[str, ...] = ()  # of a tensor, in words: "frozen"
+    odd: str = ""  # of a tensor: "frozen" or "not registered"
     nan_count: int | None = None  # where the values were asked for
     inf_count: int | None = None
     children: tuple[Node, ...] = ()
