@@ -68,11 +68,6 @@ def _glued(text: str) -> str:
     return _BETWEEN.sub(_GLUE, text)
 
 
-def _loose(text: str) -> str:
-    """The same text as it is read."""
-    return text.replace(_GLUE, " ")
-
-
 @dataclass(frozen=True)
 class Glyphs:
     """One set of drawing characters, each one cell wide."""
@@ -84,9 +79,6 @@ class Glyphs:
 
     levels: str
     """A curve's heights, from the lowest on."""
-
-    kinds: str
-    """From the densest on; what a kind is drawn with is in the palette."""
 
     gap: str
     rule: str
@@ -102,7 +94,6 @@ UNICODE = Glyphs(
     empty="░",
     parts="▏▎▍▌▋▊▉",
     levels="▁▂▃▄▅▆▇█",
-    kinds="█▓▒░▚",
     gap="·",
     rule="─",
     peak="▼",
@@ -112,7 +103,6 @@ ASCII = Glyphs(
     empty="-",
     parts="",
     levels="_.-=+*%#",
-    kinds="#=+o%",
     gap=".",
     rule="-",
     peak="v",
@@ -237,13 +227,8 @@ def _wrapped(cell: Text, width: int, console: Console) -> list[Text]:
     whole.plain = _glued(plain)
     lines = list(whole.wrap(console, width, overflow="fold"))
     for line in lines:
-        line.plain = _loose(line.plain)
+        line.plain = line.plain.replace(_GLUE, " ")
     return lines
-
-
-def underline(widths: Sequence[int], rule: str) -> Text:
-    """A rule under each column."""
-    return Text(GAP.join(rule * width for width in widths))
 
 
 def axis_ink(marks: Iterable[str], width: int, options: ConsoleOptions) -> Text:

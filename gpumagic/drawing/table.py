@@ -16,7 +16,6 @@ from gpumagic.drawing.ink import (
     glyphs_for,
     ink,
     side_by_side,
-    underline,
     widest,
     widest_word,
 )
@@ -207,7 +206,7 @@ def table_html(
         Html("\n"),
         lines(
             (
-                _caption_html(caption),
+                element("caption", words(caption), style=_CAPTION) if caption else "",
                 element("thead", head) if head else "",
                 element("tbody", Html("\n"), lines(rows), Html("\n")),
             )
@@ -230,7 +229,12 @@ def head_html(names: Iterable[tuple[Html, bool]]) -> Html:
     return element(
         "tr",
         *(
-            element("th", name, scope="col", style=_side(right=right))
+            element(
+                "th",
+                name,
+                scope="col",
+                style="text-align:right" if right else _LEFT,
+            )
             for name, right in names
         ),
         style=rule,
@@ -274,14 +278,6 @@ def rows_ink(
 def narrower(options: ConsoleOptions) -> ConsoleOptions:
     """The room that is there for what is indented."""
     return options.update_width(max(options.max_width - INDENT, 1))
-
-
-def _caption_html(caption: str) -> str:
-    return element("caption", words(caption), style=_CAPTION) if caption else ""
-
-
-def _side(*, right: bool) -> str:
-    return "text-align:right" if right else _LEFT
 
 
 class DrawnAs:
@@ -438,7 +434,8 @@ class Table:
         if widths:
             right = [column.number for column in self.columns]
             yield from rows_ink((heads,), widths, console, right=right)
-            yield indented(underline(widths, glyphs_for(options).rule))
+            rule = glyphs_for(options).rule
+            yield indented(Text(GAP.join(rule * width for width in widths)))
             yield from rows_ink(rows, widths, console, right=right)
         else:
             yield from self._one_below_the_other()

@@ -106,9 +106,10 @@ def _nature(report: TensorReport) -> str:
 
 def _kept_bytes(report: TensorReport) -> int | None:
     """What it keeps alive and does not use, where that is worth a word."""
-    unused, touched = report.unused_storage_bytes, report.touched_bytes
-    if not unused or touched is None:
+    stored, touched = report.storage_bytes, report.touched_bytes
+    if stored is None or touched is None:
         return None
+    unused = stored - touched
     return unused if unused >= max(_WORTH_FREEING_BYTES, touched) else None
 
 
@@ -167,7 +168,7 @@ def drawn(said: str, parts: Iterable[Part], simulated: object) -> Drawing:
     return Drawing(said, one_screen(parts), "simulated GPU" if simulated else "")
 
 
-def _parts(report: TensorReport, *, warp: bool = False) -> Iterator[Part]:
+def _parts(report: TensorReport, *, warp: bool) -> Iterator[Part]:
     """What is in sight of one tensor, then all else by its word.
 
     Values come first where they have been read; then what a warp fetches, where that

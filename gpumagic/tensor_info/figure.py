@@ -208,23 +208,20 @@ class Lane(NamedTuple):
     @property
     def first_byte(self) -> int:
         """Where its lowest element begins."""
-        return self.start_byte + (self.visible.first_element or 0) * self.itemsize
+        return (
+            self.start_byte + (self.visible.first_element or 0) * self.visible.itemsize
+        )
 
     @property
     def last_byte(self) -> int:
         """Where its highest element ends; exclusive."""
         return self.first_byte + self.visible.span_bytes
 
-    @property
-    def itemsize(self) -> int:
-        """The bytes of a place."""
-        return self.visible.itemsize
-
     def tile(self, byte: int) -> Tile:
         """What lies at a byte where an element may begin."""
         if not self.first_byte <= byte < self.last_byte:
             return BLANK
-        place = (byte - self.start_byte) // self.itemsize
+        place = (byte - self.start_byte) // self.visible.itemsize
         if place not in self.visible.landings:
             return UNUSED
         index, count = self.visible.landings[place]
@@ -241,10 +238,10 @@ def lane_cells(lanes: Sequence[Lane]) -> Figure | None:
         min(each.first_byte for each in lanes),
         max(e.last_byte for e in lanes),
     )
-    unit = lanes[0].itemsize
+    unit = lanes[0].visible.itemsize
     starts = range(first, last, unit)
     alike = all(
-        lane.itemsize == unit
+        lane.visible.itemsize == unit
         and (lane.start_byte - first) % unit == 0
         and lane.visible.landings
         for lane in lanes

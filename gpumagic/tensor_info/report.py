@@ -71,14 +71,6 @@ class TensorReport(Facts, Report):
 
         return answer_tensor.draw(self)
 
-    @property
-    def unused_storage_bytes(self) -> int | None:
-        """What it keeps alive and does not reach; None where that is not known."""
-        if self.storage_bytes is None or self.touched_bytes is None:
-            return None
-        unused = self.storage_bytes - self.touched_bytes
-        return unused if unused >= 0 else None
-
 
 @dataclass(frozen=True)
 class ValueSummary(Record):
@@ -149,10 +141,8 @@ class CompareReport(Report):
         from gpumagic.tensor_info import answer_several, answer_tensor
 
         if len(self.tensors) == 1:
-            failures = self.remarks
-            return answer_tensor.draw(
-                self.tensors[0], warp=self.warp, failures=failures
-            )
+            (alone,) = self.tensors
+            return answer_tensor.draw(alone, warp=self.warp, failures=self.remarks)
         return answer_several.draw_comparison(self)
 
 
