@@ -8,7 +8,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing.palette import Swatch, swatches
-from gpumagic.drawing.spans import Line, Mark, OnScale, Spans
+from gpumagic.drawing.spans import Line, Mark, Spans
+from gpumagic.drawing.table import DrawnAs
 from gpumagic.report.units import count_text, seconds_text, share_text, shortened
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Timeline(OnScale):
+class Timeline(DrawnAs):
     """Lanes of spans on one scale."""
 
     caption: str  # what is shown
@@ -144,7 +145,7 @@ class Timeline(OnScale):
         """The time that they share."""
         return Scale.of(self.shown, self.window, self.zero_s)
 
-    def spans(self) -> Spans:
+    def drawn(self) -> Spans:
         """A line for each lane, with how much of the time it was busy."""
         drawn = [span.kind for lane in self.shown for span in lane.drawn]
         kinds = swatches((*self.kinds, *drawn))

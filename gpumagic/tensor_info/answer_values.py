@@ -144,7 +144,6 @@ def heat_figure(heat: HeatMap) -> Figure:
 
 def _caption(heat: HeatMap) -> str:
     """What a tile is."""
-    kind = "magnitudes" if heat.magnitudes else "values"
     axes = f"dim {heat.column_dim} across"
     if heat.row_dim is not None:
         axes = f"dim {heat.row_dim} down, {axes}"
@@ -152,6 +151,6 @@ def _caption(heat: HeatMap) -> str:
             axes += ", and all between in each"
     rows, columns = heat.block
     if heat.block == (1, 1):
-        return f"The {kind}, one tile each: {axes}"
+        return f"The values, one tile each: {axes}"
     tile = f"{columns:,}" if rows == 1 else f"{rows:,} x {columns:,}"
-    return f"The {kind}, each tile the mean of {tile}: {axes}"
+    return f"The values, each tile the mean of {tile}: {axes}"

@@ -90,11 +90,6 @@ def _group(holders: Sequence[_Holder]) -> Group:
     )
 
 
-def _is_worth_showing(group: Group) -> bool:
-    """Whether several names share it, or one keeps some of it for nothing."""
-    return len(group.names) > 1 or bool(group.kept_for_nothing_bytes)
-
-
 def alias_report(
     namespace: Mapping[str, Any], wanted: list[Memory | None] | None, budget_s: float
 ) -> AliasReport:
@@ -117,15 +112,10 @@ def alias_report(
         if wanted is None or not all(isinstance(each, _Holder) for each in cluster)
     ]
     groups = [_group(each) for each in found if each]
-    alone = [each for each in groups if not _is_worth_showing(each)]
+    # What several names share, or one keeps some of for nothing.
+    told = [e for e in groups if len(e.names) > 1 or e.kept_for_nothing_bytes]
     return AliasReport(
-        groups=tuple(
-            sorted(
-                filter(_is_worth_showing, groups), key=lambda group: -group.stored_bytes
-            )
-        ),
-        alone=len(alone),
-        alone_bytes=sum(each.stored_bytes for each in alone),
+        groups=tuple(sorted(told, key=lambda group: -group.stored_bytes)),
         complete=complete,
         simulated=any(one.reading.simulated for each in found for one in each),
     )

@@ -203,12 +203,6 @@ def test_pointer_is_told_the_piece_alone():
     assert found[0][0] == "5 blocks: 1 w0, 0.5 w1, 2 other names"
 
 
-@pytest.mark.parametrize("pieces", [(), (("used", 0.0),), (("used", math.nan),)])
-def test_row_without_a_size_is_a_row(pieces):
-    """It has its label and its text, and nothing is drawn."""
-    assert line_of(strips(row(*pieces))) == "text"
-
-
 # ------------------------------------------------------------------------- bars
 
 
@@ -245,33 +239,11 @@ def test_kinds_keep_their_colours_across_timelines():
     assert "▓ copy  ▥ load" in text_of(*lanes, kinds=("compute", "copy", "load"))
 
 
-def test_kinds_beyond_the_colours_share_one():
-    """No two kinds look alike without the legend saying so."""
-    spans = tuple(Span(at, at + 1, kind=f"kind {at}") for at in range(6))
-
-    assert "◆ kind 4, kind 5" in text_of(Lane("a", spans))
-
-
 def test_broken_times_are_counted():
     """A span that ends before it begins is left out, not guessed."""
     spans = (Span(2, 1), Span(float("nan"), 1), Span(0, float("inf")), Span(0, 1))
 
     assert "3 spans left out: no usable times" in text_of(Lane("a", spans))
-
-
-def test_lanes_beyond_a_dozen_are_counted():
-    """Thirty streams do not bury the notebook."""
-    lanes = tuple(Lane(f"stream {at}", (Span(0, 1),)) for at in range(30))
-
-    assert "... and 18 lanes more" in text_of(*lanes)
-    assert len(Timeline("C", lanes).html()) < 20_000
-
-
-def test_very_many_spans_stay_small():
-    """Twenty thousand kernels fit into the habit of ten kilobytes."""
-    spans = tuple(Span(at, at + 0.5, "k", "ab"[at % 2]) for at in range(20_000))
-
-    assert len(Timeline("C", (Lane("a", spans),)).html()) < 15_000
 
 
 def test_pointer_finds_main_names_where_spans_share_a_place():
@@ -291,14 +263,6 @@ def test_a_name_is_written_where_it_fits_and_no_pattern_is_below():
         return pictures(Timeline("C", (Lane("a", spans),)))[0].count(">letter<")
 
     assert [names(48), names(47), names(100, "launch")] == [1, 0, 0]
-
-
-def test_a_legend_takes_another_line_only_where_it_must():
-    """An entry that just fits stays beside the one before it."""
-    lanes = (Lane("a", (Span(0, 1, "", "aaaa"), Span(1, 2, "", "bbbb"))),)
-
-    assert "▤ aaaa  ▥ bbbb" in text_of(*lanes, width=16)
-    assert "▤ aaaa\n  ▥ bbbb" in text_of(*lanes, width=15)
 
 
 def test_window_shows_the_time_before_and_after():

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.drawing import (
-    AllLevels,
     Areas,
     Badge,
     Branch,
@@ -27,7 +26,6 @@ from gpumagic.drawing import (
     Note,
     Paragraph,
     Span,
-    Sparkline,
     Stack,
     Stacks,
     Table,
@@ -234,11 +232,6 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
             "The cell took 12.3 ms on the GPU, 118 times what a clock around it said.",
             _TIMES,
             _OVERLAP,
-            Sparkline(
-                "Memory in use",
-                [(at % 23) * GIB / 4 for at in range(120)],
-                bytes_text,
-            ),
             _GPUS,
             Note("warning", "The clock was read before the GPU was done."),
             Note(
@@ -378,17 +371,6 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
         ),
     ),
     (
-        "sparklines",
-        _one(
-            "Memory rises with every batch.",
-            Sparkline("Memory", [at**1.5 * 2**20 for at in range(400)], bytes_text),
-            Sparkline("With gaps", [3.0, None, 1.0, 4.0, float("nan"), 1.0, 5.0]),
-            Sparkline("Flat", [7.0] * 12),
-            Sparkline("Last is unknown", [1.0, 2.0, None]),
-            Sparkline("Nothing known", [None, None]),
-        ),
-    ),
-    (
         "curves",
         _one(
             "Memory was highest in the backward pass.",
@@ -440,7 +422,7 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
         _one(
             "The model has 124 million parameters in 2 blocks.",
             _MODEL,
-            AllLevels("The whole tree", (replace(_MODEL, whole=True),), "tree"),
+            Details("The whole tree", (replace(_MODEL, whole=True),), "tree"),
             Tree("One line", (), Branch("nothing inside", (), 0.0)),
         ),
     ),
