@@ -25,13 +25,11 @@ def simulate(  # noqa: PLR0913 -- each of them is a word of its own
     hazards: str = "report",
     others: Sequence[Sequence[tuple[int, int]]] = (),
     allocator: str | None = None,
-    host: int | None = None,
 ) -> Box:
     """Switch on a simulated machine; one that is on is switched off first.
 
     Args:
-        machine: Which GPUs, and how many: "h100", "4xh100", "t4"; "2x8xh100" is two
-            nodes of eight, of which each process has its own.
+        machine: Which GPUs, and how many: "h100", "4xh100", "t4".
 
         as_cuda: Let code that says "cuda" run on it, unchanged.
 
@@ -44,9 +42,6 @@ def simulate(  # noqa: PLR0913 -- each of them is a word of its own
 
         allocator: Settings of the caching allocator, written as in
             PYTORCH_CUDA_ALLOC_CONF; None is what that variable says.
-
-        host: Which node this process is on, where several share the machine; None is
-            what torchrun's RANK and LOCAL_RANK say.
 
     Returns:
         The machine; in a `with` statement it is switched off at the end.
@@ -66,7 +61,6 @@ def simulate(  # noqa: PLR0913 -- each of them is a word of its own
             hazards=hazards,
             others=others,
             allocator=allocator,
-            host=host,
         )
         box.switch_on(as_cuda=as_cuda)
     return box

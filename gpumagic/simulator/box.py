@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import warnings
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,8 +14,8 @@ from gpumagic.simulator.allocator_settings import AllocatorSettings
 from gpumagic.simulator.answer_box import GpuState, RacesReport, SimulationReport
 from gpumagic.simulator.driver import SimulatedDriver
 from gpumagic.simulator.hazards import Tracker
-from gpumagic.simulator.machine import Machine, Seat
-from gpumagic.simulator.models import parse_nodes, parse_request
+from gpumagic.simulator.machine import Machine
+from gpumagic.simulator.models import parse_request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
     from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.allocator_counters import Mark
     from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.collective_times import CollectiveCall, Roll
     from gpumagic.simulator.engines import Work
-    from gpumagic.simulator.meetings import CollectiveCall, Roll
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 HAZARDS = ("report", "poison")
@@ -35,7 +34,6 @@ _MEANT = {
     "hazards": "report",
     "others": (),
     "allocator": None,
-    "host": None,
 }
 _SMALLEST_BYTES = 512 << 20  # a context takes its share before any tensor does
 
@@ -45,16 +43,13 @@ class Box:
 
     def __init__(self, request: str, **said: Any) -> None:
         self._said = _MEANT | said
-        memory, hazards, others, allocator, host = self._said.values()
+        memory, hazards, others, allocator = self._said.values()
         if hazards not in HAZARDS:
             raise GpuMagicError(
                 f"{hazards!r} is not a way to treat hazards",
                 did_you_mean(hazards, HAZARDS) or f"say {', '.join(HAZARDS)}",
             )
-        nodes, each = parse_nodes(request)
-        model, count = parse_request(each)
-        # where this process sits, where several share the machine
-        self.seat = Seat.among(nodes, count, host, os.environ)
+        model, count = parse_request(request)
         if memory is not None:
             asked = parse_bytes(memory) if isinstance(memory, str) else memory
             if asked < _SMALLEST_BYTES:
@@ -71,11 +66,8 @@ class Box:
             [model] * count, Tracker(), AllocatorSettings.asked_for(allocator), others
         )
         # the machine as a driver tells of it
-        self.driver = SimulatedDriver(
-            self.machine.all_gpus, others=others, host=self.seat.host
-        )
-        named = f"{count}x{model.key}" if count > 1 or nodes > 1 else model.key
-        self._machine = f"{nodes}x{named}" if nodes > 1 else named
+        self.driver = SimulatedDriver(self.machine.all_gpus, others=others)
+        self._machine = f"{count}x{model.key}" if count > 1 else model.key
         self._simulation: Simulation | None = None
         self._switch: Any = None
         self._recorded: list[Work] = []
@@ -180,8 +172,7 @@ class Box:
         """Let the kernels of one GPU take longer: a straggler.
 
         Args:
-            gpu: Its number in the machine, counted through all nodes; a process on
-                another node does nothing.
+            gpu: Its number in the machine.
 
             by: How many times as long they take; 1 is as before.
 
@@ -193,16 +184,14 @@ class Box:
                 f"kernels cannot take {by} times as long", "say for example by=1.35"
             )
         gpus = self.machine.all_gpus
-        number = gpu - self.seat.host * len(gpus)
-        ending = contextlib.ExitStack()
-        if self.seat.per_node is None and not 0 <= number < len(gpus):
+        if not 0 <= gpu < len(gpus):
             raise GpuMagicError(
                 f"there is no GPU {gpu} to slow down",
                 f"say gpu= from 0 to {len(gpus) - 1}",
             )
-        if 0 <= number < len(gpus):
-            ending.callback(gpus[number].slow, gpus[number].slower)
-            gpus[number].slow(by)
+        ending = contextlib.ExitStack()
+        ending.callback(gpus[gpu].slow, gpus[gpu].slower)
+        gpus[gpu].slow(by)
         return ending
 
     @property

@@ -49,12 +49,11 @@ class SimulatedDriver:
         *,
         others: Sequence[Sequence[tuple[int, int]]] = (),
         environment: Mapping[str, str] = os.environ,
-        host: int = 0,
     ) -> None:
         self._gpus = tuple(gpus)
         self._others = _fitting(self._gpus, others)
         self._identities = tuple(
-            identity(gpu.model, index, host) for index, gpu in enumerate(self._gpus)
+            identity(gpu.model, index) for index, gpu in enumerate(self._gpus)
         )
         self.latch = Latch(self._identities, environment)
 
@@ -131,9 +130,9 @@ class SimulatedDriver:
         )
 
 
-def identity(model: GpuModel, index: int, host: int = 0) -> Gpu:
+def identity(model: GpuModel, index: int) -> Gpu:
     """What does not change of a GPU, the same in every run and every process."""
-    seed = f"gpumagic {model.label} {index}" + (f" of host {host}" if host else "")
+    seed = f"gpumagic {model.label} {index}"
     return Gpu(
         index=index,
         name=model.label,

@@ -8,16 +8,13 @@ caching allocator (`allocator`); and who touches what in which order is followed
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.errors import GpuMagicError
-from gpumagic.report.record import Record
 from gpumagic.simulator.scheduler import Scheduler
 from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from gpumagic.simulator.allocator_settings import AllocatorSettings
     from gpumagic.simulator.engines import Work
@@ -120,44 +117,3 @@ class Machine:
             self.synchronize_stream(stream, "")
         self.scheduler.elapse(stream.gpu.costs.staging_ns(nbytes))
         return began_ns
-
-
-@dataclass(frozen=True)
-class Seat(Record):
-    """Where a process sits, among those that share one machine of several nodes."""
-
-    host: int = 0  # which node this is
-    # which GPU of it is this process's own; None if none is
-    local_rank: int | None = None
-    # how many GPUs each node has; None where there is one node
-    per_node: int | None = None
-
-    @classmethod
-    def among(
-        cls,
-        nodes: int,
-        gpus: int,
-        host: int | None,
-        environment: Mapping[str, str],
-    ) -> Seat:
-        """The seat of a process: as it says, or else as torchrun's variables do."""
-        if nodes == 1 and host is None:
-            return cls()
-        told = {
-            name: int(said) for name, said in environment.items() if said.isdecimal()
-        }
-        rank, local = told.get("RANK"), None
-        # Started on as many hosts as are simulated, each process knows its own.
-        if told.get("GROUP_WORLD_SIZE") == nodes and host is None:
-            host, local = told.get("GROUP_RANK"), told.get("LOCAL_RANK")
-        if rank is not None:
-            host = rank // gpus if host is None else host
-            local = rank % gpus if local is None else local
-        host = host or 0
-        if not 0 <= host < nodes or not 0 <= (local or 0) < gpus:
-            raise GpuMagicError(
-                f"GPU {local or 0} of host {host} is not there: the simulated machine "
-                f"has {nodes} x {gpus} of them, counted from 0",
-                "start as many ranks as there are GPUs, or simulate more",
-            )
-        return cls(host, local, gpus if nodes > 1 else None)

@@ -26,7 +26,6 @@ MOST_GPUS = 16  # as many as the largest machine of one host has
 # rate is left is known for bf16 on two cards only, and is guessed from those.
 _EMULATED_EFFICIENCY = 0.5
 _COUNT_FIRST = re.compile(r"(\d+)\s*x\s*(\S.*)", re.IGNORECASE)
-_NODES_FIRST = re.compile(r"([1-9]\d*)\s*x\s*(\d+\s*x\s*\S.*)", re.IGNORECASE)
 _COUNT_LAST = re.compile(r"(\S.*?)\s*x\s*(\d+)", re.IGNORECASE)
 _DECORATION = re.compile(r"[\s_-]+|nvidia|geforce")
 
@@ -110,14 +109,6 @@ def find_model(name: str) -> GpuModel:
         f"no GPU named {name.strip()!r} can be simulated; there are {listed}",
         did_you_mean(name.strip().lower(), typable) or "write for example h100 or 2xt4",
     )
-
-
-def parse_nodes(text: str) -> tuple[int, str]:
-    """How many nodes "2x8xh100" asks for, and what each of them has: "8xh100"."""
-    found = _NODES_FIRST.fullmatch(text.strip()) if isinstance(text, str) else None
-    if found is None or _known(_split(found[2])[0]) is None:
-        return 1, text
-    return int(found[1]), found[2]
 
 
 def parse_request(text: str) -> tuple[GpuModel, int]:

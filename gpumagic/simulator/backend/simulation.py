@@ -64,7 +64,6 @@ class Simulation:
         # As it was, before the first tensor of this thread switches it off.
         self.engine_threads = torch.autograd.is_multithreading_enabled()
         self.here = Here()
-        self.here.device = box.seat.local_rank or 0
         self.first_use: PlaceMark | None = None  # the line that started the machine
         self.tensors = Tensors(self.device_type, self.gpu, kept)
         self.interrupts = interrupts
@@ -91,7 +90,7 @@ class Simulation:
         self.backward = BackwardStreams(self)
         self.foresee = functools.partial(require_room, self)
         self.polling = Polling(self)
-        self.ranks = Ranks(box.seat.host)
+        self.ranks = Ranks()
         self.on = True
         self.side_streams = False  # whether any was ever used
         books = Books(self)
