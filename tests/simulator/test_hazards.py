@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.simulator import accesses, hazards, races
-from gpumagic.simulator.accesses import Accesses
-from gpumagic.simulator.hazards import Tracker
+from gpumagic.simulator import hazards, races
+from gpumagic.simulator.hazards import Accesses, Tracker
 from gpumagic.simulator.races import HOST
 from tests.simulator.brute_force_order import (
     Play,
@@ -128,9 +127,9 @@ def test_any_program_races_exactly_where_the_graph_says_so(chance):
 def test_forgetting_never_makes_up_a_race(chance):
     """With room for hardly anything, what is reported is still a race."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hazards, "KEPT", 2)
+        patch.setattr(hazards, "_KEPT", 2)
         patch.setattr(hazards, "_FORMER", 2)
-        patch.setattr(accesses, "_LEFT", 1)
+        patch.setattr(hazards, "_LEFT", 1)
         quick, slow = Play(Tracker()), Play(SlowTracker(cures=False))
         for place, step in enumerate(random_program(chance)):
             found, real = quick.step(place, *step), slow.step(place, *step)

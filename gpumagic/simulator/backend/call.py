@@ -15,9 +15,9 @@ from gpumagic.simulator.operators import strided_rule
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.operations import Operation
     from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.hazards import Operand
     from gpumagic.simulator.kernel_times import Amount
     from gpumagic.simulator.operators import Rule
     from gpumagic.simulator.simulated_gpu import SimulatedGpu

@@ -23,11 +23,11 @@ from gpumagic.simulator.engines import FULL_SHARE, Work
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.allocator_blocks import PoolId
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.backend.torch_sim import TorchSim
     from gpumagic.simulator.engines import Engine, Stream
+    from gpumagic.simulator.hazards import Operand
     from gpumagic.simulator.scheduler import Scheduler
     from gpumagic.simulator.simulated_gpu import SimulatedStream
 

@@ -20,8 +20,8 @@ from gpumagic.simulator.backend.registration import KEY
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.hazards import Operand
     from gpumagic.simulator.kernel_times import Amount
 
     Kernel = Callable[..., Any]

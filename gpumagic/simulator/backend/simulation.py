@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from gpumagic.report.places import PlaceMark
-    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
     from gpumagic.simulator.backend.interrupts import Interrupts
     from gpumagic.simulator.backend.streams import Generator
     from gpumagic.simulator.box import Box
+    from gpumagic.simulator.hazards import Operand
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
 _REMEMBERED = 1 << 16  # forward operations; a graph that is older lost its streams
