@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.allocator_blocks import (
     INACTIVE,
@@ -12,14 +12,13 @@ from gpumagic.simulator.allocator_blocks import (
     Block,
     ExpandableSegment,
 )
-from gpumagic.simulator.allocator_counters import Counters
 from gpumagic.simulator.allocator_settings import (
     LARGE_SEGMENT_BYTES,
     SEGMENT_STEP_BYTES,
     SMALL_SEGMENT_BYTES,
     AllocatorSettings,
 )
-from gpumagic.simulator.allocator_snapshot import History
+from gpumagic.simulator.allocator_snapshot import Counters, History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,10 +35,7 @@ _ADVICE = (
     " (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
 )
 _FIRST_ADDRESS = 0x7F00_0000_0000
-_ADDRESSES_OF_ONE_DEVICE = 1 << 40
-# Expandable segments are set aside far below, each for more than a whole device.
 _FIRST_EXPANDABLE_ADDRESS = 0x3_0000_0000
-_EXPANDABLE_ADDRESSES_OF_ONE_DEVICE = 1 << 43
 
 
 class DeviceMemory:
@@ -50,12 +46,12 @@ class DeviceMemory:
         device: int,
         capacity_bytes: int,
         *,
-        driver: DriverCalls,
+        driver: Any,  # what it is asked for: `machine.TimedDriverCalls`
         settings: AllocatorSettings | None = None,
         context_bytes: Callable[[], int] = lambda: 0,
         processes: Callable[[], Sequence[tuple[int, int]]] = lambda: (),
         now_us: Callable[[], int] = lambda: 0,
-        addresses: Any = None,  # None: made up
+        addresses: AddressSpace | None = None,
     ) -> None:
         self.device = device  # the index that error texts and snapshots name
         self.capacity_bytes = capacity_bytes
@@ -73,7 +69,10 @@ class DeviceMemory:
         self._allocated = self.counters.totals["allocated_bytes"]
         self._reserved = self.counters.totals["reserved_bytes"]
         self._history = History(now_us)
-        self._addresses = addresses or MadeUpAddresses(device)
+        # where the driver puts segments, the same in every run; and what it sets aside
+        # for expandable ones, for each more than a whole device
+        self._addresses = addresses or AddressSpace(_FIRST_ADDRESS + (device << 40))
+        self._ranges = AddressSpace(_FIRST_EXPANDABLE_ADDRESS + (device << 43))
         self._age = 0  # of the latest segment
 
     @property
@@ -220,7 +219,7 @@ class DeviceMemory:
         if not middle.is_split:
             pool.remove_unmapped(middle)
             del self.heads[middle.address]
-            self._addresses.give_back_range(start, room_bytes)
+            self._ranges.give_back(start, room_bytes)
 
     def _expand(self, size: int, pool: Pool, stream: int) -> Block | None:
         """A free block for this size, grown by the pages that it lacks.
@@ -251,7 +250,7 @@ class DeviceMemory:
         # An eighth more than there is memory, as pages may lie in the wrong place.
         wanted_bytes = max(self.capacity_bytes + self.capacity_bytes // 8, size)
         room_bytes = -(-wanted_bytes // page) * page
-        address = self._addresses.take_range(room_bytes)
+        address = self._ranges.take(room_bytes)
         segment = ExpandableSegment(address, room_bytes, page)
         aside = Block(address, room_bytes, stream, pool, self._next_age(), segment)
         self.heads[address] = aside
@@ -290,41 +289,7 @@ class DeviceMemory:
         block.pool.tally.reserve(segments, segments * block.size)
         limit = self.settings.max_split_size_bytes
         if limit is not None and block.size >= limit:
-            self.counters.oversize_segments.large.shift(segments)
-
-
-class DriverCalls(Protocol):
-    """What the allocator asks of the device, in the order in which it happens."""
-
-    def malloc(self, nbytes: int) -> None:
-        """Memory is taken from the driver, which keeps the host busy."""
-
-    def free(self, nbytes: int) -> None:
-        """Memory goes back to the driver, which waits for the whole device."""
-
-    def record(self, stream: int) -> Any:
-        """An event behind the stream's work so far."""
-
-    def done(self, event: Any) -> bool:
-        """Whether the device has passed this event; does not wait."""
-
-    def wait(self, event: Any) -> None:
-        """The host waits until the device has passed this event."""
-
-
-class MadeUpAddresses:
-    """Where the driver puts segments, and what it sets aside for expandable ones.
-
-    They are the same in every run.
-    """
-
-    def __init__(self, device: int) -> None:
-        segments = AddressSpace(_FIRST_ADDRESS + device * _ADDRESSES_OF_ONE_DEVICE)
-        ranges = AddressSpace(
-            _FIRST_EXPANDABLE_ADDRESS + device * _EXPANDABLE_ADDRESSES_OF_ONE_DEVICE
-        )
-        self.take, self.give_back = segments.take, segments.give_back
-        self.take_range, self.give_back_range = ranges.take, ranges.give_back
+            self.counters.oversize["oversize_segments"].large.shift(segments)
 
 
 class AddressSpace:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpumagic.report.places import PlaceMark
-    from gpumagic.simulator.allocator_counters import Mark
+    from gpumagic.simulator.allocator_snapshot import Mark
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.collective_times import CollectiveCall, Roll
     from gpumagic.simulator.engines import Work

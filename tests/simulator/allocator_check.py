@@ -10,10 +10,11 @@ from gpumagic.simulator.allocator_snapshot import blocks_from
 
 def verify(allocator):
     """Raise AssertionError at the first thing that cannot be."""
-    pools = allocator._small, allocator._large, *allocator._private.halves()
+    private = [half for pair in allocator._private.values() for half in pair]
+    pools = allocator._small, allocator._large, *private
     heads, held = allocator.heads, allocator._held
     awaited = [block for queue in held.queues.values() for _, block in queue]
-    awaited += [block for block, streams in held.deferred for _ in streams]
+    awaited += [block for block, streams in held._deferred for _ in streams]
     counters = allocator.counters
     _check_segments(heads)
     blocks = [block for head in heads.values() for block in blocks_from(head)]

@@ -130,7 +130,7 @@ class Capture:
         self._mode.__exit__(None, None, None)
         self._simulation.machine.scheduler = self._scheduler
         with self._simulation.books() as tracker:
-            self.stream.gpu.allocator.end_diversion(self.pool)
+            self.stream.gpu.allocator.end_diversion()
             tracker.host_waits_for(self.stream.order)  # nothing of it has run
         for now, before in self._before.values():
             now.copy_(before)
