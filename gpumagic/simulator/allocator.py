@@ -250,7 +250,7 @@ class CachingAllocator(DeviceMemory):
     def configure(self, settings: AllocatorSettings) -> None:
         """Round, split and keep by these settings from now on."""
         self.settings = settings
-        self._plain_rounding = not settings.rounds_to_divisions
+        self._plain_rounding = settings.roundup_power2_divisions < 2
         limit = settings.max_split_size_bytes
         expands = settings.expandable_segments
         self._max_split_bytes = limit or _NO_LIMIT_BYTES

@@ -356,7 +356,7 @@ class Shortage:
 
     def text(self) -> str:
         """The shortage as torch words it."""
-        allowed = private = who = ""
+        allowed = private = ""
         if self.allowed_bytes is not None:
             allowed = f"{_size_text(self.allowed_bytes)} allowed; "
         if self.private_bytes:
@@ -364,10 +364,12 @@ class Shortage:
                 f"with {_size_text(self.private_bytes)} allocated in private pools "
                 "(e.g., CUDA Graphs), "
             )
-        for pid, nbytes in self.processes:
-            this = "Including non-PyTorch memory, this process"
-            who += f"{this if pid is None else f'Process {pid}'} has "
-            who += f"{_size_text(nbytes)} memory in use. "
+        this = "Including non-PyTorch memory, this process"
+        who = "".join(
+            f"{this if pid is None else f'Process {pid}'} has {_size_text(nbytes)} "
+            "memory in use. "
+            for pid, nbytes in self.processes
+        )
         allocated_bytes = self.allocated_bytes + self.private_bytes
         idle_bytes = self.reserved_bytes - allocated_bytes
         return (

@@ -26,14 +26,6 @@ def test_sizes_are_rounded_to_steps_between_powers_of_two(nbytes, rounded):
         assert allocator.allocate(nbytes, DEFAULT).size == expected
 
 
-def test_divisions_may_depend_on_the_size():
-    """A list of divisions holds for its powers of two, the first also below."""
-    conf = "roundup_power2_divisions:[64:2, 128:4, >:8], max_split_size_mb:200"
-    settings = AllocatorSettings.parse(conf)
-    assert settings.roundup_power2_divisions == (2,) * 7 + (8,) * 9
-    assert settings.max_split_size_bytes == 200 * MIB
-
-
 @pytest.mark.parametrize(
     ("conf", "said"),
     [
@@ -42,8 +34,8 @@ def test_divisions_may_depend_on_the_size():
         ("max_split_size_mb", "not a list of key:value pairs"),
         ("max_split_size_mb:10", "not a whole number from 20 on"),
         ("garbage_collection_threshold:1.5", "not a number between 0 and 1"),
-        ("roundup_power2_divisions:3", "not made of powers of two"),
-        ("roundup_power2_divisions:[64:8", "not a list of key:value pairs"),
+        ("roundup_power2_divisions:3", "not a power of two"),
+        ("roundup_power2_divisions:[64:8,>:4]", "does not model roundup_power2"),
         ("expandable_segments:yes", "not True or False"),
     ],
 )
