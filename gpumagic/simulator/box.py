@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError, did_you_mean
 from gpumagic.report.units import bytes_text, count_text, parse_bytes
-from gpumagic.simulator import observing, tracing
+from gpumagic.simulator import observing
 from gpumagic.simulator.allocator_settings import AllocatorSettings
 from gpumagic.simulator.answer_box import GpuState, RacesReport, SimulationReport
 from gpumagic.simulator.driver import SimulatedDriver
@@ -225,7 +225,7 @@ class Box:
         self.machine.scheduler.traces.append(self._recorded)
         return self._recorded
 
-    trace = tracing.trace
+    trace = observing.trace
     watch_syncs = observing.watch_syncs
     watch_races = observing.watch_races
     watch_resets = observing.watch_resets
