@@ -49,7 +49,7 @@ class DeviceMemory:
         driver: Any,  # what it is asked for: `machine.TimedDriverCalls`
         settings: AllocatorSettings | None = None,
         context_bytes: Callable[[], int] = lambda: 0,
-        processes: Callable[[], Sequence[tuple[int, int]]] = lambda: (),
+        others: Sequence[tuple[int, int]] = (),  # processes, by pid and bytes
         now_us: Callable[[], int] = lambda: 0,
         addresses: AddressSpace | None = None,
     ) -> None:
@@ -64,7 +64,7 @@ class DeviceMemory:
         self.settings = settings or AllocatorSettings()
         self.counters = Counters()
         self._context_bytes = context_bytes
-        self._others = processes
+        self._others = others
         self._driver = driver
         self._allocated = self.counters.totals["allocated_bytes"]
         self._reserved = self.counters.totals["reserved_bytes"]
@@ -83,7 +83,7 @@ class DeviceMemory:
     @property
     def free_bytes(self) -> int:
         """What the driver has left."""
-        others_bytes = sum(nbytes for _, nbytes in self._others())
+        others_bytes = sum(nbytes for _, nbytes in self._others)
         return max(self.capacity_bytes - self.used_bytes - others_bytes, 0)
 
     def take(self, size: int, pool: Pool, stream: int) -> Block | None:
@@ -174,7 +174,7 @@ class DeviceMemory:
                 allocated_bytes=self._allocated.current,
                 reserved_bytes=self._reserved.current,
                 private_bytes=private_bytes,
-                processes=(*self._others(), (None, self.used_bytes)),
+                processes=(*self._others, (None, self.used_bytes)),
             )
         )
 

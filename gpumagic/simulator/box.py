@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.collective_times import CollectiveCall, Roll
     from gpumagic.simulator.engines import Work
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu
+    from gpumagic.simulator.machine import SimulatedGpu
 
 HAZARDS = ("report", "poison")
 # What can be said beside which GPUs, and what is meant where it is not.

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpumagic.devices.visibility import Device, Visible
+    from gpumagic.simulator.machine import SimulatedGpu
     from gpumagic.simulator.models import GpuModel
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 # What hides every real GPU, the last as written by Slurm for a job without GPUs.

@@ -29,7 +29,7 @@ def test_the_error_reads_as_torch_writes_it():
     allocator = allocator_of(
         index=1,
         context_bytes=500 * MIB,
-        processes=lambda: ((4711, 2 * GIB),),
+        others=((4711, 2 * GIB),),
     )
     allocator.allocate(4 * GIB, DEFAULT)
     allocator.allocate(1, DEFAULT)

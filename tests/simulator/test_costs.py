@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumagic.simulator.costs import CostModel
-from gpumagic.simulator.kernel_times import Blocks
+from gpumagic.simulator.costs import Blocks, CostModel
 from gpumagic.simulator.models import CATALOGUE
 from gpumagic.simulator.operators import rule_for
 from tests.simulator import recorded

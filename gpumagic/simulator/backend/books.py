@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.operations import Operation
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.backend.tensors import Life
+    from gpumagic.simulator.costs import Amount
     from gpumagic.simulator.hazards import Operand, Tracker
-    from gpumagic.simulator.kernel_times import Amount
+    from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
     from gpumagic.simulator.operators import Rule
     from gpumagic.simulator.races import Race
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
     Take = Callable[[int, SimulatedGpu, SimulatedStream], tuple[Any, Accesses]]
     TensorOf = Callable[..., tuple[Any, Operand]]

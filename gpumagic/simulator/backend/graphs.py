@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.torch_sim import TorchSim
     from gpumagic.simulator.engines import Engine, Stream
     from gpumagic.simulator.hazards import Operand
+    from gpumagic.simulator.machine import SimulatedStream
     from gpumagic.simulator.scheduler import Scheduler
-    from gpumagic.simulator.simulated_gpu import SimulatedStream
 
 _NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
 _FAILED = "CUDA error: operation failed due to a previous error during capture"

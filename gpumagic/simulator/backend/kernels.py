@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.costs import Amount
     from gpumagic.simulator.hazards import Operand
-    from gpumagic.simulator.kernel_times import Amount
 
     Kernel = Callable[..., Any]
 

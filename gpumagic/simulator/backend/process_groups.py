@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.engines import Work
     from gpumagic.simulator.hazards import Mark
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
 
     _List = list[Any]
     # Given the group, what is read, what to fill on the CPU, and torch's arguments.

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.machine import SimulatedStream
     from gpumagic.simulator.races import Race
-    from gpumagic.simulator.simulated_gpu import SimulatedStream
 
 _Line = tuple[str, int | None, int | None]
 _OF_THE_SHELL = ("In", "Out")

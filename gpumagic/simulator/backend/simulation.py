@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.streams import Generator
     from gpumagic.simulator.box import Box
     from gpumagic.simulator.hazards import Operand
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
 
 _REMEMBERED = 1 << 16  # forward operations; a graph that is older lost its streams
 _OF_A_LEAF = (1 << 64) - 1  # the number of every node that sums a leaf's gradients

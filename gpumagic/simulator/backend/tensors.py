@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.simulator.hazards import Operand
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
 
 HOST, EXTENSION = 1, 12  # DLPack's numbers for kinds of devices
 _FIXED = struct.Struct("<QiiiIQQQQQ")  # what does not grow with the dimensions

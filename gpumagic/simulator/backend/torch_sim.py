@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu
+    from gpumagic.simulator.machine import SimulatedGpu
 
 
 def _properties(gpu: SimulatedGpu) -> types.SimpleNamespace:
