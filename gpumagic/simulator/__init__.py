@@ -10,20 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gpumagic.simulator.box import Box
 
 __all__ = ["device", "simulate"]
 
 
-def simulate(  # noqa: PLR0913 -- each of them is a word of its own
+def simulate(
     machine: str = "h100",
     *,
     as_cuda: bool = False,
     memory: str | int | None = None,
     hazards: str = "report",
-    others: Sequence[Sequence[tuple[int, int]]] = (),
     allocator: str | None = None,
 ) -> Box:
     """Switch on a simulated machine; one that is on is switched off first.
@@ -37,8 +34,6 @@ def simulate(  # noqa: PLR0913 -- each of them is a word of its own
 
         hazards: What to do about data races: "report", or "poison": the reader then
             really gets wrong values.
-
-        others: Processes of other people, for each GPU as pid and bytes.
 
         allocator: Settings of the caching allocator, written as in
             PYTORCH_CUDA_ALLOC_CONF; None is what that variable says.
@@ -59,7 +54,6 @@ def simulate(  # noqa: PLR0913 -- each of them is a word of its own
             machine,
             memory=memory,
             hazards=hazards,
-            others=others,
             allocator=allocator,
         )
         box.switch_on(as_cuda=as_cuda)

@@ -21,7 +21,7 @@ from gpumagic.simulator.allocator_settings import (
 from gpumagic.simulator.allocator_snapshot import Counters, History
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from gpumagic.simulator.allocator_blocks import FreeBlocks, Pool, PoolId
 
@@ -49,7 +49,6 @@ class DeviceMemory:
         driver: Any,  # what it is asked for: `machine.TimedDriverCalls`
         settings: AllocatorSettings | None = None,
         context_bytes: Callable[[], int] = lambda: 0,
-        others: Sequence[tuple[int, int]] = (),  # processes, by pid and bytes
         now_us: Callable[[], int] = lambda: 0,
         addresses: AddressSpace | None = None,
     ) -> None:
@@ -64,7 +63,6 @@ class DeviceMemory:
         self.settings = settings or AllocatorSettings()
         self.counters = Counters()
         self._context_bytes = context_bytes
-        self._others = others
         self._driver = driver
         self._allocated = self.counters.totals["allocated_bytes"]
         self._reserved = self.counters.totals["reserved_bytes"]
@@ -83,8 +81,7 @@ class DeviceMemory:
     @property
     def free_bytes(self) -> int:
         """What the driver has left."""
-        others_bytes = sum(nbytes for _, nbytes in self._others)
-        return max(self.capacity_bytes - self.used_bytes - others_bytes, 0)
+        return max(self.capacity_bytes - self.used_bytes, 0)
 
     def take(self, size: int, pool: Pool, stream: int) -> Block | None:
         """A free block for this size in new memory; None if there is no room."""
@@ -174,7 +171,7 @@ class DeviceMemory:
                 allocated_bytes=self._allocated.current,
                 reserved_bytes=self._reserved.current,
                 private_bytes=private_bytes,
-                processes=(*self._others, (None, self.used_bytes)),
+                used_bytes=self.used_bytes,
             )
         )
 
@@ -351,7 +348,7 @@ class Shortage:
     allowed_bytes: int | None  # where the process was given a share of the device
     allocated_bytes: int
     reserved_bytes: int
-    processes: tuple[tuple[int | None, int], ...]  # pid (None: this one), bytes
+    used_bytes: int  # by this process, all in all
     private_bytes: int = 0  # unused in private pools: torch calls it allocated
 
     def text(self) -> str:
@@ -364,19 +361,14 @@ class Shortage:
                 f"with {_size_text(self.private_bytes)} allocated in private pools "
                 "(e.g., CUDA Graphs), "
             )
-        this = "Including non-PyTorch memory, this process"
-        who = "".join(
-            f"{this if pid is None else f'Process {pid}'} has {_size_text(nbytes)} "
-            "memory in use. "
-            for pid, nbytes in self.processes
-        )
         allocated_bytes = self.allocated_bytes + self.private_bytes
         idle_bytes = self.reserved_bytes - allocated_bytes
         return (
             f"CUDA out of memory. Tried to allocate {_size_text(self.segment_bytes)}. "
             f"GPU {self.device} has a total capacity of {_size_text(self.total_bytes)} "
             f"of which {_size_text(self.free_bytes)} is free. "
-            f"{who}{allowed}"
+            f"Including non-PyTorch memory, this process has "
+            f"{_size_text(self.used_bytes)} memory in use. {allowed}"
             f"Of the allocated memory {_size_text(allocated_bytes)} is allocated "
             f"by PyTorch, {private}and {_size_text(idle_bytes)} is reserved by PyTorch "
             f"but unallocated.{_ADVICE}"

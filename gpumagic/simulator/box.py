@@ -32,7 +32,6 @@ HAZARDS = ("report", "poison")
 _MEANT = {
     "memory": None,
     "hazards": "report",
-    "others": (),
     "allocator": None,
 }
 _SMALLEST_BYTES = 512 << 20  # a context takes its share before any tensor does
@@ -43,7 +42,7 @@ class Box:
 
     def __init__(self, request: str, **said: Any) -> None:
         self._said = _MEANT | said
-        memory, hazards, others, allocator = self._said.values()
+        memory, hazards, allocator = self._said.values()
         if hazards not in HAZARDS:
             raise GpuMagicError(
                 f"{hazards!r} is not a way to treat hazards",
@@ -63,10 +62,10 @@ class Box:
         # what all of its figures are labelled with, "simulated H100 SXM"
         self.label = model.label
         self.machine = Machine(
-            [model] * count, Tracker(), AllocatorSettings.asked_for(allocator), others
+            [model] * count, Tracker(), AllocatorSettings.asked_for(allocator)
         )
         # the machine as a driver tells of it
-        self.driver = SimulatedDriver(self.machine.all_gpus, others=others)
+        self.driver = SimulatedDriver(self.machine.all_gpus)
         self._machine = f"{count}x{model.key}" if count > 1 else model.key
         self._simulation: Simulation | None = None
         self._switch: Any = None

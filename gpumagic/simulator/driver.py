@@ -23,7 +23,7 @@ from gpumagic.devices.protocols import (
 )
 from gpumagic.devices.visibility import visible
 from gpumagic.errors import DeviceError, GpuMagicError
-from gpumagic.report.units import bytes_text, count_text
+from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,12 +46,9 @@ class SimulatedDriver:
     def __init__(
         self,
         gpus: Sequence[SimulatedGpu],
-        *,
-        others: Sequence[Sequence[tuple[int, int]]] = (),
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         self._gpus = tuple(gpus)
-        self._others = _fitting(self._gpus, others)
         self._identities = tuple(
             identity(gpu.model, index) for index, gpu in enumerate(self._gpus)
         )
@@ -103,7 +100,7 @@ class SimulatedDriver:
                 index,
                 uuid=self._identities[index].uuid,
                 limiters=(),
-                other_processes=len(self._others[index]),
+                other_processes=0,
                 pci_address=self._identities[index].pci_address,
             )
             for index in self.latch.visible()
@@ -115,18 +112,15 @@ class SimulatedDriver:
 
     def _gpu(self, index: int) -> Gpu:
         model, own_bytes = self._gpus[index].model, self._gpus[index].used_bytes()
-        processes = self._others[index]
-        if own_bytes:  # in a forked child the memory is still its parent's
-            pid = self.latch.pid() or os.getpid()
-            processes = (GpuProcess(pid, own_bytes, "compute"), *processes)
-        used_bytes = sum(process.used_bytes or 0 for process in processes)
+        # In a forked child the memory is still its parent's.
+        process = GpuProcess(self.latch.pid() or os.getpid(), own_bytes, "compute")
         return dataclasses.replace(
             self._identities[index],
             memory_total_bytes=model.memory_bytes,
-            memory_free_bytes=max(0, model.memory_bytes - used_bytes),
-            memory_used_bytes=used_bytes,
+            memory_free_bytes=max(0, model.memory_bytes - own_bytes),
+            memory_used_bytes=own_bytes,
             memory_reserved_bytes=0,
-            processes=processes,
+            processes=(process,) if own_bytes else (),
         )
 
 
@@ -141,26 +135,6 @@ def identity(model: GpuModel, index: int) -> Gpu:
         compute_capability=model.compute_capability,
         compute_mode="default",
         mig_enabled=False,
-    )
-
-
-def _fitting(
-    gpus: Sequence[SimulatedGpu], others: Sequence[Sequence[tuple[int, int]]]
-) -> tuple[tuple[GpuProcess, ...], ...]:
-    """Other people's processes on every GPU, if there is room for them."""
-    rows = [*others, *[()] * (len(gpus) - len(others))]
-    room = [gpu.model.memory_bytes for gpu in gpus]
-    for index, row in enumerate(rows):
-        needed_bytes = sum(used_bytes for _, used_bytes in row)
-        if needed_bytes > sum(room[index : index + 1]):
-            raise GpuMagicError(
-                f"GPU {index} has no room for other processes with "
-                f"{bytes_text(needed_bytes)}",
-                "give them less, and one group of them to each GPU",
-            )
-    return tuple(
-        tuple(GpuProcess(pid, used_bytes, "compute") for pid, used_bytes in row)
-        for row in rows
     )
 
 

@@ -53,19 +53,12 @@ class Machine:
         models: Sequence[GpuModel],
         tracker: Tracker,
         settings: AllocatorSettings,
-        others: Sequence[Sequence[tuple[int, int]]] = (),
     ) -> None:
         self.scheduler = Scheduler()
         self.wait_observers = self.scheduler.wait_observers
         self.tracker = tracker
         self.all_gpus = tuple(
-            SimulatedGpu(
-                self,
-                number,
-                model,
-                settings,
-                others[number] if number < len(others) else (),
-            )
+            SimulatedGpu(self, number, model, settings)
             for number, model in enumerate(models)
         )
         # In the order of this process; empty until the first use fixes it.
@@ -150,7 +143,6 @@ class SimulatedGpu:
         number: int,
         model: GpuModel,
         settings: AllocatorSettings,
-        others: Sequence[tuple[int, int]],
     ) -> None:
         self._machine = machine
         self.index = self.number = number
@@ -165,7 +157,6 @@ class SimulatedGpu:
             context_bytes=lambda: self.context_bytes,
             driver=TimedDriverCalls(machine, self),
             settings=settings,
-            others=others,
             now_us=lambda: machine.scheduler.now_ns // 1000,
         )
         self._seen: set[str] = set()

@@ -26,25 +26,21 @@ ADVICE = (
 
 def test_the_error_reads_as_torch_writes_it():
     """The text of a full device is torch's, part by part and space by space."""
-    allocator = allocator_of(
-        index=1,
-        context_bytes=500 * MIB,
-        others=((4711, 2 * GIB),),
-    )
+    allocator = allocator_of(index=1, context_bytes=500 * MIB)
     allocator.allocate(4 * GIB, DEFAULT)
     allocator.allocate(1, DEFAULT)
 
     with pytest.raises(OutOfSimulatedMemory) as caught:
-        allocator.allocate(2 * GIB - 1, DEFAULT)
+        allocator.allocate(4 * GIB - 1, DEFAULT)
 
     assert str(caught.value) == (
-        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity "
-        "of 8.00 GiB of which 1.51 GiB is free. Process 4711 has 2.00 GiB memory in "
-        "use. Including non-PyTorch memory, this process has 4.49 GiB memory in use. "
+        "CUDA out of memory. Tried to allocate 4.00 GiB. GPU 1 has a total capacity "
+        "of 8.00 GiB of which 3.51 GiB is free. "
+        "Including non-PyTorch memory, this process has 4.49 GiB memory in use. "
         "Of the allocated memory 4.00 GiB is allocated by PyTorch, and 2.00 MiB "
         f"{ADVICE}"
     )
-    assert caught.value.shortage.segment_bytes == 2 * GIB
+    assert caught.value.shortage.segment_bytes == 4 * GIB
 
 
 # ------------------------------------------------------------ figures

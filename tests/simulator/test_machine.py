@@ -15,13 +15,12 @@ WITHOUT_TORCH = "import sys; sys.modules['torch'] = None\n"
 
 def test_the_line_has_all_that_the_machine_was_made_with():
     """What the magic has no option for is said by the function."""
-    box = Box("4xh100", memory="2 GiB", others=[[(7, 1024)]])
+    box = Box("4xh100", memory="2 GiB")
     box.as_cuda = True
 
     assert Box("4xh100").anew("3") == "%gpu_select 3 --simulate 4xh100"
     assert box.anew("3") == (
-        "gpumagic.simulate('4xh100', as_cuda=True, memory='2 GiB', "
-        "others=[[(7, 1024)]]), then %gpu_select 3"
+        "gpumagic.simulate('4xh100', as_cuda=True, memory='2 GiB'), then %gpu_select 3"
     )
 
 
