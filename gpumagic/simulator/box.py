@@ -6,7 +6,7 @@ import contextlib
 import warnings
 from typing import TYPE_CHECKING, Any, Self
 
-from gpumagic.devices.simulated import simulated_box
+from gpumagic.devices.simulated import SIMULATED, simulated_box
 from gpumagic.errors import GpuMagicError, did_you_mean
 from gpumagic.report.units import bytes_text, count_text, parse_bytes
 from gpumagic.simulator import observing
@@ -255,7 +255,6 @@ class Box:
             GpuState(
                 number=gpu.number,
                 index=gpu.index if gpu in self.machine.gpus else None,
-                label=gpu.model.label,
                 memory_bytes=gpu.model.memory_bytes,
                 used_bytes=gpu.used_bytes(),
                 allocated_bytes=gpu.allocator.allocated_bytes,
@@ -268,8 +267,7 @@ class Box:
         return SimulationReport(
             label=self.label,
             on=self.is_on,
-            device_type=self._simulation.shown_type if self._simulation else None,
-            started=self.machine.started,
+            device_type=self._simulation.shown_type if self._simulation else SIMULATED,
             visible=len(self.driver.latch.visible()),
             time_s=self.time_s,
             gpus=gpus,

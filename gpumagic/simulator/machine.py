@@ -98,7 +98,7 @@ class Machine:
         if began_ns is None:
             began_ns = scheduler.now_ns
         scheduler.elapse(stream.gpu.costs.host.synchronize_stream_ns)
-        scheduler.wait_for_stream(stream.queue)
+        scheduler.wait_for(stream.queue.last)
         self.tracker.host_waits_for(stream.order)
         if what and scheduler.wait_observers:  # asked here, since loops come by often
             scheduler.host_waited(what, began_ns)

@@ -156,8 +156,7 @@ def test_a_storage_in_many_pieces_keeps_its_latest_accesses(bench):
 def told(bench, race):
     """Problem and hint, with names as a user would type them."""
     names = {bench.main: "torch.cuda.default_stream()", bench.side: "side"}
-    words = race, names.__getitem__, "In [3], {}".format
-    return races.problem(*words), races.hint(*words)
+    return races.problem_and_hint(race, names.__getitem__, "In [3], {}".format)
 
 
 def test_a_race_between_streams_says_what_to_wait_for(bench, x):

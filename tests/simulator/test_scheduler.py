@@ -12,40 +12,9 @@ from gpumagic.simulator.scheduler import QUEUE_FULL, Scheduler
 HALF = FULL_SHARE // 2
 
 
-@pytest.fixture
-def scheduler():
-    """A scheduler with latencies that are easy to add up."""
-    return Scheduler(
-        Latencies(
-            launch_ns=20,
-            gap_ns=5,
-            record_ns=3,
-            cross_stream_ns=30,
-            queue_length=100,
-        )
-    )
-
-
 def kernel(scheduler, stream, duration_ns, share=FULL_SHARE):
     """A kernel whose launch costs the host nothing."""
     return scheduler.launch(stream, Engine.COMPUTE, duration_ns, share)
-
-
-# ------------------------------------------------------ looking ahead
-
-
-def test_what_could_change_an_end_already_told_is_refused(scheduler):
-    """After `end_of`, nothing is submitted before the host has come that far."""
-    stream, other = scheduler.add_stream(0), scheduler.add_stream(0, -1)
-    kernel(scheduler, stream, 1000)
-    second = kernel(scheduler, stream, 1000)
-    scheduler.end_of(second)
-    with pytest.raises(RuntimeError, match="already decided"):
-        kernel(scheduler, other, 10)
-    scheduler.elapse(second.start_ns)
-    favoured = kernel(scheduler, other, 10)
-    scheduler.wait_for_all()
-    assert favoured.start_ns == second.end_ns
 
 
 # ---------------------------------------------------- what it leaves behind
@@ -67,7 +36,7 @@ def test_streams_that_wait_for_each_other_in_turn_may_go_deep():
     for turn in range(depth):
         record = scheduler.record(streams[turn % 2])
         scheduler.wait(streams[1 - turn % 2], record)
-    scheduler.wait_for_all()
+    scheduler.wait_for_device(0)
     latencies = scheduler.latencies
     hop_ns = latencies.record_ns + latencies.cross_stream_ns
     first_ns = 10**6 + latencies.launch_ns + latencies.gap_ns

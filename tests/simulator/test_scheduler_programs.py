@@ -111,7 +111,7 @@ class Pair:
     def wait_for_stream(self, stream):
         """Block both hosts until a stream is idle."""
         stream %= self.size
-        self.real.wait_for_stream(self.streams[stream])
+        self.real.wait_for(self.streams[stream].last)
         self.naive.wait_for(self.naive.of_stream(stream))
 
     def wait_for_device(self, device):
@@ -126,7 +126,8 @@ class Pair:
 
     def finish(self):
         """Wait for everything and return all starts and ends of both."""
-        self.real.wait_for_all()
+        for device in (0, 1):
+            self.real.wait_for_device(device)
         self.naive.wait_for(self.naive.entries)
         return (
             [(real.start_ns, real.end_ns) for real, _ in self.works],

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
 _FAILED = "CUDA error: operation failed due to a previous error during capture"
-_WAITS = ("wait_for", "wait_for_stream", "wait_for_device", "busy", "done")
+_WAITS = ("wait_for", "wait_for_device", "busy", "done")
 _OF_SEVERAL = ("record", "wait")
 _READ_AT_REPLAY = ("copy_", "_to_copy")  # host memory; other host numbers go by value
 _NO_NUMBERS = ("empty", "empty_like", "empty_strided", "new_empty", "record_stream")
