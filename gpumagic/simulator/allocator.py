@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from gpumagic.simulator.allocator_blocks import PoolId
     from gpumagic.simulator.allocator_settings import AllocatorSettings
-    from gpumagic.simulator.allocator_snapshot import Mark
 
 _NO_LIMIT_BYTES = 1 << 62
 _ROUND_UP, _ROUND_DOWN = SMALLEST_BLOCK_BYTES - 1, -SMALLEST_BLOCK_BYTES
@@ -44,7 +43,6 @@ class CachingAllocator(DeviceMemory):
 
     def __init__(self, device: int, capacity_bytes: int, **machine: Any) -> None:
         super().__init__(device, capacity_bytes, **machine)
-        self._beginning = self._allocated.mark()
         self._small = Pool("small", self.counters.small)
         self._large = Pool("large", self.counters.large)
         # the large and the small half of each private pool, as torch goes through
@@ -57,6 +55,7 @@ class CachingAllocator(DeviceMemory):
         self.reset_peaks = self.counters.reset_peaks
         self.reset_accumulated = self.counters.reset_accumulated
         self.mark_peak = self._allocated.mark
+        self.peak_since = self._allocated.peak_since
         self.record_history = self._history.switch
         self.observe, self.ignore = self._history.observe, self._history.ignore
         self.configure(self.settings)
@@ -201,10 +200,6 @@ class CachingAllocator(DeviceMemory):
     def peak_allocated_bytes(self) -> int:
         """The most that had an owner since the latest reset."""
         return self._allocated.peak
-
-    def peak_since(self, mark: Mark | None = None) -> int:
-        """The most that had an owner since then, or ever, whoever has reset what."""
-        return self._allocated.peak_since(mark or self._beginning)
 
     @property
     def reserved_bytes(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -290,35 +291,24 @@ class DeviceMemory:
 
 
 class AddressSpace:
-    """Made-up addresses: the lowest free range that fits is taken."""
+    """Made-up addresses: the lowest that came back in its size, or new ones."""
 
     def __init__(self, start: int) -> None:
-        self._end = start  # nothing above was ever taken, or all of it came back
-        self._holes: list[tuple[int, int]] = []  # (address, size) below the end
+        self._end = start  # nothing above was ever taken
+        self._returned: defaultdict[int, list[int]] = defaultdict(list)  # by size
 
     def take(self, size: int) -> int:
         """The start of a range that is now in use."""
-        size = _in_steps(size)
-        for position, (address, room) in enumerate(self._holes):
-            if room >= size:
-                rest = [(address + size, room - size)] if room > size else []
-                self._holes[position : position + 1] = rest
-                return address
+        size = -(-size // SEGMENT_STEP_BYTES) * SEGMENT_STEP_BYTES
+        if self._returned[size]:
+            return self._returned[size].pop(0)
         self._end += size
         return self._end - size
 
     def give_back(self, address: int, size: int) -> None:
         """Let a range be taken again."""
-        insort(self._holes, (address, _in_steps(size)))
-        merged: list[tuple[int, int]] = []
-        for hole in self._holes:
-            if merged and sum(merged[-1]) == hole[0]:
-                merged[-1] = merged[-1][0], merged[-1][1] + hole[1]
-            else:
-                merged.append(hole)
-        if merged and sum(merged[-1]) == self._end:
-            self._end = merged.pop()[0]
-        self._holes = merged
+        size = -(-size // SEGMENT_STEP_BYTES) * SEGMENT_STEP_BYTES
+        insort(self._returned[size], address)
 
 
 def _can_grow_to(block: Block, size: int) -> bool:
@@ -331,10 +321,6 @@ def _can_grow_to(block: Block, size: int) -> bool:
         found_bytes += each.size
         each = each.next
     return True
-
-
-def _in_steps(size: int) -> int:
-    return -(-size // SEGMENT_STEP_BYTES) * SEGMENT_STEP_BYTES
 
 
 @dataclass(frozen=True)

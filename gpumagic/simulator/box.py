@@ -234,18 +234,11 @@ class Box:
         self._give_back()
         return {gpu: gpu.allocator.mark_peak() for gpu in self.machine.all_gpus}
 
-    def peaks_since(
-        self, marks: Mapping[SimulatedGpu, Mark] | None = None
-    ) -> dict[int, int]:
-        """The most that tensors held at once on each GPU, whoever resets counters.
-
-        Args:
-            marks: Since when; None is from the beginning.
-        """
+    def peaks_since(self, marks: Mapping[SimulatedGpu, Mark]) -> dict[int, int]:
+        """The most that tensors held at once on each GPU, whoever resets counters."""
         self._give_back()
         return {
-            gpu.index: gpu.allocator.peak_since(marks[gpu] if marks else None)
-            for gpu in self.machine.gpus
+            gpu.index: gpu.allocator.peak_since(marks[gpu]) for gpu in self.machine.gpus
         }
 
     def report(self) -> SimulationReport:
@@ -268,7 +261,7 @@ class Box:
             label=self.label,
             on=self.is_on,
             device_type=self._simulation.shown_type if self._simulation else SIMULATED,
-            visible=len(self.driver.latch.visible()),
+            visible=len(self.driver.visible()),
             time_s=self.time_s,
             gpus=gpus,
             races=len(self._simulation.races) if self._simulation else 0,

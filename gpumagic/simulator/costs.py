@@ -30,9 +30,7 @@ from gpumagic.report.record import Record
 from gpumagic.simulator.engines import FULL_SHARE, Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from gpumagic.simulator.models import GpuModel, Links
+    from gpumagic.simulator.models import GpuModel
     from gpumagic.simulator.operators import Rule
 
 _NS_PER_S: Final = 1e9
@@ -94,71 +92,6 @@ class FirstUse(Record):
     cudnn_ns: int = 200 * _MS  # an estimate within x5
 
 
-class CostModel:
-    """The times of one model of GPU."""
-
-    __slots__ = ("_ns_per_byte", "first_use", "host", "kernel")
-
-    def __init__(self, model: GpuModel) -> None:
-        self.host = HostCosts()
-        context = model.multiprocessors * _CONTEXT_BYTES_PER_MULTIPROCESSOR
-        hopper = model.compute_capability >= (9, 0)
-        self.first_use = FirstUse(
-            context_bytes=max(_SMALLEST_CONTEXT_BYTES, context),
-            cublas_workspace_bytes=32 * _MIB if hopper else 8 * _MIB + 128 * _KIB,
-        )
-        self.kernel = KernelTimes(model).of
-        self._ns_per_byte = _ns_per_byte(model.links)
-
-    def copy_ns(self, engine: Engine, nbytes: int, *, pinned: bool) -> int:
-        """The time of a copy on its engine; peers do not care for `pinned`."""
-        return int(_COPY_START_NS + nbytes * self._ns_per_byte[engine, pinned])
-
-    def staging_ns(self, nbytes: int) -> int:
-        """How long a pageable copy to the device holds the host.
-
-        It returns when all bytes lie in the driver's own pinned buffer, of which the
-        last part may still be on its way.
-        """
-        pageable = self._ns_per_byte[Engine.H2D, False]
-        pinned = self._ns_per_byte[Engine.H2D, True]
-        return int(nbytes * pageable - min(nbytes, _IN_FLIGHT_BYTES) * pinned)
-
-    def malloc_ns(self, nbytes: int) -> int:
-        """What `cudaMalloc` costs the host; it waits for nothing."""
-        return _MALLOC_NS + nbytes * _MALLOC_NS_PER_GIB // _GIB
-
-    def free_ns(self, nbytes: int) -> int:
-        """What `cudaFree` costs the host once the whole device is idle."""
-        return _FREE_NS + nbytes * _FREE_NS_PER_GIB // _GIB
-
-    def host_alloc_ns(self, nbytes: int) -> int:
-        """What page-locking costs the host, and giving it back as well."""
-        return _PIN_NS + nbytes * _PIN_NS_PER_GIB // _GIB
-
-    def host_copy_ns(self, nbytes: int) -> int:
-        """What a copy within its own memory costs the host."""
-        return nbytes * _HOST_COPY_NS_PER_GIB // _GIB
-
-
-def _ns_per_byte(links: Links) -> Mapping[tuple[Engine, bool], float]:
-    """By engine, and whether the host's memory is pinned."""
-    h2d = _NS_PER_S / links.pinned_h2d_bytes_per_s
-    d2h = _NS_PER_S / links.pinned_d2h_bytes_per_s
-    straight = links.peer_bytes_per_s
-    peer = h2d + d2h if straight is None else _NS_PER_S / straight
-    return {
-        (Engine.H2D, True): h2d,
-        (Engine.D2H, True): d2h,
-        (Engine.H2D, False): _NS_PER_S / links.pageable_h2d_bytes_per_s,
-        (Engine.D2H, False): _NS_PER_S / links.pageable_d2h_bytes_per_s,
-        (Engine.PEER, True): peer,
-        (Engine.PEER, False): peer,
-    }
-
-
-# ---------------------------------------------------------------- one kernel
-
 _HALF_TYPES: Final = ("fp16", "bf16")
 
 # The shortest elementwise kernel of torch, in microseconds, by generation.
@@ -166,7 +99,6 @@ _LEAST_US: Final = {
     (7, 0): 2.0,  # an estimate between its neighbours
     (7, 5): 1.7,  # 1.3 to 1.7 in a profiler's log of a T4
     (8, 0): 3.0,  # recorded: 3 to 4, by whole ones; 1.8 for a kernel without torch
-    (8, 7): 4.0,  # an estimate by the clock
     (8, 9): 1.5,  # 0.9 to 1.4 in a profiler's log of the generation after it
     (9, 0): 1.0,  # measured: 0.8 to 1.3 on an H200
 }
@@ -248,15 +180,29 @@ def blocks_of_attention(queries: int, keys: int) -> int:
     return -(-queries // _QUERIES) * -(-keys // _KEYS)
 
 
-class KernelTimes:
-    """The times of kernels on one model of GPU."""
+class CostModel:
+    """The times of one model of GPU."""
 
-    __slots__ = ("_cache_bytes_per_s", "_copied_bytes_per_s", "_least_ns", "_model")
+    __slots__ = (
+        "_cache_bytes_per_s",
+        "_copied_bytes_per_s",
+        "_least_ns",
+        "_model",
+        "_ns_per_byte",
+        "first_use",
+        "host",
+    )
 
     def __init__(self, model: GpuModel) -> None:
+        self.host = HostCosts()
+        context = model.multiprocessors * _CONTEXT_BYTES_PER_MULTIPROCESSOR
+        hopper = model.compute_capability >= (9, 0)
+        self.first_use = FirstUse(
+            context_bytes=max(_SMALLEST_CONTEXT_BYTES, context),
+            cublas_workspace_bytes=32 * _MIB if hopper else 8 * _MIB + 128 * _KIB,
+        )
         self._model = model
         self._copied_bytes_per_s = model.copied_bytes_per_s
-        hopper = model.compute_capability >= (9, 0)
         per_clock = (
             _CACHE_BYTES_PER_CLOCK_OF_HOPPER if hopper else _CACHE_BYTES_PER_CLOCK
         )
@@ -266,8 +212,53 @@ class KernelTimes:
         )
         least_us = _LEAST_US.get(model.compute_capability, _UNKNOWN_LEAST_US)
         self._least_ns = 1000 * least_us
+        links = model.links
+        h2d = _NS_PER_S / links.pinned_h2d_bytes_per_s
+        d2h = _NS_PER_S / links.pinned_d2h_bytes_per_s
+        straight = links.peer_bytes_per_s
+        peer = h2d + d2h if straight is None else _NS_PER_S / straight
+        self._ns_per_byte = {  # by engine, and whether the host's memory is pinned
+            (Engine.H2D, True): h2d,
+            (Engine.D2H, True): d2h,
+            (Engine.H2D, False): _NS_PER_S / links.pageable_h2d_bytes_per_s,
+            (Engine.D2H, False): _NS_PER_S / links.pageable_d2h_bytes_per_s,
+            (Engine.PEER, True): peer,
+            (Engine.PEER, False): peer,
+        }
 
-    def of(self, rule: Rule, dtype: str, work: Amount, bytes_: float) -> KernelTime:
+    def copy_ns(self, engine: Engine, nbytes: int, *, pinned: bool) -> int:
+        """The time of a copy on its engine; peers do not care for `pinned`."""
+        return int(_COPY_START_NS + nbytes * self._ns_per_byte[engine, pinned])
+
+    def staging_ns(self, nbytes: int) -> int:
+        """How long a pageable copy to the device holds the host.
+
+        It returns when all bytes lie in the driver's own pinned buffer, of which the
+        last part may still be on its way.
+        """
+        pageable = self._ns_per_byte[Engine.H2D, False]
+        pinned = self._ns_per_byte[Engine.H2D, True]
+        return int(nbytes * pageable - min(nbytes, _IN_FLIGHT_BYTES) * pinned)
+
+    def malloc_ns(self, nbytes: int) -> int:
+        """What `cudaMalloc` costs the host; it waits for nothing."""
+        return _MALLOC_NS + nbytes * _MALLOC_NS_PER_GIB // _GIB
+
+    def free_ns(self, nbytes: int) -> int:
+        """What `cudaFree` costs the host once the whole device is idle."""
+        return _FREE_NS + nbytes * _FREE_NS_PER_GIB // _GIB
+
+    def host_alloc_ns(self, nbytes: int) -> int:
+        """What page-locking costs the host, and giving it back as well."""
+        return _PIN_NS + nbytes * _PIN_NS_PER_GIB // _GIB
+
+    def host_copy_ns(self, nbytes: int) -> int:
+        """What a copy within its own memory costs the host."""
+        return nbytes * _HOST_COPY_NS_PER_GIB // _GIB
+
+    # ------------------------------------------------------------ one kernel
+
+    def kernel(self, rule: Rule, dtype: str, work: Amount, bytes_: float) -> KernelTime:
         """How long a kernel takes, and why."""
         multiprocessors = self._model.multiprocessors
         least_ns = self._least_ns * rule.least + rule.more_us * 1000

@@ -69,14 +69,13 @@ def test_the_first_use_fixes_what_is_visible():
     """After the first use a change of the variable has no effect any more."""
     driver, environment = machine(mask="2,1")
 
-    assert driver.latch.initialise() == (2, 1)
+    assert driver.initialise() == (2, 1)
     for mask in ("0", "", "-1"):
         environment[VARIABLE] = mask
-        assert driver.latch.visible() == (2, 1)
-        assert driver.latch.initialise() == (2, 1)
+        assert driver.visible() == (2, 1)
+        assert driver.initialise() == (2, 1)
 
     assert driver.cuda_state() == state(Initialisation.INITIALISED, code=0, count=2)
-    assert driver.latch.pid() == os.getpid()
 
 
 # ---------------------------------------------------------------- an inherited value
@@ -87,8 +86,8 @@ def test_an_inherited_value_that_hides_everything_is_overlooked(mask):
     """Who hid the real GPUs to come here sees the simulated ones."""
     driver, _ = machine(mask=mask)
 
-    assert driver.latch.visible() == (0, 1, 2, 3)
-    assert driver.latch.initialise() == (0, 1, 2, 3)
+    assert driver.visible() == (0, 1, 2, 3)
+    assert driver.initialise() == (0, 1, 2, 3)
 
 
 @pytest.mark.parametrize("mask", ["7", "GPU-3fb1", "0,0"])
@@ -112,10 +111,10 @@ from gpumagic.errors import GpuMagicError
 from tests.simulator.test_driver import machine
 
 driver, _ = machine(mask="2,1")
-driver.latch.initialise()
+driver.initialise()
 if os.fork() == 0:
     try:
-        driver.latch.initialise()
+        driver.initialise()
     except GpuMagicError as refusal:
         print(json.dumps([driver.cuda_state().to_dict(), refusal.lines()]), flush=True)
     os._exit(0)

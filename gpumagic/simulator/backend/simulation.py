@@ -58,7 +58,7 @@ class Simulation:
 
     def __init__(self, box: Box, interrupts: Interrupts, kept: list[bytearray]) -> None:
         self.torch = torch
-        self.machine, self.latch = box.machine, box.driver.latch
+        self.machine, self.driver = box.machine, box.driver
         self.device_type = self.shown_type = NAME
         self.label = box.label
         # As it was, before the first tensor of this thread switches it off.
@@ -106,9 +106,9 @@ class Simulation:
         """The GPU with this number; None is the current one."""
         gpus = self.machine.gpus
         if not gpus:
-            if self.latch.state() is Initialisation.FORKED_CHILD:
+            if self.driver.state() is Initialisation.FORKED_CHILD:
                 refuse_in_child()
-            visible = self.latch.initialise()
+            visible = self.driver.initialise()
             if not visible:
                 raise RuntimeError(self.says("No CUDA GPUs are available"))
             self.first_use = self.places.here()
