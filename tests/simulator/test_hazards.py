@@ -57,19 +57,6 @@ def x():
     return Accesses(SIZE)
 
 
-# ----------------------------------------------------------------------- the host
-
-
-def test_every_way_of_waiting_is_told_to_those_who_ask(bench):
-    """Whoever must act as soon as the host has waited hears of each wait."""
-    tracker, heard = bench.tracker, []
-    tracker.after_host_waits.append(lambda: heard.append(len(heard)))
-    tracker.host_waits_for_mark(tracker.record(bench.main))
-    tracker.host_waits_for(bench.main)
-    tracker.host_waits_for(bench.main, bench.side)
-    assert heard == [0, 1, 2]
-
-
 # ------------------------------------------------------------------------- views
 
 
