@@ -371,7 +371,7 @@ def _since_ns(found: _File, first: _Entry) -> int | None:
 
 
 def _machine(found: _File) -> str | None:
-    """What `simulator/tracing.py` says of the machine; None of a real one."""
+    """What `simulator/observing.py` says of the machine; None of a real one."""
     told = found.other_data
     name = told.get("machine") if isinstance(told, dict) else None
     return name if isinstance(name, str) else None

@@ -186,7 +186,6 @@ class Engines:
         self._loads: dict[int, tuple[Load, ...]] = {}
         self._all_free_ns = 0  # when every engine has done what it has started
         self._blocked: dict[Work, list[Stream]] = {}  # by the target of their wait
-        self._told_ns = 0  # what was decided early, for other processes to know
         # A heap of (moment, tie-break, engine, work that becomes eligible). Without a
         # work it is the moment when the engine has room for what it holds up.
         self._agenda: list[tuple[int, int, Load, Work | None]] = []
@@ -201,22 +200,16 @@ class Engines:
         return loads
 
     def wake(self, stream: Stream, now_ns: int) -> None:
-        """Take note that a stream with nothing undecided is given an entry now."""
+        """Take note that a stream with nothing undecided is given an entry now.
+
+        Where somebody has asked how a work ends before the host came as far, it starts
+        later than it could.
+        """
         if now_ns + self._latencies.launch_ns <= self.horizon_ns:
-            if self.horizon_ns > self._told_ns:
-                raise RuntimeError("submitted before a moment that is already decided")
             stream.ready_ns = max(stream.ready_ns, self.horizon_ns + 1)
         if self.live:
             self.settle(now_ns)
         self.live[stream] = None
-
-    def decide(self, work: Work, now_ns: int) -> None:
-        """Decide when a work ends, though the host may still submit something sooner.
-
-        On a stream that has nothing else to do that then starts later than it could.
-        """
-        self.settle(now_ns, work)
-        self._told_ns = max(self._told_ns, self.horizon_ns)
 
     def settle(self, now_ns: int, target: Work | None = None) -> None:
         """Decide all starts up to now; with a target, all until it is decided."""

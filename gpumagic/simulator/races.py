@@ -52,60 +52,50 @@ class Race(Record):
     high: int
 
 
-def problem(
+def problem_and_hint(
     race: Race,
     stream_name: Callable[[int], str],
     place_name: Callable[[Any], str],
-) -> str:
-    """What is wrong, with both places, in one sentence."""
+) -> tuple[str, str]:
+    """What is wrong, with both places, in one sentence; and what to type where."""
     later, earlier = place_name(race.later_place), place_name(race.earlier_place)
-    size = bytes_text(race.high - race.low)
-    where = "the host" if race.later_stream == HOST else stream_name(race.later_stream)
-    other = stream_name(race.earlier_stream)
-    verbs = "writes" if race.earlier_writes else "reads"
+    size, other = bytes_text(race.high - race.low), stream_name(race.earlier_stream)
+    on_host = race.later_stream == HOST
+    where = "the host" if on_host else stream_name(race.later_stream)
+    verb = "writes" if race.later_writes else "reads"
+    before = "writes" if race.earlier_writes else "reads"
+    said = (
+        f"{later} {verb} {size} on {where} that {earlier} {before} on {other}, and "
+        "nothing makes it wait"
+    )
+    filler = later
     if race.kind is Kind.MEMORY_REUSED:
-        return (
-            f"{later} {'writes to' if race.later_writes else 'reads'} {size} on "
-            f"{where} that were given back while another stream still used them: "
-            f"{earlier} {verbs} them on {other}"
+        said = (
+            f"{later} {'writes to' if race.later_writes else verb} {size} on {where} "
+            f"that were given back while another stream still used them: {earlier} "
+            f"{before} them on {other}"
+        )
+        if on_host:
+            return said, f"{other}.synchronize() before the tensor is deleted"
+        return said, (
+            f"x.record_stream({other}) while x, the deleted tensor, is still there; or "
+            f"{where}.wait_stream({other}) before deleting it"
         )
     if race.kind is Kind.CHANGED_UNSEEN:
-        return (
+        filler = "anything"
+        said = (
             f"{later} finds that the host changed some of the {size} of pinned memory "
             f"of {earlier} before they were "
             f"{'written' if race.earlier_writes else 'read'} on {other}"
         )
-    return (
-        f"{later} {'writes' if race.later_writes else 'reads'} {size} on {where} that "
-        f"{earlier} {verbs} on {other}, and nothing makes it wait"
-    )
-
-
-def hint(
-    race: Race,
-    stream_name: Callable[[int], str],
-    place_name: Callable[[Any], str],
-) -> str:
-    """What to type next, and where; names as for `problem`."""
-    other = stream_name(race.earlier_stream)
-    later, earlier = place_name(race.later_place), place_name(race.earlier_place)
-    reused, on_host = race.kind is Kind.MEMORY_REUSED, race.later_stream == HOST
-    if reused and on_host:
-        return f"{other}.synchronize() before the tensor is deleted"
-    if reused:
-        return (
-            f"x.record_stream({other}) while x, the deleted tensor, is still there; or "
-            f"{stream_name(race.later_stream)}.wait_stream({other}) before deleting it"
-        )
     if not on_host:
-        return f"{stream_name(race.later_stream)}.wait_stream({other}) before {later}"
+        return said, f"{where}.wait_stream({other}) before {later}"
     if race.later_writes:
-        filler = "anything" if race.kind is Kind.CHANGED_UNSEEN else later
-        return (
+        return said, (
             f"event = {other}.record_event() after {earlier}, and event.synchronize() "
             f"before {filler} fills the buffer again; or take turns with two buffers"
         )
-    return (
+    return said, (
         f"{other}.synchronize() before {later}, since a non_blocking copy returns "
         f"before the data is there"
     )

@@ -119,7 +119,7 @@ class Scheduler:
         """When a collective on this stream begins that the host calls now."""
         self.now_ns += host_ns
         if stream.undecided:
-            self._engines.decide(stream.undecided[-1], self.now_ns)
+            self._engines.settle(self.now_ns, stream.undecided[-1])
         return max(self.now_ns + self.latencies.launch_ns, stream.ready_ns)
 
     def occupy(self, stream: Stream, end_ns: int, name: str) -> Work:
@@ -160,33 +160,20 @@ class Scheduler:
         if work is not None:
             self.now_ns = max(self.now_ns, self.end_of(work))
 
-    def wait_for_stream(self, stream: Stream) -> None:
-        """Block the host until a stream has nothing left to do."""
-        self.wait_for(stream.last)
-
     def wait_for_device(self, device: int) -> None:
         """Block the host until all streams of a device have nothing left to do."""
         for stream in self._streams.get(device, ()):
             self.wait_for(stream.last)
 
-    def wait_for_all(self) -> None:
-        """Block the host until no device has anything left to do."""
-        for device in self._streams:
-            self.wait_for_device(device)
-
     def end_of(self, work: Work) -> int:
         """When an entry ends, the future decided as far as that takes.
 
-        The host's clock stays, but the caller makes a promise: the host submits
-        nothing more before its clock has come as far as the start of that work. What
-        it could still submit until then might change the answer, and is refused with
-        a RuntimeError. To ask without a promise, read `work.end_ns`.
+        The host's clock stays. What it submits before its clock has come as far as the
+        start of that work does not change the answer: it starts behind it.
         """
         if work.end_ns is None:
             self._engines.settle(self.now_ns, work)
-        if work.end_ns is None:
-            raise RuntimeError("this work belongs to another scheduler")
-        return work.end_ns
+        return work.end_ns or 0
 
     # -------------------------------------------------------------- the queue
 

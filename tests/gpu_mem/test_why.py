@@ -115,7 +115,7 @@ def limited(allowed_mib, **figures):
         device=0,
         total_bytes=80_000 * MIB,
         allowed_bytes=None if allowed_mib is None else allowed_mib * MIB,
-        processes=((None, 20_000 * MIB),),
+        used_bytes=20_000 * MIB,
         **{f"{name}_bytes": mib * MIB for name, mib in known.items()},
     )
     return read_oom(shortage.text())

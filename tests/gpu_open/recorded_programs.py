@@ -87,7 +87,7 @@ class Program:
                 pass
             finally:
                 if pool:
-                    allocator.end_diversion(pool)
+                    allocator.end_diversion()
         elif what == "free":
             block = self.blocks.pop(value)
             if block.uses:

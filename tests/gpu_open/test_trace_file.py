@@ -16,7 +16,7 @@ from gpumagic.devices.kineto import kind_of_call
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_open import trace_file
 from gpumagic.report.events import SpanKind, Trace, TraceSpan
-from gpumagic.simulator.tracing import as_chrome_trace
+from gpumagic.simulator.observing import as_chrome_trace
 
 BASE_NS = 1_735_632_360_000_000_000
 

@@ -157,7 +157,7 @@ def test_select_on_each_host(two):
         two.on(
             engine,
             "import gpumagic, os; os.environ.pop('RANK', None)\n"
-            f"gpumagic.simulate('2x4xh100', host={engine // 2})",
+            f"gpumagic.simulate('{('4xh100', '4xh200')[engine // 2]}')",
         )
     report = two.ask("select")
 

@@ -21,8 +21,8 @@ import math
 from pathlib import Path
 from random import Random
 
+from gpumagic.simulator.costs import Blocks
 from gpumagic.simulator.engines import Engine
-from gpumagic.simulator.kernel_times import Blocks
 from gpumagic.simulator.operators import CAST, rule_for, strided_rule
 from tests.simulator.timings import Copy, Kernel, Timing
 

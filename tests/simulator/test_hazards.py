@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.simulator import accesses, hazards, races
-from gpumagic.simulator.accesses import Accesses
-from gpumagic.simulator.hazards import Tracker
+from gpumagic.simulator import hazards, races
+from gpumagic.simulator.hazards import Accesses, Tracker
 from gpumagic.simulator.races import HOST
 from tests.simulator.brute_force_order import (
     Play,
@@ -56,19 +55,6 @@ def bench():
 def x():
     """A storage that nobody has used."""
     return Accesses(SIZE)
-
-
-# ----------------------------------------------------------------------- the host
-
-
-def test_every_way_of_waiting_is_told_to_those_who_ask(bench):
-    """Whoever must act as soon as the host has waited hears of each wait."""
-    tracker, heard = bench.tracker, []
-    tracker.after_host_waits.append(lambda: heard.append(len(heard)))
-    tracker.host_waits_for_mark(tracker.record(bench.main))
-    tracker.host_waits_for(bench.main)
-    tracker.host_waits_for(bench.main, bench.side)
-    assert heard == [0, 1, 2]
 
 
 # ------------------------------------------------------------------------- views
@@ -128,9 +114,9 @@ def test_any_program_races_exactly_where_the_graph_says_so(chance):
 def test_forgetting_never_makes_up_a_race(chance):
     """With room for hardly anything, what is reported is still a race."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hazards, "KEPT", 2)
+        patch.setattr(hazards, "_KEPT", 2)
         patch.setattr(hazards, "_FORMER", 2)
-        patch.setattr(accesses, "_LEFT", 1)
+        patch.setattr(hazards, "_LEFT", 1)
         quick, slow = Play(Tracker()), Play(SlowTracker(cures=False))
         for place, step in enumerate(random_program(chance)):
             found, real = quick.step(place, *step), slow.step(place, *step)
@@ -157,8 +143,7 @@ def test_a_storage_in_many_pieces_keeps_its_latest_accesses(bench):
 def told(bench, race):
     """Problem and hint, with names as a user would type them."""
     names = {bench.main: "torch.cuda.default_stream()", bench.side: "side"}
-    words = race, names.__getitem__, "In [3], {}".format
-    return races.problem(*words), races.hint(*words)
+    return races.problem_and_hint(race, names.__getitem__, "In [3], {}".format)
 
 
 def test_a_race_between_streams_says_what_to_wait_for(bench, x):

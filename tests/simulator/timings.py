@@ -7,14 +7,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic.simulator.kernel_times import Blocks, blocks_of_attention
+from gpumagic.simulator.costs import Blocks, blocks_of_attention
 from gpumagic.simulator.models import find_model
 from gpumagic.simulator.operators import Rule, convolution_rule, rule_for, softmax_rule
 
 if TYPE_CHECKING:
-    from gpumagic.simulator.costs import CostModel
+    from gpumagic.simulator.costs import Amount, CostModel
     from gpumagic.simulator.engines import Engine
-    from gpumagic.simulator.kernel_times import Amount
 
 SIZE = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 

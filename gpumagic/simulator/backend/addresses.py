@@ -25,9 +25,9 @@ from gpumagic.simulator.backend.registration import NAME
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gpumagic.simulator.accesses import Accesses, Operand
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.backend.tensors import Memory
+    from gpumagic.simulator.hazards import Accesses, Operand
 
 
 _GIVEN_UP = 0xFF

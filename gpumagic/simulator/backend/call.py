@@ -9,18 +9,18 @@ import torch
 from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.backend.host_memory import foresee, may_be_large
 from gpumagic.simulator.backend.operations import INDICES, MASKS
-from gpumagic.simulator.kernel_times import Blocks
+from gpumagic.simulator.costs import Blocks
 from gpumagic.simulator.operators import strided_rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.operations import Operation
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.kernel_times import Amount
+    from gpumagic.simulator.costs import Amount
+    from gpumagic.simulator.hazards import Operand
+    from gpumagic.simulator.machine import SimulatedGpu
     from gpumagic.simulator.operators import Rule
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 
 class Call:

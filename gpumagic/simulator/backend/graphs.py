@@ -23,17 +23,17 @@ from gpumagic.simulator.engines import FULL_SHARE, Work
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.allocator_blocks import PoolId
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.backend.torch_sim import TorchSim
     from gpumagic.simulator.engines import Engine, Stream
+    from gpumagic.simulator.hazards import Operand
+    from gpumagic.simulator.machine import SimulatedStream
     from gpumagic.simulator.scheduler import Scheduler
-    from gpumagic.simulator.simulated_gpu import SimulatedStream
 
 _NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
 _FAILED = "CUDA error: operation failed due to a previous error during capture"
-_WAITS = ("wait_for", "wait_for_stream", "wait_for_device", "busy", "done")
+_WAITS = ("wait_for", "wait_for_device", "busy", "done")
 _OF_SEVERAL = ("record", "wait")
 _READ_AT_REPLAY = ("copy_", "_to_copy")  # host memory; other host numbers go by value
 _NO_NUMBERS = ("empty", "empty_like", "empty_strided", "new_empty", "record_stream")
@@ -130,7 +130,7 @@ class Capture:
         self._mode.__exit__(None, None, None)
         self._simulation.machine.scheduler = self._scheduler
         with self._simulation.books() as tracker:
-            self.stream.gpu.allocator.end_diversion(self.pool)
+            self.stream.gpu.allocator.end_diversion()
             tracker.host_waits_for(self.stream.order)  # nothing of it has run
         for now, before in self._before.values():
             now.copy_(before)

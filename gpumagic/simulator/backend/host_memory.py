@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from gpumagic.simulator.backend.operations import Operation
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu
+    from gpumagic.simulator.machine import SimulatedGpu
 
     Shape = Sequence[int]
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.pinning import PinnedBuffer
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.hazards import Mark
+    from gpumagic.simulator.machine import SimulatedStream
     from gpumagic.simulator.races import Bytes
-    from gpumagic.simulator.simulated_gpu import SimulatedStream
 
 # What is remembered of memory under way; beyond it, changes are no longer looked for.
 _REMEMBERED_BYTES = 1 << 28

@@ -20,9 +20,9 @@ from gpumagic.simulator.backend.registration import KEY
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.kernel_times import Amount
+    from gpumagic.simulator.costs import Amount
+    from gpumagic.simulator.hazards import Operand
 
     Kernel = Callable[..., Any]
 

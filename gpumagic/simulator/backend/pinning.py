@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpumagic.simulator.accesses import Accesses
 from gpumagic.simulator.backend.addresses import operand_of
+from gpumagic.simulator.hazards import Accesses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.in_flight import Flight
     from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.hazards import Operand
 
 # The factories that can be asked for pinned memory, and the methods of a tensor.
 _FACTORIES = (

@@ -8,7 +8,6 @@ has and the time of the model has passed.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import datetime as dt
 import threading
@@ -25,11 +24,12 @@ from gpumagic.simulator.backend.registration import NAME
 from gpumagic.simulator.collective_times import (
     HOST_NS,
     Collective,
-    Placement,
+    CollectiveCall,
+    GroupCall,
+    Roll,
     collective_time,
 )
 from gpumagic.simulator.engines import WorkName
-from gpumagic.simulator.meetings import CollectiveCall, GroupCall, Roll
 from gpumagic.simulator.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.engines import Work
     from gpumagic.simulator.hazards import Mark
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
 
     _List = list[Any]
     # Given the group, what is read, what to fill on the CPU, and torch's arguments.
@@ -57,10 +57,9 @@ _NO_TASK = -1  # outside of any backward pass
 class Ranks:
     """What all groups of a process share."""
 
-    def __init__(self, host: int) -> None:
+    def __init__(self) -> None:
         self.calls: list[CollectiveCall] = []
         self.roll = Roll()
-        self.host = host  # which node this process is on
 
 
 # ------------------------------------------------------------------ made by torch
@@ -178,9 +177,8 @@ class _Group:
         self._handle: Any = type("Work", (_Handle, base), {"_base": base})
         # Making a group waits for all members: so do the clocks of their hosts.
         scheduler = self._simulation.machine.scheduler
-        made = self._exchange([scheduler.now_ns, self._simulation.ranks.host])
-        scheduler.elapse(max(now_ns for now_ns, _ in made) - scheduler.now_ns)
-        self._hosts = [host for _, host in made]
+        made = self._exchange([scheduler.now_ns])
+        scheduler.elapse(max(now_ns for (now_ns,) in made) - scheduler.now_ns)
 
     def size(self) -> int:
         return self.count
@@ -248,9 +246,7 @@ class _Group:
         with self._waiting(call):
             latest_ns = self._meet(call, came_ns)
             move(read, filled)
-        nodes = collections.Counter(self._hosts)
-        placement = Placement(gpu.model, max(nodes.values()), len(nodes))
-        told = collective_time(what, call.nbytes, placement)
+        told = collective_time(what, call.nbytes, gpu.model, self.count)
         end_ns = latest_ns + told.ns
         name = f"ncclDevKernel_{what.value}_{told.algorithm}_{told.protocol}"
         ranks = self._members

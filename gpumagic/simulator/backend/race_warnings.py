@@ -10,14 +10,14 @@ from gpumagic.report.events import SeenRace
 from gpumagic.report.introspection import is_truly
 from gpumagic.report.places import Place, PlaceMark, code_line, place_text
 from gpumagic.simulator.backend.streams import Stream, name_of
-from gpumagic.simulator.races import hint, problem
+from gpumagic.simulator.races import problem_and_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.machine import SimulatedStream
     from gpumagic.simulator.races import Race
-    from gpumagic.simulator.simulated_gpu import SimulatedStream
 
 _Line = tuple[str, int | None, int | None]
 _OF_THE_SHELL = ("In", "Out")
@@ -54,9 +54,9 @@ class RaceWarnings:
 
     def in_words(self, race: Race) -> SeenRace:
         """A race with streams by the names that they have now."""
-        words = race, self._stream_name, place_text
+        words = problem_and_hint(race, self._stream_name, place_text)
         lines = code_line(race.earlier_place), code_line(race.later_place)
-        return SeenRace(problem(*words), hint(*words), *lines)
+        return SeenRace(*words, *lines)
 
     def _stream_name(self, order: int) -> str:
         """What to type for a stream of the tracker."""

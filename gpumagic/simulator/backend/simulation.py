@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from gpumagic.report.places import PlaceMark
-    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
     from gpumagic.simulator.backend.interrupts import Interrupts
     from gpumagic.simulator.backend.streams import Generator
     from gpumagic.simulator.box import Box
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.hazards import Operand
+    from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
 
 _REMEMBERED = 1 << 16  # forward operations; a graph that is older lost its streams
 _OF_A_LEAF = (1 << 64) - 1  # the number of every node that sums a leaf's gradients
@@ -58,13 +58,12 @@ class Simulation:
 
     def __init__(self, box: Box, interrupts: Interrupts, kept: list[bytearray]) -> None:
         self.torch = torch
-        self.machine, self.latch = box.machine, box.driver.latch
+        self.machine, self.driver = box.machine, box.driver
         self.device_type = self.shown_type = NAME
         self.label = box.label
         # As it was, before the first tensor of this thread switches it off.
         self.engine_threads = torch.autograd.is_multithreading_enabled()
         self.here = Here()
-        self.here.device = box.seat.local_rank or 0
         self.first_use: PlaceMark | None = None  # the line that started the machine
         self.tensors = Tensors(self.device_type, self.gpu, kept)
         self.interrupts = interrupts
@@ -91,7 +90,7 @@ class Simulation:
         self.backward = BackwardStreams(self)
         self.foresee = functools.partial(require_room, self)
         self.polling = Polling(self)
-        self.ranks = Ranks(box.seat.host)
+        self.ranks = Ranks()
         self.on = True
         self.side_streams = False  # whether any was ever used
         books = Books(self)
@@ -107,9 +106,9 @@ class Simulation:
         """The GPU with this number; None is the current one."""
         gpus = self.machine.gpus
         if not gpus:
-            if self.latch.state() is Initialisation.FORKED_CHILD:
+            if self.driver.state() is Initialisation.FORKED_CHILD:
                 refuse_in_child()
-            visible = self.latch.initialise()
+            visible = self.driver.initialise()
             if not visible:
                 raise RuntimeError(self.says("No CUDA GPUs are available"))
             self.first_use = self.places.here()

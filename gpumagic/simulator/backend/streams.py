@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.engines import Work
     from gpumagic.simulator.hazards import Mark
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
 
 _PRIVATE_USE_1 = 20  # torch's number for the type of the device
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu
+    from gpumagic.simulator.machine import SimulatedGpu
 
 
 def _properties(gpu: SimulatedGpu) -> types.SimpleNamespace:
@@ -36,7 +36,7 @@ def _properties(gpu: SimulatedGpu) -> types.SimpleNamespace:
         L2_cache_size=model.l2_bytes,
         max_threads_per_multi_processor=1536 if major == 8 and minor else 2048,
         warp_size=32,
-        is_integrated=int(model.unified_memory),
+        is_integrated=0,
         is_multi_gpu_board=0,
         uuid=uuid.UUID(told.removeprefix("GPU-")),
     )
@@ -107,7 +107,7 @@ class TorchSim:
 
     def device_count(self) -> int:
         """How many simulated GPUs this process sees."""
-        return len(self._simulation.latch.visible())
+        return len(self._simulation.driver.visible())
 
     def current_device(self) -> int:
         """The number of the GPU that work goes to."""

@@ -24,12 +24,12 @@ from gpumagic.simulator.operators import CAST, COPY, strided_rule
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.in_flight import Flights
     from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.hazards import Operand
+    from gpumagic.simulator.machine import SimulatedGpu
     from gpumagic.simulator.operators import Rule
     from gpumagic.simulator.races import Race
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 
 # So much pageable memory the driver takes at once, whatever the stream has to do.
