@@ -302,9 +302,6 @@ class SimulatedTracing:
         self._calls: list[tuple[str, SpanKind, int, int]] = []
         self._lanes: dict[_Lane, list[Piece[SpanKind]]] = {}  # what was pooled
         self._full_since_ns = -1  # when a launch last found its queue full
-        self._forward: dict[int, int] = {}  # by the identity of the work
-        core = getattr(sys.modules.get("torch"), "_C", None)
-        self._node = getattr(core, "_current_autograd_node", lambda: None)
         self._is_cut = False
         self.begin()
 
@@ -352,13 +349,9 @@ class SimulatedTracing:
         self._note(what, SpanKind.WAIT, began_ns, ended_ns)
 
     def launched(self, work: Work, began_ns: int) -> None:
-        """The host has launched a work, perhaps for a node of a backward pass."""
+        """The host has launched a work."""
         was_full = self._full_since_ns >= began_ns
         ended_ns = self._full_since_ns if was_full else work.submitted_ns
-        if self._most is None and (node := self._node()) is not None:
-            number = int(node._sequence_nr())  # noqa: SLF001 -- autograd's own
-            if number < _OF_NO_FORWARD:
-                self._forward[id(work)] = number
         self._note(work.name, SpanKind.LAUNCH, began_ns, ended_ns)
 
     def _note(self, name: str, kind: SpanKind, began_ns: int, ended_ns: int) -> None:
@@ -396,7 +389,6 @@ class SimulatedTracing:
                 told = ("nbytes", "bound", "place")
                 known = {each: getattr(name, each, None) for each in told}
                 known["launched_s"] = max(self._seconds(work.submitted_ns), 0.0)
-                known["forward"] = self._forward.get(id(work))
             start_s, end_s = map(self._seconds, window)
             yield TraceSpan(name, kind, start_s, end_s, *lane, **known)
 
