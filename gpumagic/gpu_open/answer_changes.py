@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 from gpumagic.cuda_sync_time.view_profile import kernel_name
 from gpumagic.drawing import Column, Note, Property, Stack, Stacks, Table
 from gpumagic.gpu_open.answer_trace import how, kernel_text, share
-from gpumagic.gpu_open.trace_records import Change, Comparison
+from gpumagic.gpu_open.records import Change, Comparison
 from gpumagic.report.units import range_text, seconds_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from gpumagic.drawing import Part
-    from gpumagic.gpu_open.answer_recording import TraceReport
-    from gpumagic.gpu_open.trace_records import RankTrace
+    from gpumagic.gpu_open.records import RankTrace, TraceReport
 
 _SAME = 1.03  # one recording of each tells no smaller difference from chance
 _LONGEST_IN_TITLE = 28

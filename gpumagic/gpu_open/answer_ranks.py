@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.gpu_open import trace_records as records
-    from gpumagic.gpu_open.answer_recording import TraceReport
+    from gpumagic.gpu_open import records
+    from gpumagic.gpu_open.records import TraceReport
 
 _BARS = 4  # in sight
 _OF_THE_REST = 0.3  # of what the slow rank has more: such a part is named

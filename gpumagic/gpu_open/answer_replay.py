@@ -10,7 +10,6 @@ from gpumagic.gpu_open.answer_snapshot import (
     event_text,
     folded,
     how,
-    ranked,
     sizes,
 )
 from gpumagic.report.units import bytes_text
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.drawing import Part
-    from gpumagic.gpu_open.answer_recording import SnapshotReport
-    from gpumagic.gpu_open.memory_records import Replayed, ReplayOf
+    from gpumagic.gpu_open.records import Replayed, ReplayOf, SnapshotReport
 
 _WORTH_IT = 0.05  # of what the recorded setting reserves; and how far rules may be off
 _LIMITS = (
@@ -33,7 +31,7 @@ _LIMITS = (
 
 def headline(report: SnapshotReport) -> str:
     """What would have helped, and how much."""
-    replay = _told(report)
+    replay = report.replays[0]
     if replay.why_not is not None:
         return f"it cannot be replayed: {replay.why_not}"
     recorded, *others = replay.replays
@@ -61,12 +59,6 @@ def _of_a_failure(best: Replayed, *, again_failed: bool) -> str:
     if best.failed_event is None:
         return f"{_name(best)} would have gone through with {would}"
     return "no setting of these would have gone through"
-
-
-def _told(report: SnapshotReport) -> ReplayOf:
-    """That of the device that the report is about."""
-    first = ranked(report.devices)[0].device if report.devices else 0
-    return min(report.replays, key=lambda each: each.device != first)
 
 
 def _best(replay: ReplayOf) -> Replayed | None:
@@ -109,11 +101,11 @@ def _name(each: Replayed) -> str:
 
 def parts(report: SnapshotReport) -> Iterator[Part]:
     """Each setting, what to set, and how far the figures can be trusted."""
-    told = _told(report)
+    told = report.replays[0]
     if told.replays:
         yield _table(told)
         yield from _notes(report, told)
-    yield from folded(ranked(report.devices))
+    yield from folded(report.devices)
     yield how(report, *told.notes, *_LIMITS)
 
 

@@ -10,6 +10,7 @@ from gpumagic.drawing import (
     Details,
     Grid,
     Layer,
+    Meter,
     Note,
     Paragraph,
     Property,
@@ -18,22 +19,36 @@ from gpumagic.drawing import (
 )
 from gpumagic.gpu_mem.answer_map import MOST_IN_SIGHT, picture_of
 from gpumagic.gpu_mem.fragmentation import holes_of, stuck_bytes
-from gpumagic.report.units import bytes_text, part_text, seconds_text, share_text
+from gpumagic.report.units import (
+    bytes_text,
+    change_text,
+    count_text,
+    part_text,
+    seconds_text,
+    share_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.drawing import Key, Part
-    from gpumagic.gpu_open.answer_recording import SnapshotReport
-    from gpumagic.gpu_open.memory_records import Failure, LineMemory, SnapshotOfDevice
+    from gpumagic.gpu_open.records import (
+        Failure,
+        Growth,
+        LineMemory,
+        SnapshotOfDevice,
+        SnapshotReport,
+    )
 
 _MOST_IN_LEGEND = 3
 _MOST_LINES = 200
+_MOST_GROWN = 20  # lines that hold more
+_FEWEST_PIECES = 3  # more of them are no accident
 _ROWS = (7, 5, 3)  # of the table, beside so many notes
 _SAME = 0.01  # of the peak
 _STUCK, _WORTH_A_NOTE = 0.1, 64 << 20  # of what is reserved, and in bytes
 _LONGEST_PLACE = 40
-_BEFORE, _OTHERS, NO_LINE = "before the recording", "all others", "no line known"
+_BEFORE, _OTHERS, _NO_LINE = "before the recording", "all others", "no known line"
 _EXPANDABLE = "expandable_segments:True"
 _RECORD = "torch.cuda.memory._record_memory_history"
 _HOW = """Sizes are those of blocks, as the allocator rounds them.
@@ -47,84 +62,77 @@ A line is the innermost that is not torch's, nor Python's own."""
 
 
 def headline(report: SnapshotReport) -> str:
-    """How much there is, or how it failed, and whose it is."""
-    devices = ranked(report.devices)
+    """How much there is, or how it failed, and whose it is; of two, what grew."""
+    devices = report.devices
+    if report.grown is not None:
+        return _growth(report.grown, sum(each.allocated_bytes for each in devices))
     if not devices:
         return "torch held no memory on any device"
     of = devices[0]
     several = f"{device_name(of.device)}: " if len(devices) > 1 else ""
-    if of.failure is not None:
-        return f"{several}{_failed(of, of.failure)}"
+    how_it_is = _how_full(of) if of.failure is None else _failed(of, of.failure)
+    return f"{several}{how_it_is}"
+
+
+def _how_full(of: SnapshotOfDevice) -> str:
     reserved = bytes_text(of.reserved_bytes)
-    now = f"{several}{bytes_text(of.allocated_bytes)} in use of {reserved} reserved"
+    said = f"{bytes_text(of.allocated_bytes)} in use of {reserved} reserved"
     if of.peak_bytes is None:
-        return f"{now}, and no history of how it came about"
-    said = f"{now}; peak {bytes_text(of.peak_bytes)} {event_text(of.peak_event)}"
-    if (most := _whose_peak(of)) is None:
-        return said
-    line, share = most
-    made = _BEFORE if line.before else line_name(line)
-    return f"{said}, {share_text(share)} of it from {made}"
-
-
-def ranked(devices: Sequence[SnapshotOfDevice]) -> list[SnapshotOfDevice]:
-    """What ran out of memory first, then the fullest."""
-    return sorted(
-        devices, key=lambda each: (each.failure is None, -each.reserved_bytes)
-    )
+        return f"{said}, and no history of how it came about"
+    said += f"; peak {bytes_text(of.peak_bytes)} {event_text(of.peak_event)}"
+    share, _, made = _whose_peak(of)
+    return f"{said}, {share} of it from {made}" if share else said
 
 
 def _failed(of: SnapshotOfDevice, failure: Failure) -> str:
+    peak = of.peak_bytes or 0
     asked = f"{bytes_text(failure.asked_bytes)} asked for"
     said = f"out of memory {event_text(failure.event)}: {asked}"
-    most = _whose_peak(of)
-    if most is None:
+    share, is_made, made = _whose_peak(of)
+    if not share:
         return f"{said}, {bytes_text(failure.allocated_bytes)} in use"
-    line, share = most
-    peak = of.peak_bytes or 0
     is_peak = abs(peak - failure.allocated_bytes) <= _SAME * peak
     held = "what was held" if is_peak else "the peak before it"
-    made = "comes from no known line"
-    if line.before:
-        made = "was there before the recording"
-    elif line.line is not None:
-        made = f"is made in {line_name(line)}"
-    return f"{said}; {share_text(share)} of {held} {made}"
+    return f"{said}; {share} of {held} {is_made} {made}"
 
 
-def _whose_peak(of: SnapshotOfDevice) -> tuple[LineMemory, float] | None:
-    """What had most of the peak, and which share of it.
+def _whose_peak(of: SnapshotOfDevice) -> tuple[str, str, str]:
+    """Which share of the peak the line with most of it had, and how that is said.
 
-    Without stacks, only what was there before says anything.
+    All is "" where nothing is known: without stacks, only what was there before says
+    anything.
     """
     most = max(of.lines, key=lambda each: each.at_peak_bytes, default=None)
-    if most is None or not of.peak_bytes or not most.at_peak_bytes:
-        return None
-    return (
-        (most, most.at_peak_bytes / of.peak_bytes)
-        if most.before or of.has_stacks
-        else None
-    )
+    if not most or not of.peak_bytes or not (most.before or of.has_stacks):
+        return "", "", ""
+    share = share_text(most.at_peak_bytes / of.peak_bytes) * (most.at_peak_bytes > 0)
+    if most.line is None or most.before:
+        return share, "is from", _BEFORE if most.before else _NO_LINE
+    return share, "is made in", line_name(most)
 
 
 # -------------------------------------------------------------------------- the screen
 
 
 def parts(report: SnapshotReport) -> Iterator[Part]:
-    """A picture, whose the memory is, and what to do."""
-    devices = ranked(report.devices)
-    notes = list(_notes(report, devices[0])) if devices else []
-    for of in devices[:1]:
+    """A picture, whose the memory is, or what grew, and what to do."""
+    of = next(iter(report.devices), None)
+    if report.grown:
+        if of is not None and (picture := _areas(of)):
+            yield picture
+        yield from _what_grew(report.grown)
+    elif of is not None and report.grown is None:
+        notes = list(_notes(report, of))
         rows = _ROWS[min(len(notes), 2)]
-        picture = areas(of, rows)
+        picture = _areas(of, rows)
         if picture is not None:
             yield picture
         elif of.segments:
             yield picture_of(of.segments, device_name(of.device), MOST_IN_SIGHT)
         if of.lines and (of.has_stacks or picture is not None):
             yield _lines_table(of, picture, rows)
-    yield from notes
-    yield from folded(devices)
+        yield from notes
+    yield from folded(report.devices)
     yield how(report)
 
 
@@ -149,23 +157,25 @@ def folded(devices: Sequence[SnapshotOfDevice]) -> Iterator[Details]:
         yield Details(f"All {len(devices)} devices", (table,), "devices")
 
 
-def areas(of: SnapshotOfDevice, rows_in_sight: int = 0) -> Areas | None:
+def _areas(of: SnapshotOfDevice, rows_in_sight: int = 0) -> Areas | None:
     """What was in use from event to event, by line; None without a history."""
     course = of.course
     if course is None or not any(map(any, course.levels_bytes)):
         return None
-    layers: list[Layer] = []
-    in_table: list[int] = []
-    others: list[int] = []
+    layers = []
     for at, levels in zip(course.lines, course.levels_bytes, strict=True):
-        name = _OTHERS if at is None else line_name(of.lines[at])
-        seen = in_table if at is not None and at < rows_in_sight else others
-        seen.append(len(layers))
         heights = tuple(map(float, levels))
-        if name == _BEFORE:
-            layers.append(Layer(name, heights, "before"))
+        if at is None:
+            layers.append(Layer(_OTHERS, heights, "together"))
         else:
-            layers.append(Layer(name, heights, "together" if at is None else ""))
+            name = line_name(of.lines[at])
+            layers.append(Layer(name, heights, "before" if name == _BEFORE else ""))
+    in_table = [
+        place
+        for place, at in enumerate(course.lines)
+        if at is not None and at < rows_in_sight
+    ]
+    others = [place for place in range(len(layers)) if place not in in_table]
     later = f", {seconds_text(course.length_s)} later" if course.length_s else ""
     whose = "by line" if of.has_stacks else "from event to event"
     return Areas(
@@ -228,7 +238,7 @@ def _notes(report: SnapshotReport, of: SnapshotOfDevice) -> Iterator[Note]:
 
 def _failure_note(of: SnapshotOfDevice, failure: Failure, name: str) -> Note:
     """Who asked, and what there was: holes are known of the end of a history alone."""
-    who = f"{place(failure.line.where)} failed" if failure.line else "it failed"
+    who = f"{_place(failure.line.where)} failed" if failure.line else "it failed"
     had = [f"{bytes_text(failure.allocated_bytes)} was in use"]
     if failure.event == of.events:
         holes = (hole for each in of.segments for hole in holes_of(each))
@@ -256,6 +266,59 @@ def _stuck_note(of: SnapshotOfDevice, settings: str | None) -> Iterator[Note]:
     yield Note("warning", text, hint)
 
 
+# ---------------------------------------------------------------------- what grew
+
+
+def _growth(grown: Sequence[Growth], now_bytes: int) -> str:
+    """How much more there is, and which line holds the most of it."""
+    if not grown:
+        return f"nothing grew between them: {bytes_text(now_bytes)} is in use now"
+    first = grown[0]
+    more = change_text(sum(each.more_bytes for each in grown))
+    if first.line is None:
+        return f"{more} between them, most of it by no known line"
+    pieces = first.after - first.before
+    in_pieces = f", in {count_text(pieces, 'piece')}" if pieces > 0 else ""
+    said = f"{_owner(first)} holds {bytes_text(first.more_bytes)} more{in_pieces}"
+    return f"{more} between them: {said}"
+
+
+def _what_grew(grown: Sequence[Growth]) -> Iterator[Part]:
+    """A table of the lines that hold more, and what to do about the first."""
+    first = grown[0]
+    most = max(each.more_bytes for each in grown)
+
+    def more(each: Growth) -> Meter:
+        size = each.more_bytes
+        return Meter(size / most, change_text(size), is_short=True)
+
+    properties = (
+        Property(Column("Line"), _owner),
+        Property(Column("Change", number=True), more),
+        Property(
+            Column("Pieces", number=True),
+            lambda each: f"{each.before:,} to {each.after:,}",
+        ),
+        sizes("First", lambda each: each.before_bytes),
+        sizes("Second", lambda each: each.after_bytes),
+    )
+    rows = grown[:_MOST_GROWN]
+    yield Table.of("Lines that hold more", properties, rows, len(grown))
+    pieces = first.after - first.before
+    if first.line is None:
+        text = "the snapshots do not tell which line took most of it"
+        yield Note("note", text, f'record with {_RECORD}(stacks="python")')
+    elif pieces >= _FEWEST_PIECES:
+        each = bytes_text(first.more_bytes / pieces)
+        text = f"{pieces:,} pieces of about {each} came and stayed"
+        hint = "look for a list that keeps them; keep x.item() or x.detach()"
+        yield Note("warning", text, hint)
+
+
+def _owner(each: Growth) -> str:
+    return _NO_LINE if each.line is None else _place(each.line.where)
+
+
 # ---------------------------------------------- what other answers of snapshots share
 
 
@@ -264,7 +327,7 @@ def device_name(device: int) -> str:
     return f"cuda:{device}"
 
 
-def place(where: str) -> str:
+def _place(where: str) -> str:
     """A line of code in few letters: of a long path its end is what tells it."""
     if len(where) <= _LONGEST_PLACE:
         return where
@@ -274,8 +337,8 @@ def place(where: str) -> str:
 def line_name(line: LineMemory) -> str:
     """Whose memory it is, as tables and pictures call it."""
     if line.line is None:
-        return _BEFORE if line.before else NO_LINE
-    where = place(line.line.where)
+        return _BEFORE if line.before else _NO_LINE
+    where = _place(line.line.where)
     return f"{where}, before" if line.before else where
 
 

@@ -21,7 +21,7 @@ from gpumagic.drawing import (
     Table,
     how_measured,
 )
-from gpumagic.gpu_open.trace_records import KernelSum
+from gpumagic.gpu_open.records import KernelSum
 from gpumagic.report.units import (
     UNKNOWN,
     bytes_text,
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.gpu_open.answer_recording import TraceReport
-    from gpumagic.gpu_open.trace_records import Idle, LaneTrace, RankTrace
+    from gpumagic.gpu_open.records import Idle, LaneTrace, RankTrace, TraceReport
 
 _NEGLIGIBLE = 0.01  # of the time: what takes less holds nobody up
 _WORTH_A_NOTE = 0.05

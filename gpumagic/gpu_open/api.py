@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import pickle
 import re
+import subprocess
+import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.errors import GpuMagicError, MissingPackage, UsageProblem
-from gpumagic.gpu_open.answer_recording import SnapshotReport, TraceReport
 from gpumagic.gpu_open.files import AGAIN, by_kind, found
-from gpumagic.gpu_open.trace_records import RankTrace
+from gpumagic.gpu_open.records import FileRead, RankTrace, SnapshotReport, TraceReport
+from gpumagic.report.introspection import without_collecting
 from gpumagic.report.units import parse_bytes
 
 if TYPE_CHECKING:
     import argparse
-    import os
     from collections.abc import Callable, Sequence
 
     from gpumagic.report.record import Report
@@ -155,7 +159,6 @@ def _of_traces(
     files: Sequence[Path], progress: Callable[[float], object], *, compare: bool
 ) -> TraceReport:
     from gpumagic.gpu_open.answer_changes import compare as changes_between
-    from gpumagic.gpu_open.many import rank_in, ranks_in
     from gpumagic.gpu_open.together import together
 
     if len(files) == 1:
@@ -204,9 +207,10 @@ def _of_snapshots(
         snapshots.append(read_snapshot(file))
         progress(number / (len(files) + 1))
     last = snapshots[-1]
+    devices = (device_of(last, device) for device in last.devices)
     report = SnapshotReport(
         tuple(each.file for each in snapshots),
-        tuple(device_of(last, device) for device in last.devices),
+        tuple(sorted(devices, key=lambda e: (not e.failure, -e.reserved_bytes))),
         last.settings,
         grown=grown(*snapshots) if len(snapshots) == 2 else None,
     )
@@ -220,3 +224,92 @@ def _of_snapshots(
             settings += _WHERE_IT_FAILED
         found.append(replays(last, each.device, settings, memory_bytes))
     return replace(report, replays=tuple(found))
+
+
+# A process takes a third of a second to begin; so many packed bytes take as long.
+_WORTH_A_PROCESS_BYTES = 1 << 20
+_MOST_AT_ONCE = 8
+_PARENT = str(Path(__file__).parents[2])
+_CHILD = (
+    "import sys; sys.path.insert(0, sys.argv[1]);"
+    "from gpumagic.gpu_open import api; api.answer(sys.argv[2])"
+)
+
+Answer: TypeAlias = "RankTrace | FileRead"  # of one that cannot be read, why
+
+
+def rank_in(path: Path) -> RankTrace:
+    """The rank that a trace is of."""
+    from gpumagic.gpu_open import rank_trace, trace_file
+
+    with without_collecting():
+        return rank_trace.rank_of(trace_file.read(path))
+
+
+def ranks_in(
+    paths: Sequence[Path], progress: Callable[[float], object]
+) -> list[Answer]:
+    """The rank of each trace, or why it cannot be read."""
+    sizes = {path: path.stat().st_size for path in paths if path.is_file()}
+    at_once = min(_processors(), len(paths), _MOST_AT_ONCE)
+    if at_once < 2 or sum(sizes.values()) < _WORTH_A_PROCESS_BYTES:
+        answers = []
+        for number, path in enumerate(paths, 1):
+            answers.append(_answer(path))
+            progress(number / len(paths))
+        return answers
+    running: set[subprocess.Popen[bytes]] = set()
+    threads = ThreadPoolExecutor(at_once)
+    # The largest first, so that none is left over for the end.
+    order = sorted(paths, key=lambda path: -sizes.get(path, 0))
+    asked = {threads.submit(_ask, path, running): path for path in order}
+    try:
+        found = {}
+        for number, future in enumerate(as_completed(asked), 1):
+            found[asked[future]] = future.result()
+            progress(number / len(asked))
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+        for process in list(running):  # those that Ctrl-C leaves behind
+            process.kill()
+        threads.shutdown()
+    return [found[path] for path in paths]
+
+
+def _ask(path: Path, running: set[subprocess.Popen[bytes]]) -> Answer:
+    """Let a new process read a file."""
+    process = subprocess.Popen(  # noqa: S603 -- this Python, our own module
+        [sys.executable, "-P", "-c", _CHILD, _PARENT, str(path)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for the one who asked
+    )
+    running.add(process)
+    said, complaint = process.communicate()
+    running.discard(process)
+    if process.returncode:
+        last = complaint.decode(errors="replace").strip().splitlines()[-1:]
+        why = last[0] if last else f"its reader ended: {process.returncode}"
+        return FileRead(path.name, 0, 0, why)
+    answer: Answer = pickle.loads(said)  # noqa: S301 -- our own process wrote it
+    return answer
+
+
+def answer(path: str) -> None:
+    """What a process of `ranks_in` does: read one file, and tell of it."""
+    sys.stdout.buffer.write(pickle.dumps(_answer(Path(path))))
+
+
+def _answer(path: Path) -> Answer:
+    try:
+        return rank_in(path)
+    except GpuMagicError as error:
+        return FileRead(path.name, 0, 0, error.problem)
+
+
+def _processors() -> int:
+    """How many this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

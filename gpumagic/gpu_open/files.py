@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gpumagic.errors import GpuMagicError, did_you_mean
-from gpumagic.gpu_open.trace_records import FileRead
+from gpumagic.gpu_open.records import FileRead
 from gpumagic.report.units import bytes_text, printable, shortened
 
 if TYPE_CHECKING:

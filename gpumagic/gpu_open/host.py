@@ -9,18 +9,22 @@ from __future__ import annotations
 import re
 import sys
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
+from functools import cache
 from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from gpumagic.devices.kineto import BACKWARD_NODE
-from gpumagic.report.events import length, merged
+from gpumagic.devices.kineto import BACKWARD_NODE, kind_of_call, may_be_waited_for
+from gpumagic.gpu_open.records import HostWork, Idle, LaneSpan, LaneTrace
+from gpumagic.report.events import SpanKind, length, merged, pooled
+from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from gpumagic.gpu_open.trace_events import HostEvent, TraceEvents
+    from gpumagic.gpu_open.trace_file import HostEvent, TraceEvents, Work
+    from gpumagic.report.events import PieceRow
 
 _Label = TypeVar("_Label")
 _Over = TypeVar("_Over")
@@ -245,3 +249,144 @@ class Threads:
         ]
         operators = self._operators.get(thread, [])
         return outermost(operators, marks, self.calls.get(thread, []))
+
+
+_MOST_NAMES = 8
+_BETWEEN_NS = 10_000  # a kernel that waits in its queue begins within so much
+
+
+def idle_of(work: Sequence[Work], calls: Sequence[HostEvent], threads: Threads) -> Idle:
+    """Why nothing ran, between the first work and the last."""
+    late: dict[Any, Timeline[None]] = defaultdict(list)
+    late_ns = other_ns = unknown_ns = between_ns = 0
+    until_ns, ended = work[0].end_ns, [work[0]]  # the last to end, and when
+    for first in work:
+        start_ns, end_ns = first[3], first[4]
+        if start_ns > until_ns:
+            gap_ns = start_ns - until_ns
+            if first.call is None:
+                unknown_ns += gap_ns
+            else:
+                call = calls[first.call]
+                launched_ns = min(call.end_ns, start_ns)
+                if launched_ns > until_ns:
+                    late[call.thread].append((until_ns, launched_ns, None))
+                    late_ns += launched_ns - until_ns
+                    gap_ns = start_ns - launched_ns
+                if _on_others(ended, first):
+                    other_ns += gap_ns
+                else:
+                    unknown_ns += gap_ns
+                    between_ns += gap_ns if gap_ns <= _BETWEEN_NS else 0
+        if end_ns > until_ns:
+            until_ns, ended = end_ns, [first]
+        elif end_ns == until_ns:
+            ended.append(first)
+    return Idle(
+        late_ns / 1e9,
+        other_ns / 1e9,
+        unknown_ns / 1e9,
+        _host_was_in(late, threads),
+        between_s=between_ns / 1e9,
+    )
+
+
+def _on_others(ended: Sequence[Work], begins: Work) -> bool:
+    """Whether all that ended is known to have run on other streams."""
+    return begins.stream is not None and all(
+        each.stream is not None
+        and (each.device, each.stream) != (begins.device, begins.stream)
+        for each in ended
+    )
+
+
+def _host_was_in(
+    late: dict[Any, Timeline[None]], threads: Threads
+) -> tuple[HostWork, ...]:
+    """What threads were in while they were late, the longest first."""
+    took_ns: Counter[str | None] = Counter()
+    for thread, stretches in late.items():
+        left = stretches
+        for layer in threads.layers(thread):
+            parts, left = overlaid(left, layer), []
+            for start, end, _, name in parts:
+                if name is None:
+                    left.append((start, end, None))
+                else:
+                    took_ns[name] += end - start
+        took_ns[None] += sum(end - start for start, end, _ in left)
+    longest = sorted(took_ns.items(), key=lambda each: (-each[1], each[0] or ""))
+    return tuple(HostWork(name, ns / 1e9) for name, ns in longest[:_MOST_NAMES] if ns)
+
+
+_MOST_LANES = 12
+_MOST_SPANS = 240
+_LONGEST_LABEL = 100  # templates have names of thousands
+_CALLS = {SpanKind.LAUNCH: "launch", SpanKind.WAIT: "host waits"}
+
+_Row: TypeAlias = "PieceRow[str, int]"
+
+
+def lanes_of(
+    events: TraceEvents, threads: Threads, zero_ns: int
+) -> tuple[LaneTrace, ...]:
+    """The lanes of a trace: the host's, then the streams by their busy time."""
+    rows = list(_host(threads, events))
+    lanes = [_lane("host", rows, zero_ns)] if rows else []
+    streams = [_lane(name, its, zero_ns) for name, its in _streams(events.work)]
+    streams.sort(key=lambda lane: -lane.busy_s)
+    return (*lanes, *streams[: _MOST_LANES - len(lanes)])
+
+
+def _lane(name: str, rows: Sequence[_Row], zero_ns: int) -> LaneTrace:
+    spans = tuple(
+        LaneSpan(
+            (start - zero_ns) / 1e9,
+            (end - zero_ns) / 1e9,
+            shortened(label, _LONGEST_LABEL),
+            kind,
+        )
+        for label, kind, start, end in pooled(rows, _MOST_SPANS)
+    )
+    busy_ns = sum(end - start for _, _, start, end in rows)
+    return LaneTrace(name, spans, busy_ns / 1e9)
+
+
+def _streams(work: Sequence[Work]) -> Iterator[tuple[str, list[_Row]]]:
+    """What each stream did, each moment once."""
+    streams: dict[tuple[Any, Any], list[_Row]] = defaultdict(list)
+    for name, kind, communicates, start, end, device, stream, *_ in work:
+        rows = streams[device, stream]
+        began = max(start, rows[-1][3]) if rows else start
+        if end > began or not rows:
+            what = "kernel" if kind is SpanKind.KERNEL else "copy"
+            rows.append((name, "communication" if communicates else what, began, end))
+    several = len({device for device, _ in streams}) > 1
+    for (device, stream), rows in streams.items():
+        name = "device" if stream is None else f"stream {stream}"
+        yield f"device {device}, {name}" if several else name, rows
+
+
+def _host(threads: Threads, events: TraceEvents) -> Iterator[_Row]:
+    """What the main thread worked at, and where it launched and waited meanwhile."""
+    calls = threads.calls.get(events.main_thread, [])
+    copied = {place_at(calls, moment) for moment in _waited_for(events)}
+    kind_of = cache(kind_of_call)
+    kinds: Timeline[tuple[str, str]] = []
+    for place, (start, end, name) in enumerate(calls):
+        kind = kind_of(name, copied=place in copied)
+        if kind is not None:
+            kinds.append((start, end, (name, _CALLS[kind])))
+    for start, end, outer, call in overlaid(threads.worked(events.main_thread), kinds):
+        name, kind_of_it = call or (outer, "host code")
+        yield name, kind_of_it, start, end
+
+
+def _waited_for(events: TraceEvents) -> Iterator[int]:
+    """When calls of the main thread began that returned after their copy was done."""
+    for work in events.work:
+        if work[1] is SpanKind.COPY and work.call is not None:
+            call = events.calls[work.call]
+            is_over = call.thread == events.main_thread and work.end_ns <= call.end_ns
+            if is_over and may_be_waited_for(work.name):
+                yield call.start_ns

@@ -5,23 +5,33 @@ All sums are of whole nanoseconds; `RankTrace` says what each of them is.
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.devices.kineto import gives_work, times_of_operators
 from gpumagic.gpu_open import host
-from gpumagic.gpu_open.communication import collectives_of, on_the_host
-from gpumagic.gpu_open.idle import idle_of
-from gpumagic.gpu_open.kernel_kinds import COMMUNICATION, kind_of_kernel
-from gpumagic.gpu_open.lanes import lanes_of
-from gpumagic.gpu_open.trace_records import KernelSum, RankTrace, Step
-from gpumagic.report.events import SpanKind, length, length_within, merged
+from gpumagic.gpu_open.host import at, by_thread, idle_of, lanes_of, outermost
+from gpumagic.gpu_open.records import Collective, KernelSum, RankTrace, Step
+from gpumagic.report.collectives import MOST_GAPS
+from gpumagic.report.events import (
+    SpanKind,
+    bridged,
+    length,
+    length_within,
+    merged,
+    within,
+    without,
+)
+from gpumagic.simulator.operators import Kind, rule_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from gpumagic.gpu_open.trace_events import HostEvent, TraceEvents, Work
+    from gpumagic.gpu_open.host import Phases
+    from gpumagic.gpu_open.trace_file import HostEvent, TraceEvents, Work
 
 _MOST_OPERATORS = 50
 
@@ -155,3 +165,263 @@ def _phases(events: TraceEvents, phases: host.Phases) -> Iterator[tuple[str, flo
             yield phase, length(merged(worked[phase])) / 1e9
     if phases.input_ns is not None:
         yield "input", phases.input_ns / 1e9
+
+
+COMMUNICATION = "communication"
+OTHER = "other"
+
+# The first that fits counts: what is special stands before what is general, as the name
+# of a general kernel holds that of the function it applies.
+_PATTERNS = (
+    # What Inductor writes; it names what it has fused.
+    ("compiled", r"^triton_"),
+    # Also its backward, which some libraries fuse with the optimizer.
+    ("indexing and copies", r"split_embedding|embedding_bag|EmbeddingBag"),
+    (
+        "optimizer",
+        r"""multi_tensor_apply | foreach | [Aa]dam(?!ard) | Adagrad | adagrad
+        | Lamb(?!da) | LAMB | (?i:fused_?(sgd|lion|adafactor)) """,
+    ),
+    (
+        "attention",
+        r"""(?i:flash|fmha|mem_?eff|sdpa|attention|attn) | paged_att | _mha_ """,
+    ),
+    (
+        "normalisation",
+        r"""(?i:(batch|layer|group|instance|rms|weight)_?norm | batchnorm)
+        | cudnn::bn_ | \bbn_[fb]w | (?i:gammabeta) | RowwiseMoments | [Ww]elford
+        | \bln_(fwd|bwd) | BatchNorm | (?i:moments(Cuda)?Kernel)
+        | ComputeInternalGradients | ComputeGradientFusedParams
+        | ComputeFusedParams | layer_norm """,
+    ),
+    # Before convolution: data is turned for products, too.
+    (
+        "convolution",
+        r"""(?i:convol|\bconv[\d_]|conv\dd|_conv_|depthwise|winograd|im2col|col2im)
+        | scudnn | (?i:[wd]grad|fprop) | implicit_?gemm | (?i:miopen|igemm_)
+        | nchw(ToNhwc|2nhwc) | nhwc(ToNchw|2nchw) | nchwAddPadding | fft2d_[rc]2[rc]
+        | cudnn.*(compute|[Oo]ffsets) | flip_filter | pointwise_mult_and_sum_complex
+        | \bgcn\w*conv | naive_conv | SubTensorOpWithScalar """,
+    ),
+    (
+        "matrix product",
+        r"""(?i:(?<!fb)gemm|gemv|cutlass|cublas|xmma|nvjet|wgmma|splitk|rocblas|hipblas)
+        | Cijk_ | \bdot_kernel | dot_product | reduce_1Block_kernel
+        | (?i:magma|marlin|_mm_|matmul) """,
+    ),
+    ("softmax", r"(?i:softmax)"),
+    ("pooling", r"(?i:(max|avg|average|adaptive)_?\w*_?pool|pooling)"),
+    ("sort", r"(?i:sort|topk|radix|bitonic|kth_?value|gatherTopK|mergesort)"),
+    (
+        "random numbers",
+        r"""(?i:distribution_|dropout|philox|curand|rocrand|bernoulli|multinomial)
+        | random | randperm """,
+    ),
+    (
+        "indexing and copies",
+        r"""(?i:copy|scatter|gather|embedding|transpose|permute|nonzero|unique|bucketize)
+        | [Cc]at(Array|Kernel|_) | \b[Cc]at\b | (?<!with_)(?i:index(?!_t|Type|To|ed_op))
+        | indices
+        | (?i:jagged|segment_|_offsets|offsets_range|masked_(fill|select)|take_)
+        | triu_tril | (?i:\broll_|flip_|\bpad|_pad_|im2win|slice|repeat|lengths)
+        | keyed_|recat | (?i:flatten|unpack|pack_) """,
+    ),
+    (
+        "reduction",
+        r"""(?i:reduc|scan|cumsum|cumprod|argmax|argmin|histogram|norm_?two|sum_kernel)
+        | (?i:nll_?loss|cross_?entropy|_loss) | DeviceSelect | DeviceRunLength """,
+    ),
+    (
+        "elementwise",
+        r"""(?i:element_?wise|pointwise|functor|fill|clamp|lerp|addcmul|convert|cast)
+        | (?i:quantize|to_float|float_to|arange|eye|linspace|set_value|add_bias)
+        | (?i:activation|gelu|silu|relu|sigmoid|scale|unrolled) | op_tensor | OpTensor
+        | (?i:amp_|nonfinite|check_values) """,
+    ),
+)
+_KINDS = tuple((kind, re.compile(words, re.VERBOSE)) for kind, words in _PATTERNS)
+
+
+# A simulated kernel is called as its operator.
+_OPERATOR = "aten::"
+_OF_OPERATORS = {
+    Kind.MATMUL: "matrix product",
+    Kind.CONVOLUTION: "convolution",
+    Kind.ATTENTION: "attention",
+    Kind.ELEMENTWISE: "elementwise",
+    Kind.CAST: "elementwise",
+    Kind.FILL: "elementwise",
+    Kind.REDUCTION: "reduction",
+    Kind.SOFTMAX: "softmax",
+    Kind.LOG_SOFTMAX: "softmax",
+    Kind.NORM: "normalisation",
+    Kind.NORM_BACKWARD: "normalisation",
+    Kind.EMBEDDING: "indexing and copies",
+    Kind.COPY: "indexing and copies",
+    Kind.INDEXED_WRITE: "indexing and copies",
+    Kind.OPTIMIZER: "optimizer",
+}
+
+
+def kind_of_kernel(name: str) -> str:
+    """What a kernel that does not communicate works out, in a reader's words."""
+    if name.startswith(_OPERATOR):
+        kind = _OF_OPERATORS.get(rule_for(name).kind)
+        if kind is not None:
+            return kind
+    return next((kind for kind, words in _KINDS if words.search(name)), OTHER)
+
+
+# As libraries spell them without signs and capitals; what holds another stands first.
+_NAMES = {
+    "allreduce": "all_reduce",
+    "reducescatter": "reduce_scatter",
+    "allgather": "all_gather",
+    "alltoall": "all_to_all",
+    "broadcast": "broadcast",
+    "sendrecv": "send_recv",
+    "barrier": "barrier",
+    "gather": "gather",
+    "scatter": "scatter",
+    "reduce": "reduce",
+    "send": "send",
+    "recv": "recv",
+}
+_MARK = re.compile(r"(nccl|rccl|xccl|hccl|ccl|ucc|gloo|mpi):(?P<name>\w+)")
+# Of these libraries the mark lasts from the call to the end: they work on the host.
+_ON_HOST = re.compile(r"(gloo|mpi):(?P<name>\w+)")
+_CALLED = "c10d::"
+# What the profiler calls the types of what is sent, and their bytes.
+_BYTES = {
+    **dict.fromkeys(("byte", "char", "bool"), 1),
+    **dict.fromkeys(("short", "half", "bfloat16"), 2),
+    **dict.fromkeys(("int", "float"), 4),
+    **dict.fromkeys(("long", "double", "complexfloat"), 8),
+    "complexdouble": 16,
+}
+
+
+def collectives_of(
+    events: TraceEvents,
+    phases: Phases,
+    computing: Sequence[tuple[int, int]],
+    zero_ns: int,
+) -> tuple[Collective, ...]:
+    """What a rank did together with others, in order of beginning."""
+    works = [work for work in events.work if work.communicates]
+    calls = [None if e.call is None else events.calls[e.call] for e in works]
+    marks = by_thread(each for each in events.marks if _MARK.match(each.name))
+    marked = {thread: outermost(its) for thread, its in marks.items()}
+    numbers = _numbers(works, calls)
+    beside = _beside(works, computing, zero_ns)
+    found = []
+    for work, call, number, its in zip(works, calls, numbers, beside, strict=True):
+        told = work.args or {}
+        mark = None if call is None else at(marked.get(call.thread, []), call.start_ns)
+        # As the file tells, or torch's mark round the call, or the kernel's own name.
+        names = [str(e) for e in (told.get("Collective name"), mark, work.name) if e]
+        found.append(
+            Collective(
+                next(filter(None, map(_known_name, names)), names[0]),
+                _group(work),
+                *number,
+                **its,
+                nbytes=_sent_bytes(told),
+                during=_during(call, phases),
+                members=_text(told.get("Process Group Ranks")),
+            )
+        )
+    return tuple(found)
+
+
+def on_the_host(
+    events: TraceEvents, phases: Phases, zero_ns: int
+) -> tuple[Collective, ...]:
+    """The same of gloo and MPI, which move data without a device."""
+    marks = [each for each in events.marks if _ON_HOST.match(each.name)]
+    calls = [each for each in events.operators if each.name.startswith(_CALLED)]
+    computing = without(
+        merged(each[:2] for each in events.operators),
+        merged(each[:2] for each in calls),
+    )
+    found = []
+    beside = _beside(marks, computing, zero_ns)
+    for number, (mark, its) in enumerate(zip(marks, beside, strict=True)):
+        place = bisect_right(calls, mark[0], key=lambda call: call[0]) - 1
+        name = _known_name(mark.name) or mark.name
+        during = _during(calls[place] if place >= 0 else None, phases)
+        found.append(Collective(name, None, number, False, **its, during=during))
+    return tuple(found)
+
+
+def _during(call: HostEvent | None, phases: Phases) -> str:
+    """In which phase the host called it."""
+    return "" if call is None else phases.at(call.thread, call.start_ns)
+
+
+def _beside(
+    communicating: Sequence[Work | HostEvent],
+    computing: Sequence[tuple[int, int]],
+    zero_ns: int,
+) -> Iterator[dict[str, Any]]:
+    """When each ran, for how long something was computed meanwhile, and when."""
+    exact = [within(computing, each.start_ns, each.end_ns) for each in communicating]
+    bridges = bridged(exact, MOST_GAPS)
+    for each, spans, its in zip(communicating, exact, bridges, strict=True):
+        yield {
+            "start_s": (each.start_ns - zero_ns) / 1e9,
+            "end_s": (each.end_ns - zero_ns) / 1e9,
+            "hidden_s": length(spans) / 1e9,
+            "hidden": tuple(((a - zero_ns) / 1e9, (b - zero_ns) / 1e9) for a, b in its),
+        }
+
+
+def _numbers(
+    works: Sequence[Work], calls: Sequence[HostEvent | None]
+) -> list[tuple[int, bool]]:
+    """The number of each, and whether it is its group's own."""
+    groups: dict[str | None, list[int]] = defaultdict(list)
+    for place, work in enumerate(works):
+        groups[_group(work)].append(place)
+    numbers: list[tuple[int, bool]] = [(0, False)] * len(works)
+    for places in groups.values():
+        own = [_count((works[place].args or {}).get("Seq")) for place in places]
+        known = [each for each in own if each is not None]
+        if len(known) == len(own):
+            for place, number in zip(places, known, strict=True):
+                numbers[place] = number, True
+            continue
+        # Ranks call in the same order; streams of several communicators need not come
+        # to it in that order.
+        called = {place: each[0] for place in places if (each := calls[place])}
+        if len(called) == len(places):
+            places.sort(key=lambda place: called[place])
+        for count, place in enumerate(places):
+            numbers[place] = count, False
+    return numbers
+
+
+def _group(work: Work) -> str | None:
+    told = work.args or {}
+    name = _text(told.get("Process Group Name"))
+    return name or _text(told.get("Process Group Description"))
+
+
+def _text(value: Any) -> str | None:
+    return None if value in (None, "") else str(value)
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int else None
+
+
+def _sent_bytes(told: Any) -> int | None:
+    """How much this rank put into it."""
+    count = _count(told.get("In msg nelems"))
+    size = _BYTES.get(str(told.get("dtype")).lower())
+    return None if count is None or size is None else count * size
+
+
+def _known_name(name: str) -> str | None:
+    letters = re.sub(r"[^a-z]", "", name.lower())
+    return next((word for part, word in _NAMES.items() if part in letters), None)

@@ -16,7 +16,7 @@ import msgspec
 
 from gpumagic.errors import GpuMagicError, first_line
 from gpumagic.gpu_open.files import ends_early, opened
-from gpumagic.gpu_open.trace_records import FileRead
+from gpumagic.gpu_open.records import FileRead
 from gpumagic.report.introspection import without_collecting
 from gpumagic.report.units import printable
 

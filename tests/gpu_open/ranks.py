@@ -15,7 +15,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gpumagic.gpu_open.trace_records import (
+from gpumagic.gpu_open.records import (
     Collective,
     FileRead,
     HostWork,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpumagic.gpu_open.answer_recording import TraceReport
-from gpumagic.gpu_open.trace_records import (
+from gpumagic.gpu_open.records import (
     Change,
     Comparison,
     Difference,
@@ -19,6 +18,7 @@ from gpumagic.gpu_open.trace_records import (
     RankTrace,
     Step,
     Together,
+    TraceReport,
 )
 from gpumagic.report.events import OperatorTime
 

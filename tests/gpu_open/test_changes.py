@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.gpu_open.answer_changes import compare
-from gpumagic.gpu_open.trace_records import (
+from gpumagic.gpu_open.records import (
     FileRead,
     KernelSum,
     RankTrace,

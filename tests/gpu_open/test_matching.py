@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.gpu_open.matching import matches_of
+from gpumagic.gpu_open.together import matches_of
 from tests.gpu_open.ranks import training
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.gpu_open.host import is_users
-from gpumagic.gpu_open.kernel_kinds import kind_of_kernel
-from gpumagic.gpu_open.rank_trace import rank_of
+from gpumagic.gpu_open.rank_trace import kind_of_kernel, rank_of
 from tests.gpu_open.rows import (
     AUTOGRAD,
     MAIN,

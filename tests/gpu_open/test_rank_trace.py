@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumagic.gpu_open.rank_trace import rank_of
-from gpumagic.gpu_open.trace_events import Work
+from gpumagic.gpu_open.trace_file import Work
 from tests.gpu_open.rows import (
     COPY,
     FILL,

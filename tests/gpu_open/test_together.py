@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from gpumagic.gpu_open.records import Collective, FileRead, RankTrace
 from gpumagic.gpu_open.together import together
-from gpumagic.gpu_open.trace_records import Collective, FileRead, RankTrace
 from tests.gpu_open.ranks import training
 
 PLACES = ["forward", "backward", "input", "collective"]

@@ -1,4 +1,4 @@
-"""What a trace of torch's profiler tells of one rank, of many, and of two runs.
+"""What recordings tell: traces of ranks and of two runs, memory snapshots, replays.
 
 Times of a rank count from its first device work on; `None` is what the file does not
 tell.
@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gpumagic.report.record import Record
+from gpumagic.report.record import Record, Report
+from gpumagic.report.units import listed, shortened
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpumagic.gpu_mem.records import Segment
     from gpumagic.report.events import OperatorTime
+    from gpumagic.report.places import CodeLine
 
 _LONGEST_TYPED = 90  # a longer path would fill the line that says what to do
 
@@ -269,3 +274,192 @@ class Comparison(Record):
         if self.busy_before_s is None or self.busy_after_s is None:
             return 0.0
         return self.more_s - (self.busy_after_s - self.busy_before_s)
+
+
+@dataclass(frozen=True)
+class Failure(Record):
+    """An out-of-memory error that the history has recorded."""
+
+    event: int  # its number in the history, from 1 on
+    asked_bytes: int  # what the driver was asked for
+    free_bytes: int | None  # what the device had free then
+    allocated_bytes: int  # what was in use then
+    line: CodeLine | None = None  # where; None without stacks
+
+
+@dataclass(frozen=True)
+class LineMemory(Record):
+    """What one line of code has taken; line None is all that is known by no line."""
+
+    # the user's innermost line
+    line: CodeLine | None
+    # whether this is what was taken before the recording began. Its line is known of
+    # what is still there in the end.
+    before: bool
+    now_bytes: int  # what of it is in use at the end
+    at_peak_bytes: int  # what of it was in use at the peak
+    taken: int  # how many allocations it made while recorded
+    given_back: int  # how many of them have been freed
+
+
+@dataclass(frozen=True)
+class MemoryCourse(Record):
+    """How much was in use from event to event, by line: stretches of equal length."""
+
+    events: int  # how many there are in all
+    # for each of the largest dozen its place in `SnapshotOfDevice.lines`; the last is
+    # None: all others together
+    lines: tuple[int | None, ...]
+    # for each of these the most it held in each stretch, at the moment when all of
+    # them together were highest there
+    levels_bytes: tuple[tuple[int, ...], ...]
+    # from the first event to the last; None without times
+    length_s: float | None = None
+
+
+@dataclass(frozen=True)
+class SnapshotOfDevice(Record):
+    """One device of a snapshot."""
+
+    device: int  # its number
+    allocated_bytes: int  # in use, as the allocator rounds
+    reserved_bytes: int  # taken from the driver
+    segments: tuple[Segment, ...]  # as the snapshot has them
+    # how many allocations and frees are recorded, and errors for want of memory.
+    # Numbers of events count these alone.
+    events: int = 0
+    complete: bool = False  # whether the history reaches back to the first allocation
+    fits_together: bool = True  # whether history and segments tell the same in the end
+    peak_bytes: int | None = None  # the most that was in use while recorded
+    peak_event: int | None = None  # at which event, from 1 on; 0 is before the first
+    # the most that was taken from the driver meanwhile
+    peak_reserved_bytes: int | None = None
+    lines: tuple[LineMemory, ...] = ()  # by line, what was highest at the peak first
+    has_stacks: bool = False  # whether the history knows lines
+    course: MemoryCourse | None = None  # to be drawn
+    failure: Failure | None = None  # the last out-of-memory error
+
+
+@dataclass(frozen=True)
+class Growth(Record):
+    """What one line holds in the second snapshot more than in the first."""
+
+    line: CodeLine | None  # none for what no line is known of
+    before_bytes: int  # in the first
+    after_bytes: int  # in the second
+    before: int  # how many pieces
+    after: int  # of the second
+
+    @property
+    def more_bytes(self) -> int:
+        """What it holds more."""
+        return self.after_bytes - self.before_bytes
+
+
+@dataclass(frozen=True)
+class Replayed(Record):
+    """The requests of a history under a setting: as recorded, or served again."""
+
+    # as PYTORCH_CUDA_ALLOC_CONF would say it; "" is torch's default
+    setting: str
+    # how much memory torch may take of the device, without the context and what
+    # others hold; None: as much as is asked for
+    total_bytes: int | None
+    recorded: bool  # whether it is what the recording itself tells
+    peak_reserved_bytes: int  # the most taken from the driver
+    # how many were taken from the driver altogether; of expandable ones, how often
+    # memory was mapped
+    segments: int
+    # the last event at which memory ran out, of the number that `Failure.event` is; 0
+    # is before the first, None if it never did
+    failed_event: int | None = None
+
+
+@dataclass(frozen=True)
+class ReplayOf(Record):
+    """The replays of one device's history."""
+
+    device: int  # which one
+    replays: tuple[Replayed, ...] = ()  # what was recorded first
+    # what the rules reserve under the recorded setting, to be held against what it
+    # did reserve
+    again_bytes: int | None = None
+    again_failed: bool = False  # whether memory runs out by them as well
+    why_not: str | None = None  # why nothing could be replayed; None if it could
+    notes: tuple[str, ...] = ()  # what of the recording cannot be told, in sentences
+
+
+@dataclass(frozen=True)
+class TraceReport(Report):
+    """Traces of torch's profiler."""
+
+    ranks: tuple[RankTrace, ...]  # one for each file
+    # what ranks did to each other, of more than one
+    together: Together | None = None
+    # what changed, of two runs of the same code
+    comparison: Comparison | None = None
+    read_s: float | None = None  # how long reading took
+    # files that could not be read, or are of another kind
+    left_out: tuple[FileRead, ...] = ()
+
+    def drawing(self) -> Any:
+        """What the files are about decides what is said first."""
+        from gpumagic.gpu_open import answer_changes, answer_ranks, answer_trace
+
+        if self.comparison is not None:
+            title = answer_changes.headline(self.comparison)
+            parts = answer_changes.parts(self, self.comparison)
+        elif self.together is not None:
+            title = answer_ranks.headline(self.together)
+            parts = answer_ranks.parts(self, self.together)
+        else:
+            title = answer_trace.headline(self.ranks[0])
+            parts = answer_trace.parts(self, self.ranks[0])
+        simulated = all(each.simulated for each in self.ranks)
+        return _drawn(title, self.left_out, parts, "simulated" if simulated else "")
+
+
+@dataclass(frozen=True)
+class SnapshotReport(Report):
+    """A memory snapshot, or two."""
+
+    files: tuple[FileRead, ...]  # where from
+    # of the last file, those with memory: what ran out first, then the fullest
+    devices: tuple[SnapshotOfDevice, ...]
+    # how the allocator was set, as PYTORCH_CUDA_ALLOC_CONF would say it; None where
+    # the file does not tell
+    settings: str | None = None
+    # of two: what is there in the second and not in the first, most first
+    grown: tuple[Growth, ...] | None = None
+    replays: tuple[ReplayOf, ...] = ()  # where they were asked for
+    read_s: float | None = None  # how long reading took
+    # files of the folder that could not be read, or are of another kind
+    left_out: tuple[FileRead, ...] = ()
+
+    def drawing(self) -> Any:
+        """What was asked, else what the file tells."""
+        from gpumagic.gpu_open import answer_replay, answer_snapshot
+
+        if self.replays:
+            title, parts = answer_replay.headline(self), answer_replay.parts(self)
+        else:
+            title, parts = answer_snapshot.headline(self), answer_snapshot.parts(self)
+        return _drawn(title, self.left_out, parts)
+
+
+def _drawn(
+    title: str,
+    left_out: tuple[FileRead, ...],
+    parts: Iterable[Any],
+    label: str = "",
+) -> Any:
+    """The answer, after what is said of files that are not in it."""
+    from gpumagic.drawing import Drawing, Note, one_screen
+
+    first = []
+    if left_out:
+        names = [each.name for each in left_out[1:]]
+        also = f"; also {listed(names, most=3)}" if names else ""
+        said = f"left out: {shortened(str(left_out[0].missing), 120)}{also}"
+        first.append(Note("warning", said, "open it alone: that says what to do"))
+    return Drawing(title, one_screen((*first, *parts)), label)
