@@ -1,4 +1,4 @@
-"""What each thread of the host was in: moment by moment, as far as the trace knows.
+"""What the host was in, moment by moment; why the device was idle; lanes to draw.
 
 A timeline is what a thread did, one thing after the other: rows of beginning, end and
 label that do not overlap, in nanoseconds.
@@ -34,6 +34,15 @@ STEP = "ProfilerStep#"
 OPTIMIZER = "Optimizer.step#"
 INPUT = "enumerate(DataLoader)#"
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "optimizer"
+
+_MOST_NAMES = 8
+_BETWEEN_NS = 10_000  # a kernel that waits in its queue begins within so much
+_MOST_LANES, _HARDLY_BUSY = 3, 0.02  # of the busiest stream: such a one is not drawn
+_MOST_SPANS = 240
+_LONGEST_LABEL = 100  # templates have names of thousands
+_CALLS = {SpanKind.LAUNCH: "launch", SpanKind.WAIT: "host waits"}
+
+_Row: TypeAlias = "PieceRow[str, int]"
 
 # A mark about nearly all that host or device did says nothing of a moment.
 _NEARLY_ALL = 0.9
@@ -251,53 +260,44 @@ class Threads:
         return outermost(operators, marks, self.calls.get(thread, []))
 
 
-_MOST_NAMES = 8
-_BETWEEN_NS = 10_000  # a kernel that waits in its queue begins within so much
+# ------------------------------------------------------------------ why it was idle
 
 
 def idle_of(work: Sequence[Work], calls: Sequence[HostEvent], threads: Threads) -> Idle:
-    """Why nothing ran, between the first work and the last."""
+    """Why nothing ran between the first work and the last, as `Idle` defines it."""
     late: dict[Any, Timeline[None]] = defaultdict(list)
-    late_ns = other_ns = unknown_ns = between_ns = 0
+    took_ns: Counter[str] = Counter()
     until_ns, ended = work[0].end_ns, [work[0]]  # the last to end, and when
     for first in work:
         start_ns, end_ns = first[3], first[4]
         if start_ns > until_ns:
-            gap_ns = start_ns - until_ns
-            if first.call is None:
-                unknown_ns += gap_ns
-            else:
+            launched_ns, why = until_ns, "unknown"
+            if first.call is not None:
                 call = calls[first.call]
-                launched_ns = min(call.end_ns, start_ns)
+                launched_ns = min(max(call.end_ns, until_ns), start_ns)
                 if launched_ns > until_ns:
                     late[call.thread].append((until_ns, launched_ns, None))
-                    late_ns += launched_ns - until_ns
-                    gap_ns = start_ns - launched_ns
-                if _on_others(ended, first):
-                    other_ns += gap_ns
-                else:
-                    unknown_ns += gap_ns
-                    between_ns += gap_ns if gap_ns <= _BETWEEN_NS else 0
+                why = "other" if _on_others(ended, first) else "unknown"
+                if why == "unknown" and start_ns - launched_ns <= _BETWEEN_NS:
+                    took_ns["between"] += start_ns - launched_ns
+            took_ns["late"] += launched_ns - until_ns
+            took_ns[why] += start_ns - launched_ns
         if end_ns > until_ns:
             until_ns, ended = end_ns, [first]
         elif end_ns == until_ns:
             ended.append(first)
-    return Idle(
-        late_ns / 1e9,
-        other_ns / 1e9,
-        unknown_ns / 1e9,
-        _host_was_in(late, threads),
-        between_s=between_ns / 1e9,
+    late_s, other_s, unknown_s, between_s = (
+        took_ns[why] / 1e9 for why in ("late", "other", "unknown", "between")
     )
+    host_was_in = _host_was_in(late, threads)
+    return Idle(late_s, other_s, unknown_s, host_was_in, between_s)
 
 
 def _on_others(ended: Sequence[Work], begins: Work) -> bool:
     """Whether all that ended is known to have run on other streams."""
-    return begins.stream is not None and all(
-        each.stream is not None
-        and (each.device, each.stream) != (begins.device, begins.stream)
-        for each in ended
-    )
+    its = begins.device, begins.stream
+    streams = {(each.device, each.stream) for each in ended}
+    return its not in streams and None not in {each[1] for each in (its, *streams)}
 
 
 def _host_was_in(
@@ -319,37 +319,33 @@ def _host_was_in(
     return tuple(HostWork(name, ns / 1e9) for name, ns in longest[:_MOST_NAMES] if ns)
 
 
-_MOST_LANES = 12
-_MOST_SPANS = 240
-_LONGEST_LABEL = 100  # templates have names of thousands
-_CALLS = {SpanKind.LAUNCH: "launch", SpanKind.WAIT: "host waits"}
-
-_Row: TypeAlias = "PieceRow[str, int]"
+# ------------------------------------------------------------------ lanes to be drawn
 
 
 def lanes_of(
     events: TraceEvents, threads: Threads, zero_ns: int
 ) -> tuple[LaneTrace, ...]:
-    """The lanes of a trace: the host's, then the streams by their busy time."""
-    rows = list(_host(threads, events))
-    lanes = [_lane("host", rows, zero_ns)] if rows else []
-    streams = [_lane(name, its, zero_ns) for name, its in _streams(events.work)]
-    streams.sort(key=lambda lane: -lane.busy_s)
-    return (*lanes, *streams[: _MOST_LANES - len(lanes)])
+    """The host's lane, then those of the busiest streams, with few enough strokes."""
 
-
-def _lane(name: str, rows: Sequence[_Row], zero_ns: int) -> LaneTrace:
-    spans = tuple(
-        LaneSpan(
-            (start - zero_ns) / 1e9,
-            (end - zero_ns) / 1e9,
-            shortened(label, _LONGEST_LABEL),
-            kind,
+    def lane(name: str, rows: Sequence[_Row]) -> LaneTrace:
+        spans = tuple(
+            LaneSpan(
+                (start - zero_ns) / 1e9,
+                (end - zero_ns) / 1e9,
+                shortened(label, _LONGEST_LABEL),
+                kind,
+            )
+            for label, kind, start, end in pooled(rows, _MOST_SPANS)
         )
-        for label, kind, start, end in pooled(rows, _MOST_SPANS)
-    )
-    busy_ns = sum(end - start for _, _, start, end in rows)
-    return LaneTrace(name, spans, busy_ns / 1e9)
+        return LaneTrace(name, spans, sum(row[3] - row[2] for row in rows) / 1e9)
+
+    rows = list(_host(threads, events))
+    hosts = [lane("host", rows)] if rows else []
+    streams = [lane(name, its) for name, its in _streams(events.work)]
+    streams.sort(key=lambda each: -each.busy_s)
+    seen = streams[: _MOST_LANES - len(hosts)]
+    worth = (e for e in seen if e.busy_s >= _HARDLY_BUSY * seen[0].busy_s)
+    return (*hosts, *worth)
 
 
 def _streams(work: Sequence[Work]) -> Iterator[tuple[str, list[_Row]]]:
@@ -369,24 +365,22 @@ def _streams(work: Sequence[Work]) -> Iterator[tuple[str, list[_Row]]]:
 
 def _host(threads: Threads, events: TraceEvents) -> Iterator[_Row]:
     """What the main thread worked at, and where it launched and waited meanwhile."""
-    calls = threads.calls.get(events.main_thread, [])
-    copied = {place_at(calls, moment) for moment in _waited_for(events)}
-    kind_of = cache(kind_of_call)
+    main, kind_of = events.main_thread, cache(kind_of_call)
+    calls = threads.calls.get(main, [])
+    copies = (work for work in events.work if work[1] is SpanKind.COPY)
+    copied = {  # calls that returned after their copy was done
+        place_at(calls, made.start_ns)
+        for work in copies
+        if work.call is not None
+        and (made := events.calls[work.call]).thread == main
+        and work.end_ns <= made.end_ns
+        and may_be_waited_for(work.name)
+    }
     kinds: Timeline[tuple[str, str]] = []
     for place, (start, end, name) in enumerate(calls):
         kind = kind_of(name, copied=place in copied)
         if kind is not None:
             kinds.append((start, end, (name, _CALLS[kind])))
-    for start, end, outer, call in overlaid(threads.worked(events.main_thread), kinds):
-        name, kind_of_it = call or (outer, "host code")
-        yield name, kind_of_it, start, end
-
-
-def _waited_for(events: TraceEvents) -> Iterator[int]:
-    """When calls of the main thread began that returned after their copy was done."""
-    for work in events.work:
-        if work[1] is SpanKind.COPY and work.call is not None:
-            call = events.calls[work.call]
-            is_over = call.thread == events.main_thread and work.end_ns <= call.end_ns
-            if is_over and may_be_waited_for(work.name):
-                yield call.start_ns
+    for start, end, outer, call in overlaid(threads.worked(main), kinds):
+        name, what = call or (outer, "host code")
+        yield name, what, start, end

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gpumagic.devices.kineto import gives_work, times_of_operators
+from gpumagic.devices.kineto import gives_work
 from gpumagic.gpu_open import host
 from gpumagic.gpu_open.host import at, by_thread, idle_of, lanes_of, outermost
 from gpumagic.gpu_open.records import Collective, KernelSum, RankTrace, Step
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from gpumagic.gpu_open.host import Phases
     from gpumagic.gpu_open.trace_file import HostEvent, TraceEvents, Work
 
-_MOST_OPERATORS = 50
-
 _Intervals: TypeAlias = "list[tuple[int, int]]"
 
 
@@ -46,11 +45,9 @@ def rank_of(events: TraceEvents) -> RankTrace:
     hosts = host.span_of(events.operators, events.calls, events.marks)
     zero_ns = busy[0][0] if busy else hosts[0] if hosts else None
     origin_ns = zero_ns or 0
-    marked = [each for each in events.marks if each.name.startswith(host.STEP)]
     spans = hosts, (busy[0][0], busy[-1][1]) if busy else None
     threads = host.Threads(events, host.telling(events.marks, spans))
     phases = host.Phases(events)
-    rows = ((name, start, end, thread) for start, end, name, thread in events.operators)
     trace = RankTrace(
         events.file,
         events.rank,
@@ -59,8 +56,7 @@ def rank_of(events: TraceEvents) -> RankTrace:
         device_name=_device_name(events),
         launches=_launches(threads),
         lanes=lanes_of(events, threads, origin_ns),
-        steps=tuple(_steps(marked, busy, origin_ns)),
-        operators=times_of_operators(rows, 1e9)[:_MOST_OPERATORS],
+        steps=tuple(_steps(events.marks, busy, origin_ns)),
         phases=tuple(_phases(events, phases)),
         host_length_s=(hosts[1] - hosts[0]) / 1e9 if hosts else None,
         zero_ns=zero_ns if events.since_1970 else None,
@@ -70,7 +66,6 @@ def rank_of(events: TraceEvents) -> RankTrace:
     length_ns = busy[-1][1] - busy[0][0]
     either_ns = length(merged([*compute, *communication]))
     hidden_ns = length(compute) + length(communication) - either_ns
-    known = {(each.device, each.stream) for each in work if each.stream is not None}
     return replace(
         trace,
         length_s=length_ns / 1e9,
@@ -80,7 +75,6 @@ def rank_of(events: TraceEvents) -> RankTrace:
         hidden_communication_s=hidden_ns / 1e9,
         copy_s=length(copy) / 1e9,
         idle_s=(length_ns - length(busy)) / 1e9,
-        streams=len(known) or None,
         kernels=_kernels(work),
         idle=idle_of(work, events.calls, threads),
         collectives=collectives_of(events, phases, compute, origin_ns),
@@ -104,10 +98,9 @@ def _kernels(work: Iterable[Work]) -> tuple[KernelSum, ...]:
     sums = (
         KernelSum(
             name,
-            COMMUNICATION if communicates else kind_of_kernel(name),
+            "communication" if communicates else kind_of_kernel(name),
             len(each),
             sum(each) / 1e9,
-            max(each) / 1e9,
         )
         for (name, communicates), each in took_ns.items()
     )
@@ -117,8 +110,7 @@ def _kernels(work: Iterable[Work]) -> tuple[KernelSum, ...]:
 def _device_name(events: TraceEvents) -> str | None:
     """What the devices are called that worked; None if they differ, or none is told."""
     told = events.device_names
-    worked = {work.device for work in events.work}
-    names = {told[device] for device in worked if device in told}
+    names = {told[work.device] for work in events.work if work.device in told}
     # A process may number its devices otherwise than the file lists them.
     names = names or set(told.values())
     return names.pop() if len(names) == 1 else None
@@ -129,18 +121,16 @@ def _launches(threads: host.Threads) -> int | None:
 
     The driver's call within the runtime's is the same once more.
     """
-    outer = [name for its in threads.calls.values() for _, _, name in its]
-    gives = {name: gives_work(name) for name in set(outer)}
-    return sum(gives[name] for name in outer) if outer else None
+    outer = Counter(name for its in threads.calls.values() for _, _, name in its)
+    return sum(n * gives_work(name) for name, n in outer.items()) if outer else None
 
 
 def _steps(
-    marked: Iterable[HostEvent], busy: _Intervals, zero_ns: int
+    marks: Iterable[HostEvent], busy: _Intervals, zero_ns: int
 ) -> Iterator[Step]:
-    for mark in marked:
-        number = mark.name.rpartition("#")[2]
-        if number.isdecimal():
-            start_ns, end_ns = mark.start_ns, mark.end_ns
+    for start_ns, end_ns, name, _ in marks:
+        number = name.removeprefix(host.STEP)
+        if number != name and number.isdecimal():
             yield Step(
                 int(number),
                 (start_ns - zero_ns) / 1e9,
@@ -152,14 +142,10 @@ def _steps(
 def _phases(events: TraceEvents, phases: host.Phases) -> Iterator[tuple[str, float]]:
     """What was launched in each phase, but not what waits for other ranks there."""
     worked: dict[str, _Intervals] = defaultdict(list)
-    known: dict[int, str] = {}
+    at = cache(lambda place: _during(events.calls[place], phases))
     for work in events.work:
-        place = work.call
-        if place is not None and not work.communicates:
-            if place not in known:
-                call = events.calls[place]
-                known[place] = phases.at(call.thread, call.start_ns)
-            worked[known[place]].append((work.start_ns, work.end_ns))
+        if work.call is not None and not work.communicates:
+            worked[at(work.call)].append((work.start_ns, work.end_ns))
     for phase in (host.FORWARD, host.BACKWARD, host.UPDATE):
         if phase in worked:
             yield phase, length(merged(worked[phase])) / 1e9
@@ -167,8 +153,7 @@ def _phases(events: TraceEvents, phases: host.Phases) -> Iterator[tuple[str, flo
         yield "input", phases.input_ns / 1e9
 
 
-COMMUNICATION = "communication"
-OTHER = "other"
+# ------------------------------------------------------------------ kinds of kernels
 
 # The first that fits counts: what is special stands before what is general, as the name
 # of a general kernel holds that of the function it applies.
@@ -243,8 +228,7 @@ _KINDS = tuple((kind, re.compile(words, re.VERBOSE)) for kind, words in _PATTERN
 
 
 # A simulated kernel is called as its operator.
-_OPERATOR = "aten::"
-_OF_OPERATORS = {
+_OF_OPERATORS: dict[Kind | None, str] = {
     Kind.MATMUL: "matrix product",
     Kind.CONVOLUTION: "convolution",
     Kind.ATTENTION: "attention",
@@ -265,32 +249,22 @@ _OF_OPERATORS = {
 
 def kind_of_kernel(name: str) -> str:
     """What a kernel that does not communicate works out, in a reader's words."""
-    if name.startswith(_OPERATOR):
-        kind = _OF_OPERATORS.get(rule_for(name).kind)
-        if kind is not None:
-            return kind
-    return next((kind for kind, words in _KINDS if words.search(name)), OTHER)
+    operator = rule_for(name).kind if name.startswith("aten::") else None
+    kind = _OF_OPERATORS.get(operator)
+    return kind or next((kind for kind, words in _KINDS if words.search(name)), "other")
+
+
+# ----------------------------------------------------------- what it did with others
 
 
 # As libraries spell them without signs and capitals; what holds another stands first.
-_NAMES = {
-    "allreduce": "all_reduce",
-    "reducescatter": "reduce_scatter",
-    "allgather": "all_gather",
-    "alltoall": "all_to_all",
-    "broadcast": "broadcast",
-    "sendrecv": "send_recv",
-    "barrier": "barrier",
-    "gather": "gather",
-    "scatter": "scatter",
-    "reduce": "reduce",
-    "send": "send",
-    "recv": "recv",
-}
-_MARK = re.compile(r"(nccl|rccl|xccl|hccl|ccl|ucc|gloo|mpi):(?P<name>\w+)")
+_NAMES = (
+    *("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast"),
+    *("send_recv", "barrier", "gather", "scatter", "reduce", "send", "recv"),
+)
+_MARK = re.compile(r"(nccl|rccl|xccl|hccl|ccl|ucc|gloo|mpi):\w")
 # Of these libraries the mark lasts from the call to the end: they work on the host.
-_ON_HOST = re.compile(r"(gloo|mpi):(?P<name>\w+)")
-_CALLED = "c10d::"
+_ON_HOST = ("gloo:", "mpi:")
 # What the profiler calls the types of what is sent, and their bytes.
 _BYTES = {
     **dict.fromkeys(("byte", "char", "bool"), 1),
@@ -338,8 +312,8 @@ def on_the_host(
     events: TraceEvents, phases: Phases, zero_ns: int
 ) -> tuple[Collective, ...]:
     """The same of gloo and MPI, which move data without a device."""
-    marks = [each for each in events.marks if _ON_HOST.match(each.name)]
-    calls = [each for each in events.operators if each.name.startswith(_CALLED)]
+    marks = [each for each in events.marks if each.name.startswith(_ON_HOST)]
+    calls = [each for each in events.operators if each.name.startswith("c10d::")]
     computing = without(
         merged(each[:2] for each in events.operators),
         merged(each[:2] for each in calls),
@@ -383,22 +357,20 @@ def _numbers(
     groups: dict[str | None, list[int]] = defaultdict(list)
     for place, work in enumerate(works):
         groups[_group(work)].append(place)
-    numbers: list[tuple[int, bool]] = [(0, False)] * len(works)
+    numbers: dict[int, tuple[int, bool]] = {}
     for places in groups.values():
-        own = [_count((works[place].args or {}).get("Seq")) for place in places]
-        known = [each for each in own if each is not None]
-        if len(known) == len(own):
-            for place, number in zip(places, known, strict=True):
-                numbers[place] = number, True
+        told = {place: (works[place].args or {}).get("Seq") for place in places}
+        own = {place: each for place, each in told.items() if isinstance(each, int)}
+        if len(own) == len(places):
+            numbers |= {place: (number, True) for place, number in own.items()}
             continue
         # Ranks call in the same order; streams of several communicators need not come
         # to it in that order.
         called = {place: each[0] for place in places if (each := calls[place])}
         if len(called) == len(places):
             places.sort(key=lambda place: called[place])
-        for count, place in enumerate(places):
-            numbers[place] = count, False
-    return numbers
+        numbers |= {place: (count, False) for count, place in enumerate(places)}
+    return [numbers[place] for place in range(len(works))]
 
 
 def _group(work: Work) -> str | None:
@@ -411,17 +383,13 @@ def _text(value: Any) -> str | None:
     return None if value in (None, "") else str(value)
 
 
-def _count(value: Any) -> int | None:
-    return value if type(value) is int else None
-
-
 def _sent_bytes(told: Any) -> int | None:
     """How much this rank put into it."""
-    count = _count(told.get("In msg nelems"))
+    count = told.get("In msg nelems")
     size = _BYTES.get(str(told.get("dtype")).lower())
-    return None if count is None or size is None else count * size
+    return count * size if size and type(count) is int else None
 
 
 def _known_name(name: str) -> str | None:
     letters = re.sub(r"[^a-z]", "", name.lower())
-    return next((word for part, word in _NAMES.items() if part in letters), None)
+    return next((known for known in _NAMES if known.replace("_", "") in letters), None)

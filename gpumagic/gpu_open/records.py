@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpumagic.gpu_mem.records import Segment
-    from gpumagic.report.events import OperatorTime
     from gpumagic.report.places import CodeLine
 
 _LONGEST_TYPED = 90  # a longer path would fill the line that says what to do
@@ -50,7 +49,6 @@ class KernelSum(Record):
     kind: str  # what it works out, in words: "matrix product", "communication",
     count: int
     total_s: float
-    longest_s: float
 
 
 @dataclass(frozen=True)
@@ -156,12 +154,10 @@ class RankTrace(Record):
     copy_s: float | None = None  # how long a copy or a fill ran
     idle_s: float | None = None  # the rest of the length
     launches: int | None = None  # how often the host gave the device something to do
-    streams: int | None = None  # on how many streams device work ran
     kernels: tuple[KernelSum, ...] = ()  # by name, the longest altogether first
     idle: Idle | None = None  # why it was idle
     lanes: tuple[LaneTrace, ...] = ()  # the host's first, then the busiest streams
     steps: tuple[Step, ...] = ()  # in order
-    operators: tuple[OperatorTime, ...] = ()  # what the operators took on the host
     collectives: tuple[Collective, ...] = ()  # in order of their beginning
     # how long the device worked for "forward", "backward" and "optimizer", by what the
     # host was in when it launched, without communication (there it may only wait);
@@ -172,6 +168,12 @@ class RankTrace(Record):
     # the moment of second 0, by the clock of the file since 1970, or of the simulated
     # machine; None where that clock began anywhere
     zero_ns: int | None = None
+
+    @property
+    def exposed_s(self) -> float:
+        """How long it communicated with no kernel computing meanwhile."""
+        hidden_s = self.hidden_communication_s or 0.0
+        return max((self.communication_s or 0.0) - hidden_s, 0.0)
 
 
 # ------------------------------------------------------------------------ many ranks

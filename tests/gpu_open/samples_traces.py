@@ -20,7 +20,6 @@ from gpumagic.gpu_open.records import (
     Together,
     TraceReport,
 )
-from gpumagic.report.events import OperatorTime
 
 MS = 1e-3
 MIB = 2**20
@@ -63,26 +62,19 @@ def steady(step_ms, steps, *pieces):
     )
 
 
-def kernel(name, kind, count, total_ms, longest_ms):
+def kernel(name, kind, count, total_ms):
     """All runs of one kernel."""
-    return KernelSum(name, kind, count, total_ms * MS, longest_ms * MS)
+    return KernelSum(name, kind, count, total_ms * MS)
 
 
 KERNELS = (
-    kernel(GEMM, "matrix product", 2_880, 312, 0.412),
-    kernel(FLASH, "attention", 480, 96, 0.231),
-    kernel(ADD, "elementwise", 1_920, 44.1, 0.051),
-    kernel(MUL, "elementwise", 960, 28.2, 0.048),
-    kernel(SOFTMAX, "softmax", 240, 21.7, 0.113),
-    kernel("ncclDevKernel_Broadcast_RING_LL(int)", "communication", 2, 3.11, 1.9),
+    kernel(GEMM, "matrix product", 2_880, 312),
+    kernel(FLASH, "attention", 480, 96),
+    kernel(ADD, "elementwise", 1_920, 44.1),
+    kernel(MUL, "elementwise", 960, 28.2),
+    kernel(SOFTMAX, "softmax", 240, 21.7),
+    kernel("ncclDevKernel_Broadcast_RING_LL(int)", "communication", 2, 3.11),
 )
-OPERATORS = (
-    OperatorTime("aten::addmm", 2_880, 61.2 * MS, 44.1 * MS),
-    OperatorTime("aten::add_", 1_920, 18.2 * MS, 18.2 * MS),
-    OperatorTime("aten::_scaled_dot_product_flash_attention", 480, 21 * MS, 14 * MS),
-    OperatorTime("aten::linear", 2_880, 72.9 * MS, 8.1 * MS),
-)
-
 GPU_BOUND = RankTrace(
     file=file(),
     rank=0,
@@ -96,7 +88,6 @@ GPU_BOUND = RankTrace(
     copy_s=13.4 * MS,
     idle_s=9 * MS,
     launches=6_662,
-    streams=2,
     kernels=KERNELS,
     idle=Idle(2.1 * MS, 1.2 * MS, 5.7 * MS, (HostWork("aten::linear", 1.1 * MS),)),
     lanes=(
@@ -108,7 +99,6 @@ GPU_BOUND = RankTrace(
         lane("stream 7", *steady(52, 10, (0.5, 51, GEMM, "kernel"))),
         lane("stream 13", *steady(52, 10, (20, 21.3, "Memcpy HtoD", "copy"))),
     ),
-    operators=OPERATORS,
     phases=(("forward", 166 * MS), ("backward", 301 * MS), ("optimizer", 44 * MS)),
     host_length_s=545 * MS,
 )
@@ -151,10 +141,9 @@ TINY = replace(
     copy_s=0.0,
     idle_s=392 * MS,
     launches=21_400,
-    streams=1,
     kernels=(
-        kernel(ADD, "elementwise", 12_800, 51.2, 0.006),
-        kernel(MUL, "elementwise", 8_600, 36.8, 0.005),
+        kernel(ADD, "elementwise", 12_800, 51.2),
+        kernel(MUL, "elementwise", 8_600, 36.8),
     ),
     idle=Idle(371 * MS, 0.0, 21 * MS, (HostWork("aten::add", 230 * MS),)),
     lanes=(
@@ -167,7 +156,6 @@ TINY = replace(
 
 NO_DEVICE = RankTrace(
     file=file("host_only.json"),
-    operators=OPERATORS,
     host_length_s=1.2,
     lanes=(lane("host", *steady(120, 10, (0, 90, "aten::addmm", "host code"))),),
 )
@@ -181,9 +169,8 @@ MADE_TO_BREAK = replace(
     communication_s=277 * MS,
     hidden_communication_s=71 * MS,
     idle=Idle(90 * MS, 4 * MS, 4 * MS, (HostWork(HOSTILE, 90 * MS),)),
-    kernels=(kernel(HOSTILE, HOSTILE, 1, 9.0, 9.0), *KERNELS),
+    kernels=(kernel(HOSTILE, HOSTILE, 1, 9.0), *KERNELS),
     lanes=(lane(HOSTILE, (0, 640, HOSTILE, "kernel")),),
-    operators=(OperatorTime(HOSTILE, 1, MS, MS), *OPERATORS),
     steps=(Step(3, 0.0, 64 * MS, 60.2 * MS),),
     phases=((HOSTILE, MS),),
 )

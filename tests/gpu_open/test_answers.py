@@ -87,9 +87,7 @@ def test_title_says_how_long_how_busy_and_what_held_it_back(changes, title):
     ("rank", "hint"),
     [
         (replace(NO_DEVICE, launches=9), "another profiler"),
-        (replace(NO_DEVICE, launches=0), "works on the GPU"),
-        (replace(NO_DEVICE, device_name="A100"), "first profile on"),
-        (RankTrace(file(), host_length_s=0.1), "Activity.CUDA"),
+        (RankTrace(file(), host_length_s=0.1), "first profile on"),
     ],
 )
 def test_why_there_is_no_gpu_work_is_said_as_far_as_the_file_tells(rank, hint):

@@ -29,7 +29,7 @@ def _run(kernels=None, steps=0, **more):
     return RankTrace(
         FileRead("rank0.json", 1, 1),
         kernels=tuple(
-            KernelSum(name, "elementwise", count, total / 1e6, total / 1e6)
+            KernelSum(name, "elementwise", count, total / 1e6)
             for name, (count, total) in (kernels or {}).items()
         ),
         steps=tuple(
