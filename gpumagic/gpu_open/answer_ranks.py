@@ -121,7 +121,6 @@ def parts(report: TraceReport, together: records.Together) -> Iterator[Part]:
     every = view_shares.table(
         "",
         [Row(f"rank {each.rank}", (each,)) for each in blamed],
-        ranged("Came last", lambda each: each.last, "{:,}".format),
         ranged("Length", lambda each: each.length_s),
         ranged("Host late", lambda each: each.host_late_s),
         at_least=at_least,

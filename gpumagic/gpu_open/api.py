@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import os
 import pickle
@@ -14,7 +14,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError, MissingPackage, UsageProblem
 from gpumagic.gpu_open.files import AGAIN, by_kind, found
@@ -27,6 +27,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpumagic.report.record import Report
+
+    Answer = RankTrace | FileRead  # of one that cannot be read, why
+
+# A process takes a third of a second to begin; so many packed bytes take as long.
+_WORTH_A_PROCESS_BYTES = 1 << 20
+_MOST_AT_ONCE = 8
+_PARENT = str(Path(__file__).parents[2])
+_CHILD = (
+    "import sys; sys.path.insert(0, sys.argv[1]);"
+    "from gpumagic.gpu_open import api; api.answer(sys.argv[2])"
+)
 
 _SAVED = b'{"gpumagic":'  # how `gpu_ranks.watch().save()` begins
 _MOST_SAVED_BYTES = 1 << 28
@@ -112,20 +123,18 @@ def read(
             f"--replay is for memory snapshots, and {files[0].name} is a trace",
             "leave it out, or name what torch.cuda.memory._dump_snapshot has written",
         )
-    report: TraceReport | SnapshotReport
-    try:
-        if kind == "trace":
-            report = _of_traces(files, progress, compare=compare)
-        else:
-            wanted = (setting, memory_bytes) if is_replay else None
-            report = _of_snapshots(files, progress, wanted)
-    except ModuleNotFoundError as error:
-        if error.name != "msgspec":
-            raise
+    if importlib.util.find_spec("msgspec") is None:
         raise MissingPackage(
             "msgspec, which reads recordings, is not installed",
             "type: %pip install msgspec",
-        ) from None
+        )
+    if kind == "trace":
+        report: TraceReport | SnapshotReport = _of_traces(
+            files, progress, compare=compare
+        )
+    else:
+        wanted = (setting, memory_bytes) if is_replay else None
+        report = _of_snapshots(files, progress, wanted)
     every = (*left_out, *report.left_out)
     return replace(report, read_s=time.monotonic() - began_s, left_out=every)
 
@@ -158,8 +167,7 @@ def _saved_ranks(files: Sequence[Path]) -> Report | None:
 def _of_traces(
     files: Sequence[Path], progress: Callable[[float], object], *, compare: bool
 ) -> TraceReport:
-    from gpumagic.gpu_open.answer_changes import compare as changes_between
-    from gpumagic.gpu_open.together import together
+    from gpumagic.gpu_open import answer_changes, together
 
     if len(files) == 1:
         return TraceReport((rank_in(files[0]),))
@@ -176,7 +184,7 @@ def _of_traces(
         return report
     # Two traces of one rank, or of none, are two runs; of two ranks they are one.
     if len(ranks) == 2 and (compare or ranks[0].rank == ranks[1].rank):
-        return replace(report, comparison=changes_between(*ranks))
+        return replace(report, comparison=answer_changes.compare(*ranks))
     counted = Counter(each.rank for each in ranks if each.rank is not None)
     for rank, times in counted.most_common(1):
         if times > 1:
@@ -185,7 +193,7 @@ def _of_traces(
                 f"rank {rank} is in {times} files: {first}, {second}",
                 "open one file of each rank; for two runs: %gpu_open --compare A B",
             )
-    return replace(report, together=together(ranks))
+    return replace(report, together=together.together(ranks))
 
 
 def _of_snapshots(
@@ -193,9 +201,8 @@ def _of_snapshots(
     progress: Callable[[float], object],
     replayed: tuple[str | None, int | None] | None,
 ) -> SnapshotReport:
-    from gpumagic.gpu_open.memory_history import device_of, grown
+    from gpumagic.gpu_open import memory_history, snapshot_file
     from gpumagic.gpu_open.replay import replays
-    from gpumagic.gpu_open.snapshot_file import read as read_snapshot
 
     if len(files) > 2:
         raise GpuMagicError(
@@ -204,15 +211,15 @@ def _of_snapshots(
         )
     snapshots = []
     for number, file in enumerate(files, 1):
-        snapshots.append(read_snapshot(file))
+        snapshots.append(snapshot_file.read(file))
         progress(number / (len(files) + 1))
     last = snapshots[-1]
-    devices = (device_of(last, device) for device in last.devices)
+    devices = (memory_history.device_of(last, device) for device in last.devices)
     report = SnapshotReport(
         tuple(each.file for each in snapshots),
         tuple(sorted(devices, key=lambda e: (not e.failure, -e.reserved_bytes))),
         last.settings,
-        grown=grown(*snapshots) if len(snapshots) == 2 else None,
+        grown=memory_history.grown(*snapshots) if len(snapshots) == 2 else None,
     )
     if replayed is None:
         return report
@@ -226,16 +233,7 @@ def _of_snapshots(
     return replace(report, replays=tuple(found))
 
 
-# A process takes a third of a second to begin; so many packed bytes take as long.
-_WORTH_A_PROCESS_BYTES = 1 << 20
-_MOST_AT_ONCE = 8
-_PARENT = str(Path(__file__).parents[2])
-_CHILD = (
-    "import sys; sys.path.insert(0, sys.argv[1]);"
-    "from gpumagic.gpu_open import api; api.answer(sys.argv[2])"
-)
-
-Answer: TypeAlias = "RankTrace | FileRead"  # of one that cannot be read, why
+# ------------------------------------------------------- each rank in its own process
 
 
 def rank_in(path: Path) -> RankTrace:
@@ -252,22 +250,24 @@ def ranks_in(
     """The rank of each trace, or why it cannot be read."""
     sizes = {path: path.stat().st_size for path in paths if path.is_file()}
     at_once = min(_processors(), len(paths), _MOST_AT_ONCE)
+    found: dict[Path, Answer] = {}
+
+    def tell(path: Path, answer: Answer) -> None:
+        found[path] = answer
+        progress(len(found) / len(paths))
+
     if at_once < 2 or sum(sizes.values()) < _WORTH_A_PROCESS_BYTES:
-        answers = []
-        for number, path in enumerate(paths, 1):
-            answers.append(_answer(path))
-            progress(number / len(paths))
-        return answers
+        for path in paths:
+            tell(path, _answer(path))
+        return list(found.values())
     running: set[subprocess.Popen[bytes]] = set()
     threads = ThreadPoolExecutor(at_once)
     # The largest first, so that none is left over for the end.
     order = sorted(paths, key=lambda path: -sizes.get(path, 0))
     asked = {threads.submit(_ask, path, running): path for path in order}
     try:
-        found = {}
-        for number, future in enumerate(as_completed(asked), 1):
-            found[asked[future]] = future.result()
-            progress(number / len(asked))
+        for future in as_completed(asked):
+            tell(asked[future], future.result())
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
         for process in list(running):  # those that Ctrl-C leaves behind
@@ -310,6 +310,5 @@ def _answer(path: Path) -> Answer:
 
 def _processors() -> int:
     """How many this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

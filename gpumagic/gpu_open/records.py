@@ -170,6 +170,12 @@ class RankTrace(Record):
     zero_ns: int | None = None
 
     @property
+    def known_length_s(self) -> float:
+        """Its length, by the host where no device worked."""
+        known = self.host_length_s if self.length_s is None else self.length_s
+        return known or 0.0
+
+    @property
     def exposed_s(self) -> float:
         """How long it communicated with no kernel computing meanwhile."""
         hidden_s = self.hidden_communication_s or 0.0
@@ -192,7 +198,6 @@ class RankShare(Record):
     # how long others waited for it: of each collective the longest, and once where
     # collectives overlap
     blamed_s: float
-    last: int  # how often it was the last to come
     busy_s: float | None = None  # as of the rank
     host_late_s: float | None = None  # as of the rank
     # how much longer it may have waited, at most, as it is not known to the moment
@@ -241,7 +246,6 @@ class Change(Record):
     """One kernel in two runs; None where a run has none of it."""
 
     name: str
-    kind: str
     count_before: int | None
     count_after: int | None
     before_s: float | None
@@ -264,6 +268,18 @@ class Comparison(Record):
     kernels: tuple[Change, ...]  # the largest differences first
     # whether all figures are those of a median step, as their numbers differ
     per_step: bool = False
+
+    @property
+    def ratio(self) -> float | None:
+        """How much longer the second took; None where one has no device work."""
+        before_s, after_s = self.length_before_s, self.length_after_s
+        return after_s / before_s if before_s and after_s else None
+
+    @property
+    def culprit(self) -> Change | None:
+        """What changed most in the direction of the whole."""
+        more_s = self.more_s
+        return next((each for each in self.kernels if each.more_s * more_s > 0), None)
 
     @property
     def more_s(self) -> float:

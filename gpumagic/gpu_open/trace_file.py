@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -30,8 +30,6 @@ from gpumagic.report.units import printable, shortened
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-
-    from gpumagic.gpu_open.files import Opened
 
 
 class Work(NamedTuple):
@@ -89,7 +87,8 @@ class TraceEvents:
 
 _MOST_UNKNOWN = 20
 _AT_ONCE = 1_000  # entries: more of them do not fit into the processor's cache
-_MOST_NUMBER = 2**61  # so that two of them added are a number of 64 bits
+# So that two of them added are a number of 64 bits.
+_Whole = Annotated[int, msgspec.Meta(gt=-(2**61), lt=2**61)]
 _MOST_US = 2e15
 _FIRST_NS = 10**18  # in 2001: a clock that is later counts from 1970 on
 
@@ -97,7 +96,7 @@ _FIRST_NS = 10**18  # in 2001: a clock that is later counts from 1970 on
 _WORK = {**kineto.DEVICE_WORK, "copy": SpanKind.COPY, "fill": SpanKind.FILL}
 # Of ours, by names that `kineto.kind_of_call` understands.
 _SIMULATED_CALLS = {"launch": "Launch {}", "wait": "{} (Synchronize)"}
-_CALLS = (*kineto.CALLS, "hip", *_SIMULATED_CALLS)
+_CALLS = (*kineto.CALLS, "hip")
 _OPERATORS = frozenset({kineto.OPERATION, "host"})
 # Known, and nothing that anybody did: what a device was doing for an annotation, or was
 # waiting for; what the profiler itself took; the time that it was on.
@@ -168,6 +167,18 @@ class _Device(msgspec.Struct):
     name: str
 
 
+class _Job(msgspec.Struct):
+    rank: _Whole | None = None
+    world_size: _Whole | None = None
+
+
+class _Simulated(msgspec.Struct):
+    """What `simulator/tracing.py` says of its machine."""
+
+    machine: str
+    began_ns: _Whole | None = None
+
+
 class _File(msgspec.Struct, rename="camel"):
     trace_events: list[msgspec.Raw]
     distributed_info: Any = None
@@ -193,7 +204,6 @@ def read(path: str | Path) -> TraceEvents:
             found = _decoded(file.data)
             if not found.trace_events:
                 raise GpuMagicError(f"there is no event in {shown}", AGAIN)
-            count, nbytes = len(found.trace_events), len(file.data)
             rows = _Rows(found)
             rows.take(found.trace_events)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -202,9 +212,13 @@ def read(path: str | Path) -> TraceEvents:
             why = printable(first_line(error), 80)
             problem = f"{shown} is not as torch writes a trace: {why}"
             raise GpuMagicError(problem, AGAIN) from None
+        unknown = tuple(rows.unknown.most_common(_MOST_UNKNOWN))
+        sizes = len(file.data), len(found.trace_events)
+        name, folder = shortened(file.name, 200), file.folder
+        told = FileRead(name, *sizes, unknown=unknown, folder=folder)
         found.trace_events.clear()
         file.data.clear()  # so that there is room for what is made of it
-        return rows.events(file, count, nbytes)
+        return rows.events(told)
 
 
 def _decoded(data: bytearray | bytes) -> _File:
@@ -224,9 +238,9 @@ class _Rows:
 
     def __init__(self, found: _File) -> None:
         self._found = found
-        self._machine = _machine(found)
+        self._simulated: _Simulated | None = _as(_Simulated, found.other_data)
         first = _first(found)
-        self._since_ns = _since_ns(found, first)
+        self._since_ns = self._counted_since(first)
         self._zero_us = math.floor(first.ts) if first.ts < _MOST_US else 0
         self._base_ns = (self._since_ns or 0) + self._zero_us * 1000
         self._sends = functools.cache(_COMMUNICATES.search)
@@ -241,7 +255,16 @@ class _Rows:
         # what operators tell of collectives, by thread: start, end, arguments
         self._told: defaultdict[Any, list[tuple[int, int, _Args]]] = defaultdict(list)
         self._names: dict[str, str] = {}  # each kept once
-        self._unknown: Counter[str] = Counter()
+        self.unknown: Counter[str] = Counter()
+
+    def _counted_since(self, first: _Entry) -> int | None:
+        """What is to be added to count from 1970 on; None where that is not known."""
+        if self._simulated is not None:
+            return self._simulated.began_ns
+        if _FIRST_NS < first.ts * 1000 < math.inf:
+            return 0
+        base: int | None = _as(_Whole, self._found.base_time_nanoseconds)
+        return base if base is not None and base > _FIRST_NS else None
 
     def take(self, entries: list[msgspec.Raw]) -> None:
         """Make rows of entries, some thousand at once: few of them are in memory."""
@@ -254,7 +277,7 @@ class _Rows:
                 if abs(entry.ts) < _MOST_US and 0 <= entry.dur < _MOST_US:
                     by_kind[entry.cat].append(entry)
                 else:
-                    self._unknown["without a time that can be true"] += 1
+                    self.unknown["without a time that can be true"] += 1
             for kind, its in by_kind.items():
                 self._take(kind, its)
 
@@ -264,14 +287,19 @@ class _Rows:
             self._take_operators(its)
         elif small in _WORK:
             self._take_work(_WORK[small], its)
+        elif small in _SIMULATED_CALLS:
+            for row in self._timed(its):
+                name = _SIMULATED_CALLS[small].format(row.name)
+                self._calls.append((row._replace(name=name), row.end_ns))
         elif small.endswith(_CALLS):
-            self._take_calls(_SIMULATED_CALLS.get(small), its)
+            keys = (each.args.correlation if each.args else None for each in its)
+            self._calls += zip(self._timed(its), keys, strict=True)
         elif small == kineto.MARK:
             self._marks += self._timed(its)
         elif small == "python_function":
             self._python += self._timed([e for e in its if self._is_users(e.name)])
         elif small not in _NO_ROWS:
-            self._unknown[printable(kind, 40) or "without a kind"] += len(its)
+            self.unknown[printable(kind, 40) or "without a kind"] += len(its)
 
     def _timed(self, entries: list[_Entry]) -> list[HostEvent]:
         # From a moment near to it on: the product of a large time is not exact.
@@ -295,15 +323,6 @@ class _Rows:
             if row[2] == _COLLECTIVE and entry.args:
                 self._told[row.thread].append((*row[:2], entry.args))
 
-    def _take_calls(self, spelled: str | None, entries: list[_Entry]) -> None:
-        for row, entry in zip(self._timed(entries), entries, strict=True):
-            if spelled is None:
-                key = entry.args.correlation if entry.args else None
-                self._calls.append((row, key))
-            else:
-                name = spelled.format(row.name)
-                self._calls.append((row._replace(name=name), row.end_ns))
-
     def _take_work(self, kind: SpanKind, entries: list[_Entry]) -> None:
         is_kernel = kind is SpanKind.KERNEL
         for row, entry in zip(self._timed(entries), entries, strict=True):
@@ -322,29 +341,24 @@ class _Rows:
 
     # ---------------------------------------------------------------- altogether
 
-    def events(self, file: Opened, count: int, nbytes: int) -> TraceEvents:
+    def events(self, file: FileRead) -> TraceEvents:
         """All rows in order, with what the file tells beside them."""
-        job = self._found.distributed_info
-        job = job if isinstance(job, dict) else {}
-        rank = _whole(job.get("rank"))
+        found, simulated = self._found, self._simulated
+        job = _as(_Job, found.distributed_info) or _Job()
+        rank = job.rank
         if rank is None and (named := _RANK.search(file.name)):
             rank = int(named[named.lastindex or 0])
-        names = _device_names(self._found.device_properties)
-        if self._machine is not None:
-            devices = {row[4] for row in self._work} - {None}
-            names = dict.fromkeys(devices, self._machine)
+        told = found.device_properties
+        devices = [_as(_Device, e) for e in (told if isinstance(told, list) else [])]
+        names: dict[Any, str] = {each.id: each.name for each in filter(None, devices)}
+        if simulated is not None:
+            names = dict.fromkeys({row[4] for row in self._work}, simulated.machine)
         for rows in (self._operators, self._marks, self._python):
             rows.sort(key=_order)
         self._calls.sort(key=lambda call: _order(call[0]))
         calls = [call for call, _ in self._calls]
         return TraceEvents(
-            FileRead(
-                shortened(file.name, 200),
-                nbytes,
-                count,
-                unknown=tuple(self._unknown.most_common(_MOST_UNKNOWN)),
-                folder=file.folder,
-            ),
+            file,
             self._called(),
             calls,
             self._operators,
@@ -352,9 +366,9 @@ class _Rows:
             self._python,
             main_thread=self._main_thread(calls),
             rank=rank,
-            world_size=_whole(job.get("world_size")),
+            world_size=job.world_size,
             device_names=names,
-            simulated=self._machine is not None,
+            simulated=simulated is not None,
             since_1970=self._since_ns is not None,
         )
 
@@ -415,39 +429,14 @@ def _first(found: _File) -> _Entry:
     return _Entry()
 
 
-def _since_ns(found: _File, first: _Entry) -> int | None:
-    """What is to be added to count from 1970 on; None where that is not known."""
-    if _machine(found) is not None:
-        return _whole(found.other_data.get("began_ns"))
-    if _FIRST_NS < first.ts * 1000 < math.inf:
-        return 0
-    base = _whole(found.base_time_nanoseconds)
-    return base if base is not None and base > _FIRST_NS else None
-
-
-def _machine(found: _File) -> str | None:
-    """What `simulator/tracing.py` says of the machine; None of a real one."""
-    told = found.other_data
-    name = told.get("machine") if isinstance(told, dict) else None
-    return name if isinstance(name, str) else None
-
-
-def _whole(value: Any) -> int | None:
-    """A number that can be a count; None for anything else."""
-    return value if type(value) is int and abs(value) < _MOST_NUMBER else None
+def _as(kind: Any, told: Any) -> Any:
+    """What a file tells of something; None for anything else."""
+    with contextlib.suppress(msgspec.ValidationError):
+        return msgspec.convert(told, kind)
+    return None
 
 
 def _told(args: _Args) -> dict[str, Any]:
     """What an entry tells of what ranks did together, in the words of the file."""
     told = ((key, getattr(args, field)) for field, key in _TOLD.items())
     return {key: value for key, value in told if value is not None}
-
-
-def _device_names(told: Any) -> dict[Any, str]:
-    """What the devices of the machine are called, by their numbers."""
-    names = {}
-    for each in told if isinstance(told, list) else []:
-        with contextlib.suppress(msgspec.ValidationError):
-            device = msgspec.convert(each, _Device)
-            names[device.id] = device.name
-    return names

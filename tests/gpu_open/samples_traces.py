@@ -178,7 +178,7 @@ MADE_TO_BREAK = replace(
 # -------------------------------------------------------------------- many ranks
 
 
-def place(rank, *millis, last=4):
+def place(rank, *millis):
     """What one rank did: own, waits, moves, others waited."""
     own_ms, waits_ms, moves_ms, blamed_ms = (*millis, *(31.0, 0.0)[len(millis) - 2 :])
     length_s = (own_ms + waits_ms + moves_ms) * MS
@@ -189,7 +189,6 @@ def place(rank, *millis, last=4):
         waits_ms * MS,
         moves_ms * MS,
         blamed_ms * MS,
-        last,
         busy_s=length_s * 0.96,
         host_late_s=1.1 * MS,
     )
@@ -212,9 +211,9 @@ STRAGGLER = TraceReport(
     ranks=ranks(8),
     together=Together(
         ranks=tuple(
-            place(rank, 384, 0, 32, 117, last=4)
+            place(rank, 384, 0, 32, 117)
             if rank == 3
-            else place(rank, 245 + rank % 3, 117 - rank % 3, 32, 0, last=0)
+            else place(rank, 245 + rank % 3, 117 - rank % 3, 32, 0)
             for rank in range(8)
         ),
         world_size=8,
@@ -235,10 +234,8 @@ STRAGGLER = TraceReport(
 
 def _of_many(rank):
     if rank == 77:
-        return place(rank, 384, 2, 30, 118, last=161)
-    return place(
-        rank, 262 + rank % 12, 118 - rank % 12, 30, (rank % 5) / 10, last=rank % 3
-    )
+        return place(rank, 384, 2, 30, 118)
+    return place(rank, 262 + rank % 12, 118 - rank % 12, 30, (rank % 5) / 10)
 
 
 MANY = TraceReport(
@@ -258,20 +255,20 @@ MANY = TraceReport(
 # ---------------------------------------------------------------------- two runs
 
 
-def change(name, kind, counts, before_ms, after_ms):
+def change(name, counts, before_ms, after_ms):
     """One kernel in two runs."""
     before_s, after_s = (
         None if each is None else each * MS for each in (before_ms, after_ms)
     )
-    return Change(name, kind, *counts, before_s, after_s)
+    return Change(name, *counts, before_s, after_s)
 
 
 CHANGES = (
-    change(GEMM, "matrix product", (180, 180), 121, 181),
-    change("vectorized_elementwise_kernel", "elementwise", (1_440, 2_160), 33, 46.5),
-    change("softmax_warp_forward", "softmax", (240, 240), 21.7, 20.9),
-    change("triton_poi_fused_add_0", "fused", (None, 12), None, 0.8),
-    change("fused_dropout_kernel", "random numbers", (160, None), 0.481, None),
+    change(GEMM, (180, 180), 121, 181),
+    change("vectorized_elementwise_kernel", (1_440, 2_160), 33, 46.5),
+    change("softmax_warp_forward", (240, 240), 21.7, 20.9),
+    change("triton_poi_fused_add_0", (None, 12), None, 0.8),
+    change("fused_dropout_kernel", (160, None), 0.481, None),
 )
 SLOWER = TraceReport(
     (GPU_BOUND, replace(GPU_BOUND, file=file("after_rank0.json.gz"))),
