@@ -41,7 +41,7 @@ _NEGLIGIBLE = 0.01  # of the time: what takes less holds nobody up
 _WORTH_A_NOTE = 0.05
 _GRAVE = 0.1  # what takes more is a warning
 _LONGEST_FULL = 300
-_LONGEST_FILE = 60
+_LONGEST_FILE = 40
 _LONGEST_WHERE = 28
 _LONGEST_KIND = 20
 _MOST_FILES = 12
@@ -373,14 +373,10 @@ def _together(
 def _sums(kernels: Iterable[KernelSum]) -> tuple[Property, ...]:
     """The columns that tables of kernels have in common."""
     return (
-        _counts("Count", lambda each: each.count),
+        Property(Column("Count", number=True), lambda each: f"{each.count:,}"),
         times("Total", lambda each: each.total_s),
         _of_all("Of all", lambda each: each.total_s, sum(e.total_s for e in kernels)),
     )
-
-
-def _counts(heading: str, of: Callable[[Any], int]) -> Property:
-    return Property(Column(heading, number=True), lambda each: f"{of(each):,}")
 
 
 def _of_all(heading: str, of: Callable[[Any], float], whole_s: float) -> Property:
@@ -441,20 +437,21 @@ def how(
 ) -> Details:
     """How the figures came about: of what device, from which files, in what sense."""
     devices = dict.fromkeys(each.device_name or UNKNOWN for each in report.ranks)
-    pairs: list[tuple[str, Cell]] = [
+    files = [*report.left_out, *(each.file for each in report.ranks)]
+    rows = [
+        (
+            shortened(each.name, _LONGEST_FILE),
+            each.missing or f"{bytes_text(each.nbytes)}, {each.events:,} entries",
+        )
+        for each in files[:_MOST_FILES]
+    ]
+    if files[_MOST_FILES:]:
+        rows.append(("and", f"{len(files) - _MOST_FILES:,} more files"))
+    known = (
         ("device", listed(tuple(devices), ", ", 4)),
         *facts,
         ("recorded by", "torch's profiler; read from its file, nothing was run"),
-    ]
-    if report.read_s is not None:
-        pairs.append(("read in", seconds_text(report.read_s)))
-    files = [*report.left_out, *(each.file for each in report.ranks)]
-    properties = (
-        Property(Column("File"), lambda each: shortened(each.name, _LONGEST_FILE)),
-        Property(Column("Unpacked", number=True), lambda each: bytes_text(each.nbytes)),
-        _counts("Entries", lambda each: each.events),
-        Property(Column("Left out"), lambda each: each.missing or ""),
+        ("read in", seconds_text(report.read_s)),
     )
-    table = Table.of("", properties, files[:_MOST_FILES], len(files))
     said = Paragraph(" ".join((*meanings, _BUSY)))
-    return how_measured(Grid("", tuple(pairs)), table, said)
+    return how_measured(Grid("", (*known, *rows)), said)

@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.devices.memory_events import Spot
 from gpumagic.errors import GpuMagicError
@@ -58,6 +58,8 @@ class Piece:
     ended: int | None = None  # when it was given back; None if it is there in the end
     free: int | None = None  # when it was free again, where that was not at once
     block: Entry | None = None  # where it lies in the end
+    held_bytes: int = 0  # as the allocator rounds
+    spot: Spot | None = None  # the line that took it, as far as it is known
 
 
 class History:
@@ -164,11 +166,11 @@ def device_of(snapshot: Snapshot, device: int) -> records.SnapshotOfDevice:
     lines = RecordedLines(_stacks_of(entries, trace))
     segments = segments_of(entries, lines.line_of)
     history = History(trace, entries)
-    held = list(_held(history, lines, snapshot.settings))
-    count = history.events[-1]
-    levels = _held_at(range(count + 1), held)
-    peak_event = levels.index(max(levels))
-    rows = _rows(held, peak_event, lines, has_events=count > 0)
+    pieces = _measured(history, lines, snapshot.settings)
+    events = [0, *(n for n, e in enumerate(trace, 1) if e["action"] in _EVENTS)]
+    levels = _held_at(events, pieces)
+    count, peak_event = len(events) - 1, levels.index(max(levels))
+    rows = _rows(pieces, events[peak_event], lines, has_events=count > 0)
     known = records.SnapshotOfDevice(
         device=device,
         allocated_bytes=sum(each.allocated_bytes for each in segments),
@@ -196,36 +198,25 @@ def device_of(snapshot: Snapshot, device: int) -> records.SnapshotOfDevice:
         peak_bytes=levels[peak_event],
         peak_event=peak_event,
         peak_reserved_bytes=max(history.reserved),
-        course=_course(levels, [its for _, its in rows], length_s),
+        course=_course(levels, events, [its for _, its in rows], length_s),
     )
 
 
-class _Held(NamedTuple):
-    """A piece as sums have it."""
-
-    nbytes: int  # as the allocator rounds
-    spot: Spot | None  # the line that took it, as far as it is known
-    began: int  # the event that took it, from 1 on; 0 is before the recording
-    ended: int | None  # the event that gave it back; None if it is there in the end
-
-
-def _held(
+def _measured(
     history: History, lines: RecordedLines, settings: str | None
-) -> Iterator[_Held]:
-    """All that was in use while it was recorded."""
+) -> list[Piece]:
+    """All that was in use while it was recorded, with its size and its line."""
     try:
         rule = AllocatorSettings.parse(settings or "")
     except GpuMagicError:  # of a torch that has other words
         rule = AllocatorSettings()
     rounded = functools.cache(lambda nbytes: rule.rounded_bytes(max(nbytes, 1)))
-    for piece in history.pieces:
-        if piece.ended == -1:
-            continue
+    pieces = [each for each in history.pieces if each.ended != -1]
+    for piece in pieces:
         block = piece.block or {}
-        spot = lines.spot(piece.frames) or lines.spot(block.get("frames"))
-        ended = None if piece.ended is None else history.events[piece.ended + 1]
-        nbytes = block.get("size") or rounded(piece.nbytes)
-        yield _Held(nbytes, spot, history.events[piece.began + 1], ended)
+        piece.spot = lines.spot(piece.frames) or lines.spot(block.get("frames"))
+        piece.held_bytes = block.get("size") or rounded(piece.nbytes)
+    return pieces
 
 
 def _stacks_of(segments: Iterable[Entry], trace: Iterable[Entry]) -> Iterator[Any]:
@@ -238,19 +229,19 @@ def _stacks_of(segments: Iterable[Entry], trace: Iterable[Entry]) -> Iterator[An
 
 
 def _rows(
-    held: Iterable[_Held], peak_event: int, lines: RecordedLines, *, has_events: bool
-) -> list[tuple[records.LineMemory, list[_Held]]]:
+    pieces: Iterable[Piece], peak_at: int, lines: RecordedLines, *, has_events: bool
+) -> list[tuple[records.LineMemory, list[Piece]]]:
     """Each line with what it held: what was highest at the peak first."""
-    owned: defaultdict[tuple[Spot | None, bool], list[_Held]] = defaultdict(list)
-    for each in held:
-        owned[each.spot, each.began == 0 and has_events].append(each)
+    owned: defaultdict[tuple[Spot | None, bool], list[Piece]] = defaultdict(list)
+    for each in pieces:
+        owned[each.spot, each.began < 0 and has_events].append(each)
     rows = []
     for (spot, before), its in owned.items():
         record = records.LineMemory(
             lines.line(spot),
             before,
-            now_bytes=sum(each.nbytes for each in its if each.ended is None),
-            at_peak_bytes=_held_at([peak_event], its)[0],
+            now_bytes=sum(each.held_bytes for each in its if each.ended is None),
+            at_peak_bytes=_held_at([peak_at], its)[0],
             taken=0 if before else len(its),
             given_back=sum(each.ended is not None for each in its),
         )
@@ -259,7 +250,10 @@ def _rows(
 
 
 def _course(
-    levels: Sequence[int], rows: Sequence[list[_Held]], length_s: float | None
+    levels: Sequence[int],
+    events: Sequence[int],
+    rows: Sequence[list[Piece]],
+    length_s: float | None,
 ) -> records.MemoryCourse:
     """By line, in each stretch what it held when most was in use there."""
     stretches = min(_MOST_STRETCHES, len(levels) - 1)
@@ -268,7 +262,7 @@ def _course(
         max(range(begin, end), key=levels.__getitem__)
         for begin, end in pairwise(bounds)
     ]
-    held = [_held_at(moments, its) for its in rows]
+    held = [_held_at([events[each] for each in moments], its) for its in rows]
     largest = sorted(range(len(held)), key=lambda number: -max(held[number]))
     drawn = sorted(each for each in largest[:_MOST_DRAWN] if max(held[each]))
     shown = [held[each] for each in drawn]
@@ -278,20 +272,19 @@ def _course(
     ]
     others = [rest] if any(rest) else []
     return records.MemoryCourse(
-        events=len(levels) - 1,
         lines=(*drawn, *(None for _ in others)),
         levels_bytes=tuple(map(tuple, [*shown, *others])),
         length_s=length_s,
     )
 
 
-def _held_at(moments: Sequence[int], held: Iterable[_Held]) -> list[int]:
-    """How much of these was in use after each of the events."""
+def _held_at(moments: Sequence[int], pieces: Iterable[Piece]) -> list[int]:
+    """How much of these was in use after so many entries each."""
     changes = [0] * (len(moments) + 1)
-    for each in held:
-        changes[bisect_left(moments, each.began)] += each.nbytes
+    for each in pieces:
+        changes[bisect_left(moments, each.began + 1)] += each.held_bytes
         if each.ended is not None:
-            changes[bisect_left(moments, each.ended)] -= each.nbytes
+            changes[bisect_left(moments, each.ended + 1)] -= each.held_bytes
     return list(accumulate(changes))[:-1]
 
 

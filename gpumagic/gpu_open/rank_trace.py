@@ -232,18 +232,14 @@ _OF_OPERATORS: dict[Kind | None, str] = {
     Kind.MATMUL: "matrix product",
     Kind.CONVOLUTION: "convolution",
     Kind.ATTENTION: "attention",
-    Kind.ELEMENTWISE: "elementwise",
-    Kind.CAST: "elementwise",
-    Kind.FILL: "elementwise",
     Kind.REDUCTION: "reduction",
-    Kind.SOFTMAX: "softmax",
-    Kind.LOG_SOFTMAX: "softmax",
-    Kind.NORM: "normalisation",
-    Kind.NORM_BACKWARD: "normalisation",
-    Kind.EMBEDDING: "indexing and copies",
-    Kind.COPY: "indexing and copies",
-    Kind.INDEXED_WRITE: "indexing and copies",
     Kind.OPTIMIZER: "optimizer",
+    **dict.fromkeys((Kind.ELEMENTWISE, Kind.CAST, Kind.FILL), "elementwise"),
+    **dict.fromkeys((Kind.SOFTMAX, Kind.LOG_SOFTMAX), "softmax"),
+    **dict.fromkeys((Kind.NORM, Kind.NORM_BACKWARD), "normalisation"),
+    **dict.fromkeys(
+        (Kind.EMBEDDING, Kind.COPY, Kind.INDEXED_WRITE), "indexing and copies"
+    ),
 }
 
 

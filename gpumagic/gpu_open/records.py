@@ -237,6 +237,16 @@ class Together(Record):
     differences: tuple[Difference, ...] = ()  # what it spent more on, the most first
     one_clock: bool = False  # whether the clocks of all agree
 
+    @property
+    def slow(self) -> RankShare | None:
+        """The slowest, where one stands out."""
+        return next((each for each in self.ranks if each.rank == self.slowest), None)
+
+    @property
+    def tried(self) -> int:
+        """How many collectives there are."""
+        return self.matched + self.unmatched
+
 
 # ------------------------------------------------------------------------ two runs
 
@@ -324,7 +334,6 @@ class LineMemory(Record):
 class MemoryCourse(Record):
     """How much was in use from event to event, by line: stretches of equal length."""
 
-    events: int  # how many there are in all
     # for each of the largest dozen its place in `SnapshotOfDevice.lines`; the last is
     # None: all others together
     lines: tuple[int | None, ...]
@@ -392,6 +401,16 @@ class Replayed(Record):
     # is before the first, None if it never did
     failed_event: int | None = None
 
+    @property
+    def name(self) -> str:
+        """Its setting in words."""
+        return self.setting or "torch's default"
+
+    @property
+    def fails(self) -> bool:
+        """Whether memory ran out."""
+        return self.failed_event is not None
+
 
 @dataclass(frozen=True)
 class ReplayOf(Record):
@@ -456,13 +475,10 @@ class SnapshotReport(Report):
 
     def drawing(self) -> Any:
         """What was asked, else what the file tells."""
-        from gpumagic.gpu_open import answer_replay, answer_snapshot
+        from gpumagic.gpu_open import answer_snapshot
 
-        if self.replays:
-            title, parts = answer_replay.headline(self), answer_replay.parts(self)
-        else:
-            title, parts = answer_snapshot.headline(self), answer_snapshot.parts(self)
-        return _drawn(title, self.left_out, parts)
+        title = answer_snapshot.headline(self)
+        return _drawn(title, self.left_out, answer_snapshot.parts(self))
 
 
 def _drawn(

@@ -78,7 +78,6 @@ def course_of(*entries, events):
             for where, levels, taken, given_back in entries
         ),
         "course": MemoryCourse(
-            events,
             tuple(range(len(entries))),
             tuple(each[1] for each in entries),
             length_s=events * 1.3e-4,
