@@ -44,7 +44,7 @@ _CALLS = {SpanKind.LAUNCH: "launch", SpanKind.WAIT: "host waits"}
 
 _Row: TypeAlias = "PieceRow[str, int]"
 
-# A mark about nearly all that host or device did says nothing of a moment.
+# A mark about nearly all that is seen says nothing of a moment.
 _NEARLY_ALL = 0.9
 
 _FRAME = re.compile(r"(?P<file>.+?)\(\d+\): .+", re.DOTALL)
@@ -150,29 +150,6 @@ def overlaid(
             yield at, end, label, None
 
 
-def span_of(*lists: Sequence[HostEvent]) -> tuple[int, int] | None:
-    """From the first beginning to the last end; each list in order of beginning."""
-    lists = tuple(filter(None, lists))
-    if not lists:
-        return None
-    ends_ns = (max(map(itemgetter(1), rows)) for rows in lists)
-    return min(rows[0][0] for rows in lists), max(ends_ns)
-
-
-def telling(
-    marks: Iterable[HostEvent], spans: Iterable[tuple[int, int] | None]
-) -> list[HostEvent]:
-    """The marks that are no step, and not around nearly all of any span."""
-
-    def covers(mark: HostEvent, start_ns: int, end_ns: int) -> bool:
-        both_ns = min(mark.end_ns, end_ns) - max(mark.start_ns, start_ns)
-        return both_ns >= _NEARLY_ALL * (end_ns - start_ns)
-
-    known = list(filter(None, spans))
-    found = (mark for mark in marks if not mark.name.startswith(STEP))
-    return [mark for mark in found if not any(covers(mark, *each) for each in known)]
-
-
 # ------------------------------------------------------------------------- phases
 
 
@@ -206,15 +183,13 @@ class Phases:
     def at(self, thread: Any, moment_ns: int) -> str:
         """The phase that a thread was in; "" where none is known."""
         found = at(self._threads.get(thread, []), moment_ns)
-        if found is not None:
-            return found
-        if thread in self._own:
-            return BACKWARD
+        if found is not None or thread in self._own:
+            return found or BACKWARD
+        # In another thread's one, who knows for whom this is.
+        is_inside = at(self._all, moment_ns) is not None
         following = bisect_right(self._all, moment_ns, key=itemgetter(0))
-        if following and self._all[following - 1][1] > moment_ns:
-            return ""  # another thread is in one, and who knows for whom this is
-        coming = self._all[following][2] if following < len(self._all) else ""
-        return FORWARD if coming == BACKWARD else ""
+        coming = [] if is_inside else self._all[following : following + 1]
+        return FORWARD if any(row[2] == BACKWARD for row in coming) else ""
 
 
 def is_users(name: str) -> bool:
@@ -229,8 +204,13 @@ def is_users(name: str) -> bool:
 class Threads:
     """What each thread was in: outermost operators and calls, innermost functions."""
 
-    def __init__(self, events: TraceEvents, marks: Iterable[HostEvent]) -> None:
-        self._marks = by_thread(marks)
+    def __init__(self, events: TraceEvents, length_ns: int) -> None:
+        self._marks = by_thread(
+            each
+            for each in events.marks
+            if each.end_ns - each.start_ns < _NEARLY_ALL * length_ns
+            and not each.name.startswith(STEP)
+        )
         self._operators, self.calls = (
             {thread: outermost(its) for thread, its in by_thread(rows).items()}
             for rows in (events.operators, events.calls)

@@ -42,11 +42,14 @@ def rank_of(events: TraceEvents) -> RankTrace:
     work = events.work
     compute, communication, copy = _by_use(work)
     busy = merged([*compute, *communication, *copy])
-    hosts = host.span_of(events.operators, events.calls, events.marks)
-    zero_ns = busy[0][0] if busy else hosts[0] if hosts else None
+    lists = [*filter(None, (events.operators, events.calls, events.marks))]
+    host_ns = min((rows[0][0] for rows in lists), default=None)
+    host_length_ns = max((each[1] for rows in lists for each in rows), default=0)
+    host_length_ns -= host_ns or 0
+    zero_ns = busy[0][0] if busy else host_ns
     origin_ns = zero_ns or 0
-    spans = hosts, (busy[0][0], busy[-1][1]) if busy else None
-    threads = host.Threads(events, host.telling(events.marks, spans))
+    length_ns = busy[-1][1] - busy[0][0] if busy else host_length_ns
+    threads = host.Threads(events, length_ns)
     phases = host.Phases(events)
     trace = RankTrace(
         events.file,
@@ -58,12 +61,11 @@ def rank_of(events: TraceEvents) -> RankTrace:
         lanes=lanes_of(events, threads, origin_ns),
         steps=tuple(_steps(events.marks, busy, origin_ns)),
         phases=tuple(_phases(events, phases)),
-        host_length_s=(hosts[1] - hosts[0]) / 1e9 if hosts else None,
+        host_length_s=None if host_ns is None else host_length_ns / 1e9,
         zero_ns=zero_ns if events.since_1970 else None,
     )
     if not busy:
         return replace(trace, collectives=on_the_host(events, phases, origin_ns))
-    length_ns = busy[-1][1] - busy[0][0]
     either_ns = length(merged([*compute, *communication]))
     hidden_ns = length(compute) + length(communication) - either_ns
     return replace(

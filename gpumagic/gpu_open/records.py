@@ -41,12 +41,15 @@ class FileRead(Record):
         return shlex.quote(path) if len(path) <= _LONGEST_TYPED else self.name[-60:]
 
 
+# -------------------------------------------------------------------------- one rank
+
+
 @dataclass(frozen=True)
 class KernelSum(Record):
     """All runs of the kernels of one name."""
 
     name: str  # as the file has it
-    kind: str  # what it works out, in words: "matrix product", "communication",
+    kind: str  # what it works out, in words: "matrix product", "communication", ...
     count: int
     total_s: float
 
@@ -55,18 +58,14 @@ class KernelSum(Record):
 class HostWork(Record):
     """What the host was in while the device was idle and nothing was launched."""
 
-    # the outermost operator or annotation, else the call, else the user's function;
-    # None where the trace tells nothing
+    # the outermost operator or annotation, else the call, else the user's function
     name: str | None
     seconds: float
 
 
 @dataclass(frozen=True)
 class Idle(Record):
-    """Why nothing ran on the device, between its first work and its last.
-
-    The first three add up to the idle time.
-    """
+    """Why nothing ran on the device; the first three add up to the idle time."""
 
     # the next work was launched only after the device ran dry: until that launch
     host_late_s: float
@@ -100,10 +99,8 @@ class Collective(Record):
 
     name: str  # "all_reduce", "send", ...; as the file has it where it is none
     group: str | None  # the name of its process group
-    # the group's own sequence number where the file has it of all, else its place in
-    # the order of the calls
-    number: int
-    numbered: bool  # whether it is the group's own
+    number: int  # the group's own, or its place in the order of the calls
+    numbered: bool  # whether it is the group's own, which the file has of all
     start_s: float  # when its kernel began
     end_s: float
     nbytes: int | None = None  # what this rank put in
@@ -111,10 +108,9 @@ class Collective(Record):
     # which ranks are in the group, as the file writes them: "[0, 1]". Groups of one
     # name with other members are other groups.
     members: str | None = None
-    # how long, from its start to its end, a kernel ran that does not communicate;
-    # None where nobody has looked
+    # how long a kernel ran meanwhile that does not communicate, and when; of very many
+    # gaps the narrowest count as part
     hidden_s: float | None = None
-    # when that was, from and until; of very many gaps the narrowest count as part
     hidden: tuple[tuple[float, float], ...] = ()
 
 
@@ -163,8 +159,7 @@ class RankTrace(Record):
     # host was in when it launched, without communication (there it may only wait);
     # "input": how long the host waited for batches. Each where it can be told.
     phases: tuple[tuple[str, float], ...] = ()
-    # from the first event of the host to its last; all that is known without a device
-    host_length_s: float | None = None
+    host_length_s: float | None = None  # from the host's first event to its last
     # the moment of second 0, by the clock of the file since 1970, or of the simulated
     # machine; None where that clock began anywhere
     zero_ns: int | None = None
@@ -228,11 +223,9 @@ class Together(Record):
     ranks: tuple[RankShare, ...]  # in order of their numbers
     world_size: int | None  # how many there were, also those whose file is not here
     matched: int  # how many collectives were found on all ranks of their group
-    # how many were not, and tell nothing of waits; sending from one rank to one other
-    # is neither
+    # how many were not, and tell nothing of waits; what is between two is neither
     unmatched: int
-    # the rank whose own work took longest; None where none stands out
-    slowest: int | None = None
+    slowest: int | None = None  # whose own work took longest; None: nobody stands out
     ratio: float | None = None  # its own work over that in the median
     differences: tuple[Difference, ...] = ()  # what it spent more on, the most first
     one_clock: bool = False  # whether the clocks of all agree
@@ -276,20 +269,13 @@ class Comparison(Record):
     busy_before_s: float | None
     busy_after_s: float | None
     kernels: tuple[Change, ...]  # the largest differences first
-    # whether all figures are those of a median step, as their numbers differ
-    per_step: bool = False
+    per_step: bool = False  # whether all is of a median step, as their numbers differ
 
     @property
     def ratio(self) -> float | None:
         """How much longer the second took; None where one has no device work."""
         before_s, after_s = self.length_before_s, self.length_after_s
         return after_s / before_s if before_s and after_s else None
-
-    @property
-    def culprit(self) -> Change | None:
-        """What changed most in the direction of the whole."""
-        more_s = self.more_s
-        return next((each for each in self.kernels if each.more_s * more_s > 0), None)
 
     @property
     def more_s(self) -> float:
@@ -302,6 +288,15 @@ class Comparison(Record):
         if self.busy_before_s is None or self.busy_after_s is None:
             return 0.0
         return self.more_s - (self.busy_after_s - self.busy_before_s)
+
+    @property
+    def culprit(self) -> Change | None:
+        """What changed most in the direction of the whole."""
+        more_s = self.more_s
+        return next((each for each in self.kernels if each.more_s * more_s > 0), None)
+
+
+# ------------------------------------------------------------------ memory snapshots
 
 
 @dataclass(frozen=True)
@@ -319,10 +314,9 @@ class Failure(Record):
 class LineMemory(Record):
     """What one line of code has taken; line None is all that is known by no line."""
 
-    # the user's innermost line
-    line: CodeLine | None
-    # whether this is what was taken before the recording began. Its line is known of
-    # what is still there in the end.
+    line: CodeLine | None  # the user's innermost
+    # whether this is what was taken before the recording began; its line is known of
+    # what is still there in the end
     before: bool
     now_bytes: int  # what of it is in use at the end
     at_peak_bytes: int  # what of it was in use at the peak
@@ -340,8 +334,7 @@ class MemoryCourse(Record):
     # for each of these the most it held in each stretch, at the moment when all of
     # them together were highest there
     levels_bytes: tuple[tuple[int, ...], ...]
-    # from the first event to the last; None without times
-    length_s: float | None = None
+    length_s: float | None = None  # from the first event to the last
 
 
 @dataclass(frozen=True)
@@ -352,8 +345,8 @@ class SnapshotOfDevice(Record):
     allocated_bytes: int  # in use, as the allocator rounds
     reserved_bytes: int  # taken from the driver
     segments: tuple[Segment, ...]  # as the snapshot has them
-    # how many allocations and frees are recorded, and errors for want of memory.
-    # Numbers of events count these alone.
+    # how many allocations, frees and errors for want of memory are recorded; numbers
+    # of events count these alone
     events: int = 0
     complete: bool = False  # whether the history reaches back to the first allocation
     fits_together: bool = True  # whether history and segments tell the same in the end
@@ -387,10 +380,9 @@ class Growth(Record):
 class Replayed(Record):
     """The requests of a history under a setting: as recorded, or served again."""
 
-    # as PYTORCH_CUDA_ALLOC_CONF would say it; "" is torch's default
-    setting: str
-    # how much memory torch may take of the device, without the context and what
-    # others hold; None: as much as is asked for
+    setting: str  # as PYTORCH_CUDA_ALLOC_CONF would say it; "" is torch's default
+    # what torch may take of the device, without the context and what others hold;
+    # None: as much as is asked for
     total_bytes: int | None
     recorded: bool  # whether it is what the recording itself tells
     peak_reserved_bytes: int  # the most taken from the driver
@@ -419,11 +411,14 @@ class ReplayOf(Record):
     device: int  # which one
     replays: tuple[Replayed, ...] = ()  # what was recorded first
     # what the rules reserve under the recorded setting, to be held against what it
-    # did reserve
+    # did reserve, and whether memory runs out by them as well
     again_bytes: int | None = None
-    again_failed: bool = False  # whether memory runs out by them as well
+    again_failed: bool = False
     why_not: str | None = None  # why nothing could be replayed; None if it could
     notes: tuple[str, ...] = ()  # what of the recording cannot be told, in sentences
+
+
+# ----------------------------------------------------------------------- the reports
 
 
 @dataclass(frozen=True)
@@ -431,13 +426,10 @@ class TraceReport(Report):
     """Traces of torch's profiler."""
 
     ranks: tuple[RankTrace, ...]  # one for each file
-    # what ranks did to each other, of more than one
-    together: Together | None = None
-    # what changed, of two runs of the same code
-    comparison: Comparison | None = None
+    together: Together | None = None  # what ranks did to each other, of more than one
+    comparison: Comparison | None = None  # what changed, of two runs of the same code
     read_s: float | None = None  # how long reading took
-    # files that could not be read, or are of another kind
-    left_out: tuple[FileRead, ...] = ()
+    left_out: tuple[FileRead, ...] = ()  # could not be read, or are of another kind
 
     def drawing(self) -> Any:
         """What the files are about decides what is said first."""
@@ -463,15 +455,13 @@ class SnapshotReport(Report):
     files: tuple[FileRead, ...]  # where from
     # of the last file, those with memory: what ran out first, then the fullest
     devices: tuple[SnapshotOfDevice, ...]
-    # how the allocator was set, as PYTORCH_CUDA_ALLOC_CONF would say it; None where
-    # the file does not tell
+    # as PYTORCH_CUDA_ALLOC_CONF would say it; None where the file does not tell
     settings: str | None = None
     # of two: what is there in the second and not in the first, most first
     grown: tuple[Growth, ...] | None = None
     replays: tuple[ReplayOf, ...] = ()  # where they were asked for
     read_s: float | None = None  # how long reading took
-    # files of the folder that could not be read, or are of another kind
-    left_out: tuple[FileRead, ...] = ()
+    left_out: tuple[FileRead, ...] = ()  # could not be read, or are of another kind
 
     def drawing(self) -> Any:
         """What was asked, else what the file tells."""
@@ -482,10 +472,7 @@ class SnapshotReport(Report):
 
 
 def _drawn(
-    title: str,
-    left_out: tuple[FileRead, ...],
-    parts: Iterable[Any],
-    label: str = "",
+    title: str, left_out: tuple[FileRead, ...], parts: Iterable[Any], label: str = ""
 ) -> Any:
     """The answer, after what is said of files that are not in it."""
     from gpumagic.drawing import Drawing, Note, one_screen

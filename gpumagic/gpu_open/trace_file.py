@@ -12,7 +12,7 @@ import math
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -30,6 +30,8 @@ from gpumagic.report.units import printable, shortened
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from gpumagic.gpu_open.files import Opened
 
 
 class Work(NamedTuple):
@@ -204,7 +206,7 @@ def read(path: str | Path) -> TraceEvents:
             found = _decoded(file.data)
             if not found.trace_events:
                 raise GpuMagicError(f"there is no event in {shown}", AGAIN)
-            rows = _Rows(found)
+            rows = _Rows(found, file)
             rows.take(found.trace_events)
         except (msgspec.DecodeError, RecursionError) as error:
             if "truncated" in str(error):
@@ -212,13 +214,9 @@ def read(path: str | Path) -> TraceEvents:
             why = printable(first_line(error), 80)
             problem = f"{shown} is not as torch writes a trace: {why}"
             raise GpuMagicError(problem, AGAIN) from None
-        unknown = tuple(rows.unknown.most_common(_MOST_UNKNOWN))
-        sizes = len(file.data), len(found.trace_events)
-        name, folder = shortened(file.name, 200), file.folder
-        told = FileRead(name, *sizes, unknown=unknown, folder=folder)
         found.trace_events.clear()
         file.data.clear()  # so that there is room for what is made of it
-        return rows.events(told)
+        return rows.in_order()
 
 
 def _decoded(data: bytearray | bytes) -> _File:
@@ -236,34 +234,44 @@ def _decoded(data: bytearray | bytes) -> _File:
 class _Rows:
     """Sorts entries into rows; what is none is counted."""
 
-    def __init__(self, found: _File) -> None:
-        self._found = found
+    def __init__(self, found: _File, file: Opened) -> None:
+        job = _as(_Job, found.distributed_info) or _Job()
+        if job.rank is None and (named := _RANK.search(file.name)):
+            job.rank = int(named[named.lastindex or 0])
         self._simulated: _Simulated | None = _as(_Simulated, found.other_data)
         first = _first(found)
-        self._since_ns = self._counted_since(first)
+        self._since_ns = self._counted_since(found, first)
         self._zero_us = math.floor(first.ts) if first.ts < _MOST_US else 0
         self._base_ns = (self._since_ns or 0) + self._zero_us * 1000
         self._sends = functools.cache(_COMMUNICATES.search)
         self._is_users = functools.cache(is_users)
+        told = found.device_properties
+        devices = [_as(_Device, e) for e in (told if isinstance(told, list) else [])]
+        size, count = len(file.data), len(found.trace_events)
+        self._events = TraceEvents(
+            FileRead(shortened(file.name, 200), size, count, folder=file.folder),
+            rank=job.rank,
+            world_size=job.world_size,
+            device_names={each.id: each.name for each in filter(None, devices)},
+            simulated=self._simulated is not None,
+            since_1970=self._since_ns is not None,
+        )
         # Before calls are known: work, and calls, with the correlation by which they
         # find each other.
         self._work: list[tuple[Any, ...]] = []
         self._calls: list[tuple[HostEvent, Any]] = []
-        self._operators: list[HostEvent] = []
-        self._marks: list[HostEvent] = []
-        self._python: list[HostEvent] = []
         # what operators tell of collectives, by thread: start, end, arguments
         self._told: defaultdict[Any, list[tuple[int, int, _Args]]] = defaultdict(list)
         self._names: dict[str, str] = {}  # each kept once
-        self.unknown: Counter[str] = Counter()
+        self._unknown: Counter[str] = Counter()
 
-    def _counted_since(self, first: _Entry) -> int | None:
+    def _counted_since(self, found: _File, first: _Entry) -> int | None:
         """What is to be added to count from 1970 on; None where that is not known."""
         if self._simulated is not None:
             return self._simulated.began_ns
         if _FIRST_NS < first.ts * 1000 < math.inf:
             return 0
-        base: int | None = _as(_Whole, self._found.base_time_nanoseconds)
+        base: int | None = _as(_Whole, found.base_time_nanoseconds)
         return base if base is not None and base > _FIRST_NS else None
 
     def take(self, entries: list[msgspec.Raw]) -> None:
@@ -277,7 +285,7 @@ class _Rows:
                 if abs(entry.ts) < _MOST_US and 0 <= entry.dur < _MOST_US:
                     by_kind[entry.cat].append(entry)
                 else:
-                    self.unknown["without a time that can be true"] += 1
+                    self._unknown["without a time that can be true"] += 1
             for kind, its in by_kind.items():
                 self._take(kind, its)
 
@@ -295,11 +303,13 @@ class _Rows:
             keys = (each.args.correlation if each.args else None for each in its)
             self._calls += zip(self._timed(its), keys, strict=True)
         elif small == kineto.MARK:
-            self._marks += self._timed(its)
+            self._events.marks += self._timed(its)
         elif small == "python_function":
-            self._python += self._timed([e for e in its if self._is_users(e.name)])
+            self._events.python += self._timed(
+                [e for e in its if self._is_users(e.name)]
+            )
         elif small not in _NO_ROWS:
-            self.unknown[printable(kind, 40) or "without a kind"] += len(its)
+            self._unknown[printable(kind, 40) or "without a kind"] += len(its)
 
     def _timed(self, entries: list[_Entry]) -> list[HostEvent]:
         # From a moment near to it on: the product of a large time is not exact.
@@ -318,7 +328,7 @@ class _Rows:
 
     def _take_operators(self, entries: list[_Entry]) -> None:
         rows, own = self._timed(entries), kineto.OWN_TRACES
-        self._operators += [each for each in rows if not each[2].startswith(own)]
+        self._events.operators += [each for each in rows if not each[2].startswith(own)]
         for row, entry in zip(rows, entries, strict=True):
             if row[2] == _COLLECTIVE and entry.args:
                 self._told[row.thread].append((*row[:2], entry.args))
@@ -341,36 +351,30 @@ class _Rows:
 
     # ---------------------------------------------------------------- altogether
 
-    def events(self, file: FileRead) -> TraceEvents:
-        """All rows in order, with what the file tells beside them."""
-        found, simulated = self._found, self._simulated
-        job = _as(_Job, found.distributed_info) or _Job()
-        rank = job.rank
-        if rank is None and (named := _RANK.search(file.name)):
-            rank = int(named[named.lastindex or 0])
-        told = found.device_properties
-        devices = [_as(_Device, e) for e in (told if isinstance(told, list) else [])]
-        names: dict[Any, str] = {each.id: each.name for each in filter(None, devices)}
-        if simulated is not None:
-            names = dict.fromkeys({row[4] for row in self._work}, simulated.machine)
-        for rows in (self._operators, self._marks, self._python):
+    def in_order(self) -> TraceEvents:
+        """All rows in order, each piece of work with its call."""
+        events = self._events
+        unknown = tuple(self._unknown.most_common(_MOST_UNKNOWN))
+        events.file = replace(events.file, unknown=unknown)
+        if self._simulated is not None:
+            worked = {row[4] for row in self._work}
+            events.device_names = dict.fromkeys(worked, self._simulated.machine)
+        for rows in (events.operators, events.marks, events.python):
             rows.sort(key=_order)
         self._calls.sort(key=lambda call: _order(call[0]))
-        calls = [call for call, _ in self._calls]
-        return TraceEvents(
-            file,
-            self._called(),
-            calls,
-            self._operators,
-            self._marks,
-            self._python,
-            main_thread=self._main_thread(calls),
-            rank=rank,
-            world_size=job.world_size,
-            device_names=names,
-            simulated=simulated is not None,
-            since_1970=self._since_ns is not None,
-        )
+        events.calls = [call for call, _ in self._calls]
+        events.work = self._called()
+        # The thread that steps are marked on, or that launched most.
+        kind_of = functools.cache(kineto.kind_of_call)
+        for threads in (
+            [row.thread for row in events.marks if row.name.startswith(STEP)],
+            [e.thread for e in events.calls if kind_of(e.name) is SpanKind.LAUNCH],
+            [row.thread for row in events.operators],
+        ):
+            if threads:
+                events.main_thread = Counter(threads).most_common(1)[0][0]
+                break
+        return events
 
     def _called(self) -> list[Work]:
         """Work in order, each piece with its call."""
@@ -400,18 +404,6 @@ class _Rows:
         told = self._told.get(call.thread, [])
         at = bisect_right(told, call.start_ns, key=itemgetter(0)) - 1
         return _told(told[at][2]) if at >= 0 and told[at][1] >= call.start_ns else {}
-
-    def _main_thread(self, calls: list[HostEvent]) -> Any:
-        """The one that steps are marked on, or that launched most."""
-        kind_of = functools.cache(kineto.kind_of_call)
-        for threads in (
-            (row.thread for row in self._marks if row.name.startswith(STEP)),
-            (row.thread for row in calls if kind_of(row.name) is SpanKind.LAUNCH),
-            (row.thread for row in self._operators),
-        ):
-            for thread, _ in Counter(threads).most_common(1):
-                return thread
-        return None
 
 
 def _order(row: tuple[Any, ...]) -> tuple[int, int]:
