@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from gpumagic.cuda_sync_time.answer_run import TimingReport
     from gpumagic.cuda_sync_time.api import Watched
-    from gpumagic.gpu_open.trace_events import TraceEvents
-    from gpumagic.gpu_open.trace_records import RankTrace
+    from gpumagic.gpu_open.records import RankTrace
+    from gpumagic.gpu_open.trace_file import TraceEvents
     from gpumagic.gpu_select.answer_gpus import SelectReport
     from gpumagic.gpu_select.report import Row
 

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gpumagic.gpu_open.trace_records import (
+from gpumagic.gpu_open.records import (
     Collective,
     FileRead,
     HostWork,
@@ -161,7 +161,7 @@ def _trace(  # noqa: PLR0913 -- see above
         length_s=length_s,
         busy_s=took(work + moves),
         kernels=tuple(
-            KernelSum(*_KINDS[phase], 1, each, each) for phase, each in sums.items()
+            KernelSum(*_KINDS[phase], 1, each) for phase, each in sums.items()
         ),
         idle=Idle(
             late_s,

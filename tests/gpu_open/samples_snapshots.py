@@ -10,17 +10,17 @@ from dataclasses import replace
 from itertools import accumulate
 
 from gpumagic.gpu_mem.records import Block, BlockState, Segment
-from gpumagic.gpu_open.answer_recording import SnapshotReport
-from gpumagic.gpu_open.memory_records import (
+from gpumagic.gpu_open.records import (
     Failure,
+    FileRead,
     Growth,
     LineMemory,
     MemoryCourse,
     Replayed,
     ReplayOf,
     SnapshotOfDevice,
+    SnapshotReport,
 )
-from gpumagic.gpu_open.trace_records import FileRead
 from gpumagic.report.places import CodeLine
 
 MIB, GIB = 2**20, 2**30
@@ -78,7 +78,6 @@ def course_of(*entries, events):
             for where, levels, taken, given_back in entries
         ),
         "course": MemoryCourse(
-            events,
             tuple(range(len(entries))),
             tuple(each[1] for each in entries),
             length_s=events * 1.3e-4,
@@ -226,9 +225,9 @@ GROWN = SnapshotReport(
     (_LEAKING,),
     "",
     grown=(
-        Growth(0, LOSSES, gib(0.15), gib(1.3), 30, 260),
-        Growth(0, STEP, 0, gib(0.04), 0, 2),
-        Growth(0, None, gib(0.01), gib(0.02), 9, 14),
+        Growth(LOSSES, gib(0.15), gib(1.3), 30, 260),
+        Growth(STEP, 0, gib(0.04), 0, 2),
+        Growth(None, gib(0.01), gib(0.02), 9, 14),
     ),
     read_s=1.31,
 )

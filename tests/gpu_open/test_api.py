@@ -15,8 +15,8 @@ import pytest
 
 from gpumagic import gpu_open
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_open import many
-from gpumagic.gpu_open.trace_records import FileRead
+from gpumagic.gpu_open import api
+from gpumagic.gpu_open.records import FileRead
 from tests.gpu_open.written import write_job, write_snapshot, write_trace
 
 REPOSITORY = Path(__file__).parents[2]
@@ -30,8 +30,8 @@ print([each.rank for each in gpu_open.read(*sys.argv[1:]).ranks])
 @pytest.fixture
 def in_processes(monkeypatch):
     """Each file is read by a process of its own, however small it is."""
-    monkeypatch.setattr(many, "_WORTH_A_PROCESS_BYTES", 0)
-    monkeypatch.setattr(many, "_processors", lambda: 4)
+    monkeypatch.setattr(api, "_WORTH_A_PROCESS_BYTES", 0)
+    monkeypatch.setattr(api, "_processors", lambda: 4)
 
 
 # ------------------------------------------------------------- one, two, many files
@@ -157,7 +157,7 @@ def test_processes_of_their_own_tell_the_same(tmp_path):
 
     report = gpu_open.read(*files, progress=told.append)
 
-    here = [many.rank_in(file) for file in files if file != files[2]]
+    here = [api.rank_in(file) for file in files if file != files[2]]
     assert list(report.ranks) == here
     assert [each.name for each in report.left_out] == ["rank2.json.gz"]
     assert told == [number / 8 for number in range(1, 9)]
@@ -165,7 +165,7 @@ def test_processes_of_their_own_tell_the_same(tmp_path):
 
 def test_processes_need_no_more_than_this_one(tmp_path):
     """What lies in the current folder under the name of a module is not imported."""
-    files = write_job(tmp_path / "job", 2, padding=many._WORTH_A_PROCESS_BYTES)
+    files = write_job(tmp_path / "job", 2, padding=api._WORTH_A_PROCESS_BYTES)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "zipfile.py").write_text("raise SystemExit('imported')")
@@ -196,7 +196,7 @@ def readers(monkeypatch):
         begun.append(popen([words[0], "-c", program], **options))
         return begun[-1]
 
-    monkeypatch.setattr(many.subprocess, "Popen", endless)
+    monkeypatch.setattr(api.subprocess, "Popen", endless)
     try:
         yield begun
     finally:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.gpu_open.answer_changes import compare
-from gpumagic.gpu_open.trace_records import (
+from gpumagic.gpu_open.records import (
     FileRead,
     KernelSum,
     RankTrace,
@@ -29,7 +29,7 @@ def _run(kernels=None, steps=0, **more):
     return RankTrace(
         FileRead("rank0.json", 1, 1),
         kernels=tuple(
-            KernelSum(name, "elementwise", count, total / 1e6, total / 1e6)
+            KernelSum(name, "elementwise", count, total / 1e6)
             for name, (count, total) in (kernels or {}).items()
         ),
         steps=tuple(

@@ -19,7 +19,6 @@ from gpumagic.gpu_open.files import by_kind, found, opened
 TRACE = b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "name": "a"}]}'
 LIST = b'\n[ {"name": "aten::mm", "ph": "X", "ts": 1, "dur": 2, "pid": 1}]'
 SNAPSHOT = json.dumps({"segments": [], "device_traces": [[]]}).encode()
-SEGMENTS = json.dumps([{"device": 0, "segment_type": "large", "blocks": []}]).encode()
 PICKLE = pickle.dumps({"segments": [], "device_traces": [[]]})
 
 
@@ -41,7 +40,6 @@ def write(tmp_path):
         (TRACE, "trace"),
         (LIST, "trace"),
         (SNAPSHOT, "snapshot"),
-        (SEGMENTS, "snapshot"),
         (PICKLE, "snapshot"),
         (b'{"a": "' + b"x" * 500_000 + b'", "traceEvents": []}', "trace"),
     ],

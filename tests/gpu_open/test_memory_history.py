@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpumagic.gpu_open.files import Opened
 from gpumagic.gpu_open.memory_history import device_of, grown
-from gpumagic.gpu_open.memory_records import Failure
+from gpumagic.gpu_open.records import Failure
 from gpumagic.gpu_open.snapshot_file import snapshot_in
 from gpumagic.report.places import CodeLine
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumagic.gpu_open.rank_trace import rank_of
-from gpumagic.gpu_open.trace_events import Work
+from gpumagic.gpu_open.trace_file import Work
 from tests.gpu_open.rows import (
     COPY,
     FILL,
@@ -289,13 +289,11 @@ def test_the_host_is_drawn_with_what_it_launches_and_waits_for():
     assert [lane.name for lane in rank.lanes] == ["host", "stream 7"]
 
 
-def test_there_are_twelve_lanes_at_most_and_the_busiest_come_first():
+def test_there_are_three_lanes_at_most_and_the_busiest_come_first():
     """Streams of several devices are told apart."""
     work = [kernel(0, 5 + stream, stream, device=stream % 2) for stream in range(20)]
 
     rank = rank_of(trace(work, operators=[host("aten::mm", 0, 5)]))
 
     names = [lane.name for lane in rank.lanes]
-    assert names[:3] == ["host", "device 1, stream 19", "device 0, stream 18"]
-    assert len(names) == 12
-    assert rank.streams == 20
+    assert names == ["host", "device 1, stream 19", "device 0, stream 18"]

@@ -107,15 +107,6 @@ def test_pickle_and_json_say_the_same(tmp_path, write):
     assert found.file.nbytes == len(write(newest()))
 
 
-def test_a_list_of_segments_is_a_snapshot():
-    """What `torch.cuda.memory_snapshot()` returns has segments alone."""
-    found = snapshot_in(opened(newest()["segments"]))
-
-    assert len(found.segments) == 1
-    assert (found.device_traces, found.settings) == ([], None)
-    assert device_of(found, 0).allocated_bytes == 2 * MIB
-
-
 @pytest.mark.parametrize(
     ("told", "text"),
     [

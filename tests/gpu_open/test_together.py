@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from gpumagic.gpu_open.records import Collective, FileRead, RankTrace
 from gpumagic.gpu_open.together import together
-from gpumagic.gpu_open.trace_records import Collective, FileRead, RankTrace
 from tests.gpu_open.ranks import training
 
 PLACES = ["forward", "backward", "input", "collective"]
@@ -41,8 +41,6 @@ def test_a_straggler_is_named_with_where_it_lies(count, where, clocks):
     if where in {"input", "collective"}:
         assert "host late" in {each.what for each in found.differences}
     assert max(found.ranks, key=lambda each: each.blamed_s).rank == 1
-    if where != "collective":
-        assert max(found.ranks, key=lambda each: each.last).rank == 1
 
 
 def test_what_the_others_waited_is_what_was_planted():
@@ -275,6 +273,5 @@ def test_two_recorded_ranks_of_which_each_lacks_some():
     # 4,859 + 3,302 + 84 + 22,328 + 1,292 us, by arrival; by duration about as much.
     assert found.ranks[0].waits_s == pytest.approx(31.865e-3, rel=0.02)
     assert found.ranks[1].waits_s < 0.5e-3
-    assert found.ranks[1].last >= 4
     assert found.slowest is None
     assert found.one_clock

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumagic.gpu_open.rank_trace import rank_of
-from gpumagic.gpu_open.trace_events import Work
+from gpumagic.gpu_open.trace_file import Work
 from gpumagic.gpu_ranks import analysis, on_rank
 from gpumagic.gpu_ranks.answer_seats import seats_of
 from gpumagic.gpu_ranks.answer_where import where_of
