@@ -118,7 +118,6 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
         times=times,
         matched=len(waits.latest),
         unmatched=waits.untold,
-        waits_more_s=max(share.more_ns for share in waits.shares.values()) / _NS,
         slowest=slowest,
         ratio=own_s[slowest] / others_s if slowest is not None and others_s else None,
         during=_during(through, slowest),
@@ -138,20 +137,13 @@ def _is_part(done: Done) -> bool:
 def _offsets(done: Mapping[int, Done]) -> Mapping[int, Offset]:
     """What is added to the clock of each rank to have one for all.
 
-    Ranks of one host have one clock, or have told how theirs stands to that of rank 0;
-    else clocks are put together by the ends of what ranks did together.
+    Ranks of one host have one clock; else clocks are put together by the ends of what
+    ranks did together.
     """
     by_model = any(each.by_model for each in done.values())
     hosts = {(each.seat.host, each.seat.machine) for each in done.values()}
     if len(hosts) == 1 and not by_model:
         return {name: Offset(0, 0) for name in done}
-    told = {
-        name: Offset(each.offset_ns, each.offset_error_ns)
-        for name, each in done.items()
-        if each.offset_ns is not None
-    }
-    if not by_model and len(told) == len(done):
-        return told
     if not all(each.has_ends for each in done.values()):
         return {}
     ends: dict[int, dict[Hashable, int]] = {

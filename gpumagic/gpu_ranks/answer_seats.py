@@ -5,12 +5,11 @@ from __future__ import annotations
 import enum
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from gpumagic.drawing import (
     Badge,
     Column,
-    Details,
     Drawing,
     Grid,
     Note,
@@ -20,20 +19,19 @@ from gpumagic.drawing import (
     how_measured,
     one_screen,
 )
-from gpumagic.drawing.document import MOST_ROWS
+from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_ranks import unfinished as words
 from gpumagic.gpu_ranks.answers import DOCTOR, Seat, Unfinished, each_once
 from gpumagic.report.record import Record, Report
 from gpumagic.report.units import UNKNOWN, count_text, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from gpumagic.drawing import Part
     from gpumagic.gpu_ranks.answers import Answer
     from gpumagic.gpu_ranks.unfinished import Names
 
-_MOST_FOLDED = 64  # seats in a list
 _HOW = (
     "Once CUDA has started in a process, the driver says which GPU it uses. "
     "Before, it is predicted from the variables. "
@@ -196,20 +194,15 @@ def _findings(found: Sequence[Seat]) -> Iterator[SeatFinding]:
 
 
 def _parts(report: SeatsReport) -> Iterator[Part]:
-    """Ranks, or of many their hosts, then what to type."""
+    """Ranks, those that something is wrong with first, then what to type."""
     names, seats = words.Names(report.seats), report.seats
     models = {each.gpu_name for each in seats if each.gpu_name}
     gpus = f", on {models.pop()}" if len(models) == 1 else ""
     group = f"; their group is over {report.backend}" if report.backend else ""
     caption = f"Who sits where{gpus}{group}"
-    is_long = len(seats) > MOST_ROWS
     if seats:
-        by = _by_host(report) if is_long else _by_rank(report, names)
-        yield replace(by, caption=caption)
+        yield replace(_by_rank(report, names), caption=caption)
     yield from _notes(report, names)
-    if is_long:
-        every = _by_rank(report, names).beginning(_MOST_FOLDED)
-        yield Details(f"Every {names.noun}", (every,), "ranks")
     facts = (
         ("group", f"over {report.backend}" if report.backend else "none that is known"),
         ("certain", _certainty(seats) if seats else UNKNOWN),
@@ -255,9 +248,10 @@ def _by_rank(report: SeatsReport, names: Names) -> Table:
     columns += (
         _column("Local rank", "local_rank", number=True),
         Property(Column("GPU"), _gpu_text),
-        Property(Column("Is"), lambda each: _badge([each], report)),
+        Property(Column("Is"), lambda each: _badge(each, report)),
     )
-    return Table.of("", columns, report.seats)
+    rows = sorted(report.seats, key=lambda each: _wrong(each, report) is None)
+    return Table.of("", columns, rows, name="ranks")
 
 
 def _text(value: object) -> str:
@@ -268,44 +262,63 @@ def _gpu_text(seat: Seat) -> str:
     return _text(seat.gpu and shortened(_text(seat.gpu_number), 12))
 
 
-def _wrong(seats: Sequence[Seat], report: SeatsReport) -> list[Misplaced]:
-    """What is wrong with each that something is wrong with: the gravest."""
-    there = [e for e in report.findings if e.kind is not Misplaced.VERSIONS]
-    found = (
-        next((e.kind for e in there if seat.name in e.ranks), None) for seat in seats
-    )
-    return [each for each in found if each is not None]
+def _wrong(seat: Seat, report: SeatsReport) -> Misplaced | None:
+    """The gravest of what is wrong with one rank."""
+    there = (e for e in report.findings if seat.name in e.ranks)
+    return next((e.kind for e in there if e.kind is not Misplaced.VERSIONS), None)
 
 
-def _badge(seats: Sequence[Seat], report: SeatsReport) -> Badge:
-    """What is wrong with the first of them that has something; else how certain."""
-    if bad := _wrong(seats, report):
-        count = f"{len(bad)} " if len(seats) > 1 else ""
-        return Badge(f"{count}{bad[0].value}", _severity(bad[0]))
-    if any(each.gpu is None for each in seats):
+def _badge(seat: Seat, report: SeatsReport) -> Badge:
+    if wrong := _wrong(seat, report):
+        return Badge(wrong.value, _severity(wrong))
+    if seat.gpu is None:
         return Badge("without a GPU", "unknown")
-    sure = all(each.confirmed for each in seats)
-    return Badge("confirmed", "ok") if sure else Badge("predicted", "note")
+    return Badge("confirmed", "ok") if seat.confirmed else Badge("predicted", "note")
 
 
-def _by_host(report: SeatsReport) -> Table:
-    hosts: dict[str, list[Seat]] = defaultdict(list)
-    for each in report.seats:
-        hosts[each.host].append(each)
-    noun = f"{words.Names(report.seats).noun.capitalize()}s"
+# ---------------------------------------------------------- who is to have which GPU
 
-    def numbers(row: Any) -> str:
-        return words.numbers_text(each.name for each in row[1])
 
-    def gpus(row: Any) -> str:
-        return str(len({each.gpu for each in row[1]} - {None}))
+class Choice(NamedTuple):
+    """A GPU that an engine may be given."""
 
-    columns = (
-        Property(Column("Host"), lambda row: row[0]),
-        Property(Column(noun), numbers),
-        Property(Column("GPUs", number=True), gpus),
-        Property(Column("Are"), lambda row: _badge(row[1], report)),
-    )
-    # What is wrong comes first, as long lists are cut.
-    rows = sorted(hosts.items(), key=lambda row: not _wrong(row[1], report))
-    return Table.of("", columns, rows, name="hosts")
+    number: int  # as nvidia-smi counts those that it lists for this engine
+    uuid: str | None
+
+
+class Asker(NamedTuple):
+    """An engine that is to have a GPU."""
+
+    host: Hashable
+    choices: tuple[Choice, ...]  # what it may be given, in the order of CUDA
+
+
+def names_of(askers: Mapping[int, Asker]) -> dict[int, str]:
+    """What each engine is given, as `gpu_select` takes it: a GPU of its own.
+
+    An engine may be given what it was started with: a batch system has left the others
+    to somebody else. Who may have one alone keeps it, and all others take the first
+    that is left.
+    """
+    taken: set[tuple[Hashable, Choice]] = set()
+    found = {}
+    for engine, (host, choices) in sorted(
+        askers.items(), key=lambda each: len(each[1].choices) > 1
+    ):
+        free = [each for each in choices if (host, each) not in taken]
+        if not free:
+            here = [e for e, each in askers.items() if each.host == host]
+            gpus = len({choice for e in here for choice in askers[e].choices})
+            raise GpuMagicError(
+                f"nothing was changed: engine {engine} finds none that is free: its "
+                f"host has {count_text(gpus, 'GPU')} for "
+                f"{count_text(len(here), 'engine')}",
+                "start as many engines as GPUs, let a batch system give each its own "
+                f"(srun --gpus-per-task=1), or choose some by --on; {DOCTOR}",
+            )
+        taken.add((host, free[0]))
+        number, uuid = free[0]
+        # Slices of one GPU have one number.
+        is_slice = [each.number for each in choices].count(number) > 1
+        found[engine] = str(uuid if is_slice and uuid else number)
+    return found

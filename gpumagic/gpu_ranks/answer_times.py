@@ -121,8 +121,6 @@ class RanksReport(Report):
     runs_out_first: int | None = None  # whose peak came nearest to its limit
     # ranks whose peak is far from that of the others, the farthest first
     odd_in_memory: tuple[int, ...] = ()
-    # how much longer a rank may have waited at most, as not all is known to the moment
-    waits_more_s: float = 0.0
     restart: str = ""  # what to type so that others take the place of those that hang
 
     def drawing(self) -> Any:
@@ -253,17 +251,8 @@ def _times(report: RanksReport, names: Names) -> Iterator[Part]:
         report.times, report.slow, lambda each: names.at(each.name)
     )
     partial = " (of those that finished)" if report.unfinished else ""
-    yield _table(report, f"What each did with its time{partial}", rows)
-
-
-def _table(report: RanksReport, caption: str, rows: Sequence[Any], *more: Any) -> Table:
-    at_least = _more_waits(report) is not None
-    known = report.moves_known
-    return view_shares.table(caption, rows, *more, moves_known=known, at_least=at_least)
-
-
-def _more_waits(report: RanksReport) -> str | None:
-    return view_shares.more_waits(report.waits_more_s, report.elapsed_s)
+    caption = f"What each did with its time{partial}"
+    yield view_shares.table(caption, rows, moves_known=report.moves_known)
 
 
 # -------------------------------------------------------------------------- notes
@@ -343,7 +332,7 @@ def _every_rank(report: RanksReport, names: Names) -> Table:
         noted = lambda row: "; ".join(dict(row.shares[0].flags).values())  # noqa: E731
         more.append(Property(Column("Noted"), noted))
     rows = [view_shares.Row(names.at(each.name), (each,)) for each in ordered]
-    table = _table(report, "", rows, *more)
+    table = view_shares.table("", rows, *more, moves_known=report.moves_known)
     return table.beginning(_FIRST) if len(rows) > MANY else table
 
 
@@ -364,7 +353,6 @@ def _how(report: RanksReport, names: Names) -> Part:
     facts = (
         (f"{names.noun}s", f"{report.ranks:,}"),
         ("collectives matched", f"{report.matched:,} of {both:,}" if both else ""),
-        ("waits", _more_waits(report) or ""),
         ("clock", clock),
         ("told by", report.told_by),
         ("known", known),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,16 +38,20 @@ from gpumagic.gpu_ranks.unfinished import (
 )
 from gpumagic.report.places import CodeLine
 from gpumagic.report.record import Record, Report
-from gpumagic.report.units import seconds_text
+from gpumagic.report.units import count_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gpumagic.drawing import Part
+    from gpumagic.drawing.progress import Place
     from gpumagic.gpu_ranks.answers import Answer
+    from gpumagic.gpu_ranks.engines import Asked
 
 _CELL_END = "the end of the cell"  # where a rank is that has come to it
 _ENDED, _WORKS = "has ended", "works"
+HANG_S = 5.0  # how long a collective may stay open until the panel tells
+_BEGINS_AFTER_S, _S_BETWEEN = 1.0, 0.25  # of the panel
 _HOW = (
     "Ranks told it while they ran, by torch's flight recorder where there is one; "
     "nothing was stopped. A rank can be silent while one long call keeps Python's lock."
@@ -276,3 +281,44 @@ def where_table(report: WhereReport) -> Table:
     )
     rows = sorted(alike.items(), key=lambda row: (len(row[1]), row[1]))
     return Table.of("Where ranks are", properties, rows, name="ranks")
+
+
+# ------------------------------------------------------------------ while a cell runs
+
+
+class Panel:
+    """Draws where ranks are, once a cell takes long; it says who hangs."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._began_s = self._drawn_s = time.monotonic()
+
+    def see(self, asked: Asked) -> None:
+        """Draw how things stand, four times a second at most."""
+        now_s = time.monotonic()
+        is_early = now_s - self._began_s < _BEGINS_AFTER_S and not asked.interrupted
+        if not is_early and now_s - self._drawn_s >= _S_BETWEEN:
+            self._drawn_s = now_s
+            self._place.show(self._drawing(asked, now_s))
+
+    def _drawing(self, asked: Asked, now_s: float) -> Drawing:
+        where = where_of([each for each in asked.checked() if not _is_silent(each)])
+        engines = f"{len(asked.running)} of {count_text(len(asked.results), 'engine')}"
+        title = f"{engines} run since {seconds_text(now_s - self._began_s)}"
+        if waiting := hanging(where, HANG_S):
+            title = waiting_text(waiting[0])
+        failed = [e for e in where.unfinished if e.why in {"raised", "lost", "died"}]
+        if any(each.why != "lost" for each in failed):
+            title = f"{unfinished_text(failed, Names())}; {title}"
+        if asked.interrupted:
+            title = f"Ctrl-C was sent to {count_text(len(asked.interrupted), 'engine')}"
+        deaf = [e.name for e in asked.checked() if isinstance(e, Alive) and e.deaf]
+        if deaf:
+            who = f"{Names().several(deaf)} {verb(deaf, 'does', 'do')}"
+            title = f"{who} not hear Ctrl-C: press it again to stop waiting"
+        return Drawing(title, (where_table(where),))
+
+
+def _is_silent(answer: Answer) -> bool:
+    """Whether a rank has not said anything yet."""
+    return isinstance(answer, Unfinished) and answer.why == "silent"

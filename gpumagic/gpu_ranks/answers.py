@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MIME = "application/vnd.gpumagic.rank+json"  # no front end shows it
-VERSION = 2
+VERSION = 3
 MOST_BYTES = 4_000_000
 MANY = 64  # ranks: more are told as a distribution
 _MOST, MOST_IN_ALL = 20_000, 200_000  # collectives of a rank, and of all
@@ -101,16 +101,16 @@ class Collective(NamedTuple):
     arrived_ns: int
     ended_ns: int
     during: str = ""  # "forward", "backward", ...
-    beside_ns: int = 0  # how long it did something else meanwhile
-    beside: tuple[int, ...] = ()  # when: from, until, from, ... since it came
+    # when it did something else meanwhile: from, until, from, ... since it came
+    beside: tuple[int, ...] = ()
 
     def part(self) -> Part:
         """The same as it is compared."""
         ends = [self.arrived_ns + each for each in self.beside]
         key = None if self.number is None else (self.name, self.number)
+        spans = list(zip(ends[::2], ends[1::2], strict=True))
         part = Part(self.group, key, self.arrived_ns, self.ended_ns)
-        spans = zip(ends[::2], ends[1::2], strict=True)
-        return part.with_work(spans, self.beside_ns)
+        return part.with_work(spans, sum(until - since for since, until in spans))
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,6 @@ class Done:
     ended_ns: int
     elapsed_s: float | None = None
     by_model: bool = False  # whether its clock is that of a simulated machine
-    # what is added to its clock to have that of rank 0; None if unknown
-    offset_ns: int | None = None
-    offset_error_ns: int | None = None
     error: str | None = None
     error_line: CodeLine | None = None
     collectives: tuple[Collective, ...] = ()

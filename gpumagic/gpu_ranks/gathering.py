@@ -8,19 +8,18 @@ there now and then where it is; that of rank 0 tells who is missing.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import json
 import os
 import sys
 import time
 import zlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_ranks.answer_where import hanging, waiting_text, where_of
 from gpumagic.gpu_ranks.answers import Alive, read_answer
-from gpumagic.gpu_ranks.lookout import Lookout
-from gpumagic.gpu_ranks.meeting import Meeting, common_store, distributed_here
+from gpumagic.gpu_ranks.seen import Lookout, common_store, distributed_here, own_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,20 +27,23 @@ if TYPE_CHECKING:
 _BEAT_S = 1.0
 _DEAD_S = 6.0  # without a heartbeat
 _PAUSE_S = 0.02
+_LOOK_UP_S = 1.0
 _BEAT, _NEWS, _ANSWER, _ERROR, _TAKEN = "beat", "news", "answer", "error", "taken"
 
 
-@dataclass
 class Ranks:
-    """The ranks of a job, as seen by one of them."""
+    """The ranks of a job, as seen by one of them; they meet in torch's store.
 
-    rank: int  # this one
-    size: int  # how many there are
-    store: Any = None  # what they write down for each other; None for one rank alone
-    meeting: Meeting | None = None  # to begin together; None for one rank alone
+    No collective is called: one that a rank does not come to would hang, and would
+    count among those of the user.
+    """
+
+    def __init__(self, rank: int, size: int, store: Any = None) -> None:
+        self.rank, self.size = rank, size
+        self.store = store  # what they write down for each other; None for one alone
 
     def say(self, kind: str, said: object) -> None:
-        """Write something down for rank 0."""
+        """Write something down for the others."""
         text = json.dumps(said, separators=(",", ":"), default=str)
         self.store.set(f"{kind}/{self.rank}", zlib.compress(text.encode(), 1))
 
@@ -52,17 +54,34 @@ class Ranks:
             return None
         return json.loads(zlib.decompress(self.store.get(key)))
 
-    def offset(self, patience_s: float, of_s: float) -> dict[str, int]:
-        """How this clock stands to that of rank 0; all ranks call it at their end."""
-        with contextlib.suppress(Exception):
-            if self.meeting is None:
-                return {}
-            if self.meeting.has_several_clocks:
-                if not self.meeting.all_come("ended", patience_s):
-                    return {}
-                self.meeting.compare()
-            return self.meeting.offset(of_s=of_s)
-        return {}
+    def begin(self, within_s: float) -> bool:
+        """Say on which machine this is, and wait for all."""
+        if self.store.add(f"machine {own_clock()}", 1) == 1:
+            self.store.add("machines", 1)
+        return self.all_come("begun", within_s)
+
+    @property
+    def are_apart(self) -> bool:
+        """Whether those that have come are on several machines."""
+        return self.store is not None and self.store.add("machines", 0) > 1
+
+    def all_come(self, what: str, within_s: float) -> bool:
+        """Wait until all have come to this: the last one wakes the others.
+
+        Where that takes long they look up now and then, for Ctrl-C.
+        """
+        until_s, everybody = time.monotonic() + within_s, f"all {what}"
+        came = int(self.store.add(what, 1)) >= self.size
+        if came:
+            self.store.set(everybody, "")
+        while not came and (left_s := until_s - time.monotonic()) > 0:
+            patience = dt.timedelta(seconds=max(min(left_s, _LOOK_UP_S), 0.001))
+            try:
+                self.store.wait([everybody], patience)
+                came = True
+            except RuntimeError:  # of each version another kind; a dead store raises
+                came = bool(self.store.check([everybody]))
+        return came
 
 
 def require_group() -> None:
@@ -89,17 +108,17 @@ def meet(patience_s: float) -> Ranks:
             common = common.clone()
     block = common.add(f"gpumagic/watch/{rank}", 1)
     store = distributed.PrefixStore(f"gpumagic/watch/{block}", common)
-    meeting = Meeting(store, rank, size)
+    ranks = Ranks(rank, size, store)
     with contextlib.suppress(Exception):
-        meeting.begin(patience_s)
-    return Ranks(rank, size, store, meeting)
+        ranks.begin(patience_s)
+    return ranks
 
 
 def start_together(ranks: Ranks) -> None:
     """Begin with all others: who is late there would be blamed for it."""
-    if ranks.meeting is not None:
+    if ranks.store is not None:
         with contextlib.suppress(Exception):
-            ranks.meeting.all_come("ready", _DEAD_S)
+            ranks.all_come("ready", _DEAD_S)
 
 
 def tell(text: str) -> None:

@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import tempfile
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -26,9 +27,14 @@ from gpumagic.errors import DeviceError, GpuMagicError, error_line
 from gpumagic.gpu_mem.cell import CellRun
 from gpumagic.gpu_mem.counters import read as read_counters
 from gpumagic.gpu_ranks.answers import RECORDER, VERSION, most_collectives
-from gpumagic.gpu_ranks.flight_recorder import flight, is_recorded, recorded
-from gpumagic.gpu_ranks.lookout import line_of
-from gpumagic.gpu_ranks.meeting import distributed_here, now_ns, own_clock
+from gpumagic.gpu_ranks.seen import (
+    distributed_here,
+    flight,
+    is_recorded,
+    line_of,
+    own_clock,
+    recorded,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -116,25 +122,12 @@ def group() -> tuple[int | None, int | None, str | None]:
     distributed = distributed_here()
     if distributed is None:
         return None, None, None
-    return (
-        distributed.get_rank(),
-        distributed.get_world_size(),
-        _backend(distributed),
-    )
-
-
-def _backend(distributed: Any) -> str | None:
-    """What moves the data of GPUs, or of the host where nothing else does."""
+    backend = None
     with contextlib.suppress(Exception):  # what each version calls it differs
-        return _of_gpus(str(distributed.distributed_c10d.get_backend_config()))
-    return None
-
-
-def _of_gpus(told: str) -> str | None:
-    """Of a text such as "cpu:gloo,cuda:nccl"."""
-    by_device = dict(each.split(":", 1) for each in told.split(","))
-    of_gpus = [each for kind, each in by_device.items() if kind != "cpu"]
-    return next(iter(of_gpus), None) or by_device.get("cpu")
+        # As in "cpu:gloo,cuda:nccl": what moves the data of GPUs, if anything does.
+        told = str(distributed.distributed_c10d.get_backend_config()).split(",")
+        backend = max(told, key=lambda each: not each.startswith("cpu:")).split(":")[1]
+    return distributed.get_rank(), distributed.get_world_size(), backend
 
 
 def _current(told: SelectReport, local_rank: int | None) -> Row | None:
@@ -219,7 +212,7 @@ def measuring(
     """
     from gpumagic import cuda_sync_time
 
-    measured, since_ns = Measured(), now_ns()
+    measured, since_ns = Measured(), time.time_ns()
     memory: CellRun | None = None
     timing: Watched | None = None
     with tempfile.TemporaryDirectory() as folder:
@@ -231,7 +224,7 @@ def measuring(
                 with cuda_sync_time.watch(
                     trace_file=whole, trace_s=_TRACED_S
                 ) as timing:
-                    since_ns = now_ns()
+                    since_ns = time.time_ns()
                     yield measured
         except BaseException as raised:
             measured.error = raised
@@ -306,13 +299,9 @@ def _read(file: Path) -> tuple[TraceEvents, RankTrace] | None:
     return None
 
 
-def _elapsed_s(timing: TimingReport | None) -> float | None:
-    return None if timing is None else timing.run.elapsed_s
-
-
 def _recorded(timing: TimingReport | None, since_ns: int) -> dict[str, Any]:
     """What a block took, and what torch's recorder knows of it."""
-    elapsed_s = _elapsed_s(timing)
+    elapsed_s = None if timing is None else timing.run.elapsed_s
     said: dict[str, Any] = {
         "elapsed_s": elapsed_s,
         "by_model": simulated_box() is not None,
@@ -331,7 +320,7 @@ def times_of(
 ) -> dict[str, Any]:
     """What a block took, and what was done with others meanwhile, as it travels."""
     events, rank = trace
-    elapsed_s = _elapsed_s(timing)
+    elapsed_s = None if timing is None else timing.run.elapsed_s
     began_ns, ended_ns = _window(events, elapsed_s)
     said: dict[str, Any] = {
         "elapsed_s": elapsed_s,
@@ -370,10 +359,9 @@ def _rows(rank: RankTrace, began_ns: int, ended_ns: int) -> list[list[Any]]:
             number = each.number if each.numbered else counted[each.group]
             counted[each.group] += 1
         row = [each.group or unnamed, number, each.name, each.nbytes, start_ns, end_ns]
-        beside_ns = round((each.hidden_s or 0.0) * _NS)
         ends_s = (at_s - each.start_s for span in each.hidden for at_s in span)
         spans = [max(round(at_s * _NS), 0) for at_s in ends_s]
-        rows.append([*row, each.during or "", beside_ns, spans])
+        rows.append([*row, each.during or "", spans])
     return rows
 
 

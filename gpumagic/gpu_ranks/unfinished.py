@@ -62,7 +62,7 @@ def unfinished_of(read: Iterable[Answer]) -> tuple[Unfinished, ...]:
             interrupted = each.error.startswith(KeyboardInterrupt.__name__)
             why = "interrupted" if interrupted else "raised"
             its = Unfinished(each.name, why, each.error, each.error_line)
-            found.append((each.ended_ns + (each.offset_ns or 0), its))
+            found.append((each.ended_ns, its))
     found.sort(key=lambda each: (each[0], each[1].name))
     every = [each for _, each in found]
     if all(map(_has_lost_another, every)):

@@ -29,16 +29,14 @@ from gpumagic.gpu_ranks.answers import (
     Unfinished,
     read_answer,
 )
-from gpumagic.gpu_ranks.flight_recorder import flight, is_recorded, recorded
-from gpumagic.gpu_ranks.lookout import line_of
-from gpumagic.gpu_ranks.meeting import now_ns
+from gpumagic.gpu_ranks.seen import flight, is_recorded, line_of, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from gpumagic.gpu_ranks.answer_times import RanksReport
 
-SAVED, KIND = 2, "ranks"  # of the file: its version, and what is in it
+SAVED, KIND = 3, "ranks"  # of the file: its version, and what is in it
 KERNELS, PROFILER, SIMULATOR = "kernels", "profiler", "simulator"
 _NS = 1_000_000_000
 _TRACED_S = 20.0  # at most, of kernels alone
@@ -142,10 +140,8 @@ def _time(name: str, seconds: object) -> float:
 def _hand_over(
     watched: Watched, ranks: gathering.Ranks, block: _Measurement, patience_s: float
 ) -> None:
-    said = on_rank.fitting(block.said, ranks.size)
-    since_ns = max(said["began_ns"], said.get("from_ns") or 0)
-    said |= ranks.offset(patience_s, (said["ended_ns"] - since_ns) / _NS)
-    said |= {"steps_s": watched._steps_s()}  # noqa: SLF001 -- of this file
+    steps_s = {"steps_s": watched._steps_s()}  # noqa: SLF001 -- of this file
+    said = on_rank.fitting(block.said, ranks.size) | steps_s
     if ranks.rank != 0:
         gathering.hand_in(ranks, said, patience_s)
         return
@@ -215,7 +211,7 @@ class _Measurement:
     @contextlib.contextmanager
     def measuring(self) -> Iterator[None]:
         """Measure; what came of it is in `said`, however the block ends."""
-        told_by = _way(profile=self._profile)
+        told_by = _way(profile=self._profile, are_apart=self._ranks.are_apart)
         way = {RECORDER: self._recorded, KERNELS: self._kernels}.get(
             told_by, self._profiled
         )
@@ -226,18 +222,18 @@ class _Measurement:
             "kind": "done",
             "seat": on_rank.seat() | {"rank": self._ranks.rank},
             "told_by": told_by,
-            "began_ns": now_ns(),
+            "began_ns": time.time_ns(),
         }
         try:
             with self._memory(seen), way(seen):
-                self.said["began_ns"] = now_ns()
+                self.said["began_ns"] = time.time_ns()
                 try:
                     yield
                 except BaseException as error:
                     raised = error
                     raise
                 finally:
-                    self.said["ended_ns"] = max(now_ns(), self.said["began_ns"])
+                    self.said["ended_ns"] = max(time.time_ns(), self.said["began_ns"])
         except Exception as error:
             if error is raised or not self._is_here():
                 raise
@@ -258,7 +254,7 @@ class _Measurement:
     @contextlib.contextmanager
     def _recorded(self, seen: dict[str, Any]) -> Iterator[None]:
         """By the flight recorder, which knows when each collective was called."""
-        since_ns = now_ns()
+        since_ns = time.time_ns()
         gathering.start_together(self._ranks)
         try:
             yield
@@ -284,7 +280,7 @@ class _Measurement:
                 return False  # which waiting for the GPU would break
             with contextlib.suppress(*_PROFILER_ERRORS):
                 torch_profiler.stop(torch, profile)
-            seen["until_ns"] = now_ns()
+            seen["until_ns"] = time.time_ns()
             return True
 
         alarm = Alarm(_TRACED_S, cut)
@@ -301,7 +297,7 @@ class _Measurement:
             if torch.cuda.is_initialized():
                 with contextlib.suppress(RuntimeError):  # an error of the block's
                     torch.cuda.synchronize()
-            seen |= {"ended_ns": now_ns(), "told_by": ""}
+            seen |= {"ended_ns": time.time_ns(), "told_by": ""}
             if profile is not None:
                 # The user's own profiler may have taken its place meanwhile.
                 with contextlib.suppress(OSError, GpuMagicError, *_PROFILER_ERRORS):
@@ -343,17 +339,15 @@ class _Measurement:
         seen["memory"] = on_rank.memory_of(run)
 
 
-def _way(*, profile: bool) -> str:
-    """What tells of collectives here."""
+def _way(*, profile: bool, are_apart: bool) -> str:
+    """What tells of collectives here; of hosts apart, what needs no common clock."""
     _, _, backend = on_rank.group()
     if simulated_box() is not None:
         return SIMULATOR
-    if profile:
-        return PROFILER
-    if backend is not None and "nccl" in backend:
+    if not profile and backend is not None and "nccl" in backend:
         return KERNELS
     recorded = backend is None or ("gloo" in backend and is_recorded())
-    return RECORDER if recorded else PROFILER
+    return RECORDER if recorded and not profile and not are_apart else PROFILER
 
 
 def _read_trace(text: str) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class Notebook:
     def sent(self):
         """Ctrl-C was sent to the engines, and those that hear it have come back."""
         asked = self.asked
-        if asked is None or asked.interrupted_s is None:
+        if asked is None or not asked.interrupted:
             return False
         is_sent = time.monotonic() - asked.interrupted_s > _UNDERWAY_S
         return is_sent and all(self._waits(each) for each in asked.running)

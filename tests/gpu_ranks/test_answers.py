@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,7 +33,7 @@ DONE = {
     "elapsed_s": 2.0,
     "began_ns": 10,
     "ended_ns": 2_000_000_010,
-    "collectives": [["0", 1, "all_reduce", 8, 20, 30, "backward", 4, [2, 6]]],
+    "collectives": [["0", 1, "all_reduce", 8, 20, 30, "backward", [2, 6]]],
     "flags": {"SYNCS": "waits for the GPU"},
     "memory": {"peak_bytes": 5, "limit_bytes": 9},
     "phases": {"forward": 0.5},
@@ -55,15 +54,12 @@ anything = st.recursive(
 )
 
 
-@pytest.mark.parametrize(
-    ("said", "kind"), [*zip(WHOLE, [Seat, Alive, Done], strict=True)]
-)
-def test_each_kind_is_read(said, kind):
+def test_each_kind_is_read():
     """A whole answer is read as what it is, by the rank that it tells."""
-    found = read_answer(said, 5)
+    read = [read_answer(said, 5) for said in WHOLE]
 
-    assert isinstance(found, kind)
-    assert found.name == 2
+    assert [type(each) for each in read] == [Seat, Alive, Done]
+    assert {each.name for each in read} == {2}
 
 
 @given(said=anything)
@@ -88,7 +84,7 @@ def test_any_value_of_any_field(whole, key, value):
 
 
 @given(
-    row=st.lists(anything, max_size=9),
+    row=st.lists(anything, max_size=8),
     key=st.sampled_from(["collectives", "steps_s", "flags"]),
 )
 def test_any_row_of_any_list(row, key):
@@ -152,13 +148,13 @@ def _traced(communicating, computing):
 
 @given(communicating=SPANS.filter(len), computing=SPANS)
 def test_what_was_done_beside_travels(communicating, computing):
-    """When it was, and how long for who reads no more than a length."""
+    """When a rank computed beside a collective is known to the moment."""
     works = _moments((at, at + took) for at, took in computing)
 
     said = _traced(communicating, computing)
     parts = read_answer(said, 2).parts
 
-    for part, row in zip(parts, said["collectives"], strict=True):
+    assert len(parts) == len(said["collectives"])
+    for part in parts:
         beside = works & {*range(part.arrived_ns, part.ended_ns)}
         assert _moments(part.beside) == beside
-        assert (row[7], part.more_ns) == (len(beside), 0)

@@ -1,4 +1,4 @@
-"""How the GPUs of a host are shared out among its engines."""
+"""What an engine does when it is asked: which GPU it takes, how it joins and leaves."""
 
 from __future__ import annotations
 
@@ -6,21 +6,27 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_ranks.choosing import Asker, Choice, names_of
+from gpumagic.gpu_ranks import gathering, on_engine
+from gpumagic.gpu_ranks.answer_seats import Asker, Choice, names_of
+from gpumagic.gpu_ranks.gathering import Ranks
 from tests import own_process
+
+dist = pytest.importorskip("torch.distributed", reason="torch is not installed")
 
 _EIGHT = tuple(Choice(k, f"GPU-{k}") for k in range(8))
 
 
 def asker(*choices, host="node0"):
     """An engine that may be given these."""
-    return Asker(host, host, choices)
+    return Asker(host, choices)
 
 
 @given(
@@ -57,48 +63,39 @@ def test_slices_are_named_by_their_uuids():
 
 
 def test_more_engines_than_gpus():
-    """It is said how many there are, and which engines could do with them."""
-    with pytest.raises(GpuMagicError, match="node0 has 2 GPUs for 3 engines") as raised:
-        names_of({e: asker(*_EIGHT[:2]) for e in range(3)})
-
-    assert "--on 0,1" in raised.value.hint
+    """It is said how many there are, and what to do."""
+    for count, gpus in (2, "2 GPUs"), (0, "no GPUs"):
+        with pytest.raises(GpuMagicError, match=f"{gpus} for 3 engines") as raised:
+            names_of({e: asker(*_EIGHT[:count]) for e in range(3)})
+        assert raised.value.hint
 
 
 def test_who_cannot_join_has_its_variables_as_they_were(monkeypatch):
     """A launcher's variables without a group are taken for ranks that never met."""
-    dist = pytest.importorskip("torch.distributed", reason="torch is not installed")
-    from gpumagic.gpu_ranks import joining
 
     def unreachable(*_, **__):
         raise RuntimeError
 
     monkeypatch.setattr(dist, "TCPStore", unreachable)
-    monkeypatch.setattr(joining.on_rank, "warm_up", lambda: None)
+    monkeypatch.setattr(on_engine.on_rank, "warm_up", lambda: None)
     monkeypatch.setenv("RANK", "5")
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     before = dict(os.environ)
-    asked = {
-        "engine": 1,
-        "rank": 1,
-        "world_size": 2,
-        "local_rank": 0,
-        "address": "10.0.0.1",
-        "port": 1,
-        "backend": "gloo",
-    }
+    asked = {"rank": 1, "world_size": 2, "local_rank": 0}
+    asked |= {"address": "10.0.0.1", "port": 1}
 
-    assert "RuntimeError" in joining.join(asked)["refused"]
+    assert "RuntimeError" in on_engine.join(asked)["refused"]
     assert dict(os.environ) == before
 
 
 JOINS = """
 import gpumagic
-from gpumagic.gpu_ranks import joining, on_rank
+from gpumagic.gpu_ranks import on_engine, on_rank
 
 gpumagic.simulate("2xh100").off()
-place = joining.meet({"engine": 0, "one_host": True})
-said = joining.join(
-    {"engine": 0, "rank": 0, "world_size": 1, "local_rank": 0, "backend": None}
+place = on_engine.meet({"engine": 0, "one_host": True})
+said = on_engine.join(
+    {"engine": 0, "rank": 0, "world_size": 1, "local_rank": 0}
     | {"address": "127.0.0.1", "port": place["port"]}
 )
 print(said.get("refused"), on_rank.group()[2])
@@ -107,10 +104,39 @@ print(said.get("refused"), on_rank.group()[2])
 
 def test_a_group_begins_where_simulated_gpus_were():
     """To torch their device stays when they are off, and has no backend."""
-    pytest.importorskip("torch", reason="torch is not installed")
     own_process.require_simulator()
     ran = subprocess.run(
         [sys.executable, "-c", JOINS], capture_output=True, text=True, check=False
     )
 
     assert ran.stdout.strip() == "None gloo", ran.stderr[-3000:]
+
+
+def test_a_group_that_does_not_end_is_not_waited_for(monkeypatch):
+    """It is said that torch does not come back."""
+    over = threading.Event()
+    job = SimpleNamespace(is_initialized=lambda: True, destroy_process_group=over.wait)
+    monkeypatch.setattr(on_engine, "distributed_here", lambda: job)
+    monkeypatch.setattr(on_engine, "_ENDS_S", 0.01)
+    with pytest.raises(GpuMagicError, match="destroy_process_group"):
+        on_engine.end_group()
+    over.set()
+
+
+def test_who_does_not_come_is_not_waited_for_long(monkeypatch):
+    """A cell begins without them; a store that is gone is an error at once."""
+    store, machines = dist.HashStore(), iter(["here", "here", "there"])
+    monkeypatch.setattr(gathering, "own_clock", lambda: next(machines))
+    ranks = [Ranks(rank, 3, store) for rank in range(3)]
+    came = [each.begin(0.05) for each in ranks[:2]]
+    assert not ranks[0].are_apart
+    came.append(ranks[2].begin(0.05))
+    assert came == [False, False, True]
+    assert ranks[0].are_apart
+
+    def gone(*_):
+        raise RuntimeError("the store is gone")
+
+    dead = SimpleNamespace(add=lambda *_: 1, wait=gone, check=gone, set=gone)
+    with pytest.raises(RuntimeError, match="gone"):
+        Ranks(0, 2, dead).all_come("begun", 60.0)

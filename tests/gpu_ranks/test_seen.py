@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.gpu_ranks import flight_recorder
-from gpumagic.gpu_ranks.flight_recorder import flight, numbers
+from gpumagic.gpu_ranks import seen
+from gpumagic.gpu_ranks.seen import flight, numbers
 
 MODULE = "torch._C._distributed_c10d"
 
@@ -128,7 +128,7 @@ def test_nccls_calls_are_told_beside_those_of_gloo(monkeypatch):
     assert set(numbers()) == {"0"}
     assert flight()["last"] == [["0", 7, "all_reduce", "[[4]]"]]
     assert flight()["under_way"] == [["0", 7, "all_reduce", "[[4]]"]]
-    assert [each["record_id"] for each in flight_recorder.calls()] == [5, 6]
+    assert [each["record_id"] for each in seen.calls()] == [5, 6]
 
 
 def test_of_many_calls_the_last_are_told(monkeypatch):
@@ -138,8 +138,8 @@ def test_of_many_calls_the_last_are_told(monkeypatch):
         | {"profiling_name": "gloo:barrier", "collective_seq_id": at}
         for at in range(5, 15)
     ]
-    monkeypatch.setattr(flight_recorder, "calls", lambda: entries)
+    monkeypatch.setattr(seen, "calls", lambda: entries)
 
-    assert flight_recorder.recorded(8)[1] is None
-    assert len(flight_recorder.recorded(8)[0]) == 7
-    assert flight_recorder.recorded(0)[1] == 5
+    assert seen.recorded(8)[1] is None
+    assert len(seen.recorded(8)[0]) == 7
+    assert seen.recorded(0)[1] == 5
