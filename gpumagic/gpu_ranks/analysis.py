@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.gpu_ranks.answer_times import RanksReport, RankTime
 from gpumagic.gpu_ranks.answer_where import open_at_the_end
-from gpumagic.gpu_ranks.answers import Done, each_once, read_answer
+from gpumagic.gpu_ranks.answers import FOR_EVER, Done, each_once, read_answer
 from gpumagic.gpu_ranks.unfinished import unfinished_of
 from gpumagic.report.collectives import (
     Attendance,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from gpumagic.report.collectives import Latest, Share
 
 _NS = 1_000_000_000
-_FOR_EVER = 1 << 62  # nanoseconds
 _LEAST_S = 0.005  # of a cell: less comes and goes with whatever else a host does
 _LEAST_UNWAITED_S = 0.05  # likewise, where nobody has waited for it
 _PART_OF_IT = 0.5  # of what the slowest spends more: then it lies there
@@ -131,7 +130,7 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
 
 
 def _is_part(done: Done) -> bool:
-    return done.from_ns is not None or done.until_ns is not None
+    return done.from_ns > -FOR_EVER or done.until_ns < FOR_EVER
 
 
 def _offsets(done: Mapping[int, Done]) -> Mapping[int, Offset]:
@@ -167,35 +166,14 @@ def _known_of_all(
     """
     if not any(map(_is_part, done.values())) or len(offsets) < len(done):
         return done
-    begins = (
-        each.from_ns + offsets[name].ns
-        for name, each in done.items()
-        if each.from_ns is not None
-    )
-    ends = (
-        each.until_ns + offsets[name].ns
-        for name, each in done.items()
-        if each.until_ns is not None
-    )
-    first_ns, last_ns = max(begins, default=-_FOR_EVER), min(ends, default=_FOR_EVER)
+    first_ns = max(each.from_ns + offsets[name].ns for name, each in done.items())
+    last_ns = min(each.until_ns + offsets[name].ns for name, each in done.items())
     if first_ns >= last_ns:
         return {}
     return {
-        name: _within(each, first_ns - offsets[name].ns, last_ns - offsets[name].ns)
+        name: each.within(first_ns - offsets[name].ns, last_ns - offsets[name].ns)
         for name, each in done.items()
     }
-
-
-def _within(done: Done, first_ns: int, last_ns: int) -> Done:
-    """What it did between two moments."""
-    began_ns = min(max(done.began_ns, first_ns), done.ended_ns)
-    ended_ns = max(min(done.ended_ns, last_ns), began_ns)
-    kept = (
-        each
-        for each in done.collectives
-        if began_ns <= each.arrived_ns and each.ended_ns <= ended_ns
-    )
-    return replace(done, began_ns=began_ns, ended_ns=ended_ns, collectives=tuple(kept))
 
 
 def _with_ends(done: dict[int, Done], offsets: Mapping[int, Offset]) -> dict[int, Done]:

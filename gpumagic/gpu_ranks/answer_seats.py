@@ -49,7 +49,6 @@ class Misplaced(enum.Enum):
     SHARED_GPU = "shared"
     ON_GPU_0 = "on another GPU too"
     NO_GPU = "without a GPU"
-    VERSIONS = "different versions"
 
 
 _WHY_AND_HINT = {
@@ -61,10 +60,6 @@ _WHY_AND_HINT = {
     Misplaced.NO_GPU: (
         "with nccl the group cannot begin, with gloo it waits for their CPU",
         DOCTOR,
-    ),
-    Misplaced.VERSIONS: (
-        "messages, operators and rules may differ between versions",
-        "install one driver and one torch on all hosts, then restart the engines",
     ),
 }
 
@@ -79,7 +74,7 @@ class SeatFinding(Record):
 
     kind: Misplaced
     ranks: tuple[int, ...]
-    what: str = ""  # as in "share one GPU on node0 (GPU 1)"; or the versions
+    what: str = ""  # as in "share one GPU on node0 (GPU 1)"
 
 
 @dataclass(frozen=True)
@@ -140,8 +135,6 @@ def _certainty(seats: Sequence[Seat]) -> str:
 
 
 def _finding_text(finding: SeatFinding, names: Names) -> str:
-    if finding.kind is Misplaced.VERSIONS:
-        return f"{finding.kind.value}: {shortened(finding.what, 80)}"
     return f"{names.several(finding.ranks)} {finding.what}"
 
 
@@ -180,14 +173,6 @@ def _findings(found: Sequence[Seat]) -> Iterator[SeatFinding]:
     if 0 < len(without) < len(found):
         what = f"{words.verb(without, 'has', 'have')} no GPU"
         yield SeatFinding(Misplaced.NO_GPU, without, what)
-    for package in ("driver", "torch"):
-        seen = {getattr(e, package): e.name for e in found if getattr(e, package)}
-        if len(seen) > 1:
-            told = [
-                f"{version} (rank {name})" for version, name in sorted(seen.items())
-            ]
-            what, ranks = f"{package} {', '.join(told)}", tuple(sorted(seen.values()))
-            yield SeatFinding(Misplaced.VERSIONS, ranks, what)
 
 
 # ------------------------------------------------------------------------- screen
@@ -264,8 +249,7 @@ def _gpu_text(seat: Seat) -> str:
 
 def _wrong(seat: Seat, report: SeatsReport) -> Misplaced | None:
     """The gravest of what is wrong with one rank."""
-    there = (e for e in report.findings if seat.name in e.ranks)
-    return next((e.kind for e in there if e.kind is not Misplaced.VERSIONS), None)
+    return next((e.kind for e in report.findings if seat.name in e.ranks), None)
 
 
 def _badge(seat: Seat, report: SeatsReport) -> Badge:

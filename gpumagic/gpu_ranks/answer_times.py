@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.drawing import (
-    Column,
     Details,
     Drawing,
     Grid,
     Histogram,
     Note,
     Paragraph,
-    Property,
     how_measured,
     one_screen,
 )
@@ -22,7 +20,6 @@ from gpumagic.gpu_ranks import unfinished as words
 from gpumagic.gpu_ranks.answer_memory import (
     how_memory_is_known,
     memory_notes,
-    memory_of_every,
     memory_parts,
     memory_text,
 )
@@ -44,7 +41,7 @@ from gpumagic.report.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from gpumagic.drawing import Part, Table
     from gpumagic.gpu_ranks.unfinished import Names
@@ -189,7 +186,8 @@ def _times_text(report: RanksReport, names: Names) -> str:
 def _who_is_slow(report: RanksReport, names: Names) -> str:
     slow, several = report.slow, report.ranks > 2
     if slow is None:
-        own = _range([each.own_s for each in report.times])
+        own_s = [each.own_s for each in report.times]
+        own = range_text(seconds_text(min(own_s)), seconds_text(max(own_s)))
         waiting = f"{share_text(report.waiting_share)} of the time was waiting"
         return f"no {names.noun} stands out: own work took {own}, {waiting}"
     than = "the median" if several else "as long as the other"
@@ -221,18 +219,18 @@ def _unmatched(report: RanksReport) -> str:
 def _parts(report: RanksReport) -> Iterator[Part]:
     """Times or memory; what to do about it; what is known of each rank."""
     names = words.Names(report.seats)
-    every = None
     if report.of_memory:
         yield from memory_parts(report, names)
-        every = memory_of_every(report, names) if report.memory else None
-    elif report.times:
+        yield from _unfinished_notes(report, names)
+        yield from memory_notes(report, names)
+        yield how_memory_is_known(report, names)
+        return
+    if report.times:
         yield from _times(report, names)
-        every = _every_rank(report, names)
+        yield Details(f"Every {names.noun}", (_every_rank(report, names),), "ranks")
     yield from _unfinished_notes(report, names)
-    yield from (memory_notes if report.of_memory else _notes)(report, names)
-    if every is not None:
-        yield Details(f"Every {names.noun}", (every,), "ranks")
-    yield (how_memory_is_known if report.of_memory else _how)(report, names)
+    yield from _notes(report, names)
+    yield _how(report, names)
 
 
 def _times(report: RanksReport, names: Names) -> Iterator[Part]:
@@ -286,10 +284,6 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
     yield from _advice(report, names)
     if report.with_memory and report.times:
         yield Note("note", memory_text(report, names))
-    both = report.matched + report.unmatched
-    if report.matched and report.unmatched > both / 10 and not report.unfinished:
-        text = f"{report.unmatched:,} of {both:,} collectives tell nothing of waits"
-        yield Note("note", text, "they are not on all ranks of their group")
     if report.told_by == RECORDER and not report.matched and report.in_script:
         text = "what one rank sends another is not recorded"
         hint = "`watch(profile=True)` tells how long each rank was in it"
@@ -309,15 +303,12 @@ def _advice(report: RanksReport, names: Names) -> Iterator[Note]:
         yield Note("warning", text, _FLAG_HINTS.get(flag, _PROFILE))
     if report.differently or report.unfinished or not slow.blamed_s:
         return
+    hint = _PARTS if report.in_script else _LINES
     if report.during:
-        text = f"nothing else was odd on {who} while it ran"
         hint = view_shares.HINTS.get(report.during, _PROFILE)
     elif report.one_collective is not None:
-        text = f"{who} did something once that others did not"
         hint = "look for an `if rank == ...`: saving, logging, evaluating on one rank"
-    else:
-        text = f"{who} came last to {slow.last:,} of {report.matched:,} collectives"
-        hint = _PARTS if report.in_script else _LINES
+    text = f"{who} came last to {slow.last:,} of {report.matched:,} collectives"
     yield Note("warning", text, hint)
 
 
@@ -327,17 +318,10 @@ def _advice(report: RanksReport, names: Names) -> Iterator[Note]:
 def _every_rank(report: RanksReport, names: Names) -> Table:
     """Those for which others waited longest first; without any, by their own work."""
     ordered = sorted(report.times, key=lambda each: (-each.blamed_s, -each.own_s))
-    more = [view_shares.ranged("Came last", lambda each: each.last, "{:,}".format)]
-    if any(each.flags for each in report.times):
-        noted = lambda row: "; ".join(dict(row.shares[0].flags).values())  # noqa: E731
-        more.append(Property(Column("Noted"), noted))
+    last = view_shares.ranged("Came last", lambda each: each.last, "{:,}".format)
     rows = [view_shares.Row(names.at(each.name), (each,)) for each in ordered]
-    table = view_shares.table("", rows, *more, moves_known=report.moves_known)
+    table = view_shares.table("", rows, last, moves_known=report.moves_known)
     return table.beginning(_FIRST) if len(rows) > MANY else table
-
-
-def _range(seconds: Sequence[float]) -> str:
-    return range_text(seconds_text(min(seconds)), seconds_text(max(seconds)))
 
 
 def _how(report: RanksReport, names: Names) -> Part:
@@ -347,15 +331,12 @@ def _how(report: RanksReport, names: Names) -> Part:
         clock = (
             f"put together to within {off}" if report.clock_error_s else "one for all"
         )
-    both, known = report.matched + report.unmatched, ""
-    if report.told_s is not None:
-        known = f"a stretch of {seconds_text(report.told_s)}, the same of all ranks"
+    both = report.matched + report.unmatched
     facts = (
         (f"{names.noun}s", f"{report.ranks:,}"),
         ("collectives matched", f"{report.matched:,} of {both:,}" if both else ""),
         ("clock", clock),
         ("told by", report.told_by),
-        ("known", known),
     )
     said = [view_shares.WAITS, view_shares.OWN_WORK, view_shares.BLAMED, _HOW]
     said += [] if report.moves_known else [_MOVES_UNKNOWN]

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from gpumagic.gpu_ranks.engines import Asked
 
 _CELL_END = "the end of the cell"  # where a rank is that has come to it
-_ENDED, _WORKS = "has ended", "works"
+_ENDED, _WORKS = "has ended", "at work"
 HANG_S = 5.0  # how long a collective may stay open until the panel tells
 _BEGINS_AFTER_S, _S_BETWEEN = 1.0, 0.25  # of the panel
 _HOW = (
@@ -105,18 +105,12 @@ def headline(report: WhereReport) -> str:
         return waiting_text(report.waiting[0], names)
     if report.unfinished:
         return unfinished_text(report.unfinished, names)
-    running = [each for each in report.ranks if each.doing != _ENDED]
-    if not running:
+    doing = Counter(each.doing for each in report.ranks if each.doing != _ENDED)
+    if not doing:
         return "nothing runs on the engines"
-    work = sum(each.doing == _WORKS for each in running)
-    does = f"{work:,} {'works' if work == 1 else 'work'}"
-    if work == len(running):
-        return f"no rank waits for another: {does}"
-    inside = _most_common(each.doing for each in running if each.doing != _WORKS)
-    there = [each.name for each in running if each.doing == inside]
-    said = f"{names.several(there)} {verb(there, 'is', 'are')} {clean(inside)}"
     known = "no collective is open" if report.recorded else "no flight recorder here"
-    return f"{known}: {said}{f'; {does}' if work else ''}"
+    told = (f"{count:,} {clean(each)}" for each, count in doing.most_common())
+    return f"{known}: {', '.join(told)}"
 
 
 def waiting_text(waiting: Waiting, names: Names | None = None) -> str:

@@ -7,7 +7,7 @@ What cannot be true makes all of an answer garbage, by name and never by an exce
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MIME = "application/vnd.gpumagic.rank+json"  # no front end shows it
 VERSION = 3
 MOST_BYTES = 4_000_000
+FOR_EVER = 1 << 62  # nanoseconds
 MANY = 64  # ranks: more are told as a distribution
 _MOST, MOST_IN_ALL = 20_000, 200_000  # collectives of a rank, and of all
 _UNTRUE = (TypeError, ValueError, OverflowError, RecursionError)
@@ -47,8 +48,6 @@ class Seat(Record):
     gpu_number: int | None = None  # as nvidia-smi numbers it on its host
     confirmed: bool = False  # whether the driver says so; else it is a prediction
     also_on: tuple[str, ...] = ()  # UUIDs of other GPUs on which it holds memory
-    driver: str | None = None
-    torch: str | None = None
     simulated: bool = False  # whether its GPU is a simulated one
     backend: str | None = None  # of its group, "nccl" or "gloo"; None without one
     # what tells apart machines that have one name; None if unknown
@@ -60,8 +59,6 @@ class RankMemory(Record):
     """The memory of one rank's fullest device after a cell."""
 
     name: int = 0
-    allocated_bytes: int | None = None
-    reserved_bytes: int | None = None
     # the most that was allocated while the cell ran; None if unknown
     peak_bytes: int | None = None
     limit_bytes: int | None = None  # what its device has
@@ -127,9 +124,8 @@ class Done:
     collectives: tuple[Collective, ...] = ()
     has_ends: bool = True  # whether it is known when collectives ended
     told_by: str = ""  # what has told of them: "flight recorder", ...
-    # from when on it is known what was done with others; None for all of it
-    from_ns: int | None = None
-    until_ns: int | None = None  # likewise until when
+    from_ns: int = -FOR_EVER  # from when on it is known what was done with others
+    until_ns: int = FOR_EVER  # likewise until when
     # what its own timing found: in a word, and in a sentence
     flags: dict[str, str] = field(default_factory=dict)
     memory: RankMemory | None = None
@@ -150,6 +146,17 @@ class Done:
         """Its rank, or its place where it has none."""
         return self.seat.name
 
+    def within(self, first_ns: int, last_ns: int) -> Done:
+        """What it did between two moments."""
+        began_ns = min(max(self.began_ns, first_ns), self.ended_ns)
+        ended_ns = max(min(self.ended_ns, last_ns), began_ns)
+        kept = tuple(
+            each
+            for each in self.collectives
+            if began_ns <= each.arrived_ns and each.ended_ns <= ended_ns
+        )
+        return replace(self, began_ns=began_ns, ended_ns=ended_ns, collectives=kept)
+
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """Its collectives as they are compared."""
@@ -161,7 +168,6 @@ class Alive:
     """What a rank says while it runs."""
 
     name: int
-    since_s: float  # for how long the cell has been running
     flight: Flight | None = None
     line: CodeLine | None = None
     inside: str | None = None  # the function of torch.distributed that it is in
@@ -207,6 +213,8 @@ def _read(said: object, place: int) -> Answer:
         return _seat(said, place)
     if said.get("kind") == "done":
         return read(Done, said, seat=_seat(said.get("seat"), place))
+    if said.get("kind") == "absent" and said.get("why") in {"died", "silent"}:
+        return read(Unfinished, said)
     if said.get("kind") == "alive":
         rank = said.get("rank")
         return read(Alive, said, name=rank if type(rank) is int else place, deaf=False)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_ranks.answer_where import hanging, waiting_text, where_of
-from gpumagic.gpu_ranks.answers import Alive, read_answer
+from gpumagic.gpu_ranks.answers import VERSION, Alive, read_answer
 from gpumagic.gpu_ranks.seen import Lookout, common_store, distributed_here, own_clock
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def _wait(is_over: Callable[[], bool]) -> None:
 
 def collect(
     ranks: Ranks, own: dict[str, Any], patience_s: float
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+) -> list[dict[str, Any]]:
     """On rank 0: the answers, and of those who gave none what is known."""
     answers = {0: own}
     lives = {rank: _Life() for rank in range(1, ranks.size)}
@@ -234,8 +234,10 @@ def collect(
     with contextlib.suppress(Exception):  # the store has died: those who are in count
         _wait(lambda: not _are_awaited(ranks, answers, lives, patience_s))
         ranks.store.set(_TAKEN, "")
-    absent = [lives[rank].absence(rank) for rank in lives if rank not in answers]
-    return [answers[rank] for rank in sorted(answers)], absent
+    return [
+        answers[rank] if rank in answers else lives[rank].last_word(rank)
+        for rank in range(ranks.size)
+    ]
 
 
 def _are_awaited(
@@ -284,12 +286,14 @@ class _Life:
         is_gone = now_s - self._seen_s > min(_DEAD_S, patience_s)
         return is_gone or now_s - self._went_on_s > patience_s
 
-    def absence(self, rank: int) -> dict[str, Any]:
-        """What is said of it in place of an answer."""
+    def last_word(self, rank: int) -> dict[str, Any]:
+        """What is told of it in place of an answer: where it is, if it lives."""
         silent_s = time.monotonic() - self._seen_s
-        why, text = "silent", "alive, and has called nothing for long"
+        why, text = "died", f"no heartbeat for {silent_s:.0f} s"
         if not self.said:
-            text = "no watch() there"
-        elif silent_s > _BEAT_S * 3:
-            why, text = "died", f"no heartbeat for {silent_s:.0f} s"
-        return {"name": rank, "why": why, "text": text, "said": self.said}
+            why, text = "silent", "no watch() there"
+        elif silent_s <= _BEAT_S * 3:
+            return self.said
+        line = self.said.get("line")
+        told = {"version": VERSION, "kind": "absent", "name": rank}
+        return told | {"why": why, "text": text, "line": line}

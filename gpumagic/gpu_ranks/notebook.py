@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
 
-from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError, UsageProblem, did_you_mean
 from gpumagic.gpu_ranks import analysis, answer_seats
 from gpumagic.gpu_ranks.answer_where import Panel, where_of
@@ -100,12 +99,6 @@ class Notebook:
         asked = _unless_stopped(self._asked("choices", targets))
         local = _local_ranks(asked)
         askers = {engine: _asker(asked, engine) for engine in targets}
-        box = simulated_box()
-        if box is not None and not any(each.choices for each in askers.values()):
-            raise GpuMagicError(
-                "the engines have no GPU: it is this notebook alone that simulates one",
-                f"%px import gpumagic; {box.call()}",
-            )
         names = answer_seats.names_of(askers)
 
         def choice(engine: int) -> dict[str, Any]:

@@ -62,9 +62,14 @@ _OF_TWO = frozenset({"send", "recv", "send_recv"})
 def seat(engine: int | None = None) -> dict[str, Any]:
     """Where this process sits; nothing is started to find out."""
     rank, _, backend = group()
-    local_rank = _number_in("LOCAL_RANK")
+    text = os.environ.get("LOCAL_RANK", "")
+    local_rank = int(text) if text.isdecimal() else None
     told = _machine()
     row = _current(told, local_rank)
+    gpu = {}
+    if row is not None:
+        gpu = {"gpu": row.uuid, "gpu_name": row.name, "gpu_number": row.physical}
+        gpu["confirmed"] = row.actual is not None
     return {
         "version": VERSION,
         "kind": "seat",
@@ -74,10 +79,8 @@ def seat(engine: int | None = None) -> dict[str, Any]:
         "machine": own_clock(),
         "pid": os.getpid(),
         "local_rank": local_rank,
-        **(_gpu(row) if row is not None else {}),
+        **gpu,
         "also_on": _also_on(row),
-        "driver": open_driver().inventory().driver_version,
-        "torch": getattr(sys.modules.get("torch"), "__version__", None),
         "simulated": told.simulated,
         "backend": backend,
     }
@@ -143,15 +146,6 @@ def _current(told: SelectReport, local_rank: int | None) -> Row | None:
     return None
 
 
-def _gpu(row: Row) -> dict[str, Any]:
-    return {
-        "gpu": row.uuid,
-        "gpu_name": row.name,
-        "gpu_number": row.physical,
-        "confirmed": row.actual is not None,
-    }
-
-
 def _also_on(current: Row | None) -> list[str]:
     """Other GPUs on which this process holds memory, as their driver tells."""
     own, found = os.getpid(), []
@@ -160,11 +154,6 @@ def _also_on(current: Row | None) -> list[str]:
         if own in pids and gpu.uuid and (current is None or gpu.uuid != current.uuid):
             found.append(gpu.uuid)
     return found
-
-
-def _number_in(variable: str) -> int | None:
-    text = os.environ.get(variable, "")
-    return int(text) if text.isdecimal() else None
 
 
 # ------------------------------------------------------------- what a block of code did
@@ -397,8 +386,6 @@ def memory_of(run: CellRun) -> dict[str, Any] | None:
     ]
     limit = runtime.memory_bytes(now.device)
     return {
-        "allocated_bytes": now.allocated_bytes,
-        "reserved_bytes": now.reserved_bytes,
         # Where nothing moved, what is there was there all the time.
         "peak_bytes": peaks[0] if peaks else now.allocated_bytes,
         "limit_bytes": None if limit is None else limit[1],

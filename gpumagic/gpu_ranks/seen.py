@@ -272,7 +272,6 @@ class Lookout:
         self._every_s, self._quiet_s = every_s, quiet_s
         self._ended = threading.Event()
         self._main = threading.get_ident()
-        self._began_s = time.monotonic()
         self._before: Any = None  # how many calls there were at the last look
         self._since_s = 0.0
         self._flight: dict[str, Any] | None = None
@@ -281,7 +280,6 @@ class Lookout:
         )
 
     def __enter__(self) -> Self:
-        self._began_s = time.monotonic()
         self._thread.start()
         return self
 
@@ -303,7 +301,6 @@ class Lookout:
             "version": VERSION,
             "kind": "alive",
             "rank": self._rank,
-            "since_s": time.monotonic() - self._began_s,
             "flight": recorded,
             "line": _innermost(
                 (each.f_code.co_filename, each.f_lineno) for each in _outwards(frame)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import math
 import os
 import tempfile
 import time
@@ -21,14 +20,7 @@ from gpumagic.devices.alarm import Alarm
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError, error_line
 from gpumagic.gpu_ranks import analysis, gathering, on_rank
-from gpumagic.gpu_ranks.answers import (
-    RECORDER,
-    VERSION,
-    Alive,
-    Answer,
-    Unfinished,
-    read_answer,
-)
+from gpumagic.gpu_ranks.answers import RECORDER, VERSION
 from gpumagic.gpu_ranks.seen import flight, is_recorded, line_of, recorded
 
 if TYPE_CHECKING:
@@ -57,19 +49,11 @@ class Watched:
         """Say that a step has ended; all ranks do so alike."""
         self._steps.append(time.perf_counter_ns())
 
-    def to_dict(self) -> dict[str, Any] | None:
-        """What `opened` makes the report of, as plain values; None but on rank 0."""
-        return self._saved
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the answers of all ranks to a file; only rank 0 does so."""
         if self._saved is not None:
             text = json.dumps(self._saved, separators=(",", ":"))
             Path(path).write_text(text, encoding="utf-8")
-
-    def _steps_s(self) -> list[float]:
-        marks = self._steps[-_MOST_STEPS - 1 :]
-        return [(b - a) / _NS for a, b in itertools.pairwise(marks)]
 
 
 @contextlib.contextmanager
@@ -102,10 +86,9 @@ def watch(
             of the block.
 
     Raises:
-        GpuMagicError: A launcher has started several ranks, and they have not met; or
-            a time is no time.
+        GpuMagicError: A launcher has started several ranks, and they have not met.
     """
-    hang_s, patience_s = _time("hang_s", hang_s), _time("patience_s", patience_s)
+    hang_s, patience_s = min(hang_s, _LONGEST_S), min(patience_s, _LONGEST_S)
     gathering.require_group()
     watched, pid = Watched(), os.getpid()
     ranks = gathering.meet(patience_s)
@@ -127,31 +110,20 @@ def watch(
                 gathering.tell(f"there is no report: {error_line(error)}")
 
 
-def _time(name: str, seconds: object) -> float:
-    """Seconds that can be waited."""
-    if not isinstance(seconds, int | float) or math.isnan(seconds) or seconds <= 0:
-        raise GpuMagicError(
-            f"{name} is {repr(seconds)[:40]}, which is no time",
-            f"give it in seconds, such as {name}=20",
-        )
-    return min(float(seconds), _LONGEST_S)
-
-
 def _hand_over(
     watched: Watched, ranks: gathering.Ranks, block: _Measurement, patience_s: float
 ) -> None:
-    steps_s = {"steps_s": watched._steps_s()}  # noqa: SLF001 -- of this file
-    said = on_rank.fitting(block.said, ranks.size) | steps_s
+    marks = watched._steps[-_MOST_STEPS - 1 :]  # noqa: SLF001 -- of this file
+    steps_s = [(b - a) / _NS for a, b in itertools.pairwise(marks)]
+    said = on_rank.fitting(block.said, ranks.size) | {"steps_s": steps_s}
     if ranks.rank != 0:
         gathering.hand_in(ranks, said, patience_s)
         return
-    came, absent = gathering.collect(ranks, said, patience_s)
     watched._saved = {  # noqa: SLF001
         "gpumagic": SAVED,
         "kind": KIND,
         "with_memory": block.with_memory,
-        "answers": came,
-        "absent": absent,
+        "answers": gathering.collect(ranks, said, patience_s),
     }
     watched.report = opened(watched._saved)  # noqa: SLF001
 
@@ -159,32 +131,15 @@ def _hand_over(
 def opened(saved: Mapping[str, Any]) -> RanksReport:
     """The report of what `save` wrote or `to_dict` gave."""
     version, kind = saved.get("gpumagic"), saved.get("kind")
-    said, absent = saved.get("answers"), saved.get("absent")
+    said = saved.get("answers")
     if kind != KIND or version != SAVED:
         raise GpuMagicError(
             f"this is no block of many ranks of version {SAVED}: "
             f"{str(kind)[:20]}, version {str(version)[:20]}",
             "open it with the gpumagic that wrote it",
         )
-    read = [
-        read_answer(each, place)
-        for place, each in enumerate(said if isinstance(said, list) else [])
-    ]
-    read += map(_last_word, absent if isinstance(absent, list) else [])
-    return analysis.of_answers(read, with_memory=bool(saved.get("with_memory")))
-
-
-def _last_word(said: object) -> Answer:
-    """Of a rank without an answer where it was last, or why there is none."""
-    row = said if isinstance(said, dict) else {}
-    name = row.get("name")
-    name = name if isinstance(name, int) else -1
-    word = read_answer(row.get("said"), name)
-    if row.get("why") == "silent" and isinstance(word, Alive) and word.name == name:
-        return word
-    why = row.get("why") if row.get("why") in {"died", "silent"} else "garbage"
-    line = word.line if isinstance(word, Alive) else None
-    return Unfinished(name, str(why), str(row.get("text") or "")[:300], line)
+    answers = said if isinstance(said, list) else []
+    return analysis.analyse(answers, with_memory=bool(saved.get("with_memory")))
 
 
 # --------------------------------------------------------------- what one rank measures
@@ -202,11 +157,6 @@ class _Measurement:
     def __init__(self, ranks: gathering.Ranks, *, memory: bool, profile: bool) -> None:
         self._ranks, self.with_memory, self._profile = ranks, memory, profile
         self.said: dict[str, Any] = {}  # what came of it, once the block has ended
-        self._pid = os.getpid()
-
-    def _is_here(self) -> bool:
-        """Whether it is this process that has begun: a child of it measures nothing."""
-        return os.getpid() == self._pid
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[None]:
@@ -235,7 +185,7 @@ class _Measurement:
                 finally:
                     self.said["ended_ns"] = max(time.time_ns(), self.said["began_ns"])
         except Exception as error:
-            if error is raised or not self._is_here():
+            if error is raised:
                 raise
             # What is ours has failed at the end: neither the block nor its error has.
             gathering.tell(f"nothing tells of collectives: {error_line(error)}")
@@ -243,13 +193,12 @@ class _Measurement:
             if raised is not None:
                 raise raised from None
         finally:
-            if self._is_here():
-                self.said |= {
-                    "error": error_line(raised),
-                    "error_line": None if raised is None else line_of(raised),
-                    "flight": None if raised is None else flight(),
-                    **seen,
-                }
+            self.said |= {
+                "error": error_line(raised),
+                "error_line": None if raised is None else line_of(raised),
+                "flight": None if raised is None else flight(),
+                **seen,
+            }
 
     @contextlib.contextmanager
     def _recorded(self, seen: dict[str, Any]) -> Iterator[None]:
@@ -259,9 +208,8 @@ class _Measurement:
         try:
             yield
         finally:
-            if self._is_here():
-                rows, from_ns = recorded(since_ns)
-                seen |= {"collectives": rows, "has_ends": False, "from_ns": from_ns}
+            rows, from_ns = recorded(since_ns)
+            seen |= {"collectives": rows, "has_ends": False, "from_ns": from_ns}
 
     @contextlib.contextmanager
     def _kernels(self, seen: dict[str, Any]) -> Iterator[None]:

@@ -32,8 +32,6 @@ def seat(name, *, each=4, rank=True, **more):
             "gpu_name": H100,
             "gpu_number": local,
             "confirmed": True,
-            "driver": "570.86.15",
-            "torch": "2.13.0+cu128",
         }
         | more
     )
@@ -75,8 +73,7 @@ _TIMES = tuple(
     for name, own_ms in enumerate(_OWN_MS)
 )
 _MEMORY = tuple(
-    RankMemory(name, 38 * GIB, 62 * GIB, 60 * GIB + name * 2**20, 80 * GIB)
-    for name in range(8)
+    RankMemory(name, 60 * GIB + name * 2**20, 80 * GIB) for name in range(8)
 )
 STRAGGLER = RanksReport(
     times=_TIMES,
@@ -199,8 +196,6 @@ _THOUSAND_MEMORY = replace(
     memory=tuple(
         RankMemory(
             name,
-            38 * GIB,
-            None,
             71 * GIB if name == 123 else int(_like_noise(name, 60, 0.2) * GIB),
             80 * GIB,
         )
@@ -219,8 +214,6 @@ _ODD_MEMORY = replace(
         replace(
             each,
             peak_bytes=71 * GIB,
-            reserved_bytes=73 * GIB,
-            allocated_bytes=49 * GIB,
         )
         if each.name == 5
         else each
@@ -242,7 +235,8 @@ _DEAF = replace(
 _HANG = WhereReport(
     waiting=(Waiting("all_reduce", 2, (0, 1, 3), 12.0, (2,), ((2, _LINE),)),),
     ranks=tuple(
-        RankIs(name, "works", "line 3" if name == 2 else "line 5") for name in range(4)
+        RankIs(name, "at work", "line 3" if name == 2 else "line 5")
+        for name in range(4)
     ),
     seats=seats(4),
 )
@@ -250,9 +244,7 @@ SAMPLES = (
     ("seats", SeatsReport(seats(8), backend="nccl")),
     (
         "seats-chosen",
-        SeatsReport(
-            seats(8, rank=False, confirmed=False, torch=None, driver=None), chosen=True
-        ),
+        SeatsReport(seats(8, rank=False, confirmed=False), chosen=True),
     ),
     (
         "seats-shared",
@@ -266,11 +258,6 @@ SAMPLES = (
             (
                 SeatFinding(
                     Misplaced.SHARED_GPU, (1, 3), "share one GPU on node0 (GPU 1)"
-                ),
-                SeatFinding(
-                    Misplaced.VERSIONS,
-                    (0, 3),
-                    "torch 2.12.0 (rank 3), 2.13.0 (rank 0)",
                 ),
             ),
             backend="gloo",
@@ -344,7 +331,7 @@ SAMPLES = (
                     mismatch=None,
                 ),
             ),
-            ranks=(RankIs(0, HOSTILE, HOSTILE), RankIs(2, "works", HOSTILE)),
+            ranks=(RankIs(0, HOSTILE, HOSTILE), RankIs(2, "at work", HOSTILE)),
         ),
     ),
 )

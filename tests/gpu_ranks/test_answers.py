@@ -25,7 +25,7 @@ from gpumagic.report.events import SpanKind
 from tests.gpu_open.rows import trace
 
 SEAT = {"version": VERSION, "kind": "seat", "rank": 2, "host": "node1", "pid": 7}
-ALIVE = {"version": VERSION, "kind": "alive", "rank": 2, "since_s": 1.5}
+ALIVE = {"version": VERSION, "kind": "alive", "rank": 2}
 DONE = {
     "version": VERSION,
     "kind": "done",

@@ -110,7 +110,7 @@ def running(*, is_over=False):
 
 def alive(engine):
     """What an engine says while it runs."""
-    return {"version": VERSION, "kind": "alive", "rank": engine, "since_s": 3.0}
+    return {"version": VERSION, "kind": "alive", "rank": engine}
 
 
 def test_who_was_sent_ctrl_c_just_now_is_not_called_deaf():
@@ -172,7 +172,7 @@ def panel(monkeypatch):
 def test_a_panel_is_drawn_four_times_a_second_at_most(panel):
     """However often it is asked to look; and not at all in the first second."""
     for _ in range(1000):
-        drawn = panel(Alive(0, 3.0), Alive(1, 3.0), after_s=0.005)
+        drawn = panel(Alive(0), Alive(1), after_s=0.005)
 
     assert len(drawn) in range(12, 17)
 
@@ -180,6 +180,6 @@ def test_a_panel_is_drawn_four_times_a_second_at_most(panel):
 def test_who_raised_is_told_while_others_wait(panel):
     """It is why they wait, and nobody has to press Ctrl-C to read it."""
     raised = Unfinished(1, "raised", "ValueError: no")
-    (title,) = panel(Alive(0, 3.0), raised, Alive(2, 3.0), after_s=2)
+    (title,) = panel(Alive(0), raised, Alive(2), after_s=2)
 
     assert title.startswith("rank 1 raised ValueError: no; ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 HEADINGS = {
     "seats": "Eight ranks on two hosts, each on a GPU of its own",
     "seats-chosen": "Engines that have just been given GPUs",
-    "seats-shared": "Two ranks on one GPU, and two versions of torch",
+    "seats-shared": "Two ranks on one GPU",
     "seats-gpu-0": "Four hosts, on one of which all hold memory on GPU 0",
     "seats-refused": "One engine cannot choose any more, so none has",
     "times-straggler": "One of eight ranks is slow, in backward",
