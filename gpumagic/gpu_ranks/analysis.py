@@ -217,7 +217,6 @@ def _time(each: Done, share: Share) -> RankTime:
         moves_s=share.moves_ns / _NS,
         blamed_s=share.blamed_ns / _NS,
         last=share.last,
-        flags=tuple(each.flags.items()),
     )
 
 
@@ -255,14 +254,16 @@ def _during(done: Mapping[int, Done], slowest: int | None) -> str | None:
     return phase
 
 
-def _differently(done: Mapping[int, Done], slowest: int | None) -> tuple[str, ...]:
+def _differently(
+    done: Mapping[int, Done], slowest: int | None
+) -> tuple[tuple[str, str], ...]:
     """What its timing found, and that of fewer than half of the others."""
     if slowest is None:
         return ()
     others = [each.flags for name, each in done.items() if name != slowest]
     return tuple(
-        flag
-        for flag in done[slowest].flags
+        (flag, text)
+        for flag, text in done[slowest].flags.items()
         if 2 * sum(flag in its for its in others) < len(others)
     )
 

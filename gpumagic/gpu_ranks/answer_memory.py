@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from gpumagic.drawing import (
     Column,
     Grid,
-    Histogram,
     Note,
     Paragraph,
     Property,
@@ -19,7 +18,7 @@ from gpumagic.drawing import (
 )
 from gpumagic.drawing.document import MOST_ROWS
 from gpumagic.gpu_open.view_shares import Row, ranged
-from gpumagic.gpu_ranks.answers import LOAD, MANY
+from gpumagic.gpu_ranks.answers import LOAD
 from gpumagic.report.units import bytes_text, count_text, part_text
 
 if TYPE_CHECKING:
@@ -87,10 +86,7 @@ def memory_parts(report: RanksReport, names: Names) -> Iterator[Part]:
 
 
 def _picture(known: Sequence[RankMemory], odd: Sequence[int], names: Names) -> Part:
-    """The odd ones and the fullest of the others; of very many a distribution."""
-    if len(known) > MANY:
-        peaks = [float(each.peak_bytes or 0) for each in known]
-        return Histogram(f"Peaks of {len(peaks):,} ranks", peaks, bytes_text)
+    """The odd ones and the fullest of the others."""
     ordered = sorted(known, key=lambda e: (e.name not in odd, -(e.peak_bytes or 0)))
     shown = sorted(ordered[:_MOST_BARS], key=lambda each: each.name)
     stacks = tuple(
@@ -104,7 +100,7 @@ def _picture(known: Sequence[RankMemory], odd: Sequence[int], names: Names) -> P
         )
         for each in shown
     )
-    some = f"{len(shown)} of {len(known)} ranks: " if len(shown) < len(known) else ""
+    some = f"{len(shown)} of {len(known):,} ranks: " if len(shown) < len(known) else ""
     legend = (("in use", "at the peak"), ("free", ""))
     return Stacks(f"{some}peak and limit".capitalize(), stacks, legend)
 

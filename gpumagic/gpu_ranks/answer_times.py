@@ -9,7 +9,6 @@ from gpumagic.drawing import (
     Details,
     Drawing,
     Grid,
-    Histogram,
     Note,
     Paragraph,
     how_measured,
@@ -26,7 +25,6 @@ from gpumagic.gpu_ranks.answer_memory import (
 from gpumagic.gpu_ranks.answer_where import Waiting, waiting_text
 from gpumagic.gpu_ranks.answers import (
     LOAD,
-    MANY,
     RECORDER,
     RankMemory,
     Seat,
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
     from gpumagic.gpu_ranks.unfinished import Names
 
 _BARS = 4  # in sight
-_FIRST = 16  # of very many ranks
 _MUCH_WAITING = 0.05  # of the time of all
 
 _PROFILE = f"{LOAD} `%%px` above `%%cuda_sync_time --profile` tells its kernels"
@@ -83,8 +80,6 @@ class RankTime(Record):
     moves_s: float  # how long data moved
     blamed_s: float  # how long others waited for it
     last: int  # how often it was the last to come
-    # what its own timing found: in a word, and in a sentence
-    flags: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,7 +109,7 @@ class RanksReport(Report):
     waiting: tuple[Waiting, ...] = ()  # where a collective was still open at the end
     steps_s: tuple[tuple[int, tuple[float, ...]], ...] = ()  # of each step, by rank
     # what the timing of the slowest rank found, and that of most others did not
-    differently: tuple[str, ...] = ()
+    differently: tuple[tuple[str, str], ...] = ()  # in a word, and in a sentence
     runs_out_first: int | None = None  # whose peak came nearest to its limit
     # ranks whose peak is far from that of the others, the farthest first
     odd_in_memory: tuple[int, ...] = ()
@@ -234,17 +229,13 @@ def _parts(report: RanksReport) -> Iterator[Part]:
 
 
 def _times(report: RanksReport, names: Names) -> Iterator[Part]:
-    """Each rank as a bar, or of very many a distribution; the odd ones in figures."""
-    if len(report.times) > MANY:
-        own_s = [each.own_s for each in report.times]
-        yield Histogram(f"Own work of {len(own_s):,} ranks", own_s, seconds_text)
-    else:
-        shown = view_shares.in_sight(report.times, report.slow, _BARS)
-        some = f"{len(shown)} of {len(report.times)} ranks: "
-        which = some if len(shown) < len(report.times) else "Each rank: "
-        named = ((names.one(each.name), each, each.elapsed_s) for each in shown)
-        caption = f"{which}what it worked, and how it waited"
-        yield view_shares.bars(caption, named, "own work")
+    """Ranks as bars; the odd ones in figures, and all others together."""
+    shown = view_shares.in_sight(report.times, report.slow, _BARS)
+    some = f"{len(shown)} of {len(report.times):,} ranks: "
+    which = some if len(shown) < len(report.times) else "Each rank: "
+    named = ((names.one(each.name), each, each.elapsed_s) for each in shown)
+    caption = f"{which}what it worked, and how it waited"
+    yield view_shares.bars(caption, named, "own work")
     rows = view_shares.odd_rows(
         report.times, report.slow, lambda each: names.at(each.name)
     )
@@ -298,9 +289,9 @@ def _advice(report: RanksReport, names: Names) -> Iterator[Note]:
             yield Note("note", view_shares.IN_TURN, view_shares.HINT_IN_TURN)
         return
     who = names.one(slow.name)
-    for flag in report.differently:
-        text = f"on {who} alone: {dict(slow.flags)[flag]}"
-        yield Note("warning", text, _FLAG_HINTS.get(flag, _PROFILE))
+    for flag, text in report.differently:
+        hint = _FLAG_HINTS.get(flag, _PROFILE)
+        yield Note("warning", f"on {who} alone: {text}", hint)
     if report.differently or report.unfinished or not slow.blamed_s:
         return
     hint = _PARTS if report.in_script else _LINES
@@ -320,8 +311,7 @@ def _every_rank(report: RanksReport, names: Names) -> Table:
     ordered = sorted(report.times, key=lambda each: (-each.blamed_s, -each.own_s))
     last = view_shares.ranged("Came last", lambda each: each.last, "{:,}".format)
     rows = [view_shares.Row(names.at(each.name), (each,)) for each in ordered]
-    table = view_shares.table("", rows, last, moves_known=report.moves_known)
-    return table.beginning(_FIRST) if len(rows) > MANY else table
+    return view_shares.table("", rows, last, moves_known=report.moves_known)
 
 
 def _how(report: RanksReport, names: Names) -> Part:

@@ -22,8 +22,8 @@ MIME = "application/vnd.gpumagic.rank+json"  # no front end shows it
 VERSION = 3
 MOST_BYTES = 4_000_000
 FOR_EVER = 1 << 62  # nanoseconds
-MANY = 64  # ranks: more are told as a distribution
-_MOST, MOST_IN_ALL = 20_000, 200_000  # collectives of a rank, and of all
+# Collectives of a rank, and of all: so many are analysed in a few seconds.
+MOST, MOST_IN_ALL = 20_000, 200_000
 _UNTRUE = (TypeError, ValueError, OverflowError, RecursionError)
 
 EVERYBODYS = "0"  # what torch calls the group that all ranks are in
@@ -224,11 +224,6 @@ def _read(said: object, place: int) -> Answer:
 def _seat(said: object, place: int) -> Seat:
     rank = said.get("rank") if isinstance(said, dict) else None
     return read(Seat, said or {}, name=rank if type(rank) is int else place)
-
-
-def most_collectives(ranks: int) -> int:
-    """How many of its last collectives a rank sends: analysed in a few seconds."""
-    return min(_MOST, MOST_IN_ALL // ranks)
 
 
 def each_once(read: Iterable[Answer]) -> list[Answer]:

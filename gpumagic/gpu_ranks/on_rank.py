@@ -26,7 +26,7 @@ from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import DeviceError, GpuMagicError, error_line
 from gpumagic.gpu_mem.cell import CellRun
 from gpumagic.gpu_mem.counters import read as read_counters
-from gpumagic.gpu_ranks.answers import RECORDER, VERSION, most_collectives
+from gpumagic.gpu_ranks.answers import MOST, MOST_IN_ALL, RECORDER, VERSION
 from gpumagic.gpu_ranks.seen import (
     distributed_here,
     flight,
@@ -268,7 +268,7 @@ def _flags(timing: TimingReport | None) -> dict[str, str]:
 
 def fitting(said: dict[str, Any], ranks: int) -> dict[str, Any]:
     """The same with its last collectives alone, where they would be too many."""
-    rows, most = said.get("collectives") or [], most_collectives(ranks)
+    rows, most = said.get("collectives") or [], min(MOST, MOST_IN_ALL // ranks)
     if len(rows) <= most:
         return said
     return said | {"collectives": rows[-most:], "from_ns": rows[-most - 1][5]}

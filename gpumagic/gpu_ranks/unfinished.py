@@ -153,15 +153,10 @@ def unfinished_headline(
     unfinished: Sequence[Unfinished], ranks: int, names: Names
 ) -> str:
     """How many finished, and what became of the gravest of the others."""
-    if deaf := [each for each in unfinished if each.why == "deaf"]:
-        causes = [each for each in unfinished if each.why in {"died", "raised"}]
-        who = names.several(each.name for each in deaf)
-        before = f"{unfinished_text(causes, names)}; " if causes else ""
-        return f"{before}{who} {verb(deaf, *_WHY['deaf'])}"
     finished = ranks - len({each.name for each in unfinished})
-    said = f"{finished if finished > 0 else 'none':{',' if finished > 0 else ''}}"
-    said = f"{said} of {count_text(ranks, names.noun)} finished"
-    return f"{said}; {unfinished_text(unfinished, names)}"
+    some = f"{finished:,}" if finished > 0 else "none"
+    who = unfinished_text(unfinished, names)
+    return f"{some} of {count_text(ranks, names.noun)} finished; {who}"
 
 
 def unfinished_text(unfinished: Sequence[Unfinished], names: Names) -> str:

@@ -88,14 +88,6 @@ STRAGGLER = RanksReport(
 )
 
 
-def _but(report, name, **more):
-    """The same where one rank is different."""
-    times = tuple(
-        replace(each, **more) if each.name == name else each for each in report.times
-    )
-    return replace(report, times=times)
-
-
 _EQUAL = RanksReport(
     times=tuple(
         rank_time(name, own_ms, slow_ms=391.0, last=1)
@@ -106,14 +98,10 @@ _EQUAL = RanksReport(
     matched=12,
     clock_error_s=3e-6,
 )
-_ALONE = _but(
-    replace(
-        STRAGGLER,
-        during=None,
-        differently=("LIMITED",),
-    ),
-    3,
-    flags=(("LIMITED", "something held the clock of the GPU down"),),
+_ALONE = replace(
+    STRAGGLER,
+    during=None,
+    differently=(("LIMITED", "something held the clock of the GPU down"),),
 )
 
 

@@ -393,7 +393,7 @@ def test_killed_inside_a_collective(four):
     again, cell = four.ask("group"), four.cell("dist.barrier()")
 
     why = whys(report)
-    assert str(report).startswith("rank 3 died" if "deaf" in why.values() else "none")
+    assert "rank 3 died" in str(report).splitlines()[0]
     assert why.pop(3) == "died"
     assert "lost" in why.values()
     assert not report.times
