@@ -13,7 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.gpu_ranks.answer_times import RanksReport, RankTime
-from gpumagic.gpu_ranks.answer_where import open_at_the_end
+from gpumagic.gpu_ranks.answer_where import open_calls
 from gpumagic.gpu_ranks.answers import FOR_EVER, Done, each_once, read_answer
 from gpumagic.gpu_ranks.unfinished import unfinished_of
 from gpumagic.report.collectives import (
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     from gpumagic.gpu_ranks.answers import Answer
-    from gpumagic.report.collectives import Latest, Share
+    from gpumagic.report.collectives import Latest
 
 _NS = 1_000_000_000
 _LEAST_S = 0.005  # of a cell: less comes and goes with whatever else a host does
@@ -69,7 +69,7 @@ def of_answers(read: Sequence[Answer], *, with_memory: bool = False) -> RanksRep
         with_memory=with_memory,
         unfinished=unfinished,
         ranks=len(read),
-        waiting=open_at_the_end(read) if unfinished else (),
+        waiting=open_calls(read) if unfinished else (),
         runs_out_first=min(left, key=lambda name: left[name], default=None),
         odd_in_memory=tuple(odd_ones(peaks)),
         told_by=next((each.told_by for each in done.values() if each.told_by), ""),
@@ -109,7 +109,18 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
     if not all(each.by_model for each in through.values()):  # a model has no noise
         slowest = _standing_out(own_s, blamed_s)
     others_s = median([s for n, s in own_s.items() if n != slowest] or [0.0])
-    times = tuple(_time(each, waits.shares[each.name]) for each in through.values())
+    times = tuple(
+        RankTime(
+            each.name,
+            elapsed_s=(each.ended_ns - each.began_ns) / _NS,
+            own_s=own_s[each.name],
+            waits_s=waits.shares[each.name].waits_ns / _NS,
+            moves_s=waits.shares[each.name].moves_ns / _NS,
+            blamed_s=blamed_s[each.name],
+            last=waits.shares[each.name].last,
+        )
+        for each in through.values()
+    )
     errors_ns = [
         each.error_ns for each in offsets.values() if each.error_ns is not None
     ]
@@ -206,18 +217,6 @@ def _with_ends(done: dict[int, Done], offsets: Mapping[int, Offset]) -> dict[int
             rows.append(row._replace(arrived_ns=arrived_ns, ended_ns=end_ns))
         found[name] = replace(each, collectives=tuple(rows))
     return found
-
-
-def _time(each: Done, share: Share) -> RankTime:
-    return RankTime(
-        each.name,
-        elapsed_s=(each.ended_ns - each.began_ns) / _NS,
-        own_s=share.own_ns / _NS,
-        waits_s=share.waits_ns / _NS,
-        moves_s=share.moves_ns / _NS,
-        blamed_s=share.blamed_ns / _NS,
-        last=share.last,
-    )
 
 
 # ------------------------------------------------------------------- who stands out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from gpumagic.drawing import (
     Badge,
@@ -23,7 +23,7 @@ from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_ranks import unfinished as words
 from gpumagic.gpu_ranks.answers import DOCTOR, Seat, Unfinished, each_once
 from gpumagic.report.record import Record, Report
-from gpumagic.report.units import UNKNOWN, count_text, shortened
+from gpumagic.report.units import UNKNOWN, count_text
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -33,10 +33,8 @@ if TYPE_CHECKING:
     from gpumagic.gpu_ranks.unfinished import Names
 
 _HOW = (
-    "Once CUDA has started in a process, the driver says which GPU it uses. "
-    "Before, it is predicted from the variables. "
-    "A local rank is the place of a process on its host; launchers give it. "
-    "Nothing was started to find out."
+    "Once CUDA has started in a process, the driver says which GPU it uses; before, it "
+    "is predicted from the variables. Launchers give local ranks. Nothing was started."
 )
 _SELECT = "`%gpu_ranks select` gives each a GPU of its own"
 _NETWORK = "GLOO_SOCKET_IFNAME=eth0 in what starts the engines names gloo's network"
@@ -51,21 +49,23 @@ class Misplaced(enum.Enum):
     NO_GPU = "without a GPU"
 
 
-_WHY_AND_HINT = {
-    Misplaced.SHARED_GPU: ("they take turns on it, and both fill its memory", _SELECT),
+_SAID: dict[Misplaced, tuple[Literal["warning", "problem"], str, str]] = {
+    Misplaced.SHARED_GPU: (
+        "problem",
+        "they take turns on it, and both fill its memory",
+        _SELECT,
+    ),
     Misplaced.ON_GPU_0: (
+        "warning",
         "CUDA began there before a GPU was chosen",
         "first of all `torch.cuda.set_device(local_rank)` on each",
     ),
     Misplaced.NO_GPU: (
+        "problem",
         "with nccl the group cannot begin, with gloo it waits for their CPU",
         DOCTOR,
     ),
 }
-
-
-def _severity(kind: Misplaced) -> Literal["warning", "problem"]:
-    return "warning" if kind is Misplaced.ON_GPU_0 else "problem"
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _unanswered(report: SeatsReport, names: Names) -> str:
         return f"nothing was changed: {why}"
     here = {each.name for each in report.seats}
     there = len(here | {each.name for each in report.unfinished})
-    answer = "answers" if len(here) == 1 else "answer"
+    answer = words.verb([*here], "answers", "answer")
     return f"{len(here):,} of {count_text(there, names.noun)} {answer}; {why}"
 
 
@@ -205,22 +205,25 @@ def _notes(report: SeatsReport, names: Names) -> Iterator[Part]:
         yield Note("problem", text, _NETWORK)
     yield from words.unfinished_notes(report.unfinished, names)
     for at, each in enumerate(report.findings):
-        why, hint = _WHY_AND_HINT[each.kind]
+        severity, why, hint = _SAID[each.kind]
         in_title = at == 0 and not report.unfinished
         if each.kind is Misplaced.SHARED_GPU and any(
             seat.confirmed for seat in report.seats if seat.name in each.ranks
         ):
             hint = _RESTART
         text = why if in_title else _finding_text(each, names)
-        yield Note(_severity(each.kind), text, hint)
+        yield Note(severity, text, hint)
     healthy = not (report.findings or report.unfinished)
     if healthy and names.noun == "engine" and len(report.seats) > 1:
         yield Note("note", "there is no group yet", "`%gpu_ranks group` begins one")
 
 
 def _column(heading: str, name: str, *, number: bool = False) -> Property:
-    column = Column(heading, number=number)
-    return Property(column, lambda each: _text(getattr(each, name)))
+    def told(seat: Seat) -> str:
+        value = getattr(seat, name)
+        return "none" if value is None else str(value)
+
+    return Property(Column(heading, number=number), told)
 
 
 def _by_rank(report: SeatsReport, names: Names) -> Table:
@@ -232,19 +235,11 @@ def _by_rank(report: SeatsReport, names: Names) -> Table:
         columns.append(_column("Host", "host"))
     columns += (
         _column("Local rank", "local_rank", number=True),
-        Property(Column("GPU"), _gpu_text),
+        _column("GPU", "gpu_number"),
         Property(Column("Is"), lambda each: _badge(each, report)),
     )
     rows = sorted(report.seats, key=lambda each: _wrong(each, report) is None)
     return Table.of("", columns, rows, name="ranks")
-
-
-def _text(value: object) -> str:
-    return "none" if value is None else str(value)
-
-
-def _gpu_text(seat: Seat) -> str:
-    return _text(seat.gpu and shortened(_text(seat.gpu_number), 12))
 
 
 def _wrong(seat: Seat, report: SeatsReport) -> Misplaced | None:
@@ -254,7 +249,7 @@ def _wrong(seat: Seat, report: SeatsReport) -> Misplaced | None:
 
 def _badge(seat: Seat, report: SeatsReport) -> Badge:
     if wrong := _wrong(seat, report):
-        return Badge(wrong.value, _severity(wrong))
+        return Badge(wrong.value, _SAID[wrong][0])
     if seat.gpu is None:
         return Badge("without a GPU", "unknown")
     return Badge("confirmed", "ok") if seat.confirmed else Badge("predicted", "note")
@@ -263,36 +258,28 @@ def _badge(seat: Seat, report: SeatsReport) -> Badge:
 # ---------------------------------------------------------- who is to have which GPU
 
 
-class Choice(NamedTuple):
-    """A GPU that an engine may be given."""
-
-    number: int  # as nvidia-smi counts those that it lists for this engine
-    uuid: str | None
+# What an engine may be given: as nvidia-smi counts those it lists for it, and its UUID.
+Choice: TypeAlias = "tuple[int, str | None]"
 
 
-class Asker(NamedTuple):
-    """An engine that is to have a GPU."""
-
-    host: Hashable
-    choices: tuple[Choice, ...]  # what it may be given, in the order of CUDA
-
-
-def names_of(askers: Mapping[int, Asker]) -> dict[int, str]:
+def names_of(
+    askers: Mapping[int, tuple[Hashable, Sequence[Choice]]],
+) -> dict[int, str]:
     """What each engine is given, as `gpu_select` takes it: a GPU of its own.
 
-    An engine may be given what it was started with: a batch system has left the others
-    to somebody else. Who may have one alone keeps it, and all others take the first
-    that is left.
+    Each is asked for by its host and what it may be given, in the order of CUDA: that
+    is what it was started with, as a batch system has left the others to somebody else.
+    Who may have one alone keeps it, and all others take the first that is left.
     """
     taken: set[tuple[Hashable, Choice]] = set()
     found = {}
     for engine, (host, choices) in sorted(
-        askers.items(), key=lambda each: len(each[1].choices) > 1
+        askers.items(), key=lambda each: len(each[1][1]) > 1
     ):
         free = [each for each in choices if (host, each) not in taken]
         if not free:
-            here = [e for e, each in askers.items() if each.host == host]
-            gpus = len({choice for e in here for choice in askers[e].choices})
+            here = [its for at, its in askers.values() if at == host]
+            gpus = len({choice for its in here for choice in its})
             raise GpuMagicError(
                 f"nothing was changed: engine {engine} finds none that is free: its "
                 f"host has {count_text(gpus, 'GPU')} for "
@@ -303,6 +290,6 @@ def names_of(askers: Mapping[int, Asker]) -> dict[int, str]:
         taken.add((host, free[0]))
         number, uuid = free[0]
         # Slices of one GPU have one number.
-        is_slice = [each.number for each in choices].count(number) > 1
+        is_slice = [each for each, _ in choices].count(number) > 1
         found[engine] = str(uuid if is_slice and uuid else number)
     return found

@@ -32,6 +32,7 @@ from gpumagic.gpu_ranks.answers import (
 )
 from gpumagic.report.record import Record, Report
 from gpumagic.report.units import (
+    count_text,
     range_text,
     ratio_text,
     seconds_text,
@@ -94,25 +95,21 @@ class RanksReport(Report):
     ranks: int = 0  # how many there were
     matched: int = 0  # how many collectives were found on all ranks of their groups
     unmatched: int = 0  # how many were not
-    # the rank whose own work took longest; None where none stands out
-    slowest: int | None = None
+    slowest: int | None = None  # whose own work took longest; None if none stands out
     ratio: float | None = None  # its own work over that in the median
     during: str | None = None  # where it lies: "forward", "input", ...; None if unknown
     one_collective: int | None = None  # the one that all of it comes before
     clock_error_s: float | None = None  # of the common clock; None without one
     told_by: str = ""  # what has told of collectives: "flight recorder", ...
-    # whether it is known how long data moved; else that is part of own work
-    moves_known: bool = True
-    # the part of the time that all is known of; None for all of it, 0 for nothing
-    told_s: float | None = None
+    moves_known: bool = True  # how long data moved; else that is part of own work
+    told_s: float | None = None  # the part that is known; None for all, 0 for nothing
     took_s: float | None = None  # how long it took altogether, where that is a part
     waiting: tuple[Waiting, ...] = ()  # where a collective was still open at the end
     steps_s: tuple[tuple[int, tuple[float, ...]], ...] = ()  # of each step, by rank
-    # what the timing of the slowest rank found, and that of most others did not
-    differently: tuple[tuple[str, str], ...] = ()  # in a word, and in a sentence
+    # what the timing of the slowest rank alone found: in a word, and in a sentence
+    differently: tuple[tuple[str, str], ...] = ()
     runs_out_first: int | None = None  # whose peak came nearest to its limit
-    # ranks whose peak is far from that of the others, the farthest first
-    odd_in_memory: tuple[int, ...] = ()
+    odd_in_memory: tuple[int, ...] = ()  # whose peak is unlike the others', by how far
     restart: str = ""  # what to type so that others take the place of those that hang
 
     def drawing(self) -> Any:
@@ -145,9 +142,8 @@ class RanksReport(Report):
     @property
     def in_script(self) -> bool:
         """Whether a launcher has started these ranks, and not a cluster of engines."""
-        if not self.seats:
-            return bool(self.told_by)
-        return all(each.engine is None for each in self.seats)
+        engines = [each.engine for each in self.seats]
+        return bool(engines or self.told_by) and set(engines) <= {None}
 
 
 # ------------------------------------------------------------------------ verdict
@@ -157,7 +153,10 @@ def headline(report: RanksReport) -> str:
     """Who did not finish; else the slow rank and its price, or that none is."""
     names = words.Names(report.seats)
     if report.unfinished:
-        return words.unfinished_headline(report.unfinished, report.ranks, names)
+        finished = report.ranks - len({each.name for each in report.unfinished})
+        some = f"{finished:,}" if finished > 0 else "none"
+        of_all = f"{some} of {count_text(report.ranks, names.noun)} finished"
+        return f"{of_all}; {words.unfinished_text(report.unfinished, names)}"
     if report.of_memory:
         return memory_text(report, names)
     return _times_text(report, names)

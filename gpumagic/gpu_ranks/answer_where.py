@@ -68,8 +68,7 @@ class Waiting(Record):
     waited_s: float | None  # for how long, the longest
     missing: tuple[int, ...]  # which ranks have not called it
     lines: tuple[tuple[int, CodeLine], ...] = ()  # where these are, as far as known
-    # how the calls differ, as in "rank 2 calls broadcast"; None where they agree
-    mismatch: str | None = None
+    mismatch: str | None = None  # as in "rank 2 calls broadcast"; None if calls agree
 
 
 class RankIs(NamedTuple):
@@ -140,7 +139,7 @@ def where_of(read: Sequence[Answer]) -> WhereReport:
     read = sorted(each_once(read), key=lambda each: each.name)
     alive = [each for each in read if isinstance(each, Alive)]
     return WhereReport(
-        waiting=_open(read) if alive else (),
+        waiting=open_calls(read) if alive else (),
         ranks=tuple(map(_is, read)),
         seats=tuple(each.seat for each in read if isinstance(each, Done)),
         unfinished=unfinished_of(e for e in read if not isinstance(e, Alive)),
@@ -161,11 +160,6 @@ def hanging(where: WhereReport, hang_s: float) -> list[Waiting]:
     return sorted(found, key=lambda each: -(each.waited_s or 0.0))
 
 
-def open_at_the_end(read: Sequence[Answer]) -> tuple[Waiting, ...]:
-    """Collectives that are still open where not all ranks have finished."""
-    return _open(each_once(read))
-
-
 def _line(answer: Answer) -> CodeLine | None:
     """Where a rank is; one that failed, where it was."""
     if isinstance(answer, Done):
@@ -173,7 +167,7 @@ def _line(answer: Answer) -> CodeLine | None:
     return answer.line if isinstance(answer, Alive | Unfinished) else None
 
 
-def _open(read: Sequence[Answer]) -> tuple[Waiting, ...]:
+def open_calls(read: Sequence[Answer]) -> tuple[Waiting, ...]:
     """By group, who is in the collective that is open, and who has not called it."""
     reached: dict[str, dict[int, int]] = defaultdict(dict)
     calls: dict[tuple[str, int], dict[int, Call]] = defaultdict(dict)
@@ -296,7 +290,8 @@ class Panel:
             self._place.show(self._drawing(asked, now_s))
 
     def _drawing(self, asked: Asked, now_s: float) -> Drawing:
-        where = where_of([each for each in asked.checked() if not _is_silent(each)])
+        said = asked.checked()
+        where = where_of([e for e in said if getattr(e, "why", "") != "silent"])
         engines = f"{len(asked.running)} of {count_text(len(asked.results), 'engine')}"
         title = f"{engines} run since {seconds_text(now_s - self._began_s)}"
         if waiting := hanging(where, HANG_S):
@@ -306,13 +301,8 @@ class Panel:
             title = f"{unfinished_text(failed, Names())}; {title}"
         if asked.interrupted:
             title = f"Ctrl-C was sent to {count_text(len(asked.interrupted), 'engine')}"
-        deaf = [e.name for e in asked.checked() if isinstance(e, Alive) and e.deaf]
+        deaf = [e.name for e in said if isinstance(e, Alive) and e.deaf]
         if deaf:
             who = f"{Names().several(deaf)} {verb(deaf, 'does', 'do')}"
             title = f"{who} not hear Ctrl-C: press it again to stop waiting"
         return Drawing(title, (where_table(where),))
-
-
-def _is_silent(answer: Answer) -> bool:
-    """Whether a rank has not said anything yet."""
-    return isinstance(answer, Unfinished) and answer.why == "silent"

@@ -50,8 +50,7 @@ class Seat(Record):
     also_on: tuple[str, ...] = ()  # UUIDs of other GPUs on which it holds memory
     simulated: bool = False  # whether its GPU is a simulated one
     backend: str | None = None  # of its group, "nccl" or "gloo"; None without one
-    # what tells apart machines that have one name; None if unknown
-    machine: str | None = None
+    machine: str | None = None  # tells apart those of one name; None if unknown
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,7 @@ class RankMemory(Record):
     """The memory of one rank's fullest device after a cell."""
 
     name: int = 0
-    # the most that was allocated while the cell ran; None if unknown
-    peak_bytes: int | None = None
+    peak_bytes: int | None = None  # the most that was allocated; None if unknown
     limit_bytes: int | None = None  # what its device has
 
     @property
@@ -172,7 +170,6 @@ class Alive:
     line: CodeLine | None = None
     inside: str | None = None  # the function of torch.distributed that it is in
     stuck_s: float | None = None  # for how long it has been in the same collective
-    left: bool = False  # whether it has come to the end of the block
     deaf: bool = False  # whether it was sent Ctrl-C, and has not come back
 
 

@@ -8,7 +8,6 @@ line has ended, and while it still runs.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import signal
@@ -90,10 +89,8 @@ class Asked:
     targets: Sequence[int]  # which engines it is for
     # the rank of each engine, as far as any has ever told; it is kept up
     names: dict[int, int] = field(default_factory=dict)
-    # ipyparallel's own, by engine, once it was sent
-    results: dict[int, Any] = field(default_factory=dict)
-    # those that were running when Ctrl-C was sent, and so got it
-    interrupted: tuple[int, ...] = ()
+    results: dict[int, Any] = field(default_factory=dict)  # ipyparallel's, once sent
+    interrupted: tuple[int, ...] = ()  # those that ran when Ctrl-C was sent
     interrupted_s: float = math.inf  # when that was
     _seen: dict[int, int] = field(default_factory=dict)
     _last: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -258,10 +255,9 @@ class Engines:
 
     def restart_line(self, targets: Sequence[int], namespace: Mapping[str, Any]) -> str:
         """What to type so that others come in the place of some engines."""
-        there = getattr(self.client, "cluster", None) is not None
         names = (name for name, value in namespace.items() if value is self.client)
         rc, count = next(names, None), len(targets)
-        if rc is None or not there:
+        if rc is None or getattr(self.client, "cluster", None) is None:
             which = listed([str(each) for each in targets])
             return f"restart engines {which}, then `%gpu_ranks group`"
         return (
@@ -269,12 +265,6 @@ class Engines:
             f"{rc}.wait_for_engines({len(self.client.ids) + count}); "
             f"{rc}.send_signal(9, {list(targets)})"
         )
-
-    def forget(self, asked: Asked) -> None:
-        """Let ipyparallel forget what has been shown: it keeps all that ever came."""
-        ended = [result for result in asked.results.values() if result.ready()]
-        with contextlib.suppress(RuntimeError, ValueError):  # it still runs, or is gone
-            self.client.purge_local_results(ended)
 
 
 def _range(part: str, there: Sequence[int]) -> list[int]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_ranks.answer_where import hanging, waiting_text, where_of
-from gpumagic.gpu_ranks.answers import VERSION, Alive, read_answer
+from gpumagic.gpu_ranks.answers import VERSION, read_answer
 from gpumagic.gpu_ranks.seen import Lookout, common_store, distributed_here, own_clock
 
 if TYPE_CHECKING:
@@ -137,12 +137,8 @@ def telling(ranks: Ranks, *, hang_s: float) -> Iterator[None]:
         yield
         return
     beats = _Beats(ranks, hang_s)
-    lookout = Lookout(
-        beats.say,
-        rank=ranks.rank,
-        every_s=min(_BEAT_S, hang_s / 4),
-        quiet_s=hang_s,
-    )
+    every_s = min(_BEAT_S, hang_s / 4)
+    lookout = Lookout(beats.say, rank=ranks.rank, every_s=every_s, quiet_s=hang_s)
     pid = os.getpid()
     with contextlib.suppress(Exception):
         beats.say(lookout.said())
@@ -153,7 +149,7 @@ def telling(ranks: Ranks, *, hang_s: float) -> Iterator[None]:
         if os.getpid() == pid:  # a child of this rank shares its connection
             lookout.__exit__()
             with contextlib.suppress(Exception):
-                ranks.say(_BEAT, lookout.said() | {"beat": -1, "left": True})
+                ranks.say(_BEAT, lookout.said() | {"beat": -1})
 
 
 class _Beats:
@@ -179,7 +175,6 @@ class _Beats:
     def _hear(self) -> None:
         beats = [self._ranks.heard(_BEAT, each) for each in range(self._ranks.size)]
         read = [read_answer(said, rank) for rank, said in enumerate(beats) if said]
-        left = {each.name for each in read if isinstance(each, Alive) and each.left}
         before, self._waiting = self._waiting, {}
         for waiting in hanging(where_of(read), self._hang_s):
             called = waiting.collective, waiting.number, waiting.missing
@@ -187,9 +182,7 @@ class _Beats:
             # Ranks do not say all at once that they wait: not before all have.
             if before.get(called) == waiting.waiting and called not in self._told:
                 self._told.add(called)
-                gone = sorted(left & {*waiting.missing})
-                has_left = f" (rank {gone[0]} has left the block)" if gone else ""
-                tell(f"{waiting_text(waiting)}{has_left}")
+                tell(waiting_text(waiting))
         for rank in range(1, self._ranks.size):
             said = self._ranks.heard(_ERROR, rank)
             if said is not None and rank not in self._told:
@@ -227,73 +220,50 @@ def collect(
     ranks: Ranks, own: dict[str, Any], patience_s: float
 ) -> list[dict[str, Any]]:
     """On rank 0: the answers, and of those who gave none what is known."""
-    answers = {0: own}
-    lives = {rank: _Life() for rank in range(1, ranks.size)}
+    others = [_Other(ranks, rank) for rank in range(1, ranks.size)]
     if own.get("error"):  # the others may wait for this one, and for ever
         patience_s = min(patience_s, _DEAD_S)
-    with contextlib.suppress(Exception):  # the store has died: those who are in count
-        _wait(lambda: not _are_awaited(ranks, answers, lives, patience_s))
-        ranks.store.set(_TAKEN, "")
-    return [
-        answers[rank] if rank in answers else lives[rank].last_word(rank)
-        for rank in range(ranks.size)
-    ]
+    if others:
+        with contextlib.suppress(Exception):  # the store has died: who is in counts
+            _wait(lambda: sum(each.is_awaited(patience_s) for each in others) == 0)
+            ranks.store.set(_TAKEN, "")
+    return [own, *(each.answer or each.last_word() for each in others)]
 
 
-def _are_awaited(
-    ranks: Ranks,
-    answers: dict[int, dict[str, Any]],
-    lives: dict[int, _Life],
-    patience_s: float,
-) -> bool:
-    """Whether there are ranks that may still answer."""
-    if ranks.store is None:
-        return False
-    awaited = False
-    for rank, life in lives.items():
-        if rank not in answers:
-            said = ranks.heard(_ANSWER, rank)
-            if said is not None:
-                answers[rank] = said
-                ranks.store.delete_key(f"{_ANSWER}/{rank}")
-            else:
-                life.see(ranks.heard(_BEAT, rank))
-                awaited |= not life.is_over(patience_s)
-    return awaited
+class _Other:
+    """What rank 0 hears of one of the others at the end."""
 
+    def __init__(self, ranks: Ranks, rank: int) -> None:
+        self._ranks, self._rank = ranks, rank
+        self.answer: dict[str, Any] | None = None
+        self._beat: dict[str, Any] = {}  # the last one
+        self._beat_s = self._called_s = time.monotonic()  # when that was another
 
-class _Life:
-    """The heartbeats of one rank."""
+    def is_awaited(self, patience_s: float) -> bool:
+        """Whether it may still answer: it lives, and has called something lately."""
+        if self.answer is None:
+            self.answer = self._ranks.heard(_ANSWER, self._rank)
+        if self.answer is not None:
+            return False
+        before, now_s = self._beat, time.monotonic()
+        self._beat = self._ranks.heard(_BEAT, self._rank) or before
+        if self._beat.get("beat") != before.get("beat"):
+            self._beat_s = now_s
+        last, last_before = (
+            (e.get("flight") or {}).get("last") for e in (self._beat, before)
+        )
+        if last != last_before:
+            self._called_s = now_s
+        is_gone = now_s - self._beat_s > min(_DEAD_S, patience_s)
+        return not is_gone and now_s - self._called_s <= patience_s
 
-    def __init__(self) -> None:
-        self.said: dict[str, Any] = {}
-        self._seen_s = self._went_on_s = time.monotonic()
-
-    def see(self, said: dict[str, Any] | None) -> None:
-        """Note what it has said last."""
-        before, self.said = self.said, said or self.said
-        if self.said.get("beat") != before.get("beat"):
-            self._seen_s = time.monotonic()
-        if self._reached(self.said) != self._reached(before):
-            self._went_on_s = time.monotonic()
-
-    def _reached(self, said: dict[str, Any]) -> Any:
-        return (said.get("flight") or {}).get("last")
-
-    def is_over(self, patience_s: float) -> bool:
-        """Whether it is waited for no longer."""
-        now_s = time.monotonic()
-        is_gone = now_s - self._seen_s > min(_DEAD_S, patience_s)
-        return is_gone or now_s - self._went_on_s > patience_s
-
-    def last_word(self, rank: int) -> dict[str, Any]:
+    def last_word(self) -> dict[str, Any]:
         """What is told of it in place of an answer: where it is, if it lives."""
-        silent_s = time.monotonic() - self._seen_s
+        silent_s = time.monotonic() - self._beat_s
         why, text = "died", f"no heartbeat for {silent_s:.0f} s"
-        if not self.said:
+        if not self._beat:
             why, text = "silent", "no watch() there"
         elif silent_s <= _BEAT_S * 3:
-            return self.said
-        line = self.said.get("line")
-        told = {"version": VERSION, "kind": "absent", "name": rank}
-        return told | {"why": why, "text": text, "line": line}
+            return self._beat
+        told = {"version": VERSION, "kind": "absent", "name": self._rank}
+        return told | {"why": why, "text": text, "line": self._beat.get("line")}

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from gpumagic.gpu_ranks.engines import Asked
     from gpumagic.notebook.magics import GpuMagics
 
-SELECT, GROUP, WHERE = "select", "group", "where"
-_WORDS = (SELECT, GROUP, WHERE)
+_WORDS = ("select", "group", "where")
 _FRESH_S = 2.5  # within which a rank that runs has said where it is
 
 
@@ -58,12 +57,11 @@ class Notebook:
             report: SeatsReport | RanksReport | WhereReport
             if cell is not None:
                 report = self._run(self._free(typed.on), cell, with_memory=typed.mem)
-            elif word == WHERE:
+            elif word == "where":
                 report = self._where()
-            elif word == SELECT:
-                report = self._select(self._free(typed.on))
-            elif word == GROUP:
-                report = self._group(self._free(typed.on))
+            elif word:
+                change = {"select": self._select, "group": self._group}[word]
+                report = change(self._free(typed.on))
             else:
                 report = self._seats(typed.on)
         except BaseException:
@@ -98,7 +96,11 @@ class Notebook:
         """All or nothing: each engine is asked whether it could before any does."""
         asked = _unless_stopped(self._asked("choices", targets))
         local = _local_ranks(asked)
-        askers = {engine: _asker(asked, engine) for engine in targets}
+        askers = {}
+        for engine in targets:
+            its = asked.said(engine)
+            choices = [(number, uuid) for number, uuid in its.get("choices") or ()]
+            askers[engine] = (its["host"], its["machine"]), choices
         names = answer_seats.names_of(askers)
 
         def choice(engine: int) -> dict[str, Any]:
@@ -219,7 +221,10 @@ class Notebook:
         finally:
             if asked.running:  # it can be asked where it is
                 self._last = asked
-        self._engines.forget(asked)
+        # ipyparallel keeps all that ever came; what still runs it cannot forget.
+        ended = [result for result in asked.results.values() if result.ready()]
+        with contextlib.suppress(RuntimeError, ValueError):
+            self._engines.client.purge_local_results(ended)
         return asked
 
 
@@ -264,13 +269,6 @@ def _local_ranks(asked: Asked) -> dict[int, int]:
     return {engine: at for each in hosts.values() for at, engine in enumerate(each)}
 
 
-def _asker(asked: Asked, engine: int) -> answer_seats.Asker:
-    """What an engine has said of the GPUs that it may have."""
-    said = asked.said(engine)
-    choices = tuple(answer_seats.Choice(*row) for row in said.get("choices") or ())
-    return answer_seats.Asker((said.get("host"), said.get("machine")), choices)
-
-
 def _seats_of(asked: Asked, why_not: str = "refused") -> SeatsReport:
     """A report of the seats, and of who gave none, or did not do what was asked."""
     report = answer_seats.seats_of(asked.checked())
@@ -294,15 +292,16 @@ def _show_outputs(results: Mapping[int, Any]) -> None:
         for data, more in _shown(each):
             display({"text/plain": f"[output: {engine}]"}, raw=True)
             display(data, raw=True, metadata=more)
-    _write("error", {engine: _traceback(each) for engine, each in metadata.items()})
+    errors = {engine: each.get("error") for engine, each in metadata.items()}
+    _write("error", {e: getattr(its, "traceback", None) for e, its in errors.items()})
 
 
-def _write(name: str, texts: Mapping[int, str | None]) -> None:
+def _write(name: str, texts: Mapping[int, Any]) -> None:
     """Each text once, with the engines that it is of."""
-    said: dict[str, list[int]] = {}
+    said: dict[str, list[int]] = defaultdict(list)
     for engine, text in texts.items():
-        if text:
-            said.setdefault(text, []).append(engine)
+        if text and isinstance(text, str):
+            said[text].append(engine)
     stream = sys.stdout if name == "stdout" else sys.stderr
     for text, engines in said.items():
         between = "\n" if "\n" in text.rstrip() else " "
@@ -314,12 +313,6 @@ def _shown(metadata: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
     for output in (*metadata.get("outputs", ()), metadata.get("execute_result")):
         if output and MIME not in output.get("data", {}):
             yield output.get("data", {}), output.get("metadata", {})
-
-
-def _traceback(metadata: Mapping[str, Any]) -> str | None:
-    """Of the error that the cell ended with, as the engine's shell has drawn it."""
-    said = getattr(metadata.get("error"), "traceback", None)
-    return said if isinstance(said, str) else None
 
 
 def _numbers(engines: list[int]) -> str:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,11 +65,17 @@ def seat(engine: int | None = None) -> dict[str, Any]:
     text = os.environ.get("LOCAL_RANK", "")
     local_rank = int(text) if text.isdecimal() else None
     told = _machine()
-    row = _current(told, local_rank)
-    gpu = {}
-    if row is not None:
+    gpu: dict[str, Any] = {}
+    if (row := _current(told, local_rank)) is not None:
         gpu = {"gpu": row.uuid, "gpu_name": row.name, "gpu_number": row.physical}
         gpu["confirmed"] = row.actual is not None
+    also_on = [
+        each.uuid
+        for each in open_driver().inventory().gpus
+        if each.uuid
+        and each.uuid != gpu.get("gpu")
+        and os.getpid() in {process.pid for process in each.processes or ()}
+    ]
     return {
         "version": VERSION,
         "kind": "seat",
@@ -80,7 +86,7 @@ def seat(engine: int | None = None) -> dict[str, Any]:
         "pid": os.getpid(),
         "local_rank": local_rank,
         **gpu,
-        "also_on": _also_on(row),
+        "also_on": also_on,
         "simulated": told.simulated,
         "backend": backend,
     }
@@ -106,7 +112,7 @@ def _machine() -> SelectReport:
     runtime = runtime_now()
     return _status_when(
         *(os.environ.get(variable) for variable in _VISIBILITY),
-        _has_torch(),
+        "torch" in sys.modules,
         runtime.kind,
         runtime.started(),
         id(simulated_box()),
@@ -140,33 +146,19 @@ def _current(told: SelectReport, local_rank: int | None) -> Row | None:
     if current is None:
         shown = {row.predicted for row in told.rows if row.predicted is not None}
         current = 0 if local_rank is None or len(shown) == 1 else local_rank
-    for row in told.rows:
-        if current == (row.predicted if row.actual is None else row.actual):
-            return row
-    return None
-
-
-def _also_on(current: Row | None) -> list[str]:
-    """Other GPUs on which this process holds memory, as their driver tells."""
-    own, found = os.getpid(), []
-    for gpu in open_driver().inventory().gpus:
-        pids = {process.pid for process in gpu.processes or ()}
-        if own in pids and gpu.uuid and (current is None or gpu.uuid != current.uuid):
-            found.append(gpu.uuid)
-    return found
+    numbers = ((e.predicted if e.actual is None else e.actual, e) for e in told.rows)
+    return next((row for number, row in numbers if number == current), None)
 
 
 # ------------------------------------------------------------- what a block of code did
 
 
+@dataclass
 class Measured:
     """What a block came to."""
 
-    def __init__(self) -> None:
-        # what the block has caught itself, and is to be told all the same
-        self.error: BaseException | None = None
-        # the dictionary that goes out, once the block has ended
-        self.said: dict[str, Any] | None = None
+    error: BaseException | None = None  # also what the block has caught itself
+    said: dict[str, Any] | None = None  # what goes out, once the block has ended
 
 
 def warm_up(*, profile: bool = False) -> None:
@@ -181,10 +173,6 @@ def warm_up(*, profile: bool = False) -> None:
 def _warmed(_: object, *, profile: bool) -> None:
     with measuring(profile=profile):
         pass
-
-
-def _has_torch() -> bool:
-    return "torch" in sys.modules
 
 
 @contextlib.contextmanager
@@ -238,7 +226,7 @@ def _is_traced(*, profile: bool) -> bool:
     """Whether a block is: torch's profiler starts not before CUDA, and not twice."""
     from gpumagic.devices.torch_profiler import require_startable
 
-    if not _has_torch():
+    if "torch" not in sys.modules:
         return False
     if runtime_now().kind == CpuRuntime.kind and is_recorded() and not profile:
         return False
@@ -362,11 +350,11 @@ def _window(events: TraceEvents, elapsed_s: float | None) -> tuple[int, int]:
         # The mark comes when all has been told that a run tells: its time is over then.
         took_ns = end[-1] - begin[0] if elapsed_s is None else round(elapsed_s * _NS)
         return begin[0], max(min(end[-1], begin[0] + took_ns), begin[0])
-    starts = [e.start_ns for e in events.work] + [e.start_ns for e in events.operators]
-    ends = [e.end_ns for e in events.work] + [e.end_ns for e in events.operators]
-    if not starts:
-        return 0, round((elapsed_s or 0.0) * _NS)
-    return min(starts), max(ends)
+    spans = [(each.start_ns, each.end_ns) for each in events.work]
+    spans += [(each.start_ns, each.end_ns) for each in events.operators]
+    if spans:
+        return min(spans)[0], max(end_ns for _, end_ns in spans)
+    return 0, round((elapsed_s or 0.0) * _NS)
 
 
 def memory_of(run: CellRun) -> dict[str, Any] | None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import FrameType
 
+_MODULE = "torch._C._distributed_c10d"
 _WAYS_OUT = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 _NUMBER = "collective_seq_id"
 _RING = 2_000  # calls that the recorder keeps unless one of these says otherwise
@@ -120,17 +121,6 @@ def _row_of(call: Any) -> list[Any]:
     return [call.group, call.number, call.name, bytes_text(call.nbytes)]
 
 
-def calls() -> list[dict[str, Any]]:
-    """All that NCCL's recorder holds, else gloo's, in order of calls; it is dear."""
-    _, entries = _told(with_calls=True)
-    found = [
-        each
-        for each in entries
-        if "record_id" in each and each["recorder"] == entries[-1]["recorder"]
-    ]
-    return sorted(found, key=lambda each: int(each["record_id"]))
-
-
 def group_of(call: Mapping[str, Any]) -> str:
     """The name of a call's group, the same on all ranks; "" for one of our own."""
     return str((call.get("process_group") or [EVERYBODYS])[0])
@@ -160,8 +150,7 @@ def _names_of(groups: frozenset[str]) -> dict[str, str]:
 
 def _row(group: str, call: Mapping[str, Any]) -> list[Any]:
     sizes = call.get("input_sizes")
-    told = "" if sizes is None else json.dumps(sizes)
-    return [group, call[_NUMBER], _name(call), told]
+    return [group, call[_NUMBER], _name(call), json.dumps(sizes) if sizes else ""]
 
 
 def _name(call: Mapping[str, Any]) -> str:
@@ -198,7 +187,7 @@ def _told(*, with_calls: bool = False) -> tuple[dict[str, int], list[dict[str, A
 
     Where there are two, what they call a group begins with the recorder.
     """
-    module = sys.modules.get("torch._C._distributed_c10d")
+    module = sys.modules.get(_MODULE)
     there = [name for name in _WAYS_OUT if hasattr(module, name)]
     status: dict[str, int] = {}
     entries: list[dict[str, Any]] = []
@@ -223,14 +212,23 @@ def is_recorded() -> bool:
     """Whether this torch has a recorder for all backends, and it is on."""
     said = [os.environ.get(each, "") for each in _RING_IN]
     ring = next((int(each) for each in said if each.isdecimal()), _RING)
-    return ring > 0 and hasattr(
-        sys.modules.get("torch._C._distributed_c10d"), _WAYS_OUT[0]
-    )
+    return ring > 0 and hasattr(sys.modules.get(_MODULE), _WAYS_OUT[0])
 
 
 def recorded(since_ns: int) -> tuple[list[list[Any]], int | None]:
-    """The calls since a moment; and from when on, where the recorder has lost some."""
-    there = calls()
+    """The calls since a moment; and from when on, where the recorder has lost some.
+
+    They are of NCCL's recorder where that has any, else of gloo's.
+    """
+    _, told = _told(with_calls=True)
+    there = sorted(
+        (
+            each
+            for each in told
+            if "record_id" in each and each["recorder"] == told[-1]["recorder"]
+        ),
+        key=lambda each: int(each["record_id"]),
+    )
     entries = [each for each in there if _created_ns(each) >= since_ns]
     # All that is there is new: so what came before it is gone.
     is_lost = len(entries) == len(there) and bool(there) and there[0]["record_id"] > 0

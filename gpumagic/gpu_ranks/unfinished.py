@@ -149,16 +149,6 @@ def line_text(line: CodeLine) -> str:
 # ---------------------------------------------------------------------- sentences
 
 
-def unfinished_headline(
-    unfinished: Sequence[Unfinished], ranks: int, names: Names
-) -> str:
-    """How many finished, and what became of the gravest of the others."""
-    finished = ranks - len({each.name for each in unfinished})
-    some = f"{finished:,}" if finished > 0 else "none"
-    who = unfinished_text(unfinished, names)
-    return f"{some} of {count_text(ranks, names.noun)} finished; {who}"
-
-
 def unfinished_text(unfinished: Sequence[Unfinished], names: Names) -> str:
     """Who gave no answer and why, the gravest kind of them; and how many more."""
     alike: dict[tuple[str, str], list[Unfinished]] = defaultdict(list)

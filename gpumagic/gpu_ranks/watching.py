@@ -12,6 +12,7 @@ import json
 import os
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,13 +38,13 @@ _MOST_STEPS = 1_000
 _LONGEST_S = 7 * 86_400.0
 
 
+@dataclass
 class Watched:
     """What is found of a block of code on all ranks."""
 
-    def __init__(self) -> None:
-        self.report: RanksReport | None = None  # on rank 0, once the block has ended
-        self._saved: dict[str, Any] | None = None
-        self._steps: list[int] = []
+    report: RanksReport | None = None  # on rank 0, once the block has ended
+    _saved: dict[str, Any] | None = None
+    _steps: list[int] = field(default_factory=list)
 
     def step(self) -> None:
         """Say that a step has ended; all ranks do so alike."""
@@ -86,8 +87,13 @@ def watch(
             of the block.
 
     Raises:
-        GpuMagicError: A launcher has started several ranks, and they have not met.
+        GpuMagicError: A launcher has started several ranks, and they have not met; or
+            a time is none.
     """
+    if not (hang_s > 0 and patience_s > 0):
+        raise GpuMagicError(
+            "watch() cannot wait for no time", "give hang_s and patience_s in seconds"
+        )
     hang_s, patience_s = min(hang_s, _LONGEST_S), min(patience_s, _LONGEST_S)
     gathering.require_group()
     watched, pid = Watched(), os.getpid()

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_ranks import gathering, on_engine
-from gpumagic.gpu_ranks.answer_seats import Asker, Choice, names_of
+from gpumagic.gpu_ranks.answer_seats import names_of
 from gpumagic.gpu_ranks.gathering import Ranks
 from tests import own_process
 
 dist = pytest.importorskip("torch.distributed", reason="torch is not installed")
 
-_EIGHT = tuple(Choice(k, f"GPU-{k}") for k in range(8))
+_EIGHT = tuple((k, f"GPU-{k}") for k in range(8))
 
 
 def asker(*choices, host="node0"):
     """An engine that may be given these."""
-    return Asker(host, choices)
+    return host, choices
 
 
 @given(
@@ -57,7 +57,7 @@ def test_local_rank_k_takes_the_kth():
 
 def test_slices_are_named_by_their_uuids():
     """Two slices of one GPU have one number."""
-    slices = Choice(0, "MIG-a"), Choice(0, "MIG-b")
+    slices = (0, "MIG-a"), (0, "MIG-b")
 
     assert names_of({0: asker(*slices), 1: asker(*slices)}) == {0: "MIG-a", 1: "MIG-b"}
 
