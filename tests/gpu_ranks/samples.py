@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from statistics import NormalDist
 
 from gpumagic.gpu_ranks.answer_seats import Misplaced, SeatFinding, SeatsReport
 from gpumagic.gpu_ranks.answer_times import RanksReport, RankTime
@@ -154,16 +153,10 @@ _SILENT = _unfinished(
 )
 
 
-def _like_noise(name, middle, deviation):
-    """A figure of one of 1,024 ranks; all together have a bell's shape."""
-    share = ((name * 389) % 1024 + 0.5) / 1024
-    return NormalDist(middle, deviation).inv_cdf(share)
-
-
 _MANY = tuple(
-    RankTime(name, 0.412, own, 0.38 - own, 0.03, 0.0, 0)
+    RankTime(name, 0.412, own_s, 0.38 - own_s, 0.03, 0.0, 0)
     for name in range(1024)
-    for own in (_like_noise(name, 0.246, 0.0016),)
+    for own_s in (0.246 + (name * 389 % 1024 - 512) * 1e-5,)
 )
 _THOUSAND = RanksReport(
     times=(
@@ -178,21 +171,6 @@ _THOUSAND = RanksReport(
     told_s=0.412,
     took_s=6.0,
 )
-_THOUSAND_MEMORY = replace(
-    _THOUSAND,
-    with_memory=True,
-    memory=tuple(
-        RankMemory(
-            name,
-            71 * GIB if name == 123 else int(_like_noise(name, 60, 0.2) * GIB),
-            80 * GIB,
-        )
-        for name in range(1024)
-    ),
-    odd_in_memory=(123,),
-    runs_out_first=123,
-)
-
 _ODD_MEMORY = replace(
     STRAGGLER,
     with_memory=True,
@@ -252,24 +230,6 @@ SAMPLES = (
         ),
     ),
     (
-        "seats-gpu-0",
-        SeatsReport(
-            (
-                seat(0),
-                *(seat(name, also_on=(seat(0).gpu,)) for name in (1, 2, 3)),
-                *(seat(name) for name in range(4, 16)),
-            ),
-            (
-                SeatFinding(
-                    Misplaced.ON_GPU_0,
-                    (1, 2, 3),
-                    "hold memory on GPU 0 of node0, which is that of rank 0",
-                ),
-            ),
-            backend="nccl",
-        ),
-    ),
-    (
         "seats-refused",
         SeatsReport(
             seats(4, rank=False),
@@ -286,7 +246,6 @@ SAMPLES = (
     ("times-deaf", _DEAF),
     ("times-1024", _THOUSAND),
     ("memory-odd", _ODD_MEMORY),
-    ("memory-1024", _THOUSAND_MEMORY),
     ("where-hang", _HANG),
     (
         "where-mismatch",

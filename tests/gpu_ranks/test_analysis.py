@@ -276,14 +276,9 @@ def test_who_raised_first_is_told_from_those_that_lost_it():
     )
     assert "(train.py, line 31)" in " ".join(told.split())
     assert "2 others lost it" in " ".join(told.split())
-
-
-def test_where_nobody_is_known_to_have_failed_first_none_has_lost_it():
-    """If all say that another is gone, each has raised what it says."""
-    error = "RuntimeError: Connection closed by peer"
-    answers = [done(rank, [], NS, NS + 1, error=error) for rank in range(2)]
-
-    assert {e.why for e in analysis.analyse(answers).unfinished} == {"raised"}
+    # If all say that another is gone, each has raised what it says.
+    unknown = analysis.analyse(answers[:2]).unfinished
+    assert [each.why for each in unknown] == ["raised"] * 2
 
 
 def test_two_that_call_themselves_the_same():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -125,6 +126,16 @@ def test_texts_are_cut_and_cleaned():
     assert found.host.isprintable()
 
 
+def test_of_many_collectives_the_last_are_sent():
+    """It is said from when on all is known; where they are few all are sent."""
+    rows = [["0", at, "all_reduce", 8, at, at + 1] for at in range(300)]
+    few, many = (on_rank.fitting(DONE | {"collectives": rows}, n) for n in (4, 1000))
+
+    assert few["collectives"] == rows
+    assert "from_ns" not in few
+    assert (many["collectives"], many["from_ns"]) == (rows[-200:], 100)
+
+
 # ------------------------------------------------------------- work beside collectives
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=8)
@@ -142,7 +153,10 @@ def _traced(communicating, computing):
         for at, took in its
     ]
     events = replace(trace(kernels), since_1970=True)
-    said = DONE | on_rank.times_of(None, (events, rank_of(events)))
+    timing = SimpleNamespace(
+        run=SimpleNamespace(elapsed_s=None), profile=SimpleNamespace(is_cut=True)
+    )
+    said = DONE | on_rank.times_of(timing, (events, rank_of(events)))
     return json.loads(json.dumps(said))
 
 
@@ -155,6 +169,7 @@ def test_what_was_done_beside_travels(communicating, computing):
     parts = read_answer(said, 2).parts
 
     assert len(parts) == len(said["collectives"])
+    assert said["until_ns"] == said["ended_ns"]
     for part in parts:
         beside = works & {*range(part.arrived_ns, part.ended_ns)}
         assert _moments(part.beside) == beside

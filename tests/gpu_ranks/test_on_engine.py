@@ -53,13 +53,9 @@ def test_local_rank_k_takes_the_kth():
     assert names_of({e: asker(*_EIGHT[4:]) for e in (0, 1)}) == {0: "4", 1: "5"}
     alone = {0: asker(*_EIGHT), 1: asker(_EIGHT[0])}
     assert names_of(alone) == {0: "1", 1: "0"}
-
-
-def test_slices_are_named_by_their_uuids():
-    """Two slices of one GPU have one number."""
-    slices = (0, "MIG-a"), (0, "MIG-b")
-
-    assert names_of({0: asker(*slices), 1: asker(*slices)}) == {0: "MIG-a", 1: "MIG-b"}
+    # Two slices of one GPU have one number.
+    slices = asker((0, "MIG-a"), (0, "MIG-b"))
+    assert names_of({0: slices, 1: slices}) == {0: "MIG-a", 1: "MIG-b"}
 
 
 def test_more_engines_than_gpus():
