@@ -62,7 +62,7 @@ def unfinished_of(read: Iterable[Answer]) -> tuple[Unfinished, ...]:
             interrupted = each.error.startswith(KeyboardInterrupt.__name__)
             why = "interrupted" if interrupted else "raised"
             its = Unfinished(each.name, why, each.error, each.error_line)
-            found.append((each.ended_ns + (each.offset_ns or 0), its))
+            found.append((each.ended_ns, its))
     found.sort(key=lambda each: (each[0], each[1].name))
     every = [each for _, each in found]
     if all(map(_has_lost_another, every)):
@@ -147,21 +147,6 @@ def line_text(line: CodeLine) -> str:
 
 
 # ---------------------------------------------------------------------- sentences
-
-
-def unfinished_headline(
-    unfinished: Sequence[Unfinished], ranks: int, names: Names
-) -> str:
-    """How many finished, and what became of the gravest of the others."""
-    if deaf := [each for each in unfinished if each.why == "deaf"]:
-        causes = [each for each in unfinished if each.why in {"died", "raised"}]
-        who = names.several(each.name for each in deaf)
-        before = f"{unfinished_text(causes, names)}; " if causes else ""
-        return f"{before}{who} {verb(deaf, *_WHY['deaf'])}"
-    finished = ranks - len({each.name for each in unfinished})
-    said = f"{finished if finished > 0 else 'none':{',' if finished > 0 else ''}}"
-    said = f"{said} of {count_text(ranks, names.noun)} finished"
-    return f"{said}; {unfinished_text(unfinished, names)}"
 
 
 def unfinished_text(unfinished: Sequence[Unfinished], names: Names) -> str:

@@ -70,7 +70,7 @@ QUESTIONS = (
     ("Who is missing?", "gpu_ranks-where-hang", "rank 2 has not called it"),
     ("Where is it?", "gpu_ranks-where-hang", "line 3, time.sleep(12)"),
     ("What did I call wrong?", "gpu_ranks-where-mismatch", "rank 2 calls broadcast"),
-    ("Who runs out first?", "gpu_ranks-memory-1024", "rank 123 has 71.0 GiB"),
+    ("Who runs out first?", "gpu_ranks-memory-odd", "rank 5 (node2) has 71.0 GiB"),
     ("Who failed?", "gpu_ranks-times-raised", "rank 2 raised ValueError: x"),
     ("How do I go on?", "gpu_ranks-times-died", "`%gpu_ranks group` begins it anew"),
 )

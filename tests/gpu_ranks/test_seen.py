@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.gpu_ranks import flight_recorder
-from gpumagic.gpu_ranks.flight_recorder import flight, numbers
+from gpumagic.gpu_ranks import seen
+from gpumagic.gpu_ranks.seen import flight, numbers
 
 MODULE = "torch._C._distributed_c10d"
 
@@ -45,14 +45,6 @@ def recorder(monkeypatch):
     return told
 
 
-def test_without_torch(monkeypatch):
-    """Nothing is known where torch has not been imported, and it is not imported."""
-    monkeypatch.setitem(sys.modules, MODULE, SimpleNamespace())
-
-    assert flight() is None
-    assert numbers() == {}
-
-
 def test_numbers_alone_are_cheap(recorder):
     """Unless calls are asked for, the recorder is not asked for all that it has."""
     assert flight(asks_for_calls=False) == {"under_way": [], "last": [["0", 5, "", ""]]}
@@ -77,15 +69,14 @@ def test_what_a_dead_group_has_left(recorder):
     assert flight()["under_way"] == []
 
 
-@pytest.mark.parametrize(
-    "said", ["", "[]", '{"pg_status": 3}', '{"pg_status": {"0": 1}}']
-)
+@pytest.mark.parametrize("said", [None, "", "[]", '{"pg_status": {"0": 1}}'])
 def test_another_shape(monkeypatch, said):
-    """It is private to torch: whatever it says tomorrow is no error."""
-    module = SimpleNamespace(_dump_fr_trace_json=lambda *_: said)
-    monkeypatch.setitem(sys.modules, MODULE, module)
+    """It is private to torch: without it, or otherwise, is no error."""
+    dump = {} if said is None else {"_dump_fr_trace_json": lambda *_: said}
+    monkeypatch.setitem(sys.modules, MODULE, SimpleNamespace(**dump))
 
-    assert flight() in (None, {"under_way": [], "last": []})
+    assert flight() is None
+    assert numbers() == {}
 
 
 def test_groups_are_told_by_the_names_that_all_ranks_know(monkeypatch):
@@ -128,18 +119,17 @@ def test_nccls_calls_are_told_beside_those_of_gloo(monkeypatch):
     assert set(numbers()) == {"0"}
     assert flight()["last"] == [["0", 7, "all_reduce", "[[4]]"]]
     assert flight()["under_way"] == [["0", 7, "all_reduce", "[[4]]"]]
-    assert [each["record_id"] for each in flight_recorder.calls()] == [5, 6]
+    assert [row[1] for row in seen.recorded(0)[0]] == [6, 7]
 
 
 def test_of_many_calls_the_last_are_told(monkeypatch):
     """What the ring has lost is said: from the first one that is left all is known."""
     entries = [
-        {"time_created_ns": at, "record_id": at, "process_group": ["0", ""]}
-        | {"profiling_name": "gloo:barrier", "collective_seq_id": at}
+        call(at, "barrier", time_created_ns=at, record_id=at, recorder="gloo's")
         for at in range(5, 15)
     ]
-    monkeypatch.setattr(flight_recorder, "calls", lambda: entries)
+    monkeypatch.setattr(seen, "_told", lambda **_: ({}, entries))
 
-    assert flight_recorder.recorded(8)[1] is None
-    assert len(flight_recorder.recorded(8)[0]) == 7
-    assert flight_recorder.recorded(0)[1] == 5
+    assert seen.recorded(8)[1] is None
+    assert len(seen.recorded(8)[0]) == 7
+    assert seen.recorded(0)[1] == 5
