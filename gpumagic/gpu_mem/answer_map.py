@@ -8,11 +8,11 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from gpumagic.gpu_mem import view_terms as terms
-from gpumagic.gpu_mem.fragmentation import group_name, held_back, holes_of, whose
-from gpumagic.gpu_mem.records import BlockState
+from gpumagic.gpu_mem.answer_now import devices, figures, screen, words
+from gpumagic.gpu_mem.records import BlockState, short
+from gpumagic.gpu_mem.segments import group_name, held_back, holes_of, whose
 from gpumagic.report.record import Report
-from gpumagic.report.units import bytes_text, count_text, part_text
+from gpumagic.report.units import bytes_text, count_text, listed, part_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,10 +47,7 @@ class MapReport(Report):
 
     def drawing(self) -> kit.Drawing:
         """The picture, what keeps free memory from going back, and the rest folded."""
-        from gpumagic import drawing as kit
-
-        parts = kit.one_screen(_parts(self))
-        return kit.Drawing(headline(self), parts, self.setting.label)
+        return screen(headline(self), _parts(self), self.setting)
 
 
 def headline(report: MapReport) -> str:
@@ -62,7 +59,7 @@ def headline(report: MapReport) -> str:
     reserved = sum(segment.nbytes for segment in report.segments)
     free = sum(sum(holes_of(segment)) for segment in report.segments)
     devices = sorted({segment.device for segment in report.segments})
-    where = terms.on_devices(report.setting, *devices)
+    where = report.setting.on(*devices)
     if not free:
         return f"torch has no hole in the {bytes_text(reserved)} that it keeps {where}"
     said = f"{part_text(free, reserved)} that torch keeps {where} is free"
@@ -90,7 +87,7 @@ def _parts(report: MapReport) -> Iterator[kit.Part]:
     for each in report.segments:
         by_device[each.device].append(each)
     freest = max(by_device, key=lambda n: sum(sum(holes_of(e)) for e in by_device[n]))
-    name = terms.device_name(report.setting, freest)
+    name = report.setting.device(freest)
     in_sight = picture_of(by_device[freest], name, MOST_IN_SIGHT)
     yield in_sight
     if rows := held_back(report.segments):
@@ -99,7 +96,7 @@ def _parts(report: MapReport) -> Iterator[kit.Part]:
     if len(by_device) > 1 or "not drawn" in in_sight.remark:
         most = max(_MOST_DRAWN // len(by_device), _FEWEST_HELD_BACK)
         drawn = tuple(
-            picture_of(its, terms.device_name(report.setting, device), most)
+            picture_of(its, report.setting.device(device), most)
             for device, its in sorted(by_device.items())
         )
         yield kit.Details("Every segment, by pool and stream", drawn, "segments")
@@ -181,7 +178,7 @@ def _strip_row(name: str, pieces: Sequence[kit.Piece]) -> kit.StripRow:
 def _told(block: Block) -> str:
     """A block in words: how much, what, whose, and from where."""
     said = f"{bytes_text(block.nbytes)} {_KINDS.get(block.state, 'free')}"
-    names = f": {terms.names_listed(block.names)}" if block.names else ""
+    names = f": {listed([*map(short, block.names)], ', ', 6)}" if block.names else ""
     line = "" if block.line is None else f", allocated in {block.line.where}"
     return f"{said}{names}{line}"
 
@@ -194,14 +191,14 @@ def held_back_table(rows: Sequence[HeldBack], setting: Setting) -> kit.Table:
     from gpumagic import drawing as kit
 
     several = len({row.device for row in rows}) > 1
-    segments = terms.figures("Segments", lambda row: row.segments, "{:,}".format)
+    segments = figures("Segments", lambda row: row.segments, "{:,}".format)
     properties = (
-        terms.words("Held back by", lambda row: row.holders),
+        words("Held back by", lambda row: row.holders),
         *((segments,) if any(row.segments > 1 for row in rows) else ()),
-        terms.figures("In use", lambda row: row.used_bytes),
-        terms.figures("Free", lambda row: row.free_bytes),
-        terms.figures("Largest hole", lambda row: row.hole_bytes),
-        *((terms.devices(setting),) if several else ()),
-        terms.words("Lies in", lambda row: row.place),
+        figures("In use", lambda row: row.used_bytes),
+        figures("Free", lambda row: row.free_bytes),
+        figures("Largest hole", lambda row: row.hole_bytes),
+        *((devices(setting),) if several else ()),
+        words("Lies in", lambda row: row.place),
     )
     return kit.Table.of("What keeps free memory from going back", properties, rows)

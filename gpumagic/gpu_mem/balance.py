@@ -10,17 +10,15 @@ import gc
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict, deque
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.devices.storages import StorageKey, Stored
 from gpumagic.devices.torch_private import cublas_workspace_bytes, loaded_torch
-from gpumagic.gpu_mem.answer_leaks import Growth
 from gpumagic.gpu_mem.names import graph_name, roots_of
 from gpumagic.gpu_mem.records import NAMELESS, Holder, HolderKind, Holdings
-from gpumagic.gpu_mem.walk import Budget, Role, Walk, mark_states
+from gpumagic.gpu_mem.walk import Budget, Walk
 from gpumagic.report.introspection import without_collecting
 from gpumagic.report.units import bytes_text, count_text
 
@@ -59,7 +57,6 @@ class Reached:
     nbytes: int
     direct: int = 0  # the names that reach it through objects
     every: int = 0  # the names that reach it, also through a graph alone
-    role: Role = Role.OTHER
 
 
 class Found(NamedTuple):
@@ -87,7 +84,6 @@ def search(
     places = {n: p for n, each in walk.stored.items() if (p := counted.place(each))}
     memory: dict[StorageKey, Reached] = {}
     if places:
-        mark_states(walk)
         direct, every = _bits(walk, starts)
         for number, place in places.items():
             if every[number]:
@@ -95,7 +91,6 @@ def search(
                 its.nbytes = max(its.nbytes, place.nbytes)
                 its.direct |= direct[number]
                 its.every |= every[number]
-                its.role = min(its.role, walk.roles.get(number, Role.OTHER))
     return Found(walk, starts, memory)
 
 
@@ -344,13 +339,11 @@ class _Tally:
 
     own_bytes: int = 0
     reachable_bytes: int = 0
-    roles: Counter[str] = field(default_factory=Counter)
     partner: int | None = None
     shared_bytes: int = 0
 
     def add(self, memory: Reached, bit: int) -> None:
         self.reachable_bytes += memory.nbytes
-        self.roles[memory.role.value] += memory.nbytes
         if memory.every == bit:
             self.own_bytes += memory.nbytes
         elif memory.nbytes > self.shared_bytes:
@@ -401,7 +394,6 @@ def _rows(
                 tallies[key.device, not is_direct, position].add(each, bit)
     rows = []
     for (device, is_graph, position), tally in tallies.items():
-        tells = not is_graph and set(tally.roles) != {Role.OTHER.value}
         name, kind = roots[position].name, roots[position].kind
         if is_graph:
             is_tensor = walk.is_tensor(starts[position][0])
@@ -413,7 +405,6 @@ def _rows(
             own_bytes=tally.own_bytes,
             reachable_bytes=tally.reachable_bytes,
             shares_with=None if tally.partner is None else roots[tally.partner].name,
-            parts=tuple(tally.roles.most_common()) if tells else (),
         )
         rows.append(holder)
     return rows
@@ -508,51 +499,4 @@ def _workspace_remarks(word: str, rest_bytes: int, *, are_found: bool) -> Iterat
             f"{which}{WORKSPACES}: the first matrix product of a thread on a stream "
             f"takes one, of up to {bytes_text(_LARGEST_BYTES)}; a backward pass has a "
             "thread of its own. torch._C._cuda_clearCublasWorkspaces() frees them"
-        )
-
-
-# ---------------------------------------------------------------- which names grow
-
-_MOST_LOOKS = 10  # of each name
-_WORTH_NAMING = 1 << 20
-_GROW = (HolderKind.VARIABLE, HolderKind.MODULE, HolderKind.GRAPH)
-
-
-class Looks:
-    """What each name held at the last few looks: numbers alone."""
-
-    def __init__(self) -> None:
-        self._held: dict[Key, deque[tuple[int | None, int]]] = {}
-
-    def add(self, cell: int | None, holdings: Holdings | None) -> None:
-        """Names were looked at in a cell; round it, where they tell their change."""
-        for each in () if holdings is None else holdings.holders:
-            if each.kind not in _GROW:
-                continue
-            looks = self._held.setdefault(_key_of(each), deque(maxlen=_MOST_LOOKS))
-            if not looks and each.delta_bytes is not None:
-                looks.append((cell, each.reachable_bytes - each.delta_bytes))
-            looks.append((cell, each.reachable_bytes))
-
-    def grown(self, now: Holdings) -> tuple[Growth, ...]:
-        """The names that hold more than ever before, the steadiest growth first."""
-        found = [growth for each in now.holders if (growth := self._growth(each))]
-        return tuple(sorted(found, key=lambda each: (-each.times, -each.grown_bytes)))
-
-    def _growth(self, holder: Holder) -> Growth | None:
-        looks = self._held.get(_key_of(holder), ())
-        if not looks:
-            return None
-        since, began = looks[0]
-        held = [*(nbytes for _, nbytes in looks), holder.reachable_bytes]
-        grown = held[-1] - began
-        if grown < _WORTH_NAMING or held[-1] < max(held):
-            return None
-        return Growth(
-            name=holder.name,
-            device=holder.device,
-            nbytes=held[-1],
-            grown_bytes=grown,
-            times=sum(after > before for before, after in pairwise(held)),
-            since_cell=since,
         )

@@ -12,7 +12,7 @@ from gpumagic.report.units import count_text, shortened
 if TYPE_CHECKING:
     from gpumagic.report.places import CodeLine
 
-LONGEST_NAME = 48  # in a sentence
+_LONGEST_NAME = 48  # in a sentence
 _SUMS = (
     "taken_bytes",
     "given_back_bytes",
@@ -32,6 +32,21 @@ class Setting(Record):
     # "cuda", "cpu". So it is where a simulated GPU stands in for CUDA.
     kind: str
     label: str = ""  # what all figures of a simulated machine are labelled with
+
+    def device(self, number: int | None) -> str:
+        """The device as torch calls it."""
+        return "the device" if number is None else f"{self.kind}:{number}"
+
+    def on(self, *devices: int | None) -> str:
+        """Where bytes are, to be put behind them; of several devices their number."""
+        if len(devices) > 1:
+            return f"on {count_text(len(devices), 'device')}"
+        return f"on {self.device(*devices)}"
+
+
+def short(name: str) -> str:
+    """A name that fits into a sentence."""
+    return shortened(name, _LONGEST_NAME)
 
 
 # ------------------------------------------------------------ what the allocator counts
@@ -182,6 +197,12 @@ class DeviceMemory(Record):
         return difference(self.counters.reserved_bytes, self.counters.allocated_bytes)
 
     @property
+    def cap_left_bytes(self) -> int | None:
+        """What this process may still take, where it has set a limit."""
+        left = difference(self.cap_bytes, self.counters.reserved_bytes)
+        return None if left is None else max(left, 0)
+
+    @property
     def used_bytes(self) -> int | None:
         """What of the device is in use, by whomever."""
         return difference(self.total_bytes, self.free_bytes)
@@ -239,8 +260,6 @@ class Holder(Record):
     own_bytes: int  # what would come back if only this name went
     reachable_bytes: int  # all that can be reached from it
     shares_with: str | None = None  # another name that reaches some of the same memory
-    # its bytes by what they are: "parameters", "gradients", the largest first
-    parts: tuple[tuple[str, int], ...] = ()
     # how much more it reaches than before the cell; None where that was not compared
     delta_bytes: int | None = None
 
@@ -409,7 +428,7 @@ class HeldBack(Record):
             nameless = "block without a name", "blocks without a name"
             return count_text(self.others, *nameless)
         more = f" and {count_text(self.others, 'other block')}" if self.others else ""
-        return f"{shortened(self.names[0], LONGEST_NAME)}{more}"
+        return f"{short(self.names[0])}{more}"
 
 
 # -------------------------------------------------------- requests, and why they failed
@@ -471,16 +490,3 @@ class OomFacts(Record):
         used = difference(self.total_bytes, self.free_bytes)
         rest = difference(used, self.process_bytes)
         return None if rest is None else max(rest, 0)
-
-
-@dataclass(frozen=True)
-class CaughtOoms(Record):
-    """Out-of-memory errors of which only the allocator's count is left.
-
-    Most have been caught: by the code, or by a library that it uses. That is certain
-    only of a watched cell, where the error that ended it is known.
-    """
-
-    device: int
-    times: int
-    cell: int | None = None  # in which they were met, where it was watched

@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_mem.fragmentation import (
+from gpumagic.gpu_mem.records import Block, BlockState, Segment
+from gpumagic.gpu_mem.segments import (
     blocking_names,
     held_back,
     kept_in_pools_bytes,
     returnable_bytes,
     stuck_bytes,
 )
-from gpumagic.gpu_mem.records import Block, BlockState, Segment
 
 KIB, MIB = 1 << 10, 1 << 20
 ALLOCATED, PENDING, FREE = BlockState.ALLOCATED, BlockState.PENDING, BlockState.FREE

@@ -91,38 +91,6 @@ def sums(holdings):
     return {kind: nbytes for _, kind, nbytes in holdings.sums}
 
 
-def test_a_model_with_its_optimizer_is_told_by_what_its_bytes_are():
-    """Parameters, gradients, buffers and optimizer state are parts, to the byte."""
-    model = torch.nn.Sequential(
-        *(torch.nn.Linear(16, 16) for _ in range(50)), torch.nn.BatchNorm1d(16)
-    )
-    optimizer = torch.optim.Adam(model.parameters())
-    model(torch.randn(4, 16)).sum().backward()
-    optimizer.step()
-    parameters = 50 * (16 * 16 + 16) * 4 + 2 * 16 * 4
-    buffers = 2 * 16 * 4 + 8
-    state = 2 * parameters + 4 * 102  # and one step for each parameter
-
-    found = find({"model": model, "optimizer": optimizer})
-
-    first, second = found.holders
-    assert (first.name, second.name) == ("optimizer", "model")
-    assert set(second.parts) == {
-        ("parameters", parameters),
-        ("gradients", parameters),
-        ("buffers", buffers),
-    }
-    assert set(first.parts) == {
-        ("parameters", parameters),
-        ("gradients", parameters),
-        ("optimizer state", state),
-    }
-    assert (first.own_bytes, second.own_bytes) == (state, buffers)
-    assert (first.shares_with, second.shares_with) == ("model", "optimizer")
-    assert found.allocated_bytes == ((0, 2 * parameters + buffers + state),)
-    assert not found.partial
-
-
 def test_names_that_hold_more_than_is_allocated_are_no_negative_rest():
     """A surplus is shown as it is, with a remark, and nothing is below zero."""
     found = find({"x": tensor(100)}, 30)
