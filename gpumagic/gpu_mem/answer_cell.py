@@ -304,7 +304,6 @@ def curve(course: records.Course, report: CellReport) -> kit.Curve:
     name = report.setting.device(course.device)
     caption = f"In use on {name}, step by step"
     caption += f": the scale begins at {bytes_text(floor)}" if floor else ""
-    caption += "; the oldest steps are lost" if report.lines_partial else ""
     where = ""
     if course.peak_step == 0:
         where = " before the cell took anything"

@@ -14,9 +14,10 @@ from collections import Counter, deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import first_line
 from gpumagic.gpu_mem.answer_now import devices, figures, screen, words
-from gpumagic.gpu_mem.balance import CountedMemory, search
+from gpumagic.gpu_mem.balance import CountedMemory, names_in, search
 from gpumagic.gpu_mem.counters import read_all, setting_of
 from gpumagic.gpu_mem.names import (
     KnownNames,
@@ -76,9 +77,6 @@ _HOW = (
     "Looked at are errors and their frames, shown results, and graphs of variables.\n"
     "What two of them hold is counted once in the sum."
 )
-_HOW_FREED = (
-    "Before and now are torch's own counters; what is free on it is told by the driver."
-)
 _STRAY = "an error that something else holds"
 _GRAPHS = (
     "a graph is wanted as long as a backward pass through it is still to come; "
@@ -91,7 +89,7 @@ _STRAYS = (
 _HIDDEN = "{} could not be looked at without running hooks of yours"
 _COLLECT = (list, dict, set, tuple, deque)
 _MOST_NAMED = 3  # results
-_MORE_PASSES = 3  # a finaliser may let go of another cycle, and that of one more
+_MOST_PASSES = 4  # a finaliser may let go of another cycle, and that of one more
 
 
 # ------------------------------------------------------------------------- leaks
@@ -378,12 +376,10 @@ def _rows(each: _Candidate, keys: list[StorageKey], memory: Memory) -> Iterator[
 
 @dataclass(frozen=True)
 class Return(Record):
-    """What one device has after letting go."""
+    """What one device has before and after letting go, by torch's account."""
 
     before: Counters
     after: Counters
-    free_before_bytes: int | None = None  # by its driver's account
-    free_bytes: int | None = None
 
     @property
     def device(self) -> int:
@@ -392,13 +388,13 @@ class Return(Record):
 
     @property
     def back_bytes(self) -> int | None:
-        """What came back, by torch's account."""
+        """What came back to torch."""
         return difference(self.before.allocated_bytes, self.after.allocated_bytes)
 
     @property
     def gained_bytes(self) -> int | None:
-        """What the device got back, by its driver's."""
-        return difference(self.free_bytes, self.free_before_bytes)
+        """What torch has given back to the device."""
+        return difference(self.before.reserved_bytes, self.after.reserved_bytes)
 
 
 @dataclass(frozen=True)
@@ -417,21 +413,19 @@ class FreeReport(Report):
 
 def free_headline(report: FreeReport) -> str:
     """How much came back."""
-    setting, found = report.setting, report.returns
+    found = report.returns
     if not found:
         return "no device is in use that memory could come back to"
     moved = [e.device for e in found if e.back_bytes != 0 or e.gained_bytes]
-    where = setting.on(*(moved or [each.device for each in found]))
+    where = report.setting.on(*(moved or [each.device for each in found]))
     together = known_sum([each.back_bytes for each in found])
     if together is None:
         return f"how much came back {where} is {UNKNOWN}"
     if together > 0:
         return f"{bytes_text(together)} {where} came back"
-    given = sum(max(each.gained_bytes or 0, 0) for each in found)
-    if given:
-        return (
-            f"{bytes_text(given)} of torch's cache {where} was given back to the device"
-        )
+    if given := sum(max(each.gained_bytes or 0, 0) for each in found):
+        back = "was given back to the device"
+        return f"{bytes_text(given)} of torch's cache {where} {back}"
     if not report.lost:
         return "there was nothing to let go of"
     return f"nothing came back {where}: what was let go of held no memory by itself"
@@ -441,43 +435,23 @@ def _free_parts(report: FreeReport) -> Iterator[kit.Part]:
     from gpumagic import drawing as kit
     from gpumagic.drawing.document import MOST_ROWS
 
-    setting, found = report.setting, report.returns
+    found = report.returns
     if found:
         properties = [
-            devices(setting),
+            devices(report.setting),
             figures("Allocated before", lambda e: e.before.allocated_bytes),
             figures("Now", lambda each: each.after.allocated_bytes),
             figures("Came back", lambda each: each.back_bytes),
             figures("To the device", lambda each: each.gained_bytes),
-            figures("Free on it now", lambda each: each.free_bytes),
         ]
         yield kit.Table.of("What came back", properties, found).beginning(MOST_ROWS)
     if report.lost:
         yield kit.Paragraph(f"Not there any more: {', '.join(report.lost)}.")
-    if any(_is_kept(each) for each in found):
+    if any((e.back_bytes or 0) > 0 and e.gained_bytes == 0 for e in found):
         yield kit.Note("note", _KEPT, _GIVE, "kept by torch")
     elif report.lost and not any(e.back_bytes or e.gained_bytes for e in found):
         yield kit.Note("note", "other names may hold it; this shows which", "%gpu_mem")
     yield from (kit.Note("note", remark) for remark in report.remarks)
-    if found:
-        yield kit.how_measured(kit.Paragraph(_HOW_FREED))
-
-
-def _is_kept(each: Return) -> bool:
-    """Whether memory came back that torch has not given to the device."""
-    given = difference(each.before.reserved_bytes, each.after.reserved_bytes)
-    return (each.back_bytes or 0) > 0 and given == 0
-
-
-# ------------------------------------------------------------------ letting go of it
-
-
-class _Reading(NamedTuple):
-    """By device the counters and what the driver has free, and what went wrong."""
-
-    counters: dict[int, Counters]
-    free_bytes: dict[int, int]
-    problem: str = ""
 
 
 def free(shell: Any | None, runtime: Runtime, *, cache: bool = False) -> FreeReport:
@@ -487,8 +461,8 @@ def free(shell: Any | None, runtime: Runtime, *, cache: bool = False) -> FreeRep
     what Python holds is dropped all the same. With `cache` the free part of torch's
     cache goes to the driver as well.
     """
-    before = _read(runtime)
-    lost: list[str] = []
+    remarks: dict[str, None] = {}  # each once
+    before, lost = _read(runtime, remarks), []
     # First: the frames of an error may hold shown results.
     if drop_errors(shell):
         lost.append("%debug for that error")
@@ -498,56 +472,39 @@ def free(shell: Any | None, runtime: Runtime, *, cache: bool = False) -> FreeRep
     # Then: what has shown a traceback left cycles.
     collect_cycles()
     # Last: only segments with nothing in them go back.
-    problems = [_empty_cache(runtime)] if cache else []
-    after = _read(runtime)
+    if cache:
+        _empty_cache(runtime, remarks)
     if names := errors_in_variables(shell):
         quoted = listed([f"`{name}`" for name in names])
         undo = f"`del {', '.join(names)}` lets go"
-        problems.append(f"errors in {quoted} stay, with all frames: {undo}")
-    problems += (before.problem, after.problem)
-    returns = (
-        Return(
-            before.counters[device],
-            counters,
-            before.free_bytes.get(device),
-            after.free_bytes.get(device),
-        )
-        for device, counters in after.counters.items()
-        if device in before.counters
-    )
-    return FreeReport(
-        setting=setting_of(runtime),
-        returns=tuple(returns),
-        lost=tuple(lost),
-        remarks=tuple(dict.fromkeys(filter(None, problems))),
-    )
+        remarks[f"errors in {quoted} stay, with all frames: {undo}"] = None
+    after = _read(runtime, remarks)
+    returns = (Return(before[n], now) for n, now in after.items() if n in before)
+    return FreeReport(setting_of(runtime), tuple(returns), tuple(lost), tuple(remarks))
 
 
-def _empty_cache(runtime: Runtime) -> str:
-    """Empty it; why not, where that cannot be done."""
-    module = getattr(sys.modules.get("torch"), runtime.kind, None)
-    empty = getattr(module, "empty_cache", None)
+def _empty_cache(runtime: Runtime, remarks: dict[str, None]) -> None:
+    """Empty it; or tell why not."""
+    empty = getattr(getattr(loaded_torch(), runtime.kind, None), "empty_cache", None)
     if empty is None or not runtime.started():
-        return "torch keeps no cache here that could be emptied"
+        remarks["torch keeps no cache here that could be emptied"] = None
+        return
     try:
         empty()
     except RuntimeError as error:
-        return f"the cache could not be emptied: {first_line(error)}"
-    return ""
+        remarks[f"the cache could not be emptied: {first_line(error)}"] = None
 
 
-def _read(runtime: Runtime) -> _Reading:
-    """What is known; a device in error may answer nothing any more."""
+def _read(runtime: Runtime, remarks: dict[str, None]) -> dict[int, Counters]:
+    """The counters by device; one in error may answer nothing any more."""
     try:
-        counters = {each.device: each for each in read_all(runtime)}
-        told = {device: runtime.memory_bytes(device) for device in counters}
+        return {each.device: each for each in read_all(runtime)}
     except RuntimeError as error:
-        problem = (
+        remarks[
             f"the device does not answer: {first_line(error)}; restart the kernel if a "
             "kernel of the GPU has failed"
-        )
-        return _Reading({}, {}, problem)
-    return _Reading(counters, {d: known[0] for d, known in told.items() if known})
+        ] = None
+        return {}
 
 
 def _results_with_memory(shell: Any | None, kind: str) -> set[int]:
@@ -564,27 +521,19 @@ def holding(
 ) -> set[int]:
     """The ids of those that hold memory, or may: where the search was ended."""
     walk, starts, memory = search(
-        ((value,) if gc.is_tracked(value) else () for value in values),
+        ((value,) for value in values),
         CountedMemory(kind),
         left_out=never_entered,
         budget=budget,
     )
-    bits = 0
-    for reached in memory.values():
-        bits |= reached.every
-    return {
-        id(value)
-        for position, (value, start) in enumerate(zip(values, starts, strict=True))
-        if bits >> position & 1 or (walk.partial and start)
-    }
+    found = {n for reached in memory.values() for n in names_in(reached.every)}
+    if walk.partial:
+        found |= {number for number, start in enumerate(starts) if start}
+    return {id(values[number]) for number in found}
 
 
-def collect_cycles() -> int:
-    """Collect until nothing more comes; return how many objects were found."""
-    found = gc.collect()
-    for _ in range(_MORE_PASSES):
-        more = gc.collect()
-        found += more
-        if not more:
+def collect_cycles() -> None:
+    """Collect until nothing more comes, but not for ever."""
+    for _ in range(_MOST_PASSES):
+        if not gc.collect():
             break
-    return found

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from gpumagic import drawing as kit
     from gpumagic.gpu_mem.records import Block, HeldBack, Segment, Setting
 
-_MOST_OF_IT = 0.5  # of all that is free
-_NEARLY_FREE = 0.1  # is in use, of what is free beside it
 _FEWEST_HELD_BACK = 3
 MOST_IN_SIGHT = 6  # rows
 _MOST_DRAWN = 12  # rows of all devices together
@@ -63,13 +61,6 @@ def headline(report: MapReport) -> str:
     if not free:
         return f"torch has no hole in the {bytes_text(reserved)} that it keeps {where}"
     said = f"{part_text(free, reserved)} that torch keeps {where} is free"
-    for row in held_back(report.segments)[:1]:
-        is_small = row.used_bytes <= _NEARLY_FREE * row.free_bytes
-        if row.names and is_small and row.free_bytes >= _MOST_OF_IT * free:
-            holds = "hold" if row.blocks > 1 else "holds"
-            return (
-                f"{said}; {row.holders} {holds} back {bytes_text(row.free_bytes)} of it"
-            )
     size = max(hole for each in report.segments for hole in holes_of(each))
     return f"{said}; the largest hole is {bytes_text(size)}"
 
@@ -106,7 +97,7 @@ def _parts(report: MapReport) -> Iterator[kit.Part]:
 # ------------------------------------------------------------------ the picture
 
 
-def picture_of(segments: Sequence[Segment], name: str, most: int) -> kit.Strips:
+def picture_of(segments: Sequence[Segment], device: str, most: int) -> kit.Strips:
     """The segments of one device in so many rows at most."""
     from gpumagic import drawing as kit
 
@@ -117,17 +108,19 @@ def picture_of(segments: Sequence[Segment], name: str, most: int) -> kit.Strips:
     groups = [list(its) for _, its in groupby(ordered, key=group)]
     groups.sort(key=lambda its: -sum(each.nbytes for each in its))
     full = _full_row(segments, len(groups), most)
-    rows = [
-        _strip_row("" if number else group_name(its[0]), pieces)
-        for its in groups
-        for number, pieces in enumerate(_packed(its, full))
-    ]
+    rows = []
+    for its in groups:
+        for number, pieces in enumerate(_packed(its, full)):
+            used = sum(each.size for each in pieces if each.kind == _IN_USE)
+            told = part_text(used, sum(each.size for each in pieces))
+            name = "" if number else group_name(its[0])
+            rows.append(kit.StripRow(name, tuple(pieces), told))
     remark = f"a full row is {bytes_text(full)}"
     if hidden := rows[most:]:
         missing = bytes_text(sum(row.length for row in hidden))
         count = count_text(len(hidden), "more row")
         remark = f"{remark}; not drawn: {count} with {missing}"
-    caption = f"Segments on {name}, by pool and stream, in the order of addresses"
+    caption = f"Segments on {device}, by pool and stream, in the order of addresses"
     shown = tuple(rows[:most])
     return kit.Strips(caption, shown, _LEGEND, full, "block", bytes_text, remark=remark)
 
@@ -165,14 +158,6 @@ def _packed(segments: Sequence[Segment], full: int) -> Iterator[list[kit.Piece]]
                 left, room, starts = left - nbytes, room - nbytes, False
     if row:
         yield row
-
-
-def _strip_row(name: str, pieces: Sequence[kit.Piece]) -> kit.StripRow:
-    from gpumagic import drawing as kit
-
-    used = sum(each.size for each in pieces if each.kind == _IN_USE)
-    length = sum(each.size for each in pieces)
-    return kit.StripRow(name, tuple(pieces), part_text(used, length))
 
 
 def _told(block: Block) -> str:

@@ -6,10 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.gpu_mem.records import BadgeKind, HolderKind, difference, short
+from gpumagic.gpu_mem.records import BadgeKind, HolderKind, short
 from gpumagic.report.record import Report
 from gpumagic.report.units import (
-    UNKNOWN,
     bytes_text,
     change_text,
     count_text,
@@ -168,7 +167,12 @@ def _parts(report: MemoryReport) -> Iterator[kit.Part]:
     if holdings is not None:
         room = max(MOST_ROWS - len(told) - len(devices) + 1, _FEWEST_ROWS)
         yield from names_parts(holdings, setting, room=room)
-    yield kit.Details("All figures of the memory", (_figures(report),), "counters")
+    several = len(devices) > 1
+    tables = (
+        _figures(each, setting.device(each.counters.device) if several else "")
+        for each in devices
+    )
+    yield kit.Details("All figures of the memory", tuple(tables), "counters")
     yield kit.how_measured(kit.Paragraph(_HOW))
 
 
@@ -224,47 +228,29 @@ def _end_of_bars(devices: Sequence[DeviceMemory]) -> int | None:
     return min(1 << int(used * _ENDS_AT).bit_length(), largest)
 
 
-def _figures(report: MemoryReport) -> kit.Part:
-    """The figures behind the bars; of one device the allocator's others as well."""
+def _figures(memory: DeviceMemory, name: str) -> kit.Part:
+    """The figures behind a bar, and the allocator's others."""
     from gpumagic import drawing as kit
 
-    setting = report.setting
-    properties = [
-        figures("In use", lambda each: each.counters.allocated_bytes),
-        figures("Cached", lambda each: each.cached_bytes),
-        kit.Property(kit.Column("Outside torch", number=True), _outside),
-        kit.Property(kit.Column("Others", number=True), _others),
-        figures("Free", lambda each: each.free_bytes),
-        figures("Total", lambda each: each.total_bytes),
-    ]
-    if len(report.devices) > 1:
-        device = words("Device", lambda each: setting.device(each.counters.device))
-        return kit.Table.of("", (device, *properties), report.devices)
-    (only,) = report.devices
-    pairs = [(each.column.heading.lower(), each.cell(only)) for each in properties]
-    for name, nbytes in (
-        ("limit of this process", only.cap_bytes),
-        ("peak so far", only.counters.peak_bytes),
-    ):
-        pairs += [] if nbytes is None else [(name, bytes_text(nbytes))]
-    model = [("device", only.name)] if only.name else []
-    return kit.Grid("", (*model, *pairs))
+    counters = memory.counters
+    pairs = {
+        "device": memory.name or name,
+        "in use": _known(counters.allocated_bytes),
+        "cached": _known(memory.cached_bytes),
+        "outside torch": _known(memory.outside_bytes),
+        "others": _known(memory.others_bytes),
+        "free": _known(memory.free_bytes),
+        "total": _known(memory.total_bytes),
+        "limit of this process": _known(memory.cap_bytes),
+        "peak so far": _known(counters.peak_bytes),
+    }
+    if memory.cap_bytes is None:
+        del pairs["limit of this process"]
+    return kit.Grid(name, tuple(pairs.items()))
 
 
-def _outside(memory: DeviceMemory) -> str | None:
-    if memory.outside_bytes is not None:
-        return bytes_text(memory.outside_bytes)
-    rest = difference(memory.used_bytes, memory.counters.reserved_bytes)
-    return None if rest is None else f"at most {bytes_text(max(rest, 0))}"
-
-
-def _others(memory: DeviceMemory) -> str | None:
-    """What other processes hold, and how many they are, as far as either is known."""
-    held = memory.others_bytes
-    if memory.other_processes is None:
-        return None if held is None else bytes_text(held)
-    count = count_text(memory.other_processes, "process", "processes")
-    return f"{UNKNOWN if held is None else bytes_text(held)} ({count})"
+def _known(nbytes: int | None) -> str | None:
+    return None if nbytes is None else bytes_text(nbytes)
 
 
 # -------------------------------------------------- every screen, and columns of tables
@@ -452,13 +438,11 @@ def _whole_table(holdings: Holdings, setting: Setting) -> kit.Table:
 
 def _columns(holdings: Holdings) -> Iterator[kit.Property]:
     """Those that would say nothing in any row are left out."""
-    partial = holdings.partial
     yield words("Name", _name)
-    holds = "Holds at least" if partial else "Holds"
-    yield figures(holds, lambda each: each.reachable_bytes)
+    yield figures("Holds", lambda each: each.reachable_bytes)
     if any(each.delta_bytes is not None for each in holdings.holders):
         yield figures("Change", lambda each: each.delta_bytes, change_text)
-    yield figures("Alone so far" if partial else "Alone", lambda each: each.own_bytes)
+    yield figures("Alone", lambda each: each.own_bytes)
 
 
 def _name(holder: Holder) -> str:

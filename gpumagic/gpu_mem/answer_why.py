@@ -16,7 +16,7 @@ from gpumagic.gpu_mem.answer_now import (
     screen,
     words,
 )
-from gpumagic.gpu_mem.records import Cause, LeakKind
+from gpumagic.gpu_mem.records import Cause, HolderKind, LeakKind
 from gpumagic.gpu_mem.segments import blocking_names, kept_in_pools_bytes
 from gpumagic.report.record import Record, Report
 from gpumagic.report.units import bytes_text, count_text
@@ -279,22 +279,21 @@ class Held(Record):
         return sum(each.nbytes for each in self.own)
 
 
-def _need_less(report: Asked) -> Iterator[str]:
-    """Of what the failing run had made, by its names."""
-    held = report.held
-    much = max(_MUCH_OF_WHAT_LIVES * held.own_bytes, _WORTH_A_LINE_BYTES)
-    for each in held.own[:2]:
-        if each.nbytes >= much:
-            yield f"{each.where} holds {bytes_text(each.nbytes)}: {each.undo}"
-
-
-def _again(report: Asked) -> Iterator[str]:
-    """It comes back, and is needed again: alone it leads in a circle."""
-    if report.held.own_bytes >= _WORTH_A_LINE_BYTES:
-        yield (
-            f"{FREE} gives back the {bytes_text(report.held.own_bytes)} that frames of "
-            "this error still hold, but the cell will need them again"
-        )
+def _of_the_run(report: Asked) -> tuple[list[str], list[str]]:
+    """Of what the failing run had made: to need less of it, and that it comes back."""
+    held, least = report.held, _WORTH_A_LINE_BYTES
+    much = max(_MUCH_OF_WHAT_LIVES * held.own_bytes, least)
+    less = [
+        f"{each.where} holds {bytes_text(each.nbytes)}: {each.undo}"
+        for each in held.own[:2]
+        if each.nbytes >= much
+    ]
+    # It is needed again: alone it leads in a circle.
+    again = (
+        f"{FREE} gives back the {bytes_text(held.own_bytes)} that frames of this error "
+        "still hold, but the cell will need them again"
+    )
+    return less, [again] if held.own_bytes >= least else []
 
 
 def _let_go(report: Asked) -> Iterator[str]:
@@ -310,7 +309,7 @@ def _join_pieces(report: Asked) -> Iterator[str]:
     held = report.held
     in_pieces = (report.oom and report.oom.reserved_unallocated_bytes) or 0
     if held.own_bytes > in_pieces:
-        yield from _need_less(report)
+        yield from _of_the_run(report)[0]
     if names := ", ".join(blocking_names(held.held_back)):
         yield f"del {names}: this joins the free pieces around it"
     if held.expandable is False:
@@ -322,29 +321,24 @@ def _ask_others(report: Asked) -> Iterator[str]:
     others = () if report.oom is None else report.oom.others
     for pid, nbytes in sorted(others, key=lambda each: -each[1]):
         yield f"process {pid} holds {bytes_text(nbytes)}: ask whose it is"
-    if not report.setting.label:
-        yield "!nvidia-smi shows whose the others are"
+    yield "!nvidia-smi shows whose the others are"
     yield "%gpu_select free in a fresh kernel takes the freest GPU"
 
 
 def _keep_less(report: Asked) -> Iterator[str]:
+    """In the run itself, variables that hold most, and graphs, which may be needed."""
     held = report.held
     if report.verdict.pools_bytes:
         yield from _POOLS
     if held.own_bytes + held.gone_bytes > _MUCH_OF_WHAT_LIVES * held.live_bytes:
         # The failing run had made much of it: its batch comes before names.
-        yield from (*_need_less(report), *_LESS_IN_THE_RUN, *_again(report))
-    yield from (*_delete(held), *_LESS_IN_THE_RUN)
-
-
-def _delete(held: Held) -> Iterator[str]:
-    """Variables that hold most, and graphs, which may be needed."""
+        less, again = _of_the_run(report)
+        yield from (*less, *_LESS_IN_THE_RUN, *again)
     much = max(_MUCH_OF_WHAT_LIVES * held.live_bytes, _WORTH_A_LINE_BYTES)
-    variables = [e for e in held.names if e.kind is records.HolderKind.VARIABLE]
     most = ", ".join(
         f"{each.name} holds {bytes_text(each.reachable_bytes)}"
-        for each in variables[:2]
-        if each.reachable_bytes >= much
+        for each in held.names
+        if each.kind is HolderKind.VARIABLE and each.reachable_bytes >= much
     )
     if most:
         yield f"{most}: del what is not needed any more; %gpu_mem shows all"
@@ -353,6 +347,7 @@ def _delete(held: Held) -> Iterator[str]:
     for leak in held.leaks:
         if leak.kind is LeakKind.GRAPH and leak.nbytes >= _WORTH_A_LINE_BYTES:
             yield f"{leak.undo}, unless {leak.lost} is still to come"
+    yield from _LESS_IN_THE_RUN
 
 
 _BATCH = "ask for less at once: a smaller batch, a smaller dtype, or parts in a loop"
@@ -392,7 +387,8 @@ def next_steps(report: Asked) -> tuple[str, ...]:
         steps += _STEPS[cause](report)
     steps += [] if causes else [_MAP]
     if Cause.NEVER_FITS not in causes:
-        steps += (*_need_less(report), *_again(report))
+        less, again = _of_the_run(report)
+        steps += [*less, *again]
     kind = report.setting.kind
     return tuple(dict.fromkeys(step.replace("{kind}", kind) for step in steps))
 

@@ -7,7 +7,6 @@ of them lead to the same model.
 from __future__ import annotations
 
 import gc
-import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, replace
@@ -44,10 +43,12 @@ UNATTRIBUTED = "unattributed"
 _IN_USE = "active_allocated"
 _BY_OBJECTS = (HolderKind.OUTPUT, HolderKind.ERROR, HolderKind.MODULE)
 _WORTH_ANOTHER_SEARCH = 1 << 20
-_TAKES_ONE = re.compile("WorkspaceForHandle|CUDABlasHandle|CUDABlasLtWorkspace")
+_OF_WORKSPACES = (
+    f"{WORKSPACES}: the first matrix product of a thread on a stream takes one; a "
+    "backward pass has a thread of its own. torch._C._cuda_clearCublasWorkspaces() "
+    "frees them"
+)
 _MOST_OF_A_STREAM = 2  # the notebook's thread and that of its backward passes
-_LARGEST_BYTES = 32 << 20  # of a workspace, on a GPU of 2022 and later
-_MOST_WORKSPACES = 4  # cuBLAS and cuBLASLt may have one each, forward and backward
 
 
 @dataclass(slots=True)
@@ -254,7 +255,7 @@ def _find(
     nameless = [(*at, HolderKind.LIBRARY, nbytes) for at, nbytes in libraries.items()]
     remarks, word = list(_search_remarks(walk, counted)), word_of(kind)
     for device in devices:
-        told, own = allocated.get(device), any(n == device for n, _ in libraries)
+        told = allocated.get(device)
         rest = max((told or 0) - known[device], 0)
         nameless.append((device, UNATTRIBUTED, HolderKind.UNATTRIBUTED, rest))
         if told is not None and told < known[device]:
@@ -264,7 +265,8 @@ def _find(
                 "out: memory of another library, or that was given back meanwhile"
             )
         known[device] += rest
-        remarks += _workspace_remarks(word, rest, are_found=own)
+    if libraries and word == "cuda":
+        remarks.append(_OF_WORKSPACES)
     for device, name, of, nbytes in nameless:
         if nbytes:
             rows.append(Holder(name, of, device, nbytes, nbytes))
@@ -437,8 +439,7 @@ class Workspace(NamedTuple):
 
     Each thread keeps one for each stream on which it has made a product; a backward
     pass has a thread of its own. Of a simulated GPU they are known. On CUDA torch tells
-    their size alone, so that a nameless block of just that size is one, probably; the
-    stack of a block, where the user's memory history has it whole, makes it certain.
+    their size alone, so that a nameless block of just that size is one, probably.
     """
 
     device: int
@@ -479,24 +480,8 @@ def _in_blocks(
         for start, block in blocks_of(segment):
             end = start + block["size"]
             first, behind = (bisect_left(ordered, (device, at)) for at in (start, end))
-            if block["state"] != _IN_USE or first < behind:  # a name leads there
-                continue
-            found = Workspace(device, start, block["size"])
-            if any(_TAKES_ONE.search(each["name"]) for each in block.get("frames", ())):
-                yield found
-            elif block.get("requested_size") == size:
+            is_one = block["state"] == _IN_USE and block.get("requested_size") == size
+            if is_one and first == behind:  # no name leads there
                 guessed[of_stream] += 1
                 if guessed[of_stream] <= _MOST_OF_A_STREAM:
-                    yield found._replace(name=PROBABLY_WORKSPACES)
-
-
-def _workspace_remarks(word: str, rest_bytes: int, *, are_found: bool) -> Iterator[str]:
-    """What workspaces are and how they go; also where there may be some."""
-    may_be = 0 < rest_bytes <= _MOST_WORKSPACES * _LARGEST_BYTES
-    if word == "cuda" and (are_found or may_be):
-        which = "" if are_found else "what no name was found for may be "
-        yield (
-            f"{which}{WORKSPACES}: the first matrix product of a thread on a stream "
-            f"takes one, of up to {bytes_text(_LARGEST_BYTES)}; a backward pass has a "
-            "thread of its own. torch._C._cuda_clearCublasWorkspaces() frees them"
-        )
+                    yield Workspace(device, start, block["size"], PROBABLY_WORKSPACES)

@@ -221,17 +221,14 @@ def _places(driver: Driver) -> list[Gpu | MigSlice | None]:
 
 def _place(device: VisibleDevice, inventory: Inventory) -> Gpu | MigSlice | None:
     """The GPU or slice that CUDA shows, by identity: the numbers may differ."""
-    for gpu in inventory.gpus:
-        if same_uuid(gpu.uuid, device.uuid):
-            return gpu
-        for part in gpu.mig:
-            if same_uuid(part.uuid, device.uuid):
-                return part
-    for gpu in inventory.gpus:
-        is_there = gpu.pci_address is not None and gpu.pci_address == device.pci_address
-        if is_there and not gpu.mig_enabled:
-            return gpu
-    return None
+    places: list[Gpu | MigSlice] = [*inventory.gpus]
+    places += [part for gpu in inventory.gpus for part in gpu.mig]
+    for place in places:
+        if same_uuid(place.uuid, device.uuid):
+            return place
+    address = device.pci_address
+    whole = (gpu for gpu in inventory.gpus if address and not gpu.mig_enabled)
+    return next((gpu for gpu in whole if gpu.pci_address == address), None)
 
 
 def _with_processes(
@@ -260,10 +257,6 @@ def _with_processes(
 
 def _cap_bytes(runtime: Runtime, device: int, total: int | None) -> int | None:
     """The limit that this process has set itself, where torch tells it."""
-    box = simulated_box() if runtime.simulated else None
-    if box is not None:
-        allowed: int | None = box.machine.gpus[device].allocator.allowed_bytes
-        return allowed
     module: Any = getattr(loaded_torch(), runtime.kind, None)
     ask = getattr(module, "get_per_process_memory_fraction", None)
     if ask is None or total is None:

@@ -50,6 +50,7 @@ _LAST_ERROR = ("last_exc", "last_value", "last_traceback")
 _OF_A_DEBUGGER = ("botframe", "curframe", "stopframe", "returnframe", "enterframe")
 _OURS_ALONE = 3  # references: the frame's, ours, and that of the question
 _OF_A_RESULT = ("error_in_exec", "error_before_exec")
+_OWN_OF_ERRORS = {BaseException: "args", AttributeError: "obj", StopIteration: "value"}
 Error: TypeAlias = "BaseException | TracebackType"
 # Between the notebook and the user's code: their locals lead to everything there is.
 _MACHINERY = frozenset(
@@ -208,9 +209,6 @@ def _library_folders() -> tuple[str, ...]:
     return (_OWN, *(paths[kind] for kind in kinds), *installed)
 
 
-# ----------------------------------------------------- what the user's own classes hold
-
-
 def in_classes(
     names: Iterable[tuple[str, Any]], module: Any
 ) -> Iterator[tuple[str, Any]]:
@@ -218,26 +216,14 @@ def in_classes(
 
     No attribute is asked for by name, and no metaclass: both may be the user's code.
     """
-    seen = set[int]()
-    waiting = [pair for pair in names if is_truly(pair[1], type)]
-    while waiting:
-        name, cls = waiting.pop(0)
-        if id(cls) in seen:
-            continue
-        seen.add(id(cls))
+    classes = [(name, value) for name, value in names if is_truly(value, type)]
+    # of several names of one class the first
+    for name, cls in {id(cls): (name, cls) for name, cls in classes[::-1]}.values():
         attributes: Mapping[str, Any] = vars(type)["__dict__"].__get__(cls)
         its = attributes.get("__module__")
-        if type(its) is not str or its != module:
-            continue
-        for attribute, value in list(attributes.items()):
-            where = f"{name}.{attribute}"
-            if is_truly(value, type):
-                waiting.append((where, value))
-            elif type(value) is not FunctionType or (
-                # what a method keeps: default values, and what is in its closure
-                value.__defaults__ or value.__kwdefaults__ or value.__closure__
-            ):
-                yield where, value
+        if type(its) is str and its == module:
+            own = ((key, v) for key, v in list(attributes.items()) if key[:2] != "__")
+            yield from ((f"{name}.{key}", v) for key, v in own)
 
 
 def _is_of_the_shell(name: str, value: Any) -> bool:
@@ -347,13 +333,18 @@ def _is_shown(value: Any) -> bool:
 
 
 def held_errors(shell: Any | None) -> list[Error]:
-    """The errors that Python and IPython still hold, the last one first, each once."""
-    found: list[Error] = []
-    places = sorted(_error_places(shell), key=lambda each: not is_error(each.held))
-    for held in (each.held for each in places):
-        if _is_error_or_traceback(held) and not _is_known(held, found):
-            found.append(held)
-    return found
+    """The errors that Python and IPython still hold, the last one first, each once.
+
+    A traceback counts where it is no part of one of these errors.
+    """
+    held = [place.held for place in _error_places(shell)]
+    found: dict[int, Error] = {id(each): each for each in held if is_error(each)}
+    known = {id(step) for error in found.values() for step in _steps(error)}
+    for each in held:
+        if type(each) is TracebackType and id(each) not in known:
+            found[id(each)] = each
+            known.update(map(id, _steps(each)))
+    return list(found.values())
 
 
 def errors_in_variables(shell: Any | None) -> dict[str, Error]:
@@ -453,22 +444,6 @@ def _places_of_formatters(shell: Any) -> Iterator[Place]:
                 yield Place(name, None, partial(setattr, debugger, name, nothing))
 
 
-def _is_known(error: Error, found: list[Error]) -> bool:
-    """Whether it is among these, or is a traceback that is a part of one of them."""
-    return any(
-        known is error or (is_error(known) and _leads_to(known, error))
-        for known in found
-    )
-
-
-def _leads_to(error: Any, traceback: Any) -> bool:
-    """Whether a traceback is the error's own, or begins further inside of it."""
-    step = error.__traceback__
-    while step is not None and step is not traceback:
-        step = step.tb_next
-    return step is not None
-
-
 # ------------------------------------------------------------ what an error keeps alive
 
 
@@ -498,7 +473,10 @@ def _frames_kept_by(error: Error | FrameType) -> Iterator[FrameType]:
     """The frames that live because of an error, innermost first, each once."""
     done = _running()
     for each in errors_within(error):
-        for frame in reversed(list(_frames(each))):
+        frames: list[Any] = [each]
+        if type(each) is not FrameType:
+            frames = [step.tb_frame for step in _steps(each)]
+        for frame in reversed(frames):
             for kept in _with_callers(frame):
                 if id(kept) not in done:
                     done.add(id(kept))
@@ -592,14 +570,11 @@ def _is_error_or_traceback(value: Any) -> bool:
     return type(value) is TracebackType or is_error(value)
 
 
-def _frames(error: Any) -> Iterator[FrameType]:
-    """The frames of a traceback, the outermost first."""
-    if type(error) is FrameType:
-        yield error
-        return
+def _steps(error: Any) -> Iterator[TracebackType]:
+    """The steps of a traceback, or of that of an error, the outermost first."""
     step = error if type(error) is TracebackType else error.__traceback__
     while step is not None:
-        yield step.tb_frame
+        yield step
         step = step.tb_next
 
 
@@ -626,11 +601,9 @@ def _own_attributes(error: Any) -> dict[str, Any]:
     It is what Python itself keeps there; properties of a subclass are not asked.
     """
     found = dict(vars(error))
-    for base in (BaseException, AttributeError, StopIteration):
+    for base, name in _OWN_OF_ERRORS.items():
         if issubclass(type(error), base):
-            for name in ("args", "obj", "value"):
-                if name in vars(base):
-                    found[name] = vars(base)[name].__get__(error)
+            found[name] = vars(base)[name].__get__(error)
     return found
 
 

@@ -298,15 +298,9 @@ class LineUse(Record):
     # of this line, and still in use when the cell had ended, whichever line gave the
     # rest back
     left_bytes: int = 0
-    # what it left in the middle third of its passes. What a loop keeps is of its
-    # first pass, or is replaced by its last one: that does not grow. Of a line that
-    # was run once it is all.
+    # of that, what stayed in the middle third of a loop's passes: a steady state does
+    # not grow there. Of a line that was run once it is all.
     grown_bytes: int = 0
-
-    @property
-    def net_bytes(self) -> int:
-        """What it left behind; memory of earlier lines that it freed counts here."""
-        return self.allocated_bytes - self.freed_bytes
 
 
 @dataclass(frozen=True)

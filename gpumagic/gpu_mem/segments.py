@@ -228,15 +228,8 @@ def free_runs(
 
 
 def step_bytes(segment: Segment) -> int:
-    """The size of a page of an expandable segment.
-
-    A graph's pool does not say which of the two sizes it uses. Large pages make
-    segments of a multiple of them, and small ones hardly ever.
-    """
-    if segment.pool in _COMMON_POOLS:
-        return SMALL_STEP_BYTES if segment.pool == "small" else LARGE_STEP_BYTES
-    is_large = segment.nbytes % LARGE_STEP_BYTES == 0
-    return LARGE_STEP_BYTES if is_large else SMALL_STEP_BYTES
+    """The size of a page of an expandable segment; a graph's pool does not tell it."""
+    return SMALL_STEP_BYTES if segment.pool == "small" else LARGE_STEP_BYTES
 
 
 def is_common(segment: Segment) -> bool:

@@ -322,7 +322,7 @@ LEAKS = (
 LEAKY = LeakReport(CUDA, LEAKS, ((0, gib(2.1)),))
 FREED = FreeReport(
     CUDA,
-    (Return(counters(0, 5.31, 6.0), counters(0, 3.21, 6.0), gib(72.1), gib(72.1)),),
+    (Return(counters(0, 5.31, 6.0), counters(0, 3.21, 6.0)),),
     ("%debug for that error", "Out[3], Out[12]"),
 )
 

@@ -92,15 +92,6 @@ def test_pages_of_expandable_segments(row, pool):
     assert stuck_bytes(made) == (cells.count(FREE) - free_pages * page) * MIB
 
 
-def test_page_size_in_a_graphs_pool():
-    """In the pool of a graph the size of a segment tells that of its pages."""
-    large = segment((1, ALLOCATED), (39, FREE), pool="1", expandable=True)
-    small = segment((1, ALLOCATED), (5, FREE), pool="1", expandable=True)
-
-    assert returnable_bytes(large) == 20 * MIB
-    assert returnable_bytes(small) == 4 * MIB
-
-
 def test_free_in_pools_of_graphs():
     """What graphs keep is what is free in their pools on that device."""
     made = [

@@ -53,7 +53,7 @@ def test_the_lines_add_up(events):
 
     rows = lines_of(0, events, lambda file: file == CELL)
 
-    assert sum(row.net_bytes for row in rows) == levels[-1]
+    assert sum(row.allocated_bytes - row.freed_bytes for row in rows) == levels[-1]
     assert sum(row.at_peak_bytes for row in rows) == max(levels)
     assert sum(row.left_bytes for row in rows) == levels[-1]
     assert len({(row.line, row.number) for row in rows}) == len(rows)
