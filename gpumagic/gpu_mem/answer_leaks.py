@@ -14,7 +14,6 @@ from collections import Counter, deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import first_line
 from gpumagic.gpu_mem.answer_now import devices, figures, screen, words
 from gpumagic.gpu_mem.balance import CountedMemory, names_in, search
@@ -72,7 +71,6 @@ _CYCLES = "what cycles keep is not looked for; Python's collector gives it back"
 _KEPT = (
     "torch keeps what came back for its next tensors: other processes cannot have it"
 )
-_GIVE = "%gpu_mem free --cache gives it to the device"
 _HOW = (
     "Looked at are errors and their frames, shown results, and graphs of variables.\n"
     "What two of them hold is counted once in the sum."
@@ -391,11 +389,6 @@ class Return(Record):
         """What came back to torch."""
         return difference(self.before.allocated_bytes, self.after.allocated_bytes)
 
-    @property
-    def gained_bytes(self) -> int | None:
-        """What torch has given back to the device."""
-        return difference(self.before.reserved_bytes, self.after.reserved_bytes)
-
 
 @dataclass(frozen=True)
 class FreeReport(Report):
@@ -416,16 +409,13 @@ def free_headline(report: FreeReport) -> str:
     found = report.returns
     if not found:
         return "no device is in use that memory could come back to"
-    moved = [e.device for e in found if e.back_bytes != 0 or e.gained_bytes]
+    moved = [each.device for each in found if each.back_bytes != 0]
     where = report.setting.on(*(moved or [each.device for each in found]))
     together = known_sum([each.back_bytes for each in found])
     if together is None:
         return f"how much came back {where} is {UNKNOWN}"
     if together > 0:
         return f"{bytes_text(together)} {where} came back"
-    if given := sum(max(each.gained_bytes or 0, 0) for each in found):
-        back = "was given back to the device"
-        return f"{bytes_text(given)} of torch's cache {where} {back}"
     if not report.lost:
         return "there was nothing to let go of"
     return f"nothing came back {where}: what was let go of held no memory by itself"
@@ -442,24 +432,23 @@ def _free_parts(report: FreeReport) -> Iterator[kit.Part]:
             figures("Allocated before", lambda e: e.before.allocated_bytes),
             figures("Now", lambda each: each.after.allocated_bytes),
             figures("Came back", lambda each: each.back_bytes),
-            figures("To the device", lambda each: each.gained_bytes),
         ]
         yield kit.Table.of("What came back", properties, found).beginning(MOST_ROWS)
     if report.lost:
         yield kit.Paragraph(f"Not there any more: {', '.join(report.lost)}.")
-    if any((e.back_bytes or 0) > 0 and e.gained_bytes == 0 for e in found):
-        yield kit.Note("note", _KEPT, _GIVE, "kept by torch")
-    elif report.lost and not any(e.back_bytes or e.gained_bytes for e in found):
+    if any((each.back_bytes or 0) > 0 for each in found):
+        give = f"torch.{report.setting.kind}.empty_cache() gives it to the device"
+        yield kit.Note("note", _KEPT, give, "kept by torch")
+    elif report.lost and not any(each.back_bytes for each in found):
         yield kit.Note("note", "other names may hold it; this shows which", "%gpu_mem")
     yield from (kit.Note("note", remark) for remark in report.remarks)
 
 
-def free(shell: Any | None, runtime: Runtime, *, cache: bool = False) -> FreeReport:
+def free(shell: Any | None, runtime: Runtime) -> FreeReport:
     """Let go of the last error, and of shown results that hold memory; then collect.
 
     Variables of the user's stay, and graphs with them. Where the device is in error
-    what Python holds is dropped all the same. With `cache` the free part of torch's
-    cache goes to the driver as well.
+    what Python holds is dropped all the same.
     """
     remarks: dict[str, None] = {}  # each once
     before, lost = _read(runtime, remarks), []
@@ -471,9 +460,6 @@ def free(shell: Any | None, runtime: Runtime, *, cache: bool = False) -> FreeRep
         lost.append(listed(numbered or [places[0]], ", ", _MOST_NAMED))
     # Then: what has shown a traceback left cycles.
     collect_cycles()
-    # Last: only segments with nothing in them go back.
-    if cache:
-        _empty_cache(runtime, remarks)
     if names := errors_in_variables(shell):
         quoted = listed([f"`{name}`" for name in names])
         undo = f"`del {', '.join(names)}` lets go"
@@ -481,18 +467,6 @@ def free(shell: Any | None, runtime: Runtime, *, cache: bool = False) -> FreeRep
     after = _read(runtime, remarks)
     returns = (Return(before[n], now) for n, now in after.items() if n in before)
     return FreeReport(setting_of(runtime), tuple(returns), tuple(lost), tuple(remarks))
-
-
-def _empty_cache(runtime: Runtime, remarks: dict[str, None]) -> None:
-    """Empty it; or tell why not."""
-    empty = getattr(getattr(loaded_torch(), runtime.kind, None), "empty_cache", None)
-    if empty is None or not runtime.started():
-        remarks["torch keeps no cache here that could be emptied"] = None
-        return
-    try:
-        empty()
-    except RuntimeError as error:
-        remarks[f"the cache could not be emptied: {first_line(error)}"] = None
 
 
 def _read(runtime: Runtime, remarks: dict[str, None]) -> dict[int, Counters]:

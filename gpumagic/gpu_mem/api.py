@@ -161,11 +161,11 @@ class Memory:
         """What could be let go of."""
         return self._leaks()
 
-    def free(self, *, cache: bool = False) -> FreeReport:
+    def free(self) -> FreeReport:
         """Let go of it."""
         from gpumagic.gpu_mem.answer_leaks import free
 
-        return free(self._names.shell, self._runtime, cache=cache)
+        return free(self._names.shell, self._runtime)
 
     def fit(self, nbytes: int) -> FitReport:
         """Whether so many bytes would fit now, on each device in use."""

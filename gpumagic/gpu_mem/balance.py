@@ -285,18 +285,11 @@ def _find(
     )
 
 
-def _place_of(row: Holder) -> tuple[bool, bool, int, int, int, bool, str]:
+def _place_of(row: Holder) -> tuple[bool, bool, int, int, int]:
     """The largest first; what nobody was found for comes last."""
-    of_error = row.kind is HolderKind.ERROR
-    return (
-        row.kind is HolderKind.UNATTRIBUTED,
-        row.kind in NAMELESS,
-        -row.reachable_bytes,
-        -row.own_bytes,
-        row.device,
-        of_error,
-        "" if of_error else row.name,  # in their order, the user's own frames first
-    )
+    is_rest = row.kind is HolderKind.UNATTRIBUTED
+    nameless = row.kind in NAMELESS
+    return is_rest, nameless, -row.reachable_bytes, -row.own_bytes, row.device
 
 
 def _key_of(holder: Holder) -> Key:

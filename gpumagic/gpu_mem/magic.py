@@ -73,12 +73,6 @@ class MemoryMagics(GpuMagics):
     @argument(
         "--lines", action="store_true", help="Of a cell: lines, and its exact peak."
     )
-    @argument(
-        "--cache",
-        more=True,
-        action="store_true",
-        help="free: give torch's cache to the driver.",
-    )
     @output_options
     def gpu_mem(self, line: str, cell: str | None = None) -> Any:
         """Say where the GPU memory went, by the names of this notebook.
@@ -168,7 +162,7 @@ class MemoryMagics(GpuMagics):
             case ["leaks"]:
                 return memory.leaks()
             case ["free"]:
-                return memory.free(cache=typed.cache)
+                return memory.free()
             case ["why"]:
                 return memory.why(self._last_oom.seen())
             case ["fit", size]:
@@ -219,11 +213,6 @@ def _check(typed: argparse.Namespace, *, above_a_cell: bool) -> None:
             typed.lines and not above_a_cell,
             "%gpu_mem: --lines has no meaning here",
             "it belongs to %%gpu_mem: type %%gpu_mem --lines",
-        ),
-        (
-            typed.cache and word != "free",
-            "%gpu_mem: --cache has no meaning here",
-            "it belongs to %gpu_mem free: type %gpu_mem free --cache",
         ),
     ):
         if is_wrong:

@@ -377,7 +377,6 @@ class Block(Record):
     offset_bytes: int
     nbytes: int
     state: BlockState
-    requested_bytes: int | None = None
     names: tuple[str, ...] = ()  # variables of the notebook that lie there
     line: CodeLine | None = None  # where it was allocated, where that was recorded
 
@@ -443,7 +442,6 @@ class Answer(Record):
     """Whether a request fits now, and where."""
 
     device: int
-    requested_bytes: int
     rounded_bytes: int  # what the allocator would make of the request
     hole_bytes: int | None  # the largest free piece of the right pool and stream
     device_free_bytes: int | None

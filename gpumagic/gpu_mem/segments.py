@@ -102,7 +102,6 @@ def segments_of(
             offset,
             nbytes,
             state,
-            entry.get("requested_size"),
             tuple(dict.fromkeys(n for at in inside for n in (names or {})[at])),
             line_of(entry.get("frames") or ()),
         )
@@ -349,7 +348,6 @@ def answer_for(  # noqa: PLR0913, a request meets all of these
         place = "nowhere"
     return Answer(
         device=device,
-        requested_bytes=requested_bytes,
         rounded_bytes=rounded,
         hole_bytes=max(holes, default=0),
         device_free_bytes=device_free_bytes,

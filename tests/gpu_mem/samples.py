@@ -267,7 +267,7 @@ def blocks_of(*pieces, line=None):
     at, made = 0, []
     for letter, mib, *names in pieces:
         nbytes = int(mib * MIB)
-        made.append(Block(at, nbytes, states[letter], nbytes, tuple(names), line))
+        made.append(Block(at, nbytes, states[letter], tuple(names), line))
         at += nbytes
     return tuple(made)
 
@@ -344,7 +344,7 @@ OOM = OomFacts(
     gib(3.8),
     None,
 )
-ANSWER = Answer(0, gib(40), gib(40), gib(2.2), gib(31.2), gib(0.5), None, "nowhere")
+ANSWER = Answer(0, gib(40), gib(2.2), gib(31.2), gib(0.5), None, "nowhere")
 LIVE = WhyReport(
     CUDA,
     OOM,
@@ -399,7 +399,7 @@ CALLED = dataclasses.replace(
     ),
 )
 
-SMALL = Answer(0, gib(2), gib(2), gib(2.2), gib(31.2), gib(0.5), gib(9), "hole")
+SMALL = Answer(0, gib(2), gib(2.2), gib(31.2), gib(0.5), gib(9), "hole")
 FITS = FitReport(CUDA, gib(2), (SMALL,))
 FITS_NOWHERE = FitReport(
     CUDA,

@@ -168,7 +168,6 @@ def test_every_cell_is_a_line_until_it_is_switched_off(shell, shown):
         ("%%gpu_mem x\nran = True", "has no word x"),
         ("%gpu_mem fit 6 GiB", "GiB is one word too many"),
         ("%gpu_mem --lines", "--lines has no meaning here"),
-        ("%gpu_mem map --cache", "--cache has no meaning here"),
         ("%%gpu_mem map\nran = True", "map is a word of its own"),
         ("%%gpu_mem --linse\nran = True", "has no option --linse"),
     ],
