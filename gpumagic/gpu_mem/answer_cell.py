@@ -179,8 +179,8 @@ def _held_by_errors(report: CellReport) -> str:
 def _most(report: CellReport) -> str:
     """Which line, or else which name, has most of what the cell left."""
     delta = known_sum([each.allocated_delta for each in report.changes]) or 0
-    growing = [line for line in report.lines or () if line.line and line.grown_bytes]
-    line = max(growing, key=lambda each: each.grown_bytes, default=None)
+    growing = [line for line in report.lines or () if line.line]
+    line = max(growing, key=lambda each: each.left_bytes, default=None)
     if line and line.line and line.left_bytes > max(_WORTH_NAMING * delta, 0):
         place = line.line.where if line.number is None else f"line {line.number}"
         return f"{place} left {bytes_text(line.left_bytes)}"

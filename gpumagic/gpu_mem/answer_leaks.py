@@ -423,7 +423,6 @@ def free_headline(report: FreeReport) -> str:
 
 def _free_parts(report: FreeReport) -> Iterator[kit.Part]:
     from gpumagic import drawing as kit
-    from gpumagic.drawing.document import MOST_ROWS
 
     found = report.returns
     if found:
@@ -433,7 +432,7 @@ def _free_parts(report: FreeReport) -> Iterator[kit.Part]:
             figures("Now", lambda each: each.after.allocated_bytes),
             figures("Came back", lambda each: each.back_bytes),
         ]
-        yield kit.Table.of("What came back", properties, found).beginning(MOST_ROWS)
+        yield kit.Table.of("What came back", properties, found)
     if report.lost:
         yield kit.Paragraph(f"Not there any more: {', '.join(report.lost)}.")
     if any((each.back_bytes or 0) > 0 for each in found):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from gpumagic import drawing as kit
     from gpumagic.gpu_mem.records import Block, HeldBack, Segment, Setting
 
-_FEWEST_HELD_BACK = 3
 MOST_IN_SIGHT = 6  # rows
-_MOST_DRAWN = 12  # rows of all devices together
+_MOST_DRAWN = 2  # devices
 _BLOCKS_IN_A_ROW = 100  # as many can be told apart
 _IN_USE, _PENDING = "in use", "awaited"
 _KINDS = {BlockState.ALLOCATED: _IN_USE, BlockState.PENDING: _PENDING}
@@ -74,23 +73,19 @@ def _parts(report: MapReport) -> Iterator[kit.Part]:
         return
     if not report.segments:
         return
-    by_device: dict[int, list[Segment]] = defaultdict(list)
+    by_device, free = defaultdict(list), Counter[int]()
     for each in report.segments:
         by_device[each.device].append(each)
-    freest = max(by_device, key=lambda n: sum(sum(holes_of(e)) for e in by_device[n]))
-    name = report.setting.device(freest)
-    in_sight = picture_of(by_device[freest], name, MOST_IN_SIGHT)
-    yield in_sight
+        free[each.device] += sum(holes_of(each))
+    freest = sorted(device for device, _ in free.most_common(_MOST_DRAWN))
+    room = MOST_ROWS
+    for device in freest:
+        name = report.setting.device(device)
+        picture = picture_of(by_device[device], name, MOST_IN_SIGHT // len(freest))
+        room -= len(picture.rows)
+        yield picture
     if rows := held_back(report.segments):
-        room = max(MOST_ROWS - len(in_sight.rows), _FEWEST_HELD_BACK)
         yield held_back_table(rows, report.setting).beginning(room)
-    if len(by_device) > 1 or "not drawn" in in_sight.remark:
-        most = max(_MOST_DRAWN // len(by_device), _FEWEST_HELD_BACK)
-        drawn = tuple(
-            picture_of(its, report.setting.device(device), most)
-            for device, its in sorted(by_device.items())
-        )
-        yield kit.Details("Every segment, by pool and stream", drawn, "segments")
     yield kit.how_measured(kit.Paragraph(_HOW))
 
 

@@ -320,13 +320,6 @@ BADGES = {
         "run it once more: torch keeps the memory that it has got",
         lasts=True,
     ),
-    BadgeKind.FLUSHED: _Words(
-        "note",
-        "{bytes} of torch's cache went back to the driver of {device}: taking it "
-        "again is slow",
-        "if the cell calls torch.{kind}.empty_cache(), leave it out; settings of the "
-        "allocator and torch.{kind}.graph do the same",
-    ),
     BadgeKind.UNCOUNTED: _Words(
         "note",
         "this allocator does not keep every counter: what is missing here is unknown",
@@ -363,7 +356,6 @@ def notes(badges: Iterable[CellBadge], setting: Setting) -> tuple[kit.Note, ...]
         text = said.text.format(
             device=devices_text(setting.kind, numbers) or "the device",
             times=how_often(amount),
-            bytes=bytes_text(amount),
             others=count_text(amount, "other process", "other processes"),
         )
         hint = said.hint.format(kind=setting.kind)

@@ -229,7 +229,7 @@ def _room_now(
         free=free,
         unused=None if unused is None else max(unused - pools, 0),
         pools=pools,
-        others=memory.not_ours_bytes or 0,
+        others=memory.others_bytes or 0,
         outside=memory.outside_bytes or 0,
         cap=memory.cap_bytes,
         cap_left=memory.cap_left_bytes,
@@ -456,7 +456,6 @@ def _why_sentences(report: WhyReport, oom: records.OomFacts) -> Iterator[str]:
 
 def _why_parts(report: WhyReport) -> Iterator[kit.Part]:
     from gpumagic import drawing as kit
-    from gpumagic.drawing.document import MOST_ROWS
 
     oom = report.oom
     if oom is None:
@@ -471,7 +470,7 @@ def _why_parts(report: WhyReport) -> Iterator[kit.Part]:
     wanted = _CAUSES[causes[0]].table if causes else "names"
     tables = sorted(_tables(report), key=lambda each: each[0] != wanted)
     for _, table in tables[:1]:
-        yield table.beginning(MOST_ROWS)
+        yield table
     besides = tuple(_why_sentences(report, oom))[1:]
     parts: tuple[kit.Part, ...] = (kit.Grid("", tuple(_facts(report, oom))),)
     if besides:
@@ -581,7 +580,6 @@ def fit_headline(report: FitReport) -> str:
 
 def _fit_parts(report: FitReport) -> Iterator[kit.Part]:
     from gpumagic import drawing as kit
-    from gpumagic.drawing.document import MOST_ROWS
 
     if report.why_not is not None:
         yield kit.Note("note", report.why_not, report.hint or "")
@@ -603,6 +601,6 @@ def _fit_parts(report: FitReport) -> Iterator[kit.Part]:
     )
     table = kit.Table.of("Where it could go", properties, report.answers)
     if len(report.answers) > 1:
-        yield table.beginning(MOST_ROWS)
+        yield table
     elif report.answers:
         yield kit.Details("The figures of the device", (table,), "figures")

@@ -150,8 +150,6 @@ class CountedMemory:
     """
 
     def __init__(self, kind: str, snapshot: Snapshot | None = None) -> None:
-        # of this kind of device, but not handed out by the allocator
-        self.foreign: dict[StorageKey, int] = {}
         self._kind = kind
         blocks = sorted(
             (segment["device"], start, block["size"])
@@ -167,14 +165,9 @@ class CountedMemory:
         """The block that memory lies in; None for what does not count."""
         if stored.key.kind != self._kind:
             return None
-        if not self._knows:
-            return stored
-        block = self.around(stored.key)
-        if block is None:
-            self.foreign[stored.key] = stored.nbytes
-        return block
+        return self._around(stored.key) if self._knows else stored
 
-    def around(self, key: StorageKey) -> Stored | None:
+    def _around(self, key: StorageKey) -> Stored | None:
         """The block in use that memory lies in; None where there is none.
 
         It may begin further inside, as that of a graph's outputs does.
@@ -253,7 +246,10 @@ def _find(
             libraries[each.device, each.name] += each.nbytes
             known[each.device] += each.nbytes
     nameless = [(*at, HolderKind.LIBRARY, nbytes) for at, nbytes in libraries.items()]
-    remarks, word = list(_search_remarks(walk, counted)), word_of(kind)
+    remarks, word = [], word_of(kind)
+    if walk.hidden:
+        count = count_text(walk.hidden, "saved tensor")
+        remarks.append(f"{count} could not be looked at without running hooks of yours")
     for device in devices:
         told = allocated.get(device)
         rest = max((told or 0) - known[device], 0)
@@ -403,25 +399,6 @@ def _rows(
         )
         rows.append(holder)
     return rows
-
-
-# ----------------------------------------------------------------- what does not add up
-
-
-def _search_remarks(walk: Walk, counted: CountedMemory) -> Iterator[str]:
-    """What a search had to leave out."""
-    if walk.hidden:
-        count = count_text(walk.hidden, "saved tensor")
-        yield (
-            f"{count} of autograd graphs could not be looked at: this torch would have "
-            "to run the hooks that packed them"
-        )
-    if counted.foreign:
-        held = bytes_text(sum(counted.foreign.values()))
-        yield (
-            f"{held} that names hold are not counted here: torch's caching allocator "
-            "did not hand them out (memory of another library, or of another process)"
-        )
 
 
 # ------------------------------------------------------------------ memory of cuBLAS

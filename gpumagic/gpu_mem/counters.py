@@ -34,15 +34,8 @@ from gpumagic.report.units import known_sum
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from gpumagic.devices.protocols import (
-        Driver,
-        Gpu,
-        GpuProcess,
-        Inventory,
-        MigSlice,
-        Runtime,
-        VisibleDevice,
-    )
+    from gpumagic.devices import protocols
+    from gpumagic.devices.protocols import Driver, Gpu, MigSlice, Runtime
 
 NATIVE = "native"
 _ASYNC = "cudaMallocAsync"
@@ -60,7 +53,6 @@ _KEYS = {
     "retries": ("num_alloc_retries",),
     "ooms": ("num_ooms",),
     "driver_calls": ("num_device_alloc", "num_device_free"),
-    "flushed_bytes": ("reserved_bytes.all.freed",),
 }
 # What CUDA's own pools tell; torch reports zero for all else of them.
 _OF_POOLS = ("allocated_bytes", "reserved_bytes", "peak_bytes")
@@ -68,7 +60,6 @@ _GROWING = {
     BadgeKind.RETRY: "retries",
     BadgeKind.OOM_CAUGHT: "ooms",
     BadgeKind.DRIVER_CALLS: "driver_calls",
-    BadgeKind.FLUSHED: "flushed_bytes",
 }
 
 
@@ -153,8 +144,7 @@ def badges_between(
 ) -> tuple[CellBadge, ...]:
     """The badges of one device, in the order of their kinds.
 
-    What comes of another is left out: a retry gives the cache back, and a cache that
-    went back is taken from the driver again.
+    What comes of another is left out: a retry gives the cache back.
     """
     earlier = before or Counters(after.device)
     grown = {}
@@ -164,8 +154,6 @@ def badges_between(
         grown[kind] = now if now < then else now - then
     grown[BadgeKind.OOM_CAUGHT] -= int(ended_by_oom)
     if grown[BadgeKind.RETRY] > 0:
-        grown[BadgeKind.FLUSHED] = grown[BadgeKind.DRIVER_CALLS] = 0
-    elif grown[BadgeKind.FLUSHED] > 0:
         grown[BadgeKind.DRIVER_CALLS] = 0
     return tuple(CellBadge(k, after.device, n) for k, n in grown.items() if n > 0)
 
@@ -219,7 +207,9 @@ def _places(driver: Driver) -> list[Gpu | MigSlice | None]:
     return [_place(each, inventory) for each in shown]
 
 
-def _place(device: VisibleDevice, inventory: Inventory) -> Gpu | MigSlice | None:
+def _place(
+    device: protocols.VisibleDevice, inventory: protocols.Inventory
+) -> Gpu | MigSlice | None:
     """The GPU or slice that CUDA shows, by identity: the numbers may differ."""
     places: list[Gpu | MigSlice] = [*inventory.gpus]
     places += [part for gpu in inventory.gpus for part in gpu.mig]
@@ -232,7 +222,7 @@ def _place(device: VisibleDevice, inventory: Inventory) -> Gpu | MigSlice | None
 
 
 def _with_processes(
-    memory: DeviceMemory, listed: list[GpuProcess], *, foreign_numbers: bool
+    memory: DeviceMemory, listed: list[protocols.GpuProcess], *, foreign_numbers: bool
 ) -> DeviceMemory:
     """How many other processes there are, and who holds what."""
     if not listed:  # this one should be among them, so the list is not whole

@@ -182,38 +182,21 @@ def _tell(watch: OneCell, code: Code) -> None:
 def _check(typed: argparse.Namespace, *, above_a_cell: bool) -> None:
     """Refuse what does not belong together, before anything is done."""
     word, *values = typed.what or ("",)
-    more: list[str] = values[1 if word == "fit" else 0 :]
-    # A size that was typed with a blank in it is one word without.
-    fitting = f" {''.join(values)}" if word == "fit" else ""
-    known = did_you_mean(word, _WORDS) or f"say one of {', '.join(_WORDS)}"
-    if above_a_cell:
-        known = "leave it out: what is watched is the cell below"
-    for is_wrong, problem, hint in (
-        (
-            word not in ("", *_WORDS),
-            f"%gpu_mem has no word {word}",
-            known,
-        ),
-        (
-            above_a_cell and word not in ("", "live"),
-            f"%%gpu_mem watches the cell below; {word} is a word of its own",
-            f"type %gpu_mem {' '.join((word, *values))} in a cell of its own",
-        ),
-        (
-            word == "fit" and not values,
-            "%gpu_mem fit needs to know how much",
-            "type %gpu_mem fit 6GiB",
-        ),
-        (
-            bool(more),
-            f"%gpu_mem {word}: {' '.join(more[:1])} is one word too many",
-            f"type %gpu_mem {word}{fitting}",
-        ),
-        (
-            typed.lines and not above_a_cell,
-            "%gpu_mem: --lines has no meaning here",
-            "it belongs to %%gpu_mem: type %%gpu_mem --lines",
-        ),
-    ):
-        if is_wrong:
-            raise UsageProblem(problem, hint)
+    if word not in ("", *_WORDS):
+        hint = did_you_mean(word, _WORDS) or f"say one of {', '.join(_WORDS)}"
+        raise UsageProblem(f"%gpu_mem has no word {word}", hint)
+    if above_a_cell and word not in ("", "live"):
+        problem = f"%%gpu_mem watches the cell below; {word} is a word of its own"
+        line = " ".join(("%gpu_mem", *typed.what))
+        raise UsageProblem(problem, f"type {line} in a cell of its own")
+    if typed.lines and not above_a_cell:
+        problem = "%gpu_mem: --lines has no meaning here"
+        hint = "it belongs to %%gpu_mem: type %%gpu_mem --lines"
+        raise UsageProblem(problem, hint)
+    if word == "fit" and len(values) != 1:
+        # A size that was typed with a blank in it is one word without.
+        hint = f"type %gpu_mem fit {''.join(values) or '6GiB'}"
+        raise UsageProblem("%gpu_mem fit takes one size", hint)
+    if word != "fit" and values:
+        problem = f"%gpu_mem {word}: {values[0]} is one word too many"
+        raise UsageProblem(problem, f"type %gpu_mem {word}")

@@ -118,15 +118,12 @@ def _facts_of(error: BaseException) -> OomFacts:
     )
 
 
-def of_the_run(oom: OomFacts | None) -> Callable[[object], bool] | None:
+def of_the_run(oom: OomFacts) -> Callable[[object], bool]:
     """Tells the error whose frames hold what the failing run had needed."""
-    if oom is None:
-        return None
-    text = oom.text
 
     def is_own(error: object) -> bool:
         found = oom_within(error) if isinstance(error, BaseException) else None
-        return found is not None and _text(found) == text
+        return found is not None and _text(found) == oom.text
 
     return is_own
 

@@ -20,7 +20,6 @@ _SUMS = (
     "retries",
     "ooms",
     "driver_calls",
-    "flushed_bytes",
 )
 
 
@@ -75,7 +74,6 @@ class Counters(Record):
     ooms: int | None = None  # how often that did not help either
     # how often the driver was asked for memory, or given it back
     driver_calls: int | None = None
-    flushed_bytes: int | None = None  # given back to the driver altogether
 
 
 class PeakKind(enum.Enum):
@@ -137,7 +135,6 @@ class BadgeKind(enum.Enum):
     RETRY = "cache emptied"  # times
     OOM_CAUGHT = "OOM caught"  # times
     DRIVER_CALLS = "driver calls"  # calls
-    FLUSHED = "cache given back"  # bytes
     UNCOUNTED = "no counters"
     SHARED = "shared"  # how many other processes
     SILENT = "no answer"
@@ -221,13 +218,6 @@ class DeviceMemory(Record):
         outside = difference(held, self.counters.reserved_bytes)
         return None if outside is None else max(outside, 0)
 
-    @property
-    def not_ours_bytes(self) -> int | None:
-        """What somebody else holds, also one whom the driver does not list."""
-        if self.process_bytes is None or self.used_bytes is None:
-            return self.others_bytes
-        return max(self.used_bytes - self.process_bytes, 0)
-
 
 # ------------------------------------------------------------------ whose the bytes are
 
@@ -298,9 +288,6 @@ class LineUse(Record):
     # of this line, and still in use when the cell had ended, whichever line gave the
     # rest back
     left_bytes: int = 0
-    # of that, what stayed in the middle third of a loop's passes: a steady state does
-    # not grow there. Of a line that was run once it is all.
-    grown_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,6 @@ def counters(device=0, allocated=3.21, reserved=4.5, **more):
         retries=0,
         ooms=0,
         driver_calls=31,
-        flushed_bytes=0,
         **more,
     )
 
@@ -180,7 +179,7 @@ def line(number, source, *figures, backward=False):
     """What a line of the cell did, in GiB: took, gave back, at the peak, left."""
     *figures, left = map(gib, figures)
     where = CodeLine(f"In [9], line {number}", source)
-    return LineUse(where, number, 0, backward, *figures, left, left)
+    return LineUse(where, number, 0, backward, *figures, left)
 
 
 LINES = (
@@ -188,8 +187,8 @@ LINES = (
     line(4, "loss.backward()", 4.1, 3.6, 0.49, 0.49, backward=True),
     line(4, "loss.backward()", 512 / GIB, 512 / GIB, 0, 0),
     line(5, "opt.step()", 0.97, 0, 0.97, 0.97),
-    LineUse(CodeLine("train.py, line 40", None), None, 0, False, MIB, 0, MIB, MIB, MIB),
-    LineUse(None, None, 0, False, 8 * MIB, 0, 8 * MIB, 8 * MIB, 8 * MIB),
+    LineUse(CodeLine("train.py, line 40", None), None, 0, False, MIB, 0, MIB, MIB),
+    LineUse(None, None, 0, False, 8 * MIB, 0, 8 * MIB, 8 * MIB),
 )
 
 

@@ -162,11 +162,11 @@ def test_every_cell_is_a_line_until_it_is_switched_off(shell, shown):
     ("cell", "problem"),
     [
         ("%gpu_mem leeks", "has no word leeks"),
-        ("%gpu_mem fit", "needs to know how much"),
+        ("%gpu_mem fit", "takes one size"),
         ("%gpu_mem fit much", "'much' is not a size"),
         ("%gpu_mem map all", "all is one word too many"),
         ("%%gpu_mem x\nran = True", "has no word x"),
-        ("%gpu_mem fit 6 GiB", "GiB is one word too many"),
+        ("%gpu_mem fit 6 GiB", "takes one size"),
         ("%gpu_mem --lines", "--lines has no meaning here"),
         ("%%gpu_mem map\nran = True", "map is a word of its own"),
         ("%%gpu_mem --linse\nran = True", "has no option --linse"),

@@ -316,7 +316,7 @@ def test_a_cell_that_starts_cuda():
 
     assert first == f"{4 * _MIB} {4 * _MIB}"
     assert rest.startswith("None")
-    assert "CUDA was not started when the cell began" in rest
+    assert "no GPU was in use as the cell began" in rest
 
 
 def test_cudas_own_allocator():

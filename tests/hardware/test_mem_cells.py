@@ -76,7 +76,7 @@ def test_a_retry_is_told_as_one(torch, shell, cell):
 
     told = badges(report)
     assert (told[BadgeKind.RETRY], told[BadgeKind.OOM_CAUGHT]) == (1, 1)
-    assert BadgeKind.FLUSHED not in told
+    assert BadgeKind.DRIVER_CALLS not in told
 
 
 # ------------------------------------------------------------- what cuBLAS keeps

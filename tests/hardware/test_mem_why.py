@@ -31,7 +31,7 @@ report = shell.run_line_magic("gpu_mem", "-o -q why")
 memory = report.memory
 causes = [cause.name for cause in report.verdict.causes]
 print("TOLD", causes, memory.other_processes >= 1)
-print("TOLD", memory.not_ours_bytes > memory.total_bytes // 2)
+print("TOLD", memory.others_bytes > memory.total_bytes // 2)
 print("TOLD", report.next_steps)
 """
 
