@@ -12,7 +12,7 @@ from gpumagic.report.units import count_text, shortened
 if TYPE_CHECKING:
     from gpumagic.report.places import CodeLine
 
-LONGEST_NAME = 48  # in a sentence
+_LONGEST_NAME = 48  # in a sentence
 _SUMS = (
     "taken_bytes",
     "given_back_bytes",
@@ -20,7 +20,6 @@ _SUMS = (
     "retries",
     "ooms",
     "driver_calls",
-    "flushed_bytes",
 )
 
 
@@ -32,6 +31,21 @@ class Setting(Record):
     # "cuda", "cpu". So it is where a simulated GPU stands in for CUDA.
     kind: str
     label: str = ""  # what all figures of a simulated machine are labelled with
+
+    def device(self, number: int | None) -> str:
+        """The device as torch calls it."""
+        return "the device" if number is None else f"{self.kind}:{number}"
+
+    def on(self, *devices: int | None) -> str:
+        """Where bytes are, to be put behind them; of several devices their number."""
+        if len(devices) > 1:
+            return f"on {count_text(len(devices), 'device')}"
+        return f"on {self.device(*devices)}"
+
+
+def short(name: str) -> str:
+    """A name that fits into a sentence."""
+    return shortened(name, _LONGEST_NAME)
 
 
 # ------------------------------------------------------------ what the allocator counts
@@ -60,7 +74,6 @@ class Counters(Record):
     ooms: int | None = None  # how often that did not help either
     # how often the driver was asked for memory, or given it back
     driver_calls: int | None = None
-    flushed_bytes: int | None = None  # given back to the driver altogether
 
 
 class PeakKind(enum.Enum):
@@ -122,7 +135,6 @@ class BadgeKind(enum.Enum):
     RETRY = "cache emptied"  # times
     OOM_CAUGHT = "OOM caught"  # times
     DRIVER_CALLS = "driver calls"  # calls
-    FLUSHED = "cache given back"  # bytes
     UNCOUNTED = "no counters"
     SHARED = "shared"  # how many other processes
     SILENT = "no answer"
@@ -182,6 +194,12 @@ class DeviceMemory(Record):
         return difference(self.counters.reserved_bytes, self.counters.allocated_bytes)
 
     @property
+    def cap_left_bytes(self) -> int | None:
+        """What this process may still take, where it has set a limit."""
+        left = difference(self.cap_bytes, self.counters.reserved_bytes)
+        return None if left is None else max(left, 0)
+
+    @property
     def used_bytes(self) -> int | None:
         """What of the device is in use, by whomever."""
         return difference(self.total_bytes, self.free_bytes)
@@ -199,13 +217,6 @@ class DeviceMemory(Record):
             held = difference(self.used_bytes, self.others_bytes or 0)
         outside = difference(held, self.counters.reserved_bytes)
         return None if outside is None else max(outside, 0)
-
-    @property
-    def not_ours_bytes(self) -> int | None:
-        """What somebody else holds, also one whom the driver does not list."""
-        if self.process_bytes is None or self.used_bytes is None:
-            return self.others_bytes
-        return max(self.used_bytes - self.process_bytes, 0)
 
 
 # ------------------------------------------------------------------ whose the bytes are
@@ -239,8 +250,6 @@ class Holder(Record):
     own_bytes: int  # what would come back if only this name went
     reachable_bytes: int  # all that can be reached from it
     shares_with: str | None = None  # another name that reaches some of the same memory
-    # its bytes by what they are: "parameters", "gradients", the largest first
-    parts: tuple[tuple[str, int], ...] = ()
     # how much more it reaches than before the cell; None where that was not compared
     delta_bytes: int | None = None
 
@@ -279,15 +288,6 @@ class LineUse(Record):
     # of this line, and still in use when the cell had ended, whichever line gave the
     # rest back
     left_bytes: int = 0
-    # what it left in the middle third of its passes. What a loop keeps is of its
-    # first pass, or is replaced by its last one: that does not grow. Of a line that
-    # was run once it is all.
-    grown_bytes: int = 0
-
-    @property
-    def net_bytes(self) -> int:
-        """What it left behind; memory of earlier lines that it freed counts here."""
-        return self.allocated_bytes - self.freed_bytes
 
 
 @dataclass(frozen=True)
@@ -364,7 +364,6 @@ class Block(Record):
     offset_bytes: int
     nbytes: int
     state: BlockState
-    requested_bytes: int | None = None
     names: tuple[str, ...] = ()  # variables of the notebook that lie there
     line: CodeLine | None = None  # where it was allocated, where that was recorded
 
@@ -409,7 +408,7 @@ class HeldBack(Record):
             nameless = "block without a name", "blocks without a name"
             return count_text(self.others, *nameless)
         more = f" and {count_text(self.others, 'other block')}" if self.others else ""
-        return f"{shortened(self.names[0], LONGEST_NAME)}{more}"
+        return f"{short(self.names[0])}{more}"
 
 
 # -------------------------------------------------------- requests, and why they failed
@@ -430,7 +429,6 @@ class Answer(Record):
     """Whether a request fits now, and where."""
 
     device: int
-    requested_bytes: int
     rounded_bytes: int  # what the allocator would make of the request
     hole_bytes: int | None  # the largest free piece of the right pool and stream
     device_free_bytes: int | None
@@ -471,16 +469,3 @@ class OomFacts(Record):
         used = difference(self.total_bytes, self.free_bytes)
         rest = difference(used, self.process_bytes)
         return None if rest is None else max(rest, 0)
-
-
-@dataclass(frozen=True)
-class CaughtOoms(Record):
-    """Out-of-memory errors of which only the allocator's count is left.
-
-    Most have been caught: by the code, or by a library that it uses. That is certain
-    only of a watched cell, where the error that ended it is known.
-    """
-
-    device: int
-    times: int
-    cell: int | None = None  # in which they were met, where it was watched

@@ -18,7 +18,7 @@ from gpumagic.drawing import (
     how_measured,
 )
 from gpumagic.gpu_mem.answer_map import MOST_IN_SIGHT, picture_of
-from gpumagic.gpu_mem.fragmentation import holes_of, stuck_bytes
+from gpumagic.gpu_mem.segments import holes_of, stuck_bytes
 from gpumagic.report.units import (
     bytes_text,
     change_text,

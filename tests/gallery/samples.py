@@ -515,7 +515,6 @@ RICHEST = (
     "gpu_ranks-seats-shared",
     "gpu_ranks-times-straggler",
     "gpu_mem-map-two-devices",
-    "gpu_mem-map-many-blocks",
     "gpu_select-sixteen-gpus",
     "gpu_select-slurm",
     "pin_loader-fixed",

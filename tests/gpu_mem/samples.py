@@ -1,15 +1,11 @@
-"""Reports of every kind about memory, with figures as real machines give them.
-
-They are written by hand, or made by formulas that are fixed here, so that golden
-files differ only where a view does.
-"""
+"""Reports of every kind about memory, with figures as real machines give them."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from gpumagic.gpu_mem.answer_cell import BriefReport, CellReport
-from gpumagic.gpu_mem.answer_leaks import FreeReport, Growth, LeakReport, Return
+from gpumagic.gpu_mem.answer_leaks import FreeReport, LeakReport, Return
 from gpumagic.gpu_mem.answer_map import MapReport
 from gpumagic.gpu_mem.answer_now import MemoryReport
 from gpumagic.gpu_mem.answer_why import FitReport, Held, Verdict, WhyReport
@@ -19,7 +15,6 @@ from gpumagic.gpu_mem.records import (
     BadgeKind,
     Block,
     BlockState,
-    CaughtOoms,
     Cause,
     CellBadge,
     Counters,
@@ -70,7 +65,6 @@ def counters(device=0, allocated=3.21, reserved=4.5, **more):
         retries=0,
         ooms=0,
         driver_calls=31,
-        flushed_bytes=0,
         **more,
     )
 
@@ -78,30 +72,10 @@ def counters(device=0, allocated=3.21, reserved=4.5, **more):
 # ------------------------------------------------------------------ the balance
 
 MODEL = Holder(
-    "model",
-    HolderKind.VARIABLE,
-    0,
-    own_bytes=12 * KIB,
-    reachable_bytes=gib(0.97),
-    shares_with="optimizer",
-    parts=(
-        ("parameters", gib(0.485)),
-        ("gradients", gib(0.485)),
-        ("buffers", 12 * KIB),
-    ),
+    "model", HolderKind.VARIABLE, 0, 12 * KIB, gib(0.97), shares_with="optimizer"
 )
 OPTIMIZER = Holder(
-    "optimizer",
-    HolderKind.VARIABLE,
-    0,
-    own_bytes=gib(0.97),
-    reachable_bytes=gib(1.94),
-    shares_with="model",
-    parts=(
-        ("optimizer state", gib(0.97)),
-        ("parameters", gib(0.485)),
-        ("gradients", gib(0.485)),
-    ),
+    "optimizer", HolderKind.VARIABLE, 0, gib(0.97), gib(1.94), shares_with="model"
 )
 BATCH = Holder("batch", HolderKind.VARIABLE, 0, gib(0.12), gib(0.12))
 GRAPH = Holder("graph of loss", HolderKind.GRAPH, 0, gib(0.82), gib(0.82))
@@ -141,32 +115,6 @@ ONE = DeviceMemory(
     0,
 )
 BALANCE = MemoryReport(CUDA, (ONE,), TRAINING)
-SHARED_GPU = dataclasses.replace(
-    BALANCE,
-    devices=(
-        dataclasses.replace(
-            ONE,
-            free_bytes=H100_BYTES - gib(31.2),
-            others_bytes=gib(26.1),
-            other_processes=2,
-            cap_bytes=gib(39.8),
-        ),
-    ),
-    badges=(CellBadge(BadgeKind.SHARED, 0, 2),),
-)
-A_FAILED_CALL = dataclasses.replace(
-    BALANCE,
-    devices=(dataclasses.replace(ONE, counters=counters(0, 557 / 1024, 0.7)),),
-    holdings=Holdings(
-        (
-            dataclasses.replace(ERROR, own_bytes=448 * MIB, reachable_bytes=448 * MIB),
-            dataclasses.replace(BATCH, own_bytes=109 * MIB, reachable_bytes=109 * MIB),
-        ),
-        ((0, 557 * MIB),),
-        ((0, HolderKind.VARIABLE, 109 * MIB), (0, HolderKind.ERROR, 448 * MIB)),
-    ),
-)
-
 # ------------------------------------------------------------------------ a cell
 
 FORWARD = Code("hidden = model(batch)\nloss = criterion(hidden, y)", cell=5)
@@ -231,7 +179,7 @@ def line(number, source, *figures, backward=False):
     """What a line of the cell did, in GiB: took, gave back, at the peak, left."""
     *figures, left = map(gib, figures)
     where = CodeLine(f"In [9], line {number}", source)
-    return LineUse(where, number, 0, backward, *figures, left, left)
+    return LineUse(where, number, 0, backward, *figures, left)
 
 
 LINES = (
@@ -239,8 +187,8 @@ LINES = (
     line(4, "loss.backward()", 4.1, 3.6, 0.49, 0.49, backward=True),
     line(4, "loss.backward()", 512 / GIB, 512 / GIB, 0, 0),
     line(5, "opt.step()", 0.97, 0, 0.97, 0.97),
-    LineUse(CodeLine("train.py, line 40", None), None, 0, False, MIB, 0, MIB, MIB, MIB),
-    LineUse(None, None, 0, False, 8 * MIB, 0, 8 * MIB, 8 * MIB, 8 * MIB),
+    LineUse(CodeLine("train.py, line 40", None), None, 0, False, MIB, 0, MIB, MIB),
+    LineUse(None, None, 0, False, 8 * MIB, 0, 8 * MIB, 8 * MIB),
 )
 
 
@@ -290,7 +238,6 @@ BY_LINE = CellReport(
     lines=LINES,
     courses=(UP_AND_DOWN,),
 )
-LINES_PARTIAL = dataclasses.replace(BY_LINE, lines_partial=True, badges=())
 EVERY_BADGE = dataclasses.replace(
     BOUNDED,
     badges=tuple(
@@ -319,7 +266,7 @@ def blocks_of(*pieces, line=None):
     at, made = 0, []
     for letter, mib, *names in pieces:
         nbytes = int(mib * MIB)
-        made.append(Block(at, nbytes, states[letter], nbytes, tuple(names), line))
+        made.append(Block(at, nbytes, states[letter], tuple(names), line))
         at += nbytes
     return tuple(made)
 
@@ -357,40 +304,6 @@ TWO_MAPS = MapReport(
 )
 
 
-def many_blocks(count, segments=40):
-    """So many blocks of sizes that differ, as a long session leaves them."""
-    each = count // segments
-    made = []
-    for number in range(segments):
-        pieces = [
-            (
-                "afaapa"[(place * 7 + number * 3) % 6],
-                [0.5, 2, 0.25, 12, 0.5, 1, 4][(place * 5 + number) % 7],
-                *((f"layers[{place}]",) if place % 9 == 0 else ()),
-            )
-            for place in range(each)
-        ]
-        pool = "small" if number % 5 == 0 else "large"
-        made.append(
-            segment(number << 32, *pieces, pool=pool, stream=1 if number == 7 else 0)
-        )
-    return tuple(made)
-
-
-MANY = MapReport(CUDA, many_blocks(5_000))
-HELD_BY_ONE = MapReport(
-    CUDA,
-    (
-        segment(0, ("a", 2, "mask"), ("f", 998)),
-        *(
-            segment(
-                n << 32, ("a", 20, "graphs in history", "graphs in tracker"), ("f", 4)
-            )
-            for n in range(1, 6)
-        ),
-    ),
-)
-
 # ---------------------------------------------------------------- leaks, freeing
 
 LEAKS = (
@@ -402,35 +315,13 @@ LEAKS = (
         "%gpu_mem free",
         "%debug",
     ),
-    Leak(
-        LeakKind.OUTPUT,
-        "Out[12]",
-        0,
-        96 * MIB,
-        "%gpu_mem free",
-        "Out[12]",
-    ),
-    Leak(
-        LeakKind.GRAPH,
-        "total_loss",
-        0,
-        gib(0.7),
-        undo="total_loss = total_loss.detach()",
-    ),
+    Leak(LeakKind.OUTPUT, "Out[12]", 0, 96 * MIB, "%gpu_mem free", "Out[12]"),
+    Leak(LeakKind.GRAPH, "total_loss", 0, gib(0.7), "total_loss = total_loss.detach()"),
 )
 LEAKY = LeakReport(CUDA, LEAKS, ((0, gib(2.1)),))
-GROWN = LeakReport(
-    CUDA,
-    (),
-    grown=(
-        Growth("history", 0, gib(1.2), gib(1.1), 4, 5),
-        Growth("model", 0, gib(2.1), gib(0.4), 4, 5),
-        Growth("cached", 0, 12 * MIB, 12 * MIB),
-    ),
-)
 FREED = FreeReport(
     CUDA,
-    (Return(counters(0, 5.31, 6.0), counters(0, 3.21, 6.0), gib(72.1), gib(72.1)),),
+    (Return(counters(0, 5.31, 6.0), counters(0, 3.21, 6.0)),),
     ("%debug for that error", "Out[3], Out[12]"),
 )
 
@@ -452,7 +343,7 @@ OOM = OomFacts(
     gib(3.8),
     None,
 )
-ANSWER = Answer(0, gib(40), gib(40), gib(2.2), gib(31.2), gib(0.5), None, "nowhere")
+ANSWER = Answer(0, gib(40), gib(2.2), gib(31.2), gib(0.5), None, "nowhere")
 LIVE = WhyReport(
     CUDA,
     OOM,
@@ -499,25 +390,15 @@ CALLED = dataclasses.replace(
     oom=dataclasses.replace(
         OOM, cell=9, called_from=CodeLine("In [9], line 1", "attend(q, k)")
     ),
-    held=dataclasses.replace(LIVE.held, own_bytes=gib(21.5)),
-)
-OTHERS = told(
-    Cause.OTHERS,
-    dataclasses.replace(
-        LIVE,
-        oom=dataclasses.replace(OOM, others=((4711, gib(26.1)),)),
-        memory=SHARED_GPU.devices[0],
+    held=dataclasses.replace(
+        LIVE.held,
+        own=(
+            Leak(LeakKind.ERROR, "q in attend", 0, gib(21.5), "keep less alive there"),
+        ),
     ),
 )
-CAUGHT = dataclasses.replace(
-    LIVE,
-    oom=None,
-    verdict=Verdict(),
-    answer=None,
-    caught=CaughtOoms(0, 3, cell=12),
-)
 
-SMALL = Answer(0, gib(2), gib(2), gib(2.2), gib(31.2), gib(0.5), gib(9), "hole")
+SMALL = Answer(0, gib(2), gib(2.2), gib(31.2), gib(0.5), gib(9), "hole")
 FITS = FitReport(CUDA, gib(2), (SMALL,))
 FITS_NOWHERE = FitReport(
     CUDA,
@@ -529,26 +410,18 @@ FITS_NOWHERE = FitReport(
 
 SAMPLES = (
     ("balance", BALANCE),
-    ("balance-shared", SHARED_GPU),
-    ("balance-failed-call", A_FAILED_CALL),
     ("cell", CELL),
     ("cell-lines", BY_LINE),
-    ("cell-lines-partial", LINES_PARTIAL),
     ("cell-every-badge", EVERY_BADGE),
     ("cell-hostile", HOSTILE_CELL),
     ("brief", BriefReport(CELL)),
     ("map", MAP),
     ("map-two-devices", TWO_MAPS),
-    ("map-many-blocks", MANY),
-    ("map-held-by-one", HELD_BY_ONE),
     ("leaks", LEAKY),
-    ("leaks-grown", GROWN),
     ("free", FREED),
     ("why-live", CALLED),
     ("why-fragmented", FRAGMENTED),
     ("why-leaked", LEAKED),
-    ("why-others", OTHERS),
-    ("why-caught", CAUGHT),
     ("fit", FITS),
     ("fit-nowhere", FITS_NOWHERE),
 )

@@ -23,7 +23,6 @@ FLAT = {
     "allocated_bytes.all.freed": 8192,
     "allocation.all.allocated": 7,
     "reserved_bytes.all.current": 1 << 21,
-    "reserved_bytes.all.freed": 1 << 20,
     "active_bytes.all.current": 1536,
     "num_alloc_retries": 1,
     "num_ooms": 2,
@@ -42,7 +41,6 @@ ALL = Counters(
     retries=1,
     ooms=2,
     driver_calls=9,
-    flushed_bytes=1 << 20,
 )
 UNKNOWN = Counters(device=1)
 
@@ -157,7 +155,6 @@ QUIET = Counters(
     retries=1,
     ooms=1,
     driver_calls=3,
-    flushed_bytes=100,
 )
 
 
@@ -167,13 +164,8 @@ QUIET = Counters(
         ({"retries": 3}, CellBadge(BadgeKind.RETRY, 0, 2)),
         ({"ooms": 2}, CellBadge(BadgeKind.OOM_CAUGHT, 0, 1)),
         ({"driver_calls": 10}, CellBadge(BadgeKind.DRIVER_CALLS, 0, 7)),
-        ({"flushed_bytes": 300}, CellBadge(BadgeKind.FLUSHED, 0, 200)),
         # what comes of another is left out
-        (
-            {"flushed_bytes": 300, "driver_calls": 9},
-            CellBadge(BadgeKind.FLUSHED, 0, 200),
-        ),
-        ({"retries": 2, "flushed_bytes": 300}, CellBadge(BadgeKind.RETRY, 0, 1)),
+        ({"retries": 2, "driver_calls": 9}, CellBadge(BadgeKind.RETRY, 0, 1)),
         # counted anew since a reset
         ({"driver_calls": 1}, CellBadge(BadgeKind.DRIVER_CALLS, 0, 1)),
     ],
@@ -185,6 +177,6 @@ def test_each_badge(change, badge):
 
 def test_a_first_use_counts_from_zero():
     """Of a device that was not in use before all calls are the cell's."""
-    fresh = Counters(1, driver_calls=2, flushed_bytes=0, taken_bytes=100)
+    fresh = Counters(1, driver_calls=2, taken_bytes=100)
 
     assert badges_between(None, fresh) == (CellBadge(BadgeKind.DRIVER_CALLS, 1, 2),)

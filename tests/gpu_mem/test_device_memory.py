@@ -18,10 +18,10 @@ from gpumagic.devices.protocols import (
     VisibleDevice,
 )
 from gpumagic.gpu_mem import counters
+from gpumagic.gpu_mem.answer_now import notes
 from gpumagic.gpu_mem.counters import badges_now, device_memories
-from gpumagic.gpu_mem.fragmentation import answer_now
 from gpumagic.gpu_mem.records import Setting
-from gpumagic.gpu_mem.view_terms import notes
+from gpumagic.gpu_mem.segments import answer_now
 
 MIB, GIB = 1 << 20, 1 << 30
 OWN = GpuProcess(os.getpid(), 3 * GIB, "compute")
@@ -111,7 +111,7 @@ def test_what_nobody_listed_holds_is_not_this_process_own():
 
     assert found.used_bytes == 20 * GIB
     assert found.outside_bytes == 1 * GIB  # the driver counts 3, of which torch has 2
-    assert found.not_ours_bytes == 17 * GIB
+    assert found.others_bytes == 0  # nobody else is listed
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import weakref
 
 import pytest
 
-from gpumagic.gpu_mem.error_holders import (
+from gpumagic.gpu_mem.names import (
     drop_errors,
     frames_with_locals,
     held_errors,

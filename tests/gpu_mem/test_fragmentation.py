@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.gpu_mem.fragmentation import (
+from gpumagic.gpu_mem.records import Block, BlockState, Segment
+from gpumagic.gpu_mem.segments import (
     blocking_names,
     held_back,
     kept_in_pools_bytes,
     returnable_bytes,
     stuck_bytes,
 )
-from gpumagic.gpu_mem.records import Block, BlockState, Segment
 
 KIB, MIB = 1 << 10, 1 << 20
 ALLOCATED, PENDING, FREE = BlockState.ALLOCATED, BlockState.PENDING, BlockState.FREE
@@ -90,15 +90,6 @@ def test_pages_of_expandable_segments(row, pool):
     assert returnable_bytes(made) == free_pages * page * MIB
     assert returnable_bytes(made, after_waiting=True) == awaited * page * MIB
     assert stuck_bytes(made) == (cells.count(FREE) - free_pages * page) * MIB
-
-
-def test_page_size_in_a_graphs_pool():
-    """In the pool of a graph the size of a segment tells that of its pages."""
-    large = segment((1, ALLOCATED), (39, FREE), pool="1", expandable=True)
-    small = segment((1, ALLOCATED), (5, FREE), pool="1", expandable=True)
-
-    assert returnable_bytes(large) == 20 * MIB
-    assert returnable_bytes(small) == 4 * MIB
 
 
 def test_free_in_pools_of_graphs():

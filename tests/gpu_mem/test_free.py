@@ -10,8 +10,8 @@ import weakref
 import pytest
 
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.gpu_mem import leaks as freeing
-from gpumagic.gpu_mem.leaks import free, holding
+from gpumagic.gpu_mem import answer_leaks as freeing
+from gpumagic.gpu_mem.answer_leaks import free, holding
 
 
 class Big:
@@ -102,7 +102,7 @@ def big_is_held(monkeypatch):
 def collected(monkeypatch):
     """Whether the collector was run, instead of running it."""
     runs = []
-    monkeypatch.setattr(freeing, "collect_cycles", lambda: runs.append(1) or 0)
+    monkeypatch.setattr(freeing, "collect_cycles", lambda: runs.append(1))
     return runs
 
 
@@ -151,11 +151,11 @@ def test_a_broken_device_hinders_nothing():
 def test_errors_in_variables_are_told_and_stay():
     """They are the user's own: what to type is said."""
     shell = Shell()
-    shell.user_ns |= {"first": error_with(Big()), "others": [error_with(Big())]}
+    shell.user_ns |= {"first": error_with(Big()), "other": error_with(Big())}
 
     report = free(shell, CpuRuntime())
 
     [remark] = report.remarks
-    assert remark.startswith("errors in `first` and `others` stay")
-    assert "`del first, others`" in remark
+    assert remark.startswith("errors in `first` and `other` stay")
+    assert "`del first, other`" in remark
     assert shell.user_ns["first"].__traceback__ is not None

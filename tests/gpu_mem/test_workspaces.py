@@ -10,7 +10,6 @@ import pytest
 from gpumagic.devices.torch_private import cublas_workspace_bytes
 from gpumagic.gpu_mem.balance import (
     PROBABLY_WORKSPACES,
-    WORKSPACES,
     workspaces,
 )
 
@@ -56,11 +55,6 @@ def test_a_block_with_a_name_is_none():
     """Also where the name leads into the middle of it."""
     assert found(block(SIZE), named={(0, (1 << 30) + MIB)}) == []
     assert found(block(SIZE), named={(0, (1 << 30) + SIZE), (1, 1 << 30)}) != []
-
-
-def test_a_stack_makes_it_certain_whatever_its_size():
-    """Where torch has recorded who asked for it, nothing is guessed."""
-    assert found(block(MIB, frames=TAKEN_BY_CUBLAS)) == [(0, WORKSPACES)]
 
 
 def test_many_blocks_of_its_size_are_not_all_taken_for_its():

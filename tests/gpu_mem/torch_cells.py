@@ -139,7 +139,10 @@ def test_the_exact_peak_of_random_cells(box):
         assert change.peak.kind is PeakKind.EXACT
         assert change.peak.low_bytes == program.highest
         rows = run.lines()
-        assert sum(row.net_bytes for row in rows) == change.allocated_delta
+        assert (
+            sum(row.allocated_bytes - row.freed_bytes for row in rows)
+            == change.allocated_delta
+        )
         rise = change.peak.low_bytes - change.before.allocated_bytes
         assert sum(row.at_peak_bytes for row in rows) >= rise
         assert not run.lines_partial
@@ -166,9 +169,16 @@ def test_the_lines_of_a_training_step(run):
     assert [lines[n].allocated_bytes for n in (1, 2)] == [4_000_256, 4_000_256]
     assert lines[4].backward
     assert not any(lines[n].backward for n in (1, 2, 3))
-    assert lines[4].net_bytes < 4_000_256 < lines[4].allocated_bytes
+    assert (
+        lines[4].allocated_bytes - lines[4].freed_bytes
+        < 4_000_256
+        < lines[4].allocated_bytes
+    )
     assert lines[5].freed_bytes >= 4_000_256
-    assert sum(row.net_bytes for row in result.lines()) == change.allocated_delta
+    assert (
+        sum(row.allocated_bytes - row.freed_bytes for row in result.lines())
+        == change.allocated_delta
+    )
     assert change.allocated_delta == 2 * 4_000_256  # the weight and its gradient
 
 

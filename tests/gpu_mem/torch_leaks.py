@@ -9,7 +9,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from gpumagic.devices.opening import open_runtime
-from gpumagic.gpu_mem.leaks import find_leaks, free, holding
+from gpumagic.gpu_mem.answer_leaks import find_leaks, free, holding
 from gpumagic.gpu_mem.records import LeakKind
 from gpumagic.gpu_mem.walk import Budget
 

@@ -14,11 +14,15 @@ from gpumagic.devices.opening import open_runtime
 from gpumagic.gpu_mem.answer_why import verdict_of
 from gpumagic.gpu_mem.balance import find_holdings
 from gpumagic.gpu_mem.counters import device_memories
-from gpumagic.gpu_mem.fragmentation import answer_for, held_back
 from gpumagic.gpu_mem.names import Sources
 from gpumagic.gpu_mem.oom import read_oom
 from gpumagic.gpu_mem.records import Cause
-from gpumagic.gpu_mem.segments import segments_of, segments_with_names
+from gpumagic.gpu_mem.segments import (
+    answer_for,
+    held_back,
+    segments_of,
+    segments_with_names,
+)
 
 MIB, GIB = 1 << 20, 1 << 30
 

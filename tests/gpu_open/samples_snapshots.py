@@ -99,7 +99,7 @@ def segment(*pieces, address=0, pool="large"):
     for size, where in pieces:
         state = BlockState.FREE if where is None else BlockState.ALLOCATED
         nbytes = int(size * MIB)
-        blocks.append(Block(offset, nbytes, state, nbytes, line=where))
+        blocks.append(Block(offset, nbytes, state, line=where))
         offset += nbytes
     at = 0x7F0000000000 + address
     return Segment(0, at, offset, 0, pool, False, tuple(blocks))

@@ -32,17 +32,6 @@ def test_freeing_brings_back_what_the_leaks_have_told(torch, shell):
     assert before - torch.cuda.memory_allocated() == told[0] == 80 * MIB
 
 
-def test_the_cache_goes_back_to_the_driver_when_asked(torch, shell):
-    """`free --cache` is the one command that gives it back."""
-    shell.run_cell("big = torch.ones(512 << 18, device='cuda'); del big")
-    reserved = torch.cuda.memory_reserved()
-
-    report = ask(shell, "free --cache")
-
-    assert torch.cuda.memory_reserved() <= reserved - 512 * MIB
-    assert report.returns[0].gained_bytes > 0
-
-
 def test_a_real_out_of_memory_error_is_explained(torch, shell):
     """More than the device has is said to be that; a fit is foreseen."""
     _, total = torch.cuda.mem_get_info()

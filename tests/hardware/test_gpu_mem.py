@@ -223,7 +223,10 @@ def test_each_line_has_its_part(run, torch):
         2: (16 * _MIB, 0),
         3: (0, 16 * _MIB),
     }
-    assert sum(row.net_bytes for row in result.lines()) == change.allocated_delta
+    assert (
+        sum(row.allocated_bytes - row.freed_bytes for row in result.lines())
+        == change.allocated_delta
+    )
     assert lines[2].at_peak_bytes == 16 * _MIB
     assert not result.lines_partial
 
@@ -313,7 +316,7 @@ def test_a_cell_that_starts_cuda():
 
     assert first == f"{4 * _MIB} {4 * _MIB}"
     assert rest.startswith("None")
-    assert "CUDA was not started when the cell began" in rest
+    assert "no GPU was in use as the cell began" in rest
 
 
 def test_cudas_own_allocator():
