@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.opening import runtime_now
 from gpumagic.errors import GpuMagicError
-from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.stages import (
-    PINNING,
-    STAGES,
-    Improved,
-    Options,
-    investigate,
-)
-from gpumagic.report.introspection import is_truly
+from gpumagic.pin_loader.stages import PINNING, Options, investigate
 from gpumagic.report.places import Code
 
 if TYPE_CHECKING:
@@ -25,7 +16,8 @@ if TYPE_CHECKING:
 
     from gpumagic.pin_loader.answer_loader import LoaderReport
     from gpumagic.pin_loader.answer_watch import WatchReport
-    from gpumagic.pin_loader.stages import Progress
+    from gpumagic.pin_loader.prefetcher import DevicePrefetcher
+    from gpumagic.pin_loader.stages import Improved, Progress
 
 
 class LoaderRefused(GpuMagicError):
@@ -51,7 +43,7 @@ def diagnose(  # noqa: PLR0913 -- one for each option
     options = Options(
         name=name, device=device, step=step, budget_s=budget_s, diagnose=True
     )
-    return look_or_improve(loader, options, progress).report
+    return investigate(loader, options, progress).report
 
 
 def improve(  # noqa: PLR0913 -- one for each option
@@ -98,7 +90,7 @@ def improve(  # noqa: PLR0913 -- one for each option
         budget_s=budget_s,
         force=force,
     )
-    return look_or_improve(loader, options, progress)
+    return investigate(loader, options, progress)
 
 
 def pin(
@@ -116,11 +108,11 @@ def pin(
         LoaderRefused: It would take too much memory, or not give the same.
     """
     options = Options(device=device, workers=workers, force=force, out="pinned")
-    made = investigate(loader, options, PINNING)
+    made = investigate(loader, options, stages=PINNING)
     if made.loader is None:
         reason = made.report.reason
-        said = (reason.text, reason.hint) if reason else ("nothing was made", "")
-        raise LoaderRefused(*said)
+        hint = reason.hint if reason else ""
+        raise LoaderRefused(made.report.headline, hint)
     return made.loader
 
 
@@ -156,14 +148,3 @@ def watch(function: Callable[[], object], *, name: str | None = None) -> WatchRe
     if run.late_error is not None:
         raise run.late_error
     return run.report(Code(title, name=title))
-
-
-def look_or_improve(
-    loader: Any, options: Options, progress: Progress | None = None
-) -> Improved:
-    """Go through the stages, as the magic does."""
-    if options.diagnose:
-        options = dataclasses.replace(options, workers=None, force=False)
-    if is_truly(loader, DevicePrefetcher) and options.workers is not None:
-        loader = loader.loader  # it is made anew, with other workers
-    return investigate(loader, options, STAGES, progress or (lambda *_: None))

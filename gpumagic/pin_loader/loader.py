@@ -2,7 +2,8 @@
 
 Nothing here iterates a loader, draws a random number or starts a worker. A new loader
 is a copy with other attributes: it has dataset, sampler and generators of the old one,
-the very objects, so that the order of its batches is the same.
+the very objects, so that the order of its batches is the same. What its workers would
+be sent is pickled before, for nobody.
 
 The private names of torch's DataLoader are here, each with what is done without it.
 Classes of other libraries are known by name: none of their packages is imported.
@@ -11,17 +12,26 @@ Classes of other libraries are known by name: none of their packages is imported
 from __future__ import annotations
 
 import dis
+import io
 import itertools
+import pickle
 import sys
+import time
 from collections.abc import Iterator
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
-from gpumagic.errors import GpuMagicError
+from gpumagic.devices.torch_private import loaded_torch
+from gpumagic.errors import GpuMagicError, first_line
 from gpumagic.pin_loader.random_state import kept
-from gpumagic.pin_loader.records import Change, LoaderFacts, Remark
-from gpumagic.report.introspection import attributes_of, class_name, is_truly
-from gpumagic.report.units import with_article
+from gpumagic.pin_loader.records import LoaderFacts, Remark
+from gpumagic.report.introspection import (
+    attributes_of,
+    class_name,
+    is_array,
+    is_truly,
+)
+from gpumagic.report.units import listed, with_article
 
 USUAL_PREFETCH = 2  # torch's own, once there are workers
 _ENDLESS = (itertools.count, itertools.cycle, itertools.repeat)
@@ -194,19 +204,11 @@ class Rebuilt(NamedTuple):
     """A new loader, and what of it is new; no loader, and why, where none is made."""
 
     loader: Any = None
-    changes: tuple[Change, ...] = ()
+    changed: tuple[str, ...] = ()  # arguments
     why_not: Remark | None = None
-    remarks: tuple[Remark, ...] = ()
 
 
-def rebuild(
-    loader: Any,
-    *,
-    pin_memory: bool | None = None,
-    workers: int | None = None,
-    prefetch_factor: int | None = None,
-    persistent_workers: bool | None = None,
-) -> Rebuilt:
+def rebuild(loader: Any, *, workers: int | None = None, **asked: Any) -> Rebuilt:
     """A loader with the same batches in the same order, set as asked; None: as it was.
 
     With nothing asked it is a clone, which can be iterated without a trace.
@@ -214,29 +216,20 @@ def rebuild(
     packages = {base.__module__.partition(".")[0] for base in type(loader).__mro__}
     if "accelerate" in packages:  # a new one would shard what is sharded already
         return Rebuilt(why_not=_PREPARED)
-    words: dict[str, Any] = {"num_workers": loader.num_workers}
-    if pin_memory is not None:
-        words["pin_memory"] = pin_memory
-    if workers is not None:
-        words["num_workers"] = workers
-    if not words["num_workers"]:
-        words |= _WITHOUT_WORKERS
+    words = {name: value for name, value in asked.items() if value is not None}
+    words["num_workers"] = loader.num_workers if workers is None else workers
+    if words["num_workers"]:
+        ahead = loader.prefetch_factor or USUAL_PREFETCH
+        words.setdefault("prefetch_factor", ahead)
     else:
-        ahead = prefetch_factor or loader.prefetch_factor or USUAL_PREFETCH
-        words["prefetch_factor"] = ahead
-        if persistent_workers is not None:
-            words["persistent_workers"] = persistent_workers
-    changes = tuple(
-        Change(name, repr(getattr(loader, name)), repr(value))
-        for name, value in words.items()
-        if getattr(loader, name) != value
-    )
+        words |= _WITHOUT_WORKERS
+    changed = [name for name in words if getattr(loader, name) != words[name]]
     try:
         new = _shallow_copy(loader)
     except TypeError as why:
         return Rebuilt(why_not=Remark(f"it cannot be copied: {why}"))
     vars(new).update(words)
-    return Rebuilt(new, changes, remarks=tuple(_remarks(loader, words["num_workers"])))
+    return Rebuilt(new, tuple(changed))
 
 
 def clone(loader: Any, **changes: Any) -> Any:
@@ -263,12 +256,84 @@ def _shallow_copy(loader: Any) -> Any:
     return twin
 
 
-def _remarks(loader: Any, workers: int) -> Iterator[Remark]:
-    """What a reader has to know of a loader that has so many workers."""
-    before = loader.num_workers
-    if workers != before:
-        yield Remark(
-            "random transforms draw other numbers, as each worker has its own seed: "
-            f"there are {workers} instead of {before}; the order is the same",
-            f"keep num_workers={before} to reproduce an earlier training exactly",
+# ------------------------------------------------------- what cannot be sent
+
+_FORK = (
+    'or DataLoader(..., multiprocessing_context="fork"), if workers leave the GPU alone'
+)
+_LONGEST_PICKLING_S = 2.0  # datasets may hold millions of names
+_SENT_ON_START = ("multiprocessing.", "torch.multiprocessing", "_multiprocessing")
+
+
+def unpicklable(loader: Any, start_method: str | None = None) -> Remark | None:
+    """Why workers of this loader would fail; None if nothing is known against them.
+
+    Forked workers have all that they need. Others are sent a pickle, with classes and
+    functions as names to import; those of a notebook cannot be imported, and torch then
+    says only that a worker "exited unexpectedly". Nothing is started.
+    """
+    method = start_method or start_method_of(loader)
+    if method == "fork":
+        return None
+    pickler = _Pickler()
+    try:
+        pickler.dump((loader.dataset, loader.collate_fn, loader.worker_init_fn))
+    except _TooLong:
+        pass
+    except Exception as error:  # noqa: BLE001 -- classes of users raise what they like
+        return Remark(
+            f"it cannot be sent to workers started by {method}: {first_line(error)}",
+            f"define what is sent at the top of a module and import it, {_FORK}",
         )
+    main = sys.modules.get("__main__")
+    of_a_file = getattr(main, "__spec__", None) or getattr(main, "__file__", None)
+    if not pickler.from_main or of_a_file:  # which a worker would run again
+        return None
+    return Remark(
+        f"workers started by {method} cannot import what this notebook defines: "
+        f"{listed(list(pickler.from_main), most=3)}",
+        f"write %%writefile ds.py on top of its cell, import it from ds, {_FORK}",
+    )
+
+
+class _TooLong(Exception):
+    """Pickling was given up."""
+
+
+class _Nowhere(io.RawIOBase):
+    """Takes what is pickled, until the time is up."""
+
+    def __init__(self) -> None:
+        self._until = time.monotonic() + _LONGEST_PICKLING_S
+
+    def write(self, data: Any) -> int:
+        if time.monotonic() > self._until:
+            raise _TooLong
+        return len(data)
+
+
+class _Pickler(pickle.Pickler):
+    """Notes what is sent by name, and leaves out what is known to be fine.
+
+    That is tensors and arrays, and what only a starting process can be given.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_Nowhere(), protocol=pickle.DEFAULT_PROTOCOL)
+        self.from_main: dict[str, None] = {}
+        torch = loaded_torch()
+        self._tensor = () if torch is None else (torch.Tensor, torch.UntypedStorage)
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type | FunctionType):
+            if obj.__module__ == "__main__":
+                self.from_main[obj.__qualname__] = None
+            return NotImplemented
+        on_start = type(obj).__module__.startswith(_SENT_ON_START)
+        if on_start or isinstance(obj, self._tensor) or is_array(obj):
+            return _nothing, ()
+        return NotImplemented
+
+
+def _nothing() -> None:
+    """Stands for what was left out."""

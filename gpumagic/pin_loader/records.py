@@ -104,21 +104,19 @@ class Leaf(Record):
     """A tensor or an array in a batch; other values are counted only."""
 
     path: str  # how it is reached: `batch["image"]`, `batch[0].mask`
-    what: str  # its class
     shape: tuple[int, ...] = ()
     dtype: str = ""
     nbytes: int = 0
     pinned: Pinned = Pinned.UNKNOWN
     why: WhyPageable | None = None  # it is not pinned
-    holder: str | None = None  # the class that `why` speaks of
+    holder: str = "its class"  # that `why` speaks of
 
 
 @dataclass(frozen=True)
 class Anatomy(Record):
     """What a batch consists of."""
 
-    class_name: str
-    leaves: tuple[Leaf, ...]  # in the order of walking
+    leaves: tuple[Leaf, ...] = ()  # in the order of walking
     locked_bytes: int = 0  # pinning it locks so much: powers of two
 
     @cached_property
@@ -129,50 +127,6 @@ class Anatomy(Record):
     def bytes_that_are(self, where: Pinned) -> int:
         """The bytes that lie in one kind of memory."""
         return sum(leaf.nbytes for leaf in self.leaves if leaf.pinned is where)
-
-
-# ------------------------------------------------------------------ the machine
-
-
-class Severity(enum.Enum):
-    """What a limit says."""
-
-    FINE = "fine"
-    WARN = "warn"
-    REFUSE = "refuse"
-
-
-class LimitKind(enum.Enum):
-    """What can run out."""
-
-    AVAILABLE = "memory of the machine"
-    CGROUP = "memory of the container"
-    SHM = "shared memory"
-
-
-@dataclass(frozen=True)
-class Limit(Record):
-    """One thing that can run out, in bytes; None is unknown, or no limit."""
-
-    kind: LimitKind
-    needed: int
-    available: int | None
-    severity: Severity
-    hint: str = ""
-
-
-@dataclass(frozen=True)
-class Guard(Record):
-    """What pinning and workers take of the machine."""
-
-    limits: tuple[Limit, ...]
-
-    @property
-    def refusing(self) -> Limit | None:
-        """The first limit that forbids it."""
-        return next(
-            (each for each in self.limits if each.severity is Severity.REFUSE), None
-        )
 
 
 # ------------------------------------------------------------------- how fast
@@ -360,21 +314,17 @@ class Bound(Record):
         return 1.0 if found is None else found.times
 
     @property
+    def pins(self) -> bool:
+        """Whether the loader pins already, so that pinning is no remedy."""
+        return all(each.remedy is not Remedy.PIN for each in self.gains)
+
+    @property
     def best(self) -> Gain | None:
         """The remedy that can give the most, if it is worth it."""
         return self.gain(*Remedy) if self.times(*Remedy) >= WORTH_IT else None
 
 
 # --------------------------------------------------------------- the new loader
-
-
-@dataclass(frozen=True)
-class Change(Record):
-    """An argument that is not as it was."""
-
-    argument: str
-    before: str
-    after: str
 
 
 @dataclass(frozen=True)
