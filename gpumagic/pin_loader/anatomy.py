@@ -201,19 +201,14 @@ def limits_of(wanted: Demand, room: Room | None = None) -> tuple[Limit, ...]:
     for kind, left in (room or look_at_room()).items():
         limit = Limit(kind, wanted.needs(kind), left)
         if left is not None and limit.needed > _WARN_SHARE * left:
-            limit = limit._replace(hint=_hint(wanted, limit, left))
+            limit = limit._replace(hint=_hint(limit))
         found += [limit] if limit.needed else []
     return tuple(found)
 
 
-def _hint(wanted: Demand, limit: Limit, left: int) -> str:
+def _hint(limit: Limit) -> str:
     """What to do about one limit, in a sentence without a full stop."""
-    smaller = "make the batches smaller: not even a loader without workers fits"
-    for workers in range(wanted.workers - 1, -1, -1):
-        needed = wanted._replace(workers=workers).needs(limit.kind)
-        if needed <= _WARN_SHARE * left:
-            smaller = f"type --workers {workers}, which takes {bytes_text(needed)}"
-            break
+    smaller = "take fewer workers, as by --workers 2, or smaller batches"
     if limit.kind is Memory.SHM:
         larger = math.ceil(limit.needed / _REFUSE_SHARE / _GIB)
         return (

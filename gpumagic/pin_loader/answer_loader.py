@@ -25,7 +25,7 @@ from gpumagic.drawing import (
 from gpumagic.pin_loader import records
 from gpumagic.report import robust
 from gpumagic.report.record import Report
-from gpumagic.report.robust import Verdict, inverse
+from gpumagic.report.robust import Verdict
 from gpumagic.report.units import (
     bytes_text,
     count_text,
@@ -400,24 +400,13 @@ def _legend(stacks: Iterable[Stack], said: dict[str, str]) -> Iterator[tuple[str
 
 
 def _remedy_table(report: LoaderReport, bound: records.Bound) -> Table:
-    """What each remedy can give at most, the best first; what was made, measured."""
-    proof, heads = report.end_to_end, [Column("Remedy"), Column("At most", number=True)]
-    made = records.Remedy.PREFETCH
-    if "num_workers" in report.changed:
-        made = records.Remedy.EVERYTHING
-    measured = ""
-    if proof is not None and proof.result.verdict is not Verdict.CANNOT_TELL:
-        measured = times_text(inverse(proof.result.ratio))
-        how = "Worked out" if proof.modelled else "Measured"
-        heads.append(Column(how, number=True))
-    rows = []
-    for gain in sorted(bound.gains, key=lambda each: -each.times):
-        row: list[Cell] = [_remedy_text(report, gain, bound), times_text(gain.times)]
-        if measured:
-            row.append(measured if gain.remedy is made else "-")
-        rows.append(tuple(row))
-    caption = "What each remedy could give"
-    return Table(caption, tuple(heads), tuple(rows), name="remedies")
+    """What each remedy can give at most, the best first."""
+    rows = tuple(
+        (_remedy_text(report, gain, bound), times_text(gain.times))
+        for gain in sorted(bound.gains, key=lambda each: -each.times)
+    )
+    heads = Column("Remedy"), Column("At most", number=True)
+    return Table("What each remedy could give", heads, rows, name="remedies")
 
 
 def _remedy_text(report: LoaderReport, gain: records.Gain, bound: records.Bound) -> str:
@@ -603,15 +592,3 @@ def _how(report: LoaderReport) -> Iterator[str]:
     for each in report.remarks:
         if not each.hint and not each.serious:
             yield f"{_capital(each.text)}."
-    if said := "\n".join(place_lines(report.setting)):
-        yield said
-
-
-def place_lines(setting: records.Setting) -> Iterator[str]:
-    """The device, versions, and processors."""
-    if setting.device_name is not None:
-        yield f"device: {setting.kind}:{setting.device}, {setting.device_name}"
-    if setting.torch_version is not None:
-        yield f"torch {setting.torch_version}"
-    if setting.processors is not None:
-        yield f"processors that this process may use: {setting.processors}"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.devices.opening import runtime_now
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader.stages import PINNING, Options, investigate
-from gpumagic.report.places import Code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +30,7 @@ def diagnose(  # noqa: PLR0913 -- one for each option
     device: Any = None,
     step: Callable[[Any], object] | None = None,
     budget_s: float = 5.0,
-    progress: Progress | None = None,
+    progress: Progress = lambda *_: None,
 ) -> LoaderReport:
     """Look at a loader: a batch leaf by leaf, how fast each part is, what can be won.
 
@@ -56,7 +55,7 @@ def improve(  # noqa: PLR0913 -- one for each option
     step: Callable[[Any], object] | None = None,
     budget_s: float = 10.0,
     force: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = lambda *_: None,
 ) -> Improved:
     """Diagnose a loader; where it pays, rebuild it, prove it the same, and measure.
 
@@ -116,7 +115,7 @@ def pin(
     return made.loader
 
 
-def watch(function: Callable[[], object], *, name: str | None = None) -> WatchReport:
+def watch(function: Callable[[], object]) -> WatchReport:
     """Run a function once, and say how long it waited for data, and what it copied.
 
     Its times are a little longer than they would be: a trace is taken meanwhile.
@@ -124,15 +123,12 @@ def watch(function: Callable[[], object], *, name: str | None = None) -> WatchRe
     Args:
         function: Called without arguments; a loop over some hundred batches, say.
 
-        name: What the report calls it; by default its own name.
-
     Raises:
         DeviceError: The devices cannot be waited for, since something has broken them.
         Exception: Whatever the function raises; by then nothing is watched any more.
     """
     from gpumagic.pin_loader.watch_cell import WatchRun
 
-    title = name or getattr(function, "__name__", None) or type(function).__name__
     names: dict[str, object] = {}
     with suppress(TypeError):  # it need not be a function of Python
         found = inspect.getclosurevars(inspect.unwrap(function))
@@ -147,4 +143,4 @@ def watch(function: Callable[[], object], *, name: str | None = None) -> WatchRe
     run.end()
     if run.late_error is not None:
         raise run.late_error
-    return run.report(Code(title, name=title))
+    return run.report()

@@ -19,16 +19,13 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import signal
 import time
-import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.host import ROOT, levels, lines_of
 from gpumagic.devices.simulated import simulated_box, word_of
-from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader import trial
 from gpumagic.pin_loader.loader import USUAL_PREFETCH, length_of
@@ -45,7 +42,7 @@ from gpumagic.pin_loader.records import (
 from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from gpumagic.devices.protocols import Runtime
     from gpumagic.pin_loader.trial import Trial
@@ -97,7 +94,8 @@ def measure_loading(
     arrivals = Arrivals(loader, budget_s)
     failure: LoaderFailed | None = None
     try:
-        arrivals.take_epochs(patience_s)
+        while arrivals.take_epoch(patience_s):
+            pass
     except GpuMagicError:
         raise
     except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
@@ -107,6 +105,17 @@ def measure_loading(
     if not arrivals.count:
         raise no_batches()
     return arrivals.told()
+
+
+@contextlib.contextmanager
+def told_in_short() -> Iterator[None]:
+    """Tell an error of the user's own in a few words."""
+    try:
+        yield
+    except GpuMagicError:
+        raise
+    except Exception as error:  # noqa: BLE001 -- whatever it is
+        raise failure_of(error, 0) from None
 
 
 def no_batches(name: str | None = None) -> LoaderFailed:
@@ -134,11 +143,6 @@ class Arrivals:
         self._costs: list[tuple[float, float, int]] = []
         self._first_s = 0.0  # to the first batch of all
         self._timed_s = self._began_s = 0.0  # by a plain clock: since then
-
-    def take_epochs(self, patience_s: float) -> None:
-        """Take epoch after epoch, until there is enough."""
-        while self.take_epoch(patience_s):
-            pass
 
     def take_epoch(self, patience_s: float) -> bool:
         """Take what is wanted of one epoch; whether another one is wanted."""
@@ -213,19 +217,7 @@ def setting_of(runtime: Runtime, device: int | None) -> Setting:
     """Where it is measured; asking starts nothing."""
     box = simulated_box() if runtime.simulated else None
     device = None if runtime.kind == "cpu" else device
-    name = None
-    if device is not None and runtime.started():
-        with contextlib.suppress(RuntimeError):  # a device in error answers nothing
-            name = runtime.device_name(device)
-    version = getattr(loaded_torch(), "__version__", None)
-    return Setting(
-        kind=word_of(runtime.kind),
-        label=str(getattr(box, "label", "")),
-        device=device,
-        device_name=name,
-        torch_version=None if version is None else str(version),
-        processors=usable(),
-    )
+    return Setting(word_of(runtime.kind), str(getattr(box, "label", "")), device)
 
 
 def usable(root: Path = ROOT) -> int:
@@ -255,43 +247,39 @@ def measure_apart(
     """As `measure_loading` of a loader without workers, in a process of its own.
 
     A dataset whose loader has workers is never asked in this process: what it opens
-    when it is first asked would be open here, and shared by all workers to come. Nor is
-    it asked in a worker of torch, which collates into shared memory.
+    when it is first asked would be open here, and shared by all workers to come.
     """
-    import multiprocessing
+    from torch.utils.data import DataLoader
 
-    context: Any = multiprocessing.get_context(method)
-    receiving, sending = context.Pipe(duplex=False)
-    arguments = (loader, budget_s, sending)
-    process = context.Process(target=_measure_and_send, args=arguments, daemon=True)
-    told: Any = None
-    problem = "a process of its own told nothing"
-    try:
-        with trial.running(process):
-            sending.close()
-            if receiving.poll(patience_s):
-                told = receiving.recv()
-    except (EOFError, OSError):
-        pass
-    except Exception as error:  # noqa: BLE001 -- what pickling raises is anything
-        problem = f"it cannot be sent to a process: {type(error).__name__}"
-    finally:
-        receiving.close()
+    apart: Any = DataLoader(
+        _Alone(loader, budget_s),
+        batch_size=None,
+        sampler=[0],
+        num_workers=1,
+        multiprocessing_context=method,
+    )
+    with trial.batches_of(apart, patience_s=patience_s) as found, told_in_short():
+        told = next(found)
     if isinstance(told, Loading):
         return told
-    raise LoaderFailed(*(told or (problem, _HINT)))
+    raise LoaderFailed(*told)
 
 
-def _measure_and_send(loader: Any, budget_s: float, sending: Any) -> None:
-    """What that process does."""
-    import torch
+class _Alone:
+    """A dataset of one item: how fast a loader is in a worker, without any itself."""
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent ends it
-    torch.set_num_threads(1)  # as in a worker: a forked pool of threads would hang
-    try:
-        sending.send(measure_loading(loader, budget_s=budget_s))
-    except GpuMagicError as error:
-        sending.send((error.problem, error.hint))
+    def __init__(self, loader: Any, budget_s: float) -> None:
+        self._loader, self._budget_s = loader, budget_s
+
+    def __getitem__(self, _: int) -> Loading | tuple[str, str]:
+        from torch.utils.data import _utils
+
+        # Else torch would know where it is, and collate into shared memory.
+        vars(_utils.worker)["_worker_info"] = None
+        try:
+            return measure_loading(self._loader, budget_s=self._budget_s)
+        except GpuMagicError as error:
+            return error.problem, error.hint
 
 
 # --------------------------------------------------------------------- failures
@@ -301,15 +289,12 @@ _NO_MEMORY = (
     "--shm-size), or it could not import what a notebook defines"
 )
 _DIED = ("Bus error", "killed by signal", "exited unexpectedly")
-# What torch raises where a worker dies between sending a batch and its memory.
-_HANDING_OVER = (ConnectionError, EOFError, FileNotFoundError)
 _HINT = "`for batch in loader: pass` shows the whole traceback"
 _LONGEST_TEXT = 300
 
 
 def failure_of(error: BaseException, batch: int) -> LoaderFailed:
     """The failure that this error is; it holds nothing of the error."""
-    frames = traceback.extract_tb(error.__traceback__)
     lines = [line for line in str(error).splitlines() if line.strip()]
     if lines and lines[0].startswith("Caught ") and "Traceback" in str(error):
         # One from a worker has a traceback as text.
@@ -317,8 +302,6 @@ def failure_of(error: BaseException, batch: int) -> LoaderFailed:
     else:
         said = ": ".join([type(error).__name__, *lines[:1]])
     said = shortened(said, _LONGEST_TEXT)
-    if isinstance(error, _HANDING_OVER) and "multiprocessing" in frames[-1].filename:
-        said = f"a worker exited unexpectedly while it handed over ({said})"
     died = any(word in said for word in _DIED)
     return LoaderFailed(
         f"the loader failed at batch {batch}: {said}", _NO_MEMORY if died else _HINT
@@ -335,14 +318,13 @@ _FAR = 16  # as far as one goes at once
 _TRIAL_ROUNDS = 3  # of batches by all workers, that a trial takes at least
 
 
-def search(  # noqa: PLR0913 -- each is a word of its own
+def search(
     measure: Callable[[int, float], Loading],
     known: Loading,
     *,
     processors: int,
     budget_s: float,
     refusing: Callable[[int], Remark | None] = lambda _: None,
-    progress: Callable[[float], object] = lambda _: None,
 ) -> WorkerSearch:
     """Time a loader with fewer and with more workers, for as long as that pays."""
     trials, now = {known.workers: known}, known.workers
@@ -352,7 +334,6 @@ def search(  # noqa: PLR0913 -- each is a word of its own
     while (count := next_count(trials, now, processors, failed)) is not None:
         left_s = until_s - time.monotonic()
         first = count > now == max(trials)  # else nothing could be said of more
-        progress(1 - max(left_s, 0.0) / max(budget_s, 1e-9))
         problem = refusing(count)
         if problem is not None:
             stopped = Stopped.LIMIT
@@ -463,11 +444,8 @@ def _cost_s(count: int, trials: Mapping[int, Loading], *, as_known: bool) -> flo
     A round of theirs is as long as a batch by one thread. How long they take to start
     is known from those that were tried, on a machine that may just have been busy.
     """
-    alone = trials.get(0)
-    if alone is None:
-        alone_s = max(each.batch_s * max(each.workers, 1) for each in trials.values())
-    else:
-        alone_s = alone.batch_s
+    one_s = [each.batch_s * max(each.workers, 1) for each in trials.values()]
+    alone_s = trials[0].batch_s if 0 in trials else max(one_s)
     starts = [
         max((each.start_s or 0.0) - alone_s, 0.0) / each.workers
         for each in trials.values()

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import GpuMagicError, first_line
-from gpumagic.pin_loader.random_state import kept
 from gpumagic.pin_loader.records import LoaderFacts, Remark
+from gpumagic.pin_loader.trial import kept, own_iterators
 from gpumagic.report.introspection import (
     attributes_of,
     class_name,
@@ -56,8 +56,13 @@ _PREPARED = Remark(
 
 def facts_of(loader: Any, name: str | None = None) -> LoaderFacts:
     """What a loader is set to do."""
-    if not _is_of_torch(loader, "torch.utils.data", "DataLoader"):
-        raise _not_a_loader(loader, name)
+    if not _is_of_torch(loader, "DataLoader"):
+        kind = "a class" if is_truly(loader, type) else with_article(class_name(loader))
+        raise NotALoader(
+            f"`{name or 'this'}` is {kind}, which is no DataLoader of torch",
+            "name a DataLoader, or make one of a dataset: "
+            f"{name or 'train'}_dl = DataLoader(dataset, batch_size=...)",
+        )
     with kept(loader):  # some batch samplers draw their batches to count them
         length = length_of(loader)
     return LoaderFacts(
@@ -70,24 +75,15 @@ def facts_of(loader: Any, name: str | None = None) -> LoaderFacts:
     )
 
 
-def _not_a_loader(thing: Any, name: str | None) -> NotALoader:
-    called = f"`{name}`" if name else "this"
-    hint = "name a DataLoader; batches of anything else are pinned where they are made"
-    if _is_of_torch(thing, "torch.utils.data", "Dataset"):
-        hint = f"make a loader of it: DataLoader({name or 'dataset'}, batch_size=...)"
-    kind = with_article("class" if is_truly(thing, type) else class_name(thing))
-    return NotALoader(f"{called} is {kind}, which is no DataLoader of torch", hint)
-
-
-def _is_of_torch(thing: Any, module: str, name: str) -> bool:
+def _is_of_torch(thing: Any, name: str) -> bool:
     """Whether it is of such a class; nothing is imported to find out."""
-    known = getattr(sys.modules.get(module), name, None)
+    known = getattr(sys.modules.get("torch.utils.data"), name, None)
     return known is not None and is_truly(thing, known)
 
 
 def is_iterable_style(loader: Any) -> bool:
     """Whether the dataset is gone through, and not asked by index."""
-    return _is_of_torch(loader.dataset, "torch.utils.data", "IterableDataset")
+    return _is_of_torch(loader.dataset, "IterableDataset")
 
 
 def start_method_of(loader: Any) -> str:
@@ -169,26 +165,6 @@ def _is_filled_by(function: Any, name: str) -> bool:
         each.opname == "STORE_ATTR" and each.argval == name
         for each in dis.get_instructions(code)
     )
-
-
-# ------------------------------------------------------------- its own iterators
-
-
-def own_iterators(loader: Any) -> dict[str, Any]:
-    """The iterators of a DataLoader that it holds, by the names of its attributes."""
-    return {
-        name: value
-        for name, value in vars(loader).items()
-        if _is_loader_iterator(value)
-    }
-
-
-def _is_loader_iterator(value: Any) -> bool:
-    module = sys.modules.get("torch.utils.data.dataloader")
-    base = getattr(module, "_BaseDataLoaderIter", None)
-    # torch_geometric puts one round it
-    inner = (attributes_of(value) or {}).get("iterator")
-    return base is not None and (is_truly(value, base) or is_truly(inner, base))
 
 
 # ---------------------------------------------------------------------- a copy

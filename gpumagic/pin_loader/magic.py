@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import magic_arguments
 
-from gpumagic.errors import UsageProblem, did_you_mean, first_line
+from gpumagic.errors import UsageProblem, did_you_mean
 from gpumagic.notebook.arguments import argument, examples
 from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options, typed_name
 
@@ -160,29 +159,17 @@ class LoaderMagics(GpuMagics):
     def _found(self, name: str) -> Any:
         """What the notebook calls so."""
         names = self.shell.user_ns
-        first, *attributes = name.split(".")
-        if first not in names:
-            near = did_you_mean(first, loaders(self, "") or names)
+        if name not in names:
+            near = did_you_mean(name, loaders(self, "") or names)
             hint = "define it first; names within a function are not seen"
-            raise UsageProblem(f"there is no {first} in this notebook", near or hint)
-        found = names[first]
-        for attribute in attributes:
-            try:
-                found = getattr(found, attribute)
-            except Exception as error:  # the user's own code, too
-                raise UsageProblem(
-                    f"{name}: {type(error).__name__}: {first_line(error)}",
-                    f"give it a name first: train_dl = {name}",
-                ) from error
-        return found
+            raise UsageProblem(f"there is no {name} in this notebook", near or hint)
+        return names[name]
 
     def _watch(self, line: argparse.Namespace, typed: str, cell: str) -> Any:
         """Run the cell, and say what it waited for and copied."""
         __tracebackhide__ = True
         from gpumagic.devices.opening import runtime_now
-        from gpumagic.notebook.cell_hooks import running_cell
         from gpumagic.pin_loader.watch_cell import WatchRun
-        from gpumagic.report.places import Code
 
         if not line.watch or any(getattr(line, option) for option in _NOT_WATCHING):
             raise UsageProblem(
@@ -190,11 +177,10 @@ class LoaderMagics(GpuMagics):
                 "type %%pin_loader --watch; %pin_loader NAME is for a cell of its own",
             )
         run = WatchRun(runtime_now, lambda: self.shell.user_ns)
-        code = Code(cell.strip("\n"), cell=running_cell(self.shell))
 
         def after(outcome: Outcome) -> Any:
             run.end(error=outcome.error)
-            shown = self.show(run.report(code), line)
+            shown = self.show(run.report(), line)
             if outcome.error is None and run.late_error is not None:
                 raise run.late_error
             return shown
@@ -211,7 +197,7 @@ def settings_of(line: argparse.Namespace) -> dict[str, Any]:
     from gpumagic.report.units import parse_seconds
 
     name, workers, device = line.name, line.workers, line.device
-    if any(not each.isidentifier() or iskeyword(each) for each in name.split(".")):
+    if not name.isidentifier():
         raise UsageProblem(
             f"%pin_loader needs a name, and {name} is an expression",
             f"give it a new one first: my_loader = {name}",
@@ -236,7 +222,7 @@ def settings_of(line: argparse.Namespace) -> dict[str, Any]:
     if line.diagnose:
         return found
     return found | {
-        "out": f"{name.replace('.', '_')}_pinned",
+        "out": f"{name}_pinned",
         "workers": int(workers) if (workers or "").isdecimal() else workers,
         "force": line.force,
     }

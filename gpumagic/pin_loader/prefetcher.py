@@ -31,7 +31,7 @@ from gpumagic.pin_loader import trial
 from gpumagic.pin_loader.batch import mapped, tensors_in, to_device
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 _GRACE_S = 5.0  # for workers to end after an error, as torch itself allows one
 
@@ -136,12 +136,6 @@ class DevicePrefetcher:
             super().__setattr__(name, value)
         else:  # kept here, it would silently mean nothing
             setattr(self.loader, name, value)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_idle": {}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
 
     # ---------------------------------------------------------------- batches
 
@@ -336,7 +330,10 @@ class Lane:
         self.stream = self._module.Stream(device=device, priority=_PRIORITY)
         self._used = self._module.Event()  # recorded anew for each wait
         self._consumers: dict[Any, None] = {}
-        self._handed_out = HandedOut()
+        # What was handed out and is still alive, without keeping it so: a plain weak
+        # reference can give a tensor that only C++ still holds.
+        self._handed_out: list[tuple[Any, Any]] = []
+        self._enough = 64  # then those that are gone are left out
 
     def send(self, batch: Any) -> Sent:
         """Begin to copy a batch; what is on the device already stays as it is."""
@@ -358,10 +355,16 @@ class Lane:
 
     def hand_over(self, sent: Sent) -> Any:
         """The batch, for what the caller does from now on on the current stream."""
+        from torch.utils.weak import TensorWeakRef
+
         consumer = self._module.current_stream(self.device)
         consumer.wait_event(sent.arrival)
         self._consumers.setdefault(consumer)
-        self._handed_out.note(tensors_in(sent.batch), consumer)
+        leaves = map(TensorWeakRef, tensors_in(sent.batch))
+        self._handed_out += [(leaf, consumer) for leaf in leaves]
+        if len(self._handed_out) > self._enough:
+            alive = [each for each in self._handed_out if each[0]() is not None]
+            self._handed_out, self._enough = alive, 2 * len(alive) + 64
         return sent.batch
 
     def end(self) -> None:
@@ -373,7 +376,10 @@ class Lane:
             # The device may have failed, or be switched off: an iteration ends all
             # the same, and what has happened is told by the code that it happened to.
             self._wait_for_consumers()
-            self._handed_out.tell_the_allocator()
+            for reference, consumer in self._handed_out:
+                if (leaf := reference()) is not None:  # it may be freed at any time
+                    used_by(leaf, consumer)
+        self._handed_out.clear()
         self._consumers.clear()
 
     def _wait_for_consumers(self) -> None:
@@ -399,33 +405,6 @@ class Lane:
         # Whatever goes wrong this late: it must not come up in somebody else's code.
         with contextlib.suppress(Exception):
             self._wait_for_the_oldest(0)
-
-
-class HandedOut:
-    """The tensors that were handed out and are still alive, without keeping them so."""
-
-    def __init__(self) -> None:
-        # A plain weak reference can give a tensor that only C++ still holds.
-        from torch.utils.weak import TensorWeakRef
-
-        self._reference = TensorWeakRef
-        self._known: list[tuple[Any, Any]] = []
-        self._enough = 64  # then those that are gone are left out
-
-    def note(self, leaves: Sequence[Any], consumer: Any) -> None:
-        """Tensors go to this stream."""
-        self._known += [(self._reference(leaf), consumer) for leaf in leaves]
-        if len(self._known) > self._enough:
-            self._known = [each for each in self._known if each[0]() is not None]
-            self._enough = 2 * len(self._known) + 64
-
-    def tell_the_allocator(self) -> None:
-        """Those that are alive may be freed at any time from now on."""
-        known, self._known = self._known, []
-        for reference, consumer in known:
-            leaf = reference()
-            if leaf is not None:
-                used_by(leaf, consumer)
 
 
 def used_by(tensor: Any, stream: Any) -> None:

@@ -35,15 +35,14 @@ from gpumagic.pin_loader.loader import (
     length_of,
     rebuild,
 )
-from gpumagic.pin_loader.random_state import kept
 from gpumagic.pin_loader.records import EndToEnd, Sameness
-from gpumagic.pin_loader.trial import batches_of
+from gpumagic.pin_loader.trial import batches_of, kept
 from gpumagic.report.introspection import is_array
 from gpumagic.report.robust import verdict_of
 from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.devices.protocols import Runtime
     from gpumagic.pin_loader.batch import Found
@@ -192,8 +191,6 @@ def _compared(old: Any, new: Any, most: int, enough_s: float) -> Sameness:
     problem = ""
     if _between(seen, gone_through(old, most)) is not None:
         problem = "the old loader itself gives other values each time"
-    elif workers[1] > 1 and not getattr(new, "in_order", True):
-        problem = "with in_order=False batches come in the order in which workers end"
     if problem:
         return Sameness(found[0], same=None, problem=problem)
     if workers[0] != workers[1] and not is_iterable_style(_host(old)):
@@ -228,17 +225,14 @@ def gone_through(
     patience_s: float | None = None,
 ) -> Pass:
     """Take up to so many batches of a clone, and leave all random numbers as before."""
-    with kept(loader), batches_of(loader, patience_s=patience_s) as batches:
-        return _pass(batches, most, time.monotonic() + enough_s, fewest)
-
-
-def _pass(batches: Iterable[Any], most: int, until_s: float, fewest: int) -> Pass:
     digests: list[tuple[Leaf, ...]] = []
-    for batch in batches:
-        digests.append(digest_of(batch))
-        enough = len(digests) >= fewest and time.monotonic() > until_s
-        if enough or len(digests) >= most:
-            return Pass(tuple(digests))
+    with kept(loader), batches_of(loader, patience_s=patience_s) as batches:
+        until_s = time.monotonic() + enough_s
+        for batch in batches:
+            digests.append(digest_of(batch))
+            enough = len(digests) >= fewest and time.monotonic() > until_s
+            if enough or len(digests) >= most:
+                return Pass(tuple(digests))
     return Pass(tuple(digests), ended=True)
 
 
@@ -327,7 +321,6 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
     step: Callable[[Any], object],
     about_s: float,
     budget_s: float,
-    progress: Callable[[float], object] = lambda _: None,
 ) -> EndToEnd:
     """Run both loops in turn, as pairs A B B A, and say which is faster, if any is.
 
@@ -347,7 +340,7 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
         for loop in loops:
             stack.callback(loop.close)
         steps = _affordable(loops, about_s, budget_s)
-        pairs = _pairs(loops, steps, budget_s, progress)
+        pairs = _pairs(loops, steps, budget_s)
     return EndToEnd(verdict_of(pairs), steps)
 
 
@@ -367,10 +360,7 @@ def _affordable(loops: Sequence[Loop], about_s: float, budget_s: float) -> int:
 
 
 def _pairs(
-    loops: Sequence[Loop],
-    steps: int,
-    budget_s: float,
-    progress: Callable[[float], object],
+    loops: Sequence[Loop], steps: int, budget_s: float
 ) -> list[tuple[float, float]]:
     """Seconds for a step of either loop, in the order A B, B A, A B ..."""
     for loop in loops:  # workers, libraries, memory: what is paid for once
@@ -383,7 +373,6 @@ def _pairs(
         took_s = {at: loops[at].run(steps) for at in (first, 1 - first)}
         pairs.append((took_s[0], took_s[1]))
         spent = (perf_counter() - began_s) / max(budget_s, 1e-9)
-        progress(min(max(spent, len(pairs) / _MOST_PAIRS), 1.0))
     return pairs
 
 
@@ -415,16 +404,14 @@ class Loop:
         if self._length is not None and self._taken + self.ahead + steps > self._length:
             self.close()  # better now than while it is timed
         synchronize, now_ns = self._runtime.synchronize, self._runtime.now_ns
-        for left in reversed(range(self.ahead)):
+        began_ns = 0
+        for at in range(-self.ahead, steps):
+            if at == 0:
+                synchronize()
+                began_ns = now_ns()
             batch = self._next()
-            if left < _WARM_STEPS:
+            if at >= -_WARM_STEPS:
                 self._use(batch)
-            del batch
-        synchronize()
-        began_ns = now_ns()
-        for _ in range(steps):
-            batch = self._next()
-            self._use(batch)
             del batch
         synchronize()
         return (now_ns() - began_ns) / 1e9 / steps

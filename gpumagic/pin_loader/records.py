@@ -56,9 +56,6 @@ class Setting(Record):
     kind: str  # as in front of the colon of the torch device: "cuda", "cpu"
     label: str = ""  # of a simulated machine; loading takes this machine's time
     device: int | None = None
-    device_name: str | None = None
-    torch_version: str | None = None
-    processors: int | None = None  # that this process may use
 
 
 # ------------------------------------------------------------------ the loader

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.opening import open_runtime
 from gpumagic.devices.simulated import word_of
-from gpumagic.errors import DeviceError, GpuMagicError
+from gpumagic.errors import DeviceError
 from gpumagic.pin_loader import anatomy as anatomies
 from gpumagic.pin_loader import bound as bounds
 from gpumagic.pin_loader import feed as feeding
@@ -33,9 +33,8 @@ from gpumagic.pin_loader.loader import (
     unpicklable,
 )
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher, known_device
-from gpumagic.pin_loader.random_state import kept
 from gpumagic.pin_loader.records import Part, Pinned, Remark, Remedy, State
-from gpumagic.pin_loader.trial import batches_of
+from gpumagic.pin_loader.trial import batches_of, kept
 from gpumagic.report.introspection import is_truly
 from gpumagic.report.robust import Verdict
 from gpumagic.report.units import seconds_text
@@ -76,22 +75,11 @@ class Ending(NamedTuple):
     reason: Remark | None = None
 
 
-class Stage(NamedTuple):
-    """What is done, the share of the time that it takes, what is said meanwhile."""
-
-    run: Callable[[Case], Ending | None]
-    share: float
-    note: str
-
-
 class Improved(NamedTuple):
     """What to iterate from now on, None where nothing was made; and all about it."""
 
     loader: DevicePrefetcher | None
     report: LoaderReport
-
-    def __repr__(self) -> str:
-        return f"Improved({self.loader!r}, {self.report.headline!r})"
 
 
 @dataclass
@@ -105,7 +93,6 @@ class Case:
     report: LoaderReport
     step: feeding.CountedStep | None = None
     began_s: float = field(default_factory=time.monotonic)
-    tell: Callable[[float], object] = lambda _: None
     undo: ExitStack = field(default_factory=ExitStack)  # ends with the last stage
     batch: Any = None  # a real one on the host; gone as soon as it is not needed
     batch_s: float = 0.0  # how long loading of one takes, by what is known now
@@ -233,13 +220,11 @@ def _look_for_doubles(case: Case) -> Ending | None:
     count = case.workers
     if not case.facts.iterable or count < 2:
         return None
-    try:
+    with loading.told_in_short():
         twice = proving.given_by_all_workers(
             case.trial_copy(workers=count, pin_memory=False),
             enough_s=case.options.budget_s / 10,
         )
-    except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
-        raise loading.failure_of(error, 0) from None
     case.shares_out = twice is False
     if not twice:
         return None
@@ -261,19 +246,12 @@ def _look_at_a_batch(case: Case) -> Ending | None:
     A loader with workers is asked with one: what a dataset opens when it is first
     asked would else be open in this process, and shared by all workers to come.
     """
-    if case.facts.pin_memory and not case.starts_nothing:
-        case.make_current()
     asked_s = time.monotonic()
     one = case.trial_copy(workers=min(case.facts.workers, 1), prefetch_factor=1)
-    with batches_of(one) as batches:
-        try:
-            case.batch = next(batches)
-        except StopIteration:
-            raise loading.no_batches(case.options.name) from None
-        except GpuMagicError:
-            raise
-        except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
-            raise loading.failure_of(error, 0) from None
+    with batches_of(one) as batches, loading.told_in_short():
+        case.batch = next(batches, None)
+    if case.batch is None:
+        raise loading.no_batches(case.options.name)
     case.batch_s = time.monotonic() - asked_s
     unpinned = case.starts_nothing and case.facts.pin_memory
     case.anatomy = anatomies.anatomy_of(
@@ -320,7 +298,6 @@ def load(case: Case) -> Ending | None:
             processors=loading.usable(),
             budget_s=min(budget_s * 0.4, max(case.left_s - budget_s * 0.2, 0.0)),
             refusing=case.refusal,
-            progress=case.tell,
         )
     case.note(*([found.problem] if found.problem else []), workers=found)
     return _refuse_too_much(case) if asked == "auto" else None
@@ -354,7 +331,6 @@ def feed(case: Case) -> Ending | None:
     if case.starts_nothing:
         case.note(_NOT_COPIED)
         return Ending(State.DIAGNOSED)
-    case.make_current()
     number = case.device or 0
     case.undo.enter_context(feeding.given_back(case.runtime, number))
     found = feeding.measure_feed(
@@ -400,7 +376,6 @@ def bound(case: Case) -> Ending | None:
 
 def make(case: Case) -> Ending | None:
     """Rebuild it, and put the prefetcher round it."""
-    case.make_current()
     pins = True if case.pins else None
     made = rebuild(case.loader, pin_memory=pins, workers=case.workers)
     case.new = made.loader
@@ -475,7 +450,6 @@ def _prove_faster(case: Case) -> Ending:
             step=step,
             about_s=bounds.step_s(old, bounds.Way.BLOCKING),
             budget_s=max(case.left_s, budget_s / 4),
-            progress=case.tell,
         )
     case.note(end_to_end=proof)
     if case.report.bound is not None:
@@ -498,42 +472,38 @@ def _ended(case: Case, proof: records.EndToEnd) -> Ending:
 
 # ---------------------------------------------------------------- going through
 
-LOOK = Stage(look, 0.05, "looking at a batch")
-MAKE = Stage(make, 0.0, "rebuilding")
+# What is done, the share of the time that it takes, what is said meanwhile.
+LOOK = (look, 0.05, "looking at a batch")
+MAKE = (make, 0.0, "rebuilding")
 STAGES = (
     LOOK,
-    Stage(load, 0.45, "loading, and trying workers"),
-    Stage(feed, 0.2, "copying and computing"),
-    Stage(bound, 0.0, "working out the bound"),
+    (load, 0.45, "loading, and trying workers"),
+    (feed, 0.2, "copying and computing"),
+    (bound, 0.0, "working out the bound"),
     MAKE,
-    Stage(prove, 0.3, "comparing batches, and running both loops in turn"),
+    (prove, 0.3, "comparing batches, and running both loops in turn"),
 )
-PINNING = (LOOK, MAKE, Stage(prove_the_same, 0.1, "comparing batches"))
+PINNING = (LOOK, MAKE, (prove_the_same, 0.1, "comparing batches"))
 
 
 def investigate(
     loader: Any,
     options: Options,
-    progress: Progress | None = None,
-    stages: Sequence[Stage] = STAGES,
+    progress: Progress = lambda *_: None,
+    stages: Sequence[tuple[Callable[[Case], Ending | None], float, str]] = STAGES,
 ) -> Improved:
     """Go from stage to stage until one of them ends it."""
     case, ending, before = _open(loader, options), None, 0.0
-    whole = sum(each.share for each in stages)
+    whole = sum(share for _, share, _ in stages)
     with kept(case.loader), case.undo:
-        for stage in stages:
-
-            def tell(part: float, done: float = before, now: Stage = stage) -> None:
-                share = (done + min(part, 1.0) * now.share) / whole
-                if progress is not None:
-                    progress(min(share, 1.0), now.note)
-
-            case.tell = tell
-            tell(0.0)
-            ending = stage.run(case)
+        if not case.starts_nothing:
+            case.make_current()
+        for run, share, note in stages:
+            progress(before / whole, note)
+            ending = run(case)
             if ending is not None:
                 break
-            before += stage.share
+            before += share
     case.batch = None
     state, reason = ending or Ending(State.FASTER)
     case.note(

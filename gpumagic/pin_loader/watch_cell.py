@@ -27,7 +27,7 @@ from gpumagic.devices.copy_watch import copies_watched
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_private import loaded_torch
-from gpumagic.errors import DeviceError, GpuMagicError
+from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader.answer_watch import WatchReport
 from gpumagic.pin_loader.load import setting_of
 from gpumagic.pin_loader.records import CopyLine, DataWait, Remark, Samples
@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from gpumagic.devices.around_cell import Ended
     from gpumagic.devices.copy_watch import SeenCopy
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.report.events import SeenRace
-    from gpumagic.report.places import Code, CodeLine, PlaceMark
+    from gpumagic.report.places import CodeLine, PlaceMark
 
 _ANEW = "run the cell again: by then it is there"
 _LEAST_SHARE = 0.05  # of all bytes; what is less is not worth a change
@@ -88,7 +87,7 @@ class WatchRun:
         self._ended = self._around.end(error=error)
         self.late_error = self._ended.late_error
 
-    def report(self, code: Code) -> WatchReport:
+    def report(self) -> WatchReport:
         """What was seen, once it has ended."""
         ended, seen, names = self._ended, self._seen, self._names()
         if ended is None:
@@ -98,25 +97,22 @@ class WatchRun:
         with suppress(RuntimeError):  # a device in error answers nothing any more
             device = ended.found.current_device()
         return WatchReport(
-            code=code,
             setting=setting_of(ended.found, device),
             elapsed_s=ended.elapsed_s,
             host_s=ended.host_s,
             copies=copy_lines(seen.copies),
             waits=loop_waits(loaders, names),
-            races=tuple(seen.races),
             failed=ended.failed,
             remarks=(*copy_remarks(seen.copies, loaders, names), *seen.remarks),
         )
 
 
 class _Watchers(Observer):
-    """Looks at copies, waits for data, and races."""
+    """Looks at copies, and at waits for data."""
 
     def __init__(self) -> None:
         self.copies: list[SeenCopy] = []
         self.loaders: list[SeenLoader] = []
-        self.races: list[SeenRace] = []
         self.remarks: list[Remark] = []  # what could not be looked at
         self._watching = ExitStack()
         self._saw_torch = False
@@ -134,9 +130,6 @@ class _Watchers(Observer):
                 self.copies = enter(copies_watched(torch, runtime.kind))
         except GpuMagicError as error:
             self.remarks.append(Remark(error.problem, error.hint or ""))
-        if runtime.simulated:  # torch's own search for races makes each call slow
-            with suppress(DeviceError):  # the user has said that none are looked for
-                self.races = enter(runtime.watch_races())
 
     def all_idle(self, unwaited: str | None) -> None:  # noqa: ARG002 -- as far as it got
         """Look on no more: what follows is ours."""

@@ -12,20 +12,14 @@ from gpumagic.pin_loader.anatomy import Demand, Memory, limits_of
 from gpumagic.pin_loader.answer_loader import LoaderReport
 from gpumagic.pin_loader.answer_watch import WatchReport
 from gpumagic.pin_loader.bound import after_proof, bound_of
-from gpumagic.report.places import Code, CodeLine
+from gpumagic.report.places import CodeLine
 from gpumagic.report.robust import verdict_of
 
 MS = 1e-3
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
-H100 = records.Setting(
-    "cuda",
-    device=0,
-    device_name="NVIDIA H100 80GB HBM3",
-    torch_version="2.13.0",
-    processors=16,
-)
-CPU = records.Setting("cpu", torch_version="2.13.0+cpu", processors=16)
+H100 = records.Setting("cuda", device=0)
+CPU = records.Setting("cpu")
 
 LOADER = records.LoaderFacts("train_dl", length=1251, workers=4, prefetch_factor=2)
 ALONE = replace(LOADER, workers=0, prefetch_factor=None)
@@ -237,7 +231,6 @@ NO_GPU = LoaderReport(
 FOR = CodeLine("In [12], line 3", "for x, y in train_dl:")
 TO_X = CodeLine("In [12], line 4", "x = x.to(device)")
 TO_Y = CodeLine("In [12], line 5", "y = y.to(device, non_blocking=True)")
-CELL = Code("for x, y in train_dl:\n    x = x.to(device)", cell=12)
 
 
 def waits(count=24, each_s=31 * MS, first_s=0.62, **more):
@@ -257,7 +250,6 @@ PAGEABLE_REMARK = records.Remark(
     "%pin_loader train_dl, then x.to(device, non_blocking=True)",
 )
 WATCHED = WatchReport(
-    CELL,
     H100,
     elapsed_s=4.31,
     host_s=4.31,

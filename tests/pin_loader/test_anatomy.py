@@ -223,21 +223,3 @@ def test_it_warns_over_a_fifth_and_refuses_over_a_half(kind, share):
 
     assert bool(limit.hint) is (share > 0.2)
     assert limit.refuses is (share > 0.5)
-
-
-@given(st.integers(1, 32), st.integers(1, 8), st.integers(20, 40), st.booleans())
-@settings(max_examples=200, deadline=None)
-def test_an_offer_always_fits(workers, prefetch, room, pinned):
-    """Whatever is offered would not be refused, and the next larger one would be."""
-    wanted = Demand(BATCH, workers, prefetch, pinned)
-    there = {Memory.AVAILABLE: 1 << room}
-    (limit,) = limits_of(wanted, there)
-    if not limit.refuses or not limit.hint.startswith("type"):
-        return
-
-    words = limit.hint.replace(",", "").split()
-    offered = int(words[words.index("--workers") + 1])
-    smaller = Demand(BATCH, offered, prefetch, pinned)
-
-    assert not any(each.refuses for each in limits_of(smaller, there))
-    assert smaller.needs(Memory.SHM) < wanted.needs(Memory.SHM)

@@ -189,11 +189,11 @@ def test_the_order_of_runs_is_a_b_b_a():
         return SimpleNamespace(run=lambda steps: ran.append(name) or steps)
 
     loops = [loop("A"), loop("B")]
-    pairs = _pairs(loops, 4, 1000.0, lambda _: None)
+    pairs = _pairs(loops, 4, 1000.0)
 
     assert "".join(ran[2:10]) == "ABBAABBA"
     assert set(pairs) == {(4, 4)}
-    assert len(_pairs(loops, 4, 0.0, lambda _: None)) == 1
+    assert len(_pairs(loops, 4, 0.0)) == 1
 
 
 def test_a_verdict_is_worth_twice_the_time(monkeypatch):
@@ -205,8 +205,8 @@ def test_a_verdict_is_worth_twice_the_time(monkeypatch):
         now_s[0] += 1
 
     loops = [SimpleNamespace(run=run)] * 2
-    assert len(_pairs(loops, 4, 7.0, lambda _: None)) == 6
-    assert len(_pairs(loops, 4, 4.0, lambda _: None)) == 4
+    assert len(_pairs(loops, 4, 7.0)) == 6
+    assert len(_pairs(loops, 4, 4.0)) == 4
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -25,7 +25,7 @@ from gpumagic.pin_loader.watch_cell import (
     name_of,
     waits_watched,
 )
-from gpumagic.report.places import Code, Places
+from gpumagic.report.places import Places
 
 torch = pytest.importorskip("torch")
 
@@ -207,7 +207,7 @@ def test_no_loader_is_kept_alive():
 def ended(run, error=None):
     """Its report."""
     run.end(error)
-    return run.report(Code("x"))
+    return run.report()
 
 
 def test_on_the_cpu_waits_are_told_and_nothing_is_copied():

@@ -17,10 +17,9 @@ from gpumagic.pin_loader import DevicePrefetcher, anatomy, diagnose, improve, lo
 from gpumagic.pin_loader.answer_loader import LoaderReport
 from gpumagic.pin_loader.answer_watch import WatchReport
 from gpumagic.pin_loader.feed import measure_feed
-from gpumagic.pin_loader.random_state import kept
 from gpumagic.pin_loader.records import Loading, Remedy, Samples, State
+from gpumagic.pin_loader.trial import kept
 from tests.pin_loader.clocks import paced
-from tests.report.test_introspection import Refusing
 
 BUDGET = "--budget 2s"
 SHAPE = (3, 64, 64)
@@ -200,7 +199,7 @@ def test_a_training_cell_is_watched(shell):
     [
         ("", "needs the name of a DataLoader"),
         ("trian_dl", "there is no trian_dl"),
-        ("odd.loader", "odd.loader: RuntimeError: loader"),
+        ("model.loader", "is an expression"),
         ("train_dl[0]", "is an expression"),
         ("train_dl --step nothing", "there is no nothing"),
         ("train_dl --step torch", "--step torch: this is no function"),
@@ -215,7 +214,6 @@ def test_a_training_cell_is_watched(shell):
 def test_a_wrong_word_is_one_clear_error(shell, line, said):
     """What was found, what to type; and nothing is changed."""
     shell.user_ns["two"] = lambda x, y: x + y
-    shell.user_ns["odd"] = Refusing()
     names = set(shell.user_ns)
 
     with pytest.raises(GpuMagicError) as caught:
