@@ -64,7 +64,11 @@ def anatomy_of(
     for path, value, _, above in walk(batch):
         if isinstance(value, torch.Tensor):
             with without_overrides(torch):
-                leaf = _leaf_of_tensor(value, path, runtime)
+                # Rows of different length have no shape but their number.
+                shape = (value.size(0),) if value.is_nested else value.shape
+                dtype = str(value.dtype).removeprefix("torch.")
+                about = tuple(map(int, shape)), dtype, _bytes_of(value)
+                leaf = Leaf(path, *about, _where(value, runtime))
                 if leaf.pinned is Pinned.PAGEABLE:
                     leaf = _with_reason(leaf, value, above, runtime, facts)
                 if unpinned and leaf.why is WhyPageable.UNKNOWN:
@@ -77,14 +81,6 @@ def anatomy_of(
             why = WhyPageable.NOT_A_TENSOR
             leaves.append(Leaf(path, *about, Pinned.PAGEABLE, why))
     return Anatomy(tuple(leaves), locked_bytes)
-
-
-def _leaf_of_tensor(tensor: Any, path: str, runtime: Runtime) -> Leaf:
-    # Rows of different length have no shape but their number.
-    shape = (tensor.size(0),) if tensor.is_nested else tensor.shape
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    where = _where(tensor, runtime)
-    return Leaf(path, tuple(map(int, shape)), dtype, _bytes_of(tensor), where)
 
 
 def _where(tensor: Any, runtime: Runtime) -> Pinned:

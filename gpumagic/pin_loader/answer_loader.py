@@ -139,8 +139,8 @@ def workers_clause(
     Where to start them takes much of an epoch, also what they give once they are kept:
     that is what the table of remedies holds.
     """
-    new, count = search.of(search.chosen), search.chosen
-    if not search.gains or new is None:
+    new, count = search.new, search.chosen
+    if not search.gains:
         others = [str(each.workers) for each in search.trials]
         others.remove(str(search.now))
         plural = "worker" if others == ["1"] else "workers"
@@ -149,8 +149,7 @@ def workers_clause(
     said = f"{who if count else 'without workers it loads'} "
     said += f"{times_text(search.times)} as fast"
     if new.starts_long:
-        old = search.of(search.now) or new
-        kept = gain.times if gain else old.batch_s / new.between.median_s
+        kept = gain.times if gain else search.old.batch_s / new.between.median_s
         said += f", up to {times_text(kept)} once they are kept"
         said += " (persistent_workers=True)"
     return said

@@ -125,36 +125,21 @@ def one_shot_reason(loader: Any) -> str | None:
     both `__iter__` and `__next__` is taken at its word, even where its `__iter__`
     might begin anew. None where a loader can be gone through again and again.
     """
-    if not is_iterable_style(loader):
-        return _one_shot_sampler(loader)
     dataset = loader.dataset
+    if not is_iterable_style(loader):
+        for part in ("batch_sampler", "sampler"):
+            if is_truly(getattr(loader, part), Iterator):
+                return f"its {part} is an iterator, which can be gone through once"
+        return None
     if is_truly(dataset, Iterator):
         return "its dataset is its own iterator, and goes on where it has stopped"
-    name = _held_iterator(dataset)
-    if name is not None:
-        return f"its dataset reads `self.{name}`, an iterator that is used up by that"
-    return None
-
-
-def _one_shot_sampler(loader: Any) -> str | None:
-    for name in ("batch_sampler", "sampler"):
-        if is_truly(getattr(loader, name), Iterator):
-            return f"its {name} is an iterator, which can be gone through once"
-    return None
-
-
-def _held_iterator(dataset: Any) -> str | None:
-    """The attribute of an iterable dataset that is an iterator with an end."""
     making = getattr(type(dataset), "__iter__", None)
-    words = getattr(getattr(making, "__code__", None), "co_names", ())
+    if "seek" in getattr(getattr(making, "__code__", None), "co_names", ()):
+        return None
     for name, value in list((attributes_of(dataset) or {}).items()):
-        if (
-            is_truly(value, Iterator)
-            and not is_truly(value, _ENDLESS)
-            and not _is_filled_by(making, name)
-            and "seek" not in words
-        ):
-            return name
+        ends = is_truly(value, Iterator) and not is_truly(value, _ENDLESS)
+        if ends and not _is_filled_by(making, name):
+            return f"its dataset reads `self.{name}`, an iterator that it uses up"
     return None
 
 

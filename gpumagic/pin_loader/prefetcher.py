@@ -158,7 +158,9 @@ class DevicePrefetcher:
             raise  # dropping the iterator, as a plain loop does, ends its workers
         except BaseException:
             # But the traceback of an error holds it, for as long as it is looked at.
-            self._end_workers(inner)
+            kept = [iterator for *_, iterator in trial.kept_iterators(self.loader)]
+            if not any(each is inner for each in (self.loader, *kept)):
+                trial.close([inner], set(), _GRACE_S)
             raise
         finally:
             del inner
@@ -186,11 +188,6 @@ class DevicePrefetcher:
             del under_way
             lane.end()
             idle.append(lane)
-
-    def _end_workers(self, inner: Iterator[Any]) -> None:
-        kept = [iterator for *_, iterator in trial.kept_iterators(self.loader)]
-        if not any(each is inner for each in (self.loader, *kept)):
-            trial.close([inner], set(), _GRACE_S)
 
 
 def _usable(idle: list[Lane]) -> Lane | None:
@@ -337,7 +334,11 @@ class Lane:
 
     def send(self, batch: Any) -> Sent:
         """Begin to copy a batch; what is on the device already stays as it is."""
-        self._let_go_of_what_has_left()
+        while self._leaving and self._leaving[0][0].query():
+            self._leaving.popleft()
+        # Without a bound, a host that runs ahead would fill its memory with batches.
+        # The wait costs nothing: the device has as many steps before it.
+        self._wait_for_the_oldest(self.most_leaving)
         # What lies on a device already was made on the stream that is current now.
         self._consumers.setdefault(self._module.current_stream(self.device))
         self._wait_for_consumers()
@@ -386,15 +387,6 @@ class Lane:
         for consumer in self._consumers:
             self._used.record(consumer)
             self.stream.wait_event(self._used)
-
-    def _let_go_of_what_has_left(self) -> None:
-        """Without a bound, a host that runs ahead would fill its memory with batches.
-
-        Waiting for the oldest costs nothing: the device has as many steps before it.
-        """
-        while self._leaving and self._leaving[0][0].query():
-            self._leaving.popleft()
-        self._wait_for_the_oldest(self.most_leaving)
 
     def _wait_for_the_oldest(self, most: int) -> None:
         """Until so many are left."""

@@ -175,23 +175,17 @@ def compare(
 
 
 def _compared(old: Any, new: Any, most: int, enough_s: float) -> Sameness:
-    lengths = length_of(old), length_of(new)
-    if None not in lengths and lengths[0] != lengths[1]:
-        words = f"the old loader has {lengths[0]} batches, the new one {lengths[1]}"
-        return Sameness(0, same=False, difference=words)
     seen = gone_through(old, most, enough_s)
     count = len(seen.digests)
     most = most if seen.ended else count
-    whole = seen.ended or lengths[0] == count
+    whole = seen.ended or length_of(old) == count
     found = _between(seen, gone_through(new, most))
     if found is None:
         return Sameness(count, same=True, whole=whole)
     # A difference is one of the loaders, or of random numbers.
     workers = [getattr(each, "num_workers", 0) for each in (old, new)]
-    problem = ""
     if _between(seen, gone_through(old, most)) is not None:
         problem = "the old loader itself gives other values each time"
-    if problem:
         return Sameness(found[0], same=None, problem=problem)
     if workers[0] != workers[1] and not is_iterable_style(_host(old)):
         alike = _twin_of(new, workers=workers[0])

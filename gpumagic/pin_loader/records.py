@@ -194,18 +194,24 @@ class WorkerSearch(Record):
         return next((each for each in self.trials if each.workers == workers), None)
 
     @property
-    def times(self) -> float | None:
+    def old(self) -> Loading:
+        """With as many as the loader has."""
+        return next(each for each in self.trials if each.workers == self.now)
+
+    @property
+    def new(self) -> Loading:
+        """With the number that was chosen."""
+        return next(each for each in self.trials if each.workers == self.chosen)
+
+    @property
+    def times(self) -> float:
         """How many times as fast the chosen number loads, as measured."""
-        old, new = self.of(self.now), self.of(self.chosen)
-        if old is None or new is None or new.batch_s <= 0:
-            return None
-        return old.batch_s / new.batch_s
+        return self.old.batch_s / max(self.new.batch_s, 1e-9)
 
     @property
     def gains(self) -> bool:
         """Whether the chosen number is faster beyond doubt."""
-        old, new = self.of(self.now), self.of(self.chosen)
-        return old is not None and new is not None and new.is_faster_than(old)
+        return self.new.is_faster_than(self.old)
 
 
 @dataclass(frozen=True)

@@ -160,16 +160,13 @@ class Case:
             changes["pin_memory"] = False
         return clone(self.loader, **changes)
 
-    def limits_with(self, count: int) -> tuple[anatomies.Limit, ...]:
-        """What so many workers would take of the machine."""
+    def refusal(self, count: int) -> Remark | None:
+        """Note what so many workers would take; which limit forbids them."""
         ahead = self.facts.prefetch_factor or USUAL_PREFETCH
         wanted = anatomies.Demand(self.anatomy, count, ahead, self.pins)
-        return anatomies.limits_of(wanted)
-
-    def refusal(self, count: int) -> Remark | None:
-        """Which limit forbids so many workers."""
-        over = [each for each in self.limits_with(count) if each.refuses]
-        return over[0].remark() if over and not self.options.force else None
+        self.limits = anatomies.limits_of(wanted)
+        over = [each.remark() for each in self.limits if each.refuses]
+        return over[0] if over and not self.options.force else None
 
     def make_current(self) -> None:
         """Make the device current until the last stage has ended; this starts it.
@@ -266,9 +263,10 @@ def _look_at_a_batch(case: Case) -> Ending | None:
 
 def _refuse_too_much(case: Case) -> Ending | None:
     """Say what pinning and workers take of the machine, and refuse too much."""
-    case.limits = case.limits_with(case.workers)
-    remark = None if case.options.diagnose else case.refusal(case.workers)
-    return None if remark is None else Ending(State.REFUSED, remark)
+    remark = case.refusal(case.workers)
+    if remark is None or case.options.diagnose:
+        return None
+    return Ending(State.REFUSED, remark)
 
 
 # ------------------------------------------------------------------------- load
@@ -282,7 +280,10 @@ def load(case: Case) -> Ending | None:
     case.note(rates=records.Rates(known))
     if asked == case.facts.workers:
         return None
-    refused = _why_no_workers(case)
+    refused = unpicklable(case.loader)
+    if case.facts.iterable and not case.shares_out:
+        text = "each worker would give all of an iterable dataset again"
+        refused = Remark(text, _SHARE_OUT)
     if isinstance(asked, int):
         trials = known, _measured(case, asked, budget_s * 0.1)
         ordered = tuple(sorted(trials, key=lambda each: each.workers))
@@ -300,7 +301,7 @@ def load(case: Case) -> Ending | None:
             refusing=case.refusal,
         )
     case.note(*([found.problem] if found.problem else []), workers=found)
-    return _refuse_too_much(case) if asked == "auto" else None
+    return _refuse_too_much(case)
 
 
 def _measured(case: Case, count: int, budget_s: float) -> records.Loading:
@@ -312,13 +313,6 @@ def _measured(case: Case, count: int, budget_s: float) -> records.Loading:
         return loading.within_reason(found, case.load)
     alone = case.trial_copy(workers=0, pin_memory=False)
     return loading.measure_apart(alone, start_method_of(case.loader), **how)
-
-
-def _why_no_workers(case: Case) -> Remark | None:
-    if case.facts.iterable and not case.shares_out:
-        text = "each worker would give all of an iterable dataset again"
-        return Remark(text, _SHARE_OUT)
-    return unpicklable(case.loader)
 
 
 # ------------------------------------------------------------------ feed, bound

@@ -79,7 +79,7 @@ class Trial:
         self._iterator: Any = None
         self._own: list[Any] = []  # what is to be ended
         self._begun = False
-        self._workers: set[BaseProcess] = set()
+        self.workers: set[BaseProcess] = set()  # that were started for this trial
         self._interrupts = Interrupts()
 
     def __enter__(self) -> Self:
@@ -112,10 +112,6 @@ class Trial:
             raise StopIteration
         return next(self._iterator)
 
-    def worker_pids(self) -> tuple[int, ...]:
-        """The processes that were started for this trial."""
-        return tuple(sorted(each.pid for each in self._workers if each.pid))
-
     def _first(self) -> Any:
         # A second Ctrl-C comes through: starting may take long, or hang.
         self._begun = True
@@ -129,13 +125,13 @@ class Trial:
             with without_known_warnings():
                 self._iterator = iter(self._loader)
         finally:
-            self._workers |= processes() - before
+            self.workers |= processes() - before
             self._interrupts.release()
         try:
             with without_known_warnings():
                 return next(self._iterator)
         finally:  # a generator has started its workers only now
-            self._workers |= processes() - before
+            self.workers |= processes() - before
 
     def _close(self) -> None:
         if self._iterator is not None:
@@ -144,8 +140,8 @@ class Trial:
         for loader, name, iterator in kept_iterators(self._loader):
             self._own.append(iterator)
             vars(loader)[name] = None  # or it would keep its workers
-        close(self._own, self._workers, self._grace_s)
-        self._workers = set()
+        close(self._own, self.workers, self._grace_s)
+        self.workers = set()
 
 
 @contextlib.contextmanager
