@@ -178,25 +178,15 @@ def _remedies(
     if costs.link_s or costs.blocking_s:
         found = [] if pinned else [(Remedy.PIN, costs, Way.IN_LINE)]
         found.append((Remedy.PREFETCH, costs, Way.AHEAD))
-    other = with_workers(costs, search)
-    if other is None:
+    if search is None or search.chosen == search.now:
         return found
-    found.append((Remedy.WORKERS, other, Way.BLOCKING))
-    if costs.link_s or costs.blocking_s:
-        found.append((Remedy.EVERYTHING, other, Way.AHEAD))
+    if search.stopped is Stopped.ASKED or search.gains:
+        load_s = _loads_s(search.new, End.QUICK)
+        other = replace(costs, load_s=load_s, workers=search.chosen)
+        found.append((Remedy.WORKERS, other, Way.BLOCKING))
+        if costs.link_s or costs.blocking_s:
+            found.append((Remedy.EVERYTHING, other, Way.AHEAD))
     return found
-
-
-def with_workers(
-    costs: Costs, search: WorkerSearch | None, end: End = End.QUICK
-) -> Costs | None:
-    """With the workers that a search has chosen, if these are faster beyond doubt."""
-    new = None if search is None else search.of(search.chosen)
-    if search is None or new is None or search.chosen == search.now:
-        return None
-    if search.stopped is not Stopped.ASKED and not search.gains:
-        return None
-    return replace(costs, load_s=_loads_s(new, end), workers=new.workers)
 
 
 def _most_gained(

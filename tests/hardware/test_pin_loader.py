@@ -15,8 +15,8 @@ from gpumagic.pin_loader import bound as bounds
 from gpumagic.pin_loader import improve
 from gpumagic.pin_loader.feed import StandIn, measure_feed, measure_step
 from gpumagic.pin_loader.load import measure_loading
-from gpumagic.pin_loader.loops import end_to_end
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
+from gpumagic.pin_loader.prove import end_to_end
 from gpumagic.pin_loader.records import Remedy, State
 from gpumagic.report.robust import Verdict
 

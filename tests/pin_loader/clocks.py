@@ -48,7 +48,7 @@ class PacedTrial(Trial):
     def __next__(self):
         begun_at = self._clock.now
         batch = super().__next__()
-        workers = len(self.worker_pids())
+        workers = len(self.workers)
         if workers:  # they hand over in turn
             self._begun_at = self._begun_at or [begun_at] * workers
             begun_at = self._begun_at.pop(0)

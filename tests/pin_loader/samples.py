@@ -8,27 +8,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpumagic.pin_loader import records
+from gpumagic.pin_loader.anatomy import Demand, Memory, limits_of
 from gpumagic.pin_loader.answer_loader import LoaderReport
 from gpumagic.pin_loader.answer_watch import WatchReport
 from gpumagic.pin_loader.bound import after_proof, bound_of
-from gpumagic.pin_loader.limits import Demand, guard
-from gpumagic.report.places import Code, CodeLine
+from gpumagic.report.places import CodeLine
 from gpumagic.report.robust import verdict_of
 
 MS = 1e-3
 KIB, MIB, GIB = 2**10, 2**20, 2**30
-HOSTILE = "<script>alert(1)</script>&\"'</td>\x1b[31m\u202eevil\nnext {line}"
-LONG = "encoder.layers.11.self_attention.output.projection.weight_quantized_" * 3
-WIDE = "データ転送 → 显存 🚀"
 
-H100 = records.Setting(
-    "cuda",
-    device=0,
-    device_name="NVIDIA H100 80GB HBM3",
-    torch_version="2.13.0",
-    processors=16,
-)
-CPU = records.Setting("cpu", torch_version="2.13.0+cpu", processors=16)
+H100 = records.Setting("cuda", device=0)
+CPU = records.Setting("cpu")
 
 LOADER = records.LoaderFacts("train_dl", length=1251, workers=4, prefetch_factor=2)
 ALONE = replace(LOADER, workers=0, prefetch_factor=None)
@@ -36,9 +27,9 @@ ALONE = replace(LOADER, workers=0, prefetch_factor=None)
 
 IMAGES, LABELS = 256 * 3 * 224 * 224 * 4, 256 * 8
 OFF = {"pinned": records.Pinned.PAGEABLE, "why": records.WhyPageable.FLAG_OFF}
-IMAGE = records.Leaf("batch[0]", "Tensor", (256, 3, 224, 224), "float32", IMAGES, **OFF)
-LABEL = records.Leaf("batch[1]", "Tensor", (256,), "int64", LABELS, **OFF)
-PAIR = records.Anatomy("list", (IMAGE, LABEL), locked_bytes=256 * MIB + 2 * KIB)
+IMAGE = records.Leaf("batch[0]", (256, 3, 224, 224), "float32", IMAGES, **OFF)
+LABEL = records.Leaf("batch[1]", (256,), "int64", LABELS, **OFF)
+PAIR = records.Anatomy((IMAGE, LABEL), locked_bytes=256 * MIB + 2 * KIB)
 # ------------------------------------------------------------------- the rates
 
 
@@ -111,12 +102,10 @@ SLOW = replace(SMALL, load=loading(24.3))
 
 # ----------------------------------------------------------------- the machine
 
-ROOM = {records.LimitKind.AVAILABLE: 200 * GIB, records.LimitKind.SHM: 100 * GIB}
-FITTING = guard(Demand(PAIR, 4), ROOM)
+ROOM = {Memory.AVAILABLE: 200 * GIB, Memory.SHM: 100 * GIB}
+FITTING = tuple(each.remark() for each in limits_of(Demand(PAIR, 4), ROOM))
 # ----------------------------------------------------------------------- proof
 
-CHANGED = (records.Change("pin_memory", "False", "True"),)
-WITH_WORKERS = (*CHANGED, records.Change("num_workers", "4", "32"))
 SAME = records.Sameness(8, same=True)
 
 
@@ -140,7 +129,7 @@ DIAGNOSED = LoaderReport(
     H100,
     LOADER,
     anatomy=PAIR,
-    guard=FITTING,
+    remarks=FITTING,
     rates=RATES,
     workers=NOTHING_MORE,
     bound=bound_of(RATES, pinned=False, workers=4, search=NOTHING_MORE),
@@ -149,7 +138,7 @@ FASTER = replace(
     DIAGNOSED,
     state=records.State.FASTER,
     out="train_dl_pinned",
-    changes=CHANGED,
+    changed=("pin_memory",),
     sameness=SAME,
     end_to_end=proof(),
 )
@@ -162,8 +151,9 @@ WORKERS = replace(
         proof(times=4.1),
         records.Remedy.EVERYTHING,
     ),
-    changes=WITH_WORKERS,
+    changed=("pin_memory", "num_workers"),
     remarks=(
+        *FITTING,
         records.Remark(
             "random transforms draw other numbers, as each worker has its own seed: "
             "there are 32 instead of 4; the order is the same",
@@ -214,9 +204,8 @@ DIFFERENT = replace(
         3, same=False, difference="batch 3: batch[0]: other values"
     ),
     reason=records.Remark(
-        "the new loader gives other data: batch 3: batch[0]: other values",
+        "rebuilt, train_dl gave other batches: batch 3: batch[0]: other values",
         "keep the old one; --force makes the new one all the same",
-        serious=True,
     ),
 )
 NO_GPU = LoaderReport(
@@ -237,29 +226,11 @@ NO_GPU = LoaderReport(
     rates=records.Rates(load=loading(96.0, 0, WAITS)),
     workers=replace(MORE, now=0, trials=(MORE.trials[0], *MORE.trials[3:])),
 )
-HOSTILE_REPORT = replace(
-    FASTER,
-    loader=replace(LOADER, name=HOSTILE),
-    anatomy=replace(
-        PAIR,
-        class_name=HOSTILE,
-        leaves=tuple(
-            replace(IMAGE, path=f"batch[{name!r}]", what=WIDE, dtype=LONG)
-            for name in (HOSTILE, LONG, WIDE)
-        ),
-    ),
-    changes=(records.Change(HOSTILE, LONG, WIDE),),
-    remarks=(records.Remark(HOSTILE, LONG, serious=True), records.Remark(WIDE, WIDE)),
-    sameness=replace(SAME, problem=HOSTILE),
-    out="fed",
-)
-
 # ----------------------------------------------------------------------- watch
 
 FOR = CodeLine("In [12], line 3", "for x, y in train_dl:")
 TO_X = CodeLine("In [12], line 4", "x = x.to(device)")
 TO_Y = CodeLine("In [12], line 5", "y = y.to(device, non_blocking=True)")
-CELL = Code("for x, y in train_dl:\n    x = x.to(device)", cell=12)
 
 
 def waits(count=24, each_s=31 * MS, first_s=0.62, **more):
@@ -279,7 +250,6 @@ PAGEABLE_REMARK = records.Remark(
     "%pin_loader train_dl, then x.to(device, non_blocking=True)",
 )
 WATCHED = WatchReport(
-    CELL,
     H100,
     elapsed_s=4.31,
     host_s=4.31,
@@ -293,7 +263,6 @@ WATCHED = WatchReport(
 SAMPLES = (
     ("fixed", FASTER),
     ("fixed-workers", WORKERS),
-    ("fixed-hostile", HOSTILE_REPORT),
     ("diagnosed", DIAGNOSED),
     ("diagnosed-more-workers", MORE_WORKERS),
     ("diagnosed-short-epochs", SHORT_EPOCHS),

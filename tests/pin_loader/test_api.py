@@ -17,8 +17,8 @@ from gpumagic.pin_loader import (  # noqa: E402
     stages,
 )
 from gpumagic.pin_loader.records import (  # noqa: E402
-    Anatomy,
     Bound,
+    EndToEnd,
     Gain,
     LoaderFacts,
     Part,
@@ -125,12 +125,10 @@ def test_less_than_five_percent_are_no_gain(ratio, state):
     interval = Interval(ratio - 0.01, ratio + 0.01, 0.95)
     result = Comparison(((1.0, ratio),) * 6, ratio, interval, Verdict.FASTER)
     case = SimpleNamespace(
-        feeding="the new loader",
-        options=SimpleNamespace(force=False),
-        proof=SimpleNamespace(result=result),
+        feeding="the new loader", options=SimpleNamespace(force=False)
     )
 
-    ending = stages._ended(case)
+    ending = stages._ended(case, EndToEnd(result))
 
     assert ending.state is state
     assert (case.feeding is None) is (state is State.SAME)
@@ -156,10 +154,10 @@ def test_whether_it_goes_on_follows_from_what_can_be_won(
     case = SimpleNamespace(
         facts=LoaderFacts(),
         workers=0,
-        anatomy=Anatomy("list", ()),
+        is_pinned=False,
         options=stages.Options(),
-        rates=None,
-        search=None,
+        report=SimpleNamespace(rates=None, workers=None),
+        note=lambda **_: None,
     )
 
     ending = stages.bound(case)

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from torch.nn.utils.rnn import PackedSequence, pack_sequence  # noqa: E402
 
 from gpumagic.errors import GpuMagicError  # noqa: E402
-from gpumagic.pin_loader import same  # noqa: E402
+from gpumagic.pin_loader import prove  # noqa: E402
 from gpumagic.pin_loader.batch import mapped, tensors_in, to_device  # noqa: E402
 from tests.pin_loader.kinds_of_batches import (  # noqa: E402
     Box,
@@ -130,7 +130,7 @@ def test_objects_that_refer_to_each_other_are_changed_once():
 
 def difference(was, now):
     """Between two batches, by a digest of each."""
-    return same.difference(same.digest_of(was), same.digest_of(now))
+    return prove.difference(prove.digest_of(was), prove.digest_of(now))
 
 
 ONE, OTHER = (1.0, 2.0), (1.0, 3.0)

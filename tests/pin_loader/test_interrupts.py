@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
-from gpumagic.pin_loader import random_state  # noqa: E402
+from gpumagic.pin_loader import trial  # noqa: E402
 from gpumagic.pin_loader.load import measure_loading  # noqa: E402
 from tests.pin_loader.sleepy import Sleepy, children  # noqa: E402
 
@@ -90,7 +90,7 @@ def test_interrupted_at_fifty_moments_nothing_is_left(lost):
         try:
             began = time.monotonic()
             interruption.start()
-            with random_state.kept(loader):
+            with trial.kept(loader):
                 measure_loading(loader, budget_s=0.01)
             done, whole_s = done + 1, min(whole_s, time.monotonic() - began)
             interruption.wait(lost)
@@ -130,7 +130,7 @@ def _how_long(generator):
     for _ in range(3):
         loader = _loader(generator)
         began = time.monotonic()
-        with random_state.kept(loader):
+        with trial.kept(loader):
             measure_loading(loader, budget_s=0.01)
         took.append(time.monotonic() - began)
     return min(took)

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader, SubsetRandomSampler  # noqa: E402
 
-from gpumagic.pin_loader.random_state import kept  # noqa: E402
+from gpumagic.pin_loader.trial import kept  # noqa: E402
 from tests.pin_loader.loader_kinds import (  # noqa: E402
     Numbers,
     ShufflingInPlace,

@@ -39,7 +39,7 @@ def test_its_workers_end_with_the_block(taken, persistent):
     with batches_of(loader) as batches:
         for _ in range(taken):
             next(batches)
-        started = batches.worker_pids()
+        started = batches.workers
 
     assert len(started) == (2 if taken else 0)
     assert children() <= before
@@ -150,8 +150,8 @@ def test_a_killed_worker_is_no_failure_of_the_end(when):
 
     with contextlib.suppress(RuntimeError), batches_of(loader) as batches:
         next(batches)
-        for pid in batches.worker_pids():
-            os.kill(pid, signal.SIGKILL)
+        for worker in batches.workers:
+            os.kill(worker.pid, signal.SIGKILL)
         time.sleep(0.002 * when)
 
     assert children() <= before

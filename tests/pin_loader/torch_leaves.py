@@ -7,11 +7,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from gpumagic.devices.opening import open_runtime
+from gpumagic.pin_loader.anatomy import anatomy_of
 from gpumagic.pin_loader.batch import tensors_in
-from gpumagic.pin_loader.leaves import anatomy_of
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher, Pinning
+from gpumagic.pin_loader.prove import difference, digest_of
 from gpumagic.pin_loader.records import LoaderFacts, Pinned
-from gpumagic.pin_loader.same import difference, digest_of
 from tests.pin_loader.kinds_of_batches import Plain, Sample
 
 ON = LoaderFacts(pin_memory=True)

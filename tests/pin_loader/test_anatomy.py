@@ -1,4 +1,4 @@
-"""What a batch consists of, and what torch's pinner makes of each class."""
+"""What a batch consists of, what torch's pinner makes of it, and what it takes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,21 @@ torch = pytest.importorskip("torch")
 from torch.utils.data._utils import pin_memory as torch_pinning  # noqa: E402
 
 from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
+from gpumagic.pin_loader.anatomy import (  # noqa: E402
+    Demand,
+    Memory,
+    anatomy_of,
+    limits_of,
+    passed_through_by,
+)
 from gpumagic.pin_loader.batch import parts_of  # noqa: E402
-from gpumagic.pin_loader.leaves import anatomy_of, passed_through_by  # noqa: E402
-from gpumagic.pin_loader.records import LoaderFacts, WhyPageable  # noqa: E402
+from gpumagic.pin_loader.records import (  # noqa: E402
+    Anatomy,
+    Leaf,
+    LoaderFacts,
+    Pinned,
+    WhyPageable,
+)
 from tests.pin_loader.kinds_of_batches import (  # noqa: E402
     Box,
     Graph,
@@ -71,7 +83,6 @@ def test_every_leaf_is_reached_by_its_path():
         if not leaf.path.endswith('["x"]'):
             value = eval(leaf.path, {"batch": batch, "list": list})  # noqa: S307
             assert tuple(value.shape) == leaf.shape
-    assert found.class_name == "dict"
 
 
 def test_what_pinning_locks_is_rounded_to_powers_of_two():
@@ -96,7 +107,7 @@ def test_the_reason_is_the_one_that_would_be_left():
 
     assert [leaf.why for leaf in on.leaves] == [WhyPageable.UNKNOWN, through, array]
     assert [leaf.why for leaf in off.leaves] == [WhyPageable.FLAG_OFF, through, array]
-    assert [leaf.holder for leaf in on.leaves] == [None, "Sample", None]
+    assert [leaf.holder for leaf in on.leaves] == ["its class", "Sample", "its class"]
 
 
 def test_only_dense_tensors_can_be_pinned():
@@ -112,7 +123,7 @@ def test_only_dense_tensors_can_be_pinned():
 # --------------------------------------------------------------------- torch's pinner
 
 
-class Leaf:
+class Tensor:
     """Stands for a tensor: it says whether the pinner got to it."""
 
     def __init__(self, pinned=False):  # noqa: FBT002
@@ -120,10 +131,10 @@ class Leaf:
 
     def pin_memory(self):
         """As a tensor would be."""
-        return Leaf(pinned=True)
+        return Tensor(pinned=True)
 
 
-PARTS = st.one_of(st.builds(Leaf), st.integers(0, 3), st.text(max_size=2))
+PARTS = st.one_of(st.builds(Tensor), st.integers(0, 3), st.text(max_size=2))
 CONTAINERS = st.recursive(
     PARTS,
     lambda parts: st.one_of(
@@ -147,7 +158,7 @@ CONTAINERS = st.recursive(
 
 def reached(thing):
     """Which stand-ins for tensors the pinner has got to, in order."""
-    if isinstance(thing, Leaf):
+    if isinstance(thing, Tensor):
         return [thing.pinned]
     if isinstance(thing, (str, int)):
         return []
@@ -158,7 +169,7 @@ def reached(thing):
 
 def foretold(thing, above=()):
     """The same, as it is said of a batch."""
-    if isinstance(thing, Leaf):
+    if isinstance(thing, Tensor):
         return [passed_through_by(above) is None]
     if isinstance(thing, (str, int)):
         return []
@@ -181,3 +192,34 @@ def test_what_is_said_of_the_pinner_is_what_it_does(batch):
 def test_each_reason_is_a_sentence_as_it_is():
     """Lessons print it: nothing in it waits to be filled in."""
     assert [each for each in WhyPageable if "{" in each.value] == []
+
+
+# ------------------------------------------------------------------ the machine
+
+MIB = 1 << 20
+LEAF = Leaf("batch", nbytes=3 * MIB, pinned=Pinned.PAGEABLE)
+BATCH = Anatomy((LEAF,), locked_bytes=4 * MIB)
+PLENTY = {Memory.AVAILABLE: 1 << 60, Memory.SHM: 1 << 60}
+
+
+def test_it_counts_all_batches_that_can_be_under_way():
+    """Those of the workers, the one in hand, and the one copied ahead."""
+    wanted = Demand(BATCH, workers=3, prefetch_factor=2)
+    batches = 3 * 2 + 1 + 1
+
+    assert wanted.needs(Memory.SHM) == batches * 3 * MIB
+    assert wanted.needs(Memory.AVAILABLE) == batches * (3 + 4) * MIB
+    assert Demand(BATCH, workers=0, pinned=False).needs(Memory.AVAILABLE) == 0
+
+
+@pytest.mark.parametrize("share", [0.19, 0.21, 0.49, 0.51])
+@pytest.mark.parametrize("kind", list(Memory))
+def test_it_warns_over_a_fifth_and_refuses_over_a_half(kind, share):
+    """Of each kind of memory alike."""
+    wanted = Demand(BATCH, 2)
+    room = {**PLENTY, kind: round(wanted.needs(kind) / share)}
+
+    (limit,) = [each for each in limits_of(wanted, room) if each.kind is kind]
+
+    assert bool(limit.hint) is (share > 0.2)
+    assert limit.refuses is (share > 0.5)

@@ -1,12 +1,15 @@
-"""Proves that a rebuilt loader gives the same batches, by a digest of each.
+"""Proves that a rebuilt loader gives the same batches, and measures what it gains.
 
 Both begin from the same random state, one after the other, so that a dataset is never
 gone through twice at once. What is gone through are clones: a loader of the user's own
 is not moved on. A batch's digest is a line for each of its leaves: the path, the class,
 dtype, shape and a short sum; the first line that is another one is the difference.
-Where tensors lie does not count, nor whether they are pinned.
+Where tensors lie does not count, nor whether they are pinned. The same lines tell
+records that several workers of an iterable dataset give.
 
-The same lines tell records that several workers of an iterable dataset give.
+Then the loop as it is and the new loop run in turn. Starting workers takes longer than
+many steps, so both loops stay open, each with its workers. The clock of a simulated
+machine does not move while Python loads: there a step of either loop is worked out.
 """
 
 from __future__ import annotations
@@ -18,21 +21,33 @@ import itertools
 import math
 import sys
 import time
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpumagic.devices.simulated import word_of
 from gpumagic.devices.storages import tensors_within
-from gpumagic.pin_loader.batch import walk
-from gpumagic.pin_loader.loader import is_iterable_style, length_of, rebuild
-from gpumagic.pin_loader.random_state import kept
-from gpumagic.pin_loader.records import Sameness
-from gpumagic.pin_loader.trial import batches_of
+from gpumagic.pin_loader.batch import to_device, walk
+from gpumagic.pin_loader.bound import Costs, Way, step_s
+from gpumagic.pin_loader.load import no_batches
+from gpumagic.pin_loader.loader import (
+    USUAL_PREFETCH,
+    is_iterable_style,
+    length_of,
+    rebuild,
+)
+from gpumagic.pin_loader.records import EndToEnd, Sameness
+from gpumagic.pin_loader.trial import batches_of, kept
 from gpumagic.report.introspection import is_array
+from gpumagic.report.robust import verdict_of
 from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from gpumagic.devices.protocols import Runtime
     from gpumagic.pin_loader.batch import Found
+    from gpumagic.pin_loader.prefetcher import DevicePrefetcher
+    from gpumagic.pin_loader.trial import Trial
 
 _LONGEST = 60  # letters of a value
 _RECORDS = 64  # of each worker, that are looked at
@@ -160,25 +175,17 @@ def compare(
 
 
 def _compared(old: Any, new: Any, most: int, enough_s: float) -> Sameness:
-    lengths = length_of(old), length_of(new)
-    if None not in lengths and lengths[0] != lengths[1]:
-        words = f"the old loader has {lengths[0]} batches, the new one {lengths[1]}"
-        return Sameness(0, same=False, difference=words)
     seen = gone_through(old, most, enough_s)
     count = len(seen.digests)
     most = most if seen.ended else count
-    whole = seen.ended or lengths[0] == count
+    whole = seen.ended or length_of(old) == count
     found = _between(seen, gone_through(new, most))
     if found is None:
         return Sameness(count, same=True, whole=whole)
     # A difference is one of the loaders, or of random numbers.
     workers = [getattr(each, "num_workers", 0) for each in (old, new)]
-    problem = ""
     if _between(seen, gone_through(old, most)) is not None:
         problem = "the old loader itself gives other values each time"
-    elif workers[1] > 1 and not getattr(new, "in_order", True):
-        problem = "with in_order=False batches come in the order in which workers end"
-    if problem:
         return Sameness(found[0], same=None, problem=problem)
     if workers[0] != workers[1] and not is_iterable_style(_host(old)):
         alike = _twin_of(new, workers=workers[0])
@@ -212,17 +219,14 @@ def gone_through(
     patience_s: float | None = None,
 ) -> Pass:
     """Take up to so many batches of a clone, and leave all random numbers as before."""
-    with kept(loader), batches_of(loader, patience_s=patience_s) as batches:
-        return _pass(batches, most, time.monotonic() + enough_s, fewest)
-
-
-def _pass(batches: Iterable[Any], most: int, until_s: float, fewest: int) -> Pass:
     digests: list[tuple[Leaf, ...]] = []
-    for batch in batches:
-        digests.append(digest_of(batch))
-        enough = len(digests) >= fewest and time.monotonic() > until_s
-        if enough or len(digests) >= most:
-            return Pass(tuple(digests))
+    with kept(loader), batches_of(loader, patience_s=patience_s) as batches:
+        until_s = time.monotonic() + enough_s
+        for batch in batches:
+            digests.append(digest_of(batch))
+            enough = len(digests) >= fewest and time.monotonic() > until_s
+            if enough or len(digests) >= most:
+                return Pass(tuple(digests))
     return Pass(tuple(digests), ended=True)
 
 
@@ -282,3 +286,144 @@ def is_given_twice(
     if common >= _MOSTLY:
         return True
     return False if ended or not common else None
+
+
+# -------------------------------------------------------------- both loops, in turn
+
+_BATCHES, _FEWEST_BATCHES, _FEWEST_ROUNDS = 20, 4, 3
+_PAIRS, _MOST_PAIRS = 6, 20  # for a verdict
+_FEWEST_AHEAD, _MOST_AHEAD = 3, 64
+_WARM_STEPS = 2
+
+
+def worked_out(old: Costs, new: Costs, *, known: bool) -> EndToEnd:
+    """Both loops by the formulas, on a machine whose device has its own clock.
+
+    `known`: loading was timed often enough to tell both apart.
+    """
+    pair = step_s(old, Way.BLOCKING), step_s(new, Way.AHEAD)
+    found = verdict_of([pair] * (2 * _PAIRS if known else 1))
+    return EndToEnd(found, modelled=True)
+
+
+def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
+    old: Any,
+    new: DevicePrefetcher,
+    runtime: Runtime,
+    *,
+    device: int,
+    step: Callable[[Any], object],
+    about_s: float,
+    budget_s: float,
+) -> EndToEnd:
+    """Run both loops in turn, as pairs A B B A, and say which is faster, if any is.
+
+    In each run a few batches come first that do not count: those that workers had
+    prepared while the other loop ran. The device is waited for at both ends only.
+    A step of the old loop takes `about_s`.
+    """
+    import torch
+
+    place = torch.device(word_of(runtime.kind), device)
+
+    def moved_then(batch: Any) -> None:
+        step(to_device(batch, place, non_blocking=False))
+
+    with contextlib.ExitStack() as stack:
+        loops = [Loop(old, moved_then, runtime), Loop(new, step, runtime)]
+        for loop in loops:
+            stack.callback(loop.close)
+        steps = _affordable(loops, about_s, budget_s)
+        pairs = _pairs(loops, steps, budget_s)
+    return EndToEnd(verdict_of(pairs), steps)
+
+
+def _affordable(loops: Sequence[Loop], about_s: float, budget_s: float) -> int:
+    """So many steps that the pairs of a verdict fit into the budget, if that can be.
+
+    They are whole rounds of the workers of both, and both drop as many.
+    """
+    every = math.lcm(*(loop.round for loop in loops))
+    ahead = max(loop.ahead for loop in loops)
+    for loop in loops:
+        loop.ahead = ahead  # so that both are in one phase
+    fewest = max(_FEWEST_BATCHES, _FEWEST_ROUNDS * every if every > 1 else 0)
+    affordable = int(budget_s / (2 * _PAIRS) / max(about_s, 1e-6)) - every
+    wanted = min(max(affordable, fewest), max(_BATCHES, fewest))
+    return math.ceil(wanted / every) * every
+
+
+def _pairs(
+    loops: Sequence[Loop], steps: int, budget_s: float
+) -> list[tuple[float, float]]:
+    """Seconds for a step of either loop, in the order A B, B A, A B ..."""
+    for loop in loops:  # workers, libraries, memory: what is paid for once
+        loop.run(1)
+    began_s, spent = perf_counter(), 0.0
+    pairs: list[tuple[float, float]] = []
+    # A verdict is worth twice the time.
+    while len(pairs) < _MOST_PAIRS and spent < (2 if len(pairs) < _PAIRS else 1):
+        first = len(pairs) % 2
+        took_s = {at: loops[at].run(steps) for at in (first, 1 - first)}
+        pairs.append((took_s[0], took_s[1]))
+        spent = (perf_counter() - began_s) / max(budget_s, 1e-9)
+    return pairs
+
+
+class Loop:
+    """One loop, again and again: a batch, then what is done with it."""
+
+    def __init__(
+        self, loader: Any, use: Callable[[Any], object], runtime: Runtime
+    ) -> None:
+        self._loader, self._use, self._runtime = loader, use, runtime
+        self._open: Trial | None = None
+        self._taken = 0  # in this epoch
+        self._length = length_of(loader)
+        workers = getattr(loader, "num_workers", 0) or 0
+        each = getattr(loader, "prefetch_factor", None) or USUAL_PREFETCH
+        depth = getattr(loader, "depth", 0) or 0
+        # Workers hand over in bursts, one batch each: only whole rounds are compared.
+        # What may be ready before anybody asks comes faster than it can load.
+        self.round = max(workers, 1)
+        ahead = workers * each + workers + depth
+        self.ahead = min(max(ahead, _FEWEST_AHEAD), _MOST_AHEAD)
+
+    def run(self, steps: int) -> float:
+        """Run some steps, after a few batches that are dropped; from idle to idle.
+
+        Those were prepared while nobody took any. The step is run with the last few,
+        so that the device is in its stride. Returns the seconds for one step.
+        """
+        if self._length is not None and self._taken + self.ahead + steps > self._length:
+            self.close()  # better now than while it is timed
+        synchronize, now_ns = self._runtime.synchronize, self._runtime.now_ns
+        began_ns = 0
+        for at in range(-self.ahead, steps):
+            if at == 0:
+                synchronize()
+                began_ns = now_ns()
+            batch = self._next()
+            if at >= -_WARM_STEPS:
+                self._use(batch)
+            del batch
+        synchronize()
+        return (now_ns() - began_ns) / 1e9 / steps
+
+    def close(self) -> None:
+        """End the iteration, and its workers with it."""
+        trial, self._open = self._open, None
+        self._taken = 0
+        if trial is not None:
+            trial.__exit__(None, None, None)
+
+    def _next(self) -> Any:
+        for _ in range(2):
+            if self._open is None:
+                self._open = batches_of(self._loader)
+                self._open.__enter__()
+            for batch in self._open:
+                self._taken += 1
+                return batch
+            self.close()
+        raise no_batches()

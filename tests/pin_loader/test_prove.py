@@ -1,10 +1,11 @@
-"""The proof that a rebuilt loader gives the same batches, and what it finds if not."""
+"""The proof that a rebuilt loader gives the same, and how both loops are run."""
 
 from __future__ import annotations
 
 import copy
 import itertools
 import os
+from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import pytest
@@ -14,13 +15,18 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 
+from gpumagic.pin_loader.bound import Costs  # noqa: E402
 from gpumagic.pin_loader.loader import rebuild  # noqa: E402
-from gpumagic.pin_loader.same import (  # noqa: E402
+from gpumagic.pin_loader.prove import (  # noqa: E402
+    _affordable,
+    _pairs,
     compare,
     digest_of,
     given_by_all_workers,
     is_given_twice,
+    worked_out,
 )
+from gpumagic.report.robust import Verdict  # noqa: E402
 from tests.pin_loader.loader_kinds import (  # noqa: E402
     KINDS,
     Noisy,
@@ -154,3 +160,62 @@ def test_the_beginning_of_an_epoch_is_not_all_of_it():
     found = compare(old, rebuild(old).loader, batches=2)
 
     assert (found.batches, found.same, found.whole) == (2, True, False)
+
+
+# -------------------------------------------------------------- both loops, in turn
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "workers", "steps"),
+    [
+        (1.32, 1, 10),  # twelve runs of 10 steps of 10 ms, and one that is dropped
+        (1.68, 1, 13),
+        (60.0, 1, 20),  # more than so many tell nothing more
+        (1.32, 4, 12),  # whole rounds of four workers
+    ],
+)
+def test_six_pairs_of_runs_fit_into_the_budget(budget_s, workers, steps):
+    """As many steps as there is time for, in whole rounds of the workers."""
+    loop = SimpleNamespace(round=workers, ahead=3)
+
+    assert _affordable([loop, loop], 0.010, budget_s + 1e-6) == steps
+
+
+def test_the_order_of_runs_is_a_b_b_a():
+    """What drifts is shared out among both; without time there is one pair."""
+    ran = []
+
+    def loop(name):
+        return SimpleNamespace(run=lambda steps: ran.append(name) or steps)
+
+    loops = [loop("A"), loop("B")]
+    pairs = _pairs(loops, 4, 1000.0)
+
+    assert "".join(ran[2:10]) == "ABBAABBA"
+    assert set(pairs) == {(4, 4)}
+    assert len(_pairs(loops, 4, 0.0)) == 1
+
+
+def test_a_verdict_is_worth_twice_the_time(monkeypatch):
+    """Six pairs are taken where they fit into that, and else none beyond the time."""
+    now_s = [0.0]
+    monkeypatch.setattr("gpumagic.pin_loader.prove.perf_counter", lambda: now_s[0])
+
+    def run(_):
+        now_s[0] += 1
+
+    loops = [SimpleNamespace(run=run)] * 2
+    assert len(_pairs(loops, 4, 7.0)) == 6
+    assert len(_pairs(loops, 4, 4.0)) == 4
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_is_worked_out_is_as_sure_as_its_parts(known):
+    """The formulas of a step decide, but not where loading may be noise."""
+    old = Costs(load_s=3.0, link_s=1.0, blocking_s=2.0, step_s=4.0, workers=2)
+
+    found = worked_out(old, old, known=known)
+
+    assert set(found.result.pairs) == {(6.0, 4.0)}
+    assert (found.result.verdict is Verdict.FASTER) is known
+    assert (found.result.interval is None) is not known
