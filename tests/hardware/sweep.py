@@ -1,8 +1,8 @@
 """Two hundred operations, and what their kernels take on a real and a simulated GPU.
 
 Here each is judged by its kernels alone, as CUPTI tells of them; `workloads` holds
-whole calls against the clock. `python -m tests.hardware.sweep MODEL` prints the times
-on a simulated GPU as JSON, in seconds by the names of the cases.
+copies and the host against the clock. `python -m tests.hardware.sweep MODEL` prints the
+times on a simulated GPU as JSON, in seconds by the names of the cases.
 """
 
 from __future__ import annotations
