@@ -15,23 +15,15 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Workload:
-    """Something for a GPU to do.
+    """Something for a GPU to do."""
 
-    Attributes:
-        name: What it is called in the results.
-
-        prepare: Makes its tensors on a device and gives what is to be timed.
-
-        clock: By which of the two clocks it is judged: the device's own between two
-            events, or the host's until the device is idle.
-
-        times: How often the action is repeated between two readings of the clock.
-    """
-
-    name: str
+    name: str  # what it is called in the results
+    # makes its tensors on a device and gives what is to be timed
     prepare: Callable[[Any, str], Action]
+    # by which of the two clocks it is judged: the device's own between two events, or
+    # the host's until the device is idle
     clock: str = EVENTS
-    times: int = 5
+    times: int = 5  # how often the action is repeated between two readings of the clock
 
 
 def workloads(shrunk: int = 1) -> tuple[Workload, ...]:
