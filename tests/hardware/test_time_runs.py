@@ -1,24 +1,139 @@
-"""Timing beside what else is going on: captures, profilers, debug modes, streams."""
+"""One run of a cell on CUDA: what is the user's, and what goes on beside it."""
 
 from __future__ import annotations
 
+import statistics
+import threading
+import time
 import warnings
 
 import pytest
 
-from gpumagic.cuda_sync_time import compare, find_races, measure
+from gpumagic.cuda_sync_time import compare, measure
 from gpumagic.cuda_sync_time.records import Bound, FlagKind
+from gpumagic.devices import waiting
+from gpumagic.devices.accelerator import Busy, CudaRuntime
+from gpumagic.devices.opening import open_runtime
+from gpumagic.devices.waiting import POLLS_IN_A_TRACE
 from gpumagic.errors import DeviceError
-from gpumagic.report.events import SpanKind
+from gpumagic.report.events import DEVICE_KINDS, SpanKind
 from gpumagic.report.robust import Verdict
-from tests.hardware.cells import cell
+from tests.hardware.cells import cell, kinds
+
+pytestmark = pytest.mark.usefixtures("runtime")
 
 
-@pytest.fixture(autouse=True)
-def started(torch):
-    """CUDA is in use, and idle."""
-    torch.zeros(1, device="cuda")
-    torch.cuda.synchronize()
+def test_a_non_blocking_side_stream_is_in_the_time(torch, spin):
+    """50 ms that no event of the starting stream sees are waited for and flagged."""
+    side = torch.cuda.Stream()
+
+    report = measure(lambda: spin(60, side))
+
+    assert report.run.elapsed_s >= 0.045
+    assert report.run.naive_s < 0.03
+    assert report.run.events[0].elapsed_s < 0.03
+    assert report.run.tail_s > 0.03
+    assert FlagKind.TAIL in kinds(report)
+
+
+def test_the_starting_stream_leaves_no_tail(spin):
+    """Events and time agree within a tenth, and no tail is told."""
+    reports = (measure(lambda: spin(60)) for _ in range(3))
+    report = min(reports, key=lambda each: each.run.elapsed_s)  # nothing held it up
+
+    assert report.run.events[0].elapsed_s == pytest.approx(
+        report.run.elapsed_s, rel=0.1
+    )
+    assert FlagKind.TAIL not in kinds(report)
+    assert report.bound is Bound.DEVICE
+
+
+def test_a_backlog_is_told_and_not_counted(spin):
+    """60 ms of an earlier cell are waited for first."""
+    spin(60)
+
+    report = measure(lambda: spin(5))
+
+    assert report.run.backlog_s >= 0.04
+    assert report.run.elapsed_s < 0.03
+    assert FlagKind.BACKLOG in kinds(report)
+
+
+@pytest.mark.times
+def test_the_floor_of_an_idle_gpu():
+    """An empty cell is measured as its floor says, be that 20 us or, cold, 100."""
+    empty_s = [measure(lambda: None).run.elapsed_s for _ in range(200)][50:]
+    floor_s = measure(lambda: None).setting.floor_s
+
+    assert floor_s <= 200e-6
+    assert floor_s / 2 <= statistics.median(empty_s) <= 2 * floor_s
+
+
+@pytest.mark.times
+def test_idle_cells_are_not_flagged_with_a_tail():
+    """Of empty cells next to none is said to have work on other streams."""
+    reports = [measure(lambda: None) for _ in range(300)]
+    flagged = sum(FlagKind.TAIL in kinds(each) for each in reports)
+
+    assert flagged <= 3
+
+
+@pytest.mark.times
+def test_a_long_wait_ends_within_half_a_percent(torch, spin):
+    """Polled with pauses, and waited for by a helper; a virtual machine wakes late."""
+    side = torch.cuda.Stream()
+    main = measure(lambda: spin(400))
+    aside = measure(lambda: (spin(100), spin(400, side)))
+
+    assert main.run.elapsed_s == pytest.approx(main.run.events[0].elapsed_s, rel=5e-3)
+    assert aside.run.elapsed_s > main.run.elapsed_s * 0.9
+    assert FlagKind.TAIL in kinds(aside)
+
+
+def test_memory_from_the_driver_is_counted(torch):
+    """A new segment is a call; the same from the cache is none."""
+    torch.cuda.empty_cache()
+    # More than whatever is free between tensors that other tests have left.
+    nbytes = torch.cuda.memory_reserved() + (256 << 20)
+
+    def allocate():
+        return torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+
+    assert FlagKind.DRIVER_CALLS in kinds(measure(allocate))
+    assert FlagKind.DRIVER_CALLS not in kinds(measure(allocate))
+
+
+def test_a_trace_is_not_full_of_our_questions(torch, spin, tmp_path):
+    """Waiting for 60 ms on two streams leaves few calls of ours in the saved trace."""
+    file = tmp_path / "trace.json"
+
+    def code():
+        spin(30)
+        spin(60, torch.cuda.Stream())
+
+    report = measure(code, trace_file=str(file))
+
+    assert report.profile.problem is None
+    assert report.run.elapsed_s >= 0.045
+    assert file.read_text().count("cudaEventQuery") <= 4 * POLLS_IN_A_TRACE
+
+
+def test_nothing_changes_for_the_user(torch):
+    """Device, stream, random numbers and counters are as before."""
+
+    def state():
+        stats = torch.cuda.memory_stats()
+        return (
+            torch.cuda.current_device(),
+            torch.cuda.current_stream(),
+            torch.cuda.get_rng_state().tolist(),
+            {key: value for key, value in stats.items() if "peak" in key},
+        )
+
+    before = state()
+    measure(lambda: None)
+
+    assert state() == before
 
 
 @pytest.fixture
@@ -30,32 +145,12 @@ def x(torch):
     return made
 
 
-def kinds(report):
-    """The kinds of its flags."""
-    return {flag.kind for flag in report.flags}
-
-
 def waits(report):
     """What waits, by the line that it is in."""
     return [(each.line.source, each.what, each.times) for each in report.syncs]
 
 
 # ------------------------------------------------------------------ times and events
-
-
-def test_one_run_is_as_long_as_its_kernels(spin):
-    """By events, by the profiler, and by the clock: 10, 20 and 40 ms are in ratio."""
-    runs = [measure(lambda n=n: spin(n), profile=True) for n in (10, 20, 40)]
-
-    busy = [each.profile.busy_s for each in runs]
-    assert busy[1] == pytest.approx(2 * busy[0], rel=0.02)
-    assert busy[2] == pytest.approx(4 * busy[0], rel=0.02)
-    # A host that is held up between its calls lets the device be idle meanwhile.
-    over = [each.run.events[0].elapsed_s / each.profile.busy_s for each in runs]
-    assert min(over) == pytest.approx(1, rel=0.05)
-    for each in runs:
-        assert each.run.elapsed_s >= each.profile.busy_s
-        assert each.bound is Bound.DEVICE
 
 
 def test_streams_at_once_are_as_long_as_the_longest(torch, spin):
@@ -218,22 +313,6 @@ def test_a_wait_of_the_cell_s_is_its_own_also_where_it_raises(torch, x, mode):
     )
 
 
-def test_a_mode_that_the_cell_sets_stays(torch, x):
-    """It is the user's from then on."""
-
-    def code():
-        torch.cuda.set_sync_debug_mode("error")
-        x.add_(1)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        measure(code, syncs=True)
-    kept = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("default")
-
-    assert kept == 2
-
-
 # ----------------------------------------------------------------------------- waits
 
 
@@ -260,34 +339,110 @@ if x.sum() > 0:
     assert measure(cell(text, x=x, torch=torch), syncs=True).reads == ()
 
 
-def test_a_copy_from_pageable_memory_waits_and_a_pinned_one_does_not(torch, x):
-    """Blocking ones are noted, whatever memory they come from."""
-    pageable, pinned = torch.ones(1 << 16), torch.ones(1 << 16).pin_memory()
-    text = """\
-x.copy_(pageable)
-x.copy_(pinned)
-x.copy_(pinned, non_blocking=True)
-"""
-    report = measure(cell(text, x=x, pageable=pageable, pinned=pinned), syncs=True)
-
-    assert sorted(each.line.source for each in report.syncs) == [
-        "x.copy_(pageable)",
-        "x.copy_(pinned)",
-    ]
+# ---------------------------------------------------------- ours and the user's
 
 
-# ----------------------------------------------------------------------------- races
+LATE_S = 0.03  # so much later a busy machine may do what is asked of it
 
 
-def test_a_missing_wait_is_told_once_however_often_it_is_met(torch, x):
-    """What comes behind a race is judged as if it had been mended."""
+@pytest.fixture
+def late_helper(monkeypatch):
+    """On a busy machine it takes a while until a thread begins."""
+    run = waiting._Helper.run
+
+    def later(helper):
+        time.sleep(LATE_S)
+        run(helper)
+
+    monkeypatch.setattr(waiting._Helper, "run", later)
+
+
+@pytest.mark.usefixtures("late_helper")
+def test_the_start_of_the_waiting_thread_is_no_work(spin):
+    """A loop on the stream that the cell began on leaves no tail."""
+
+    def loop():
+        for _ in range(20):
+            spin(5)
+
+    report = measure(loop)
+
+    assert report.run.elapsed_s > 0.1
+    assert report.run.tail_s < LATE_S / 2
+    assert FlagKind.TAIL not in kinds(report)
+
+
+@pytest.mark.usefixtures("late_helper")
+def test_work_on_another_stream_is_told_as_far_as_it_was_seen(torch, spin):
+    """What ran while the waiting thread began is in the time, and not in the tail."""
     side = torch.cuda.Stream()
-    text = """\
-x.add_(1)
-with torch.cuda.stream(side):
-    y = x * 2
-    z = x * 3
-"""
-    found = find_races(cell(text, x=x, side=side, torch=torch)).races
 
-    assert len(found) == 1
+    report = measure(lambda: (spin(60), spin(260, side)))
+
+    assert 0.2 - LATE_S - 0.02 < report.run.tail_s < 0.2
+    assert FlagKind.TAIL in kinds(report)
+
+
+def test_the_last_wait_is_the_code_s_thread_s(spin):
+    """In a profile of a long run no thread of ours has a lane of its own."""
+    report = measure(lambda: spin(120), profile=True)
+
+    host = [each for each in report.profile.spans if each.kind not in DEVICE_KINDS]
+    assert {each.thread for each in host} == {0}
+    waits = [each for each in host if each.kind is SpanKind.WAIT]
+    assert sum(each.end_s - each.start_s for each in waits) > 0.05
+    assert "thread 1" not in str(report)
+
+
+def test_a_thread_of_the_user_s_has_a_lane_of_its_own(torch, spin):
+    """Also where it does nothing but wait."""
+
+    def waits():
+        torch.cuda.synchronize()
+
+    def code():
+        spin(30)
+        thread = threading.Thread(target=waits)
+        thread.start()
+        thread.join()
+        spin(90)
+
+    report = measure(code, profile=True)
+
+    host = [each for each in report.profile.spans if each.kind not in DEVICE_KINDS]
+    assert {each.thread for each in host} == {0, 1}
+
+
+class Late(CudaRuntime):
+    """CUDA on a machine whose processor comes back to the process later."""
+
+    def synchronize(self):
+        """As late as that."""
+        super().synchronize()
+        time.sleep(LATE_S)
+
+
+def test_the_gpu_is_kept_busy_for_as_long_as_is_said(torch):
+    """By its own clock, whatever the host is doing when that is measured."""
+    runtime = Late(torch)
+    busy = Busy(runtime, 0)
+    stream = runtime.current_stream(0)
+
+    start = runtime.record(stream)
+    busy.submit(0.02)
+    took_s = runtime.elapsed_s(start, runtime.record(stream))
+
+    assert took_s == pytest.approx(0.02, rel=0.02)
+
+
+def test_waits_of_ours_are_not_the_user_s(spin):
+    """Whoever of ours waits; what the user waits for is noted as ever."""
+    runtime = open_runtime("cuda")
+
+    with runtime.watch_syncs() as seen:
+        spin(2)
+        runtime.synchronize()
+        runtime.wait(runtime.record(None))
+        runtime.record(None).synchronize()
+
+    assert [each.what for each in seen] == ["event.synchronize()"]
