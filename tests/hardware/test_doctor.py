@@ -105,18 +105,3 @@ def test_the_doctor_knows_every_state_of_a_machine(count, tmp_path):
     assert found["hidden"].startswith(f"{gpus}, all hidden by CUDA_VISIBLE_DEVICES")
     assert found["lost"].startswith("CUDA in this process: lost: this process was")
     assert found["untouched"]
-
-
-def test_the_doctor_tells_of_slices_that_torch_can_use():
-    """On a machine with MIG, with a slice chosen: it is one of what is there."""
-    code = """
-import torch
-torch.ones(2, device="cuda")
-show(said=typed("%gpu_doctor"), name=torch.cuda.get_device_name())
-"""
-    slice_ = "MIG-bbbb1111-2222-4333-8444-555566667777"
-    found = machines.run(code, "mig_with_holes", CUDA_VISIBLE_DEVICES=slice_)
-
-    assert found["said"].startswith("Ready: 1 of ")
-    assert "split by MIG, with 2 slices" in " ".join(found["said"].split())
-    assert "too late" not in found["said"]
