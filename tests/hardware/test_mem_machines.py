@@ -141,9 +141,11 @@ show(
 """
 
 
-def test_each_gpu_has_its_own_account():
+def test_each_gpu_has_its_own_account(tmp_path):
     """Changes, lines, names, fits and what comes back; and which of them ran out."""
-    found = machines.run(_TWO, "idle_four_gpus", CUDA_VISIBLE_DEVICES="0,1")
+    # In a folder of its own the stand-in counts nobody else's memory.
+    alone = {"CUDA_VISIBLE_DEVICES": "0,1", "GPUMAGIC_FAKE_USAGE": str(tmp_path)}
+    found = machines.run(_TWO, "idle_four_gpus", **alone)
 
     each = [[0, 5 * MIB], [1, 5 * MIB]]
     assert found["changed"] == sorted(found["lines"]) == each

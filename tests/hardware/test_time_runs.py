@@ -55,7 +55,7 @@ def test_a_backlog_is_told_and_not_counted(spin):
     report = measure(lambda: spin(5))
 
     assert report.run.backlog_s >= 0.04
-    assert report.run.elapsed_s < 0.03
+    assert report.run.elapsed_s < 0.05  # 65 ms with it, and a host may be held up
     assert FlagKind.BACKLOG in kinds(report)
 
 
