@@ -40,8 +40,7 @@ def flight(*, asks_for_calls: bool = True) -> dict[str, Any] | None:
     In the shape in which it travels: see `answers.Flight`.
     """
     if (roll := _roll()) is not None:
-        wait, is_open = roll.wait, roll.broken_off
-        is_open = is_open if wait is None else wait.call
+        is_open = roll.under_way
         return {
             "under_way": [_row_of(is_open)] if is_open else [],
             "last": [_row_of(call) for call in tuple(roll.last.values())],
@@ -78,7 +77,7 @@ def numbers() -> dict[str, int]:
 def _roll() -> Any:
     """What groups of simulated GPUs have written down, which is read in its place."""
     roll = getattr(simulated_box(), "roll", None)
-    return roll if roll is not None and (roll.last or roll.wait) else None
+    return roll if roll is not None and roll.last else None
 
 
 def _row_of(call: Any) -> list[Any]:

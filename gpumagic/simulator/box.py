@@ -212,7 +212,7 @@ class Box:
         Each has its group and number, the name of its kernel, bytes and ranks, when the
         host called it, and when it started and ended on the machine's clock.
         """
-        return tuple(self._simulation.ranks.calls) if self._simulation else ()
+        return tuple(self._simulation.roll.calls) if self._simulation else ()
 
     @property
     def roll(self) -> Roll | None:
@@ -220,7 +220,7 @@ class Box:
 
         To be looked at from any thread: it is never waited for.
         """
-        return self._simulation.ranks.roll if self._simulation else None
+        return self._simulation.roll if self._simulation else None
 
     @property
     def races(self) -> RacesReport:

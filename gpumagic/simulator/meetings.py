@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -14,7 +13,7 @@ class GroupCall(NamedTuple):
     """A collective that this process has called."""
 
     group: str  # what torch calls the group
-    number: int  # how many the group had called before, and this one
+    number: int  # how many the group had called before
     name: str  # as torch's function is called
     nbytes: int  # what it moves
 
@@ -22,18 +21,11 @@ class GroupCall(NamedTuple):
         return f"{self.name} of {self.nbytes} bytes"
 
 
-class Wait(NamedTuple):
-    """What the host waits in, and since when by `time.monotonic`."""
-
-    call: GroupCall
-    since_s: float
-
-
 class CollectiveCall(NamedTuple):
     """One collective, as this process took part in it."""
 
     group: str  # the name that torch has for the group
-    number: int  # how many the group had called before, and this one
+    number: int  # how many the group had called before
     name: str  # of the kernel
     nbytes: int  # what it moved: the tensor that is reduced or sent, or all parts
     called_ns: int  # when the host called it
@@ -44,31 +36,31 @@ class CollectiveCall(NamedTuple):
 
 
 class Roll:
-    """Which collectives this process has called, and which its host waits in.
+    """What all groups of a process share: which collectives it has called.
 
     Other threads look at it while the host waits: whatever they read was put there at
     once, without a lock.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, host: int) -> None:
+        self.host = host  # which node this process is on
+        self.calls: list[CollectiveCall] = []
         self.last: dict[str, GroupCall] = {}  # by group
-        self.wait: Wait | None = None
-        # what it last waited in, if Ctrl-C has ended that and nothing was called since
-        self.broken_off: GroupCall | None = None
+        # what the host waits in, or waited in last if Ctrl-C has ended that
+        self.under_way: GroupCall | None = None
 
     def called(self, call: GroupCall) -> None:
         """A collective is called; all members do so in the same order."""
         self.last[call.group] = call
-        self.broken_off = None
+        self.under_way = None
 
     @contextlib.contextmanager
     def waiting(self, call: GroupCall) -> Iterator[None]:
         """The host waits in a collective during the block."""
-        self.wait = Wait(call, time.monotonic())
+        self.under_way = call
         try:
             yield
-        except KeyboardInterrupt:
-            self.broken_off = call
+        except Exception:
+            self.under_way = None
             raise
-        finally:
-            self.wait = None
+        self.under_way = None

@@ -9,7 +9,7 @@ import pytest
 
 import gpumagic
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-from gpumagic.simulator.backend.race_warnings import DataRace
+from gpumagic.simulator.backend.simulation import DataRace
 from tests.pin_loader.known_wrong import WRONG
 from tests.pin_loader.prefetch_programs import (
     Consumer,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gpumagic
-from gpumagic.simulator.backend.race_warnings import DataRace
+from gpumagic.simulator.backend.simulation import DataRace
 from tests.simulator.right_feeding import RIGHT
 from tests.simulator.wrong_feeding import WRONG
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gpumagic
-from gpumagic.simulator.backend.race_warnings import DataRace
+from gpumagic.simulator.backend.simulation import DataRace
 from gpumagic.simulator.backend.refusals import NotSimulated
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gpumagic
-from gpumagic.simulator.backend.race_warnings import DataRace
+from gpumagic.simulator.backend.simulation import DataRace
 
 BUSY = 1024  # a matmul of this size keeps a stream busy for a while
 

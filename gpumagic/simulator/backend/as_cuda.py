@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpumagic.simulator.backend.graphs import Graphs
-from gpumagic.simulator.backend.memory_history import memory_names
+from gpumagic.simulator.backend.graphs import graph_names, is_captured
 from gpumagic.simulator.backend.operations import overload_of
 from gpumagic.simulator.backend.refusals import refusing
 from gpumagic.simulator.backend.registration import NAME
-from gpumagic.simulator.backend.stand_ins import StandIns
+from gpumagic.simulator.backend.torch_sim import memory_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -95,28 +94,28 @@ def answer_to_cuda(simulation: Simulation) -> None:
     simulation.shown_type = CUDA
 
 
-@contextlib.contextmanager
-def standing_in(simulation: Simulation, torch_sim: TorchSim) -> Iterator[None]:
-    """While this is entered, code that says "cuda" runs on the simulation."""
+def stand_in_for_cuda(
+    simulation: Simulation,
+    torch_sim: TorchSim,
+    undo: contextlib.ExitStack,
+    put: Callable[[Any, str, Any], None],
+) -> None:
+    """Until this is undone, code that says "cuda" runs on the simulation."""
     names = Names(simulation)
-    with contextlib.ExitStack() as undo:
-        graphs = Graphs(simulation, torch_sim)
-        undo.callback(graphs.end, abandon=True)
-        undo.callback(_forget_default_device)
-        _put_factories(names, undo)
-        stand_ins = StandIns(undo)
-        for target, name, replacement in (
-            *_devices(names),
-            *_autocast(),
-            *_words(simulation, torch_sim, graphs),
-            *memory_names(simulation, torch_sim),
-        ):
-            stand_ins.put(target, name, replacement)
-        # The parameters of lazy modules know by identity what may be done with them.
-        lazy, moves = torch.nn.parameter.UninitializedTensorMixin, torch.Tensor
-        allowed = [*lazy._allowed_methods, moves.to, moves.cuda]
-        stand_ins.put(lazy, "_allowed_methods", allowed)
-        yield
+    undo.callback(_end_capture, simulation)
+    undo.callback(_forget_default_device)
+    _put_factories(names, undo)
+    for target, name, replacement in (
+        *_devices(names),
+        *_autocast(),
+        *_words(simulation, torch_sim),
+        *memory_names(simulation, torch_sim),
+    ):
+        put(target, name, replacement)
+    # The parameters of lazy modules know by identity what may be done with them.
+    lazy, moves = torch.nn.parameter.UninitializedTensorMixin, torch.Tensor
+    allowed = [*lazy._allowed_methods, moves.to, moves.cuda]
+    put(lazy, "_allowed_methods", allowed)
 
 
 class Names:
@@ -275,6 +274,11 @@ def _in_default_device(names: Names) -> Callable[..., Any]:
     return run
 
 
+def _end_capture(simulation: Simulation) -> None:
+    if simulation.capture is not None:
+        simulation.capture.capture_end()
+
+
 def _forget_default_device() -> None:
     """A default device that is gone would make every factory fail."""
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
@@ -322,13 +326,11 @@ def _autocast() -> Iterator[Replacement]:
 # ------------------------------------------------------------------ torch.cuda
 
 
-def _words(
-    simulation: Simulation, torch_sim: TorchSim, graphs: Graphs
-) -> Iterator[Replacement]:
+def _words(simulation: Simulation, torch_sim: TorchSim) -> Iterator[Replacement]:
     """`torch.cuda`: each of its names answered, or refused by name."""
     offered = {
         **torch_sim.as_mapping(),
-        **graphs.as_mapping(),
+        **graph_names(simulation),
         "default_generators": tuple(simulation.generators.values()),
         "_initialized": True,
     }
@@ -351,8 +353,13 @@ def _words(
     yield profile, "__init__", _recording_no_kernels(profile.__init__)
     yield torch.accelerator, "current_accelerator", lambda *_, **__: torch.device(CUDA)
     yield torch._C, "_cuda_clearCublasWorkspaces", torch_sim.clear_workspaces
-    stream = offered["Stream"]
-    yield stream, "is_capturing", lambda self: graphs.captures(self._simulated)
+    yield torch._C, "_host_emptyCache", lambda: None
+    yield torch.cuda.graph, "default_capture_stream", None  # none of another machine
+    yield (
+        offered["Stream"],
+        "is_capturing",
+        lambda self: is_captured(simulation, self._simulated),
+    )
 
 
 def _must_be_refused(name: str, value: Any) -> bool:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.backend.host_memory import foresee, may_be_large
 from gpumagic.simulator.backend.operations import INDICES, MASKS
+from gpumagic.simulator.backend.tensors import operand_of
 from gpumagic.simulator.kernel_times import Blocks
 from gpumagic.simulator.operators import strided_rule
 

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gpumagic.simulator.backend.books import return_block
 from gpumagic.simulator.backend.call import General
 from gpumagic.simulator.backend.operations import Operation, overload_of
-from gpumagic.simulator.backend.refusals import NO_SPARSE, refusing
+from gpumagic.simulator.backend.refusals import NO_SPARSE, not_simulated, refusing
 from gpumagic.simulator.backend.registration import lies_there
 from gpumagic.simulator.backend.transfers import refuse_layout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.simulated_gpu import SimulatedGpu
@@ -209,3 +210,48 @@ def _index_put(simulation: Simulation, name: str) -> Callable[..., Any]:
         return general(target, indices, there, accumulate, *more)
 
     return kernel
+
+
+def resized_storages(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
+    """What to put in the place of torch's own while on: object, name, replacement.
+
+    FSDP empties storages that it will gather again. torch's C++ cannot resize memory
+    that it was handed: what changes is the simulated memory, and the twin keeps the
+    bytes that it was made with.
+    """
+    storage = torch.UntypedStorage
+    original, capacity = storage.resize_, torch._C.StorageBase.nbytes
+
+    def resize_(storage: Any, nbytes: int) -> Any:
+        memory = getattr(storage, "_gpumagic", None)
+        if memory is None or memory.life is None:
+            return original(storage, nbytes)
+        if nbytes > capacity(storage):
+            raise not_simulated(
+                "storages that become larger than they were made",
+                "let tensor.resize_(...) do it",
+            )
+        if nbytes == storage.nbytes():
+            return storage
+        life, stream = memory.life, simulation.stream(memory.gpu)
+        with simulation.books() as tracker:
+            block, accesses = None, memory.accesses
+            if nbytes:
+                block, accesses = simulation.take(nbytes, memory.gpu, stream)
+            return_block(tracker, life)
+            memory.accesses = life.accesses = accesses
+            memory.whole = accesses, 0, nbytes, None
+            life.block, life.stream, life.recorded = block, stream, ()
+        storage._gpumagic_nbytes = nbytes
+        return storage
+
+    def asking(original: Callable[[Any], int]) -> Callable[[Any], int]:
+        def size(self: Any) -> int:
+            resized: int | None = getattr(self, "_gpumagic_nbytes", None)
+            return original(self) if resized is None else resized
+
+        return size
+
+    yield storage, "resize_", resize_
+    for name in ("nbytes", "size", "__len__"):
+        yield storage, name, asking(getattr(storage, name))

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.backend.call import Call, General, give_generator, work_of
 from gpumagic.simulator.backend.host_memory import WATCHED_BYTES, foresee, may_be_large
 from gpumagic.simulator.backend.operations import Operation
 from gpumagic.simulator.backend.refusals import NO_SPARSE, refusing
 from gpumagic.simulator.backend.registration import KEY
+from gpumagic.simulator.backend.tensors import operand_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpumagic.simulator.backend import attention, precision
-from gpumagic.simulator.backend.cuda_only import DROPOUT, MADE
+from gpumagic.simulator.backend import special
 from gpumagic.simulator.operators import (
     Kind,
     Rule,
@@ -93,7 +92,7 @@ class Operation:
         arguments, returns = schema.arguments, schema.returns
         base, _, kind = name.removeprefix(_NAMESPACE).partition(".")
         self.name = name  # as torch's dispatcher spells it, "aten::add.Tensor"
-        made = MADE.get(name.removeprefix(_NAMESPACE))
+        made = special.MADE.get(name.removeprefix(_NAMESPACE))
         self.call: Callable[..., Any] = made or overload._op
         has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
         # nothing computes it here
@@ -111,10 +110,10 @@ class Operation:
             self.work = _flop_formula(getattr(torch.ops.aten, functional))
         if functional in _CONVOLUTIONS:
             self.work = _convolution
-        if base.startswith(attention.FUSED):
+        if base.startswith(special.FUSED):
             back = base.endswith("_backward")
-            self.work = attention.work(back)
-            self.name = attention.FLASH + ("_backward" if back else "")
+            self.work = special.attention_work(back)
+            self.name = special.FLASH + ("_backward" if back else "")
         self.copies = base == "clone"
         self.blocks = _counting_blocks(base, self.rule)
         self.single = len(returns) == 1 and str(returns[0].type) == "Tensor"
@@ -141,9 +140,9 @@ class Operation:
         self.over_lists = base.startswith("_foreach_")
         is_slow = self.rule.kind in _SLOW_IN_HALF and made is None
         if is_slow or base.startswith(_CELLS):
-            self.call = precision.in_single(self.call, self.written)
+            self.call = special.in_single(self.call, self.written)
         names = {each.name for each in arguments}
-        self.takes_generator = "generator" in names or base == DROPOUT
+        self.takes_generator = "generator" in names or base == special.DROPOUT
         self.generator_at = next(
             (i for i, each in enumerate(arguments) if each.name == "generator"),
             len(arguments),
@@ -173,7 +172,7 @@ class Operation:
         `NotImplemented` where there is none. No frame may hold the error: in a circle
         with it, the tensors of a call that has failed would live on.
         """
-        return precision.widened(self.call, self.written, args, named)
+        return special.widened(self.call, self.written, args, named)
 
     def rule_by_shape(self, twins: Sequence[Any], *, dense: bool) -> Rule:
         """What it costs on operands of these shapes."""

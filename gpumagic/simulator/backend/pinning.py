@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpumagic.simulator.accesses import Accesses
-from gpumagic.simulator.backend.addresses import operand_of
+from gpumagic.simulator.backend.tensors import operand_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpumagic.simulator.backend.process_groups import process_groups
 from gpumagic.simulator.backend.registration import NAME
 
 if TYPE_CHECKING:
@@ -46,7 +45,10 @@ def several_gpus(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
     replicas = sys.modules["torch.nn.parallel.parallel_apply"]  # hidden by its function
     in_turn = types.SimpleNamespace(Thread=_InTurn, Lock=threading.Lock)
     yield replicas, "threading", in_turn
-    yield from process_groups(simulation)
+    if torch.distributed.is_available():
+        from gpumagic.simulator.backend.process_groups import process_groups
+
+        yield from process_groups(simulation)
 
 
 class _InTurn(threading.Thread):

@@ -7,40 +7,49 @@ find there what they need of each other.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
+import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gpumagic.devices.protocols import Initialisation
-from gpumagic.report.places import Places
+from gpumagic.report.events import SeenRace
+from gpumagic.report.introspection import is_truly
+from gpumagic.report.places import Place, PlaceMark, Places, code_line, place_text
 from gpumagic.simulator.backend.books import Books
 from gpumagic.simulator.backend.host_memory import require_room
-from gpumagic.simulator.backend.polling import Polling
-from gpumagic.simulator.backend.process_groups import Ranks
-from gpumagic.simulator.backend.race_warnings import RaceWarnings
 from gpumagic.simulator.backend.refusals import refuse_in_child
 from gpumagic.simulator.backend.registration import NAME
+from gpumagic.simulator.backend.streams import Polling, Stream, name_of
 from gpumagic.simulator.backend.tensors import Tensors
+from gpumagic.simulator.meetings import Roll
 from gpumagic.simulator.operators import Kind, dtype_word
+from gpumagic.simulator.races import hint, problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
+    from gpumagic.simulator.backend.graphs import CUDAGraph
     from gpumagic.simulator.backend.interrupts import Interrupts
     from gpumagic.simulator.backend.streams import Generator
     from gpumagic.simulator.box import Box
+    from gpumagic.simulator.races import Race
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
 _REMEMBERED = 1 << 16  # forward operations; a graph that is older lost its streams
 _OF_A_LEAF = (1 << 64) - 1  # the number of every node that sums a leaf's gradients
+_OF_THE_SHELL = ("In", "Out")
 _POISON_BYTE = 0xFF  # NaN in every floating point type, -1 in the integers
+
+
+_Line = tuple[str, int | None, int | None]
 
 
 class Here(threading.local):
@@ -91,7 +100,8 @@ class Simulation:
         self.backward = BackwardStreams(self)
         self.foresee = functools.partial(require_room, self)
         self.polling = Polling(self)
-        self.ranks = Ranks(box.seat.host)
+        self.roll = Roll(box.seat.host)
+        self.capture: CUDAGraph | None = None  # the graph that is being captured
         self.on = True
         self.side_streams = False  # whether any was ever used
         books = Books(self)
@@ -181,6 +191,81 @@ class Simulation:
     def says(self, text: str) -> str:
         """A message of CUDA's, with the label that every simulated thing has."""
         return f"{text} [{self.label}]"
+
+
+class DataRace(RuntimeWarning):
+    """Two accesses of the same memory that nothing orders."""
+
+
+class RaceWarnings:
+    """The races of one simulation, as its user hears of them."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self.found: list[Race] = []  # all of them, in their order
+        # those who take the races that are found, in the place of a warning
+        self.collectors: list[Callable[[Race], None]] = []
+        self._told: set[tuple[_Line, _Line]] = set()  # races whose lines are known
+
+    def tell(self, races: Sequence[Race]) -> None:
+        """Warn of each race once for its two places, unless somebody collects them."""
+        for race in races:
+            self.found.append(race)
+            if self.collectors:
+                for collect in tuple(self.collectors):
+                    collect(race)
+                continue
+            ticket = _line(race.earlier_place), _line(race.later_place)
+            if ticket not in self._told:
+                self._told.add(ticket)
+                seen = self.in_words(race)
+                said = f"{self._simulation.label}: {seen.problem}\n  -> {seen.hint}"
+                warn_at(race.later_place, said, DataRace)
+
+    def in_words(self, race: Race) -> SeenRace:
+        """A race with streams by the names that they have now."""
+        words = race, self._stream_name, place_text
+        lines = code_line(race.earlier_place), code_line(race.later_place)
+        return SeenRace(problem(*words), hint(*words), *lines)
+
+    def _stream_name(self, order: int) -> str:
+        """What to type for a stream of the tracker."""
+        streams = (
+            stream
+            for gpu in self._simulation.machine.all_gpus
+            for stream in gpu.streams.values()
+            if stream.order == order
+        )
+        stream = next(streams)
+        if stream.number:
+            return _typed_for(stream) or f"<{name_of(stream)}>"
+        word = self._simulation.shown_type
+        return f"torch.{word}.default_stream({stream.gpu.index or ''})"
+
+
+def _typed_for(stream: SimulatedStream) -> str | None:
+    """The name of the notebook or the script that a stream has."""
+    for name, value in tuple(vars(sys.modules["__main__"]).items()):
+        if name[0] == "_" or name in _OF_THE_SHELL:
+            continue
+        if is_truly(value, Stream) and value._simulated is stream:
+            return name
+    return None
+
+
+def _line(mark: PlaceMark | None) -> _Line:
+    """A cell that is run again is another one: who runs it again wants to see it."""
+    if mark is None:
+        return "", None, None
+    place = Place(*mark)
+    return place.file, place.line, place.cell
+
+
+def warn_at(mark: PlaceMark | None, text: str, category: type[Warning]) -> None:
+    """A warning that points at the user's line, each one shown."""
+    place = None if mark is None else Place(*mark)
+    file, line = (place.shown_file, place.line) if place else ("<unknown>", None)
+    warnings.warn_explicit(text, category, file, line or 1)
 
 
 class BackwardStreams:

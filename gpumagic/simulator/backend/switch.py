@@ -6,20 +6,16 @@ import contextlib
 import functools
 import signal
 import time
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gpumagic.notebook.faults import CellEvents
 from gpumagic.report.frontend import running_shell
-from gpumagic.simulator.backend.addresses import (
-    resized_storages,
-    simulated_addresses,
-)
-from gpumagic.simulator.backend.attention import attention_entry
 from gpumagic.simulator.backend.autocast import KEY as AUTOCAST
 from gpumagic.simulator.backend.autocast import autocast_kernels
-from gpumagic.simulator.backend.handwritten import handwritten
+from gpumagic.simulator.backend.handwritten import handwritten, resized_storages
 from gpumagic.simulator.backend.in_flight import Flights
 from gpumagic.simulator.backend.kernels import kernels_on
 from gpumagic.simulator.backend.operations import names_to_register
@@ -32,9 +28,9 @@ from gpumagic.simulator.backend.refusals import refuse_in_child, refused_everywh
 from gpumagic.simulator.backend.registration import KEY, NAME, lies_there
 from gpumagic.simulator.backend.several_gpus import several_gpus
 from gpumagic.simulator.backend.simulation import finishing
-from gpumagic.simulator.backend.stand_ins import StandIns
+from gpumagic.simulator.backend.special import attention_entry
 from gpumagic.simulator.backend.streams import Event, Generator, GeneratorClass, Stream
-from gpumagic.simulator.backend.tensors import holds_either
+from gpumagic.simulator.backend.tensors import holds_either, simulated_addresses
 from gpumagic.simulator.backend.torch_sim import TorchSim
 from gpumagic.simulator.backend.transfers import Transfers, assigning
 
@@ -45,6 +41,8 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation
 
 _BEFORE_TORCHS_OWN = 4
+_ABSENT: Any = object()
+_FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType)
 
 
 class Switch:
@@ -70,12 +68,12 @@ class Switch:
             torch_sim = TorchSim(simulation, classes)
             undo.callback(self._module.routes.lead)
             self._register_kernels(undo, flights)
-            stand_ins = StandIns(undo)
+            put = functools.partial(stand_in, undo)
             for target, replacements in self._replacements(classes, torch_sim):
                 for name in filter(functools.partial(hasattr, target), replacements):
-                    stand_ins.put(target, name, replacements[name])
+                    put(target, name, replacements[name])
             for target, name, replacement in several_gpus(simulation):
-                stand_ins.put(target, name, replacement)
+                put(target, name, replacement)
             undo.callback(
                 torch.autograd.set_multithreading_enabled, simulation.engine_threads
             )
@@ -87,9 +85,9 @@ class Switch:
             self._module.offer(box, torch_sim.as_mapping())
             undo.callback(self._module.offer, None, None)
             if as_cuda:
-                from gpumagic.simulator.backend.as_cuda import standing_in
+                from gpumagic.simulator.backend.as_cuda import stand_in_for_cuda
 
-                undo.enter_context(standing_in(simulation, torch_sim))
+                stand_in_for_cuda(simulation, torch_sim, undo, put)
             self._undo = undo.pop_all()
 
     def off(self) -> None:
@@ -232,6 +230,37 @@ class _Library:
         if library is None:
             library = self._by_key[key] = self._make("IMPL", "aten", key, "", 0)
         library.impl(name, key, kernel)
+
+
+def stand_in(
+    undo: contextlib.ExitStack, target: Any, name: str, replacement: Any
+) -> None:
+    """Put one into a module or a class; torch may have no such name."""
+    from torch.jit import _builtins
+    from torch.utils import _device
+
+    original = vars(target).get(name, _ABSENT)
+    if original is _ABSENT:
+        undo.callback(delattr, target, name)
+    else:
+        undo.callback(setattr, target, name, original)
+        if isinstance(original, staticmethod):
+            replacement = staticmethod(replacement)
+    setattr(target, name, replacement)
+    if type(original) not in _FUNCTIONS:
+        return
+    if isinstance(replacement, types.FunctionType):  # pickled by its name
+        functools.update_wrapper(replacement, original)
+    # What torch's tables say of one of its functions holds for its stand-in.
+    operator = _builtins._find_builtin(original)
+    if operator is not None:
+        table = _builtins._get_builtin_table()
+        table[id(replacement)] = operator
+        undo.callback(table.pop, id(replacement), None)
+    known = _device._device_constructors()
+    if original in known:
+        known.add(replacement)
+        undo.callback(known.discard, replacement)
 
 
 def make_classes(simulation: Simulation) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import functools
 import struct
 import threading
 import weakref
@@ -23,11 +24,13 @@ import torch
 
 from gpumagic.errors import DeviceError
 from gpumagic.simulator.accesses import Accesses
+from gpumagic.simulator.backend.registration import NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gpumagic.simulator.accesses import Operand
+    from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
 HOST, EXTENSION = 1, 12  # DLPack's numbers for kinds of devices
@@ -91,7 +94,7 @@ class Tensors:
         """
         types, make, over_storage = self._types, self._make, self._over_storage
         died, lives = self.freed.append, self.lives
-        # The host's address: programs are told another, see `addresses`.
+        # The host's address: programs are told another one, see below.
         pointer_of = torch._C.TensorBase.data_ptr
 
         def wrap(twin: Any, stream: SimulatedStream, block: Any, whole: Operand) -> Any:
@@ -264,6 +267,78 @@ def holds_either() -> Callable[[Any, Any], bool]:
         return all(any(map(keys_of(each).has, dense)) for each in (tensor, other))
 
     return kernel
+
+
+def operand_of(tensor: Any, memory: Any) -> tuple[Operand, int]:
+    """The bytes between the first and the last, and how many of them are touched.
+
+    `memory` is that of its storage, on the device or pinned. An expanded dimension is
+    read once: its elements are the same bytes.
+    """
+    itemsize = tensor.element_size()
+    low = tensor.storage_offset() * itemsize
+    if tensor.is_contiguous():  # nearly all are
+        nbytes = tensor.numel() * itemsize
+        return (memory.accesses, low, low + nbytes, None), nbytes
+    sizes, strides = tensor.size(), tensor.stride()
+    reach = touched = 1
+    for size, stride in zip(sizes, strides, strict=True):
+        if size == 0:
+            return (memory.accesses, low, low, None), 0
+        reach += (size - 1) * stride
+        touched *= size if stride else 1
+    nbytes = min(touched, reach) * itemsize
+    dense = touched == reach
+    layout = (
+        None
+        if dense
+        else (low, (*sizes,), (*(stride * itemsize for stride in strides),), itemsize)
+    )
+    return (memory.accesses, low, low + reach * itemsize, layout), nbytes
+
+
+def simulated_addresses(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
+    """What to put in the place of torch's own while on: object, name, replacement.
+
+    The storage of a simulated tensor points at host memory, where its numbers are.
+    torch's C++ needs that pointer, and nobody else does: programs compare addresses,
+    look them up in a memory snapshot, or see that memory was used again. So what is
+    written in Python is told the address of the block in the simulated memory.
+    """
+    base, of_storage = torch._C.TensorBase, torch._C.StorageBase.data_ptr
+    device_of, claimed = base.device.__get__, simulation.tensors.claimed
+
+    def of_tensor(plain: Callable[..., int]) -> Callable[..., int]:
+        @functools.wraps(plain)
+        def data_ptr(self: Any) -> int:
+            pointer = plain(self)  # first: it refuses what has no memory
+            if not pointer or device_of(self).type != NAME:
+                return pointer
+            begins = _base(claimed(self))
+            if begins is None:
+                return pointer
+            offset_bytes: int = self.storage_offset() * self.element_size()
+            return begins + offset_bytes
+
+        return data_ptr
+
+    @functools.wraps(of_storage)
+    def data_ptr(self: Any) -> int:
+        pointer: int = of_storage(self)
+        begins = _base(getattr(self, "_gpumagic", None)) if pointer else None
+        return pointer if begins is None else begins
+
+    for name in ("data_ptr", "const_data_ptr"):
+        if hasattr(base, name):  # torch 2.11 has not both
+            yield torch.Tensor, name, of_tensor(getattr(base, name))
+    yield torch.UntypedStorage, "data_ptr", data_ptr
+
+
+def _base(memory: Memory | None) -> int | None:
+    """Where the block of a storage begins; None where it has none."""
+    block = None if memory is None or memory.life is None else memory.life.block
+    address: int | None = None if block is None else block.address
+    return address
 
 
 class Maker:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.backend.call import General
 from gpumagic.simulator.backend.operations import Operation
 from gpumagic.simulator.backend.pinning import pinned_buffer
 from gpumagic.simulator.backend.registration import lies_there
+from gpumagic.simulator.backend.tensors import operand_of
 from gpumagic.simulator.engines import Engine
 from gpumagic.simulator.operators import CAST, COPY, strided_rule
 
