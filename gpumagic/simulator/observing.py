@@ -102,7 +102,7 @@ def watch_copies(box: Box, note: Callable[..., object]) -> Iterator[None]:
     By its place, its bytes, how long the call took in nanoseconds, and as keywords
     whether it was `pinned` and `non_blocking`.
     """
-    from gpumagic.simulator.backend.pinning import pinned_buffer
+    from gpumagic.simulator.backend.in_flight import pinned_buffer
     from gpumagic.simulator.backend.transfers import Transfers
 
     simulation = _simulation_of(box)
@@ -111,16 +111,15 @@ def watch_copies(box: Box, note: Callable[..., object]) -> Iterator[None]:
 
     def arriving(
         self: Any, gpu: Any, target: Any, source: Any, *, non_blocking: bool
-    ) -> Any:
+    ) -> None:
         began_ns = box.machine.scheduler.now_ns
         pinned = pinned_buffer(source) is not None
-        sent = arrive(self, gpu, target, source, non_blocking=non_blocking)
+        arrive(self, gpu, target, source, non_blocking=non_blocking)
         nbytes = source.numel() * source.element_size()
         if watching and nbytes:
             held_ns = box.machine.scheduler.now_ns - began_ns
             mark = simulation.places.here()
             note(mark, nbytes, held_ns, pinned=pinned, non_blocking=non_blocking)
-        return sent
 
     setattr(Transfers, _ARRIVE, arriving)
     try:

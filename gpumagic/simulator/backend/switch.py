@@ -19,11 +19,6 @@ from gpumagic.simulator.backend.handwritten import handwritten, resized_storages
 from gpumagic.simulator.backend.in_flight import Flights
 from gpumagic.simulator.backend.kernels import kernels_on
 from gpumagic.simulator.backend.operations import names_to_register
-from gpumagic.simulator.backend.pinning import (
-    Pinning,
-    pinning_factories,
-    pinning_methods,
-)
 from gpumagic.simulator.backend.refusals import refuse_in_child, refused_everywhere
 from gpumagic.simulator.backend.registration import KEY, NAME, lies_there
 from gpumagic.simulator.backend.several_gpus import several_gpus
@@ -32,7 +27,12 @@ from gpumagic.simulator.backend.special import attention_entry
 from gpumagic.simulator.backend.streams import Event, Generator, GeneratorClass, Stream
 from gpumagic.simulator.backend.tensors import holds_either, simulated_addresses
 from gpumagic.simulator.backend.torch_sim import TorchSim
-from gpumagic.simulator.backend.transfers import Transfers, assigning
+from gpumagic.simulator.backend.transfers import (
+    Pinning,
+    Transfers,
+    assigning,
+    pinning_in,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -111,11 +111,11 @@ class Switch:
         yield torch.accelerator.memory, accelerator
         started = torch_sim.is_initialized
         yield torch._C, {"_accelerator_isAllocatorInitialized": started}
-        yield torch, pinning_factories()
+        yield torch, pinning_in(torch)
         run_backward = torch.autograd._engine_run_backward
         backward = finishing(run_backward, simulation)
         yield torch.autograd, {"_engine_run_backward": backward}
-        yield torch.Tensor, {**pinning_methods(), **assigning()}
+        yield torch.Tensor, {**pinning_in(torch.Tensor), **assigning()}
         yield torch.Tensor, {"new_tensor": new_tensor()}
         yield time, {"sleep": simulation.polling.sleep()}
         yield signal, simulation.interrupts.stand_ins()
