@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.simulator.backend import host_memory
-from gpumagic.simulator.backend.host_memory import HostMemoryFull, require_room
+from gpumagic.simulator.backend import call
+from gpumagic.simulator.backend.call import HostMemoryFull, require_room
 from tests.simulator.simulated_device import DEFAULT, GIB, MIB, allocator_of
 
 
@@ -31,7 +31,7 @@ def gpu():
 @pytest.fixture
 def simulation(monkeypatch):
     """A simulation on a machine that has 1 GiB of RAM left."""
-    monkeypatch.setattr(host_memory, "available_bytes", lambda: GIB)
+    monkeypatch.setattr(call, "available_bytes", lambda: GIB)
     return SimpleNamespace(
         label="simulated H100",
         shown_type="cuda",
@@ -63,5 +63,5 @@ def test_the_first_to_be_full_is_the_one_that_says_so(simulation, gpu, nbytes, r
 
 def test_without_a_word_of_the_system_nothing_is_refused(simulation, gpu, monkeypatch):
     """How much RAM is left cannot be read everywhere."""
-    monkeypatch.setattr(host_memory, "available_bytes", lambda: None)
+    monkeypatch.setattr(call, "available_bytes", lambda: None)
     require_room(simulation, 4 * GIB, gpu)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import gpumagic
-from gpumagic.simulator.backend.simulation import DataRace
 from gpumagic.simulator.backend.refusals import NotSimulated
+from gpumagic.simulator.backend.simulation import DataRace
 
 
 @pytest.fixture

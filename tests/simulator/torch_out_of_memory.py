@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional
 
 import gpumagic
-from gpumagic.simulator.backend import host_memory
-from gpumagic.simulator.backend.host_memory import HostMemoryFull
+from gpumagic.simulator.backend import call
+from gpumagic.simulator.backend.call import HostMemoryFull
 
 MIB = 1 << 20
 
@@ -51,7 +51,7 @@ TOO_MUCH = {
 @pytest.mark.parametrize("name", TOO_MUCH)
 def test_a_machine_with_too_little_memory_of_its_own(name, box, monkeypatch):
     """What the GPU could hold and this machine cannot is refused before it is made."""
-    monkeypatch.setattr(host_memory, "available_bytes", lambda: 600 * MIB)
+    monkeypatch.setattr(call, "available_bytes", lambda: 600 * MIB)
     x = torch.ones(4 * MIB, device="sim")
 
     with pytest.raises(HostMemoryFull, match=r"RAM, of which .* is left") as caught:

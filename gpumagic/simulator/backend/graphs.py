@@ -89,8 +89,7 @@ class CUDAGraph:
         self._steps: list[_Step] = []
         self._made: set[int] = set()  # storages
         self._before: dict[int, tuple[Any, Any]] = {}  # bytes of a storage, and a copy
-        self._reads: dict[int, Operand] = {}
-        self._writes: dict[int, Operand] = {}
+        self._touched: tuple[dict[int, Operand], ...] = {}, {}  # read, written
         sources = simulation.generators.values()
         self._random = [(each, each.get_state()) for each in sources]
         self._scheduler = machine.scheduler
@@ -165,14 +164,14 @@ class CUDAGraph:
         stream, scheduler = simulation.stream(gpu), simulation.machine.scheduler
         host, gap_ns = gpu.costs.host, scheduler.latencies.gap_ns
         node_ns = max(0, host.graph_node_ns - gap_ns)  # that gap is between any two
-        writes = [*self._writes.values()]
-        reads = [each for key, each in self._reads.items() if key not in self._writes]
+        read, written = self._touched
+        reads = [each for key, each in read.items() if key not in written]
         with simulation.books() as tracker:
             scheduler.elapse(host.graph_replay_ns)
             for engine, duration_ns, share, name in self.nodes:
                 each_ns = duration_ns + node_ns
                 scheduler.launch(stream.queue, engine, each_ns, share, 0, name)
-            here = simulation.places.here()
+            here, writes = simulation.places.here(), [*written.values()]
             races = tracker.operate(stream.order, reads, writes, here)
         if races:
             simulation.tell(races)
@@ -189,7 +188,12 @@ class CUDAGraph:
             lambda each: self._twin(each, by_value=by_value), (args, options)
         )
         named.pop("pin_memory", None)
-        written = _written(func, args, options)
+        written = [
+            each
+            for at, declared in enumerate(func._schema.arguments)
+            if declared.alias_info is not None and declared.alias_info.is_write
+            for each in _as_list(args[at] if at < len(args) else options[declared.name])
+        ]
         for each in written:
             key = _storage(each)
             if key not in self._before and key not in self._made:
@@ -206,10 +210,9 @@ class CUDAGraph:
         ]
         made = [each for _, each in fresh if self._memory(each)]
         self._made.update(map(_storage, made))
-        for among, tensors in (self._reads, ours), (self._writes, [*made, *written]):
-            for memory in map(self._memory, tensors):
-                if memory:
-                    among[id(memory.accesses)] = memory.whole
+        for among, tensors in zip(self._touched, (ours, made + written), strict=True):
+            for memory in filter(None, map(self._memory, tensors)):
+                among[id(memory.accesses)] = memory.whole
         if (given or made) and (fresh or written) and name not in _NO_NUMBERS:
             targets = [(place, self._twin(each)) for place, each in fresh]
             self._steps.append((MADE.get(name) or func, inner, named, targets))
@@ -245,16 +248,14 @@ class _Recorder:
 
     def __getattr__(self, name: str) -> Any:
         """Nobody may wait for the device, or ask it, while nothing runs there."""
+        if name not in {*_WAITS, *_OF_SEVERAL}:
+            return getattr(self._scheduler, name)
+        self._graph.failed = True
         if name in _WAITS:
-            self._graph.failed = True
             raise torch.AcceleratorError(self._graph._simulation.says(_NOT_PERMITTED))
-        if name in _OF_SEVERAL:
-            self._graph.failed = True
-            raise not_simulated(
-                "events or several streams in one graph",
-                "capture the work of one stream",
-            )
-        return getattr(self._scheduler, name)
+        raise not_simulated(
+            "events or several streams in one graph", "capture the work of one stream"
+        )
 
     def launch(
         self,
@@ -274,13 +275,8 @@ class _Recorder:
         return Work(stream, engine, duration_ns, share, now_ns, 0, name)
 
 
-def _written(func: Any, args: Any, options: dict[str, Any]) -> list[Any]:
-    found: list[Any] = []
-    for position, each in enumerate(func._schema.arguments):
-        if each.alias_info is not None and each.alias_info.is_write:
-            value = args[position] if position < len(args) else options.get(each.name)
-            found += value if isinstance(value, (list, tuple)) else [value]
-    return [each for each in found if each is not None]
+def _as_list(value: Any) -> list[Any]:
+    return [*value] if isinstance(value, (list, tuple)) else [value]
 
 
 def _storage(tensor: Any) -> int:

@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpumagic.simulator.backend.call import Call, General, give_generator, work_of
-from gpumagic.simulator.backend.host_memory import WATCHED_BYTES, foresee, may_be_large
+from gpumagic.simulator.backend.call import (
+    WATCHED_BYTES,
+    Call,
+    General,
+    foresee,
+    give_generator,
+    may_be_large,
+    work_of,
+)
 from gpumagic.simulator.backend.operations import Operation
 from gpumagic.simulator.backend.refusals import NO_SPARSE, refusing
 from gpumagic.simulator.backend.registration import KEY

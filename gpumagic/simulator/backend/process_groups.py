@@ -135,7 +135,7 @@ def _known_to_torch(backend: Any, create: Callable[..., Any]) -> Iterator[None]:
         backend.default_device_backend_map.update(defaults)
 
 
-class _Group(dist.ProcessGroup):  # type: ignore[misc]
+class _Group(dist.ProcessGroup):
     """A group of processes, each with a simulated GPU, as torch asks of it."""
 
     def __init__(self, simulation: Simulation, given: Any, *, on_host: bool) -> None:
@@ -336,7 +336,7 @@ class _Group(dist.ProcessGroup):  # type: ignore[misc]
         return [each.tolist() for each in found]
 
 
-class _Handle(dist.Work):  # type: ignore[misc]
+class _Handle(dist.Work):
     """A handle of a collective that was called, as NCCL's."""
 
     def __init__(

@@ -20,7 +20,7 @@ from gpumagic.report.events import SeenRace
 from gpumagic.report.introspection import is_truly
 from gpumagic.report.places import Place, PlaceMark, Places, code_line, place_text
 from gpumagic.simulator.backend.books import Books
-from gpumagic.simulator.backend.host_memory import require_room
+from gpumagic.simulator.backend.call import require_room
 from gpumagic.simulator.backend.refusals import refuse_in_child
 from gpumagic.simulator.backend.registration import NAME
 from gpumagic.simulator.backend.streams import Polling, Stream, name_of

@@ -362,7 +362,7 @@ class History:
         enabled: str | None = "all",
         context: str | None = "all",
         stacks: str = "all",
-        max_entries: int = sys.maxsize,
+        max_entries: int = _MOST_ENTRIES,
         *_: Any,
         clear_history: bool = False,
         **__: Any,
@@ -373,9 +373,7 @@ class History:
         """
         del stacks
         most = min(max_entries, _MOST_ENTRIES) if enabled == "all" else 1
-        recording = Recording(max(most, 1))
-        if context:
-            recording = Recording(max(most, 1), self._gather)
+        recording = Recording(max(most, 1), *([self._gather] if context else []))
         self._torch_sim.init()
         with self._simulation.books():
             for gpu in self._simulation.machine.gpus:
@@ -391,21 +389,23 @@ class History:
         """The calls of now, or those in which the tensor of this block has died."""
         marks: tuple[PlaceMark, ...] | None = None
         if block is not None and action != "alloc":
-            last = action == "free_completed"
             deaths = self._deaths.marks
-            marks = (deaths.pop if last else deaths.get)(block, None)
-        return functools.partial(_frames, marks or _calls_here())
+            marks = (deaths.pop if action == "free_completed" else deaths.get)(
+                block, None
+            )
+        marks = marks or _calls_here()
+        return lambda: [dict(_frame(mark)) for mark in marks]
 
     def snapshot(self, *_: Any, **__: Any) -> dict[str, Any]:
         """What the allocators hold, and what they have done."""
+        machine = self._simulation.machine
         with self._simulation.books():
-            gpus = tuple(self._simulation.machine.gpus)
-            traces = [gpu.allocator.history for gpu in gpus]
-            allocator = (gpus or self._simulation.machine.all_gpus)[0].allocator
+            traces = [gpu.allocator.history for gpu in machine.gpus]
+        settings = machine.all_gpus[0].allocator.settings.text
         return {
             "segments": self._torch_sim.memory_snapshot(),  # noted behind the traces
             "device_traces": traces,
-            "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": allocator.settings.text},
+            "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": settings},
             "external_annotations": [],
         }
 
@@ -429,12 +429,11 @@ def _calls_here() -> tuple[PlaceMark, ...]:
     return tuple(found)
 
 
-def _frames(marks: tuple[PlaceMark, ...]) -> list[dict[str, Any]]:
-    return [dict(_frame(mark)) for mark in marks]
-
-
 @functools.lru_cache(maxsize=1 << 14)
 def _frame(mark: PlaceMark) -> dict[str, Any]:
     place = Place(*mark)
-    name = place.code.co_name
-    return {"filename": place.file, "line": place.line or 0, "name": name}
+    return {
+        "filename": place.file,
+        "line": place.line or 0,
+        "name": place.code.co_name,
+    }
