@@ -27,7 +27,7 @@ from gpumagic.simulator.kernel_times import Blocks
 from gpumagic.simulator.operators import strided_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.operations import Operation
@@ -159,61 +159,85 @@ class Call:
 
 
 class General:
-    """An operator that returns new tensors, or writes into its arguments."""
+    """An operator that returns new tensors, or writes into its arguments.
 
-    __slots__ = ("_device_type", "_operation", "_simulation")
+    Into tensors that are given as outputs alone it does not compute itself: a CPU
+    kernel may resize what it writes into, and a resized twin would leave the simulated
+    tensor dangling. So it computes into fresh ones, and the tensor is resized as
+    `resize_` does it, in its own memory while that is enough.
+    """
+
+    __slots__ = ("_operation", "_simulation")
 
     def __init__(self, simulation: Simulation, operation: Operation) -> None:
         self._simulation = simulation
         self._operation = operation
-        self._device_type = simulation.device_type
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Run it; the arguments are those that torch hands to a kernel."""
         __tracebackhide__ = True
         simulation, operation = self._simulation, self._operation
         call = Call(simulation)
+        targets = {name: options.pop(name) for name in operation.outs}
         inner = [call.given(operation, each, at) for at, each in enumerate(args)]
         named = {key: call.given(operation, it, key) for key, it in options.items()}
+        reads, writes = self._split(call)
+        nbytes, rule_of = call.nbytes, self._rule(call)
+        for target in targets.values():
+            call.twins(_as_list(target), "out")
         gpu = self._place(call, named)
         if gpu is None:
-            return operation.call(*inner, **named)
+            return operation.call(*inner, **named, **targets)
         call.require_one_device()
         if operation.takes_generator:
-            give_generator(simulation, operation, gpu, inner, named)
+            self._give_generator(gpu, inner, named)
+        given = {**named, **{name: _fresh(each) for name, each in targets.items()}}
         if call.expanded or may_be_large(call.nbytes, args):
-            foresee(simulation, gpu, operation, inner, named)
-        reads, writes = self._split(call)
+            foresee(simulation, gpu, operation, inner, given)
         if simulation.poisons:
             inner = self._poisoned(call, gpu, inner, args)
-        result = operation.run(inner, named)
-        first = next((each for each in inner if isinstance(each, torch.Tensor)), None)
-        if first is None:
-            first = next((each for each in _tensors_in(result)), None)
-        dtype = None if first is None else first.dtype
-        own = {id(twin): given for twin, given in zip(inner, args, strict=False)}
+        result = operation.run(inner, given)
+        pairs = [
+            pair
+            for name, target in targets.items()
+            for pair in zip(_as_list(target), _as_list(given[name]), strict=True)
+        ]
+        written = sum(high - low for _, low, high, _ in writes)
+        if targets:
+            filled = Call(simulation)
+            for target, values in pairs:
+                _resize(target, values)
+                filled.twin(target, "out")
+            writes, written = filled.reads, filled.nbytes
+        own = {id(twin): each for twin, each in zip(inner, args, strict=False)}
+        own |= {id(values): target for target, values in pairs}
         fresh = [each for each in _tensors_in(result) if id(each) not in own]
+        first = next((e for e in inner if isinstance(e, torch.Tensor)), None)
+        if first is None:
+            first = next(iter(_tensors_in(result)), None)
         outputs, _ = simulation.launch(
             gpu,
             operation,
             fresh,
             reads,
             writes,
-            call.nbytes,
-            sum(high - low for _, low, high, _ in writes),
+            nbytes,
+            written,
             work_of(operation, inner, named, result),
-            dtype,
-            self._rule(call, inner, result),
+            getattr(first, "dtype", None),
+            rule_of(inner, result),
         )
+        for target, values in pairs:
+            simulation.tensors.twin_of(target).copy_(values)
         made = {id(twin): tensor for twin, tensor in zip(fresh, outputs, strict=True)}
-        return _replaced(result, {**own, **made})
+        return _replaced(result, own | made)
 
     def _place(self, call: Call, named: dict[str, Any]) -> SimulatedGpu | None:
         """Where the result goes; the twins stay on the CPU whatever `device=` says."""
         device = named.get("device") if self._operation.takes_device else None
         if device is None:
             return call.gpu
-        if device.type != self._device_type:
+        if device.type != self._simulation.device_type:
             return None
         named["device"] = torch.device("cpu")
         named.pop("pin_memory", None)
@@ -226,20 +250,37 @@ class General:
             for where in self._operation.written
             for operand in call.found.get(where, ())
         ]
-        if not writes:
-            return call.reads, writes
         return [each for each in call.reads if each not in writes], writes
 
-    def _rule(self, call: Call, inner: list[Any], result: Any) -> Rule:
+    def _rule(self, call: Call) -> Callable[[list[Any], Any], Rule]:
+        """What tells the cost by what was computed on, and by the result."""
         operation = self._operation
-        if operation.copies and result.stride() != inner[0].stride():
-            return strided_rule(operation.rule)
-        if operation.mixes:
-            return operation.rule_with_mask(call.indices)
         dense = all(layout is None for *_, layout in call.reads)
-        if operation.by_shape or not dense:
-            return operation.rule_by_shape(inner, dense=dense)
-        return operation.rule
+
+        def rule(inner: list[Any], result: Any) -> Rule:
+            if operation.copies and result.stride() != inner[0].stride():
+                return strided_rule(operation.rule)
+            if operation.mixes:
+                return operation.rule_with_mask(call.indices)
+            if operation.by_shape or not dense:
+                return operation.rule_by_shape(inner, dense=dense)
+            return operation.rule
+
+        return rule
+
+    def _give_generator(
+        self, gpu: SimulatedGpu, inner: list[Any], named: dict[str, Any]
+    ) -> None:
+        """Let random numbers come from the generator given, or the GPU's own."""
+        where = self._operation.generator_at
+        given = named.get("generator")
+        if given is None and where < len(inner):
+            given = inner[where]
+        source = self._simulation.random_source(gpu.index, given)
+        if where < len(inner):
+            inner[where] = source
+        else:
+            named["generator"] = source
 
     def _poisoned(
         self, call: Call, gpu: SimulatedGpu, inner: list[Any], args: tuple[Any, ...]
@@ -256,23 +297,26 @@ class General:
         ]
 
 
-def give_generator(
-    simulation: Simulation,
-    operation: Operation,
-    gpu: SimulatedGpu,
-    inner: list[Any],
-    named: dict[str, Any],
-) -> None:
-    """Let random numbers come from the generator given, or the GPU's own."""
-    where = operation.generator_at
-    given = named.get("generator")
-    if given is None and where < len(inner):
-        given = inner[where]
-    source = simulation.random_source(gpu.index, given)
-    if where < len(inner):
-        inner[where] = source
-    else:
-        named["generator"] = source
+def _fresh(target: Any) -> Any:
+    """What stands for an output, of its geometry, by which a kernel sees what fits."""
+    if isinstance(target, list):
+        return [_fresh(each) for each in target]
+    size, stride = target.size(), target.stride()
+    return torch.empty_strided(size, stride, dtype=target.dtype, device="cpu")
+
+
+def _resize(target: Any, result: Any) -> None:
+    """Give an output the result's shape, if it has another one."""
+    if target.shape == result.shape:
+        return
+    ops = torch.ops.aten
+    ops.resize_.default(target, result.size())
+    if target.stride() != result.stride():
+        ops.as_strided_.default(target, result.size(), result.stride())
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def work_of(
@@ -282,19 +326,13 @@ def work_of(
     if operation.work is None:
         blocks = operation.blocks
         return Blocks(0.0, blocks(inner)) if blocks else 0.0
-    shapes = [each.shape if isinstance(each, torch.Tensor) else each for each in inner]
-    if isinstance(result, torch.Tensor):
-        out = result.shape
-    else:
-        out = tuple(
-            each.shape if isinstance(each, torch.Tensor) else None for each in result
-        )
-    if named:
-        named = {
-            key: each.shape if isinstance(each, torch.Tensor) else each
-            for key, each in named.items()
-        }
-    return operation.work(*shapes, **named, out_shape=out)
+    out = result.shape if isinstance(result, torch.Tensor) else (*map(_shape, result),)
+    options = {key: _shape(each) for key, each in named.items()}
+    return operation.work(*map(_shape, inner), **options, out_shape=out)
+
+
+def _shape(value: Any) -> Any:
+    return value.shape if isinstance(value, torch.Tensor) else value
 
 
 def _tensors_in(result: Any) -> list[Any]:

@@ -12,10 +12,8 @@ import torch
 
 from gpumagic.simulator.backend.call import (
     WATCHED_BYTES,
-    Call,
     General,
     foresee,
-    give_generator,
     may_be_large,
     work_of,
 )
@@ -25,7 +23,7 @@ from gpumagic.simulator.backend.registration import KEY
 from gpumagic.simulator.backend.tensors import operand_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.simulation import Simulation
@@ -59,16 +57,14 @@ def study(simulation: Simulation, name: str) -> Kernel:
             f"kernel for {name}, which has none for the CPU either",
             "run this part where there is a real GPU",
         )
-    if operation.outs:
-        return IntoOutputs(simulation, operation)
     general = General(simulation, operation)
-    plain = not (operation.takes_generator or operation.takes_device)
-    writes_at_most_the_first = operation.written in ((), (0,))
-    few = operation.single or operation.several
-    quick = plain and few and writes_at_most_the_first
-    if simulation.poisons or not quick:
-        return general
-    return _quick(simulation, operation, general)
+    quick = (
+        not (operation.takes_generator or operation.takes_device or operation.outs)
+        and (operation.single or operation.several)
+        and operation.written in ((), (0,))  # at most the first
+        and not simulation.poisons
+    )
+    return _quick(simulation, operation, general) if quick else general
 
 
 def _fallback(simulation: Simulation) -> Kernel:
@@ -200,94 +196,3 @@ def _quick(  # noqa: C901, PLR0915 -- said below
         return args[0] if in_place else outputs[0]
 
     return run
-
-
-class IntoOutputs:
-    """An operator that writes into tensors it is given for that alone.
-
-    It computes into fresh tensors and then hands over: a CPU kernel may resize what
-    it writes into, and a resized twin would leave the simulated tensor dangling. So
-    that tensor is resized as `resize_` does it, in its own memory while that is enough.
-    """
-
-    __slots__ = ("_operation", "_simulation")
-
-    def __init__(self, simulation: Simulation, operation: Operation) -> None:
-        self._simulation = simulation
-        self._operation = operation
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        """Run it; the arguments are those that torch hands to a kernel."""
-        simulation, operation = self._simulation, self._operation
-        targets = {name: options.pop(name) for name in operation.outs}
-        call = Call(simulation)
-        inner = [call.given(operation, each, at) for at, each in enumerate(args)]
-        named = {key: call.given(operation, it, key) for key, it in options.items()}
-        inputs, read_bytes = list(call.reads), call.nbytes
-        for target in targets.values():
-            call.twins(_as_list(target), "out")
-        gpu = call.gpu
-        if gpu is None:
-            return operation.call(*inner, **named, **targets)
-        call.require_one_device()
-        if operation.takes_generator:
-            give_generator(simulation, operation, gpu, inner, named)
-        results = {name: self._fresh(target) for name, target in targets.items()}
-        if call.expanded or may_be_large(call.nbytes, args):
-            foresee(simulation, gpu, operation, inner, {**named, **results})
-        operation.run(inner, {**named, **results})
-        written = Call(simulation)
-        for target, result in _pairs(targets, results):
-            self._resize(target, result)
-            written.twin(target, "out")
-        simulation.launch(
-            gpu,
-            operation,
-            (),
-            inputs,
-            written.reads,
-            read_bytes,
-            written.nbytes,
-            *_work(operation, inner, named, next(iter(results.values()))),
-        )
-        for target, result in _pairs(targets, results):
-            simulation.tensors.twin_of(target).copy_(result)
-        if operation.silent:
-            return None
-        given = (*targets.values(),)
-        return given[0] if len(given) == 1 else given
-
-    def _fresh(self, target: Any) -> Any:
-        """What stands for it: of its geometry, by which the kernel sees what fits."""
-        if isinstance(target, list):
-            return [self._fresh(each) for each in target]
-        empty = torch.empty_strided
-        size, stride = target.size(), target.stride()
-        return empty(size, stride, dtype=target.dtype, device="cpu")
-
-    def _resize(self, target: Any, result: Any) -> None:
-        """Give it the result's shape, if it has another one."""
-        if target.shape == result.shape:
-            return
-        ops = torch.ops.aten
-        ops.resize_.default(target, result.size())
-        if target.stride() != result.stride():
-            ops.as_strided_.default(target, result.size(), result.stride())
-
-
-def _work(
-    operation: Operation, inner: list[Any], named: dict[str, Any], result: Any
-) -> tuple[Amount, Any]:
-    """What it computes, and in which type."""
-    if not isinstance(result, torch.Tensor):
-        return 0.0, None
-    return work_of(operation, inner, named, result), result.dtype
-
-
-def _pairs(targets: dict[str, Any], results: dict[str, Any]) -> Iterator[Any]:
-    for name, target in targets.items():
-        yield from zip(_as_list(target), _as_list(results[name]), strict=True)
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
