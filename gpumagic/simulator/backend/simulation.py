@@ -89,10 +89,10 @@ class Simulation:
             if isinstance(each, torch.dtype)
         }
         self.poisons = box.hazards == "poison"
-        told = RaceWarnings(self)
-        # collectors take races in the place of a warning
-        self.races, self.collectors = told.found, told.collectors
-        self.tell, self.in_words = told.tell, told.in_words
+        self.races: list[Race] = []  # all that were found, in their order
+        # those who take them, in the place of a warning
+        self.collectors: list[Callable[[Race], None]] = []
+        self._told: set[tuple[_Line, _Line]] = set()  # races whose lines are known
         # told of each tensor that gets memory, with its block
         self.births: list[Callable[[Any, Block], object]] = []
         # put round each reset of an allocator's counters
@@ -169,6 +169,41 @@ class Simulation:
 
     # ------------------------------------------------------------------ races
 
+    def tell(self, races: Sequence[Race]) -> None:
+        """Warn of each race once for its two places, unless somebody collects them."""
+        for race in races:
+            self.races.append(race)
+            for collect in tuple(self.collectors):
+                collect(race)
+            ticket = _line(race.earlier_place), _line(race.later_place)
+            if self.collectors or ticket in self._told:
+                continue
+            self._told.add(ticket)
+            seen, mark = self.in_words(race), race.later_place
+            said = f"{self.label}: {seen.problem}\n  -> {seen.hint}"
+            place = None if mark is None else Place(*mark)
+            file, line = (place.shown_file, place.line) if place else ("<unknown>", 1)
+            warnings.warn_explicit(said, DataRace, file, line or 1)
+
+    def in_words(self, race: Race) -> SeenRace:
+        """A race with streams by the names that they have now."""
+        words = race, self._stream_name, place_text
+        lines = code_line(race.earlier_place), code_line(race.later_place)
+        return SeenRace(problem(*words), hint(*words), *lines)
+
+    def _stream_name(self, order: int) -> str:
+        """What to type for a stream of the tracker."""
+        streams = (
+            stream
+            for gpu in self.machine.all_gpus
+            for stream in gpu.streams.values()
+            if stream.order == order
+        )
+        stream = next(streams)
+        if stream.number:
+            return _typed_for(stream) or f"<{name_of(stream)}>"
+        return f"torch.{self.shown_type}.default_stream({stream.gpu.index or ''})"
+
     def reads_too_early(self, gpu: SimulatedGpu, operands: Sequence[Operand]) -> bool:
         """Whether what is about to be read is not sure to be there; told if so."""
         stream, place = self.stream(gpu), self.places.here()
@@ -197,52 +232,6 @@ class DataRace(RuntimeWarning):
     """Two accesses of the same memory that nothing orders."""
 
 
-class RaceWarnings:
-    """The races of one simulation, as its user hears of them."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        self._simulation = simulation
-        self.found: list[Race] = []  # all of them, in their order
-        # those who take the races that are found, in the place of a warning
-        self.collectors: list[Callable[[Race], None]] = []
-        self._told: set[tuple[_Line, _Line]] = set()  # races whose lines are known
-
-    def tell(self, races: Sequence[Race]) -> None:
-        """Warn of each race once for its two places, unless somebody collects them."""
-        for race in races:
-            self.found.append(race)
-            if self.collectors:
-                for collect in tuple(self.collectors):
-                    collect(race)
-                continue
-            ticket = _line(race.earlier_place), _line(race.later_place)
-            if ticket not in self._told:
-                self._told.add(ticket)
-                seen = self.in_words(race)
-                said = f"{self._simulation.label}: {seen.problem}\n  -> {seen.hint}"
-                warn_at(race.later_place, said, DataRace)
-
-    def in_words(self, race: Race) -> SeenRace:
-        """A race with streams by the names that they have now."""
-        words = race, self._stream_name, place_text
-        lines = code_line(race.earlier_place), code_line(race.later_place)
-        return SeenRace(problem(*words), hint(*words), *lines)
-
-    def _stream_name(self, order: int) -> str:
-        """What to type for a stream of the tracker."""
-        streams = (
-            stream
-            for gpu in self._simulation.machine.all_gpus
-            for stream in gpu.streams.values()
-            if stream.order == order
-        )
-        stream = next(streams)
-        if stream.number:
-            return _typed_for(stream) or f"<{name_of(stream)}>"
-        word = self._simulation.shown_type
-        return f"torch.{word}.default_stream({stream.gpu.index or ''})"
-
-
 def _typed_for(stream: SimulatedStream) -> str | None:
     """The name of the notebook or the script that a stream has."""
     for name, value in tuple(vars(sys.modules["__main__"]).items()):
@@ -259,13 +248,6 @@ def _line(mark: PlaceMark | None) -> _Line:
         return "", None, None
     place = Place(*mark)
     return place.file, place.line, place.cell
-
-
-def warn_at(mark: PlaceMark | None, text: str, category: type[Warning]) -> None:
-    """A warning that points at the user's line, each one shown."""
-    place = None if mark is None else Place(*mark)
-    file, line = (place.shown_file, place.line) if place else ("<unknown>", None)
-    warnings.warn_explicit(text, category, file, line or 1)
 
 
 class BackwardStreams:
