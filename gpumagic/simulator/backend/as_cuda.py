@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpumagic.simulator.backend.graphs import graph_names, is_captured
-from gpumagic.simulator.backend.operations import overload_of
 from gpumagic.simulator.backend.refusals import refusing
 from gpumagic.simulator.backend.registration import NAME
+from gpumagic.simulator.backend.special import overload_of
 from gpumagic.simulator.backend.torch_sim import memory_names
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ import torch
 
 from gpumagic.simulator.backend.books import return_block
 from gpumagic.simulator.backend.call import General
-from gpumagic.simulator.backend.operations import Operation, overload_of
+from gpumagic.simulator.backend.operations import Operation
 from gpumagic.simulator.backend.refusals import NO_SPARSE, not_simulated, refusing
 from gpumagic.simulator.backend.registration import lies_there
+from gpumagic.simulator.backend.special import overload_of
 from gpumagic.simulator.backend.transfers import refuse_layout
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpumagic.simulator.backend import special
+from gpumagic.simulator.backend.special import names_in, overload_of
 from gpumagic.simulator.operators import (
     Kind,
     Rule,
@@ -24,11 +25,6 @@ if TYPE_CHECKING:
     from gpumagic.simulator.kernel_times import Amount, Product
 
 _NAMESPACE = "aten::"
-
-
-def names_in(words: str) -> frozenset[str]:
-    """The words of a text, as names to look up."""
-    return frozenset(words.split())
 
 
 # Factories that decompose as on CUDA, into an empty tensor and a fill.
@@ -221,14 +217,6 @@ def names_to_register() -> Iterator[str]:
 
 def _is_view(returned: Any) -> bool:
     return returned.alias_info is not None and not returned.alias_info.is_write
-
-
-def overload_of(name: str) -> Any:
-    """Torch's operator by the name that its dispatcher has, "aten::add.Tensor"."""
-    namespace, _, rest = name.partition("::")
-    base, _, overload = rest.partition(".")
-    packet = getattr(getattr(torch.ops, namespace), base)
-    return getattr(packet, overload or "default")
 
 
 def _product_before_type(*shapes_and_type: Any, out_shape: Any, **_: Any) -> Product:

@@ -1,4 +1,4 @@
-"""What is not computed as the CPU has it: halves, fused attention, CUDA's own kernels.
+"""What is computed otherwise than on the CPU: halves, attention, CUDA's own kernels.
 
 Processors without arithmetic in half precision take minutes for a product that takes
 a second in single precision. CUDA adds up in single precision and rounds the sum, so
@@ -22,12 +22,26 @@ import torch
 from gpumagic.simulator.kernel_times import Blocks, blocks_of_attention
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 _HALVES = (torch.float16, torch.bfloat16)
 FUSED = "_scaled_dot_product_flash_attention_for_cpu"
 FLASH = "aten::_scaled_dot_product_flash_attention"  # the name that it is shown by
 DROPOUT = "native_dropout"  # which is given a generator
+
+
+def names_in(words: str) -> frozenset[str]:
+    """The words of a text, as names to look up."""
+    return frozenset(words.split())
+
+
+def overload_of(name: str) -> Any:
+    """Torch's operator by the name that its dispatcher has, "aten::add.Tensor"."""
+    namespace, _, rest = name.partition("::")
+    base, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), base)
+    return getattr(packet, overload or "default")
+
 
 # ---------------------------------------------------------------------- halves
 
@@ -96,6 +110,111 @@ def _number_types(values: Iterable[Any]) -> Iterable[Any]:
             value.is_floating_point() or value.is_complex()
         ):
             yield value.dtype
+
+
+# -------------------------------------------------------------------- autocast
+
+# In the type of the block.
+_LOWER = names_in(
+    "_convolution _convolution.deprecated conv_tbc conv1d conv2d conv3d"
+    " conv_transpose1d conv_transpose2d.input conv_transpose3d.input convolution"
+    " cudnn_convolution cudnn_convolution_transpose prelu addmm addmv addr matmul"
+    " einsum mm mv linear addbmm baddbmm bmm chain_matmul linalg_multi_dot"
+    " linalg_vecdot scaled_dot_product_attention _scaled_dot_product_flash_attention"
+    " lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell _thnn_fused_lstm_cell"
+    " _thnn_fused_gru_cell"
+)
+# They read halves and write float32, unless they are told what to write.
+_FLOAT32_OUT = names_in(
+    "prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm"
+    " linalg_matrix_norm linalg_matrix_norm.str_ord sum sum.dim_IntList"
+)
+# They need one type for all arguments; the wider one wins.
+_WIDEST = names_in(
+    "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot"
+    " scatter_add"
+)
+
+
+def autocast_kernels(device_type: str) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Each operator that autocast casts, by name, with its kernel.
+
+    They are those that torch casts on CUDA, caught above their parts, so that `linear`
+    casts as a whole. What no list names runs in single precision.
+    """
+    casts = _Casts(device_type)
+    on_cuda = torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA")
+    for full in on_cuda:
+        name = full.removeprefix("aten::")
+        if name == "binary_cross_entropy":
+            yield name, _unsafe
+        elif name != "_cudnn_rnn":  # which is called by cuDNN's own name alone
+            make = casts.output if name in _FLOAT32_OUT else casts.inputs
+            yield name, make(overload_of(full), name)
+
+
+class _Casts:
+    """What is done with the arguments of an operator before it runs."""
+
+    def __init__(self, device_type: str) -> None:
+        self._device_type = device_type
+        core = torch._C
+        below = core.DispatchKeySet(core.DispatchKey.AutocastPrivateUse1)
+        self._beneath = lambda: core._ExcludeDispatchKeyGuard(below)
+
+    def inputs(self, operator: Any, name: str) -> Callable[..., Any]:
+        """Cast what it is given."""
+        lower, widest = name in _LOWER, name in _WIDEST
+
+        def kernel(*args: Any, **options: Any) -> Any:
+            dtype = torch.float32
+            if lower or (widest and not self._is_single((args, *options.values()))):
+                dtype = torch.get_autocast_dtype(self._device_type)
+            named = {key: self._cast(each, dtype) for key, each in options.items()}
+            with self._beneath():
+                return operator(*self._cast(args, dtype), **named)
+
+        return kernel
+
+    def output(self, operator: Any, _: str) -> Callable[..., Any]:
+        """Let it write single precision, unless the caller says what it writes."""
+        names = [each.name for each in operator._schema.arguments]
+        position = names.index("dtype")
+
+        def kernel(*args: Any, **options: Any) -> Any:
+            told = options.get("dtype") or (*args, *[None] * len(names))[position]
+            if told is None and self._eligible(args[0]):
+                args, options["dtype"] = args[:position], torch.float32
+            with self._beneath():
+                return operator(*args, **options)
+
+        return kernel
+
+    def _cast(self, value: Any, dtype: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._cast(each, dtype) for each in value)
+        return value.to(dtype) if self._eligible(value) else value
+
+    def _is_single(self, value: Any) -> bool:
+        if isinstance(value, (list, tuple)):
+            return any(map(self._is_single, value))
+        return self._eligible(value) and value.dtype is torch.float32
+
+    def _eligible(self, value: Any) -> bool:
+        return (
+            isinstance(value, torch.Tensor)
+            and value.is_floating_point()
+            and value.device.type == self._device_type
+            and value.dtype is not torch.float64
+        )
+
+
+def _unsafe(*_: Any, **__: Any) -> Any:
+    raise RuntimeError(
+        "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to "
+        "autocast.\nUse binary_cross_entropy_with_logits or BCEWithLogitsLoss, which "
+        "are safe"
+    )
 
 
 # ------------------------------------------------------------------- attention

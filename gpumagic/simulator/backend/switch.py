@@ -13,17 +13,14 @@ import torch
 
 from gpumagic.notebook.faults import CellEvents
 from gpumagic.report.frontend import running_shell
-from gpumagic.simulator.backend.autocast import KEY as AUTOCAST
-from gpumagic.simulator.backend.autocast import autocast_kernels
 from gpumagic.simulator.backend.handwritten import handwritten, resized_storages
 from gpumagic.simulator.backend.in_flight import Flights
 from gpumagic.simulator.backend.kernels import kernels_on
 from gpumagic.simulator.backend.operations import names_to_register
 from gpumagic.simulator.backend.refusals import refuse_in_child, refused_everywhere
 from gpumagic.simulator.backend.registration import KEY, NAME, lies_there
-from gpumagic.simulator.backend.several_gpus import several_gpus
 from gpumagic.simulator.backend.simulation import finishing
-from gpumagic.simulator.backend.special import attention_entry
+from gpumagic.simulator.backend.special import attention_entry, autocast_kernels
 from gpumagic.simulator.backend.streams import Event, Generator, GeneratorClass, Stream
 from gpumagic.simulator.backend.tensors import holds_either, simulated_addresses
 from gpumagic.simulator.backend.torch_sim import TorchSim
@@ -32,6 +29,7 @@ from gpumagic.simulator.backend.transfers import (
     Transfers,
     assigning,
     pinning_in,
+    several_gpus,
 )
 
 if TYPE_CHECKING:
@@ -156,7 +154,7 @@ class Switch:
         library.put("is_pinned", pinning.is_pinned, "CPU")
         library.put("_pin_memory", pinning.pin, "CPU")
         for short, kernel in autocast_kernels(simulation.device_type):
-            library.put(short, kernel, AUTOCAST)
+            library.put(short, kernel, f"Autocast{KEY}")
         self._library = library
 
     # ------------------------------------------------------------ other parts
