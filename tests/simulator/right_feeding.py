@@ -63,29 +63,6 @@ def a_ring_that_numpy_fills(gpu):
 
 
 @right
-def a_loop_that_asks_an_event(gpu):
-    """An event that answers True is as good as one that was waited for."""
-    pin, there = torch.empty(N).pin_memory(), torch.empty(TIMES, N, device=gpu.device)
-    for i in range(TIMES):
-        pin.fill_(i)
-        there[i].copy_(pin, non_blocking=True)
-        event = gpu.api.current_stream().record_event()
-        gpu.until(event.query)
-    same(there, numbered())
-
-
-@right
-def the_other_columns_are_filled(gpu):
-    """Columns between those under way share no byte with them."""
-    pin = torch.zeros(N, N).pin_memory()
-    there = pin[:, : N // 2].to(gpu.device, non_blocking=True)
-    pin[:, N // 2 :] = 7
-    pin.t()[N // 2 :].add_(1)
-    gpu.api.synchronize()
-    same(there, torch.zeros(N, N // 2))
-
-
-@right
 def rows_that_an_index_names(gpu):
     """An index or a mask that names only what is not under way."""
     pin = torch.zeros(N, N).pin_memory()
@@ -205,26 +182,19 @@ def out_on_one_stream_and_back_on_another(gpu):
 # ----------------------------------------------------------------- graphs, as on CUDA
 
 
-def captured(gpu):
-    """A graph that sends from one pinned buffer and brings back to another."""
+@right
+def a_graph_that_copies(gpu):
+    """The buffer is filled after the capture, and whenever the host has waited."""
+    if gpu.word != "cuda":
+        return
     given, got = torch.zeros(N).pin_memory(), torch.zeros(N).pin_memory()
     x, graph = torch.zeros(N, device=gpu.device), torch.cuda.CUDAGraph()
     gpu.api.synchronize()
     with torch.cuda.graph(graph):
         x.copy_(given, non_blocking=True)
         got.copy_(x * 2, non_blocking=True)
-    return graph, given, got
-
-
-@right
-def a_graph_that_copies(gpu):
-    """The buffer is filled after the capture, and whenever the host has waited."""
-    if gpu.word != "cuda":
-        return
-    graph, given, got = captured(gpu)
     for i in range(TIMES):
         given.fill_(i)
-        graph.replay()
         graph.replay()
         gpu.api.synchronize()
         assert got[0] == 2 * i

@@ -12,19 +12,6 @@ def held(device=None):
     return torch.sim.memory_allocated(device)
 
 
-def test_memory_lives_as_long_as_the_last_view(box):
-    """A block is given back when the last view of it goes, and not before."""
-    x = torch.zeros(1000, device="sim")
-    view = x[:10]
-
-    del x
-    with_the_view = held()
-    del view
-
-    assert with_the_view == 8 * ROUND
-    assert held() == 0
-
-
 def test_a_backward_pass_frees_what_it_has_used(box):
     """Saved tensors live until backward, gradients as long as their parameters."""
     x = torch.ones(1000, device="sim", requires_grad=True)

@@ -56,9 +56,6 @@ def test_replicas_give_the_numbers_of_the_parts(device):
         assert torch.allclose(ours.cpu(), theirs)
 
 
-# ------------------------------------------------------------------- torch.cuda.comm
-
-
 # ------------------------------------------------------------- several processes
 
 
