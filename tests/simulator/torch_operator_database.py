@@ -168,9 +168,8 @@ def test_no_operator_makes_more_than_is_foreseen(
 
     for module in (call, kernels):
         monkeypatch.setattr(module, "foresee", judge)
-        monkeypatch.setattr(module, "may_be_large", lambda *_: True)
     monkeypatch.setattr(kernels, "_FEW_PAIRS", -1)
-    monkeypatch.setattr(kernels, "_FEW_ELEMENTS", -1)
+    monkeypatch.setattr(call, "_SMALL_BYTES", -1)
     for operator in operators[group]:
         for _, sample in zip(range(FEW), samples_of(operator), strict=False):
             here = (sample.input, sample.args, sample.kwargs)

@@ -8,6 +8,7 @@ the others torch's meta device, which knows shapes and no numbers, runs the oper
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -40,11 +41,8 @@ if TYPE_CHECKING:
 WATCHED_BYTES = 1 << 26  # what is smaller is not looked at
 _SEGMENT_BYTES = 2 << 20  # the allocator takes multiples of it
 _SPARE_BYTES = 512 << 20  # for the kernel, the notebook and the operation itself
-_SMALL_BYTES = 1 << 12  # inputs below this make no large output, unless told to
-_LARGE_NUMBER = 1 << 20  # an argument that may be a size
+_SMALL_BYTES = 1 << 12  # inputs below this make no large output
 _WIDEST_ITEM_BYTES = 16
-_ON_A_DIAGONAL = frozenset(("aten::diag_embed", "aten::block_diag"))
-_JOINING = frozenset(("aten::cat", "aten::stack", "aten::_stack"))
 
 
 class Call:
@@ -192,7 +190,7 @@ class General:
         if operation.takes_generator:
             self._give_generator(gpu, inner, named)
         given = {**named, **{name: _fresh(each) for name, each in targets.items()}}
-        if call.expanded or may_be_large(call.nbytes, args):
+        if call.expanded or call.nbytes > _SMALL_BYTES:
             foresee(simulation, gpu, operation, inner, given)
         if simulation.poisons:
             inner = self._poisoned(call, gpu, inner, args)
@@ -388,11 +386,6 @@ def require_room(simulation: Simulation, nbytes: int, gpu: SimulatedGpu | None) 
     )
 
 
-def may_be_large(nbytes: int, args: Sequence[Any]) -> bool:
-    """Whether an operator with these arguments deserves a look."""
-    return nbytes > _SMALL_BYTES or any(map(_is_large, args))
-
-
 def foresee(
     simulation: Simulation,
     gpu: SimulatedGpu,
@@ -410,26 +403,20 @@ def at_most_bytes(
     operation: Operation, inner: Sequence[Any], named: dict[str, Any]
 ) -> int:
     """What is never less than an operation makes, found without running anything."""
-    if not operation.makes:
+    tensors = [
+        e for e in _flat((*inner, *named.values())) if isinstance(e, torch.Tensor)
+    ]
+    shapes = [each.shape for each in tensors]
+    if not operation.makes or not shapes:
         return 0
-    values = (*inner, *named.values())
-    shapes = [each.shape for each in _flat(values) if isinstance(each, torch.Tensor)]
     if operation.is_product:
         elements = math.prod(shapes[-2][:-1]) * shapes[-1][-1]
     elif operation.pointwise:
-        elements = _broadcast_elements(shapes)
-    elif (
-        operation.over_lists
-        or operation.name in _JOINING
-        or operation.rule.kind in OF_THEIR_INPUTS_SIZE
-    ):
+        elements = math.prod(_broadcast(shapes))
+    elif operation.over_lists or operation.rule.kind in OF_THEIR_INPUTS_SIZE:
         elements = sum(map(math.prod, shapes))
-    elif operation.name in _ON_A_DIAGONAL:
-        length = sum(max(1, math.prod(shape)) for shape in shapes)
-        elements = (length * _numbers_multiplied(values)) ** 2
-    else:  # no output is larger than all sizes multiplied
-        tensors = math.prod(max(1, math.prod(shape)) for shape in shapes)
-        elements = tensors * _numbers_multiplied(values)
+    else:  # what grows by the numbers that it is given is not foreseen
+        elements = math.prod(max(1, math.prod(shape)) for shape in shapes)
     return int(_WIDEST_ITEM_BYTES * operation.makes * elements)
 
 
@@ -458,16 +445,6 @@ def bytes_by_shapes(
     return sum(each.nbytes for each in _flat(made) if isinstance(each, torch.Tensor))
 
 
-def _is_large(value: Any) -> bool:
-    if type(value) is list:
-        return (
-            bool(value)
-            and isinstance(value[0], (int, float))
-            and _numbers_multiplied(value) > _SMALL_BYTES
-        )
-    return type(value) in (int, float) and abs(value) > _LARGE_NUMBER
-
-
 def _flat(values: Sequence[Any]) -> Iterator[Any]:
     for value in values:
         if isinstance(value, list):
@@ -476,19 +453,9 @@ def _flat(values: Sequence[Any]) -> Iterator[Any]:
             yield value
 
 
-def _broadcast_elements(shapes: Sequence[Sequence[int]]) -> int:
-    first = shapes[0] if shapes else ()
-    if shapes.count(first) == len(shapes):
-        return math.prod(first)
-    longest = max(map(len, shapes))
-    padded = [(1,) * (longest - len(shape)) + (*shape,) for shape in shapes]
-    return math.prod(map(max, zip(*padded, strict=True)))
-
-
-def _numbers_multiplied(values: Sequence[Any]) -> int:
-    """A number may be a factor, or be added to a size at either end."""
-    product = 1
-    for value in _flat(values):
-        if type(value) in (int, float) and math.isfinite(value):
-            product *= math.ceil(abs(value)) + 1
-    return product
+def _broadcast(shapes: list[Any]) -> Iterator[int]:
+    """The sizes to which all shapes stretch, the last one first."""
+    if shapes.count(shapes[0]) == len(shapes):
+        return reversed(shapes[0])
+    rows = itertools.zip_longest(*map(reversed, shapes), fillvalue=1)
+    return map(max, rows)

@@ -14,7 +14,6 @@ from gpumagic.simulator.backend.call import (
     WATCHED_BYTES,
     General,
     foresee,
-    may_be_large,
     work_of,
 )
 from gpumagic.simulator.backend.operations import Operation
@@ -31,10 +30,8 @@ if TYPE_CHECKING:
 
     Kernel = Callable[..., Any]
 
-# Sizes multiplied up to here make no large output: for an operator that takes no sizes
-# itself, and for one that does.
+# Sizes multiplied up to here make no large output.
 _FEW_PAIRS = WATCHED_BYTES >> 4
-_FEW_ELEMENTS = 1 << 10
 
 
 def kernels_on(simulation: Simulation) -> Callable[[str], Kernel]:
@@ -98,9 +95,8 @@ def _quick(  # noqa: C901, PLR0915 -- said below
     values = frozenset((int, float, bool, str, type(None)))
     in_place, launch = operation.in_place, simulation.launch
     view_of_twin = simulation.tensors.view_of_twin
-    by_sizes, is_product = operation.takes_sizes, operation.is_product
-    several = operation.several
-    few = _FEW_ELEMENTS if by_sizes else _FEW_PAIRS // (operation.makes or 1)
+    is_product, several = operation.is_product, operation.several
+    few = _FEW_PAIRS // (operation.makes or 1)
     shaped, counted = operation.by_shape, operation.work is not None
     works = counted or operation.blocks is not None
     recording = torch.is_grad_enabled
@@ -148,7 +144,7 @@ def _quick(  # noqa: C901, PLR0915 -- said below
             return general(*args, **options)
         if is_product:  # the two matrices; what is added to them makes it no larger
             elements = inner[-2].numel() * inner[-1].numel()
-        if elements > few or (by_sizes and may_be_large(0, args)):
+        if elements > few:
             foresee(simulation, gpu, operation, inner, options)
         try:
             result = call(*inner, **options) if options else call(*inner)

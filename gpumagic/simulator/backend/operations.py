@@ -54,11 +54,9 @@ _TAKES_HOST_INDICES = names_in(
 OF_THEIR_INPUTS_SIZE = frozenset(
     (Kind.SOFTMAX, Kind.LOG_SOFTMAX, Kind.NORM, Kind.NORM_BACKWARD, Kind.OPTIMIZER)
 )
-_SIZES = ("int", "List[int]")
 # Matrix products whose last argument is the right-hand matrix.
 _PRODUCTS = names_in("mm addmm bmm baddbmm")
 _SLOW_IN_HALF = (Kind.MATMUL, Kind.CONVOLUTION)
-_CELLS = "_thnn_fused_"  # CUDA computes them in single precision within
 _SOFTMAXES = (Kind.SOFTMAX, Kind.LOG_SOFTMAX)
 _SHAPED = (Kind.CONVOLUTION, *_SOFTMAXES)
 _CONVOLUTIONS = names_in("convolution _convolution convolution_overrideable")
@@ -80,7 +78,7 @@ class Operation:
         "blocks", "by_shape", "call", "copies", "generator_at",
         "in_place", "is_product", "launches", "makes", "missing", "mixes", "name",
         "outs", "over_lists", "pointwise", "rounds", "rule", "several", "silent",
-        "single", "takes_device", "takes_generator", "takes_sizes", "work", "written",
+        "single", "takes_device", "takes_generator", "work", "written",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -133,17 +131,13 @@ class Operation:
             self.makes = 0
         self.pointwise = torch.Tag.pointwise in overload.tags and self.single
         self.over_lists = base.startswith("_foreach_")
-        is_slow = self.rule.kind in _SLOW_IN_HALF and made is None
-        if is_slow or base.startswith(_CELLS):
+        if self.rule.kind in _SLOW_IN_HALF and made is None:
             self.call = special.in_single(self.call, self.written)
         names = {each.name for each in arguments}
         self.takes_generator = "generator" in names or base == special.DROPOUT
         self.generator_at = next(
             (i for i, each in enumerate(arguments) if each.name == "generator"),
             len(arguments),
-        )
-        self.takes_sizes = self.rule.kind not in OF_THEIR_INPUTS_SIZE and any(
-            str(each.type) in _SIZES for each in arguments
         )
         self.takes_device = "device" in names
         self.launches = self.rule.launches

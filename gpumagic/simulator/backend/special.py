@@ -9,8 +9,7 @@ torch's own operator for the CPU, under the name of CUDA's. What that lacks (dro
 values of another size, the gradient of a bias) is composed step by step.
 
 Torch has for CUDA alone: products that add up in another type than they are given,
-dropout in one kernel, and the fused cells of LSTM and GRU. What the backward pass of a
-cell needs is in one workspace, in the order in which torch hands it back.
+dropout in one kernel, and the cells of LSTM and GRU, which are composed here.
 """
 
 from __future__ import annotations
@@ -325,16 +324,6 @@ def _lstm(
     return leave.sigmoid() * next_cell.tanh(), next_cell, gates
 
 
-def _lstm_backward(
-    grad_hidden: Any, grad_cell: Any, cell: Any, next_cell: Any, gates: Any,
-    has_bias: bool,
-) -> tuple[Any, ...]:  # fmt: skip
-    formula = torch.ops.aten._thnn_differentiable_lstm_cell_backward.default
-    none = torch.zeros_like(gates)
-    found = formula(grad_hidden, grad_cell, gates, none, None, None, cell, next_cell)
-    return found[0], found[2], found[0].sum(0) if has_bias else None
-
-
 def _gru(
     from_input: Any, from_hidden: Any, hidden: Any, bias: Any = None, other: Any = None
 ) -> tuple[Any, ...]:
@@ -342,24 +331,18 @@ def _gru(
         from_input, from_hidden = from_input + bias, from_hidden + other
     input_reset, input_update, input_new = from_input.chunk(3, 1)
     hidden_reset, hidden_update, hidden_new = from_hidden.chunk(3, 1)
-    reset = (input_reset + hidden_reset).sigmoid()
     update = (input_update + hidden_update).sigmoid()
+    reset = (input_reset + hidden_reset).sigmoid()
     new = (input_new + reset * hidden_new).tanh()
-    workspace = torch.cat([reset, update, new, hidden, hidden_new], 1)
-    return new + update * (hidden - new), workspace
+    return new + update * (hidden - new), update
 
 
-def _gru_backward(grad: Any, workspace: Any, has_bias: bool) -> tuple[Any, ...]:
-    reset, update, new, hidden, hidden_new = workspace.chunk(5, 1)
-    grad_update = grad * (hidden - new) * update * (1 - update)
-    grad_new = grad * (1 - update) * (1 - new * new)
-    grad_reset = grad_new * hidden_new * reset * (1 - reset)
-    by_input = torch.cat([grad_reset, grad_update, grad_new], 1)
-    by_hidden = torch.cat([grad_reset, grad_update, grad_new * reset], 1)
-    biases = (by_input.sum(0), by_hidden.sum(0)) if has_bias else (None, None)
-    return by_input, by_hidden, grad * update, *biases
-
-
+# The cells of LSTM and GRU, which CUDA fuses: composed here, also where gradients are
+# wanted.
+CELLS: dict[str, Callable[..., Any]] = {
+    "_thnn_fused_lstm_cell": _lstm,
+    "_thnn_fused_gru_cell": _gru,
+}
 # What computes an operator that a CPU has no kernel for, by its name.
 MADE: dict[str, Callable[..., Any]] = {
     **{
@@ -368,8 +351,4 @@ MADE: dict[str, Callable[..., Any]] = {
         for overload in ("dtype", "dtype_out")
     },
     DROPOUT: _dropout,
-    "_thnn_fused_lstm_cell": _lstm,
-    "_thnn_fused_lstm_cell_backward_impl": _lstm_backward,
-    "_thnn_fused_gru_cell": _gru,
-    "_thnn_fused_gru_cell_backward": _gru_backward,
 }

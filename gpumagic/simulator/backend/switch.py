@@ -20,7 +20,7 @@ from gpumagic.simulator.backend.operations import names_to_register
 from gpumagic.simulator.backend.refusals import refuse_in_child, refused_everywhere
 from gpumagic.simulator.backend.registration import KEY, NAME, lies_there
 from gpumagic.simulator.backend.simulation import finishing
-from gpumagic.simulator.backend.special import attention_entry, autocast_kernels
+from gpumagic.simulator.backend.special import CELLS, attention_entry, autocast_kernels
 from gpumagic.simulator.backend.streams import Event, Generator, GeneratorClass, Stream
 from gpumagic.simulator.backend.tensors import holds_either, simulated_addresses
 from gpumagic.simulator.backend.torch_sim import TorchSim
@@ -131,6 +131,7 @@ class Switch:
         transfers = Transfers(simulation, flights)
         own: dict[str, Callable[..., Any]] = {
             **handwritten(simulation),
+            **CELLS,
             "copy_": transfers.copy_,
             "_foreach_copy_": transfers.copy_all,
             "_to_copy": transfers.to_copy,
@@ -150,6 +151,8 @@ class Switch:
         for short, kernel in above.items():
             for key in (KEY, f"Autograd{KEY}"):
                 library.put(short, kernel, key)
+        for short, kernel in CELLS.items():
+            library.put(short, kernel, f"Autograd{KEY}")
         pinning = Pinning(simulation)
         library.put("is_pinned", pinning.is_pinned, "CPU")
         library.put("_pin_memory", pinning.pin, "CPU")
